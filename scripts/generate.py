@@ -1,0 +1,158 @@
+"""Writes the generated pages: README's regions `numbers` and `tree`, and docs/cli.md.
+
+    python scripts/generate.py            write them
+    python scripts/generate.py --check    write nothing; exit 1 and name the pages that are out of date
+
+A region of a page stands between `<!-- generated: NAME -->` and `<!-- end -->`. Nothing here depends on the clock, the
+terminal or the machine, so a page changes only when its source does: benchmarks/*.json, the modules' docstrings, the
+command line's parsers.
+"""
+
+from __future__ import annotations
+
+import argparse
+import ast
+import re
+import sys
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
+
+from redraft.cli.main import build_parser
+from redraft.errors import RedraftError
+from redraft.measure.record import read_record
+
+ROOT = Path(__file__).resolve().parent.parent
+REGION = re.compile(r"(<!-- generated: (?P<name>[\w-]+) -->\n).*?(<!-- end -->)", re.DOTALL)
+
+
+def pages(root: Path) -> dict[Path, str]:
+    """Every generated page of the repository at `root`, with the text that it should have."""
+    readme = root / "README.md"
+    regions = {
+        "numbers": lambda: numbers(root / "benchmarks"),
+        "tree": lambda: tree(root / "src" / "redraft"),
+    }
+    return {
+        readme: fill(readme.read_text(encoding="utf-8"), regions),
+        root / "docs" / "cli.md": command_line(build_parser()),
+    }
+
+
+def fill(page: str, regions: Mapping[str, Callable[[], str]]) -> str:
+    """`page` with each region's body replaced. Raises ValueError for a region that is missing, doubled or unknown."""
+    names = re.findall(r"<!-- generated: (.*?) -->", page)
+    found = [match["name"] for match in REGION.finditer(page)]
+    if sorted(names) != sorted(regions) or found != names:
+        raise ValueError(f"generated regions are {names}, closed are {found}; each must be there once: {[*regions]}")
+    return REGION.sub(lambda match: f"{match[1]}\n{regions[match['name']]()}\n\n{match[3]}", page)
+
+
+def numbers(folder: Path) -> str:
+    """One table row for each quotable figure of each record, records in order of name."""
+    records = sorted(((read_record(path), path) for path in folder.glob("*.json")), key=lambda pair: pair[0].name)
+    rows = [
+        f"| {_cell(claim.figure)} | {_cell(claim.value)} | {record.taken}"
+        f" | [{_cell(record.name)}]({folder.name}/{path.name}) |"
+        for record, path in records
+        for claim in record.summary
+    ]
+    if not rows:
+        return "No record has been taken yet."
+    return "\n".join(["| figure | value | taken | record |", "|---|---|---|---|", *rows])
+
+
+def tree(package: Path) -> str:
+    """The package's modules, each with the first line of its docstring."""
+    lines = [(f"{package.parent.name}/{package.name}/", _summary(package / "__init__.py")), *_branch(package, 1)]
+    width = max(len(name) for name, _ in lines) + 2
+    return "\n".join(["```text", *(f"{name:<{width}}{summary}".rstrip() for name, summary in lines), "```"])
+
+
+def _branch(folder: Path, depth: int) -> Iterator[tuple[str, str]]:
+    # Modules before packages, as the page is read from the outside in; __init__ speaks for its folder.
+    entries = sorted(folder.iterdir(), key=lambda path: (path.is_dir(), path.name))
+    for path in entries:
+        if path.suffix == ".py" and path.name != "__init__.py":
+            yield "  " * depth + path.name, _summary(path)
+        elif path.is_dir() and any(path.rglob("*.py")):
+            yield "  " * depth + path.name + "/", _summary(path / "__init__.py")
+            yield from _branch(path, depth + 1)
+
+
+def _summary(module: Path) -> str:
+    """First line of the docstring, or what of it is one sentence."""
+    source = module.read_text(encoding="utf-8") if module.exists() else ""
+    first = (ast.get_docstring(ast.parse(source)) or "").partition("\n")[0]
+    return re.split(r"(?<=\.) ", first)[0]
+
+
+def command_line(parser: argparse.ArgumentParser) -> str:
+    """A page of every command, its arguments and their help, read off the parser and its subparsers."""
+    intro = "<!-- Written by scripts/generate.py from the parsers; change those, then run `make docs`. -->"
+    return "\n".join(["# Command line", "", intro, "", *_command(parser, parser.prog, 2)]).rstrip() + "\n"
+
+
+def _command(parser: argparse.ArgumentParser, name: str, level: int) -> Iterator[str]:
+    yield from (f"{'#' * level} `{name}`", "")
+    if parser.description:
+        yield from (parser.description.strip(), "")
+    # argparse offers no public way to walk a parser; _actions and _SubParsersAction have been stable since Python 3.2.
+    below = [action for action in parser._actions if isinstance(action, argparse._SubParsersAction)]
+    plain = [action for action in parser._actions if action not in below and action.help != argparse.SUPPRESS]
+    options = [_option(action, name) for action in plain if not isinstance(action, argparse._HelpAction)]
+    yield from [*options, *([""] if options else [])]
+    if parser.epilog:
+        yield from ("```text", parser.epilog.strip(), "```", "")
+    for group in below:
+        seen: list[argparse.ArgumentParser] = []
+        for word, child in group.choices.items():
+            if child not in seen:  # an alias is the same parser under another word
+                seen.append(child)
+                yield from _command(child, f"{name} {word}", level + 1)
+
+
+def _option(action: argparse.Action, prog: str) -> str:
+    """One line of the list: flags or name, what it takes, its help with the defaults filled in."""
+    takes = _placeholder(action)
+    spelt = ", ".join(f"{flag} {takes}".strip() for flag in action.option_strings) or takes
+    told = {**vars(action), "prog": prog, "choices": ", ".join(map(str, action.choices or ()))}
+    text = " ".join((action.help or "").split()) % told
+    required = " (required)" if action.required and action.option_strings else ""
+    return f"- `{spelt}`{required}" + (f": {text}" if text else "")
+
+
+def _placeholder(action: argparse.Action) -> str:
+    if action.nargs == 0:
+        return ""
+    name = action.metavar or ("{" + ",".join(map(str, action.choices)) + "}" if action.choices else None)
+    name = name or (action.dest.upper() if action.option_strings else action.dest)
+    word = " ".join(name) if isinstance(name, tuple) else name
+    form = {"?": "[{}]", "*": "[{} ...]", "+": "{} [{} ...]"}.get(str(action.nargs), "{}")
+    return form.replace("{}", word)
+
+
+def _cell(text: str) -> str:
+    return text.replace("|", "\\|").replace("\n", " ")
+
+
+def main() -> int:
+    """Write or check the pages; the exit code is 1 if a page is out of date or cannot be made."""
+    parser = argparse.ArgumentParser(description="Write README's generated regions and docs/cli.md.")
+    parser.add_argument("--check", action="store_true", help="write nothing; exit 1 if a page is out of date")
+    check = parser.parse_args().check
+    try:
+        wanted = pages(ROOT)
+    except (ValueError, RedraftError) as error:
+        print(f"generate: {error}", file=sys.stderr)
+        return 1
+    stale = [path for path, text in wanted.items() if not path.exists() or path.read_text(encoding="utf-8") != text]
+    for path in stale:
+        print(f"{path.relative_to(ROOT)} {'is out of date; run: make docs' if check else 'written'}")
+        if not check:
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_text(wanted[path], encoding="utf-8")
+    return 1 if check and stale else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,63 @@
+"""What others may rely on is a list, and the list is here."""
+
+from __future__ import annotations
+
+import ast
+import importlib
+from pathlib import Path
+
+import pytest
+
+import redraft
+
+SOURCE = Path(__file__).resolve().parents[2] / "src"
+
+PUBLIC = [
+    "CallerError",
+    "ConfigError",
+    "RecipeError",
+    "RecordError",
+    "RedraftError",
+    "RequestError",
+    "RunError",
+    "TextError",
+    "WeightsError",
+    "__version__",
+    "load",
+]
+
+
+def modules_with_all() -> list[str]:
+    """Every module that assigns `__all__`, by name."""
+    found = []
+    for path in sorted(SOURCE.rglob("*.py")):
+        assigned = [node for node in ast.parse(path.read_text(encoding="utf-8")).body if isinstance(node, ast.Assign)]
+        if any(getattr(target, "id", "") == "__all__" for node in assigned for target in node.targets):
+            names = path.relative_to(SOURCE).with_suffix("").parts
+            found.append(".".join(name for name in names if name != "__init__"))
+    return found
+
+
+def test_the_public_names_are_these() -> None:
+    """A name that appears or goes by accident is noticed here, and belongs in the changelog."""
+    assert redraft.__all__ == PUBLIC
+
+
+def test_every_error_is_public() -> None:
+    """Whoever calls us must be able to catch by name whatever we raise."""
+    errors = importlib.import_module("redraft.errors")
+    raised = [name for name, value in vars(errors).items() if isinstance(value, type) and issubclass(value, Exception)]
+    assert set(raised) <= set(redraft.__all__)
+
+
+def test_the_version_is_that_of_the_project_file() -> None:
+    project = (SOURCE.parent / "pyproject.toml").read_text(encoding="utf-8")
+    assert f'\nversion = "{redraft.__version__}"\n' in project
+    assert f"\n## [{redraft.__version__}]" in (SOURCE.parent / "CHANGELOG.md").read_text(encoding="utf-8")
+
+
+@pytest.mark.parametrize("name", modules_with_all())
+def test_an_export_list_is_sorted_and_true(name: str) -> None:
+    module = importlib.import_module(name)
+    assert module.__all__ == sorted(set(module.__all__))
+    assert [export for export in module.__all__ if not hasattr(module, export)] == []
