@@ -1,0 +1,59 @@
+"""redraft: run, measure and train block-diffusion language models of the DiffusionGemma family.
+
+Importing this package is cheap; torch is imported by `load`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from redraft.errors import (
+    CallerError,
+    ConfigError,
+    RecipeError,
+    RecordError,
+    RedraftError,
+    RequestError,
+    RunError,
+    TextError,
+    WeightsError,
+)
+
+if TYPE_CHECKING:
+    from redraft.engine.engine import Engine
+
+__all__ = [
+    "CallerError",
+    "ConfigError",
+    "RecipeError",
+    "RecordError",
+    "RedraftError",
+    "RequestError",
+    "RunError",
+    "TextError",
+    "WeightsError",
+    "__version__",
+    "load",
+]
+
+__version__ = "0.1.0"
+
+
+def load(
+    model: str | Path = "nano",
+    *,
+    device: str = "cpu",
+    dtype: str = "float32",
+    report: Callable[[str], None] | None = None,
+    progress: Callable[[int, int], None] | None = None,
+) -> Engine:
+    """Load a checkpoint: "nano" (in the package), a folder, or a repository name already in the local cache.
+
+    `report` is told what was found and left unused; `progress` gets (elements placed, elements in all).
+    Raises WeightsError, ConfigError or TextError if the checkpoint is not whole or not supported.
+    """
+    from redraft.engine.engine import load as load_engine
+
+    return load_engine(model, device=device, dtype=dtype, report=report, progress=progress)

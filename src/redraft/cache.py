@@ -1,0 +1,119 @@
+"""The prefix of one sequence: keys and values of its committed tokens, layer by layer.
+
+    full layer      one buffer that grows by doubling:   [ 0 .......... length | rows of this forward ]
+    sliding layer   a bounded buffer of the last tokens:       [ length-(W-1) . length | rows ... ]
+
+A forward *places* its rows behind the prefix and reads one contiguous view of what they may see, prefix and own rows
+together, so a denoising step copies its own 256 keys and nothing else. What it placed is forgotten unless the forward
+ends in `advance` (a commit). Full layers keep everything; a sliding layer of window W keeps what the next canvas may
+see, its last W-1 tokens (model spec 2.2), and up to as many again so that it moves memory once in W tokens.
+
+This file knows tensors and lengths. It knows no model, no position ids and no masks.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+
+from redraft.config import LayerConfig
+from redraft.shapes import Float, Tensor
+
+_MIN_ROOM = 64
+
+
+class LayerPrefix:
+    """Keys and values of one layer, [kv_heads, room, head_dim]. `origin` is the sequence index of buffer row 0."""
+
+    def __init__(self, layer: LayerConfig, room: int, dtype: torch.dtype, device: torch.device) -> None:
+        self.window = layer.window
+        self.origin = 0
+        if layer.window is not None:
+            room = min(room, 2 * layer.window + _MIN_ROOM)
+        shape = (layer.num_kv_heads, max(room, _MIN_ROOM), layer.head_dim)
+        self.keys = torch.empty(shape, dtype=dtype, device=device)
+        self.values = torch.empty(shape, dtype=dtype, device=device)
+
+    def place(
+        self, start: int, k: Float[Tensor, "rows kv_heads head_dim"], v: Float[Tensor, "rows kv_heads head_dim"]
+    ) -> tuple[Float[Tensor, "kv_heads keys head_dim"], Float[Tensor, "kv_heads keys head_dim"]]:
+        """Write rows at sequence index `start`; return views of everything they may see, themselves last.
+
+        On a sliding layer the view begins W-1 tokens before `start`. It stays valid until the next `place`.
+        """
+        end = start + k.shape[0]
+        first = 0 if self.window is None else max(0, start - self.window + 1)
+        if end - self.origin > self.keys.shape[1]:
+            self._make_room(first, start, end)
+        self.keys[:, start - self.origin : end - self.origin] = k.transpose(0, 1)
+        self.values[:, start - self.origin : end - self.origin] = v.transpose(0, 1)
+        seen = slice(first - self.origin, end - self.origin)
+        return self.keys[:, seen], self.values[:, seen]
+
+    def _make_room(self, first: int, start: int, end: int) -> None:
+        """Move what is still visible to the front; take a larger buffer only if that is not enough."""
+        kept = slice(first - self.origin, start - self.origin)
+        room = self.keys.shape[1]
+        if end - first > room:
+            room = end - first if self.window is not None else max(2 * room, end)
+        for name in ("keys", "values"):
+            old = getattr(self, name)
+            new = old if room == old.shape[1] else old.new_empty(old.shape[0], room, old.shape[2])
+            moved = old[:, kept]
+            new[:, : start - first] = moved.clone() if new is old else moved
+            setattr(self, name, new)
+        self.origin = first
+
+    def trim(self, length: int) -> None:
+        """Give back what one long prompt chunk needed beyond the bound of a sliding layer."""
+        if self.window is None or self.keys.shape[1] <= 2 * self.window + _MIN_ROOM:
+            return
+        first = max(0, length - self.window + 1)
+        kept = slice(first - self.origin, length - self.origin)
+        shape = (self.keys.shape[0], 2 * self.window + _MIN_ROOM, self.keys.shape[2])
+        for name in ("keys", "values"):
+            old = getattr(self, name)
+            new = old.new_empty(shape)
+            new[:, : length - first] = old[:, kept]
+            setattr(self, name, new)
+        self.origin = first
+
+
+class Prefix:
+    """The cache of one sequence. `length` counts committed tokens; it moves only in `advance`."""
+
+    def __init__(
+        self,
+        layers: Sequence[LayerConfig],
+        *,
+        room: int = 0,
+        dtype: torch.dtype = torch.float32,
+        device: torch.device | str = "cpu",
+    ) -> None:
+        self.length = 0
+        self.layers = [LayerPrefix(layer, room, dtype, torch.device(device)) for layer in layers]
+
+    def advance(self, rows: int) -> None:
+        """The rows placed by the last forward become prefix: the commit."""
+        self.length += rows
+        for layer in self.layers:
+            layer.trim(self.length)
+
+    @property
+    def num_bytes(self) -> int:
+        """Bytes held now, room for growth included."""
+        return sum(2 * layer.keys.numel() * layer.keys.element_size() for layer in self.layers)
+
+    def check(self) -> None:
+        """Raise AssertionError if the cache contradicts itself; for tests and self-audits."""
+        for i, layer in enumerate(self.layers):
+            first = 0 if layer.window is None else max(0, self.length - layer.window + 1)
+            assert layer.keys.shape == layer.values.shape, f"layer {i}: keys and values differ in shape"
+            assert layer.origin <= first, f"layer {i}: tokens {first}..{layer.origin} were dropped too early"
+            assert self.length - layer.origin <= layer.keys.shape[1], f"layer {i}: length beyond its buffer"
+            if layer.window is None:
+                assert layer.origin == 0, f"layer {i}: a full layer forgot its first {layer.origin} tokens"
+            else:
+                bound = 2 * layer.window + _MIN_ROOM
+                assert layer.keys.shape[1] <= bound or self.length == 0, f"layer {i}: sliding buffer over {bound} rows"

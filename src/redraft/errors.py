@@ -1,0 +1,57 @@
+"""Every error redraft raises on purpose.
+
+    RedraftError                  one line: what is wrong, the value received, what to do
+    ├── CallerError               exit 2: the call, a file or a flag has to change
+    │   ├── ConfigError           a config file says something this code does not support
+    │   ├── WeightsError          stored tensors are missing, damaged, surplus or of another shape
+    │   ├── TextError             a tokenizer or chat template is missing or does not fit its config
+    │   ├── RequestError          a generation request contradicts itself or the model's limits
+    │   ├── RecipeError           a training recipe or data row cannot be used
+    │   └── RecordError           a benchmark record is missing, damaged or of another kind
+    └── RunError                  exit 1: the call was right, the run failed (disk full, network, a bug of ours)
+
+`assert` is for our own mistakes and never reports a caller's.
+"""
+
+
+class RedraftError(Exception):
+    """Base of all of them. `str(error)` is one line, fit for a terminal."""
+
+    exit_code = 1
+
+    def __init__(self, message: str) -> None:
+        super().__init__(" ".join(message.split()))
+
+
+class CallerError(RedraftError):
+    """The caller has to change something."""
+
+    exit_code = 2
+
+
+class ConfigError(CallerError):
+    """A config file says something this code does not support."""
+
+
+class WeightsError(CallerError):
+    """Stored tensors are missing, damaged, surplus or of another shape."""
+
+
+class TextError(CallerError):
+    """A tokenizer or chat template is missing or does not fit its config."""
+
+
+class RequestError(CallerError):
+    """A generation request contradicts itself or the model's limits."""
+
+
+class RecipeError(CallerError):
+    """A training recipe or data row cannot be used."""
+
+
+class RecordError(CallerError):
+    """A benchmark record is missing, damaged or of another kind."""
+
+
+class RunError(RedraftError):
+    """The call was right and the run failed all the same."""

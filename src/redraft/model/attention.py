@@ -1,0 +1,50 @@
+"""Grouped-query attention with normed queries, keys and values (model spec 1.3).
+
+Order: project, split into heads, norm q and k with weights, rotate both, norm v without weight. The score scale is 1:
+the query norm carries it. A full layer has no value projection; its values are the raw key projection.
+Who sees whom is the context's business (`model/rows.py`).
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import nn
+
+from redraft.config import LayerConfig, ModelConfig
+from redraft.model.kernels import Kernels
+from redraft.model.linear import Linear, NormScale
+from redraft.model.rope import rotate
+from redraft.model.rows import Context
+from redraft.shapes import Float, Tensor
+
+
+class Attention(nn.Module):
+    """One layer's attention. `qkv` stacks the query, key and (on sliding layers) value projections, in that order."""
+
+    def __init__(self, config: ModelConfig, index: int, kernels: Kernels) -> None:
+        super().__init__()
+        self.layer: LayerConfig = config.layers[index]
+        self.index, self.kernels, self.eps = index, kernels, config.norm_eps
+        self.heads, self.kv_heads = config.num_heads, self.layer.num_kv_heads
+        kinds = 1 if self.layer.is_full else 2
+        self.qkv = Linear(config.hidden_size, (self.heads + kinds * self.kv_heads) * self.layer.head_dim)
+        self.out = Linear(self.heads * self.layer.head_dim, config.hidden_size)
+        self.q_norm = NormScale(self.layer.head_dim)
+        self.k_norm = NormScale(self.layer.head_dim)
+
+    def forward(self, x: Float[Tensor, "rows hidden"], context: Context) -> Float[Tensor, "rows hidden"]:
+        rows = x.shape[0]
+        qkv = self.qkv(x).view(rows, -1, self.layer.head_dim)
+        shared = self.heads + self.kv_heads
+        raw_v = qkv[:, self.heads :] if self.layer.is_full else qkv[:, shared:]
+        # q and k go through norm and rotation as one tensor: half the operations, same numbers.
+        (qk,) = self.kernels.norm(qkv[:, :shared], [self._qk_scale()], self.eps)
+        qk = rotate(qk, *context.rotation(self.layer))
+        (v,) = self.kernels.norm(raw_v, [None], self.eps)
+        mixed = context.attend(self.index, qk[:, : self.heads], qk[:, self.heads :], v, self.kernels.attend)
+        y: Tensor = self.out(mixed.reshape(rows, -1))
+        return y
+
+    def _qk_scale(self) -> Float[Tensor, "qk_heads head_dim"]:
+        q = self.q_norm.weight.expand(self.heads, -1)
+        return torch.cat([q, self.k_norm.weight.expand(self.kv_heads, -1)])

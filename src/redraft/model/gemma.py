@@ -1,0 +1,164 @@
+"""The DiffusionGemma text network: one stack of layers, run in two modes with the same weights.
+
+    encode    E[tokens]·√d ─────────────────────────────► layers (causal)         ► norm ► next-token logits, if wanted
+    denoise   norm(E[canvas]·√d + SC(soft embedding)) ──► layers (bidirectional)  ► norm ► canvas logits
+
+The modes differ in the input, in what attention may see (`model/rows.py`), and in one scalar per layer. There is no
+timestep input and no mask token: noise is random tokens, and the network reads the noise level off the canvas.
+Section numbers refer to docs/architecture.md's source, the model specification: equations 1.1-1.8, 2.1.
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import nn
+
+from redraft.cache import Prefix
+from redraft.config import ModelConfig
+from redraft.model.attention import Attention
+from redraft.model.kernels import FAST, Kernels
+from redraft.model.linear import GatedMLP, NormScale
+from redraft.model.moe import Experts, Router
+from redraft.model.rows import Context, Mode, Rows, Span
+from redraft.shapes import Float, Int, Tensor
+
+
+class DiffusionGemma(nn.Module):
+    """The network. Build it on the meta device and let `redraft.weights` fill it, or `init_weights` for training."""
+
+    def __init__(self, config: ModelConfig, kernels: Kernels = FAST) -> None:
+        super().__init__()
+        self.config, self.kernels = config, kernels
+        self.embed = nn.Embedding(config.vocab_size, config.hidden_size)
+        self.self_conditioning = SelfConditioning(config, kernels)
+        self.layers = nn.ModuleList(Layer(config, i, kernels) for i in range(len(config.layers)))
+        self.norm = NormScale(config.hidden_size)
+
+    @property
+    def device(self) -> torch.device:
+        return self.embed.weight.device
+
+    @property
+    def dtype(self) -> torch.dtype:
+        return self.embed.weight.dtype
+
+    @property
+    def embed_scale(self) -> float:
+        """√d, rounded to the parameter dtype as the reference does (53.066 becomes 53.0 in bfloat16)."""
+        return float(torch.tensor(self.config.hidden_size**0.5, dtype=self.dtype))
+
+    # -- the two modes, one sequence ---------------------------------------------------------------------------------
+
+    def encode(self, tokens: Int[Tensor, "rows"], prefix: Prefix) -> Float[Tensor, "rows hidden"]:
+        """Causal pass over tokens that follow the prefix; they become prefix. Returns the normed hidden states."""
+        rows = self.rows([Span(prefix, tokens.shape[0], Mode.ENCODE)])
+        hidden = self.forward(tokens, None, rows)
+        rows.commit()
+        return hidden
+
+    def denoise(
+        self, canvas: Int[Tensor, "canvas"], soft: Float[Tensor, "canvas hidden"] | None, prefix: Prefix
+    ) -> Float[Tensor, "canvas vocab"]:
+        """Bidirectional pass over a canvas behind the prefix; writes nothing. Returns soft-capped float32 logits.
+
+        `soft` is the soft embedding of the previous step's distribution, None on a canvas's first step.
+        """
+        rows = self.rows([Span(prefix, canvas.shape[0], Mode.DENOISE)])
+        return self.logits(self.forward(canvas, soft, rows))
+
+    def rows(self, spans: list[Span]) -> Rows:
+        """The context of a forward over these spans; reusable for every step of a canvas."""
+        return Rows(self.config, spans, self.device, self.dtype)
+
+    # -- any mix of rows ---------------------------------------------------------------------------------------------
+
+    def forward(
+        self, tokens: Int[Tensor, "rows"], soft: Float[Tensor, "rows hidden"] | None, context: Context
+    ) -> Float[Tensor, "rows hidden"]:
+        """Normed hidden states of rows in any mix of modes. `soft` is read on canvas rows only."""
+        x = self._input(tokens, soft, context)
+        for layer in self.layers:
+            x = layer(x, context)
+        return self.kernels.norm(x, [self.norm.weight], self.config.norm_eps)[0]
+
+    def logits(self, hidden: Float[Tensor, "rows hidden"]) -> Float[Tensor, "rows vocab"]:
+        """The tied head, then 30·tanh(z/30) in float32 (spec 1.1). On encoded rows: next-token logits."""
+        z = torch.nn.functional.linear(hidden, self.embed.weight).float()
+        return torch.tanh(z / self.config.logit_cap) * self.config.logit_cap
+
+    def soften(self, probabilities: Float[Tensor, "canvas vocab"]) -> Float[Tensor, "canvas hidden"]:
+        """The soft embedding: probabilities times the embedding table, scaled like an embedding (spec 2.1)."""
+        return (probabilities.to(self.dtype) @ self.embed.weight) * self.embed_scale
+
+    def _input(self, tokens: Tensor, soft: Tensor | None, context: Context) -> Tensor:
+        x: Tensor = self.embed(tokens) * self.embed_scale
+        if context.is_canvas is False:
+            return x
+        conditioned: Tensor = self.self_conditioning(x, soft)
+        return conditioned if context.is_canvas is True else torch.where(context.is_canvas, conditioned, x)
+
+
+class Layer(nn.Module):
+    """Attention, then a dense MLP and routed experts side by side, then one scalar on the whole stream (spec 1.6)."""
+
+    encode_scalar: Tensor
+    denoise_scalar: Tensor
+
+    def __init__(self, config: ModelConfig, index: int, kernels: Kernels) -> None:
+        super().__init__()
+        hidden = config.hidden_size
+        self.kernels, self.eps = kernels, config.norm_eps
+        self.input_norm = NormScale(hidden)
+        self.attention = Attention(config, index, kernels)
+        self.post_attention_norm = NormScale(hidden)
+        self.pre_mlp_norm = NormScale(hidden)
+        self.mlp = GatedMLP(hidden, config.intermediate_size)
+        self.post_mlp_norm = NormScale(hidden)
+        self.pre_experts_norm = NormScale(hidden)
+        self.router = Router(hidden, config.num_experts, config.top_k_experts)
+        self.experts = Experts(hidden, config.moe_intermediate_size, config.num_experts)
+        self.post_experts_norm = NormScale(hidden)
+        self.post_ffw_norm = NormScale(hidden)
+        # Equal in the released weights, but the format stores both and the reference honours both (spec 1.8).
+        self.register_buffer("encode_scalar", torch.empty(1))
+        self.register_buffer("denoise_scalar", torch.empty(1))
+
+    def forward(self, x: Float[Tensor, "rows hidden"], context: Context) -> Float[Tensor, "rows hidden"]:
+        attended = self.attention(self._norm(x, self.input_norm), context)
+        a = x + self._norm(attended, self.post_attention_norm)
+        for_mlp, for_experts, for_router = self.kernels.norm(
+            a, [self.pre_mlp_norm.weight, self.pre_experts_norm.weight, None], self.eps
+        )
+        dense = self._norm(self.mlp(for_mlp), self.post_mlp_norm)
+        weights, chosen = self.router(for_router)
+        routed = self._norm(self.kernels.experts(self.experts, for_experts, weights, chosen), self.post_experts_norm)
+        return (a + self._norm(dense + routed, self.post_ffw_norm)) * self._scalar(context)
+
+    def _norm(self, x: Tensor, scale: NormScale) -> Tensor:
+        return self.kernels.norm(x, [scale.weight], self.eps)[0]
+
+    def _scalar(self, context: Context) -> Tensor:
+        if isinstance(context.is_canvas, bool):
+            return self.denoise_scalar if context.is_canvas else self.encode_scalar
+        return torch.where(context.is_canvas, self.denoise_scalar, self.encode_scalar)
+
+
+class SelfConditioning(nn.Module):
+    """Mixes what the model believed at the last step into the canvas embeddings (spec 2.1).
+
+    Without a previous step the signal is an exact zero vector, which the MLP maps to zero. The closing norm always
+    runs: it is what tells a canvas row from an encoded one.
+    """
+
+    def __init__(self, config: ModelConfig, kernels: Kernels) -> None:
+        super().__init__()
+        self.kernels, self.eps = kernels, config.norm_eps
+        self.pre_norm = NormScale(config.hidden_size)
+        self.mlp = GatedMLP(config.hidden_size, config.intermediate_size)
+
+    def forward(
+        self, x: Float[Tensor, "rows hidden"], soft: Float[Tensor, "rows hidden"] | None
+    ) -> Float[Tensor, "rows hidden"]:
+        if soft is not None:
+            x = x + self.mlp(self.kernels.norm(soft, [self.pre_norm.weight], self.eps)[0])
+        return self.kernels.norm(x, [None], self.eps)[0]

@@ -1,0 +1,99 @@
+"""The operations that have a fast form and a plain twin, as values.
+
+`REFERENCE` repeats the reference implementation's order of operations and roundings, so that bfloat16 results can be
+bit-equal to it; `FAST` is what runs. A model holds one `Kernels`; tests hold the two equal.
+
+    norm      RMSNorm, with one weight, several or none
+    attend    attention of some query rows over some keys
+    experts   routed experts (their forms live in `model/moe.py`)
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import Protocol, runtime_checkable
+
+import torch
+from torch.nn import functional as F
+
+from redraft.model import moe
+from redraft.shapes import Bool, Float, Tensor
+
+
+@runtime_checkable
+class Norm(Protocol):
+    def __call__(self, x: Tensor, weights: Sequence[Tensor | None], eps: float) -> list[Tensor]:
+        """RMSNorm over the last axis, once per weight: rows normed several times share their mean square.
+
+        A weight broadcasts against x and multiplies directly (no 1 + w); None is the weightless norm.
+        """
+
+
+@runtime_checkable
+class Attend(Protocol):
+    def __call__(
+        self,
+        q: Float[Tensor, "rows heads head_dim"],
+        k: Float[Tensor, "kv_heads keys head_dim"],
+        v: Float[Tensor, "kv_heads keys head_dim"],
+        visible: Bool[Tensor, "rows keys"] | None,
+    ) -> Float[Tensor, "rows heads head_dim"]:
+        """Softmax attention with score scale 1; `visible` None means every row sees every key."""
+
+
+def norm_exact(x: Tensor, weights: Sequence[Tensor | None], eps: float) -> list[Tensor]:
+    """The reference's RMSNorm: float32 throughout, pow(-0.5) rather than rsqrt, one rounding at the end (spec 1.2)."""
+    x32 = x.float()
+    unit = x32 * torch.pow(x32.square().mean(-1, keepdim=True) + eps, -0.5)
+    return [(unit if weight is None else unit * weight.float()).to(x.dtype) for weight in weights]
+
+
+def norm_fused(x: Tensor, weights: Sequence[Tensor | None], eps: float) -> list[Tensor]:
+    """The same in few operations. torch's own rms_norm computes in float64 on a CPU and takes twice the time there."""
+    x32 = x.float()
+    length = torch.linalg.vector_norm(x32, dim=-1, keepdim=True)
+    unit = x32 * torch.rsqrt(torch.addcmul(_constant(eps, x.device), length, length, value=1 / x.shape[-1]))
+    return [(unit if weight is None else unit * weight).to(x.dtype) for weight in weights]
+
+
+@lru_cache
+def _constant(value: float, device: torch.device) -> Tensor:
+    """A number as a tensor: a Python scalar is wrapped and cast anew by every operation it meets."""
+    with torch.inference_mode(False):
+        return torch.tensor(value, device=device)
+
+
+def attend_eager(q: Tensor, k: Tensor, v: Tensor, visible: Tensor | None) -> Tensor:
+    """Scores, float32 softmax, cast, weighted sum; keys repeated for the query heads that share them."""
+    group = q.shape[1] // k.shape[0]
+    k, v = k.repeat_interleave(group, dim=0), v.repeat_interleave(group, dim=0)
+    scores = q.transpose(0, 1) @ k.transpose(1, 2)
+    if visible is not None:
+        scores = scores.masked_fill(~visible, torch.finfo(scores.dtype).min)
+    weights = torch.softmax(scores, dim=-1, dtype=torch.float32).to(q.dtype)
+    return (weights @ v).transpose(0, 1)
+
+
+def attend_fused(q: Tensor, k: Tensor, v: Tensor, visible: Tensor | None) -> Tensor:
+    """torch's fused attention. Key heads take the batch axis and broadcast over their query heads, uncopied."""
+    rows, heads, dim = q.shape
+    group = heads // k.shape[0]
+    grouped = q.view(rows, -1, group, dim).permute(1, 2, 0, 3)
+    k, v = (x.unsqueeze(1).expand(-1, group, -1, -1) for x in (k, v))
+    out = F.scaled_dot_product_attention(grouped, k, v, attn_mask=visible, scale=1.0)
+    return out.permute(2, 0, 1, 3).reshape(rows, heads, dim)
+
+
+@dataclass(frozen=True)
+class Kernels:
+    """One choice of forms. Frozen: a model that should run otherwise is given another."""
+
+    norm: Norm = norm_fused
+    attend: Attend = attend_fused
+    experts: moe.ExpertsForm = moe.experts_fast
+
+
+FAST = Kernels()
+REFERENCE = Kernels(norm_exact, attend_eager, moe.experts_loop)

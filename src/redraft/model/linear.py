@@ -1,0 +1,42 @@
+"""Matrices and norms: the parts every block is made of. No biases anywhere (model spec 1.1, 1.2)."""
+
+from __future__ import annotations
+
+import torch
+from torch import nn
+from torch.nn import functional as F
+
+from redraft.shapes import Float, Tensor
+
+
+class Linear(nn.Module):
+    """y = x Wᵀ. The one place where a matrix meets rows, so that other number formats have one door."""
+
+    def __init__(self, in_features: int, out_features: int) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.empty(out_features, in_features))
+
+    def forward(self, x: Float[Tensor, "... inner"]) -> Float[Tensor, "... outer"]:
+        return F.linear(x, self.weight)
+
+
+class NormScale(nn.Module):
+    """Holds the weight of an RMSNorm. Its arithmetic is a kernel (`model/kernels.py`); some norms have no weight."""
+
+    def __init__(self, size: int) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.empty(size))
+
+
+class GatedMLP(nn.Module):
+    """down(gelu_tanh(gate x) * up x). Gate rows come first in `gate_up`, so one matmul serves both."""
+
+    def __init__(self, hidden: int, ffn: int) -> None:
+        super().__init__()
+        self.gate_up = Linear(hidden, 2 * ffn)
+        self.down = Linear(ffn, hidden)
+
+    def forward(self, x: Float[Tensor, "rows hidden"]) -> Float[Tensor, "rows hidden"]:
+        gate, up = self.gate_up(x).chunk(2, dim=-1)
+        y: Tensor = self.down(F.gelu(gate, approximate="tanh") * up)
+        return y
