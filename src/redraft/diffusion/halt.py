@@ -1,0 +1,54 @@
+"""When a canvas has settled."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Protocol, runtime_checkable
+
+import torch
+
+from redraft.diffusion.stats import Stats
+from redraft.errors import RequestError
+from redraft.shapes import Int, Tensor
+
+
+@runtime_checkable
+class Halt(Protocol):
+    """A stopping rule. `memory` is how many earlier drafts it looks back on."""
+
+    @property
+    def memory(self) -> int:
+        """Number of earlier drafts to keep for the rule."""
+
+    def __call__(self, stats: Stats, drafts: Sequence[Int[Tensor, "canvas"]]) -> bool:
+        """Whether the canvas has settled, from this step's readings and the drafts of the steps before it."""
+
+
+@dataclass(frozen=True)
+class StableAndConfident:
+    """The draft equals the last `stability` drafts and the mean entropy is below `confidence` nats (model spec 3.4).
+
+    Drafts do not carry over from one canvas to the next, so at least stability + 1 steps are taken; 0 drops the test.
+    """
+
+    stability: int = 1
+    confidence: float = 0.005
+
+    def __post_init__(self) -> None:
+        if self.stability < 0:
+            raise RequestError(f"stability is {self.stability}; it must be 0 or more steps")
+        if not self.confidence > 0:
+            raise RequestError(f"confidence is {self.confidence}; it must be above 0 (mean nats per position)")
+
+    @property
+    def memory(self) -> int:
+        """Number of earlier drafts to keep for the rule."""
+        return self.stability
+
+    def __call__(self, stats: Stats, drafts: Sequence[Int[Tensor, "canvas"]]) -> bool:
+        if len(drafts) < self.stability:
+            return False
+        recent = drafts[len(drafts) - self.stability :]
+        stable = all(torch.equal(stats.argmax, draft) for draft in recent)
+        return stable and float(stats.entropy.mean()) < self.confidence
