@@ -1,0 +1,88 @@
+"""Records: a sentence in, a compact JSON object with its three values out.
+
+    prompt  record                                        answer  {"who":"Karomi","qty":417,"item":"melu"}
+            Karomi ordered 417 crates of melu.
+
+Names and items are invented words of consonant-vowel syllables, so an answer cannot be remembered, only copied; the
+split is by name. No word of a sentence form is made of two such syllables, so an item is never mistaken for one.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from dataclasses import dataclass
+from random import Random
+
+from redraft.tasks.task import Example, Score, Split, split_of, stream_seed
+
+SYLLABLES = tuple(consonant + vowel for consonant in "bdfghklmnprstvz" for vowel in "aeiou")
+
+FORMS = (  # all six orders of the three values
+    "{who} ordered {qty} crates of {item}.",
+    "Send {qty} {item} to {who}.",
+    "{who} wants {item}, {qty} boxes.",
+    "The {item} order from {who}: {qty} crates.",
+    "{qty} bags of {item} left with {who}.",
+    "Pack {item} for {who}, {qty} in all.",
+    "{item} x {qty} for {who}.",
+    "Bill {qty} crates to {who}, all {item}.",
+)
+
+FIELDS = {"who": str, "qty": int, "item": str}  # the keys of an answer, in order
+
+
+@dataclass(frozen=True)
+class Records:
+    """Names of two or three syllables, quantities 1 to 999, items of two syllables, each drawn evenly."""
+
+    @property
+    def name(self) -> str:
+        return "records"
+
+    def examples(self, split: Split, seed: int) -> Iterator[Example]:
+        """Endless sentences about the names of one split. Raises RecipeError for an unknown split."""
+        return self._stream(split, Random(stream_seed(self.name, split, seed)))
+
+    def score(self, example: Example, answer: str) -> Score:
+        """`exact`: the answer is the right text, character for character.
+
+        Parts: `valid`, 1.0 for JSON that is an object of just the three keys with values of the right types;
+        `who`, `qty`, `item`, 1.0 for a right value in a JSON object, valid or not.
+        """
+        wanted, got = _read(example.answer), _read(answer)
+        valid = got.keys() == FIELDS.keys() and all(type(got[key]) is kind for key, kind in FIELDS.items())
+        right = {key: float(key in wanted and key in got and _same(wanted[key], got[key])) for key in FIELDS}
+        return Score(exact=answer == example.answer, parts={"valid": float(valid), **right})
+
+    def _stream(self, split: Split, rng: Random) -> Iterator[Example]:
+        while True:
+            who = _invent(rng, rng.randint(2, 3)).capitalize()
+            if split_of(who) != split:
+                continue
+            qty, item = rng.randint(1, 999), _invent(rng, 2)
+            sentence = rng.choice(FORMS).format(who=who, qty=qty, item=item)
+            yield Example("record\n" + sentence, f'{{"who":"{who}","qty":{qty},"item":"{item}"}}')
+
+
+def _invent(rng: Random, num_syllables: int) -> str:
+    return "".join(rng.choice(SYLLABLES) for _ in range(num_syllables))
+
+
+def _read(text: str) -> dict[str, object]:
+    """The JSON object that a text is; empty for every other text."""
+    try:
+        found = json.loads(text, object_pairs_hook=_object)
+    except (ValueError, RecursionError):  # a few thousand "[" exhaust the parser's stack
+        return {}
+    return found if isinstance(found, dict) else {}
+
+
+def _object(pairs: list[tuple[str, object]]) -> dict[str, object]:
+    if len(dict(pairs)) != len(pairs):
+        raise ValueError("a key is given twice")
+    return dict(pairs)
+
+
+def _same(wanted: object, got: object) -> bool:
+    return type(wanted) is type(got) and wanted == got  # 1, 1.0 and true are equal in Python

@@ -1,0 +1,381 @@
+"""Text to token ids and back, with the tokenizer and the chat template that a checkpoint brings.
+
+    messages -> render (the checkpoint's template, sandboxed) -> encode -> ids -> blocks of ids
+    blocks of ids -> Detokenizer -> pieces of whole characters -> StopStrings -> text that is safe to show
+
+The decoder must be Gemma's: replace one character, byte fallback, fuse. Then text before a token that is no byte token
+never changes, which is all that the Detokenizer needs to be exact; any other decoder is refused at loading. Special
+tokens spelt out in a text are read as those tokens, as the template needs. No file but the checkpoint's own is read,
+and a template can reach neither files nor network.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import datetime
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+from tokenizers import Tokenizer
+
+from redraft.config import CheckpointConfig
+from redraft.errors import RequestError, TextError
+
+__all__ = ["Detokenizer", "MAX_STOPS", "MAX_STOP_CHARS", "Message", "StopStrings", "Text", "read_text"]
+
+Message = Mapping[str, Any]  # what a chat template reads: "role", "content" and whatever else this template knows
+
+MAX_STOPS = 16
+MAX_STOP_CHARS = 1000  # the search for a held-back suffix is quadratic in this
+
+_TEMPLATE_FILE, _CONFIG_FILE = "chat_template.jinja", "tokenizer_config.json"
+
+
+@dataclass(frozen=True, eq=False)
+class Text:
+    """A checkpoint's tokenizer and chat template; `read_text` fills and checks every field."""
+
+    tokenizer: Tokenizer
+    bos_token_id: int
+    byte_ids: frozenset[int]  # tokens of one byte each, "<0x00>" to "<0xFF>"
+    special_ids: frozenset[int]  # left out of decoded text unless asked for
+    template: str | None = field(default=None, repr=False)
+    template_name: str = _TEMPLATE_FILE
+    named_tokens: Mapping[str, str] = field(default_factory=dict)  # "bos_token" and so on, for the template
+
+    def encode(self, text: str, *, bos: bool) -> list[int]:
+        """Token ids of `text`; with `bos`, after one beginning-of-sequence token, whether or not `text` starts with it.
+
+        Raises RequestError for text that is not valid Unicode.
+        """
+        try:
+            text.encode()
+        except UnicodeEncodeError as error:
+            bad = f"{text[error.start]!r} at character {error.start}"
+            raise RequestError(f"the text has an unpaired surrogate, {bad}; send valid Unicode") from None
+        ids: list[int] = self.tokenizer.encode(text, add_special_tokens=False).ids
+        return [self.bos_token_id, *ids] if bos and ids[:1] != [self.bos_token_id] else ids
+
+    def decode(self, ids: Sequence[int], *, skip_special: bool = True) -> str:
+        """Text of `ids`. Bytes that are no UTF-8 become U+FFFD; ids that the tokenizer does not have are left out."""
+        return self.tokenizer.decode(list(ids), skip_special_tokens=skip_special)
+
+    def render(self, messages: Sequence[Message], *, thinking: bool = False, generation_prompt: bool = True) -> str:
+        """The conversation as the checkpoint's chat template prints it, its own `<bos>` included.
+
+        Raises TextError if there is no template or it fails, RequestError if it refuses these messages, if they are not
+        JSON, or if it has no thinking mode to turn on.
+        """
+        if thinking and "enable_thinking" not in self._template.variables:
+            raise RequestError(f"thinking is True; {self.template_name} has no enable_thinking, leave thinking off")
+        try:
+            plain = json.loads(json.dumps(messages))  # the template is given no object that has methods of its own
+        except (TypeError, ValueError) as error:
+            raise RequestError(f"the messages are not JSON ({error}); use strings, numbers, lists and dicts") from None
+        return self._template.render(
+            {
+                **self.named_tokens,
+                "messages": plain,
+                "tools": None,
+                "documents": None,
+                "add_generation_prompt": generation_prompt,
+                "enable_thinking": thinking,
+            }
+        )
+
+    def chat(self, messages: Sequence[Message], *, thinking: bool = False, generation_prompt: bool = True) -> list[int]:
+        """Token ids of the rendered conversation. The template prints `<bos>`, so none is added. Raises as `render`."""
+        return self.encode(self.render(messages, thinking=thinking, generation_prompt=generation_prompt), bos=False)
+
+    @property
+    def has_template(self) -> bool:
+        """Whether `render` and `chat` can work at all."""
+        return self.template is not None
+
+    @cached_property
+    def _template(self) -> _Template:
+        if self.template is None:
+            raise TextError(
+                f"this checkpoint has no chat template ({_TEMPLATE_FILE}, or chat_template in {_CONFIG_FILE});"
+                " add one, or pass the prompt as text"
+            )
+        return _Template(self.template, self.template_name)
+
+
+class Detokenizer:
+    """Turns ids into text as they come: the pieces, joined, are exactly `text.decode` of all ids.
+
+    A run of byte tokens is held until another token ends it, however long it is: the decoder reads a run as a whole, so
+    one bad byte at its end turns all of it into U+FFFD. Every id is decoded once.
+    """
+
+    def __init__(self, text: Text, *, skip_special: bool = True) -> None:
+        self._text, self._skip_special = text, skip_special
+        self._run: list[int] = []
+
+    def push(self, ids: Sequence[int]) -> str:
+        """Take the next ids; returns the text that is now certain."""
+        # Skipped ids must go first: to the decoder, the bytes on both sides of one are a single run.
+        shown = [token for token in ids if self._is_shown(token)]
+        held = 0
+        while held < len(shown) and shown[-1 - held] in self._text.byte_ids:
+            held += 1
+        cut = len(shown) - held
+        if cut == 0:
+            self._run += shown
+            return ""
+        ready, self._run = self._run + shown[:cut], shown[cut:]
+        return self._text.decode(ready, skip_special=False)
+
+    def finish(self) -> str:
+        """The text still held, when no more ids follow."""
+        ready, self._run = self._run, []
+        return self._text.decode(ready, skip_special=False)
+
+    def _is_shown(self, token: int) -> bool:
+        if self._skip_special and token in self._text.special_ids:
+            return False
+        return self._text.tokenizer.id_to_token(token) is not None
+
+
+class StopStrings:
+    """Cuts text before the stop string that is complete first; of two that end together, before the longer.
+
+    So the result does not depend on how the text is cut into pieces. Held back is only what may still become a stop
+    string. Raises RequestError for an empty stop string, one of over MAX_STOP_CHARS characters, or over MAX_STOPS.
+    """
+
+    def __init__(self, stops: Sequence[str]) -> None:
+        if isinstance(stops, str):
+            raise RequestError(f"stop is the string {stops!r}; pass a list of strings")
+        if len(stops) > MAX_STOPS:
+            raise RequestError(f"stop has {len(stops)} strings; pass at most {MAX_STOPS}")
+        for i, stop in enumerate(stops):
+            if not stop:
+                raise RequestError(f"stop[{i}] is empty and would stop every text at once; leave it out")
+            if len(stop) > MAX_STOP_CHARS:
+                raise RequestError(f"stop[{i}] has {len(stop)} characters; pass at most {MAX_STOP_CHARS}")
+        self._stops = tuple(stops)
+        self._held = ""
+        self._stopped = False
+
+    def push(self, piece: str) -> tuple[str, bool]:
+        """Take the next piece; returns the text that is safe to show and whether a stop string has been met."""
+        if self._stopped:
+            return "", True
+        seen = self._held + piece
+        found = [(start + len(stop), start) for stop in self._stops if (start := seen.find(stop)) >= 0]
+        self._stopped = bool(found)
+        cut = min(found)[1] if found else len(seen) - self._num_held(seen)
+        self._held = "" if found else seen[cut:]
+        return seen[:cut], self._stopped
+
+    def finish(self) -> str:
+        """The text held back, when no more follows; nothing after a stop."""
+        held, self._held = self._held, ""
+        return held
+
+    def _num_held(self, seen: str) -> int:
+        """Length of the longest suffix of `seen` that begins some stop string."""
+        longest = max(map(len, self._stops), default=0)
+        for size in range(min(longest - 1, len(seen)), 0, -1):
+            if any(len(stop) > size and stop.startswith(seen[-size:]) for stop in self._stops):
+                return size
+        return 0
+
+
+def read_text(folder: Path, config: CheckpointConfig) -> Text:
+    """Read tokenizer.json, and tokenizer_config.json and chat_template.jinja if present, from a checkpoint folder.
+
+    Raises TextError for a file that is missing or damaged, or that does not fit `config`.
+    """
+    tokenizer = _read_tokenizer(folder / "tokenizer.json")
+    vocabulary = tokenizer.get_vocab()
+    _check_ids(set(vocabulary.values()), config)
+    settings = _read_settings(folder / _CONFIG_FILE)
+    named = _named_tokens(settings, tokenizer, config)
+    source, name = _find_template(folder / _TEMPLATE_FILE, settings)
+    return Text(
+        tokenizer=tokenizer,
+        bos_token_id=config.model.bos_token_id,
+        # Looser than the decoder's own test, on purpose: to hold back a token that is no byte does no harm.
+        byte_ids=frozenset(i for token, i in vocabulary.items() if token.startswith("<0x") and token.endswith(">")),
+        special_ids=frozenset(i for i, token in tokenizer.get_added_tokens_decoder().items() if token.special),
+        template=source,
+        template_name=name,
+        named_tokens=named,
+    )
+
+
+def _read_tokenizer(path: Path) -> Tokenizer:
+    if not path.is_file():
+        raise TextError(f"{path} does not exist; a checkpoint folder needs it")
+    try:
+        tokenizer = Tokenizer.from_file(str(path))
+    except Exception as error:  # the library raises plain Exception
+        raise TextError(f"{path} is not a tokenizer ({error}); fetch the file again") from None
+    tokenizer.no_truncation()  # a file saved while training can carry a length limit, which cuts prompts in silence
+    tokenizer.no_padding()
+    # The state that pickle would store is the library's one cheap way to read a decoder's settings.
+    decoder = tokenizer.decoder
+    form = json.loads(decoder.__getstate__()) if decoder is not None else None
+    steps = (form.get("decoders") or [form]) if form else []
+    kinds = [step["type"] for step in steps if step["type"] != "Replace" or _is_one_character(step["pattern"])]
+    if len(kinds) < len(steps) or "Fuse" not in kinds or set(kinds) - {"Replace", "ByteFallback", "Fuse"}:
+        raise TextError(
+            f"{path}: the decoder is {json.dumps(form)[:200]}; supported: Replace of one character, ByteFallback, Fuse"
+        )
+    return tokenizer
+
+
+def _is_one_character(pattern: Mapping[str, str]) -> bool:
+    return len(pattern.get("String", "")) == 1
+
+
+def _check_ids(known: set[int], config: CheckpointConfig) -> None:
+    size = config.model.vocab_size
+    if max(known, default=0) >= size:
+        raise TextError(
+            f"tokenizer.json has token ids up to {max(known)}; config.json has a vocab_size of {size}:"
+            " use the tokenizer.json of this checkpoint"
+        )
+    for file, part in (("config.json", config.model), ("generation_config.json", config.generation)):
+        named = [("pad_token_id", part.pad_token_id), ("bos_token_id", part.bos_token_id)]
+        named += [("eos_token_id", token) for token in part.eos_token_ids]
+        for key, token in named:
+            if token not in known:
+                raise TextError(f"{file}: {key} is {token}, which tokenizer.json does not have; use one it has")
+
+
+def _read_settings(path: Path) -> Mapping[str, Any]:
+    if not path.exists():
+        return {}
+    try:
+        found = json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError) as error:
+        raise TextError(f"{path} is not valid JSON ({error}); fetch the file again") from None
+    if not isinstance(found, dict):
+        raise TextError(f"{path} holds a {type(found).__name__}; it must hold an object")
+    return found
+
+
+def _named_tokens(settings: Mapping[str, Any], tokenizer: Tokenizer, config: CheckpointConfig) -> dict[str, str]:
+    """The tokens a template may print by name: those of tokenizer_config.json, else those of config.json's ids."""
+    model = config.model
+    ids = {"bos_token": model.bos_token_id, "eos_token": model.eos_token_ids[0], "pad_token": model.pad_token_id}
+    named = {key: token for key, i in ids.items() if (token := tokenizer.id_to_token(i)) is not None}
+    extra = settings.get("extra_special_tokens")
+    for key, value in {**settings, **(extra if isinstance(extra, dict) else {})}.items():
+        token = value.get("content") if isinstance(value, dict) else value
+        if key.endswith("_token") and isinstance(token, str):
+            if tokenizer.token_to_id(token) is None:
+                raise TextError(f"{_CONFIG_FILE}: {key} is {token!r}, which tokenizer.json does not have")
+            named[key] = token
+    if tokenizer.token_to_id(named["bos_token"]) != model.bos_token_id:
+        raise TextError(
+            f"{_CONFIG_FILE}: bos_token is {named['bos_token']!r}, id {tokenizer.token_to_id(named['bos_token'])};"
+            f" config.json has a bos_token_id of {model.bos_token_id}: make them agree"
+        )
+    return named
+
+
+def _find_template(path: Path, settings: Mapping[str, Any]) -> tuple[str | None, str]:
+    """The template's source, None if there is none, and the name of the place it came from."""
+    if path.exists():
+        try:
+            return path.read_text(encoding="utf-8"), _TEMPLATE_FILE
+        except (OSError, UnicodeDecodeError) as error:
+            raise TextError(f"{path} cannot be read ({error}); fetch the file again") from None
+    found = settings.get("chat_template")
+    name = f"chat_template of {_CONFIG_FILE}"
+    if isinstance(found, list):  # the old form: several templates, each with a name
+        found = next((entry.get("template") for entry in found if entry.get("name") == "default"), found)
+    if found is not None and not isinstance(found, str):
+        raise TextError(f"{name} is a {type(found).__name__}; supported: a string, or a list with one named 'default'")
+    return found, name
+
+
+class _RefusedError(Exception):
+    """A template called raise_exception: it works, and does not take this conversation."""
+
+
+class _Template:
+    """One compiled chat template, in a sandbox with the functions that transformers gives it."""
+
+    def __init__(self, source: str, name: str) -> None:
+        from jinja2 import TemplateSyntaxError, meta  # imported here: 40 ms, and only conversations need it
+
+        self.name = name
+        environment = _sandbox()
+        try:
+            self.variables = meta.find_undeclared_variables(environment.parse(source))
+            self._run: Callable[[Mapping[str, Any]], str] = environment.from_string(source).render
+        except TemplateSyntaxError as error:
+            raise TextError(f"{name}, line {error.lineno}: {error.message}; mend the template") from None
+
+    def render(self, values: Mapping[str, Any]) -> str:
+        try:
+            return self._run(values)
+        except _RefusedError as refusal:
+            raise RequestError(f"{self.name} does not take this conversation: {refusal}") from None
+        except Exception as error:  # a template can fail in any way that Python can
+            line = _template_line(error)
+            where = self.name if line is None else f"{self.name}, line {line}"
+            raise TextError(f"{where}: {type(error).__name__}: {error}; mend the template or the messages") from None
+
+
+def _template_line(error: Exception) -> int | None:
+    """The innermost template line of a traceback; jinja2 gives its frames the file name "<template>"."""
+    line, trace = None, error.__traceback__
+    while trace is not None:
+        if trace.tb_frame.f_code.co_filename == "<template>":
+            line = trace.tb_lineno
+        trace = trace.tb_next
+    return line
+
+
+def _sandbox() -> Any:  # a jinja2 environment, whose type is not to be imported at the top
+    from jinja2 import nodes
+    from jinja2.ext import Extension
+    from jinja2.parser import Parser
+    from jinja2.sandbox import ImmutableSandboxedEnvironment
+
+    class Generation(Extension):
+        """`{% generation %}` marks the answer for trainers, who patch it in; here it prints what it holds."""
+
+        tags = {"generation"}  # noqa: RUF012, jinja2 declares it so
+
+        def parse(self, parser: Parser) -> nodes.Node:
+            line = next(parser.stream).lineno
+            body = parser.parse_statements(("name:endgeneration",), drop_needle=True)
+            return nodes.Scope(body).set_lineno(line)
+
+    environment = ImmutableSandboxedEnvironment(
+        trim_blocks=True, lstrip_blocks=True, extensions=["jinja2.ext.loopcontrols", Generation]
+    )
+    environment.filters["tojson"] = _to_json
+    environment.globals["raise_exception"] = _raise
+    environment.globals["strftime_now"] = _strftime_now
+    return environment
+
+
+def _raise(message: str) -> str:
+    raise _RefusedError(message)
+
+
+def _strftime_now(form: str) -> str:
+    return datetime.now().strftime(form)
+
+
+def _to_json(
+    value: Any,
+    ensure_ascii: bool = False,
+    indent: int | None = None,
+    separators: tuple[str, str] | None = None,
+    sort_keys: bool = False,
+) -> str:
+    """Plain JSON: jinja2's own filter escapes for HTML."""
+    return json.dumps(value, ensure_ascii=ensure_ascii, indent=indent, separators=separators, sort_keys=sort_keys)

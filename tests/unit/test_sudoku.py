@@ -1,0 +1,123 @@
+"""Sudoku puzzles against a solver that knows only the rules, and the scorer on answers marked by hand."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator
+from itertools import islice
+
+import pytest
+
+from redraft.errors import CallerError, RecipeError
+from redraft.tasks import Example, Split, Sudoku, task
+
+PUZZLE = Example("sudoku\n1..4\n..1.\n..42\n4...", "1324\n2413\n3142\n4231")
+
+
+def solutions(cells: str) -> Iterator[str]:
+    """Every completion of sixteen cells, by trying each digit in the first blank."""
+    blank = cells.find(".")
+    if blank < 0:
+        yield cells
+        return
+    row, column = divmod(blank, 4)
+    seen = set()
+    for other, digit in enumerate(cells):
+        r, c = divmod(other, 4)
+        if r == row or c == column or (r // 2 == row // 2 and c // 2 == column // 2):
+            seen.add(digit)
+    for digit in "1234":
+        if digit not in seen:
+            yield from solutions(cells[:blank] + digit + cells[blank + 1 :])
+
+
+def test_the_puzzle_marked_by_hand_has_that_one_solution() -> None:
+    assert list(solutions(cells(PUZZLE.prompt))) == [cells(PUZZLE.answer)]
+
+
+def cells(text: str) -> str:
+    return text.removeprefix("sudoku\n").replace("\n", "")
+
+
+@pytest.mark.parametrize("split", ["train", "held_out"])
+@pytest.mark.parametrize("givens", [(4, 4), (5, 10)])
+def test_every_puzzle_has_one_solution_and_it_is_the_answer(split: Split, givens: tuple[int, int]) -> None:
+    for example in islice(Sudoku(givens=givens).examples(split, seed=3), 150):
+        assert list(solutions(cells(example.prompt))) == [cells(example.answer)], example
+
+
+def test_every_one_of_the_288_grids_is_drawn() -> None:
+    drawn = {cells(example.answer) for example in islice(Sudoku().examples("train", seed=0), 5000)}
+    assert drawn == set(solutions("." * 16))
+    assert len(drawn) == 288
+
+
+def test_text_has_the_exact_form() -> None:
+    example = next(Sudoku().examples("train", seed=0))
+    title, *rows = example.prompt.split("\n")
+    assert title == "sudoku"
+    assert [len(row) for row in rows] == [4] * 4
+    assert set("".join(rows)) <= set(".1234")
+    assert [len(row) for row in example.answer.split("\n")] == [4] * 4
+
+
+@pytest.mark.parametrize("split", ["train", "held_out"])
+def test_number_of_givens_is_uniform(split: Split) -> None:
+    """Rejecting the number together with the puzzle would make nearly every puzzle an easy one."""
+    counts = Counter(16 - e.prompt.count(".") for e in islice(Sudoku().examples(split, seed=1), 6000))
+    assert sorted(counts) == [5, 6, 7, 8, 9, 10]
+    assert all(850 <= count <= 1150 for count in counts.values()), counts  # 1000 expected, five deviations either way
+
+
+def test_splits_share_no_puzzle_whatever_the_seeds() -> None:
+    train = {e.prompt for seed in (0, 1) for e in islice(Sudoku().examples("train", seed), 10_000)}
+    held_out = {e.prompt for seed in (0, 2) for e in islice(Sudoku().examples("held_out", seed), 10_000)}
+    assert len(train) > 15_000
+    assert len(held_out) > 15_000
+    assert not train & held_out
+
+
+def test_a_seed_is_a_stream() -> None:
+    def take(seed: int) -> list[Example]:
+        return list(islice(Sudoku().examples("train", seed), 600))  # more than one chunk
+
+    assert take(7) == take(7)
+    assert take(7) != take(8)
+    assert len(take(-1)) == 600, "any integer is a seed"
+
+
+@pytest.mark.parametrize(
+    ("answer", "exact", "num_cells", "num_clues", "valid"),
+    [
+        ("1324\n2413\n3142\n4231", True, 10, 6, 1.0),
+        ("1324\n2413\n3142\n4231\n", False, 10, 6, 0.0),
+        ("1324\n2413\n3142\n4213", False, 8, 6, 0.0),  # the last two cells swapped, both blanks
+        ("1234\n3412\n2143\n4321", False, 3, 5, 1.0),  # legal, but of another puzzle
+        ("1324", False, 2, 2, 0.0),
+        ("", False, 0, 0, 0.0),
+        ("١٣٢٤\n2413\n3142\n4231", False, 8, 4, 0.0),  # digits, but not these digits
+        ("1324\n1324\n1324\n1324", False, 2, 2, 0.0),  # legal rows only
+    ],
+)
+def test_score_of_an_answer_marked_by_hand(
+    answer: str, exact: bool, num_cells: int, num_clues: int, valid: float
+) -> None:
+    score = Sudoku().score(PUZZLE, answer)
+    assert score.exact is exact
+    assert score.parts == {"cells": num_cells / 10, "clues_kept": num_clues / 6, "valid": valid}
+
+
+def test_a_call_that_cannot_be_honoured_is_refused() -> None:
+    with pytest.raises(RecipeError, match=r"size is 9; supported: 4"):
+        Sudoku(size=9)
+    for givens in [(3, 10), (10, 5), (5, 16)]:
+        with pytest.raises(RecipeError, match="givens is"):
+            Sudoku(givens=givens)
+    with pytest.raises(RecipeError, match="split is 'test'; known: train, held_out"):
+        Sudoku().examples("test", seed=0)  # type: ignore[arg-type]
+
+
+def test_tasks_are_found_by_name() -> None:
+    assert task("sudoku-4x4") == Sudoku()
+    with pytest.raises(CallerError, match="task is 'chess'; known: records, sudoku-4x4"):
+        task("chess")

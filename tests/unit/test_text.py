@@ -1,0 +1,358 @@
+"""Tokenizer, chat template and stop strings, on a tokenizer of Gemma's form that is built here."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tokenizers import AddedToken, Tokenizer, decoders, models, normalizers, pre_tokenizers
+from transformers import PreTrainedTokenizerFast
+
+from redraft.config import CheckpointConfig, GenerationConfig, LayerConfig, ModelConfig, RopeConfig
+from redraft.errors import RequestError, TextError
+from redraft.text import MAX_STOP_CHARS, MAX_STOPS, Detokenizer, StopStrings, Text, read_text
+
+SPECIALS = ["<pad>", "<eos>", "<bos>", "<unk>", "<|turn>", "<turn|>", "<|think|>"]
+PAD, EOS, BOS = 0, 1, 2
+
+# Written for this test after the published description: a system turn, a thinking switch, a tool list, turns.
+TEMPLATE = """\
+{{ bos_token }}
+{%- macro turn(role, body) -%}
+<|turn>{{ role }}
+{{ body | trim }}<turn|>
+{% endmacro -%}
+{%- set seen = namespace(system='') -%}
+{% if messages[0]['role'] == 'system' %}
+    {% set seen.system = messages[0]['content'] %}
+{% endif %}
+{% if enable_thinking or tools or seen.system %}
+{{- turn('system', ('<|think|>\\n' if enable_thinking else '') + seen.system) -}}
+{% endif %}
+{% for message in messages %}
+    {% if message['role'] == 'system' %}{% continue %}{% endif %}
+    {% if message['role'] not in ['user', 'assistant'] %}
+        {{- raise_exception('no role ' ~ message['role']) -}}
+    {% endif %}
+    {% if message['content'] is string %}
+{{- turn('model' if message['role'] == 'assistant' else 'user', message['content']) -}}
+    {% else %}
+{{- turn('user', message['content'] | tojson) -}}
+    {% endif %}
+{% endfor %}
+{% if add_generation_prompt %}{{- '<|turn>model\\n' -}}{% endif %}
+"""
+
+CONVERSATIONS: list[list[dict[str, Any]]] = [
+    [{"role": "user", "content": "HI"}],
+    [{"role": "system", "content": " Be brief. "}, {"role": "user", "content": "héllo\n\n€ 🙂"}],
+    [
+        {"role": "user", "content": "one"},
+        {"role": "assistant", "content": "  two  "},
+        {"role": "user", "content": [{"type": "text", "text": "<three> & 'four' ü"}]},
+    ],
+]
+
+
+def build_tokenizer() -> Tokenizer:
+    """Bytes, letters and one merge; decoder and normalizer as Gemma has them."""
+    letters = ["▁", "\n", *"abcdeghilmnotuwr<>|.", "▁a"]
+    tokens = [*SPECIALS, *(f"<0x{i:02X}>" for i in range(256)), *letters]
+    vocabulary = {token: i for i, token in enumerate(tokens)}
+    tokenizer = Tokenizer(
+        models.BPE(vocab=vocabulary, merges=[("▁", "a")], unk_token="<unk>", byte_fallback=True, fuse_unk=True)
+    )
+    tokenizer.normalizer = normalizers.Replace(" ", "▁")
+    tokenizer.pre_tokenizer = pre_tokenizers.Split("\n", "isolated")
+    tokenizer.decoder = decoders.Sequence([decoders.Replace("▁", " "), decoders.ByteFallback(), decoders.Fuse()])
+    tokenizer.add_special_tokens([AddedToken(token, special=True, normalized=False) for token in SPECIALS])
+    return tokenizer
+
+
+def build_config(vocab_size: int = 300, eos: tuple[int, ...] = (EOS, 5), bos: int = BOS) -> CheckpointConfig:
+    layer = LayerConfig(window=None, num_kv_heads=1, head_dim=2, rope=RopeConfig(10_000.0))
+    model = ModelConfig(
+        vocab_size=vocab_size,
+        hidden_size=2,
+        intermediate_size=2,
+        moe_intermediate_size=2,
+        num_heads=1,
+        num_experts=1,
+        top_k_experts=1,
+        layers=(layer,),
+        max_positions=64,
+        canvas_length=8,
+        eos_token_ids=eos,
+        bos_token_id=bos,
+    )
+    return CheckpointConfig(model, GenerationConfig(eos_token_ids=eos))
+
+
+def write_checkpoint(folder: Path, *, template: str | None = TEMPLATE, **settings: object) -> Path:
+    build_tokenizer().save(str(folder / "tokenizer.json"))
+    named = {"bos_token": "<bos>", "eos_token": {"content": "<eos>"}, "pad_token": "<pad>"}
+    (folder / "tokenizer_config.json").write_text(json.dumps(named | settings))
+    if template is not None:
+        (folder / "chat_template.jinja").write_text(template)
+    return folder
+
+
+@pytest.fixture
+def text(tmp_path: Path) -> Text:
+    return read_text(write_checkpoint(tmp_path), build_config())
+
+
+def byte(value: int) -> int:
+    return len(SPECIALS) + value
+
+
+def test_encoded_text_comes_back(text: Text) -> None:
+    sentence = " a  beagle\nlaut: € 🙂 ß"
+    assert text.decode(text.encode(sentence, bos=True)) == sentence
+
+
+def test_bos_is_added_once_and_only_if_asked(text: Text) -> None:
+    """A prompt that spells <bos> itself got two of them, which the model never saw in training."""
+    assert text.encode("a", bos=True)[0] == BOS
+    assert text.encode("<bos>a", bos=True).count(BOS) == 1
+    assert BOS not in text.encode("a", bos=False)
+    assert text.encode("", bos=True) == [BOS]
+
+
+def test_special_tokens_are_shown_only_if_asked(text: Text) -> None:
+    ids = text.encode("<|turn>a<turn|>", bos=True)
+    assert text.decode(ids) == "a"
+    assert text.decode(ids, skip_special=False) == "<bos><|turn>a<turn|>"
+
+
+def test_an_unpaired_surrogate_is_refused(text: Text) -> None:
+    """JSON can carry one ("\\ud800"); the tokenizer then raised a TypeError about something else."""
+    with pytest.raises(RequestError, match=r"unpaired surrogate.*character 1"):
+        text.encode("a\ud800", bos=False)
+
+
+def test_a_length_limit_in_the_tokenizer_file_does_not_cut_prompts(tmp_path: Path) -> None:
+    write_checkpoint(tmp_path)
+    limited = build_tokenizer()
+    limited.enable_truncation(3)
+    limited.enable_padding(length=3)
+    limited.save(str(tmp_path / "tokenizer.json"))
+    read = read_text(tmp_path, build_config())
+    assert len(read.encode("abcde", bos=False)) == 5
+    assert len(read.encode("b", bos=False)) == 1
+
+
+# Chat template
+
+
+@pytest.mark.parametrize("messages", CONVERSATIONS)
+@pytest.mark.parametrize("thinking", [False, True])
+@pytest.mark.parametrize("prompt", [False, True])
+def test_chat_equals_transformers(text: Text, messages: list[dict[str, Any]], thinking: bool, prompt: bool) -> None:
+    theirs = PreTrainedTokenizerFast(
+        tokenizer_object=build_tokenizer(), bos_token="<bos>", eos_token="<eos>", pad_token="<pad>"
+    )
+    theirs.chat_template = TEMPLATE
+    printed = theirs.apply_chat_template(
+        messages, tokenize=False, add_generation_prompt=prompt, enable_thinking=thinking
+    )
+    ids = theirs.apply_chat_template(
+        messages, add_generation_prompt=prompt, enable_thinking=thinking, return_dict=False
+    )
+    assert text.render(messages, thinking=thinking, generation_prompt=prompt) == printed
+    assert text.chat(messages, thinking=thinking, generation_prompt=prompt) == ids
+    assert ids.count(BOS) == 1
+
+
+def test_the_template_file_goes_before_the_config_key(tmp_path: Path) -> None:
+    write_checkpoint(tmp_path, template="file", chat_template="key")
+    assert read_text(tmp_path, build_config()).render([]) == "file"
+    (tmp_path / "chat_template.jinja").unlink()
+    assert read_text(tmp_path, build_config()).render([]) == "key"
+
+
+def test_of_several_templates_the_one_named_default_is_taken(tmp_path: Path) -> None:
+    several = [{"name": "rag", "template": "1"}, {"name": "default", "template": "2"}]
+    write_checkpoint(tmp_path, template=None, chat_template=several)
+    assert read_text(tmp_path, build_config()).render([]) == "2"
+    write_checkpoint(tmp_path, template=None, chat_template=several[:1])
+    with pytest.raises(TextError, match="named 'default'"):
+        read_text(tmp_path, build_config())
+
+
+def test_no_template_is_an_error_only_when_one_is_needed(tmp_path: Path) -> None:
+    read = read_text(write_checkpoint(tmp_path, template=None), build_config())
+    assert not read.has_template
+    assert read.encode("a", bos=False)
+    with pytest.raises(TextError, match="no chat template"):
+        read.render(CONVERSATIONS[0])
+
+
+def test_named_tokens_come_from_the_ids_where_no_settings_file_is(tmp_path: Path) -> None:
+    write_checkpoint(tmp_path, template="{{ bos_token }}{{ eos_token }}{{ pad_token }}")
+    (tmp_path / "tokenizer_config.json").unlink()
+    assert read_text(tmp_path, build_config()).render([]) == "<bos><eos><pad>"
+
+
+@pytest.mark.parametrize(
+    ("template", "complaint"),
+    [
+        ("a\n{% if %}", "line 2"),
+        ("a\nb\n{{ messages[0].role + 1 }}", "line 3: TypeError"),
+        ("{{ ''.__class__.__mro__ }}", "SecurityError"),
+        ("{% include '/etc/hostname' %}", "line 1"),
+        ("{{ messages.append(1) }}", "SecurityError"),
+    ],
+)
+def test_a_failing_template_is_named_with_its_line(tmp_path: Path, template: str, complaint: str) -> None:
+    read = read_text(write_checkpoint(tmp_path, template=template), build_config())
+    with pytest.raises(TextError, match=complaint) as caught:
+        read.render(CONVERSATIONS[0])
+    assert "chat_template.jinja" in str(caught.value)
+
+
+def test_a_conversation_the_template_refuses_is_the_callers_mistake(text: Text) -> None:
+    with pytest.raises(RequestError, match="no role tool"):
+        text.render([{"role": "tool", "content": ""}])
+
+
+def test_messages_must_be_json(text: Text) -> None:
+    with pytest.raises(RequestError, match="not JSON"):
+        text.render([{"role": "user", "content": Path()}])
+
+
+def test_thinking_is_refused_where_the_template_has_none(tmp_path: Path) -> None:
+    """Honour or refuse: the flag was dropped in silence."""
+    read = read_text(write_checkpoint(tmp_path, template="{{ bos_token }}"), build_config())
+    with pytest.raises(RequestError, match="enable_thinking"):
+        read.render(CONVERSATIONS[0], thinking=True)
+
+
+def test_a_trainers_generation_mark_prints_what_it_holds(tmp_path: Path) -> None:
+    template = "{% generation %}a{% set b = 1 %}{{ b }}{% endgeneration %}{{ b }}"
+    assert read_text(write_checkpoint(tmp_path, template=template), build_config()).render([]) == "a1"
+
+
+# Loading
+
+
+@pytest.mark.parametrize(
+    ("config", "complaint"),
+    [
+        (build_config(vocab_size=100), "vocab_size of 100"),
+        (build_config(eos=(EOS, 299)), "config.json: eos_token_id is 299"),
+        (build_config(bos=EOS), "bos_token is '<bos>', id 2"),
+        (replace(build_config(), generation=GenerationConfig(pad_token_id=298)), "generation_config.json: pad_token"),
+    ],
+)
+def test_a_tokenizer_of_another_model_is_refused(tmp_path: Path, config: CheckpointConfig, complaint: str) -> None:
+    if "generation" in complaint:
+        config = replace(config, generation=replace(config.generation, eos_token_ids=(EOS,)))
+    with pytest.raises(TextError, match=complaint):
+        read_text(write_checkpoint(tmp_path), config)
+
+
+def test_a_missing_or_damaged_file_is_named(tmp_path: Path) -> None:
+    with pytest.raises(TextError, match=r"tokenizer\.json does not exist"):
+        read_text(tmp_path, build_config())
+    write_checkpoint(tmp_path)
+    (tmp_path / "tokenizer_config.json").write_text("{")
+    with pytest.raises(TextError, match=r"tokenizer_config\.json is not valid JSON"):
+        read_text(tmp_path, build_config())
+    (tmp_path / "tokenizer_config.json").write_text("[]")
+    with pytest.raises(TextError, match="holds a list"):
+        read_text(tmp_path, build_config())
+    (tmp_path / "tokenizer.json").write_text((tmp_path / "tokenizer.json").read_text()[:-100])
+    with pytest.raises(TextError, match=r"tokenizer\.json is not a tokenizer"):
+        read_text(tmp_path, build_config())
+
+
+def test_a_named_token_that_does_not_exist_is_refused(tmp_path: Path) -> None:
+    write_checkpoint(tmp_path, image_token="<|image|>")
+    with pytest.raises(TextError, match=r"image_token is '<\|image\|>'"):
+        read_text(tmp_path, build_config())
+
+
+@pytest.mark.parametrize(
+    "decoder",
+    [
+        None,
+        decoders.ByteLevel(),
+        decoders.Sequence([decoders.Replace("▁", " "), decoders.ByteFallback()]),
+        decoders.Sequence([decoders.Replace("ab", " "), decoders.Fuse()]),
+        decoders.Sequence([decoders.Fuse(), decoders.Strip(" ", 1, 0)]),
+    ],
+)
+def test_a_decoder_that_pieces_could_not_reproduce_is_refused(tmp_path: Path, decoder: Any) -> None:
+    write_checkpoint(tmp_path)
+    other = build_tokenizer()
+    other.decoder = decoder
+    other.save(str(tmp_path / "tokenizer.json"))
+    with pytest.raises(TextError, match="the decoder is"):
+        read_text(tmp_path, build_config())
+
+
+# Detokenizer; tests/properties holds it to `decode` on random ids
+
+
+def test_no_piece_ends_inside_a_character(text: Text) -> None:
+    pieces = Detokenizer(text)
+    euro = [byte(value) for value in "€".encode()]
+    assert [pieces.push([token]) for token in euro] == ["", "", ""]
+    assert pieces.push(text.encode("b", bos=False)) == "€b"
+    assert pieces.push(euro[:2]) == ""
+    assert pieces.finish() == "\N{REPLACEMENT CHARACTER}" * 2
+    assert pieces.finish() == ""
+
+
+def test_bytes_around_a_skipped_token_are_one_character(text: Text) -> None:
+    """Split at the special token, the two halves were each decoded to U+FFFD."""
+    first, *rest = [byte(value) for value in "€".encode()]
+    skipping, showing = Detokenizer(text), Detokenizer(text, skip_special=False)
+    assert skipping.push([first, PAD]) + skipping.push(rest) + skipping.finish() == "€"
+    ids = [first, PAD, *rest]
+    assert showing.push(ids) + showing.finish() == text.decode(ids, skip_special=False)
+
+
+# Stop strings; tests/properties holds them to a plain search
+
+
+def feed(stops: Sequence[str], *pieces: str) -> list[tuple[str, bool]]:
+    cutter = StopStrings(stops)
+    return [*(cutter.push(piece) for piece in pieces), (cutter.finish(), False)]
+
+
+def test_only_what_may_become_a_stop_string_is_held_back() -> None:
+    assert feed(["\n\n", "END"], "a\nE", "N", "x\n") == [("a\n", False), ("", False), ("ENx", False), ("\n", False)]
+
+
+def test_a_stop_string_across_pieces_is_cut() -> None:
+    assert feed(["END"], "aE", "N", "Db", "c") == [("a", False), ("", False), ("", True), ("", True), ("", False)]
+
+
+def test_the_stop_string_that_is_complete_first_counts() -> None:
+    """Otherwise the answer would depend on whether "abcd" came as one block or as two."""
+    for pieces in (["abcd"], ["abc", "d"], ["a", "b", "c", "d"]):
+        assert "".join(piece for piece, _ in feed(["abcd", "c"], *pieces)) == "ab"
+
+
+def test_no_stop_strings_hold_nothing_back() -> None:
+    assert feed([], "a", "b") == [("a", False), ("b", False), ("", False)]
+
+
+@pytest.mark.parametrize(
+    ("stops", "complaint"),
+    [
+        (["a", ""], r"stop\[1\] is empty"),
+        (["a"] * (MAX_STOPS + 1), "stop has 17 strings"),
+        (["a" * (MAX_STOP_CHARS + 1)], r"stop\[0\] has 1001 characters"),
+        ("ab", "stop is the string 'ab'"),
+    ],
+)
+def test_useless_stop_strings_are_refused(stops: Sequence[str], complaint: str) -> None:
+    with pytest.raises(RequestError, match=complaint):
+        StopStrings(stops)
