@@ -1,0 +1,44 @@
+"""What a running request tells: drafts while a canvas is denoised, a block when it has settled, and the end."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from redraft.engine.request import FinishReason
+
+
+@dataclass(frozen=True)
+class Draft:
+    """A canvas after one step. Lists run over its positions; `changed` marks readings that differ from the step before.
+
+    `step` counts from 1. `entropy` is in nats. A draft may still change in every position.
+    """
+
+    block: int
+    step: int
+    tokens: list[int]
+    changed: list[bool]
+    accepted: list[bool]
+    entropy: list[float]
+
+
+@dataclass(frozen=True)
+class Block:
+    """A settled canvas, cut at its end token and at the request's limit. These tokens will not change."""
+
+    block: int
+    tokens: list[int]
+    entropy: list[float]
+    steps: int
+    settled: bool
+
+
+@dataclass(frozen=True)
+class Finished:
+    """The last event of a request."""
+
+    reason: FinishReason
+    commits: int
+
+
+Event = Draft | Block | Finished

@@ -1,0 +1,141 @@
+"""One request through the runner: limits, ends, order of events, and equality with the loop it is built on."""
+
+from dataclasses import replace
+from itertools import pairwise
+
+import pytest
+import torch
+from tests.helpers import tiny_config, tiny_model
+
+from redraft.cache import Prefix
+from redraft.config import CheckpointConfig, GenerationConfig
+from redraft.diffusion.canvas import fresh
+from redraft.diffusion.denoise import settle
+from redraft.diffusion.noise import SeededNoise
+from redraft.engine.events import Block, Draft, Finished
+from redraft.engine.request import Options, build_request
+from redraft.engine.runner import BehindPrefix, run
+from redraft.errors import RequestError
+from redraft.model.gemma import DiffusionGemma
+
+PROMPT = [2, 17, 31, 44, 5, 9]
+WIDTH = 16
+
+
+def checkpoint(model: DiffusionGemma) -> CheckpointConfig:
+    return CheckpointConfig(
+        model.config, GenerationConfig(max_new_tokens=32, max_denoising_steps=5, eos_token_ids=(1,))
+    )
+
+
+@pytest.fixture(scope="module")
+def model() -> DiffusionGemma:
+    return tiny_model(replace(tiny_config(), canvas_length=WIDTH))
+
+
+@pytest.mark.parametrize("max_tokens", [1, 7, 16, 17, 40])
+def test_never_more_tokens_than_asked(model: DiffusionGemma, max_tokens: int) -> None:
+    """The reference rounds an answer up to whole canvases; ours is cut exactly."""
+    request = replace(build_request(PROMPT, Options(max_tokens=max_tokens, seed=1), checkpoint(model)), eos=frozenset())
+    blocks = [event for event in run(model, request, SeededNoise(1)) if isinstance(event, Block)]
+    assert sum(len(block.tokens) for block in blocks) == max_tokens
+    assert len(blocks) == -(-max_tokens // model.config.canvas_length)
+
+
+def test_the_last_block_is_never_committed(model: DiffusionGemma) -> None:
+    request = replace(build_request(PROMPT, Options(max_tokens=40, seed=1), checkpoint(model)), eos=frozenset())
+    events = list(run(model, request, SeededNoise(1)))
+    finished = events[-1]
+    assert isinstance(finished, Finished)
+    blocks = sum(isinstance(event, Block) for event in events)
+    assert (blocks, finished.commits, finished.reason) == (3, 2, "length")
+
+
+def test_an_end_token_ends_the_answer_and_is_not_part_of_it(model: DiffusionGemma) -> None:
+    open_ended = replace(build_request(PROMPT, Options(max_tokens=48, seed=3), checkpoint(model)), eos=frozenset())
+    free = next(event for event in run(model, open_ended, SeededNoise(3)) if isinstance(event, Block))
+    end = free.tokens[5]
+    first = free.tokens.index(end)
+    ended = replace(open_ended, eos=frozenset({end}))
+    *_, block, finished = run(model, ended, SeededNoise(3))
+    assert block.tokens == free.tokens[:first]
+    assert finished.reason == "stop"
+    short = replace(ended, max_tokens=first) if first else replace(ended, max_tokens=1)
+    *_, block, finished = run(model, short, SeededNoise(3))
+    assert finished.reason == "stop", "an answer that fits its limit exactly still ended by itself"
+
+
+def test_the_runner_is_the_loop_with_commits_between(model: DiffusionGemma) -> None:
+    request = replace(build_request(PROMPT, Options(max_tokens=32, seed=9), checkpoint(model)), eos=frozenset())
+    drafts = [event for event in run(model, request, SeededNoise(9)) if isinstance(event, Draft)]
+    prefix, noise, width = Prefix(model.config.layers), SeededNoise(9), request.width
+    wanted = []
+    with torch.inference_mode():
+        model.encode(torch.tensor(PROMPT), prefix)
+        for block in range(2):
+            behind = BehindPrefix(model, prefix, width)
+            steps = list(settle(behind, fresh(noise, block, width, model.config.vocab_size), request.policy, noise))
+            wanted += steps
+            model.encode(steps[-1].draft, prefix)
+    assert [draft.tokens for draft in drafts] == [canvas.draft.tolist() for canvas in wanted]
+    assert [draft.accepted for draft in drafts] == [canvas.accepted.tolist() for canvas in wanted]
+
+
+def test_changed_marks_compare_with_the_step_before(model: DiffusionGemma) -> None:
+    request = build_request(PROMPT, Options(max_tokens=16, seed=2), checkpoint(model))
+    drafts = [event for event in run(model, request, SeededNoise(2)) if isinstance(event, Draft)]
+    assert all(drafts[0].changed)
+    for before, after in pairwise(drafts):
+        assert after.changed == [a != b for a, b in zip(before.tokens, after.tokens, strict=True)]
+
+
+def test_closing_the_iterator_aborts_and_the_model_stays_usable(model: DiffusionGemma) -> None:
+    request = build_request(PROMPT, Options(max_tokens=32, seed=4), checkpoint(model))
+    whole = list(run(model, request, SeededNoise(4)))
+    aborted = run(model, request, SeededNoise(4))
+    next(aborted)
+    aborted.close()
+    assert list(run(model, request, SeededNoise(4))) == whole
+
+
+@pytest.mark.parametrize(
+    ("prompt", "options", "words"),
+    [
+        ([], Options(), "prompt is empty"),
+        (PROMPT, Options(max_tokens=0), "max_tokens is 0"),
+        (PROMPT, Options(max_tokens=-4), "max_tokens is -4"),
+        (PROMPT, Options(steps=0), "steps is 0"),
+        (PROMPT, Options(entropy_bound=-1.0), "entropy_bound is -1.0"),
+        (PROMPT, Options(preset="turbo"), "preset is 'turbo'"),
+        (PROMPT, Options(max_tokens=10**9), "context"),
+        ([5] * 5000, Options(), "context"),
+        ([10**6], Options(max_tokens=8), "token id 1000000"),
+    ],
+)
+def test_bad_requests_name_the_part_and_the_value(
+    model: DiffusionGemma, prompt: list[int], options: Options, words: str
+) -> None:
+    with pytest.raises(RequestError, match=words):
+        build_request(prompt, options, checkpoint(model))
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        Options(max_tokens=20, seed=1),
+        Options(seed=2),
+        Options(seed=1, steps=3),
+        Options(seed=1, entropy_bound=5.0),
+    ],
+)
+def test_every_option_does_something(model: DiffusionGemma, options: Options) -> None:
+    """Honour or refuse: changing a field changes the events. `preset` has one value and refuses others (above);
+    `stop` acts on text and is tested with the engine."""
+    base = Options(max_tokens=32, seed=1)
+    filled = replace(options, max_tokens=options.max_tokens or 32)
+
+    def events(chosen: Options) -> list[object]:
+        request = replace(build_request(PROMPT, chosen, checkpoint(model)), eos=frozenset())
+        return list(run(model, request, SeededNoise(chosen.seed or 0)))
+
+    assert events(filled) != events(base)
