@@ -1,0 +1,119 @@
+"""What every command shares: flags, the prompt, and how results leave."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from redraft.errors import RequestError
+
+if TYPE_CHECKING:
+    from redraft.engine.engine import Engine
+
+Commands = Any  # argparse keeps the type of add_subparsers() private
+Run = Callable[[argparse.Namespace], int | None]
+
+
+def command(commands: Commands, name: str, summary: str, run: Run, *, epilog: str = "") -> argparse.ArgumentParser:
+    """A sub-command with the flags that all of them take."""
+    parser: argparse.ArgumentParser = commands.add_parser(
+        name,
+        help=summary,
+        description=summary[0].upper() + summary[1:] + ".",
+        epilog=epilog,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.set_defaults(run=run)
+    parser.add_argument("--json", action="store_true", help="print the result as JSON")
+    parser.add_argument("--debug", action="store_true", help="show the traceback of an error")
+    return parser
+
+
+def model_flags(parser: argparse.ArgumentParser, *, positional: bool = False) -> None:
+    """Which model, where, in which numbers."""
+    what = 'a checkpoint: "nano" (in the package), a folder, or a repository name in the local cache (default: nano)'
+    if positional:
+        parser.add_argument("model", nargs="?", default="nano", metavar="MODEL", help=what)
+    else:
+        parser.add_argument("--model", default="nano", help=what)
+    parser.add_argument("--device", default="cpu", help="where to run: cpu, cuda, cuda:1 (default: cpu)")
+    parser.add_argument(
+        "--dtype", default="float32", choices=("float32", "bfloat16"), help="number format (default: float32)"
+    )
+
+
+def sampling_flags(parser: argparse.ArgumentParser) -> None:
+    """How canvases are denoised; what is not given comes from the checkpoint's generation_config.json."""
+    parser.add_argument("--max-tokens", type=int, metavar="N", help="most tokens to answer with; never exceeded")
+    parser.add_argument("--seed", type=int, help="seed of all noise; the same seed gives the same answer")
+    parser.add_argument(
+        "--steps", type=int, metavar="N", help="cap on denoising steps per canvas; also sets the cooling"
+    )
+    parser.add_argument(
+        "--entropy-bound", type=float, metavar="NATS", help="entropy that one step may accept, for the whole canvas"
+    )
+    parser.add_argument(
+        "--preset", default="reference", choices=("reference",), help="sampler rules (default: reference)"
+    )
+
+
+def load_engine(arguments: argparse.Namespace) -> Engine:
+    """The engine of a command's model flags; notes and progress go to stderr."""
+    from redraft.engine.engine import load
+
+    def note(line: str) -> None:
+        print(f"redraft: {line}", file=sys.stderr)
+
+    return load(arguments.model, device=arguments.device, dtype=arguments.dtype, report=note, progress=load_bar())
+
+
+def load_bar() -> Callable[[int, int], None] | None:
+    """A line of progress on a terminal's stderr for loads that take a while; nothing elsewhere."""
+    if not sys.stderr.isatty():
+        return None
+
+    def show(done: int, total: int) -> None:
+        if total >= MANY_ELEMENTS:
+            end = "\n" if done == total else ""
+            print(f"\rloading {done / total:.0%} of {total / 1e9:.1f}e9 numbers", end=end, file=sys.stderr, flush=True)
+
+    return show
+
+
+MANY_ELEMENTS = 100_000_000
+
+
+def read_prompt(argument: str | None, file: Path | None) -> str:
+    """The prompt from the argument, from --file, or from stdin ("-" or nothing given). Raises RequestError."""
+    if argument is not None and file is not None:
+        raise RequestError("a prompt and --file were both given; choose one")
+    if file is not None:
+        try:
+            raw = file.read_bytes()
+        except OSError as error:
+            raise RequestError(f"--file {file} cannot be read: {error.strerror}") from None
+        return _decode(raw, str(file))
+    if argument is not None and argument != "-":
+        return argument
+    if sys.stdin.isatty():
+        raise RequestError("no prompt: pass one as an argument, with --file, or through stdin")
+    return _decode(sys.stdin.buffer.read(), "stdin")
+
+
+def print_json(value: object) -> None:
+    """One JSON document on stdout."""
+    print(json.dumps(value, ensure_ascii=False, indent=1))
+
+
+def _decode(raw: bytes, source: str) -> str:
+    try:
+        text = raw.decode("utf-8")
+    except UnicodeDecodeError as error:
+        raise RequestError(f"{source} is not UTF-8 (byte {error.start} is 0x{raw[error.start]:02x})") from None
+    if not text.strip():
+        raise RequestError(f"{source} is empty; a prompt needs some text")
+    return text.removesuffix("\n")

@@ -1,0 +1,87 @@
+"""`redraft demo`: the embedded model on fresh inputs, the canvas on show, then how it did."""
+
+from __future__ import annotations
+
+import argparse
+import secrets
+import sys
+from typing import TYPE_CHECKING
+
+from redraft.cli.common import Commands, command, load_engine, model_flags, print_json
+
+if TYPE_CHECKING:
+    from redraft.measure.evals import Trial
+
+EPILOG = """Inputs are made anew at every run (give --seed to repeat one) and are held out of training by construction.
+Whether each answer is right is checked, and said."""
+
+
+def add(commands: Commands) -> None:
+    """Add the command."""
+    parser = command(commands, "demo", "watch the model in the package answer fresh inputs", run, epilog=EPILOG)
+    model_flags(parser)
+    parser.add_argument("--count", type=int, default=4, metavar="N", help="inputs per task (default: 4)")
+    parser.add_argument("--seed", type=int, help="seed of inputs and noise (default: a new one)")
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """Answer, show, tabulate."""
+    from redraft.cli.watch import Watch
+    from redraft.engine.request import Options
+    from redraft.errors import RequestError
+    from redraft.measure.evals import Trial
+    from redraft.tasks import names, task
+
+    if arguments.count < 1:
+        raise RequestError(f"--count is {arguments.count}; it must be at least 1")
+    seed = secrets.randbits(31) if arguments.seed is None else arguments.seed
+    engine = load_engine(arguments)
+    trials: list[tuple[str, Trial]] = []
+    for name in names():
+        for i, example in zip(range(arguments.count), task(name).examples("held_out", seed), strict=False):
+            request = engine.request(example.prompt, chat=True, options=Options(seed=seed + i))
+            if i == 0 and not arguments.json:
+                print(f"\n{example.prompt}\n", file=sys.stderr)
+                with Watch(engine.text) as watch:
+                    done = engine.finish(request, watch.show)
+            else:
+                done = engine.finish(request)
+            trials.append((name, Trial(example, done, task(name).score(example, done.text))))
+    _report(trials, seed, as_json=arguments.json)
+    return 0
+
+
+def _report(trials: list[tuple[str, Trial]], seed: int, *, as_json: bool) -> None:
+    rows = [
+        {
+            "task": name,
+            "input": trial.example.prompt.split("\n", 1)[1],
+            "answer": trial.done.text,
+            "exact": trial.score.exact,
+            "steps": sum(trial.done.steps),
+            "tokens_per_forward": round(trial.done.tokens_per_forward, 1),
+            "tokens_per_sec": round(len(trial.done.tokens) / trial.done.seconds),
+        }
+        for name, trial in trials
+    ]
+    if as_json:
+        print_json({"seed": seed, "rows": rows})
+        return
+
+    from rich.console import Console
+    from rich.table import Table
+
+    table = Table("input", "answer", "exact", "steps", "tokens/forward", "tokens/s", show_lines=True)
+    for row in rows:
+        exact = "[green]yes[/]" if row["exact"] else "[red]no[/]"
+        cells = (str(row[key]) for key in ("steps", "tokens_per_forward", "tokens_per_sec"))
+        table.add_row(_escape(row["input"]), _escape(row["answer"]), exact, *cells)
+    Console().print(table)
+    right = sum(bool(row["exact"]) for row in rows)
+    print(f"{right} of {len(rows)} exact; seed {seed} repeats this run")
+
+
+def _escape(text: object) -> str:
+    from rich.markup import escape
+
+    return escape(str(text))

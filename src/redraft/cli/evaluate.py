@@ -1,0 +1,74 @@
+"""`redraft eval`: held-out accuracy on the built-in tasks."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from dataclasses import asdict
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from redraft.cli.common import Commands, command, load_engine, model_flags, print_json
+
+if TYPE_CHECKING:
+    from redraft.measure.evals import Evaluation
+
+EPILOG = """Examples are held out by construction: no training run of this repository can have seen them.
+Intervals are Wilson's at 95%.
+
+example:
+  redraft eval --task records --count 500 --json"""
+
+
+def add(commands: Commands) -> None:
+    """Add the command."""
+    parser = command(commands, "eval", "score a model on held-out examples", run, epilog=EPILOG)
+    model_flags(parser)
+    parser.add_argument("--task", action="append", metavar="NAME", help="a task; repeatable (default: all)")
+    parser.add_argument("--count", type=int, default=500, metavar="N", help="examples per task (default: 500)")
+    parser.add_argument("--steps", type=int, metavar="N", help="cap on denoising steps per canvas")
+    parser.add_argument("--seed", type=int, default=0, help="which examples and which noise (default: 0)")
+    parser.add_argument("--record", type=Path, metavar="FILE", help="also write a benchmark record to this file")
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """Evaluate, print, record."""
+    from redraft.errors import RequestError
+    from redraft.tasks import names, task
+
+    if arguments.count < 1:
+        raise RequestError(f"--count is {arguments.count}; it must be at least 1")
+    chosen = [task(name) for name in arguments.task or names()]
+
+    from redraft.measure.evals import evaluate, record
+    from redraft.measure.record import write_record
+
+    def progress(done: int, total: int) -> None:
+        if sys.stderr.isatty():
+            print(f"\rexample {done}/{total}", end="\n" if done == total else "", file=sys.stderr, flush=True)
+
+    engine = load_engine(arguments)
+    found = [
+        evaluate(engine, one, arguments.count, seed=arguments.seed, steps=arguments.steps, progress=progress)
+        for one in chosen
+    ]
+    if arguments.record:
+        write_record(record(found, model=arguments.model, seed=arguments.seed, steps=arguments.steps), arguments.record)
+    if arguments.json:
+        print_json([asdict(one) for one in found])
+    else:
+        _table(found)
+    return 0
+
+
+def _table(found: list[Evaluation]) -> None:
+    from rich.console import Console
+    from rich.table import Table
+
+    table = Table("task", "examples", "exact", "95% interval", "parts", "steps", "tokens/forward", "tokens/s")
+    for one in found:
+        parts = ", ".join(f"{name} {share:.1%}" for name, share in one.parts.items())
+        interval = f"{one.low:.1%} to {one.high:.1%}"
+        row = (one.task, str(one.count), f"{one.exact:.1%}", interval, parts, f"{one.mean_steps:.1f}")
+        table.add_row(*row, f"{one.tokens_per_forward:.1f}", f"{one.tokens_per_sec:.0f}")
+    Console().print(table)

@@ -1,0 +1,68 @@
+"""`redraft generate`: one prompt, one answer, the canvas on show if wanted."""
+
+from __future__ import annotations
+
+import argparse
+from dataclasses import asdict
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from redraft.cli.common import Commands, command, load_engine, model_flags, print_json, read_prompt, sampling_flags
+
+if TYPE_CHECKING:
+    from redraft.engine.request import Generation
+
+EPILOG = """examples:
+  redraft generate --chat $'sudoku\\n1..4\\n.3..\\n..2.\\n4..1'
+  echo 'Once upon a time' | redraft generate --max-tokens 64 --seed 7
+  redraft generate --chat --watch --file question.txt --json"""
+
+
+def add(commands: Commands) -> None:
+    """Add the command."""
+    parser = command(commands, "generate", "answer a prompt", run, epilog=EPILOG)
+    parser.add_argument("prompt", nargs="?", metavar="PROMPT", help='the prompt; "-" or nothing reads stdin')
+    parser.add_argument("--file", type=Path, help="read the prompt from a file")
+    parser.add_argument("--chat", action="store_true", help="send it as a user's turn through the chat template")
+    parser.add_argument("--watch", action="store_true", help="show the canvas settling, changed tokens marked (stderr)")
+    parser.add_argument("--stop", action="append", default=[], metavar="TEXT", help="end the answer at this text")
+    model_flags(parser)
+    sampling_flags(parser)
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """Load, generate, print."""
+    prompt = read_prompt(arguments.prompt, arguments.file)
+
+    from redraft.cli.watch import Watch
+    from redraft.engine.request import Options
+
+    engine = load_engine(arguments)
+    options = Options(
+        max_tokens=arguments.max_tokens,
+        seed=arguments.seed,
+        steps=arguments.steps,
+        entropy_bound=arguments.entropy_bound,
+        preset=arguments.preset,
+        stop=tuple(arguments.stop),
+    )
+    request = engine.request(prompt, chat=arguments.chat, options=options)
+    if arguments.watch:
+        with Watch(engine.text) as watch:
+            done = engine.finish(request, watch.show)
+    else:
+        done = engine.finish(request)
+    if arguments.json:
+        print_json(generation_json(done))
+    else:
+        print(done.text)
+    return 0
+
+
+def generation_json(done: Generation) -> dict[str, object]:
+    """A finished answer as JSON; the words are those of `Generation`."""
+    rounded = asdict(done) | {"entropy": [round(nats, 6) for nats in done.entropy]}
+    return rounded | {
+        "tokens_per_forward": round(done.tokens_per_forward, 3),
+        "tokens_per_pass": round(done.tokens_per_pass, 3),
+    }

@@ -1,0 +1,83 @@
+"""`redraft inspect`: what a checkpoint is and what it needs, without loading it."""
+
+from __future__ import annotations
+
+import argparse
+import math
+from typing import TYPE_CHECKING
+
+from redraft.cli.common import Commands, command, print_json
+
+if TYPE_CHECKING:
+    from redraft.config import CheckpointConfig
+    from redraft.measure.anatomy import Anatomy
+
+EPILOG = """examples:
+  redraft inspect nano
+  redraft inspect google/diffusiongemma-26B-A4B-it --memory 24 --memory 80"""
+
+
+def add(commands: Commands) -> None:
+    """Add the command."""
+    parser = command(commands, "inspect", "describe a checkpoint and what fits in memory", run, epilog=EPILOG)
+    parser.add_argument("model", nargs="?", default="nano", metavar="MODEL", help="a checkpoint (default: nano)")
+    parser.add_argument(
+        "--memory", type=float, action="append", metavar="GB", help="memory to fit into; repeatable (default: 16 24 80)"
+    )
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """Describe."""
+    from redraft.config import read_config
+    from redraft.errors import RequestError
+    from redraft.measure.anatomy import dissect, stored_bytes
+    from redraft.weights.source import Source, locate
+
+    sizes = arguments.memory or [16.0, 24.0, 80.0]
+    if min(sizes) <= 0:
+        raise RequestError(f"--memory is {min(sizes)}; it must be above 0 (gigabytes)")
+    folder = locate(arguments.model)
+    config = read_config(folder)
+    disk = stored_bytes((stored.dtype, math.prod(stored.shape)) for stored in Source(folder).tensors.values())
+    found = describe(config, dissect(config.model), disk, sizes)
+    if arguments.json:
+        print_json(found)
+    else:
+        for key, value in found.items():
+            print(f"{key.replace('_', ' ')}: " + _plain(value))
+    return 0
+
+
+def describe(config: CheckpointConfig, anatomy: Anatomy, disk: dict[str, int], sizes: list[float]) -> dict[str, object]:
+    """Everything the command prints, by name. Bytes are bytes, GB are 10^9 of them."""
+    from redraft.measure.anatomy import BYTES, GIGABYTE, longest_prefix
+
+    model = config.model
+    full = sum(layer.is_full for layer in model.layers)
+    fits: dict[str, object] = {}
+    for size in sizes:
+        for dtype in BYTES:
+            tokens = longest_prefix(model, dtype, size * GIGABYTE)
+            fits[f"{size:g} GB {dtype}"] = "weights do not fit" if tokens is None else f"prefix of {tokens} tokens"
+    return {
+        "architecture": f"{len(model.layers)} layers ({full} full, {len(model.layers) - full} sliding of window "
+        f"{model.window}), width {model.hidden_size}, {model.num_heads} heads, "
+        f"{model.num_experts} experts of which {model.top_k_experts} per row, vocabulary {model.vocab_size}, "
+        f"canvas {model.canvas_length}, context {model.max_positions}",
+        "parameters_total": anatomy.total,
+        "parameters_active": anatomy.active,
+        "parameters_by_group": anatomy.groups,
+        "stored_bytes": disk,
+        "cache_bytes_per_token": anatomy.cache_growth,
+        "cache_bytes_sliding_most": anatomy.cache_window,
+        "fits": fits,
+        "unknown_config_keys": list(config.unknown_keys),
+    }
+
+
+def _plain(value: object) -> str:
+    if isinstance(value, dict):
+        return ", ".join(f"{key} {_plain(inner)}" for key, inner in value.items())
+    if isinstance(value, list):
+        return ", ".join(map(str, value)) or "none"
+    return f"{value:,}" if isinstance(value, int) else str(value)

@@ -1,0 +1,31 @@
+"""`redraft pull`: fetch a checkpoint into the local cache. The only command that uses the network."""
+
+from __future__ import annotations
+
+import argparse
+
+from redraft.cli.common import Commands, command, print_json
+
+EPILOG = """An interrupted pull continues where it stopped. Only configs, tokenizer files, the chat
+template and safetensors are fetched; no code is.
+
+example:
+  redraft pull google/diffusiongemma-26B-A4B-it"""
+
+
+def add(commands: Commands) -> None:
+    """Add the command."""
+    parser = command(commands, "pull", "fetch a checkpoint into the local cache", run, epilog=EPILOG)
+    parser.add_argument("name", metavar="NAME", help="repository name, as in owner/model")
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """Fetch and say where it is."""
+    from redraft.weights.pull import pull
+
+    folder = pull(arguments.name, progress=not arguments.json)
+    if arguments.json:
+        print_json({"name": arguments.name, "folder": str(folder)})
+    else:
+        print(folder)
+    return 0

@@ -1,0 +1,151 @@
+"""Speed of one request, ours beside transformers', on the same checkpoint and prompts in one process.
+
+Runs are paired: each prompt is answered by one and then by the other, in alternating order, so that a drifting machine
+hurts both. Both use the checkpoint's own sampler settings, the reference rules, and their own noise, so step counts
+differ a little; the time per denoising step is reported beside the time per answer. Peak memory is each one's own
+process, because a process cannot tell who of two allocated what.
+"""
+
+from __future__ import annotations
+
+import multiprocessing
+import resource
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from redraft.engine.engine import Engine, load
+from redraft.engine.request import Options, Request
+from redraft.measure.record import Record, median, new_record
+from redraft.measure.verify import load_reference
+from redraft.tasks import task
+
+TASKS = ("records", "sudoku-4x4")
+
+
+@dataclass(frozen=True)
+class Pair:
+    """Seconds and denoising steps of one prompt, ours and theirs."""
+
+    ours_sec: float
+    ours_steps: int
+    theirs_sec: float
+    theirs_steps: float
+
+
+def bench_against(
+    folder: Path, *, runs: int, dtype: str = "float32", progress: Callable[[int, int], None] | None = None
+) -> Record:
+    """Time `runs` paired answers after one warm-up pair, and both peaks of memory."""
+    engine = load(folder, dtype=dtype)
+    theirs, version = load_reference(folder, engine.model.dtype)
+    requests = _requests(engine, runs + 1)
+    pairs = []
+    for i, request in enumerate(requests):
+        pairs.append(_pair(engine, theirs, request, ours_first=i % 2 == 0))
+        if progress is not None:
+            progress(i, runs)
+    peaks = {who: _peak_mib(who, folder, dtype) for who in ("ours", "transformers")}
+    return _record(folder, pairs[1:], peaks, version, dtype, len(requests[0].prompt))
+
+
+def _requests(engine: Engine, count: int) -> list[Request]:
+    streams = [task(name).examples("held_out", 0) for name in TASKS]
+    return [
+        engine.request(next(streams[i % len(streams)]).prompt, chat=True, options=Options(seed=i)) for i in range(count)
+    ]
+
+
+def _pair(engine: Engine, theirs: Any, request: Request, *, ours_first: bool) -> Pair:
+    found: dict[str, tuple[float, float]] = {}
+    for who in ("ours", "theirs") if ours_first else ("theirs", "ours"):
+        began = time.perf_counter()
+        steps = _ours(engine, request) if who == "ours" else _theirs(theirs, request)
+        found[who] = (time.perf_counter() - began, steps)
+    return Pair(found["ours"][0], int(found["ours"][1]), found["theirs"][0], found["theirs"][1])
+
+
+def _ours(engine: Engine, request: Request) -> float:
+    return float(sum(engine.finish(request).steps))
+
+
+def _theirs(theirs: Any, request: Request) -> float:
+    """transformers' generate; its steps are counted as calls of the decoder."""
+    calls = 0
+
+    def count(*_: object) -> None:
+        nonlocal calls
+        calls += 1
+
+    hook = theirs.model.decoder.register_forward_hook(count)
+    torch.manual_seed(request.seed)
+    prompt = torch.tensor([request.prompt])
+    theirs.generate(prompt, attention_mask=torch.ones_like(prompt))
+    hook.remove()
+    return float(calls)
+
+
+def _peak_mib(who: str, folder: Path, dtype: str) -> float:
+    """Peak resident memory of a fresh process that loads the checkpoint and answers four prompts."""
+    with multiprocessing.get_context("spawn").Pool(1) as pool:
+        return pool.apply(_answer_alone, (who, folder, dtype))
+
+
+def _answer_alone(who: str, folder: Path, dtype: str) -> float:
+    engine = load(folder, dtype=dtype)
+    requests = _requests(engine, 4)
+    if who == "ours":
+        for request in requests:
+            _ours(engine, request)
+    else:
+        theirs, _ = load_reference(folder, engine.model.dtype)
+        del engine
+        for request in requests:
+            _theirs(theirs, request)
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
+
+
+def _record(
+    folder: Path, pairs: list[Pair], peaks: dict[str, float], version: str, dtype: str, prompt_tokens: int
+) -> Record:
+    ours, theirs = median([p.ours_sec for p in pairs]), median([p.theirs_sec for p in pairs])
+    ratio = median([p.theirs_sec / p.ours_sec for p in pairs])
+    ours_step = median([p.ours_sec / p.ours_steps for p in pairs])
+    theirs_step = median([p.theirs_sec / p.theirs_steps for p in pairs])
+    step_ratio = median([(p.theirs_sec / p.theirs_steps) / (p.ours_sec / p.ours_steps) for p in pairs])
+    return new_record(
+        "against-transformers",
+        workload={
+            "model": folder.name,
+            "dtype": dtype,
+            "requests": "one at a time, held-out prompts of " + " and ".join(TASKS),
+            "paired_runs": len(pairs),
+            "prompt_tokens_first": prompt_tokens,
+            "sampler": "reference, the checkpoint's own settings, each engine its own noise",
+            "transformers": version,
+        },
+        figures={
+            "ours_ms": round(1e3 * ours, 3),
+            "transformers_ms": round(1e3 * theirs, 3),
+            "ratio_median": round(ratio, 3),
+            "ours_ms_per_step": round(1e3 * ours_step, 3),
+            "transformers_ms_per_step": round(1e3 * theirs_step, 3),
+            "ratio_per_step_median": round(step_ratio, 3),
+            "ours_steps_mean": round(sum(p.ours_steps for p in pairs) / len(pairs), 2),
+            "transformers_steps_mean": round(sum(p.theirs_steps for p in pairs) / len(pairs), 2),
+            "peak_mib": {who: round(mib, 1) for who, mib in peaks.items()},
+            "pairs": [[round(p.ours_sec, 5), p.ours_steps, round(p.theirs_sec, 5), p.theirs_steps] for p in pairs],
+        },
+        summary=[
+            ("One answer on nano, CPU, against transformers (median of paired runs)", f"{ratio:.1f} times as fast"),
+            ("One denoising step on nano, CPU, against transformers", f"{step_ratio:.1f} times as fast"),
+            (
+                "Peak memory of the process, ours / transformers",
+                f"{peaks['ours']:.0f} / {peaks['transformers']:.0f} MiB",
+            ),
+        ],
+    )

@@ -1,0 +1,112 @@
+"""Held-out accuracy of a model on the built-in tasks, with confidence intervals."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+from redraft.engine.engine import Engine
+from redraft.engine.request import Generation, Options
+from redraft.measure.record import Record, new_record
+from redraft.tasks import Example, Score, Task
+
+
+@dataclass(frozen=True)
+class Evaluation:
+    """One task's result over `count` held-out examples. `low` and `high` bound the exact share at 95%."""
+
+    task: str
+    count: int
+    exact: float
+    low: float
+    high: float
+    parts: dict[str, float]
+    mean_steps: float
+    tokens_per_forward: float
+    tokens_per_sec: float
+    seconds: float
+
+
+@dataclass(frozen=True)
+class Trial:
+    """One example, answered and scored."""
+
+    example: Example
+    done: Generation
+    score: Score
+
+
+def evaluate(
+    engine: Engine,
+    task: Task,
+    count: int,
+    *,
+    seed: int = 0,
+    steps: int | None = None,
+    progress: Callable[[int, int], None] | None = None,
+) -> Evaluation:
+    """Answer `count` held-out examples through the chat template and score them. Example i is sampled with seed + i."""
+    trials = []
+    for i, example in zip(range(count), task.examples("held_out", seed), strict=False):
+        trials.append(attempt(engine, task, example, seed=seed + i, steps=steps))
+        if progress is not None:
+            progress(i + 1, count)
+    return summarise(task.name, trials)
+
+
+def attempt(engine: Engine, task: Task, example: Example, *, seed: int, steps: int | None = None) -> Trial:
+    """Answer one example."""
+    request = engine.request(example.prompt, chat=True, options=Options(seed=seed, steps=steps))
+    done = engine.finish(request)
+    return Trial(example, done, task.score(example, done.text))
+
+
+def summarise(name: str, trials: list[Trial]) -> Evaluation:
+    """The averages of some trials of one task."""
+    count = len(trials)
+    right = sum(trial.score.exact for trial in trials)
+    low, high = wilson(right, count)
+    names = sorted({part for trial in trials for part in trial.score.parts})
+    tokens = sum(len(trial.done.tokens) for trial in trials)
+    steps = sum(sum(trial.done.steps) for trial in trials)
+    seconds = sum(trial.done.seconds for trial in trials)
+    return Evaluation(
+        task=name,
+        count=count,
+        exact=right / count,
+        low=low,
+        high=high,
+        parts={part: sum(trial.score.parts.get(part, 0.0) for trial in trials) / count for part in names},
+        mean_steps=steps / count,
+        tokens_per_forward=tokens / max(1, steps),
+        tokens_per_sec=tokens / seconds,
+        seconds=seconds,
+    )
+
+
+def wilson(right: int, count: int, z: float = 1.96) -> tuple[float, float]:
+    """Wilson's score interval of a share (E. B. Wilson, 1927): holds at 0 and 1, where the usual one collapses."""
+    share = right / count
+    middle = share + z * z / (2 * count)
+    spread = z * math.sqrt(share * (1 - share) / count + z * z / (4 * count * count))
+    whole = 1 + z * z / count
+    return max(0.0, (middle - spread) / whole), min(1.0, (middle + spread) / whole)
+
+
+def record(found: list[Evaluation], *, model: str, seed: int, steps: int | None) -> Record:
+    """A benchmark record of some evaluations."""
+    return new_record(
+        "eval-" + Path(model).name,
+        workload={"model": Path(model).name, "split": "held_out", "seed": seed, "steps": steps, "sampler": "reference"},
+        figures={one.task: asdict(one) for one in found},
+        summary=[
+            (
+                f"{one.task}, {one.count} held-out examples answered exactly by {Path(model).name}",
+                f"{one.exact:.1%} ({one.low:.1%} to {one.high:.1%}), {one.mean_steps:.1f} steps, "
+                f"{one.tokens_per_forward:.1f} tokens per forward",
+            )
+            for one in found
+        ],
+    )

@@ -1,0 +1,121 @@
+"""A benchmark record: what was run, where, and what came out, as one JSON file. Claims come from nowhere else."""
+
+from __future__ import annotations
+
+import datetime
+import os
+import platform
+import subprocess
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from redraft.errors import RecordError, RunError
+
+
+class Claim(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """One line that a page may quote: what was measured, and the value with its unit."""
+
+    figure: str
+    value: str
+
+
+class Record(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """One run. `commit` is the code that ran ("dirty" if it had changes); `summary` is what may be quoted of it."""
+
+    name: str
+    taken: str
+    commit: str
+    machine: dict[str, Any]
+    workload: dict[str, Any]
+    figures: dict[str, Any]
+    summary: list[Claim]
+
+
+def new_record(
+    name: str, *, workload: Mapping[str, Any], figures: Mapping[str, Any], summary: Sequence[tuple[str, str]]
+) -> Record:
+    """A record of a run that has just ended on this machine."""
+    return Record(
+        name=name,
+        taken=datetime.datetime.now(datetime.UTC).date().isoformat(),
+        commit=_commit(),
+        machine=machine(),
+        workload=dict(workload),
+        figures=dict(figures),
+        summary=[Claim(figure, value) for figure, value in summary],
+    )
+
+
+def write_record(record: Record, path: Path) -> None:
+    """Write the JSON, beside its final name first. Raises RunError if the disk refuses."""
+    beside = path.with_suffix(".new")
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        beside.write_bytes(msgspec.json.format(msgspec.json.encode(record), indent=1) + b"\n")
+        os.replace(beside, path)
+    except OSError as error:
+        beside.unlink(missing_ok=True)
+        raise RunError(f"the record could not be written to {path}: {error.strerror}") from None
+
+
+def read_record(path: Path) -> Record:
+    """Read one. Raises RecordError if it is absent or is not a record."""
+    try:
+        return msgspec.json.decode(path.read_bytes(), type=Record)
+    except OSError as error:
+        raise RecordError(f"{path} cannot be read: {error.strerror}") from None
+    except (msgspec.ValidationError, msgspec.DecodeError) as error:
+        raise RecordError(f"{path} is not a benchmark record: {error}") from None
+
+
+def machine() -> dict[str, Any]:
+    """What a reader needs to judge a timing: processor, cores, threads, versions."""
+    import torch
+
+    found: dict[str, Any] = {
+        "processor": _processor(),
+        "cores": os.cpu_count(),
+        "threads": torch.get_num_threads(),
+        "cpu_features": torch.backends.cpu.get_cpu_capability(),
+        "python": platform.python_version(),
+        "torch": torch.__version__,
+    }
+    if torch.cuda.is_available():
+        found["gpu"] = torch.cuda.get_device_name(0)
+    return found
+
+
+def median(values: Sequence[float]) -> float:
+    """The middle value; the mean of the two middle ones of an even count."""
+    ordered = sorted(values)
+    half = len(ordered) // 2
+    return ordered[half] if len(ordered) % 2 else (ordered[half - 1] + ordered[half]) / 2
+
+
+def _processor() -> str:
+    try:
+        lines = Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines()
+    except OSError:
+        return platform.processor() or "unknown"
+    return next((line.split(":", 1)[1].strip() for line in lines if line.startswith("model name")), "unknown")
+
+
+def _commit() -> str:
+    here = Path(__file__).parent
+    try:
+        commit = subprocess.run(
+            ["git", "rev-parse", "--short=12", "HEAD"], cwd=here, capture_output=True, text=True, check=True
+        ).stdout.strip()
+        changes = subprocess.run(
+            ["git", "status", "--porcelain", "--untracked-files=no"],
+            cwd=here,
+            capture_output=True,
+            text=True,
+            check=True,
+        ).stdout.strip()
+    except (OSError, subprocess.CalledProcessError):
+        return "unknown"
+    return f"{commit} dirty" if changes else commit

@@ -1,0 +1,104 @@
+"""Is this code the reference? The same checkpoint in transformers, compared step by step, teacher-forced.
+
+Our loop runs one canvas. At every step transformers is shown the same canvas and the same previous logits, and its
+logits are compared with ours before either moves on, so that differences of rounding cannot grow through the loop.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from redraft.cache import Prefix
+from redraft.diffusion.canvas import fresh
+from redraft.diffusion.denoise import step
+from redraft.diffusion.noise import SeededNoise
+from redraft.engine.engine import Engine
+from redraft.engine.request import Options
+from redraft.engine.runner import BehindPrefix, prefill
+from redraft.errors import RunError
+from redraft.model.rows import Mode, Span
+
+WANTED = "transformers==5.23.0"
+
+
+@dataclass(frozen=True)
+class StepDifference:
+    """One step: the largest |Δlogit|, and the share of positions whose argmax agrees."""
+
+    step: int
+    logits: float
+    argmax: float
+
+
+@dataclass(frozen=True)
+class Verification:
+    """Differences from transformers on one prompt: encoder next-token logits, then every denoising step."""
+
+    transformers: str
+    encode: float
+    steps: list[StepDifference]
+
+    @property
+    def largest(self) -> float:
+        """The largest |Δlogit| anywhere."""
+        return max([self.encode, *(found.logits for found in self.steps)])
+
+
+@torch.inference_mode()
+def verify(engine: Engine, folder: Path, prompt: str, *, seed: int = 0, max_steps: int | None = None) -> Verification:
+    """Compare a loaded checkpoint with transformers' own loading of it. Raises RunError without transformers."""
+    theirs, version = load_reference(folder, engine.model.dtype)
+    request = engine.request(prompt, chat=engine.text.has_template, options=Options(seed=seed, steps=max_steps))
+    tokens = torch.tensor([request.prompt])
+    cache = _dynamic_cache(theirs)
+    encoded = theirs.model.encoder.language_model(input_ids=tokens, past_key_values=cache).last_hidden_state
+    ours = engine.model.rows([Span(_empty(engine), len(request.prompt), Mode.ENCODE)])
+    hidden = engine.model(tokens[0], None, ours)
+    encode = _largest(engine.model.logits(hidden), engine.model.logits(encoded[0]))
+
+    noise = SeededNoise(seed)
+    canvas = fresh(noise, 0, request.width, engine.model.config.vocab_size)
+    prefix, waiting = prefill(engine.model, request)
+    behind = BehindPrefix(engine.model, prefix, request.width, waiting)
+    found, previous = [], None
+    while not canvas.settled and canvas.step < request.policy.max_steps:
+        logits = behind.denoise(canvas.tokens, canvas.soft)
+        their_logits = theirs(
+            past_key_values=cache, decoder_input_ids=canvas.tokens[None], self_conditioning_logits=previous
+        ).logits[0]
+        agreed = (logits.argmax(-1) == their_logits.argmax(-1)).float().mean()
+        found.append(StepDifference(canvas.step + 1, _largest(logits, their_logits), float(agreed)))
+        temperature = request.policy.schedule.temperature(canvas.step + 1, request.policy.max_steps)
+        previous = (logits / temperature).to(engine.model.dtype)[None]
+        canvas = step(canvas, logits, behind, request.policy, noise)
+    return Verification(version, encode, found)
+
+
+def load_reference(folder: Path, dtype: torch.dtype) -> tuple[Any, str]:
+    """transformers' model of a checkpoint folder, and transformers' version. Raises RunError if it is not installed."""
+    try:
+        import transformers
+    except ImportError:
+        raise RunError(f"transformers is not installed, and it is what to compare with: pip install {WANTED}") from None
+    transformers.utils.logging.set_verbosity_error()
+    transformers.utils.logging.disable_progress_bar()
+    model = transformers.DiffusionGemmaForBlockDiffusion.from_pretrained(folder, dtype=dtype, local_files_only=True)
+    return model.eval(), transformers.__version__
+
+
+def _dynamic_cache(theirs: Any) -> Any:
+    from transformers import DynamicCache
+
+    return DynamicCache(config=theirs.config.text_config)
+
+
+def _empty(engine: Engine) -> Prefix:
+    return Prefix(engine.model.config.layers, dtype=engine.model.dtype, device=engine.model.device)
+
+
+def _largest(a: torch.Tensor, b: torch.Tensor) -> float:
+    return float((a.float() - b.float()).abs().max())

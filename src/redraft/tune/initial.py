@@ -1,0 +1,70 @@
+"""The model a training run starts from, and the vision tower that a text-only model of ours has to declare."""
+
+from __future__ import annotations
+
+import torch
+
+from redraft.config import ModelConfig
+from redraft.model.gemma import DiffusionGemma
+from redraft.shapes import Tensor
+from redraft.weights.build import empty_model
+
+
+@torch.no_grad()
+def initial_model(config: ModelConfig, *, seed: int) -> DiffusionGemma:
+    """A float32 model on the CPU with weights drawn from `seed`, scaled for training from nothing.
+
+    Matrices keep the variance of what they multiply. Queries and keys start at d^-1/4 each, because the network has no
+    1/√d in its scores; branch norms start at (2 layers)^-1/2, so that the residual stream keeps its scale.
+    """
+    model = empty_model(config, dtype=torch.float32, device="cpu")
+    generator = torch.Generator().manual_seed(seed)
+    for name, value in sorted(model.state_dict().items()):
+        value.copy_(_initial(name, value, generator, config))
+    return model
+
+
+def random_vision(config: ModelConfig, *, seed: int) -> dict[str, Tensor]:
+    """Tensors for the vision tower the format requires and our text models never run, by stored name."""
+    if config.vision is None:
+        return {}
+    shapes = _vision_shapes(dict(config.vision), config.hidden_size)
+    generator = torch.Generator().manual_seed(seed)
+    return {name: 0.02 * torch.randn(shape, generator=generator) for name, shape in shapes.items()}
+
+
+def _initial(name: str, value: Tensor, generator: torch.Generator, config: ModelConfig) -> Tensor:
+    if name.endswith(("q_norm.weight", "k_norm.weight")):
+        return torch.full_like(value, value.shape[0] ** -0.25)
+    if name.endswith(("post_attention_norm.weight", "post_ffw_norm.weight")):
+        return torch.full_like(value, (2 * len(config.layers)) ** -0.5)
+    if name.endswith("router.scale"):
+        return torch.full_like(value, config.hidden_size**0.5)  # undoes the router's own d^-1/2
+    if value.ndim == 1:
+        return torch.ones_like(value)
+    spread: float = value.shape[-1] ** -0.5
+    return spread * torch.randn(value.shape, generator=generator)
+
+
+def _vision_shapes(vision: dict[str, int], hidden: int) -> dict[str, tuple[int, ...]]:
+    """Stored names and shapes of a Gemma-4 vision tower and its projection (model spec 6.1)."""
+    width, inner, head = vision["hidden_size"], vision["intermediate_size"], vision["head_dim"]
+    heads = vision["num_attention_heads"] * head
+    shapes: dict[str, tuple[int, ...]] = {
+        "patch_embedder.input_proj.weight": (width, 3 * vision["patch_size"] ** 2),
+        "patch_embedder.position_embedding_table": (2, vision["position_embedding_size"], width),
+        "std_bias": (width,),
+        "std_scale": (width,),
+    }
+    for i in range(vision["num_hidden_layers"]):
+        layer = f"encoder.layers.{i}."
+        for norm in ("input", "post_attention", "pre_feedforward", "post_feedforward"):
+            shapes[f"{layer}{norm}_layernorm.weight"] = (width,)
+        for proj in ("q", "k", "v"):
+            shapes[f"{layer}self_attn.{proj}_proj.linear.weight"] = (heads, width)
+        shapes[f"{layer}self_attn.o_proj.linear.weight"] = (width, heads)
+        shapes[f"{layer}self_attn.q_norm.weight"] = shapes[f"{layer}self_attn.k_norm.weight"] = (head,)
+        shapes[f"{layer}mlp.gate_proj.linear.weight"] = shapes[f"{layer}mlp.up_proj.linear.weight"] = (inner, width)
+        shapes[f"{layer}mlp.down_proj.linear.weight"] = (width, inner)
+    named = {f"model.encoder.vision_tower.{name}": shape for name, shape in shapes.items()}
+    return named | {"model.encoder.embed_vision.embedding_projection.weight": (hidden, width)}

@@ -1,0 +1,105 @@
+"""The small model's tokenizer: fewer than 512 tokens, in the form that Gemma's tokenizer has.
+
+    text -> " " becomes "▁" -> cut by one regular expression -> a piece in the vocabulary is one token,
+                                                                any other character is its UTF-8 bytes
+
+The cut decides everything: the BPE model has no merges and takes whole pieces (`ignore_merges`). A piece is a word of
+a prompt, a bit of JSON, a syllable or one character, so a name is the same tokens in a sentence as in the answer, and
+copying it is piece by piece. That is why "▁" stands alone before a name: joined, "▁Ka" and "Ka" would be two tokens.
+
+Encoding and decoding give back any text but two: "▁" itself (U+2581) comes back as a space, as in Gemma, and the
+text of a special token is read as that token. Nothing is put in front of a text; the chat template prints `<bos>`.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from pathlib import Path
+
+from tokenizers import AddedToken, Regex, Tokenizer, decoders, models, normalizers, pre_tokenizers
+
+from redraft.tasks.records import FIELDS, FORMS, SYLLABLES
+
+SPECIALS = ("<pad>", "<eos>", "<bos>", "<unk>", "<|turn>", "<turn|>")  # a token's place here is its id
+
+_SPACE = "▁"
+_GLUE = ('{"', '":"', '":', '","', ',"', '"}')  # longer before shorter where one begins another
+_PRINTABLE = tuple(map(chr, range(0x21, 0x7F)))
+# Every byte that UTF-8 can need for a character outside the vocabulary: control characters but "\n", then what
+# multi-byte sequences are made of. 0xC0, 0xC1 and 0xF5 upwards occur in no UTF-8.
+_BYTES = tuple(b for b in (*range(0x20), *range(0x7F, 0xC0), *range(0xC2, 0xF5)) if b != ord("\n"))
+
+CHAT_TEMPLATE = (
+    "{{- bos_token -}}"
+    "{%- for message in messages -%}"
+    "{%- set role = 'model' if message['role'] == 'assistant' else message['role'] -%}"
+    "{%- if role not in ['user', 'model', 'system'] -%}"
+    "{{- raise_exception('role is ' + role + '; supported: user, assistant, model, system') -}}"
+    "{%- endif -%}"
+    "{%- if message['content'] is not string -%}"
+    "{{- raise_exception('content of the ' + role + ' message must be a string') -}}"
+    "{%- endif -%}"
+    "{{- '<|turn>' + role + '\\n' + message['content'] | trim + '<turn|>\\n' -}}"
+    "{%- endfor -%}"
+    "{%- if add_generation_prompt -%}{{- '<|turn>model\\n' -}}{%- endif -%}"
+)
+
+
+def build_tokenizer() -> Tokenizer:
+    """The tokenizer, the same ids every time."""
+    vocabulary = {token: i for i, token in enumerate(_tokens())}
+    tokenizer = Tokenizer(
+        models.BPE(vocab=vocabulary, merges=[], unk_token="<unk>", byte_fallback=True, ignore_merges=True)
+    )
+    tokenizer.normalizer = normalizers.Replace(" ", _SPACE)
+    tokenizer.pre_tokenizer = pre_tokenizers.Split(Regex(_cut()), "isolated")
+    tokenizer.decoder = decoders.Sequence([decoders.Replace(_SPACE, " "), decoders.ByteFallback(), decoders.Fuse()])
+    tokenizer.add_special_tokens([AddedToken(token, special=True, normalized=False) for token in SPECIALS])
+    return tokenizer
+
+
+def write_tokenizer(folder: Path) -> None:
+    """Write tokenizer.json, tokenizer_config.json and chat_template.jinja, as transformers' AutoTokenizer reads them."""
+    folder.mkdir(parents=True, exist_ok=True)
+    build_tokenizer().save(str(folder / "tokenizer.json"))
+    config = {
+        "tokenizer_class": "PreTrainedTokenizerFast",
+        "pad_token": "<pad>",
+        "eos_token": "<eos>",
+        "bos_token": "<bos>",
+        "unk_token": "<unk>",
+        "padding_side": "left",
+        "clean_up_tokenization_spaces": False,  # the clean-up deletes spaces before punctuation
+    }
+    (folder / "tokenizer_config.json").write_text(json.dumps(config, indent=2) + "\n", encoding="utf-8")
+    (folder / "chat_template.jinja").write_text(CHAT_TEMPLATE, encoding="utf-8")
+
+
+def _words() -> tuple[str, ...]:
+    """Roles, task names, keys, and the words of the sentence forms with their leading space, in order of appearance."""
+    blank = "0"  # stands for a value: not a letter, so that a form's words end at it
+    forms = (form.format_map(dict.fromkeys(FIELDS, blank)).replace(" ", _SPACE) for form in FORMS)
+    found = (word for form in forms for word in re.findall(f"{_SPACE}?[A-Za-z]+", form))
+    return tuple(dict.fromkeys(("system", "user", "model", "sudoku", "record", *FIELDS, *found)))
+
+
+def _tokens() -> tuple[str, ...]:
+    """Every token in order of id; the order is part of every trained checkpoint."""
+    syllables = (*SYLLABLES, *(syllable.capitalize() for syllable in SYLLABLES))
+    bytes_ = tuple(f"<0x{byte:02X}>" for byte in _BYTES)
+    return (*SPECIALS, *bytes_, _SPACE, "\n", *_PRINTABLE, *syllables, *_words(), *_GLUE)
+
+
+def _cut() -> str:
+    """The regular expression whose matches are the pieces.
+
+    It matches every character: what it left out would be a piece of any length, and the text "<0x41>" a byte token.
+    """
+    spaced = "|".join(word for word in _words() if word.startswith(_SPACE))
+    bare = "|".join(word for word in _words() if not word.startswith(_SPACE))
+    glue = "|".join(map(re.escape, _GLUE))
+    syllable = "|".join((*SYLLABLES, *(syllable.capitalize() for syllable in SYLLABLES)))
+    # A word is whole or it is not that word: "▁to" must not be cut from "▁tomu", whose first syllable is "to".
+    letter = "[A-Za-z]"
+    return rf"(?:{spaced})(?!{letter})|(?<!{letter})(?:{bare})(?!{letter})|{glue}|{syllable}|[\s\S]"
