@@ -1,0 +1,61 @@
+"""Models without a checkpoint: empty ones for the loader to fill, and random ones to train from."""
+
+from __future__ import annotations
+
+import torch
+
+from redraft.config import ModelConfig
+from redraft.errors import RunError, WeightsError
+from redraft.model.gemma import DiffusionGemma
+from redraft.model.kernels import FAST, Kernels
+
+DTYPES = (torch.float32, torch.bfloat16)
+
+
+def empty_model(
+    config: ModelConfig, *, dtype: torch.dtype, device: torch.device | str, kernels: Kernels = FAST
+) -> DiffusionGemma:
+    """A model whose memory is taken and whose numbers are whatever was there. Built without a second copy.
+
+    Raises WeightsError for a dtype other than float32 or bfloat16, RunError if the device has too little memory.
+    """
+    if dtype not in DTYPES:
+        raise WeightsError(f"dtype is {dtype}; supported: {', '.join(map(str, DTYPES))}")
+    with torch.device("meta"):
+        model = DiffusionGemma(config, kernels)
+    model = model.to(dtype)
+    if torch.device(device).type == "meta":
+        return model
+    num_bytes = sum(t.numel() * t.element_size() for t in model.state_dict().values())
+    try:
+        return model.to_empty(device=device)
+    except RuntimeError as error:  # torch.OutOfMemoryError on a GPU, a plain RuntimeError on a CPU
+        reason = str(error).partition("\n")[0]
+        raise RunError(
+            f"the model needs {num_bytes} bytes on {device} as {dtype}, which it did not get ({reason});"
+            " use bfloat16, another device or a smaller model"
+        ) from None
+
+
+@torch.no_grad()
+def random_model(
+    config: ModelConfig,
+    seed: int,
+    *,
+    dtype: torch.dtype = torch.float32,
+    device: torch.device | str = "cpu",
+    kernels: Kernels = FAST,
+) -> DiffusionGemma:
+    """An untrained model, parameters with gradients on. The same seed gives the same model on every device.
+
+    Matrices are normal with variance 1 / fan-in, so every layer keeps the scale of what it reads; the embedding too,
+    because it is also the head (first logits then have a standard deviation near 1). Norms and scalars are 1.
+    """
+    model = empty_model(config, dtype=dtype, device=device, kernels=kernels)
+    draw = torch.Generator().manual_seed(seed)
+    for _, tensor in sorted(model.state_dict().items()):
+        if tensor.ndim == 1:
+            tensor.fill_(1.0)
+        else:
+            tensor.copy_(torch.randn(tensor.shape, generator=draw) * tensor.shape[-1] ** -0.5)
+    return model

@@ -1,0 +1,149 @@
+"""Fetching a checkpoint from the Hugging Face hub: the one place where redraft uses the network.
+
+Fetched are the config files, the tokenizer, the chat template and safetensors weights; nothing that could hold code or
+a pickle. Progress bars, retries, and the reuse of files already fetched are the hub client's own. Ours are the check
+that the disk is large enough, one-line errors, and a snapshot folder that never shows a file that is not whole.
+"""
+
+from __future__ import annotations
+
+import errno
+import shutil
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+from redraft.errors import RedraftError, RunError, WeightsError
+from redraft.weights.source import INDEX, SINGLE, is_repository
+
+WANTED = (
+    "config.json",
+    "generation_config.json",
+    "tokenizer.json",
+    "tokenizer_config.json",
+    "special_tokens_map.json",
+    "added_tokens.json",
+    "chat_template.jinja",
+    "chat_template.json",
+    SINGLE,
+    "model-*.safetensors",
+    INDEX,
+)
+
+
+@dataclass(frozen=True)
+class _File:
+    """A file of the repository and where it will be. `num_bytes` is 0 if the hub does not say."""
+
+    name: str
+    num_bytes: int
+    path: Path
+    is_missing: bool
+
+
+def pull(name: str, *, progress: bool = True) -> Path:
+    """Fetch the checkpoint of repository `name` into the Hugging Face cache (HF_HOME) and return its folder.
+
+    What is there already is not fetched again. `progress` draws the hub client's bars on stderr.
+
+    Raises WeightsError for a name that is no repository, or one that is private, gated or without safetensors weights;
+    RunError for a disk with too little room, before fetching if the sizes tell, and for a failing network.
+    """
+    if not is_repository(name):
+        raise WeightsError(f"{name!r} is not a repository name; it must look like google/diffusiongemma-26B-A4B-it")
+    with _bars(progress), _one_line(name):
+        plan = _plan(name)
+        _check_room(name, plan)
+        try:
+            folder = _download(name)
+        finally:
+            cut_short = _remove_cut_short(plan)
+        if cut_short:
+            raise RunError(f"{name}: {', '.join(cut_short)} came cut short and was removed; run: redraft pull {name}")
+        return folder
+
+
+def _plan(name: str) -> list[_File]:
+    from huggingface_hub import snapshot_download  # imported here: 0.2 s, and only this command needs it
+
+    found = snapshot_download(name, allow_patterns=list(WANTED), dry_run=True)
+    plan = [_File(file.filename, file.file_size or 0, Path(file.local_path), file.will_download) for file in found]
+    names = {file.name for file in plan}
+    if "config.json" not in names or not names & {SINGLE, INDEX}:
+        raise WeightsError(f"{name} has no config.json with {SINGLE} or {INDEX}; redraft reads only such checkpoints")
+    return plan
+
+
+def _download(name: str) -> Path:
+    from huggingface_hub import snapshot_download
+
+    return Path(snapshot_download(name, allow_patterns=list(WANTED)))
+
+
+def _check_room(name: str, plan: Sequence[_File]) -> None:
+    needed = sum(file.num_bytes for file in plan if file.is_missing)
+    cache = _cache()
+    free = shutil.disk_usage(next(path for path in (cache, *cache.parents) if path.exists())).free
+    if needed > free:
+        raise RunError(
+            f"{name} needs {needed} more bytes in {cache}, which has {free} bytes free;"
+            " free space, or set HF_HOME to a larger disk"
+        )
+
+
+def _remove_cut_short(plan: Sequence[_File]) -> list[str]:
+    """Remove files of another size than promised, and the blobs behind them, so that no reader takes one for whole."""
+    removed = []
+    for file in plan:
+        if file.path.is_file() and file.num_bytes and file.path.stat().st_size != file.num_bytes:
+            file.path.resolve().unlink(missing_ok=True)
+            file.path.unlink(missing_ok=True)
+            removed.append(file.name)
+    return removed
+
+
+def _cache() -> Path:
+    from huggingface_hub import constants
+
+    return Path(constants.HF_HUB_CACHE)
+
+
+@contextmanager
+def _bars(shown: bool) -> Iterator[None]:
+    """The client's progress bars off for a while; its only switch is global, so it is put back."""
+    from huggingface_hub.utils.tqdm import are_progress_bars_disabled, disable_progress_bars, enable_progress_bars
+
+    silence = not shown and not are_progress_bars_disabled()
+    if silence:
+        disable_progress_bars()
+    try:
+        yield
+    finally:
+        if silence:
+            enable_progress_bars()
+
+
+@contextmanager
+def _one_line(name: str) -> Iterator[None]:
+    """Whatever the hub client raises, as one of our errors."""
+    from huggingface_hub.errors import RepositoryNotFoundError
+
+    try:
+        yield
+    except RedraftError:
+        raise
+    except Exception as error:  # HTTP, TLS, disk and the client's own errors have no base in common
+        cause = error.__cause__ if isinstance(error.__cause__, Exception) else error
+        if isinstance(cause, RepositoryNotFoundError):
+            raise WeightsError(
+                f"the hub does not show {name!r} to you: it does not exist, or is private or gated;"
+                " check the name, accept its licence on its page, and run: hf auth login"
+            ) from error
+        if errno.ENOSPC in (getattr(error, "errno", None), getattr(cause, "errno", None)):
+            raise RunError(
+                f"the disk of {_cache()} is full; free space, or set HF_HOME to a larger disk, and pull again:"
+                " files that are complete are kept"
+            ) from error
+        reason = str(cause).strip() or type(cause).__name__
+        raise RunError(f"{name} could not be fetched ({reason}); check the network and pull again") from error

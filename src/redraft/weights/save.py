@@ -1,0 +1,181 @@
+"""From a model to a checkpoint folder in the released layout, which transformers reads too.
+
+Files are written under a hidden name beside the target and moved into place when all of them are complete: a failure
+leaves the target as it was. Numbers are streamed shard by shard, so peak memory is the model and one shard.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import tempfile
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import torch
+from safetensors import SafetensorError
+from safetensors.torch import save_file
+
+from redraft.config import GenerationConfig, ModelConfig, generation_json, model_json
+from redraft.errors import RunError, WeightsError
+from redraft.model.gemma import DiffusionGemma
+from redraft.shapes import Tensor
+from redraft.weights.build import DTYPES
+from redraft.weights.names import VISION_PREFIXES, Slot, check_filled, shown, slots
+from redraft.weights.source import INDEX, SINGLE, Source
+
+_SHARD_BYTES = 5_000_000_000
+
+
+@dataclass(frozen=True)
+class _Entry:
+    """One tensor to store: a slot of the model, or a vision tensor passed through."""
+
+    name: str
+    num_bytes: int
+    slot: Slot | None
+
+
+def save_model(
+    model: DiffusionGemma,
+    folder: Path,
+    *,
+    generation: GenerationConfig,
+    vision: Source | Mapping[str, Tensor] | None = None,
+    dtype: torch.dtype | None = None,
+    max_shard_bytes: int = _SHARD_BYTES,
+) -> None:
+    """Write config.json, generation_config.json and the weights into `folder`, replacing weights that are there.
+
+    `vision` supplies the vision tensors, stored as they are; without it the config says nothing of a vision tower, and
+    transformers, which insists on one, would start it from random numbers. `dtype` is the text tensors' (None: as the
+    model holds them); weights above `max_shard_bytes` are split over several files. Other files in `folder` stay.
+
+    Raises WeightsError for a model that is not plain, holds NaN or infinity, or a `folder` that is a file; RunError if
+    writing fails.
+    """
+    dtype = dtype or model.dtype
+    if dtype not in DTYPES:
+        raise WeightsError(f"dtype is {dtype}; supported: {', '.join(map(str, DTYPES))}")
+    if max_shard_bytes < 1:
+        raise WeightsError(f"max_shard_bytes is {max_shard_bytes}; it must be at least 1")
+    ours = model.state_dict()
+    wanted = slots(model.config)
+    check_filled(wanted, {name: tuple(tensor.shape) for name, tensor in ours.items()})
+    extra = _Vision(vision, model.config.vision is not None)
+    entries = [_Entry(slot.stored, slot.num_elements * dtype.itemsize, slot) for slot in wanted] + extra.entries()
+    config = model.config if extra.names else _without_vision(model.config)
+    with _staged(folder) as stage:
+        _write_weights(stage, _shards(entries, max_shard_bytes), ours, extra, dtype)
+        _write_json(stage / "config.json", model_json(config, str(dtype).removeprefix("torch.")))
+        _write_json(stage / "generation_config.json", generation_json(generation))
+
+
+def _without_vision(config: ModelConfig) -> ModelConfig:
+    root = {key: value for key, value in config.root.items() if key != "vision_config"}
+    return replace(config, vision=None, root=root)
+
+
+class _Vision:
+    """The vision tensors, whichever way the caller has them."""
+
+    def __init__(self, given: Source | Mapping[str, Tensor] | None, configured: bool) -> None:
+        names = given.tensors if isinstance(given, Source) else given or {}
+        self.given, self.names = given, [name for name in names if name.startswith(VISION_PREFIXES)]
+        if given is not None and not isinstance(given, Source) and (odd := sorted(set(names) - set(self.names))):
+            raise WeightsError(f"vision holds tensors that are not the vision tower's: {shown(odd)}; leave them out")
+        if self.names and not configured:
+            raise WeightsError("vision tensors were given, and the model's config has no vision_config to go with them")
+
+    def entries(self) -> list[_Entry]:
+        # Bytes decide only where shards end, and a Source knows no itemsize: 4 is the largest it can be.
+        shapes = {name: self._shape(name) for name in self.names}
+        return [_Entry(name, 4 * torch.Size(shape).numel(), None) for name, shape in shapes.items()]
+
+    def read(self, name: str) -> Tensor:
+        if isinstance(self.given, Source):
+            return self.given.read(name)
+        return (self.given or {})[name]
+
+    def _shape(self, name: str) -> Sequence[int]:
+        if isinstance(self.given, Source):
+            return self.given.tensors[name].shape
+        return self.read(name).shape
+
+
+def _shards(entries: Sequence[_Entry], limit: int) -> list[list[_Entry]]:
+    """Runs of entries of at most `limit` bytes each; a larger single tensor gets a shard of its own."""
+    found: list[list[_Entry]] = [[]]
+    size = 0
+    for entry in entries:
+        if found[-1] and size + entry.num_bytes > limit:
+            found.append([])
+            size = 0
+        found[-1].append(entry)
+        size += entry.num_bytes
+    return found
+
+
+def _write_weights(
+    stage: Path, shards: Sequence[Sequence[_Entry]], ours: Mapping[str, Tensor], extra: _Vision, dtype: torch.dtype
+) -> None:
+    weight_map: dict[str, str] = {}
+    total = 0
+    for number, shard in enumerate(shards, start=1):
+        name = SINGLE if len(shards) == 1 else f"model-{number:05}-of-{len(shards):05}.safetensors"
+        tensors = {entry.name: _stored(entry, ours, extra, dtype) for entry in shard}
+        save_file(tensors, stage / name, metadata={"format": "pt"})  # transformers refuses files without this word
+        weight_map |= dict.fromkeys(tensors, name)
+        total += sum(tensor.numel() * tensor.element_size() for tensor in tensors.values())
+    if len(shards) > 1:
+        _write_json(stage / INDEX, {"metadata": {"total_size": total}, "weight_map": weight_map})
+
+
+def _stored(entry: _Entry, ours: Mapping[str, Tensor], extra: _Vision, dtype: torch.dtype) -> Tensor:
+    if entry.slot is None:
+        return extra.read(entry.name).detach().cpu().clone(memory_format=torch.contiguous_format)
+    rows = ours[entry.slot.target][entry.slot.rows].detach()
+    # A copy even where nothing is cast: the format refuses tensors that share memory, as the rows of a stack do.
+    tensor = rows.to("cpu", dtype, copy=True).contiguous()
+    if not all(bound.isfinite() for bound in tensor.aminmax()):
+        raise WeightsError(f"the model's {entry.slot.target} holds NaN or infinity as {dtype}; nothing was saved")
+    return tensor
+
+
+def _write_json(path: Path, content: Mapping[str, object]) -> None:
+    path.write_text(json.dumps(content, indent=2) + "\n", encoding="utf-8")
+
+
+@contextmanager
+def _staged(folder: Path) -> Iterator[Path]:
+    """A folder to write into; what is in it replaces the weights and configs of `folder` when the block succeeds."""
+    if folder.exists() and not folder.is_dir():
+        raise WeightsError(f"{folder} is a file; give a folder to save into")
+    stage: Path | None = None
+    try:
+        folder.parent.mkdir(parents=True, exist_ok=True)
+        stage = Path(tempfile.mkdtemp(prefix=f".{folder.name}.saving-", dir=folder.parent))
+        yield stage
+        _publish(stage, folder)
+    except (OSError, SafetensorError) as error:
+        raise RunError(f"the model could not be saved to {folder} ({error}); free space or save elsewhere") from None
+    finally:
+        if stage is not None:
+            shutil.rmtree(stage, ignore_errors=True)
+
+
+def _publish(stage: Path, folder: Path) -> None:
+    """Move every staged file into `folder`, then drop weight files of an earlier save that are no part of this one."""
+    folder.mkdir(exist_ok=True)
+    written = {path.name for path in stage.iterdir()}
+    # safetensors makes files that only their owner may read; the config files have the user's own mode.
+    mode = (stage / "config.json").stat().st_mode
+    for name in sorted(written):
+        (stage / name).chmod(mode)
+        os.replace(stage / name, folder / name)
+    for path in (*folder.glob("model*.safetensors"), folder / INDEX):
+        if path.name not in written:
+            path.unlink(missing_ok=True)

@@ -1,0 +1,178 @@
+"""Where stored tensors come from: a folder of safetensors files, and how a name becomes such a folder.
+
+A `Source` reads headers first, so that names and shapes can be checked before anything large is allocated, and then one
+tensor at a time. It believes a file only as far as the file agrees with itself and with its index. Pickled weights are
+refused: reading one runs whatever code is inside.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Container, Iterator, Mapping
+from dataclasses import dataclass
+from importlib.resources import files
+from pathlib import Path
+from typing import Any
+
+from safetensors import SafetensorError, safe_open
+
+from redraft.errors import WeightsError
+from redraft.shapes import Tensor
+from redraft.weights.names import shown
+
+SINGLE, INDEX = "model.safetensors", "model.safetensors.index.json"
+EMBEDDED = "nano"
+_PICKLES = ("*.bin", "*.pt", "*.pth", "*.ckpt")
+_REPOSITORY = re.compile(r"[A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*")
+
+
+@dataclass(frozen=True)
+class Stored:
+    """One stored tensor's header. `dtype` is the format's own word: F32, BF16, F16, I64, F8_E4M3, …"""
+
+    name: str
+    shape: tuple[int, ...]
+    dtype: str
+    file: Path
+
+
+class Source:
+    """The tensors of one checkpoint folder, by name. Opening it reads headers only.
+
+    Raises WeightsError if the folder has no safetensors weights, a file is cut short or damaged, or the files and
+    their index disagree.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.tensors: Mapping[str, Stored] = _read_headers(folder)
+
+    def read(self, name: str) -> Tensor:
+        """One tensor, on the CPU, as stored. A name that is not there is a KeyError: look in `tensors` first."""
+        with _opened(self.tensors[name].file) as file:
+            tensor: Tensor = file.get_tensor(name)
+            return tensor
+
+    def stream(self, names: Container[str]) -> Iterator[tuple[Stored, Tensor]]:
+        """The tensors whose name is in `names`, file by file, one in memory at a time if the caller keeps none."""
+        for path in sorted({stored.file for stored in self.tensors.values()}):
+            with _opened(path) as file:
+                for name in file.offset_keys():
+                    if name in names:
+                        yield self.tensors[name], file.get_tensor(name)
+
+
+def locate(name_or_path: str) -> Path:
+    """The folder of a checkpoint, without using the network.
+
+    The word "nano" is the model inside the package (write "./nano" for a folder of that name); otherwise an existing
+    folder; otherwise a repository name that is complete in the local Hugging Face cache. Else WeightsError.
+    """
+    if name_or_path == EMBEDDED:
+        return _embedded()
+    path = Path(name_or_path).expanduser()
+    if path.is_dir():
+        return path
+    if path.exists():
+        raise WeightsError(f"{name_or_path!r} is a file; give the folder it is in")
+    if is_repository(name_or_path):
+        return _cached(name_or_path)
+    raise WeightsError(
+        f"no model {name_or_path!r}: give {EMBEDDED!r}, an existing folder, or a repository name such as"
+        " google/diffusiongemma-26B-A4B-it"
+    )
+
+
+def is_repository(name: str) -> bool:
+    """Whether `name` has the form owner/name of a hub repository."""
+    return _REPOSITORY.fullmatch(name) is not None
+
+
+def _embedded() -> Path:
+    folder = Path(str(files("redraft"))) / "assets" / EMBEDDED
+    if not (folder / "config.json").is_file():
+        raise WeightsError(f"the embedded model is missing from this install ({folder}); install redraft again")
+    return folder
+
+
+def _cached(name: str) -> Path:
+    from huggingface_hub import try_to_load_from_cache  # 0.2 s to import, and only repository names need it
+
+    found = try_to_load_from_cache(name, "config.json")
+    folder = Path(found).parent if isinstance(found, str) else None
+    if folder is None:
+        raise WeightsError(f"{name!r} is neither a folder nor in the local cache; run: redraft pull {name}")
+    if not (folder / SINGLE).is_file() and not (folder / INDEX).is_file():
+        raise WeightsError(f"{name!r} is only partly in the local cache, without weights; run: redraft pull {name}")
+    return folder
+
+
+def _read_headers(folder: Path) -> dict[str, Stored]:
+    single, index = folder / SINGLE, folder / INDEX
+    if single.is_file() and index.is_file():
+        raise WeightsError(f"{folder} holds both {SINGLE} and {INDEX}; remove the one that is out of date")
+    if single.is_file():
+        return {stored.name: stored for stored in _header(single)}
+    if index.is_file():
+        return _read_shards(folder, _read_index(index))
+    pickles = sorted(path.name for pattern in _PICKLES for path in folder.glob(pattern))
+    if pickles:
+        raise WeightsError(
+            f"{folder} holds pickled weights ({shown(pickles)}), which can run code and are never read;"
+            " convert them to safetensors"
+        )
+    raise WeightsError(f"{folder} has neither {SINGLE} nor {INDEX}; give a folder that holds a model's weights")
+
+
+def _read_index(path: Path) -> dict[str, str]:
+    """Tensor name -> shard file name, from the index."""
+    try:
+        found = json.loads(path.read_text(encoding="utf-8"))
+    except (json.JSONDecodeError, UnicodeDecodeError) as error:
+        raise WeightsError(f"{path} is not valid JSON ({error}); fetch the file again") from None
+    weight_map = found.get("weight_map") if isinstance(found, dict) else None
+    if not isinstance(weight_map, dict) or not weight_map:
+        raise WeightsError(f"{path} has no weight_map; fetch the file again")
+    for name, shard in weight_map.items():
+        # A shard is a file of this folder: a path in the index would let a download point anywhere.
+        if not isinstance(shard, str) or Path(shard).name != shard or not shard.endswith(".safetensors"):
+            raise WeightsError(f"{path} puts {name} in {shard!r}; a shard must be a .safetensors file beside it")
+    return weight_map
+
+
+def _read_shards(folder: Path, weight_map: Mapping[str, str]) -> dict[str, Stored]:
+    found: dict[str, Stored] = {}
+    for shard in sorted(set(weight_map.values())):
+        if not (folder / shard).is_file():
+            raise WeightsError(f"{folder / shard} is named by {INDEX} and does not exist; fetch the model again")
+        there = {stored.name: stored for stored in _header(folder / shard)}
+        promised = {name for name, file in weight_map.items() if file == shard}
+        if absent := sorted(promised - there.keys()):
+            raise WeightsError(f"{folder / shard} lacks {len(absent)} tensors that {INDEX} puts there: {shown(absent)}")
+        if extra := sorted(there.keys() - promised):
+            raise WeightsError(
+                f"{folder / shard} holds {len(extra)} tensors that {INDEX} does not put there: {shown(extra)}"
+            )
+        found |= there
+    return found
+
+
+def _header(path: Path) -> list[Stored]:
+    with _opened(path) as file:
+        found = []
+        for name in file.offset_keys():  # the order of the bytes, so that a disk is read from front to back
+            part = file.get_slice(name)
+            found.append(Stored(name, tuple(part.get_shape()), part.get_dtype(), path))
+    return found
+
+
+def _opened(path: Path) -> Any:  # safetensors' handle has no public type
+    """Opening checks the header and that the tensors cover the file to its last byte."""
+    try:
+        return safe_open(path, framework="pt", device="cpu")
+    except SafetensorError as error:
+        size = path.stat().st_size
+        raise WeightsError(f"{path} is damaged or cut short ({size} bytes: {error}); fetch it again") from None
+    except OSError as error:
+        raise WeightsError(f"{path} cannot be read ({error}); check that the file is there and readable") from None

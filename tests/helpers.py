@@ -1,0 +1,155 @@
+"""What several test files need: a small config, small models with numbers worth comparing, and the oracle's files."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from redraft.cache import Prefix
+from redraft.config import GenerationConfig, ModelConfig, parse_model
+from redraft.model.gemma import DiffusionGemma
+from redraft.model.kernels import FAST, Kernels
+from redraft.weights.build import random_model
+from redraft.weights.load import load_model
+from redraft.weights.save import save_model
+
+# On tensors this small a second thread only waits for the first, and on a busy machine it waits by spinning: ten times
+# the time. It also makes float32 sums the same from run to run.
+
+ORACLE = Path(__file__).parent / "oracle"
+DATA = Path(__file__).parent / "data"
+SLIDING, FULL = "sliding_attention", "full_attention"
+
+
+def released_json() -> dict[str, Any]:
+    """The `config.json` of the released 26B model, text part, in its own spelling (model spec 5.1)."""
+    text = {
+        "model_type": "diffusion_gemma_text",
+        "vocab_size": 262144,
+        "hidden_size": 2816,
+        "intermediate_size": 2112,
+        "moe_intermediate_size": 704,
+        "num_hidden_layers": 30,
+        "num_attention_heads": 16,
+        "num_key_value_heads": 8,
+        "num_global_key_value_heads": 2,
+        "head_dim": 256,
+        "global_head_dim": 512,
+        "num_experts": 128,
+        "top_k_experts": 8,
+        "sliding_window": 1024,
+        "max_position_embeddings": 262144,
+        "layer_types": [FULL if i % 6 == 5 else SLIDING for i in range(30)],
+        "rope_parameters": {
+            SLIDING: {"rope_type": "default", "rope_theta": 1e4},
+            FULL: {"rope_type": "proportional", "partial_rotary_factor": 0.25, "rope_theta": 1e6},
+        },
+    }
+    return {
+        "model_type": "diffusion_gemma",
+        "canvas_length": 256,
+        "eos_token_id": [1, 106, 50],
+        "tie_word_embeddings": True,
+        "text_config": text,
+    }
+
+
+def tiny_json(**text: Any) -> dict[str, Any]:
+    """A `config.json` of a two-layer model, quick on a CPU; keywords replace keys of its text_config."""
+    root = released_json()
+    root |= {"canvas_length": 6, "eos_token_id": [1]}
+    root["text_config"] |= {
+        "vocab_size": 64,
+        "hidden_size": 32,
+        "intermediate_size": 24,
+        "moe_intermediate_size": 16,
+        "num_hidden_layers": 2,
+        "num_attention_heads": 4,
+        "num_key_value_heads": 2,
+        "num_global_key_value_heads": 1,
+        "head_dim": 8,
+        "global_head_dim": 16,
+        "num_experts": 4,
+        "top_k_experts": 2,
+        "sliding_window": 8,
+        "max_position_embeddings": 256,
+        "layer_types": [SLIDING, FULL],
+    }
+    root["text_config"] |= text
+    return root
+
+
+def tiny_config(**text: Any) -> ModelConfig:
+    """The ModelConfig of `tiny_json`."""
+    config, unknown = parse_model(tiny_json(**text))
+    assert not unknown, unknown
+    return config
+
+
+@torch.no_grad()
+def peaked(model: DiffusionGemma, seed: int) -> DiffusionGemma:
+    """The same model with every norm and scalar away from 1, both scalars of a layer apart, and peaked logits.
+
+    An untrained model hides mistakes: norms that are 1 can be left out, and flat logits agree with anything.
+    """
+    draw = torch.Generator().manual_seed(seed)
+    for name, tensor in sorted(model.state_dict().items()):
+        noise = torch.randn(tensor.shape, generator=draw)
+        if tensor.ndim == 1:
+            tensor.copy_(1.0 + 0.2 * noise)
+        elif name == "embed.weight":
+            tensor.copy_(0.75 * noise)
+        elif name.endswith("router.proj.weight"):
+            tensor.copy_(1.5 * noise)
+    return model.eval().requires_grad_(False)
+
+
+def tiny_model(
+    config: ModelConfig | None = None, seed: int = 0, *, dtype: torch.dtype = torch.float32, kernels: Kernels = FAST
+) -> DiffusionGemma:
+    """A peaked model in eval mode, of `tiny_config()` if no config is given."""
+    return peaked(random_model(config or tiny_config(), seed, dtype=dtype, kernels=kernels), seed + 1)
+
+
+def tiny_checkpoint(folder: Path, config: ModelConfig | None = None, **options: Any) -> DiffusionGemma:
+    """Save a `tiny_model` in `folder` and return it; keywords go to `save_model`."""
+    model = tiny_model(config)
+    save_model(model, folder, generation=GenerationConfig(eos_token_ids=(1,)), **options)
+    return model
+
+
+def oracle_model(dtype: torch.dtype = torch.float32, kernels: Kernels = FAST) -> DiffusionGemma:
+    """The checkpoint that the forward dumps and the traces `generate_b1` and `generate_b2pad` were made with."""
+    return load_model(ORACLE / "ckpt", dtype=dtype, kernels=kernels)[0]
+
+
+@torch.no_grad()
+def stable_model(dtype: torch.dtype = torch.float32, kernels: Kernels = FAST) -> DiffusionGemma:
+    """The checkpoint of the trace `generate_stable`: residual branches damped, so that canvases settle."""
+    model = oracle_model(torch.float32, kernels)
+    for name, tensor in model.state_dict().items():
+        if name.endswith(("post_attention_norm.weight", "post_ffw_norm.weight")):
+            tensor.mul_(0.55)
+        elif name.endswith("_scalar"):
+            tensor.fill_(1.0)
+    return model.to(dtype)
+
+
+def new_prefix(model: DiffusionGemma) -> Prefix:
+    """An empty cache of the model's shape, dtype and device."""
+    return Prefix(model.config.layers, dtype=model.dtype, device=model.device)
+
+
+def soften(model: DiffusionGemma, logits: Tensor) -> Tensor:
+    """The soft embedding of `logits` as the reference makes it: softmax in float32, then the parameter dtype."""
+    return model.soften(torch.softmax(logits.float(), dim=-1).to(model.dtype))
+
+
+def with_kernels(model: DiffusionGemma, kernels: Kernels) -> DiffusionGemma:
+    """A model of the same numbers that runs on other kernels."""
+    twin = DiffusionGemma(model.config, kernels).to(model.dtype)
+    twin.load_state_dict(model.state_dict())
+    return twin.eval().requires_grad_(False)

@@ -1,0 +1,208 @@
+"""From a folder to a model: what is placed where, and everything that is refused."""
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+import torch
+from safetensors.torch import load_file, save_file
+from tests.helpers import ORACLE, new_prefix, tiny_checkpoint, tiny_config
+from torch import Tensor
+
+from redraft.errors import ConfigError, RunError, WeightsError
+from redraft.weights import build
+from redraft.weights.load import load_model
+from redraft.weights.source import SINGLE
+
+UP = "model.decoder.layers.0.mlp.up_proj.weight"
+EMBED = "model.decoder.embed_tokens.weight"
+
+
+def edit(folder: Path, change: Callable[[dict[str, Tensor]], None]) -> None:
+    """Change the stored tensors of a checkpoint."""
+    tensors = {name: tensor.clone() for name, tensor in load_file(folder / SINGLE).items()}
+    change(tensors)
+    save_file(tensors, folder / SINGLE)
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    tiny_checkpoint(tmp_path / "model")
+    return tmp_path / "model"
+
+
+def test_a_saved_model_comes_back_bit_equal(tmp_path: Path) -> None:
+    saved = tiny_checkpoint(tmp_path)
+    loaded, config = load_model(tmp_path)
+    assert config.model == saved.config
+    assert config.generation.eos_token_ids == (1,)
+    for name, tensor in saved.state_dict().items():
+        assert torch.equal(loaded.state_dict()[name], tensor), name
+
+
+def test_a_loaded_model_is_ready_to_run(folder: Path) -> None:
+    model, _ = load_model(folder)
+    assert not model.training
+    assert not any(parameter.requires_grad for parameter in model.parameters())
+    prefix = new_prefix(model)
+    model.encode(torch.arange(5), prefix)
+    assert model.denoise(torch.arange(6), None, prefix).isfinite().all()
+
+
+def test_numbers_are_cast(folder: Path) -> None:
+    exact, _ = load_model(folder)
+    rounded, _ = load_model(folder, dtype=torch.bfloat16)
+    assert rounded.dtype == torch.bfloat16
+    assert all(tensor.dtype == torch.bfloat16 for tensor in rounded.state_dict().values())
+    assert torch.equal(rounded.embed.weight, exact.embed.weight.bfloat16())
+
+
+def test_other_number_types_are_refused(folder: Path) -> None:
+    with pytest.raises(WeightsError, match=r"torch\.float16; supported: torch\.float32, torch\.bfloat16"):
+        load_model(folder, dtype=torch.float16)
+
+
+def test_stacked_rows_are_where_the_parts_were(folder: Path) -> None:
+    stored = load_file(folder / SINGLE)
+    ours = load_model(folder)[0].state_dict()
+    parts = [stored[f"model.decoder.layers.0.self_attn.{part}_proj.weight"] for part in "qkv"]
+    assert torch.equal(ours["layers.0.attention.qkv.weight"], torch.cat(parts))
+    gate = stored["model.decoder.layers.0.mlp.gate_proj.weight"]
+    assert torch.equal(ours["layers.0.mlp.gate_up.weight"], torch.cat([gate, stored[UP]]))
+
+
+def test_both_scalars_of_a_layer_are_kept_apart() -> None:
+    model, _ = load_model(ORACLE / "ckpt")
+    assert [round(float(layer.encode_scalar), 2) for layer in model.layers] == [0.90, 0.95, 1.00, 1.05]
+    assert [round(float(layer.denoise_scalar), 2) for layer in model.layers] == [1.05, 1.02, 0.99, 0.96]
+
+
+def test_progress_counts_every_element(folder: Path) -> None:
+    seen: list[tuple[int, int]] = []
+    model, _ = load_model(folder, progress=lambda done, total: seen.append((done, total)))
+    total = sum(tensor.numel() for tensor in model.state_dict().values())
+    assert seen[-1] == (total, total)
+    assert [done for done, _ in seen] == sorted(done for done, _ in seen)
+
+
+def test_vision_tensors_are_reported() -> None:
+    lines: list[str] = []
+    load_model(ORACLE / "ckpt", report=lines.append)
+    assert [line for line in lines if "18 vision tensors are not loaded" in line]
+
+
+def test_unknown_config_keys_are_reported(folder: Path) -> None:
+    config = json.loads((folder / "config.json").read_text())
+    config["text_config"]["new_trick"] = 3
+    (folder / "config.json").write_text(json.dumps(config))
+    lines: list[str] = []
+    load_model(folder, report=lines.append)
+    assert [line for line in lines if "text_config.new_trick" in line]
+
+
+def test_the_config_of_another_model_is_refused(folder: Path) -> None:
+    (folder / "config.json").write_text('{"model_type": "gemma3"}')
+    with pytest.raises(ConfigError, match="'gemma3'"):
+        load_model(folder)
+
+
+def test_a_folder_without_a_config_is_refused(folder: Path) -> None:
+    (folder / "config.json").unlink()
+    with pytest.raises(ConfigError, match=r"config\.json does not exist"):
+        load_model(folder)
+
+
+def test_missing_tensors_are_named_and_counted(folder: Path) -> None:
+    def drop(tensors: dict[str, Tensor]) -> None:
+        for name in [name for name in tensors if name.endswith("proj.weight")][:7]:
+            del tensors[name]
+
+    edit(folder, drop)
+    with pytest.raises(WeightsError, match=r"lacks 7 tensors .*proj\.weight.* and 2 more"):
+        load_model(folder)
+
+
+def test_surplus_tensors_are_named(folder: Path) -> None:
+    edit(folder, lambda tensors: tensors.update({"model.decoder.layers.2.layer_scalar": torch.ones(1)}))
+    with pytest.raises(WeightsError, match=r"holds 1 tensors .*model\.decoder\.layers\.2\.layer_scalar"):
+        load_model(folder)
+
+
+def test_a_wrong_shape_is_named_with_what_was_expected(folder: Path) -> None:
+    edit(folder, lambda tensors: tensors.update({UP: torch.ones(23, 32)}))
+    with pytest.raises(WeightsError, match=r"up_proj\.weight has shape \[23, 32\]; config\.json makes it \[24, 32\]"):
+        load_model(folder)
+
+
+def test_a_transposed_tensor_is_not_taken(folder: Path) -> None:
+    """Same element count: only the shape tells."""
+    edit(folder, lambda tensors: tensors.update({UP: tensors[UP].T.contiguous()}))
+    with pytest.raises(WeightsError, match=r"shape \[32, 24\]"):
+        load_model(folder)
+
+
+@pytest.mark.parametrize("bad", [float("nan"), float("inf"), -float("inf")])
+def test_numbers_that_are_not_finite_are_found(folder: Path, bad: float) -> None:
+    edit(folder, lambda tensors: tensors[UP][3, 5].fill_(bad))
+    with pytest.raises(WeightsError, match=r"layers\.0\.mlp\.up_proj\.weight holds NaN or infinity"):
+        load_model(folder)
+
+
+def test_quantized_tensors_are_refused(folder: Path) -> None:
+    edit(folder, lambda tensors: tensors.update({UP: tensors[UP].to(torch.float8_e4m3fn)}))
+    with pytest.raises(WeightsError, match="is stored as F8_E4M3; supported: F32, BF16, F16"):
+        load_model(folder)
+
+
+def test_equal_copies_of_tied_tensors_are_accepted(folder: Path) -> None:
+    edit(folder, lambda tensors: tensors.update({"lm_head.weight": tensors[EMBED].clone()}))
+    load_model(folder)
+
+
+@pytest.mark.parametrize("change", ["value", "shape", "dtype"])
+def test_a_copy_that_differs_is_refused(folder: Path, change: str) -> None:
+    def untie(tensors: dict[str, Tensor]) -> None:
+        copy = tensors[EMBED].clone()
+        if change == "value":
+            copy[0, 0] += 1
+        tensors["lm_head.weight"] = {"shape": copy[1:], "dtype": copy.double()}.get(change, copy)
+
+    edit(folder, untie)
+    with pytest.raises(WeightsError, match=r"lm_head\.weight should be a copy of model\.decoder\.embed_tokens"):
+        load_model(folder)
+
+
+def test_everything_is_refused_before_memory_is_taken(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The other way round, a 50 GB allocation came before the news that a name was wrong."""
+    edit(folder, lambda tensors: tensors.pop(UP) is None)
+    monkeypatch.setattr("redraft.weights.load.empty_model", lambda *args, **options: pytest.fail("allocated"))
+    with pytest.raises(WeightsError):
+        load_model(folder)
+
+
+def test_too_little_memory_is_one_line(monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(self: torch.nn.Module, **options: object) -> torch.nn.Module:
+        raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 1 GiB\nMore advice")
+
+    monkeypatch.setattr(torch.nn.Module, "to_empty", refuse)
+    with pytest.raises(RunError, match=r"needs \d+ bytes on cpu as torch\.float32.*use bfloat16") as caught:
+        build.empty_model(tiny_config(), dtype=torch.float32, device="cpu")
+    assert "More advice" not in str(caught.value)
+
+
+def test_a_random_model_follows_its_seed() -> None:
+    first, again, other = (build.random_model(tiny_config(), seed) for seed in (1, 1, 2))
+    assert torch.equal(first.embed.weight, again.embed.weight)
+    assert not torch.equal(first.embed.weight, other.embed.weight)
+    assert all(parameter.requires_grad for parameter in first.parameters())
+
+
+def test_a_random_model_starts_at_a_trainable_scale() -> None:
+    """Logits far from zero at the start cost a training run its first hundred steps."""
+    model = build.random_model(tiny_config(hidden_size=128), 0)
+    prefix = new_prefix(model)
+    with torch.no_grad():
+        model.encode(torch.arange(20), prefix)
+        logits = model.denoise(torch.arange(20), None, prefix)
+    assert 0.5 < float(logits.std()) < 2

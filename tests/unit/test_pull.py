@@ -1,0 +1,194 @@
+"""Fetching a checkpoint, with the hub client replaced: what is asked for, and what a failure leaves."""
+
+import errno
+from dataclasses import dataclass, field
+from pathlib import Path
+from types import SimpleNamespace
+
+import httpx2
+import huggingface_hub
+import pytest
+from huggingface_hub import constants
+from huggingface_hub.errors import DryRunError, RepositoryNotFoundError
+from huggingface_hub.utils import filter_repo_objects
+from huggingface_hub.utils.tqdm import are_progress_bars_disabled
+
+from redraft.errors import RunError, WeightsError
+from redraft.weights import pull as module
+from redraft.weights.pull import pull
+
+FILES = {
+    "README.md": 9,
+    "config.json": 2,
+    "generation_config.json": 2,
+    "tokenizer.json": 50,
+    "chat_template.jinja": 7,
+    "model-00001-of-00002.safetensors": 400,
+    "model-00002-of-00002.safetensors": 300,
+    "model.safetensors.index.json": 30,
+    "pytorch_model.bin": 700,
+    "modeling_surprise.py": 12,
+    "consolidated.safetensors": 700,
+}
+WANTED = set(FILES) - {"README.md", "pytorch_model.bin", "modeling_surprise.py", "consolidated.safetensors"}
+
+
+@dataclass
+class Hub:
+    """Stands in for the hub client: a repository of `files`, fetched into `folder`, failing where it is told to."""
+
+    folder: Path
+    files: dict[str, int] = field(default_factory=lambda: dict(FILES))
+    fail_at: str = ""
+    error: Exception | None = None
+    plan_error: Exception | None = None
+    bars_disabled: list[bool] = field(default_factory=list)
+
+    def snapshot_download(self, name: str, *, allow_patterns: list[str], dry_run: bool = False) -> object:
+        self.bars_disabled.append(are_progress_bars_disabled())
+        chosen = list(filter_repo_objects(self.files, allow_patterns=allow_patterns))
+        if dry_run:
+            if self.plan_error:
+                raise self.plan_error
+            return [self.described(file) for file in chosen]
+        for file in chosen:
+            if file == self.fail_at:
+                (self.folder / file).write_bytes(b"x" * (self.files[file] // 2))
+                if self.error:
+                    raise self.error
+            else:
+                (self.folder / file).write_bytes(b"x" * self.files[file])
+        return str(self.folder)
+
+    def described(self, file: str) -> SimpleNamespace:
+        path = self.folder / file
+        return SimpleNamespace(
+            filename=file, file_size=self.files[file], local_path=str(path), will_download=not path.exists()
+        )
+
+
+@pytest.fixture
+def hub(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Hub:
+    snapshot = tmp_path / "models--owner--model" / "snapshots" / "abc"
+    snapshot.mkdir(parents=True)
+    fake = Hub(snapshot)
+    monkeypatch.setattr(huggingface_hub, "snapshot_download", fake.snapshot_download)
+    monkeypatch.setattr(constants, "HF_HUB_CACHE", str(tmp_path))
+    return fake
+
+
+def there(hub: Hub) -> set[str]:
+    return {path.name for path in hub.folder.iterdir()}
+
+
+def free(monkeypatch: pytest.MonkeyPatch, num_bytes: int) -> None:
+    monkeypatch.setattr(module.shutil, "disk_usage", lambda path: SimpleNamespace(free=num_bytes))
+
+
+def test_only_what_the_model_needs_is_fetched(hub: Hub) -> None:
+    assert pull("owner/model") == hub.folder
+    assert there(hub) == WANTED
+
+
+def test_too_small_a_disk_is_found_before_fetching(hub: Hub, monkeypatch: pytest.MonkeyPatch) -> None:
+    free(monkeypatch, 790)
+    with pytest.raises(RunError, match=r"needs 791 more bytes in .*, which has 790 bytes free"):
+        pull("owner/model")
+    assert there(hub) == set()
+
+
+def test_files_already_fetched_need_no_room(hub: Hub, monkeypatch: pytest.MonkeyPatch) -> None:
+    (hub.folder / "model-00001-of-00002.safetensors").write_bytes(b"x" * 400)
+    free(monkeypatch, 391)
+    assert pull("owner/model") == hub.folder
+
+
+def test_a_disk_that_fills_up_leaves_no_half_file(hub: Hub) -> None:
+    hub.fail_at, hub.error = "model-00002-of-00002.safetensors", OSError(errno.ENOSPC, "No space left on device")
+    with pytest.raises(RunError, match=r"disk of .* is full; free space, or set HF_HOME") as caught:
+        pull("owner/model")
+    assert "\n" not in str(caught.value)
+    assert "model-00002-of-00002.safetensors" not in there(hub)
+    assert "model-00001-of-00002.safetensors" in there(hub)
+    hub.fail_at = ""
+    pull("owner/model")
+    assert there(hub) == WANTED
+
+
+def test_a_full_disk_is_seen_behind_the_client_error(hub: Hub) -> None:
+    error = RuntimeError("data processing error")
+    error.__cause__ = OSError(errno.ENOSPC, "No space left on device")
+    hub.fail_at, hub.error = "tokenizer.json", error
+    with pytest.raises(RunError, match="is full"):
+        pull("owner/model")
+
+
+def test_the_blob_behind_a_half_file_goes_too(hub: Hub, tmp_path: Path) -> None:
+    """Else the client would find the blob, believe it whole, and link it again."""
+    blob = tmp_path / "blob"
+    hub.fail_at = "model-00002-of-00002.safetensors"
+    (hub.folder / hub.fail_at).symlink_to(blob)
+    blob.write_bytes(b"")
+    with pytest.raises(RunError, match=r"model-00002-of-00002\.safetensors came cut short and was removed"):
+        pull("owner/model")
+    assert not blob.exists()
+    assert hub.fail_at not in there(hub)
+
+
+def test_an_interrupt_leaves_no_half_file(hub: Hub) -> None:
+    hub.fail_at, hub.error = "model-00001-of-00002.safetensors", None
+
+    def interrupt(name: str, *, allow_patterns: list[str], dry_run: bool = False) -> object:
+        found = Hub.snapshot_download(hub, name, allow_patterns=allow_patterns, dry_run=dry_run)
+        if not dry_run:
+            raise KeyboardInterrupt
+        return found
+
+    huggingface_hub.snapshot_download = interrupt  # type: ignore[assignment]  # the fixture puts it back
+    with pytest.raises(KeyboardInterrupt):
+        pull("owner/model")
+    assert hub.fail_at not in there(hub)
+
+
+def test_no_network_is_one_line(hub: Hub) -> None:
+    hub.plan_error = DryRunError("Dry run cannot be performed.\nPlease check")
+    hub.plan_error.__cause__ = httpx2.ConnectError("Name or service not known")
+    with pytest.raises(RunError, match=r"owner/model could not be fetched \(Name or service not known\)"):
+        pull("owner/model")
+
+
+def test_a_connection_that_breaks_is_one_line(hub: Hub) -> None:
+    hub.fail_at, hub.error = "tokenizer.json", httpx2.ReadTimeout("The read operation timed out")
+    with pytest.raises(RunError, match="timed out"):
+        pull("owner/model")
+    assert "tokenizer.json" not in there(hub)
+
+
+def test_an_unknown_or_gated_repository_is_the_callers_mistake(hub: Hub) -> None:
+    response = httpx2.Response(404, request=httpx2.Request("GET", "https://huggingface.co/api/models/owner/model"))
+    hub.plan_error = DryRunError("Dry run cannot be performed")
+    hub.plan_error.__cause__ = RepositoryNotFoundError("404 Client Error", response=response)
+    with pytest.raises(WeightsError, match="does not exist, or is private or gated"):
+        pull("owner/model")
+
+
+@pytest.mark.parametrize("missing", ["config.json", "model.safetensors.index.json"])
+def test_a_repository_that_cannot_be_loaded_is_not_fetched(hub: Hub, missing: str) -> None:
+    del hub.files[missing]
+    with pytest.raises(WeightsError, match=r"has no config\.json with model\.safetensors"):
+        pull("owner/model")
+    assert there(hub) == set()
+
+
+@pytest.mark.parametrize("name", ["nano", "", "owner/model/file", "../model", "https://huggingface.co/owner/model"])
+def test_a_name_of_another_form_is_refused(name: str) -> None:
+    with pytest.raises(WeightsError, match="is not a repository name"):
+        pull(name)
+
+
+@pytest.mark.parametrize("progress", [True, False])
+def test_bars_are_drawn_when_asked_and_the_switch_is_put_back(hub: Hub, progress: bool) -> None:
+    before = are_progress_bars_disabled()
+    pull("owner/model", progress=progress)
+    assert set(hub.bars_disabled) == {not progress or before}
+    assert are_progress_bars_disabled() == before
