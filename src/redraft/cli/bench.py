@@ -6,7 +6,7 @@ import argparse
 import sys
 from pathlib import Path
 
-from redraft.cli.common import Commands, command, model_flags, print_json
+from redraft.cli.common import Commands, command, model_flags, print_json, set_threads
 
 EPILOG = """Timings on a shared machine are noisy: runs are paired and medians are reported.
 
@@ -44,6 +44,7 @@ def run(arguments: argparse.Namespace) -> int:
         if sys.stderr.isatty():
             print(f"\rpair {done}/{total}", end="\n" if done == total else "", file=sys.stderr, flush=True)
 
+    set_threads(arguments.threads)
     record = bench_against(locate(arguments.model), runs=arguments.runs, dtype=arguments.dtype, progress=progress)
     if arguments.record:
         write_record(record, arguments.record)

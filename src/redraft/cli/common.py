@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import os
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -42,6 +43,9 @@ def model_flags(parser: argparse.ArgumentParser, *, positional: bool = False) ->
         parser.add_argument("--model", default="nano", help=what)
     parser.add_argument("--device", default="cpu", help="where to run: cpu, cuda, cuda:1 (default: cpu)")
     parser.add_argument(
+        "--threads", type=int, metavar="N", help="processor threads (default: as many as there are idle cores)"
+    )
+    parser.add_argument(
         "--dtype", default="float32", choices=("float32", "bfloat16"), help="number format (default: float32)"
     )
 
@@ -63,12 +67,28 @@ def sampling_flags(parser: argparse.ArgumentParser) -> None:
 
 def load_engine(arguments: argparse.Namespace) -> Engine:
     """The engine of a command's model flags; notes and progress go to stderr."""
+    set_threads(arguments.threads)
+
     from redraft.engine.engine import load
 
     def note(line: str) -> None:
-        print(f"redraft: {line}", file=sys.stderr)
+        # The model in the package has nothing to tell: its unused vision tower is of our own making.
+        if arguments.model != "nano":
+            print(f"redraft: {line}", file=sys.stderr)
 
     return load(arguments.model, device=arguments.device, dtype=arguments.dtype, report=note, progress=load_bar())
+
+
+def set_threads(wanted: int | None) -> None:
+    """Threads of all tensor work. More threads than idle cores make a small model many times slower: they spin."""
+    if wanted is not None and wanted < 1:
+        raise RequestError(f"--threads is {wanted}; it must be at least 1")
+
+    import torch
+
+    busy = os.getloadavg()[0]
+    idle = max(1, round((os.cpu_count() or 1) - busy))
+    torch.set_num_threads(min(torch.get_num_threads(), idle) if wanted is None else wanted)
 
 
 def load_bar() -> Callable[[int, int], None] | None:

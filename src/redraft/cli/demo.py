@@ -71,7 +71,9 @@ def _report(trials: list[tuple[str, Trial]], seed: int, *, as_json: bool) -> Non
     from rich.console import Console
     from rich.table import Table
 
-    table = Table("input", "answer", "exact", "steps", "tokens/forward", "tokens/s", show_lines=True)
+    table = Table(show_lines=True)
+    for name in ("input", "answer", "exact", "steps", "tokens/forward", "tokens/s"):
+        table.add_column(name, overflow="fold")
     for row in rows:
         exact = "[green]yes[/]" if row["exact"] else "[red]no[/]"
         cells = (str(row[key]) for key in ("steps", "tokens_per_forward", "tokens_per_sec"))
