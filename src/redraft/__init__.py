@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from redraft.errors import (
+    BusyError,
     CallerError,
     ConfigError,
     RecipeError,
@@ -25,6 +26,7 @@ if TYPE_CHECKING:
     from redraft.engine.engine import Engine
 
 __all__ = [
+    "BusyError",
     "CallerError",
     "ConfigError",
     "RecipeError",

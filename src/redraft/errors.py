@@ -9,6 +9,7 @@
     │   ├── RecipeError           a training recipe or data row cannot be used
     │   └── RecordError           a benchmark record is missing, damaged or of another kind
     └── RunError                  exit 1: the call was right, the run failed (disk full, network, a bug of ours)
+        └── BusyError             the queue is full; the same call may go through later
 
 `assert` is for our own mistakes and never reports a caller's.
 """
@@ -55,3 +56,7 @@ class RecordError(CallerError):
 
 class RunError(RedraftError):
     """The call was right and the run failed all the same."""
+
+
+class BusyError(RunError):
+    """The queue is full; the same call may go through later."""

@@ -13,6 +13,7 @@ import redraft
 SOURCE = Path(__file__).resolve().parents[2] / "src"
 
 PUBLIC = [
+    "BusyError",
     "CallerError",
     "ConfigError",
     "RecipeError",

@@ -4,17 +4,13 @@ from dataclasses import replace
 from itertools import pairwise
 
 import pytest
-import torch
 from tests.helpers import tiny_config, tiny_model
 
-from redraft.cache import Prefix
 from redraft.config import CheckpointConfig, GenerationConfig
-from redraft.diffusion.canvas import fresh
-from redraft.diffusion.denoise import settle
 from redraft.diffusion.noise import SeededNoise
 from redraft.engine.events import Block, Draft, Finished
 from redraft.engine.request import Options, build_request
-from redraft.engine.runner import BehindPrefix, run
+from redraft.engine.runner import run_alone as run
 from redraft.errors import RequestError
 from redraft.model.gemma import DiffusionGemma
 
@@ -63,22 +59,6 @@ def test_an_end_token_ends_the_answer_and_is_not_part_of_it(model: DiffusionGemm
     short = replace(ended, max_tokens=first) if first else replace(ended, max_tokens=1)
     *_, block, finished = run(model, short, SeededNoise(3))
     assert finished.reason == "stop", "an answer that fits its limit exactly still ended by itself"
-
-
-def test_the_runner_is_the_loop_with_commits_between(model: DiffusionGemma) -> None:
-    request = replace(build_request(PROMPT, Options(max_tokens=32, seed=9), checkpoint(model)), eos=frozenset())
-    drafts = [event for event in run(model, request, SeededNoise(9)) if isinstance(event, Draft)]
-    prefix, noise, width = Prefix(model.config.layers), SeededNoise(9), request.width
-    wanted = []
-    with torch.inference_mode():
-        model.encode(torch.tensor(PROMPT), prefix)
-        for block in range(2):
-            behind = BehindPrefix(model, prefix, width)
-            steps = list(settle(behind, fresh(noise, block, width, model.config.vocab_size), request.policy, noise))
-            wanted += steps
-            model.encode(steps[-1].draft, prefix)
-    assert [draft.tokens for draft in drafts] == [canvas.draft.tolist() for canvas in wanted]
-    assert [draft.accepted for draft in drafts] == [canvas.accepted.tolist() for canvas in wanted]
 
 
 def test_changed_marks_compare_with_the_step_before(model: DiffusionGemma) -> None:

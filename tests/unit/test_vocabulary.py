@@ -129,7 +129,7 @@ def test_transformers_renders_the_template(loaded: Any) -> None:
 
 def test_template_refuses_what_it_would_garble(loaded: Any) -> None:
     for message in ({"role": "tool", "content": "x"}, {"role": "user", "content": [{"type": "text", "text": "x"}]}):
-        with pytest.raises(Exception, match="supported: user|must be a string"):
+        with pytest.raises(Exception, match=r"supported: user|must be a string"):
             loaded.apply_chat_template([message], tokenize=False)
 
 

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from redraft.engine.request import Generation
 
 EPILOG = """examples:
-  redraft generate --chat $'sudoku\\n1..4\\n.3..\\n..2.\\n4..1'
+  redraft generate --chat $'sudoku\\n1..4\\n..1.\\n..42\\n4...'
   echo 'Once upon a time' | redraft generate --max-tokens 64 --seed 7
   redraft generate --chat --watch --file question.txt --json"""
 

@@ -31,13 +31,8 @@ from redraft.shapes import Float, Int, Tensor
 
 
 @runtime_checkable
-class Denoiser(Protocol):
-    """A model behind a fixed prefix, as the loop sees it."""
-
-    def denoise(
-        self, tokens: Int[Tensor, "canvas"], soft: Float[Tensor, "canvas hidden"] | None
-    ) -> Float[Tensor, "canvas vocab"]:
-        """Logits of every position, float32."""
+class Softener(Protocol):
+    """What a step needs of a model beside its logits."""
 
     def soften(self, probabilities: Float[Tensor, "canvas vocab"]) -> Float[Tensor, "canvas hidden"]:
         """Soft embedding of a distribution."""
@@ -45,6 +40,16 @@ class Denoiser(Protocol):
     @property
     def dtype(self) -> torch.dtype:
         """The parameter dtype, to which the reference rounds logits before feeding them back."""
+
+
+@runtime_checkable
+class Denoiser(Softener, Protocol):
+    """A model behind a fixed prefix, as the loop sees it."""
+
+    def denoise(
+        self, tokens: Int[Tensor, "canvas"], soft: Float[Tensor, "canvas hidden"] | None
+    ) -> Float[Tensor, "canvas vocab"]:
+        """Logits of every position, float32."""
 
 
 @dataclass(frozen=True)
@@ -80,13 +85,13 @@ def settle(denoiser: Denoiser, canvas: Canvas, policy: Policy, noise: Noise) -> 
 
 
 def step(
-    canvas: Canvas, logits: Float[Tensor, "canvas vocab"], denoiser: Denoiser, policy: Policy, noise: Noise
+    canvas: Canvas, logits: Float[Tensor, "canvas vocab"], model: Softener, policy: Policy, noise: Noise
 ) -> Canvas:
     """The canvas after one step: a pure function of the canvas, its logits and the noise at this address."""
     block, number, vocab = canvas.block, canvas.step + 1, logits.shape[-1]
     temperature = policy.schedule.temperature(number, policy.max_steps)
     stats = read_logits(
-        logits, temperature, lambda p: noise.sample(block, number, p).to(p.device), denoiser.soften, denoiser.dtype
+        logits, temperature, lambda p: noise.sample(block, number, p).to(p.device), model.soften, model.dtype
     )
     accepted = policy.accept(stats, canvas.pinned)
     random = noise.tokens(block, number, canvas.width, vocab).to(logits.device)

@@ -4,26 +4,30 @@
     done = engine.generate("record\\nSend 417 melu to Karomi.", chat=True, seed=7)
     for event in engine.events(engine.request("Once", options=Options(seed=7))): ...
 
-One engine holds one model. It is not a server: it runs one request at a time on the calling thread.
+One engine holds one model and one loop, and the loop runs any number of requests side by side. Who waits for an answer
+turns the loop, unless `engine.loop.start()` has given it a thread of its own.
 """
 
 from __future__ import annotations
 
-import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+import itertools
+import queue
+import threading
+from collections import deque
+from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
 import torch
 
 from redraft.config import CheckpointConfig
-from redraft.diffusion.noise import SeededNoise
-from redraft.engine.events import Block, Event, Finished
-from redraft.engine.request import FinishReason, Generation, Options, Request, build_request
-from redraft.engine.runner import run
+from redraft.engine.answer import Answer
+from redraft.engine.events import Event, Finished
+from redraft.engine.loop import DEFAULT_LOOP, Loop, LoopConfig
+from redraft.engine.request import Generation, Options, Request, build_request
 from redraft.errors import RequestError
 from redraft.model.gemma import DiffusionGemma
-from redraft.text import Detokenizer, StopStrings, Text, read_text
+from redraft.text import Text, read_text
 from redraft.weights.load import load_model
 from redraft.weights.source import locate
 
@@ -32,6 +36,7 @@ DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16}
 
 Message = Mapping[str, str]
 Prompt = str | Sequence[Message]
+Watch = Callable[[Event, Request], None]
 
 
 @dataclass(frozen=True)
@@ -41,6 +46,7 @@ class Engine:
     model: DiffusionGemma
     text: Text
     config: CheckpointConfig
+    loop: Loop
 
     def generate(
         self,
@@ -53,6 +59,8 @@ class Engine:
         entropy_bound: float | None = None,
         preset: str = "reference",
         stop: Sequence[str] = (),
+        min_tokens: int = 0,
+        deadline_sec: float | None = None,
     ) -> Generation:
         """Answer a prompt and return when it is finished. The keywords are those of `Options`.
 
@@ -60,23 +68,64 @@ class Engine:
         A list of {"role", "content"} messages always goes through the chat template.
         Raises RequestError for options that contradict each other or the model.
         """
-        options = Options(max_tokens, seed, steps, entropy_bound, preset, tuple(stop))
+        options = Options(max_tokens, seed, steps, entropy_bound, preset, tuple(stop), min_tokens, deadline_sec)
         return self.finish(self.request(prompt, chat=chat, options=options))
 
-    def finish(self, request: Request, watch: Callable[[Event, Request], None] | None = None) -> Generation:
+    def finish(self, request: Request, watch: Watch | None = None) -> Generation:
         """Run a checked request to its end. `watch` is shown every event as it happens."""
-        answer = _Answer(self.text, request)
-        for event in self.events(request, drafts=watch is not None):
+        answer = Answer(self.text, request)
+        events = self.events(request, drafts=watch is not None)
+        for event in events:
             answer.take(event)
             if watch is not None:
                 watch(event, request)
             if answer.stopped:
                 break
+        events.close()
         return answer.done()
 
-    def events(self, request: Request, *, drafts: bool = True) -> Iterator[Event]:
-        """Drafts, blocks and the end of a request, as they happen. Closing the iterator aborts it."""
-        return run(self.model, request, SeededNoise(request.seed), drafts=drafts)
+    def events(self, request: Request, *, drafts: bool = True) -> Generator[Event, None, None]:
+        """Drafts, blocks and the end of a request, as they happen. Closing the generator aborts it."""
+        told: queue.SimpleQueue[Event] = queue.SimpleQueue()
+        number = self.loop.submit(request, told.put, drafts=drafts)
+        try:
+            while True:
+                # Without a thread that turns the loop, whoever waits for an event turns it.
+                while told.empty() and not self.loop.is_turning:
+                    self.loop.tick()
+                event = told.get()
+                yield event
+                if isinstance(event, Finished):
+                    return
+        finally:
+            self.loop.abort(number)
+
+    def map(
+        self, requests: Iterable[Request], *, at_once: int = 32, progress: Callable[[int], None] | None = None
+    ) -> Iterator[Generation]:
+        """Answers in the order of the requests, up to `at_once` of them running side by side.
+
+        Requests are taken from the iterable as room appears, so memory is bounded however long it is. `progress` is
+        told how many are finished.
+        """
+        if at_once < 1:
+            raise RequestError(f"at_once is {at_once}; it must be at least 1")
+        source, running, finished = iter(requests), deque[_Job](), 0
+        try:
+            while True:
+                running.extend(self._start(request) for request in itertools.islice(source, at_once - len(running)))
+                if not running:
+                    return
+                while not running[0].done.is_set() and not self.loop.is_turning:
+                    self.loop.tick()
+                running[0].done.wait()
+                finished += 1
+                yield running.popleft().answer.done()
+                if progress is not None:
+                    progress(finished)
+        finally:
+            for job in running:
+                self.loop.abort(job.number)
 
     def request(self, prompt: Prompt, *, chat: bool = False, options: Options = DEFAULTS) -> Request:
         """Turn a prompt and options into a checked request. Raises RequestError."""
@@ -91,6 +140,19 @@ class Engine:
             tokens = self.text.chat(prompt)
         return build_request(tokens, options, self.config)
 
+    def _start(self, request: Request) -> _Job:
+        job = _Job(Answer(self.text, request), threading.Event())
+
+        def listen(event: Event) -> None:
+            job.answer.take(event)
+            if isinstance(event, Finished):
+                job.done.set()
+            elif job.answer.stopped:
+                self.loop.abort(job.number)
+
+        job.number = self.loop.submit(request, listen)
+        return job
+
 
 def load(
     model: str | Path = "nano",
@@ -99,6 +161,7 @@ def load(
     dtype: str = "float32",
     report: Callable[[str], None] | None = None,
     progress: Callable[[int, int], None] | None = None,
+    loop: LoopConfig = DEFAULT_LOOP,
 ) -> Engine:
     """Load a checkpoint: "nano" (in the package), a folder, or a repository name already in the local cache.
 
@@ -109,64 +172,16 @@ def load(
         raise RequestError(f"dtype is {dtype!r}; supported: {', '.join(DTYPES)}")
     folder = locate(str(model))
     loaded, config = load_model(folder, dtype=DTYPES[dtype], device=_device(device), report=report, progress=progress)
-    return Engine(loaded, read_text(folder, config), config)
+    return Engine(loaded, read_text(folder, config), config, Loop(loaded, loop))
 
 
 @dataclass
-class _Answer:
-    """Gathers events into a Generation: detokenizes as blocks arrive and watches for stop strings."""
+class _Job:
+    """One request of `map` on its way."""
 
-    text: Text
-    request: Request
-    began: float = field(default_factory=time.monotonic)
-    pieces: list[str] = field(default_factory=list)
-    tokens: list[int] = field(default_factory=list)
-    entropy: list[float] = field(default_factory=list)
-    steps: list[int] = field(default_factory=list)
-    first_text_sec: float = 0.0
-    stopped: bool = False
-    reason: FinishReason = "length"
-    commits: int = 0
-
-    def __post_init__(self) -> None:
-        self.detokenizer = Detokenizer(self.text)
-        self.stops = StopStrings(self.request.stop)
-
-    def take(self, event: Event) -> None:
-        """Account for one event."""
-        if isinstance(event, Block):
-            self.steps.append(event.steps)
-            self.commits = event.block
-            self.tokens += event.tokens
-            self.entropy += event.entropy
-            self._say(self.detokenizer.push(event.tokens))
-        elif isinstance(event, Finished):
-            self.reason, self.commits = event.reason, event.commits
-
-    def done(self) -> Generation:
-        """The finished record."""
-        if not self.stopped:
-            self._say(self.detokenizer.finish())
-        if not self.stopped:
-            self.pieces.append(self.stops.finish())
-        return Generation(
-            text="".join(self.pieces),
-            tokens=tuple(self.tokens),
-            entropy=tuple(self.entropy),
-            finish="stop" if self.stopped else self.reason,
-            seed=self.request.seed,
-            prompt_tokens=len(self.request.prompt),
-            steps=tuple(self.steps),
-            commits=self.commits,
-            seconds=time.monotonic() - self.began,
-            first_text_sec=self.first_text_sec,
-        )
-
-    def _say(self, piece: str) -> None:
-        safe, self.stopped = self.stops.push(piece)
-        if safe and not self.pieces:
-            self.first_text_sec = time.monotonic() - self.began
-        self.pieces.append(safe)
+    answer: Answer
+    done: threading.Event
+    number: int = -1
 
 
 def _device(name: str) -> torch.device:

@@ -11,7 +11,7 @@ from redraft.diffusion.accept import EntropyBound
 from redraft.diffusion.denoise import Policy, reference_policy
 from redraft.errors import RequestError
 
-FinishReason = Literal["stop", "length"]
+FinishReason = Literal["stop", "length", "deadline", "aborted"]
 PRESETS = ("reference",)
 
 
@@ -25,6 +25,8 @@ class Options:
     entropy_bound   nats that one step may spend on accepted positions, for the whole canvas
     preset          sampler rules; "reference" are transformers'
     stop            texts that end the answer; they are not part of it
+    min_tokens      no end token before this many; cures the empty answers that terse prompts get
+    deadline_sec    seconds from submission after which the best canvas so far is the answer
     """
 
     max_tokens: int | None = None
@@ -33,6 +35,8 @@ class Options:
     entropy_bound: float | None = None
     preset: str = "reference"
     stop: tuple[str, ...] = ()
+    min_tokens: int = 0
+    deadline_sec: float | None = None
 
 
 @dataclass(frozen=True)
@@ -44,8 +48,11 @@ class Request:
     seed: int
     policy: Policy
     width: int
+    vocab: int
     eos: frozenset[int]
     stop: tuple[str, ...] = ()
+    min_tokens: int = 0
+    deadline_sec: float | None = None
 
 
 @dataclass(frozen=True)
@@ -84,6 +91,10 @@ def build_request(prompt: list[int], options: Options, config: CheckpointConfig)
     max_tokens = shipped.max_new_tokens if options.max_tokens is None else options.max_tokens
     if max_tokens < 1:
         raise RequestError(f"max_tokens is {max_tokens}; it must be at least 1")
+    if not 0 <= options.min_tokens <= max_tokens:
+        raise RequestError(f"min_tokens is {options.min_tokens}; it must be from 0 to max_tokens ({max_tokens})")
+    if options.deadline_sec is not None and not options.deadline_sec > 0:
+        raise RequestError(f"deadline_sec is {options.deadline_sec}; it must be above 0 (seconds)")
     if not prompt:
         raise RequestError("the prompt is empty; pass some text")
     blocks = -(-max_tokens // model.canvas_length)
@@ -102,8 +113,11 @@ def build_request(prompt: list[int], options: Options, config: CheckpointConfig)
         seed=secrets.randbits(32) if options.seed is None else options.seed,
         policy=_policy(options, config),
         width=model.canvas_length,
+        vocab=model.vocab_size,
         eos=frozenset(shipped.eos_token_ids),
         stop=options.stop,
+        min_tokens=options.min_tokens,
+        deadline_sec=options.deadline_sec,
     )
 
 

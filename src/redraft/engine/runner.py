@@ -1,132 +1,162 @@
-"""One request on one model, block by block.
+"""Batches on one model: the rows that the scheduler chose, one forward, one step for every canvas among them.
 
-    PREFILL   encode the prompt, in chunks                         → prefix
-    DENOISE   settle a canvas behind the prefix (diffusion loop)   → block
-    COMMIT    encode the block, only if another canvas follows     → prefix
+    PREFILL   a prompt chunk is encoded                             → prefix
+    DENOISE   a canvas takes one step behind its prefix             → the next canvas, or a block
+    COMMIT    a settled block is encoded, if another canvas follows → prefix
 
 No encoding costs a forward of its own where a canvas waits for it: the last prompt chunk and every commit ride in the
 first denoising forward of the canvas behind them. That is exact, because a canvas row needs of layer l only the keys
 that the encoded rows have placed in layer l just before it. A block is told the moment it has settled; the last one is
 never committed.
+
+`run_alone` is the plain twin: one request, the loop of `diffusion/denoise.py`, every encoding a forward of its own.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import dataclass
 
 import torch
 
-from redraft.cache import Prefix
-from redraft.diffusion.canvas import Canvas, fresh
-from redraft.diffusion.denoise import settle
+from redraft.diffusion.denoise import settle, step
 from redraft.diffusion.noise import Noise
-from redraft.engine.events import Block, Draft, Event, Finished
+from redraft.engine.events import Event, Finished
+from redraft.engine.lane import Lane, open_lane
 from redraft.engine.request import Request
+from redraft.engine.scheduler import PREFILL_CHUNK, Batch, Piece
 from redraft.model.gemma import DiffusionGemma
 from redraft.model.rows import Mode, Rows, Span
 from redraft.shapes import Float, Int, Tensor
 
-PREFILL_CHUNK = 512
-"""Prompt tokens per forward: bounds the mask and the activations of a long prompt."""
+
+class Runner:
+    """Lanes by request number, and the forward that moves some of them on."""
+
+    def __init__(self, model: DiffusionGemma) -> None:
+        self.model = model
+        self.lanes: dict[int, Lane] = {}
+        self._rows: tuple[Batch, Rows] | None = None
+
+    def open(self, number: int, request: Request, noise: Noise, *, drafts: bool) -> None:
+        """Make room for a request."""
+        self.lanes[number] = open_lane(self.model, request, noise, drafts=drafts)
+
+    def close(self, number: int) -> None:
+        """Give a request's memory back."""
+        self.lanes.pop(number, None)
+        self._rows = None
+
+    @torch.inference_mode()
+    def run(self, batch: Batch) -> dict[int, list[Event]]:
+        """One forward over the pieces of a batch; what each request has to tell of it."""
+        rows = self._context(batch)
+        hidden = self.model(self._tokens(batch), self._soft(batch), rows)
+        rows.commit()
+        for piece in batch:
+            if piece.encode:
+                self.lanes[piece.number].encoded(piece.encode)
+        parts = hidden.split([size for piece in batch for size in (piece.encode, piece.canvas)])
+        canvases = [(piece, part) for piece, part in zip(batch, parts[1::2], strict=True) if piece.canvas]
+        if not canvases:
+            return {}
+        logits = self.model.logits(torch.cat([part for _, part in canvases]))
+        rows_of = logits.split([piece.canvas for piece, _ in canvases])
+        return {piece.number: self._step(piece, own) for (piece, _), own in zip(canvases, rows_of, strict=True)}
+
+    @property
+    def num_bytes(self) -> int:
+        """Cache bytes of all lanes."""
+        return sum(lane.prefix.num_bytes for lane in self.lanes.values())
+
+    def check(self) -> None:
+        """Raise AssertionError if a lane contradicts itself."""
+        for number, lane in self.lanes.items():
+            lane.prefix.check()
+            committed = lane.prefix.length - lane.read
+            waiting = 0 if lane.commit is None else lane.commit.shape[0]
+            assert committed + waiting == lane.canvas.block * lane.request.width, f"request {number}: blocks miscounted"
+            assert 0 < lane.left <= lane.request.max_tokens or lane.canvas.settled, (
+                f"request {number}: limit miscounted"
+            )
+
+    def _context(self, batch: Batch) -> Rows:
+        """The forward's rows; the last one again if the same canvases step once more behind the same prefixes."""
+        still = not any(piece.encode for piece in batch)
+        if still and self._rows is not None and self._rows[0] == batch:
+            return self._rows[1]
+        spans = []
+        for piece in batch:
+            prefix = self.lanes[piece.number].prefix
+            spans += [Span(prefix, piece.encode, Mode.ENCODE)] if piece.encode else []
+            spans += [Span(prefix, piece.canvas, Mode.DENOISE)] if piece.canvas else []
+        rows = self.model.rows(spans)
+        self._rows = (batch, rows) if still else None
+        return rows
+
+    def _tokens(self, batch: Batch) -> Int[Tensor, "rows"]:
+        parts = []
+        for piece in batch:
+            lane = self.lanes[piece.number]
+            parts += [lane.to_encode(piece.encode)] if piece.encode else []
+            parts += [lane.canvas.tokens] if piece.canvas else []
+        return torch.cat(parts)
+
+    def _soft(self, batch: Batch) -> Float[Tensor, "rows hidden"] | None:
+        """Soft embeddings of the canvases that have one; exactly zero elsewhere; None if nobody has."""
+        given: list[Tensor | None] = [self.lanes[piece.number].canvas.soft if piece.canvas else None for piece in batch]
+        if all(soft is None for soft in given):
+            return None
+        if len(batch) == 1 and not batch[0].encode:
+            return given[0]
+        hidden = self.model.config.hidden_size
+        soft_rows = torch.zeros(
+            sum(piece.rows for piece in batch), hidden, dtype=self.model.dtype, device=self.model.device
+        )
+        end = 0
+        for piece, soft in zip(batch, given, strict=True):
+            end += piece.rows
+            if soft is not None:
+                soft_rows[end - piece.canvas : end] = soft
+        return soft_rows
+
+    def _step(self, piece: Piece, logits: Float[Tensor, "canvas vocab"]) -> list[Event]:
+        lane = self.lanes[piece.number]
+        logits = lane.hold_back_end(logits)
+        return lane.took(step(lane.canvas, logits, self.model, lane.request.policy, lane.noise))
 
 
-class BehindPrefix:
-    """A model behind a prefix, as the denoise loop sees it.
+@dataclass(frozen=True)
+class _Alone:
+    """A lane's model behind its prefix, as the denoise loop sees it."""
 
-    `waiting` tokens are encoded in the first denoising forward. From then on the prefix stands still, and rotations
-    are shared by all further steps.
-    """
-
-    def __init__(
-        self, model: DiffusionGemma, prefix: Prefix, width: int, waiting: Int[Tensor, "rows"] | None = None
-    ) -> None:
-        self.model, self.prefix, self.width, self.waiting = model, prefix, width, waiting
-        self._rows: Rows | None = None
+    model: DiffusionGemma
+    lane: Lane
 
     @property
     def dtype(self) -> torch.dtype:
-        """The parameter dtype."""
         return self.model.dtype
 
-    def denoise(
-        self, tokens: Int[Tensor, "canvas"], soft: Float[Tensor, "canvas hidden"] | None
-    ) -> Float[Tensor, "canvas vocab"]:
-        """Logits of every canvas position."""
-        if self.waiting is not None:
-            return self._encode_and_denoise(self.waiting, tokens)
-        if self._rows is None:
-            self._rows = self.model.rows([self._canvas()])
-        return self.model.logits(self.model(tokens, soft, self._rows))
+    def denoise(self, tokens: Tensor, soft: Tensor | None) -> Tensor:
+        return self.lane.hold_back_end(self.model.denoise(tokens, soft, self.lane.prefix))
 
-    def soften(self, probabilities: Float[Tensor, "canvas vocab"]) -> Float[Tensor, "canvas hidden"]:
-        """Soft embedding of a distribution."""
+    def soften(self, probabilities: Tensor) -> Tensor:
         return self.model.soften(probabilities)
-
-    def _encode_and_denoise(self, waiting: Tensor, tokens: Tensor) -> Tensor:
-        encoded = waiting.shape[0]
-        rows = self.model.rows([Span(self.prefix, encoded, Mode.ENCODE), self._canvas()])
-        hidden = self.model(torch.cat([waiting, tokens]), None, rows)
-        rows.commit()
-        self.waiting = None
-        return self.model.logits(hidden[encoded:])
-
-    def _canvas(self) -> Span:
-        return Span(self.prefix, self.width, Mode.DENOISE)
-
-
-def run(model: DiffusionGemma, request: Request, noise: Noise, *, drafts: bool = True) -> Iterator[Event]:
-    """Events of a request, in order; `drafts` False leaves out the per-step ones. Closing the iterator aborts."""
-    prefix, waiting = prefill(model, request)
-    left, block = request.max_tokens, 0
-    while True:
-        start = fresh(noise, block, request.width, model.config.vocab_size, device=model.device)
-        behind = BehindPrefix(model, prefix, request.width, waiting)
-        before = None
-        for canvas in _settle(behind, start, request, noise):
-            if drafts:
-                yield _draft(canvas, before)
-            before = canvas.draft
-        tokens = canvas.draft.tolist()
-        end = next((i for i, token in enumerate(tokens) if token in request.eos), len(tokens))
-        kept = min(end, left)
-        yield Block(block, tokens[:kept], _entropy(canvas)[:kept], canvas.step, canvas.settled)
-        left -= kept
-        ended = end < request.width and kept == end
-        if ended or left == 0:
-            yield Finished("stop" if ended else "length", commits=block)
-            return
-        waiting, block = canvas.draft, block + 1
 
 
 @torch.inference_mode()
-def prefill(model: DiffusionGemma, request: Request) -> tuple[Prefix, Int[Tensor, "rows"]]:
-    """The prompt as prefix but for its last chunk, which waits for the first canvas. Room for the whole request."""
-    room = len(request.prompt) + request.max_tokens + 2 * request.width
-    prefix = Prefix(model.config.layers, room=room, dtype=model.dtype, device=model.device)
-    *chunks, last = torch.tensor(request.prompt, device=model.device).split(PREFILL_CHUNK)
-    for chunk in chunks:
-        model.encode(chunk, prefix)
-    return prefix, last
-
-
-def _settle(behind: BehindPrefix, canvas: Canvas, request: Request, noise: Noise) -> Iterator[Canvas]:
-    """The denoise loop, step by step outside of autograd even while the caller holds the iterator."""
-    steps = settle(behind, canvas, request.policy, noise)
+def run_alone(model: DiffusionGemma, request: Request, noise: Noise, *, drafts: bool = True) -> Iterator[Event]:
+    """The events of a request, in order, by the plainest way: what every batch has to reproduce."""
+    lane = open_lane(model, request, noise, drafts=drafts)
+    for chunk in lane.prompt.split(PREFILL_CHUNK):
+        model.encode(chunk, lane.prefix)
+        lane.encoded(chunk.shape[0])
     while True:
-        with torch.inference_mode():
-            following = next(steps, None)
-        if following is None:
-            return
-        yield following
-
-
-def _draft(canvas: Canvas, before: Int[Tensor, "canvas"] | None) -> Draft:
-    assert canvas.accepted is not None
-    tokens = canvas.draft
-    changed = [True] * canvas.width if before is None else (tokens != before).tolist()
-    return Draft(canvas.block, canvas.step, tokens.tolist(), changed, canvas.accepted.tolist(), _entropy(canvas))
-
-
-def _entropy(canvas: Canvas) -> list[float]:
-    assert canvas.entropy is not None
-    return [float(nats) for nats in canvas.entropy.tolist()]
+        for canvas in settle(_Alone(model, lane), lane.canvas, request.policy, noise):
+            events = lane.took(canvas)
+            yield from events
+            if events and isinstance(events[-1], Finished):
+                return
+        assert lane.commit is not None
+        model.encode(lane.commit, lane.prefix)
+        lane.encoded(0)

@@ -18,9 +18,7 @@ from redraft.diffusion.denoise import step
 from redraft.diffusion.noise import SeededNoise
 from redraft.engine.engine import Engine
 from redraft.engine.request import Options
-from redraft.engine.runner import BehindPrefix, prefill
 from redraft.errors import RunError
-from redraft.model.rows import Mode, Span
 
 WANTED = "transformers==5.23.0"
 
@@ -56,17 +54,15 @@ def verify(engine: Engine, folder: Path, prompt: str, *, seed: int = 0, max_step
     tokens = torch.tensor([request.prompt])
     cache = _dynamic_cache(theirs)
     encoded = theirs.model.encoder.language_model(input_ids=tokens, past_key_values=cache).last_hidden_state
-    ours = engine.model.rows([Span(_empty(engine), len(request.prompt), Mode.ENCODE)])
-    hidden = engine.model(tokens[0], None, ours)
+    prefix = Prefix(engine.model.config.layers, dtype=engine.model.dtype, device=engine.model.device)
+    hidden = engine.model.encode(tokens[0], prefix)
     encode = _largest(engine.model.logits(hidden), engine.model.logits(encoded[0]))
 
     noise = SeededNoise(seed)
     canvas = fresh(noise, 0, request.width, engine.model.config.vocab_size)
-    prefix, waiting = prefill(engine.model, request)
-    behind = BehindPrefix(engine.model, prefix, request.width, waiting)
     found, previous = [], None
     while not canvas.settled and canvas.step < request.policy.max_steps:
-        logits = behind.denoise(canvas.tokens, canvas.soft)
+        logits = engine.model.denoise(canvas.tokens, canvas.soft, prefix)
         their_logits = theirs(
             past_key_values=cache, decoder_input_ids=canvas.tokens[None], self_conditioning_logits=previous
         ).logits[0]
@@ -74,7 +70,7 @@ def verify(engine: Engine, folder: Path, prompt: str, *, seed: int = 0, max_step
         found.append(StepDifference(canvas.step + 1, _largest(logits, their_logits), float(agreed)))
         temperature = request.policy.schedule.temperature(canvas.step + 1, request.policy.max_steps)
         previous = (logits / temperature).to(engine.model.dtype)[None]
-        canvas = step(canvas, logits, behind, request.policy, noise)
+        canvas = step(canvas, logits, engine.model, request.policy, noise)
     return Verification(version, encode, found)
 
 
@@ -94,10 +90,6 @@ def _dynamic_cache(theirs: Any) -> Any:
     from transformers import DynamicCache
 
     return DynamicCache(config=theirs.config.text_config)
-
-
-def _empty(engine: Engine) -> Prefix:
-    return Prefix(engine.model.config.layers, dtype=engine.model.dtype, device=engine.model.device)
 
 
 def _largest(a: torch.Tensor, b: torch.Tensor) -> float:

@@ -5,7 +5,7 @@
 
 The modes differ in the input, in what attention may see (`model/rows.py`), and in one scalar per layer. There is no
 timestep input and no mask token: noise is random tokens, and the network reads the noise level off the canvas.
-Section numbers refer to docs/architecture.md's source, the model specification: equations 1.1-1.8, 2.1.
+Section numbers refer to docs/model.md: equations 1.1-1.8, 2.1.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from redraft.cache import Prefix
 from redraft.config import ModelConfig
 from redraft.model.attention import Attention
 from redraft.model.kernels import FAST, Kernels
-from redraft.model.linear import GatedMLP, NormScale
+from redraft.model.linear import GatedMLP, NormScale, multiply
 from redraft.model.moe import Experts, Router
 from redraft.model.rows import Context, Mode, Rows, Span
 from redraft.shapes import Float, Int, Tensor
@@ -83,7 +83,7 @@ class DiffusionGemma(nn.Module):
 
     def logits(self, hidden: Float[Tensor, "rows hidden"]) -> Float[Tensor, "rows vocab"]:
         """The tied head, then 30·tanh(z/30) in float32 (spec 1.1). On encoded rows: next-token logits."""
-        z = torch.nn.functional.linear(hidden, self.embed.weight).float()
+        z = multiply(hidden, self.embed.weight).float()
         return torch.tanh(z / self.config.logit_cap) * self.config.logit_cap
 
     def soften(self, probabilities: Float[Tensor, "canvas vocab"]) -> Float[Tensor, "canvas hidden"]:

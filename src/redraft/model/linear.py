@@ -8,6 +8,21 @@ from torch.nn import functional as F
 
 from redraft.shapes import Float, Tensor
 
+LEAST_ROWS = 16
+"""Rows from which on a row's float32 product no longer depends on how many others share the matmul (measured)."""
+
+
+def multiply(x: Float[Tensor, "rows inner"], weight: Float[Tensor, "outer inner"]) -> Float[Tensor, "rows outer"]:
+    """x Wᵀ, each row's sums in the same order whatever rows stand beside it.
+
+    A float32 matmul of very few rows runs another kernel, which adds in another order. How many rows a forward or an
+    expert gets depends on who else is in the batch, and an answer must not; so few rows are filled up with zeros.
+    """
+    rows = x.shape[0]
+    if rows >= LEAST_ROWS or x.dtype != torch.float32:
+        return F.linear(x, weight)
+    return F.linear(F.pad(x, (0, 0, 0, LEAST_ROWS - rows)), weight)[:rows]
+
 
 class Linear(nn.Module):
     """y = x Wᵀ. The one place where a matrix meets rows, so that other number formats have one door."""
@@ -16,8 +31,8 @@ class Linear(nn.Module):
         super().__init__()
         self.weight = nn.Parameter(torch.empty(out_features, in_features))
 
-    def forward(self, x: Float[Tensor, "... inner"]) -> Float[Tensor, "... outer"]:
-        return F.linear(x, self.weight)
+    def forward(self, x: Float[Tensor, "rows inner"]) -> Float[Tensor, "rows outer"]:
+        return multiply(x, self.weight)
 
 
 class NormScale(nn.Module):

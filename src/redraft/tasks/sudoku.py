@@ -1,6 +1,7 @@
 """Sudoku: a square grid with blanks in, the only grid that completes it out.
 
-    prompt  sudoku      answer  1324
+    prompt  sudoku      answer
+            1..4                1324
             ..1.                2413
             ..42                3142
             4...                4231

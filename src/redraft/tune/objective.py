@@ -181,7 +181,7 @@ def _attend_batch(
     v: Float[Tensor, "batch kv_heads keys head_dim"],
     seen: Bool[Tensor, "batch queries keys"],
 ) -> Float[Tensor, "rows heads head_dim"]:
-    """Attention of equal-length sequences at once; heads that share a key are folded into rows, as in attend_fused."""
+    """Attention of equal-length sequences at once; query heads that share a key head are folded into its rows."""
     batch, kv_heads, heads, dim = k.shape[0], k.shape[1], q.shape[1], q.shape[2]
     group = heads // kv_heads
     folded = q.view(batch, -1, kv_heads, group, dim).permute(0, 2, 3, 1, 4).reshape(batch, kv_heads, -1, dim)

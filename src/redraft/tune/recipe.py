@@ -73,7 +73,7 @@ class SamplingRecipe(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class Recipe(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """One training run. `text` keeps the file as written, for the record."""
+    """One training run."""
 
     name: str
     model: ModelRecipe
@@ -159,7 +159,10 @@ def _check(recipe: Recipe) -> None:
     ):
         if heads < 1 or recipe.model.num_heads % heads:
             raise RecipeError(f"[model] {name} is {heads}; it must divide num_heads ({recipe.model.num_heads})")
-    for key in ("steps", "batch_size", "threads", "save_every", "probe_every"):
+    for name, size in (("head_dim", recipe.model.head_dim), ("full_head_dim", recipe.model.full_head_dim)):
+        if size < 2 or size % 2:
+            raise RecipeError(f"[model] {name} is {size}; it must be even and at least 2")
+    for key in ("steps", "batch_size", "threads", "save_every", "probe_every", "probe_examples"):
         value = getattr(recipe.train, key)
         if value < 1:
             raise RecipeError(f"[train] {key} is {value}; it must be at least 1")

@@ -60,7 +60,7 @@ def build_tokenizer() -> Tokenizer:
 
 
 def write_tokenizer(folder: Path) -> None:
-    """Write tokenizer.json, tokenizer_config.json and chat_template.jinja, as transformers' AutoTokenizer reads them."""
+    """Write tokenizer.json, tokenizer_config.json and chat_template.jinja, as transformers' AutoTokenizer reads."""
     folder.mkdir(parents=True, exist_ok=True)
     build_tokenizer().save(str(folder / "tokenizer.json"))
     config = {

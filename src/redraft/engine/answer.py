@@ -1,0 +1,67 @@
+"""From events to an answer: text as blocks arrive, stop strings, counts and times."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass, field
+
+from redraft.engine.events import Block, Event, Finished
+from redraft.engine.request import FinishReason, Generation, Request
+from redraft.text import Detokenizer, StopStrings, Text
+
+
+@dataclass
+class Answer:
+    """Gathers the events of one request. `stopped` turns true when a stop string has been met; nothing more is said."""
+
+    text: Text
+    request: Request
+    began: float = field(default_factory=time.monotonic)
+    pieces: list[str] = field(default_factory=list)
+    tokens: list[int] = field(default_factory=list)
+    entropy: list[float] = field(default_factory=list)
+    steps: list[int] = field(default_factory=list)
+    first_text_sec: float = 0.0
+    stopped: bool = False
+    reason: FinishReason = "length"
+    commits: int = 0
+
+    def __post_init__(self) -> None:
+        self.detokenizer = Detokenizer(self.text)
+        self.stops = StopStrings(self.request.stop)
+
+    def take(self, event: Event) -> None:
+        """Account for one event."""
+        if isinstance(event, Block):
+            self.steps.append(event.steps)
+            self.commits = event.block
+            self.tokens += event.tokens
+            self.entropy += event.entropy
+            self._say(self.detokenizer.push(event.tokens))
+        elif isinstance(event, Finished):
+            self.reason, self.commits = event.reason, event.commits
+
+    def done(self) -> Generation:
+        """The finished record."""
+        if not self.stopped:
+            self._say(self.detokenizer.finish())
+        if not self.stopped:
+            self.pieces.append(self.stops.finish())
+        return Generation(
+            text="".join(self.pieces),
+            tokens=tuple(self.tokens),
+            entropy=tuple(self.entropy),
+            finish="stop" if self.stopped else self.reason,
+            seed=self.request.seed,
+            prompt_tokens=len(self.request.prompt),
+            steps=tuple(self.steps),
+            commits=self.commits,
+            seconds=time.monotonic() - self.began,
+            first_text_sec=self.first_text_sec,
+        )
+
+    def _say(self, piece: str) -> None:
+        safe, self.stopped = self.stops.push(piece)
+        if safe and not self.pieces:
+            self.first_text_sec = time.monotonic() - self.began
+        self.pieces.append(safe)

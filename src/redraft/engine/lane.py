@@ -1,0 +1,113 @@
+"""One running request: its prefix, its canvas, and what is left to do. The runner owns lanes and nobody else does."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+
+from redraft.cache import Prefix
+from redraft.diffusion.canvas import Canvas, fresh
+from redraft.diffusion.noise import Noise
+from redraft.engine.events import Block, Draft, Event, Finished
+from redraft.engine.request import Request
+from redraft.model.gemma import DiffusionGemma
+from redraft.shapes import Float, Int, Tensor
+
+FORBIDDEN = -1e4
+"""Logit of a token that may not be drawn: its probability is exactly 0, and 0·log 0 is no NaN."""
+
+
+@dataclass
+class Lane:
+    """State of one request between two forwards. `read` counts prompt tokens encoded; `left` tokens still allowed."""
+
+    request: Request
+    noise: Noise
+    prefix: Prefix
+    prompt: Int[Tensor, "prompt"]
+    canvas: Canvas
+    left: int
+    drafts: bool
+    read: int = 0
+    commit: Int[Tensor, "rows"] | None = None
+    before: Int[Tensor, "canvas"] | None = None
+
+    def to_encode(self, rows: int) -> Int[Tensor, "rows"]:
+        """The next `rows` causal tokens: prompt, or the block that waits to be committed."""
+        if self.commit is not None:
+            return self.commit
+        return self.prompt[self.read : self.read + rows]
+
+    def encoded(self, rows: int) -> None:
+        """`rows` causal tokens have become prefix."""
+        self.read += 0 if self.commit is not None else rows
+        self.commit = None
+
+    def hold_back_end(self, logits: Float[Tensor, "canvas vocab"]) -> Float[Tensor, "canvas vocab"]:
+        """Forbid end tokens where the answer would be shorter than the request's `min_tokens`."""
+        told = self.request.max_tokens - self.left
+        early = min(self.canvas.width, self.request.min_tokens - told)
+        if early > 0:
+            logits[:early, sorted(self.request.eos)] = FORBIDDEN
+        return logits
+
+    def took(self, canvas: Canvas) -> list[Event]:
+        """The canvas after a step: what to tell, and the next canvas if this one has settled."""
+        events: list[Event] = [draft_event(canvas, self.before)] if self.drafts else []
+        self.canvas, self.before = canvas, canvas.draft
+        if canvas.settled or canvas.step >= self.request.policy.max_steps:
+            events += self._settled()
+        return events
+
+    def cut_short(self) -> list[Event]:
+        """The best reading so far as the last block, for a deadline or an abort."""
+        if self.canvas.step == 0:
+            return []
+        block, _ = self._block()
+        return [block]
+
+    def _settled(self) -> list[Event]:
+        block, ended = self._block()
+        self.left -= len(block.tokens)
+        if ended or self.left == 0:
+            return [block, Finished("stop" if ended else "length", commits=self.canvas.block)]
+        self.commit, self.before = self.canvas.draft, None
+        self.canvas = fresh(
+            self.noise, self.canvas.block + 1, self.request.width, self.request.vocab, device=self.prompt.device
+        )
+        return [block]
+
+    def _block(self) -> tuple[Block, bool]:
+        """The draft cut at its end token and at the limit, and whether it is the end token that cut it."""
+        assert self.canvas.entropy is not None
+        tokens = self.canvas.draft.tolist()
+        end = next((i for i, token in enumerate(tokens) if token in self.request.eos), len(tokens))
+        kept = min(end, self.left)
+        entropy = self.canvas.entropy[:kept].tolist()
+        block = Block(self.canvas.block, tokens[:kept], entropy, self.canvas.step, self.canvas.settled)
+        return block, end < len(tokens) and kept == end
+
+
+def open_lane(model: DiffusionGemma, request: Request, noise: Noise, *, drafts: bool) -> Lane:
+    """A lane before its first forward. The prefix has room for the whole request, so it never moves."""
+    room = len(request.prompt) + request.max_tokens + 2 * request.width
+    return Lane(
+        request=request,
+        noise=noise,
+        prefix=Prefix(model.config.layers, room=room, dtype=model.dtype, device=model.device),
+        prompt=torch.tensor(request.prompt, device=model.device),
+        canvas=fresh(noise, 0, request.width, request.vocab, device=model.device),
+        left=request.max_tokens,
+        drafts=drafts,
+    )
+
+
+def draft_event(canvas: Canvas, before: Int[Tensor, "canvas"] | None) -> Draft:
+    """A canvas after a step as an event; `before` is the reading of the step before."""
+    assert canvas.accepted is not None
+    assert canvas.entropy is not None
+    tokens = canvas.draft
+    changed = [True] * canvas.width if before is None else (tokens != before).tolist()
+    entropy = canvas.entropy.tolist()
+    return Draft(canvas.block, canvas.step, tokens.tolist(), changed, canvas.accepted.tolist(), entropy)

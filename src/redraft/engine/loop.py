@@ -1,0 +1,179 @@
+"""The loop that turns: take what the scheduler picks, run it, tell each request what came of it.
+
+One loop serves one model. `tick` is one forward; a caller may turn it by hand, or `start` a thread that does. Requests
+may be submitted and aborted from any thread; everything else happens in the tick. What goes wrong inside one request's
+listener ends that request and no other.
+"""
+
+from __future__ import annotations
+
+import itertools
+import threading
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from redraft.diffusion.noise import SeededNoise
+from redraft.engine.events import Block, Event, Finished
+from redraft.engine.request import FinishReason, Request
+from redraft.engine.runner import Runner
+from redraft.engine.scheduler import Scheduler
+from redraft.model.gemma import DiffusionGemma
+
+Listener = Callable[[Event], None]
+
+
+@dataclass
+class _Ticket:
+    request: Request
+    listener: Listener
+    drafts: bool
+    deadline: float | None
+
+
+@dataclass(frozen=True)
+class LoopConfig:
+    """Bounds: rows per forward, requests at a time, requests in the queue; and which requests go together."""
+
+    max_rows: int = 1024
+    max_running: int = 64
+    max_waiting: int = 4096
+    policy: str = "mixed"
+
+
+DEFAULT_LOOP = LoopConfig()
+
+
+class Loop:
+    """Many requests, one model."""
+
+    def __init__(
+        self, model: DiffusionGemma, config: LoopConfig = DEFAULT_LOOP, clock: Callable[[], float] = time.monotonic
+    ) -> None:
+        self.runner = Runner(model)
+        self.scheduler = Scheduler(
+            max_rows=config.max_rows,
+            max_running=config.max_running,
+            max_waiting=config.max_waiting,
+            policy=config.policy,
+        )
+        self.clock = clock
+        self.forwards = 0
+        self._tickets: dict[int, _Ticket] = {}
+        self._numbers = itertools.count()
+        self._lock = threading.RLock()
+        self._work = threading.Condition(self._lock)
+        self._thread: threading.Thread | None = None
+        self._stopping = False
+
+    def submit(self, request: Request, listener: Listener, *, drafts: bool = False) -> int:
+        """Queue a request; `listener` is called with its events from whoever turns the loop. Raises BusyError."""
+        deadline = None if request.deadline_sec is None else self.clock() + request.deadline_sec
+        with self._work:
+            number = next(self._numbers)
+            self.scheduler.add(number, len(request.prompt), request.width)
+            self._tickets[number] = _Ticket(request, listener, drafts, deadline)
+            self._work.notify()
+        return number
+
+    def abort(self, number: int) -> None:
+        """End a request now, or after the forward that is running; it is told Finished("aborted").
+
+        One that is unknown or finished is left alone, so an abort may come too late without harm.
+        """
+        with self._lock:
+            self._end(number, "aborted")
+
+    def tick(self) -> bool:
+        """One forward, if there is anything to run. Returns whether any request is left."""
+        with self._lock:
+            self._retire()
+            batch, joined = self.scheduler.next()
+            for number in joined:
+                ticket = self._tickets[number]
+                self.runner.open(number, ticket.request, SeededNoise(ticket.request.seed), drafts=ticket.drafts)
+            if not batch:
+                return bool(self._tickets)
+            told = self.runner.run(batch)
+            self.forwards += 1
+            for piece in batch:
+                if piece.number in self._tickets:  # a listener may have aborted it a moment ago
+                    self.scheduler.ran(piece)
+                self._tell(piece.number, told.get(piece.number, []))
+            return bool(self._tickets)
+
+    def drain(self) -> None:
+        """Turn until nothing is left."""
+        while self.tick():
+            pass
+
+    def start(self) -> None:
+        """Turn the loop on a thread of its own, which sleeps while there is nothing to do."""
+        with self._lock:
+            if self._thread is None:
+                self._stopping = False
+                self._thread = threading.Thread(target=self._turn, name="redraft-loop", daemon=True)
+                self._thread.start()
+
+    def stop(self) -> None:
+        """End the thread after its current forward. Requests left are kept; `start` goes on with them."""
+        with self._work:
+            thread, self._thread, self._stopping = self._thread, None, True
+            self._work.notify_all()
+        if thread is not None:
+            thread.join()
+
+    @property
+    def is_turning(self) -> bool:
+        """Whether a thread turns the loop."""
+        return self._thread is not None
+
+    def check(self) -> None:
+        """Raise AssertionError if scheduler, runner and tickets disagree."""
+        self.scheduler.check()
+        self.runner.check()
+        assert self.runner.lanes.keys() == self.scheduler.running.keys()
+        assert self._tickets.keys() == self.scheduler.running.keys() | self.scheduler.waiting.keys()
+
+    def _turn(self) -> None:
+        while True:
+            with self._work:
+                while not self._tickets and not self._stopping:
+                    self._work.wait()
+                if self._stopping:
+                    return
+            self.tick()
+
+    def _retire(self) -> None:
+        """End what has run out of time, before rows are chosen."""
+        for number, ticket in list(self._tickets.items()):
+            if ticket.deadline is not None and self.clock() >= ticket.deadline:
+                self._end(number, "deadline")
+
+    def _end(self, number: int, reason: FinishReason) -> None:
+        lane = self.runner.lanes.get(number)
+        events = lane.cut_short() if lane is not None and reason == "deadline" else []
+        commits = 0 if lane is None else lane.canvas.block
+        self._tell(number, [*events, Finished(reason, commits)])
+
+    def _tell(self, number: int, events: list[Event]) -> None:
+        """Pass events on; keep the scheduler's books; forget the request after its last event."""
+        ticket = self._tickets.get(number)
+        if ticket is None:
+            return
+        for event in events:
+            try:
+                ticket.listener(event)
+            except Exception:  # a listener is the caller's code: its failure is its own request's, not the loop's
+                self._forget(number)
+                return
+            if isinstance(event, Finished):
+                self._forget(number)
+                return
+            if isinstance(event, Block):
+                self.scheduler.commit(number, ticket.request.width, ticket.request.width)
+
+    def _forget(self, number: int) -> None:
+        self._tickets.pop(number, None)
+        self.scheduler.remove(number)
+        self.runner.close(number)

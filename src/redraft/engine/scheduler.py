@@ -1,0 +1,179 @@
+"""Which rows go into the next forward. Counts rows; knows no tensor, no model and no clock.
+
+The unit of work is the row. A request asks for rows in one of two phases:
+
+    PREFILL   its next prompt chunk; the last chunk brings the first canvas along (pass fusion)
+    DENOISE   its canvas, and before it, when a block has just settled, the block to commit
+
+Chunks are cut at fixed distances from the start of a prompt, never by what happens to fit, so that a request's forwards
+are the same whatever runs beside it. A `Policy` picks from what is ready, up to `max_rows`; the oldest request is never
+passed over, so nothing starves.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from enum import Enum
+from typing import Protocol, runtime_checkable
+
+from redraft.errors import BusyError, RequestError
+
+PREFILL_CHUNK = 256
+"""Prompt tokens per forward and request: bounds the mask and the activations of a long prompt."""
+
+
+class Phase(Enum):
+    """What a request needs next."""
+
+    PREFILL = "prefill"
+    DENOISE = "denoise"
+
+
+@dataclass(frozen=True)
+class Entry:
+    """One request's place. `prompt` counts prompt tokens not yet encoded; `commit` block tokens waiting to be."""
+
+    number: int
+    prompt: int
+    width: int
+    commit: int = 0
+    step: int = 0
+
+    @property
+    def phase(self) -> Phase:
+        """PREFILL while prompt tokens are left."""
+        return Phase.PREFILL if self.prompt else Phase.DENOISE
+
+    def piece(self) -> Piece:
+        """The rows of its next forward."""
+        if self.prompt > PREFILL_CHUNK:
+            return Piece(self.number, PREFILL_CHUNK, 0)
+        return Piece(self.number, self.prompt + self.commit, self.width)
+
+
+@dataclass(frozen=True)
+class Piece:
+    """Rows of one request in one forward: `encode` causal ones, then `canvas` bidirectional ones (0: none yet)."""
+
+    number: int
+    encode: int
+    canvas: int
+
+    @property
+    def rows(self) -> int:
+        """Rows in all."""
+        return self.encode + self.canvas
+
+
+Batch = tuple[Piece, ...]
+
+
+@runtime_checkable
+class Policy(Protocol):
+    """Picks the next forward."""
+
+    def __call__(self, entries: Sequence[Entry], max_rows: int) -> Batch:
+        """Pieces of some entries, given in order of arrival; at least one if there are any."""
+
+
+@dataclass(frozen=True)
+class Mixed:
+    """Canvases first, whatever their step; prompt chunks fill what is left. The default."""
+
+    def __call__(self, entries: Sequence[Entry], max_rows: int) -> Batch:
+        ready = sorted(entries, key=lambda entry: entry.phase is Phase.PREFILL)
+        oldest = [entry for entry in entries[:1] if entry.phase is Phase.PREFILL]
+        return _fill([*oldest, *(entry for entry in ready if entry not in oldest)], max_rows)
+
+
+@dataclass(frozen=True)
+class StepHomogeneous:
+    """Only requests at the same denoising step as the oldest; prompts by themselves.
+
+    Some write that a block-diffusion model needs this. It does not: nothing in the network encodes the step. It is
+    here to be measured against.
+    """
+
+    def __call__(self, entries: Sequence[Entry], max_rows: int) -> Batch:
+        if not entries:
+            return ()
+        first = entries[0]
+        alike = [entry for entry in entries if (entry.phase, entry.step) == (first.phase, first.step)]
+        return _fill(alike, max_rows)
+
+
+def _fill(entries: Sequence[Entry], max_rows: int) -> Batch:
+    """Pieces in the given order while they fit; the first always does."""
+    chosen: list[Piece] = []
+    left = max_rows
+    for entry in entries:
+        piece = entry.piece()
+        if chosen and piece.rows > left:
+            continue
+        chosen.append(piece)
+        left -= piece.rows
+    return tuple(chosen)
+
+
+POLICIES: dict[str, Policy] = {"mixed": Mixed(), "step-homogeneous": StepHomogeneous()}
+
+
+class Scheduler:
+    """The queue and the running requests, by number. Two bounds: rows per forward, requests at a time."""
+
+    def __init__(self, *, max_rows: int, max_running: int, max_waiting: int, policy: str = "mixed") -> None:
+        if policy not in POLICIES:
+            raise RequestError(f"scheduling policy is {policy!r}; known: {', '.join(POLICIES)}")
+        for name, value in (("max_rows", max_rows), ("max_running", max_running), ("max_waiting", max_waiting)):
+            if value < 1:
+                raise RequestError(f"{name} is {value}; it must be at least 1")
+        self.max_rows, self.max_running, self.max_waiting = max_rows, max_running, max_waiting
+        self.policy = POLICIES[policy]
+        self.waiting: dict[int, Entry] = {}
+        self.running: dict[int, Entry] = {}
+
+    def add(self, number: int, prompt: int, width: int) -> None:
+        """Queue a request. Raises BusyError if the queue is full."""
+        assert number not in self.waiting, f"request {number} is queued already"
+        assert number not in self.running, f"request {number} is running already"
+        if len(self.waiting) >= self.max_waiting:
+            raise BusyError(f"{len(self.waiting)} requests are waiting, the most this engine queues; try again later")
+        self.waiting[number] = Entry(number, prompt, width)
+
+    def next(self) -> tuple[Batch, tuple[int, ...]]:
+        """The next forward, and the requests it takes from the queue. Empty when nothing is ready."""
+        joined = []
+        while self.waiting and len(self.running) < self.max_running:
+            number = next(iter(self.waiting))
+            self.running[number] = self.waiting.pop(number)
+            joined.append(number)
+        return self.policy(list(self.running.values()), self.max_rows), tuple(joined)
+
+    def ran(self, piece: Piece) -> None:
+        """A piece has been through a forward: its encoded rows are prefix, its canvas took a step."""
+        entry = self.running[piece.number]
+        done = replace(entry, prompt=max(0, entry.prompt - piece.encode), commit=0)
+        self.running[piece.number] = replace(done, step=entry.step + 1) if piece.canvas else done
+
+    def commit(self, number: int, rows: int, width: int) -> None:
+        """A block has settled and another canvas follows: the block waits to be encoded with its first step."""
+        self.running[number] = replace(self.running[number], commit=rows, width=width, step=0)
+
+    def remove(self, number: int) -> None:
+        """Forget a request, finished or aborted, running or not."""
+        self.waiting.pop(number, None)
+        self.running.pop(number, None)
+
+    def check(self) -> None:
+        """Raise AssertionError if the books contradict themselves."""
+        assert not self.waiting.keys() & self.running.keys(), "a request both waits and runs"
+        assert len(self.running) <= self.max_running
+        assert len(self.waiting) <= self.max_waiting
+        for number, entry in (*self.waiting.items(), *self.running.items()):
+            assert entry.number == number
+            assert entry.prompt >= 0
+            assert entry.width > 0
+            assert not (entry.prompt and (entry.step or entry.commit)), (
+                f"request {number} denoises before its prompt is read"
+            )

@@ -1,0 +1,99 @@
+"""Takes typed values out of a JSON object that somebody else wrote, and remembers which keys nobody asked for.
+
+Whatever the JSON holds, a read either gives a value of the type asked for or raises ConfigError with the key, the value
+and what it must be. `null` means the same as an absent key.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from redraft.errors import ConfigError
+
+
+class Reader:
+    """One JSON object. `prefix` stands before its keys in messages; `inert` keys are known to change nothing."""
+
+    def __init__(self, source: Mapping[str, Any], prefix: str, inert: frozenset[str] = frozenset()) -> None:
+        self.source, self.prefix, self.inert = source, prefix, inert
+        self._read: set[str] = set()
+        self._inner: list[Reader] = []
+
+    def value(self, key: str, default: Any = None) -> Any:
+        """Whatever is there."""
+        self._read.add(key)
+        found = self.source.get(key)
+        return default if found is None else found
+
+    def integer(self, key: str, default: int | None = None, low: int = 1, high: int | None = None) -> int:
+        """An integer from `low` to `high`."""
+        found = self.value(key, default)
+        if not isinstance(found, int) or isinstance(found, bool) or found < low or (high is not None and found > high):
+            span = f"of at least {low}" if high is None else f"from {low} to {high}"
+            raise self.refusal(key, found, f"it must be an integer {span}")
+        return found
+
+    def number(self, key: str, default: float) -> float:
+        """A finite number above 0."""
+        found = self.value(key, default)
+        if not isinstance(found, int | float) or isinstance(found, bool) or not 0 < found <= _LARGEST:
+            raise self.refusal(key, found, "it must be a number above 0")
+        return float(found)
+
+    def integers(self, key: str, default: tuple[int, ...]) -> tuple[int, ...]:
+        """One integer or a list of them, none below 0."""
+        found = self.value(key, list(default))
+        several = found if isinstance(found, list) else [found]
+        if not several or any(not isinstance(one, int) or isinstance(one, bool) or one < 0 for one in several):
+            raise self.refusal(key, found, "it must be an integer of at least 0, or a list of them")
+        return tuple(several)
+
+    def mapping(self, key: str) -> Mapping[str, Any]:
+        """The object under a key, an empty one if there is none."""
+        found = self.value(key, {})
+        if not isinstance(found, Mapping):
+            raise self.refusal(key, found, "it must be an object")
+        return found
+
+    def inner(self, key: str, inert: frozenset[str] = frozenset()) -> Reader:
+        """The same, to be read on. What stays unread in it is unread here."""
+        self._inner.append(Reader(self.mapping(key), f"{self.prefix}{key}.", inert))
+        return self._inner[-1]
+
+    def fixed(self, key: str, allowed: tuple[object, ...]) -> None:
+        """Refuse any value but the allowed ones; an absent key is one of them."""
+        self._read.add(key)
+        if key in self.source and self.source[key] not in allowed:
+            raise self.refusal(key, self.source[key], f"supported: {', '.join(map(repr, allowed))}")
+
+    def refusal(self, key: str, found: object, wanted: str) -> ConfigError:
+        """The error of a value that cannot be used."""
+        said = repr(found)
+        return ConfigError(f"{self.prefix}{key} is {said if len(said) <= 200 else said[:200] + '…'}; {wanted}")
+
+    def unread(self) -> tuple[str, ...]:
+        """Names of the keys that were not read and are not inert, those of inner objects behind this one's own."""
+        own = tuple(self.prefix + key for key in sorted(self.source) if key not in self._read | self.inert)
+        return own + tuple(name for inner in self._inner for name in inner.unread())
+
+
+_LARGEST = math.nextafter(math.inf, 0)
+
+
+def read_json(path: Path) -> Mapping[str, Any]:
+    """The JSON object of a file. Raises ConfigError if the file is absent or holds anything else."""
+    try:
+        found = json.loads(path.read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        raise ConfigError(f"{path} does not exist; a checkpoint folder needs it") from None
+    except OSError as error:
+        raise ConfigError(f"{path} cannot be read: {error.strerror}") from None
+    except (ValueError, RecursionError) as error:  # bytes that are no UTF-8 are a ValueError, too
+        raise ConfigError(f"{path} is not valid JSON ({error}); fetch the file again") from None
+    if not isinstance(found, dict):
+        raise ConfigError(f"{path} holds a {type(found).__name__}; it must hold an object")
+    return found

@@ -1,0 +1,193 @@
+"""A result does not depend on its neighbours: any batch, any order of joins, leaves and aborts, gives every request the
+events it has alone, bit for bit in fp32. The books of scheduler, runner and cache are checked after every forward."""
+
+from dataclasses import dataclass, field, replace
+from functools import lru_cache
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from tests.helpers import tiny_config, tiny_model
+
+from redraft.config import CheckpointConfig, GenerationConfig
+from redraft.diffusion.noise import SeededNoise
+from redraft.engine.events import Block, Event, Finished
+from redraft.engine.loop import Loop, LoopConfig
+from redraft.engine.request import Options, Request, build_request
+from redraft.engine.runner import run_alone
+from redraft.engine.scheduler import POLICIES, Scheduler
+from redraft.errors import BusyError
+from redraft.model.gemma import DiffusionGemma
+
+EOS = 1
+
+
+@lru_cache
+def model() -> DiffusionGemma:
+    """Many experts and a short window: routing, grouping and sliding all depend on the rows they are given."""
+    config = tiny_config(num_experts=8, sliding_window=20, max_position_embeddings=2048)
+    return tiny_model(replace(config, canvas_length=16))
+
+
+def request(prompt: int, max_tokens: int, seed: int, steps: int, min_tokens: int = 0) -> Request:
+    shipped = CheckpointConfig(model().config, GenerationConfig(max_denoising_steps=6, eos_token_ids=(EOS,)))
+    tokens = [(7 * seed + 3 * i) % 60 + 2 for i in range(prompt)]
+    return build_request(tokens, Options(max_tokens=max_tokens, seed=seed, steps=steps, min_tokens=min_tokens), shipped)
+
+
+shapes = st.tuples(
+    st.one_of(st.integers(1, 40), st.integers(250, 530)),  # prompt tokens
+    st.integers(1, 40),  # max_tokens
+    st.integers(0, 50),  # seed
+    st.integers(1, 5),  # steps
+)
+
+
+@lru_cache
+def alone(asked: Request) -> list[Event]:
+    return list(run_alone(model(), asked, SeededNoise(asked.seed)))
+
+
+@dataclass
+class Told:
+    """Listener of one request."""
+
+    events: list[Event] = field(default_factory=list)
+
+    def __call__(self, event: Event) -> None:
+        self.events.append(event)
+
+
+@settings(max_examples=20)
+@given(
+    st.lists(st.tuples(shapes, st.integers(0, 6), st.none() | st.integers(1, 5)), min_size=1, max_size=6),
+    st.integers(1, 700),
+    st.integers(1, 4),
+    st.sampled_from(sorted(POLICIES)),
+)
+def test_every_batch_gives_what_each_request_has_alone(
+    drawn: list[tuple[tuple[int, int, int, int], int, int | None]], max_rows: int, max_running: int, policy: str
+) -> None:
+    """Drawn: (shape of a request, the tick it arrives at, how many ticks later it is aborted, if it is)."""
+    asked = [(request(*shape), arrives, leaves) for shape, arrives, leaves in drawn]
+    loop = Loop(model(), LoopConfig(max_rows, max_running, 100, policy))
+    told = [Told() for _ in asked]
+    numbers: dict[int, int] = {}
+    for tick in range(10_000):
+        for i, (one, arrives, leaves) in enumerate(asked):
+            if arrives == tick:
+                numbers[i] = loop.submit(one, told[i], drafts=True)
+            if leaves is not None and arrives + leaves == tick:
+                loop.abort(numbers[i])
+            loop.check()
+        left = loop.tick()
+        loop.check()
+        if not left and tick > 12:
+            break
+    for (one, _, leaves), heard in zip(asked, told, strict=True):
+        wanted = alone(one)
+        if heard.events[-1] == wanted[-1]:
+            assert heard.events == wanted
+        else:
+            assert leaves is not None, "a request that nobody aborted ended otherwise"
+            assert isinstance(heard.events[-1], Finished)
+            assert heard.events[-1].reason == "aborted"
+            assert heard.events[:-1] == wanted[: len(heard.events) - 1]
+    assert loop.runner.num_bytes == 0, "a finished request left its cache behind"
+
+
+def test_no_end_token_before_min_tokens() -> None:
+    short = next(
+        asked
+        for seed in range(200)
+        if (asked := request(5, 30, seed, 3)) and sum(len(e.tokens) for e in alone(asked) if isinstance(e, Block)) < 6
+    )
+    held = replace(short, min_tokens=20)
+    blocks = [event for event in alone(held) if isinstance(event, Block)]
+    assert sum(len(block.tokens) for block in blocks) >= 20
+
+
+def test_a_deadline_gives_the_best_reading_so_far() -> None:
+    now = [0.0]
+    loop = Loop(model(), clock=lambda: now[0])
+    asked, told = replace(request(5, 16, 1, 5), deadline_sec=10.0), Told()
+    loop.submit(asked, told, drafts=True)
+    loop.tick()
+    loop.tick()
+    now[0] = 10.0
+    assert not loop.tick()
+    *_, block, finished = told.events
+    assert isinstance(block, Block)
+    assert not block.settled
+    assert block.steps == 2
+    assert isinstance(finished, Finished)
+    assert finished.reason == "deadline"
+    loop.check()
+
+
+def test_a_deadline_in_the_queue_ends_without_text() -> None:
+    now = [0.0]
+    loop = Loop(model(), LoopConfig(max_running=1), clock=lambda: now[0])
+    first, second = Told(), Told()
+    loop.submit(request(5, 16, 1, 5), first)
+    loop.submit(replace(request(5, 16, 2, 5), deadline_sec=1.0), second)
+    loop.tick()
+    now[0] = 2.0
+    loop.drain()
+    assert [type(event) for event in second.events] == [Finished]
+    assert first.events == [event for event in alone(request(5, 16, 1, 5)) if isinstance(event, Block | Finished)]
+
+
+def test_an_exception_in_a_listener_ends_that_request_alone() -> None:
+    def broken(event: Event) -> None:
+        raise ValueError("the caller's own bug")
+
+    loop, healthy = Loop(model()), Told()
+    loop.submit(request(5, 16, 1, 3), broken, drafts=True)
+    loop.submit(request(6, 16, 2, 3), healthy, drafts=True)
+    loop.drain()
+    loop.check()
+    assert healthy.events == alone(request(6, 16, 2, 3))
+
+
+def test_a_listener_may_abort_a_neighbour_in_the_same_forward() -> None:
+    loop, victim = Loop(model()), Told()
+    loop.submit(request(5, 16, 1, 5), lambda event: loop.abort(1), drafts=True)
+    loop.submit(request(6, 16, 2, 5), victim, drafts=True)
+    loop.drain()
+    loop.check()
+    assert [getattr(event, "reason", None) for event in victim.events] == ["aborted"]
+
+
+def test_a_full_queue_refuses_and_loses_nothing() -> None:
+    loop, told = Loop(model(), LoopConfig(max_running=1, max_waiting=2)), [Told() for _ in range(2)]
+    for i in range(2):
+        loop.submit(request(5, 8, i, 2), told[i])
+    with pytest.raises(BusyError, match="2 requests are waiting"):
+        loop.submit(request(5, 8, 9, 2), Told())
+    loop.drain()
+    assert all(isinstance(one.events[-1], Finished) for one in told)
+
+
+def test_the_oldest_request_is_never_passed_over() -> None:
+    """A long prompt waits behind a stream of canvases only until it is the oldest; its chunk then goes first."""
+    scheduler = Scheduler(max_rows=64, max_running=8, max_waiting=8)
+    scheduler.add(0, 1000, 16)
+    for number in range(1, 5):
+        scheduler.add(number, 4, 16)
+    for _ in range(4):
+        batch, _ = scheduler.next()
+        assert batch[0].number == 0
+        for piece in batch:
+            scheduler.ran(piece)
+        scheduler.check()
+
+
+def test_step_homogeneous_batches_hold_one_step() -> None:
+    scheduler = Scheduler(max_rows=1000, max_running=8, max_waiting=8, policy="step-homogeneous")
+    scheduler.add(0, 4, 16)
+    batch, _ = scheduler.next()
+    scheduler.ran(batch[0])
+    scheduler.add(1, 4, 16)
+    batch, _ = scheduler.next()
+    assert [piece.number for piece in batch] == [0], "a fresh request joined one that is a step ahead"
