@@ -51,6 +51,29 @@ class LayerPrefix:
         seen = slice(first - self.origin, end - self.origin)
         return self.keys[:, seen], self.values[:, seen]
 
+    def snapshot(
+        self, start: int, end: int
+    ) -> tuple[Float[Tensor, "kv_heads keys head_dim"], Float[Tensor, "kv_heads keys head_dim"]]:
+        """Copies for `restore` at sequence index `end`: tokens from `start` on; on a sliding layer the last W-1."""
+        first = start if self.window is None else max(0, end - self.window + 1)
+        held = slice(first - self.origin, end - self.origin)
+        return self.keys[:, held].clone(), self.values[:, held].clone()
+
+    def restore(
+        self,
+        end: int,
+        keys: Float[Tensor, "kv_heads keys head_dim"],
+        values: Float[Tensor, "kv_heads keys head_dim"],
+    ) -> None:
+        """Put a snapshot back so that the layer stands at `end`. Full layers take theirs in order, from the start."""
+        first = end - keys.shape[1]
+        if self.window is not None:
+            self.origin = first
+        if end - self.origin > self.keys.shape[1]:
+            self._make_room(self.origin, first, end)
+        self.keys[:, first - self.origin : end - self.origin] = keys
+        self.values[:, first - self.origin : end - self.origin] = values
+
     def _make_room(self, first: int, start: int, end: int) -> None:
         """Move what is still visible to the front; take a larger buffer only if that is not enough."""
         kept = slice(first - self.origin, start - self.origin)
@@ -99,6 +122,12 @@ class Prefix:
         self.length += rows
         for layer in self.layers:
             layer.trim(self.length)
+
+    def take(self, other: Prefix) -> None:
+        """Become a copy of another prefix of the same shape."""
+        for mine, theirs in zip(self.layers, other.layers, strict=True):
+            mine.restore(other.length, *theirs.snapshot(0, other.length))
+        self.length = other.length
 
     @property
     def num_bytes(self) -> int:

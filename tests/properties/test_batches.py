@@ -175,8 +175,9 @@ def test_the_oldest_request_is_never_passed_over() -> None:
     scheduler.add(0, 1000, 16)
     for number in range(1, 5):
         scheduler.add(number, 4, 16)
+    scheduler.admit()
     for _ in range(4):
-        batch, _ = scheduler.next()
+        batch = scheduler.next()
         assert batch[0].number == 0
         for piece in batch:
             scheduler.ran(piece)
@@ -186,8 +187,61 @@ def test_the_oldest_request_is_never_passed_over() -> None:
 def test_step_homogeneous_batches_hold_one_step() -> None:
     scheduler = Scheduler(max_rows=1000, max_running=8, max_waiting=8, policy="step-homogeneous")
     scheduler.add(0, 4, 16)
-    batch, _ = scheduler.next()
-    scheduler.ran(batch[0])
+    scheduler.admit()
+    scheduler.ran(scheduler.next()[0])
     scheduler.add(1, 4, 16)
-    batch, _ = scheduler.next()
+    scheduler.admit()
+    batch = scheduler.next()
     assert [piece.number for piece in batch] == [0], "a fresh request joined one that is a step ahead"
+
+
+@pytest.mark.parametrize("max_running", [1, 3, 8])
+def test_variants_share_one_prefill_and_each_is_what_it_is_alone(max_running: int) -> None:
+    loop, told = Loop(model(), LoopConfig(max_running=max_running)), [Told() for _ in range(6)]
+    asked = [replace(request(300, 20, 1, 4), seed=seed) for seed in range(6)]
+    first = loop.submit(asked[0], told[0], drafts=True)
+    for one, heard in zip(asked[1:], told[1:], strict=True):
+        loop.submit(one, heard, drafts=True, behind=first)
+    while loop.tick():
+        loop.check()
+    assert [heard.events for heard in told] == [alone(one) for one in asked]
+
+
+def test_variants_are_not_stranded_when_the_first_is_aborted() -> None:
+    loop, told = Loop(model()), [Told() for _ in range(3)]
+    asked = [replace(request(600, 20, 1, 4), seed=seed) for seed in range(3)]
+    first = loop.submit(asked[0], told[0], drafts=True)
+    for one, heard in zip(asked[1:], told[1:], strict=True):
+        loop.submit(one, heard, drafts=True, behind=first)
+    loop.tick()
+    loop.abort(first)
+    while loop.tick():
+        loop.check()
+    assert [heard.events for heard in told[1:]] == [alone(one) for one in asked[1:]]
+
+
+@settings(max_examples=15)
+@given(
+    st.lists(st.tuples(st.integers(0, 2), st.integers(1, 800), st.integers(0, 9)), min_size=1, max_size=8),
+    st.sampled_from([0, 100_000, 10**9]),
+)
+def test_a_kept_prefix_changes_no_answer(drawn: list[tuple[int, int, int]], budget: int) -> None:
+    """Prompts that begin alike, in any order, under budgets of nothing, a little and plenty."""
+    loop = Loop(model(), LoopConfig(prefix_bytes=budget, max_running=2))
+    whole = [tuple((11 * kind + 5 * i) % 60 + 2 for i in range(800)) for kind in range(3)]
+    asked = [replace(request(5, 10, seed, 2), prompt=whole[kind][:length]) for kind, length, seed in drawn]
+    told = [Told() for _ in asked]
+    for one, heard in zip(asked, told, strict=True):
+        loop.submit(one, heard, drafts=True)
+    while loop.tick():
+        loop.check()
+    assert [heard.events for heard in told] == [alone(one) for one in asked]
+
+
+def test_a_repeated_prompt_is_not_encoded_again() -> None:
+    loop = Loop(model())
+    asked = request(600, 10, 1, 2)
+    for _ in range(2):
+        loop.submit(asked, Told())
+        loop.drain()
+    assert loop.runner.prefixes.hits == 512, "two chunks of 256 tokens were known"

@@ -46,7 +46,7 @@ class Answer:
         if not self.stopped:
             self._say(self.detokenizer.finish())
         if not self.stopped:
-            self.pieces.append(self.stops.finish())
+            self._show(self.stops.finish())
         return Generation(
             text="".join(self.pieces),
             tokens=tuple(self.tokens),
@@ -62,6 +62,9 @@ class Answer:
 
     def _say(self, piece: str) -> None:
         safe, self.stopped = self.stops.push(piece)
-        if safe and not self.pieces:
+        self._show(safe)
+
+    def _show(self, piece: str) -> None:
+        if piece and not self.pieces:
             self.first_text_sec = time.monotonic() - self.began
-        self.pieces.append(safe)
+        self.pieces += [piece] if piece else []

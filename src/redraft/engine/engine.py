@@ -15,7 +15,7 @@ import queue
 import threading
 from collections import deque
 from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import torch
@@ -68,6 +68,8 @@ class Engine:
         A list of {"role", "content"} messages always goes through the chat template.
         Raises RequestError for options that contradict each other or the model.
         """
+        if isinstance(stop, str):  # a tuple of it would be its characters
+            raise RequestError(f"stop is the string {stop!r}; pass a list of strings")
         options = Options(max_tokens, seed, steps, entropy_bound, preset, tuple(stop), min_tokens, deadline_sec)
         return self.finish(self.request(prompt, chat=chat, options=options))
 
@@ -116,9 +118,7 @@ class Engine:
                 running.extend(self._start(request) for request in itertools.islice(source, at_once - len(running)))
                 if not running:
                     return
-                while not running[0].done.is_set() and not self.loop.is_turning:
-                    self.loop.tick()
-                running[0].done.wait()
+                self._wait(running[0])
                 finished += 1
                 yield running.popleft().answer.done()
                 if progress is not None:
@@ -126,6 +126,18 @@ class Engine:
         finally:
             for job in running:
                 self.loop.abort(job.number)
+
+    def variants(self, request: Request, count: int) -> list[Generation]:
+        """`count` answers to one prompt, which is encoded once: seeds are the request's and the integers after it."""
+        if count < 1:
+            raise RequestError(f"count is {count}; it must be at least 1")
+        first = self._start(request)
+        jobs = [first]
+        for i in range(1, count):
+            jobs.append(self._start(replace(request, seed=(request.seed + i) % 2**64), behind=first.number))
+        for job in jobs:
+            self._wait(job)
+        return [job.answer.done() for job in jobs]
 
     def request(self, prompt: Prompt, *, chat: bool = False, options: Options = DEFAULTS) -> Request:
         """Turn a prompt and options into a checked request. Raises RequestError."""
@@ -140,7 +152,7 @@ class Engine:
             tokens = self.text.chat(prompt)
         return build_request(tokens, options, self.config)
 
-    def _start(self, request: Request) -> _Job:
+    def _start(self, request: Request, behind: int | None = None) -> _Job:
         job = _Job(Answer(self.text, request), threading.Event())
 
         def listen(event: Event) -> None:
@@ -150,8 +162,14 @@ class Engine:
             elif job.answer.stopped:
                 self.loop.abort(job.number)
 
-        job.number = self.loop.submit(request, listen)
+        job.number = self.loop.submit(request, listen, behind=behind)
         return job
+
+    def _wait(self, job: _Job) -> None:
+        """Until a job is done; without a thread that turns the loop, whoever waits turns it."""
+        while not job.done.is_set() and not self.loop.is_turning:
+            self.loop.tick()
+        job.done.wait()
 
 
 def load(
@@ -187,8 +205,8 @@ class _Job:
 def _device(name: str) -> torch.device:
     try:
         device = torch.device(name)
-        torch.empty(0, device=device)
-    except (RuntimeError, AssertionError) as error:
-        reason = str(error).splitlines()[0]
+        torch.empty(1, device=device).item()  # "meta" gives tensors, and no numbers in them
+    except (RuntimeError, AssertionError, ImportError) as error:
+        reason = str(error).partition("\n")[0].partition(". ")[0]
         raise RequestError(f"device {name!r} cannot be used ({reason}); try --device cpu") from None
     return device

@@ -15,6 +15,7 @@ from dataclasses import dataclass
 
 from redraft.diffusion.noise import SeededNoise
 from redraft.engine.events import Block, Event, Finished
+from redraft.engine.prefixes import Prefixes
 from redraft.engine.request import FinishReason, Request
 from redraft.engine.runner import Runner
 from redraft.engine.scheduler import Scheduler
@@ -33,12 +34,16 @@ class _Ticket:
 
 @dataclass(frozen=True)
 class LoopConfig:
-    """Bounds: rows per forward, requests at a time, requests in the queue; and which requests go together."""
+    """Bounds: rows per forward, requests at a time, requests in the queue, bytes of kept prefixes.
+
+    `policy` says which requests go together.
+    """
 
     max_rows: int = 1024
     max_running: int = 64
     max_waiting: int = 4096
     policy: str = "mixed"
+    prefix_bytes: int = 256 * 2**20
 
 
 DEFAULT_LOOP = LoopConfig()
@@ -50,7 +55,7 @@ class Loop:
     def __init__(
         self, model: DiffusionGemma, config: LoopConfig = DEFAULT_LOOP, clock: Callable[[], float] = time.monotonic
     ) -> None:
-        self.runner = Runner(model)
+        self.runner = Runner(model, Prefixes(config.prefix_bytes))
         self.scheduler = Scheduler(
             max_rows=config.max_rows,
             max_running=config.max_running,
@@ -66,12 +71,17 @@ class Loop:
         self._thread: threading.Thread | None = None
         self._stopping = False
 
-    def submit(self, request: Request, listener: Listener, *, drafts: bool = False) -> int:
-        """Queue a request; `listener` is called with its events from whoever turns the loop. Raises BusyError."""
+    def submit(self, request: Request, listener: Listener, *, drafts: bool = False, behind: int | None = None) -> int:
+        """Queue a request; `listener` is called with its events from whoever turns the loop. Raises BusyError.
+
+        `behind` names an earlier request with the same prompt, a variant of which this is: if that one is still to
+        encode its prompt, this one waits and takes it over.
+        """
         deadline = None if request.deadline_sec is None else self.clock() + request.deadline_sec
         with self._work:
             number = next(self._numbers)
-            self.scheduler.add(number, len(request.prompt), request.width)
+            same = behind in self._tickets and self._tickets[behind].request.prompt == request.prompt
+            self.scheduler.add(number, len(request.prompt), request.width, behind=behind if same else None)
             self._tickets[number] = _Ticket(request, listener, drafts, deadline)
             self._work.notify()
         return number
@@ -88,17 +98,20 @@ class Loop:
         """One forward, if there is anything to run. Returns whether any request is left."""
         with self._lock:
             self._retire()
-            batch, joined = self.scheduler.next()
-            for number in joined:
+            for number in self.scheduler.admit():
                 ticket = self._tickets[number]
-                self.runner.open(number, ticket.request, SeededNoise(ticket.request.seed), drafts=ticket.drafts)
+                noise = SeededNoise(ticket.request.seed)
+                self.scheduler.skip(number, self.runner.open(number, ticket.request, noise, drafts=ticket.drafts))
+            self._share_prompts()
+            batch = self.scheduler.next()
             if not batch:
                 return bool(self._tickets)
             told = self.runner.run(batch)
             self.forwards += 1
             for piece in batch:
-                if piece.number in self._tickets:  # a listener may have aborted it a moment ago
-                    self.scheduler.ran(piece)
+                self.scheduler.ran(piece)
+            self._share_prompts()
+            for piece in batch:
                 self._tell(piece.number, told.get(piece.number, []))
             return bool(self._tickets)
 
@@ -143,6 +156,18 @@ class Loop:
                 if self._stopping:
                     return
             self.tick()
+
+    def _share_prompts(self) -> None:
+        """Let variants take over the prompt of the request they stand behind, once it is encoded."""
+        for entry in list(self.scheduler.running.values()):
+            if entry.behind is None or entry.behind not in self.runner.lanes:
+                continue
+            ahead = self.runner.lanes[entry.behind]
+            if ahead.prefix.length == len(ahead.prompt):
+                self.runner.share(entry.behind, entry.number)
+                self.scheduler.release(entry.number)
+            elif ahead.read == len(ahead.prompt):  # it has gone on to commit a block: too late to share
+                self.scheduler.detach(entry.number)
 
     def _retire(self) -> None:
         """End what has run out of time, before rows are chosen."""

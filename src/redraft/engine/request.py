@@ -13,6 +13,8 @@ from redraft.errors import RequestError
 
 FinishReason = Literal["stop", "length", "deadline", "aborted"]
 PRESETS = ("reference",)
+MOST_STEPS = 10_000
+"""A canvas that has not settled by then never will, and nobody would wait for more."""
 
 
 @dataclass(frozen=True)
@@ -126,8 +128,8 @@ def _policy(options: Options, config: CheckpointConfig) -> Policy:
         raise RequestError(f"preset is {options.preset!r}; known: {', '.join(PRESETS)}")
     policy = reference_policy(config.generation)
     if options.steps is not None:
-        if options.steps < 1:
-            raise RequestError(f"steps is {options.steps}; it must be at least 1")
+        if not 1 <= options.steps <= MOST_STEPS:
+            raise RequestError(f"steps is {options.steps}; it must be from 1 to {MOST_STEPS}")
         policy = replace(policy, max_steps=options.steps)
     if options.entropy_bound is not None:
         policy = replace(policy, accept=EntropyBound(options.entropy_bound))

@@ -23,6 +23,7 @@ from redraft.diffusion.denoise import settle, step
 from redraft.diffusion.noise import Noise
 from redraft.engine.events import Event, Finished
 from redraft.engine.lane import Lane, open_lane
+from redraft.engine.prefixes import Prefixes
 from redraft.engine.request import Request
 from redraft.engine.scheduler import PREFILL_CHUNK, Batch, Piece
 from redraft.model.gemma import DiffusionGemma
@@ -33,14 +34,23 @@ from redraft.shapes import Float, Int, Tensor
 class Runner:
     """Lanes by request number, and the forward that moves some of them on."""
 
-    def __init__(self, model: DiffusionGemma) -> None:
-        self.model = model
+    def __init__(self, model: DiffusionGemma, prefixes: Prefixes) -> None:
+        self.model, self.prefixes = model, prefixes
         self.lanes: dict[int, Lane] = {}
         self._rows: tuple[Batch, Rows] | None = None
 
-    def open(self, number: int, request: Request, noise: Noise, *, drafts: bool) -> None:
-        """Make room for a request."""
-        self.lanes[number] = open_lane(self.model, request, noise, drafts=drafts)
+    def open(self, number: int, request: Request, noise: Noise, *, drafts: bool) -> int:
+        """Make room for a request; returns how many tokens of its prompt a kept prefix has spared it."""
+        lane = self.lanes[number] = open_lane(self.model, request, noise, drafts=drafts)
+        lane.read = self.prefixes.load(request.prompt, lane.prefix)
+        return lane.read
+
+    def share(self, source: int, target: int) -> None:
+        """Give one request another's prefix, which must hold exactly the prompt that they have in common."""
+        giver, taker = self.lanes[source], self.lanes[target]
+        assert giver.prefix.length == len(taker.prompt), "a prompt is shared when it has just been encoded"
+        taker.prefix.take(giver.prefix)
+        taker.read = giver.read
 
     def close(self, number: int) -> None:
         """Give a request's memory back."""
@@ -55,7 +65,7 @@ class Runner:
         rows.commit()
         for piece in batch:
             if piece.encode:
-                self.lanes[piece.number].encoded(piece.encode)
+                self._encoded(piece)
         parts = hidden.split([size for piece in batch for size in (piece.encode, piece.canvas)])
         canvases = [(piece, part) for piece, part in zip(batch, parts[1::2], strict=True) if piece.canvas]
         if not canvases:
@@ -64,6 +74,13 @@ class Runner:
         rows_of = logits.split([piece.canvas for piece, _ in canvases])
         return {piece.number: self._step(piece, own) for (piece, _), own in zip(canvases, rows_of, strict=True)}
 
+    def _encoded(self, piece: Piece) -> None:
+        lane = self.lanes[piece.number]
+        prompt = lane.commit is None
+        lane.encoded(piece.encode)
+        if prompt:
+            self.prefixes.keep(lane.request.prompt, lane.prefix)
+
     @property
     def num_bytes(self) -> int:
         """Cache bytes of all lanes."""
@@ -71,6 +88,7 @@ class Runner:
 
     def check(self) -> None:
         """Raise AssertionError if a lane contradicts itself."""
+        self.prefixes.check()
         for number, lane in self.lanes.items():
             lane.prefix.check()
             committed = lane.prefix.length - lane.read

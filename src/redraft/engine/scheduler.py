@@ -32,13 +32,17 @@ class Phase(Enum):
 
 @dataclass(frozen=True)
 class Entry:
-    """One request's place. `prompt` counts prompt tokens not yet encoded; `commit` block tokens waiting to be."""
+    """One request's place. `prompt` counts prompt tokens not yet encoded; `commit` block tokens waiting to be.
+
+    `behind` is a request with the same prompt whose encoding this one waits for; None if it runs by itself.
+    """
 
     number: int
     prompt: int
     width: int
     commit: int = 0
     step: int = 0
+    behind: int | None = None
 
     @property
     def phase(self) -> Phase:
@@ -133,22 +137,34 @@ class Scheduler:
         self.waiting: dict[int, Entry] = {}
         self.running: dict[int, Entry] = {}
 
-    def add(self, number: int, prompt: int, width: int) -> None:
-        """Queue a request. Raises BusyError if the queue is full."""
+    def add(self, number: int, prompt: int, width: int, *, behind: int | None = None) -> None:
+        """Queue a request, maybe behind one with the same prompt. Raises BusyError if the queue is full."""
         assert number not in self.waiting, f"request {number} is queued already"
         assert number not in self.running, f"request {number} is running already"
         if len(self.waiting) >= self.max_waiting:
             raise BusyError(f"{len(self.waiting)} requests are waiting, the most this engine queues; try again later")
-        self.waiting[number] = Entry(number, prompt, width)
+        self.waiting[number] = Entry(number, prompt, width, behind=behind)
 
-    def next(self) -> tuple[Batch, tuple[int, ...]]:
-        """The next forward, and the requests it takes from the queue. Empty when nothing is ready."""
+    def admit(self) -> tuple[int, ...]:
+        """Requests that move from the queue to the running ones, as far as there is room."""
         joined = []
         while self.waiting and len(self.running) < self.max_running:
             number = next(iter(self.waiting))
             self.running[number] = self.waiting.pop(number)
             joined.append(number)
-        return self.policy(list(self.running.values()), self.max_rows), tuple(joined)
+        return tuple(joined)
+
+    def skip(self, number: int, tokens: int) -> None:
+        """The first `tokens` of a prompt need no encoding: they were found in a kept prefix."""
+        self.running[number] = replace(self.running[number], prompt=self.running[number].prompt - tokens)
+
+    def next(self) -> Batch:
+        """The next forward. Empty when nothing is ready."""
+        return self.policy([entry for entry in self.running.values() if entry.behind is None], self.max_rows)
+
+    def release(self, number: int) -> None:
+        """A request that stood behind another has got its prompt from it and goes on by itself."""
+        self.running[number] = replace(self.running[number], prompt=0, behind=None)
 
     def ran(self, piece: Piece) -> None:
         """A piece has been through a forward: its encoded rows are prefix, its canvas took a step."""
@@ -160,10 +176,18 @@ class Scheduler:
         """A block has settled and another canvas follows: the block waits to be encoded with its first step."""
         self.running[number] = replace(self.running[number], commit=rows, width=width, step=0)
 
+    def detach(self, number: int) -> None:
+        """A request that stood behind another encodes its prompt itself after all."""
+        self.running[number] = replace(self.running[number], behind=None)
+
     def remove(self, number: int) -> None:
-        """Forget a request, finished or aborted, running or not."""
+        """Forget a request, finished or aborted, running or not. Whoever still stood behind it runs by itself."""
         self.waiting.pop(number, None)
         self.running.pop(number, None)
+        for entries in (self.waiting, self.running):
+            for other, entry in entries.items():
+                if entry.behind == number:
+                    entries[other] = replace(entry, behind=None)
 
     def check(self) -> None:
         """Raise AssertionError if the books contradict themselves."""

@@ -81,7 +81,7 @@ def machine() -> dict[str, Any]:
         "threads": torch.get_num_threads(),
         "cpu_features": torch.backends.cpu.get_cpu_capability(),
         "python": platform.python_version(),
-        "torch": torch.__version__,
+        "torch": str(torch.__version__),  # a class of its own, which msgspec does not write
     }
     if torch.cuda.is_available():
         found["gpu"] = torch.cuda.get_device_name(0)
