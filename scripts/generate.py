@@ -1,4 +1,4 @@
-"""Writes the generated pages: README's regions `numbers` and `tree`, and docs/cli.md.
+"""Writes the generated pages: README's regions `numbers` and `tree`, the model card's `scores`, and docs/cli.md.
 
     python scripts/generate.py            write them
     python scripts/generate.py --check    write nothing; exit 1 and name the pages that are out of date
@@ -22,18 +22,20 @@ from redraft.errors import RedraftError
 from redraft.measure.record import read_record
 
 ROOT = Path(__file__).resolve().parent.parent
+CARD_RECORDS = ("train-nano", "eval-nano")
 REGION = re.compile(r"(<!-- generated: (?P<name>[\w-]+) -->\n).*?(<!-- end -->)", re.DOTALL)
 
 
 def pages(root: Path) -> dict[Path, str]:
     """Every generated page of the repository at `root`, with the text that it should have."""
-    readme = root / "README.md"
+    readme, card = root / "README.md", root / "src" / "redraft" / "assets" / "nano" / "README.md"
     regions = {
         "numbers": lambda: numbers(root / "benchmarks"),
         "tree": lambda: tree(root / "src" / "redraft"),
     }
     return {
         readme: fill(readme.read_text(encoding="utf-8"), regions),
+        card: fill(card.read_text(encoding="utf-8"), {"scores": lambda: scores(root / "benchmarks")}),
         root / "docs" / "cli.md": command_line(build_parser()),
     }
 
@@ -59,6 +61,13 @@ def numbers(folder: Path) -> str:
     if not rows:
         return "No record has been taken yet."
     return "\n".join(["| figure | value | taken | record |", "|---|---|---|---|", *rows])
+
+
+def scores(folder: Path) -> str:
+    """What the model card quotes: every claim of the records of the embedded model's training and accuracy."""
+    records = [read_record(folder / f"{name}.json") for name in CARD_RECORDS]
+    rows = [f"| {_cell(c.figure)} | {_cell(c.value)} | {record.taken} |" for record in records for c in record.summary]
+    return "\n".join(["| figure | value | taken |", "|---|---|---|", *rows])
 
 
 def tree(package: Path) -> str:

@@ -65,10 +65,11 @@ def _table(found: list[Evaluation]) -> None:
     from rich.console import Console
     from rich.table import Table
 
-    table = Table("task", "examples", "exact", "95% interval", "parts", "steps", "tokens/forward", "tokens/s")
+    table = Table("task", "examples", "exact", "95% interval", "steps", "tokens/forward", "tokens/s")
     for one in found:
-        parts = ", ".join(f"{name} {share:.1%}" for name, share in one.parts.items())
         interval = f"{one.low:.1%} to {one.high:.1%}"
-        row = (one.task, str(one.count), f"{one.exact:.1%}", interval, parts, f"{one.mean_steps:.1f}")
+        row = (one.task, str(one.count), f"{one.exact:.1%}", interval, f"{one.mean_steps:.1f}")
         table.add_row(*row, f"{one.tokens_per_forward:.1f}", f"{one.tokens_per_sec:.0f}")
     Console().print(table)
+    for one in found:
+        print(f"{one.task}: " + ", ".join(f"{name} {share:.1%}" for name, share in one.parts.items()))
