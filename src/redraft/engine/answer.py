@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 
 from redraft.engine.events import Block, Event, Finished
 from redraft.engine.request import FinishReason, Generation, Request
+from redraft.errors import RunError
 from redraft.text import Detokenizer, StopStrings, Text
 
 
@@ -20,6 +21,8 @@ class Answer:
     pieces: list[str] = field(default_factory=list)
     tokens: list[int] = field(default_factory=list)
     entropy: list[float] = field(default_factory=list)
+    settled_at: list[int] = field(default_factory=list)
+    changes: list[int] = field(default_factory=list)
     steps: list[int] = field(default_factory=list)
     first_text_sec: float = 0.0
     stopped: bool = False
@@ -37,8 +40,12 @@ class Answer:
             self.commits = event.block
             self.tokens += event.tokens
             self.entropy += event.entropy
+            self.settled_at += event.settled_at
+            self.changes += event.changes
             self._say(self.detokenizer.push(event.tokens))
         elif isinstance(event, Finished):
+            if event.reason == "error":
+                raise RunError("the engine failed while this request was running; the others were told so too")
             self.reason, self.commits = event.reason, event.commits
 
     def done(self) -> Generation:
@@ -51,6 +58,8 @@ class Answer:
             text="".join(self.pieces),
             tokens=tuple(self.tokens),
             entropy=tuple(self.entropy),
+            settled_at=tuple(self.settled_at),
+            changes=tuple(self.changes),
             finish="stop" if self.stopped else self.reason,
             seed=self.request.seed,
             prompt_tokens=len(self.request.prompt),

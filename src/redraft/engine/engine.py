@@ -25,7 +25,7 @@ from redraft.engine.answer import Answer
 from redraft.engine.events import Event, Finished
 from redraft.engine.loop import DEFAULT_LOOP, Loop, LoopConfig
 from redraft.engine.request import Generation, Options, Request, build_request
-from redraft.errors import RequestError
+from redraft.errors import RequestError, RunError
 from redraft.model.gemma import DiffusionGemma
 from redraft.text import Text, read_text
 from redraft.weights.load import load_model
@@ -156,7 +156,10 @@ class Engine:
         job = _Job(Answer(self.text, request), threading.Event())
 
         def listen(event: Event) -> None:
-            job.answer.take(event)
+            try:
+                job.answer.take(event)
+            except RunError as error:
+                job.error = error
             if isinstance(event, Finished):
                 job.done.set()
             elif job.answer.stopped:
@@ -170,6 +173,8 @@ class Engine:
         while not job.done.is_set() and not self.loop.is_turning:
             self.loop.tick()
         job.done.wait()
+        if job.error is not None:
+            raise job.error
 
 
 def load(
@@ -200,6 +205,7 @@ class _Job:
     answer: Answer
     done: threading.Event
     number: int = -1
+    error: RunError | None = None
 
 
 def _device(name: str) -> torch.device:

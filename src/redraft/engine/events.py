@@ -24,11 +24,17 @@ class Draft:
 
 @dataclass(frozen=True)
 class Block:
-    """A settled canvas, cut at its end token and at the request's limit. These tokens will not change."""
+    """A settled canvas, cut at its end token and at the request's limit. These tokens will not change.
+
+    Per token: `entropy` at the last step, in nats; `settled_at`, the step since which it reads so; `changes`, how often
+    its reading changed after the first step.
+    """
 
     block: int
     tokens: list[int]
     entropy: list[float]
+    settled_at: list[int]
+    changes: list[int]
     steps: int
     settled: bool
 

@@ -12,10 +12,20 @@ from redraft.diffusion.noise import Noise
 from redraft.engine.events import Block, Draft, Event, Finished
 from redraft.engine.request import Request
 from redraft.model.gemma import DiffusionGemma
-from redraft.shapes import Float, Int, Tensor
+from redraft.shapes import Bool, Float, Int, Tensor
 
 FORBIDDEN = -1e4
 """Logit of a token that may not be drawn: its probability is exactly 0, and 0·log 0 is no NaN."""
+
+
+@dataclass(frozen=True)
+class History:
+    """How a canvas's reading came about: the last one, where it just changed, since which step it stands, how often."""
+
+    draft: Int[Tensor, "canvas"]
+    changed: Bool[Tensor, "canvas"]
+    settled_at: Int[Tensor, "canvas"]
+    changes: Int[Tensor, "canvas"]
 
 
 @dataclass
@@ -31,7 +41,7 @@ class Lane:
     drafts: bool
     read: int = 0
     commit: Int[Tensor, "rows"] | None = None
-    before: Int[Tensor, "canvas"] | None = None
+    history: History | None = None
 
     def to_encode(self, rows: int) -> Int[Tensor, "rows"]:
         """The next `rows` causal tokens: prompt, or the block that waits to be committed."""
@@ -54,8 +64,9 @@ class Lane:
 
     def took(self, canvas: Canvas) -> list[Event]:
         """The canvas after a step: what to tell, and the next canvas if this one has settled."""
-        events: list[Event] = [draft_event(canvas, self.before)] if self.drafts else []
-        self.canvas, self.before = canvas, canvas.draft
+        self.history = follow(self.history, canvas)
+        events: list[Event] = [draft_event(canvas, self.history)] if self.drafts else []
+        self.canvas = canvas
         if canvas.settled or canvas.step >= self.request.policy.max_steps:
             events += self._settled()
         return events
@@ -72,7 +83,7 @@ class Lane:
         self.left -= len(block.tokens)
         if ended or self.left == 0:
             return [block, Finished("stop" if ended else "length", commits=self.canvas.block)]
-        self.commit, self.before = self.canvas.draft, None
+        self.commit, self.history = self.canvas.draft, None
         self.canvas = fresh(
             self.noise, self.canvas.block + 1, self.request.width, self.request.vocab, device=self.prompt.device
         )
@@ -81,11 +92,19 @@ class Lane:
     def _block(self) -> tuple[Block, bool]:
         """The draft cut at its end token and at the limit, and whether it is the end token that cut it."""
         assert self.canvas.entropy is not None
+        assert self.history is not None
         tokens = self.canvas.draft.tolist()
         end = next((i for i, token in enumerate(tokens) if token in self.request.eos), len(tokens))
         kept = min(end, self.left)
-        entropy = self.canvas.entropy[:kept].tolist()
-        block = Block(self.canvas.block, tokens[:kept], entropy, self.canvas.step, self.canvas.settled)
+        block = Block(
+            block=self.canvas.block,
+            tokens=tokens[:kept],
+            entropy=self.canvas.entropy[:kept].tolist(),
+            settled_at=self.history.settled_at[:kept].tolist(),
+            changes=self.history.changes[:kept].tolist(),
+            steps=self.canvas.step,
+            settled=self.canvas.settled,
+        )
         return block, end < len(tokens) and kept == end
 
 
@@ -103,11 +122,19 @@ def open_lane(model: DiffusionGemma, request: Request, noise: Noise, *, drafts: 
     )
 
 
-def draft_event(canvas: Canvas, before: Int[Tensor, "canvas"] | None) -> Draft:
-    """A canvas after a step as an event; `before` is the reading of the step before."""
+def follow(history: History | None, canvas: Canvas) -> History:
+    """The history of a canvas's reading with one more step."""
+    if history is None:
+        first = torch.ones_like(canvas.draft)
+        return History(canvas.draft, first.bool(), first, first - 1)
+    changed = canvas.draft != history.draft
+    settled_at = torch.where(changed, canvas.step, history.settled_at)
+    return History(canvas.draft, changed, settled_at, history.changes + changed)
+
+
+def draft_event(canvas: Canvas, history: History) -> Draft:
+    """A canvas after a step as an event."""
     assert canvas.accepted is not None
     assert canvas.entropy is not None
-    tokens = canvas.draft
-    changed = [True] * canvas.width if before is None else (tokens != before).tolist()
-    entropy = canvas.entropy.tolist()
-    return Draft(canvas.block, canvas.step, tokens.tolist(), changed, canvas.accepted.tolist(), entropy)
+    accepted, entropy = canvas.accepted.tolist(), canvas.entropy.tolist()
+    return Draft(canvas.block, canvas.step, canvas.draft.tolist(), history.changed.tolist(), accepted, entropy)

@@ -1,8 +1,8 @@
 """The loop that turns: take what the scheduler picks, run it, tell each request what came of it.
 
 One loop serves one model. `tick` is one forward; a caller may turn it by hand, or `start` a thread that does. Requests
-may be submitted and aborted from any thread; everything else happens in the tick. What goes wrong inside one request's
-listener ends that request and no other.
+may be submitted and aborted from any thread, without waiting for a forward: both are mail, which the next tick takes.
+Everything else happens in the tick. What goes wrong inside one request's listener ends that request and no other.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from redraft.engine.events import Block, Event, Finished
 from redraft.engine.prefixes import Prefixes
 from redraft.engine.request import FinishReason, Request
 from redraft.engine.runner import Runner
-from redraft.engine.scheduler import Scheduler
+from redraft.engine.scheduler import Batch, Scheduler
 from redraft.model.gemma import DiffusionGemma
 
 Listener = Callable[[Event], None]
@@ -66,10 +66,15 @@ class Loop:
         self.forwards = 0
         self._tickets: dict[int, _Ticket] = {}
         self._numbers = itertools.count()
-        self._lock = threading.RLock()
-        self._work = threading.Condition(self._lock)
+        # The mail is what other threads may touch at any time; it is held for an instant, never during a forward.
+        self._mail = threading.Condition()
+        self._arrived: list[tuple[int, int | None]] = []
+        self._aborted: set[int] = set()
+        self._turn_lock = threading.RLock()
+        self._inside = False
         self._thread: threading.Thread | None = None
         self._stopping = False
+        self.failure: Exception | None = None
 
     def submit(self, request: Request, listener: Listener, *, drafts: bool = False, behind: int | None = None) -> int:
         """Queue a request; `listener` is called with its events from whoever turns the loop. Raises BusyError.
@@ -78,42 +83,38 @@ class Loop:
         encode its prompt, this one waits and takes it over.
         """
         deadline = None if request.deadline_sec is None else self.clock() + request.deadline_sec
-        with self._work:
+        with self._mail:
+            self.scheduler.check_room(len(self._arrived))
             number = next(self._numbers)
-            same = behind in self._tickets and self._tickets[behind].request.prompt == request.prompt
-            self.scheduler.add(number, len(request.prompt), request.width, behind=behind if same else None)
             self._tickets[number] = _Ticket(request, listener, drafts, deadline)
-            self._work.notify()
+            self._arrived.append((number, behind))
+            self._mail.notify()
         return number
 
     def abort(self, number: int) -> None:
-        """End a request now, or after the forward that is running; it is told Finished("aborted").
+        """End a request before the next forward; it is told Finished("aborted") and nothing else from now on.
 
         One that is unknown or finished is left alone, so an abort may come too late without harm.
         """
-        with self._lock:
-            self._end(number, "aborted")
+        with self._mail:
+            if number in self._tickets:
+                self._aborted.add(number)
+                self._mail.notify()
+        if self._thread is None and not self._inside:
+            self._collect()
 
     def tick(self) -> bool:
         """One forward, if there is anything to run. Returns whether any request is left."""
-        with self._lock:
-            self._retire()
-            for number in self.scheduler.admit():
-                ticket = self._tickets[number]
-                noise = SeededNoise(ticket.request.seed)
-                self.scheduler.skip(number, self.runner.open(number, ticket.request, noise, drafts=ticket.drafts))
-            self._share_prompts()
-            batch = self.scheduler.next()
-            if not batch:
+        with self._turn_lock:
+            self._inside = True
+            try:
+                self._collect()
+                self._retire()
+                self._admit()
+                self._forward(self.scheduler.next())
                 return bool(self._tickets)
-            told = self.runner.run(batch)
-            self.forwards += 1
-            for piece in batch:
-                self.scheduler.ran(piece)
-            self._share_prompts()
-            for piece in batch:
-                self._tell(piece.number, told.get(piece.number, []))
-            return bool(self._tickets)
+            finally:
+                self._inside = False
 
     def drain(self) -> None:
         """Turn until nothing is left."""
@@ -122,7 +123,7 @@ class Loop:
 
     def start(self) -> None:
         """Turn the loop on a thread of its own, which sleeps while there is nothing to do."""
-        with self._lock:
+        with self._mail:
             if self._thread is None:
                 self._stopping = False
                 self._thread = threading.Thread(target=self._turn, name="redraft-loop", daemon=True)
@@ -130,9 +131,9 @@ class Loop:
 
     def stop(self) -> None:
         """End the thread after its current forward. Requests left are kept; `start` goes on with them."""
-        with self._work:
+        with self._mail:
             thread, self._thread, self._stopping = self._thread, None, True
-            self._work.notify_all()
+            self._mail.notify_all()
         if thread is not None:
             thread.join()
 
@@ -146,16 +147,53 @@ class Loop:
         self.scheduler.check()
         self.runner.check()
         assert self.runner.lanes.keys() == self.scheduler.running.keys()
-        assert self._tickets.keys() == self.scheduler.running.keys() | self.scheduler.waiting.keys()
+        arrived = {number for number, _ in self._arrived}
+        assert self._tickets.keys() == self.scheduler.running.keys() | self.scheduler.waiting.keys() | arrived
 
     def _turn(self) -> None:
         while True:
-            with self._work:
+            with self._mail:
                 while not self._tickets and not self._stopping:
-                    self._work.wait()
+                    self._mail.wait()
                 if self._stopping:
                     return
-            self.tick()
+            try:
+                self.tick()
+            except Exception as error:  # a failure of ours must not leave anyone waiting for ever
+                self.failure = error
+                for number in list(self._tickets):
+                    self._end(number, "error")
+
+    def _collect(self) -> None:
+        """Take the mail: queue what has arrived, end what is no longer wanted."""
+        with self._mail:
+            arrived, self._arrived = self._arrived, []
+            aborted, self._aborted = self._aborted, set()
+        for number, behind in arrived:
+            request = self._tickets[number].request
+            same = behind in self._tickets and self._tickets[behind].request.prompt == request.prompt
+            self.scheduler.add(number, len(request.prompt), request.width, behind=behind if same else None)
+        for number in aborted:
+            self._end(number, "aborted")
+
+    def _admit(self) -> None:
+        for number in self.scheduler.admit():
+            ticket = self._tickets[number]
+            noise = SeededNoise(ticket.request.seed)
+            self.scheduler.skip(number, self.runner.open(number, ticket.request, noise, drafts=ticket.drafts))
+        self._share_prompts()
+
+    def _forward(self, batch: Batch) -> None:
+        if not batch:
+            return
+        told = self.runner.run(batch)
+        self.forwards += 1
+        for piece in batch:
+            self.scheduler.ran(piece)
+        self._share_prompts()
+        for piece in batch:
+            if piece.number not in self._aborted:  # a listener may have aborted it a moment ago
+                self._tell(piece.number, told.get(piece.number, []))
 
     def _share_prompts(self) -> None:
         """Let variants take over the prompt of the request they stand behind, once it is encoded."""

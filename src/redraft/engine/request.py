@@ -11,7 +11,7 @@ from redraft.diffusion.accept import EntropyBound
 from redraft.diffusion.denoise import Policy, reference_policy
 from redraft.errors import RequestError
 
-FinishReason = Literal["stop", "length", "deadline", "aborted"]
+FinishReason = Literal["stop", "length", "deadline", "aborted", "error"]
 PRESETS = ("reference",)
 MOST_STEPS = 10_000
 """A canvas that has not settled by then never will, and nobody would wait for more."""
@@ -61,13 +61,17 @@ class Request:
 class Generation:
     """A finished answer.
 
-    `tokens` are what `text` was read from; `entropy` is each one's, in nats, at the last step of its canvas. `steps`
-    counts the denoising forwards of each canvas, `commits` the causal passes over finished blocks. Times are seconds.
+    `tokens` are what `text` was read from. Per token: `entropy`, in nats, at the last step of its canvas;
+    `settled_at`, the step since which it reads so; `changes`, how often its reading changed after the first step.
+    `steps` counts the denoising forwards of each canvas, `commits` the blocks that were encoded for a next one. Times
+    are seconds from submission.
     """
 
     text: str
     tokens: tuple[int, ...]
     entropy: tuple[float, ...]
+    settled_at: tuple[int, ...]
+    changes: tuple[int, ...]
     finish: FinishReason
     seed: int
     prompt_tokens: int

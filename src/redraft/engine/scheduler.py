@@ -137,12 +137,16 @@ class Scheduler:
         self.waiting: dict[int, Entry] = {}
         self.running: dict[int, Entry] = {}
 
+    def check_room(self, arrived: int) -> None:
+        """Raise BusyError if the queue, with `arrived` requests on their way to it, is full."""
+        waiting = len(self.waiting) + arrived
+        if waiting >= self.max_waiting:
+            raise BusyError(f"{waiting} requests are waiting, the most this engine queues; try again later")
+
     def add(self, number: int, prompt: int, width: int, *, behind: int | None = None) -> None:
-        """Queue a request, maybe behind one with the same prompt. Raises BusyError if the queue is full."""
+        """Queue a request, maybe behind one with the same prompt."""
         assert number not in self.waiting, f"request {number} is queued already"
         assert number not in self.running, f"request {number} is running already"
-        if len(self.waiting) >= self.max_waiting:
-            raise BusyError(f"{len(self.waiting)} requests are waiting, the most this engine queues; try again later")
         self.waiting[number] = Entry(number, prompt, width, behind=behind)
 
     def admit(self) -> tuple[int, ...]:

@@ -1,0 +1,151 @@
+"""The loop on a thread of its own, and the calls that stand on it: map, variants, asyncio."""
+
+import asyncio
+import threading
+from collections.abc import Iterator
+
+import pytest
+
+import redraft
+from redraft.engine.asynchronous import AsyncEngine
+from redraft.engine.engine import Engine
+from redraft.engine.events import Draft, Event, Finished
+from redraft.engine.request import Options, Request
+from redraft.errors import RunError
+
+PROMPTS = ["record\nSend 417 melu to Karomi.", "record\nGoda wants suzi, 762 boxes.", "sudoku\n1..4\n..1.\n..42\n4..."]
+
+
+@pytest.fixture
+def engine() -> Iterator[Engine]:
+    made = redraft.load("nano")
+    yield made
+    made.loop.stop()
+
+
+def requests(engine: Engine, count: int) -> list[Request]:
+    return [
+        engine.request(PROMPTS[i % len(PROMPTS)], chat=True, options=Options(seed=i, steps=1 + i % 8))
+        for i in range(count)
+    ]
+
+
+@pytest.mark.parametrize("at_once", [1, 3, 32])
+def test_map_answers_in_order_and_each_as_alone(engine: Engine, at_once: int) -> None:
+    asked = requests(engine, 10)
+    told: list[int] = []
+    found = [done.tokens for done in engine.map(asked, at_once=at_once, progress=told.append)]
+    assert found == [engine.finish(one).tokens for one in asked]
+    assert told == list(range(1, 11))
+
+
+def test_map_takes_requests_as_room_appears(engine: Engine) -> None:
+    """An endless iterable must not be read ahead of the answers."""
+    taken = 0
+
+    def endless() -> Iterator[Request]:
+        nonlocal taken
+        while True:
+            taken += 1
+            yield requests(engine, 1)[0]
+
+    answers = engine.map(endless(), at_once=4)
+    for _ in range(3):
+        next(answers)
+    answers.close()
+    assert taken <= 8
+    assert engine.loop.runner.num_bytes == 0, "closing map left requests running"
+
+
+def test_variants_differ_by_seed_and_share_the_prompt(engine: Engine) -> None:
+    asked = requests(engine, 1)[0]
+    found = engine.variants(asked, 4)
+    assert [done.seed for done in found] == [asked.seed + i for i in range(4)]
+    assert engine.loop.forwards <= 1 + max(sum(done.steps) for done in found) + 1
+
+
+def test_many_threads_share_one_loop(engine: Engine) -> None:
+    asked = requests(engine, 24)
+    wanted = [engine.finish(one).tokens for one in asked]
+    engine.loop.start()
+    found: dict[int, tuple[int, ...]] = {}
+
+    def ask(i: int) -> None:
+        found[i] = engine.finish(asked[i]).tokens
+
+    threads = [threading.Thread(target=ask, args=(i,)) for i in range(len(asked))]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(timeout=60)
+    assert [found[i] for i in range(len(asked))] == wanted
+    engine.loop.stop()
+    engine.loop.check()
+
+
+def test_stopping_keeps_what_is_left_and_starting_goes_on(engine: Engine) -> None:
+    told: list[Event] = []
+    engine.loop.submit(requests(engine, 1)[0], told.append)
+    assert told == []
+    done = threading.Event()
+    engine.loop.submit(requests(engine, 2)[1], lambda event: done.set() if isinstance(event, Finished) else None)
+    engine.loop.start()
+    assert done.wait(timeout=60)
+    assert isinstance(told[-1], Finished)
+
+
+def test_coroutines_run_side_by_side(engine: Engine) -> None:
+    asked = requests(engine, 6)
+    wanted = [engine.finish(one).tokens for one in asked]
+
+    async def ask() -> list[tuple[int, ...]]:
+        face = AsyncEngine(engine)
+        return [done.tokens for done in await asyncio.gather(*(face.finish(one) for one in asked))]
+
+    assert asyncio.run(ask()) == wanted
+
+
+def test_leaving_an_async_stream_aborts_it(engine: Engine) -> None:
+    async def look() -> Event:
+        face = AsyncEngine(engine)
+        events = face.events(requests(engine, 8)[7])
+        first = await anext(events)
+        await events.aclose()
+        return first
+
+    assert isinstance(asyncio.run(look()), Draft)
+    engine.loop.stop()
+    engine.loop.drain()
+    engine.loop.check()
+    assert engine.loop.runner.num_bytes == 0
+
+
+@pytest.mark.parametrize("threaded", [False, True])
+def test_a_failure_of_the_model_reaches_everyone_who_waits(
+    engine: Engine, monkeypatch: pytest.MonkeyPatch, threaded: bool
+) -> None:
+    """The loop's thread must not die with requests waiting on it for ever."""
+
+    def broken(*args: object) -> None:
+        raise ValueError("no such kernel")
+
+    if threaded:
+        engine.loop.start()
+    monkeypatch.setattr(engine.loop.runner, "run", broken)
+    with pytest.raises(RunError if threaded else ValueError, match="engine failed" if threaded else "no such kernel"):
+        engine.finish(requests(engine, 1)[0])
+    monkeypatch.undo()
+    assert engine.finish(requests(engine, 1)[0]).text
+
+
+def test_confidence_is_told_per_token(engine: Engine) -> None:
+    done = engine.finish(engine.request(PROMPTS[2], chat=True, options=Options(seed=1)))
+    assert len(done.tokens) == len(done.entropy) == len(done.settled_at) == len(done.changes)
+    assert all(1 <= step <= done.steps[0] for step in done.settled_at)
+    for step, changes in zip(done.settled_at, done.changes, strict=True):
+        assert changes < step or step == 1 == changes + 1, "a reading cannot change more often than there were steps"
+    drafts = [event for event in engine.events(engine.request(PROMPTS[2], chat=True, options=Options(seed=1)))]
+    readings = [draft.tokens for draft in drafts if isinstance(draft, Draft)]
+    for i in range(len(done.tokens)):
+        column = [reading[i] for reading in readings]
+        assert done.changes[i] == sum(a != b for a, b in zip(column, column[1:], strict=False))
