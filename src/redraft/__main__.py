@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import sys
 from collections.abc import Sequence
@@ -16,7 +17,10 @@ def main(argv: Sequence[str] | None = None) -> int:
     """Run one command. Exit codes: 0 done, 1 our failure, 2 the caller's mistake, 130 interrupted."""
     arguments = build_parser().parse_args(argv)
     try:
-        return int(arguments.run(arguments) or 0)
+        code = int(arguments.run(arguments) or 0)
+        if sys.stdout is not None:
+            sys.stdout.flush()  # here, where a reader that went away or a full disk still has an exit code
+        return code
     except RedraftError as error:
         if arguments.debug:
             raise
@@ -28,8 +32,14 @@ def main(argv: Sequence[str] | None = None) -> int:
         print("redraft: interrupted", file=sys.stderr)
         return INTERRUPTED
     except BrokenPipeError:
-        # The reader of our output went away; point stdout elsewhere so that closing it at exit stays silent.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        _drop_output()  # its reader went away, as `head` does
+        return 1
+    except OSError as error:
+        if arguments.debug:
+            raise
+        print(f"redraft: {error.strerror or error} (run again with --debug)", file=sys.stderr)
+        if error.errno == errno.ENOSPC:
+            _drop_output()  # what could not be written would fail a second time
         return 1
     except Exception as error:  # the last line of defence: a bug of ours still ends in one line
         if arguments.debug:
@@ -37,6 +47,11 @@ def main(argv: Sequence[str] | None = None) -> int:
         first = (str(error).splitlines() or [""])[0]
         print(f"redraft: internal error, {type(error).__name__}: {first} (run again with --debug)", file=sys.stderr)
         return 1
+
+
+def _drop_output() -> None:
+    """Point stdout elsewhere, so that Python's own flush at exit stays silent."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 if __name__ == "__main__":

@@ -9,43 +9,46 @@ This file does no tensor work and imports nothing heavy, so the command line can
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from redraft.errors import ConfigError
+from redraft.reader import Reader, read_json
 
 SLIDING, FULL = "sliding_attention", "full_attention"
 
 # Keys whose value cannot change what a text forward computes at inference.
-_INERT_TEXT = {
-    "attention_dropout",  # training only
-    "bos_token_id",
-    "dtype",
-    "initializer_range",
-    "model_type",
-    "eos_token_id",  # the root config and generation_config hold the list that counts
-    "torch_dtype",
-    "transformers_version",
-    "use_cache",
-}
-_INERT_ROOT = {
-    "architectures",
-    "audio_config",
-    "boi_token_id",
-    "dtype",
-    "eoi_token_id",
-    "eos_token_id",
-    "image_token_id",
-    "initializer_range",
-    "torch_dtype",
-    "transformers_version",
-    "video_token_id",
-    "vision_config",
-    "vision_soft_tokens_per_image",
-}
+_INERT_TEXT = frozenset(
+    {
+        "attention_dropout",  # training only
+        "dtype",
+        "initializer_range",
+        "model_type",
+        "torch_dtype",
+        "transformers_version",
+        "use_cache",
+    }
+)
+_INERT_ROOT = frozenset(
+    {
+        "architectures",
+        "audio_config",
+        "boi_token_id",
+        "dtype",
+        "eoi_token_id",
+        "image_token_id",
+        "initializer_range",
+        "torch_dtype",
+        "transformers_version",
+        "video_token_id",
+        "vision_soft_tokens_per_image",
+    }
+)
+_INERT_GENERATION = frozenset({"_from_model_config", "return_dict_in_generate", "transformers_version"})
+
+_MOST_LAYERS = 10_000  # a list is made of them, and a damaged number must not become a list that fills the memory
 
 
 @dataclass(frozen=True)
@@ -96,6 +99,9 @@ class ModelConfig:
     vision: Mapping[str, Any] | None = field(default=None, compare=False)
     root: Mapping[str, Any] = field(default_factory=dict, compare=False)
 
+    def __post_init__(self) -> None:
+        _check_shape(self)
+
     @property
     def window(self) -> int:
         """Width of the sliding window in tokens, the query itself included; 0 when every layer is full."""
@@ -140,11 +146,13 @@ def read_config(folder: Path) -> CheckpointConfig:
 
     Raises ConfigError for a file that is absent, is not JSON, belongs to another model or asks for the unsupported.
     """
-    model, unknown = parse_model(_read_json(folder / "config.json"))
-    generation = GenerationConfig(eos_token_ids=model.eos_token_ids, pad_token_id=model.pad_token_id)
+    model, unknown = parse_model(read_json(folder / "config.json"))
+    generation = GenerationConfig(
+        eos_token_ids=model.eos_token_ids, pad_token_id=model.pad_token_id, bos_token_id=model.bos_token_id
+    )
     path = folder / "generation_config.json"
     if path.exists():
-        generation, more = parse_generation(_read_json(path), generation)
+        generation, more = parse_generation(read_json(path), generation)
         unknown += more
     return CheckpointConfig(model, generation, unknown)
 
@@ -154,16 +162,12 @@ def parse_model(root: Mapping[str, Any]) -> tuple[ModelConfig, tuple[str, ...]]:
     kind = root.get("model_type")
     if kind != "diffusion_gemma":
         raise ConfigError(f"config.json: model_type is {kind!r}; supported: 'diffusion_gemma'")
-    text = root.get("text_config")
-    if not isinstance(text, Mapping):
-        raise ConfigError(f"config.json: text_config is {text!r}; it must be an object")
-    take = _Reader(text, "text_config.")
+    top = Reader(root, "", _INERT_ROOT)
+    top.fixed("model_type", ("diffusion_gemma",))
+    top.fixed("tie_word_embeddings", (True,))
+    take = top.inner("text_config", _INERT_TEXT)
     for key, allowed in _FIXED_TEXT.items():
         take.fixed(key, allowed)
-    top = _Reader(root, "")
-    top.fixed("tie_word_embeddings", (True,))
-    layers = _read_layers(take)
-    eos = root.get("eos_token_id", text.get("eos_token_id", 1))
     config = ModelConfig(
         vocab_size=take.integer("vocab_size"),
         hidden_size=take.integer("hidden_size"),
@@ -172,50 +176,44 @@ def parse_model(root: Mapping[str, Any]) -> tuple[ModelConfig, tuple[str, ...]]:
         num_heads=take.integer("num_attention_heads"),
         num_experts=take.integer("num_experts"),
         top_k_experts=take.integer("top_k_experts"),
-        layers=layers,
+        layers=_read_layers(take),
         max_positions=take.integer("max_position_embeddings"),
         canvas_length=top.integer("canvas_length", 256),
-        norm_eps=float(take.value("rms_norm_eps", 1e-6)),
-        logit_cap=float(take.value("final_logit_softcapping", 30.0)),
+        norm_eps=take.number("rms_norm_eps", 1e-6),
+        logit_cap=take.number("final_logit_softcapping", 30.0),
         pad_token_id=take.integer("pad_token_id", 0, low=0),
-        eos_token_ids=tuple(eos) if isinstance(eos, list) else (int(eos),),
-        bos_token_id=int(text.get("bos_token_id") or 2),
-        vision=root.get("vision_config"),
-        root={k: v for k, v in root.items() if k in _INERT_ROOT},
+        eos_token_ids=top.integers("eos_token_id", take.integers("eos_token_id", (1,))),
+        bos_token_id=take.integer("bos_token_id", 2, low=0),
+        vision=top.mapping("vision_config") or None,
+        root={key: value for key, value in root.items() if key in _INERT_ROOT},
     )
-    _check_shape(config)
-    unknown = take.unread(_INERT_TEXT) + top.unread(_INERT_ROOT | {"model_type", "text_config"})
-    return config, unknown
+    return config, top.unread()
 
 
 def parse_generation(
     root: Mapping[str, Any], base: GenerationConfig | None = None
 ) -> tuple[GenerationConfig, tuple[str, ...]]:
     """GenerationConfig from the JSON of `generation_config.json`; keys it lacks keep the values of `base`."""
-    take = _Reader(root, "generation_config.")
+    take = Reader(root, "generation_config.", _INERT_GENERATION)
     base = base or GenerationConfig()
-    sampler = take.value("sampler_config", {"_cls_name": "EntropyBoundSamplerConfig"})
-    name = sampler.get("_cls_name")
-    if name != "EntropyBoundSamplerConfig":
-        raise ConfigError(
-            f"generation_config.sampler_config._cls_name is {name!r}; supported: 'EntropyBoundSamplerConfig'"
-        )
-    eos = take.value("eos_token_id", list(base.eos_token_ids))
-    config = replace(
-        base,
+    sampler = take.inner("sampler_config")
+    if sampler.source:
+        name = sampler.value("_cls_name")
+        if name != "EntropyBoundSamplerConfig":
+            raise sampler.refusal("_cls_name", name, "supported: 'EntropyBoundSamplerConfig'")
+    config = GenerationConfig(
         max_new_tokens=take.integer("max_new_tokens", base.max_new_tokens),
         max_denoising_steps=take.integer("max_denoising_steps", base.max_denoising_steps),
-        t_min=float(take.value("t_min", base.t_min)),
-        t_max=float(take.value("t_max", base.t_max)),
-        entropy_bound=float(sampler.get("entropy_bound", base.entropy_bound)),
+        t_min=take.number("t_min", base.t_min),
+        t_max=take.number("t_max", base.t_max),
+        entropy_bound=sampler.number("entropy_bound", base.entropy_bound),
         stability_threshold=take.integer("stability_threshold", base.stability_threshold, low=0),
-        confidence_threshold=float(take.value("confidence_threshold", base.confidence_threshold)),
-        eos_token_ids=tuple(eos) if isinstance(eos, list) else (int(eos),),
+        confidence_threshold=take.number("confidence_threshold", base.confidence_threshold),
+        eos_token_ids=take.integers("eos_token_id", base.eos_token_ids),
         pad_token_id=take.integer("pad_token_id", base.pad_token_id, low=0),
         bos_token_id=take.integer("bos_token_id", base.bos_token_id, low=0),
     )
-    inert = {"_from_model_config", "return_dict_in_generate", "transformers_version"}
-    return config, take.unread(inert)
+    return config, take.unread()
 
 
 def model_json(config: ModelConfig, dtype: str) -> dict[str, Any]:
@@ -240,10 +238,11 @@ def model_json(config: ModelConfig, dtype: str) -> dict[str, Any]:
         "per_layer_config": {
             str(i): {"head_dim": layer.head_dim, "num_key_value_heads": layer.num_kv_heads}
             for i, layer in enumerate(config.layers)
-            if layer.is_full
+            if layer.is_full or layer != sliding
         },
         "rope_parameters": {SLIDING: _rope_json(sliding.rope), FULL: _rope_json(full.rope)},
         "rms_norm_eps": config.norm_eps,
+        "final_logit_softcapping": config.logit_cap,
         "hidden_activation": "gelu_pytorch_tanh",
         "attention_bias": False,
         "use_bidirectional_attention": "vision",
@@ -284,82 +283,69 @@ _FIXED_TEXT: dict[str, tuple[object, ...]] = {
 }
 
 
-class _Reader:
-    """Takes keys out of a JSON object and remembers which ones nobody asked for."""
-
-    def __init__(self, source: Mapping[str, Any], prefix: str) -> None:
-        self.source, self.prefix, self.read = source, prefix, set[str]()
-
-    def value(self, key: str, default: Any = None) -> Any:
-        self.read.add(key)
-        found = self.source.get(key)
-        return default if found is None else found
-
-    def integer(self, key: str, default: int | None = None, low: int = 1) -> int:
-        found = self.value(key, default)
-        if not isinstance(found, int) or isinstance(found, bool) or found < low:
-            raise ConfigError(f"{self.prefix}{key} is {found!r}; it must be an integer of at least {low}")
-        return found
-
-    def fixed(self, key: str, allowed: tuple[object, ...]) -> None:
-        self.read.add(key)
-        if key in self.source and self.source[key] not in allowed:
-            raise ConfigError(f"{self.prefix}{key} is {self.source[key]!r}; supported: {', '.join(map(repr, allowed))}")
-
-    def unread(self, inert: set[str]) -> tuple[str, ...]:
-        return tuple(self.prefix + key for key in sorted(self.source) if key not in self.read | inert)
-
-
-def _read_layers(take: _Reader) -> tuple[LayerConfig, ...]:
-    count = take.integer("num_hidden_layers")
-    kinds = take.value("layer_types") or [FULL if (i + 1) % 6 == 0 or i + 1 == count else SLIDING for i in range(count)]
-    if len(kinds) != count:
-        raise ConfigError(f"text_config.layer_types has {len(kinds)} entries; num_hidden_layers is {count}")
+def _read_layers(take: Reader) -> tuple[LayerConfig, ...]:
+    count = take.integer("num_hidden_layers", high=_MOST_LAYERS)
+    kinds = take.value("layer_types", [FULL if (i + 1) % 6 == 0 or i + 1 == count else SLIDING for i in range(count)])
+    if not isinstance(kinds, list) or len(kinds) != count:
+        raise take.refusal("layer_types", kinds, f"it must be a list with num_hidden_layers ({count}) entries")
+    for i, kind in enumerate(kinds):
+        if kind not in (SLIDING, FULL):
+            raise take.refusal(f"layer_types[{i}]", kind, f"supported: {SLIDING!r}, {FULL!r}")
     if kinds[-1] != FULL:
-        raise ConfigError(f"text_config.layer_types ends in {kinds[-1]!r}; the last layer must be {FULL!r}")
+        raise take.refusal(f"layer_types[{count - 1}]", kinds[-1], f"the last layer must be {FULL!r}")
     window = take.integer("sliding_window")
-    ropes = take.value("rope_parameters") or {}
-    rope_of = {
-        SLIDING: _read_rope(ropes.get(SLIDING), SLIDING, RopeConfig(10_000.0)),
-        FULL: _read_rope(ropes.get(FULL), FULL, RopeConfig(1_000_000.0, 0.25)),
-    }
+    ropes = take.inner("rope_parameters")
+    sliding_rope = _read_rope(ropes, SLIDING, RopeConfig(10_000.0))
+    full_rope = _read_rope(ropes, FULL, RopeConfig(1_000_000.0, 0.25))
     heads, head_dim = take.integer("num_key_value_heads"), take.integer("head_dim")
-    full_heads = take.integer("num_global_key_value_heads", heads)
-    full_dim = take.integer("global_head_dim", head_dim)
-    overrides = take.value("per_layer_config", {})
+    if take.value("per_layer_config") is None:
+        # transformers' own default for a file in the released spelling that does not say.
+        full_heads = take.integer("num_global_key_value_heads", heads)
+        full_dim = take.integer("global_head_dim", 512)
+        sliding = LayerConfig(window, heads, head_dim, sliding_rope)
+        full = LayerConfig(None, full_heads, full_dim, full_rope)
+        return tuple(full if kind == FULL else sliding for kind in kinds)
+    overrides = _read_overrides(take, count)
     layers = []
     for i, kind in enumerate(kinds):
-        if kind not in rope_of:
-            raise ConfigError(f"text_config.layer_types[{i}] is {kind!r}; supported: {SLIDING!r}, {FULL!r}")
-        full = kind == FULL
-        own = overrides.get(str(i), {})
-        layers.append(
-            LayerConfig(
-                window=None if full else window,
-                num_kv_heads=own.get("num_key_value_heads", full_heads if full else heads),
-                head_dim=own.get("head_dim", full_dim if full else head_dim),
-                rope=rope_of[kind],
-            )
-        )
+        own = overrides.get(i, Reader({}, ""))
+        dims = own.integer("num_key_value_heads", heads), own.integer("head_dim", head_dim)
+        layers.append(LayerConfig(None, *dims, full_rope) if kind == FULL else LayerConfig(window, *dims, sliding_rope))
     return tuple(layers)
 
 
-def _read_rope(source: Mapping[str, Any] | None, kind: str, default: RopeConfig) -> RopeConfig:
-    if source is None:
+def _read_overrides(take: Reader, count: int) -> dict[int, Reader]:
+    """`per_layer_config` by layer. From ten layers on, transformers pads the numbers with zeros ("05")."""
+    every = take.inner("per_layer_config")
+    found: dict[int, Reader] = {}
+    for key in every.source:
+        if not (key.isascii() and key.isdecimal()) or len(key) > 9 or int(key) >= count or int(key) in found:
+            raise every.refusal(key, every.source[key], f"a key must be a layer's number, once, below {count}")
+        found[int(key)] = own = every.inner(key)
+        for name in own.source.keys() - {"head_dim", "num_key_value_heads"}:
+            raise own.refusal(name, own.source[name], "supported here: head_dim, num_key_value_heads")
+    return found
+
+
+def _read_rope(ropes: Reader, kind: str, default: RopeConfig) -> RopeConfig:
+    rope = ropes.inner(kind)
+    if not rope.source:
         return default
-    name = source.get("rope_type", "default")
-    if name not in ("default", "proportional"):
-        raise ConfigError(
-            f"text_config.rope_parameters.{kind}.rope_type is {name!r}; supported: 'default', 'proportional'"
-        )
-    fraction = float(source.get("partial_rotary_factor", 1.0)) if name == "proportional" else 1.0
-    return RopeConfig(float(source.get("rope_theta", default.theta)), fraction, float(source.get("factor", 1.0)))
+    theta = rope.number("rope_theta", default.theta)
+    name = rope.value("rope_type", "default")
+    if name == "proportional":
+        return RopeConfig(theta, rope.number("partial_rotary_factor", 1.0), rope.number("factor", 1.0))
+    if name != "default":
+        raise rope.refusal("rope_type", name, "supported: 'default', 'proportional'")
+    rope.fixed("partial_rotary_factor", (1.0,))  # in the default form it would change the exponents, too
+    return RopeConfig(theta)
 
 
 def _rope_json(rope: RopeConfig) -> dict[str, Any]:
-    if rope.rotary_fraction == 1.0:
+    if rope == RopeConfig(rope.theta):
         return {"rope_type": "default", "rope_theta": rope.theta}
-    return {"rope_type": "proportional", "rope_theta": rope.theta, "partial_rotary_factor": rope.rotary_fraction}
+    form = {"rope_type": "proportional", "rope_theta": rope.theta, "partial_rotary_factor": rope.rotary_fraction}
+    return form if rope.factor == 1.0 else form | {"factor": rope.factor}
 
 
 def _check_shape(config: ModelConfig) -> None:
@@ -370,23 +356,14 @@ def _check_shape(config: ModelConfig) -> None:
             )
         if layer.head_dim % 2:
             raise ConfigError(f"layer {i}: head_dim is {layer.head_dim}; it must be even, for RoPE's two halves")
+        if not layer.rope.rotary_fraction <= 1:
+            raise ConfigError(f"layer {i}: partial_rotary_factor is {layer.rope.rotary_fraction}; it must be at most 1")
     if config.top_k_experts > config.num_experts:
         raise ConfigError(f"top_k_experts is {config.top_k_experts}; at most num_experts ({config.num_experts})")
-    for token in (config.pad_token_id, *config.eos_token_ids):
+    named = [("pad_token_id", config.pad_token_id), ("bos_token_id", config.bos_token_id)]
+    for key, token in [*named, *(("eos_token_id", token) for token in config.eos_token_ids)]:
         if not 0 <= token < config.vocab_size:
-            raise ConfigError(f"token id {token} is outside the vocabulary of {config.vocab_size}")
-
-
-def _read_json(path: Path) -> Mapping[str, Any]:
-    try:
-        found = json.loads(path.read_text(encoding="utf-8"))
-    except FileNotFoundError:
-        raise ConfigError(f"{path} does not exist; a checkpoint folder needs it") from None
-    except (json.JSONDecodeError, UnicodeDecodeError) as error:
-        raise ConfigError(f"{path} is not valid JSON ({error}); fetch the file again") from None
-    if not isinstance(found, dict):
-        raise ConfigError(f"{path} holds a {type(found).__name__}; it must hold an object")
-    return found
+            raise ConfigError(f"{key} is {token}; it must be in the vocabulary, below vocab_size ({config.vocab_size})")
 
 
 def _require(key: str, value: object, holds: bool, wanted: str) -> None:

@@ -31,14 +31,17 @@ def run(arguments: argparse.Namespace) -> int:
     from redraft.config import read_config
     from redraft.errors import RequestError
     from redraft.measure.anatomy import dissect, stored_bytes
-    from redraft.weights.source import Source, locate
+    from redraft.weights.source import Source, has_weights, locate
 
     sizes = arguments.memory or [16.0, 24.0, 80.0]
-    if min(sizes) <= 0:
-        raise RequestError(f"--memory is {min(sizes)}; it must be above 0 (gigabytes)")
+    for size in sizes:
+        if not 0 < size < math.inf:
+            raise RequestError(f"--memory is {size}; it must be a number above 0 (gigabytes)")
     folder = locate(arguments.model)
     config = read_config(folder)
-    disk = stored_bytes((stored.dtype, math.prod(stored.shape)) for stored in Source(folder).tensors.values())
+    disk: dict[str, int] | None = None
+    if has_weights(folder):
+        disk = stored_bytes((stored.dtype, math.prod(stored.shape)) for stored in Source(folder).tensors.values())
     found = describe(config, dissect(config.model), disk, sizes)
     if arguments.json:
         print_json(found)
@@ -48,8 +51,10 @@ def run(arguments: argparse.Namespace) -> int:
     return 0
 
 
-def describe(config: CheckpointConfig, anatomy: Anatomy, disk: dict[str, int], sizes: list[float]) -> dict[str, object]:
-    """Everything the command prints, by name. Bytes are bytes, GB are 10^9 of them."""
+def describe(
+    config: CheckpointConfig, anatomy: Anatomy, disk: dict[str, int] | None, sizes: list[float]
+) -> dict[str, object]:
+    """Everything the command prints, by name. Bytes are bytes, GB are 10^9 of them; no `disk`: there are no weights."""
     from redraft.measure.anatomy import BYTES, GIGABYTE, longest_prefix
 
     model = config.model
@@ -67,7 +72,7 @@ def describe(config: CheckpointConfig, anatomy: Anatomy, disk: dict[str, int], s
         "parameters_total": anatomy.total,
         "parameters_active": anatomy.active,
         "parameters_by_group": anatomy.groups,
-        "stored_bytes": disk,
+        "stored_bytes": "unknown: the folder has no weights" if disk is None else disk,
         "cache_bytes_per_token": anatomy.cache_growth,
         "cache_bytes_sliding_most": anatomy.cache_window,
         "fits": fits,

@@ -7,6 +7,7 @@ import os
 import platform
 import subprocess
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -57,7 +58,8 @@ def write_record(record: Record, path: Path) -> None:
         beside.write_bytes(msgspec.json.format(msgspec.json.encode(record), indent=1) + b"\n")
         os.replace(beside, path)
     except OSError as error:
-        beside.unlink(missing_ok=True)
+        with suppress(OSError):  # what refused to be written to may refuse this, too
+            beside.unlink()
         raise RunError(f"the record could not be written to {path}: {error.strerror}") from None
 
 
@@ -67,7 +69,7 @@ def read_record(path: Path) -> Record:
         return msgspec.json.decode(path.read_bytes(), type=Record)
     except OSError as error:
         raise RecordError(f"{path} cannot be read: {error.strerror}") from None
-    except (msgspec.ValidationError, msgspec.DecodeError) as error:
+    except (msgspec.ValidationError, msgspec.DecodeError, UnicodeDecodeError) as error:
         raise RecordError(f"{path} is not a benchmark record: {error}") from None
 
 

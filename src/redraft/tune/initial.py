@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from typing import Any
+
 import torch
 
 from redraft.config import ModelConfig
@@ -28,7 +31,7 @@ def random_vision(config: ModelConfig, *, seed: int) -> dict[str, Tensor]:
     """Tensors for the vision tower the format requires and our text models never run, by stored name."""
     if config.vision is None:
         return {}
-    shapes = _vision_shapes(dict(config.vision), config.hidden_size)
+    shapes = _vision_shapes(config.vision, config.hidden_size)
     generator = torch.Generator().manual_seed(seed)
     return {name: 0.02 * torch.randn(shape, generator=generator) for name, shape in shapes.items()}
 
@@ -46,7 +49,7 @@ def _initial(name: str, value: Tensor, generator: torch.Generator, config: Model
     return spread * torch.randn(value.shape, generator=generator)
 
 
-def _vision_shapes(vision: dict[str, int], hidden: int) -> dict[str, tuple[int, ...]]:
+def _vision_shapes(vision: Mapping[str, Any], hidden: int) -> dict[str, tuple[int, ...]]:
     """Stored names and shapes of a Gemma-4 vision tower and its projection (model spec 6.1)."""
     width, inner, head = vision["hidden_size"], vision["intermediate_size"], vision["head_dim"]
     heads = vision["num_attention_heads"] * head

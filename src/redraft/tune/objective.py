@@ -50,7 +50,7 @@ class Corruption:
 
 @dataclass(frozen=True)
 class Losses:
-    """Mean nats per token. `denoise_total` keeps the graph; the rest is for logs."""
+    """Mean nats per token, with the graph. `denoise` is None where the canvas was not run."""
 
     encode: Float[Tensor, ""]
     denoise: Float[Tensor, ""] | None
@@ -93,7 +93,8 @@ def _guess(model: DiffusionGemma, clean: CleanContext, corruption: Corruption) -
     if chosen.numel():
         with torch.no_grad():
             logits = _canvas_logits(model, clean, corruption.canvas[chosen], None, chosen)
-            soft[chosen] = model.soften(torch.softmax(logits, dim=-1))
+            probabilities = torch.softmax(logits, dim=-1).flatten(0, 1)
+            soft[chosen] = model.soften(probabilities).view(chosen.shape[0], *shape[1:])
     return soft
 
 

@@ -10,12 +10,14 @@ An unknown key is refused by name, so a misspelt option can never be ignored.
 
 from __future__ import annotations
 
+import math
 from pathlib import Path
 
 import msgspec
 
 from redraft.config import FULL, SLIDING, GenerationConfig, LayerConfig, ModelConfig, RopeConfig
-from redraft.errors import RecipeError
+from redraft.errors import ConfigError, RecipeError
+from redraft.tasks import task
 
 
 class ModelRecipe(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -88,9 +90,17 @@ def read_recipe(path: Path) -> Recipe:
         recipe = msgspec.toml.decode(path.read_bytes(), type=Recipe)
     except OSError as error:
         raise RecipeError(f"{path} cannot be read ({error.strerror}); pass the path of a recipe file") from None
-    except (msgspec.ValidationError, msgspec.DecodeError) as error:
+    except (msgspec.ValidationError, msgspec.DecodeError, UnicodeDecodeError) as error:
         raise RecipeError(f"{path}: {error}; see docs/tuning.md for the keys") from None
     _check(recipe)
+    try:
+        model_config(recipe, vocab_size=LEAST_VOCAB)
+    except ConfigError as error:
+        raise RecipeError(f"[model] {error}") from None
+    try:
+        generation_config(recipe)
+    except ConfigError as error:
+        raise RecipeError(f"[sampling] {error}") from None
     return recipe
 
 
@@ -128,6 +138,8 @@ def generation_config(recipe: Recipe) -> GenerationConfig:
     )
 
 
+LEAST_VOCAB = 6  # the special tokens, which the config names
+
 # The format has a vision tower. A text-only model of ours carries the smallest one that transformers will build.
 TINY_VISION = {
     "model_type": "gemma4_vision",
@@ -153,18 +165,35 @@ def _check(recipe: Recipe) -> None:
         raise RecipeError(
             f'[model] layers is {list(recipe.model.layers)}; it must hold "sliding" and "full" and end in "full"'
         )
-    for name, heads in (
-        ("num_kv_heads", recipe.model.num_kv_heads),
-        ("num_full_kv_heads", recipe.model.num_full_kv_heads),
-    ):
-        if heads < 1 or recipe.model.num_heads % heads:
+    for key, value in msgspec.structs.asdict(recipe.model).items():
+        if isinstance(value, int) and value < 1:
+            raise RecipeError(f"[model] {key} is {value}; it must be at least 1")
+    for name in ("num_kv_heads", "num_full_kv_heads"):
+        heads = getattr(recipe.model, name)
+        if recipe.model.num_heads % heads:
             raise RecipeError(f"[model] {name} is {heads}; it must divide num_heads ({recipe.model.num_heads})")
-    for name, size in (("head_dim", recipe.model.head_dim), ("full_head_dim", recipe.model.full_head_dim)):
-        if size < 2 or size % 2:
-            raise RecipeError(f"[model] {name} is {size}; it must be even and at least 2")
+    _check_train(recipe.train)
+    for name, share in recipe.data.tasks.items():
+        task(name)
+        if not 0 < share < math.inf:
+            raise RecipeError(f"[data] the share of {name} is {share}; it must be a number above 0")
+    if not recipe.data.tasks:
+        raise RecipeError("[data] tasks is {}; name at least one task")
+
+
+def _check_train(train: TrainRecipe) -> None:
     for key in ("steps", "batch_size", "threads", "save_every", "probe_every", "probe_examples"):
-        value = getattr(recipe.train, key)
-        if value < 1:
-            raise RecipeError(f"[train] {key} is {value}; it must be at least 1")
-    if not recipe.data.tasks or min(recipe.data.tasks.values()) <= 0:
-        raise RecipeError(f"[data] tasks is {recipe.data.tasks}; name at least one task, with shares above 0")
+        if getattr(train, key) < 1:
+            raise RecipeError(f"[train] {key} is {getattr(train, key)}; it must be at least 1")
+    for key in ("encode_steps", "warmup", "seed"):
+        if not 0 <= getattr(train, key) < 2**31:
+            raise RecipeError(f"[train] {key} is {getattr(train, key)}; it must be from 0 to {2**31 - 1}")
+    for key in ("lr", "clip"):
+        if not 0 < getattr(train, key) < math.inf:
+            raise RecipeError(f"[train] {key} is {getattr(train, key)}; it must be a number above 0")
+    for key in ("final_lr", "weight_decay"):
+        if not 0 <= getattr(train, key) < math.inf:
+            raise RecipeError(f"[train] {key} is {getattr(train, key)}; it must be a number of at least 0")
+    for key, value in (("betas", train.betas[0]), ("betas", train.betas[1]), ("ema", train.ema)):
+        if not 0 <= value < 1:
+            raise RecipeError(f"[train] {key} has {value}; it must be from 0 to below 1")

@@ -15,6 +15,7 @@ import math
 import os
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -59,12 +60,24 @@ Progress = Callable[[int, int, dict[str, float]], None]
 def train(recipe: Recipe, out: Path, progress: Progress) -> Path:
     """Run or continue a recipe; `out` receives the checkpoint, the log and the state. Returns `out`.
 
-    Raises RecipeError if an answer does not fit the canvas, RunError if the loss stops being a number.
+    Raises RecipeError if an answer does not fit the canvas or `out` holds another recipe's state, RunError if the loss
+    stops being a number or the disk refuses.
     """
     torch.set_num_threads(recipe.train.threads)
-    out.mkdir(parents=True, exist_ok=True)
+    try:
+        out.mkdir(parents=True, exist_ok=True)
+        _run(recipe, out, progress)
+    except OSError as error:
+        raise RunError(
+            f"{out} could not be written to: {error.strerror or error}; free space or choose another"
+        ) from None
+    return out
+
+
+def _run(recipe: Recipe, out: Path, progress: Progress) -> None:
     feed = Feed(recipe, out)
     state = _restore(recipe, feed.config, out / STATE)
+    _cut_log(out / LOG, state.step)
     total = recipe.train.encode_steps + recipe.train.steps
     with (out / LOG).open("a", encoding="utf-8") as log:
         while state.step < total:
@@ -79,7 +92,6 @@ def train(recipe: Recipe, out: Path, progress: Progress) -> Path:
                 _keep(state, out / STATE)
             progress(state.step, total, row)
     ship(_averaged(recipe, feed.config, state), recipe, out)
-    return out
 
 
 class Feed:
@@ -192,13 +204,23 @@ def _restore(recipe: Recipe, config: ModelConfig, path: Path) -> State:
     average = {name: value.detach().clone() for name, value in model.named_parameters()}
     state = State(hashlib.sha256(msgspec.json.encode(recipe)).hexdigest(), model, average, optimizer)
     if path.exists():
-        saved = torch.load(path, weights_only=True)
+        try:
+            saved = torch.load(path, weights_only=True)
+        except Exception as error:  # a damaged file fails in any way that a zip file or a pickle can
+            raise RecipeError(f"{path} is damaged ({type(error).__name__}); remove it to start again") from None
         if saved["fingerprint"] != state.fingerprint:
             raise RecipeError(f"{path} belongs to another recipe; choose another --out folder or remove the file")
         model.load_state_dict(saved["model"])
         optimizer.load_state_dict(saved["optimizer"])
         state.average, state.step = saved["average"], saved["step"]
     return state
+
+
+def _cut_log(path: Path, step: int) -> None:
+    """Drop the rows of steps after the saved state: they are about to be run, and logged, again."""
+    if path.exists():
+        rows = path.read_text(encoding="utf-8").splitlines(keepends=True)
+        path.write_text("".join(rows[:step]), encoding="utf-8")
 
 
 def _keep(state: State, path: Path) -> None:
@@ -213,11 +235,11 @@ def _keep(state: State, path: Path) -> None:
     try:
         torch.save(saved, beside)
         os.replace(beside, path)
-    except OSError as error:
-        beside.unlink(missing_ok=True)
-        raise RunError(
-            f"the training state could not be written to {path}: {error.strerror}; free some space"
-        ) from None
+    except (OSError, RuntimeError) as error:  # torch's own writer reports a full disk as a RuntimeError
+        with suppress(OSError):
+            beside.unlink()
+        reason = getattr(error, "strerror", None) or str(error).partition("\n")[0]
+        raise RunError(f"the training state could not be written to {path}: {reason}; free some space") from None
 
 
 def _averaged(recipe: Recipe, config: ModelConfig, state: State) -> DiffusionGemma:

@@ -84,6 +84,11 @@ def locate(name_or_path: str) -> Path:
     )
 
 
+def has_weights(folder: Path) -> bool:
+    """Whether a folder holds safetensors weights, whole or not."""
+    return (folder / SINGLE).is_file() or (folder / INDEX).is_file()
+
+
 def is_repository(name: str) -> bool:
     """Whether `name` has the form owner/name of a hub repository."""
     return _REPOSITORY.fullmatch(name) is not None
@@ -103,7 +108,7 @@ def _cached(name: str) -> Path:
     folder = Path(found).parent if isinstance(found, str) else None
     if folder is None:
         raise WeightsError(f"{name!r} is neither a folder nor in the local cache; run: redraft pull {name}")
-    if not (folder / SINGLE).is_file() and not (folder / INDEX).is_file():
+    if not has_weights(folder):
         raise WeightsError(f"{name!r} is only partly in the local cache, without weights; run: redraft pull {name}")
     return folder
 

@@ -1,0 +1,90 @@
+"""What a checkpoint is made of, against the published counts and the tensors of the released files."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from math import prod
+
+import pytest
+from tests.helpers import DATA, released_json, tiny_config, tiny_model
+
+from redraft.config import ModelConfig, parse_model
+from redraft.measure.anatomy import dissect, longest_prefix, stored_bytes
+from redraft.weights.source import Source, locate
+
+RELEASED: ModelConfig = parse_model(released_json())[0]
+
+
+def test_the_released_model_has_the_published_counts() -> None:
+    found = dissect(RELEASED)
+    assert found.groups == {
+        "experts": 22_837_985_280,
+        "attention": 1_110_197_760,
+        "embedding": 738_197_504,
+        "dense MLPs": 535_265_280,
+        "self-conditioning": 17_844_992,
+        "routers": 10_901_760,
+        # seven norms and two scalars in each of 30 layers, and the norm behind the last
+        "norms and scalars": 591_360 + 60 + 2_816,
+    }
+    assert found.total == 25_250_986_812
+
+
+def test_the_total_is_that_of_the_released_text_tensors() -> None:
+    shapes = json.loads((DATA / "real_26b_tensors.json").read_text())
+    text = {name: shape for name, shape in shapes.items() if "vision" not in name}
+    assert dissect(RELEASED).total == sum(map(prod, text.values()))
+
+
+def test_a_row_multiplies_with_its_own_experts_only() -> None:
+    """8 of 128 experts of 5,947,392 parameters in each of 30 layers: the "A4B" of the name."""
+    assert dissect(RELEASED).active == 25_250_986_812 - 30 * 120 * 5_947_392 == 3_840_375_612
+
+
+def test_the_cache_grows_on_full_layers_alone() -> None:
+    """Five full layers of 2 heads of 512, keys and values, two bytes each."""
+    assert dissect(RELEASED).cache_growth == {"bfloat16": 20_480, "float32": 40_960}
+
+
+def test_the_sliding_caches_stop_growing_at_the_window() -> None:
+    """25 layers of 8 heads of 256, 1023 tokens, keys and values, two bytes each: 209.5 MB."""
+    assert dissect(RELEASED).cache_window["bfloat16"] == 25 * 8 * 256 * 1023 * 2 * 2 == 209_510_400
+
+
+def test_counts_are_those_of_a_model_that_exists() -> None:
+    config = tiny_config()
+    for shape in (config, replace(config, layers=config.layers[1:]), replace(config, layers=config.layers * 2)):
+        assert dissect(shape).total == sum(tensor.numel() for tensor in tiny_model(shape).state_dict().values())
+
+
+def test_the_longest_prefix_fills_the_memory_and_not_more() -> None:
+    """Weights 50.50 GB, sliding caches 0.21 GB, one canvas's float32 logits three times 0.81 GB; 20,480 B a token."""
+    fixed = float(2 * 25_250_986_812 + 209_510_400 + 3 * 4 * 256 * 262_144)
+    assert longest_prefix(RELEASED, "bfloat16", fixed) == 0
+    assert longest_prefix(RELEASED, "bfloat16", fixed - 1) is None
+    assert longest_prefix(RELEASED, "bfloat16", fixed + 20_480 * 1000 - 1) == 999
+    assert longest_prefix(RELEASED, "bfloat16", fixed + 20_480 * 1000) == 1000
+    assert longest_prefix(RELEASED, "bfloat16", 1e15) == 262_144, "no prefix is longer than the context"
+    assert longest_prefix(RELEASED, "float32", 80e9) is None
+
+
+@pytest.mark.parametrize(
+    ("headers", "wanted"),
+    [
+        ([("F32", 10), ("F32", 1)], {"F32": 44}),
+        ([("BF16", 3), ("F16", 5), ("F8_E4M3", 7), ("I64", 2)], {"BF16": 6, "F16": 10, "F8_E4M3": 7, "I64": 16}),
+        ([("BOOL", 9)], {"BOOL": 9}),
+        ([], {}),
+    ],
+)
+def test_bytes_on_disk_by_format(headers: list[tuple[str, int]], wanted: dict[str, int]) -> None:
+    assert stored_bytes(headers) == wanted
+
+
+def test_the_model_in_the_package_weighs_what_its_file_weighs() -> None:
+    folder = locate("nano")
+    stored = Source(folder).tensors.values()
+    num_bytes = sum(stored_bytes((one.dtype, prod(one.shape)) for one in stored).values())
+    whole = (folder / "model.safetensors").stat().st_size
+    assert 0 < whole - num_bytes < 100_000, "the rest is the file's header"

@@ -1,0 +1,621 @@
+"""The commands as their callers see them: what goes to stdout, what to stderr, and the exit code."""
+
+from __future__ import annotations
+
+import io
+import json
+import os
+import re
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from rich.console import Console
+from tests.helpers import released_json
+
+import redraft.cli.watch
+from redraft.__main__ import main
+from redraft.cli.main import build_parser
+from redraft.engine.events import Draft, Event
+from redraft.engine.request import Request
+from redraft.errors import CallerError, RedraftError
+from redraft.tasks import names, task
+
+ROOT = Path(__file__).resolve().parents[2]
+COMMANDS = ("demo", "generate", "eval", "inspect", "verify", "bench", "tune", "pull")
+PROMPT = "record\nSend 417 melu to Karomi."
+
+Captured = pytest.CaptureFixture[str]
+
+
+def process(*words: str, stdin: bytes = b"", **options: Any) -> subprocess.CompletedProcess[bytes]:
+    """A real process, as a shell would start it."""
+    environment = {k: v for k, v in os.environ.items() if k != "PYTHONUNBUFFERED"}
+    environment |= {"PYTHONPATH": str(ROOT / "src"), "OMP_NUM_THREADS": "1"}
+    command = [sys.executable, *words]
+    streams = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE} | options
+    return subprocess.run(command, input=stdin, env=environment, timeout=120, check=False, **streams)
+
+
+def set_stdin(monkeypatch: pytest.MonkeyPatch, content: bytes) -> None:
+    monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(content), encoding="utf-8"))
+
+
+def refused(capsys: Captured, *words: str, code: int = 2) -> str:
+    """Run, and check that the error is what every error must be: nothing on stdout, one line on stderr, a code."""
+    capsys.readouterr()
+    assert main(list(words)) == code
+    out, err = capsys.readouterr()
+    assert out == ""
+    *notes, line = err.splitlines()
+    assert line.startswith("redraft: "), err
+    assert all(note.startswith("redraft: ") and "vision tensors" in note for note in notes), err
+    assert "Traceback" not in err
+    assert "internal error" not in line or code == 1, line
+    return line
+
+
+# -- help --------------------------------------------------------------------------------------------------------------
+
+
+def helped(capsys: Captured, *words: str) -> str:
+    with pytest.raises(SystemExit) as leaving:
+        main([*words, "--help"])
+    assert leaving.value.code == 0
+    return capsys.readouterr().out
+
+
+def test_help_lists_every_command(capsys: Captured) -> None:
+    told = helped(capsys)
+    assert [name for name in COMMANDS if f"\n    {name} " not in told] == []
+
+
+@pytest.mark.parametrize("name", COMMANDS)
+def test_every_command_explains_itself_and_its_flags(capsys: Captured, name: str) -> None:
+    told = helped(capsys, name)
+    assert told.startswith(f"usage: redraft {name}")
+    flags = set(re.findall(r"^  (--[a-z-]+)(?: [A-Z]+)?(?:\n| {2,})", told, re.MULTILINE))
+    assert {"--json", "--debug"} <= flags
+
+
+def test_no_flag_is_without_a_word_of_help() -> None:
+    (commands,) = (action for action in build_parser()._actions if action.dest == "==SUPPRESS==" or action.choices)
+    assert set(commands.choices) == set(COMMANDS)
+    silent = [(name, a.dest) for name, one in commands.choices.items() for a in one._actions if not a.help]
+    assert silent == []
+
+
+def test_help_needs_no_torch_and_little_time() -> None:
+    """An import of torch at the top of a module costs every call a second."""
+    look = "import sys; from redraft.cli.main import build_parser; build_parser(); print('torch' in sys.modules)"
+    assert process("-c", look).stdout == b"False\n"
+    taken = []
+    for _ in range(3):
+        began = time.monotonic()
+        assert process("-m", "redraft", "--help").returncode == 0
+        taken.append(time.monotonic() - began)
+    bound = 0.3 if os.getloadavg()[0] < 1.5 else 0.6  # on a busy machine a process waits for its turn
+    assert min(taken) < bound, f"{min(taken):.2f} s, load average {os.getloadavg()[0]:.1f}"
+
+
+def test_a_flag_that_does_not_exist_is_the_callers_mistake(capsys: Captured) -> None:
+    with pytest.raises(SystemExit) as leaving:
+        main(["generate", "hi", "--wishes", "3"])
+    assert leaving.value.code == 2
+    assert "--wishes" in capsys.readouterr().err
+
+
+# -- every error is one line and a code --------------------------------------------------------------------------------
+
+
+def all_errors(base: type[RedraftError] = RedraftError) -> Iterator[type[RedraftError]]:
+    for kind in base.__subclasses__():
+        yield kind
+        yield from all_errors(kind)
+
+
+def failing(monkeypatch: pytest.MonkeyPatch, error: BaseException) -> list[str]:
+    """The words of a command that fails with this error."""
+
+    def fail(*arguments: object) -> None:
+        raise error
+
+    monkeypatch.setattr("redraft.config.read_config", fail)
+    return ["inspect", "nano"]
+
+
+@pytest.mark.parametrize("kind", sorted(set(all_errors()), key=str))
+def test_the_exit_code_says_whose_fault_it_is(
+    kind: type[RedraftError], monkeypatch: pytest.MonkeyPatch, capsys: Captured
+) -> None:
+    words = failing(monkeypatch, kind("this is\nwrong"))
+    wanted = 2 if issubclass(kind, CallerError) else 1
+    assert refused(capsys, *words, code=wanted) == "redraft: this is wrong"
+    with pytest.raises(kind):
+        main([*words, "--debug"])
+
+
+@pytest.mark.parametrize("error", [KeyError("a"), ValueError("two\nlines"), RuntimeError(), OSError("odd"), OSError()])
+def test_an_error_nobody_expected_is_one_line_too(
+    error: Exception, monkeypatch: pytest.MonkeyPatch, capsys: Captured
+) -> None:
+    words = failing(monkeypatch, error)
+    assert "--debug" in refused(capsys, *words, code=1)
+    with pytest.raises(type(error)):
+        main([*words, "--debug"])
+
+
+def test_an_interrupt_exits_130(monkeypatch: pytest.MonkeyPatch, capsys: Captured) -> None:
+    words = failing(monkeypatch, KeyboardInterrupt())
+    assert refused(capsys, *words, code=130) == "redraft: interrupted"
+
+
+@pytest.mark.parametrize("terminal", [True, False])
+def test_an_interrupt_while_watching_leaves_a_whole_line_and_a_cursor(
+    terminal: bool, monkeypatch: pytest.MonkeyPatch, capsys: Captured
+) -> None:
+    seen, drawn = [], io.StringIO()
+    show = redraft.cli.watch.Watch.show
+
+    def interrupted(self: redraft.cli.watch.Watch, event: Event, request: Request) -> None:
+        seen.append(event)
+        if len(seen) == 2:
+            raise KeyboardInterrupt
+        show(self, event, request)
+
+    monkeypatch.setattr(redraft.cli.watch.Watch, "show", interrupted)
+    if terminal:
+        screen = Console(file=drawn, force_terminal=True, width=100, _environ={"TERM": "xterm"})
+        monkeypatch.setattr(redraft.cli.watch, "Console", lambda **options: screen)
+    assert main(["generate", PROMPT, "--chat", "--watch", "--seed", "1"]) == 130
+    out, err = capsys.readouterr()
+    assert out == ""
+    assert err.endswith("\nredraft: interrupted\n") or (terminal and err.endswith("redraft: interrupted\n"))
+    assert [type(event) for event in seen] == [Draft, Draft]
+    if terminal:
+        hidden, shown = drawn.getvalue().rfind("\x1b[?25l"), drawn.getvalue().rfind("\x1b[?25h")
+        assert 0 <= hidden < shown, "the cursor stayed hidden"
+        assert drawn.getvalue()[:shown].endswith("\n"), "the shell's prompt would stand in the middle of a line"
+
+
+def test_a_reader_that_goes_away_is_not_an_error_to_shout_about() -> None:
+    """What print had buffered was written at exit, where Python reports a broken pipe with a traceback of its own."""
+    reader, writer = os.pipe()
+    os.close(reader)
+    done = process("-m", "redraft", "inspect", stdout=writer)
+    os.close(writer)
+    assert (done.returncode, done.stderr) == (1, b"")
+
+
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="needs Linux's /dev/full")
+def test_a_full_disk_is_one_line() -> None:
+    with Path("/dev/full").open("wb") as full:
+        done = process("-m", "redraft", "inspect", stdout=full)
+    assert done.returncode == 1
+    assert re.fullmatch(rb"redraft: No space left on device[^\n]*\n", done.stderr), done.stderr
+
+
+def test_a_closed_output_is_survived() -> None:
+    done = process(
+        "-c", "import sys; sys.stdout = None; from redraft.__main__ import main; sys.exit(main(['inspect']))"
+    )
+    assert (done.returncode, done.stderr) == (0, b"")
+
+
+# -- prompts -----------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("content", "words"),
+    [
+        (b"caf\xe9", "stdin is not UTF-8 (byte 3 is 0xe9)"),
+        (b"", "stdin is empty"),
+        (b" \n\t", "stdin is empty"),
+    ],
+)
+@pytest.mark.parametrize("argument", [[], ["-"]])
+def test_a_bad_stdin_is_refused(
+    argument: list[str], content: bytes, words: str, monkeypatch: pytest.MonkeyPatch, capsys: Captured
+) -> None:
+    set_stdin(monkeypatch, content)
+    assert words in refused(capsys, "generate", *argument)
+
+
+def test_a_terminal_is_not_waited_for(monkeypatch: pytest.MonkeyPatch, capsys: Captured) -> None:
+    set_stdin(monkeypatch, b"")
+    monkeypatch.setattr(sys.stdin, "isatty", lambda: True)
+    assert "no prompt" in refused(capsys, "generate")
+
+
+def test_a_bad_prompt_file_is_refused(tmp_path: Path, capsys: Captured) -> None:
+    assert "No such file" in refused(capsys, "generate", "--file", str(tmp_path / "absent.txt"))
+    assert "Is a directory" in refused(capsys, "generate", "--file", str(tmp_path))
+    (tmp_path / "latin").write_bytes(b"\xff")
+    assert "is not UTF-8" in refused(capsys, "generate", "--file", str(tmp_path / "latin"))
+    (tmp_path / "empty").write_bytes(b"\n")
+    assert "is empty" in refused(capsys, "generate", "--file", str(tmp_path / "empty"))
+    assert "choose one" in refused(capsys, "generate", "hi", "--file", str(tmp_path / "latin"))
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["generate", ""], "the prompt is empty"),
+        (["generate", "", "--chat"], "the prompt is empty"),
+        (["generate", "a" * 5000], "context is"),
+        (["generate", "caf\udce9"], "surrogate"),
+        (["generate", "hi", "--model", "no-such-model"], "no model 'no-such-model'"),
+        (["generate", "hi", "--model", "no/such-model"], "redraft pull no/such-model"),
+        (["generate", "hi", "--max-tokens", "0"], "max_tokens is 0"),
+        (["generate", "hi", "--max-tokens", "-1"], "max_tokens is -1"),
+        (["generate", "hi", "--max-tokens", "1000000000"], "lower max_tokens (1000000000)"),
+        (["generate", "hi", "--steps", "0"], "steps is 0"),
+        (["generate", "hi", "--steps", str(10**45)], "steps is 1000"),
+        (["generate", "hi", "--entropy-bound", "0"], "entropy_bound is 0.0"),
+        (["generate", "hi", "--entropy-bound", "-1"], "entropy_bound is -1.0"),
+        (["generate", "hi", "--entropy-bound", "nan"], "entropy_bound is nan"),
+        (["generate", "hi", "--seed", "-1"], "seed is -1"),
+        (["generate", "hi", "--seed", str(2**64)], "seed is 18446744073709551616"),
+        (["generate", "hi", "--device", "moon"], "device 'moon' cannot be used"),
+        (["generate", "hi", "--device", "cuda:99"], "device 'cuda:99' cannot be used"),
+        (["generate", "hi", "--device", "meta"], "device 'meta' cannot be used"),
+        (["generate", "hi", "--device", "hpu"], "device 'hpu' cannot be used"),
+        (["generate", "hi", "--device", ""], "device '' cannot be used"),
+        (["generate", "hi", "--stop", ""], "stop[0] is empty"),
+        (["demo", "--count", "0"], "--count is 0"),
+        (["demo", "--seed", "-5", "--json"], "seed is -5"),
+        (["eval", "--count", "-3"], "--count is -3"),
+        (["eval", "--task", "chess"], "task is 'chess'; known: records"),
+        (["eval", "--steps", "0", "--count", "1"], "steps is 0"),
+        (["bench", "--runs", "0"], "--runs is 0"),
+        (["bench", "--device", "cuda"], "--device is 'cuda'"),
+        (["inspect", "--memory", "0"], "--memory is 0.0"),
+        (["inspect", "--memory", "24", "--memory", "-1"], "--memory is -1.0"),
+        (["inspect", "--memory", "nan"], "--memory is nan"),
+        (["inspect", "--memory", "inf"], "--memory is inf"),
+        (["verify", "--steps", "0"], "steps is 0"),
+        (["verify", "--prompt", ""], "the prompt is empty"),
+        (["pull", "not-a-repository"], "not-a-repository"),
+    ],
+)
+def test_a_mistake_in_the_call_is_named(words: list[str], said: str, capsys: Captured) -> None:
+    line = refused(capsys, *words)
+    assert said in line
+    assert len(line) < 500, "a terminal's line, not a page"
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["demo", "--count", "many"], "--count"),
+        (["eval", "--count", "1.5"], "--count"),
+        (["bench", "--runs", ""], "--runs"),
+        (["inspect", "--memory", "big"], "--memory"),
+        (["generate", "hi", "--seed", "0.5"], "--seed"),
+        (["generate", "hi", "--dtype", "float16"], "--dtype"),
+        (["generate", "hi", "--preset", "turbo"], "--preset"),
+        (["frobnicate"], "COMMAND"),
+        ([], "COMMAND"),
+    ],
+)
+def test_a_word_of_the_wrong_kind_is_named(words: list[str], said: str, capsys: Captured) -> None:
+    with pytest.raises(SystemExit) as leaving:
+        main(words)
+    assert leaving.value.code == 2
+    assert said in capsys.readouterr().err
+
+
+def test_a_folder_without_a_config_is_refused(tmp_path: Path, capsys: Captured) -> None:
+    for words in (["generate", "hi", "--model"], ["inspect"], ["verify"]):
+        assert "config.json does not exist" in refused(capsys, *words, str(tmp_path))
+
+
+def test_a_model_without_a_template_still_continues_text(tmp_path: Path, capsys: Captured) -> None:
+    from redraft.weights.source import locate
+
+    for path in locate("nano").iterdir():
+        if path.name != "chat_template.jinja":
+            (tmp_path / path.name).symlink_to(path)
+    assert "no chat template" in refused(capsys, "generate", "hi", "--chat", "--model", str(tmp_path))
+    assert main(["generate", "hi", "--max-tokens", "2", "--steps", "2", "--model", str(tmp_path)]) == 0
+
+
+# -- generate ----------------------------------------------------------------------------------------------------------
+
+
+def generated(capsys: Captured, *words: str) -> dict[str, Any]:
+    capsys.readouterr()
+    assert main(["generate", *words, "--json"]) == 0
+    found: dict[str, Any] = json.loads(capsys.readouterr().out)
+    return found
+
+
+def test_an_answer_is_the_same_from_argument_file_and_stdin(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Captured
+) -> None:
+    (tmp_path / "prompt").write_text(PROMPT + "\n")
+    told = generated(capsys, PROMPT, "--chat", "--seed", "7")["text"]
+    for words in ([PROMPT], ["--file", str(tmp_path / "prompt")], ["-"], []):
+        set_stdin(monkeypatch, PROMPT.encode() + b"\n")
+        assert main(["generate", *words, "--chat", "--seed", "7"]) == 0
+        out, err = capsys.readouterr()
+        assert out == told + "\n"
+        assert "Traceback" not in err
+
+
+def test_json_has_these_keys_and_adds_up(capsys: Captured) -> None:
+    found = generated(capsys, PROMPT, "--chat", "--seed", "7")
+    assert set(found) >= {
+        "text",
+        "tokens",
+        "entropy",
+        "finish",
+        "seed",
+        "prompt_tokens",
+        "steps",
+        "commits",
+        "seconds",
+        "first_text_sec",
+        "tokens_per_forward",
+        "tokens_per_pass",
+    }
+    assert found["seed"] == 7
+    assert len(found["entropy"]) == len(found["tokens"])
+    assert found["finish"] in ("stop", "length")
+    assert found["tokens_per_forward"] == round(len(found["tokens"]) / sum(found["steps"]), 3)
+    passes = sum(found["steps"]) + found["commits"]
+    assert found["tokens_per_pass"] == round(len(found["tokens"]) / passes, 3)
+    assert 0 <= found["first_text_sec"] <= found["seconds"]
+
+
+def test_a_seed_repeats_an_answer(capsys: Captured) -> None:
+    def read(seed: str) -> tuple[list[int], list[int], list[float]]:
+        found = generated(capsys, PROMPT, "--chat", "--seed", seed, "--steps", "1")
+        return found["tokens"], found["steps"], found["entropy"]
+
+    assert read("11") == read("11")
+    assert read("11") != read("12"), "even equal answers come from other canvases, so their entropies differ"
+
+
+def test_a_seed_that_was_drawn_is_told_and_repeats_the_answer(capsys: Captured) -> None:
+    drawn = generated(capsys, "Ka", "--steps", "4")
+    assert generated(capsys, "Ka", "--steps", "4", "--seed", str(drawn["seed"]))["tokens"] == drawn["tokens"]
+
+
+@pytest.mark.parametrize("limit", [1, 2, 3, 4, 5, 33])
+def test_no_more_tokens_than_asked(limit: int, capsys: Captured) -> None:
+    for seed in ("1", "2"):
+        found = generated(capsys, "Send 417", "--max-tokens", str(limit), "--seed", seed, "--steps", "3")
+        assert len(found["tokens"]) <= limit
+        assert found["finish"] == "stop" or len(found["tokens"]) == limit
+
+
+def test_watching_off_a_terminal_is_a_line_per_step(capsys: Captured) -> None:
+    wanted = generated(capsys, PROMPT, "--chat", "--seed", "7")
+    assert main(["generate", PROMPT, "--chat", "--seed", "7", "--watch"]) == 0
+    out, err = capsys.readouterr()
+    assert out == wanted["text"] + "\n", "only the answer goes to stdout"
+    steps = re.findall(r"^block 0  step +(\d+)  \d+\.\d{3} nats", err, re.MULTILINE)
+    assert [int(step) for step in steps] == list(range(1, wanted["steps"][0] + 1))
+    assert "\x1b" not in err
+
+
+def test_watching_on_a_terminal_ends_with_the_answer(monkeypatch: pytest.MonkeyPatch, capsys: Captured) -> None:
+    drawn = io.StringIO()
+    screen = Console(file=drawn, force_terminal=True, width=100, _environ={"TERM": "xterm"})
+    monkeypatch.setattr(redraft.cli.watch, "Console", lambda **options: screen)
+    assert main(["generate", PROMPT, "--chat", "--seed", "7", "--watch"]) == 0
+    answer = capsys.readouterr().out.removesuffix("\n")
+    plain = re.sub(r"\x1b\[[0-9;?]*[A-Za-z]", "", drawn.getvalue()).replace("\r", "")
+    assert plain.rstrip("\n").endswith(answer)
+
+
+def test_a_stop_text_ends_the_answer_before_it(capsys: Captured) -> None:
+    whole = generated(capsys, PROMPT, "--chat", "--seed", "7")["text"]
+    assert len(whole) > 4, "this test needs an answer to cut"
+    stop = whole[2:4]
+    cut = generated(capsys, PROMPT, "--chat", "--seed", "7", "--stop", stop, "--stop", "never said")
+    assert cut["text"] == whole[: whole.index(stop)]
+    assert cut["finish"] == "stop"
+
+
+def test_an_infinite_entropy_bound_accepts_everything(capsys: Captured) -> None:
+    assert generated(capsys, "Ka", "--steps", "3", "--entropy-bound", "inf")["tokens"] is not None
+
+
+def test_bfloat16_runs(capsys: Captured) -> None:
+    assert generated(capsys, PROMPT, "--chat", "--seed", "7", "--dtype", "bfloat16")["seed"] == 7
+
+
+# -- the other commands ------------------------------------------------------------------------------------------------
+
+
+def test_inspect_describes_the_model_in_the_package(capsys: Captured) -> None:
+    assert main(["inspect", "nano", "--json"]) == 0
+    found = json.loads(capsys.readouterr().out)
+    assert found["parameters_total"] == sum(found["parameters_by_group"].values())
+    assert sum(found["stored_bytes"].values()) >= 4 * found["parameters_total"]
+    assert found["unknown_config_keys"] == []
+    assert main(["inspect", "nano"]) == 0
+    assert f"parameters total: {found['parameters_total']:,}\n" in capsys.readouterr().out
+
+
+def test_inspect_needs_no_weights(tmp_path: Path, capsys: Captured) -> None:
+    """What a model needs is asked before 50 GB are fetched."""
+    (tmp_path / "config.json").write_text(json.dumps(released_json()))
+    assert main(["inspect", str(tmp_path), "--json", "--memory", "24", "--memory", "80"]) == 0
+    found = json.loads(capsys.readouterr().out)
+    assert found["parameters_total"] == 25_250_986_812
+    assert found["stored_bytes"] == "unknown: the folder has no weights"
+    assert found["fits"]["24 GB bfloat16"] == "weights do not fit"
+    assert re.fullmatch(r"prefix of \d+ tokens", found["fits"]["80 GB bfloat16"])
+    assert main(["inspect", str(tmp_path)]) == 0
+    assert "stored bytes: unknown: the folder has no weights" in capsys.readouterr().out
+
+
+def test_inspect_says_which_keys_it_does_not_know(tmp_path: Path, capsys: Captured) -> None:
+    (tmp_path / "config.json").write_text(json.dumps(released_json() | {"turbo": True}))
+    assert main(["inspect", str(tmp_path)]) == 0
+    assert "unknown config keys: turbo\n" in capsys.readouterr().out
+
+
+@pytest.mark.filterwarnings("default")  # theirs are not ours to fix
+def test_verify_finds_the_model_in_the_package_equal_to_transformers(capsys: Captured) -> None:
+    pytest.importorskip("transformers")
+    assert main(["verify", "nano", "--json"]) == 0
+    found = json.loads(capsys.readouterr().out)
+    assert found["largest"] == max(found["encode"], *(step["logits"] for step in found["steps"])) < 2e-4
+    assert all(step["argmax"] == 1.0 for step in found["steps"])
+
+
+@pytest.mark.filterwarnings("default")
+def test_verify_exits_1_where_the_numbers_differ(monkeypatch: pytest.MonkeyPatch, capsys: Captured) -> None:
+    pytest.importorskip("transformers")
+    monkeypatch.setattr("redraft.cli.verify.LIMIT", {"float32": 0.0, "bfloat16": 0.0})
+    assert main(["verify", "nano", "--steps", "1"]) == 1
+    assert "does not run here as it does in transformers" in capsys.readouterr().err
+
+
+def test_verify_without_transformers_says_what_to_install(monkeypatch: pytest.MonkeyPatch, capsys: Captured) -> None:
+    monkeypatch.setitem(sys.modules, "transformers", None)
+    assert "pip install transformers==5.23.0" in refused(capsys, "verify", "nano", code=1)
+
+
+def test_demo_is_repeated_by_its_seed(capsys: Captured) -> None:
+    found = []
+    for _ in range(2):
+        assert main(["demo", "--count", "1", "--json", "--seed", "3"]) == 0
+        found.append(json.loads(capsys.readouterr().out))
+    for row in found[0]["rows"] + found[1]["rows"]:
+        assert row.pop("tokens_per_sec") >= 0
+    assert found[0] == found[1]
+    assert found[0]["seed"] == 3
+    assert [row["task"] for row in found[0]["rows"]] == list(names())
+    for name, row in zip(names(), found[0]["rows"], strict=True):
+        example = next(task(name).examples("held_out", 3))
+        assert row["input"] == example.prompt.split("\n", 1)[1]
+        assert row["exact"] == (row["answer"] == example.answer)
+
+
+def test_demo_shows_a_table(capsys: Captured) -> None:
+    assert main(["demo", "--count", "1", "--seed", "3"]) == 0
+    out, err = capsys.readouterr()
+    assert re.search(r"\d of 2 exact; seed 3 repeats this run\n$", out)
+    assert "step" in err
+
+
+def test_eval_scores_and_records(tmp_path: Path, capsys: Captured) -> None:
+    from redraft.measure.record import read_record
+
+    path = tmp_path / "new" / "record.json"
+    words = ["eval", "--count", "2", "--task", "records", "--steps", "2", "--record", str(path)]
+    assert main([*words, "--json"]) == 0
+    (found,) = json.loads(capsys.readouterr().out)
+    assert (found["task"], found["count"]) == ("records", 2)
+    assert found["exact"] in (0.0, 0.5, 1.0)
+    assert found["mean_steps"] <= 2
+    assert read_record(path).figures["records"] == found
+
+
+# -- tune --------------------------------------------------------------------------------------------------------------
+
+RECIPE = """
+name = "tiny"
+[model]
+hidden_size = 16
+intermediate_size = 16
+moe_intermediate_size = 8
+num_heads = 2
+num_experts = 2
+top_k_experts = 1
+layers = ["sliding", "full"]
+head_dim = 4
+full_head_dim = 8
+num_kv_heads = 1
+window = 8
+max_positions = 128
+canvas_length = 24
+[data]
+tasks = { records = 1.0 }
+[train]
+steps = 2
+batch_size = 2
+threads = 1
+probe_examples = 1
+[sampling]
+max_denoising_steps = 2
+"""
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "said"),
+    [
+        ("[model]", "[model", "line 3"),
+        ("hidden_size = 16", "hidden_sizes = 16", "hidden_sizes"),
+        ("hidden_size = 16", 'hidden_size = "16"', "hidden_size"),
+        ("hidden_size = 16", "hidden_size = 0", "hidden_size is 0"),
+        ("name =", "names =", "names"),
+        ("[data]", "[dates]", "dates"),
+        ('["sliding", "full"]', '["full", "sliding"]', "layers is ['full', 'sliding']"),
+        ('["sliding", "full"]', "[]", "layers is []"),
+        ('["sliding", "full"]', '["slide", "full"]', "layers is ['slide', 'full']"),
+        (
+            "num_heads = 2",
+            "num_heads = 3\nnum_full_kv_heads = 2",
+            "num_full_kv_heads is 2; it must divide num_heads (3)",
+        ),
+        ("num_kv_heads = 1", "num_kv_heads = 4", "num_kv_heads is 4"),
+        ("num_kv_heads = 1", "num_kv_heads = 0", "num_kv_heads is 0"),
+        ("\nhead_dim = 4", "\nhead_dim = 5", "head_dim is 5"),
+        ("top_k_experts = 1", "top_k_experts = 3", "top_k_experts is 3"),
+        ("window = 8", "window = -1", "window is -1"),
+        ("records = 1.0", "chess = 1.0", "task is 'chess'; known: records"),
+        ("records = 1.0", "records = 0.0", "share of records is 0.0"),
+        ("records = 1.0", "records = nan", "share of records is nan"),
+        ("{ records = 1.0 }", "{}", "at least one task"),
+        ("steps = 2\nb", "steps = -2\nb", "steps is -2"),
+        ("steps = 2\nb", "steps = 2\nencode_steps = -1\nb", "encode_steps is -1"),
+        ("batch_size = 2", "batch_size = 0", "batch_size is 0"),
+        ("batch_size = 2", "batch_size = 2\nlr = nan", "lr is nan"),
+        ("batch_size = 2", "batch_size = 2\nbetas = [0.9, 1.0]", "betas has 1.0"),
+        ("batch_size = 2", "batch_size = 2\nema = 1.5", "ema has 1.5"),
+        ("batch_size = 2", "batch_size = 2\nseed = -1", "seed is -1"),
+        ("probe_examples = 1", "probe_examples = 0", "probe_examples is 0"),
+        ("max_denoising_steps = 2", "max_denoising_steps = 0", "[sampling] max_denoising_steps is 0"),
+        ("max_denoising_steps = 2", "entropy_bound = 0.0", "[sampling] entropy_bound is 0.0"),
+        ("canvas_length = 24", "canvas_length = 4", "raise [model] canvas_length"),
+    ],
+)
+def test_a_recipe_that_cannot_be_trained_is_refused(
+    old: str, new: str, said: str, tmp_path: Path, capsys: Captured
+) -> None:
+    assert RECIPE.count(old) == 1
+    (tmp_path / "recipe.toml").write_text(RECIPE.replace(old, new))
+    assert said in refused(capsys, "tune", str(tmp_path / "recipe.toml"), "--out", str(tmp_path / "out"))
+
+
+def test_a_recipe_that_is_not_there_is_refused(tmp_path: Path, capsys: Captured) -> None:
+    assert "No such file" in refused(capsys, "tune", str(tmp_path / "absent.toml"), "--out", str(tmp_path))
+    (tmp_path / "recipe.toml").write_bytes(b"\xff\xfe")
+    assert "recipe.toml" in refused(capsys, "tune", str(tmp_path / "recipe.toml"), "--out", str(tmp_path / "out"))
+
+
+def test_tune_trains_and_says_where_the_result_is(tmp_path: Path, capsys: Captured) -> None:
+    (tmp_path / "recipe.toml").write_text(RECIPE)
+    words = ["tune", str(tmp_path / "recipe.toml"), "--out", str(tmp_path / "out")]
+    assert main(words) == 0
+    out, err = capsys.readouterr()
+    assert out == f"{tmp_path / 'out'}\n"
+    assert "step 2/2" in err
+    assert main([*words, "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["folder"] == str(tmp_path / "out")
+
+
+def test_tune_into_a_file_is_one_line(tmp_path: Path, capsys: Captured) -> None:
+    (tmp_path / "recipe.toml").write_text(RECIPE)
+    line = refused(capsys, "tune", str(tmp_path / "recipe.toml"), "--out", str(tmp_path / "recipe.toml"), code=1)
+    assert "recipe.toml could not be written to: File exists" in line

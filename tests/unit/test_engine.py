@@ -1,0 +1,223 @@
+"""The library's front door on the model in the package. That model will be replaced, so nothing it says is pinned."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import time
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+import redraft
+from redraft.engine.answer import Answer
+from redraft.engine.engine import Engine
+from redraft.engine.events import Block, Draft, Finished
+from redraft.engine.request import Generation, Options
+from redraft.errors import RequestError, TextError, WeightsError
+
+ROOT = Path(__file__).resolve().parents[2]
+PROMPT = "record\nSend 417 melu to Karomi."
+TURN = [{"role": "user", "content": PROMPT}]
+
+
+@pytest.fixture(scope="module")
+def engine() -> Engine:
+    return redraft.load("nano")
+
+
+@pytest.fixture(scope="module")
+def answer(engine: Engine) -> Generation:
+    done = engine.generate(PROMPT, chat=True, seed=7)
+    assert len(done.text) > 6, "these tests need a model that answers"
+    return done
+
+
+def same(one: Generation, other: Generation) -> bool:
+    keys = ("text", "tokens", "entropy", "finish", "seed", "steps", "commits", "prompt_tokens")
+    return all(getattr(one, key) == getattr(other, key) for key in keys)
+
+
+def test_a_string_with_chat_is_one_user_turn(engine: Engine, answer: Generation) -> None:
+    assert same(engine.generate(TURN, seed=7), answer)
+    assert engine.request(PROMPT, chat=True).prompt == engine.request(TURN).prompt
+
+
+def test_a_string_alone_is_continued_as_it_stands(engine: Engine) -> None:
+    prompt = engine.request(PROMPT).prompt
+    assert prompt[0] == engine.text.bos_token_id
+    assert engine.text.decode(prompt) == PROMPT
+    assert len(prompt) < len(engine.request(PROMPT, chat=True).prompt)
+
+
+def test_a_conversation_keeps_its_turns(engine: Engine) -> None:
+    chat = [*TURN, {"role": "assistant", "content": "{}"}, {"role": "user", "content": "record\nKa wants melu."}]
+    told = engine.text.decode(engine.request(chat).prompt)
+    assert told.index("417") < told.index("{}") < told.index("wants")
+
+
+def test_counts_agree_with_each_other(engine: Engine, answer: Generation) -> None:
+    width = engine.config.model.canvas_length
+    limit = engine.config.generation.max_new_tokens
+    assert len(answer.entropy) == len(answer.tokens) <= limit
+    assert all(nats >= 0 for nats in answer.entropy)
+    assert answer.prompt_tokens == len(engine.request(PROMPT, chat=True).prompt)
+    assert len(answer.steps) <= -(-limit // width)
+    assert all(1 <= steps <= engine.config.generation.max_denoising_steps for steps in answer.steps)
+    assert answer.commits == len(answer.steps) - 1
+    assert answer.tokens_per_forward == len(answer.tokens) / sum(answer.steps)
+    assert answer.tokens_per_pass == len(answer.tokens) / (sum(answer.steps) + answer.commits)
+    assert answer.text == engine.text.decode(answer.tokens)
+    assert 0 < answer.first_text_sec <= answer.seconds
+
+
+def test_a_seed_that_was_not_given_is_drawn_told_and_good(engine: Engine) -> None:
+    drawn = [engine.generate(PROMPT, chat=True, steps=1) for _ in range(3)]
+    assert len({done.seed for done in drawn}) > 1
+    for done in drawn:
+        assert same(engine.generate(PROMPT, chat=True, steps=1, seed=done.seed), done)
+
+
+def test_a_stop_string_cuts_the_text_and_says_so(engine: Engine, answer: Generation) -> None:
+    stop = answer.text[3:5]
+    cut = engine.generate(PROMPT, chat=True, seed=7, stop=["never said", stop])
+    assert cut.text == answer.text[: answer.text.index(stop)]
+    assert cut.finish == "stop"
+    assert len(cut.entropy) == len(cut.tokens)
+    assert same(engine.generate(PROMPT, chat=True, seed=7, stop=["never said"]), answer)
+
+
+def test_a_stop_string_ends_the_work_too(engine: Engine, answer: Generation) -> None:
+    """A request that went on behind a stop string would bill for text that nobody sees."""
+    request = engine.request(PROMPT, chat=True, options=Options(seed=7, max_tokens=256, stop=(answer.text[:2],)))
+    assert len(engine.finish(request).steps) == 1
+
+
+def test_a_string_is_not_a_list_of_stops(engine: Engine) -> None:
+    """It became one stop string for each of its characters."""
+    with pytest.raises(RequestError, match="stop is the string 'END'"):
+        engine.generate(PROMPT, stop="END")
+
+
+@pytest.mark.parametrize("stop", [[""], ["x"] * 17, ["x" * 1001]])
+def test_a_stop_that_cannot_work_is_refused(engine: Engine, stop: list[str]) -> None:
+    with pytest.raises(RequestError, match="stop"):
+        engine.generate(PROMPT, stop=stop)
+
+
+def test_the_first_text_is_timed_even_after_an_empty_block(engine: Engine) -> None:
+    """A block whose text was all held back left the time at zero."""
+    request = engine.request(PROMPT, options=Options(stop=("melu",)))
+    some = next(event for event in engine.events(request, drafts=False) if isinstance(event, Block))
+    block = replace(some, tokens=engine.text.encode("m", bos=False))
+    gathered = Answer(engine.text, request)
+    gathered.take(block)
+    assert gathered.first_text_sec == 0.0, "'m' may be the beginning of 'melu'"
+    time.sleep(0.001)
+    gathered.take(replace(block, block=1))
+    gathered.take(Finished("length", 1))
+    done = gathered.done()
+    assert done.text == "mm"
+    assert 0 < done.first_text_sec <= done.seconds
+
+
+def test_watching_changes_nothing_and_shows_everything(engine: Engine, answer: Generation) -> None:
+    events: list[Any] = []
+    request = engine.request(PROMPT, chat=True, options=Options(seed=7))
+    assert same(engine.finish(request, lambda event, _: events.append(event)), answer)
+    drafts = [event for event in events if isinstance(event, Draft)]
+    blocks = [event for event in events if isinstance(event, Block)]
+    assert tuple(block.steps for block in blocks) == answer.steps
+    assert len(drafts) == sum(answer.steps)
+    assert isinstance(events[-1], Finished)
+    assert tuple(token for block in blocks for token in block.tokens) == answer.tokens
+
+
+def test_giving_up_half_way_leaves_the_engine_usable(engine: Engine, answer: Generation) -> None:
+    events = engine.events(engine.request(PROMPT, chat=True, options=Options(seed=1)))
+    next(events)
+    events.close()
+
+    def interrupt(event: object, request: object) -> None:
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        engine.finish(engine.request(PROMPT, chat=True), interrupt)
+    assert same(engine.generate(PROMPT, chat=True, seed=7), answer)
+
+
+@pytest.mark.parametrize(
+    ("prompt", "options", "error", "words"),
+    [
+        ("", {}, RequestError, "prompt is empty"),
+        ("", {"chat": True}, RequestError, "prompt is empty"),
+        ([], {}, RequestError, "no messages"),
+        ([{"role": "wizard", "content": "x"}], {}, RequestError, "role is wizard"),
+        ([{"role": "user"}], {}, (RequestError, TextError), "content"),
+        (PROMPT, {"max_tokens": 0}, RequestError, "max_tokens is 0"),
+        (PROMPT, {"max_tokens": 10**9}, RequestError, "context"),
+        ("x" * 5000, {}, RequestError, "context"),
+        (PROMPT, {"seed": -1}, RequestError, "seed is -1"),
+        (PROMPT, {"seed": 2**64}, RequestError, "seed is 18446744073709551616"),
+        (PROMPT, {"steps": 0}, RequestError, "steps is 0"),
+        (PROMPT, {"entropy_bound": float("nan")}, RequestError, "entropy_bound is nan"),
+        (PROMPT, {"preset": "turbo"}, RequestError, "preset is 'turbo'"),
+    ],
+)
+def test_a_request_that_cannot_be_run_is_refused(
+    engine: Engine, prompt: Any, options: dict[str, Any], error: type[Exception], words: str
+) -> None:
+    with pytest.raises(error, match=words):
+        engine.generate(prompt, **options)
+
+
+def test_bfloat16_loads_and_answers(answer: Generation) -> None:
+    rounded = redraft.load("nano", dtype="bfloat16")
+    assert rounded.model.dtype == torch.bfloat16
+    done = rounded.generate(PROMPT, chat=True, seed=7)
+    assert len(done.tokens) == len(done.entropy) > 0
+    assert done.prompt_tokens == answer.prompt_tokens
+
+
+@pytest.mark.parametrize("dtype", ["float16", "int8", "", "Float32"])
+def test_a_number_format_that_is_not_supported_is_refused(dtype: str) -> None:
+    with pytest.raises(RequestError, match=f"dtype is '{dtype}'; supported: float32, bfloat16"):
+        redraft.load("nano", dtype=dtype)
+
+
+@pytest.mark.parametrize("device", ["moon", "", "cuda:99", "meta", "hpu"])
+def test_a_device_that_is_not_there_is_refused(device: str) -> None:
+    """ "meta" and "hpu" were internal errors; others printed pages of torch's internals."""
+    with pytest.raises(RequestError, match=f"device '{device}' cannot be used") as caught:
+        redraft.load("nano", device=device)
+    assert len(str(caught.value)) < 400
+
+
+def test_a_model_that_is_not_there_is_refused() -> None:
+    with pytest.raises(WeightsError, match="no-such-model"):
+        redraft.load("no-such-model")
+
+
+def test_loading_tells_what_it_leaves_out_and_how_far_it_is() -> None:
+    lines: list[str] = []
+    seen: list[tuple[int, int]] = []
+    redraft.load("nano", report=lines.append, progress=lambda done, total: seen.append((done, total)))
+    assert [line for line in lines if "vision tensors" in line]
+    assert seen[-1][0] == seen[-1][1] > 0
+
+
+def test_a_command_has_its_answer_in_three_seconds() -> None:
+    """Imports are most of it; a busy machine gets twice the time."""
+    words = ["-m", "redraft", "generate", "--chat", PROMPT, "--seed", "1"]
+    environment = os.environ | {"PYTHONPATH": str(ROOT / "src"), "OMP_NUM_THREADS": "1"}
+    taken = []
+    for _ in range(2):
+        began = time.monotonic()
+        subprocess.run([sys.executable, *words], env=environment, check=True, capture_output=True, timeout=60)
+        taken.append(time.monotonic() - began)
+    bound = 3.0 if os.getloadavg()[0] < 1.5 else 6.0
+    assert min(taken) < bound, f"{min(taken):.2f} s, load average {os.getloadavg()[0]:.1f}"

@@ -1,0 +1,91 @@
+"""Accuracy and its interval: known values, and averages worked out by hand."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+import redraft
+from redraft.engine.request import Generation
+from redraft.measure.evals import Trial, evaluate, record, summarise, wilson
+from redraft.tasks import Example, Score, task
+
+
+@pytest.mark.parametrize(
+    ("right", "count", "low", "high"),
+    [  # as R's binom::binom.wilson and Brown, Cai & DasGupta (2001) give them
+        (8, 10, 0.490, 0.943),
+        (0, 10, 0.0, 0.278),
+        (10, 10, 0.722, 1.0),
+        (1, 2, 0.095, 0.905),
+        (0, 1, 0.0, 0.793),
+        (50, 100, 0.404, 0.596),
+    ],
+)
+def test_wilsons_interval_has_the_known_values(right: int, count: int, low: float, high: float) -> None:
+    assert wilson(right, count) == pytest.approx((low, high), abs=5e-4)
+
+
+def test_the_interval_is_the_same_seen_from_the_other_side() -> None:
+    for right in range(8):
+        low, high = wilson(right, 7)
+        assert 0 <= low <= right / 7 <= high <= 1
+        assert wilson(7 - right, 7) == pytest.approx((1 - high, 1 - low))
+
+
+@pytest.fixture(scope="module")
+def done() -> Generation:
+    """Some finished answer, to be changed where it matters."""
+    return redraft.load("nano").generate("Ka", seed=0, steps=1, max_tokens=1)
+
+
+def trial(
+    done: Generation, exact: bool, parts: dict[str, float], tokens: int, steps: tuple[int, ...], seconds: float
+) -> Trial:
+    done = replace(done, tokens=(7,) * tokens, entropy=(0.5,) * tokens, steps=steps, seconds=seconds)
+    return Trial(Example("question", "answer"), done, Score(exact, parts))
+
+
+def test_averages_are_over_examples_and_rates_over_sums(done: Generation) -> None:
+    """A mean of rates would count a short answer as much as a long one."""
+    found = summarise(
+        "sums",
+        [
+            trial(done, True, {"who": 1.0, "qty": 1.0}, tokens=10, steps=(4,), seconds=0.5),
+            trial(done, False, {"who": 0.5, "qty": 0.0}, tokens=2, steps=(8, 4), seconds=1.0),
+            trial(done, False, {"who": 0.0}, tokens=0, steps=(2,), seconds=0.5),
+            trial(done, True, {"who": 1.0, "qty": 1.0}, tokens=12, steps=(6,), seconds=2.0),
+        ],
+    )
+    assert (found.task, found.count, found.exact) == ("sums", 4, 0.5)
+    assert (found.low, found.high) == pytest.approx((0.150, 0.850), abs=5e-4)
+    assert found.parts == {"qty": 0.5, "who": 0.625}
+    assert found.mean_steps == 6.0
+    assert found.tokens_per_forward == 1.0
+    assert (found.tokens_per_sec, found.seconds) == (6.0, 4.0)
+
+
+def test_nothing_generated_is_no_division_by_zero(done: Generation) -> None:
+    found = summarise("empty", [trial(done, False, {}, tokens=0, steps=(), seconds=0.1)])
+    assert (found.tokens_per_forward, found.tokens_per_sec, found.mean_steps) == (0.0, 0.0, 0.0)
+
+
+def test_an_evaluation_can_be_repeated_and_told() -> None:
+    engine, seen = redraft.load("nano"), []
+    one, again = (
+        evaluate(engine, task("records"), 3, seed=5, steps=2, progress=lambda done, total: seen.append((done, total)))
+        for _ in range(2)
+    )
+    assert seen == [(1, 3), (2, 3), (3, 3)] * 2
+    assert (one.exact, one.parts, one.mean_steps, one.tokens_per_forward) == (
+        again.exact,
+        again.parts,
+        again.mean_steps,
+        again.tokens_per_forward,
+    )
+    assert one.mean_steps <= 2
+    kept = record([one], model="/some/where/nano", seed=5, steps=2)
+    assert (kept.name, kept.workload["model"]) == ("eval-nano", "nano")
+    assert kept.figures["records"]["count"] == 3
+    assert "3 held-out examples" in kept.summary[0].figure

@@ -1,0 +1,451 @@
+"""The objective against transformers' own modules, and a trainer that can be interrupted at any step."""
+
+from __future__ import annotations
+
+import errno
+import json
+import os
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+import redraft
+from redraft.errors import RecipeError, RunError
+from redraft.model.gemma import DiffusionGemma
+from redraft.tasks import Example
+from redraft.tune import objective
+from redraft.tune.initial import initial_model, random_vision
+from redraft.tune.objective import Batch, CleanContext, Corruption, corrupt, losses
+from redraft.tune.recipe import Recipe, TrainRecipe, generation_config, model_config, read_recipe
+from redraft.tune.train import LOG, STATE, Feed, learning_rate, ship, train
+from redraft.weights.save import save_model
+
+RECIPE = """
+name = "tiny"
+
+[model]
+hidden_size = 32
+intermediate_size = 24
+moe_intermediate_size = 16
+num_heads = 4
+num_kv_heads = 2
+num_full_kv_heads = 1
+head_dim = 8
+full_head_dim = 16
+num_experts = 4
+top_k_experts = 2
+layers = ["sliding", "full", "sliding", "full"]
+window = 16
+max_positions = 128
+canvas_length = 24
+
+[data]
+tasks = { "sudoku-4x4" = 0.4, records = 0.6 }
+
+[train]
+encode_steps = 1
+steps = 5
+batch_size = 5
+lr = 1e-2
+warmup = 2
+threads = 1
+save_every = 3
+probe_every = 100
+probe_examples = 1
+seed = 3
+
+[sampling]
+max_new_tokens = 24
+max_denoising_steps = 4
+"""
+
+
+def quiet(step: int, total: int, row: dict[str, float]) -> None:
+    """Progress for nobody."""
+
+
+@pytest.fixture(scope="module")
+def recipe(tmp_path_factory: pytest.TempPathFactory) -> Recipe:
+    path = tmp_path_factory.mktemp("recipe") / "tiny.toml"
+    path.write_text(RECIPE)
+    return read_recipe(path)
+
+
+@pytest.fixture(scope="module")
+def feed(recipe: Recipe, tmp_path_factory: pytest.TempPathFactory) -> Feed:
+    return Feed(recipe, tmp_path_factory.mktemp("feed"))
+
+
+@pytest.fixture(scope="module")
+def trained(recipe: Recipe, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The folder of a run without interruption."""
+    return train(recipe, tmp_path_factory.mktemp("straight"), quiet)
+
+
+@pytest.fixture
+def model(feed: Feed) -> DiffusionGemma:
+    """Weights worth comparing: norms away from 1, and the two scalars of a layer apart."""
+    found = initial_model(feed.config, seed=1)
+    draw = torch.Generator().manual_seed(2)
+    with torch.no_grad():
+        for _, value in sorted(found.state_dict().items()):
+            if value.ndim == 1:
+                value.mul_(1 + 0.2 * torch.randn(value.shape, generator=draw))
+    return found.requires_grad_(True)
+
+
+def rows(folder: Path) -> list[dict[str, float]]:
+    """The log without what differs from run to run."""
+    found = [json.loads(line) for line in (folder / LOG).read_text().splitlines()]
+    return [{key: value for key, value in row.items() if key != "seconds"} for row in found]
+
+
+# -- recipes -----------------------------------------------------------------------------------------------------------
+
+
+def test_a_recipe_is_read_as_written(recipe: Recipe) -> None:
+    assert (recipe.name, recipe.train.steps, recipe.train.lr, recipe.train.weight_decay) == ("tiny", 5, 1e-2, 0.01)
+    assert recipe.data.tasks == {"sudoku-4x4": 0.4, "records": 0.6}
+    config = model_config(recipe, 432)
+    assert [layer.window for layer in config.layers] == [16, None, 16, None]
+    assert [(layer.num_kv_heads, layer.head_dim) for layer in config.layers] == [(2, 8), (1, 16)] * 2
+    assert generation_config(recipe).max_denoising_steps == 4
+
+
+def test_the_recipes_of_this_repository_are_good() -> None:
+    found = sorted((Path(__file__).resolve().parents[2] / "recipes").glob("*.toml"))
+    assert found
+    for path in found:
+        assert read_recipe(path).name == path.stem
+
+
+def test_the_learning_rate_climbs_and_falls(recipe: Recipe) -> None:
+    """Warm-up to `lr` in two steps, then half a cosine over the other eight: half way down at the fourth of them."""
+    settings = TrainRecipe(steps=8, encode_steps=2, batch_size=1, lr=1.0, final_lr=0.2, warmup=2)
+    slow = msgspec.structs.replace(recipe, train=settings)
+    assert [learning_rate(slow, step) for step in (0, 1, 2)] == [0.5, 1.0, 1.0]
+    assert learning_rate(slow, 6) == pytest.approx(0.6)
+    assert learning_rate(slow, 10) == pytest.approx(0.2)
+
+
+# -- batches and noise -------------------------------------------------------------------------------------------------
+
+
+def test_a_canvas_is_the_answer_and_then_end_tokens(feed: Feed) -> None:
+    batch = feed.pack([Example("record\nKa", "melu"), Example("sudoku\n1..4", "1234\n4321")])
+    prompts = [feed.prompt("record\nKa"), feed.prompt("sudoku\n1..4")]
+    answers = [feed.text.encode(answer, bos=False) for answer in ("melu", "1234\n4321")]
+    assert batch.start.tolist() == [len(prompt) for prompt in prompts]
+    for i in range(2):
+        wanted = [*prompts[i], *answers[i], 1]
+        assert batch.clean[i, : batch.length[i]].tolist() == wanted
+        assert set(batch.clean[i, batch.length[i] :].tolist()) <= {0}
+        assert batch.target[i].tolist() == answers[i] + [1] * (24 - len(answers[i]))
+
+
+def test_a_batch_is_a_function_of_its_step_with_the_tasks_in_their_shares(feed: Feed) -> None:
+    first, again, other = feed.batch(0), feed.batch(0), feed.batch(1)
+    assert torch.equal(first.clean, again.clean)
+    assert not torch.equal(first.target, other.target)
+    asked = [feed.text.decode(row.tolist()) for row in first.clean]
+    assert [("sudoku" in text, "record" in text) for text in asked] == [(True, False)] * 2 + [(False, True)] * 3
+
+
+def test_an_answer_as_long_as_the_canvas_is_refused(feed: Feed) -> None:
+    """It would leave no room for the end token, and the model would learn answers that never end."""
+    feed.pack([Example("sudoku\n1", "1" * 23)])
+    with pytest.raises(RecipeError, match="an answer has 24 tokens and the canvas 24"):
+        feed.pack([Example("sudoku\n1", "1" * 24)])
+
+
+def test_corruption_replaces_the_share_it_says_with_even_tokens() -> None:
+    target = torch.full((4000, 16), 7)
+    found = corrupt(target, 8, torch.Generator().manual_seed(0))
+    assert found.level.min() > 0
+    assert found.level.max() < 1
+    changed = (found.canvas != target).float().mean(1)
+    assert float((changed - found.level * 7 / 8).mean()) == pytest.approx(0, abs=0.005)
+    random = found.canvas[found.canvas != 7]
+    shares = torch.bincount(random, minlength=8)[:7] / len(random)
+    assert shares.tolist() == pytest.approx([1 / 7] * 7, abs=0.01)
+    assert float(found.conditioned.float().mean()) == pytest.approx(0.5, abs=0.03)
+
+
+# -- the objective -----------------------------------------------------------------------------------------------------
+
+
+def seen_by(model: DiffusionGemma, run: Callable[[], object]) -> list[list[int]]:
+    """The tokens of every forward."""
+    seen: list[list[int]] = []
+    hook = model.register_forward_pre_hook(lambda module, given: seen.append(given[0].tolist()))
+    run()
+    hook.remove()
+    return seen
+
+
+def test_the_model_sees_the_corrupted_canvas_and_not_the_answer(feed: Feed, model: DiffusionGemma) -> None:
+    """Shown the target instead, it would learn to copy, and the loss would look wonderful."""
+    batch = feed.batch(0)
+    noise = replace(
+        corrupt(batch.target, 432, torch.Generator().manual_seed(1)), conditioned=torch.tensor([1, 0, 1, 0, 0]).bool()
+    )
+    clean, guess, canvas = seen_by(model, lambda: losses(model, batch, noise))
+    assert clean == batch.clean.flatten().tolist()
+    assert guess == noise.canvas[[0, 2]].flatten().tolist()
+    assert canvas == noise.canvas.flatten().tolist()
+    assert canvas != batch.target.flatten().tolist()
+
+
+def test_nothing_is_guessed_where_no_example_is_conditioned(feed: Feed, model: DiffusionGemma) -> None:
+    batch = feed.batch(0)
+    noise = replace(corrupt(batch.target, 432, torch.Generator().manual_seed(1)), conditioned=torch.zeros(5).bool())
+    assert len(seen_by(model, lambda: losses(model, batch, noise))) == 2
+    assert len(seen_by(model, lambda: losses(model, batch, None))) == 1
+
+
+@torch.no_grad()
+def their_losses(theirs: Any, batch: Batch, noise: Corruption) -> tuple[float, float]:
+    """The same two losses out of transformers' modules, one example at a time: no padding, no mask of ours."""
+    from transformers import DynamicCache
+
+    encoder, cap = theirs.model.encoder.language_model, theirs.config.text_config.final_logit_softcapping
+    encode, denoise = [], []
+    for i in range(len(batch.start)):
+        clean, start = batch.clean[i, : batch.length[i]][None], int(batch.start[i])
+        cache = DynamicCache(config=theirs.config.text_config)
+        hidden = encoder(input_ids=clean, past_key_values=cache).last_hidden_state[0]
+        logits = torch.tanh(theirs.lm_head(hidden) / cap) * cap
+        encode.append(F.cross_entropy(logits[:-1], clean[0, 1:], reduction="none"))
+        prefix = DynamicCache(config=theirs.config.text_config)
+        encoder(input_ids=clean[:, :start], past_key_values=prefix)
+        canvas = {"past_key_values": prefix, "decoder_input_ids": noise.canvas[i][None]}
+        guess = theirs(**canvas).logits
+        said = theirs(
+            **canvas, self_conditioning_logits=guess, self_conditioning_mask=noise.conditioned[i][None]
+        ).logits[0]
+        denoise.append(F.cross_entropy(said, batch.target[i], reduction="none"))
+    return float(torch.cat(encode).mean()), float(torch.cat(denoise).mean())
+
+
+@pytest.mark.filterwarnings("default")  # theirs are not ours to fix
+@pytest.mark.parametrize("seed", [0, 1, 2])
+def test_both_losses_equal_those_of_transformers_modules(
+    feed: Feed, recipe: Recipe, model: DiffusionGemma, tmp_path: Path, seed: int
+) -> None:
+    transformers = pytest.importorskip("transformers")
+    vision = random_vision(model.config, seed=0)
+    save_model(model, tmp_path, generation=generation_config(recipe), vision=vision)
+    transformers.utils.logging.disable_progress_bar()
+    theirs = transformers.DiffusionGemmaForBlockDiffusion.from_pretrained(tmp_path, attn_implementation="eager").eval()
+    batch = feed.batch(seed)
+    assert len(set(batch.length.tolist())) > 1, "this batch has no padding to get wrong"
+    assert int(batch.start.max()) > 16, "no prompt is longer than the window"
+    noise = corrupt(batch.target, 432, torch.Generator().manual_seed(seed))
+    noise = replace(noise, conditioned=torch.arange(5) % 2 == seed % 2)
+    ours = losses(model, batch, noise)
+    assert ours.denoise is not None
+    wanted = their_losses(theirs, batch, noise)
+    assert (ours.encode.item(), ours.denoise.item()) == pytest.approx(wanted, rel=1e-5)
+    assert ours.total.item() == pytest.approx(sum(wanted), rel=1e-5)
+
+
+def test_padding_changes_no_loss(feed: Feed, model: DiffusionGemma) -> None:
+    batch = feed.batch(0)
+    noise = corrupt(batch.target, 432, torch.Generator().manual_seed(1))
+    plain = losses(model, batch, noise)
+    junk = torch.randint(432, (5, 9), generator=torch.Generator().manual_seed(2))
+    wider = torch.cat([batch.clean, junk], 1)
+    beyond = torch.arange(wider.shape[1]) >= batch.length[:, None]
+    wider = torch.where(beyond, torch.randint(432, wider.shape, generator=torch.Generator().manual_seed(3)), wider)
+    padded = losses(model, replace(batch, clean=wider), noise)
+    assert plain.denoise is not None
+    assert padded.denoise is not None
+    assert padded.encode.item() == pytest.approx(plain.encode.item(), rel=1e-5)
+    assert padded.denoise.item() == pytest.approx(plain.denoise.item(), rel=1e-5)
+
+
+def test_the_canvas_trains_the_prompts_keys_and_never_sees_the_answers(
+    feed: Feed, model: DiffusionGemma, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Detached keys would train the encoder for next tokens only; a border off by one would show the answer."""
+
+    class Kept(CleanContext):
+        def attend(self, index: int, *given: Any) -> Tensor:
+            out = super().attend(index, *given)
+            for part in (self.keys[-1], self.values[-1]):
+                part.retain_grad()
+            kept.append((self.keys[-1], self.values[-1]))
+            return out
+
+    kept: list[tuple[Tensor, Tensor]] = []
+    monkeypatch.setattr(objective, "CleanContext", Kept)
+    batch = feed.batch(0)
+    found = losses(model, batch, corrupt(batch.target, 432, torch.Generator().manual_seed(1)))
+    assert found.denoise is not None
+    found.denoise.backward()
+    inside = torch.arange(batch.clean.shape[1]) < batch.start[:, None]
+    assert len(kept) == 4
+    for layer, (key, value) in zip(feed.config.layers, kept, strict=True):
+        for part in (key, value):
+            assert part.grad is not None
+            reached = (part.grad != 0).flatten(2).any(2) if part.grad.ndim == 3 else (part.grad != 0).any(3).any(1)
+            assert not (reached & ~inside).any(), "a gradient reached the answer"
+            if layer.is_full:
+                assert (reached | ~inside).all(), "a prompt token without a gradient"
+
+
+def test_no_gradient_goes_through_the_guess(feed: Feed, model: DiffusionGemma) -> None:
+    """The guess is an input, as at inference, where nobody could differentiate through earlier steps."""
+    batch = feed.batch(0)
+    noise = replace(corrupt(batch.target, 432, torch.Generator().manual_seed(1)), conditioned=torch.ones(5).bool())
+    grads: list[bool] = []
+    hook = model.register_forward_hook(lambda module, given, out: grads.append(out.requires_grad))
+    losses(model, batch, noise)
+    hook.remove()
+    assert grads == [True, False, True]
+
+
+# -- the trainer -------------------------------------------------------------------------------------------------------
+
+
+def test_the_first_losses_are_pinned(trained: Path) -> None:
+    """Pins: printed once by this code, whose losses the tests above compare with transformers'. They catch a change."""
+    found = rows(trained)
+    assert [row["encode"] for row in found[:5]] == pytest.approx(PINNED_ENCODE, rel=1e-4)
+    assert [row["denoise"] for row in found[1:5]] == pytest.approx(PINNED_DENOISE, rel=1e-4)
+    assert "denoise" not in found[0], "the first step of this recipe trains the causal mode alone"
+
+
+PINNED_ENCODE = [6.361281, 5.85563, 5.247881, 5.051058, 4.755748]
+PINNED_DENOISE = [3.838511, 5.017941, 4.816826, 4.393272]
+
+
+@pytest.mark.parametrize("last", [3, 4])
+def test_an_interrupted_run_continues_exactly(recipe: Recipe, trained: Path, tmp_path: Path, last: int) -> None:
+    """Interrupted at the saved state, and one step behind it, which is then run and logged again."""
+
+    def interrupt(step: int, total: int, row: dict[str, float]) -> None:
+        if step == last:
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        train(recipe, tmp_path, interrupt)
+    assert not (tmp_path / "model.safetensors").exists()
+    steps: list[int] = []
+    train(recipe, tmp_path, lambda step, total, row: steps.append(step))
+    assert steps == [4, 5, 6]
+    assert rows(tmp_path) == rows(trained)
+    assert [row["step"] for row in rows(tmp_path)] == [1, 2, 3, 4, 5, 6]
+    one, other = (torch.load(folder / STATE, weights_only=True) for folder in (trained, tmp_path))
+    for part in ("model", "average"):
+        assert all(torch.equal(one[part][name], other[part][name]) for name in one[part])
+    assert (tmp_path / "model.safetensors").read_bytes() == (trained / "model.safetensors").read_bytes()
+
+
+def test_a_finished_run_is_finished(recipe: Recipe, trained: Path) -> None:
+    before = rows(trained)
+    train(recipe, trained, quiet)
+    assert rows(trained) == before
+
+
+def test_the_state_of_another_recipe_is_refused(recipe: Recipe, trained: Path) -> None:
+    other = msgspec.structs.replace(recipe, train=msgspec.structs.replace(recipe.train, lr=0.5))
+    before = (trained / STATE).read_bytes()
+    with pytest.raises(RecipeError, match="belongs to another recipe"):
+        train(other, trained, quiet)
+    assert (trained / STATE).read_bytes() == before
+
+
+def test_a_damaged_state_is_refused(recipe: Recipe, tmp_path: Path) -> None:
+    for content in (b"", b"PK\x03\x04 nothing", b"garbage"):
+        (tmp_path / STATE).write_bytes(content)
+        with pytest.raises(RecipeError, match="is damaged"):
+            train(recipe, tmp_path, quiet)
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        OSError(errno.ENOSPC, os.strerror(errno.ENOSPC)),
+        RuntimeError("[enforce fail at inline_container.cc:672] . unexpected pos 576 vs 534\nNo space"),
+    ],
+    ids=["OSError", "torch's own"],
+)
+def test_a_full_disk_leaves_the_last_state(
+    recipe: Recipe, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, error: Exception
+) -> None:
+    """torch.save reports a full disk as a RuntimeError of its zip writer, which was taken for a bug of ours."""
+    save, saved = torch.save, []
+
+    def full(state: dict[str, Any], path: Path) -> None:
+        if saved:
+            path.write_bytes(b"the beginning")
+            raise error
+        save(state, path)
+        saved.append(state["step"])
+
+    monkeypatch.setattr(torch, "save", full)
+    with pytest.raises(RunError, match=r"training-state\.pt: .*; free some space"):
+        train(recipe, tmp_path, quiet)
+    assert torch.load(tmp_path / STATE, weights_only=True)["step"] == saved[0] == 3
+    assert not list(tmp_path.glob("*.new"))
+
+
+def test_a_disk_that_refuses_the_log_is_no_bug(recipe: Recipe, tmp_path: Path) -> None:
+    (tmp_path / LOG).mkdir()
+    with pytest.raises(RunError, match="could not be written to: Is a directory"):
+        train(recipe, tmp_path, quiet)
+
+
+def test_a_loss_that_is_no_number_stops_the_run(recipe: Recipe, tmp_path: Path) -> None:
+    wild = msgspec.structs.replace(recipe, train=msgspec.structs.replace(recipe.train, lr=1e30, clip=1e30))
+    with pytest.raises(RunError, match=r"the loss is nan at step \d; lower \[train\] lr"):
+        train(wild, tmp_path, quiet)
+
+
+def test_what_is_shipped_is_the_average_of_the_weights(recipe: Recipe, trained: Path) -> None:
+    """The average starts at the initial weights and moves by 1 - min(ema, (1 + n) / (10 + n)) at step n."""
+    state = torch.load(trained / STATE, weights_only=True)
+    engine = redraft.load(trained)
+    shipped = dict(engine.model.named_parameters())
+    assert shipped.keys() == state["average"].keys()
+    assert all(torch.equal(shipped[name], value) for name, value in state["average"].items())
+    assert not torch.equal(shipped["embed.weight"], state["model"]["embed.weight"])
+
+
+def test_the_average_of_one_step_is_worked_out_by_hand(recipe: Recipe, tmp_path: Path) -> None:
+    once = msgspec.structs.replace(recipe, train=msgspec.structs.replace(recipe.train, encode_steps=0, steps=1))
+    train(once, tmp_path, quiet)
+    state = torch.load(tmp_path / STATE, weights_only=True)
+    start = initial_model(model_config(recipe, 432), seed=3).state_dict()["embed.weight"]
+    wanted = start + (1 - 2 / 11) * (state["model"]["embed.weight"] - start)
+    assert torch.allclose(state["average"]["embed.weight"], wanted, atol=1e-6)
+
+
+@pytest.mark.filterwarnings("default")  # theirs are not ours to fix
+def test_the_shipped_folder_loads_here_and_in_transformers(recipe: Recipe, trained: Path) -> None:
+    engine = redraft.load(trained)
+    done = engine.generate("record\nSend 417 melu to Karomi.", chat=True, seed=0)
+    assert len(done.tokens) <= 24
+    assert sum(done.steps) <= 4
+    transformers = pytest.importorskip("transformers")
+    transformers.utils.logging.disable_progress_bar()
+    _, info = transformers.DiffusionGemmaForBlockDiffusion.from_pretrained(trained, output_loading_info=True)
+    found = {key: info[key] for key in ("missing_keys", "unexpected_keys", "mismatched_keys") if info[key]}
+    assert not found, found
+    tokenizer = transformers.AutoTokenizer.from_pretrained(trained)
+    chat = [{"role": "user", "content": "record\nSend 417 melu to Karomi."}]
+    asked = tokenizer.apply_chat_template(chat, add_generation_prompt=True, return_dict=False)
+    assert tuple(asked) == engine.request(chat).prompt
+
+
+def test_a_model_can_be_shipped_alone(recipe: Recipe, feed: Feed, model: DiffusionGemma, tmp_path: Path) -> None:
+    ship(model, recipe, tmp_path)
+    assert {path.name for path in tmp_path.iterdir()} == {"config.json", "generation_config.json", "model.safetensors"}
