@@ -3,6 +3,7 @@ events it has alone, bit for bit in fp32. The books of scheduler, runner and cac
 
 from dataclasses import dataclass, field, replace
 from functools import lru_cache
+from itertools import groupby
 
 import pytest
 from hypothesis import given, settings
@@ -11,7 +12,7 @@ from tests.helpers import tiny_config, tiny_model
 
 from redraft.config import CheckpointConfig, GenerationConfig
 from redraft.diffusion.noise import SeededNoise
-from redraft.engine.events import Block, Event, Finished
+from redraft.engine.events import Block, Draft, Event, Finished
 from redraft.engine.loop import Loop, LoopConfig
 from redraft.engine.request import Options, Request, build_request
 from redraft.engine.runner import run_alone
@@ -26,20 +27,30 @@ EOS = 1
 def model() -> DiffusionGemma:
     """Many experts and a short window: routing, grouping and sliding all depend on the rows they are given."""
     config = tiny_config(num_experts=8, sliding_window=20, max_position_embeddings=2048)
-    return tiny_model(replace(config, canvas_length=16))
+    return tiny_model(replace(config, canvas_length=40))
 
 
-def request(prompt: int, max_tokens: int, seed: int, steps: int, min_tokens: int = 0) -> Request:
+def request(
+    prompt: int, max_tokens: int, seed: int, steps: int, canvas: int | None = None, end_aware: bool = False
+) -> Request:
     shipped = CheckpointConfig(model().config, GenerationConfig(max_denoising_steps=6, eos_token_ids=(EOS,)))
     tokens = [(7 * seed + 3 * i) % 60 + 2 for i in range(prompt)]
-    return build_request(tokens, Options(max_tokens=max_tokens, seed=seed, steps=steps, min_tokens=min_tokens), shipped)
+    return build_request(
+        tokens,
+        Options(max_tokens=max_tokens, seed=seed, causal=True)
+        if steps == 0
+        else Options(max_tokens=max_tokens, seed=seed, steps=steps, canvas=canvas, end_aware=end_aware),
+        shipped,
+    )
 
 
 shapes = st.tuples(
     st.one_of(st.integers(1, 40), st.integers(250, 530)),  # prompt tokens
-    st.integers(1, 40),  # max_tokens
+    st.integers(1, 90),  # max_tokens
     st.integers(0, 50),  # seed
-    st.integers(1, 5),  # steps
+    st.integers(0, 6),  # steps; 0 stands for a causal request
+    st.sampled_from([None, 16, 23]),  # canvas
+    st.booleans(),  # end_aware
 )
 
 
@@ -66,7 +77,10 @@ class Told:
     st.sampled_from(sorted(POLICIES)),
 )
 def test_every_batch_gives_what_each_request_has_alone(
-    drawn: list[tuple[tuple[int, int, int, int], int, int | None]], max_rows: int, max_running: int, policy: str
+    drawn: list[tuple[tuple[int, int, int, int, int | None, bool], int, int | None]],
+    max_rows: int,
+    max_running: int,
+    policy: str,
 ) -> None:
     """Drawn: (shape of a request, the tick it arrives at, how many ticks later it is aborted, if it is)."""
     asked = [(request(*shape), arrives, leaves) for shape, arrives, leaves in drawn]
@@ -180,7 +194,7 @@ def test_the_oldest_request_is_never_passed_over() -> None:
         batch = scheduler.next()
         assert batch[0].number == 0
         for piece in batch:
-            scheduler.ran(piece)
+            scheduler.ran(piece, 16)
         scheduler.check()
 
 
@@ -188,7 +202,7 @@ def test_step_homogeneous_batches_hold_one_step() -> None:
     scheduler = Scheduler(max_rows=1000, max_running=8, max_waiting=8, policy="step-homogeneous")
     scheduler.add(0, 4, 16)
     scheduler.admit()
-    scheduler.ran(scheduler.next()[0])
+    scheduler.ran(scheduler.next()[0], 16)
     scheduler.add(1, 4, 16)
     scheduler.admit()
     batch = scheduler.next()
@@ -245,3 +259,21 @@ def test_a_repeated_prompt_is_not_encoded_again() -> None:
         loop.submit(asked, Told())
         loop.drain()
     assert loop.runner.prefixes.hits == 512, "two chunks of 256 tokens were known"
+
+
+def test_an_end_aware_canvas_only_gets_narrower() -> None:
+    """Within a block its width never grows, and over many seeds it does shrink; the next block starts whole again."""
+    shrunk = 0
+    for seed in range(40):
+        drafts = [event for event in alone(request(6, 60, seed, 12, end_aware=True)) if isinstance(event, Draft)]
+        for _, steps in groupby(drafts, key=lambda draft: draft.block):
+            widths = [len(draft.tokens) for draft in steps]
+            assert widths[0] == 40
+            assert widths == sorted(widths, reverse=True)
+            shrunk += widths[-1] < 40
+    assert shrunk, "no draft ever held an end token: the test tests nothing"
+
+
+def test_a_narrow_canvas_costs_fewer_rows() -> None:
+    drafts = [event for event in alone(request(6, 10, 1, 3, canvas=16)) if isinstance(event, Draft)]
+    assert {len(draft.tokens) for draft in drafts} == {16}

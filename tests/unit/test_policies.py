@@ -1,15 +1,23 @@
-"""Acceptance, halting, temperature and readings, against values worked out another way."""
+"""Acceptance, halting, temperature, shaping and readings, against values worked out another way."""
 
 import math
+from dataclasses import replace
+from itertools import pairwise
 
+import numpy as np
 import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from redraft.diffusion.accept import EntropyBound
-from redraft.diffusion.halt import StableAndConfident
-from redraft.diffusion.schedule import LinearTemperature
+from redraft.diffusion import noise as noise_module
+from redraft.diffusion.accept import Accept, AnyOf, Confidence, EntropyBound, Factor, Frechet, Gate, Margin, Needs
+from redraft.diffusion.canvas import fresh
+from redraft.diffusion.denoise import Policy, settle
+from redraft.diffusion.halt import StableAndConfident, UntilEnd
+from redraft.diffusion.noise import SeededNoise
+from redraft.diffusion.schedule import FixedCooling, LinearTemperature
+from redraft.diffusion.shaping import Shaping
 from redraft.diffusion.stats import Stats, read_logits
 from redraft.errors import RequestError
 
@@ -17,6 +25,12 @@ from redraft.errors import RequestError
 def stats_of(entropy: list[float], argmax: list[int] | None = None) -> Stats:
     tokens = torch.tensor(argmax or [0] * len(entropy))
     return Stats(tokens, tokens, torch.tensor(entropy), torch.zeros(len(entropy), 1))
+
+
+def sure_of(confidence: list[float], second: list[float] | None = None, argmax: list[int] | None = None) -> Stats:
+    """Readings with these largest probabilities, and the rest on one other token; the surer, the less entropy."""
+    stats = stats_of([1 - c for c in confidence], argmax)
+    return replace(stats, top=torch.tensor([confidence, second or [1 - c for c in confidence]]).T)
 
 
 @pytest.mark.parametrize(
@@ -53,6 +67,91 @@ def test_pinned_positions_are_neither_judged_nor_paid_for(entropy: list[float], 
         assert mask[~torch.tensor(pins)].tolist() == alone.tolist()
 
 
+@pytest.mark.parametrize(
+    ("rule", "confidence", "kept"),
+    [
+        (Confidence(0.9), [0.95, 0.5, 0.9], [True, False, True]),
+        (Confidence(0.9), [0.3, 0.5, 0.2], [False, True, False]),  # nobody passes: the most confident
+        (Factor(0.75), [0.9, 0.8, 0.7], [True, True, False]),  # 2·0.1, 3·0.2 < 0.75, but 4·0.3 is not
+        (Factor(0.75), [0.6, 0.8, 0.7], [False, True, False]),  # 2·0.2 < 0.75, 3·0.3 is not
+        (Factor(0.1), [0.6, 0.8, 0.7], [False, True, False]),  # not even one: the most confident
+        (Frechet(0.25), [0.9, 0.8, 0.7], [True, True, False]),  # 0.1+0.1, 0.3+0.2 < 0.75, but 0.6+0.3 is not
+        (Frechet(0.25), [0.99, 0.97, 0.7], [True, True, True]),  # 0.01+0.03+0.3+0.3 = 0.64; Factor: 4·0.3 = 1.2
+        (Factor(0.75), [0.99, 0.97, 0.7], [True, True, False]),
+        (Frechet(0.99), [0.9, 0.8, 0.7], [True, False, False]),
+        (Margin(0.6), [0.9, 0.75, 0.8], [True, False, True]),  # leads of 0.8, 0.5 and 0.6
+    ],
+)
+def test_confidence_rules_by_hand(rule: Accept, confidence: list[float], kept: list[bool]) -> None:
+    assert rule(sure_of(confidence), None).tolist() == kept
+
+
+def test_a_margin_is_the_lead_over_the_second() -> None:
+    """Equally likely tokens differ in what stands behind them."""
+    assert Margin(0.4)(sure_of([0.5, 0.5], [0.05, 0.45]), None).tolist() == [True, False]
+
+
+# Rules from strict to loose: each keeps all that the one before it keeps.
+ORDERED: list[list[Accept]] = [
+    [EntropyBound(bound) for bound in (0.05, 0.3, 2.0)],
+    [Confidence(threshold) for threshold in (0.95, 0.8, 0.3)],
+    [Factor(factor) for factor in (0.2, 0.75, 2.0)],
+    [Frechet(margin) for margin in (0.75, 0.25, 0.0)],
+    [Margin(threshold) for threshold in (0.9, 0.5, 0.1)],
+    [AnyOf((Confidence(0.9),)), AnyOf((Confidence(0.9), Factor(0.75))), AnyOf((Confidence(0.7), Factor(0.75)))],
+    [Factor(0.75), Frechet(0.25)],
+]
+confidences = st.lists(st.floats(0.25, 1, width=32), min_size=1, max_size=20)
+
+
+@given(confidences, st.sampled_from(ORDERED))
+def test_a_looser_rule_never_keeps_less(confidence: list[float], rules: list[Accept]) -> None:
+    masks = [rule(sure_of(confidence), None) for rule in rules]
+    assert all(bool((strict <= loose).all()) for strict, loose in pairwise(masks))
+
+
+@given(confidences, st.sampled_from([*(rule for rules in ORDERED for rule in rules), Gate(1, Margin(0.5))]), st.data())
+def test_pins_stay_outside_every_rule_and_something_open_is_kept(
+    confidence: list[float], rule: Accept, data: st.DataObject
+) -> None:
+    size = len(confidence)
+    pins = torch.tensor(data.draw(st.lists(st.booleans(), min_size=size, max_size=size)))
+    drafts = (torch.tensor(data.draw(st.lists(st.integers(0, 1), min_size=size, max_size=size))),)
+    mask = rule(sure_of(confidence), pins, drafts)
+    assert not bool((mask & pins).any())
+    if not bool(pins.all()):
+        assert bool(mask.any())
+        open_only = sure_of([c for c, pin in zip(confidence, pins.tolist(), strict=True) if not pin])
+        assert mask[~pins].tolist() == rule(open_only, None, tuple(draft[~pins] for draft in drafts)).tolist()
+
+
+@given(st.floats(0.5, 0.99), st.integers(1, 30), st.floats(0, 0.9))
+def test_with_equal_confidences_frechet_is_factor(confidence: float, size: int, margin: float) -> None:
+    """Fast-dLLM++ generalises Fast-dLLM; float sums decide only within 1e-4 of a border."""
+    doubt = 1 - confidence
+    if all(abs((n + 1) * doubt - (1 - margin)) > 1e-4 for n in range(1, size + 1)):
+        stats = sure_of([confidence] * size)
+        assert torch.equal(Frechet(margin)(stats, None), Factor(1 - margin)(stats, None))
+
+
+def test_the_gate_lets_through_what_is_sure_and_unchanged() -> None:
+    stats = sure_of([0.95, 0.95, 0.5], argmax=[4, 5, 6])
+    same, other = torch.tensor([4, 5, 6]), torch.tensor([4, 9, 6])
+    assert Gate(1, Confidence(0.9))(stats, None, (same,)).tolist() == [True, True, False]
+    assert Gate(1, Confidence(0.9))(stats, None, (other,)).tolist() == [True, False, False]
+    assert Gate(1, Confidence(0.9))(stats, None, (other, same)).tolist() == [True, True, False], "looked too far back"
+    assert Gate(2, Confidence(0.9))(stats, None, (other, same)).tolist() == [True, False, False]
+    assert Gate(2, Confidence(0.9))(stats, None, (same,)).tolist() == [True, False, False], "too little history"
+    changed = torch.tensor([9, 9, 9])
+    assert Gate(1, Confidence(0.9))(stats, None, (changed,)).tolist() == [True, False, False], "nothing was kept"
+
+
+def test_rules_say_what_they_need() -> None:
+    assert EntropyBound().needs == Needs()
+    assert Gate(3, EntropyBound()).needs == Needs(drafts=3)
+    assert AnyOf((Gate(3, EntropyBound()), Gate(2, Factor()))).needs == Needs(top=True, drafts=3)
+
+
 def test_halting_needs_a_repeat_and_certainty() -> None:
     rule = StableAndConfident(1, 0.01)
     draft = torch.tensor([4, 5])
@@ -70,6 +169,113 @@ def test_temperature_follows_the_published_endpoints() -> None:
     schedule = LinearTemperature(0.4, 0.8)
     assert schedule.temperature(1, 48) == pytest.approx(0.8, abs=1e-7)
     assert schedule.temperature(48, 48) == pytest.approx(0.40833, abs=1e-5)
+
+
+@given(st.integers(1, 60), st.integers(1, 60))
+def test_fixed_cooling_does_not_know_the_cap(step: int, cap: int) -> None:
+    """At the cap that it is fixed to, it is the reference's; a smaller cap changes nothing, unlike there."""
+    fixed, linear = FixedCooling(0.4, 0.8, 48), LinearTemperature(0.4, 0.8)
+    assert fixed.temperature(step, cap) == linear.temperature(min(step, 48), 48)
+    assert linear.temperature(12, 12) < 0.44 < 0.7 < fixed.temperature(12, 12)
+
+
+def test_the_two_largest_probabilities_are_read_only_if_asked() -> None:
+    logits = 3 * torch.randn(5, 9, generator=torch.Generator().manual_seed(2))
+    found = read_logits(logits, 0.7, lambda p: p.argmax(-1), lambda p: p, top=True)
+    assert found.top is not None
+    p = torch.softmax(logits / 0.7, -1).sort(-1, descending=True).values
+    torch.testing.assert_close(found.confidence, p[:, 0])
+    torch.testing.assert_close(found.margin, p[:, 0] - p[:, 1])
+    assert read_logits(logits, 0.7, lambda p: p.argmax(-1), lambda p: p).top is None
+
+
+@pytest.mark.parametrize(
+    ("shaping", "law"),
+    [
+        (Shaping(), [0.1, 0.4, 0.2, 0.3]),
+        (Shaping(top_k=2), [0, 0.4, 0, 0.3]),
+        (Shaping(top_k=9), [0.1, 0.4, 0.2, 0.3]),
+        (Shaping(top_p=0.5), [0, 0.4, 0, 0.3]),  # 0.4 is not enough, 0.7 is
+        (Shaping(top_p=0.01), [0, 0.4, 0, 0]),  # the likeliest is always there
+        (Shaping(top_k=2, top_p=0.5), [0, 0.4, 0, 0]),  # 0.4 is 57% of what top_k left
+    ],
+)
+def test_narrowing_by_hand(shaping: Shaping, law: list[float]) -> None:
+    torch.testing.assert_close(shaping.narrowed(torch.tensor([[0.1, 0.4, 0.2, 0.3]])), torch.tensor([law]))
+
+
+probabilities = st.lists(st.floats(0.125, 1, width=32), min_size=2, max_size=12)
+
+
+@given(probabilities, st.integers(1, 12), st.floats(0.05, 1))
+def test_a_narrowed_law_keeps_the_likeliest_and_grows_with_its_limits(law: list[float], k: int, p: float) -> None:
+    row = torch.tensor([law]) / sum(law)
+    kept, wider = Shaping(top_k=k, top_p=p).narrowed(row), Shaping(top_k=k + 1, top_p=p).narrowed(row)
+    assert float(kept.max()) == float(row.max())
+    assert int((kept > 0).sum()) <= min(k, len(law))
+    assert int((wider > 0).sum()) >= int((kept > 0).sum())
+    assert bool(((kept == 0) | (kept == row)).all()), "narrowing changed a probability that it kept"
+
+
+@pytest.mark.parametrize("sharpness", [0.0, 0.5, 8.0])
+def test_top_p_of_a_large_vocabulary_equals_a_full_sort(sharpness: float) -> None:
+    """Sharp rows need a few of the 5,000 tokens, flat ones nearly all: both ways of ranking them are taken."""
+    law = torch.softmax(sharpness * torch.randn(3, 5000, generator=torch.Generator().manual_seed(3)), -1).double()
+    ordered, order = law.sort(-1, descending=True, stable=True)
+    wanted = torch.zeros_like(law).scatter(-1, order, ordered * (ordered.cumsum(-1) - ordered < 0.9))
+    kept = Shaping(top_p=0.9).narrowed(law)
+    assert (kept > 0).sum(-1).tolist() == (wanted > 0).sum(-1).tolist()
+    torch.testing.assert_close(kept.sum(-1), wanted.sum(-1))
+
+
+def test_bias_is_added_everywhere_and_a_forbidden_token_is_impossible() -> None:
+    logits = torch.tensor([[1.0, 2.0, 3.0], [3.0, 2.0, 1.0]])
+    shaped = Shaping(bias=((0, 0.5), (0, 1.0)), forbidden=(2,)).biased(logits)
+    assert shaped[:, :2].tolist() == [[2.5, 2.0], [4.5, 2.0]]
+    found = read_logits(shaped, 8.0, lambda p: p.argmin(-1), lambda p: p)
+    assert found.soft[:, 2].tolist() == [0.0, 0.0]
+    assert bool(found.entropy.isfinite().all())
+    assert Shaping().biased(logits) is logits
+
+
+class Stubborn:
+    """A model that is sure of token 1 everywhere, whatever it is shown."""
+
+    dtype = torch.float32
+
+    def denoise(self, tokens: torch.Tensor, soft: torch.Tensor | None) -> torch.Tensor:
+        return 40 * torch.nn.functional.one_hot(torch.ones_like(tokens), 5).float()
+
+    def soften(self, p: torch.Tensor) -> torch.Tensor:
+        return p
+
+
+def test_a_canvas_settles_although_the_model_disagrees_with_a_pin() -> None:
+    pinned, noise = torch.tensor([True, False, False]), SeededNoise(0)
+    start = fresh(noise, 0, 3, 5, seed=torch.tensor([4, 0, 0]), pinned=pinned)
+    *_, last = settle(Stubborn(), start, Policy(), noise)
+    assert (last.settled, last.step, last.draft.tolist()) == (True, 2, [4, 1, 1])
+
+
+def test_the_loop_keeps_as_many_drafts_as_its_rules_look_back_on() -> None:
+    noise, warm = SeededNoise(0), LinearTemperature(20.0, 20.0)  # so warm that nothing settles
+    policy = Policy(warm, Gate(3, Confidence(0.9)), StableAndConfident(1), max_steps=5)
+    assert [len(canvas.drafts) for canvas in settle(Stubborn(), fresh(noise, 0, 4, 5), policy, noise)] == [
+        1,
+        2,
+        3,
+        3,
+        3,
+    ]
+    policy = replace(policy, accept=Confidence(0.9))
+    assert [len(canvas.drafts) for canvas in settle(Stubborn(), fresh(noise, 0, 4, 5), policy, noise)] == [1] * 5
+
+
+def test_no_impossible_token_is_drawn_where_a_uniform_rounds_up_to_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    """2^32 - 1 is 2^32 in float32; taken as 1 it exceeds every cumulated probability and drew the last token."""
+    largest = np.full((4, 2), 2**32 - 1, dtype=np.uint64)
+    monkeypatch.setattr(noise_module, "_words", lambda *_: largest)
+    assert SeededNoise(0).sample(0, 1, torch.tensor([[0.25, 0.75, 0.0], [1.0, 0.0, 0.0]])).tolist() == [1, 0]
 
 
 def test_readings_equal_torch_distributions() -> None:
@@ -98,8 +304,36 @@ def test_feedback_is_rounded_to_the_parameter_dtype() -> None:
         lambda: StableAndConfident(1, 0.0),
         lambda: LinearTemperature(0.9, 0.4),
         lambda: LinearTemperature(0.0, 0.4),
+        lambda: FixedCooling(0.9, 0.4),
+        lambda: FixedCooling(0.4, 0.8, 0),
+        lambda: Confidence(0.0),
+        lambda: Confidence(1.1),
+        lambda: Factor(0.0),
+        lambda: Frechet(1.0),
+        lambda: Frechet(-0.1),
+        lambda: Margin(0.0),
+        lambda: Margin(math.nan),
+        lambda: Gate(0, Margin()),
+        lambda: AnyOf(()),
+        lambda: Shaping(temperature=0.0),
+        lambda: Shaping(temperature=math.inf),
+        lambda: Shaping(top_k=0),
+        lambda: Shaping(top_p=0.0),
+        lambda: Shaping(top_p=1.5),
+        lambda: Shaping(bias=((3, math.nan),)),
     ],
 )
 def test_meaningless_settings_are_refused(make: object) -> None:
     with pytest.raises(RequestError):
         make()  # type: ignore[operator]
+
+
+def test_until_end_judges_the_answer_alone() -> None:
+    """The tail behind the end token flickers and is uncertain; the answer before it is settled."""
+    rule = UntilEnd(StableAndConfident(1, 0.01), frozenset({9}))
+    now, before = stats_of([0.001, 0.001, 2.0], [4, 9, 7]), torch.tensor([4, 9, 1])
+    assert rule(now, (before,))
+    assert not rule.rule(now, (before,))
+    assert not rule(now, (torch.tensor([5, 9, 7]),)), "the answer itself changed"
+    unended = stats_of([0.001, 0.001, 2.0], [4, 3, 7])
+    assert not rule(unended, (torch.tensor([4, 3, 7]),)), "without an end the whole canvas counts"

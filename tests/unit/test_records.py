@@ -95,4 +95,4 @@ def test_no_string_makes_a_scorer_raise(prompt: str, right: str, answer: str) ->
 
 def test_an_unknown_split_is_refused_at_the_call() -> None:
     with pytest.raises(RecipeError, match="split is 'dev'; known: train, held_out"):
-        Records().examples("dev", seed=0)  # type: ignore[arg-type]
+        Records().examples("dev", seed=0)

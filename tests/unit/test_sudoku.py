@@ -114,7 +114,7 @@ def test_a_call_that_cannot_be_honoured_is_refused() -> None:
         with pytest.raises(RecipeError, match="givens is"):
             Sudoku(givens=givens)
     with pytest.raises(RecipeError, match="split is 'test'; known: train, held_out"):
-        Sudoku().examples("test", seed=0)  # type: ignore[arg-type]
+        Sudoku().examples("test", seed=0)
 
 
 def test_tasks_are_found_by_name() -> None:

@@ -1,17 +1,28 @@
-"""`redraft bench`: speed, measured beside something else in the same run."""
+"""`redraft bench`: speed, measured beside something else in the same run, or of the engine alone."""
 
 from __future__ import annotations
 
 import argparse
 import sys
+from collections.abc import Iterator
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from redraft.cli.common import Commands, command, model_flags, print_json, set_threads
 
-EPILOG = """Timings on a shared machine are noisy: runs are paired and medians are reported.
+if TYPE_CHECKING:
+    from redraft.measure.record import Record
 
-example:
-  redraft bench --against transformers --record benchmarks/against-transformers.json"""
+PAIRS, PASSES, REQUESTS = 30, 10, 2000
+
+EPILOG = """Timings on a shared machine are noisy: runs are paired and medians are reported. Without --scenario,
+--scaling, --knee, --policies or --soak, single answers are compared.
+
+examples:
+  redraft bench --against transformers --record benchmarks/against-transformers.json
+  redraft bench --scenario --record-dir benchmarks
+  redraft bench --scenario together --scenario poisson --runs 5
+  redraft bench --soak 2000 --record-dir benchmarks"""
 
 
 def add(commands: Commands) -> None:
@@ -21,36 +32,115 @@ def add(commands: Commands) -> None:
     parser.add_argument(
         "--against", choices=("transformers",), default="transformers", help="what to compare with (must be installed)"
     )
-    parser.add_argument("--runs", type=int, default=30, metavar="N", help="paired runs (default: 30)")
+    parser.add_argument(
+        "--scenario",
+        action="append",
+        nargs="?",
+        const="all",
+        metavar="NAME",
+        help="many requests: one, together, poisson, variants, long, long-4k; repeatable; without NAME all of them",
+    )
+    parser.add_argument("--scaling", action="store_true", help="our speed by load and by prefix; matmuls; phases")
+    parser.add_argument("--knee", action="store_true", help="rows per forward from which more rows do not pay")
+    parser.add_argument("--policies", action="store_true", help="scheduling policies beside each other")
+    parser.add_argument(
+        "--soak", type=int, nargs="?", const=REQUESTS, metavar="N", help=f"N random requests (default: {REQUESTS})"
+    )
+    parser.add_argument(
+        "--runs", type=int, metavar="N", help=f"repetitions (default: {PAIRS} pairs of single answers, {PASSES} else)"
+    )
+    parser.add_argument("--rate", type=float, metavar="R", help="requests per second of the Poisson stream")
     parser.add_argument("--record", type=Path, metavar="FILE", help="also write the record to this file")
+    parser.add_argument("--record-dir", type=Path, metavar="DIR", help="also write each record there, under its name")
 
 
 def run(arguments: argparse.Namespace) -> int:
     """Measure, print, record."""
-    from redraft.errors import RequestError
-
-    if arguments.runs < 1:
-        raise RequestError(f"--runs is {arguments.runs}; it must be at least 1")
-    if arguments.device != "cpu":
-        raise RequestError(f"--device is {arguments.device!r}; this comparison runs on cpu")
+    _check(arguments)
 
     import msgspec
 
-    from redraft.measure.bench import bench_against
     from redraft.measure.record import write_record
-    from redraft.weights.source import locate
-
-    def progress(done: int, total: int) -> None:
-        if sys.stderr.isatty():
-            print(f"\rpair {done}/{total}", end="\n" if done == total else "", file=sys.stderr, flush=True)
 
     set_threads(arguments.threads)
-    record = bench_against(locate(arguments.model), runs=arguments.runs, dtype=arguments.dtype, progress=progress)
-    if arguments.record:
-        write_record(record, arguments.record)
+    found = []
+    for record in _measure(arguments):
+        found.append(msgspec.to_builtins(record))
+        if arguments.record:
+            write_record(record, arguments.record)
+        if arguments.record_dir:
+            write_record(record, arguments.record_dir / f"{record.name}.json")
+        if not arguments.json:
+            for claim in record.summary:
+                print(f"{claim.figure}: {claim.value}", flush=True)
     if arguments.json:
-        print_json(msgspec.to_builtins(record))
-    else:
-        for claim in record.summary:
-            print(f"{claim.figure}: {claim.value}")
+        print_json(found[0] if len(found) == 1 else found)
     return 0
+
+
+def _check(arguments: argparse.Namespace) -> None:
+    """Refuse what cannot be measured, before anything is loaded."""
+    from redraft.errors import RequestError
+
+    modes = [f"--{name}" for name in ("scenario", "scaling", "knee", "policies") if getattr(arguments, name)]
+    modes += ["--soak"] if arguments.soak is not None else []
+    if len(modes) > 1:
+        raise RequestError(f"{' and '.join(modes)} were given together; measure one at a time")
+    for name in ("runs", "soak"):
+        value = getattr(arguments, name)
+        if value is not None and value < 1:
+            raise RequestError(f"--{name} is {value}; it must be at least 1")
+    if arguments.rate is not None and not 0 < arguments.rate < float("inf"):
+        raise RequestError(f"--rate is {arguments.rate}; it must be above 0 (requests per second)")
+    if arguments.device != "cpu":
+        raise RequestError(f"--device is {arguments.device!r}; this comparison runs on cpu")
+    if arguments.record and arguments.scenario and (len(arguments.scenario) > 1 or "all" in arguments.scenario):
+        raise RequestError("--record is one file and there are several records; use --record-dir")
+    if arguments.scenario:
+        from redraft.measure.scenario import find_scenarios
+
+        find_scenarios(arguments.scenario)
+
+
+def _measure(arguments: argparse.Namespace) -> Iterator[Record]:
+    """The records of the mode that was asked for, each as soon as it is there."""
+    from redraft.measure import bench, throughput
+    from redraft.measure.scenario import RATE, find_scenarios
+    from redraft.weights.source import locate
+
+    folder, dtype, runs = locate(arguments.model), arguments.dtype, arguments.runs or PASSES
+    rate = arguments.rate or RATE
+    if arguments.scenario:
+        for scenario in find_scenarios(arguments.scenario):
+            yield throughput.bench_scenario(scenario, folder, runs=runs, dtype=dtype, rate=rate, progress=_progress)
+    elif arguments.scaling:
+        yield bench.bench_scaling(folder, runs=runs, dtype=dtype, progress=_progress)
+    elif arguments.knee:
+        yield bench.bench_knee(folder, runs=runs, dtype=dtype, progress=_progress)
+    elif arguments.policies:
+        yield throughput.bench_policies(folder, runs=runs, dtype=dtype, rate=rate, progress=_progress)
+    elif arguments.soak is not None:
+        yield _soak(arguments, folder)
+    else:
+        pairs = arguments.runs or PAIRS
+        yield bench.bench_against(folder, runs=pairs, dtype=dtype, progress=lambda i, n: _progress("pair", i, n))
+
+
+def _soak(arguments: argparse.Namespace, folder: Path) -> Record:
+    from redraft.engine.engine import load
+    from redraft.measure.soak import bench_soak
+
+    engine = load(folder, dtype=arguments.dtype)
+    return bench_soak(
+        engine.model,
+        engine.config,
+        name=folder.name,
+        count=arguments.soak,
+        progress=lambda sent, count: _progress("request", sent, count),
+    )
+
+
+def _progress(what: str, done: int, total: int) -> None:
+    """A line on a terminal's stderr, and nothing elsewhere."""
+    if sys.stderr.isatty():
+        print(f"\r\x1b[K{what} {done}/{total}", end="\n" if done >= total else "", file=sys.stderr, flush=True)

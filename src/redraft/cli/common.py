@@ -61,7 +61,17 @@ def sampling_flags(parser: argparse.ArgumentParser) -> None:
         "--entropy-bound", type=float, metavar="NATS", help="entropy that one step may accept, for the whole canvas"
     )
     parser.add_argument(
-        "--preset", default="reference", choices=("reference",), help="sampler rules (default: reference)"
+        "--temperature", type=float, default=1.0, metavar="X", help="factor on the schedule; 0 samples the likeliest"
+    )
+    parser.add_argument("--top-k", type=int, metavar="N", help="sample from the N likeliest tokens only")
+    parser.add_argument("--top-p", type=float, default=1.0, metavar="P", help="sample from this share of probability")
+    preset_flag(parser)
+
+
+def preset_flag(parser: argparse.ArgumentParser) -> None:
+    """Which sampler rules."""
+    parser.add_argument(
+        "--preset", default="reference", choices=("reference", "fast"), help="sampler rules (default: reference)"
     )
 
 

@@ -45,6 +45,9 @@ def run(arguments: argparse.Namespace) -> int:
         entropy_bound=arguments.entropy_bound,
         preset=arguments.preset,
         stop=tuple(arguments.stop),
+        temperature=arguments.temperature,
+        top_k=arguments.top_k,
+        top_p=arguments.top_p,
     )
     request = engine.request(prompt, chat=arguments.chat, options=options)
     if arguments.watch:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import torch
 
@@ -64,3 +64,15 @@ def fresh(
             raise RequestError(f"the seed canvas holds a token id outside 0..{vocab - 1}")
         tokens = seed.to(device)
     return Canvas(block, 0, tokens, tokens, pinned=pinned)
+
+
+def narrow(canvas: Canvas, width: int) -> Canvas:
+    """The first `width` positions of a canvas between two steps. Noise is addressed by position, so theirs stays."""
+    if width >= canvas.width:
+        return canvas
+    cut = {
+        name: value[:width]
+        for name in ("tokens", "draft", "soft", "entropy", "accepted", "pinned")
+        if (value := getattr(canvas, name)) is not None
+    }
+    return replace(canvas, drafts=tuple(draft[:width] for draft in canvas.drafts), **cut)

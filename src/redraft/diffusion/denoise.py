@@ -25,7 +25,8 @@ from redraft.diffusion.canvas import Canvas
 from redraft.diffusion.halt import Halt, StableAndConfident
 from redraft.diffusion.noise import Noise
 from redraft.diffusion.schedule import LinearTemperature, Schedule
-from redraft.diffusion.stats import read_logits
+from redraft.diffusion.shaping import Shaping
+from redraft.diffusion.stats import Stats, read_logits
 from redraft.errors import RequestError
 from redraft.shapes import Float, Int, Tensor
 
@@ -54,12 +55,16 @@ class Denoiser(Softener, Protocol):
 
 @dataclass(frozen=True)
 class Policy:
-    """How a canvas is denoised. `max_steps` caps the steps and, with the reference's schedule, sets the cooling."""
+    """How a canvas is denoised. `max_steps` caps the steps and, with the reference's schedule, sets the cooling.
+
+    `shaping` is what the caller changes about the model's distribution before anything is read.
+    """
 
     schedule: Schedule = LinearTemperature()
     accept: Accept = EntropyBound()
     halt: Halt = StableAndConfident()
     max_steps: int = 48
+    shaping: Shaping = Shaping()
 
     def __post_init__(self) -> None:
         if self.max_steps < 1:
@@ -88,19 +93,15 @@ def step(
     canvas: Canvas, logits: Float[Tensor, "canvas vocab"], model: Softener, policy: Policy, noise: Noise
 ) -> Canvas:
     """The canvas after one step: a pure function of the canvas, its logits and the noise at this address."""
-    block, number, vocab = canvas.block, canvas.step + 1, logits.shape[-1]
-    temperature = policy.schedule.temperature(number, policy.max_steps)
-    stats = read_logits(
-        logits, temperature, lambda p: noise.sample(block, number, p).to(p.device), model.soften, model.dtype
-    )
-    accepted = policy.accept(stats, canvas.pinned)
-    random = noise.tokens(block, number, canvas.width, vocab).to(logits.device)
+    number = canvas.step + 1
+    stats = _read(canvas, logits, model, policy, noise)
+    accepted = policy.accept(stats, canvas.pinned, canvas.drafts)
+    random = noise.tokens(canvas.block, number, canvas.width, logits.shape[-1]).to(logits.device)
     tokens, draft = torch.where(accepted, stats.sample, random), stats.argmax
     if canvas.pinned is not None:
         # Pins are written last, so no policy can move one.
         tokens = torch.where(canvas.pinned, canvas.tokens, tokens)
-        draft = torch.where(canvas.pinned, canvas.tokens, draft)
-    memory = policy.halt.memory
+    memory = max(policy.halt.memory, policy.accept.needs.drafts)
     return replace(
         canvas,
         step=number,
@@ -112,3 +113,23 @@ def step(
         accepted=accepted,
         settled=policy.halt(stats, canvas.drafts),
     )
+
+
+def _read(
+    canvas: Canvas, logits: Float[Tensor, "canvas vocab"], model: Softener, policy: Policy, noise: Noise
+) -> Stats:
+    """Everything this step needs to know of the logits."""
+    shaping, number = policy.shaping, canvas.step + 1
+    stats = read_logits(
+        shaping.biased(logits),
+        policy.schedule.temperature(number, policy.max_steps) * shaping.temperature,
+        lambda p: noise.sample(canvas.block, number, shaping.narrowed(p)).to(p.device),
+        model.soften,
+        model.dtype,
+        top=policy.accept.needs.top,
+    )
+    if canvas.pinned is None:
+        return stats
+    # A pin reads as its token, and certain: a rule that waited for the model to agree with it could wait for ever.
+    argmax, entropy = torch.where(canvas.pinned, canvas.tokens, stats.argmax), stats.entropy
+    return replace(stats, argmax=argmax, entropy=entropy.masked_fill(canvas.pinned, 0.0))

@@ -52,3 +52,33 @@ class StableAndConfident:
         recent = drafts[len(drafts) - self.stability :]
         stable = all(torch.equal(stats.argmax, draft) for draft in recent)
         return stable and float(stats.entropy.mean()) < self.confidence
+
+
+@dataclass(frozen=True)
+class UntilEnd:
+    """Another rule, judged on the answer alone: positions behind the draft's first end token do not count.
+
+    What stands there is never told, and it may keep a canvas of short answers from settling for many steps. A draft
+    without an end token is judged whole.
+    """
+
+    rule: Halt
+    ends: frozenset[int]
+
+    @property
+    def memory(self) -> int:
+        """Number of earlier drafts to keep for the rule."""
+        return self.rule.memory
+
+    def __call__(self, stats: Stats, drafts: Sequence[Int[Tensor, "canvas"]]) -> bool:
+        end = first_end(stats.argmax, self.ends)
+        if end is None:
+            return self.rule(stats, drafts)
+        top = None if stats.top is None else stats.top[: end + 1]
+        judged = (stats.argmax[: end + 1], stats.sample[: end + 1], stats.entropy[: end + 1], stats.soft[: end + 1])
+        return self.rule(Stats(*judged, top), [draft[: end + 1] for draft in drafts])
+
+
+def first_end(draft: Int[Tensor, "canvas"], ends: frozenset[int]) -> int | None:
+    """Index of the first end token of a draft, None if there is none."""
+    return next((i for i, token in enumerate(draft.tolist()) if token in ends), None)

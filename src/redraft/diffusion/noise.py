@@ -64,7 +64,9 @@ class SeededNoise:
     def sample(self, block: int, step: int, probabilities: Float[Tensor, "canvas vocab"]) -> Int[Tensor, "canvas"]:
         """Inverse transform: the first id whose cumulated probability exceeds the position's uniform."""
         words = _words(self.seed, block, step, probabilities.shape[0])[1]
-        uniform = torch.from_numpy(words.astype(np.float32) / np.float32(2**32)).to(probabilities.device)
+        # The largest words round up to 1, which no cumulated probability exceeds.
+        below_one = np.minimum(words.astype(np.float32) / np.float32(2**32), np.nextafter(np.float32(1), np.float32(0)))
+        uniform = torch.from_numpy(below_one).to(probabilities.device)
         cumulated = probabilities.cumsum(-1)
         # Scaled by the last entry, because float32 sums of a row of probabilities end near 1, not at it.
         threshold = (uniform * cumulated[:, -1]).unsqueeze(-1)

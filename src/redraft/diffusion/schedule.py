@@ -37,3 +37,25 @@ class LinearTemperature:
         """t_min + (t_max - t_min)·remaining/max_steps, with the reference's float32 roundings."""
         remaining = np.float32(max_steps - step + 1) / np.float32(max_steps)
         return float(np.float32(self.t_min) + np.float32(self.t_max - self.t_min) * remaining)
+
+
+@dataclass(frozen=True)
+class FixedCooling:
+    """The reference's cooling over `steps` steps, whatever the cap: `LinearTemperature` for a cap of `steps`.
+
+    A cap then only cuts a run short, as vLLM's `diffusion_max_steps` does; with the reference's rule it also cools
+    faster. Steps beyond `steps` stay at the last temperature.
+    """
+
+    t_min: float = 0.4
+    t_max: float = 0.8
+    steps: int = 48
+
+    def __post_init__(self) -> None:
+        LinearTemperature(self.t_min, self.t_max)
+        if self.steps < 1:
+            raise RequestError(f"the cooling takes {self.steps} steps; it must be at least 1")
+
+    def temperature(self, step: int, max_steps: int) -> float:
+        """The reference's temperature at this step of a run capped at `steps`."""
+        return LinearTemperature(self.t_min, self.t_max).temperature(min(step, self.steps), self.steps)

@@ -61,6 +61,9 @@ class Engine:
         stop: Sequence[str] = (),
         min_tokens: int = 0,
         deadline_sec: float | None = None,
+        causal: bool = False,
+        canvas: int | None = None,
+        end_aware: bool = False,
     ) -> Generation:
         """Answer a prompt and return when it is finished. The keywords are those of `Options`.
 
@@ -70,7 +73,19 @@ class Engine:
         """
         if isinstance(stop, str):  # a tuple of it would be its characters
             raise RequestError(f"stop is the string {stop!r}; pass a list of strings")
-        options = Options(max_tokens, seed, steps, entropy_bound, preset, tuple(stop), min_tokens, deadline_sec)
+        options = Options(
+            max_tokens,
+            seed,
+            steps,
+            entropy_bound,
+            preset,
+            tuple(stop),
+            min_tokens,
+            deadline_sec,
+            causal,
+            canvas,
+            end_aware,
+        )
         return self.finish(self.request(prompt, chat=chat, options=options))
 
     def finish(self, request: Request, watch: Watch | None = None) -> Generation:

@@ -3,19 +3,23 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import ClassVar
 
 import torch
 
 from redraft.cache import Prefix
-from redraft.diffusion.canvas import Canvas, fresh
+from redraft.diffusion.canvas import Canvas, fresh, narrow
+from redraft.diffusion.denoise import Softener, step
+from redraft.diffusion.halt import first_end
 from redraft.diffusion.noise import Noise
+from redraft.diffusion.shaping import FORBIDDEN
 from redraft.engine.events import Block, Draft, Event, Finished
 from redraft.engine.request import Request
 from redraft.model.gemma import DiffusionGemma
 from redraft.shapes import Bool, Float, Int, Tensor
 
-FORBIDDEN = -1e4
-"""Logit of a token that may not be drawn: its probability is exactly 0, and 0·log 0 is no NaN."""
+WIDTH_STEP = 16
+"""Canvases get narrower in steps of this many positions."""
 
 
 @dataclass(frozen=True)
@@ -27,10 +31,17 @@ class History:
     settled_at: Int[Tensor, "canvas"]
     changes: Int[Tensor, "canvas"]
 
+    def cut(self, width: int) -> History:
+        """Of the first `width` positions."""
+        return History(self.draft[:width], self.changed[:width], self.settled_at[:width], self.changes[:width])
+
 
 @dataclass
 class Lane:
-    """State of one request between two forwards. `read` counts prompt tokens encoded; `left` tokens still allowed."""
+    """State of one request between two forwards.
+
+    `read` counts prompt tokens encoded, `left` tokens still allowed, `settled_rows` canvas rows of settled blocks.
+    """
 
     request: Request
     noise: Noise
@@ -42,6 +53,10 @@ class Lane:
     read: int = 0
     commit: Int[Tensor, "rows"] | None = None
     history: History | None = None
+    settled_rows: int = 0
+
+    wants_logits: ClassVar[bool] = False
+    """Never of encoded rows: what a canvas says is read off the canvas."""
 
     def to_encode(self, rows: int) -> Int[Tensor, "rows"]:
         """The next `rows` causal tokens: prompt, or the block that waits to be committed."""
@@ -62,14 +77,51 @@ class Lane:
             logits[:early, sorted(self.request.eos)] = FORBIDDEN
         return logits
 
+    @property
+    def waiting(self) -> int:
+        """Rows of the settled block that waits to be committed."""
+        return 0 if self.commit is None else self.commit.shape[0]
+
+    @property
+    def width(self) -> int:
+        """Rows of the canvas now."""
+        return self.canvas.width
+
+    @property
+    def blocks(self) -> int:
+        """Blocks settled so far."""
+        return self.canvas.block
+
+    def advance(self, model: Softener, logits: Float[Tensor, "canvas vocab"]) -> list[Event]:
+        """One denoising step from the logits of the canvas."""
+        return self.took(step(self.canvas, self.hold_back_end(logits), model, self.request.policy, self.noise))
+
+    def check(self) -> None:
+        """Raise AssertionError if the lane contradicts itself."""
+        self.prefix.check()
+        assert self.prefix.length - self.read + self.waiting == self.settled_rows, "blocks miscounted"
+        assert 0 < self.left <= self.request.max_tokens, "limit miscounted"
+
     def took(self, canvas: Canvas) -> list[Event]:
         """The canvas after a step: what to tell, and the next canvas if this one has settled."""
         self.history = follow(self.history, canvas)
         events: list[Event] = [draft_event(canvas, self.history)] if self.drafts else []
         self.canvas = canvas
+        if self.request.end_aware:
+            self._drop_tail()
         if canvas.settled or canvas.step >= self.request.policy.max_steps:
             events += self._settled()
         return events
+
+    def _drop_tail(self) -> None:
+        """Stop computing what stands behind an end token that has stood for a step; one position behind it stays."""
+        assert self.history is not None
+        end = first_end(self.canvas.draft, self.request.eos)
+        if end is None or bool(self.history.changed[end]):
+            return
+        width = -(-(end + 2) // WIDTH_STEP) * WIDTH_STEP
+        self.canvas = narrow(self.canvas, width)
+        self.history = self.history.cut(width)
 
     def cut_short(self) -> list[Event]:
         """The best reading so far as the last block, for a deadline or an abort."""
@@ -84,6 +136,7 @@ class Lane:
         if ended or self.left == 0:
             return [block, Finished("stop" if ended else "length", commits=self.canvas.block)]
         self.commit, self.history = self.canvas.draft, None
+        self.settled_rows += self.canvas.width
         self.canvas = fresh(
             self.noise, self.canvas.block + 1, self.request.width, self.request.vocab, device=self.prompt.device
         )

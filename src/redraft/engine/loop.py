@@ -172,6 +172,7 @@ class Loop:
         for number, behind in arrived:
             request = self._tickets[number].request
             same = behind in self._tickets and self._tickets[behind].request.prompt == request.prompt
+            same = same and request.width > 0  # a causal one needs its own logits of the prompt's last token
             self.scheduler.add(number, len(request.prompt), request.width, behind=behind if same else None)
         for number in aborted:
             self._end(number, "aborted")
@@ -189,7 +190,7 @@ class Loop:
         told = self.runner.run(batch)
         self.forwards += 1
         for piece in batch:
-            self.scheduler.ran(piece)
+            self.scheduler.ran(piece, self.runner.lanes[piece.number].width)
         self._share_prompts()
         for piece in batch:
             if piece.number not in self._aborted:  # a listener may have aborted it a moment ago
@@ -216,7 +217,7 @@ class Loop:
     def _end(self, number: int, reason: FinishReason) -> None:
         lane = self.runner.lanes.get(number)
         events = lane.cut_short() if lane is not None and reason == "deadline" else []
-        commits = 0 if lane is None else lane.canvas.block
+        commits = 0 if lane is None else lane.blocks
         self._tell(number, [*events, Finished(reason, commits)])
 
     def _tell(self, number: int, events: list[Event]) -> None:
@@ -233,8 +234,8 @@ class Loop:
             if isinstance(event, Finished):
                 self._forget(number)
                 return
-            if isinstance(event, Block):
-                self.scheduler.commit(number, ticket.request.width, ticket.request.width)
+            if isinstance(event, Block) and number in self.runner.lanes:
+                self.scheduler.commit(number, self.runner.lanes[number].waiting, ticket.request.width)
 
     def _forget(self, number: int) -> None:
         self._tickets.pop(number, None)

@@ -3,18 +3,30 @@
 from __future__ import annotations
 
 import secrets
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from typing import Literal
 
-from redraft.config import CheckpointConfig
+from redraft.config import CheckpointConfig, GenerationConfig, ModelConfig
 from redraft.diffusion.accept import EntropyBound
 from redraft.diffusion.denoise import Policy, reference_policy
+from redraft.diffusion.halt import StableAndConfident, UntilEnd
+from redraft.diffusion.shaping import Shaping
 from redraft.errors import RequestError
 
 FinishReason = Literal["stop", "length", "deadline", "aborted", "error"]
-PRESETS = ("reference",)
+
 MOST_STEPS = 10_000
 """A canvas that has not settled by then never will, and nobody would wait for more."""
+
+
+def fast_policy(config: GenerationConfig) -> Policy:
+    """The reference without its confirming step: a canvas is done once it is certain (docs/denoising.md, "Presets")."""
+    return replace(reference_policy(config), halt=StableAndConfident(0, config.confidence_threshold))
+
+
+PRESETS: Mapping[str, Callable[[GenerationConfig], Policy]] = {"reference": reference_policy, "fast": fast_policy}
+"""Sampler rules by name, each made from a checkpoint's own settings."""
 
 
 @dataclass(frozen=True)
@@ -25,10 +37,24 @@ class Options:
     seed            of all noise; None draws one, and the result names it
     steps           cap on denoising steps of a canvas; with the reference's schedule it also sets the cooling
     entropy_bound   nats that one step may spend on accepted positions, for the whole canvas
-    preset          sampler rules; "reference" are transformers'
+    preset          sampler rules; "reference" are transformers', "fast" leaves out the confirming step
     stop            texts that end the answer; they are not part of it
     min_tokens      no end token before this many; cures the empty answers that terse prompts get
     deadline_sec    seconds from submission after which the best canvas so far is the answer
+    causal          answer from left to right in the causal mode of the same weights, one token per forward
+    canvas          width of the canvases, in tokens; None is the checkpoint's, and narrower ones cost less per step
+    end_aware       once the draft has an end token, positions behind it neither count for halting nor, when it has
+                    stood for a step, are computed; not what the reference does
+
+    What ordinary clients send means here (docs/denoising.md, "Sampling parameters"):
+
+    temperature     factor on the schedule; 1 is the schedule itself. At 0 the schedule stays and the likeliest token is
+                    sampled everywhere
+    top_k, top_p    limits on the sample alone; the answer is read off the whole distribution
+    logit_bias      (token id, nats), added at every position and step before anything is read
+    bad_words       token sequences that must not be said; only single tokens can be forbidden
+    repetition_penalty, presence_penalty, frequency_penalty     refused unless neutral: nothing on a canvas is said
+                    before anything else
     """
 
     max_tokens: int | None = None
@@ -39,11 +65,22 @@ class Options:
     stop: tuple[str, ...] = ()
     min_tokens: int = 0
     deadline_sec: float | None = None
+    causal: bool = False
+    canvas: int | None = None
+    end_aware: bool = False
+    temperature: float = 1.0
+    top_k: int | None = None
+    top_p: float = 1.0
+    logit_bias: tuple[tuple[int, float], ...] = ()
+    bad_words: tuple[tuple[int, ...], ...] = ()
+    repetition_penalty: float = 1.0
+    presence_penalty: float = 0.0
+    frequency_penalty: float = 0.0
 
 
 @dataclass(frozen=True)
 class Request:
-    """A checked request: every limit resolved, the prompt as tokens."""
+    """A checked request: every limit resolved, the prompt as tokens. `width` is the canvas's; 0 for a causal one."""
 
     prompt: tuple[int, ...]
     max_tokens: int
@@ -55,6 +92,12 @@ class Request:
     stop: tuple[str, ...] = ()
     min_tokens: int = 0
     deadline_sec: float | None = None
+    end_aware: bool = False
+
+    @property
+    def causal(self) -> bool:
+        """Whether it is answered from left to right, without a canvas."""
+        return self.width == 0
 
 
 @dataclass(frozen=True)
@@ -95,46 +138,88 @@ def build_request(prompt: list[int], options: Options, config: CheckpointConfig)
     """Check options against each other and the model. Raises RequestError naming the part, the value and the remedy."""
     model, shipped = config.model, config.generation
     max_tokens = shipped.max_new_tokens if options.max_tokens is None else options.max_tokens
+    width = model.canvas_length if options.canvas is None else options.canvas
+    _check_limits(options, max_tokens, width, model)
+    _check_prompt(prompt, max_tokens, max_tokens if options.causal else -(-max_tokens // width) * width, model)
+    return Request(
+        prompt=tuple(prompt),
+        max_tokens=max_tokens,
+        seed=secrets.randbits(32) if options.seed is None else options.seed,
+        policy=_policy(options, config),
+        width=0 if options.causal else width,
+        vocab=model.vocab_size,
+        eos=frozenset(shipped.eos_token_ids),
+        stop=options.stop,
+        min_tokens=options.min_tokens,
+        deadline_sec=options.deadline_sec,
+        end_aware=options.end_aware,
+    )
+
+
+def _check_limits(options: Options, max_tokens: int, width: int, model: ModelConfig) -> None:
     if max_tokens < 1:
         raise RequestError(f"max_tokens is {max_tokens}; it must be at least 1")
     if not 0 <= options.min_tokens <= max_tokens:
         raise RequestError(f"min_tokens is {options.min_tokens}; it must be from 0 to max_tokens ({max_tokens})")
     if options.deadline_sec is not None and not options.deadline_sec > 0:
         raise RequestError(f"deadline_sec is {options.deadline_sec}; it must be above 0 (seconds)")
+    if not 1 <= width <= model.canvas_length:
+        raise RequestError(f"canvas is {width}; it must be from 1 to the model's canvas length ({model.canvas_length})")
+    for name, given in (("canvas", options.canvas is not None), ("end_aware", options.end_aware)):
+        if options.causal and given:
+            raise RequestError(f"causal and {name} were both given; a causal answer has no canvas: leave one out")
+
+
+def _check_prompt(prompt: list[int], max_tokens: int, room: int, model: ModelConfig) -> None:
     if not prompt:
         raise RequestError("the prompt is empty; pass some text")
-    blocks = -(-max_tokens // model.canvas_length)
-    needed = len(prompt) + blocks * model.canvas_length
-    if needed > model.max_positions:
+    if len(prompt) + room > model.max_positions:
         raise RequestError(
-            f"the prompt has {len(prompt)} tokens and the answer's canvases {blocks * model.canvas_length}; the "
-            f"model's context is {model.max_positions}: shorten the prompt or lower max_tokens ({max_tokens})"
+            f"the prompt has {len(prompt)} tokens and the answer needs room for {room}; the model's context is "
+            f"{model.max_positions}: shorten the prompt or lower max_tokens ({max_tokens})"
         )
     worst = max(prompt)
     if worst >= model.vocab_size or min(prompt) < 0:
         raise RequestError(f"the prompt holds token id {worst}; the vocabulary ends at {model.vocab_size - 1}")
-    return Request(
-        prompt=tuple(prompt),
-        max_tokens=max_tokens,
-        seed=secrets.randbits(32) if options.seed is None else options.seed,
-        policy=_policy(options, config),
-        width=model.canvas_length,
-        vocab=model.vocab_size,
-        eos=frozenset(shipped.eos_token_ids),
-        stop=options.stop,
-        min_tokens=options.min_tokens,
-        deadline_sec=options.deadline_sec,
-    )
 
 
 def _policy(options: Options, config: CheckpointConfig) -> Policy:
     if options.preset not in PRESETS:
         raise RequestError(f"preset is {options.preset!r}; known: {', '.join(PRESETS)}")
-    policy = reference_policy(config.generation)
+    policy = replace(PRESETS[options.preset](config.generation), shaping=_shaping(options, config.model.vocab_size))
     if options.steps is not None:
         if not 1 <= options.steps <= MOST_STEPS:
             raise RequestError(f"steps is {options.steps}; it must be from 1 to {MOST_STEPS}")
         policy = replace(policy, max_steps=options.steps)
     if options.entropy_bound is not None:
         policy = replace(policy, accept=EntropyBound(options.entropy_bound))
+    if options.end_aware:
+        policy = replace(policy, halt=UntilEnd(policy.halt, frozenset(config.generation.eos_token_ids)))
     return policy
+
+
+def _shaping(options: Options, vocab: int) -> Shaping:
+    _refuse_penalties(options)
+    longer = next((words for words in options.bad_words if len(words) != 1), None)
+    if longer is not None:
+        raise RequestError(f"bad_words holds {longer}, {len(longer)} tokens; only single tokens can be forbidden")
+    forbidden = tuple(sorted({token for (token,) in options.bad_words}))
+    for name, tokens in (("logit_bias", [token for token, _ in options.logit_bias]), ("bad_words", forbidden)):
+        outside = next((token for token in tokens if not 0 <= token < vocab), None)
+        if outside is not None:
+            raise RequestError(f"{name} names token id {outside}; the vocabulary ends at {vocab - 1}")
+    if len(forbidden) >= vocab:
+        raise RequestError("bad_words forbids every token of the vocabulary; leave at least one")
+    shaping = Shaping(options.temperature or 1.0, options.top_k, options.top_p, options.logit_bias, forbidden)
+    # As a factor, 0 would make every position certain at once, right or not, so only the sample follows it there.
+    return replace(shaping, top_k=1) if options.temperature == 0 else shaping
+
+
+def _refuse_penalties(options: Options) -> None:
+    neutral = {"repetition_penalty": 1.0, "presence_penalty": 0.0, "frequency_penalty": 0.0}
+    for name, value in neutral.items():
+        if getattr(options, name) != value:
+            raise RequestError(
+                f"{name} is {getattr(options, name)}; it is not supported, because the positions of a canvas are drawn "
+                f"at once and none is said before another: leave it at {value:g}, or use logit_bias"
+            )

@@ -19,8 +19,9 @@ from dataclasses import dataclass
 
 import torch
 
-from redraft.diffusion.denoise import settle, step
+from redraft.diffusion.denoise import settle
 from redraft.diffusion.noise import Noise
+from redraft.engine.causal import CausalLane, open_causal
 from redraft.engine.events import Event, Finished
 from redraft.engine.lane import Lane, open_lane
 from redraft.engine.prefixes import Prefixes
@@ -36,12 +37,16 @@ class Runner:
 
     def __init__(self, model: DiffusionGemma, prefixes: Prefixes) -> None:
         self.model, self.prefixes = model, prefixes
-        self.lanes: dict[int, Lane] = {}
+        self.lanes: dict[int, Lane | CausalLane] = {}
         self._rows: tuple[Batch, Rows] | None = None
 
     def open(self, number: int, request: Request, noise: Noise, *, drafts: bool) -> int:
         """Make room for a request; returns how many tokens of its prompt a kept prefix has spared it."""
-        lane = self.lanes[number] = open_lane(self.model, request, noise, drafts=drafts)
+        if request.causal:
+            lane: Lane | CausalLane = open_causal(self.model, request, noise)
+        else:
+            lane = open_lane(self.model, request, noise, drafts=drafts)
+        self.lanes[number] = lane
         lane.read = self.prefixes.load(request.prompt, lane.prefix)
         return lane.read
 
@@ -66,13 +71,20 @@ class Runner:
         for piece in batch:
             if piece.encode:
                 self._encoded(piece)
-        parts = hidden.split([size for piece in batch for size in (piece.encode, piece.canvas)])
-        canvases = [(piece, part) for piece, part in zip(batch, parts[1::2], strict=True) if piece.canvas]
-        if not canvases:
+        read = [(piece, part) for piece, part in zip(batch, self._to_read(batch, hidden), strict=True) if len(part)]
+        if not read:
             return {}
-        logits = self.model.logits(torch.cat([part for _, part in canvases]))
-        rows_of = logits.split([piece.canvas for piece, _ in canvases])
-        return {piece.number: self._step(piece, own) for (piece, _), own in zip(canvases, rows_of, strict=True)}
+        logits = self.model.logits(torch.cat([part for _, part in read])).split([len(part) for _, part in read])
+        return {
+            piece.number: self.lanes[piece.number].advance(self.model, own)
+            for (piece, _), own in zip(read, logits, strict=True)
+        }
+
+    def _to_read(self, batch: Batch, hidden: Float[Tensor, "rows hidden"]) -> Iterator[Float[Tensor, "some hidden"]]:
+        """Of each piece the rows whose logits count: a canvas, a causal request's last row, or none."""
+        for piece, part in zip(batch, hidden.split([piece.rows for piece in batch]), strict=True):
+            last = 1 if self.lanes[piece.number].wants_logits else 0
+            yield part[piece.rows - (piece.canvas or last) :]
 
     def _encoded(self, piece: Piece) -> None:
         lane = self.lanes[piece.number]
@@ -89,14 +101,8 @@ class Runner:
     def check(self) -> None:
         """Raise AssertionError if a lane contradicts itself."""
         self.prefixes.check()
-        for number, lane in self.lanes.items():
-            lane.prefix.check()
-            committed = lane.prefix.length - lane.read
-            waiting = 0 if lane.commit is None else lane.commit.shape[0]
-            assert committed + waiting == lane.canvas.block * lane.request.width, f"request {number}: blocks miscounted"
-            assert 0 < lane.left <= lane.request.max_tokens or lane.canvas.settled, (
-                f"request {number}: limit miscounted"
-            )
+        for lane in self.lanes.values():
+            lane.check()
 
     def _context(self, batch: Batch) -> Rows:
         """The forward's rows; the last one again if the same canvases step once more behind the same prefixes."""
@@ -117,12 +123,13 @@ class Runner:
         for piece in batch:
             lane = self.lanes[piece.number]
             parts += [lane.to_encode(piece.encode)] if piece.encode else []
-            parts += [lane.canvas.tokens] if piece.canvas else []
+            parts += [lane.canvas.tokens] if isinstance(lane, Lane) and piece.canvas else []
         return torch.cat(parts)
 
     def _soft(self, batch: Batch) -> Float[Tensor, "rows hidden"] | None:
         """Soft embeddings of the canvases that have one; exactly zero elsewhere; None if nobody has."""
-        given: list[Tensor | None] = [self.lanes[piece.number].canvas.soft if piece.canvas else None for piece in batch]
+        lanes = [self.lanes[piece.number] if piece.canvas else None for piece in batch]
+        given = [lane.canvas.soft if isinstance(lane, Lane) else None for lane in lanes]
         if all(soft is None for soft in given):
             return None
         if len(batch) == 1 and not batch[0].encode:
@@ -137,11 +144,6 @@ class Runner:
             if soft is not None:
                 soft_rows[end - piece.canvas : end] = soft
         return soft_rows
-
-    def _step(self, piece: Piece, logits: Float[Tensor, "canvas vocab"]) -> list[Event]:
-        lane = self.lanes[piece.number]
-        logits = lane.hold_back_end(logits)
-        return lane.took(step(lane.canvas, logits, self.model, lane.request.policy, lane.noise))
 
 
 @dataclass(frozen=True)
@@ -165,16 +167,32 @@ class _Alone:
 @torch.inference_mode()
 def run_alone(model: DiffusionGemma, request: Request, noise: Noise, *, drafts: bool = True) -> Iterator[Event]:
     """The events of a request, in order, by the plainest way: what every batch has to reproduce."""
+    if request.causal:
+        yield from _run_causal_alone(model, request, noise)
+        return
     lane = open_lane(model, request, noise, drafts=drafts)
     for chunk in lane.prompt.split(PREFILL_CHUNK):
         model.encode(chunk, lane.prefix)
         lane.encoded(chunk.shape[0])
     while True:
-        for canvas in settle(_Alone(model, lane), lane.canvas, request.policy, noise):
-            events = lane.took(canvas)
-            yield from events
-            if events and isinstance(events[-1], Finished):
-                return
-        assert lane.commit is not None
-        model.encode(lane.commit, lane.prefix)
-        lane.encoded(0)
+        if lane.commit is not None:
+            model.encode(lane.commit, lane.prefix)
+            lane.encoded(0)
+        events = lane.took(next(settle(_Alone(model, lane), lane.canvas, request.policy, noise)))
+        yield from events
+        if events and isinstance(events[-1], Finished):
+            return
+
+
+def _run_causal_alone(model: DiffusionGemma, request: Request, noise: Noise) -> Iterator[Event]:
+    lane = open_causal(model, request, noise)
+    tokens = lane.prompt
+    while True:
+        for chunk in tokens.split(PREFILL_CHUNK):
+            hidden = model.encode(chunk, lane.prefix)
+            lane.encoded(chunk.shape[0])
+        events = lane.advance(model, model.logits(hidden[-1:]))
+        yield from events
+        if isinstance(events[-1], Finished):
+            return
+        tokens = lane.to_encode(1)

@@ -34,7 +34,8 @@ class Phase(Enum):
 class Entry:
     """One request's place. `prompt` counts prompt tokens not yet encoded; `commit` block tokens waiting to be.
 
-    `behind` is a request with the same prompt whose encoding this one waits for; None if it runs by itself.
+    `width` is 0 for a causal request, which commits one token per forward and has no canvas. `behind` is a request with
+    the same prompt whose encoding this one waits for; None if it runs by itself.
     """
 
     number: int
@@ -50,7 +51,7 @@ class Entry:
         return Phase.PREFILL if self.prompt else Phase.DENOISE
 
     def piece(self) -> Piece:
-        """The rows of its next forward."""
+        """The rows of its next forward. A causal request has none of its own but the prompt and what it commits."""
         if self.prompt > PREFILL_CHUNK:
             return Piece(self.number, PREFILL_CHUNK, 0)
         return Piece(self.number, self.prompt + self.commit, self.width)
@@ -170,10 +171,10 @@ class Scheduler:
         """A request that stood behind another has got its prompt from it and goes on by itself."""
         self.running[number] = replace(self.running[number], prompt=0, behind=None)
 
-    def ran(self, piece: Piece) -> None:
-        """A piece has been through a forward: its encoded rows are prefix, its canvas took a step."""
+    def ran(self, piece: Piece, width: int) -> None:
+        """A piece has been through a forward: what it encoded is prefix, its canvas took a step and is `width` now."""
         entry = self.running[piece.number]
-        done = replace(entry, prompt=max(0, entry.prompt - piece.encode), commit=0)
+        done = replace(entry, prompt=max(0, entry.prompt - piece.encode), commit=0, width=width)
         self.running[piece.number] = replace(done, step=entry.step + 1) if piece.canvas else done
 
     def commit(self, number: int, rows: int, width: int) -> None:
@@ -201,7 +202,7 @@ class Scheduler:
         for number, entry in (*self.waiting.items(), *self.running.items()):
             assert entry.number == number
             assert entry.prompt >= 0
-            assert entry.width > 0
+            assert entry.width >= 0
             assert not (entry.prompt and (entry.step or entry.commit)), (
                 f"request {number} denoises before its prompt is read"
             )

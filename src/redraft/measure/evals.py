@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
-from redraft.engine.engine import Engine
+from redraft.engine.engine import DEFAULTS, Engine
 from redraft.engine.request import Generation, Options
 from redraft.measure.record import Record, new_record
 from redraft.tasks import Example, Score, Task
@@ -45,20 +45,26 @@ def evaluate(
     *,
     seed: int = 0,
     steps: int | None = None,
+    options: Options = DEFAULTS,
     progress: Callable[[int, int], None] | None = None,
 ) -> Evaluation:
-    """Answer `count` held-out examples through the chat template and score them. Example i is sampled with seed + i."""
+    """Answer `count` held-out examples through the chat template and score them.
+
+    Example i is sampled with seed + i; `steps` and the other `options` are the same for all.
+    """
     trials = []
     for i, example in zip(range(count), task.examples("held_out", seed), strict=False):
-        trials.append(attempt(engine, task, example, seed=seed + i, steps=steps))
+        trials.append(attempt(engine, task, example, seed=seed + i, steps=steps, options=options))
         if progress is not None:
             progress(i + 1, count)
     return summarise(task.name, trials)
 
 
-def attempt(engine: Engine, task: Task, example: Example, *, seed: int, steps: int | None = None) -> Trial:
+def attempt(
+    engine: Engine, task: Task, example: Example, *, seed: int, steps: int | None = None, options: Options = DEFAULTS
+) -> Trial:
     """Answer one example."""
-    request = engine.request(example.prompt, chat=True, options=Options(seed=seed, steps=steps))
+    request = engine.request(example.prompt, chat=True, options=replace(options, seed=seed, steps=steps))
     done = engine.finish(request)
     return Trial(example, done, task.score(example, done.text))
 
@@ -95,11 +101,11 @@ def wilson(right: int, count: int, z: float = 1.96) -> tuple[float, float]:
     return max(0.0, (middle - spread) / whole), min(1.0, (middle + spread) / whole)
 
 
-def record(found: list[Evaluation], *, model: str, seed: int, steps: int | None) -> Record:
+def record(found: list[Evaluation], *, model: str, seed: int, steps: int | None, preset: str = "reference") -> Record:
     """A benchmark record of some evaluations."""
     return new_record(
         "eval-" + Path(model).name,
-        workload={"model": Path(model).name, "split": "held_out", "seed": seed, "steps": steps, "sampler": "reference"},
+        workload={"model": Path(model).name, "split": "held_out", "seed": seed, "steps": steps, "sampler": preset},
         figures={one.task: asdict(one) for one in found},
         summary=[
             (

@@ -14,7 +14,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from random import Random
 
-from redraft.tasks.task import Example, Score, Split, split_of, stream_seed
+from redraft.tasks.task import Example, Score, split_of, stream_seed
 
 SYLLABLES = tuple(consonant + vowel for consonant in "bdfghklmnprstvz" for vowel in "aeiou")
 
@@ -40,7 +40,7 @@ class Records:
     def name(self) -> str:
         return "records"
 
-    def examples(self, split: Split, seed: int) -> Iterator[Example]:
+    def examples(self, split: str, seed: int) -> Iterator[Example]:
         """Endless sentences about the names of one split. Raises RecipeError for an unknown split."""
         return self._stream(split, Random(stream_seed(self.name, split, seed)))
 
@@ -55,7 +55,7 @@ class Records:
         right = {key: float(key in wanted and key in got and _same(wanted[key], got[key])) for key in FIELDS}
         return Score(exact=answer == example.answer, parts={"valid": float(valid), **right})
 
-    def _stream(self, split: Split, rng: Random) -> Iterator[Example]:
+    def _stream(self, split: str, rng: Random) -> Iterator[Example]:
         while True:
             who = _invent(rng, rng.randint(2, 3)).capitalize()
             if split_of(who) != split:

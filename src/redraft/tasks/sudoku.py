@@ -24,7 +24,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from redraft.errors import RecipeError
-from redraft.tasks.task import Example, Score, Split, split_of, stream_seed
+from redraft.tasks.task import Example, Score, split_of, stream_seed
 
 _BOXES = {4: (2, 2)}  # grid size -> rows and columns of a box
 _FEWEST_GIVENS = {4: 4}  # below this no puzzle has one solution, and the search for one would not end
@@ -52,7 +52,7 @@ class Sudoku:
     def name(self) -> str:
         return f"sudoku-{self.size}x{self.size}"
 
-    def examples(self, split: Split, seed: int) -> Iterator[Example]:
+    def examples(self, split: str, seed: int) -> Iterator[Example]:
         """Endless puzzles of one split. Raises RecipeError for an unknown split."""
         return self._stream(split, np.random.default_rng(stream_seed(self.name, split, seed)))
 
@@ -72,7 +72,7 @@ class Sudoku:
         }
         return Score(exact=answer == example.answer, parts=parts)
 
-    def _stream(self, split: Split, rng: np.random.Generator) -> Iterator[Example]:
+    def _stream(self, split: str, rng: np.random.Generator) -> Iterator[Example]:
         grids = _grids(self.size)
         while True:
             # The number of givens is fixed before the search: drawing it anew after a failure would favour full grids.

@@ -45,7 +45,7 @@ class Task(Protocol):
         """What recipes and the command line call it."""
         ...
 
-    def examples(self, split: Split, seed: int) -> Iterator[Example]:
+    def examples(self, split: str, seed: int) -> Iterator[Example]:
         """An endless stream, the same for the same arguments. Raises RecipeError for an unknown split."""
         ...
 
@@ -60,7 +60,7 @@ def split_of(key: str) -> Split:
     return "held_out" if int.from_bytes(digest, "big") % _HELD_OUT_ONE_IN == 0 else "train"
 
 
-def stream_seed(name: str, split: Split, seed: int) -> int:
+def stream_seed(name: str, split: str, seed: int) -> int:
     """The seed of one stream's random numbers, so that seed 0 of two tasks or splits does not draw alike.
 
     Raises RecipeError for an unknown split: no key would ever belong to it, and the stream would search for ever.

@@ -1,0 +1,82 @@
+"""What a caller changes about the model's distribution: bias, temperature, and what may be sampled.
+
+    logits ──► + bias ──► ÷ (schedule's temperature · factor) ──► p ──► argmax, entropy, soft embedding
+                                                                  └──► top-k ──► top-p ──► the sample
+
+Bias and temperature act on everything that is read. top-k and top-p act on the sample alone: the draft, what is
+accepted, and what the next step is conditioned on are read off the whole distribution. The answer is the draft, so
+they change it only through the tokens that the network is shown on the way.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+
+from redraft.errors import RequestError
+from redraft.shapes import Float, Tensor
+
+FORBIDDEN = -1e4
+"""Logit of a token that may not be drawn: its probability is exactly 0, and 0·log 0 is no NaN."""
+
+COLDEST, HOTTEST, MOST_BIAS = 0.01, 10.0, 100.0
+
+FEW = 1024
+"""As many tokens are ranked for top_p; all of them only where these do not reach it, because a full sort is slow."""
+
+
+@dataclass(frozen=True)
+class Shaping:
+    """Changes to a distribution. The default changes nothing, bit for bit.
+
+    temperature   factor on the schedule's temperature
+    top_k         sample from this many of the likeliest tokens; None for all
+    top_p         sample from the likeliest tokens that together reach this probability, after top_k; 1 for all
+    bias          (token id, nats) added to the logits of every position
+    forbidden     tokens that are never read nor sampled
+    """
+
+    temperature: float = 1.0
+    top_k: int | None = None
+    top_p: float = 1.0
+    bias: tuple[tuple[int, float], ...] = ()
+    forbidden: tuple[int, ...] = ()
+
+    def __post_init__(self) -> None:
+        if not COLDEST <= self.temperature <= HOTTEST:
+            raise RequestError(
+                f"temperature is {self.temperature}; it multiplies the schedule's and must be 0 (sample the likeliest "
+                f"token) or from {COLDEST} to {HOTTEST:g}"
+            )
+        if self.top_k is not None and self.top_k < 1:
+            raise RequestError(f"top_k is {self.top_k}; it must be at least 1 (leave it out for no limit)")
+        if not 0 < self.top_p <= 1:
+            raise RequestError(f"top_p is {self.top_p}; it must be above 0 and at most 1")
+        for token, nats in self.bias:
+            if not -MOST_BIAS <= nats <= MOST_BIAS:
+                raise RequestError(
+                    f"logit_bias of token {token} is {nats}; it must be from -{MOST_BIAS:g} to {MOST_BIAS:g}"
+                )
+
+    def biased(self, logits: Float[Tensor, "canvas vocab"]) -> Float[Tensor, "canvas vocab"]:
+        """The logits with bias and bans."""
+        if not self.bias and not self.forbidden:
+            return logits
+        changes = [*self.bias, *((token, FORBIDDEN) for token in self.forbidden)]
+        ids = torch.tensor([token for token, _ in changes], device=logits.device)
+        nats = torch.tensor([nats for _, nats in changes], device=logits.device, dtype=logits.dtype)
+        return logits + torch.zeros_like(logits[0]).index_add(0, ids, nats)
+
+    def narrowed(self, p: Float[Tensor, "canvas vocab"]) -> Float[Tensor, "canvas vocab"]:
+        """What a sample is drawn from. Rows need not sum to 1. One top_k token may stand for several equal ones."""
+        if self.top_k is None and self.top_p == 1:
+            return p
+        likeliest, ids = p.topk(min(self.top_k or FEW, p.shape[-1]))
+        enough = self.top_p * (likeliest if self.top_k else p).sum(-1, keepdim=True)
+        if self.top_k is None and bool((likeliest.sum(-1, keepdim=True) < enough).any()):
+            likeliest, ids = p.sort(-1, descending=True)
+        before = likeliest.cumsum(-1) - likeliest
+        outside = before >= enough
+        outside[:, 0] = False
+        return torch.zeros_like(p).scatter(-1, ids, likeliest.masked_fill(outside, 0))

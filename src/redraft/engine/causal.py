@@ -1,0 +1,105 @@
+"""A request answered from left to right: the same weights in their causal mode, one token per forward.
+
+It is here to be compared with: same model, same prompts, same engine. A token is a block of one: drawn from the
+next-token distribution at the request's coolest temperature, told, and encoded by the next forward, which draws the
+token after it. Noise is addressed by (seed, token, step 1, position 0).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+
+from redraft.cache import Prefix
+from redraft.diffusion.denoise import Softener
+from redraft.diffusion.noise import Noise
+from redraft.diffusion.shaping import FORBIDDEN
+from redraft.engine.events import Block, Event, Finished
+from redraft.engine.request import Request
+from redraft.model.gemma import DiffusionGemma
+from redraft.shapes import Float, Int, Tensor
+
+
+@dataclass
+class CausalLane:
+    """State of one causal request between two forwards. The runner sees it as it sees a `Lane` without a canvas."""
+
+    request: Request
+    noise: Noise
+    prefix: Prefix
+    prompt: Int[Tensor, "prompt"]
+    left: int
+    read: int = 0
+    told: int = 0
+    commit: Int[Tensor, "rows"] | None = None
+
+    @property
+    def waiting(self) -> int:
+        """1 while a token has been told and not yet encoded."""
+        return 0 if self.commit is None else 1
+
+    @property
+    def width(self) -> int:
+        """It has no canvas."""
+        return 0
+
+    @property
+    def wants_logits(self) -> bool:
+        """Whether the last encoded row's distribution is to be drawn from: once the whole prompt is prefix."""
+        return self.read == len(self.prompt)
+
+    @property
+    def blocks(self) -> int:
+        """Tokens told, each a block."""
+        return self.told
+
+    def check(self) -> None:
+        """Raise AssertionError if the lane contradicts itself."""
+        self.prefix.check()
+        assert self.prefix.length - self.read + self.waiting == self.told, "tokens miscounted"
+        assert 0 < self.left <= self.request.max_tokens, "limit miscounted"
+
+    def to_encode(self, rows: int) -> Int[Tensor, "rows"]:
+        """The next prompt tokens, or the token just told."""
+        return self.prompt[self.read : self.read + rows] if self.commit is None else self.commit
+
+    def encoded(self, rows: int) -> None:
+        """`rows` causal tokens have become prefix."""
+        self.read += 0 if self.commit is not None else rows
+        self.commit = None
+
+    def advance(self, model: Softener, logits: Float[Tensor, "canvas vocab"]) -> list[Event]:
+        """Draw the next token from the logits of the last encoded row."""
+        if self.told < self.request.min_tokens:
+            logits[:, sorted(self.request.eos)] = FORBIDDEN
+        policy, shaping = self.request.policy, self.request.policy.shaping
+        coolest = policy.schedule.temperature(policy.max_steps, policy.max_steps)
+        log_p = torch.log_softmax(shaping.biased(logits) / (coolest * shaping.temperature), dim=-1)
+        p = log_p.exp()
+        drawn = self.noise.sample(self.told, 1, shaping.narrowed(p)).to(p.device)
+        token, entropy = int(drawn), float(-(p * log_p).sum())
+        if token in self.request.eos:
+            return [Finished("stop", self.told)]
+        block = Block(self.told, [token], [entropy], [1], [0], steps=1, settled=True)
+        self.told, self.left = self.told + 1, self.left - 1
+        if self.left == 0:
+            return [block, Finished("length", self.told - 1)]
+        self.commit = drawn
+        return [block]
+
+    def cut_short(self) -> list[Event]:
+        """Every token has been told already."""
+        return []
+
+
+def open_causal(model: DiffusionGemma, request: Request, noise: Noise) -> CausalLane:
+    """A causal lane before its first forward, with room for the whole request."""
+    room = len(request.prompt) + request.max_tokens
+    return CausalLane(
+        request=request,
+        noise=noise,
+        prefix=Prefix(model.config.layers, room=room, dtype=model.dtype, device=model.device),
+        prompt=torch.tensor(request.prompt, device=model.device),
+        left=request.max_tokens,
+    )

@@ -1,0 +1,388 @@
+"""Many requests, ours beside transformers', on one checkpoint in one process.
+
+A side is given jobs with arrival times and returns what each of them got, and when.
+
+    ours            every request is submitted to one loop at its arrival
+    transformers    whatever has arrived when it is free becomes one left-padded batch for `generate`, whose limit is
+                    the largest asked for; a streamer hands out each canvas when it is finished
+
+Passes are paired, in alternating order, after one pair that is not counted. Only useful tokens count: no padding,
+nothing after the end or beyond a request's own limit. An answer is there when its last useful token has been handed
+out, even if the batch goes on for others. Both use the reference rules, each its own noise.
+"""
+
+from __future__ import annotations
+
+import multiprocessing
+import resource
+import sys
+import time
+from collections import deque
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any, Protocol, runtime_checkable
+
+import torch
+
+from redraft.config import read_config
+from redraft.engine.events import Block, Event, Finished
+from redraft.engine.loop import DEFAULT_LOOP, Loop, LoopConfig
+from redraft.engine.scheduler import POLICIES
+from redraft.measure.evals import wilson
+from redraft.measure.record import Record, median, new_record
+from redraft.measure.scenario import RATE, SCENARIOS, Job, Material, Outcome, Pass, Scenario, checkpoint_of
+from redraft.measure.verify import load_reference
+from redraft.model.gemma import DiffusionGemma
+from redraft.tasks import task
+from redraft.text import Text, read_text
+from redraft.weights.load import load_model
+
+SIDES = ("ours", "transformers")
+DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16}
+
+Progress = Callable[[str, int, int], None]
+"""Told what is counted, how many are done, and of how many."""
+
+
+def silent(_what: str, _done: int, _total: int) -> None:
+    """Nobody watches."""
+
+
+@runtime_checkable
+class Side(Protocol):
+    """Whoever answers."""
+
+    def serve(self, jobs: Sequence[Job], *, serial: bool) -> Pass:
+        """Answer all jobs, each no sooner than it arrives; a serial one when the one before it is done."""
+
+
+class Ours:
+    """A fresh loop per pass, so that no pass finds the prompts of another."""
+
+    def __init__(self, model: DiffusionGemma, config: LoopConfig = DEFAULT_LOOP) -> None:
+        self.model, self.config = model, config
+
+    def serve(self, jobs: Sequence[Job], *, serial: bool) -> Pass:
+        loop = Loop(self.model, self.config)
+        if serial:
+            passes = [self._serve(loop, [replace(job, arrives=0.0)]) for job in jobs]
+            return _joined(passes)
+        return self._serve(loop, jobs)
+
+    def _serve(self, loop: Loop, jobs: Sequence[Job]) -> Pass:
+        began, before = time.perf_counter(), loop.forwards
+        outcomes = tuple(Outcome(job.request, job.arrives) for job in jobs)
+        queue, prompts = deque(outcomes), dict[tuple[int, ...], int]()
+        while True:
+            now = time.perf_counter() - began
+            while queue and queue[0].arrives <= now:
+                outcome = queue.popleft()
+                behind = prompts.get(outcome.request.prompt)
+                number = loop.submit(outcome.request, _listener(outcome, began), behind=behind)
+                prompts.setdefault(outcome.request.prompt, number)
+            busy = loop.tick()
+            if not busy and not queue:
+                return Pass(outcomes, time.perf_counter() - began, loop.forwards - before)
+            if not busy:
+                time.sleep(max(0.0, queue[0].arrives - (time.perf_counter() - began)))
+
+
+def _listener(outcome: Outcome, began: float) -> Callable[[Event], None]:
+    def listen(event: Event) -> None:
+        if isinstance(event, Block):
+            outcome.take(event.tokens, time.perf_counter() - began)
+        elif isinstance(event, Finished):
+            outcome.close(time.perf_counter() - began)
+
+    return listen
+
+
+class Theirs:
+    """transformers' generate. Its forwards are counted as calls of the encoder and the decoder."""
+
+    def __init__(self, model: Any) -> None:
+        self.model, self.forwards = model, 0
+        for part in (model.model.encoder, model.model.decoder):
+            part.register_forward_hook(self._count)
+
+    def serve(self, jobs: Sequence[Job], *, serial: bool) -> Pass:
+        if serial:
+            return _joined([self.serve([replace(job, arrives=0.0)], serial=False) for job in jobs])
+        began, before = time.perf_counter(), self.forwards
+        outcomes = tuple(Outcome(job.request, job.arrives) for job in jobs)
+        queue = deque(outcomes)
+        while queue:
+            time.sleep(max(0.0, queue[0].arrives - (time.perf_counter() - began)))
+            batch = [queue.popleft()]
+            while queue and queue[0].arrives <= time.perf_counter() - began:
+                batch.append(queue.popleft())
+            self._generate(batch, began)
+        return Pass(outcomes, time.perf_counter() - began, self.forwards - before)
+
+    def _generate(self, batch: list[Outcome], began: float) -> None:
+        longest = max(len(outcome.request.prompt) for outcome in batch)
+        prompts = torch.full((len(batch), longest), self.model.generation_config.pad_token_id)
+        mask = torch.zeros_like(prompts)
+        for row, outcome in enumerate(batch):
+            prompt = outcome.request.prompt
+            prompts[row, longest - len(prompt) :] = torch.tensor(prompt)
+            mask[row, longest - len(prompt) :] = 1
+        torch.manual_seed(batch[0].request.seed)
+        self.model.generate(
+            prompts,
+            attention_mask=mask,
+            max_new_tokens=max(outcome.request.max_tokens for outcome in batch),
+            streamer=_Streamer(batch, began),
+        )
+        for outcome in batch:
+            outcome.close(time.perf_counter() - began)
+
+    def _count(self, *_: object) -> None:
+        self.forwards += 1
+
+
+@dataclass
+class _Streamer:
+    """Hands the canvases of a batch to its outcomes; what transformers puts first is the prompt."""
+
+    outcomes: list[Outcome]
+    began: float
+    prompt: bool = True
+
+    def put(self, value: torch.Tensor) -> None:
+        if not self.prompt:
+            now = time.perf_counter() - self.began
+            for outcome, canvas in zip(self.outcomes, value.tolist(), strict=True):
+                outcome.take(canvas, now)
+        self.prompt = False
+
+    def end(self) -> None:
+        """The batch is finished."""
+
+
+def _joined(passes: Sequence[Pass]) -> Pass:
+    """Passes that followed each other, as one."""
+    outcomes = tuple(outcome for one in passes for outcome in one.outcomes)
+    return Pass(outcomes, sum(one.seconds for one in passes), sum(one.forwards for one in passes))
+
+
+def percentile(values: Sequence[float], share: float) -> float:
+    """The value that a share of the values does not exceed, read on the straight line between the two nearest."""
+    ordered = sorted(values)
+    place = share * (len(ordered) - 1)
+    low = int(place)
+    high = min(low + 1, len(ordered) - 1)
+    return ordered[low] + (place - low) * (ordered[high] - ordered[low])
+
+
+@dataclass(frozen=True)
+class Runs:
+    """All counted passes of one side, and the jobs of each."""
+
+    jobs: Sequence[Sequence[Job]]
+    passes: Sequence[Pass]
+
+    def figures(self, text: Text) -> dict[str, Any]:
+        """Medians over passes, percentiles over all their requests, and exactness."""
+        outcomes = [outcome for one in self.passes for outcome in one.outcomes]
+        first, latency = [1e3 * one.first_sec for one in outcomes], [1e3 * one.latency for one in outcomes]
+        return {
+            "tokens_per_sec": round(median([one.tokens_per_sec for one in self.passes]), 2),
+            "requests_per_sec": round(median([one.requests_per_sec for one in self.passes]), 2),
+            "tokens": sum(one.tokens for one in self.passes),
+            "forwards": median([float(one.forwards) for one in self.passes]),
+            "tokens_per_forward": round(median([one.tokens / max(1, one.forwards) for one in self.passes]), 3),
+            "first_text_ms": {"p50": round(percentile(first, 0.5), 2), "p95": round(percentile(first, 0.95), 2)},
+            "latency_ms": {"p50": round(percentile(latency, 0.5), 2), "p95": round(percentile(latency, 0.95), 2)},
+            "exact": self.exact(text),
+            "passes": [[round(one.seconds, 5), one.tokens, one.forwards] for one in self.passes],
+        }
+
+    def exact(self, text: Text) -> dict[str, Any] | None:
+        """How many answers are right, of those whose right answer fits in their limit; None if there are none."""
+        right = [
+            task(job.task).score(job.example, text.decode(outcome.tokens)).exact
+            for jobs, one in zip(self.jobs, self.passes, strict=True)
+            for job, outcome in zip(jobs, one.outcomes, strict=True)
+            if job.example is not None
+        ]
+        if not right:
+            return None
+        low, high = wilson(sum(right), len(right))
+        share = sum(right) / len(right)
+        return {
+            "right": sum(right),
+            "of": len(right),
+            "share": round(share, 4),
+            "low": round(low, 4),
+            "high": round(high, 4),
+        }
+
+
+def run_pairs(
+    sides: Sequence[Side], made: Sequence[Sequence[Job]], *, serial: bool, tick: Callable[[int], None] | None = None
+) -> list[Runs]:
+    """Each list of jobs through every side, whose order turns round each time. The first list only warms up."""
+    found: list[list[Pass]] = [[] for _ in sides]
+    for i, jobs in enumerate(made):
+        order = range(len(sides)) if i % 2 == 0 else reversed(range(len(sides)))
+        for side in order:
+            found[side].append(sides[side].serve(jobs, serial=serial))
+        if tick is not None:
+            tick(i)
+    return [Runs(made[1:], passes[1:]) for passes in found]
+
+
+def bench_scenario(
+    scenario: Scenario,
+    folder: Path,
+    *,
+    runs: int,
+    dtype: str = "float32",
+    rate: float = RATE,
+    progress: Progress = silent,
+) -> Record:
+    """One scenario, ours beside transformers', and both peaks of memory."""
+    with checkpoint_of(scenario, folder) as place:
+        model, config = load_model(place, dtype=DTYPES[dtype])
+        theirs, version = load_reference(place, DTYPES[dtype])
+        material = Material(read_text(place, config), config, rate)
+        made = [scenario.jobs(replace(material, seed=seed)) for seed in range(runs + 1)]
+
+        def tick(done: int) -> None:
+            progress(scenario.name, done, runs)
+
+        both = run_pairs([Ours(model), Theirs(theirs)], made, serial=scenario.serial, tick=tick)
+        peaks = {who: peak_mib(who, scenario.name, place, dtype) for who in SIDES}
+    figures = {who: side.figures(material.text) for who, side in zip(SIDES, both, strict=True)}
+    return scenario_record(scenario, both, figures, peaks, _workload(scenario, folder, made[1:], dtype, rate, version))
+
+
+def peak_mib(who: str, name: str, folder: Path, dtype: str) -> float:
+    """Peak resident memory of a fresh process that loads the checkpoint and serves one pass of a scenario."""
+    with multiprocessing.get_context("spawn").Pool(1) as pool:
+        return pool.apply(_serve_alone, (who, name, folder, dtype, torch.get_num_threads()))
+
+
+def _serve_alone(who: str, name: str, folder: Path, dtype: str, threads: int) -> float:
+    torch.set_num_threads(threads)
+    config, scenario = read_config(folder), SCENARIOS[name]
+    jobs = scenario.jobs(Material(read_text(folder, config), config))
+    side: Side
+    if who == "ours":
+        side = Ours(load_model(folder, dtype=DTYPES[dtype])[0])
+    else:
+        side = Theirs(load_reference(folder, DTYPES[dtype])[0])
+    side.serve(jobs, serial=scenario.serial)
+    return peak_here_mib()
+
+
+def peak_here_mib() -> float:
+    """Peak resident memory of this process.
+
+    On Linux from /proc: getrusage there starts a child at the peak of the process that started it.
+    """
+    try:
+        lines = Path("/proc/self/status").read_text(encoding="ascii").splitlines()
+    except OSError:
+        return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / (2**20 if sys.platform == "darwin" else 1024)
+    return next(int(line.split()[1]) / 1024 for line in lines if line.startswith("VmHWM:"))
+
+
+def _workload(
+    scenario: Scenario, folder: Path, made: Sequence[Sequence[Job]], dtype: str, rate: float, version: str
+) -> dict[str, Any]:
+    requests = [job.request for jobs in made for job in jobs]
+    prompts, limits = [len(one.prompt) for one in requests], [one.max_tokens for one in requests]
+    return {
+        "scenario": scenario.about,
+        "model": folder.name if scenario.positions is None else f"random, the shape of {folder.name}",
+        "context": scenario.positions or read_config(folder).model.max_positions,
+        "dtype": dtype,
+        "paired_passes": len(made),
+        "requests_per_pass": len(made[0]),
+        "requests_per_sec": rate if scenario.name == "poisson" else None,
+        "prompt_tokens": [min(prompts), max(prompts)],
+        "max_tokens": [min(limits), max(limits)],
+        "sampler": "reference, the checkpoint's own settings, each side its own noise",
+        "ours": "one loop with its default bounds, new for every pass; within one it keeps prefixes between requests",
+        "transformers": version,
+        "transformers_way": "generate on a left-padded batch of all that has arrived; each call reads its prompts anew",
+    }
+
+
+def scenario_record(
+    scenario: Scenario,
+    both: Sequence[Runs],
+    figures: dict[str, dict[str, Any]],
+    peaks: dict[str, float],
+    workload: dict[str, Any],
+) -> Record:
+    """The record of one scenario's passes."""
+    unit = f"{scenario.counted}_per_sec"
+    pairs = list(zip(both[0].passes, both[1].passes, strict=True))
+    ratio = median([getattr(a, unit) / getattr(b, unit) for a, b in pairs])
+    ours, theirs = (figures[who] for who in SIDES)
+    wait = f"{ours['latency_ms']['p95']:.0f} / {theirs['latency_ms']['p95']:.0f} ms"
+    what = f"{scenario.about}, CPU"
+    named = {"tokens": "Useful tokens", "requests": "Requests"}[scenario.counted]
+    return new_record(
+        f"throughput-{scenario.name}",
+        workload=workload,
+        figures={
+            **figures,
+            "ratio_of": unit,
+            "ratio_median": round(ratio, 3),
+            "peak_mib": {who: round(mib, 1) for who, mib in peaks.items()},
+        },
+        summary=[
+            (
+                f"{named} per second, ours / transformers: {what}",
+                f"{ours[unit]:.0f} / {theirs[unit]:.0f} ({ratio:.1f} times)",
+            ),
+            (f"95th percentile of latency, ours / transformers: {what}", wait),
+            (
+                f"Peak memory of the process, ours / transformers: {what}",
+                f"{peaks['ours']:.0f} / {peaks['transformers']:.0f} MiB",
+            ),
+        ],
+    )
+
+
+def bench_policies(
+    folder: Path, *, runs: int, dtype: str = "float32", rate: float = RATE, progress: Progress = silent
+) -> Record:
+    """The scheduling policies beside each other: the same mixed jobs as a Poisson stream, and all at once."""
+    (model, config), scenario = load_model(folder, dtype=DTYPES[dtype]), SCENARIOS["poisson"]
+    material = Material(read_text(folder, config), config, rate)
+    streams = [scenario.jobs(replace(material, seed=seed)) for seed in range(runs + 1)]
+    bursts = [[replace(job, arrives=0.0) for job in jobs] for jobs in streams]
+    sides = [Ours(model, LoopConfig(policy=policy)) for policy in POLICIES]
+    figures: dict[str, dict[str, Any]] = {}
+    for name, made in (("poisson", streams), ("burst", bursts)):
+
+        def tick(done: int, name: str = name) -> None:
+            progress(name, done, runs)
+
+        found = run_pairs(sides, made, serial=False, tick=tick)
+        figures[name] = {policy: one.figures(material.text) for policy, one in zip(POLICIES, found, strict=True)}
+    burst = [figures["burst"][policy]["tokens_per_sec"] for policy in POLICIES]
+    waits = [figures["poisson"][policy]["latency_ms"]["p95"] for policy in POLICIES]
+    names = " / ".join(POLICIES)
+    return new_record(
+        "policies",
+        workload={
+            "model": folder.name,
+            "dtype": dtype,
+            "paired_passes": runs,
+            "requests_per_pass": len(streams[0]),
+            "poisson": f"{rate} requests per second",
+            "burst": "the same requests, all at once",
+        },
+        figures=figures,
+        summary=[
+            (f"Useful tokens per second of a burst, {names}", " / ".join(f"{one:.0f}" for one in burst)),
+            (f"95th percentile of latency in a stream, {names}", " / ".join(f"{one:.0f}" for one in waits) + " ms"),
+        ],
+    )

@@ -1,0 +1,121 @@
+"""Options become a policy: presets, sampling parameters honoured or refused by name, and nothing changed by default."""
+
+from dataclasses import fields, replace
+
+import pytest
+from tests.helpers import tiny_config, tiny_model
+
+from redraft.cli.main import build_parser
+from redraft.config import CheckpointConfig, GenerationConfig
+from redraft.diffusion.denoise import reference_policy
+from redraft.diffusion.halt import StableAndConfident
+from redraft.diffusion.noise import SeededNoise
+from redraft.diffusion.shaping import Shaping
+from redraft.engine.events import Block, Draft, Event
+from redraft.engine.request import PRESETS, Options, build_request
+from redraft.engine.runner import run_alone
+from redraft.errors import RequestError
+from redraft.model.gemma import DiffusionGemma
+
+PROMPT = [2, 17, 31, 44, 5, 9]
+SHIPPED = GenerationConfig(max_new_tokens=32, max_denoising_steps=5, eos_token_ids=())
+
+
+@pytest.fixture(scope="module")
+def model() -> DiffusionGemma:
+    return tiny_model(replace(tiny_config(), canvas_length=16))
+
+
+def events(model: DiffusionGemma, options: Options) -> list[Event]:
+    request = build_request(PROMPT, options, CheckpointConfig(model.config, SHIPPED))
+    return list(run_alone(model, request, SeededNoise(request.seed)))
+
+
+def tokens(told: list[Event]) -> list[int]:
+    return [token for event in told if isinstance(event, Block) for token in event.tokens]
+
+
+def test_default_options_are_the_reference(model: DiffusionGemma) -> None:
+    policy = build_request(PROMPT, Options(), CheckpointConfig(model.config, SHIPPED)).policy
+    assert policy == reference_policy(SHIPPED)
+    assert policy.shaping == Shaping()
+
+
+def test_presets_keep_a_checkpoints_own_settings() -> None:
+    own = GenerationConfig(t_min=0.3, entropy_bound=0.2, confidence_threshold=0.01, max_denoising_steps=7)
+    made = {name: make(own) for name, make in PRESETS.items()}
+    assert made["reference"] == reference_policy(own)
+    assert made["fast"] == replace(made["reference"], halt=StableAndConfident(0, 0.01))
+
+
+def test_the_command_line_knows_every_preset() -> None:
+    for name in PRESETS:
+        for command in ("generate", "eval"):
+            assert build_parser().parse_args([command, "--preset", name]).preset == name
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        Options(temperature=0.5),
+        Options(temperature=0.0),
+        Options(top_k=2),
+        Options(top_p=0.05),
+        Options(logit_bias=((7, 20.0),)),
+        Options(bad_words=((7,), (8,), (9,))),
+        Options(preset="fast"),
+    ],
+    ids=lambda options: next(
+        field.name for field in fields(Options) if getattr(options, field.name) != getattr(Options(), field.name)
+    ),
+)
+def test_every_sampling_parameter_does_something(model: DiffusionGemma, options: Options) -> None:
+    """Honour or refuse: whatever is taken changes what happens. `fast` needs a model that can be certain."""
+    bias = options.logit_bias or (((7, 60.0),) if options.preset == "fast" else ())
+    base = Options(seed=1, logit_bias=bias if options.preset == "fast" else ())
+    assert events(model, replace(options, seed=1, logit_bias=bias)) != events(model, base)
+
+
+def test_temperature_zero_samples_the_likeliest_and_leaves_the_schedule(model: DiffusionGemma) -> None:
+    """Where a sample was accepted at temperature 0, the canvas shows the draft of that step."""
+    policy = build_request(PROMPT, Options(temperature=0.0), CheckpointConfig(model.config, SHIPPED)).policy
+    assert policy == replace(reference_policy(SHIPPED), shaping=Shaping(top_k=1))
+    cold, warm = events(model, Options(seed=1, temperature=0.0)), events(model, Options(seed=1))
+    first = [next(event for event in told if isinstance(event, Draft)) for told in (cold, warm)]
+    assert first[0] == first[1], "the first reading knows nothing of samples"
+
+
+def test_a_bias_decides_and_a_bad_word_is_never_said(model: DiffusionGemma) -> None:
+    said = set(tokens(events(model, Options(seed=1))))
+    assert set(tokens(events(model, Options(seed=1, logit_bias=((7, 60.0),))))) == {7}
+    refused = events(model, Options(seed=1, bad_words=tuple((token,) for token in said)))
+    shown = {token for event in refused if isinstance(event, Draft) for token in event.tokens}
+    assert not said & shown
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        (Options(temperature=-1.0), "temperature is -1.0"),
+        (Options(temperature=float("nan")), "temperature is nan"),
+        (Options(temperature=1e-6), "temperature is 1e-06"),
+        (Options(top_k=0), "top_k is 0"),
+        (Options(temperature=0.0, top_k=-3), "top_k is -3"),
+        (Options(top_p=0.0), "top_p is 0.0"),
+        (Options(top_p=1.01), "top_p is 1.01"),
+        (Options(logit_bias=((64, 1.0),)), "logit_bias names token id 64"),
+        (Options(logit_bias=((7, 101.0),)), "logit_bias of token 7 is 101.0"),
+        (Options(bad_words=((-1,),)), "bad_words names token id -1"),
+        (Options(bad_words=((7, 8),)), r"bad_words holds \(7, 8\), 2 tokens"),
+        (Options(bad_words=tuple((token,) for token in range(64))), "every token"),
+        (Options(repetition_penalty=1.1), "repetition_penalty is 1.1; it is not supported"),
+        (Options(presence_penalty=0.5), "presence_penalty is 0.5; it is not supported"),
+        (Options(frequency_penalty=-0.5), "frequency_penalty is -0.5; it is not supported"),
+        (Options(preset="turbo"), "preset is 'turbo'; known: reference, fast"),
+    ],
+)
+def test_what_cannot_be_honoured_is_refused_by_name_and_value(
+    model: DiffusionGemma, options: Options, words: str
+) -> None:
+    with pytest.raises(RequestError, match=words):
+        build_request(PROMPT, options, CheckpointConfig(model.config, SHIPPED))

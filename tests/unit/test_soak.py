@@ -1,0 +1,101 @@
+"""The soak on a tiny model: it must pass, repeat itself, and notice what it is there to notice."""
+
+from dataclasses import replace
+from functools import lru_cache
+from random import Random
+
+import pytest
+from tests.helpers import tiny_config, tiny_model
+
+from redraft.config import CheckpointConfig, GenerationConfig
+from redraft.diffusion.noise import SeededNoise
+from redraft.engine.events import Block, Finished
+from redraft.engine.request import Options, build_request
+from redraft.engine.runner import run_alone
+from redraft.errors import RunError
+from redraft.measure.soak import Client, Soak, bench_soak
+from redraft.model.gemma import DiffusionGemma
+
+
+@lru_cache
+def model() -> DiffusionGemma:
+    return tiny_model(replace(tiny_config(sliding_window=20, max_position_embeddings=1024), canvas_length=16))
+
+
+def shipped() -> CheckpointConfig:
+    return CheckpointConfig(model().config, GenerationConfig(max_denoising_steps=6, eos_token_ids=(1,)))
+
+
+def client(max_tokens: int = 16) -> Client:
+    asked = build_request([2, 3, 4], Options(max_tokens=max_tokens, seed=1, steps=3), shipped())
+    return Client(asked, abort_after=None, breaks_at=None, number=7)
+
+
+def test_sixty_random_requests_leave_nothing_behind() -> None:
+    record = bench_soak(model(), shipped(), name="tiny", count=60)
+    outcomes = record.figures["outcomes"]
+    assert record.name == "soak"
+    assert sum(count for reason, count in outcomes.items() if reason != "busy") == 60
+    assert {"aborted", "deadline", "refused"} <= outcomes.keys()
+    assert record.figures["left_requests"] == record.figures["left_bytes"] == 0
+    assert record.figures["compared_with_alone"] > 0
+    assert 0 < record.figures["forwards"] <= record.figures["ticks"]
+
+
+def test_a_seed_repeats_a_soak() -> None:
+    found = []
+    for _ in range(2):
+        soak = Soak(model(), shipped(), 20, Random(3))
+        soak.run()
+        found.append((soak.ticks, soak.loop.forwards, soak.seen, [one.events for one in soak.clients]))
+    assert found[0] == found[1]
+
+
+def test_a_loop_that_stands_still_is_called_a_hang(monkeypatch: pytest.MonkeyPatch) -> None:
+    soak = Soak(model(), shipped(), 3, Random(0))
+    monkeypatch.setattr(soak.loop, "tick", lambda: True)
+    with pytest.raises(RunError, match="a hang"):
+        soak.run()
+
+
+def test_bytes_left_behind_are_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
+    soak = Soak(model(), shipped(), 3, Random(0))
+    monkeypatch.setattr(soak.loop.runner, "close", lambda number: None)
+    with pytest.raises(AssertionError):
+        soak.run()
+
+
+def test_another_answer_than_alone_is_noticed() -> None:
+    soak, one = Soak(model(), shipped(), 1, Random(0)), client()
+    one.events = list(run_alone(model(), one.request, SeededNoise(one.request.seed), drafts=False))
+    soak.clients = [one]
+    assert soak.compare(5) == 1
+    first = one.events[0]
+    assert isinstance(first, Block)
+    one.events[0] = replace(first, tokens=[*first.tokens[:-1], (first.tokens[-1] + 1) % 64])
+    with pytest.raises(AssertionError, match="otherwise than alone"):
+        soak.compare(5)
+
+
+def test_a_verdict_wants_one_end_and_no_more_than_the_limit() -> None:
+    one, end = client(max_tokens=2), Finished("length", 0)
+    block = next(run_alone(model(), client(max_tokens=16).request, SeededNoise(1), drafts=False))
+    assert isinstance(block, Block)
+    with pytest.raises(AssertionError, match="ended 0 times"):
+        one.verdict()
+    one.events = [end]
+    assert one.verdict() == "length"
+    one.events = [end, end]
+    with pytest.raises(AssertionError, match="ended 2 times"):
+        one.verdict()
+    one.events = [end, replace(block, tokens=[5])]
+    with pytest.raises(AssertionError, match="after its end"):
+        one.verdict()
+    one.events = [replace(block, tokens=[5, 6, 7]), end]
+    with pytest.raises(AssertionError, match="over its limit"):
+        one.verdict()
+
+
+def test_the_most_forwards_of_a_request() -> None:
+    """Three prompt tokens are one chunk; 33 tokens are three canvases of 16, of three steps each."""
+    assert client(max_tokens=33).most_forwards == 1 + 3 * 3
