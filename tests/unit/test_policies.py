@@ -217,11 +217,11 @@ def test_a_narrowed_law_keeps_the_likeliest_and_grows_with_its_limits(law: list[
     assert bool(((kept == 0) | (kept == row)).all()), "narrowing changed a probability that it kept"
 
 
-@pytest.mark.parametrize("sharpness", [0.0, 0.5, 8.0])
+@pytest.mark.parametrize("sharpness", [0.1, 0.5, 8.0])
 def test_top_p_of_a_large_vocabulary_equals_a_full_sort(sharpness: float) -> None:
     """Sharp rows need a few of the 5,000 tokens, flat ones nearly all: both ways of ranking them are taken."""
     law = torch.softmax(sharpness * torch.randn(3, 5000, generator=torch.Generator().manual_seed(3)), -1).double()
-    ordered, order = law.sort(-1, descending=True, stable=True)
+    ordered, order = law.sort(dim=-1, descending=True)
     wanted = torch.zeros_like(law).scatter(-1, order, ordered * (ordered.cumsum(-1) - ordered < 0.9))
     kept = Shaping(top_p=0.9).narrowed(law)
     assert (kept > 0).sum(-1).tolist() == (wanted > 0).sum(-1).tolist()
