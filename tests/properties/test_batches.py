@@ -18,16 +18,20 @@ from redraft.engine.request import Options, Request, build_request
 from redraft.engine.runner import run_alone
 from redraft.engine.scheduler import POLICIES, Scheduler
 from redraft.errors import BusyError
+from redraft.model.fused import fuse_layers
 from redraft.model.gemma import DiffusionGemma
 
 EOS = 1
 
 
 @lru_cache
-def model() -> DiffusionGemma:
-    """Many experts and a short window: routing, grouping and sliding all depend on the rows they are given."""
-    config = tiny_config(num_experts=8, sliding_window=20, max_position_embeddings=2048)
-    return tiny_model(replace(config, canvas_length=40))
+def model(num_experts: int = 8) -> DiffusionGemma:
+    """A short window, and many experts: routing, grouping and sliding all depend on the rows they are given.
+
+    With few experts the layers are the fused ones.
+    """
+    config = tiny_config(num_experts=num_experts, sliding_window=20, max_position_embeddings=2048)
+    return fuse_layers(tiny_model(replace(config, canvas_length=40)))
 
 
 def request(
@@ -55,8 +59,8 @@ shapes = st.tuples(
 
 
 @lru_cache
-def alone(asked: Request) -> list[Event]:
-    return list(run_alone(model(), asked, SeededNoise(asked.seed)))
+def alone(asked: Request, num_experts: int = 8) -> list[Event]:
+    return list(run_alone(model(num_experts), asked, SeededNoise(asked.seed)))
 
 
 @dataclass
@@ -75,16 +79,18 @@ class Told:
     st.integers(1, 700),
     st.integers(1, 4),
     st.sampled_from(sorted(POLICIES)),
+    st.sampled_from([4, 8]),
 )
 def test_every_batch_gives_what_each_request_has_alone(
     drawn: list[tuple[tuple[int, int, int, int, int | None, bool], int, int | None]],
     max_rows: int,
     max_running: int,
     policy: str,
+    num_experts: int,
 ) -> None:
     """Drawn: (shape of a request, the tick it arrives at, how many ticks later it is aborted, if it is)."""
     asked = [(request(*shape), arrives, leaves) for shape, arrives, leaves in drawn]
-    loop = Loop(model(), LoopConfig(max_rows, max_running, 100, policy))
+    loop = Loop(model(num_experts), LoopConfig(max_rows, max_running, 100, policy))
     told = [Told() for _ in asked]
     numbers: dict[int, int] = {}
     for tick in range(10_000):
@@ -99,7 +105,7 @@ def test_every_batch_gives_what_each_request_has_alone(
         if not left and tick > 12:
             break
     for (one, _, leaves), heard in zip(asked, told, strict=True):
-        wanted = alone(one)
+        wanted = alone(one, num_experts)
         if heard.events[-1] == wanted[-1]:
             assert heard.events == wanted
         else:

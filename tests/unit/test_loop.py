@@ -1,6 +1,7 @@
 """The loop on a thread of its own, and the calls that stand on it: map, variants, asyncio."""
 
 import asyncio
+import itertools
 import threading
 from collections.abc import Iterator
 
@@ -144,8 +145,8 @@ def test_confidence_is_told_per_token(engine: Engine) -> None:
     assert all(1 <= step <= done.steps[0] for step in done.settled_at)
     for step, changes in zip(done.settled_at, done.changes, strict=True):
         assert changes < step or step == 1 == changes + 1, "a reading cannot change more often than there were steps"
-    drafts = [event for event in engine.events(engine.request(PROMPTS[2], chat=True, options=Options(seed=1)))]
+    drafts = list(engine.events(engine.request(PROMPTS[2], chat=True, options=Options(seed=1))))
     readings = [draft.tokens for draft in drafts if isinstance(draft, Draft)]
     for i in range(len(done.tokens)):
         column = [reading[i] for reading in readings]
-        assert done.changes[i] == sum(a != b for a, b in zip(column, column[1:], strict=False))
+        assert done.changes[i] == sum(a != b for a, b in itertools.pairwise(column))

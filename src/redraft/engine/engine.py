@@ -26,6 +26,7 @@ from redraft.engine.events import Event, Finished
 from redraft.engine.loop import DEFAULT_LOOP, Loop, LoopConfig
 from redraft.engine.request import Generation, Options, Request, build_request
 from redraft.errors import RequestError, RunError
+from redraft.model.fused import fuse_layers
 from redraft.model.gemma import DiffusionGemma
 from redraft.text import Text, read_text
 from redraft.weights.load import load_model
@@ -209,7 +210,8 @@ def load(
     if dtype not in DTYPES:
         raise RequestError(f"dtype is {dtype!r}; supported: {', '.join(DTYPES)}")
     folder = locate(str(model))
-    loaded, config = load_model(folder, dtype=DTYPES[dtype], device=_device(device), report=report, progress=progress)
+    found, config = load_model(folder, dtype=DTYPES[dtype], device=_device(device), report=report, progress=progress)
+    loaded = fuse_layers(found)
     return Engine(loaded, read_text(folder, config), config, Loop(loaded, loop))
 
 

@@ -38,13 +38,14 @@ class Attention(nn.Module):
         shared = self.heads + self.kv_heads
         raw_v = qkv[:, self.heads :] if self.layer.is_full else qkv[:, shared:]
         # q and k go through norm and rotation as one tensor: half the operations, same numbers.
-        (qk,) = self.kernels.norm(qkv[:, :shared], [self._qk_scale()], self.eps)
+        (qk,) = self.kernels.norm(qkv[:, :shared], [self.qk_scale()], self.eps)
         qk = rotate(qk, *context.rotation(self.layer))
         (v,) = self.kernels.norm(raw_v, [None], self.eps)
         mixed = context.attend(self.index, qk[:, : self.heads], qk[:, self.heads :], v, self.kernels.attend)
         y: Tensor = self.out(mixed.reshape(rows, -1))
         return y
 
-    def _qk_scale(self) -> Float[Tensor, "qk_heads head_dim"]:
+    def qk_scale(self) -> Float[Tensor, "qk_heads head_dim"]:
+        """Norm weights of every query and key head, in the order of `qkv`."""
         q = self.q_norm.weight.expand(self.heads, -1)
         return torch.cat([q, self.k_norm.weight.expand(self.kv_heads, -1)])

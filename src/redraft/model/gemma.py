@@ -19,7 +19,7 @@ from redraft.model.attention import Attention
 from redraft.model.kernels import FAST, Kernels
 from redraft.model.linear import GatedMLP, NormScale, multiply
 from redraft.model.moe import Experts, Router
-from redraft.model.rows import Context, Mode, Rows, Span
+from redraft.model.rows import Context, Mode, Rows, Span, by_mode
 from redraft.shapes import Float, Int, Tensor
 
 
@@ -132,15 +132,12 @@ class Layer(nn.Module):
         dense = self._norm(self.mlp(for_mlp), self.post_mlp_norm)
         weights, chosen = self.router(for_router)
         routed = self._norm(self.kernels.experts(self.experts, for_experts, weights, chosen), self.post_experts_norm)
-        return (a + self._norm(dense + routed, self.post_ffw_norm)) * self._scalar(context)
+        return (a + self._norm(dense + routed, self.post_ffw_norm)) * by_mode(
+            context, self.encode_scalar, self.denoise_scalar
+        )
 
     def _norm(self, x: Tensor, scale: NormScale) -> Tensor:
         return self.kernels.norm(x, [scale.weight], self.eps)[0]
-
-    def _scalar(self, context: Context) -> Tensor:
-        if isinstance(context.is_canvas, bool):
-            return self.denoise_scalar if context.is_canvas else self.encode_scalar
-        return torch.where(context.is_canvas, self.denoise_scalar, self.encode_scalar)
 
 
 class SelfConditioning(nn.Module):

@@ -52,10 +52,14 @@ def norm_exact(x: Tensor, weights: Sequence[Tensor | None], eps: float) -> list[
 
 def norm_fused(x: Tensor, weights: Sequence[Tensor | None], eps: float) -> list[Tensor]:
     """The same in few operations. torch's own rms_norm computes in float64 on a CPU and takes twice the time there."""
-    x32 = x.float()
-    length = torch.linalg.vector_norm(x32, dim=-1, keepdim=True)
-    unit = x32 * torch.rsqrt(torch.addcmul(_constant(eps, x.device), length, length, value=1 / x.shape[-1]))
-    return [(unit if weight is None else unit * weight).to(x.dtype) for weight in weights]
+    normed = unit(x.float(), eps)
+    return [(normed if weight is None else normed * weight).to(x.dtype) for weight in weights]
+
+
+def unit(x: Float[Tensor, "... size"], eps: float) -> Float[Tensor, "... size"]:
+    """Weightless RMSNorm of float32 rows."""
+    length = torch.linalg.vector_norm(x, dim=-1, keepdim=True)
+    return x * torch.rsqrt(torch.addcmul(_constant(eps, x.device), length, length, value=1 / x.shape[-1]))
 
 
 @lru_cache

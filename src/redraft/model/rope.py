@@ -32,8 +32,8 @@ def rotation(
 
 def rotate(
     x: Float[Tensor, "rows heads head_dim"],
-    cos: Float[Tensor, "rows 1 head_dim"],
-    sin: Float[Tensor, "rows 1 head_dim"],
+    cos: Float[Tensor, "rows _ head_dim"],
+    sin: Float[Tensor, "rows _ head_dim"],
 ) -> Float[Tensor, "rows heads head_dim"]:
     """x·cos + (-x2, x1)·sin. `sin` carries the minus sign, so the halves are swapped by one roll."""
     swapped = x.roll(x.shape[-1] // 2, dims=-1)

@@ -25,7 +25,7 @@ from redraft.model.kernels import Attend
 from redraft.model.rope import rotation
 from redraft.shapes import Bool, Float, Int, Tensor
 
-Rotation = tuple[Float[Tensor, "rows 1 head_dim"], Float[Tensor, "rows 1 head_dim"]]
+Rotation = tuple[Float[Tensor, "rows _ head_dim"], Float[Tensor, "rows _ head_dim"]]
 
 
 class Mode(Enum):
@@ -65,6 +65,13 @@ class Context(Protocol):
         """Attention of every row over what it may see in layer `index`."""
 
 
+def by_mode(context: Context, encode: Tensor, denoise: Tensor) -> Tensor:
+    """One of two values for all rows, or, in a mixed forward, each row its own."""
+    if isinstance(context.is_canvas, bool):
+        return denoise if context.is_canvas else encode
+    return torch.where(context.is_canvas, denoise, encode)
+
+
 class Rows:
     """The context of an inference forward over cached prefixes.
 
@@ -89,6 +96,7 @@ class Rows:
             modes == {Mode.DENOISE} if len(modes) == 1 else self._canvas_rows()
         )
         self._rotations: dict[tuple[RopeConfig, int], Rotation] = {}
+        self._scaled: dict[int, Rotation] = {}
         self._masks: dict[tuple[int, int | None], Bool[Tensor, "rows keys"] | None] = {}
 
     def rotation(self, layer: LayerConfig) -> Rotation:
@@ -97,6 +105,13 @@ class Rows:
         if key not in self._rotations:
             self._rotations[key] = rotation(layer.rope, layer.head_dim, self.positions, self.dtype)
         return self._rotations[key]
+
+    def scaled_rotation(self, index: int, layer: LayerConfig, scale: Float[Tensor, "qk_heads head_dim"]) -> Rotation:
+        """The same with a weight per head and dim worked in: what rotates x·scale, applied to x."""
+        if index not in self._scaled:
+            cos, sin = self.rotation(layer)
+            self._scaled[index] = (cos * scale, sin * scale.roll(layer.head_dim // 2, dims=-1))
+        return self._scaled[index]
 
     def attend(
         self,
