@@ -14,7 +14,7 @@ import argparse
 import ast
 import re
 import sys
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 
 from redraft.cli.main import build_parser
@@ -23,6 +23,15 @@ from redraft.measure.record import read_record
 
 ROOT = Path(__file__).resolve().parent.parent
 CARD_RECORDS = ("train-nano", "eval-nano")
+HEADLINES = ("against-transformers", "eval-nano", "soak", "train-nano")
+NUMBERS_PAGE = """# Numbers
+
+<!-- Written by scripts/generate.py from benchmarks/*.json; take a record, then run `make docs`. -->
+
+Every quotable figure of every record. A record says what ran, on which machine and at which commit, and holds the runs
+that its medians are taken from. All were taken on two cores without a GPU; nothing here is about one.
+
+"""
 REGION = re.compile(r"(<!-- generated: (?P<name>[\w-]+) -->\n).*?(<!-- end -->)", re.DOTALL)
 
 
@@ -30,13 +39,14 @@ def pages(root: Path) -> dict[Path, str]:
     """Every generated page of the repository at `root`, with the text that it should have."""
     readme, card = root / "README.md", root / "src" / "redraft" / "assets" / "nano" / "README.md"
     regions = {
-        "numbers": lambda: numbers(root / "benchmarks"),
+        "numbers": lambda: numbers(root / "benchmarks", HEADLINES),
         "tree": lambda: tree(root / "src" / "redraft"),
     }
     return {
         readme: fill(readme.read_text(encoding="utf-8"), regions),
         card: fill(card.read_text(encoding="utf-8"), {"scores": lambda: scores(root / "benchmarks")}),
         root / "docs" / "cli.md": command_line(build_parser()),
+        root / "docs" / "numbers.md": NUMBERS_PAGE + numbers(root / "benchmarks", above="../") + "\n",
     }
 
 
@@ -49,12 +59,13 @@ def fill(page: str, regions: Mapping[str, Callable[[], str]]) -> str:
     return REGION.sub(lambda match: f"{match[1]}\n{regions[match['name']]()}\n\n{match[3]}", page)
 
 
-def numbers(folder: Path) -> str:
-    """One table row for each quotable figure of each record, records in order of name."""
+def numbers(folder: Path, only: Sequence[str] | None = None, above: str = "") -> str:
+    """One table row for each quotable figure of each record, or of those named, records in order of name."""
     records = sorted(((read_record(path), path) for path in folder.glob("*.json")), key=lambda pair: pair[0].name)
+    records = [pair for pair in records if only is None or pair[0].name in only]
     rows = [
         f"| {_cell(claim.figure)} | {_cell(claim.value)} | {record.taken}"
-        f" | [{_cell(record.name)}]({folder.name}/{path.name}) |"
+        f" | [{_cell(record.name)}]({above}{folder.name}/{path.name}) |"
         for record, path in records
         for claim in record.summary
     ]

@@ -36,10 +36,11 @@ class _Ticket:
 class LoopConfig:
     """Bounds: rows per forward, requests at a time, requests in the queue, bytes of kept prefixes.
 
-    `policy` says which requests go together.
+    `policy` says which requests go together. The default of `max_rows` is the knee measured for nano on two cores
+    (`redraft bench --knee`); another model or machine has its own.
     """
 
-    max_rows: int = 1024
+    max_rows: int = 384
     max_running: int = 64
     max_waiting: int = 4096
     policy: str = "mixed"
