@@ -164,8 +164,8 @@ def test_giving_up_half_way_leaves_the_engine_usable(engine: Engine, answer: Gen
         (PROMPT, {"seed": -1}, RequestError, "seed is -1"),
         (PROMPT, {"seed": 2**64}, RequestError, "seed is 18446744073709551616"),
         (PROMPT, {"steps": 0}, RequestError, "steps is 0"),
-        (PROMPT, {"entropy_bound": float("nan")}, RequestError, "entropy_bound is nan"),
-        (PROMPT, {"preset": "turbo"}, RequestError, "preset is 'turbo'"),
+        (PROMPT, {"options": Options(entropy_bound=float("nan"))}, RequestError, "entropy_bound is nan"),
+        (PROMPT, {"options": Options(preset="turbo")}, RequestError, "preset is 'turbo'"),
     ],
 )
 def test_a_request_that_cannot_be_run_is_refused(
@@ -221,3 +221,11 @@ def test_a_command_has_its_answer_in_three_seconds() -> None:
         taken.append(time.monotonic() - began)
     bound = 3.0 if os.getloadavg()[0] < 1.5 else 6.0
     assert min(taken) < bound, f"{min(taken):.2f} s, load average {os.getloadavg()[0]:.1f}"
+
+
+def test_keywords_win_over_options_and_the_rest_of_options_counts(engine: Engine) -> None:
+    options = Options(seed=3, max_tokens=30, causal=True)
+    both = engine.generate(PROMPT, chat=True, seed=4, max_tokens=5, options=options)
+    assert (both.seed, len(both.tokens), both.steps) == (4, 5, (1,) * 5)
+    alone = engine.generate(PROMPT, chat=True, options=options)
+    assert alone.seed == 3

@@ -65,7 +65,21 @@ def sampling_flags(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument("--top-k", type=int, metavar="N", help="sample from the N likeliest tokens only")
     parser.add_argument("--top-p", type=float, default=1.0, metavar="P", help="sample from this share of probability")
+    parser.add_argument("--min-tokens", type=int, default=0, metavar="N", help="no end before this many tokens")
+    parser.add_argument("--deadline", type=float, metavar="SEC", help="answer with the best canvas after this long")
+    parser.add_argument("--canvas", type=int, metavar="N", help="width of the canvases, in tokens")
+    parser.add_argument(
+        "--end-aware", action="store_true", help="neither wait for nor compute what stands behind the answer's end"
+    )
+    causal_flag(parser)
     preset_flag(parser)
+
+
+def causal_flag(parser: argparse.ArgumentParser) -> None:
+    """The other way to run the same weights."""
+    parser.add_argument(
+        "--causal", action="store_true", help="answer from left to right, one token per forward, with the same weights"
+    )
 
 
 def preset_flag(parser: argparse.ArgumentParser) -> None:

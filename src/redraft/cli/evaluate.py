@@ -8,7 +8,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from redraft.cli.common import Commands, command, load_engine, model_flags, preset_flag, print_json
+from redraft.cli.common import Commands, causal_flag, command, load_engine, model_flags, preset_flag, print_json
 
 if TYPE_CHECKING:
     from redraft.measure.evals import Evaluation
@@ -27,6 +27,7 @@ def add(commands: Commands) -> None:
     parser.add_argument("--task", action="append", metavar="NAME", help="a task; repeatable (default: all)")
     parser.add_argument("--count", type=int, default=500, metavar="N", help="examples per task (default: 500)")
     parser.add_argument("--steps", type=int, metavar="N", help="cap on denoising steps per canvas")
+    causal_flag(parser)
     preset_flag(parser)
     parser.add_argument("--seed", type=int, default=0, help="which examples and which noise (default: 0)")
     parser.add_argument("--record", type=Path, metavar="FILE", help="also write a benchmark record to this file")
@@ -49,7 +50,7 @@ def run(arguments: argparse.Namespace) -> int:
         if sys.stderr.isatty():
             print(f"\rexample {done}/{total}", end="\n" if done == total else "", file=sys.stderr, flush=True)
 
-    engine, options = load_engine(arguments), Options(preset=arguments.preset)
+    engine, options = load_engine(arguments), Options(preset=arguments.preset, causal=arguments.causal)
     found = [
         evaluate(
             engine, one, arguments.count, seed=arguments.seed, steps=arguments.steps, options=options, progress=progress
@@ -57,9 +58,7 @@ def run(arguments: argparse.Namespace) -> int:
         for one in chosen
     ]
     if arguments.record:
-        taken = record(
-            found, model=arguments.model, seed=arguments.seed, steps=arguments.steps, preset=arguments.preset
-        )
+        taken = record(found, model=arguments.model, seed=arguments.seed, steps=arguments.steps, options=options)
         write_record(taken, arguments.record)
     if arguments.json:
         print_json([asdict(one) for one in found])

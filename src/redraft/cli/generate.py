@@ -48,6 +48,11 @@ def run(arguments: argparse.Namespace) -> int:
         temperature=arguments.temperature,
         top_k=arguments.top_k,
         top_p=arguments.top_p,
+        min_tokens=arguments.min_tokens,
+        deadline_sec=arguments.deadline,
+        canvas=arguments.canvas,
+        end_aware=arguments.end_aware,
+        causal=arguments.causal,
     )
     request = engine.request(prompt, chat=arguments.chat, options=options)
     if arguments.watch:

@@ -57,35 +57,24 @@ class Engine:
         max_tokens: int | None = None,
         seed: int | None = None,
         steps: int | None = None,
-        entropy_bound: float | None = None,
-        preset: str = "reference",
-        stop: Sequence[str] = (),
-        min_tokens: int = 0,
-        deadline_sec: float | None = None,
-        causal: bool = False,
-        canvas: int | None = None,
-        end_aware: bool = False,
+        stop: Sequence[str] | None = None,
+        options: Options = DEFAULTS,
     ) -> Generation:
-        """Answer a prompt and return when it is finished. The keywords are those of `Options`.
+        """Answer a prompt and return when it is finished.
 
         A string is continued as it stands, after the beginning-of-text token; with `chat` it becomes one user turn.
-        A list of {"role", "content"} messages always goes through the chat template.
+        A list of {"role", "content"} messages always goes through the chat template. The keywords are the everyday
+        ones of `Options` and win over those of `options`, which has all of them.
         Raises RequestError for options that contradict each other or the model.
         """
         if isinstance(stop, str):  # a tuple of it would be its characters
             raise RequestError(f"stop is the string {stop!r}; pass a list of strings")
-        options = Options(
-            max_tokens,
-            seed,
-            steps,
-            entropy_bound,
-            preset,
-            tuple(stop),
-            min_tokens,
-            deadline_sec,
-            causal,
-            canvas,
-            end_aware,
+        options = replace(
+            options,
+            max_tokens=options.max_tokens if max_tokens is None else max_tokens,
+            seed=options.seed if seed is None else seed,
+            steps=options.steps if steps is None else steps,
+            stop=options.stop if stop is None else tuple(stop),
         )
         return self.finish(self.request(prompt, chat=chat, options=options))
 

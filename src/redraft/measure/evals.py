@@ -101,17 +101,20 @@ def wilson(right: int, count: int, z: float = 1.96) -> tuple[float, float]:
     return max(0.0, (middle - spread) / whole), min(1.0, (middle + spread) / whole)
 
 
-def record(found: list[Evaluation], *, model: str, seed: int, steps: int | None, preset: str = "reference") -> Record:
-    """A benchmark record of some evaluations."""
+def record(found: list[Evaluation], *, model: str, seed: int, steps: int | None, options: Options = DEFAULTS) -> Record:
+    """A benchmark record of some evaluations, named after the model and, if it is not the reference's, the sampler."""
+    name = Path(model).name
+    sampler = "causal" if options.causal else options.preset
+    how = "" if sampler == DEFAULTS.preset else f" ({sampler})"
     return new_record(
-        "eval-" + Path(model).name,
-        workload={"model": Path(model).name, "split": "held_out", "seed": seed, "steps": steps, "sampler": preset},
+        f"eval-{name}" + (f"-{sampler}" if how else ""),
+        workload={"model": name, "split": "held_out", "seed": seed, "steps": steps, "sampler": sampler},
         figures={one.task: asdict(one) for one in found},
         summary=[
             (
-                f"{one.task}, {one.count} held-out examples answered exactly by {Path(model).name}",
-                f"{one.exact:.1%} ({one.low:.1%} to {one.high:.1%}), {one.mean_steps:.1f} steps, "
-                f"{one.tokens_per_forward:.1f} tokens per forward",
+                f"{one.task}, {one.count} held-out examples answered exactly by {name}{how}",
+                f"{one.exact:.1%} ({one.low:.1%} to {one.high:.1%}), {one.mean_steps:.1f} forwards, "
+                f"{one.tokens_per_forward:.1f} tokens per forward, {one.tokens_per_sec:.0f} tokens/s",
             )
             for one in found
         ],
