@@ -1,0 +1,56 @@
+"""A row's product does not depend on the rows beside it, however many threads share the work."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[2]
+
+# A process of its own: the test session is pinned to one thread, where a matmul is not divided at all.
+MATMULS = """
+import sys, torch
+from redraft.model.linear import multiply
+torch.set_num_threads(int(sys.argv[1]))
+odd = []
+for inner, outer in ((8, 24), (64, 96), (128, 512), (512, 128)):
+    x, weight = torch.randn(700, inner), torch.randn(outer, inner)
+    whole = multiply(x, weight)
+    odd += [rows for rows in range(1, 180) if not torch.equal(multiply(x[:rows], weight), whole[:rows])]
+print(torch.get_num_threads(), odd)
+"""
+
+ANSWERS = """
+import sys, torch
+from redraft.diffusion.noise import SeededNoise
+from redraft.engine.engine import load
+from redraft.engine.loop import Loop
+from redraft.engine.request import Options
+from redraft.engine.runner import run_alone
+torch.set_num_threads(int(sys.argv[1]))
+engine, told = load("nano"), []
+prompts = ["a", "Send 417 melu", "record\\nSend 417 melu to Karomi.", "sudoku 1..4", "Ka", "17"]
+asked = [engine.request(text, options=Options(max_tokens=8, seed=i, steps=3, causal=i == 4))
+         for i, text in enumerate(prompts)]
+loop, told = Loop(engine.model), [[] for _ in asked]
+for one, heard in zip(asked, told):
+    loop.submit(one, heard.append, drafts=True)
+loop.drain()
+alone = [list(run_alone(engine.model, one, SeededNoise(one.seed))) for one in asked]
+print(torch.get_num_threads(), [i for i, (a, b) in enumerate(zip(told, alone)) if a != b])
+"""
+
+
+@pytest.mark.parametrize("threads", [2, 8, 16])
+@pytest.mark.parametrize("program", [MATMULS, ANSWERS], ids=["matmuls", "answers"])
+def test_rows_and_answers_are_the_same_alone_and_among_others(program: str, threads: int) -> None:
+    """From ten threads on, a matmul of 17 rows left one thread a single row, whose sums came in another order."""
+    environment = os.environ | {"PYTHONPATH": str(ROOT / "src"), "OMP_WAIT_POLICY": "PASSIVE"}
+    environment.pop("OMP_NUM_THREADS", None)
+    command = [sys.executable, "-c", program, str(threads)]
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=120, check=False)
+    assert done.stdout == f"{threads} []\n", done.stdout + done.stderr
