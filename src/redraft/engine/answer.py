@@ -23,6 +23,7 @@ class Answer:
     entropy: list[float] = field(default_factory=list)
     settled_at: list[int] = field(default_factory=list)
     changes: list[int] = field(default_factory=list)
+    logprobs: list[tuple[tuple[int, float], ...]] = field(default_factory=list)
     steps: list[int] = field(default_factory=list)
     first_text_sec: float = 0.0
     stopped: bool = False
@@ -42,6 +43,7 @@ class Answer:
             self.entropy += event.entropy
             self.settled_at += event.settled_at
             self.changes += event.changes
+            self.logprobs += event.logprobs
             self._say(self.detokenizer.push(event.tokens))
         elif isinstance(event, Finished):
             if event.reason == "error":
@@ -67,6 +69,7 @@ class Answer:
             commits=self.commits,
             seconds=time.monotonic() - self.began,
             first_text_sec=self.first_text_sec,
+            logprobs=tuple(self.logprobs),
         )
 
     def _say(self, piece: str) -> None:

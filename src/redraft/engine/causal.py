@@ -16,6 +16,7 @@ from redraft.diffusion.denoise import Softener
 from redraft.diffusion.noise import Noise
 from redraft.diffusion.shaping import FORBIDDEN
 from redraft.engine.events import Block, Event, Finished
+from redraft.engine.lane import logprobs
 from redraft.engine.request import Request
 from redraft.model.gemma import DiffusionGemma
 from redraft.shapes import Float, Int, Tensor
@@ -81,7 +82,9 @@ class CausalLane:
         token, entropy = int(drawn), float(-(p * log_p).sum())
         if token in self.request.eos:
             return [Finished("stop", self.told)]
-        block = Block(self.told, [token], [entropy], [1], [0], steps=1, settled=True)
+        count = self.request.logprobs
+        told = [] if count is None else logprobs(log_p, [token], count)
+        block = Block(self.told, [token], [entropy], [1], [0], steps=1, settled=True, logprobs=told)
         self.told, self.left = self.told + 1, self.left - 1
         if self.left == 0:
             return [block, Finished("length", self.told - 1)]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from redraft.engine.request import FinishReason
 
@@ -27,7 +27,7 @@ class Block:
     """A settled canvas, cut at its end token and at the request's limit. These tokens will not change.
 
     Per token: `entropy` at the last step, in nats; `settled_at`, the step since which it reads so; `changes`, how often
-    its reading changed after the first step.
+    its reading changed after the first step; `logprobs`, if asked for, as in `Generation`.
     """
 
     block: int
@@ -37,6 +37,7 @@ class Block:
     changes: list[int]
     steps: int
     settled: bool
+    logprobs: list[tuple[tuple[int, float], ...]] = field(default_factory=list)
 
 
 @dataclass(frozen=True)

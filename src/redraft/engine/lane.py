@@ -41,6 +41,7 @@ class Lane:
     """State of one request between two forwards.
 
     `read` counts prompt tokens encoded, `left` tokens still allowed, `settled_rows` canvas rows of settled blocks.
+    `logits` are those of the last step, kept for a request that asks for log-probabilities.
     """
 
     request: Request
@@ -54,6 +55,7 @@ class Lane:
     commit: Int[Tensor, "rows"] | None = None
     history: History | None = None
     settled_rows: int = 0
+    logits: Float[Tensor, "canvas vocab"] | None = None
 
     wants_logits: ClassVar[bool] = False
     """Never of encoded rows: what a canvas says is read off the canvas."""
@@ -75,6 +77,7 @@ class Lane:
         early = min(self.canvas.width, self.request.min_tokens - told)
         if early > 0:
             logits[:early, sorted(self.request.eos)] = FORBIDDEN
+        self.logits = logits if self.request.logprobs is not None else None
         return logits
 
     @property
@@ -157,8 +160,17 @@ class Lane:
             changes=self.history.changes[:kept].tolist(),
             steps=self.canvas.step,
             settled=self.canvas.settled,
+            logprobs=self._logprobs(tokens[:kept]),
         )
         return block, end < len(tokens) and kept == end
+
+    def _logprobs(self, tokens: list[int]) -> list[tuple[tuple[int, float], ...]]:
+        """Of the first positions, in the distribution that the last step read."""
+        if self.logits is None or self.request.logprobs is None:
+            return []
+        policy = self.request.policy
+        cooled = policy.schedule.temperature(self.canvas.step, policy.max_steps) * policy.shaping.temperature
+        return logprobs(policy.shaping.biased(self.logits) / cooled, tokens, self.request.logprobs)
 
 
 def open_lane(model: DiffusionGemma, request: Request, noise: Noise, *, drafts: bool) -> Lane:
@@ -183,6 +195,15 @@ def follow(history: History | None, canvas: Canvas) -> History:
     changed = canvas.draft != history.draft
     settled_at = torch.where(changed, canvas.step, history.settled_at)
     return History(canvas.draft, changed, settled_at, history.changes + changed)
+
+
+def logprobs(logits: Float[Tensor, "rows vocab"], tokens: list[int], count: int) -> list[tuple[tuple[int, float], ...]]:
+    """(token, log-probability) of each token and then of the `count` likeliest, of the first `len(tokens)` rows."""
+    log_p = torch.log_softmax(logits[: len(tokens)].float(), dim=-1)
+    own = log_p[torch.arange(len(tokens)), tokens].tolist()
+    values, ids = log_p.topk(min(count, log_p.shape[-1]))
+    likeliest = [list(zip(*pair, strict=True)) for pair in zip(ids.tolist(), values.tolist(), strict=True)]
+    return [((token, value), *rest) for token, value, rest in zip(tokens, own, likeliest, strict=True)]
 
 
 def draft_event(canvas: Canvas, history: History) -> Draft:

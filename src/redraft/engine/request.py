@@ -19,6 +19,9 @@ FinishReason = Literal["stop", "length", "deadline", "aborted", "error"]
 MOST_STEPS = 10_000
 """A canvas that has not settled by then never will, and nobody would wait for more."""
 
+MOST_LOGPROBS = 20
+"""As many alternatives per position can be told; what the clients that ask for them ask for."""
+
 
 def fast_policy(config: GenerationConfig) -> Policy:
     """The reference without its confirming step: a canvas is done once it is certain (docs/denoising.md, "Presets")."""
@@ -45,6 +48,8 @@ class Options:
     canvas          width of the canvases, in tokens; None is the checkpoint's, and narrower ones cost less per step
     end_aware       once the draft has an end token, positions behind it neither count for halting nor, when it has
                     stood for a step, are computed; not what the reference does
+    logprobs        also tell the log-probability of each token of the answer and of this many of the likeliest tokens
+                    in its place, in the distribution that the last step of its canvas read; at most MOST_LOGPROBS
 
     What ordinary clients send means here (docs/denoising.md, "Sampling parameters"):
 
@@ -68,6 +73,7 @@ class Options:
     causal: bool = False
     canvas: int | None = None
     end_aware: bool = False
+    logprobs: int | None = None
     temperature: float = 1.0
     top_k: int | None = None
     top_p: float = 1.0
@@ -93,6 +99,7 @@ class Request:
     min_tokens: int = 0
     deadline_sec: float | None = None
     end_aware: bool = False
+    logprobs: int | None = None
 
     @property
     def causal(self) -> bool:
@@ -105,7 +112,8 @@ class Generation:
     """A finished answer.
 
     `tokens` are what `text` was read from. Per token: `entropy`, in nats, at the last step of its canvas;
-    `settled_at`, the step since which it reads so; `changes`, how often its reading changed after the first step.
+    `settled_at`, the step since which it reads so; `changes`, how often its reading changed after the first step;
+    `logprobs`, if asked for, (token id, log-probability) of the token itself and then of the likeliest ones.
     `steps` counts the denoising forwards of each canvas, `commits` the blocks that were encoded for a next one. Times
     are seconds from submission.
     """
@@ -122,6 +130,7 @@ class Generation:
     commits: int
     seconds: float
     first_text_sec: float
+    logprobs: tuple[tuple[tuple[int, float], ...], ...] = ()
 
     @property
     def tokens_per_forward(self) -> float:
@@ -153,6 +162,7 @@ def build_request(prompt: list[int], options: Options, config: CheckpointConfig)
         min_tokens=options.min_tokens,
         deadline_sec=options.deadline_sec,
         end_aware=options.end_aware,
+        logprobs=options.logprobs,
     )
 
 
@@ -165,6 +175,8 @@ def _check_limits(options: Options, max_tokens: int, width: int, model: ModelCon
         raise RequestError(f"deadline_sec is {options.deadline_sec}; it must be above 0 (seconds)")
     if not 1 <= width <= model.canvas_length:
         raise RequestError(f"canvas is {width}; it must be from 1 to the model's canvas length ({model.canvas_length})")
+    if options.logprobs is not None and not 0 <= options.logprobs <= MOST_LOGPROBS:
+        raise RequestError(f"logprobs is {options.logprobs}; it must be from 0 to {MOST_LOGPROBS}")
     for name, given in (("canvas", options.canvas is not None), ("end_aware", options.end_aware)):
         if options.causal and given:
             raise RequestError(f"causal and {name} were both given; a causal answer has no canvas: leave one out")
