@@ -48,7 +48,12 @@ _INERT_ROOT = frozenset(
 )
 _INERT_GENERATION = frozenset({"_from_model_config", "return_dict_in_generate", "transformers_version"})
 
-_MOST_LAYERS = 10_000  # a list is made of them, and a damaged number must not become a list that fills the memory
+# Lists and buffers are made of these, and a damaged number must not become one that fills the memory.
+_MOST_LAYERS = 10_000
+_MOST_CANVAS = 65_536
+
+MOST_THREADS = 1024
+"""More processor threads than this torch cannot be told to use: somewhere above, it ends the process."""
 
 
 @dataclass(frozen=True)
@@ -178,7 +183,7 @@ def parse_model(root: Mapping[str, Any]) -> tuple[ModelConfig, tuple[str, ...]]:
         top_k_experts=take.integer("top_k_experts"),
         layers=_read_layers(take),
         max_positions=take.integer("max_position_embeddings"),
-        canvas_length=top.integer("canvas_length", 256),
+        canvas_length=top.integer("canvas_length", 256, high=_MOST_CANVAS),
         norm_eps=take.number("rms_norm_eps", 1e-6),
         logit_cap=take.number("final_logit_softcapping", 30.0),
         pad_token_id=take.integer("pad_token_id", 0, low=0),
@@ -358,6 +363,10 @@ def _check_shape(config: ModelConfig) -> None:
             raise ConfigError(f"layer {i}: head_dim is {layer.head_dim}; it must be even, for RoPE's two halves")
         if not layer.rope.rotary_fraction <= 1:
             raise ConfigError(f"layer {i}: partial_rotary_factor is {layer.rope.rotary_fraction}; it must be at most 1")
+    if config.canvas_length > config.max_positions:
+        raise ConfigError(
+            f"canvas_length is {config.canvas_length}; at most the context, max_positions ({config.max_positions})"
+        )
     if config.top_k_experts > config.num_experts:
         raise ConfigError(f"top_k_experts is {config.top_k_experts}; at most num_experts ({config.num_experts})")
     named = [("pad_token_id", config.pad_token_id), ("bos_token_id", config.bos_token_id)]

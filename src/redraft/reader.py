@@ -1,7 +1,7 @@
 """Takes typed values out of a JSON object that somebody else wrote, and remembers which keys nobody asked for.
 
 Whatever the JSON holds, a read either gives a value of the type asked for or raises ConfigError with the key, the value
-and what it must be. `null` means the same as an absent key.
+and what it must be. `null` means the same as an absent key, except to `fixed`, which allows the values it is given.
 """
 
 from __future__ import annotations
@@ -13,6 +13,9 @@ from pathlib import Path
 from typing import Any
 
 from redraft.errors import ConfigError
+
+_LARGEST = math.nextafter(math.inf, 0)
+_MOST = 2**31 - 1  # what is counted in a network fits, and what is computed from it fits in 64 bits
 
 
 class Reader:
@@ -29,12 +32,11 @@ class Reader:
         found = self.source.get(key)
         return default if found is None else found
 
-    def integer(self, key: str, default: int | None = None, low: int = 1, high: int | None = None) -> int:
+    def integer(self, key: str, default: int | None = None, low: int = 1, high: int = _MOST) -> int:
         """An integer from `low` to `high`."""
         found = self.value(key, default)
-        if not isinstance(found, int) or isinstance(found, bool) or found < low or (high is not None and found > high):
-            span = f"of at least {low}" if high is None else f"from {low} to {high}"
-            raise self.refusal(key, found, f"it must be an integer {span}")
+        if not isinstance(found, int) or isinstance(found, bool) or not low <= found <= high:
+            raise self.refusal(key, found, f"it must be an integer from {low} to {high}")
         return found
 
     def number(self, key: str, default: float) -> float:
@@ -48,8 +50,10 @@ class Reader:
         """One integer or a list of them, none below 0."""
         found = self.value(key, list(default))
         several = found if isinstance(found, list) else [found]
-        if not several or any(not isinstance(one, int) or isinstance(one, bool) or one < 0 for one in several):
-            raise self.refusal(key, found, "it must be an integer of at least 0, or a list of them")
+        if not several or any(
+            not isinstance(one, int) or isinstance(one, bool) or not 0 <= one <= _MOST for one in several
+        ):
+            raise self.refusal(key, found, f"it must be an integer from 0 to {_MOST}, or a list of them")
         return tuple(several)
 
     def mapping(self, key: str) -> Mapping[str, Any]:
@@ -79,9 +83,6 @@ class Reader:
         """Names of the keys that were not read and are not inert, those of inner objects behind this one's own."""
         own = tuple(self.prefix + key for key in sorted(self.source) if key not in self._read | self.inert)
         return own + tuple(name for inner in self._inner for name in inner.unread())
-
-
-_LARGEST = math.nextafter(math.inf, 0)
 
 
 def read_json(path: Path) -> Mapping[str, Any]:

@@ -255,7 +255,7 @@ def _read_settings(path: Path) -> Mapping[str, Any]:
         return {}
     try:
         found = json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError) as error:
+    except (OSError, ValueError, RecursionError) as error:
         raise TextError(f"{path} is not valid JSON ({error}); fetch the file again") from None
     if not isinstance(found, dict):
         raise TextError(f"{path} holds a {type(found).__name__}; it must hold an object")
@@ -292,7 +292,8 @@ def _find_template(path: Path, settings: Mapping[str, Any]) -> tuple[str | None,
     found = settings.get("chat_template")
     name = f"chat_template of {_CONFIG_FILE}"
     if isinstance(found, list):  # the old form: several templates, each with a name
-        found = next((entry.get("template") for entry in found if entry.get("name") == "default"), found)
+        entries = [entry for entry in found if isinstance(entry, dict)]
+        found = next((entry.get("template") for entry in entries if entry.get("name") == "default"), found)
     if found is not None and not isinstance(found, str):
         raise TextError(f"{name} is a {type(found).__name__}; supported: a string, or a list with one named 'default'")
     return found, name

@@ -12,6 +12,7 @@ from redraft.errors import WeightsError
 from redraft.weights import source
 from redraft.weights.source import INDEX, SINGLE, Source, locate
 
+NESTED = "[" * 100_000
 A, B, C = torch.arange(6.0).view(2, 3), torch.ones(4, dtype=torch.bfloat16), torch.zeros(1)
 
 
@@ -133,7 +134,7 @@ def test_an_index_cannot_point_outside_its_folder(tmp_path: Path, shard: object)
         Source(tmp_path)
 
 
-@pytest.mark.parametrize("text", ["{", "[]", "{}", '{"weight_map": {}}', '{"weight_map": 3}', "\ufffe"])
+@pytest.mark.parametrize("text", ["{", "[]", "{}", '{"weight_map": {}}', '{"weight_map": 3}', "\ufffe", NESTED])
 def test_a_damaged_index_is_refused(tmp_path: Path, text: str) -> None:
     (tmp_path / INDEX).write_text(text, encoding="utf-16" if text == "\ufffe" else "utf-8")
     with pytest.raises(WeightsError, match=r"index\.json"):

@@ -263,6 +263,13 @@ def test_a_missing_or_damaged_file_is_named(tmp_path: Path) -> None:
     (tmp_path / "tokenizer_config.json").write_text("{")
     with pytest.raises(TextError, match=r"tokenizer_config\.json is not valid JSON"):
         read_text(tmp_path, build_config())
+    (tmp_path / "tokenizer_config.json").write_text("[" * 100_000)
+    with pytest.raises(TextError, match=r"tokenizer_config\.json is not valid JSON"):
+        read_text(tmp_path, build_config())
+    (tmp_path / "tokenizer_config.json").write_text('{"chat_template": ["x"]}')
+    (tmp_path / "chat_template.jinja").unlink(missing_ok=True)
+    with pytest.raises(TextError, match=r"chat_template of tokenizer_config\.json is a list"):
+        read_text(tmp_path, build_config())
     (tmp_path / "tokenizer_config.json").write_text("[]")
     with pytest.raises(TextError, match="holds a list"):
         read_text(tmp_path, build_config())

@@ -10,6 +10,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from redraft.config import MOST_THREADS
 from redraft.errors import RequestError
 
 if TYPE_CHECKING:
@@ -105,8 +106,8 @@ def load_engine(arguments: argparse.Namespace) -> Engine:
 
 def set_threads(wanted: int | None) -> None:
     """Threads of all tensor work. More threads than idle cores make a small model many times slower: they spin."""
-    if wanted is not None and wanted < 1:
-        raise RequestError(f"--threads is {wanted}; it must be at least 1")
+    if wanted is not None and not 1 <= wanted <= MOST_THREADS:
+        raise RequestError(f"--threads is {wanted}; it must be from 1 to {MOST_THREADS}")
 
     import torch
 
@@ -142,7 +143,7 @@ def read_prompt(argument: str | None, file: Path | None) -> str:
             raise RequestError(f"--file {file} cannot be read: {error.strerror}") from None
         return _decode(raw, str(file))
     if argument is not None and argument != "-":
-        return argument
+        return _some(argument, "the prompt")
     if sys.stdin.isatty():
         raise RequestError("no prompt: pass one as an argument, with --file, or through stdin")
     return _decode(sys.stdin.buffer.read(), "stdin")
@@ -158,6 +159,10 @@ def _decode(raw: bytes, source: str) -> str:
         text = raw.decode("utf-8")
     except UnicodeDecodeError as error:
         raise RequestError(f"{source} is not UTF-8 (byte {error.start} is 0x{raw[error.start]:02x})") from None
+    return _some(text, source).removesuffix("\n")
+
+
+def _some(text: str, source: str) -> str:
     if not text.strip():
         raise RequestError(f"{source} is empty; a prompt needs some text")
-    return text.removesuffix("\n")
+    return text

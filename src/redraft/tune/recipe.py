@@ -15,7 +15,7 @@ from pathlib import Path
 
 import msgspec
 
-from redraft.config import FULL, SLIDING, GenerationConfig, LayerConfig, ModelConfig, RopeConfig
+from redraft.config import FULL, MOST_THREADS, SLIDING, GenerationConfig, LayerConfig, ModelConfig, RopeConfig
 from redraft.errors import ConfigError, RecipeError
 from redraft.tasks import task
 
@@ -172,6 +172,11 @@ def _check(recipe: Recipe) -> None:
         heads = getattr(recipe.model, name)
         if recipe.model.num_heads % heads:
             raise RecipeError(f"[model] {name} is {heads}; it must divide num_heads ({recipe.model.num_heads})")
+    if recipe.sampling.max_new_tokens >= recipe.model.max_positions:
+        raise RecipeError(
+            f"[sampling] max_new_tokens is {recipe.sampling.max_new_tokens}; prompt and answer share the context:"
+            f" it must be below [model] max_positions ({recipe.model.max_positions})"
+        )
     _check_train(recipe.train)
     for name, share in recipe.data.tasks.items():
         task(name)
@@ -185,6 +190,8 @@ def _check_train(train: TrainRecipe) -> None:
     for key in ("steps", "batch_size", "threads", "save_every", "probe_every", "probe_examples"):
         if getattr(train, key) < 1:
             raise RecipeError(f"[train] {key} is {getattr(train, key)}; it must be at least 1")
+    if train.threads > MOST_THREADS:
+        raise RecipeError(f"[train] threads is {train.threads}; it must be at most {MOST_THREADS}")
     for key in ("encode_steps", "warmup", "seed"):
         if not 0 <= getattr(train, key) < 2**31:
             raise RecipeError(f"[train] {key} is {getattr(train, key)}; it must be from 0 to {2**31 - 1}")

@@ -10,6 +10,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Container, Iterator, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from importlib.resources import files
 from pathlib import Path
@@ -71,11 +72,12 @@ def locate(name_or_path: str) -> Path:
     """
     if name_or_path == EMBEDDED:
         return _embedded()
-    path = Path(name_or_path).expanduser()
-    if path.is_dir():
-        return path
-    if path.exists():
-        raise WeightsError(f"{name_or_path!r} is a file; give the folder it is in")
+    with suppress(RuntimeError, OSError):  # "~name" of a user who does not exist; a name too long for a file
+        path = Path(name_or_path).expanduser()
+        if path.is_dir():
+            return path
+        if path.exists():
+            raise WeightsError(f"{name_or_path!r} is a file; give the folder it is in")
     if is_repository(name_or_path):
         return _cached(name_or_path)
     raise WeightsError(
@@ -134,7 +136,7 @@ def _read_index(path: Path) -> dict[str, str]:
     """Tensor name -> shard file name, from the index."""
     try:
         found = json.loads(path.read_text(encoding="utf-8"))
-    except (json.JSONDecodeError, UnicodeDecodeError) as error:
+    except (ValueError, RecursionError) as error:  # bytes that are no UTF-8 are a ValueError, too
         raise WeightsError(f"{path} is not valid JSON ({error}); fetch the file again") from None
     weight_map = found.get("weight_map") if isinstance(found, dict) else None
     if not isinstance(weight_map, dict) or not weight_map:
