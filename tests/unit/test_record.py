@@ -5,6 +5,9 @@ from __future__ import annotations
 import errno
 import json
 import os
+import shutil
+import subprocess
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -13,6 +16,7 @@ import msgspec
 import pytest
 
 from redraft.errors import RecordError, RunError
+from redraft.measure import record
 from redraft.measure.record import Record, machine, median, new_record, read_record, write_record
 
 
@@ -108,8 +112,30 @@ def test_a_full_disk_leaves_what_was_there(tmp_path: Path, monkeypatch: pytest.M
 
 def test_a_record_into_a_file_as_a_folder_is_refused(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
-    with pytest.raises(RunError, match="could not be written"):
-        write_record(some_record(), tmp_path / "file" / "speed.json")
+    for place in (tmp_path / "file" / "speed.json", tmp_path):
+        with pytest.raises(RecordError, match="a folder"):
+            write_record(some_record(), place)
+
+
+def test_writing_touches_no_file_of_the_callers(tmp_path: Path) -> None:
+    """The file written first was once called speed.new, which a caller's file may be called, too."""
+    (tmp_path / "speed.new").write_text("mine")
+    write_record(some_record(), tmp_path / "speed.json")
+    assert (tmp_path / "speed.new").read_text() == "mine"
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["speed.json", "speed.new"]
+
+
+def test_the_commit_of_another_repository_is_not_ours(tmp_path: Path) -> None:
+    """Installed into the virtual environment of a project, a record named that project's commit."""
+    package = tmp_path / "project" / "lib" / "redraft"
+    shutil.copytree(Path(record.__file__).parents[1], package, ignore=shutil.ignore_patterns("assets", "__pycache__"))
+    git = ["git", "-C", str(tmp_path / "project"), "-c", "user.name=a", "-c", "user.email=a@b"]
+    for words in (["init", "-q"], ["commit", "-q", "--allow-empty", "-m", "theirs"]):
+        subprocess.run([*git, *words], check=True)
+    ask = "from redraft.measure import record; print(record.__file__, record._commit())"
+    environment = os.environ | {"PYTHONPATH": str(package.parent)}
+    told = subprocess.run([sys.executable, "-c", ask], env=environment, capture_output=True, text=True, check=True)
+    assert told.stdout.split() == [str(package / "measure" / "record.py"), "unknown"]
 
 
 @pytest.mark.parametrize(

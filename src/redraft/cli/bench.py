@@ -30,7 +30,7 @@ def add(commands: Commands) -> None:
     parser = command(commands, "bench", "measure speed beside transformers", run, epilog=EPILOG)
     model_flags(parser)
     parser.add_argument(
-        "--against", choices=("transformers",), default="transformers", help="what to compare with (must be installed)"
+        "--against", choices=("transformers",), help="what to compare with (must be installed; default: transformers)"
     )
     parser.add_argument(
         "--scenario",
@@ -100,6 +100,25 @@ def _check(arguments: argparse.Namespace) -> None:
         from redraft.measure.scenario import find_scenarios
 
         find_scenarios(arguments.scenario)
+    _check_flags(arguments, *modes)
+
+
+def _check_flags(arguments: argparse.Namespace, mode: str = "") -> None:
+    """Refuse a flag that the mode does not read, and a place where no record can be written."""
+    from redraft.errors import RequestError
+    from redraft.measure.record import check_place
+
+    if arguments.against and mode not in ("", "--scenario"):
+        raise RequestError(f"--against was given with {mode}, which measures redraft alone; leave it out")
+    if arguments.runs is not None and mode == "--soak":
+        raise RequestError("--runs was given with --soak, which runs once; give the number of requests to --soak")
+    streams = mode == "--policies" or not {"poisson", "all"}.isdisjoint(arguments.scenario or ())
+    if arguments.rate is not None and not streams:
+        raise RequestError("--rate is that of the Poisson stream; it goes with --scenario poisson or --policies")
+    if arguments.record:
+        check_place(arguments.record)
+    if arguments.record_dir:
+        check_place(arguments.record_dir / "record.json")
 
 
 def _measure(arguments: argparse.Namespace) -> Iterator[Record]:

@@ -44,7 +44,10 @@ def run(arguments: argparse.Namespace) -> int:
 
     from redraft.engine.request import Options
     from redraft.measure.evals import evaluate, record
-    from redraft.measure.record import write_record
+    from redraft.measure.record import check_place, write_record
+
+    if arguments.record:
+        check_place(arguments.record)
 
     def progress(done: int, total: int) -> None:
         if sys.stderr.isatty():

@@ -5,6 +5,7 @@ from __future__ import annotations
 import datetime
 import os
 import platform
+import secrets
 import subprocess
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
@@ -51,8 +52,9 @@ def new_record(
 
 
 def write_record(record: Record, path: Path) -> None:
-    """Write the JSON, beside its final name first. Raises RunError if the disk refuses."""
-    beside = path.with_suffix(".new")
+    """Write the JSON, beside its final name first. Raises as `check_place`, and RunError if the disk refuses."""
+    check_place(path)
+    beside = path.with_name(f".{path.name}.{secrets.token_hex(4)}")  # no name that a file of the caller's could have
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         beside.write_bytes(msgspec.json.format(msgspec.json.encode(record), indent=1) + b"\n")
@@ -61,6 +63,15 @@ def write_record(record: Record, path: Path) -> None:
         with suppress(OSError):  # what refused to be written to may refuse this, too
             beside.unlink()
         raise RunError(f"the record could not be written to {path}: {error.strerror}") from None
+
+
+def check_place(path: Path) -> None:
+    """Raise RecordError if no record can be written to `path`; to be asked before a measurement, not behind it."""
+    if path.is_dir():
+        raise RecordError(f"{path} is a folder; give the name of a file for the record")
+    above = next(parent for parent in path.absolute().parents if parent.exists())
+    if not above.is_dir() or not os.access(above, os.W_OK):
+        raise RecordError(f"{path} cannot be written: {above} is not a folder that you may write to; choose another")
 
 
 def read_record(path: Path) -> Record:
@@ -106,18 +117,17 @@ def _processor() -> str:
 
 
 def _commit() -> str:
-    here = Path(__file__).parent
+    package = Path(__file__).resolve().parents[1]
     try:
-        commit = subprocess.run(
-            ["git", "rev-parse", "--short=12", "HEAD"], cwd=here, capture_output=True, text=True, check=True
-        ).stdout.strip()
-        changes = subprocess.run(
-            ["git", "status", "--porcelain", "--untracked-files=no"],
-            cwd=here,
-            capture_output=True,
-            text=True,
-            check=True,
-        ).stdout.strip()
+        # Installed below somebody else's repository, as in a .venv, the commit to be had is not of this code.
+        if Path(_git(package, "rev-parse", "--show-toplevel")) / "src" / "redraft" != package:
+            return "unknown"
+        commit = _git(package, "rev-parse", "--short=12", "HEAD")
+        changes = _git(package, "status", "--porcelain", "--untracked-files=no")
     except (OSError, subprocess.CalledProcessError):
         return "unknown"
     return f"{commit} dirty" if changes else commit
+
+
+def _git(folder: Path, *words: str) -> str:
+    return subprocess.run(["git", *words], cwd=folder, capture_output=True, text=True, check=True).stdout.strip()
