@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import secrets
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
-from typing import Literal
+from dataclasses import dataclass, fields, replace
+from typing import Any, Literal, get_type_hints
+
+import msgspec
 
 from redraft.config import CheckpointConfig, GenerationConfig, ModelConfig
 from redraft.diffusion.accept import EntropyBound
@@ -111,11 +113,11 @@ class Request:
 class Generation:
     """A finished answer.
 
-    `tokens` are what `text` was read from. Per token: `entropy`, in nats, at the last step of its canvas;
-    `settled_at`, the step since which it reads so; `changes`, how often its reading changed after the first step;
-    `logprobs`, if asked for, (token id, log-probability) of the token itself and then of the likeliest ones.
-    `steps` counts the denoising forwards of each canvas, `commits` the blocks that were encoded for a next one. Times
-    are seconds from submission.
+    `tokens` are what `text` was read from, up to the end token; a block that a stop string cuts counts whole. Per
+    token: `entropy`, in nats, at the last step of its canvas; `settled_at`, the step since which it reads so;
+    `changes`, how often its reading changed after the first step; `logprobs`, if asked for, (token id,
+    log-probability) of the token itself and then of the likeliest ones. `steps` counts the denoising forwards of each
+    canvas, `commits` the blocks that were encoded for a next one. Times are seconds from submission.
     """
 
     text: str
@@ -134,7 +136,7 @@ class Generation:
 
     @property
     def tokens_per_forward(self) -> float:
-        """Useful tokens per denoising forward: no padding, nothing after the end."""
+        """`tokens` per denoising forward: no padding, nothing after an end token."""
         return len(self.tokens) / max(1, sum(self.steps))
 
     @property
@@ -145,6 +147,7 @@ class Generation:
 
 def build_request(prompt: list[int], options: Options, config: CheckpointConfig) -> Request:
     """Check options against each other and the model. Raises RequestError naming the part, the value and the remedy."""
+    options = _typed(options)
     model, shipped = config.model, config.generation
     max_tokens = shipped.max_new_tokens if options.max_tokens is None else options.max_tokens
     width = model.canvas_length if options.canvas is None else options.canvas
@@ -166,6 +169,18 @@ def build_request(prompt: list[int], options: Options, config: CheckpointConfig)
     )
 
 
+def _typed(options: Options) -> Options:
+    """The options with every value of the type that its field names. A list stands for a tuple."""
+    hints, values = get_type_hints(Options), dict[str, Any]()
+    for field in fields(Options):
+        value = getattr(options, field.name)
+        try:
+            values[field.name] = msgspec.convert(value, hints[field.name])
+        except msgspec.ValidationError:
+            raise RequestError(f"{field.name} is {value!r}; it must be of type {field.type}") from None
+    return Options(**values)
+
+
 def _check_limits(options: Options, max_tokens: int, width: int, model: ModelConfig) -> None:
     if max_tokens < 1:
         raise RequestError(f"max_tokens is {max_tokens}; it must be at least 1")
@@ -173,6 +188,8 @@ def _check_limits(options: Options, max_tokens: int, width: int, model: ModelCon
         raise RequestError(f"min_tokens is {options.min_tokens}; it must be from 0 to max_tokens ({max_tokens})")
     if options.deadline_sec is not None and not options.deadline_sec > 0:
         raise RequestError(f"deadline_sec is {options.deadline_sec}; it must be above 0 (seconds)")
+    if options.seed is not None and not 0 <= options.seed < 2**64:
+        raise RequestError(f"seed is {options.seed}; it must be an integer from 0 to 2^64-1")
     if not 1 <= width <= model.canvas_length:
         raise RequestError(f"canvas is {width}; it must be from 1 to the model's canvas length ({model.canvas_length})")
     if options.logprobs is not None and not 0 <= options.logprobs <= MOST_LOGPROBS:
@@ -185,6 +202,8 @@ def _check_limits(options: Options, max_tokens: int, width: int, model: ModelCon
 def _check_prompt(prompt: list[int], max_tokens: int, room: int, model: ModelConfig) -> None:
     if not prompt:
         raise RequestError("the prompt is empty; pass some text")
+    if others := [token for token in prompt if type(token) is not int]:
+        raise RequestError(f"the prompt holds {others[0]!r}; it must be token ids, which are integers")
     if len(prompt) + room > model.max_positions:
         raise RequestError(
             f"the prompt has {len(prompt)} tokens and the answer needs room for {room}; the model's context is "
