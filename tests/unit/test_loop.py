@@ -34,10 +34,8 @@ def requests(engine: Engine, count: int) -> list[Request]:
 @pytest.mark.parametrize("at_once", [1, 3, 32])
 def test_map_answers_in_order_and_each_as_alone(engine: Engine, at_once: int) -> None:
     asked = requests(engine, 10)
-    told: list[int] = []
-    found = [done.tokens for done in engine.map(asked, at_once=at_once, progress=told.append)]
+    found = [done.tokens for done in engine.map(asked, at_once=at_once)]
     assert found == [engine.finish(one).tokens for one in asked]
-    assert told == list(range(1, 11))
 
 
 def test_map_takes_requests_as_room_appears(engine: Engine) -> None:
@@ -133,8 +131,9 @@ def test_a_failure_of_the_model_reaches_everyone_who_waits(
     if threaded:
         engine.loop.start()
     monkeypatch.setattr(engine.loop.runner, "run", broken)
-    with pytest.raises(RunError if threaded else ValueError, match="engine failed" if threaded else "no such kernel"):
+    with pytest.raises(RunError, match=r"engine failed .*: ValueError: no such kernel") as caught:
         engine.finish(requests(engine, 1)[0])
+    assert isinstance(caught.value.__cause__, ValueError)
     monkeypatch.undo()
     assert engine.finish(requests(engine, 1)[0]).text
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 
 from redraft.engine.events import Block, Event, Finished
 from redraft.engine.request import FinishReason, Generation, Request
-from redraft.errors import RunError
+from redraft.errors import RedraftError, RunError
 from redraft.text import Detokenizer, StopStrings, Text
 
 
@@ -35,7 +35,9 @@ class Answer:
         self.stops = StopStrings(self.request.stop)
 
     def take(self, event: Event) -> None:
-        """Account for one event."""
+        """Account for one event. Raises RunError, from what caused it, for a request that ended with an error."""
+        if self.stopped:
+            return  # an abort that follows a stop string may come too late to keep another block from being told
         if isinstance(event, Block):
             self.steps.append(event.steps)
             self.commits = event.block
@@ -47,7 +49,7 @@ class Answer:
             self._say(self.detokenizer.push(event.tokens))
         elif isinstance(event, Finished):
             if event.reason == "error":
-                raise RunError("the engine failed while this request was running; the others were told so too")
+                raise RunError(f"the engine failed while this request was running: {_cause(event)}") from event.error
             self.reason, self.commits = event.reason, event.commits
 
     def done(self) -> Generation:
@@ -80,3 +82,9 @@ class Answer:
         if piece and not self.pieces:
             self.first_text_sec = time.monotonic() - self.began
         self.pieces += [piece] if piece else []
+
+
+def _cause(event: Finished) -> str:
+    """One line about an error: ours say all there is to say, others also need their kind."""
+    error = event.error
+    return str(error) if isinstance(error, RedraftError) else f"{type(error).__name__}: {error}".rstrip(": ")

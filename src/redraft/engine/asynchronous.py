@@ -17,10 +17,11 @@ from redraft.engine.answer import Answer
 from redraft.engine.engine import Engine
 from redraft.engine.events import Event, Finished
 from redraft.engine.request import Generation, Request
+from redraft.errors import RunError
 
 
 class AsyncEngine:
-    """An engine for coroutines. It starts the engine's thread; `close` stops it."""
+    """An engine for coroutines. It starts the engine's thread; `close` stops it, and requests end with a RunError."""
 
     def __init__(self, engine: Engine) -> None:
         self.engine = engine
@@ -47,6 +48,8 @@ class AsyncEngine:
 
         number = self.engine.loop.submit(request, listen, drafts=drafts)
         try:
+            if not self.engine.loop.is_turning:  # asked after submitting: `close` ends what it finds submitted
+                raise RunError("the engine's loop has been stopped; make another AsyncEngine, which starts it")
             while True:
                 event = await told.get()
                 yield event
@@ -56,5 +59,5 @@ class AsyncEngine:
             self.engine.loop.abort(number)
 
     def close(self) -> None:
-        """Stop the thread after its current forward."""
+        """Stop the thread after its current forward. Requests left end with an error."""
         self.engine.loop.stop()

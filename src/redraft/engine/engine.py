@@ -14,7 +14,8 @@ import itertools
 import queue
 import threading
 from collections import deque
-from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence, Sized
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -25,7 +26,7 @@ from redraft.engine.answer import Answer
 from redraft.engine.events import Event, Finished
 from redraft.engine.loop import DEFAULT_LOOP, Loop, LoopConfig
 from redraft.engine.request import Generation, Options, Request, build_request
-from redraft.errors import RequestError, RunError
+from redraft.errors import BusyError, RequestError, RunError
 from redraft.model.fused import fuse_layers
 from redraft.model.gemma import DiffusionGemma
 from redraft.text import Text, read_text
@@ -98,8 +99,7 @@ class Engine:
         try:
             while True:
                 # Without a thread that turns the loop, whoever waits for an event turns it.
-                while told.empty() and not self.loop.is_turning:
-                    self.loop.tick()
+                self.loop.turn_until(lambda: not told.empty())
                 event = told.get()
                 yield event
                 if isinstance(event, Finished):
@@ -107,41 +107,41 @@ class Engine:
         finally:
             self.loop.abort(number)
 
-    def map(
-        self, requests: Iterable[Request], *, at_once: int = 32, progress: Callable[[int], None] | None = None
-    ) -> Iterator[Generation]:
+    def map(self, requests: Iterable[Request], *, at_once: int = 32, progress: bool = False) -> Iterator[Generation]:
         """Answers in the order of the requests, up to `at_once` of them running side by side.
 
-        Requests are taken from the iterable as room appears, so memory is bounded however long it is. `progress` is
-        told how many are finished.
+        Requests are taken from the iterable as room appears, so memory is bounded however long it is; a full queue is
+        waited for. `progress` shows a bar on stderr.
         """
         if at_once < 1:
             raise RequestError(f"at_once is {at_once}; it must be at least 1")
-        source, running, finished = iter(requests), deque[_Job](), 0
-        try:
-            while True:
-                running.extend(self._start(request) for request in itertools.islice(source, at_once - len(running)))
-                if not running:
-                    return
-                self._wait(running[0])
-                finished += 1
-                yield running.popleft().answer.done()
-                if progress is not None:
-                    progress(finished)
-        finally:
-            for job in running:
-                self.loop.abort(job.number)
+        source, running = iter(requests), deque[_Job]()
+        with _bar(requests, progress) as advance:
+            try:
+                while True:
+                    for request in itertools.islice(source, at_once - len(running)):
+                        running.append(self._start(request))
+                    if not running:
+                        return
+                    self._wait(running[0])
+                    advance()
+                    yield running.popleft().answer.done()
+            finally:
+                self._abort(running)
 
     def variants(self, request: Request, count: int) -> list[Generation]:
         """`count` answers to one prompt, which is encoded once: seeds are the request's and the integers after it."""
         if count < 1:
             raise RequestError(f"count is {count}; it must be at least 1")
-        first = self._start(request)
-        jobs = [first]
-        for i in range(1, count):
-            jobs.append(self._start(replace(request, seed=(request.seed + i) % 2**64), behind=first.number))
-        for job in jobs:
-            self._wait(job)
+        jobs: list[_Job] = []
+        try:
+            for i in range(count):
+                behind = jobs[0].number if jobs else None
+                jobs.append(self._start(replace(request, seed=(request.seed + i) % 2**64), behind=behind))
+            for job in jobs:
+                self._wait(job)
+        finally:
+            self._abort(jobs)
         return [job.answer.done() for job in jobs]
 
     def request(self, prompt: Prompt, *, chat: bool = False, options: Options = DEFAULTS) -> Request:
@@ -158,28 +158,41 @@ class Engine:
         return build_request(tokens, options, self.config)
 
     def _start(self, request: Request, behind: int | None = None) -> _Job:
+        """Queue a request, when there is room for it."""
         job = _Job(Answer(self.text, request), threading.Event())
 
         def listen(event: Event) -> None:
             try:
                 job.answer.take(event)
-            except RunError as error:
-                job.error = error
+            except Exception as error:  # whoever waits for the job is to hear of it, not the loop
+                job.error = job.error or error
             if isinstance(event, Finished):
                 job.done.set()
-            elif job.answer.stopped:
+            elif job.is_over:
                 self.loop.abort(job.number)
 
-        job.number = self.loop.submit(request, listen, behind=behind)
+        while True:
+            try:
+                job.number = self.loop.submit(request, listen, behind=behind)
+                break
+            except BusyError:
+                self.loop.wait_for_room()
+        if job.is_over:  # it was told before it knew its number
+            self.loop.abort(job.number)
         return job
 
     def _wait(self, job: _Job) -> None:
         """Until a job is done; without a thread that turns the loop, whoever waits turns it."""
-        while not job.done.is_set() and not self.loop.is_turning:
-            self.loop.tick()
+        self.loop.turn_until(job.done.is_set)
         job.done.wait()
-        if job.error is not None:
+        if isinstance(job.error, RunError):
             raise job.error
+        if job.error is not None:
+            raise RunError(f"an answer could not be read: {job.error}") from job.error
+
+    def _abort(self, jobs: Iterable[_Job]) -> None:
+        for job in jobs:
+            self.loop.abort(job.number)
 
 
 def load(
@@ -206,12 +219,32 @@ def load(
 
 @dataclass
 class _Job:
-    """One request of `map` on its way."""
+    """One request of `map` or `variants` on its way."""
 
     answer: Answer
     done: threading.Event
     number: int = -1
-    error: RunError | None = None
+    error: Exception | None = None
+
+    @property
+    def is_over(self) -> bool:
+        """Whether nothing that is still to come can matter."""
+        return self.answer.stopped or self.error is not None
+
+
+@contextmanager
+def _bar(requests: Iterable[Request], shown: bool) -> Iterator[Callable[[], None]]:
+    """What to call after each answer; it moves a bar, if one is shown. Requests that can be counted give it an end."""
+    if not shown:
+        yield lambda: None
+        return
+
+    from rich.console import Console
+    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TimeRemainingColumn
+
+    with Progress(BarColumn(), MofNCompleteColumn(), TimeRemainingColumn(), console=Console(stderr=True)) as bar:
+        task = bar.add_task("answers", total=len(requests) if isinstance(requests, Sized) else None)
+        yield lambda: bar.advance(task)
 
 
 def _device(name: str) -> torch.device:

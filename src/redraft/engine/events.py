@@ -42,10 +42,11 @@ class Block:
 
 @dataclass(frozen=True)
 class Finished:
-    """The last event of a request."""
+    """The last event of a request. `error` is what went wrong, where the reason is "error"."""
 
     reason: FinishReason
     commits: int
+    error: BaseException | None = None
 
 
 Event = Draft | Block | Finished

@@ -2,7 +2,10 @@
 
 One loop serves one model. `tick` is one forward; a caller may turn it by hand, or `start` a thread that does. Requests
 may be submitted and aborted from any thread, without waiting for a forward: both are mail, which the next tick takes.
-Everything else happens in the tick. What goes wrong inside one request's listener ends that request and no other.
+Everything else happens in the tick.
+
+Every request is told Finished once, whatever happens. What goes wrong in opening one or in its listener ends that
+request and no other; a forward that fails ends those that were in it. They hear of the cause in Finished.error.
 """
 
 from __future__ import annotations
@@ -10,7 +13,8 @@ from __future__ import annotations
 import itertools
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 
 from redraft.diffusion.noise import SeededNoise
@@ -19,6 +23,7 @@ from redraft.engine.prefixes import Prefixes
 from redraft.engine.request import FinishReason, Request
 from redraft.engine.runner import Runner
 from redraft.engine.scheduler import Batch, Scheduler
+from redraft.errors import RequestError, RunError
 from redraft.model.gemma import DiffusionGemma
 
 Listener = Callable[[Event], None]
@@ -36,16 +41,20 @@ class _Ticket:
 class LoopConfig:
     """Bounds: rows per forward, requests at a time, requests in the queue, bytes of kept prefixes.
 
-    `policy` says which requests go together. The default of `max_rows` is the knee measured for nano on two cores
-    (`redraft bench --knee`); another model or machine has its own.
+    `max_rows` None is what `redraft bench --knee` measured for the checkpoint on this machine where `load` finds it
+    (engine/knee.py), else DEFAULT_CANVASES canvases. `prefix_bytes` None is room for a prompt of a few thousand tokens
+    (engine/prefixes.py). `policy` says which requests go together.
     """
 
-    max_rows: int = 384
+    max_rows: int | None = None
     max_running: int = 64
     max_waiting: int = 4096
     policy: str = "mixed"
-    prefix_bytes: int = 256 * 2**20
+    prefix_bytes: int | None = None
 
+
+DEFAULT_CANVASES = 12
+"""Canvases in a forward where nobody has measured: the knee of nano on two cores."""
 
 DEFAULT_LOOP = LoopConfig()
 
@@ -56,9 +65,10 @@ class Loop:
     def __init__(
         self, model: DiffusionGemma, config: LoopConfig = DEFAULT_LOOP, clock: Callable[[], float] = time.monotonic
     ) -> None:
-        self.runner = Runner(model, Prefixes(config.prefix_bytes))
+        rows = config.max_rows
+        self.runner = Runner(model, Prefixes(model.config.layers, model.dtype.itemsize, config.prefix_bytes))
         self.scheduler = Scheduler(
-            max_rows=config.max_rows,
+            max_rows=DEFAULT_CANVASES * model.config.canvas_length if rows is None else rows,
             max_running=config.max_running,
             max_waiting=config.max_waiting,
             policy=config.policy,
@@ -71,11 +81,10 @@ class Loop:
         self._mail = threading.Condition()
         self._arrived: list[tuple[int, int | None]] = []
         self._aborted: set[int] = set()
-        self._turn_lock = threading.RLock()
-        self._inside = False
-        self._thread: threading.Thread | None = None
-        self._stopping = False
-        self.failure: Exception | None = None
+        # Whoever holds the turn may touch everything else.
+        self._turn_lock = threading.Lock()
+        self._turner: int | None = None
+        self._thread: _Thread | None = None
 
     def submit(self, request: Request, listener: Listener, *, drafts: bool = False, behind: int | None = None) -> int:
         """Queue a request; `listener` is called with its events from whoever turns the loop. Raises BusyError.
@@ -100,43 +109,73 @@ class Loop:
         with self._mail:
             if number in self._tickets:
                 self._aborted.add(number)
-                self._mail.notify()
-        if self._thread is None and not self._inside:
-            self._collect()
+                self._mail.notify_all()
+        # If nobody is in the middle of a tick there may never be another, so its memory is given back here and now.
+        with self._turn(wait=False) as ours:
+            if ours:
+                self._collect()
 
     def tick(self) -> bool:
-        """One forward, if there is anything to run. Returns whether any request is left."""
-        with self._turn_lock:
-            self._inside = True
+        """One forward, if there is anything to run. Returns whether any request is left.
+
+        An error ends the requests it concerns and is told to them; only what is no error passes, like Ctrl-C.
+        """
+        self._refuse_reentry()
+        batch = None
+        with self._turn():
             try:
                 self._collect()
                 self._retire()
                 self._admit()
-                self._forward(self.scheduler.next())
-                return bool(self._tickets)
-            finally:
-                self._inside = False
+                batch = self.scheduler.next()
+                self._forward(batch)
+            except BaseException as error:  # a failure of ours must not leave anyone waiting for ever
+                self._fail(self._tickets if batch is None else [piece.number for piece in batch], error)
+                if not isinstance(error, Exception):
+                    raise
+        return bool(self._tickets)
 
     def drain(self) -> None:
         """Turn until nothing is left."""
         while self.tick():
             pass
 
+    def turn_until(self, ready: Callable[[], bool]) -> None:
+        """Turn until `ready`, or until a thread turns: then its listeners' own waiting is enough."""
+        self._refuse_reentry()
+        while not ready() and not self.is_turning:
+            self.tick()
+
+    def wait_for_room(self) -> None:
+        """Return when the queue may take a request, which another may have taken by then."""
+        self.turn_until(self._has_room)
+        with self._mail:
+            self._mail.wait_for(lambda: self._has_room() or not self.is_turning)
+
     def start(self) -> None:
         """Turn the loop on a thread of its own, which sleeps while there is nothing to do."""
         with self._mail:
-            if self._thread is None:
-                self._stopping = False
-                self._thread = threading.Thread(target=self._turn, name="redraft-loop", daemon=True)
+            if self._thread is None or self._thread.stopping:
+                self._thread = _Thread(self._keep_turning)
                 self._thread.start()
 
     def stop(self) -> None:
-        """End the thread after its current forward. Requests left are kept; `start` goes on with them."""
+        """End the thread after its current forward; requests left are told Finished("error")."""
+        self._refuse_reentry()
         with self._mail:
-            thread, self._thread, self._stopping = self._thread, None, True
+            thread = self._thread
+            if thread is None:
+                return
+            thread.stopping = True
             self._mail.notify_all()
-        if thread is not None:
-            thread.join()
+        thread.join()
+        with self._turn():
+            with self._mail:
+                if self._thread is not thread:
+                    return  # it has been started again meanwhile, and goes on with them
+                # Whoever submitted before this is told; whoever does after it will see that no thread turns.
+                self._thread, left = None, list(self._tickets)
+            self._fail(left, RunError("the loop was stopped while this request was running; start it and ask again"))
 
     @property
     def is_turning(self) -> bool:
@@ -149,28 +188,51 @@ class Loop:
         self.runner.check()
         assert self.runner.lanes.keys() == self.scheduler.running.keys()
         arrived = {number for number, _ in self._arrived}
-        assert self._tickets.keys() == self.scheduler.running.keys() | self.scheduler.waiting.keys() | arrived
+        assert self._tickets.keys() - arrived == self.scheduler.running.keys() | self.scheduler.waiting.keys()
 
-    def _turn(self) -> None:
+    @contextmanager
+    def _turn(self, *, wait: bool = True) -> Iterator[bool]:
+        """Hold the turn; whether it could be had, if it is not waited for."""
+        ours = self._turn_lock.acquire(blocking=wait)
+        if not ours:
+            yield False
+            return
+        self._turner = threading.get_ident()
+        try:
+            yield True
+        finally:
+            self._turner = None
+            self._turn_lock.release()
+            with self._mail:
+                self._mail.notify_all()  # there may be room in the queue
+
+    def _refuse_reentry(self) -> None:
+        if self._turner == threading.get_ident():
+            raise RequestError(
+                "a listener, which runs inside a forward's turn, called the engine; it may submit and abort: call "
+                "the rest when the listener has returned, or from another thread"
+            )
+
+    def _has_room(self) -> bool:
+        return len(self.scheduler.waiting) + len(self._arrived) < self.scheduler.max_waiting
+
+    def _keep_turning(self, thread: _Thread) -> None:
         while True:
             with self._mail:
-                while not self._tickets and not self._stopping:
-                    self._mail.wait()
-                if self._stopping:
+                self._mail.wait_for(lambda: self._tickets or thread.stopping)
+                if thread.stopping:
                     return
-            try:
+            with suppress(BaseException):  # an exit that a listener asked for has ended its request: that is enough
                 self.tick()
-            except Exception as error:  # a failure of ours must not leave anyone waiting for ever
-                self.failure = error
-                for number in list(self._tickets):
-                    self._end(number, "error")
 
     def _collect(self) -> None:
-        """Take the mail: queue what has arrived, end what is no longer wanted."""
+        """Take the mail: queue what has arrived, end what is no longer wanted. Some may have ended on their way."""
         with self._mail:
             arrived, self._arrived = self._arrived, []
             aborted, self._aborted = self._aborted, set()
         for number, behind in arrived:
+            if number not in self._tickets:
+                continue
             request = self._tickets[number].request
             same = behind in self._tickets and self._tickets[behind].request.prompt == request.prompt
             same = same and request.width > 0  # a causal one needs its own logits of the prompt's last token
@@ -181,8 +243,11 @@ class Loop:
     def _admit(self) -> None:
         for number in self.scheduler.admit():
             ticket = self._tickets[number]
-            noise = SeededNoise(ticket.request.seed)
-            self.scheduler.skip(number, self.runner.open(number, ticket.request, noise, drafts=ticket.drafts))
+            try:
+                noise = SeededNoise(ticket.request.seed)
+                self.scheduler.skip(number, self.runner.open(number, ticket.request, noise, drafts=ticket.drafts))
+            except Exception as error:
+                self._fail([number], error)
         self._share_prompts()
 
     def _forward(self, batch: Batch) -> None:
@@ -194,8 +259,7 @@ class Loop:
             self.scheduler.ran(piece, self.runner.lanes[piece.number].width)
         self._share_prompts()
         for piece in batch:
-            if piece.number not in self._aborted:  # a listener may have aborted it a moment ago
-                self._tell(piece.number, told.get(piece.number, []))
+            self._tell(piece.number, told.get(piece.number, []))
 
     def _share_prompts(self) -> None:
         """Let variants take over the prompt of the request they stand behind, once it is encoded."""
@@ -215,11 +279,18 @@ class Loop:
             if ticket.deadline is not None and self.clock() >= ticket.deadline:
                 self._end(number, "deadline")
 
-    def _end(self, number: int, reason: FinishReason) -> None:
+    def _fail(self, numbers: Iterable[int], error: BaseException) -> None:
+        for number in list(numbers):
+            self._end(number, "error", error)
+
+    def _end(self, number: int, reason: FinishReason, error: BaseException | None = None) -> None:
         lane = self.runner.lanes.get(number)
         events = lane.cut_short() if lane is not None and reason == "deadline" else []
-        commits = 0 if lane is None else lane.blocks
-        self._tell(number, [*events, Finished(reason, commits)])
+        self._tell(number, [*events, self._finished(number, reason, error)])
+
+    def _finished(self, number: int, reason: FinishReason, error: BaseException | None = None) -> Finished:
+        lane = self.runner.lanes.get(number)
+        return Finished(reason, 0 if lane is None else lane.blocks, error)
 
     def _tell(self, number: int, events: list[Event]) -> None:
         """Pass events on; keep the scheduler's books; forget the request after its last event."""
@@ -227,18 +298,34 @@ class Loop:
         if ticket is None:
             return
         for event in events:
+            # A listener, its own or another's, may have aborted it a moment ago.
+            last = self._finished(number, "aborted") if number in self._aborted else event
             try:
-                ticket.listener(event)
-            except Exception:  # a listener is the caller's code: its failure is its own request's, not the loop's
-                self._forget(number)
-                return
-            if isinstance(event, Finished):
+                ticket.listener(last)
+            except Exception as error:  # a listener is the caller's code: its failure is its own request's
+                if not isinstance(last, Finished):
+                    last = self._finished(number, "error", error)
+                    with suppress(Exception):
+                        ticket.listener(last)
+            if isinstance(last, Finished):
                 self._forget(number)
                 return
             if isinstance(event, Block) and number in self.runner.lanes:
-                self.scheduler.commit(number, self.runner.lanes[number].waiting, ticket.request.width)
+                lane = self.runner.lanes[number]
+                self.scheduler.commit(number, lane.waiting, lane.width)
 
     def _forget(self, number: int) -> None:
         self._tickets.pop(number, None)
         self.scheduler.remove(number)
         self.runner.close(number)
+
+
+class _Thread(threading.Thread):
+    """One thread that turns a loop. The wish that it stop is its own, so a later thread never takes it for its."""
+
+    def __init__(self, turn: Callable[[_Thread], None]) -> None:
+        super().__init__(name="redraft-loop", daemon=True)
+        self.turn, self.stopping = turn, False
+
+    def run(self) -> None:
+        self.turn(self)

@@ -13,15 +13,36 @@ from __future__ import annotations
 
 import hashlib
 from collections import OrderedDict
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from redraft.cache import Prefix
+from redraft.config import LayerConfig
 from redraft.engine.scheduler import PREFILL_CHUNK
 from redraft.shapes import Tensor
 
 Name = bytes
 ROOT: Name = b""
+
+LEAST_BYTES = 256 * 2**20
+KEPT_CHUNKS = 16
+"""The default bound: LEAST_BYTES, or a prompt of this many chunks if that is more. Sliding layers make it more: for the
+26B model a chunk has 204 MiB."""
+
+
+class Chain:
+    """The names of a prompt's chunks, each made once, when it is first asked for."""
+
+    def __init__(self, prompt: Sequence[int]) -> None:
+        self.prompt = prompt
+        self._names = [ROOT]
+
+    def name(self, chunk: int) -> Name:
+        """Of the chunk that ends at token `chunk` * PREFILL_CHUNK; ROOT is the name of none."""
+        for end in range(len(self._names) * PREFILL_CHUNK, (chunk + 1) * PREFILL_CHUNK, PREFILL_CHUNK):
+            tokens = ",".join(map(str, self.prompt[end - PREFILL_CHUNK : end]))
+            self._names.append(hashlib.blake2b(self._names[-1] + tokens.encode(), digest_size=16).digest())
+        return self._names[chunk]
 
 
 @dataclass
@@ -35,20 +56,41 @@ class _Chunk:
 
 
 class Prefixes:
-    """The store. `hits` and `misses` count tokens, for measurements."""
+    """The store for a model of these layers, whose keys and values take `itemsize` bytes a number.
 
-    def __init__(self, max_bytes: int) -> None:
-        self.max_bytes, self.num_bytes = max_bytes, 0
+    `hits` and `misses` count tokens, for measurements. `max_bytes` None is the default bound.
+    """
+
+    def __init__(self, layers: Sequence[LayerConfig], itemsize: int, max_bytes: int | None = None) -> None:
+        self.layers, self.itemsize, self.num_bytes = layers, itemsize, 0
+        self.max_bytes = self.default_bytes() if max_bytes is None else max_bytes
         self.hits = self.misses = 0
         self._chunks: OrderedDict[Name, _Chunk] = OrderedDict()
 
-    def load(self, prompt: Sequence[int], prefix: Prefix) -> int:
-        """Fill an empty cache with the longest known beginning of `prompt`; returns how many tokens that is.
+    def default_bytes(self) -> int:
+        """Room for a prompt of KEPT_CHUNKS chunks, and not less than LEAST_BYTES."""
+        chunks = range(1, KEPT_CHUNKS + 1)
+        return max(LEAST_BYTES, sum(self.chunk_bytes(chunk * PREFILL_CHUNK) for chunk in chunks))
+
+    def chunk_bytes(self, end: int) -> int:
+        """What the chunk that ends at token `end` takes: its own keys and values, or a sliding layer's last W-1."""
+        return sum(
+            2
+            * self.itemsize
+            * layer.num_kv_heads
+            * layer.head_dim
+            * (PREFILL_CHUNK if layer.window is None else min(end, layer.window - 1))
+            for layer in self.layers
+        )
+
+    def load(self, chain: Chain, prefix: Prefix) -> int:
+        """Fill an empty cache with the longest known beginning of a prompt; returns how many tokens that is.
 
         At least one token is left to encode, for the first canvas needs a forward to come with.
         """
-        length = 0
-        for end, name in _names(prompt[: len(prompt) - 1]):
+        length, prompt = 0, len(chain.prompt)
+        for end in range(PREFILL_CHUNK, prompt, PREFILL_CHUNK):
+            name = chain.name(end // PREFILL_CHUNK)
             chunk = self._chunks.get(name)
             if chunk is None:
                 break
@@ -58,23 +100,22 @@ class Prefixes:
             length = end
         prefix.length = length
         self.hits += length
-        self.misses += len(prompt) - length
+        self.misses += prompt - length
         return length
 
-    def keep(self, prompt: Sequence[int], prefix: Prefix) -> None:
-        """Remember the prefix that now stands at the end of a chunk of `prompt`. Too large a chunk is not kept."""
-        end = prefix.length
-        if end % PREFILL_CHUNK or not end:
+    def keep(self, chain: Chain, prefix: Prefix) -> None:
+        """Remember the prefix that now stands at the end of a chunk of a prompt. Too large a chunk is not kept."""
+        end, size = prefix.length, self.chunk_bytes(prefix.length)
+        if end % PREFILL_CHUNK or not end or size > self.max_bytes:
             return
-        above, name = ([ROOT] + [name for _, name in _names(prompt[:end])])[-2:]
+        above, name = chain.name(end // PREFILL_CHUNK - 1), chain.name(end // PREFILL_CHUNK)
         if name in self._chunks:
             return
-        layers = [layer.snapshot(end - PREFILL_CHUNK, end) for layer in prefix.layers]
-        size = sum(keys.numel() * keys.element_size() * 2 for keys, _ in layers)
         if above != ROOT and above not in self._chunks:
             return  # its beginning has been dropped meanwhile: without it the chunk could not be reached
         if above != ROOT:
             self._chunks[above].children += 1
+        layers = [layer.snapshot(end - PREFILL_CHUNK, end) for layer in prefix.layers]
         self._chunks[name] = _Chunk(above, layers, size)
         self.num_bytes += size
         self._shrink()
@@ -88,6 +129,9 @@ class Prefixes:
         """Raise AssertionError if the books contradict themselves."""
         assert self.num_bytes == sum(chunk.num_bytes for chunk in self._chunks.values())
         assert self.num_bytes <= self.max_bytes
+        for chunk in self._chunks.values():
+            held = sum(keys.numel() * keys.element_size() * 2 for keys, _ in chunk.layers)
+            assert chunk.num_bytes == held, "a chunk takes other bytes than were counted"
         for name, chunk in self._chunks.items():
             followers = sum(other.parent == name for other in self._chunks.values())
             assert chunk.children == followers, "a chunk miscounts what continues it"
@@ -100,12 +144,3 @@ class Prefixes:
             self.num_bytes -= dropped.num_bytes
             if dropped.parent != ROOT:
                 self._chunks[dropped.parent].children -= 1
-
-
-def _names(tokens: Sequence[int]) -> Iterator[tuple[int, Name]]:
-    """(end, name) of every whole chunk of a prompt, from its start."""
-    name = ROOT
-    for end in range(PREFILL_CHUNK, len(tokens) + 1, PREFILL_CHUNK):
-        chunk = ",".join(map(str, tokens[end - PREFILL_CHUNK : end]))
-        name = hashlib.blake2b(name + chunk.encode(), digest_size=16).digest()
-        yield end, name

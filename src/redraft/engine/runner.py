@@ -24,7 +24,7 @@ from redraft.diffusion.noise import Noise
 from redraft.engine.causal import CausalLane, open_causal
 from redraft.engine.events import Event, Finished
 from redraft.engine.lane import Lane, open_lane
-from redraft.engine.prefixes import Prefixes
+from redraft.engine.prefixes import Chain, Prefixes
 from redraft.engine.request import Request
 from redraft.engine.scheduler import PREFILL_CHUNK, Batch, Piece
 from redraft.model.gemma import DiffusionGemma
@@ -38,6 +38,7 @@ class Runner:
     def __init__(self, model: DiffusionGemma, prefixes: Prefixes) -> None:
         self.model, self.prefixes = model, prefixes
         self.lanes: dict[int, Lane | CausalLane] = {}
+        self._chains: dict[int, Chain] = {}
         self._rows: tuple[Batch, Rows] | None = None
 
     def open(self, number: int, request: Request, noise: Noise, *, drafts: bool) -> int:
@@ -47,7 +48,8 @@ class Runner:
         else:
             lane = open_lane(self.model, request, noise, drafts=drafts)
         self.lanes[number] = lane
-        lane.read = self.prefixes.load(request.prompt, lane.prefix)
+        self._chains[number] = Chain(request.prompt)
+        lane.read = self.prefixes.load(self._chains[number], lane.prefix)
         return lane.read
 
     def share(self, source: int, target: int) -> None:
@@ -60,6 +62,7 @@ class Runner:
     def close(self, number: int) -> None:
         """Give a request's memory back."""
         self.lanes.pop(number, None)
+        self._chains.pop(number, None)
         self._rows = None
 
     @torch.inference_mode()
@@ -91,7 +94,7 @@ class Runner:
         prompt = lane.commit is None
         lane.encoded(piece.encode)
         if prompt:
-            self.prefixes.keep(lane.request.prompt, lane.prefix)
+            self.prefixes.keep(self._chains[piece.number], lane.prefix)
 
     @property
     def num_bytes(self) -> int:

@@ -1,0 +1,380 @@
+"""What goes wrong in a request, a listener or a forward is heard by those it concerns, and nobody waits for ever."""
+
+import asyncio
+import os
+import subprocess
+import sys
+import threading
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from functools import lru_cache
+from pathlib import Path
+
+import pytest
+from tests.helpers import tiny_config, tiny_model
+
+import redraft
+from redraft.config import CheckpointConfig, GenerationConfig
+from redraft.engine.answer import Answer
+from redraft.engine.asynchronous import AsyncEngine
+from redraft.engine.engine import Engine
+from redraft.engine.events import Block, Draft, Event, Finished
+from redraft.engine.loop import Loop, LoopConfig
+from redraft.engine.request import Options, Request, build_request
+from redraft.errors import RequestError, RunError
+from redraft.model.gemma import DiffusionGemma
+
+PROMPT = "record\nSend 417 melu to Karomi."
+
+
+@lru_cache
+def model() -> DiffusionGemma:
+    return tiny_model(replace(tiny_config(sliding_window=20, max_position_embeddings=1024), canvas_length=16))
+
+
+def request(seed: int = 1, steps: int = 3, max_tokens: int = 16) -> Request:
+    shipped = CheckpointConfig(model().config, GenerationConfig(max_denoising_steps=6, eos_token_ids=(1,)))
+    return build_request([2, 3, 4], Options(max_tokens=max_tokens, seed=seed, steps=steps), shipped)
+
+
+@pytest.fixture(scope="module")
+def loaded() -> Engine:
+    return redraft.load("nano")
+
+
+@pytest.fixture
+def engine(loaded: Engine) -> Iterator[Engine]:
+    """An engine with a loop of its own, whose queue has room for two."""
+    made = replace(loaded, loop=Loop(loaded.model, LoopConfig(max_running=2, max_waiting=2)))
+    yield made
+    made.loop.stop()
+    made.loop.check()
+    assert made.loop.runner.num_bytes == 0, "something was left running"
+
+
+def ask(engine: Engine, seed: int = 1, steps: int = 3) -> Request:
+    return engine.request(PROMPT, chat=True, options=Options(seed=seed, steps=steps))
+
+
+def broken(*_: object) -> None:
+    raise ValueError("no such kernel")
+
+
+def last(told: list[Event]) -> Finished:
+    ends = [event for event in told if isinstance(event, Finished)]
+    assert told[-1:] == ends, "told Finished other than once, at the end"
+    return ends[0]
+
+
+def within(seconds: float, call: Callable[[], object]) -> None:
+    """Run something on a thread that must come back."""
+    thread = threading.Thread(target=call, daemon=True)
+    thread.start()
+    thread.join(seconds)
+    assert not thread.is_alive(), "it waits for ever"
+
+
+BAD_VALUES = """
+import redraft
+from redraft.engine.request import Options, build_request
+config = redraft.load("nano").config
+bad = [dict(max_tokens=2.5), dict(min_tokens="3"), dict(stop=[1]), dict(stop="END"), dict(seed=True), dict(seed="7"),
+       dict(steps=1.5), dict(canvas="wide"), dict(top_k=2.0), dict(deadline_sec="soon"), dict(causal="yes"),
+       dict(temperature=None), dict(preset=3), dict(logit_bias=((1.5, 1.0),)), dict(bad_words=(1,))]
+for options in bad:
+    try:
+        build_request([5], Options(**options), config)
+    except redraft.RequestError as error:
+        (name,) = options
+        print("refused" if str(error).startswith(f"{name} is {options[name]!r}; it must be") else error)
+for prompt in ([2.5], ["a"], [None], [True], [5, 6.0]):
+    try:
+        build_request(prompt, Options(), config)
+    except redraft.RequestError as error:
+        print("refused" if str(error).startswith(f"the prompt holds {prompt[-1]!r}; it must be") else error)
+"""
+
+
+def test_values_of_another_type_are_refused_by_name() -> None:
+    """In a process of its own: here the types of every call are checked, which no caller of ours has done for him."""
+    words, source = [sys.executable, "-c", BAD_VALUES], str(Path(redraft.__file__).parents[1])
+    environment = os.environ | {"PYTHONPATH": source, "OMP_NUM_THREADS": "1"}
+    run = subprocess.run(words, env=environment, capture_output=True, text=True, timeout=60, check=False)
+    assert run.stderr == ""
+    assert run.stdout.split("\n")[:-1] == ["refused"] * 20
+
+
+@pytest.mark.parametrize("seed", [-1, 2**64])
+def test_a_seed_out_of_range_is_refused_before_it_is_queued(loaded: Engine, seed: int) -> None:
+    with pytest.raises(RequestError, match=f"seed is {seed}; it must be"):
+        loaded.request(PROMPT, options=Options(seed=seed))
+
+
+def test_a_request_that_cannot_be_opened_ends_alone() -> None:
+    """It raised in every tick and no other request could be served any more."""
+    loop, bad, good = Loop(model()), list[Event](), list[Event]()
+    loop.submit(replace(request(), seed=-1), bad.append)
+    loop.submit(request(), good.append)
+    loop.drain()
+    loop.check()
+    end = last(bad)
+    assert (end.reason, type(end.error)) == ("error", RequestError)
+    assert last(good).reason in ("stop", "length")
+
+
+def test_a_request_that_ends_before_its_mail_is_collected_disturbs_nobody() -> None:
+    """A deadline that passes between collecting and retiring left a number without a ticket in the mail."""
+    now = [0.0]
+    loop, late, good = Loop(model(), clock=lambda: now[0]), list[Event](), list[Event]()
+    retire = loop._retire
+
+    def slow() -> None:
+        loop._retire = retire  # type: ignore[method-assign]
+        loop.submit(replace(request(), deadline_sec=1.0), late.append)
+        now[0] = 2.0
+        retire()
+
+    loop._retire = slow  # type: ignore[method-assign]
+    loop.submit(request(), good.append)
+    loop.tick()
+    loop.check()
+    loop.drain()
+    assert last(late).reason == "deadline"
+    assert last(good).reason in ("stop", "length")
+
+
+def test_a_failing_forward_ends_its_own_requests_and_tells_them_why(monkeypatch: pytest.MonkeyPatch) -> None:
+    loop, inside, outside = Loop(model(), LoopConfig(max_running=1)), list[Event](), list[Event]()
+    loop.submit(request(), inside.append)
+    loop.submit(request(2), outside.append)
+    with monkeypatch.context() as patch:
+        patch.setattr(loop.runner, "run", broken)
+        assert loop.tick()
+    loop.check()
+    assert isinstance(last(inside).error, ValueError)
+    loop.drain()
+    assert last(outside).reason in ("stop", "length")
+
+
+def test_an_interrupt_ends_the_requests_of_its_forward_and_passes(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The canvas had taken its step and the events were lost: the request went on with a block missing."""
+    loop, told = Loop(model()), list[Event]()
+    run = loop.runner.run
+
+    def interrupted(batch: object) -> None:
+        run(batch)  # type: ignore[arg-type]
+        raise KeyboardInterrupt
+
+    loop.submit(request(steps=1, max_tokens=64), told.append)
+    monkeypatch.setattr(loop.runner, "run", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        loop.tick()
+    loop.check()
+    assert isinstance(last(told).error, KeyboardInterrupt)
+    assert loop.runner.num_bytes == 0
+
+
+@pytest.mark.parametrize("threaded", [False, True])
+def test_a_listener_that_calls_the_engine_is_told_not_to(engine: Engine, threaded: bool) -> None:
+    """On a loop of its own thread it would have waited for itself."""
+    found: list[Exception] = []
+
+    def listen(event: Event) -> None:
+        for call in (engine.loop.tick, engine.loop.stop, lambda: engine.finish(ask(engine))):
+            with pytest.raises(RequestError, match=r"a listener, .* called the engine") as caught:
+                call()
+            found.append(caught.value)
+        told.set()
+
+    if threaded:
+        engine.loop.start()
+    told = threading.Event()
+    engine.loop.submit(ask(engine), listen)
+    within(60, lambda: told.wait() if threaded else engine.loop.drain())
+    assert len(found) >= 3
+
+
+@pytest.mark.parametrize("breaks_at", [Draft, Block, Finished])
+def test_a_listener_that_raises_is_told_its_own_error_once(breaks_at: type) -> None:
+    told: list[Event] = []
+
+    def listen(event: Event) -> None:
+        told.append(event)
+        if isinstance(event, breaks_at):
+            raise ValueError("the caller's own bug")
+
+    loop = Loop(model())
+    loop.submit(request(), listen, drafts=True)
+    loop.drain()
+    loop.check()
+    end = last(told)
+    assert str(end.error) == ("None" if breaks_at is Finished else "the caller's own bug")
+
+
+def test_nothing_but_the_end_follows_an_abort_from_a_listener() -> None:
+    """The block and Finished("stop") of the same forward were still told."""
+    told: list[Event] = []
+
+    def listen(event: Event) -> None:
+        told.append(event)
+        if isinstance(event, Draft):
+            loop.abort(number)
+
+    loop = Loop(model())
+    number = loop.submit(request(steps=1), listen, drafts=True)
+    loop.drain()
+    loop.check()
+    assert [type(event) for event in told] == [Draft, Finished]
+    assert last(told).reason == "aborted"
+
+
+def test_an_abort_does_not_touch_the_books_during_another_threads_forward(monkeypatch: pytest.MonkeyPatch) -> None:
+    loop, told = Loop(model()), list[Event]()
+    number = loop.submit(request(steps=2), told.append, drafts=True)
+    inside, aborted, run = threading.Event(), threading.Event(), loop.runner.run
+
+    def slow(batch: object) -> object:
+        inside.set()
+        assert aborted.wait(timeout=60)
+        assert number in loop.runner.lanes, "its lane was taken away in the middle of its forward"
+        return run(batch)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(loop.runner, "run", slow)
+    thread = threading.Thread(target=loop.tick)
+    thread.start()
+    inside.wait(timeout=60)
+    loop.abort(number)
+    aborted.set()
+    thread.join(timeout=60)
+    assert [getattr(event, "reason", None) for event in told] == ["aborted"]
+
+
+@pytest.mark.parametrize("call", ["finish", "map", "variants"])
+def test_stopping_ends_whoever_waits_with_an_error(engine: Engine, monkeypatch: pytest.MonkeyPatch, call: str) -> None:
+    """They waited for ever."""
+    inside, leave, run = threading.Event(), threading.Event(), engine.loop.runner.run
+
+    def slow(batch: object) -> object:
+        inside.set()
+        leave.wait(timeout=60)
+        return run(batch)  # type: ignore[arg-type]
+
+    errors: list[RunError] = []
+
+    def wait() -> None:
+        calls: dict[str, Callable[[], object]] = {
+            "finish": lambda: engine.finish(ask(engine, steps=8)),
+            "map": lambda: list(engine.map([ask(engine, steps=8)] * 6)),
+            "variants": lambda: engine.variants(ask(engine, steps=8), 6),
+        }
+        with pytest.raises(RunError, match="the loop was stopped") as caught:
+            calls[call]()
+        errors.append(caught.value)
+
+    monkeypatch.setattr(engine.loop.runner, "run", slow)
+    engine.loop.start()
+    thread = threading.Thread(target=wait, daemon=True)
+    thread.start()
+    assert inside.wait(timeout=60)
+    threading.Timer(0.1, leave.set).start()
+    engine.loop.stop()
+    thread.join(timeout=60)
+    assert errors
+
+
+def test_closing_an_async_engine_ends_its_requests_and_refuses_more(engine: Engine) -> None:
+    async def run() -> None:
+        face = AsyncEngine(engine)
+        events = face.events(ask(engine, steps=8))
+        await anext(events)
+        await asyncio.to_thread(face.close)
+        end = [event async for event in events][-1]
+        assert isinstance(end, Finished)
+        with pytest.raises(RunError, match="the loop was stopped"):
+            Answer(engine.text, ask(engine)).take(end)
+        with pytest.raises(RunError, match="has been stopped"):
+            await asyncio.wait_for(face.finish(ask(engine)), timeout=60)
+
+    asyncio.run(run())
+
+
+def test_a_thread_started_after_a_stop_goes_on_turning(engine: Engine) -> None:
+    """The flag that stopped one thread was taken back by starting the next, and the first went on."""
+    for _ in range(20):
+        engine.loop.start()
+        first = engine.loop._thread
+        stopping = threading.Thread(target=engine.loop.stop)
+        stopping.start()
+        engine.loop.start()
+        stopping.join(timeout=60)
+        engine.loop.start()
+        within(60, lambda: engine.finish(ask(engine)))
+        assert first is not None
+        assert first is engine.loop._thread or not first.is_alive()
+    engine.loop.stop()
+    assert not [thread for thread in threading.enumerate() if thread.name == "redraft-loop"]
+
+
+@pytest.mark.parametrize("threaded", [False, True])
+@pytest.mark.parametrize("call", ["map", "variants"])
+def test_an_answer_that_cannot_be_read_is_an_error_and_not_a_wait(
+    engine: Engine, monkeypatch: pytest.MonkeyPatch, call: str, threaded: bool
+) -> None:
+    """Anything but a RunError left the job undone, and the caller turned the loop for ever."""
+    monkeypatch.setattr(Answer, "_say", broken)
+    if threaded:
+        engine.loop.start()
+
+    def read() -> None:
+        with pytest.raises(RunError, match="could not be read: no such kernel") as caught:
+            list(engine.map([ask(engine)])) if call == "map" else engine.variants(ask(engine), 2)
+        assert isinstance(caught.value.__cause__, ValueError)
+
+    within(60, read)
+
+
+@pytest.mark.parametrize("threaded", [False, True])
+def test_a_full_queue_is_waited_for(engine: Engine, threaded: bool) -> None:
+    """More at once than the queue takes was BusyError, and what had been started of the variants went on."""
+    if threaded:
+        engine.loop.start()
+    within(60, lambda: [done.tokens for done in engine.map([ask(engine, seed=i) for i in range(9)], at_once=9)])
+    found: list[int] = []
+    within(60, lambda: found.extend(done.seed for done in engine.variants(ask(engine), 9)))
+    assert found == list(range(1, 10))
+
+
+def test_variants_that_fail_to_start_leave_nothing_behind(engine: Engine, monkeypatch: pytest.MonkeyPatch) -> None:
+    submit, calls = engine.loop.submit, list[int]()
+
+    def once(*args: object, **keywords: object) -> int:
+        calls.append(1)
+        return submit(*args, **keywords) if len(calls) < 3 else broken()  # type: ignore[arg-type, return-value, func-returns-value]
+
+    monkeypatch.setattr(engine.loop, "submit", once)
+    with pytest.raises(ValueError, match="no such kernel"):
+        engine.variants(ask(engine), 4)
+    assert not engine.loop.tick()
+
+
+def test_a_bar_counts_the_answers_on_stderr(engine: Engine, capsys: pytest.CaptureFixture[str]) -> None:
+    assert len(list(engine.map([ask(engine, seed=i) for i in range(3)], progress=True))) == 3
+    shown = capsys.readouterr()
+    assert shown.out == ""
+    assert "3/3" in shown.err
+    assert len(list(engine.map(iter([ask(engine)]), progress=True))) == 1
+    assert "1/?" in capsys.readouterr().err
+    list(engine.map([ask(engine)]))
+    assert capsys.readouterr().err == ""
+
+
+def test_a_block_told_after_a_stop_string_does_not_count(loaded: Engine) -> None:
+    asked = loaded.request(PROMPT, options=Options(stop=("m",)))
+    block = next(event for event in loaded.events(asked, drafts=False) if isinstance(event, Block))
+    block = replace(block, tokens=loaded.text.encode("melu", bos=False))
+    answer = Answer(loaded.text, asked)
+    answer.take(block)
+    answer.take(replace(block, block=1))
+    answer.take(Finished("aborted", 1))
+    assert answer.done().steps == (block.steps,)
+    assert answer.done().tokens == tuple(block.tokens), "a block that a stop string cuts counts whole"
