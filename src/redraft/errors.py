@@ -6,6 +6,7 @@
     │   ├── WeightsError          stored tensors are missing, damaged, surplus or of another shape
     │   ├── TextError             a tokenizer or chat template is missing or does not fit its config
     │   ├── RequestError          a generation request contradicts itself or the model's limits
+    │   │   └── ConstraintError   a schema, pattern, grammar or template cannot be kept, or no text would keep it
     │   ├── RecipeError           a training recipe or data row cannot be used
     │   └── RecordError           a benchmark record is missing, damaged or of another kind
     └── RunError                  exit 1: the call was right, the run failed (disk full, network, a bug of ours)
@@ -44,6 +45,10 @@ class TextError(CallerError):
 
 class RequestError(CallerError):
     """A generation request contradicts itself or the model's limits."""
+
+
+class ConstraintError(RequestError):
+    """A schema, pattern, grammar or template cannot be kept, or no text would keep it."""
 
 
 class RecipeError(CallerError):

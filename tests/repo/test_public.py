@@ -16,6 +16,7 @@ PUBLIC = [
     "BusyError",
     "CallerError",
     "ConfigError",
+    "ConstraintError",
     "RecipeError",
     "RecordError",
     "RedraftError",
