@@ -170,6 +170,7 @@ def parse_model(root: Mapping[str, Any]) -> tuple[ModelConfig, tuple[str, ...]]:
     top = Reader(root, "", _INERT_ROOT)
     top.fixed("model_type", ("diffusion_gemma",))
     top.fixed("tie_word_embeddings", (True,))
+    top.mapping("quantization_config")  # read where the weights are
     take = top.inner("text_config", _INERT_TEXT)
     for key, allowed in _FIXED_TEXT.items():
         take.fixed(key, allowed)

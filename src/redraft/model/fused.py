@@ -20,8 +20,8 @@ from torch.nn import functional as F
 
 from redraft.model.gemma import DiffusionGemma, Layer
 from redraft.model.kernels import Attend, unit
-from redraft.model.linear import multiply
-from redraft.model.moe import DENSE_RATIO
+from redraft.model.linear import Linear, multiply
+from redraft.model.moe import DENSE_RATIO, Experts
 from redraft.model.rope import rotate
 from redraft.model.rows import Rows, by_mode
 from redraft.shapes import Float, Tensor
@@ -32,7 +32,7 @@ def fuse_layers(model: DiffusionGemma) -> DiffusionGemma:
     few = model.config.num_experts <= DENSE_RATIO * model.config.top_k_experts
     if few and model.dtype == torch.float32:
         for i, layer in enumerate(model.layers):
-            if isinstance(layer, Layer):
+            if isinstance(layer, Layer) and isinstance(layer.attention.qkv, Linear):
                 model.layers[i] = FusedLayer(layer)
     return model
 
@@ -58,6 +58,7 @@ class FusedLayer(nn.Module):
     def __init__(self, layer: Layer) -> None:
         super().__init__()
         attention, router, experts = layer.attention, layer.router, layer.experts
+        assert isinstance(experts, Experts), "packed layers are not fused"
         self.index, self.eps, self.geometry = attention.index, layer.eps, attention.layer
         self.heads, self.kv_heads = attention.heads, attention.kv_heads
         self.attend: Attend = layer.kernels.attend

@@ -18,13 +18,13 @@ from redraft.config import ModelConfig
 from redraft.model.attention import Attention
 from redraft.model.kernels import FAST, Kernels
 from redraft.model.linear import GatedMLP, NormScale, multiply
-from redraft.model.moe import Experts, Router
+from redraft.model.moe import AnyExperts, Experts, Router
 from redraft.model.rows import Context, Mode, Rows, Span, by_mode
 from redraft.shapes import Float, Int, Tensor
 
 
 class DiffusionGemma(nn.Module):
-    """The network. Build it on the meta device and let `redraft.weights` fill it, or `init_weights` for training."""
+    """The network. `weights/load.py` builds one from a checkpoint, `weights/build.py` one of random numbers."""
 
     def __init__(self, config: ModelConfig, kernels: Kernels = FAST) -> None:
         super().__init__()
@@ -116,7 +116,7 @@ class Layer(nn.Module):
         self.post_mlp_norm = NormScale(hidden)
         self.pre_experts_norm = NormScale(hidden)
         self.router = Router(hidden, config.num_experts, config.top_k_experts)
-        self.experts = Experts(hidden, config.moe_intermediate_size, config.num_experts)
+        self.experts: AnyExperts = Experts(hidden, config.moe_intermediate_size, config.num_experts)
         self.post_experts_norm = NormScale(hidden)
         self.post_ffw_norm = NormScale(hidden)
         # Equal in the released weights, but the format stores both and the reference honours both (spec 1.8).

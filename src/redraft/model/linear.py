@@ -1,4 +1,7 @@
-"""Matrices and norms: the parts every block is made of. No biases anywhere (model spec 1.1, 1.2)."""
+"""Matrices and norms: the parts every block is made of. No biases anywhere (model spec 1.1, 1.2).
+
+`multiply` is the one door through which a matrix meets rows, whatever numbers it is written in (`model/packed.py`).
+"""
 
 from __future__ import annotations
 
@@ -6,27 +9,56 @@ import torch
 from torch import nn
 from torch.nn import functional as F
 
-from redraft.shapes import Float, Tensor
+from redraft.model.packed import Format, Packed, round_rows, unpack
+from redraft.shapes import Float, Int, Tensor
 
 ROW_GROUP = 4
 """Rows that a float32 matmul takes at a time; those left over go through another kernel (measured)."""
 
 
-def multiply(x: Float[Tensor, "rows inner"], weight: Float[Tensor, "outer inner"]) -> Float[Tensor, "rows outer"]:
+def multiply(
+    x: Float[Tensor, "rows inner"], weight: Float[Tensor, "outer inner"] | Packed
+) -> Float[Tensor, "rows outer"]:
     """x Wᵀ, each row's sums in the same order whatever rows stand beside it.
 
     A float32 matmul deals its rows out to the threads in groups of four. Rows that are left over run another kernel,
     which adds in another order: the last of 17 rows, from ten threads on. How many rows a forward or an expert gets
     depends on who else is in the batch, and an answer must not; so the last group is filled up with zeros.
     """
+    if isinstance(weight, Packed):
+        return multiply_packed(x, weight)
     rows = x.shape[0]
     if rows % ROW_GROUP == 0 or x.dtype != torch.float32:
         return F.linear(x, weight)
     return F.linear(F.pad(x, (0, 0, 0, -rows % ROW_GROUP)), weight)[:rows]
 
 
+def multiply_packed(x: Float[Tensor, "rows inner"], weight: Packed) -> Float[Tensor, "rows outer"]:
+    """x Wᵀ of a packed matrix. int8 on a CPU is multiplied as integers; everything else is unpacked first.
+
+    Integer sums are exact, so they are the same in any order and in any batch.
+    """
+    if weight.format.name == "int8" and x.device.type == "cpu":
+        codes, scale = round_rows(x, weight.format)
+        return (int_matmul(codes, weight.codes).float() * scale * weight.scale.T).to(x.dtype)
+    return multiply_unpacked(x, weight)
+
+
+def multiply_unpacked(x: Float[Tensor, "rows inner"], weight: Packed) -> Float[Tensor, "rows outer"]:
+    """The plain twin: round the rows if the format says so, unpack, multiply."""
+    if weight.format.round_rows:
+        codes, scale = round_rows(x, weight.format)
+        x = (codes.float() * scale).to(x.dtype)
+    return multiply(x, unpack(weight, x.dtype))
+
+
+def int_matmul(x: Int[Tensor, "rows inner"], weight: Int[Tensor, "outer inner"]) -> Int[Tensor, "rows outer"]:
+    """x Wᵀ of int8 numbers, summed in int32."""
+    return torch._int_mm(x, weight.T)
+
+
 class Linear(nn.Module):
-    """y = x Wᵀ. The one place where a matrix meets rows, so that other number formats have one door."""
+    """y = x Wᵀ."""
 
     def __init__(self, in_features: int, out_features: int) -> None:
         super().__init__()
@@ -34,6 +66,39 @@ class Linear(nn.Module):
 
     def forward(self, x: Float[Tensor, "rows inner"]) -> Float[Tensor, "rows outer"]:
         return multiply(x, self.weight)
+
+
+class PackedMatrix(nn.Module):
+    """Holds a matrix, or a stack of them, in a format. Buffers, so that they are loaded, moved and counted."""
+
+    codes: Tensor
+    scale: Tensor
+    top: Tensor | None
+
+    def __init__(self, form: Format, shape: tuple[int, ...]) -> None:
+        super().__init__()
+        self.format = form
+        *stack, inner = shape
+        groups = inner // form.group if form.group else 1
+        self.register_buffer("codes", torch.empty(*stack, inner * form.bits // 8, dtype=form.dtype))
+        self.register_buffer("scale", torch.empty(*stack, groups, dtype=form.scale_dtype))
+        self.register_buffer("top", torch.empty(*stack, 1, dtype=torch.float32) if form.name == "nvfp4" else None)
+
+    @property
+    def packed(self) -> Packed:
+        """As one value."""
+        return Packed(self.format, self.codes, self.scale, self.top)
+
+    def take(self, packed: Packed) -> None:
+        """Hold these numbers."""
+        self.codes, self.scale, self.top = packed.codes, packed.scale, packed.top
+
+
+class PackedLinear(PackedMatrix):
+    """y = x Wᵀ with a packed W."""
+
+    def forward(self, x: Float[Tensor, "rows inner"]) -> Float[Tensor, "rows outer"]:
+        return multiply_packed(x, self.packed)
 
 
 class NormScale(nn.Module):

@@ -19,7 +19,8 @@ import torch
 from torch import nn
 from torch.nn import functional as F
 
-from redraft.model.linear import Linear, multiply
+from redraft.model.linear import Linear, PackedMatrix, multiply
+from redraft.model.packed import Packed
 from redraft.shapes import Float, Int, Tensor
 
 # Dense costs experts/top times the arithmetic of a choice. Measured on two AVX2 cores, it wins up to this ratio.
@@ -56,11 +57,37 @@ class Experts(nn.Module):
         self.down = nn.Parameter(torch.empty(num_experts, hidden, ffn))
 
 
+class PackedExperts(nn.Module):
+    """The same in fewer bits."""
+
+    def __init__(self, gate_up: PackedMatrix, down: PackedMatrix) -> None:
+        super().__init__()
+        self.held = nn.ModuleDict({"gate_up": gate_up, "down": down})
+
+    @property
+    def gate_up(self) -> Packed:
+        """[experts, 2·ffn, hidden]."""
+        return self._packed("gate_up")
+
+    @property
+    def down(self) -> Packed:
+        """[experts, hidden, ffn]."""
+        return self._packed("down")
+
+    def _packed(self, name: str) -> Packed:
+        held = self.held[name]
+        assert isinstance(held, PackedMatrix)
+        return held.packed
+
+
+AnyExperts = Experts | PackedExperts
+
+
 @runtime_checkable
 class ExpertsForm(Protocol):
     def __call__(
         self,
-        experts: Experts,
+        experts: AnyExperts,
         x: Float[Tensor, "rows hidden"],
         weights: Float[Tensor, "rows top"],
         chosen: Int[Tensor, "rows top"],
@@ -68,7 +95,7 @@ class ExpertsForm(Protocol):
         """Sum of each row's chosen experts, weighted."""
 
 
-def experts_loop(experts: Experts, x: Tensor, weights: Tensor, chosen: Tensor) -> Tensor:
+def experts_loop(experts: AnyExperts, x: Tensor, weights: Tensor, chosen: Tensor) -> Tensor:
     """The plain twin: expert by expert in ascending order, rounding after every addition."""
     out = torch.zeros_like(x)
     for e in range(experts.gate_up.shape[0]):
@@ -79,7 +106,7 @@ def experts_loop(experts: Experts, x: Tensor, weights: Tensor, chosen: Tensor) -
     return out
 
 
-def experts_grouped(experts: Experts, x: Tensor, weights: Tensor, chosen: Tensor) -> Tensor:
+def experts_grouped(experts: AnyExperts, x: Tensor, weights: Tensor, chosen: Tensor) -> Tensor:
     """Rows sorted by expert once; each touched expert sees one contiguous run of them."""
     top = chosen.shape[1]
     order = torch.argsort(chosen.flatten(), stable=True)
@@ -104,12 +131,13 @@ def experts_dense(experts: Experts, x: Tensor, weights: Tensor, chosen: Tensor) 
     return multiply(inner.flatten(1), experts.down.transpose(0, 1).reshape(hidden, -1))
 
 
-def experts_fast(experts: Experts, x: Tensor, weights: Tensor, chosen: Tensor) -> Tensor:
-    """Dense for few experts, grouped for many."""
-    few = experts.gate_up.shape[0] <= DENSE_RATIO * chosen.shape[1]
-    return (experts_dense if few else experts_grouped)(experts, x, weights, chosen)
+def experts_fast(experts: AnyExperts, x: Tensor, weights: Tensor, chosen: Tensor) -> Tensor:
+    """Dense for few experts, grouped for many and for packed ones."""
+    if isinstance(experts, Experts) and experts.gate_up.shape[0] <= DENSE_RATIO * chosen.shape[1]:
+        return experts_dense(experts, x, weights, chosen)
+    return experts_grouped(experts, x, weights, chosen)
 
 
-def _gated(x: Tensor, gate_up: Tensor, down: Tensor) -> Tensor:
+def _gated(x: Tensor, gate_up: Tensor | Packed, down: Tensor | Packed) -> Tensor:
     gate, up = multiply(x, gate_up).chunk(2, dim=-1)
     return multiply(F.gelu(gate, approximate="tanh") * up, down)

@@ -2,28 +2,37 @@
 
 from __future__ import annotations
 
+from types import MappingProxyType
+
 import torch
 
 from redraft.config import ModelConfig
 from redraft.errors import RunError, WeightsError
 from redraft.model.gemma import DiffusionGemma
 from redraft.model.kernels import FAST, Kernels
+from redraft.weights.plan import Formats, make_room
 
 DTYPES = (torch.float32, torch.bfloat16)
 
 
 def empty_model(
-    config: ModelConfig, *, dtype: torch.dtype, device: torch.device | str, kernels: Kernels = FAST
+    config: ModelConfig,
+    *,
+    dtype: torch.dtype,
+    device: torch.device | str,
+    kernels: Kernels = FAST,
+    packed: Formats = MappingProxyType({}),
 ) -> DiffusionGemma:
     """A model whose memory is taken and whose numbers are whatever was there. Built without a second copy.
+
+    `packed` says which matrices are in fewer bits, by name (`weights/plan.py`).
 
     Raises WeightsError for a dtype other than float32 or bfloat16, RunError if the device has too little memory.
     """
     if dtype not in DTYPES:
         raise WeightsError(f"dtype is {dtype}; supported: {', '.join(map(str, DTYPES))}")
     with torch.device("meta"):
-        model = DiffusionGemma(config, kernels)
-    model = model.to(dtype)
+        model = make_room(DiffusionGemma(config, kernels).to(dtype), packed)
     if torch.device(device).type == "meta":
         return model
     num_bytes = sum(t.numel() * t.element_size() for t in model.state_dict().values())

@@ -3,13 +3,16 @@
     config.json ──► what must be there ──► headers agree? ──► memory ──► one tensor at a time: cast, place, check
 
 Everything that can be refused from names and shapes is refused before memory is taken. Peak memory is the model and one
-stored tensor.
+stored tensor. Packed checkpoints (`weights/layouts.py`) are loaded as they are; a plain one can be packed on the way.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+import math
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import torch
 
@@ -17,12 +20,15 @@ from redraft.config import CheckpointConfig, read_config
 from redraft.errors import WeightsError
 from redraft.model.gemma import DiffusionGemma
 from redraft.model.kernels import FAST, Kernels
+from redraft.model.linear import PackedMatrix
+from redraft.model.packed import Packed, pack
+from redraft.reader import read_json
 from redraft.shapes import Tensor
 from redraft.weights.build import empty_model
+from redraft.weights.layouts import FLOATS, Layout, Matrix, Piece, convert, read_layout
 from redraft.weights.names import Slot, check_filled, shown, slots, sort_names
+from redraft.weights.plan import Plan, formats, packed_matrices, plain_tensors
 from redraft.weights.source import Source
-
-_STORED_DTYPES = ("F32", "BF16", "F16")
 
 
 def load_model(
@@ -31,13 +37,15 @@ def load_model(
     dtype: torch.dtype = torch.float32,
     device: torch.device | str = "cpu",
     kernels: Kernels = FAST,
+    plan: Plan | None = None,
     report: Callable[[str], None] | None = None,
     progress: Callable[[int, int], None] | None = None,
 ) -> tuple[DiffusionGemma, CheckpointConfig]:
     """The model of a checkpoint folder, in eval mode with gradients off, and what its config files say.
 
-    `dtype` is float32 or bfloat16. `report` receives one line for each thing in the folder that is not used.
-    `progress` receives elements placed so far and elements in all, after each tensor.
+    `dtype` is float32 or bfloat16, `plan` the formats that plain matrices are packed to. `report` receives one line for
+    each thing in the folder that is not used. `progress` receives elements placed so far and elements in all, after
+    each tensor.
 
     Raises ConfigError for config files that are absent or of another model, WeightsError for tensors that are missing,
     surplus, damaged, not finite, of another shape or of another number format, RunError for too little memory.
@@ -48,16 +56,23 @@ def load_model(
     report = report or _silent
     for key in config.unknown_keys:
         report(f"{folder}: {key} is not a setting that redraft knows; it has no effect")
-    _check_headers(source, wanted, report)
-    model = empty_model(config.model, dtype=dtype, device=device, kernels=kernels)
-    ours = model.state_dict()
-    check_filled(wanted, {name: tuple(tensor.shape) for name, tensor in ours.items()})
-    _fill(ours, source, wanted, progress)
+    layout = read_layout(source.tensors, wanted, read_settings(folder))
+    if layout.formats and plan:
+        raise WeightsError(f"{folder} is packed already; plan {plan.name} needs the checkpoint that is not quantized")
+    _check_headers(source, layout, report)
+    packed = layout.formats or formats(config.model, plan)
+    model = empty_model(config.model, dtype=dtype, device=device, kernels=kernels, packed=packed)
+    held = packed_matrices(model)
+    ours = plain_tensors(model)
+    plain = {name: tuple(tensor.shape) for name, tensor in ours.items()}
+    check_filled(wanted, plain | {name: matrix.packed.shape for name, matrix in held.items()})
+    _fill(Filler(ours, held), source, layout, progress)
     return model.eval().requires_grad_(False), config
 
 
-def _check_headers(source: Source, wanted: tuple[Slot, ...], report: Callable[[str], None]) -> None:
-    names = sort_names(source.tensors, wanted)
+def _check_headers(source: Source, layout: Layout, report: Callable[[str], None]) -> None:
+    known = {piece.stored for piece in layout.pieces} | set(layout.unread)
+    names = sort_names(source.tensors.keys() - known, layout.whole)
     if names.missing:
         raise WeightsError(
             f"{source.folder} lacks {len(names.missing)} tensors of the model in its config.json:"
@@ -68,12 +83,14 @@ def _check_headers(source: Source, wanted: tuple[Slot, ...], report: Callable[[s
             f"{source.folder} holds {len(names.surplus)} tensors that the model in its config.json does not have:"
             f" {shown(names.surplus)}; the weights and the config are not of one model"
         )
-    for slot in wanted:
+    for slot in layout.whole:
         _check_header(source, slot)
     for copy, original in names.tied:
         _check_copy(source, copy, original)
     if names.vision:
         report(f"{source.folder}: {len(names.vision)} vision tensors are not loaded; redraft runs the text model")
+    if layout.unread:
+        report(f"{source.folder}: {len(layout.unread)} scales of activations or caches are not used")
 
 
 def _check_header(source: Source, slot: Slot) -> None:
@@ -82,9 +99,9 @@ def _check_header(source: Source, slot: Slot) -> None:
         raise WeightsError(
             f"{stored.file}: {slot.stored} has shape {list(stored.shape)}; config.json makes it {list(slot.shape)}"
         )
-    if stored.dtype not in _STORED_DTYPES:
+    if stored.dtype not in FLOATS:
         raise WeightsError(
-            f"{stored.file}: {slot.stored} is stored as {stored.dtype}; supported: {', '.join(_STORED_DTYPES)},"
+            f"{stored.file}: {slot.stored} is stored as {stored.dtype}; supported: {', '.join(FLOATS)},"
             " so use the checkpoint that is not quantized"
         )
 
@@ -99,22 +116,78 @@ def _check_copy(source: Source, name: str, original: str) -> None:
         )
 
 
-@torch.no_grad()
-def _fill(
-    ours: Mapping[str, Tensor], source: Source, wanted: Iterable[Slot], progress: Callable[[int, int], None] | None
-) -> None:
-    places = {slot.stored: slot for slot in wanted}
-    done, total = 0, sum(slot.num_elements for slot in places.values())
-    for stored, tensor in source.stream(places):
-        slot = places[stored.name]
-        place = ours[slot.target][slot.rows]
+@dataclass(frozen=True)
+class Filler:
+    """The model's tensors by name, plain and packed, and how stored numbers get into them."""
+
+    plain: Mapping[str, Tensor]
+    packed: Mapping[str, PackedMatrix]
+
+    def place_slot(self, slot: Slot, tensor: Tensor) -> Tensor:
+        """Cast into a plain tensor, or pack. Returns what was placed, for a look at it."""
+        if slot.target not in self.packed:
+            return self._copy(self.plain[slot.target][slot.rows], tensor)
+        parts = zip(tensor, range(len(tensor)), strict=True) if tensor.ndim == 3 else [(tensor, None)]
+        last = tensor
+        for one, expert in parts:  # one expert at a time: rounding needs several times the matrix in float32
+            start = 0 if tensor.ndim == 3 else slot.start
+            matrix = Matrix(slot.stored, slot, (one.shape[0], one.shape[1]), start, expert)
+            last = self._place_packed(matrix, pack(one, self.packed[slot.target].format, slot.stored))
+        return last
+
+    def place_piece(self, piece: Piece, tensor: Tensor) -> Tensor:
+        """One tensor of a matrix that is stored by itself."""
+        matrix, kind = piece.matrix, piece.kind
+        if kind != "plain":
+            return self._copy(self._at(getattr(self.packed[matrix.slot.target], kind), matrix), convert(piece, tensor))
+        if matrix.slot.target in self.packed:
+            return self._place_packed(matrix, pack(tensor, self.packed[matrix.slot.target].format, piece.stored))
+        return self._copy(self._at(self.plain[matrix.slot.target], matrix), tensor)
+
+    def _place_packed(self, matrix: Matrix, packed: Packed) -> Tensor:
+        held = self.packed[matrix.slot.target]
+        self._copy(self._at(held.codes, matrix), packed.codes)
+        if held.top is not None and packed.top is not None:
+            self._copy(self._at(held.top, matrix), packed.top)
+        return self._copy(self._at(held.scale, matrix), packed.scale)
+
+    def _at(self, whole: Tensor, matrix: Matrix) -> Tensor:
+        return (whole if matrix.expert is None else whole[matrix.expert])[matrix.rows]
+
+    def _copy(self, place: Tensor, tensor: Tensor) -> Tensor:
         place.copy_(tensor)
+        return place
+
+
+@torch.no_grad()
+def _fill(filler: Filler, source: Source, layout: Layout, progress: Callable[[int, int], None] | None) -> None:
+    slots = {slot.stored: slot for slot in layout.whole}
+    pieces = {piece.stored: piece for piece in layout.pieces}
+    names = slots.keys() | pieces.keys()
+    done, total = 0, sum(math.prod(source.tensors[name].shape) for name in names)
+    for stored, tensor in source.stream(names):
+        name = stored.name
+        placed = filler.place_slot(slots[name], tensor) if name in slots else filler.place_piece(pieces[name], tensor)
         # Looked at after the cast, on the model's own device: an overflow in the cast is found too.
-        if not all(bound.isfinite() for bound in place.aminmax()):
-            raise WeightsError(f"{stored.file}: {stored.name} holds NaN or infinity; fetch or make the weights again")
-        done += slot.num_elements
+        if placed.is_floating_point() and not _is_finite(placed):
+            raise WeightsError(f"{stored.file}: {name} holds NaN or infinity; fetch or make the weights again")
+        done += tensor.numel()
         if progress:
             progress(done, total)
+
+
+def _is_finite(tensor: Tensor) -> bool:
+    # e4m3 has no reductions of its own; its NaN survives the widening.
+    wide = tensor.float() if tensor.itemsize == 1 else tensor
+    return all(bool(bound.isfinite()) for bound in wide.aminmax())
+
+
+def read_settings(folder: Path) -> Mapping[str, Any]:
+    """The quantization_config of a checkpoint's config.json; empty if there is none. Raises WeightsError."""
+    found = read_json(folder / "config.json").get("quantization_config") or {}
+    if not isinstance(found, Mapping):
+        raise WeightsError(f"quantization_config is a {type(found).__name__}; it must be an object")
+    return found
 
 
 def _silent(line: str) -> None:

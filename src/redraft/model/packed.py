@@ -1,0 +1,181 @@
+"""Matrices in fewer bits than they were trained in: the number formats, and what they cost in exactness.
+
+    name      a weight is                       scales                                     bits a weight
+    int8      an integer of 8 bits              one a row                                  8
+    int4      an integer of 4 bits              one for 32 inputs (or 64), bfloat16        4.5 (4.25)
+    fp8       a float of 8 bits, e4m3           one a row                                  8
+    nvfp4     a float of 4 bits, e2m1           one for 16 inputs, e4m3, and one a row     4.5
+
+With int8 and fp8 the rows that meet the matrix are rounded to the same numbers, each row with a scale of its own
+("dynamic per token"): a row's result still depends on that row alone. The 4-bit formats leave the rows as they are.
+
+Bytes are laid out as the `compressed-tensors` files have them: two 4-bit codes a byte, the first in the low half, so a
+stored tensor is used as it was read. `unpack` says what the codes mean and is the plain twin of every kernel.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from itertools import pairwise
+
+import torch
+
+from redraft.errors import WeightsError
+from redraft.shapes import Float, Int, Tensor
+
+LEVELS = (0.0, 0.5, 1.0, 1.5, 2.0, 3.0, 4.0, 6.0)
+"""What the eight positive e2m1 codes stand for; codes 8 to 15 are the same below zero."""
+
+_LARGEST_FP8, _LARGEST_FP4, _LARGEST_INT8 = 448.0, 6.0, 127.0
+_TINY = 1e-12
+# Shares of a group's largest value that a 4-bit integer scale is tried at: clipping one may spare the others.
+_SHRINKS = (1.0, 0.95, 0.9, 0.85, 0.8, 0.75, 0.7)
+
+
+@dataclass(frozen=True)
+class Format:
+    """One way to write a matrix. `group` inputs share a scale, 0 means a whole row; `round_rows`: see above."""
+
+    name: str
+    bits: int
+    group: int
+    dtype: torch.dtype
+    scale_dtype: torch.dtype
+    is_float: bool = False
+    round_rows: bool = False
+
+    def check(self, what: str, inner: int) -> None:
+        """Raise WeightsError unless rows of `inner` numbers can be written in this format."""
+        if inner % (self.group or 8 // self.bits):
+            raise WeightsError(
+                f"{what} has rows of {inner} numbers, which groups of {self.group} do not divide;"
+                " use a plan with smaller groups"
+            )
+
+    def num_bytes(self, outer: int, inner: int) -> int:
+        """Bytes of a matrix, scales included."""
+        groups = inner // self.group if self.group else 1
+        top = 4 * outer if self.name == "nvfp4" else 0
+        return outer * (inner * self.bits // 8 + groups * self.scale_dtype.itemsize) + top
+
+
+INT8 = Format("int8", 8, 0, torch.int8, torch.float32, round_rows=True)
+INT4 = Format("int4", 4, 32, torch.uint8, torch.bfloat16)
+INT4_G64 = replace(INT4, name="int4-g64", group=64)
+FP8 = Format("fp8", 8, 0, torch.float8_e4m3fn, torch.float32, is_float=True, round_rows=True)
+NVFP4 = Format("nvfp4", 4, 16, torch.uint8, torch.float8_e4m3fn, is_float=True)
+FORMATS = {one.name: one for one in (INT8, INT4, INT4_G64, FP8, NVFP4)}
+
+
+@dataclass(frozen=True, eq=False)
+class Packed:
+    """A matrix, or a stack of them, in a format.
+
+    codes  [..., outer, inner], or [..., outer, inner/2] bytes of two    scale  [..., outer, groups]
+    top    [..., outer, 1] float32, nvfp4 only: multiplies the row's scales
+    """
+
+    format: Format
+    codes: Tensor
+    scale: Tensor
+    top: Tensor | None = None
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """Of the matrix that this stands for."""
+        return (*self.codes.shape[:-1], self.codes.shape[-1] * 8 // self.format.bits)
+
+    @property
+    def num_bytes(self) -> int:
+        """Bytes held."""
+        parts = [self.codes, self.scale] + ([] if self.top is None else [self.top])
+        return sum(part.numel() * part.element_size() for part in parts)
+
+    def __getitem__(self, index: int | slice) -> Packed:
+        """Some matrices of a stack."""
+        top = None if self.top is None else self.top[index]
+        return replace(self, codes=self.codes[index], scale=self.scale[index], top=top)
+
+
+def pack(weight: Float[Tensor, "*stack outer inner"], form: Format, what: str = "the matrix") -> Packed:
+    """Round a matrix to a format. Raises WeightsError if groups do not divide its rows; `what` names it there."""
+    form.check(what, weight.shape[-1])
+    groups = weight.float().unflatten(-1, (-1, form.group or weight.shape[-1]))
+    largest = groups.abs().amax(-1)
+    if form.bits == 8:
+        scale = (largest / (_LARGEST_FP8 if form.is_float else _LARGEST_INT8)).clamp_(min=_TINY)
+        codes = (groups / scale.unsqueeze(-1)).flatten(-2)
+        return Packed(form, codes.to(form.dtype) if form.is_float else codes.round_().to(form.dtype), scale)
+    if form.is_float:
+        return _pack_nvfp4(groups, largest, form)
+    scale = _best_int4_scale(groups, largest, form.scale_dtype)
+    return Packed(form, _two_a_byte(_int4_codes(groups, scale).to(torch.uint8).flatten(-2)), scale)
+
+
+def unpack(packed: Packed, dtype: torch.dtype = torch.float32) -> Float[Tensor, "*stack outer inner"]:
+    """The numbers that the codes stand for, computed in float32 and rounded once to `dtype`."""
+    form, scale = packed.format, packed.scale.float()
+    if packed.top is not None:
+        scale = scale * packed.top
+    if form.bits == 8:
+        values = packed.codes.float()
+    else:
+        halves = torch.stack([packed.codes & 15, packed.codes >> 4], dim=-1).flatten(-2)
+        values = _e2m1(halves) if form.is_float else halves.float() - 8
+    grouped: Tensor = values.unflatten(-1, (scale.shape[-1], -1))
+    return (grouped * scale.unsqueeze(-1)).flatten(-2).to(dtype)
+
+
+def round_rows(
+    x: Float[Tensor, "rows inner"], form: Format
+) -> tuple[Float[Tensor, "rows inner"] | Int[Tensor, "rows inner"], Float[Tensor, "rows 1"]]:
+    """Rows as codes of an 8-bit format, and the scale of each."""
+    largest = _LARGEST_FP8 if form.is_float else _LARGEST_INT8
+    scale = (x.abs().amax(-1, keepdim=True).float() / largest).clamp_(min=_TINY)
+    codes = x.float() / scale
+    return (codes if form.is_float else codes.round_()).to(form.dtype), scale
+
+
+def error(weight: Float[Tensor, "*stack outer inner"], packed: Packed) -> tuple[float, float]:
+    """Summed squares of what rounding changed, and of the matrix itself; the root of their quotient is its error."""
+    exact = weight.float()
+    return float((unpack(packed) - exact).square().sum()), float(exact.square().sum())
+
+
+def _pack_nvfp4(groups: Tensor, largest: Tensor, form: Format) -> Packed:
+    """The stack's largest value meets the largest scale, so that small groups keep scales that e4m3 can hold."""
+    most = largest.flatten(-2).amax(-1)[..., None, None].clamp(min=_TINY)
+    top = most / (_LARGEST_FP8 * _LARGEST_FP4)
+    scale = (largest / _LARGEST_FP4 / top).to(form.scale_dtype)
+    step = (scale.float() * top).unsqueeze(-1)
+    sized = torch.where(step > 0, groups / step.clamp(min=_TINY), 0.0)
+    # Halves go to the even code, as IEEE rounding has it; every second boundary therefore belongs to the code above.
+    middles = torch.tensor([(a + b) / 2 for a, b in pairwise(LEVELS)], device=groups.device)
+    middles[1::2] = torch.nextafter(middles[1::2], torch.zeros(()))
+    codes = torch.bucketize(sized.abs().clamp(max=_LARGEST_FP4), middles) + 8 * (sized < 0)
+    rows = largest.shape[-2]
+    return Packed(form, _two_a_byte(codes.to(torch.uint8).flatten(-2)), scale, top.expand(*top.shape[:-2], rows, 1))
+
+
+def _best_int4_scale(groups: Tensor, largest: Tensor, dtype: torch.dtype) -> Tensor:
+    """Of several scales the one with the least squared error, group by group."""
+    best, least = torch.empty_like(largest, dtype=dtype), torch.full_like(largest, torch.inf)
+    for shrink in _SHRINKS:
+        scale = (largest * (shrink / 7.5)).clamp(min=_TINY).to(dtype)
+        wide = scale.float().unsqueeze(-1)
+        off = (_int4_codes(groups, scale).sub_(8).mul_(wide).sub_(groups)).square_().sum(-1)
+        best, least = torch.where(off < least, scale, best), torch.minimum(off, least)
+    return best
+
+
+def _int4_codes(groups: Tensor, scale: Tensor) -> Tensor:
+    return (groups / scale.float().unsqueeze(-1)).round_().clamp_(-8, 7).add_(8)
+
+
+def _two_a_byte(codes: Tensor) -> Tensor:
+    return codes[..., ::2] | codes[..., 1::2] << 4
+
+
+def _e2m1(codes: Tensor) -> Tensor:
+    table = torch.tensor([*LEVELS, *(-level for level in LEVELS)], device=codes.device)
+    return table.take(codes.long())

@@ -1,0 +1,235 @@
+"""How packed matrices stand in files: the names, shapes and number types of each published layout.
+
+For a linear layer `p`, of `outer` rows of `inner` numbers (E counts experts, which packed files hold one by one):
+
+    int8    p.weight I8, p.weight_scale [outer, 1]                                             compressed-tensors
+    fp8     p.weight F8_E4M3, p.weight_scale [outer, 1] or one number                          compressed-tensors
+    int4    p.weight_packed I32 [outer, inner/8], p.weight_scale [outer, groups], p.weight_shape
+    nvfp4   p.weight_packed U8, p.weight_scale F8_E4M3, p.weight_global_scale (divides)        compressed-tensors
+    nvfp4   p.weight U8, p.weight_scale F8_E4M3, p.weight_scale_2 (multiplies)                 modelopt
+
+A layout is recognised by what the headers hold; the config's word is only checked for methods that are none of these.
+Scales of activations and of the cache are left unread: rows are rounded one by one, or not at all.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import torch
+
+from redraft.errors import WeightsError
+from redraft.model.packed import FP8, INT4, INT8, NVFP4, Format, Packed
+from redraft.shapes import Tensor
+from redraft.weights.names import Slot
+from redraft.weights.source import Stored
+
+METHODS = ("compressed-tensors", "modelopt")
+GROUPS = (32, 64, 128)
+FLOATS = {"F32": torch.float32, "BF16": torch.bfloat16, "F16": torch.float16}
+_UNREAD = ("input_scale", "input_global_scale", "weight_shape", "k_scale", "v_scale", "kv_scale")
+
+
+@dataclass(frozen=True)
+class Matrix:
+    """One stored matrix and its place: rows of `slot.target`, of one expert's if it is a stack."""
+
+    prefix: str
+    slot: Slot
+    shape: tuple[int, int]
+    start: int
+    expert: int | None = None
+
+    @property
+    def rows(self) -> slice:
+        """Rows of the target."""
+        return slice(self.start, self.start + self.shape[0])
+
+
+@dataclass(frozen=True)
+class Piece:
+    """One stored tensor of a matrix: its codes, its scale or its top (`model/packed.py`), or the plain matrix."""
+
+    stored: str
+    matrix: Matrix
+    kind: str
+    form: Format | None
+
+
+@dataclass(frozen=True)
+class Layout:
+    """What a checkpoint holds: slots stored whole, pieces of matrices stored one by one, names that are not read."""
+
+    whole: tuple[Slot, ...]
+    pieces: tuple[Piece, ...]
+    formats: Mapping[str, Format]
+    unread: tuple[str, ...]
+
+
+def read_layout(tensors: Mapping[str, Stored], wanted: Sequence[Slot], settings: Mapping[str, Any]) -> Layout:
+    """Say how each wanted slot is stored. `settings` is the config's quantization_config, empty if it has none.
+
+    Raises WeightsError for a method or layout that is not supported, and for scales that are missing or of another
+    shape. A slot that is there in no form counts as whole: that it is missing is for the loader to say.
+    """
+    method = settings.get("quant_method", "modelopt" if settings.get("producer") else None)
+    if settings and method not in METHODS:
+        raise WeightsError(f"quantization_config.quant_method is {method!r}; supported: {', '.join(METHODS)}")
+    whole: list[Slot] = []
+    pieces: list[Piece] = []
+    found: dict[str, Format | None] = {}
+    unread: list[str] = []
+    for slot in wanted:
+        if slot.stored in tensors and tensors[slot.stored].dtype in FLOATS:
+            whole.append(slot)
+            continue
+        parts = [matrix for matrix in matrices(slot) if _is_there(tensors, matrix.prefix)]
+        if not parts:
+            whole.append(slot)
+            continue
+        for matrix in parts:
+            form = _identify(tensors, matrix)
+            if found.setdefault(slot.target, form) != form:
+                raise WeightsError(
+                    f"{matrix.prefix} is stored as {_said(form)}, other parts of {slot.target} as"
+                    f" {_said(found[slot.target])}; one matrix must have one format"
+                )
+            pieces += _pieces(tensors, matrix, form)
+            unread += [name for end in _UNREAD if (name := f"{matrix.prefix}.{end}") in tensors]
+        if len(parts) < len(matrices(slot)):
+            lacking = next(one.prefix for one in matrices(slot) if not _is_there(tensors, one.prefix))
+            raise WeightsError(f"the checkpoint lacks {lacking}, whose neighbours it holds; fetch it again")
+    mixed = {slot.target for slot in whole} & found.keys()
+    if mixed:
+        raise WeightsError(f"{min(mixed)} is stored partly packed and partly plain; one matrix must have one format")
+    packed = {target: form for target, form in found.items() if form is not None}
+    return Layout(tuple(whole), tuple(pieces), packed, tuple(unread))
+
+
+def matrices(slot: Slot) -> tuple[Matrix, ...]:
+    """The linear layers that a slot is made of in a packed file; none if it is not a matrix."""
+    if ".experts." in slot.stored:
+        base, name = slot.stored.rsplit(".", 1)
+        count, outer, inner = slot.shape
+        kinds = ("gate_proj", "up_proj") if name == "gate_up_proj" else ("down_proj",)
+        each = outer // len(kinds)
+        return tuple(
+            Matrix(f"{base}.{e}.{kind}", slot, (each, inner), i * each, e)
+            for e in range(count)
+            for i, kind in enumerate(kinds)
+        )
+    if len(slot.shape) == 2 and slot.stored.endswith(".weight"):
+        return (Matrix(slot.stored.removesuffix(".weight"), slot, (slot.shape[0], slot.shape[1]), slot.start),)
+    return ()
+
+
+def stored_names(prefix: str, packed: Packed) -> dict[str, Tensor]:
+    """A packed matrix as compressed-tensors stores it, by name."""
+    form = packed.format
+    scale = packed.scale.contiguous()
+    if form.bits == 8:
+        return {f"{prefix}.weight": packed.codes.contiguous(), f"{prefix}.weight_scale": scale}
+    if packed.top is None:
+        shape = torch.tensor(packed.shape, dtype=torch.int64)
+        codes = packed.codes.contiguous().view(torch.int32)
+        return {f"{prefix}.weight_packed": codes, f"{prefix}.weight_scale": scale, f"{prefix}.weight_shape": shape}
+    top = packed.top[0]
+    named = {"weight_packed": packed.codes.contiguous(), "weight_scale": scale, "weight_global_scale": 1 / top}
+    return {f"{prefix}.{name}": tensor for name, tensor in named.items()}
+
+
+def convert(piece: Piece, tensor: Tensor) -> Tensor:
+    """A stored tensor as a packed matrix holds it."""
+    outer = piece.matrix.shape[0]
+    if piece.kind == "codes":
+        return tensor.view(torch.uint8) if tensor.dtype == torch.int32 else tensor
+    if piece.kind == "top":
+        value = tensor.float() if piece.stored.endswith("weight_scale_2") else 1 / tensor.float()
+        return value.reshape(1, 1).expand(outer, 1)
+    return tensor.reshape(1, 1).expand(outer, 1) if tensor.numel() == 1 else tensor.reshape(outer, -1)
+
+
+def _is_there(tensors: Mapping[str, Stored], prefix: str) -> bool:
+    return f"{prefix}.weight_packed" in tensors or f"{prefix}.weight" in tensors
+
+
+def _said(form: Format | None) -> str:
+    return "plain numbers" if form is None else f"{form.name} with {form.scale_dtype} scales"
+
+
+def _identify(tensors: Mapping[str, Stored], matrix: Matrix) -> Format | None:
+    """The format of one stored matrix, None if it is plain, or why it is none of ours."""
+    prefix, (outer, inner) = matrix.prefix, matrix.shape
+    for end, why in (("weight_zero_point", "a zero point"), ("weight_g_idx", "an order of inputs")):
+        if f"{prefix}.{end}" in tensors:
+            raise WeightsError(f"{prefix} has {why} ({end}); only symmetric formats in stored order are supported")
+    name = "weight_packed" if f"{prefix}.weight_packed" in tensors else "weight"
+    codes = tensors[f"{prefix}.{name}"]
+    if name == "weight" and codes.dtype in FLOATS:
+        _check_shape(codes, matrix.shape, "plain")
+        return None
+    kind = (name, codes.dtype)
+    known = {("weight", "I8"): INT8, ("weight", "F8_E4M3"): FP8, ("weight_packed", "I32"): INT4}
+    known |= {("weight_packed", "U8"): NVFP4, ("weight", "U8"): NVFP4}
+    if kind not in known:
+        raise WeightsError(
+            f"{codes.file}: {codes.name} is stored as {codes.dtype}; supported: plain F32, BF16, F16, and packed"
+            " I8, F8_E4M3, I32 (int4) and U8 (nvfp4)"
+        )
+    form = known[kind]
+    _check_shape(codes, (outer, inner * form.bits // (32 if codes.dtype == "I32" else 8)), form.name)
+    scale = _header(tensors, f"{prefix}.weight_scale", codes)
+    if form is INT4:
+        group = inner // scale.shape[-1] if scale.shape and scale.shape[-1] else 0
+        if group not in GROUPS:
+            raise WeightsError(f"{scale.file}: {scale.name} means groups of {group}; supported: 32, 64, 128")
+        form = replace(form, group=group, name="int4" if group == INT4.group else f"int4-g{group}")
+    form.check(prefix, inner)
+    return _with_scale(form, scale, outer, inner)
+
+
+def _with_scale(form: Format, scale: Stored, outer: int, inner: int) -> Format:
+    """The format with the number type of its stored scales, which keep their digits."""
+    groups = inner // form.group if form.group else 1
+    one_for_all = not form.group and scale.shape in ((), (1,))
+    if not one_for_all and scale.shape not in ((outer, groups), *([(outer,)] if groups == 1 else [])):
+        raise WeightsError(
+            f"{scale.file}: {scale.name} has shape {list(scale.shape)}; {form.name} makes it {[outer, groups]}"
+        )
+    types = {"F8_E4M3": torch.float8_e4m3fn} if form is NVFP4 else FLOATS
+    if scale.dtype not in types:
+        raise WeightsError(
+            f"{scale.file}: {scale.name} is stored as {scale.dtype}; {form.name} has scales of {', '.join(types)}"
+        )
+    return replace(form, scale_dtype=types[scale.dtype])
+
+
+def _check_shape(stored: Stored, wanted: tuple[int, ...], how: str) -> None:
+    if stored.shape != wanted:
+        raise WeightsError(
+            f"{stored.file}: {stored.name} has shape {list(stored.shape)}; config.json makes it {list(wanted)} ({how})"
+        )
+
+
+def _header(tensors: Mapping[str, Stored], name: str, beside: Stored) -> Stored:
+    if name not in tensors:
+        raise WeightsError(f"{beside.file}: {beside.name} has no {name.rsplit('.', 1)[1]} beside it; fetch it again")
+    return tensors[name]
+
+
+def _pieces(tensors: Mapping[str, Stored], matrix: Matrix, form: Format | None) -> Iterator[Piece]:
+    prefix = matrix.prefix
+    if form is None:
+        yield Piece(f"{prefix}.weight", matrix, "plain", None)
+        return
+    packed = f"{prefix}.weight_packed" in tensors
+    codes = f"{prefix}.{'weight_packed' if packed else 'weight'}"
+    yield Piece(codes, matrix, "codes", form)
+    yield Piece(f"{prefix}.weight_scale", matrix, "scale", form)
+    if form.name == "nvfp4":
+        top = _header(tensors, f"{prefix}.{'weight_global_scale' if packed else 'weight_scale_2'}", tensors[codes])
+        if top.shape not in ((), (1,)) or top.dtype != "F32":
+            raise WeightsError(f"{top.file}: {top.name} is {top.dtype} {list(top.shape)}; it must be one F32 number")
+        yield Piece(top.name, matrix, "top", form)

@@ -1,0 +1,134 @@
+"""Plans: which matrices of a network are written in which format. Data, so that another plan is another line.
+
+Norms, scalars, routers, the self-conditioning block and the embedding table (which is the head, too) stay as they are
+under every plan, as in the published checkpoints: they are small, or what they decide is.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import torch
+
+from redraft.config import ModelConfig
+from redraft.errors import WeightsError
+from redraft.model.gemma import DiffusionGemma, Layer
+from redraft.model.linear import PackedLinear, PackedMatrix
+from redraft.model.moe import PackedExperts
+from redraft.model.packed import FP8, INT4, INT4_G64, INT8, NVFP4, Format, pack
+from redraft.shapes import Tensor
+from redraft.weights.names import Slot, slots
+
+Formats = Mapping[str, Format]
+"""Our tensor's name -> its format. A tensor that is not in it keeps the model's dtype."""
+
+
+@dataclass(frozen=True)
+class Plan:
+    """Formats by part: the routed experts, attention's matrices, the dense MLPs. None: left alone."""
+
+    name: str
+    experts: Format | None
+    attention: Format | None
+    mlp: Format | None
+
+    def format_of(self, target: str) -> Format | None:
+        """The format of one of our tensors, by its name."""
+        if not target.startswith("layers."):
+            return None
+        part = target.split(".")[2]
+        found: Format | None = {"experts": self.experts, "mlp": self.mlp}.get(part)
+        if part == "attention" and target.endswith((".qkv.weight", ".out.weight")):
+            found = self.attention
+        return found
+
+
+PLANS = {
+    plan.name: plan
+    for plan in (
+        Plan("int8", INT8, INT8, INT8),
+        Plan("int4", INT4, INT8, INT8),
+        Plan("int4-g64", INT4_G64, INT8, INT8),
+        Plan("fp8", FP8, FP8, FP8),
+        Plan("nvfp4", NVFP4, None, NVFP4),
+        Plan("nvfp4-experts", NVFP4, None, None),
+    )
+}
+
+
+def find_plan(name: str) -> Plan:
+    """A plan by name. Raises WeightsError for one that does not exist."""
+    if name not in PLANS:
+        raise WeightsError(f"plan is {name!r}; supported: {', '.join(PLANS)}")
+    return PLANS[name]
+
+
+def formats(config: ModelConfig, plan: Plan | None) -> dict[str, Format]:
+    """What a plan does to a network of this shape. Raises WeightsError if a format's groups do not divide its rows."""
+    found: dict[str, Format] = {}
+    for slot in slots(config):
+        form = plan.format_of(slot.target) if plan else None
+        if form is not None:
+            form.check(slot.stored, slot.shape[-1])
+            found[slot.target] = form
+    return found
+
+
+def num_bytes(slot: Slot, form: Format | None, dtype: torch.dtype) -> int:
+    """Bytes of one stored tensor's place in the model."""
+    if form is None:
+        return slot.num_elements * dtype.itemsize
+    return form.num_bytes(slot.num_elements // slot.shape[-1], slot.shape[-1])
+
+
+def make_room(model: DiffusionGemma, wanted: Formats) -> DiffusionGemma:
+    """Replace, in place, plain matrices by packed ones with room for the same shapes. Returns the model.
+
+    Raises WeightsError if one of a layer's expert matrices is packed and the other is not.
+    """
+    for i, layer in enumerate(model.layers):
+        assert isinstance(layer, Layer)
+        for owner, name in ((layer.attention, "qkv"), (layer.attention, "out"), *((layer.mlp, n) for n in _MLP)):
+            part = "attention" if owner is layer.attention else "mlp"
+            form = wanted.get(f"layers.{i}.{part}.{name}.weight")
+            if form is not None:
+                setattr(owner, name, PackedLinear(form, tuple(getattr(owner, name).weight.shape)))
+        both = [wanted.get(f"layers.{i}.experts.{name}") for name in ("gate_up", "down")]
+        if both[0] is not None and both[1] is not None:
+            shapes = tuple(layer.experts.gate_up.shape), tuple(layer.experts.down.shape)
+            layer.experts = PackedExperts(PackedMatrix(both[0], shapes[0]), PackedMatrix(both[1], shapes[1]))
+        elif any(both):
+            raise WeightsError(f"layer {i} has packed and plain expert matrices; pack both or neither")
+    return model
+
+
+def packed_matrices(model: DiffusionGemma) -> dict[str, PackedMatrix]:
+    """Every packed matrix of a model by the name its plain form would have."""
+    found = {}
+    for name, module in model.named_modules():
+        if isinstance(module, PackedMatrix):
+            inside = ".held." in name
+            found[name.replace(".held.", ".") if inside else f"{name}.weight"] = module
+    return found
+
+
+def plain_tensors(model: DiffusionGemma) -> dict[str, Tensor]:
+    """Every tensor of a model that belongs to no packed matrix, by name."""
+    inside = tuple(f"{name}." for name, module in model.named_modules() if isinstance(module, PackedMatrix))
+    return {name: tensor for name, tensor in model.state_dict().items() if not name.startswith(inside)}
+
+
+@torch.no_grad()
+def pack_model(model: DiffusionGemma, plan: Plan) -> DiffusionGemma:
+    """Round a plain model's matrices to a plan, in place. Returns the model, without gradients."""
+    plain = dict(model.state_dict())
+    wanted = formats(model.config, plan)
+    with torch.device("meta"):
+        make_room(model, wanted)
+    for target, held in packed_matrices(model).items():
+        held.take(pack(plain[target], held.format, target))
+    return model.eval().requires_grad_(False)
+
+
+_MLP = ("gate_up", "down")
