@@ -11,15 +11,18 @@ import sys
 import time
 from collections.abc import Iterator
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 import pytest
 from rich.console import Console
+from safetensors.torch import load_file, save_file
 from tests.helpers import released_json
 
 import redraft.cli.watch
 from redraft.__main__ import main
 from redraft.cli.main import build_parser
+from redraft.cli.verify import LIMIT
 from redraft.engine.events import Draft, Event
 from redraft.engine.request import Request
 from redraft.errors import CallerError, RedraftError
@@ -498,6 +501,52 @@ def test_verify_exits_1_where_the_numbers_differ(monkeypatch: pytest.MonkeyPatch
     monkeypatch.setattr("redraft.cli.verify.LIMIT", {"float32": 0.0, "bfloat16": 0.0})
     assert main(["verify", "nano", "--steps", "1"]) == 1
     assert "does not run here as it does in transformers" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("where", ["encode", "first", "last"])
+def test_numbers_that_are_nan_do_not_pass(where: str) -> None:
+    """Python's max of 0.0 and nan is 0.0: a model that computes nothing but nan was verified."""
+    from redraft.measure.verify import StepDifference, Verification
+
+    nan = float("nan")
+    steps = [StepDifference(i, nan if where == name else 0.0, 1.0) for i, name in enumerate(("first", "last"))]
+    largest = Verification("5.23.0", nan if where == "encode" else 0.0, steps).largest
+    assert not largest <= max(LIMIT.values())
+
+
+def test_verify_exits_1_where_a_number_is_nan(monkeypatch: pytest.MonkeyPatch, capsys: Captured) -> None:
+    from redraft.measure.verify import StepDifference, Verification
+
+    found = Verification("5.23.0", 0.0, [StepDifference(1, float("nan"), 0.0)])
+    monkeypatch.setattr("redraft.measure.verify.verify", lambda *given, **options: found)
+    assert main(["verify", "nano"]) == 1
+    assert "the largest |Δlogit| is nan" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("command", [["generate", "hi", "--model"], ["verify"], ["eval", "--count", "1", "--model"]])
+def test_weights_that_are_nan_are_one_line(command: list[str], tmp_path: Path, capsys: Captured) -> None:
+    from redraft.weights.source import locate
+
+    for path in locate("nano").iterdir():
+        if path.name != "model.safetensors":
+            (tmp_path / path.name).symlink_to(path)
+    tensors = load_file(locate("nano") / "model.safetensors")
+    tensors["model.decoder.norm.weight"][3] = float("nan")
+    save_file(tensors, tmp_path / "model.safetensors", metadata={"format": "pt"})
+    line = refused(capsys, *command, str(tmp_path))
+    assert "model.decoder.norm.weight holds NaN or infinity" in line
+
+
+def test_verify_with_an_older_transformers_says_what_to_install(
+    monkeypatch: pytest.MonkeyPatch, capsys: Captured
+) -> None:
+    older = ModuleType("transformers")
+    older.__version__ = "4.57.0"  # type: ignore[attr-defined]
+    monkeypatch.setitem(sys.modules, "transformers", older)
+    for command in ("verify", "bench"):
+        line = refused(capsys, command, code=1)
+        assert "transformers 4.57.0 has no DiffusionGemma" in line
+        assert "pip install transformers==5.23.0" in line
 
 
 def test_verify_without_transformers_says_what_to_install(monkeypatch: pytest.MonkeyPatch, capsys: Captured) -> None:

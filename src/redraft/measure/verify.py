@@ -21,6 +21,7 @@ from redraft.engine.request import Options
 from redraft.errors import RunError
 
 WANTED = "transformers==5.23.0"
+NETWORK = "DiffusionGemmaForBlockDiffusion"
 
 
 @dataclass(frozen=True)
@@ -42,8 +43,8 @@ class Verification:
 
     @property
     def largest(self) -> float:
-        """The largest |Δlogit| anywhere."""
-        return max([self.encode, *(found.logits for found in self.steps)])
+        """The largest |Δlogit| anywhere; NaN if there is one, which Python's own max would skip."""
+        return float(torch.tensor([self.encode, *(found.logits for found in self.steps)]).max())
 
 
 @torch.inference_mode()
@@ -75,14 +76,22 @@ def verify(engine: Engine, folder: Path, prompt: str, *, seed: int = 0, max_step
 
 
 def load_reference(folder: Path, dtype: torch.dtype) -> tuple[Any, str]:
-    """transformers' model of a checkpoint folder, and transformers' version. Raises RunError if it is not installed."""
+    """transformers' model of a checkpoint folder, and transformers' version.
+
+    Raises RunError if transformers is not installed or too old to know this model.
+    """
     try:
         import transformers
     except ImportError:
         raise RunError(f"transformers is not installed, and it is what to compare with: pip install {WANTED}") from None
+    if not hasattr(transformers, NETWORK):
+        raise RunError(
+            f"transformers {transformers.__version__} has no {NETWORK}, which is what to compare with:"
+            f" pip install {WANTED}"
+        )
     transformers.utils.logging.set_verbosity_error()
     transformers.utils.logging.disable_progress_bar()
-    model = transformers.DiffusionGemmaForBlockDiffusion.from_pretrained(folder, dtype=dtype, local_files_only=True)
+    model = getattr(transformers, NETWORK).from_pretrained(folder, dtype=dtype, local_files_only=True)
     return model.eval(), transformers.__version__
 
 
