@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 import json
+import os
+import subprocess
+import sys
 from dataclasses import replace
 from math import prod
+from pathlib import Path
 
 import pytest
 from tests.helpers import DATA, released_json, tiny_config, tiny_model
 
 from redraft.config import ModelConfig, parse_model
-from redraft.measure.anatomy import dissect, longest_prefix, stored_bytes
+from redraft.measure.anatomy import STEP_LOGITS, dissect, longest_prefix, stored_bytes
 from redraft.weights.source import Source, locate
 
 RELEASED: ModelConfig = parse_model(released_json())[0]
@@ -59,14 +63,55 @@ def test_counts_are_those_of_a_model_that_exists() -> None:
 
 
 def test_the_longest_prefix_fills_the_memory_and_not_more() -> None:
-    """Weights 50.50 GB, sliding caches 0.21 GB, one canvas's float32 logits three times 0.81 GB; 20,480 B a token."""
-    fixed = float(2 * 25_250_986_812 + 209_510_400 + 3 * 4 * 256 * 262_144)
+    """Weights 50.50 GB, sliding caches 0.21 GB, a canvas's float32 logits 6.25 times 0.27 GB; 20,480 B a token."""
+    fixed = float(2 * 25_250_986_812 + 209_510_400 + 25 * 256 * 262_144)
     assert longest_prefix(RELEASED, "bfloat16", fixed) == 0
     assert longest_prefix(RELEASED, "bfloat16", fixed - 1) is None
     assert longest_prefix(RELEASED, "bfloat16", fixed + 20_480 * 1000 - 1) == 999
     assert longest_prefix(RELEASED, "bfloat16", fixed + 20_480 * 1000) == 1000
     assert longest_prefix(RELEASED, "bfloat16", 1e15) == 262_144, "no prefix is longer than the context"
     assert longest_prefix(RELEASED, "float32", 80e9) is None
+
+
+STEP = """
+import sys, torch
+from dataclasses import replace
+from pathlib import Path
+from tests.helpers import new_prefix, tiny_config, tiny_model
+from redraft.config import GenerationConfig
+from redraft.diffusion.canvas import fresh
+from redraft.diffusion.denoise import reference_policy, step
+from redraft.diffusion.noise import SeededNoise
+
+def resident(key):
+    lines = Path("/proc/self/status").read_text().splitlines()
+    return next(1024 * int(line.split()[1]) for line in lines if line.startswith(key))
+
+torch.set_num_threads(1)
+width, vocab = 64, 2**17
+model = tiny_model(replace(tiny_config(vocab_size=vocab), canvas_length=width), dtype=getattr(torch, sys.argv[1]))
+prefix, noise, policy = new_prefix(model), SeededNoise(0), reference_policy(GenerationConfig())
+with torch.inference_mode():
+    model.encode(torch.arange(5), prefix)
+    canvas = fresh(noise, 0, width, vocab)
+    for turn in range(3):
+        if turn == 1:  # the first step also makes what libraries keep
+            Path("/proc/self/clear_refs").write_text("5")
+            before = resident("VmRSS")
+        canvas = step(canvas, model.denoise(canvas.tokens, canvas.soft, prefix), model, policy, noise)
+print((resident("VmHWM") - before) / (4 * width * vocab))
+"""
+
+
+@pytest.mark.skipif(not Path("/proc/self/clear_refs").exists(), reason="needs Linux's count of peak memory")
+@pytest.mark.parametrize(("dtype", "least"), [("float32", 4.5), ("bfloat16", 5.5)])
+def test_a_step_holds_as_many_logits_as_are_counted(dtype: str, least: float) -> None:
+    """Three were counted, and five were there: what was said to fit did not."""
+    root = Path(__file__).resolve().parents[2]
+    environment = os.environ | {"PYTHONPATH": f"{root / 'src'}{os.pathsep}{root}"}
+    command = [sys.executable, "-c", STEP, dtype]
+    told = subprocess.run(command, env=environment, capture_output=True, text=True, check=True, timeout=120).stdout
+    assert least < float(told) < STEP_LOGITS + 0.25, f"{float(told):.2f} tensors of the logits' size"
 
 
 @pytest.mark.parametrize(
