@@ -2,6 +2,7 @@
 
 bold on colour   changed since the last step        plain   accepted, its sample stays for the next step
 dim              not accepted: random noise is shown to the model there, the reading lives in its soft embedding
+·                an end token; the answer ends before the first
 """
 
 from __future__ import annotations
