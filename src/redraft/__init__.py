@@ -25,6 +25,7 @@ from redraft.errors import (
 
 if TYPE_CHECKING:
     from redraft.engine.engine import Engine
+    from redraft.engine.loop import LoopConfig
 
 __all__ = [
     "BusyError",
@@ -52,12 +53,17 @@ def load(
     dtype: str = "float32",
     report: Callable[[str], None] | None = None,
     progress: Callable[[int, int], None] | None = None,
+    loop: LoopConfig | None = None,
 ) -> Engine:
     """Load a checkpoint: "nano" (in the package), a folder, or a repository name already in the local cache.
 
-    `report` is told what was found and left unused; `progress` gets (elements placed, elements in all).
+    `report` is told what was found and left unused; `progress` gets (elements placed, elements in all). `loop` bounds
+    what runs side by side (redraft.engine.loop.LoopConfig); what it leaves open follows from the model and from what
+    `redraft bench --knee` has measured on this machine.
     Raises WeightsError, ConfigError or TextError if the checkpoint is not whole or not supported.
     """
     from redraft.engine.engine import load as load_engine
+    from redraft.engine.loop import DEFAULT_LOOP
 
-    return load_engine(model, device=device, dtype=dtype, report=report, progress=progress)
+    bounds = DEFAULT_LOOP if loop is None else loop
+    return load_engine(model, device=device, dtype=dtype, report=report, progress=progress, loop=bounds)

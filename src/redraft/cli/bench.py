@@ -41,7 +41,9 @@ def add(commands: Commands) -> None:
         help="many requests: one, together, poisson, variants, long, long-4k; repeatable; without NAME all of them",
     )
     parser.add_argument("--scaling", action="store_true", help="our speed by load and by prefix; matmuls; phases")
-    parser.add_argument("--knee", action="store_true", help="rows per forward from which more rows do not pay")
+    parser.add_argument(
+        "--knee", action="store_true", help="rows per forward from which more do not pay; kept for later loads"
+    )
     parser.add_argument("--policies", action="store_true", help="scheduling policies beside each other")
     parser.add_argument(
         "--soak", type=int, nargs="?", const=REQUESTS, metavar="N", help=f"N random requests (default: {REQUESTS})"
@@ -135,7 +137,7 @@ def _measure(arguments: argparse.Namespace) -> Iterator[Record]:
     elif arguments.scaling:
         yield bench.bench_scaling(folder, runs=runs, dtype=dtype, progress=_progress)
     elif arguments.knee:
-        yield bench.bench_knee(folder, runs=runs, dtype=dtype, progress=_progress)
+        yield _knee(arguments, folder, runs)
     elif arguments.policies:
         yield throughput.bench_policies(folder, runs=runs, dtype=dtype, rate=rate, progress=_progress)
     elif arguments.soak is not None:
@@ -143,6 +145,20 @@ def _measure(arguments: argparse.Namespace) -> Iterator[Record]:
     else:
         pairs = arguments.runs or PAIRS
         yield bench.bench_against(folder, runs=pairs, dtype=dtype, progress=lambda i, n: _progress("pair", i, n))
+
+
+def _knee(arguments: argparse.Namespace, folder: Path, runs: int) -> Record:
+    from redraft.engine.knee import knee_key, write_knee
+    from redraft.errors import RunError
+    from redraft.measure.bench import bench_knee
+
+    record = bench_knee(folder, runs=runs, dtype=arguments.dtype, progress=_progress)
+    try:
+        path = write_knee(knee_key(folder, arguments.dtype, arguments.device), record.figures["knee_rows"])
+        print(f"redraft: kept in {path} for loads of this checkpoint with as many threads", file=sys.stderr)
+    except RunError as error:  # what has been measured is worth printing all the same
+        print(f"redraft: {error}", file=sys.stderr)
+    return record
 
 
 def _soak(arguments: argparse.Namespace, folder: Path) -> Record:

@@ -24,6 +24,7 @@ import torch
 from redraft.config import CheckpointConfig
 from redraft.engine.answer import Answer
 from redraft.engine.events import Event, Finished
+from redraft.engine.knee import knee_key, read_knee
 from redraft.engine.loop import DEFAULT_LOOP, Loop, LoopConfig
 from redraft.engine.request import Generation, Options, Request, build_request
 from redraft.errors import BusyError, RequestError, RunError
@@ -206,7 +207,9 @@ def load(
 ) -> Engine:
     """Load a checkpoint: "nano" (in the package), a folder, or a repository name already in the local cache.
 
-    `report` is told what was found and left unused; `progress` gets (elements placed, elements in all).
+    `report` is told what was found and left unused; `progress` gets (elements placed, elements in all). `loop` bounds
+    what runs side by side (redraft.engine.loop.LoopConfig); what it leaves open follows from the model and from what
+    `redraft bench --knee` has measured on this machine.
     Raises WeightsError, ConfigError or TextError if the checkpoint is not whole or not supported.
     """
     if dtype not in DTYPES:
@@ -214,6 +217,8 @@ def load(
     folder = locate(str(model))
     found, config = load_model(folder, dtype=DTYPES[dtype], device=_device(device), report=report, progress=progress)
     loaded = fuse_layers(found)
+    if loop.max_rows is None:
+        loop = replace(loop, max_rows=read_knee(knee_key(folder, dtype, device), report))
     return Engine(loaded, read_text(folder, config), config, Loop(loaded, loop))
 
 

@@ -33,6 +33,7 @@ from redraft.measure.record import Record, median, new_record
 from redraft.measure.scenario import TASKS, Material, plain, random_checkpoint
 from redraft.measure.throughput import DTYPES, Ours, Progress, peak_here_mib, run_pairs, silent
 from redraft.measure.verify import load_reference
+from redraft.model.fused import fuse_layers
 from redraft.model.gemma import DiffusionGemma
 from redraft.model.rows import Mode, Span
 from redraft.tasks import task
@@ -360,7 +361,7 @@ def phase_figures(canvases: Sequence[Sequence[Draft]]) -> dict[str, Any]:
 
 def bench_knee(folder: Path, *, runs: int, dtype: str = "float32", progress: Progress = silent) -> Record:
     """Time of a forward by its rows, all sizes in turn `runs` times, and where more rows stop paying."""
-    model, _ = load_model(folder, dtype=DTYPES[dtype])
+    model = fuse_layers(load_model(folder, dtype=DTYPES[dtype])[0])  # as an engine runs it
     width = model.config.canvas_length
     forwards = {canvases * width: _forward_of(model, canvases) for canvases in CANVASES}
     times: dict[int, list[float]] = {rows: [] for rows in forwards}

@@ -1,0 +1,75 @@
+"""The knee, rows per forward from which more do not pay, kept from the day it was measured for every later load.
+
+    redraft bench --knee ──► knees.json in the user's cache ──► redraft.load: LoopConfig.max_rows
+
+A knee belongs to a checkpoint, a number format, a device and a number of threads; another of any of them has none until
+it is measured. Answers do not depend on it, so a file that is lost or cannot be read costs speed and nothing else.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import platform
+import tempfile
+from collections.abc import Callable
+from pathlib import Path
+
+import torch
+
+from redraft.errors import RunError
+
+
+def knees_file() -> Path:
+    """Where this user's knees are kept: $XDG_CACHE_HOME/redraft/knees.json, or below ~/.cache."""
+    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "redraft" / "knees.json"
+
+
+def knee_key(folder: Path, dtype: str, device: str) -> str:
+    """What a knee belongs to. Weights are told apart by name and size, for speed depends on no number in them."""
+    digest = hashlib.blake2b((folder / "config.json").read_bytes(), digest_size=16)
+    for path in sorted(folder.glob("*.safetensors")):
+        digest.update(f"{path.name} {path.stat().st_size}".encode())
+    where = torch.device(device)
+    name = torch.cuda.get_device_name(where) if where.type == "cuda" else f"{where.type} of {platform.node()}"
+    return f"{digest.hexdigest()}, {dtype}, {name}, {torch.get_num_threads()} threads"
+
+
+def read_knee(key: str, report: Callable[[str], None] | None = None) -> int | None:
+    """Rows at the knee, None if nobody has measured; `report` is told of a file that cannot be used."""
+    try:
+        rows = _read(knees_file()).get(key)
+    except (OSError, ValueError) as error:
+        if report is not None:
+            report(f"{knees_file()} cannot be used ({error}); `redraft bench --knee` writes it anew")
+        return None
+    return rows
+
+
+def write_knee(key: str, rows: int) -> Path:
+    """Keep a knee beside those that are kept already; returns the file. Raises RunError if it cannot be written."""
+    path = knees_file()
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        try:
+            kept = _read(path)
+        except ValueError:
+            kept = {}
+        with tempfile.NamedTemporaryFile("w", dir=path.parent, suffix=".json", delete=False) as file:
+            json.dump(kept | {key: rows}, file, indent=1)
+        os.replace(file.name, path)
+    except OSError as error:
+        raise RunError(f"the knee cannot be kept in {path}: {error.strerror}; set XDG_CACHE_HOME elsewhere") from None
+    return path
+
+
+def _read(path: Path) -> dict[str, int]:
+    """Every kept knee. Raises ValueError for a file that holds something else."""
+    try:
+        found = json.loads(path.read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        return {}
+    if not isinstance(found, dict) or not all(type(rows) is int and rows > 0 for rows in found.values()):
+        raise ValueError("it is not an object of positive integers")
+    return found

@@ -1,0 +1,99 @@
+"""Bounds that nobody sets follow from the model, or from what was measured on this machine; what is set wins."""
+
+import json
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import torch
+from tests.helpers import tiny_config, tiny_model
+
+import redraft
+from redraft.__main__ import main
+from redraft.engine.knee import knee_key, knees_file, read_knee, write_knee
+from redraft.engine.loop import Loop, LoopConfig
+from redraft.errors import RunError
+from redraft.measure import bench
+from redraft.weights.source import locate
+
+
+@pytest.fixture(autouse=True)
+def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    return tmp_path
+
+
+def rows(loop: LoopConfig | None = None) -> int:
+    return redraft.load("nano", loop=loop).loop.scheduler.max_rows
+
+
+def test_a_forward_takes_a_dozen_canvases_where_nobody_has_measured() -> None:
+    """A fixed number of rows was one canvas per forward for a model whose canvas is long."""
+    assert rows() == 12 * 32
+    long = tiny_model(replace(tiny_config(), canvas_length=256))
+    assert Loop(long).scheduler.max_rows == 12 * 256
+
+
+def test_a_knee_that_bench_measured_is_used_by_the_next_load(
+    cache: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(bench, "CANVASES", (1, 2))
+    assert main(["bench", "--knee", "--runs", "1", "--threads", "1", "--json"]) == 0
+    told = capsys.readouterr()
+    measured = json.loads(told.out)["figures"]["knee_rows"]
+    assert str(cache / "redraft" / "knees.json") in told.err
+    assert rows() == measured in (32, 64)
+    assert rows(loop=LoopConfig(max_rows=100)) == 100, "what is set wins"
+
+
+def test_a_knee_belongs_to_a_checkpoint_a_format_a_device_and_threads(tmp_path: Path) -> None:
+    nano = locate("nano")
+    write_knee(knee_key(nano, "float32", "cpu"), 77)
+    assert rows() == 77
+    assert read_knee(knee_key(nano, "bfloat16", "cpu")) is None
+    torch.set_num_threads(2)
+    try:
+        assert rows() == 384
+        write_knee(knee_key(nano, "float32", "cpu"), 55)
+        assert rows() == 55
+    finally:
+        torch.set_num_threads(1)
+    assert rows() == 77, "one knee took another's place"
+    other = tmp_path / "other"
+    other.mkdir()
+    (other / "config.json").write_bytes((nano / "config.json").read_bytes())
+    (other / "model.safetensors").write_bytes(b"x")
+    assert knee_key(other, "float32", "cpu") != knee_key(nano, "float32", "cpu")
+
+
+@pytest.mark.parametrize("held", ["", "[]", "{", '{"a": "b"}', '{"a": 0}', '{"a": true}', "\x00", "9" * 5000])
+def test_a_file_that_cannot_be_used_is_told_of_and_written_anew(held: str) -> None:
+    knees_file().parent.mkdir()
+    knees_file().write_text(held, encoding="utf-8")
+    told: list[str] = []
+    redraft.load("nano", report=told.append)
+    assert [line for line in told if "knees.json cannot be used" in line]
+    key = knee_key(locate("nano"), "float32", "cpu")
+    write_knee(key, 99)
+    assert rows() == 99
+
+
+def test_a_cache_that_cannot_be_written_loses_no_measurement(
+    cache: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (cache / "redraft").write_text("a file where the folder should be", encoding="utf-8")
+    with pytest.raises(RunError, match=r"the knee cannot be kept in .*knees\.json"):
+        write_knee("some key", 1)
+    monkeypatch.setattr(bench, "CANVASES", (1,))
+    assert main(["bench", "--knee", "--runs", "1", "--threads", "1"]) == 0
+    told = capsys.readouterr()
+    assert "32 rows" in told.out
+    assert "cannot be kept" in told.err
+    assert rows() == 384
+
+
+def test_bounds_pass_through_the_front_door() -> None:
+    bounds = LoopConfig(max_rows=64, max_running=3, max_waiting=5, policy="step-homogeneous", prefix_bytes=1000)
+    loop = redraft.load("nano", loop=bounds).loop
+    kept = (loop.scheduler.max_rows, loop.scheduler.max_running, loop.scheduler.max_waiting)
+    assert (*kept, loop.runner.prefixes.max_bytes) == (64, 3, 5, 1000)
