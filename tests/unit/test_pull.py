@@ -23,6 +23,8 @@ FILES = {
     "generation_config.json": 2,
     "tokenizer.json": 50,
     "chat_template.jinja": 7,
+    "special_tokens_map.json": 5,
+    "added_tokens.json": 5,
     "model-00001-of-00002.safetensors": 400,
     "model-00002-of-00002.safetensors": 300,
     "model.safetensors.index.json": 30,
@@ -31,6 +33,7 @@ FILES = {
     "consolidated.safetensors": 700,
 }
 WANTED = set(FILES) - {"README.md", "pytorch_model.bin", "modeling_surprise.py", "consolidated.safetensors"}
+WANTED -= {"special_tokens_map.json", "added_tokens.json"}  # they repeat what tokenizer.json says; nobody reads them
 
 
 @dataclass

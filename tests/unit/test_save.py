@@ -1,6 +1,8 @@
 """From a model to a folder: the layout, and that a failure leaves nothing behind."""
 
 import json
+import os
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -10,6 +12,7 @@ from safetensors.torch import load_file
 from tests.helpers import ORACLE, tiny_checkpoint, tiny_model
 
 from redraft.config import GenerationConfig, read_config
+from redraft.engine.engine import load
 from redraft.errors import RunError, WeightsError
 from redraft.weights import save
 from redraft.weights.load import load_model
@@ -123,6 +126,37 @@ def test_a_model_that_diverged_is_not_saved(tmp_path: Path) -> None:
     model.layers[1].router.scale[3] = float("nan")
     with pytest.raises(WeightsError, match=r"layers\.1\.router\.scale holds NaN or infinity"):
         save_model(model, tmp_path / "model", generation=GENERATION)
+    assert names(tmp_path) == set()
+
+
+@pytest.mark.parametrize("moved", range(12))
+def test_shards_of_two_saves_are_never_loaded_together(
+    moved: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A save that broke off between two moves left old and new shards of the same names under the old index."""
+    tiny_checkpoint(tmp_path, max_shard_bytes=20_000)
+    old = load_model(tmp_path)[0].state_dict()
+    replace, left = os.replace, iter(range(moved))
+
+    def breaks(source: Path, target: Path) -> None:
+        if next(left, None) is None:
+            raise OSError(5, "Input/output error")
+        replace(source, target)
+
+    monkeypatch.setattr(os, "replace", breaks)
+    model = tiny_model(seed=5)
+    with suppress(RunError):
+        save_model(model, tmp_path, generation=GENERATION, max_shard_bytes=20_000)
+    with suppress(WeightsError):
+        found = load_model(tmp_path)[0].state_dict()
+        same = [all(torch.equal(found[name], one[name]) for name in found) for one in (old, model.state_dict())]
+        assert sum(same) == 1, "a mixture of two saves was loaded"
+
+
+def test_a_fused_model_says_what_to_save_instead(tmp_path: Path) -> None:
+    """The error spoke of adapters and quantization, which the model of a loaded engine does not have."""
+    with pytest.raises(WeightsError, match=r"layers are fused for inference.*load_model"):
+        save_model(load("nano").model, tmp_path / "model", generation=GENERATION)
     assert names(tmp_path) == set()
 
 

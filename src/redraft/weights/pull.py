@@ -1,8 +1,9 @@
 """Fetching a checkpoint from the Hugging Face hub: the one place where redraft uses the network.
 
-Fetched are the config files, the tokenizer, the chat template and safetensors weights; nothing that could hold code or
-a pickle. Progress bars, retries, and the reuse of files already fetched are the hub client's own. Ours are the check
-that the disk is large enough, one-line errors, and a snapshot folder that never shows a file that is not whole.
+Fetched are the files that loading reads: configs, tokenizer, chat template, safetensors weights; nothing that could
+hold code or a pickle. Progress bars, retries, and the reuse of files already fetched are the hub client's own. Ours are
+the check that the disk is large enough, one-line errors, and a snapshot folder that never shows a file that is not
+whole.
 """
 
 from __future__ import annotations
@@ -22,10 +23,7 @@ WANTED = (
     "generation_config.json",
     "tokenizer.json",
     "tokenizer_config.json",
-    "special_tokens_map.json",
-    "added_tokens.json",
     "chat_template.jinja",
-    "chat_template.json",
     SINGLE,
     "model-*.safetensors",
     INDEX,

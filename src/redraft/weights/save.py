@@ -1,7 +1,9 @@
 """From a model to a checkpoint folder in the released layout, which transformers reads too.
 
-Files are written under a hidden name beside the target and moved into place when all of them are complete: a failure
-leaves the target as it was. Numbers are streamed shard by shard, so peak memory is the model and one shard.
+Files are written in a hidden folder beside the target and moved into place, one after another, when all of them are
+complete. A failure to write leaves the target as it was. One between two of those moves (a crash, a power cut) leaves
+the weights of one save or a folder that cannot be loaded: shards of two saves never stand beside an index. Numbers are
+streamed shard by shard, so peak memory is the model and one shard.
 """
 
 from __future__ import annotations
@@ -21,6 +23,7 @@ from safetensors.torch import save_file
 
 from redraft.config import GenerationConfig, ModelConfig, generation_json, model_json
 from redraft.errors import RunError, WeightsError
+from redraft.model.fused import FusedLayer
 from redraft.model.gemma import DiffusionGemma
 from redraft.shapes import Tensor
 from redraft.weights.build import DTYPES
@@ -62,6 +65,11 @@ def save_model(
         raise WeightsError(f"dtype is {dtype}; supported: {', '.join(map(str, DTYPES))}")
     if max_shard_bytes < 1:
         raise WeightsError(f"max_shard_bytes is {max_shard_bytes}; it must be at least 1")
+    if any(isinstance(layer, FusedLayer) for layer in model.layers):
+        raise WeightsError(
+            "the model's layers are fused for inference (as redraft.load and the engine make them) and no longer hold"
+            " the stored tensors; save the model that redraft.weights.load.load_model gives, which is plain"
+        )
     ours = model.state_dict()
     wanted = slots(model.config)
     check_filled(wanted, {name: tuple(tensor.shape) for name, tensor in ours.items()})
@@ -171,11 +179,12 @@ def _publish(stage: Path, folder: Path) -> None:
     """Move every staged file into `folder`, then drop weight files of an earlier save that are no part of this one."""
     folder.mkdir(exist_ok=True)
     written = {path.name for path in stage.iterdir()}
+    (folder / INDEX).unlink(missing_ok=True)  # until all shards are there; in sorted order the new one comes last
     # safetensors makes files that only their owner may read; the config files have the user's own mode.
     mode = (stage / "config.json").stat().st_mode
     for name in sorted(written):
         (stage / name).chmod(mode)
         os.replace(stage / name, folder / name)
-    for path in (*folder.glob("model*.safetensors"), folder / INDEX):
+    for path in folder.glob("model*.safetensors"):
         if path.name not in written:
             path.unlink(missing_ok=True)
