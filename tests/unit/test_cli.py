@@ -15,6 +15,7 @@ from types import ModuleType
 from typing import Any
 
 import pytest
+import torch
 from rich.console import Console
 from safetensors.torch import load_file, save_file
 from tests.helpers import released_json
@@ -355,6 +356,15 @@ def generated(capsys: Captured, *words: str) -> dict[str, Any]:
     assert main(["generate", *words, "--json"]) == 0
     found: dict[str, Any] = json.loads(capsys.readouterr().out)
     return found
+
+
+@pytest.mark.parametrize("threads", [1, 2])
+def test_json_tells_how_many_threads_there_were(capsys: Captured, threads: int) -> None:
+    """They are chosen by how idle the machine is, and a seed repeats an answer only with as many."""
+    try:
+        assert generated(capsys, PROMPT, "--chat", "--threads", str(threads))["threads"] == threads
+    finally:
+        torch.set_num_threads(1)
 
 
 def test_an_answer_is_the_same_from_argument_file_and_stdin(

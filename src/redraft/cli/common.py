@@ -54,7 +54,9 @@ def model_flags(parser: argparse.ArgumentParser, *, positional: bool = False) ->
 def sampling_flags(parser: argparse.ArgumentParser) -> None:
     """How canvases are denoised; what is not given comes from the checkpoint's generation_config.json."""
     parser.add_argument("--max-tokens", type=int, metavar="N", help="most tokens to answer with; never exceeded")
-    parser.add_argument("--seed", type=int, help="seed of all noise; the same seed gives the same answer")
+    parser.add_argument(
+        "--seed", type=int, help="seed of all noise; repeats an answer on the same machine with the same --threads"
+    )
     parser.add_argument(
         "--steps", type=int, metavar="N", help="cap on denoising steps per canvas; also sets the cooling"
     )

@@ -34,6 +34,8 @@ def run(arguments: argparse.Namespace) -> int:
     """Load, generate, print."""
     prompt = read_prompt(arguments.prompt, arguments.file)
 
+    import torch
+
     from redraft.cli.watch import Watch
     from redraft.engine.request import Options
 
@@ -61,7 +63,7 @@ def run(arguments: argparse.Namespace) -> int:
     else:
         done = engine.finish(request)
     if arguments.json:
-        print_json(generation_json(done))
+        print_json(generation_json(done) | {"threads": torch.get_num_threads()})
     else:
         print(done.text)
     return 0
