@@ -18,9 +18,10 @@ from redraft.config import GenerationConfig
 from redraft.diffusion.accept import AnyOf, Confidence, EntropyBound, Factor, Frechet, Gate, Margin
 from redraft.diffusion.denoise import Policy, reference_policy
 from redraft.diffusion.halt import StableAndConfident
+from redraft.diffusion.presets import PRESETS
 from redraft.diffusion.schedule import FixedCooling
 from redraft.engine.engine import Engine, load
-from redraft.engine.request import PRESETS, Options
+from redraft.engine.request import Options
 from redraft.measure.evals import Evaluation, Trial, summarise
 from redraft.tasks import Task, names, task
 
@@ -97,7 +98,7 @@ def policies(config: GenerationConfig) -> Mapping[str, Policy]:
         found[f"temperature {factor}"] = replace(reference, shaping=replace(reference.shaping, temperature=factor))
     for k, p in ((1, 1.0), (4, 1.0), (None, 0.9)):
         found[f"top_k {k}, top_p {p}"] = replace(reference, shaping=replace(reference.shaping, top_k=k, top_p=p))
-    return found | {f"preset {name}": make(config) for name, make in PRESETS.items() if name != "reference"}
+    return found | {f"preset {name}": one.policy(config) for name, one in PRESETS.items() if name != "reference"}
 
 
 def text(rule: object) -> str:

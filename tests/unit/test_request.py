@@ -5,14 +5,19 @@ from dataclasses import fields, replace
 import pytest
 from tests.helpers import tiny_config, tiny_model
 
+from redraft.cli.common import PRESETS as COMMAND_PRESETS
 from redraft.cli.main import build_parser
 from redraft.config import CheckpointConfig, GenerationConfig
+from redraft.diffusion.accept import AnyOf, Confidence, Gate, Margin
 from redraft.diffusion.denoise import reference_policy
-from redraft.diffusion.halt import StableAndConfident
+from redraft.diffusion.halt import StableAndConfident, UntilEnd
 from redraft.diffusion.noise import SeededNoise
+from redraft.diffusion.plan import Flow
+from redraft.diffusion.presets import PRESETS
+from redraft.diffusion.schedule import FixedCooling
 from redraft.diffusion.shaping import Shaping
 from redraft.engine.events import Block, Draft, Event
-from redraft.engine.request import PRESETS, Options, build_request
+from redraft.engine.request import Options, build_request
 from redraft.engine.runner import run_alone
 from redraft.errors import RequestError
 from redraft.model.gemma import DiffusionGemma
@@ -43,12 +48,59 @@ def test_default_options_are_the_reference(model: DiffusionGemma) -> None:
 
 def test_presets_keep_a_checkpoints_own_settings() -> None:
     own = GenerationConfig(t_min=0.3, entropy_bound=0.2, confidence_threshold=0.01, max_denoising_steps=7)
-    made = {name: make(own) for name, make in PRESETS.items()}
+    made = {name: preset.policy(own) for name, preset in PRESETS.items()}
     assert made["reference"] == reference_policy(own)
     assert made["fast"] == replace(made["reference"], halt=StableAndConfident(0, 0.01))
+    assert made["flow"] == replace(made["fast"], plan=Flow(nats=0.01))
+
+
+@pytest.mark.parametrize(
+    ("options", "canvas_length", "width"),
+    [
+        (Options(max_tokens=1), 256, 256),  # the reference's is the checkpoint's
+        (Options(max_tokens=1, preset="fast"), 256, 16),
+        (Options(max_tokens=16, preset="fast"), 256, 16),
+        (Options(max_tokens=17, preset="fast"), 256, 32),
+        (Options(max_tokens=65, preset="flow"), 256, 128),
+        (Options(max_tokens=129, preset="fast"), 256, 256),
+        (Options(max_tokens=500, preset="fast"), 256, 256),
+        (Options(max_tokens=20, preset="fast"), 24, 24),  # no wider than the checkpoint's
+        (Options(max_tokens=9, preset="fast"), 8, 8),
+        (Options(max_tokens=1, preset="fast", canvas=40), 256, 40),  # chosen by the caller
+        (Options(max_tokens=1, canvas=40), 256, 40),
+    ],
+)
+def test_a_preset_other_than_the_reference_takes_the_narrowest_canvas_that_holds_the_answer(
+    options: Options, canvas_length: int, width: int
+) -> None:
+    config = CheckpointConfig(replace(tiny_config(max_position_embeddings=2048), canvas_length=canvas_length), SHIPPED)
+    assert build_request(PROMPT, options, config).width == width
+
+
+def test_ends_are_minded_by_every_preset_but_the_reference_unless_told_otherwise(model: DiffusionGemma) -> None:
+    for preset, chosen, aware in (
+        ("reference", None, False),
+        ("reference", True, True),
+        ("fast", None, True),
+        ("fast", False, False),
+        ("flow", None, True),
+    ):
+        options = Options(preset=preset, end_aware=chosen)
+        request = build_request(PROMPT, options, CheckpointConfig(model.config, SHIPPED))
+        assert request.end_aware is aware
+        assert isinstance(request.policy.halt, UntilEnd) is aware
+
+
+def test_rules_in_words_become_the_policy(model: DiffusionGemma) -> None:
+    options = Options(accept=("confidence:0.7", "gate:2:margin"), cooling=9, steps=3)
+    policy = build_request(PROMPT, options, CheckpointConfig(model.config, SHIPPED)).policy
+    assert policy.accept == AnyOf((Confidence(0.7), Gate(2, Margin())))
+    assert policy.schedule == FixedCooling(SHIPPED.t_min, SHIPPED.t_max, 9)
+    assert policy.max_steps == 3
 
 
 def test_the_command_line_knows_every_preset() -> None:
+    assert tuple(PRESETS) == COMMAND_PRESETS
     for name in PRESETS:
         for command in ("generate", "eval"):
             assert build_parser().parse_args([command, "--preset", name]).preset == name
@@ -64,6 +116,9 @@ def test_the_command_line_knows_every_preset() -> None:
         Options(logit_bias=((7, 20.0),)),
         Options(bad_words=((7,), (8,), (9,))),
         Options(preset="fast"),
+        Options(preset="flow"),
+        Options(accept=("confidence:0.2",)),
+        Options(cooling=1),
     ],
     ids=lambda options: next(
         field.name for field in fields(Options) if getattr(options, field.name) != getattr(Options(), field.name)
@@ -71,8 +126,9 @@ def test_the_command_line_knows_every_preset() -> None:
 )
 def test_every_sampling_parameter_does_something(model: DiffusionGemma, options: Options) -> None:
     """Honour or refuse: whatever is taken changes what happens. `fast` needs a model that can be certain."""
-    bias = options.logit_bias or (((7, 60.0),) if options.preset == "fast" else ())
-    base = Options(seed=1, logit_bias=bias if options.preset == "fast" else ())
+    sure = options.preset != "reference"
+    bias = options.logit_bias or (((7, 60.0),) if sure else ())
+    base = Options(seed=1, logit_bias=bias if sure else ())
     assert events(model, replace(options, seed=1, logit_bias=bias)) != events(model, base)
 
 
@@ -111,7 +167,14 @@ def test_a_bias_decides_and_a_bad_word_is_never_said(model: DiffusionGemma) -> N
         (Options(repetition_penalty=1.1), "repetition_penalty is 1.1; it is not supported"),
         (Options(presence_penalty=0.5), "presence_penalty is 0.5; it is not supported"),
         (Options(frequency_penalty=-0.5), "frequency_penalty is -0.5; it is not supported"),
-        (Options(preset="turbo"), "preset is 'turbo'; known: reference, fast"),
+        (Options(preset="turbo"), "preset is 'turbo'; known: reference, fast, flow"),
+        (Options(accept=("turbo",)), "names 'turbo'; known: entropy"),
+        (Options(accept=("confidence:1.5",)), "confidence threshold is 1.5"),
+        (Options(accept=("factor",), entropy_bound=0.1), "accept and entropy_bound were both given"),
+        (Options(cooling=0), "cooling is 0"),
+        (Options(causal=True, accept=("factor",)), "causal and accept were both given"),
+        (Options(causal=True, preset="fast"), "causal and preset were both given"),
+        (Options(causal=True, entropy_bound=0.2), "causal and entropy_bound were both given"),
     ],
 )
 def test_what_cannot_be_honoured_is_refused_by_name_and_value(

@@ -19,6 +19,9 @@ if TYPE_CHECKING:
 Commands = Any  # argparse keeps the type of add_subparsers() private
 Run = Callable[[argparse.Namespace], int | None]
 
+PRESETS = ("reference", "fast", "flow")
+"""Those of diffusion/presets.py, which would import torch; a test holds the two equal."""
+
 
 def command(commands: Commands, name: str, summary: str, run: Run, *, epilog: str = "") -> argparse.ArgumentParser:
     """A sub-command with the flags that all of them take."""
@@ -70,9 +73,24 @@ def sampling_flags(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--top-p", type=float, default=1.0, metavar="P", help="sample from this share of probability")
     parser.add_argument("--min-tokens", type=int, default=0, metavar="N", help="no end before this many tokens")
     parser.add_argument("--deadline", type=float, metavar="SEC", help="answer with the best canvas after this long")
-    parser.add_argument("--canvas", type=int, metavar="N", help="width of the canvases, in tokens")
     parser.add_argument(
-        "--end-aware", action="store_true", help="neither wait for nor compute what stands behind the answer's end"
+        "--accept",
+        action="append",
+        default=[],
+        metavar="RULE",
+        help="acceptance rule instead of the preset's, as confidence:0.9, factor, frechet, margin, entropy:0.1, "
+        "gate:2:RULE or klass:RULE; repeatable: what any of them keeps is kept",
+    )
+    parser.add_argument(
+        "--cooling", type=int, metavar="N", help="steps over which the temperature falls, whatever the cap"
+    )
+    parser.add_argument(
+        "--canvas", type=int, metavar="N", help="width of the canvases, in tokens (default: the preset's choice)"
+    )
+    parser.add_argument(
+        "--end-aware",
+        action=argparse.BooleanOptionalAction,
+        help="neither wait for nor compute what stands behind the answer's end (default: the preset's choice)",
     )
     causal_flag(parser)
     preset_flag(parser)
@@ -88,7 +106,7 @@ def causal_flag(parser: argparse.ArgumentParser) -> None:
 def preset_flag(parser: argparse.ArgumentParser) -> None:
     """Which sampler rules."""
     parser.add_argument(
-        "--preset", default="reference", choices=("reference", "fast"), help="sampler rules (default: reference)"
+        "--preset", default="reference", choices=PRESETS, help="sampler rules (default: reference)"
     )
 
 

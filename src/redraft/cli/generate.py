@@ -45,6 +45,8 @@ def run(arguments: argparse.Namespace) -> int:
         seed=arguments.seed,
         steps=arguments.steps,
         entropy_bound=arguments.entropy_bound,
+        accept=tuple(arguments.accept),
+        cooling=arguments.cooling,
         preset=arguments.preset,
         stop=tuple(arguments.stop),
         temperature=arguments.temperature,

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, field, replace
+from typing import Any
 
 import torch
 
 from redraft.diffusion.noise import START, Noise
+from redraft.diffusion.stats import Belief
 from redraft.errors import RequestError
 from redraft.shapes import Bool, Float, Int, Tensor
 
@@ -21,6 +24,10 @@ class Canvas:
     drafts    earlier drafts, oldest first, as many as the halting rule looks back on
     entropy   nats per position at the last step        accepted   positions whose sample was kept at the last step
     pinned    positions held fixed; None if there are none
+    belief    what the last step remembers of its distribution, and `drifts`, how far it moved at earlier ones, oldest
+              first, as many as the acceptance rule looks back on; None and none if it does not
+    origin    where the first position stands in the block; above 0 only once a flowing canvas has slid
+    age       steps that each position has taken; None while all have taken `step`. It never rises along the canvas
     """
 
     block: int
@@ -33,11 +40,20 @@ class Canvas:
     accepted: Bool[Tensor, "canvas"] | None = None
     pinned: Bool[Tensor, "canvas"] | None = field(default=None)
     settled: bool = False
+    belief: Belief | None = None
+    drifts: tuple[Float[Tensor, "canvas"], ...] = ()
+    origin: int = 0
+    age: Int[Tensor, "canvas"] | None = None
 
     @property
     def width(self) -> int:
         """Number of positions."""
         return self.tokens.shape[0]
+
+    @property
+    def oldest(self) -> int:
+        """Steps that the first position has taken."""
+        return self.step if self.age is None else int(self.age[0])
 
 
 def fresh(
@@ -70,9 +86,52 @@ def narrow(canvas: Canvas, width: int) -> Canvas:
     """The first `width` positions of a canvas between two steps. Noise is addressed by position, so theirs stays."""
     if width >= canvas.width:
         return canvas
-    cut = {
-        name: value[:width]
-        for name in ("tokens", "draft", "soft", "entropy", "accepted", "pinned")
-        if (value := getattr(canvas, name)) is not None
+    return _each(canvas, lambda value, _: value[:width])
+
+
+def slide(canvas: Canvas, gone: int, width: int, noise: Noise, vocab: int) -> Canvas:
+    """The canvas without its first `gone` positions, filled up to `width` with fresh ones behind.
+
+    What is kept keeps all that is known of it. A fresh position holds the start noise of its address and nothing else:
+    no soft embedding, which is exactly zero, and no earlier draft.
+    """
+    kept = canvas.width - gone
+    more = max(0, width - kept)
+    origin = canvas.origin + gone
+    start = noise.tokens(canvas.block, START, more, vocab, origin + kept).to(canvas.tokens.device)
+    age = torch.full_like(canvas.tokens, canvas.step) if canvas.age is None else canvas.age
+
+    def moved(value: Tensor, filler: float | int) -> Tensor:
+        return torch.cat([value[gone:], value.new_full((more, *value.shape[1:]), filler)])
+
+    slid = _each(replace(canvas, age=age, origin=origin, settled=False), moved)
+    return replace(slid, tokens=torch.cat([canvas.tokens[gone:], start]), draft=torch.cat([canvas.draft[gone:], start]))
+
+
+NOTHING = -1
+"""Instead of a draft that is not there: it equals no token."""
+
+_FILLERS: dict[str, float] = {
+    "tokens": NOTHING,
+    "draft": NOTHING,
+    "soft": 0.0,
+    "entropy": torch.inf,
+    "accepted": False,
+    "pinned": False,
+    "age": 0,
+}
+
+
+def _each(canvas: Canvas, change: Callable[[Tensor, float | int], Tensor]) -> Canvas:
+    """`change` applied to everything a canvas holds per position, with what stands for nothing there."""
+    changed: dict[str, Any] = {
+        name: change(value, filler) for name, filler in _FILLERS.items() if (value := getattr(canvas, name)) is not None
     }
-    return replace(canvas, drafts=tuple(draft[:width] for draft in canvas.drafts), **cut)
+    belief = canvas.belief
+    return replace(
+        canvas,
+        drafts=tuple(change(draft, NOTHING) for draft in canvas.drafts),
+        drifts=tuple(change(moved, torch.inf) for moved in canvas.drifts),
+        belief=None if belief is None else Belief(change(belief.ids, 0), change(belief.p, 0.0)),
+        **changed,
+    )

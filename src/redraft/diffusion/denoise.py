@@ -15,7 +15,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
-from typing import Protocol, runtime_checkable
+from functools import lru_cache
+from typing import Literal, Protocol, runtime_checkable
 
 import torch
 
@@ -24,11 +25,14 @@ from redraft.diffusion.accept import Accept, EntropyBound
 from redraft.diffusion.canvas import Canvas
 from redraft.diffusion.halt import Halt, StableAndConfident
 from redraft.diffusion.noise import Noise
+from redraft.diffusion.plan import Plan, Whole
 from redraft.diffusion.schedule import LinearTemperature, Schedule
 from redraft.diffusion.shaping import Shaping
-from redraft.diffusion.stats import Stats, read_logits
+from redraft.diffusion.stats import Soften, Stats, read_logits
 from redraft.errors import RequestError
 from redraft.shapes import Float, Int, Tensor
+
+PinFeedback = Literal["token", "nothing", "belief"]
 
 
 @runtime_checkable
@@ -57,7 +61,9 @@ class Denoiser(Softener, Protocol):
 class Policy:
     """How a canvas is denoised. `max_steps` caps the steps and, with the reference's schedule, sets the cooling.
 
-    `shaping` is what the caller changes about the model's distribution before anything is read.
+    `shaping` is what the caller changes about the model's distribution before anything is read, `plan` which positions
+    of a canvas are finished together. `pins` says what pinned positions feed back: their token (probability 1),
+    nothing (a zero vector), or what the model believes there.
     """
 
     schedule: Schedule = LinearTemperature()
@@ -65,6 +71,8 @@ class Policy:
     halt: Halt = StableAndConfident()
     max_steps: int = 48
     shaping: Shaping = Shaping()
+    plan: Plan = Whole()
+    pins: PinFeedback = "token"
 
     def __post_init__(self) -> None:
         if self.max_steps < 1:
@@ -82,8 +90,11 @@ def reference_policy(config: GenerationConfig) -> Policy:
 
 
 def settle(denoiser: Denoiser, canvas: Canvas, policy: Policy, noise: Noise) -> Iterator[Canvas]:
-    """Every canvas after a step, up to and including the one that settles or meets the step cap. Emit its draft."""
-    while not canvas.settled and canvas.step < policy.max_steps:
+    """Every canvas after a step, up to and including the one that settles or meets the step cap. Emit its draft.
+
+    With a plan that lets positions go sooner, up to the canvas from which some do.
+    """
+    while not policy.plan.released(canvas, policy.max_steps):
         logits = denoiser.denoise(canvas.tokens, canvas.soft)
         canvas = step(canvas, logits, denoiser, policy, noise)
         yield canvas
@@ -96,12 +107,12 @@ def step(
     number = canvas.step + 1
     stats = _read(canvas, logits, model, policy, noise)
     accepted = policy.accept(stats, canvas.pinned, canvas.drafts)
-    random = noise.tokens(canvas.block, number, canvas.width, logits.shape[-1]).to(logits.device)
+    random = noise.tokens(canvas.block, number, canvas.width, logits.shape[-1], canvas.origin).to(logits.device)
     tokens, draft = torch.where(accepted, stats.sample, random), stats.argmax
     if canvas.pinned is not None:
         # Pins are written last, so no policy can move one.
         tokens = torch.where(canvas.pinned, canvas.tokens, tokens)
-    memory = max(policy.halt.memory, policy.accept.needs.drafts)
+    memory = max(policy.halt.memory, policy.accept.needs.drafts, policy.plan.memory)
     return replace(
         canvas,
         step=number,
@@ -112,24 +123,59 @@ def step(
         entropy=stats.entropy,
         accepted=accepted,
         settled=policy.halt(stats, canvas.drafts),
+        belief=stats.belief,
+        drifts=stats.drifts,
+        age=None if canvas.age is None else canvas.age + 1,
     )
+
+
+def temperature(policy: Policy, steps: int | Int[Tensor, "canvas"]) -> float | Float[Tensor, "canvas 1"]:
+    """What the logits of a step are divided by; `steps` have been taken, this one included, by all or by each."""
+    if isinstance(steps, int):
+        return policy.schedule.temperature(steps, policy.max_steps) * policy.shaping.temperature
+    table = torch.tensor(_temperatures(policy), device=steps.device)
+    return (table[(steps - 1).clamp(max=policy.max_steps - 1)] * policy.shaping.temperature).unsqueeze(-1)
+
+
+@lru_cache(maxsize=64)
+def _temperatures(policy: Policy) -> tuple[float, ...]:
+    return tuple(policy.schedule.temperature(number, policy.max_steps) for number in range(1, policy.max_steps + 1))
 
 
 def _read(
     canvas: Canvas, logits: Float[Tensor, "canvas vocab"], model: Softener, policy: Policy, noise: Noise
 ) -> Stats:
     """Everything this step needs to know of the logits."""
-    shaping, number = policy.shaping, canvas.step + 1
+    shaping, number, needs = policy.shaping, canvas.step + 1, policy.accept.needs
     stats = read_logits(
         shaping.biased(logits),
-        policy.schedule.temperature(number, policy.max_steps) * shaping.temperature,
-        lambda p: noise.sample(canvas.block, number, shaping.narrowed(p)).to(p.device),
-        model.soften,
+        temperature(policy, number if canvas.age is None else canvas.age + 1),
+        lambda p: noise.sample(canvas.block, number, shaping.narrowed(p), canvas.origin).to(p.device),
+        _fed_back(canvas, model, policy.pins),
         model.dtype,
-        top=policy.accept.needs.top,
+        top=needs.top,
+        remember=needs.drifts > 0,
+        before=canvas.belief,
     )
+    if needs.drifts:
+        stats = replace(stats, drifts=(*canvas.drifts, *stats.drifts)[-needs.drifts :])
     if canvas.pinned is None:
         return stats
     # A pin reads as its token, and certain: a rule that waited for the model to agree with it could wait for ever.
     argmax, entropy = torch.where(canvas.pinned, canvas.tokens, stats.argmax), stats.entropy
-    return replace(stats, argmax=argmax, entropy=entropy.masked_fill(canvas.pinned, 0.0))
+    return replace(stats, argmax=argmax, entropy=entropy.masked_fill(canvas.pinned, 0.0), pinned=canvas.pinned)
+
+
+def _fed_back(canvas: Canvas, model: Softener, pins: PinFeedback) -> Soften:
+    """What the next step is conditioned on."""
+    pinned = canvas.pinned
+    if pinned is None or pins == "belief":
+        return model.soften
+    if pins == "nothing":
+        return lambda p: model.soften(p).masked_fill(pinned.unsqueeze(-1), 0.0)
+
+    def held(p: Float[Tensor, "canvas vocab"]) -> Float[Tensor, "canvas hidden"]:
+        certain = torch.zeros_like(p).scatter_(-1, canvas.tokens.unsqueeze(-1), 1.0)
+        return model.soften(torch.where(pinned.unsqueeze(-1), certain, p))
+
+    return held

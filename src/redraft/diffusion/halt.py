@@ -29,7 +29,8 @@ class Halt(Protocol):
 class StableAndConfident:
     """The draft equals the last `stability` drafts and the mean entropy is below `confidence` nats (model spec 3.4).
 
-    Drafts do not carry over from one canvas to the next, so at least stability + 1 steps are taken; 0 drops the test.
+    The mean is that of the open positions: many pins would make any gap look certain. Drafts do not carry over from one
+    canvas to the next, so at least stability + 1 steps are taken; 0 drops the test.
     """
 
     stability: int = 1
@@ -51,7 +52,8 @@ class StableAndConfident:
             return False
         recent = drafts[len(drafts) - self.stability :]
         stable = all(torch.equal(stats.argmax, draft) for draft in recent)
-        return stable and float(stats.entropy.mean()) < self.confidence
+        unsure = stats.entropy if stats.pinned is None else stats.entropy[~stats.pinned]
+        return stable and (not len(unsure) or float(unsure.mean()) < self.confidence)
 
 
 @dataclass(frozen=True)
@@ -75,8 +77,25 @@ class UntilEnd:
         if end is None:
             return self.rule(stats, drafts)
         top = None if stats.top is None else stats.top[: end + 1]
+        pinned = None if stats.pinned is None else stats.pinned[: end + 1]
         judged = (stats.argmax[: end + 1], stats.sample[: end + 1], stats.entropy[: end + 1], stats.soft[: end + 1])
-        return self.rule(Stats(*judged, top), [draft[: end + 1] for draft in drafts])
+        return self.rule(Stats(*judged, top, pinned=pinned), [draft[: end + 1] for draft in drafts])
+
+
+@dataclass(frozen=True)
+class AtLeast:
+    """Another rule, not asked before `steps` steps are done."""
+
+    rule: Halt
+    steps: int
+
+    @property
+    def memory(self) -> int:
+        """Drafts the rule keeps, and as many as tell that the time has come."""
+        return max(self.rule.memory, self.steps - 1)
+
+    def __call__(self, stats: Stats, drafts: Sequence[Int[Tensor, "canvas"]]) -> bool:
+        return len(drafts) >= self.steps - 1 and self.rule(stats, drafts)
 
 
 def first_end(draft: Int[Tensor, "canvas"], ends: frozenset[int]) -> int | None:

@@ -37,12 +37,17 @@ _HALF = np.uint64(32)
 
 @runtime_checkable
 class Noise(Protocol):
-    """Draws for one request. `block` and `step` say where in the request they are needed."""
+    """Draws for one request. `block` and `step` say where in the request they are needed, `origin` the first position.
 
-    def tokens(self, block: int, step: int, width: int, vocab: int) -> Int[Tensor, "canvas"]:
+    Positions count from the start of the block.
+    """
+
+    def tokens(self, block: int, step: int, width: int, vocab: int, origin: int = 0) -> Int[Tensor, "canvas"]:
         """Uniformly random token ids: the start of a canvas (step START) or the renoise of a step."""
 
-    def sample(self, block: int, step: int, probabilities: Float[Tensor, "canvas vocab"]) -> Int[Tensor, "canvas"]:
+    def sample(
+        self, block: int, step: int, probabilities: Float[Tensor, "canvas vocab"], origin: int = 0
+    ) -> Int[Tensor, "canvas"]:
         """One token per position, drawn from `probabilities`."""
 
 
@@ -56,14 +61,16 @@ class SeededNoise:
         if not 0 <= self.seed < 2**64:
             raise RequestError(f"seed is {self.seed}; it must be an integer from 0 to 2^64-1")
 
-    def tokens(self, block: int, step: int, width: int, vocab: int) -> Int[Tensor, "canvas"]:
+    def tokens(self, block: int, step: int, width: int, vocab: int, origin: int = 0) -> Int[Tensor, "canvas"]:
         """Random ids by multiply-and-shift: each id's share differs from 1/vocab by less than 2^-32."""
-        words = _words(self.seed, block, step, width)[0]
+        words = _words(self.seed, block, step, width, origin)[0]
         return torch.from_numpy(((words * np.uint64(vocab)) >> _HALF).astype(np.int64))
 
-    def sample(self, block: int, step: int, probabilities: Float[Tensor, "canvas vocab"]) -> Int[Tensor, "canvas"]:
+    def sample(
+        self, block: int, step: int, probabilities: Float[Tensor, "canvas vocab"], origin: int = 0
+    ) -> Int[Tensor, "canvas"]:
         """Inverse transform: the first id whose cumulated probability exceeds the position's uniform."""
-        words = _words(self.seed, block, step, probabilities.shape[0])[1]
+        words = _words(self.seed, block, step, probabilities.shape[0], origin)[1]
         # The largest words round up to 1, which no cumulated probability exceeds.
         below_one = np.minimum(words.astype(np.float32) / np.float32(2**32), np.nextafter(np.float32(1), np.float32(0)))
         uniform = torch.from_numpy(below_one).to(probabilities.device)
@@ -80,13 +87,15 @@ class TapeNoise:
 
     tape: Mapping[tuple[int, int], tuple[Int[Tensor, "canvas"], Int[Tensor, "canvas"]]]
 
-    def tokens(self, block: int, step: int, width: int, vocab: int) -> Int[Tensor, "canvas"]:
+    def tokens(self, block: int, step: int, width: int, vocab: int, origin: int = 0) -> Int[Tensor, "canvas"]:
         """The recorded random tokens of that step."""
-        return self._at(block, step)[1]
+        return self._at(block, step)[1][origin : origin + width]
 
-    def sample(self, block: int, step: int, probabilities: Float[Tensor, "canvas vocab"]) -> Int[Tensor, "canvas"]:
+    def sample(
+        self, block: int, step: int, probabilities: Float[Tensor, "canvas vocab"], origin: int = 0
+    ) -> Int[Tensor, "canvas"]:
         """The recorded samples of that step, whatever the probabilities."""
-        return self._at(block, step)[0]
+        return self._at(block, step)[0][origin : origin + probabilities.shape[0]]
 
     def _at(self, block: int, step: int) -> tuple[Tensor, Tensor]:
         if (block, step) not in self.tape:
@@ -105,17 +114,17 @@ def philox(key: int, counters: np.ndarray) -> np.ndarray:
     return np.stack([c0, c1, c2, c3])
 
 
-def _words(seed: int, block: int, step: int, width: int) -> np.ndarray:
-    """The four words of each position at (block, step), [4, width]."""
-    return _chunk(seed, block, step // _STEPS_AT_ONCE, width)[:, step % _STEPS_AT_ONCE]
+def _words(seed: int, block: int, step: int, width: int, origin: int = 0) -> np.ndarray:
+    """The four words of each position from `origin` on at (block, step), [4, width]."""
+    return _chunk(seed, block, step // _STEPS_AT_ONCE, width, origin)[:, step % _STEPS_AT_ONCE]
 
 
 @lru_cache(maxsize=256)
-def _chunk(seed: int, block: int, chunk: int, width: int) -> np.ndarray:
+def _chunk(seed: int, block: int, chunk: int, width: int, origin: int) -> np.ndarray:
     """Words of several steps at once, [4, steps, width]: ten rounds cost the same for 16 steps as for one."""
     steps = chunk * _STEPS_AT_ONCE + np.arange(_STEPS_AT_ONCE)
     counters = np.zeros((_STEPS_AT_ONCE, width, 4), dtype=np.uint64)
-    counters[..., 0] = np.arange(width)
+    counters[..., 0] = np.arange(origin, origin + width)
     counters[..., 1] = steps[:, None]
     counters[..., 2] = block
     return philox(seed, counters.reshape(-1, 4)).reshape(4, _STEPS_AT_ONCE, width)

@@ -12,17 +12,54 @@ from dataclasses import dataclass
 
 import torch
 
-from redraft.shapes import Float, Int, Tensor
+from redraft.shapes import Bool, Float, Int, Tensor
 
 Sample = Callable[[Float[Tensor, "canvas vocab"]], Int[Tensor, "canvas"]]
 Soften = Callable[[Float[Tensor, "canvas vocab"]], Float[Tensor, "canvas hidden"]]
+
+REMEMBERED = 64
+"""Tokens per position that a step remembers of a distribution, if a rule asks how far it moves."""
+
+_NEVER, _LITTLE = 1e-30, 1e-7
+"""Instead of a probability of 0, so that a divergence is large and not infinite; and instead of less than float32 can
+tell the rest of a law from nothing."""
+
+
+@dataclass(frozen=True)
+class Belief:
+    """What a step remembers of its distribution: the likeliest tokens of every position and their probabilities."""
+
+    ids: Int[Tensor, "canvas few"]
+    p: Float[Tensor, "canvas few"]
+
+    @staticmethod
+    def of(p: Float[Tensor, "canvas vocab"]) -> Belief:
+        """The REMEMBERED likeliest tokens."""
+        likeliest = p.topk(min(REMEMBERED, p.shape[-1]))
+        return Belief(likeliest.indices, likeliest.values)
+
+    def drift(self, p: Float[Tensor, "canvas vocab"]) -> Float[Tensor, "canvas"]:
+        """KL divergence of `p` from this, in nats, all tokens that are not remembered counted as one.
+
+        Counting tokens together can only lower a divergence, so this is a lower bound of the exact one, and equal to
+        it where every token is remembered.
+        """
+        now, then = (_with_rest(each) for each in (p.gather(-1, self.ids), self.p))
+        return (now * (now.log() - then.log())).sum(-1).clamp_min(0)
+
+
+def _with_rest(p: Float[Tensor, "canvas few"]) -> Float[Tensor, "canvas _"]:
+    rest = 1 - p.sum(-1, keepdim=True)
+    return torch.cat([p.clamp_min(_NEVER), rest.clamp_min(_LITTLE)], dim=-1)
 
 
 @dataclass(frozen=True)
 class Stats:
     """Readings of one step, all of the temperature-scaled distribution.
 
-    `entropy` is in nats. `top` holds each position's two largest probabilities, if a rule asked for them.
+    `entropy` is in nats. If a rule asked for them: `top`, each position's two largest probabilities; `belief`, what to
+    remember for the next step; `drifts`, how far each position moved at the last steps, oldest first, in nats.
+    `pinned` positions read as their token, with an entropy of 0.
     """
 
     argmax: Int[Tensor, "canvas"]
@@ -30,6 +67,9 @@ class Stats:
     entropy: Float[Tensor, "canvas"]
     soft: Float[Tensor, "canvas hidden"]
     top: Float[Tensor, "canvas 2"] | None = None
+    belief: Belief | None = None
+    drifts: tuple[Float[Tensor, "canvas"], ...] = ()
+    pinned: Bool[Tensor, "canvas"] | None = None
 
     @property
     def confidence(self) -> Float[Tensor, "canvas"]:
@@ -46,21 +86,33 @@ class Stats:
 
 def read_logits(
     logits: Float[Tensor, "canvas vocab"],
-    temperature: float,
+    temperature: float | Float[Tensor, "canvas 1"],
     sample: Sample,
     soften: Soften,
     feedback: torch.dtype = torch.float32,
     *,
     top: bool = False,
+    remember: bool = False,
+    before: Belief | None = None,
 ) -> Stats:
     """Divide by the temperature and read off everything the step needs (model spec 3.1-3.3).
 
+    The temperature is one for all positions or each one's own.
     `feedback` is the dtype the reference rounds the scaled logits to before they condition the next step: its
     parameter dtype. In bfloat16 that coarsens them visibly (steps of 0.5 near 75), so it is part of the rule.
+    `before` is what the step before remembered.
     """
     scaled = logits / temperature
     log_p = torch.log_softmax(scaled, dim=-1)
     p = log_p.exp()
     entropy = -(p * log_p).sum(-1)
     fed_back = p if feedback == torch.float32 else torch.softmax(scaled.to(feedback).float(), dim=-1)
-    return Stats(scaled.argmax(-1), sample(p), entropy, soften(fed_back), p.topk(2).values if top else None)
+    return Stats(
+        scaled.argmax(-1),
+        sample(p),
+        entropy,
+        soften(fed_back),
+        p.topk(2).values if top else None,
+        Belief.of(p) if remember else None,
+        () if before is None else (before.drift(p),),
+    )

@@ -8,10 +8,11 @@ from typing import ClassVar
 import torch
 
 from redraft.cache import Prefix
-from redraft.diffusion.canvas import Canvas, fresh, narrow
-from redraft.diffusion.denoise import Softener, step
+from redraft.diffusion.canvas import Canvas, narrow
+from redraft.diffusion.denoise import Softener, step, temperature
 from redraft.diffusion.halt import first_end
 from redraft.diffusion.noise import Noise
+from redraft.diffusion.seed import seeded
 from redraft.diffusion.shaping import FORBIDDEN
 from redraft.engine.events import Block, Draft, Event, Finished
 from redraft.engine.request import Request
@@ -35,12 +36,23 @@ class History:
         """Of the first `width` positions."""
         return History(self.draft[:width], self.changed[:width], self.settled_at[:width], self.changes[:width])
 
+    def moved(self, gone: int, canvas: Canvas) -> History:
+        """Of the canvas that follows when the first `gone` positions have left and fresh ones have come behind."""
+        kept = self.draft.shape[0] - gone
+        draft = canvas.draft.clone()
+        draft[:kept] = self.draft[gone:]
+        changed, settled_at, changes = torch.ones_like(draft).bool(), torch.ones_like(draft), torch.zeros_like(draft)
+        for new, old in ((changed, self.changed), (settled_at, self.settled_at), (changes, self.changes)):
+            new[:kept] = old[gone:]
+        return History(draft, changed, settled_at, changes)
+
 
 @dataclass
 class Lane:
     """State of one request between two forwards.
 
-    `read` counts prompt tokens encoded, `left` tokens still allowed, `settled_rows` canvas rows of settled blocks.
+    `read` counts prompt tokens encoded, `left` tokens still allowed, `blocks` what has been told, `settled_rows` its
+    canvas rows, `counted` the steps of this canvas that were told with it.
     `logits` are those of the last step, kept for a request that asks for log-probabilities.
     """
 
@@ -54,7 +66,9 @@ class Lane:
     read: int = 0
     commit: Int[Tensor, "rows"] | None = None
     history: History | None = None
+    blocks: int = 0
     settled_rows: int = 0
+    counted: int = 0
     logits: Float[Tensor, "canvas vocab"] | None = None
 
     wants_logits: ClassVar[bool] = False
@@ -90,11 +104,6 @@ class Lane:
         """Rows of the canvas now."""
         return self.canvas.width
 
-    @property
-    def blocks(self) -> int:
-        """Blocks settled so far."""
-        return self.canvas.block
-
     def advance(self, model: Softener, logits: Float[Tensor, "canvas vocab"]) -> list[Event]:
         """One denoising step from the logits of the canvas."""
         return self.took(step(self.canvas, self.hold_back_end(logits), model, self.request.policy, self.noise))
@@ -108,13 +117,12 @@ class Lane:
     def took(self, canvas: Canvas) -> list[Event]:
         """The canvas after a step: what to tell, and the next canvas if this one has settled."""
         self.history = follow(self.history, canvas)
-        events: list[Event] = [draft_event(canvas, self.history)] if self.drafts else []
+        events: list[Event] = [draft_event(self.blocks, canvas, self.history)] if self.drafts else []
         self.canvas = canvas
         if self.request.end_aware:
             self._drop_tail()
-        if canvas.settled or canvas.step >= self.request.policy.max_steps:
-            events += self._settled()
-        return events
+        released = self.request.policy.plan.released(self.canvas, self.request.policy.max_steps)
+        return events + self._release(released) if released else events
 
     def _drop_tail(self) -> None:
         """Stop computing what stands behind an end token that has stood for a step; one position behind it stays."""
@@ -130,36 +138,53 @@ class Lane:
         """The best reading so far as the last block, for a deadline or an abort."""
         if self.canvas.step == 0:
             return []
-        block, _ = self._block()
+        block, _ = self._block(self.canvas.width, settled=False)
         return [block]
 
-    def _settled(self) -> list[Event]:
-        block, ended = self._block()
+    def _release(self, rows: int) -> list[Event]:
+        """The first `rows` positions are finished: tell them, and let the next canvas follow if one is needed."""
+        in_time = self.canvas.settled or self.canvas.oldest < self.request.policy.max_steps
+        block, ended = self._block(rows, settled=in_time)
         self.left -= len(block.tokens)
         if ended or self.left == 0:
-            return [block, Finished("stop" if ended else "length", commits=self.canvas.block)]
-        self.commit, self.history = self.canvas.draft, None
-        self.settled_rows += self.canvas.width
-        self.canvas = fresh(
-            self.noise, self.canvas.block + 1, self.request.width, self.request.vocab, device=self.prompt.device
+            return [block, Finished("stop" if ended else "length", commits=self.blocks)]
+        self.commit = self.canvas.draft[:rows]
+        self.settled_rows += rows
+        self.blocks += 1
+        before = self.canvas
+        self.canvas = self.request.policy.plan.following(
+            before, rows, self._width_behind(rows), self.noise, self.request.vocab
         )
+        # A new block begins without a past; a canvas that has slid keeps its own.
+        goes_on = self.canvas.block == before.block and self.history is not None
+        self.history = self.history.moved(rows, self.canvas) if goes_on and self.history is not None else None
+        self.counted = self.canvas.step
         return [block]
 
-    def _block(self) -> tuple[Block, bool]:
-        """The draft cut at its end token and at the limit, and whether it is the end token that cut it."""
+    def _width_behind(self, rows: int) -> int:
+        """Width of the canvas when its first `rows` positions have left: nothing is begun behind a drafted end, nor
+        beyond the last whole canvas that the limit allows."""
+        kept = self.canvas.draft[rows:]
+        if first_end(kept, self.request.eos) is not None:
+            return max(1, kept.shape[0])
+        whole = -(-self.request.max_tokens // self.request.width) * self.request.width
+        return min(self.request.width, whole - self.settled_rows)
+
+    def _block(self, rows: int, *, settled: bool) -> tuple[Block, bool]:
+        """The first `rows` of the draft, cut at the end token and the limit, and whether it is the end that cut it."""
         assert self.canvas.entropy is not None
         assert self.history is not None
-        tokens = self.canvas.draft.tolist()
+        tokens = self.canvas.draft[:rows].tolist()
         end = next((i for i, token in enumerate(tokens) if token in self.request.eos), len(tokens))
         kept = min(end, self.left)
         block = Block(
-            block=self.canvas.block,
+            block=self.blocks,
             tokens=tokens[:kept],
             entropy=self.canvas.entropy[:kept].tolist(),
             settled_at=self.history.settled_at[:kept].tolist(),
             changes=self.history.changes[:kept].tolist(),
-            steps=self.canvas.step,
-            settled=self.canvas.settled,
+            steps=self.canvas.step - self.counted,
+            settled=settled,
             logprobs=self._logprobs(tokens[:kept]),
         )
         return block, end < len(tokens) and kept == end
@@ -168,9 +193,10 @@ class Lane:
         """Of the first positions, in the distribution that the last step read."""
         if self.logits is None or self.request.logprobs is None:
             return []
-        policy = self.request.policy
-        cooled = policy.schedule.temperature(self.canvas.step, policy.max_steps) * policy.shaping.temperature
-        return logprobs(policy.shaping.biased(self.logits) / cooled, tokens, self.request.logprobs)
+        policy, canvas = self.request.policy, self.canvas
+        cooled = temperature(policy, canvas.step if canvas.age is None else canvas.age)
+        read = policy.shaping.biased(self.logits)[: canvas.width]
+        return logprobs(read / cooled, tokens, self.request.logprobs)
 
 
 def open_lane(model: DiffusionGemma, request: Request, noise: Noise, *, drafts: bool) -> Lane:
@@ -181,7 +207,7 @@ def open_lane(model: DiffusionGemma, request: Request, noise: Noise, *, drafts: 
         noise=noise,
         prefix=Prefix(model.config.layers, room=room, dtype=model.dtype, device=model.device),
         prompt=torch.tensor(request.prompt, device=model.device),
-        canvas=fresh(noise, 0, request.width, request.vocab, device=model.device),
+        canvas=seeded(noise, request.width, request.vocab, request.seed_canvas, model.device),
         left=request.max_tokens,
         drafts=drafts,
     )
@@ -193,8 +219,13 @@ def follow(history: History | None, canvas: Canvas) -> History:
         first = torch.ones_like(canvas.draft)
         return History(canvas.draft, first.bool(), first, first - 1)
     changed = canvas.draft != history.draft
-    settled_at = torch.where(changed, canvas.step, history.settled_at)
-    return History(canvas.draft, changed, settled_at, history.changes + changed)
+    if canvas.age is None:
+        settled_at = torch.where(changed, canvas.step, history.settled_at)
+        return History(canvas.draft, changed, settled_at, history.changes + changed)
+    # On a canvas that has slid every position counts its own steps, and a first reading is no change.
+    first = canvas.age == 1
+    settled_at = torch.where(changed | first, canvas.age, history.settled_at)
+    return History(canvas.draft, changed | first, settled_at, history.changes + (changed & ~first))
 
 
 def logprobs(logits: Float[Tensor, "rows vocab"], tokens: list[int], count: int) -> list[tuple[tuple[int, float], ...]]:
@@ -206,9 +237,9 @@ def logprobs(logits: Float[Tensor, "rows vocab"], tokens: list[int], count: int)
     return [((token, value), *rest) for token, value, rest in zip(tokens, own, likeliest, strict=True)]
 
 
-def draft_event(canvas: Canvas, history: History) -> Draft:
+def draft_event(block: int, canvas: Canvas, history: History) -> Draft:
     """A canvas after a step as an event."""
     assert canvas.accepted is not None
     assert canvas.entropy is not None
     accepted, entropy = canvas.accepted.tolist(), canvas.entropy.tolist()
-    return Draft(canvas.block, canvas.step, canvas.draft.tolist(), history.changed.tolist(), accepted, entropy)
+    return Draft(block, canvas.step, canvas.draft.tolist(), history.changed.tolist(), accepted, entropy)

@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 import secrets
-from collections.abc import Callable, Mapping
 from dataclasses import dataclass, fields, replace
 from typing import Any, Literal, get_type_hints
 
 import msgspec
 
-from redraft.config import CheckpointConfig, GenerationConfig, ModelConfig
+from redraft.config import CheckpointConfig, ModelConfig
 from redraft.diffusion.accept import EntropyBound
-from redraft.diffusion.denoise import Policy, reference_policy
-from redraft.diffusion.halt import StableAndConfident, UntilEnd
+from redraft.diffusion.denoise import Policy
+from redraft.diffusion.halt import AtLeast, UntilEnd
+from redraft.diffusion.presets import PRESETS, Preset
+from redraft.diffusion.rules import read_rules
+from redraft.diffusion.schedule import FixedCooling
+from redraft.diffusion.seed import LEAST_STEPS, SeedCanvas
 from redraft.diffusion.shaping import Shaping
 from redraft.errors import RequestError
 
@@ -25,15 +28,6 @@ MOST_LOGPROBS = 20
 """As many alternatives per position can be told; what the clients that ask for them ask for."""
 
 
-def fast_policy(config: GenerationConfig) -> Policy:
-    """The reference without its confirming step: a canvas is done once it is certain (docs/denoising.md, "Presets")."""
-    return replace(reference_policy(config), halt=StableAndConfident(0, config.confidence_threshold))
-
-
-PRESETS: Mapping[str, Callable[[GenerationConfig], Policy]] = {"reference": reference_policy, "fast": fast_policy}
-"""Sampler rules by name, each made from a checkpoint's own settings."""
-
-
 @dataclass(frozen=True)
 class Options:
     """What a caller may choose. None means the checkpoint's own value (`generation_config.json`).
@@ -42,16 +36,22 @@ class Options:
     seed            of all noise; None draws one, and the result names it
     steps           cap on denoising steps of a canvas; with the reference's schedule it also sets the cooling
     entropy_bound   nats that one step may spend on accepted positions, for the whole canvas
-    preset          sampler rules; "reference" are transformers', "fast" leaves out the confirming step
+    accept          acceptance rules in words instead of the preset's, as "confidence:0.9" (diffusion/rules.py); what
+                    any of them keeps is kept
+    cooling         steps over which the temperature falls whatever the cap; None: over the cap, as the reference does
+    preset          sampler rules by name (diffusion/presets.py); "reference" are transformers'
     stop            texts that end the answer; they are not part of it
     min_tokens      no end token before this many; cures the empty answers that terse prompts get
     deadline_sec    seconds from submission after which the best canvas so far is the answer
     causal          answer from left to right in the causal mode of the same weights, one token per forward
-    canvas          width of the canvases, in tokens; None is the checkpoint's, and narrower ones cost less per step
+    canvas          width of the canvases, in tokens; narrower ones cost less per step. None leaves it to the preset:
+                    the checkpoint's for "reference", else the narrowest of 16, 32, 64, 128, 256 that holds max_tokens
     end_aware       once the draft has an end token, positions behind it neither count for halting nor, when it has
-                    stood for a step, are computed; not what the reference does
+                    stood for a step, are computed. None leaves it to the preset: all but "reference" do so
     logprobs        also tell the log-probability of each token of the answer and of this many of the likeliest tokens
                     in its place, in the distribution that the last step of its canvas read; at most MOST_LOGPROBS
+    seed_canvas     what the first canvas begins with: pinned tokens, which stay, and given ones (diffusion/seed.py). No
+                    answer ends in front of a pin
 
     What ordinary clients send means here (docs/denoising.md, "Sampling parameters"):
 
@@ -68,13 +68,15 @@ class Options:
     seed: int | None = None
     steps: int | None = None
     entropy_bound: float | None = None
+    accept: tuple[str, ...] = ()
+    cooling: int | None = None
     preset: str = "reference"
     stop: tuple[str, ...] = ()
     min_tokens: int = 0
     deadline_sec: float | None = None
     causal: bool = False
     canvas: int | None = None
-    end_aware: bool = False
+    end_aware: bool | None = None
     logprobs: int | None = None
     temperature: float = 1.0
     top_k: int | None = None
@@ -84,6 +86,13 @@ class Options:
     repetition_penalty: float = 1.0
     presence_penalty: float = 0.0
     frequency_penalty: float = 0.0
+    seed_canvas: SeedCanvas | None = None
+
+
+CANVAS_ONLY = ("seed_canvas", "preset", "accept", "entropy_bound", "canvas", "end_aware")
+"""Options that a causal answer cannot honour."""
+
+_NO_OPTIONS = Options()
 
 
 @dataclass(frozen=True)
@@ -102,6 +111,7 @@ class Request:
     deadline_sec: float | None = None
     end_aware: bool = False
     logprobs: int | None = None
+    seed_canvas: SeedCanvas | None = None
 
     @property
     def causal(self) -> bool:
@@ -150,22 +160,25 @@ def build_request(prompt: list[int], options: Options, config: CheckpointConfig)
     options = _typed(options)
     model, shipped = config.model, config.generation
     max_tokens = shipped.max_new_tokens if options.max_tokens is None else options.max_tokens
-    width = model.canvas_length if options.canvas is None else options.canvas
+    preset = _preset(options)
+    width = preset.width(max_tokens, model.canvas_length) if options.canvas is None else options.canvas
+    end_aware = preset.end_aware if options.end_aware is None else options.end_aware
     _check_limits(options, max_tokens, width, model)
     _check_prompt(prompt, max_tokens, max_tokens if options.causal else -(-max_tokens // width) * width, model)
     return Request(
         prompt=tuple(prompt),
         max_tokens=max_tokens,
         seed=secrets.randbits(32) if options.seed is None else options.seed,
-        policy=_policy(options, config),
+        policy=_policy(options, preset.policy(shipped), end_aware, config),
         width=0 if options.causal else width,
         vocab=model.vocab_size,
         eos=frozenset(shipped.eos_token_ids),
         stop=options.stop,
-        min_tokens=options.min_tokens,
+        min_tokens=max(options.min_tokens, _pinned_reach(options, max_tokens, width, config)),
         deadline_sec=options.deadline_sec,
-        end_aware=options.end_aware,
+        end_aware=end_aware,
         logprobs=options.logprobs,
+        seed_canvas=options.seed_canvas,
     )
 
 
@@ -181,6 +194,21 @@ def _typed(options: Options) -> Options:
     return Options(**values)
 
 
+def _pinned_reach(options: Options, max_tokens: int, width: int, config: CheckpointConfig) -> int:
+    """Check the seed canvas; returns how long the answer must be, because an end in front of a pin would drop it."""
+    if options.seed_canvas is None:
+        return 0
+    options.seed_canvas.check(width, config.model.vocab_size)
+    ends = config.generation.eos_token_ids
+    reach = options.seed_canvas.reach(ends)
+    closed = any(token in ends for _, token in options.seed_canvas.pins)
+    if closed and options.min_tokens > reach:
+        raise RequestError(
+            f"min_tokens is {options.min_tokens} and an end token is pinned at position {reach}; lower min_tokens"
+        )
+    return min(reach, max_tokens)
+
+
 def _check_limits(options: Options, max_tokens: int, width: int, model: ModelConfig) -> None:
     if max_tokens < 1:
         raise RequestError(f"max_tokens is {max_tokens}; it must be at least 1")
@@ -194,8 +222,8 @@ def _check_limits(options: Options, max_tokens: int, width: int, model: ModelCon
         raise RequestError(f"canvas is {width}; it must be from 1 to the model's canvas length ({model.canvas_length})")
     if options.logprobs is not None and not 0 <= options.logprobs <= MOST_LOGPROBS:
         raise RequestError(f"logprobs is {options.logprobs}; it must be from 0 to {MOST_LOGPROBS}")
-    for name, given in (("canvas", options.canvas is not None), ("end_aware", options.end_aware)):
-        if options.causal and given:
+    for name in CANVAS_ONLY:
+        if options.causal and getattr(options, name) != getattr(_NO_OPTIONS, name):
             raise RequestError(f"causal and {name} were both given; a causal answer has no canvas: leave one out")
 
 
@@ -214,18 +242,34 @@ def _check_prompt(prompt: list[int], max_tokens: int, room: int, model: ModelCon
         raise RequestError(f"the prompt holds token id {worst}; the vocabulary ends at {model.vocab_size - 1}")
 
 
-def _policy(options: Options, config: CheckpointConfig) -> Policy:
+def _preset(options: Options) -> Preset:
     if options.preset not in PRESETS:
         raise RequestError(f"preset is {options.preset!r}; known: {', '.join(PRESETS)}")
-    policy = replace(PRESETS[options.preset](config.generation), shaping=_shaping(options, config.model.vocab_size))
+    return PRESETS[options.preset]
+
+
+def _policy(options: Options, preset: Policy, end_aware: bool, config: CheckpointConfig) -> Policy:
+    """The preset's policy with what the options change."""
+    shipped = config.generation
+    policy = replace(preset, shaping=_shaping(options, config.model.vocab_size))
     if options.steps is not None:
         if not 1 <= options.steps <= MOST_STEPS:
             raise RequestError(f"steps is {options.steps}; it must be from 1 to {MOST_STEPS}")
         policy = replace(policy, max_steps=options.steps)
     if options.entropy_bound is not None:
         policy = replace(policy, accept=EntropyBound(options.entropy_bound))
-    if options.end_aware:
-        policy = replace(policy, halt=UntilEnd(policy.halt, frozenset(config.generation.eos_token_ids)))
+    if options.accept:
+        if options.entropy_bound is not None:
+            raise RequestError("accept and entropy_bound were both given; name the bound in accept, as entropy:0.1")
+        policy = replace(policy, accept=read_rules(options.accept))
+    if options.cooling is not None:
+        if not 1 <= options.cooling <= MOST_STEPS:
+            raise RequestError(f"cooling is {options.cooling}; it must be from 1 to {MOST_STEPS} (steps)")
+        policy = replace(policy, schedule=FixedCooling(shipped.t_min, shipped.t_max, options.cooling))
+    if options.seed_canvas is not None:
+        policy = replace(policy, halt=AtLeast(policy.halt, LEAST_STEPS))
+    if end_aware:
+        policy = replace(policy, halt=UntilEnd(policy.halt, frozenset(shipped.eos_token_ids)))
     return policy
 
 

@@ -1,0 +1,54 @@
+"""Sampler rules by name: what a caller chooses between who does not want to choose rules.
+
+reference   transformers' rules with the checkpoint's own settings, and canvases of the checkpoint's width
+fast        no step to confirm a certain canvas, canvases no wider than the answer may be, nothing behind its end
+flow        fast, on a canvas that slides: text is told as soon as the beginning of a canvas stands still
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+
+from redraft.config import GenerationConfig
+from redraft.diffusion.denoise import Policy, reference_policy
+from redraft.diffusion.halt import StableAndConfident
+from redraft.diffusion.plan import Flow
+
+WIDTHS = (16, 32, 64, 128, 256)
+"""Canvases of requests that leave the choice to a preset."""
+
+
+@dataclass(frozen=True)
+class Preset:
+    """Rules made from a checkpoint's settings.
+
+    `end_aware`: what stands behind the answer's end is neither waited for nor computed. `fitted`: a canvas is the
+    narrowest of WIDTHS that holds the answer, if that is narrower than the checkpoint's.
+    """
+
+    policy: Callable[[GenerationConfig], Policy]
+    end_aware: bool = False
+    fitted: bool = False
+
+    def width(self, max_tokens: int, canvas_length: int) -> int:
+        """The canvas of a request for so many tokens, on a model whose own canvas is `canvas_length`."""
+        fitting = (width for width in WIDTHS if max_tokens <= width < canvas_length)
+        return next(fitting, canvas_length) if self.fitted else canvas_length
+
+
+def fast_policy(config: GenerationConfig) -> Policy:
+    """The reference without its confirming step: a canvas is done once it is certain."""
+    return replace(reference_policy(config), halt=StableAndConfident(0, config.confidence_threshold))
+
+
+def flow_policy(config: GenerationConfig) -> Policy:
+    """`fast`, with a beginning that leaves the canvas once it has read the same for a step."""
+    return replace(fast_policy(config), plan=Flow(nats=config.confidence_threshold))
+
+
+PRESETS: Mapping[str, Preset] = {
+    "reference": Preset(reference_policy),
+    "fast": Preset(fast_policy, end_aware=True, fitted=True),
+    "flow": Preset(flow_policy, end_aware=True, fitted=True),
+}
