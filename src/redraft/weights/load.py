@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -20,12 +19,11 @@ from redraft.config import CheckpointConfig, read_config
 from redraft.errors import WeightsError
 from redraft.model.gemma import DiffusionGemma
 from redraft.model.kernels import FAST, Kernels
-from redraft.model.linear import PackedMatrix
-from redraft.model.packed import Packed, pack
 from redraft.reader import read_json
 from redraft.shapes import Tensor
 from redraft.weights.build import empty_model
-from redraft.weights.layouts import FLOATS, Layout, Matrix, Piece, convert, read_layout
+from redraft.weights.fill import Filler
+from redraft.weights.layouts import FLOATS, Layout, read_layout
 from redraft.weights.names import Slot, check_filled, shown, slots, sort_names
 from redraft.weights.plan import Plan, formats, packed_matrices, plain_tensors
 from redraft.weights.source import Source
@@ -114,49 +112,6 @@ def _check_copy(source: Source, name: str, original: str) -> None:
         raise WeightsError(
             f"{copied.file}: {name} should be a copy of {original} and differs; the two are one tensor in this model"
         )
-
-
-@dataclass(frozen=True)
-class Filler:
-    """The model's tensors by name, plain and packed, and how stored numbers get into them."""
-
-    plain: Mapping[str, Tensor]
-    packed: Mapping[str, PackedMatrix]
-
-    def place_slot(self, slot: Slot, tensor: Tensor) -> Tensor:
-        """Cast into a plain tensor, or pack. Returns what was placed, for a look at it."""
-        if slot.target not in self.packed:
-            return self._copy(self.plain[slot.target][slot.rows], tensor)
-        parts = zip(tensor, range(len(tensor)), strict=True) if tensor.ndim == 3 else [(tensor, None)]
-        last = tensor
-        for one, expert in parts:  # one expert at a time: rounding needs several times the matrix in float32
-            start = 0 if tensor.ndim == 3 else slot.start
-            matrix = Matrix(slot.stored, slot, (one.shape[0], one.shape[1]), start, expert)
-            last = self._place_packed(matrix, pack(one, self.packed[slot.target].format, slot.stored))
-        return last
-
-    def place_piece(self, piece: Piece, tensor: Tensor) -> Tensor:
-        """One tensor of a matrix that is stored by itself."""
-        matrix, kind = piece.matrix, piece.kind
-        if kind != "plain":
-            return self._copy(self._at(getattr(self.packed[matrix.slot.target], kind), matrix), convert(piece, tensor))
-        if matrix.slot.target in self.packed:
-            return self._place_packed(matrix, pack(tensor, self.packed[matrix.slot.target].format, piece.stored))
-        return self._copy(self._at(self.plain[matrix.slot.target], matrix), tensor)
-
-    def _place_packed(self, matrix: Matrix, packed: Packed) -> Tensor:
-        held = self.packed[matrix.slot.target]
-        self._copy(self._at(held.codes, matrix), packed.codes)
-        if held.top is not None and packed.top is not None:
-            self._copy(self._at(held.top, matrix), packed.top)
-        return self._copy(self._at(held.scale, matrix), packed.scale)
-
-    def _at(self, whole: Tensor, matrix: Matrix) -> Tensor:
-        return (whole if matrix.expert is None else whole[matrix.expert])[matrix.rows]
-
-    def _copy(self, place: Tensor, tensor: Tensor) -> Tensor:
-        place.copy_(tensor)
-        return place
 
 
 @torch.no_grad()

@@ -16,7 +16,7 @@ from redraft.errors import WeightsError
 from redraft.model.gemma import DiffusionGemma, Layer
 from redraft.model.linear import PackedLinear, PackedMatrix
 from redraft.model.moe import PackedExperts
-from redraft.model.packed import FP8, INT4, INT4_G64, INT8, NVFP4, Format, pack
+from redraft.model.packed import FP8, INT4, INT4_G64, INT8, NVFP4, Format
 from redraft.shapes import Tensor
 from redraft.weights.names import Slot, slots
 
@@ -117,18 +117,6 @@ def plain_tensors(model: DiffusionGemma) -> dict[str, Tensor]:
     """Every tensor of a model that belongs to no packed matrix, by name."""
     inside = tuple(f"{name}." for name, module in model.named_modules() if isinstance(module, PackedMatrix))
     return {name: tensor for name, tensor in model.state_dict().items() if not name.startswith(inside)}
-
-
-@torch.no_grad()
-def pack_model(model: DiffusionGemma, plan: Plan) -> DiffusionGemma:
-    """Round a plain model's matrices to a plan, in place. Returns the model, without gradients."""
-    plain = dict(model.state_dict())
-    wanted = formats(model.config, plan)
-    with torch.device("meta"):
-        make_room(model, wanted)
-    for target, held in packed_matrices(model).items():
-        held.take(pack(plain[target], held.format, target))
-    return model.eval().requires_grad_(False)
 
 
 _MLP = ("gate_up", "down")

@@ -55,6 +55,12 @@ class Source:
             tensor: Tensor = file.get_tensor(name)
             return tensor
 
+    def read_rows(self, name: str, rows: slice) -> Tensor:
+        """Part of one tensor, along its first axis; the rest is not read."""
+        with _opened(self.tensors[name].file) as file:
+            tensor: Tensor = file.get_slice(name)[rows]
+            return tensor
+
     def stream(self, names: Container[str]) -> Iterator[tuple[Stored, Tensor]]:
         """The tensors whose name is in `names`, file by file, one in memory at a time if the caller keeps none."""
         for path in sorted({stored.file for stored in self.tensors.values()}):

@@ -1,0 +1,69 @@
+"""How stored numbers get into a model's tensors: cast, laid out as the packed ones have them, or packed on the way."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import torch
+
+from redraft.model.gemma import DiffusionGemma
+from redraft.model.linear import PackedMatrix
+from redraft.model.packed import Packed, pack
+from redraft.shapes import Tensor
+from redraft.weights.layouts import Matrix, Piece, convert, matrices
+from redraft.weights.names import Slot, slots
+from redraft.weights.plan import Plan, formats, make_room, packed_matrices, plain_tensors
+
+
+@dataclass(frozen=True)
+class Filler:
+    """The model's tensors by name, plain and packed, and how stored numbers get into them."""
+
+    plain: Mapping[str, Tensor]
+    packed: Mapping[str, PackedMatrix]
+
+    def place_slot(self, slot: Slot, tensor: Tensor) -> Tensor:
+        """Cast into a plain tensor, or pack. Returns what was placed, for a look at it."""
+        if slot.target not in self.packed:
+            return self._copy(self.plain[slot.target][slot.rows], tensor)
+        for matrix in matrices(slot):  # one expert at a time: rounding needs several times the matrix in float32
+            one = tensor if matrix.expert is None else tensor[matrix.expert, matrix.rows]
+            last = self._place_packed(matrix, pack(one, self.packed[slot.target].format, matrix.prefix))
+        return last
+
+    def place_piece(self, piece: Piece, tensor: Tensor) -> Tensor:
+        """One tensor of a matrix that is stored by itself."""
+        matrix, kind = piece.matrix, piece.kind
+        if kind != "plain":
+            return self._copy(self._at(getattr(self.packed[matrix.slot.target], kind), matrix), convert(piece, tensor))
+        if matrix.slot.target in self.packed:
+            return self._place_packed(matrix, pack(tensor, self.packed[matrix.slot.target].format, piece.stored))
+        return self._copy(self._at(self.plain[matrix.slot.target], matrix), tensor)
+
+    def _place_packed(self, matrix: Matrix, packed: Packed) -> Tensor:
+        held = self.packed[matrix.slot.target]
+        self._copy(self._at(held.codes, matrix), packed.codes)
+        if held.top is not None and packed.top is not None:
+            self._copy(self._at(held.top, matrix), packed.top)
+        return self._copy(self._at(held.scale, matrix), packed.scale)
+
+    def _at(self, whole: Tensor, matrix: Matrix) -> Tensor:
+        return (whole if matrix.expert is None else whole[matrix.expert])[matrix.rows]
+
+    def _copy(self, place: Tensor, tensor: Tensor) -> Tensor:
+        place.copy_(tensor)
+        return place
+
+
+@torch.no_grad()
+def pack_model(model: DiffusionGemma, plan: Plan) -> DiffusionGemma:
+    """Round a plain model's matrices to a plan, in place. Returns the model, without gradients."""
+    plain = dict(model.state_dict())
+    wanted = formats(model.config, plan)
+    with model.device:
+        filler = Filler(plain_tensors(model), packed_matrices(make_room(model, wanted)))
+    for slot in slots(model.config):
+        if slot.target in wanted:
+            filler.place_slot(slot, plain[slot.target][slot.rows])
+    return model.eval().requires_grad_(False)

@@ -1,0 +1,313 @@
+"""From a plain checkpoint folder to a packed one, in the compressed-tensors layout that other engines load.
+
+    headers ──► what is packed, what is copied ──► shards, planned ──► one matrix at a time: read, round, write
+
+Memory holds one matrix, however large the checkpoint. Shards are written into a folder beside the target, which takes
+the target's name when all is there. If that is interrupted, the same call goes on with the shards that are missing: a
+shard is whole or absent, and the folder remembers what it is being made from.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from redraft.config import read_config
+from redraft.errors import RunError, WeightsError
+from redraft.model.packed import Format, Packed, error, pack
+from redraft.reader import read_json
+from redraft.shapes import Tensor
+from redraft.weights.layouts import FLOATS, Matrix, matrices, read_layout, stored_names
+from redraft.weights.names import VISION_PREFIXES, Slot, slots
+from redraft.weights.plan import Formats, Plan, formats
+from redraft.weights.shards import Header, index_json, shard_names, write_shard
+from redraft.weights.source import INDEX, Source
+
+REPORT = "quantization_report.json"
+_PROGRESS = "progress.json"
+_SHARD_BYTES = 2_000_000_000
+_CHUNK_ROWS = 8192
+_CARRIED = ("generation_config.json", "tokenizer.json", "tokenizer_config.json", "chat_template.jinja", "LICENSE")
+
+
+@dataclass(frozen=True)
+class Report:
+    """What was done. `errors`: our matrix's name -> root of its squared error over its squared size."""
+
+    plan: str
+    folder: Path
+    bytes_before: int
+    bytes_after: int
+    errors: Mapping[str, float]
+
+
+@dataclass(frozen=True)
+class _Item:
+    """One tensor copied (`matrix` None) or one matrix packed. Experts are read one by one from their stack."""
+
+    stored: str
+    headers: tuple[Header, ...]
+    matrix: Matrix | None = None
+    form: Format | None = None
+
+
+@dataclass
+class _Errors:
+    """Squares by target: changed and whole."""
+
+    sums: dict[str, list[float]] = field(default_factory=dict)
+
+    def add(self, target: str, changed: float, whole: float) -> None:
+        """One more matrix of a target."""
+        held = self.sums.setdefault(target, [0.0, 0.0])
+        held[0] += changed
+        held[1] += whole
+
+    def relative(self) -> dict[str, float]:
+        """By target."""
+        return {target: (changed / whole) ** 0.5 if whole else 0.0 for target, (changed, whole) in self.sums.items()}
+
+
+def quantize_checkpoint(
+    folder: Path,
+    target: Path,
+    plan: Plan,
+    *,
+    max_shard_bytes: int = _SHARD_BYTES,
+    progress: Callable[[int, int], None] | None = None,
+) -> Report:
+    """Write the checkpoint of `folder`, packed by `plan`, as the new folder `target`. `progress` gets bytes, of all.
+
+    Raises WeightsError for a checkpoint that is packed already or damaged, a plan whose groups do not fit, or a target
+    that exists; RunError if writing fails.
+    """
+    if target.exists():
+        raise WeightsError(f"{target} exists; give the name of a folder that does not")
+    config, source = read_config(folder), Source(folder)
+    wanted = slots(config.model)
+    layout = read_layout(source.tensors, wanted, read_json(folder / "config.json").get("quantization_config") or {})
+    if layout.pieces:
+        raise WeightsError(f"{folder} is packed already; start from the checkpoint that is not quantized")
+    packed = formats(config.model, plan)
+    items = list(_items(source, wanted, packed))
+    shards = _shards(items, max_shard_bytes)
+    stage = target.parent / f".{target.name}.quantizing"
+    try:
+        done = _resume(stage, {"plan": plan.name, "shards": max_shard_bytes, "source": _fingerprint(source)})
+        errors = _write_all(stage, source, shards, done, progress)
+        _write_rest(stage, folder, plan, packed, errors, shards)
+        os.replace(stage, target)
+    except OSError as failure:
+        raise RunError(
+            f"{target} could not be written ({failure}); free space and run the same command again"
+        ) from None
+    before = sum(path.stat().st_size for path in {stored.file for stored in source.tensors.values()})
+    after = sum((target / name).stat().st_size for name in shards)
+    return Report(plan.name, target, before, after, errors)
+
+
+def quantization_json(packed: Formats) -> dict[str, Any]:
+    """The quantization_config of a checkpoint, in compressed-tensors' words."""
+    groups: dict[str, Any] = {}
+    by_format: dict[Format, set[str]] = {}
+    for target, form in packed.items():
+        by_format.setdefault(form, set()).add(target.split(".")[2])
+    for number, (form, parts) in enumerate(sorted(by_format.items(), key=lambda pair: pair[0].name)):
+        targets = [f"re:.*decoder\\.layers\\.\\d+\\.{_MODULES[part]}$" for part in sorted(parts)]
+        groups[f"group_{number}"] = {"targets": targets, **_scheme(form)}
+    kinds = {group["format"] for group in groups.values()}
+    return {
+        "quant_method": "compressed-tensors",
+        "quantization_status": "compressed",
+        "format": kinds.pop() if len(kinds) == 1 else "mixed-precision",
+        "config_groups": groups,
+        "ignore": [f"re:.*{name}.*" for name in ("lm_head", "embed", "router", "self_conditioning", "vision_tower")],
+    }
+
+
+_MODULES = {
+    "attention": r"self_attn\.[qkvo]_proj",
+    "mlp": r"mlp\.(gate|up|down)_proj",
+    "experts": r"experts\.\d+\.(gate|up|down)_proj",
+}
+
+
+def _scheme(form: Format) -> dict[str, Any]:
+    kind = "float" if form.is_float else "int"
+    weights = {"num_bits": form.bits, "type": kind, "symmetric": True, "dynamic": False}
+    if form.group:
+        weights |= {"strategy": "tensor_group" if form.is_float else "group", "group_size": form.group}
+    else:
+        weights |= {"strategy": "channel"}
+    rows = {"num_bits": form.bits, "type": kind, "symmetric": True, "strategy": "token", "dynamic": True}
+    name = {"int8": "int-quantized", "fp8": "float-quantized", "nvfp4": "nvfp4-pack-quantized"}
+    found = {"weights": weights, "format": name.get(form.name, "pack-quantized")}
+    return found | {"input_activations": rows if form.round_rows else None}
+
+
+def _items(source: Source, wanted: Sequence[Slot], packed: Formats) -> Iterator[_Item]:
+    """Everything that is written, in the order of the network; the vision tower as it is, behind it."""
+    for slot in wanted:
+        form = packed.get(slot.target)
+        if slot.stored not in source.tensors:
+            raise WeightsError(f"{source.folder} lacks {slot.stored}; fetch the model again")
+        if source.tensors[slot.stored].shape != slot.shape:
+            shape = list(source.tensors[slot.stored].shape)
+            raise WeightsError(f"{slot.stored} has shape {shape}; config.json makes it {list(slot.shape)}")
+        if form is None:
+            yield _copied(source, slot.stored)
+            continue
+        for matrix in matrices(slot):
+            blank = pack(torch.zeros(1, matrix.shape[1]), form, matrix.prefix)
+            with torch.device("meta"):
+                rows = replace(blank, codes=_tall(blank.codes, matrix), scale=_tall(blank.scale, matrix))
+                rows = replace(rows, top=None if blank.top is None else torch.empty(matrix.shape[0], 1))
+            named = stored_names(matrix.prefix, rows)
+            headers = tuple(Header(name, tensor.dtype, tuple(tensor.shape)) for name, tensor in named.items())
+            yield _Item(slot.stored, headers, matrix, form)
+    for name in source.tensors:
+        if name.startswith(VISION_PREFIXES):
+            yield _copied(source, name)
+
+
+def _tall(row: Tensor, matrix: Matrix) -> Tensor:
+    return torch.empty(matrix.shape[0], row.shape[1], dtype=row.dtype, device="meta")
+
+
+def _copied(source: Source, name: str) -> _Item:
+    stored = source.tensors[name]
+    if stored.dtype not in FLOATS:
+        raise WeightsError(f"{stored.file}: {name} is stored as {stored.dtype}; supported: {', '.join(FLOATS)}")
+    return _Item(name, (Header(name, FLOATS[stored.dtype], stored.shape),))
+
+
+def _shards(items: Sequence[_Item], limit: int) -> dict[str, list[_Item]]:
+    """Runs of items of at most `limit` bytes, by file name; a larger single item has a file of its own."""
+    runs: list[list[_Item]] = [[]]
+    size = 0
+    for item in items:
+        num_bytes = sum(header.num_bytes for header in item.headers)
+        if runs[-1] and size + num_bytes > limit:
+            runs.append([])
+            size = 0
+        runs[-1].append(item)
+        size += num_bytes
+    return dict(zip(shard_names(len(runs)), runs, strict=True))
+
+
+def _fingerprint(source: Source) -> list[list[object]]:
+    files = sorted({stored.file for stored in source.tensors.values()})
+    return [[path.name, path.stat().st_size, path.stat().st_mtime_ns] for path in files]
+
+
+def _resume(stage: Path, making: Mapping[str, Any]) -> dict[str, dict[str, list[float]]]:
+    """Squares of the shards that an interrupted call has left; an empty folder if it was making something else."""
+    path = stage / _PROGRESS
+    if path.is_file():
+        found = read_json(path)
+        if found.get("making") == json.loads(json.dumps(making)):
+            done: dict[str, dict[str, list[float]]] = found["done"]
+            return {name: sums for name, sums in done.items() if (stage / name).is_file()}
+    shutil.rmtree(stage, ignore_errors=True)
+    stage.mkdir(parents=True)
+    _write_json(path, {"making": making, "done": {}})
+    return {}
+
+
+def _write_all(
+    stage: Path,
+    source: Source,
+    shards: Mapping[str, Sequence[_Item]],
+    done: dict[str, dict[str, list[float]]],
+    progress: Callable[[int, int], None] | None,
+) -> dict[str, float]:
+    written, total = 0, sum(header.num_bytes for items in shards.values() for item in items for header in item.headers)
+    for name, items in shards.items():
+        headers = [header for item in items for header in item.headers]
+        if name not in done:
+            errors = _Errors()
+            write_shard(stage / name, headers, _told(_chunks(source, items, errors), written, total, progress))
+            done[name] = errors.sums
+            making = read_json(stage / _PROGRESS)["making"]
+            _write_json(stage / _PROGRESS, {"making": making, "done": done})
+        written += sum(header.num_bytes for header in headers)
+    whole = _Errors()
+    for sums in done.values():
+        for target, (changed, size) in sums.items():
+            whole.add(target, changed, size)
+    return whole.relative()
+
+
+def _told(
+    chunks: Iterator[Tensor], written: int, total: int, progress: Callable[[int, int], None] | None
+) -> Iterator[Tensor]:
+    """The same, saying after each how many bytes there are."""
+    for chunk in chunks:
+        yield chunk
+        written += chunk.numel() * chunk.element_size()
+        if progress:
+            progress(written, total)
+
+
+def _chunks(source: Source, items: Sequence[_Item], errors: _Errors) -> Iterator[Tensor]:
+    for item in items:
+        if item.matrix is None or item.form is None:
+            yield from _copy(source, item)
+        else:
+            yield from _packed(source, item.stored, item.matrix, item.form, errors)
+
+
+def _copy(source: Source, item: _Item) -> Iterator[Tensor]:
+    shape = item.headers[0].shape
+    if len(shape) != 2 or shape[0] <= _CHUNK_ROWS:
+        yield source.read(item.stored)
+        return
+    for start in range(0, shape[0], _CHUNK_ROWS):
+        yield source.read_rows(item.stored, slice(start, start + _CHUNK_ROWS))
+
+
+def _packed(source: Source, stored: str, matrix: Matrix, form: Format, errors: _Errors) -> Iterator[Tensor]:
+    if matrix.expert is None:
+        weight = source.read(stored)
+    else:
+        weight = source.read_rows(stored, slice(matrix.expert, matrix.expert + 1))[0, matrix.rows]
+    if not all(bound.isfinite() for bound in weight.aminmax()):
+        raise WeightsError(f"{stored} holds NaN or infinity; fetch or make the weights again")
+    packed: Packed = pack(weight, form, matrix.prefix)
+    errors.add(matrix.slot.target, *error(weight, packed))
+    yield from stored_names(matrix.prefix, packed).values()
+
+
+def _write_rest(
+    stage: Path,
+    folder: Path,
+    plan: Plan,
+    packed: Formats,
+    errors: Mapping[str, float],
+    shards: Mapping[str, Sequence[_Item]],
+) -> None:
+    """Everything but the weights, then the file that only an unfinished folder has goes."""
+    if len(shards) > 1:
+        headers = {name: [header for item in items for header in item.headers] for name, items in shards.items()}
+        _write_json(stage / INDEX, index_json(headers))
+    for name in _CARRIED:
+        if (folder / name).is_file():
+            shutil.copyfile(folder / name, stage / name)
+    _write_json(stage / REPORT, {"plan": plan.name, "relative_error": errors})
+    _write_json(
+        stage / "config.json", {**read_json(folder / "config.json"), "quantization_config": quantization_json(packed)}
+    )
+    (stage / _PROGRESS).unlink()
+
+
+def _write_json(path: Path, content: Mapping[str, object]) -> None:
+    beside = path.with_suffix(".new")
+    beside.write_text(json.dumps(content, indent=1) + "\n", encoding="utf-8")
+    os.replace(beside, path)

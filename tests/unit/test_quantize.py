@@ -1,0 +1,268 @@
+"""Packed checkpoints on disk: written, read by others, read back, and refused when they are wrong."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from compressed_tensors.compressors.base import BaseCompressor
+from compressed_tensors.quantization import QuantizationConfig
+from compressed_tensors.utils.match import match_name
+from safetensors import safe_open
+from safetensors.torch import load_file, save_file
+from tests.helpers import new_prefix, released_json, tiny_checkpoint, tiny_config
+from torch import Tensor
+
+from redraft.config import parse_model
+from redraft.errors import CallerError, WeightsError
+from redraft.model.packed import INT4, NVFP4, pack, unpack
+from redraft.weights.fill import pack_model
+from redraft.weights.layouts import matrices
+from redraft.weights.load import load_model
+from redraft.weights.names import slots
+from redraft.weights.plan import PLANS, formats, packed_matrices
+from redraft.weights.quantize import REPORT, quantization_json, quantize_checkpoint
+
+WIDE = {"hidden_size": 64, "intermediate_size": 96, "moe_intermediate_size": 64}
+"""Sizes that groups of 64 divide, the dense MLP apart."""
+UP = "model.decoder.layers.0.mlp.up_proj"
+EXPERT = "model.decoder.layers.1.experts.3.down_proj"
+
+
+@pytest.fixture(scope="module")
+def plain(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("plain") / "model"
+    tiny_checkpoint(folder, tiny_config(**WIDE), max_shard_bytes=200_000)
+    return folder
+
+
+def packed_copy(plain: Path, tmp_path: Path, plan: str = "int4", **options: Any) -> Path:
+    target = tmp_path / "packed"
+    quantize_checkpoint(plain, target, PLANS[plan], **options)
+    return target
+
+
+def edit(folder: Path, change: Callable[[dict[str, Tensor]], object]) -> None:
+    path = folder / "model.safetensors"
+    tensors = load_file(path)
+    change(tensors)
+    save_file(tensors, path, metadata={"format": "pt"})
+
+
+def their_weights(folder: Path) -> Mapping[str, Tensor]:
+    """Every packed weight as compressed-tensors decompresses it, guided by the config alone."""
+    settings = QuantizationConfig.model_validate(
+        json.loads((folder / "config.json").read_text())["quantization_config"]
+    )
+    with safe_open(folder / "model.safetensors", framework="pt") as file:
+        stored = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118 - it is no mapping
+    found = {}
+    for prefix in {name.rsplit(".", 1)[0] for name in stored if name.endswith(".weight_scale")}:
+        schemes = [s for s in settings.config_groups.values() if any(match_name(prefix, t) for t in s.targets)]
+        assert len(schemes) == 1, prefix
+        assert not any(match_name(prefix, one) for one in settings.ignore or []), prefix
+        compressor = BaseCompressor.get_value_from_registry(schemes[0].format)
+        own = {name.removeprefix(f"{prefix}."): t for name, t in stored.items() if name.startswith(f"{prefix}.")}
+        found[prefix] = compressor.decompress(own, schemes[0])["weight"].float()
+    return found
+
+
+@pytest.mark.parametrize("plan", PLANS)
+def test_another_reader_finds_the_weights_that_we_load(plain: Path, tmp_path: Path, plan: str) -> None:
+    folder = packed_copy(plain, tmp_path, plan)
+    model, config = load_model(folder)
+    theirs, held = their_weights(folder), packed_matrices(model)
+    seen = 0
+    for slot in slots(config.model):
+        for matrix in matrices(slot) if slot.target in held else ():
+            whole = unpack(held[slot.target].packed)
+            ours = (whole if matrix.expert is None else whole[matrix.expert])[matrix.rows]
+            torch.testing.assert_close(ours, theirs[matrix.prefix], rtol=1e-2, atol=1e-6)  # they compute in bfloat16
+            seen += 1
+    assert seen == len(theirs) > 0
+
+
+@pytest.mark.parametrize("plan", ["int8", "int4", "nvfp4"])
+def test_packing_on_the_way_in_equals_packing_in_memory_and_on_disk(plain: Path, tmp_path: Path, plan: str) -> None:
+    here = load_model(plain, plan=PLANS[plan])[0]
+    disk = load_model(packed_copy(plain, tmp_path, plan))[0]
+    memory = pack_model(load_model(plain)[0], PLANS[plan])
+    tokens = torch.arange(6) + 20
+    logits = [model.denoise(tokens, None, new_prefix(model)) for model in (here, disk, memory)]
+    torch.testing.assert_close(logits[0], logits[1], rtol=1e-4, atol=1e-4)
+    assert torch.equal(logits[0], logits[2])
+
+
+def test_the_file_is_as_small_as_planned_and_says_how_exact_it_is(plain: Path, tmp_path: Path) -> None:
+    report = quantize_checkpoint(plain, tmp_path / "packed", PLANS["int4"])
+    assert report.bytes_after < report.bytes_before / 2
+    written = json.loads((report.folder / REPORT).read_text())
+    assert written == {"plan": "int4", "relative_error": dict(report.errors)}
+    target = "layers.1.experts.down"
+    exact = load_model(plain)[0].layers[1].experts.down
+    rounded = unpack(pack(exact, INT4))
+    assert report.errors[target] == pytest.approx(float((rounded - exact).norm() / exact.norm()), rel=1e-4)
+    assert report.errors.keys() == formats(load_model(plain)[1].model, PLANS["int4"]).keys()
+
+
+def test_an_interrupted_run_goes_on_and_ends_the_same(plain: Path, tmp_path: Path) -> None:
+    whole = packed_copy(plain, tmp_path / "whole", max_shard_bytes=60_000)
+    target, writes = tmp_path / "again", []
+
+    def stop(done: int, total: int) -> None:
+        if done > total // 2:
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        quantize_checkpoint(plain, target, PLANS["int4"], max_shard_bytes=60_000, progress=stop)
+    assert not target.exists()
+    stage = tmp_path / ".again.quantizing"
+    before = {path.name: path.stat().st_mtime_ns for path in stage.glob("*.safetensors")}
+    assert before
+    quantize_checkpoint(
+        plain, target, PLANS["int4"], max_shard_bytes=60_000, progress=lambda *done: writes.append(done)
+    )
+    assert {name: (target / name).stat().st_mtime_ns for name in before} == before
+    assert writes[-1][0] == writes[-1][1]
+    for path in whole.iterdir():
+        assert (target / path.name).read_bytes() == path.read_bytes(), path.name
+    assert not stage.exists()
+
+
+def test_another_plan_does_not_go_on_from_what_was_left(plain: Path, tmp_path: Path) -> None:
+    def stop(done: int, total: int) -> None:
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        quantize_checkpoint(plain, tmp_path / "one", PLANS["int4"], progress=stop)
+    quantize_checkpoint(plain, tmp_path / "one", PLANS["int8"])
+    assert load_model(tmp_path / "one")[0].layers[0].experts.down.format.name == "int8"
+
+
+def test_a_target_that_exists_and_a_packed_source_are_refused(plain: Path, tmp_path: Path) -> None:
+    folder = packed_copy(plain, tmp_path)
+    with pytest.raises(WeightsError, match="exists; give the name of a folder that does not"):
+        quantize_checkpoint(plain, folder, PLANS["int4"])
+    with pytest.raises(WeightsError, match="is packed already"):
+        quantize_checkpoint(folder, tmp_path / "twice", PLANS["int8"])
+    with pytest.raises(WeightsError, match="is packed already; plan int8 needs"):
+        load_model(folder, plan=PLANS["int8"])
+
+
+def test_groups_that_do_not_fit_are_refused_before_anything_is_written(plain: Path, tmp_path: Path) -> None:
+    tiny_checkpoint(tmp_path / "narrow")
+    with pytest.raises(WeightsError, match="rows of 16 numbers, which groups of 32 do not divide"):
+        quantize_checkpoint(tmp_path / "narrow", tmp_path / "packed", PLANS["int4"])
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["narrow"]
+
+
+def test_modelopt_files_are_read(plain: Path, tmp_path: Path) -> None:
+    """The same nvfp4 numbers under modelopt's names, with the scales of activations and caches it adds."""
+    folder = packed_copy(plain, tmp_path, "nvfp4-experts")
+    before = load_model(folder)[0].denoise(torch.arange(6), None, new_prefix(load_model(folder)[0]))
+
+    def rename(tensors: dict[str, Tensor]) -> None:
+        for name in [name for name in tensors if name.endswith(".weight_packed")]:
+            prefix = name.removesuffix(".weight_packed")
+            tensors[f"{prefix}.weight"] = tensors.pop(name)
+            tensors[f"{prefix}.weight_scale_2"] = 1 / tensors.pop(f"{prefix}.weight_global_scale")[0]
+            tensors[f"{prefix}.input_scale"] = torch.tensor(0.5)
+
+    edit(folder, rename)
+    config = json.loads((folder / "config.json").read_text())
+    config["quantization_config"] = {"quant_method": "modelopt", "quant_algo": "NVFP4"}
+    (folder / "config.json").write_text(json.dumps(config))
+    lines: list[str] = []
+    model = load_model(folder, report=lines.append)[0]
+    torch.testing.assert_close(model.denoise(torch.arange(6), None, new_prefix(model)), before, rtol=1e-6, atol=1e-6)
+    assert any("24 scales of activations" in line for line in lines), lines
+
+
+def test_plain_weights_of_single_experts_are_read(plain: Path, tmp_path: Path) -> None:
+    exact, _ = load_model(plain)
+    tiny_checkpoint(tmp_path / "one", tiny_config(**WIDE))
+
+    def split(tensors: dict[str, Tensor]) -> None:
+        for i in range(2):
+            base = f"model.decoder.layers.{i}.experts."
+            both, down = tensors.pop(f"{base}gate_up_proj"), tensors.pop(f"{base}down_proj")
+            for e in range(len(down)):
+                tensors[f"{base}{e}.gate_proj.weight"], tensors[f"{base}{e}.up_proj.weight"] = both[e].clone().chunk(2)
+                tensors[f"{base}{e}.down_proj.weight"] = down[e].clone()
+            tensors |= {n: t.clone() for n, t in tensors.items() if base in n}
+
+    edit(tmp_path / "one", split)
+    for name, tensor in load_model(tmp_path / "one")[0].state_dict().items():
+        assert torch.equal(tensor, exact.state_dict()[name]), name
+
+
+def drop(name: str) -> Callable[[dict[str, Tensor]], object]:
+    return lambda tensors: tensors.pop(name)
+
+
+def put(
+    name: str, make: Callable[[Tensor], Tensor], source: str | None = None
+) -> Callable[[dict[str, Tensor]], object]:
+    return lambda tensors: tensors.update({name: make(tensors[source or name])})
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (drop(f"{UP}.weight_scale"), r"up_proj.weight has no weight_scale beside it"),
+        (
+            put(f"{UP}.weight_scale", lambda t: t[:-1].clone()),
+            r"up_proj.weight_scale has shape \[95, 1\]; int8 makes it",
+        ),
+        (
+            put(f"{UP}.weight_scale", lambda t: t.to(torch.int8)),
+            r"up_proj.weight_scale is stored as I8; int8 has scales",
+        ),
+        (
+            put(f"{UP}.weight", lambda t: t[:, :-1].clone()),
+            r"up_proj.weight has shape \[96, 63\]; config.json makes it",
+        ),
+        (put(f"{UP}.weight", lambda t: t.to(torch.int16)), r"up_proj.weight is stored as I16; supported: plain"),
+        (put(f"{EXPERT}.weight_scale", lambda t: t[:, :1].repeat(1, 4)), r"groups of 16; supported: 32, 64, 128"),
+        (put(f"{EXPERT}.weight_packed", lambda t: t.repeat(1, 2)), r"down_proj.weight_packed has shape \[64, 16\]"),
+        (put(f"{EXPERT}.weight_zero_point", torch.clone, f"{EXPERT}.weight_packed"), r"has a zero point"),
+        (put(f"{EXPERT}.weight_g_idx", torch.clone, f"{EXPERT}.weight_packed"), r"has an order of inputs"),
+        (drop(f"{EXPERT}.weight_packed"), r"lacks model.decoder.layers.1.experts.3.down_proj, whose neighbours"),
+        (put(f"{EXPERT}.weight_scale", lambda t: t * torch.nan), r"holds NaN or infinity"),
+        (put("model.decoder.layers.9.mlp.up_proj.weight", torch.clone, f"{UP}.weight"), r"does not have"),
+    ],
+)
+def test_damaged_packed_files_are_refused_by_name(
+    plain: Path, tmp_path: Path, change: Callable[[dict[str, Tensor]], object], message: str
+) -> None:
+    folder = packed_copy(plain, tmp_path)
+    edit(folder, change)
+    with pytest.raises(CallerError, match=message):
+        load_model(folder)
+
+
+def test_a_method_of_another_kind_is_refused_by_name(plain: Path, tmp_path: Path) -> None:
+    folder = packed_copy(plain, tmp_path)
+    config = json.loads((folder / "config.json").read_text())
+    for settings, message in (
+        ({"quant_method": "gptq"}, "quant_method is 'gptq'"),
+        (["x"], "is \\['x'\\]; it must be"),
+    ):
+        (folder / "config.json").write_text(json.dumps(config | {"quantization_config": settings}))
+        with pytest.raises(CallerError, match=message):
+            load_model(folder)
+
+
+@pytest.mark.parametrize("plan", PLANS)
+def test_every_plan_fits_the_real_shapes(plan: str) -> None:
+    """704 and 2112 are not multiples of 128: groups must divide them."""
+    found = formats(parse_model(released_json())[0], PLANS[plan])
+    parts = {target.split(".")[2] for target in found}
+    assert "experts" in parts
+    assert not parts - {"experts", "attention", "mlp"}
+    QuantizationConfig.model_validate(quantization_json(found))
+    assert (NVFP4 in found.values()) == plan.startswith("nvfp4")
