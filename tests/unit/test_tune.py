@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import json
 import os
+import shutil
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -369,6 +370,30 @@ def test_a_damaged_state_is_refused(recipe: Recipe, tmp_path: Path) -> None:
         (tmp_path / STATE).write_bytes(content)
         with pytest.raises(RecipeError, match="is damaged"):
             train(recipe, tmp_path, quiet)
+    for other in ([1, 2], {"model": {}}):
+        torch.save(other, tmp_path / STATE)
+        with pytest.raises(RecipeError, match="is damaged"):
+            train(recipe, tmp_path, quiet)
+
+
+def test_a_log_is_cut_in_one_move(
+    recipe: Recipe, trained: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A kill between opening the log for writing and writing it lost every row."""
+    shutil.copytree(trained, tmp_path, dirs_exist_ok=True)
+    whole = (tmp_path / LOG).read_bytes()
+    with (tmp_path / LOG).open("ab") as log:
+        log.write(b'{"step": 7}\n')
+
+    def killed(source: Path, target: Path) -> None:
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
+        patch.setattr(os, "replace", killed)
+        train(recipe, tmp_path, quiet)
+    assert (tmp_path / LOG).read_bytes().startswith(whole)
+    train(recipe, tmp_path, quiet)
+    assert (tmp_path / LOG).read_bytes() == whole
 
 
 @pytest.mark.parametrize(

@@ -39,6 +39,7 @@ from redraft.weights.save import save_model
 
 STATE = "training-state.pt"
 LOG = "training-log.jsonl"
+_SAVED = {"model", "average", "optimizer", "step", "fingerprint"}
 PAD, EOS = 0, 1
 _SEED_STRIDE = 1_000_003
 
@@ -206,6 +207,8 @@ def _restore(recipe: Recipe, config: ModelConfig, path: Path) -> State:
     if path.exists():
         try:
             saved = torch.load(path, weights_only=True)
+            if not isinstance(saved, dict) or saved.keys() != _SAVED:
+                raise TypeError(f"holds a {type(saved).__name__}")
         except Exception as error:  # a damaged file fails in any way that a zip file or a pickle can
             raise RecipeError(f"{path} is damaged ({type(error).__name__}); remove it to start again") from None
         if saved["fingerprint"] != state.fingerprint:
@@ -220,7 +223,9 @@ def _cut_log(path: Path, step: int) -> None:
     """Drop the rows of steps after the saved state: they are about to be run, and logged, again."""
     if path.exists():
         rows = path.read_text(encoding="utf-8").splitlines(keepends=True)
-        path.write_text("".join(rows[:step]), encoding="utf-8")
+        beside = path.with_suffix(".new")
+        beside.write_text("".join(rows[:step]), encoding="utf-8")
+        os.replace(beside, path)  # in one move: a kill at any moment leaves a whole log
 
 
 def _keep(state: State, path: Path) -> None:
