@@ -59,3 +59,15 @@ class FixedCooling:
     def temperature(self, step: int, max_steps: int) -> float:
         """The reference's temperature at this step of a run capped at `steps`."""
         return LinearTemperature(self.t_min, self.t_max).temperature(min(step, self.steps), self.steps)
+
+
+@dataclass(frozen=True)
+class LateStart:
+    """Another schedule, begun after its first `skipped` steps: for a canvas that is not noise to begin with."""
+
+    schedule: Schedule
+    skipped: int
+
+    def temperature(self, step: int, max_steps: int) -> float:
+        """The other schedule's temperature `skipped` steps later, under a cap that is as much higher."""
+        return self.schedule.temperature(step + self.skipped, max_steps + self.skipped)

@@ -17,16 +17,21 @@ from collections import deque
 from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence, Sized
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
+from functools import cached_property
 from pathlib import Path
 
 import torch
 
 from redraft.config import CheckpointConfig
 from redraft.engine.answer import Answer
+from redraft.engine.edit import Edit, edit
 from redraft.engine.events import Event, Finished
+from redraft.engine.infill import Bias, Infill, infill, infill_all, measure_bias
 from redraft.engine.knee import knee_key, read_knee
 from redraft.engine.loop import DEFAULT_LOOP, Loop, LoopConfig
+from redraft.engine.race import Drop
 from redraft.engine.request import Generation, Options, Request, build_request
+from redraft.engine.variants import Variant, ranked
 from redraft.errors import BusyError, RequestError, RunError
 from redraft.model.fused import fuse_layers
 from redraft.model.gemma import DiffusionGemma
@@ -145,6 +150,60 @@ class Engine:
             self._abort(jobs)
         return [job.answer.done() for job in jobs]
 
+    def ranked(self, request: Request, count: int, *, keep: int | None = None) -> list[Variant]:
+        """`count` answers to one prompt, alike ones merged, the likeliest first; seeds as in `variants`.
+
+        With `keep` all but that many canvases are given up after two steps, the least certain first.
+        """
+        return ranked(self, request, count, drop=None if keep is None else Drop(keep))
+
+    def infill(
+        self,
+        prefix: str | bytes,
+        suffix: str | bytes,
+        *,
+        max_tokens: int | None = None,
+        width: int | None = None,
+        seed: int | None = None,
+        options: Options = DEFAULTS,
+    ) -> Infill:
+        """Text for the gap between two texts, which come back byte for byte: 1 to `max_tokens` tokens, or `width`.
+
+        Raises RequestError for a gap that does not fit, a seam inside a character, and options that do not apply.
+        """
+        options = replace(options, seed=options.seed if seed is None else seed)
+        return infill(self, prefix, suffix, max_tokens=max_tokens, width=width, options=options)
+
+    def infill_all(
+        self, parts: Sequence[str | bytes], *, max_tokens: int | None = None, seed: int | None = None
+    ) -> list[Infill]:
+        """The gaps between consecutive parts of one document, each seeing those before it filled. The last result
+        holds the document. Raises as `infill` does."""
+        return infill_all(self, parts, max_tokens=max_tokens, options=Options(seed=seed))
+
+    def edit(
+        self,
+        text: str | bytes,
+        span: tuple[int, int],
+        *,
+        strength: float = 0.5,
+        instruction: str | None = None,
+        slack: int = 0,
+        seed: int | None = None,
+        options: Options = DEFAULTS,
+    ) -> Edit:
+        """`text` with `text[a:b]` revised and everything else as it was, byte for byte (redraft.engine.edit).
+
+        `strength` is the share of the span that starts as noise: 0.3 polishes, 1 rewrites. Raises RequestError.
+        """
+        options = replace(options, seed=options.seed if seed is None else seed)
+        return edit(self, text, span, strength=strength, instruction=instruction, slack=slack, options=options)
+
+    @cached_property
+    def length_bias(self) -> Bias:
+        """How unsure this model is in a gap around noise, by width; measured at the first infill that compares some."""
+        return measure_bias(self)
+
     def request(self, prompt: Prompt, *, chat: bool = False, options: Options = DEFAULTS) -> Request:
         """Turn a prompt and options into a checked request. Raises RequestError."""
         if isinstance(prompt, str):
@@ -201,13 +260,15 @@ def load(
     *,
     device: str = "cpu",
     dtype: str = "float32",
+    plan: str | None = None,
     report: Callable[[str], None] | None = None,
     progress: Callable[[int, int], None] | None = None,
     loop: LoopConfig = DEFAULT_LOOP,
 ) -> Engine:
     """Load a checkpoint: "nano" (in the package), a folder, or a repository name already in the local cache.
 
-    `report` is told what was found and left unused; `progress` gets (elements placed, elements in all). `loop` bounds
+    `plan` packs matrices on the way in (redraft.weights.plan.PLANS: "int8", "int4", "fp8", …); a packed checkpoint needs
+    none. `report` is told what was found and left unused; `progress` gets (elements placed, elements in all). `loop` bounds
     what runs side by side (redraft.engine.loop.LoopConfig); what it leaves open follows from the model and from what
     `redraft bench --knee` has measured on this machine.
     Raises WeightsError, ConfigError or TextError if the checkpoint is not whole or not supported.
@@ -215,8 +276,18 @@ def load(
     if dtype not in DTYPES:
         raise RequestError(f"dtype is {dtype!r}; supported: {', '.join(DTYPES)}")
     folder = locate(str(model))
-    found, config = load_model(folder, dtype=DTYPES[dtype], device=_device(device), report=report, progress=progress)
-    loaded = fuse_layers(found)
+    where, chosen = _device(device), None if plan is None else find_plan(plan)
+    # Folded first and packed then, where layers are folded: a matrix is rounded once.
+    form = chosen.experts if chosen and chosen.is_uniform and pays(read_config(folder).model, DTYPES[dtype]) else None
+    found, config = load_model(
+        folder,
+        dtype=DTYPES[dtype],
+        device=where,
+        plan=None if form else chosen,
+        report=report,
+        progress=progress,
+    )
+    loaded = fuse_layers(found, form)
     if loop.max_rows is None:
         loop = replace(loop, max_rows=read_knee(knee_key(folder, dtype, device), report))
     return Engine(loaded, read_text(folder, config), config, Loop(loaded, loop))

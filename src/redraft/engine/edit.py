@@ -1,0 +1,167 @@
+"""Edits: a span of a text is revised, everything else stays as it is, byte for byte.
+
+The canvas starts as the span's own tokens, each replaced by noise with probability `strength`, and runs on from the
+temperature that the schedule would have reached with that much noise left: SDEdit (Meng et al., arXiv 2108.01073) for
+tokens. Nothing is fed back at the first step, so the model reads the canvas as it is. The sampler keeps no memory of
+what a canvas began with, which is why everything outside the span is pinned or in the encoder, never merely given.
+
+A span longer than a canvas is revised from left to right, each piece behind what has been revised, before the source of
+what comes next.
+"""
+
+from __future__ import annotations
+
+import itertools
+import secrets
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from redraft.diffusion.noise import philox
+from redraft.diffusion.schedule import LateStart
+from redraft.diffusion.seed import LEAST_STEPS
+from redraft.engine.gap import Around, readable, refuse_taken
+from redraft.engine.infill import UNREADABLE
+from redraft.engine.race import Drop, race
+from redraft.engine.request import Options, Request
+from redraft.engine.variants import mean
+from redraft.errors import RequestError, RunError
+
+if TYPE_CHECKING:
+    from redraft.engine.engine import Engine
+
+KEEP, JUDGED_AT = 2, 2
+MOST_SLACK = 16
+_DEFAULTS = Options()
+_REPLACES = 1  # last word of the counter: draws that no canvas makes
+
+
+@dataclass(frozen=True)
+class Edit:
+    """A revised text. `data` is the whole of it as bytes; `before` and `after` are the span's text then and now."""
+
+    data: bytes
+    before: str
+    after: str
+    canvases: int
+    forwards: int
+    seed: int
+
+    @property
+    def text(self) -> str:
+        """The whole text. Raises UnicodeDecodeError if the caller's own bytes are no UTF-8."""
+        return self.data.decode("utf-8")
+
+
+def edit(
+    engine: Engine,
+    text: str | bytes,
+    span: tuple[int, int],
+    *,
+    strength: float,
+    instruction: str | None = None,
+    slack: int = 0,
+    options: Options = _DEFAULTS,
+) -> Edit:
+    """Revise `text[a:b]`, characters of a str or bytes of bytes.
+
+    `strength`, above 0 and at most 1, is the share of the span's tokens that start as noise. The revised span has as
+    many tokens as before, or up to `slack` fewer or more. With an `instruction` the model is shown it and the whole
+    text as a user's turn, and the text stands in its answer. Raises RequestError for a span that is empty, outside the
+    text or cuts a character, and for options that an edit decides by itself.
+    """
+    refuse_taken(options, "edit")
+    _check(text, span, strength, slack)
+    parts = text[: span[0]], text[span[0] : span[1]], text[span[1] :]
+    shown = [
+        readable(parts[0], "text before the span", cut_at_end=True),
+        readable(parts[1], "span", cut_at_end=True),
+        readable(parts[2], "text behind the span", cut_at_end=False),
+    ]
+    encode = engine.text.encode
+    source, behind = encode(shown[1], bos=False), encode(shown[2], bos=False)
+    if instruction is None:
+        before = encode(shown[0], bos=True)
+    else:
+        before = engine.text.chat([{"role": "user", "content": f"edit\n{''.join(shown)}\n{instruction}"}])
+        before += encode(shown[0], bos=False)
+    options = replace(options, seed=secrets.randbits(32) if options.seed is None else options.seed)
+    revised, forwards = list[int](), 0
+    pieces = _pieces(source, engine.config.model.canvas_length - slack)
+    for i, piece in enumerate(pieces):
+        ahead = [token for other in pieces[i + 1 :] for token in other]
+        around = Around((*before, *revised), (*ahead, *behind))
+        tokens, steps = _revise(engine, around, piece, i, strength, slack if i == len(pieces) - 1 else 0, options)
+        revised, forwards = revised + tokens, forwards + steps
+    after = engine.text.decode(revised).replace(UNREADABLE, "")
+    outside = [part.encode() if isinstance(part, str) else part for part in (parts[0], parts[2])]
+    assert options.seed is not None
+    data = outside[0] + after.encode() + outside[1]
+    return Edit(data, shown[1], after, len(pieces), forwards, options.seed)
+
+
+def _check(text: str | bytes, span: tuple[int, int], strength: float, slack: int) -> None:
+    unit = "characters" if isinstance(text, str) else "bytes"
+    if not 0 <= span[0] <= span[1] <= len(text):
+        raise RequestError(f"the span is {span[0]} to {span[1]}; the text has {len(text)} {unit}")
+    if span[0] == span[1]:
+        raise RequestError(f"the span {span[0]} to {span[1]} is empty; use infill to put something there")
+    if not 0 < strength <= 1:
+        raise RequestError(f"strength is {strength}; it must be above 0 (nothing would change) and at most 1")
+    if not 0 <= slack <= MOST_SLACK:
+        raise RequestError(f"slack is {slack}; it must be from 0 to {MOST_SLACK} tokens")
+
+
+def _pieces(source: list[int], canvas_length: int) -> list[list[int]]:
+    """The span cut into pieces as equal as can be, each leaving a quarter of the canvas for what stands behind it."""
+    room = max(1, canvas_length * 3 // 4)
+    count = max(1, -(-len(source) // room))
+    ends = [len(source) * i // count for i in range(count + 1)]
+    return [source[low:high] for low, high in itertools.pairwise(ends)]
+
+
+def _revise(
+    engine: Engine, around: Around, piece: list[int], block: int, strength: float, slack: int, options: Options
+) -> tuple[list[int], int]:
+    """One piece revised, and the steps it took."""
+    assert options.seed is not None
+    widths = [width for width in range(len(piece) - slack, len(piece) + slack + 1) if width > 0]
+    widths.sort(key=lambda width: abs(width - len(piece)))  # among equals the source's own length wins
+    requests = []
+    for width in widths:
+        shown = _renoised(_fitted(piece, width), options.seed, block, strength)
+        requests.append(_late(around.seeded(shown, options, engine.text, engine.config), strength))
+    best = None
+    for result in race(engine, requests, lambda at, entropy: mean(entropy[: widths[at]]), Drop(KEEP, JUDGED_AT)):
+        whole = len(result.done.tokens) >= widths[result.place]
+        if whole and (best is None or (result.doubt, result.place) < (best.doubt, best.place)):
+            best = result
+    if best is None:
+        raise RunError(f"no canvas had taken a step after {options.deadline_sec} s; raise deadline_sec")
+    return list(best.done.tokens[: widths[best.place]]), sum(best.done.steps)
+
+
+def _fitted(piece: Sequence[int], width: int) -> list[int | None]:
+    """The source in another width: its first half from the left, its second half from the right, noise between."""
+    left = min(len(piece), width) // 2
+    right = min(len(piece), width) - left
+    middle: list[int | None] = [None] * (width - left - right)
+    return [*piece[:left], *middle, *piece[len(piece) - right :]]
+
+
+def _renoised(tokens: list[int | None], seed: int, block: int, strength: float) -> tuple[int | None, ...]:
+    """Each token replaced by noise with probability `strength`, drawn from (seed, piece, position)."""
+    counters = np.zeros((len(tokens), 4), dtype=np.uint64)
+    counters[:, 0], counters[:, 2], counters[:, 3] = np.arange(len(tokens)), block, _REPLACES
+    uniform = philox(seed, counters)[0] / 2**32
+    return tuple(None if drawn < strength else token for token, drawn in zip(tokens, uniform, strict=True))
+
+
+def _late(request: Request, strength: float) -> Request:
+    """The request as if the steps that more noise would have needed had been taken."""
+    total = request.policy.max_steps
+    skipped = min(round((1 - strength) * total), max(0, total - LEAST_STEPS))
+    policy = replace(request.policy, schedule=LateStart(request.policy.schedule, skipped), max_steps=total - skipped)
+    return replace(request, policy=policy)

@@ -1,0 +1,109 @@
+"""A gap in a text, as a canvas: what stands before it in the encoder, what stands behind it pinned.
+
+    <bos> text before │ g tokens of gap │ text behind, pinned │ end tokens, pinned
+        prompt        └──────────────── canvas ────────────────┘
+
+The end stands in the canvas only if the text ends there. The text around a gap is bytes or str, and whoever puts the
+result together takes those, never what the tokenizer made of them; so they come back as they were.
+"""
+
+from __future__ import annotations
+
+import codecs
+from dataclasses import dataclass, replace
+
+from redraft.config import CheckpointConfig
+from redraft.diffusion.plan import Whole
+from redraft.diffusion.seed import SeedCanvas
+from redraft.engine.request import Options, Request, build_request
+from redraft.errors import RequestError
+from redraft.text import Text
+
+WIDTH_STEP = 16
+"""Canvases around a gap come in multiples of this, up to the checkpoint's own width."""
+
+TAKEN = ("max_tokens", "stop", "min_tokens", "causal", "canvas", "seed_canvas", "logprobs")
+"""Options that a gap decides by itself."""
+
+_DEFAULTS = Options()
+
+
+@dataclass(frozen=True)
+class Around:
+    """The tokens around a gap. `ends`: nothing follows what is given as `behind`."""
+
+    before: tuple[int, ...]
+    behind: tuple[int, ...]
+    ends: bool = True
+
+    def request(self, gap: int, options: Options, text: Text, config: CheckpointConfig) -> Request:
+        """A request for `gap` tokens in between; `given` ones come from `seed`. Raises RequestError."""
+        return self.seeded(tuple([None] * gap), options, text, config)
+
+    def seeded(self, gap: tuple[int | None, ...], options: Options, text: Text, config: CheckpointConfig) -> Request:
+        """A request for a gap that begins with some tokens given (and free), None for noise. Raises RequestError."""
+        model = config.model
+        width = canvas_width(len(gap), len(self.behind), model.canvas_length)
+        end = model.eos_token_ids[0]
+        rest = [*self.behind[: width - len(gap)]]
+        rest += [end] * (width - len(gap) - len(rest)) if self.ends else []
+        pins = tuple((len(gap) + i, token) for i, token in enumerate(rest))
+        given = tuple((i, token) for i, token in enumerate(gap) if token is not None)
+        forbidden = tuple((token,) for token in sorted(text.special_ids))
+        room = model.max_positions - 1 - width
+        if room < 1:
+            raise RequestError(
+                f"the gap needs a canvas of {width}; the model's context is {model.max_positions}: ask for fewer tokens"
+            )
+        request = build_request(
+            [self.before[0], *self.before[1:][-room:]],
+            replace(
+                options,
+                max_tokens=width,
+                canvas=width,
+                seed_canvas=SeedCanvas(pins, given),
+                bad_words=(*options.bad_words, *forbidden),
+            ),
+            config,
+        )
+        if request.policy.plan != Whole():
+            raise RequestError(f"preset is {options.preset!r}; a gap needs whole canvases: use reference or fast")
+        return request
+
+
+def canvas_width(gap: int, behind: int, canvas_length: int) -> int:
+    """The canvas of a gap: with all of the text behind it, or half a canvas of it. Raises RequestError for too wide a
+    gap."""
+    if gap > canvas_length:
+        raise RequestError(f"the gap has {gap} tokens; the model's canvas holds {canvas_length}: ask for fewer")
+    wanted = gap + min(behind + 1, max(WIDTH_STEP, canvas_length // 2))
+    return min(-(-wanted // WIDTH_STEP) * WIDTH_STEP, canvas_length)
+
+
+def refuse_taken(options: Options, name: str) -> None:
+    """Raise RequestError for an option that a gap decides by itself."""
+    for taken in TAKEN:
+        if getattr(options, taken) != getattr(_DEFAULTS, taken):
+            raise RequestError(f"{taken} was given; {name} sets it from the text: leave it out")
+
+
+def readable(part: str | bytes, name: str, *, cut_at_end: bool) -> str:
+    """What the model is shown of a text next to a gap: bytes that are no UTF-8 become U+FFFD.
+
+    Raises RequestError if the seam cuts a character in two, or for text that is not valid Unicode.
+    """
+    if isinstance(part, str):
+        bad = next((i for i, character in enumerate(part) if "\ud800" <= character <= "\udfff"), None)
+        if bad is not None:
+            raise RequestError(f"the {name} has an unpaired surrogate at character {bad}; send valid Unicode, or bytes")
+        return part
+    if cut_at_end:
+        decoder = codecs.getincrementaldecoder("utf-8")("replace")
+        decoder.decode(part)
+        torn = decoder.getstate()[0]
+    else:
+        torn = part[:1] if part and 0x80 <= part[0] < 0xC0 else b""
+    if torn:
+        where = "ends" if cut_at_end else "begins"
+        raise RequestError(f"the {name} {where} inside a character (bytes {torn.hex(' ')}); move the seam")
+    return part.decode("utf-8", "replace")

@@ -1,0 +1,151 @@
+"""Several requests about one prompt, run side by side: results as they finish, losers dropped early if wanted.
+
+    first ──► prompt encoded ──► canvas ──► step 1 ──► step 2 ──┬──► … ──► result
+    second ─────── waits for it ─► canvas ──► step 1 ──► step 2 ─┼──► … ──► result
+    third  ─────── waits for it ─► canvas ──► step 1 ──► step 2 ─┴──✕
+                                                        judged here, once all have come so far
+
+Who is dropped depends on what each canvas read at the step of judgement and on nothing else: not on which of them a
+busy engine ran first. So a seed gives the same result in any company.
+"""
+
+from __future__ import annotations
+
+import queue
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from redraft.engine.answer import Answer
+from redraft.engine.events import Block, Event, Finished
+from redraft.engine.request import Generation, Request
+from redraft.errors import BusyError, RequestError, RunError
+
+if TYPE_CHECKING:
+    from redraft.engine.engine import Engine
+
+Doubt = Callable[[int, Sequence[float]], float]
+"""How unsure a runner is, from its number and the entropy of every position of its first canvas; lower is better."""
+
+
+@dataclass(frozen=True)
+class Drop:
+    """After `steps` steps of the first canvas only the `keep` least doubtful go on."""
+
+    keep: int
+    steps: int = 2
+
+    def __post_init__(self) -> None:
+        if self.keep < 1:
+            raise RequestError(f"keep is {self.keep}; at least 1 must go on")
+        if self.steps < 1:
+            raise RequestError(f"the step of judgement is {self.steps}; it must be at least 1")
+
+
+@dataclass(frozen=True)
+class Result:
+    """One that was not dropped: its place among the requests, its answer, and its doubt at the step of judgement."""
+
+    place: int
+    done: Generation
+    doubt: float
+
+
+@dataclass
+class _Runner:
+    answer: Answer
+    number: int = -1
+    doubt: float | None = None
+    error: Exception | None = None
+
+
+@dataclass
+class _Race:
+    """The books of a race. Listeners write them from whoever turns the loop; `finished` is what they hand over."""
+
+    runners: list[_Runner]
+    drop: Drop
+    doubt: Doubt
+    abort: Callable[[int], None]
+    finished: queue.SimpleQueue[int] = field(default_factory=queue.SimpleQueue)
+    dropped: frozenset[int] | None = None
+
+    def hear(self, place: int, event: Event) -> None:
+        """One event of one runner."""
+        runner = self.runners[place]
+        try:
+            self._read(place, event)
+            runner.answer.take(event)
+        except Exception as error:  # whoever waits for the result is to hear of it, not the loop
+            runner.error = runner.error or error
+        if isinstance(event, Finished):
+            if runner.doubt is None:  # it never had a canvas to judge
+                self._judge(place, float("inf"))
+            self.finished.put(place)
+        elif runner.answer.stopped or runner.error is not None:
+            self.abort(runner.number)
+
+    def _read(self, place: int, event: Event) -> None:
+        if isinstance(event, Finished) or event.block or self.runners[place].doubt is not None:
+            return
+        if isinstance(event, Block) or event.step == self.drop.steps:
+            self._judge(place, self.doubt(place, event.entropy))
+
+    def _judge(self, place: int, doubt: float) -> None:
+        self.runners[place].doubt = doubt
+        doubts = [runner.doubt for runner in self.runners]
+        if any(one is None for one in doubts):
+            return
+        order = sorted(range(len(doubts)), key=lambda at: (doubts[at], at))
+        self.dropped = frozenset(order[self.drop.keep :])
+        for at in self.dropped:
+            self.abort(self.runners[at].number)
+
+
+def race(engine: Engine, requests: Sequence[Request], doubt: Doubt, drop: Drop | None = None) -> Iterator[Result]:
+    """Results in the order in which they finish. Without `drop` nobody is dropped. Closing it aborts the rest.
+
+    The requests should have one prompt, which is then encoded once. Raises RunError if one of them fails.
+    """
+    drop = drop or Drop(max(1, len(requests)))
+    runners = [_Runner(Answer(engine.text, request)) for request in requests]
+    told = _Race(runners, drop, doubt, engine.loop.abort)
+    try:
+        for place, request in enumerate(requests):
+            _submit(engine, request, told, place)
+        left, early = len(requests), list[int]()
+        while left:
+            engine.loop.turn_until(lambda: not told.finished.empty())
+            early.append(told.finished.get())
+            left -= 1
+            if told.dropped is not None:  # before the judgement nobody can tell whose result counts
+                yield from (_result(told, place) for place in early if place not in told.dropped)
+                early = []
+    finally:
+        for runner in runners:
+            engine.loop.abort(runner.number)
+
+
+def _submit(engine: Engine, request: Request, told: _Race, place: int) -> None:
+    """Queue one, when there is room for it."""
+    behind = told.runners[0].number if place else None
+    while True:
+        try:
+            number = engine.loop.submit(request, lambda event: told.hear(place, event), drafts=True, behind=behind)
+            break
+        except BusyError:
+            engine.loop.wait_for_room()
+    runner = told.runners[place]
+    runner.number = number
+    if runner.answer.stopped or runner.error is not None or place in (told.dropped or ()):
+        engine.loop.abort(number)  # it was told before it knew its number
+
+
+def _result(told: _Race, place: int) -> Result:
+    runner = told.runners[place]
+    if isinstance(runner.error, RunError):
+        raise runner.error
+    if runner.error is not None:
+        raise RunError(f"an answer could not be read: {runner.error}") from runner.error
+    assert runner.doubt is not None
+    return Result(place, runner.answer.done(), runner.doubt)
