@@ -1,9 +1,12 @@
 """A result does not depend on its neighbours: any batch, any order of joins, leaves and aborts, gives every request the
 events it has alone, bit for bit in fp32. The books of scheduler, runner and cache are checked after every forward."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from itertools import groupby
+from types import MappingProxyType
+from typing import Any
 
 import pytest
 from hypothesis import given, settings
@@ -13,9 +16,10 @@ from tests.helpers import tiny_config, tiny_model
 from redraft.config import CheckpointConfig, GenerationConfig
 from redraft.diffusion.noise import SeededNoise
 from redraft.diffusion.plan import Flow
+from redraft.diffusion.presets import PRESETS
 from redraft.engine.events import Block, Draft, Event, Finished
 from redraft.engine.loop import Loop, LoopConfig
-from redraft.engine.request import Options, Request, build_request
+from redraft.engine.request import CANVAS_ONLY, Options, Request, build_request
 from redraft.engine.runner import run_alone
 from redraft.engine.scheduler import POLICIES, Scheduler
 from redraft.errors import BusyError
@@ -43,16 +47,42 @@ def request(
     canvas: int | None = None,
     end_aware: bool = False,
     flow: Flow | None = None,
+    sampler: Mapping[str, Any] = MappingProxyType({}),
 ) -> Request:
     shipped = CheckpointConfig(model().config, GenerationConfig(max_denoising_steps=6, eos_token_ids=(EOS,)))
     tokens = [(7 * seed + 3 * i) % 60 + 2 for i in range(prompt)]
     if steps == 0:
-        return build_request(tokens, Options(max_tokens=max_tokens, seed=seed, causal=True), shipped)
-    options = Options(max_tokens=max_tokens, seed=seed, steps=steps, canvas=canvas, end_aware=end_aware)
+        shaping = {name: value for name, value in sampler.items() if name not in CANVAS_ONLY}
+        return build_request(tokens, Options(max_tokens=max_tokens, seed=seed, causal=True, **shaping), shipped)
+    options = Options(max_tokens=max_tokens, seed=seed, steps=steps, canvas=canvas, end_aware=end_aware, **sampler)
     asked = build_request(tokens, options, shipped)
     return asked if flow is None else replace(asked, policy=replace(asked.policy, plan=flow))
 
 
+# An untrained model is seldom certain, so thresholds are low enough for every rule to keep some and leave some.
+rules = [
+    "entropy:9",
+    "confidence:0.03",
+    "factor:4",
+    "frechet:0",
+    "margin:0.004",
+    "gate:1:entropy:9",
+    "klass:1:factor:3",
+]
+samplers = st.fixed_dictionaries(
+    {},
+    optional={
+        "accept": st.lists(st.sampled_from(rules), min_size=1, max_size=2).map(tuple),
+        "preset": st.sampled_from(sorted(PRESETS)),
+        "cooling": st.integers(1, 8),
+        "temperature": st.sampled_from([0.0, 0.6, 1.5]),
+        "top_k": st.sampled_from([1, 5]),
+        "top_p": st.sampled_from([0.3, 0.9]),
+        "logit_bias": st.just(((7, 3.0), (EOS, 1.0))),
+        "bad_words": st.just(((9,), (11,))),
+        "min_tokens": st.just(1),
+    },
+)
 shapes = st.tuples(
     st.one_of(st.integers(1, 40), st.integers(250, 530)),  # prompt tokens
     st.integers(1, 90),  # max_tokens
@@ -60,7 +90,8 @@ shapes = st.tuples(
     st.integers(0, 6),  # steps; 0 stands for a causal request
     st.sampled_from([None, 16, 23]),  # canvas
     st.booleans(),  # end_aware
-    st.sampled_from([None, Flow(1, 0.8, 1), Flow(0, 0.6, 2)]),  # an untrained model is seldom certain
+    st.sampled_from([None, Flow(1, 0.8, 1), Flow(0, 0.6, 2)]),
+    samplers,
 )
 
 
@@ -88,7 +119,7 @@ class Told:
     st.sampled_from([4, 8]),
 )
 def test_every_batch_gives_what_each_request_has_alone(
-    drawn: list[tuple[tuple[int, int, int, int, int | None, bool, Flow | None], int, int | None]],
+    drawn: list[tuple[tuple[int, int, int, int, int | None, bool, Flow | None, dict[str, Any]], int, int | None]],
     max_rows: int,
     max_running: int,
     policy: str,
