@@ -51,19 +51,21 @@ def load(
     *,
     device: str = "cpu",
     dtype: str = "float32",
+    plan: str | None = None,
     report: Callable[[str], None] | None = None,
     progress: Callable[[int, int], None] | None = None,
     loop: LoopConfig | None = None,
 ) -> Engine:
     """Load a checkpoint: "nano" (in the package), a folder, or a repository name already in the local cache.
 
-    `report` is told what was found and left unused; `progress` gets (elements placed, elements in all). `loop` bounds
-    what runs side by side (redraft.engine.loop.LoopConfig); what it leaves open follows from the model and from what
-    `redraft bench --knee` has measured on this machine.
+    `plan` packs matrices on the way in (redraft.weights.plan.PLANS: "int8", "int4", "fp8", …); a packed checkpoint
+    needs none. `report` is told what was found and left unused; `progress` gets (elements placed, elements in all).
+    `loop` bounds what runs side by side (redraft.engine.loop.LoopConfig); what it leaves open follows from the model
+    and from what `redraft bench --knee` has measured on this machine.
     Raises WeightsError, ConfigError or TextError if the checkpoint is not whole or not supported.
     """
     from redraft.engine.engine import load as load_engine
     from redraft.engine.loop import DEFAULT_LOOP
 
     bounds = DEFAULT_LOOP if loop is None else loop
-    return load_engine(model, device=device, dtype=dtype, report=report, progress=progress, loop=bounds)
+    return load_engine(model, device=device, dtype=dtype, plan=plan, report=report, progress=progress, loop=bounds)

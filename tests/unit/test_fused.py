@@ -11,7 +11,10 @@ from tests.helpers import FULL, SLIDING, tiny_config, tiny_model
 from redraft.cache import Prefix
 from redraft.model.fused import FusedLayer, fuse_layers
 from redraft.model.gemma import DiffusionGemma
+from redraft.model.packed import INT8, Packed
 from redraft.model.rows import Mode, Span
+from redraft.weights.fill import pack_model
+from redraft.weights.plan import PLANS
 
 KINDS = [[FULL], [SLIDING, FULL], [SLIDING, SLIDING, FULL, SLIDING, FULL]]
 
@@ -70,3 +73,20 @@ def test_fusing_holds_no_second_copy_of_a_matrix() -> None:
     plain, fused = twins(KINDS[1], 4, 2, 0)
     size = {m: sum(t.numel() for t in [*m.parameters(), *m.buffers()]) for m in (plain, fused)}
     assert size[fused] <= size[plain] * 1.05
+
+
+def test_packed_fused_layers_stay_near_the_exact_ones() -> None:
+    config = tiny_config(hidden_size=64, intermediate_size=96, moe_intermediate_size=64)
+    plain = tiny_model(config)
+    packed = fuse_layers(copy.deepcopy(plain), INT8)
+    assert all(isinstance(layer, FusedLayer) and isinstance(layer.inner, Packed) for layer in packed.layers)
+    for wanted, got in zip(run(plain, 9, 6, 0), run(packed, 9, 6, 0), strict=True):
+        assert float((got - wanted).norm() / wanted.norm()) < 0.05
+
+
+def test_packed_layers_are_not_fused() -> None:
+    """Folding a norm into rounded numbers would round them twice."""
+    model = pack_model(tiny_model(tiny_config(hidden_size=64)), PLANS["int8"])
+    before = run(model, 9, 6, 0)
+    assert not any(isinstance(layer, FusedLayer) for layer in fuse_layers(model).layers)
+    assert all(torch.equal(a, b) for a, b in zip(before, run(model, 9, 6, 0), strict=True))

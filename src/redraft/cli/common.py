@@ -16,6 +16,8 @@ from redraft.errors import RequestError
 if TYPE_CHECKING:
     from redraft.engine.engine import Engine
 
+PLAN_HELP = "pack the matrices: int8, int4, int4-g64, fp8, nvfp4, nvfp4-experts (default: as they are stored)"
+
 Commands = Any  # argparse keeps the type of add_subparsers() private
 Run = Callable[[argparse.Namespace], int | None]
 
@@ -38,8 +40,8 @@ def command(commands: Commands, name: str, summary: str, run: Run, *, epilog: st
     return parser
 
 
-def model_flags(parser: argparse.ArgumentParser, *, positional: bool = False) -> None:
-    """Which model, where, in which numbers."""
+def model_flags(parser: argparse.ArgumentParser, *, positional: bool = False, plan: bool = False) -> None:
+    """Which model, where, in which numbers; `plan` where matrices may be packed on the way in."""
     what = 'a checkpoint: "nano" (in the package), a folder, or a repository name in the local cache (default: nano)'
     if positional:
         parser.add_argument("model", nargs="?", default="nano", metavar="MODEL", help=what)
@@ -52,6 +54,8 @@ def model_flags(parser: argparse.ArgumentParser, *, positional: bool = False) ->
     parser.add_argument(
         "--dtype", default="float32", choices=("float32", "bfloat16"), help="number format (default: float32)"
     )
+    if plan:
+        parser.add_argument("--plan", metavar="NAME", help=PLAN_HELP)
 
 
 def sampling_flags(parser: argparse.ArgumentParser) -> None:
@@ -105,9 +109,7 @@ def causal_flag(parser: argparse.ArgumentParser) -> None:
 
 def preset_flag(parser: argparse.ArgumentParser) -> None:
     """Which sampler rules."""
-    parser.add_argument(
-        "--preset", default="reference", choices=PRESETS, help="sampler rules (default: reference)"
-    )
+    parser.add_argument("--preset", default="reference", choices=PRESETS, help="sampler rules (default: reference)")
 
 
 def load_engine(arguments: argparse.Namespace) -> Engine:
@@ -121,7 +123,14 @@ def load_engine(arguments: argparse.Namespace) -> Engine:
         if arguments.model != "nano":
             print(f"redraft: {line}", file=sys.stderr)
 
-    return load(arguments.model, device=arguments.device, dtype=arguments.dtype, report=note, progress=load_bar())
+    return load(
+        arguments.model,
+        device=arguments.device,
+        dtype=arguments.dtype,
+        plan=getattr(arguments, "plan", None),
+        report=note,
+        progress=load_bar(),
+    )
 
 
 def set_threads(wanted: int | None) -> None:

@@ -19,7 +19,7 @@ Whether each answer is right is checked, and said."""
 def add(commands: Commands) -> None:
     """Add the command."""
     parser = command(commands, "demo", "watch the model in the package answer fresh inputs", run, epilog=EPILOG)
-    model_flags(parser)
+    model_flags(parser, plan=True)
     parser.add_argument("--count", type=int, default=4, metavar="N", help="inputs per task (default: 4)")
     parser.add_argument("--seed", type=int, help="seed of inputs and noise (default: a new one)")
 

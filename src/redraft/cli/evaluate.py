@@ -23,7 +23,7 @@ example:
 def add(commands: Commands) -> None:
     """Add the command."""
     parser = command(commands, "eval", "score a model on held-out examples", run, epilog=EPILOG)
-    model_flags(parser)
+    model_flags(parser, plan=True)
     parser.add_argument("--task", action="append", metavar="NAME", help="a task; repeatable (default: all)")
     parser.add_argument("--count", type=int, default=500, metavar="N", help="examples per task (default: 500)")
     parser.add_argument("--steps", type=int, metavar="N", help="cap on denoising steps per canvas")

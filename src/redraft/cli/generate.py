@@ -26,7 +26,7 @@ def add(commands: Commands) -> None:
     parser.add_argument("--chat", action="store_true", help="send it as a user's turn through the chat template")
     parser.add_argument("--watch", action="store_true", help="show the canvas settling, changed tokens marked (stderr)")
     parser.add_argument("--stop", action="append", default=[], metavar="TEXT", help="end the answer at this text")
-    model_flags(parser)
+    model_flags(parser, plan=True)
     sampling_flags(parser)
 
 

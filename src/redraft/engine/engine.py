@@ -22,7 +22,7 @@ from pathlib import Path
 
 import torch
 
-from redraft.config import CheckpointConfig
+from redraft.config import CheckpointConfig, read_config
 from redraft.engine.answer import Answer
 from redraft.engine.edit import Edit, edit
 from redraft.engine.events import Event, Finished
@@ -33,10 +33,11 @@ from redraft.engine.race import Drop
 from redraft.engine.request import Generation, Options, Request, build_request
 from redraft.engine.variants import Variant, ranked
 from redraft.errors import BusyError, RequestError, RunError
-from redraft.model.fused import fuse_layers
+from redraft.model.fused import fuse_layers, pays
 from redraft.model.gemma import DiffusionGemma
 from redraft.text import Text, read_text
 from redraft.weights.load import load_model
+from redraft.weights.plan import find_plan
 from redraft.weights.source import locate
 
 DEFAULTS = Options()
@@ -267,10 +268,10 @@ def load(
 ) -> Engine:
     """Load a checkpoint: "nano" (in the package), a folder, or a repository name already in the local cache.
 
-    `plan` packs matrices on the way in (redraft.weights.plan.PLANS: "int8", "int4", "fp8", …); a packed checkpoint needs
-    none. `report` is told what was found and left unused; `progress` gets (elements placed, elements in all). `loop` bounds
-    what runs side by side (redraft.engine.loop.LoopConfig); what it leaves open follows from the model and from what
-    `redraft bench --knee` has measured on this machine.
+    `plan` packs matrices on the way in (redraft.weights.plan.PLANS: "int8", "int4", "fp8", …); a packed checkpoint
+    needs none. `report` is told what was found and left unused; `progress` gets (elements placed, elements in all).
+    `loop` bounds what runs side by side (redraft.engine.loop.LoopConfig); what it leaves open follows from the model
+    and from what `redraft bench --knee` has measured on this machine.
     Raises WeightsError, ConfigError or TextError if the checkpoint is not whole or not supported.
     """
     if dtype not in DTYPES:

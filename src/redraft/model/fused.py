@@ -9,7 +9,8 @@ alone is therefore done once:
     a branch norm's weight and its residual    become one multiply-add
 
 It pays where every expert is computed for every row anyway (`experts_dense`); layers with many experts stay as they
-are. Gradients do not pass through here. The twin is `model/gemma.py::Layer`; tests hold the two equal in float32.
+are. The folded matrices can be packed (`model/packed.py`). Gradients do not pass through here. The twin is
+`model/gemma.py::Layer`; tests hold the two equal in float32.
 """
 
 from __future__ import annotations
@@ -18,34 +19,43 @@ import torch
 from torch import nn
 from torch.nn import functional as F
 
+from redraft.config import ModelConfig
 from redraft.model.gemma import DiffusionGemma, Layer
 from redraft.model.kernels import Attend, unit
 from redraft.model.linear import Linear, multiply
 from redraft.model.moe import DENSE_RATIO, Experts
+from redraft.model.packed import Format, Packed, pack
 from redraft.model.rope import rotate
 from redraft.model.rows import Rows, by_mode
 from redraft.shapes import Float, Tensor
 
 
-def fuse_layers(model: DiffusionGemma) -> DiffusionGemma:
-    """Replace, in place, the layers of a float32 model for which it pays. Returns the model."""
-    few = model.config.num_experts <= DENSE_RATIO * model.config.top_k_experts
-    if few and model.dtype == torch.float32:
+def pays(config: ModelConfig, dtype: torch.dtype) -> bool:
+    """Whether layers of this shape are better fused."""
+    return config.num_experts <= DENSE_RATIO * config.top_k_experts and dtype == torch.float32
+
+
+def fuse_layers(model: DiffusionGemma, form: Format | None = None) -> DiffusionGemma:
+    """Replace, in place, the plain layers of a model for which it pays. Returns the model.
+
+    `form` packs the matrices after folding. Layers that are packed already stay as they are.
+    """
+    if pays(model.config, model.dtype):
         for i, layer in enumerate(model.layers):
             if isinstance(layer, Layer) and isinstance(layer.attention.qkv, Linear):
-                model.layers[i] = FusedLayer(layer)
+                model.layers[i] = FusedLayer(layer, form)
     return model
 
 
 class FusedLayer(nn.Module):
     """One layer. `inner` stacks rows of four kinds: all gates, all ups (dense first, then expert by expert), router."""
 
-    qkv: Tensor
+    qkv: Tensor | Packed
     qk_scale: Tensor
-    out: Tensor
-    inner: Tensor
-    mlp_down: Tensor
-    experts_down: Tensor
+    out: Tensor | Packed
+    inner: Tensor | Packed
+    mlp_down: Tensor | Packed
+    experts_down: Tensor | Packed
     expert_scale: Tensor
     post_attention_norm: Tensor
     post_mlp_norm: Tensor
@@ -55,7 +65,7 @@ class FusedLayer(nn.Module):
     denoise_scalar: Tensor
 
     @torch.no_grad()
-    def __init__(self, layer: Layer) -> None:
+    def __init__(self, layer: Layer, form: Format | None = None) -> None:
         super().__init__()
         attention, router, experts = layer.attention, layer.router, layer.experts
         assert isinstance(experts, Experts), "packed layers are not fused"
@@ -63,20 +73,27 @@ class FusedLayer(nn.Module):
         self.heads, self.kv_heads = attention.heads, attention.kv_heads
         self.attend: Attend = layer.kernels.attend
         self.top_k, self.num_experts = router.top_k, experts.down.shape[0]
-        self.keep("qkv", attention.qkv.weight * layer.input_norm.weight)
+        self.keep_matrix(form, "qkv", attention.qkv.weight * layer.input_norm.weight)
         self.keep("qk_scale", attention.qk_scale())
-        self.keep("out", attention.out.weight)
+        self.keep_matrix(form, "out", attention.out.weight)
         gate, up = (layer.mlp.gate_up.weight * layer.pre_mlp_norm.weight).chunk(2)
         gates, ups = (experts.gate_up * layer.pre_experts_norm.weight).chunk(2, dim=1)
         score = router.proj.weight * router.scale * router.scale.shape[0] ** -0.5
-        self.keep("inner", torch.cat([gate, gates.flatten(0, 1), up, ups.flatten(0, 1), score]))
-        self.keep("mlp_down", layer.mlp.down.weight)
-        self.keep("experts_down", experts.down.transpose(0, 1).flatten(1))
+        self.keep_matrix(form, "inner", torch.cat([gate, gates.flatten(0, 1), up, ups.flatten(0, 1), score]))
+        self.keep_matrix(form, "mlp_down", layer.mlp.down.weight)
+        self.keep_matrix(form, "experts_down", experts.down.transpose(0, 1).flatten(1))
         self.keep("expert_scale", router.per_expert_scale)
         for name in ("post_attention_norm", "post_mlp_norm", "post_experts_norm", "post_ffw_norm"):
             self.keep(name, getattr(layer, name).weight)
         self.keep("encode_scalar", layer.encode_scalar)
         self.keep("denoise_scalar", layer.denoise_scalar)
+
+    def keep_matrix(self, form: Format | None, name: str, tensor: Tensor) -> None:
+        """Hold a derived matrix, packed if there is a format."""
+        if form is None:
+            self.keep(name, tensor)
+        else:
+            setattr(self, name, pack(tensor, form, name))
 
     def keep(self, name: str, tensor: Tensor) -> None:
         """Hold a derived tensor."""

@@ -33,6 +33,11 @@ class Plan:
     attention: Format | None
     mlp: Format | None
 
+    @property
+    def is_uniform(self) -> bool:
+        """Whether every part has the same format."""
+        return self.experts == self.attention == self.mlp
+
     def format_of(self, target: str) -> Format | None:
         """The format of one of our tensors, by its name."""
         if not target.startswith("layers."):
