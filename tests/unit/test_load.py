@@ -1,7 +1,8 @@
 """From a folder to a model: what is placed where, and everything that is refused."""
 
 import json
-from collections.abc import Callable
+import weakref
+from collections.abc import Callable, Container, Iterator
 from pathlib import Path
 
 import pytest
@@ -13,7 +14,7 @@ from torch import Tensor
 from redraft.errors import ConfigError, RunError, WeightsError
 from redraft.weights import build
 from redraft.weights.load import load_model
-from redraft.weights.source import SINGLE
+from redraft.weights.source import SINGLE, Source, Stored
 
 UP = "model.decoder.layers.0.mlp.up_proj.weight"
 EMBED = "model.decoder.embed_tokens.weight"
@@ -48,6 +49,30 @@ def test_a_loaded_model_is_ready_to_run(folder: Path) -> None:
     prefix = new_prefix(model)
     model.encode(torch.arange(5), prefix)
     assert model.denoise(torch.arange(6), None, prefix).isfinite().all()
+
+
+@pytest.mark.parametrize("shard_bytes", [10**9, 20_000])
+def test_one_stored_tensor_is_in_memory_at_a_time(
+    tmp_path: Path, shard_bytes: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A loop's own variable kept each tensor until the next was there: two of a 26B model's experts are 4 GB."""
+    tiny_checkpoint(tmp_path, max_shard_bytes=shard_bytes)
+    given: list[weakref.ref[Tensor]] = []
+    alive = []
+    stream = Source.stream
+
+    def counted(source: Source, names: Container[str]) -> Iterator[tuple[Stored, Tensor]]:
+        for stored, tensor in stream(source, names):
+            given.append(weakref.ref(tensor))
+            alive.append(sum(one() is not None for one in given))
+            pair = [(stored, tensor)]
+            del tensor
+            yield pair.pop()
+
+    monkeypatch.setattr(Source, "stream", counted)
+    load_model(tmp_path)
+    assert len(alive) > 20
+    assert set(alive) == {1}
 
 
 def test_numbers_are_cast(folder: Path) -> None:
@@ -151,7 +176,7 @@ def test_numbers_that_are_not_finite_are_found(folder: Path, bad: float) -> None
 
 def test_packed_tensors_without_scales_are_refused(folder: Path) -> None:
     edit(folder, lambda tensors: tensors.update({UP: tensors[UP].to(torch.float8_e4m3fn)}))
-    with pytest.raises(WeightsError, match="up_proj.weight has no weight_scale beside it"):
+    with pytest.raises(WeightsError, match=r"up_proj\.weight has no weight_scale beside it"):
         load_model(folder)
 
 

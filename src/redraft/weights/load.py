@@ -127,6 +127,7 @@ def _fill(filler: Filler, source: Source, layout: Layout, progress: Callable[[in
         if placed.is_floating_point() and not _is_finite(placed):
             raise WeightsError(f"{stored.file}: {name} holds NaN or infinity; fetch or make the weights again")
         done += tensor.numel()
+        del tensor  # or it would still be there while the next one is read
         if progress:
             progress(done, total)
 
