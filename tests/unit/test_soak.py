@@ -8,7 +8,9 @@ import pytest
 from tests.helpers import tiny_config, tiny_model
 
 from redraft.config import CheckpointConfig, GenerationConfig
+from redraft.diffusion.accept import AnyOf, Confidence, EntropyBound, Factor, Frechet, Gate, Margin
 from redraft.diffusion.noise import SeededNoise
+from redraft.diffusion.plan import Flow, Whole
 from redraft.engine.events import Block, Finished
 from redraft.engine.request import Options, build_request
 from redraft.engine.runner import run_alone
@@ -31,11 +33,11 @@ def client(max_tokens: int = 16) -> Client:
     return Client(asked, abort_after=None, breaks_at=None, number=7)
 
 
-def test_sixty_random_requests_leave_nothing_behind() -> None:
-    record = bench_soak(model(), shipped(), name="tiny", count=60)
+def test_forty_random_requests_leave_nothing_behind() -> None:
+    record = bench_soak(model(), shipped(), name="tiny", count=40)
     outcomes = record.figures["outcomes"]
     assert record.name == "soak"
-    assert sum(count for reason, count in outcomes.items() if reason != "busy") == 60
+    assert sum(count for reason, count in outcomes.items() if reason != "busy") == 40
     assert {"aborted", "deadline", "refused"} <= outcomes.keys()
     assert record.figures["left_requests"] == record.figures["left_bytes"] == 0
     assert record.figures["compared_with_alone"] > 0
@@ -91,6 +93,9 @@ def test_a_verdict_wants_one_end_and_no_more_than_the_limit() -> None:
     one.events = [end, replace(block, tokens=[5])]
     with pytest.raises(AssertionError, match="after its end"):
         one.verdict()
+    one.events = [Finished("error", 0, ValueError("no such kernel"))]
+    with pytest.raises(AssertionError, match="failed: ValueError"):
+        one.verdict()
     one.events = [replace(block, tokens=[5, 6, 7]), end]
     with pytest.raises(AssertionError, match="over its limit"):
         one.verdict()
@@ -99,3 +104,18 @@ def test_a_verdict_wants_one_end_and_no_more_than_the_limit() -> None:
 def test_the_most_forwards_of_a_request() -> None:
     """Three prompt tokens are one chunk; 33 tokens are three canvases of 16, of three steps each."""
     assert client(max_tokens=33).most_forwards == 1 + 3 * 3
+    causal = build_request([2, 3, 4], Options(max_tokens=33, causal=True), shipped())
+    assert replace(client(), request=causal).most_forwards == 1 + 33
+
+
+def test_every_kind_of_request_is_drawn() -> None:
+    """Causal requests, narrow canvases and every rule but the reference's were never soaked."""
+    soak = Soak(model(), shipped(), 0, Random(0))
+    drawn = [one.request for one in (soak._draw() for _ in range(400)) if one is not None]
+    assert {request.causal for request in drawn} == {False, True}
+    assert {request.end_aware for request in drawn} == {False, True}
+    assert {1, 16} <= {request.width for request in drawn}
+    assert {Whole, Flow} == {type(request.policy.plan) for request in drawn}
+    accepts = {type(request.policy.accept) for request in drawn}
+    assert accepts == {EntropyBound, Confidence, Factor, Frechet, Margin, Gate, AnyOf}
+    assert soak.seen["refused"] > 5

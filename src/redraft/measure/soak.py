@@ -1,7 +1,8 @@
 """Soak: thousands of random requests through one loop, and nothing may be left behind.
 
-Among them are aborts at any moment, deadlines, refused options, listeners that raise, full queues and answers of every
-size. The clock counts ticks, so a seed repeats a soak exactly. What must hold is asserted:
+Among them are aborts at any moment, deadlines, refused options, listeners that raise, full queues, and answers of every
+size under every sampler rule, causal ones too. The scheduling policy changes every CHECK_EVERY ticks. The clock counts
+ticks, so a seed repeats a soak exactly. What must hold is asserted:
 
     every accepted request ends once, with nothing told after its end, and never beyond its limit
     the loop's books agree, every CHECK_EVERY ticks and at the end
@@ -16,18 +17,19 @@ import os
 import time
 from collections import Counter
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from random import Random
 from typing import Any
 
 from redraft.config import CheckpointConfig
 from redraft.diffusion.noise import SeededNoise
+from redraft.diffusion.presets import PRESETS
 from redraft.engine.events import Block, Event, Finished
 from redraft.engine.loop import Loop, LoopConfig
 from redraft.engine.request import Options, Request, build_request
 from redraft.engine.runner import run_alone
-from redraft.engine.scheduler import PREFILL_CHUNK
+from redraft.engine.scheduler import POLICIES, PREFILL_CHUNK
 from redraft.errors import BusyError, RequestError, RunError
 from redraft.measure.record import Record, new_record
 from redraft.model.gemma import DiffusionGemma
@@ -40,6 +42,11 @@ COMPARED = 20
 BAD: tuple[dict[str, Any], ...] = (
     {"max_tokens": 0},
     {"max_tokens": 10**7},
+    {"max_tokens": 2.5},
+    {"seed": -1},
+    {"seed": 2**64},
+    {"stop": [1]},
+    {"min_tokens": "3"},
     {"min_tokens": -1},
     {"min_tokens": 10**6},
     {"deadline_sec": 0.0},
@@ -48,6 +55,7 @@ BAD: tuple[dict[str, Any], ...] = (
     {"entropy_bound": -1.0},
     {"preset": "unheard-of"},
 )
+RULES = ("entropy:1", "confidence:0.5", "factor", "frechet", "margin:0.5", "gate:2:entropy", "klass:factor")
 
 
 @dataclass
@@ -75,17 +83,22 @@ class Client:
         told = sum(len(event.tokens) for event in self.events if isinstance(event, Block))
         assert told <= self.request.max_tokens, f"request {self.number}: {told} tokens, over its limit"
         if self.broken:
-            assert len(self.events) == self.breaks_at, f"request {self.number}: told more after its listener broke"
-            return "broken"
+            assert self.breaks_at is not None
+            assert len(self.events) <= self.breaks_at + 1, f"request {self.number}: told more after its listener broke"
         assert len(ends) == 1, f"request {self.number} ended {len(ends)} times"
         assert self.events[-1] is ends[0], f"request {self.number}: told something after its end"
+        if self.broken:
+            return "broken"
+        assert ends[0].reason != "error", f"request {self.number} failed: {ends[0].error!r}"
         return ends[0].reason
 
     @property
     def most_forwards(self) -> int:
         """Forwards that it can need."""
-        blocks = -(-self.request.max_tokens // self.request.width)
-        return -(-len(self.request.prompt) // PREFILL_CHUNK) + blocks * self.request.policy.max_steps
+        chunks = -(-len(self.request.prompt) // PREFILL_CHUNK)
+        if self.request.causal:
+            return chunks + self.request.max_tokens
+        return chunks + -(-self.request.max_tokens // self.request.width) * self.request.policy.max_steps
 
 
 @dataclass
@@ -122,6 +135,7 @@ class Soak:
             self.ticks += 1
             if self.ticks % CHECK_EVERY == 0:
                 self._check()
+                self.loop.scheduler.policy = self.rng.choice(list(POLICIES.values()))
                 if progress is not None:
                     progress(sent, self.count)
         self._check_end()
@@ -139,18 +153,35 @@ class Soak:
         if rng.random() < 0.05:
             self._refused(prompt, rng.choice(BAD))
             return None
-        most = min(96, (model.max_positions - length) // model.canvas_length * model.canvas_length)
-        max_tokens = rng.randint(1, most)
+        most = min(96, model.max_positions - length - model.canvas_length + 1)
+        abort = rng.choice((0, 1, 3, rng.randint(0, 200))) if rng.random() < 0.1 else None
+        breaks = rng.randint(1, 3) if rng.random() < 0.03 else None
+        return Client(self._request(prompt, rng.randint(1, most)), abort, breaks)
+
+    def _request(self, prompt: list[int], max_tokens: int) -> Request:
+        """A prompt with random options, those of a canvas only where it has one."""
+        rng = self.rng
         options = Options(
             max_tokens=max_tokens,
-            seed=rng.randrange(2**32),
+            seed=rng.randrange(2**64),
             steps=rng.randint(1, 12),
             min_tokens=rng.randint(0, max_tokens) if rng.random() < 0.2 else 0,
             deadline_sec=rng.uniform(0.001, 0.8) if rng.random() < 0.1 else None,
+            temperature=rng.choice((0.0, 0.5, 1.0, 1.0)),
+            top_k=rng.choice((None, None, 3)),
+            top_p=rng.choice((1.0, 1.0, 0.8)),
         )
-        abort = rng.choice((0, 1, 3, rng.randint(0, 200))) if rng.random() < 0.1 else None
-        breaks = rng.randint(1, 3) if rng.random() < 0.03 else None
-        return Client(build_request(prompt, options, self.config), abort, breaks)
+        if rng.random() < 0.15:
+            return build_request(prompt, replace(options, causal=True), self.config)
+        width, rules = rng.randint(1, self.config.model.canvas_length), rng.sample(RULES, rng.choice((0, 0, 1, 2)))
+        options = replace(
+            options,
+            preset=rng.choice(sorted(PRESETS)),
+            accept=tuple(rules),
+            canvas=rng.choice((None, width)),
+            end_aware=rng.choice((None, False, True)),
+        )
+        return build_request(prompt, options, self.config)
 
     @property
     def _room(self) -> int:
@@ -158,8 +189,11 @@ class Soak:
         return self.config.model.max_positions - self.config.model.canvas_length
 
     def _refused(self, prompt: list[int], bad: dict[str, Any]) -> None:
+        options = Options()
+        for name, value in bad.items():
+            object.__setattr__(options, name, value)  # as from a caller whose types nobody has checked
         try:
-            build_request(prompt, Options(**bad), self.config)
+            build_request(prompt, options, self.config)
         except RequestError:
             self.seen["refused"] += 1
         else:
@@ -230,7 +264,8 @@ def bench_soak(
             "seed": seed,
             "bounds": f"{BOUNDS.max_rows} rows, {BOUNDS.max_running} running, {BOUNDS.max_waiting} waiting",
             "mixture": "5% bad options, 10% aborted, 10% with a deadline, 3% with a listener that raises, "
-            "10% variants of the request before, 20% with a beginning in common",
+            "10% variants of the request before, 20% with a beginning in common; 15% causal, the others of every "
+            "preset, half of them with other acceptance rules, half with a narrow canvas, a third end-aware",
         },
         figures={
             "outcomes": dict(sorted(soak.seen.items())),
