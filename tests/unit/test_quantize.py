@@ -17,6 +17,7 @@ from safetensors.torch import load_file, save_file
 from tests.helpers import new_prefix, released_json, tiny_checkpoint, tiny_config
 from torch import Tensor
 
+from redraft.__main__ import main
 from redraft.config import parse_model
 from redraft.errors import CallerError, WeightsError
 from redraft.model.packed import INT4, NVFP4, pack, unpack
@@ -266,3 +267,28 @@ def test_every_plan_fits_the_real_shapes(plan: str) -> None:
     assert not parts - {"experts", "attention", "mlp"}
     QuantizationConfig.model_validate(quantization_json(found))
     assert (NVFP4 in found.values()) == plan.startswith("nvfp4")
+
+
+def test_the_command_writes_scores_and_refuses(plain: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    out = tmp_path / "packed"
+    assert main(["quantize", str(plain), "--plan", "int4", "--out", str(out), "--json"]) == 0
+    found = json.loads(capsys.readouterr().out)
+    assert found["plan"] == "int4"
+    assert found["bytes_after"] == (out / "model.safetensors").stat().st_size
+    assert main(["quantize", str(plain), "--plan", "int4", "--out", str(out)]) == 2
+    assert "exists; give the name" in capsys.readouterr().err
+    for wrong, message in (
+        (["--plan", "int3"], "plan is 'int3'; supported: int8, int4"),
+        (["--plan", "int4", "--eval", "0"], "--eval is 0; it must be at least 1"),
+        (["--plan", "int4", "--task", "records"], "--task is records without --eval"),
+    ):
+        assert main(["quantize", str(plain), "--out", str(tmp_path / "x"), *wrong]) == 2
+        assert message in capsys.readouterr().err
+
+
+def test_nano_answers_as_before_in_eight_bits(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    out = tmp_path / "nano-int8"
+    command = ["quantize", "nano", "--plan", "int8", "--out", str(out), "--eval", "8", "--task", "records", "--json"]
+    assert main(command) == 0
+    found = json.loads(capsys.readouterr().out)
+    assert found["before"][0]["exact"] == found["after"][0]["exact"] == 1.0
