@@ -3,6 +3,7 @@
 import json
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -12,7 +13,7 @@ import redraft
 from redraft.__main__ import main
 from redraft.engine.knee import knee_key, knees_file, read_knee, write_knee
 from redraft.engine.loop import Loop, LoopConfig
-from redraft.errors import RunError
+from redraft.errors import RequestError, RunError
 from redraft.measure import bench
 from redraft.weights.source import locate
 
@@ -90,6 +91,16 @@ def test_a_cache_that_cannot_be_written_loses_no_measurement(
     assert "32 rows" in told.out
     assert "cannot be kept" in told.err
     assert rows() == 384
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [("max_rows", 0), ("max_rows", -5), ("max_running", 0), ("max_waiting", 0), ("prefix_bytes", -1), ("policy", "x")],
+)
+def test_a_bound_that_bounds_nothing_is_refused_by_name(name: str, value: Any) -> None:
+    words = "scheduling policy" if name == "policy" else name
+    with pytest.raises(RequestError, match=f"{words} is {value!r}; "):
+        Loop(tiny_model(tiny_config()), replace(LoopConfig(), **{name: value}))
 
 
 def test_bounds_pass_through_the_front_door() -> None:

@@ -35,6 +35,7 @@ class _Ticket:
     listener: Listener
     drafts: bool
     deadline: float | None
+    began: float
 
 
 @dataclass(frozen=True)
@@ -92,11 +93,12 @@ class Loop:
         `behind` names an earlier request with the same prompt, a variant of which this is: if that one is still to
         encode its prompt, this one waits and takes it over.
         """
-        deadline = None if request.deadline_sec is None else self.clock() + request.deadline_sec
+        began = self.clock()
+        deadline = None if request.deadline_sec is None else began + request.deadline_sec
         with self._mail:
             self.scheduler.check_room(len(self._arrived))
             number = next(self._numbers)
-            self._tickets[number] = _Ticket(request, listener, drafts, deadline)
+            self._tickets[number] = _Ticket(request, listener, drafts, deadline, began)
             self._arrived.append((number, behind))
             self._mail.notify()
         return number
@@ -104,13 +106,13 @@ class Loop:
     def abort(self, number: int) -> None:
         """End a request before the next forward; it is told Finished("aborted") and nothing else from now on.
 
-        One that is unknown or finished is left alone, so an abort may come too late without harm.
+        If nobody is inside a tick, that is here and now, for there may never be another. One that is unknown or
+        finished is left alone, so an abort may come too late without harm.
         """
         with self._mail:
             if number in self._tickets:
                 self._aborted.add(number)
                 self._mail.notify_all()
-        # If nobody is in the middle of a tick there may never be another, so its memory is given back here and now.
         with self._turn(wait=False) as ours:
             if ours:
                 self._collect()
@@ -141,7 +143,7 @@ class Loop:
             pass
 
     def turn_until(self, ready: Callable[[], bool]) -> None:
-        """Turn until `ready`, or until a thread turns: then its listeners' own waiting is enough."""
+        """Turn until `ready`. Returns at once where a thread turns: there is nothing to do then but to wait for it."""
         self._refuse_reentry()
         while not ready() and not self.is_turning:
             self.tick()
@@ -246,6 +248,7 @@ class Loop:
             try:
                 noise = SeededNoise(ticket.request.seed)
                 self.scheduler.skip(number, self.runner.open(number, ticket.request, noise, drafts=ticket.drafts))
+                self.runner.time(number, ticket.began, self.clock)
             except Exception as error:
                 self._fail([number], error)
         self._share_prompts()

@@ -19,6 +19,7 @@ from dataclasses import dataclass
 from redraft.cache import Prefix
 from redraft.config import LayerConfig
 from redraft.engine.scheduler import PREFILL_CHUNK
+from redraft.errors import RequestError
 from redraft.shapes import Tensor
 
 Name = bytes
@@ -63,6 +64,8 @@ class Prefixes:
 
     def __init__(self, layers: Sequence[LayerConfig], itemsize: int, max_bytes: int | None = None) -> None:
         self.layers, self.itemsize, self.num_bytes = layers, itemsize, 0
+        if max_bytes is not None and (type(max_bytes) is not int or max_bytes < 0):
+            raise RequestError(f"prefix_bytes is {max_bytes!r}; it must be an integer of at least 0 (0 keeps nothing)")
         self.max_bytes = self.default_bytes() if max_bytes is None else max_bytes
         self.hits = self.misses = 0
         self._chunks: OrderedDict[Name, _Chunk] = OrderedDict()

@@ -131,8 +131,8 @@ class Scheduler:
         if policy not in POLICIES:
             raise RequestError(f"scheduling policy is {policy!r}; known: {', '.join(POLICIES)}")
         for name, value in (("max_rows", max_rows), ("max_running", max_running), ("max_waiting", max_waiting)):
-            if value < 1:
-                raise RequestError(f"{name} is {value}; it must be at least 1")
+            if type(value) is not int or value < 1:
+                raise RequestError(f"{name} is {value!r}; it must be an integer of at least 1")
         self.max_rows, self.max_running, self.max_waiting = max_rows, max_running, max_waiting
         self.policy = POLICIES[policy]
         self.waiting: dict[int, Entry] = {}
