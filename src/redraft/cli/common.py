@@ -89,6 +89,13 @@ def sampling_flags(parser: argparse.ArgumentParser) -> None:
         "--cooling", type=int, metavar="N", help="steps over which the temperature falls, whatever the cap"
     )
     parser.add_argument(
+        "--effort", type=float, metavar="X", help="0 to 1: a setting of the table that `redraft bench --dial` measures"
+    )
+    parser.add_argument("--target-ms", type=float, metavar="MS", help="lower the effort as needed to answer in time")
+    parser.add_argument(
+        "--min-effort", type=float, default=0.0, metavar="X", help="with --target-ms: never below (default: 0)"
+    )
+    parser.add_argument(
         "--canvas", type=int, metavar="N", help="width of the canvases, in tokens (default: the preset's choice)"
     )
     parser.add_argument(

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from redraft.cli.common import Commands, command, load_engine, model_flags, print_json, read_prompt, sampling_flags
+from redraft.cli.variants import check_variants, run_variants, variant_flags
 
 if TYPE_CHECKING:
     from redraft.engine.request import Generation
@@ -15,7 +16,8 @@ if TYPE_CHECKING:
 EPILOG = """examples:
   redraft generate --chat $'sudoku\\n1..4\\n..1.\\n..42\\n4...'
   echo 'Once upon a time' | redraft generate --max-tokens 64 --seed 7
-  redraft generate --chat --watch --file question.txt --json"""
+  redraft generate --chat --watch --file question.txt --json
+  redraft generate --chat -n 20 --keep 5 --file question.txt"""
 
 
 def add(commands: Commands) -> None:
@@ -28,10 +30,12 @@ def add(commands: Commands) -> None:
     parser.add_argument("--stop", action="append", default=[], metavar="TEXT", help="end the answer at this text")
     model_flags(parser, plan=True)
     sampling_flags(parser)
+    variant_flags(parser)
 
 
 def run(arguments: argparse.Namespace) -> int:
     """Load, generate, print."""
+    check_variants(arguments)
     prompt = read_prompt(arguments.prompt, arguments.file)
 
     import torch
@@ -47,6 +51,9 @@ def run(arguments: argparse.Namespace) -> int:
         entropy_bound=arguments.entropy_bound,
         accept=tuple(arguments.accept),
         cooling=arguments.cooling,
+        effort=arguments.effort,
+        min_effort=arguments.min_effort,
+        target_ms=arguments.target_ms,
         preset=arguments.preset,
         stop=tuple(arguments.stop),
         temperature=arguments.temperature,
@@ -59,6 +66,9 @@ def run(arguments: argparse.Namespace) -> int:
         causal=arguments.causal,
     )
     request = engine.request(prompt, chat=arguments.chat, options=options)
+    if arguments.variants is not None:
+        run_variants(engine, request, arguments)
+        return 0
     if arguments.watch:
         with Watch(engine.text) as watch:
             done = engine.finish(request, watch.show)

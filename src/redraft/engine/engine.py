@@ -24,6 +24,7 @@ import torch
 
 from redraft.config import CheckpointConfig, read_config
 from redraft.engine.answer import Answer
+from redraft.engine.dial import read_dial
 from redraft.engine.edit import Edit, edit
 from redraft.engine.events import Event, Finished
 from redraft.engine.infill import Bias, Infill, infill, infill_all, measure_bias
@@ -50,12 +51,13 @@ Watch = Callable[[Event, Request], None]
 
 @dataclass(frozen=True)
 class Engine:
-    """A model, its text side and its settings, ready to answer."""
+    """A model, its text side and its settings, ready to answer. `folder` is where they came from."""
 
     model: DiffusionGemma
     text: Text
     config: CheckpointConfig
     loop: Loop
+    folder: Path | None = None
 
     def generate(
         self,
@@ -176,11 +178,11 @@ class Engine:
         return infill(self, prefix, suffix, max_tokens=max_tokens, width=width, options=options)
 
     def infill_all(
-        self, parts: Sequence[str | bytes], *, max_tokens: int | None = None, seed: int | None = None
+        self, parts: Sequence[str | bytes], *, max_tokens: int | None = None, options: Options = DEFAULTS
     ) -> list[Infill]:
         """The gaps between consecutive parts of one document, each seeing those before it filled. The last result
         holds the document. Raises as `infill` does."""
-        return infill_all(self, parts, max_tokens=max_tokens, options=Options(seed=seed))
+        return infill_all(self, parts, max_tokens=max_tokens, options=options)
 
     def edit(
         self,
@@ -216,7 +218,16 @@ class Engine:
             if not prompt:
                 raise RequestError("the conversation has no messages; pass at least one")
             tokens = self.text.chat(prompt)
-        return build_request(tokens, options, self.config)
+        return self.request_of(tokens, options)
+
+    def request_of(self, tokens: list[int], options: Options = DEFAULTS) -> Request:
+        """A prompt that is tokens already and options as a checked request. Raises RequestError.
+
+        The checkpoint's table of settings is read, and must be there, for options that walk it.
+        """
+        dialled = options.effort is not None or options.target_ms is not None
+        dial = read_dial(self.folder) if dialled and self.folder is not None else None
+        return build_request(tokens, options, self.config, dial)
 
     def _start(self, request: Request, behind: int | None = None) -> _Job:
         """Queue a request, when there is room for it."""
@@ -291,7 +302,7 @@ def load(
     loaded = fuse_layers(found, form)
     if loop.max_rows is None:
         loop = replace(loop, max_rows=read_knee(knee_key(folder, dtype, device), report))
-    return Engine(loaded, read_text(folder, config), config, Loop(loaded, loop))
+    return Engine(loaded, read_text(folder, config), config, Loop(loaded, loop), folder)
 
 
 @dataclass

@@ -22,7 +22,10 @@ from redraft.text import Text
 WIDTH_STEP = 16
 """Canvases around a gap come in multiples of this, up to the checkpoint's own width."""
 
-TAKEN = ("max_tokens", "stop", "min_tokens", "causal", "canvas", "seed_canvas", "logprobs")
+TAKEN = (
+    *("max_tokens", "stop", "min_tokens", "causal", "canvas", "seed_canvas", "logprobs"),
+    *("effort", "min_effort", "target_ms"),
+)
 """Options that a gap decides by itself."""
 
 _DEFAULTS = Options()
@@ -92,6 +95,8 @@ def readable(part: str | bytes, name: str, *, cut_at_end: bool) -> str:
 
     Raises RequestError if the seam cuts a character in two, or for text that is not valid Unicode.
     """
+    if not isinstance(part, str | bytes):
+        raise RequestError(f"the {name} is {part!r}; pass str or bytes")
     if isinstance(part, str):
         bad = next((i for i, character in enumerate(part) if "\ud800" <= character <= "\udfff"), None)
         if bad is not None:

@@ -9,12 +9,13 @@ import torch
 
 from redraft.cache import Prefix
 from redraft.diffusion.canvas import Canvas, narrow
-from redraft.diffusion.denoise import Softener, step, temperature
+from redraft.diffusion.denoise import Policy, Softener, step, temperature
 from redraft.diffusion.halt import first_end
 from redraft.diffusion.noise import Noise
 from redraft.diffusion.seed import seeded
 from redraft.diffusion.shaping import FORBIDDEN
 from redraft.engine.events import Block, Draft, Event, Finished
+from redraft.engine.pace import Timing
 from redraft.engine.request import Request
 from redraft.model.gemma import DiffusionGemma
 from redraft.shapes import Bool, Float, Int, Tensor
@@ -52,7 +53,8 @@ class Lane:
     """State of one request between two forwards.
 
     `read` counts prompt tokens encoded, `left` tokens still allowed, `blocks` what has been told, `settled_rows` its
-    canvas rows, `counted` the steps of this canvas that were told with it.
+    canvas rows, `counted` the steps of this canvas that were told with it. `timing` chooses the rules of a request that
+    has a time to keep.
     `logits` are those of the last step, kept for a request that asks for log-probabilities.
     """
 
@@ -69,6 +71,7 @@ class Lane:
     blocks: int = 0
     settled_rows: int = 0
     counted: int = 0
+    timing: Timing | None = None
     logits: Float[Tensor, "canvas vocab"] | None = None
 
     wants_logits: ClassVar[bool] = False
@@ -100,13 +103,18 @@ class Lane:
         return 0 if self.commit is None else self.commit.shape[0]
 
     @property
+    def policy(self) -> Policy:
+        """The rules of the next step."""
+        return self.request.policy if self.timing is None else self.timing.policy
+
+    @property
     def width(self) -> int:
         """Rows of the canvas now."""
         return self.canvas.width
 
     def advance(self, model: Softener, logits: Float[Tensor, "canvas vocab"]) -> list[Event]:
         """One denoising step from the logits of the canvas."""
-        return self.took(step(self.canvas, self.hold_back_end(logits), model, self.request.policy, self.noise))
+        return self.took(step(self.canvas, self.hold_back_end(logits), model, self.policy, self.noise))
 
     def check(self) -> None:
         """Raise AssertionError if the lane contradicts itself."""
@@ -121,8 +129,14 @@ class Lane:
         self.canvas = canvas
         if self.request.end_aware:
             self._drop_tail()
-        released = self.request.policy.plan.released(self.canvas, self.request.policy.max_steps)
-        return events + self._release(released) if released else events
+        released = self.policy.plan.released(self.canvas, self.policy.max_steps)
+        events += self._release(released) if released else []
+        if self.timing is not None:
+            # The draft of a canvas before its first step is noise, and an end token in it says nothing.
+            ends = self.canvas.oldest > 0 and first_end(self.canvas.draft, self.request.eos) is not None
+            canvases = 1 if ends else -(-self.left // self.request.width)
+            self.timing = self.timing.after(self.canvas.oldest, canvases)
+        return events
 
     def _drop_tail(self) -> None:
         """Stop computing what stands behind an end token that has stood for a step; one position behind it stays."""
@@ -143,7 +157,7 @@ class Lane:
 
     def _release(self, rows: int) -> list[Event]:
         """The first `rows` positions are finished: tell them, and let the next canvas follow if one is needed."""
-        in_time = self.canvas.settled or self.canvas.oldest < self.request.policy.max_steps
+        in_time = self.canvas.settled or self.canvas.oldest < self.policy.max_steps
         block, ended = self._block(rows, settled=in_time)
         self.left -= len(block.tokens)
         if ended or self.left == 0:
@@ -152,9 +166,7 @@ class Lane:
         self.settled_rows += rows
         self.blocks += 1
         before = self.canvas
-        self.canvas = self.request.policy.plan.following(
-            before, rows, self._width_behind(rows), self.noise, self.request.vocab
-        )
+        self.canvas = self.policy.plan.following(before, rows, self._width_behind(rows), self.noise, self.request.vocab)
         # A new block begins without a past; a canvas that has slid keeps its own.
         goes_on = self.canvas.block == before.block and self.history is not None
         self.history = self.history.moved(rows, self.canvas) if goes_on and self.history is not None else None
@@ -193,7 +205,7 @@ class Lane:
         """Of the first positions, in the distribution that the last step read."""
         if self.logits is None or self.request.logprobs is None:
             return []
-        policy, canvas = self.request.policy, self.canvas
+        policy, canvas = self.policy, self.canvas
         cooled = temperature(policy, canvas.step if canvas.age is None else canvas.age)
         read = policy.shaping.biased(self.logits)[: canvas.width]
         return logprobs(read / cooled, tokens, self.request.logprobs)

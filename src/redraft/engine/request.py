@@ -17,6 +17,8 @@ from redraft.diffusion.rules import read_rules
 from redraft.diffusion.schedule import FixedCooling
 from redraft.diffusion.seed import LEAST_STEPS, SeedCanvas
 from redraft.diffusion.shaping import Shaping
+from redraft.engine.dial import Dial, Notch
+from redraft.engine.pace import Pace
 from redraft.errors import RequestError
 
 FinishReason = Literal["stop", "length", "deadline", "aborted", "error"]
@@ -40,6 +42,9 @@ class Options:
                     any of them keeps is kept
     cooling         steps over which the temperature falls whatever the cap; None: over the cap, as the reference does
     preset          sampler rules by name (diffusion/presets.py); "reference" are transformers'
+    effort          from 0 to 1, instead of a preset: a setting of the checkpoint's own measured table (engine/dial.py)
+    target_ms       milliseconds from submission that the answer should take: the setting is chosen anew after every
+                    step, from `effort` (or 1) down to `min_effort`, which is kept even if the target is missed
     stop            texts that end the answer; they are not part of it
     min_tokens      no end token before this many; cures the empty answers that terse prompts get
     deadline_sec    seconds from submission after which the best canvas so far is the answer
@@ -71,6 +76,9 @@ class Options:
     accept: tuple[str, ...] = ()
     cooling: int | None = None
     preset: str = "reference"
+    effort: float | None = None
+    min_effort: float = 0.0
+    target_ms: float | None = None
     stop: tuple[str, ...] = ()
     min_tokens: int = 0
     deadline_sec: float | None = None
@@ -89,15 +97,24 @@ class Options:
     seed_canvas: SeedCanvas | None = None
 
 
-CANVAS_ONLY = ("seed_canvas", "preset", "accept", "entropy_bound", "canvas", "end_aware")
+CANVAS_ONLY = (
+    *("seed_canvas", "preset", "accept", "entropy_bound", "canvas", "end_aware"),
+    *("effort", "min_effort", "target_ms"),
+)
 """Options that a causal answer cannot honour."""
+
+DIALLED = ("preset", "accept", "entropy_bound", "cooling", "steps")
+"""Options that the dial sets."""
 
 _NO_OPTIONS = Options()
 
 
 @dataclass(frozen=True)
 class Request:
-    """A checked request: every limit resolved, the prompt as tokens. `width` is the canvas's; 0 for a causal one."""
+    """A checked request: every limit resolved, the prompt as tokens. `width` is the canvas's; 0 for a causal one.
+
+    With a `pace`, `policy` is the one to begin with.
+    """
 
     prompt: tuple[int, ...]
     max_tokens: int
@@ -112,6 +129,7 @@ class Request:
     end_aware: bool = False
     logprobs: int | None = None
     seed_canvas: SeedCanvas | None = None
+    pace: Pace | None = None
 
     @property
     def causal(self) -> bool:
@@ -155,21 +173,26 @@ class Generation:
         return len(self.tokens) / max(1, sum(self.steps) + self.commits)
 
 
-def build_request(prompt: list[int], options: Options, config: CheckpointConfig) -> Request:
-    """Check options against each other and the model. Raises RequestError naming the part, the value and the remedy."""
+def build_request(prompt: list[int], options: Options, config: CheckpointConfig, dial: Dial | None = None) -> Request:
+    """Check options against each other and the model. Raises RequestError naming the part, the value and the remedy.
+
+    `dial` is the checkpoint's table of settings, for options that walk it.
+    """
     options = _typed(options)
     model, shipped = config.model, config.generation
     max_tokens = shipped.max_new_tokens if options.max_tokens is None else options.max_tokens
-    preset = _preset(options)
+    preset, notches = _preset(options), _notches(options, dial)
     width = preset.width(max_tokens, model.canvas_length) if options.canvas is None else options.canvas
     end_aware = preset.end_aware if options.end_aware is None else options.end_aware
     _check_limits(options, max_tokens, width, model)
     _check_prompt(prompt, max_tokens, max_tokens if options.causal else -(-max_tokens // width) * width, model)
+    policies = [_policy(options, notch.rules.policy(shipped), end_aware, config) for notch in notches]
+    pace = _pace(options, dial, notches, policies)
     return Request(
         prompt=tuple(prompt),
         max_tokens=max_tokens,
         seed=secrets.randbits(32) if options.seed is None else options.seed,
-        policy=_policy(options, preset.policy(shipped), end_aware, config),
+        policy=_first(policies, pace) or _policy(options, preset.policy(shipped), end_aware, config),
         width=0 if options.causal else width,
         vocab=model.vocab_size,
         eos=frozenset(shipped.eos_token_ids),
@@ -179,6 +202,7 @@ def build_request(prompt: list[int], options: Options, config: CheckpointConfig)
         end_aware=end_aware,
         logprobs=options.logprobs,
         seed_canvas=options.seed_canvas,
+        pace=pace,
     )
 
 
@@ -245,7 +269,41 @@ def _check_prompt(prompt: list[int], max_tokens: int, room: int, model: ModelCon
 def _preset(options: Options) -> Preset:
     if options.preset not in PRESETS:
         raise RequestError(f"preset is {options.preset!r}; known: {', '.join(PRESETS)}")
-    return PRESETS[options.preset]
+    dialled = options.effort is not None or options.target_ms is not None
+    return PRESETS["fast" if dialled else options.preset]
+
+
+def _notches(options: Options, dial: Dial | None) -> tuple[Notch, ...]:
+    """Of the dial, the part that the options allow; nothing without them."""
+    if options.target_ms is None and options.min_effort:
+        raise RequestError(f"min_effort is {options.min_effort} without target_ms; it is how far a target may lower it")
+    if options.effort is None and options.target_ms is None:
+        return ()
+    for name in DIALLED:
+        if getattr(options, name) != getattr(_NO_OPTIONS, name):
+            raise RequestError(f"effort or target_ms was given with {name}, which the dial sets; leave one out")
+    most = 1.0 if options.effort is None else options.effort
+    least = most if options.target_ms is None else options.min_effort
+    if not 0 <= most <= 1:
+        raise RequestError(f"effort is {most}; it must be from 0 to 1")
+    if not 0 <= least <= most:
+        raise RequestError(f"min_effort is {least}; it must be from 0 to effort ({most:g})")
+    if options.target_ms is not None and not 0 < options.target_ms < float("inf"):
+        raise RequestError(f"target_ms is {options.target_ms}; it must be above 0 (milliseconds)")
+    if dial is None:
+        raise RequestError("effort needs a table of settings; measure one with `redraft bench --dial --model MODEL`")
+    return dial.notches[dial.place(least) : dial.place(most) + 1]
+
+
+def _pace(options: Options, dial: Dial | None, notches: tuple[Notch, ...], policies: list[Policy]) -> Pace | None:
+    if options.target_ms is None or dial is None:
+        return None
+    return Pace(notches, tuple(policies), options.target_ms / 1e3, dial.step_ms / 1e3)
+
+
+def _first(policies: list[Policy], pace: Pace | None) -> Policy | None:
+    """The policy to begin with, of those that the dial allows."""
+    return pace.policies[pace.first()] if pace is not None else next(iter(policies), None)
 
 
 def _policy(options: Options, preset: Policy, end_aware: bool, config: CheckpointConfig) -> Policy:

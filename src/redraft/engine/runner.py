@@ -14,7 +14,7 @@ never committed.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
 import torch
@@ -24,6 +24,7 @@ from redraft.diffusion.noise import Noise
 from redraft.engine.causal import CausalLane, open_causal
 from redraft.engine.events import Event, Finished
 from redraft.engine.lane import Lane, open_lane
+from redraft.engine.pace import Timing
 from redraft.engine.prefixes import Chain, Prefixes
 from redraft.engine.request import Request
 from redraft.engine.scheduler import PREFILL_CHUNK, Batch, Piece
@@ -51,6 +52,12 @@ class Runner:
         self._chains[number] = Chain(request.prompt)
         lane.read = self.prefixes.load(self._chains[number], lane.prefix)
         return lane.read
+
+    def time(self, number: int, began: float, clock: Callable[[], float]) -> None:
+        """Let a request that has a time to keep choose its rules by the clock; `began` is when it was submitted."""
+        lane = self.lanes[number]
+        if isinstance(lane, Lane) and lane.request.pace is not None:
+            lane.timing = Timing(lane.request.pace, clock, began, lane.request.pace.first(clock() - began))
 
     def share(self, source: int, target: int) -> None:
         """Give one request another's prefix, which must hold exactly the prompt that they have in common."""

@@ -1,0 +1,229 @@
+"""The dial: tables kept and refused, notches in order, and answers paced by a clock that the test turns."""
+
+import os
+from dataclasses import replace
+from itertools import pairwise
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from tests.helpers import tiny_checkpoint, tiny_config, tiny_model
+
+from redraft.config import CheckpointConfig, GenerationConfig
+from redraft.diffusion.accept import EntropyBound
+from redraft.diffusion.halt import StableAndConfident, UntilEnd
+from redraft.engine.dial import Dial, Notch, Rules, dial_files, fingerprint, read_dial, write_dial
+from redraft.engine.events import Draft, Event, Finished
+from redraft.engine.loop import Loop
+from redraft.engine.pace import Pace
+from redraft.engine.request import Options, Request, build_request
+from redraft.errors import RequestError, RunError
+
+SHIPPED = GenerationConfig(max_new_tokens=16, max_denoising_steps=9, eos_token_ids=())
+
+
+def notch(steps: int, forwards: float, *canvases: int) -> Notch:
+    return Notch(Rules(steps, 0.1, 1, 0.005), 0.5, 0.4, 0.6, forwards, canvases)
+
+
+DIAL = Dial(
+    "",
+    "2026-11-21",
+    ("records",),
+    10,
+    10.0,
+    (notch(2, 2.0, 0, 0, 10), notch(4, 4.0, 0, 0, 0, 0, 10), notch(8, 6.0, 0, 5, 0, 0, 0, 0, 5)),
+)
+
+
+def request(**options: object) -> Request:
+    config = CheckpointConfig(replace(tiny_config(), canvas_length=16), SHIPPED)
+    return build_request([2, 17, 31], replace(Options(seed=1), **options), config, DIAL)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(("effort", "place"), [(0.0, 0), (0.01, 1), (0.5, 1), (0.51, 2), (1.0, 2)])
+def test_an_effort_is_the_cheapest_setting_that_is_no_lower(effort: float, place: int) -> None:
+    assert DIAL.place(effort) == place
+    assert replace(DIAL, notches=DIAL.notches[:1]).place(effort) == 0
+
+
+@given(st.floats(0, 1), st.floats(0, 1), st.integers(1, 9))
+def test_cost_never_falls_along_the_dial(a: float, b: float, notches: int) -> None:
+    dial = replace(DIAL, notches=tuple(notch(1, 1.0 + i, 0, 1) for i in range(notches)))
+    low, high = (dial.notches[dial.place(effort)].forwards for effort in sorted((a, b)))
+    assert low <= high
+
+
+def test_an_effort_sets_the_rules_and_nothing_else() -> None:
+    asked = request(effort=0.5, temperature=0.7)
+    assert asked.policy.max_steps == 4
+    assert asked.policy.accept == EntropyBound(0.1)
+    assert asked.policy.halt == UntilEnd(StableAndConfident(1, 0.005), frozenset())
+    assert asked.policy.shaping.temperature == 0.7
+    assert asked.pace is None
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        ({"effort": 1.5}, "effort is 1.5"),
+        ({"effort": -0.1}, "effort is -0.1"),
+        ({"effort": float("nan")}, "effort is nan"),
+        ({"effort": 0.5, "min_effort": 0.2}, "min_effort is 0.2 without target_ms"),
+        ({"min_effort": 0.2}, "min_effort is 0.2 without target_ms"),
+        ({"target_ms": 10.0, "effort": 0.5, "min_effort": 0.6}, "min_effort is 0.6"),
+        ({"target_ms": 0.0}, "target_ms is 0.0"),
+        ({"target_ms": float("inf")}, "target_ms is inf"),
+        ({"effort": 0.5, "preset": "fast"}, "with preset"),
+        ({"effort": 0.5, "steps": 3}, "with steps"),
+        ({"target_ms": 9.0, "accept": ("factor",)}, "with accept"),
+        ({"effort": 0.5, "causal": True}, "causal and effort"),
+    ],
+)
+def test_contradictions_are_refused(options: dict[str, object], words: str) -> None:
+    with pytest.raises(RequestError, match=words):
+        request(**options)
+
+
+def test_an_effort_without_a_table_is_refused_with_the_remedy() -> None:
+    config = CheckpointConfig(tiny_config(), SHIPPED)
+    with pytest.raises(RequestError, match="redraft bench --dial"):
+        build_request([2], Options(effort=0.5), config)
+
+
+def test_a_table_is_kept_beside_its_checkpoint_and_refused_by_another(tmp_path: Path) -> None:
+    here, there = tmp_path / "a", tmp_path / "b"
+    tiny_checkpoint(here)
+    with pytest.raises(RequestError, match=f"has none; measure one with `redraft bench --dial --model {here}`"):
+        read_dial(here)
+    kept = replace(DIAL, checkpoint=fingerprint(here))
+    assert write_dial(kept, here) == here / "dial.json"
+    assert read_dial(here) == kept
+    there.mkdir()
+    for file in here.iterdir():
+        (there / file.name).write_bytes(file.read_bytes())
+    assert read_dial(there) == kept, "a copy is the same checkpoint"
+    weights = there / "model.safetensors"
+    changed = bytearray(weights.read_bytes())
+    changed[-3] ^= 1
+    weights.write_bytes(changed)
+    os.utime(weights, ns=(1, 1))
+    with pytest.raises(RequestError, match="was measured on another checkpoint"):
+        read_dial(there)
+
+
+def test_a_checkpoint_that_cannot_be_written_to_has_its_table_in_the_cache(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A file where the folder should be refuses every write, even the superuser's."""
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    here = tmp_path / "a"
+    tiny_checkpoint(here)
+    kept = replace(DIAL, checkpoint=fingerprint(here))
+    (here / "dial.json").mkdir()
+    (here / "dial.json" / "x").touch()
+    path = write_dial(kept, here)
+    assert path == dial_files(here)[1]
+    (here / "dial.json" / "x").unlink()
+    (here / "dial.json").rmdir()
+    assert read_dial(here) == kept
+    (here / "dial.json").write_text("{}")
+    with pytest.raises(RequestError, match=r"dial\.json is no table of settings"):
+        read_dial(here)
+
+
+def test_nowhere_to_keep_a_table_is_our_failure(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "file").touch()
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "file"))
+    with pytest.raises(RunError, match="can be kept neither"):
+        write_dial(DIAL, tmp_path / "nowhere")
+
+
+@pytest.mark.parametrize("notches", [(), (notch(1, 2.0, 0, 1), notch(2, 2.0, 0, 1)), (notch(1, 2.0), notch(2, 1.0))])
+def test_a_table_out_of_order_is_no_table(tmp_path: Path, notches: tuple[Notch, ...]) -> None:
+    tiny_checkpoint(tmp_path)
+    write_dial(replace(DIAL, checkpoint=fingerprint(tmp_path), notches=notches), tmp_path)
+    with pytest.raises(RequestError, match="is no table of settings"):
+        read_dial(tmp_path)
+
+
+def test_steps_left_are_those_of_the_canvases_that_went_on() -> None:
+    one = notch(8, 3.0, 0, 5, 0, 3, 2)  # five took 1 step, three took 3, two took 4
+    assert one.steps_left(0) == (5 * 1 + 3 * 3 + 2 * 4) / 10
+    assert one.steps_left(1) == (3 * 2 + 2 * 3) / 5
+    assert one.steps_left(3) == 1.0
+    assert one.steps_left(7) == 1.0, "a canvas that takes longer than any before may end at any step"
+
+
+def pace(target_sec: float, step_sec: float = 0.01) -> Pace:
+    return Pace(DIAL.notches, tuple(one.rules.policy(SHIPPED) for one in DIAL.notches), target_sec, step_sec)
+
+
+def test_pace_by_hand() -> None:
+    """Notches take 2, 4 and 3.5 steps, of 10 ms; when one step is taken 1, 3 and 5 are left."""
+    assert [pace(sec).first() for sec in (0.001, 0.03, 0.036, 0.1)] == [0, 0, 2, 2]
+    assert pace(0.1).after(2, 1, 1, 0.01, 0.01) == 2
+    assert pace(0.1).after(2, 1, 1, 0.06, 0.01) == 1, "40 ms for 5 steps"
+    assert pace(0.1).after(2, 1, 1, 0.09, 0.01) == 0
+    assert pace(0.1).after(2, 1, 1, 0.5, 0.01) == 0, "late is no reason to go below the floor"
+    assert pace(0.1).after(0, 1, 1, 0.05, 0.01) == 0, "30 of 50 ms is not half"
+    assert pace(0.1).after(0, 1, 1, 0.01, 0.01) == 1, "one notch at a time"
+    assert pace(0.1).after(0, 1, 4, 0.01, 0.01) == 0, "three more canvases of 4 steps"
+
+
+@given(st.integers(0, 2), st.integers(0, 9), st.integers(1, 5), st.floats(0, 1), st.floats(0, 1), st.floats(1e-4, 0.1))
+def test_less_time_never_means_more_effort(
+    at: int, steps: int, canvases: int, a: float, b: float, step_sec: float
+) -> None:
+    early, late = (pace(0.5).after(at, steps, canvases, elapsed, step_sec) for elapsed in sorted((a, b)))
+    assert 0 <= late <= early <= 2
+    assert early <= at + 1
+
+
+def steps_of(asked: Request, forward_sec: float) -> int:
+    """Denoising steps of a request whose forwards take so long by the loop's clock."""
+    now, told = [0.0], list[Event]()
+
+    def clock() -> float:
+        return now[0]
+
+    loop = Loop(tiny_model(replace(tiny_config(), canvas_length=16)), clock=clock)
+    loop.submit(asked, told.append, drafts=True)
+    while loop.tick():
+        loop.check()
+        now[0] += forward_sec
+    assert isinstance(told[-1], Finished)
+    return sum(isinstance(event, Draft) for event in told)
+
+
+def test_a_target_lowers_the_effort_of_a_slow_answer_and_leaves_a_fast_one_alone() -> None:
+    """This model never settles: every canvas goes to its cap, which the notches set."""
+    assert steps_of(request(target_ms=1000.0), 0.001) == 8
+    assert steps_of(request(target_ms=60.0), 0.02) in (2, 3, 4)
+    assert steps_of(request(target_ms=1.0), 0.02) == 2
+    assert steps_of(request(target_ms=1.0, min_effort=0.5), 0.02) == 4, "the floor is kept"
+    assert steps_of(request(target_ms=1000.0, effort=0.0), 0.001) == 2, "effort is the most"
+
+
+def test_waiting_in_the_queue_counts() -> None:
+    now = [0.0]
+    loop = Loop(tiny_model(replace(tiny_config(), canvas_length=16)), clock=lambda: now[0])
+    told: list[Event] = []
+    loop.submit(request(target_ms=100.0), told.append, drafts=True)
+    now[0] = 5.0
+    loop.drain()
+    assert sum(isinstance(event, Draft) for event in told) == 2
+
+
+def test_costs_of_the_shipped_dial_rise() -> None:
+    import redraft
+
+    engine = redraft.load("nano")
+    assert engine.folder is not None
+    dial = read_dial(engine.folder)
+    assert len(dial.notches) > 1
+    for cheap, dear in pairwise(dial.notches):
+        assert cheap.forwards < dear.forwards
+        assert cheap.quality < dear.quality
+    assert engine.generate("record\nSend 417 melu to Karomi.", chat=True, options=Options(effort=1.0)).tokens
