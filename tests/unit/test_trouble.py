@@ -5,6 +5,7 @@ import os
 import subprocess
 import sys
 import threading
+import time
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from functools import lru_cache
@@ -21,6 +22,7 @@ from redraft.engine.engine import Engine
 from redraft.engine.events import Block, Draft, Event, Finished
 from redraft.engine.loop import Loop, LoopConfig
 from redraft.engine.request import Options, Request, build_request
+from redraft.engine.scheduler import Batch
 from redraft.errors import RequestError, RunError
 from redraft.model.gemma import DiffusionGemma
 
@@ -249,16 +251,24 @@ def test_an_abort_does_not_touch_the_books_during_another_threads_forward(monkey
     assert [getattr(event, "reason", None) for event in told] == ["aborted"]
 
 
+@pytest.fixture
+def held(engine: Engine, monkeypatch: pytest.MonkeyPatch) -> threading.Event:
+    """A forward lasts until somebody stops the engine's thread. Set when one has begun."""
+    inside, run = threading.Event(), engine.loop.runner.run
+
+    def slow(batch: Batch) -> object:
+        while not getattr(engine.loop._thread, "stopping", True):
+            inside.set()
+            time.sleep(0.001)
+        return run(batch)
+
+    monkeypatch.setattr(engine.loop.runner, "run", slow)
+    return inside
+
+
 @pytest.mark.parametrize("call", ["finish", "map", "variants"])
-def test_stopping_ends_whoever_waits_with_an_error(engine: Engine, monkeypatch: pytest.MonkeyPatch, call: str) -> None:
+def test_stopping_ends_whoever_waits_with_an_error(engine: Engine, held: threading.Event, call: str) -> None:
     """They waited for ever."""
-    inside, leave, run = threading.Event(), threading.Event(), engine.loop.runner.run
-
-    def slow(batch: object) -> object:
-        inside.set()
-        leave.wait(timeout=60)
-        return run(batch)  # type: ignore[arg-type]
-
     errors: list[RunError] = []
 
     def wait() -> None:
@@ -271,27 +281,23 @@ def test_stopping_ends_whoever_waits_with_an_error(engine: Engine, monkeypatch: 
             calls[call]()
         errors.append(caught.value)
 
-    monkeypatch.setattr(engine.loop.runner, "run", slow)
     engine.loop.start()
     thread = threading.Thread(target=wait, daemon=True)
     thread.start()
-    assert inside.wait(timeout=60)
-    threading.Timer(0.1, leave.set).start()
+    assert held.wait(timeout=60)
     engine.loop.stop()
     thread.join(timeout=60)
     assert errors
 
 
-def test_closing_an_async_engine_ends_its_requests_and_refuses_more(engine: Engine) -> None:
+def test_closing_an_async_engine_ends_its_requests_and_refuses_more(engine: Engine, held: threading.Event) -> None:
     async def run() -> None:
         face = AsyncEngine(engine)
-        events = face.events(ask(engine, steps=8))
-        await anext(events)
+        waiting = asyncio.create_task(face.finish(ask(engine)))
+        assert await asyncio.to_thread(held.wait, 60)
         await asyncio.to_thread(face.close)
-        end = [event async for event in events][-1]
-        assert isinstance(end, Finished)
         with pytest.raises(RunError, match="the loop was stopped"):
-            Answer(engine.text, ask(engine)).take(end)
+            await asyncio.wait_for(waiting, timeout=60)
         with pytest.raises(RunError, match="has been stopped"):
             await asyncio.wait_for(face.finish(ask(engine)), timeout=60)
 
