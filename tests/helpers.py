@@ -16,9 +16,6 @@ from redraft.weights.build import random_model
 from redraft.weights.load import load_model
 from redraft.weights.save import save_model
 
-# On tensors this small a second thread only waits for the first, and on a busy machine it waits by spinning: ten times
-# the time. It also makes float32 sums the same from run to run.
-
 ORACLE = Path(__file__).parent / "oracle"
 DATA = Path(__file__).parent / "data"
 SLIDING, FULL = "sliding_attention", "full_attention"

@@ -18,20 +18,22 @@ from redraft.engine.engine import Engine, load
 from redraft.engine.events import Draft
 from redraft.engine.loop import LoopConfig
 from redraft.errors import RedraftError, RequestError
-from redraft.measure import bench, throughput
+from redraft.measure import bench, peak, scaling, throughput
 from redraft.measure.record import Record, read_record, write_record
 from redraft.measure.scenario import (
     SCENARIOS,
     Job,
     Material,
     Outcome,
+    Pass,
     Scenario,
     arrivals,
     find_scenarios,
     plain,
     random_checkpoint,
 )
-from redraft.measure.throughput import Ours, Runs, Theirs, percentile, run_pairs
+from redraft.measure.sides import Ours, Theirs
+from redraft.measure.throughput import Runs, percentile, run_pairs
 from redraft.weights.source import locate
 
 
@@ -144,8 +146,8 @@ def test_an_empty_answer_is_first_heard_of_at_its_end(material: Material) -> Non
 
 
 def test_the_knee_is_the_smallest_that_is_near_the_best() -> None:
-    assert bench.knee({32: 10.0, 64: 18.0, 128: 20.0, 256: 19.0}) == 64
-    assert bench.knee({32: 10.0, 64: 17.9, 128: 20.0}) == 128
+    assert scaling.knee({32: 10.0, 64: 18.0, 128: 20.0, 256: 19.0}) == 64
+    assert scaling.knee({32: 10.0, 64: 17.9, 128: 20.0}) == 128
 
 
 def draft(step: int, accepted: int, changed: bool) -> Draft:
@@ -154,8 +156,8 @@ def draft(step: int, accepted: int, changed: bool) -> Draft:
 
 def test_steps_fall_into_phases() -> None:
     life = [draft(1, 1, True), draft(2, 2, True), draft(3, 18, True), draft(4, 19, True), draft(5, 20, False)]
-    assert [bench.phase_of(one, last=one is life[-1]) for one in life] == ["ramp", "body", "body", "drain", "confirm"]
-    found = bench.phase_figures([life, life[:2]])
+    assert [scaling.phase_of(one, last=one is life[-1]) for one in life] == ["ramp", "body", "body", "drain", "confirm"]
+    found = scaling.phase_figures([life, life[:2]])
     assert found["canvases"] == 2
     assert found["steps"] == {"ramp": 2, "body": 3, "drain": 1, "confirm": 1}
     assert found["by_step"]["2"] == {"ramp": 0, "body": 2, "drain": 0, "confirm": 0}
@@ -165,9 +167,9 @@ def test_steps_fall_into_phases() -> None:
 def test_a_child_does_not_inherit_the_peak_of_its_parent() -> None:
     """getrusage would tell of it: the child's peak would be at least the parent's 400 MiB."""
     ballast = torch.ones(100 * 2**20)
-    code = "from redraft.measure.throughput import peak_here_mib; print(peak_here_mib())"
+    code = "from redraft.measure.peak import peak_here_mib; print(peak_here_mib())"
     told = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, env=child_env())
-    assert float(told.stdout) + 50 < throughput.peak_here_mib()
+    assert float(told.stdout) + 50 < peak.peak_here_mib()
     assert ballast.numel() > 0
 
 
@@ -205,11 +207,11 @@ def small(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(throughput, "peak_mib", lambda *_: 100.0)
     monkeypatch.setattr(throughput, "load_reference", lambda *_: (Stand(32), "a stand-in"))
     monkeypatch.setattr("redraft.measure.scenario.STREAM", 4)
-    monkeypatch.setattr(bench, "AT_ONCE", (1, 4))
-    monkeypatch.setattr(bench, "PREFIXES", (256, 512))
-    monkeypatch.setattr(bench, "POSITIONS", 2048)
-    monkeypatch.setattr(bench, "CANVASES", (1, 2))
-    monkeypatch.setattr(bench, "PROFILED", (1, 2))
+    monkeypatch.setattr(scaling, "AT_ONCE", (1, 4))
+    monkeypatch.setattr(scaling, "PREFIXES", (256, 512))
+    monkeypatch.setattr(scaling, "POSITIONS", 2048)
+    monkeypatch.setattr(scaling, "CANVASES", (1, 2))
+    monkeypatch.setattr(scaling, "PROFILED", (1, 2))
 
 
 def test_a_batch_is_what_has_arrived(material: Material) -> None:
@@ -240,7 +242,7 @@ def test_the_order_of_sides_alternates_and_the_first_pass_is_not_counted(engine:
         def __init__(self, name: str) -> None:
             self.name, self.ours = name, Ours(engine.model)
 
-        def serve(self, jobs: Sequence[Job], *, serial: bool) -> throughput.Pass:
+        def serve(self, jobs: Sequence[Job], *, serial: bool) -> Pass:
             order.append(self.name)
             return self.ours.serve(jobs, serial=serial)
 
@@ -277,7 +279,7 @@ def test_a_scenario_ends_as_a_record(name: str, tmp_path: Path) -> None:
 
 @pytest.mark.usefixtures("small")
 def test_scaling_ends_as_a_record(tmp_path: Path) -> None:
-    record = bench.bench_scaling(locate("nano"), runs=1, count=4)
+    record = scaling.bench_scaling(locate("nano"), runs=1, count=4)
     assert [one["at_once"] for one in record.figures["by_load"]] == [1, 4]
     assert [one["prefix"] for one in record.figures["by_prefix"]] == [256, 512]
     assert record.figures["phases"]["canvases"] == 4
@@ -290,7 +292,7 @@ def test_scaling_ends_as_a_record(tmp_path: Path) -> None:
 
 @pytest.mark.usefixtures("small")
 def test_the_knee_and_the_policies_end_as_records(tmp_path: Path) -> None:
-    found = bench.bench_knee(locate("nano"), runs=1)
+    found = scaling.bench_knee(locate("nano"), runs=1)
     assert [one["rows"] for one in found.figures["by_rows"]] == [32, 64]
     assert found.figures["knee_rows"] in (32, 64)
     check_record(found, tmp_path)

@@ -84,7 +84,7 @@ def test_numbers_are_cast(folder: Path) -> None:
 
 
 def test_other_number_types_are_refused(folder: Path) -> None:
-    with pytest.raises(WeightsError, match=r"torch\.float16; supported: torch\.float32, torch\.bfloat16"):
+    with pytest.raises(WeightsError, match=r"torch\.float16; supported: float32, bfloat16"):
         load_model(folder, dtype=torch.float16)
 
 

@@ -125,7 +125,7 @@ def _check_flags(arguments: argparse.Namespace, mode: str = "") -> None:
 
 def _measure(arguments: argparse.Namespace) -> Iterator[Record]:
     """The records of the mode that was asked for, each as soon as it is there."""
-    from redraft.measure import bench, throughput
+    from redraft.measure import bench, scaling, throughput
     from redraft.measure.scenario import RATE, find_scenarios
     from redraft.weights.source import locate
 
@@ -135,7 +135,7 @@ def _measure(arguments: argparse.Namespace) -> Iterator[Record]:
         for scenario in find_scenarios(arguments.scenario):
             yield throughput.bench_scenario(scenario, folder, runs=runs, dtype=dtype, rate=rate, progress=_progress)
     elif arguments.scaling:
-        yield bench.bench_scaling(folder, runs=runs, dtype=dtype, progress=_progress)
+        yield scaling.bench_scaling(folder, runs=runs, dtype=dtype, progress=_progress)
     elif arguments.knee:
         yield _knee(arguments, folder, runs)
     elif arguments.policies:
@@ -150,7 +150,7 @@ def _measure(arguments: argparse.Namespace) -> Iterator[Record]:
 def _knee(arguments: argparse.Namespace, folder: Path, runs: int) -> Record:
     from redraft.engine.knee import knee_key, write_knee
     from redraft.errors import RunError
-    from redraft.measure.bench import bench_knee
+    from redraft.measure.scaling import bench_knee
 
     record = bench_knee(folder, runs=runs, dtype=arguments.dtype, progress=_progress)
     try:

@@ -7,7 +7,7 @@ import os
 import platform
 import secrets
 import subprocess
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -15,6 +15,13 @@ from typing import Any
 import msgspec
 
 from redraft.errors import RecordError, RunError
+
+Progress = Callable[[str, int, int], None]
+"""Told, while a record is being taken, what is counted, how many are done, and of how many."""
+
+
+def silent(_what: str, _done: int, _total: int) -> None:
+    """Nobody watches."""
 
 
 class Claim(msgspec.Struct, frozen=True, forbid_unknown_fields=True):

@@ -24,6 +24,7 @@ from typing import Literal
 import torch
 
 from redraft.config import CheckpointConfig, read_config
+from redraft.diffusion.halt import first_end
 from redraft.engine.request import Options, Request, build_request
 from redraft.errors import RequestError
 from redraft.tasks import Example, task
@@ -71,7 +72,7 @@ class Outcome:
         if self.seconds is not None:
             return
         left = self.request.max_tokens - len(self.tokens)
-        end = next((i for i, token in enumerate(canvas) if token in self.request.eos), None)
+        end = first_end(torch.tensor(canvas), self.request.eos)
         useful = list(canvas[:end])[:left]
         self.tokens += useful
         if useful and self.first is None:

@@ -1,11 +1,5 @@
 """Many requests, ours beside transformers', on one checkpoint in one process.
 
-A side is given jobs with arrival times and returns what each of them got, and when.
-
-    ours            every request is submitted to one loop at its arrival
-    transformers    whatever has arrived when it is free becomes one left-padded batch for `generate`, whose limit is
-                    the largest asked for; a streamer hands out each canvas when it is finished
-
 Passes are paired, in alternating order, after one pair that is not counted. Only useful tokens count: no padding,
 nothing after the end or beyond a request's own limit. An answer is there when its last useful token has been handed
 out, even if the batch goes on for others. Both use the reference rules, each its own noise.
@@ -13,158 +7,26 @@ out, even if the batch goes on for others. Both use the reference rules, each it
 
 from __future__ import annotations
 
-import multiprocessing
-import resource
-import sys
-import time
-from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, Protocol, runtime_checkable
-
-import torch
+from typing import Any
 
 from redraft.config import read_config
-from redraft.engine.events import Block, Event, Finished
-from redraft.engine.loop import DEFAULT_LOOP, Loop, LoopConfig
+from redraft.engine.loop import LoopConfig
 from redraft.engine.scheduler import POLICIES
 from redraft.measure.evals import wilson
-from redraft.measure.record import Record, median, new_record
-from redraft.measure.scenario import RATE, SCENARIOS, Job, Material, Outcome, Pass, Scenario, checkpoint_of
+from redraft.measure.peak import peak_mib
+from redraft.measure.record import Progress, Record, median, new_record, silent
+from redraft.measure.scenario import RATE, SCENARIOS, Job, Material, Pass, Scenario, checkpoint_of
+from redraft.measure.sides import Ours, Side, Theirs
 from redraft.measure.verify import load_reference
-from redraft.model.gemma import DiffusionGemma
 from redraft.tasks import task
 from redraft.text import Text, read_text
+from redraft.weights.build import DTYPES
 from redraft.weights.load import load_model
 
 SIDES = ("ours", "transformers")
-DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16}
-
-Progress = Callable[[str, int, int], None]
-"""Told what is counted, how many are done, and of how many."""
-
-
-def silent(_what: str, _done: int, _total: int) -> None:
-    """Nobody watches."""
-
-
-@runtime_checkable
-class Side(Protocol):
-    """Whoever answers."""
-
-    def serve(self, jobs: Sequence[Job], *, serial: bool) -> Pass:
-        """Answer all jobs, each no sooner than it arrives; a serial one when the one before it is done."""
-
-
-class Ours:
-    """A fresh loop per pass, so that no pass finds the prompts of another."""
-
-    def __init__(self, model: DiffusionGemma, config: LoopConfig = DEFAULT_LOOP) -> None:
-        self.model, self.config = model, config
-
-    def serve(self, jobs: Sequence[Job], *, serial: bool) -> Pass:
-        loop = Loop(self.model, self.config)
-        if serial:
-            passes = [self._serve(loop, [replace(job, arrives=0.0)]) for job in jobs]
-            return _joined(passes)
-        return self._serve(loop, jobs)
-
-    def _serve(self, loop: Loop, jobs: Sequence[Job]) -> Pass:
-        began, before = time.perf_counter(), loop.forwards
-        outcomes = tuple(Outcome(job.request, job.arrives) for job in jobs)
-        queue, prompts = deque(outcomes), dict[tuple[int, ...], int]()
-        while True:
-            now = time.perf_counter() - began
-            while queue and queue[0].arrives <= now:
-                outcome = queue.popleft()
-                behind = prompts.get(outcome.request.prompt)
-                number = loop.submit(outcome.request, _listener(outcome, began), behind=behind)
-                prompts.setdefault(outcome.request.prompt, number)
-            busy = loop.tick()
-            if not busy and not queue:
-                return Pass(outcomes, time.perf_counter() - began, loop.forwards - before)
-            if not busy:
-                time.sleep(max(0.0, queue[0].arrives - (time.perf_counter() - began)))
-
-
-def _listener(outcome: Outcome, began: float) -> Callable[[Event], None]:
-    def listen(event: Event) -> None:
-        if isinstance(event, Block):
-            outcome.take(event.tokens, time.perf_counter() - began)
-        elif isinstance(event, Finished):
-            outcome.close(time.perf_counter() - began)
-
-    return listen
-
-
-class Theirs:
-    """transformers' generate. Its forwards are counted as calls of the encoder and the decoder."""
-
-    def __init__(self, model: Any) -> None:
-        self.model, self.forwards = model, 0
-        for part in (model.model.encoder, model.model.decoder):
-            part.register_forward_hook(self._count)
-
-    def serve(self, jobs: Sequence[Job], *, serial: bool) -> Pass:
-        if serial:
-            return _joined([self.serve([replace(job, arrives=0.0)], serial=False) for job in jobs])
-        began, before = time.perf_counter(), self.forwards
-        outcomes = tuple(Outcome(job.request, job.arrives) for job in jobs)
-        queue = deque(outcomes)
-        while queue:
-            time.sleep(max(0.0, queue[0].arrives - (time.perf_counter() - began)))
-            batch = [queue.popleft()]
-            while queue and queue[0].arrives <= time.perf_counter() - began:
-                batch.append(queue.popleft())
-            self._generate(batch, began)
-        return Pass(outcomes, time.perf_counter() - began, self.forwards - before)
-
-    def _generate(self, batch: list[Outcome], began: float) -> None:
-        longest = max(len(outcome.request.prompt) for outcome in batch)
-        prompts = torch.full((len(batch), longest), self.model.generation_config.pad_token_id)
-        mask = torch.zeros_like(prompts)
-        for row, outcome in enumerate(batch):
-            prompt = outcome.request.prompt
-            prompts[row, longest - len(prompt) :] = torch.tensor(prompt)
-            mask[row, longest - len(prompt) :] = 1
-        torch.manual_seed(batch[0].request.seed)
-        self.model.generate(
-            prompts,
-            attention_mask=mask,
-            max_new_tokens=max(outcome.request.max_tokens for outcome in batch),
-            streamer=_Streamer(batch, began),
-        )
-        for outcome in batch:
-            outcome.close(time.perf_counter() - began)
-
-    def _count(self, *_: object) -> None:
-        self.forwards += 1
-
-
-@dataclass
-class _Streamer:
-    """Hands the canvases of a batch to its outcomes; what transformers puts first is the prompt."""
-
-    outcomes: list[Outcome]
-    began: float
-    prompt: bool = True
-
-    def put(self, value: torch.Tensor) -> None:
-        if not self.prompt:
-            now = time.perf_counter() - self.began
-            for outcome, canvas in zip(self.outcomes, value.tolist(), strict=True):
-                outcome.take(canvas, now)
-        self.prompt = False
-
-    def end(self) -> None:
-        """The batch is finished."""
-
-
-def _joined(passes: Sequence[Pass]) -> Pass:
-    """Passes that followed each other, as one."""
-    outcomes = tuple(outcome for one in passes for outcome in one.outcomes)
-    return Pass(outcomes, sum(one.seconds for one in passes), sum(one.forwards for one in passes))
 
 
 def percentile(values: Sequence[float], share: float) -> float:
@@ -254,19 +116,13 @@ def bench_scenario(
             progress(scenario.name, done, runs)
 
         both = run_pairs([Ours(model), Theirs(theirs)], made, serial=scenario.serial, tick=tick)
-        peaks = {who: peak_mib(who, scenario.name, place, dtype) for who in SIDES}
+        peaks = {who: peak_mib(_serve_alone, who, scenario.name, place, dtype) for who in SIDES}
     figures = {who: side.figures(material.text) for who, side in zip(SIDES, both, strict=True)}
     return scenario_record(scenario, both, figures, peaks, _workload(scenario, folder, made[1:], dtype, rate, version))
 
 
-def peak_mib(who: str, name: str, folder: Path, dtype: str) -> float:
-    """Peak resident memory of a fresh process that loads the checkpoint and serves one pass of a scenario."""
-    with multiprocessing.get_context("spawn").Pool(1) as pool:
-        return pool.apply(_serve_alone, (who, name, folder, dtype, torch.get_num_threads()))
-
-
-def _serve_alone(who: str, name: str, folder: Path, dtype: str, threads: int) -> float:
-    torch.set_num_threads(threads)
+def _serve_alone(who: str, name: str, folder: Path, dtype: str) -> None:
+    """One pass of a scenario, in a process whose memory is measured."""
     config, scenario = read_config(folder), SCENARIOS[name]
     jobs = scenario.jobs(Material(read_text(folder, config), config))
     side: Side
@@ -275,19 +131,6 @@ def _serve_alone(who: str, name: str, folder: Path, dtype: str, threads: int) ->
     else:
         side = Theirs(load_reference(folder, DTYPES[dtype])[0])
     side.serve(jobs, serial=scenario.serial)
-    return peak_here_mib()
-
-
-def peak_here_mib() -> float:
-    """Peak resident memory of this process.
-
-    On Linux from /proc: getrusage there starts a child at the peak of the process that started it.
-    """
-    try:
-        lines = Path("/proc/self/status").read_text(encoding="ascii").splitlines()
-    except OSError:
-        return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / (2**20 if sys.platform == "darwin" else 1024)
-    return next(int(line.split()[1]) / 1024 for line in lines if line.startswith("VmHWM:"))
 
 
 def _workload(

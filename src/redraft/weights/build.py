@@ -12,7 +12,8 @@ from redraft.model.gemma import DiffusionGemma
 from redraft.model.kernels import FAST, Kernels
 from redraft.weights.plan import Formats, make_room
 
-DTYPES = (torch.float32, torch.bfloat16)
+DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16}
+"""Number formats a model can be held in, by the names that callers use."""
 
 
 def empty_model(
@@ -29,8 +30,8 @@ def empty_model(
 
     Raises WeightsError for a dtype other than float32 or bfloat16, RunError if the device has too little memory.
     """
-    if dtype not in DTYPES:
-        raise WeightsError(f"dtype is {dtype}; supported: {', '.join(map(str, DTYPES))}")
+    if dtype not in DTYPES.values():
+        raise WeightsError(f"dtype is {dtype}; supported: {', '.join(DTYPES)}")
     with torch.device("meta"):
         model = make_room(DiffusionGemma(config, kernels).to(dtype), packed)
     if torch.device(device).type == "meta":

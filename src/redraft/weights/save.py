@@ -61,8 +61,8 @@ def save_model(
     writing fails.
     """
     dtype = dtype or model.dtype
-    if dtype not in DTYPES:
-        raise WeightsError(f"dtype is {dtype}; supported: {', '.join(map(str, DTYPES))}")
+    if dtype not in DTYPES.values():
+        raise WeightsError(f"dtype is {dtype}; supported: {', '.join(DTYPES)}")
     if max_shard_bytes < 1:
         raise WeightsError(f"max_shard_bytes is {max_shard_bytes}; it must be at least 1")
     if any(isinstance(layer, FusedLayer) for layer in model.layers):
