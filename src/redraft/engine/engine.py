@@ -14,7 +14,7 @@ import itertools
 import queue
 import threading
 from collections import deque
-from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence, Sized
+from collections.abc import Callable, Generator, Iterable, Iterator, Sequence, Sized
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -36,15 +36,14 @@ from redraft.engine.variants import Variant, ranked
 from redraft.errors import BusyError, RequestError, RunError
 from redraft.model.fused import fuse_layers, pays
 from redraft.model.gemma import DiffusionGemma
-from redraft.text import Text, read_text
+from redraft.text import Message, Text, read_text
+from redraft.weights.build import DTYPES
 from redraft.weights.load import load_model
 from redraft.weights.plan import find_plan
 from redraft.weights.source import locate
 
 DEFAULTS = Options()
-DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16}
 
-Message = Mapping[str, str]
 Prompt = str | Sequence[Message]
 Watch = Callable[[Event, Request], None]
 
