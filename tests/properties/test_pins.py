@@ -47,7 +47,7 @@ tokens = st.integers(0, VOCAB - 1)
 pairs = st.dictionaries(st.integers(0, WIDTH - 1), st.tuples(tokens, st.booleans()), min_size=1)
 
 
-@settings(max_examples=40)
+@settings(max_examples=20)
 @given(
     st.lists(st.tuples(pairs, st.integers(WIDTH, 40), st.integers(0, 99)), min_size=1, max_size=4),
     st.sampled_from(["reference", "fast"]),

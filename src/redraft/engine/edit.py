@@ -131,8 +131,8 @@ def _revise(
     widths.sort(key=lambda width: abs(width - len(piece)))  # among equals the source's own length wins
     requests = []
     for width in widths:
-        shown = _renoised(_fitted(piece, width), options.seed, block, strength)
-        requests.append(_late(around.seeded(shown, options, engine.text, engine.config), strength))
+        shown = renoised(fitted(piece, width), options.seed, block, strength)
+        requests.append(_late(around.seeded(shown, options, engine), strength))
     best = None
     for result in race(engine, requests, lambda at, entropy: mean(entropy[: widths[at]]), Drop(KEEP, JUDGED_AT)):
         whole = len(result.done.tokens) >= widths[result.place]
@@ -143,7 +143,7 @@ def _revise(
     return list(best.done.tokens[: widths[best.place]]), sum(best.done.steps)
 
 
-def _fitted(piece: Sequence[int], width: int) -> list[int | None]:
+def fitted(piece: Sequence[int], width: int) -> list[int | None]:
     """The source in another width: its first half from the left, its second half from the right, noise between."""
     left = min(len(piece), width) // 2
     right = min(len(piece), width) - left
@@ -151,7 +151,7 @@ def _fitted(piece: Sequence[int], width: int) -> list[int | None]:
     return [*piece[:left], *middle, *piece[len(piece) - right :]]
 
 
-def _renoised(tokens: list[int | None], seed: int, block: int, strength: float) -> tuple[int | None, ...]:
+def renoised(tokens: list[int | None], seed: int, block: int, strength: float) -> tuple[int | None, ...]:
     """Each token replaced by noise with probability `strength`, drawn from (seed, piece, position)."""
     counters = np.zeros((len(tokens), 4), dtype=np.uint64)
     counters[:, 0], counters[:, 2], counters[:, 3] = np.arange(len(tokens)), block, _REPLACES

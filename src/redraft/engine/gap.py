@@ -11,13 +11,15 @@ from __future__ import annotations
 
 import codecs
 from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
 
-from redraft.config import CheckpointConfig
 from redraft.diffusion.plan import Whole
 from redraft.diffusion.seed import SeedCanvas
-from redraft.engine.request import Options, Request, build_request
+from redraft.engine.request import Options, Request
 from redraft.errors import RequestError
-from redraft.text import Text
+
+if TYPE_CHECKING:
+    from redraft.engine.engine import Engine
 
 WIDTH_STEP = 16
 """Canvases around a gap come in multiples of this, up to the checkpoint's own width."""
@@ -39,13 +41,13 @@ class Around:
     behind: tuple[int, ...]
     ends: bool = True
 
-    def request(self, gap: int, options: Options, text: Text, config: CheckpointConfig) -> Request:
-        """A request for `gap` tokens in between; `given` ones come from `seed`. Raises RequestError."""
-        return self.seeded(tuple([None] * gap), options, text, config)
+    def request(self, gap: int, options: Options, engine: Engine) -> Request:
+        """A request for a gap of that many tokens, all noise. Raises RequestError."""
+        return self.seeded((None,) * gap, options, engine)
 
-    def seeded(self, gap: tuple[int | None, ...], options: Options, text: Text, config: CheckpointConfig) -> Request:
+    def seeded(self, gap: tuple[int | None, ...], options: Options, engine: Engine) -> Request:
         """A request for a gap that begins with some tokens given (and free), None for noise. Raises RequestError."""
-        model = config.model
+        model, text = engine.config.model, engine.text
         width = canvas_width(len(gap), len(self.behind), model.canvas_length)
         end = model.eos_token_ids[0]
         rest = [*self.behind[: width - len(gap)]]
@@ -58,7 +60,7 @@ class Around:
             raise RequestError(
                 f"the gap needs a canvas of {width}; the model's context is {model.max_positions}: ask for fewer tokens"
             )
-        request = build_request(
+        request = engine.request_of(
             [self.before[0], *self.before[1:][-room:]],
             replace(
                 options,
@@ -67,7 +69,6 @@ class Around:
                 seed_canvas=SeedCanvas(pins, given),
                 bad_words=(*options.bad_words, *forbidden),
             ),
-            config,
         )
         if request.policy.plan != Whole():
             raise RequestError(f"preset is {options.preset!r}; a gap needs whole canvases: use reference or fast")

@@ -123,9 +123,14 @@ def infill(
 
 
 def infill_all(
-    engine: Engine, parts: Sequence[str | bytes], *, max_tokens: int | None = None, options: Options = _DEFAULTS
+    engine: Engine,
+    parts: Sequence[str | bytes],
+    *,
+    max_tokens: int | None = None,
+    width: int | None = None,
+    options: Options = _DEFAULTS,
 ) -> list[Infill]:
-    """Fill the gaps between consecutive parts of one document, from the first to the last.
+    """Fill the gaps between consecutive parts of one document, from the first to the last, each as `infill` does.
 
     Each gap is shown everything before it, earlier gaps filled, and the text behind it up to the next gap. The last
     result holds the whole document. Raises RequestError as `infill` does, or for fewer than two parts.
@@ -135,7 +140,8 @@ def infill_all(
     filled, done = _bytes(parts[0]), list[Infill]()
     for i, part in enumerate(parts[1:], start=1):
         last = i == len(parts) - 1
-        done.append(infill(engine, filled, _bytes(part), max_tokens=max_tokens, ends=last, options=options))
+        limits = {"max_tokens": max_tokens, "width": width}
+        done.append(infill(engine, filled, _bytes(part), **limits, ends=last, options=options))
         filled = done[-1].data
     return done
 
@@ -162,7 +168,7 @@ def _doubts(engine: Engine, around: Around, widths: Sequence[int], options: Opti
     def doubt(place: int, entropy: Sequence[float]) -> float:
         return doubts.setdefault(widths[place], mean(entropy[: widths[place]]))
 
-    requests = [around.request(width, options, engine.text, engine.config) for width in widths]
+    requests = [around.request(width, options, engine) for width in widths]
     for _ in race(engine, requests, doubt, Drop(1, JUDGED_AT)):
         pass
     return doubts
@@ -171,7 +177,7 @@ def _doubts(engine: Engine, around: Around, widths: Sequence[int], options: Opti
 def _candidates(engine: Engine, around: Around, widths: Sequence[int], options: Options) -> list[Candidate]:
     """What the best widths came to, best first."""
     bias = engine.length_bias if len(widths) > 1 else Bias((1,), (0.0,))
-    requests = [around.request(width, options, engine.text, engine.config) for width in widths]
+    requests = [around.request(width, options, engine) for width in widths]
     found = []
     for result in race(
         engine, requests, lambda at, entropy: mean(entropy[: widths[at]]) - bias.at(widths[at]), Drop(KEEP, JUDGED_AT)
@@ -191,8 +197,8 @@ def _widths(max_tokens: int | None, width: int | None, canvas_length: int) -> li
     if max_tokens is not None and width is not None:
         raise RequestError("max_tokens and width were both given; width is exact: choose one")
     for name, value in (("max_tokens", max_tokens), ("width", width)):
-        if value is not None and not 1 <= value <= canvas_length:
-            raise RequestError(f"{name} is {value}; a gap takes from 1 to {canvas_length} tokens, the model's canvas")
+        if value is not None and (type(value) is not int or not 1 <= value <= canvas_length):
+            raise RequestError(f"{name} is {value!r}; a gap takes from 1 to {canvas_length} tokens, the model's canvas")
     if width is not None:
         return [width]
     most = min(DEFAULT_TOKENS, canvas_length) if max_tokens is None else max_tokens

@@ -1,0 +1,63 @@
+"""`redraft edit`: some lines of a file revised, everything around them as it was."""
+
+from __future__ import annotations
+
+import argparse
+from dataclasses import asdict
+
+from redraft.cli.common import Commands, command, load_engine, model_flags
+from redraft.cli.infill import gap_flags, show
+from redraft.cli.source import PLACE_HELP, read_source
+
+EPILOG = """The lines named are where the canvas starts from: each of their tokens is replaced by noise with probability
+--strength, and the rest is denoised with it. 0.3 polishes, 0.6 rephrases, 1 writes anew. The result is a diff on
+stdout; nothing is written without --write, which replaces the file in one move and refuses if it has changed
+meanwhile.
+
+examples:
+  redraft edit notes.md:4-6 --strength 0.4
+  redraft edit order.json:1 --strength 1 --slack 3 --instruction 'Set qty to 52.' --write"""
+
+
+def add(commands: Commands) -> None:
+    """Add the command."""
+    parser = command(commands, "edit", "revise some lines of a file", run, epilog=EPILOG)
+    parser.add_argument("place", metavar="FILE:LINES", help=PLACE_HELP)
+    parser.add_argument("--write", action="store_true", help="write the result to the file")
+    parser.add_argument(
+        "--strength", type=float, default=0.5, metavar="S", help="share that starts as noise, up to 1 (default: 0.5)"
+    )
+    parser.add_argument("--instruction", metavar="TEXT", help="what to do; shown with the text as a user's turn")
+    parser.add_argument(
+        "--slack", type=int, default=0, metavar="N", help="tokens the lines may lose or gain (default: 0)"
+    )
+    gap_flags(parser)
+    model_flags(parser)
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """Read, load, revise, print, write."""
+    source = read_source(arguments.place)
+
+    from redraft.engine.request import Options
+    from redraft.errors import RequestError
+
+    if len(source.spans) > 1:
+        raise RequestError(f"{len(source.spans)} ranges of lines were given; edit takes one")
+    engine = load_engine(arguments)
+    done = engine.edit(
+        source.data,
+        source.spans[0],
+        strength=arguments.strength,
+        instruction=arguments.instruction,
+        slack=arguments.slack,
+        options=Options(
+            seed=arguments.seed,
+            steps=arguments.steps,
+            temperature=arguments.temperature,
+            deadline_sec=arguments.deadline,
+            preset=arguments.preset,
+        ),
+    )
+    show(source, done.data, {key: value for key, value in asdict(done).items() if key != "data"}, arguments)
+    return 0

@@ -1,0 +1,78 @@
+"""`redraft infill`: new text for some lines of a file, everything around them as it was."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from dataclasses import asdict
+
+from redraft.cli.common import Commands, command, load_engine, model_flags, preset_flag, print_json
+from redraft.cli.source import PLACE_HELP, Source, read_source
+
+EPILOG = """The lines named are left out and never shown to the model; it sees what stands before and behind them. The
+indentation of the first line and the line end of the last stay. The result is a diff on stdout; nothing is written
+without --write, which replaces the file in one move and refuses if it has changed meanwhile.
+
+examples:
+  redraft infill notes.py:12
+  redraft infill notes.py:3,10-12 --max-tokens 24 --seed 7 --write"""
+
+
+def add(commands: Commands) -> None:
+    """Add the command."""
+    parser = command(
+        commands, "infill", "write some lines of a file anew from what stands around them", run, epilog=EPILOG
+    )
+    parser.add_argument("place", metavar="FILE:LINES", help=PLACE_HELP + "; several gaps as notes.py:3,10-12")
+    parser.add_argument("--write", action="store_true", help="write the result to the file")
+    parser.add_argument("--max-tokens", type=int, metavar="N", help="widest gap to try, in tokens (default: 32)")
+    parser.add_argument("--width", type=int, metavar="N", help="try this many tokens and no other number")
+    gap_flags(parser)
+    model_flags(parser)
+
+
+def gap_flags(parser: argparse.ArgumentParser) -> None:
+    """How the canvas around a gap is denoised."""
+    parser.add_argument("--seed", type=int, help="seed of all noise; the same seed gives the same text")
+    parser.add_argument("--steps", type=int, metavar="N", help="cap on denoising steps; also sets the cooling")
+    parser.add_argument(
+        "--temperature", type=float, default=1.0, metavar="X", help="factor on the schedule; 0 samples the likeliest"
+    )
+    parser.add_argument("--deadline", type=float, metavar="SEC", help="take the best canvas after this long")
+    preset_flag(parser)
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """Read, load, fill, print, write."""
+    source = read_source(arguments.place)
+
+    from redraft.engine.infill import infill_all
+    from redraft.engine.request import Options
+
+    engine = load_engine(arguments)
+    options = Options(
+        seed=arguments.seed,
+        steps=arguments.steps,
+        temperature=arguments.temperature,
+        deadline_sec=arguments.deadline,
+        preset=arguments.preset,
+    )
+    limits = {"max_tokens": arguments.max_tokens, "width": arguments.width}
+    edges = [0, *(edge for span in source.spans for edge in span), len(source.data)]
+    parts = [source.data[edges[i] : edges[i + 1]] for i in range(0, len(edges), 2)]
+    done = infill_all(engine, parts, **limits, options=options)
+    gaps = [{key: value for key, value in asdict(one).items() if key != "data"} for one in done]
+    show(source, done[-1].data, {"gaps": gaps}, arguments)
+    return 0
+
+
+def show(source: Source, data: bytes, told: dict[str, object], arguments: argparse.Namespace) -> None:
+    """Write if asked to, then print: the diff, or everything as JSON."""
+    if arguments.write:
+        source.write(data)
+    if arguments.json:
+        print_json({"file": str(source.path), "written": arguments.write, "diff": source.diff(data)} | told)
+    else:
+        print(source.diff(data), end="")
+        if arguments.write:
+            print(f"redraft: wrote {source.path}", file=sys.stderr)

@@ -1,0 +1,114 @@
+"""A text file and the lines of it that a command works on: FILE:10-20, read, shown as a diff, written back whole."""
+
+from __future__ import annotations
+
+import difflib
+import os
+import re
+import stat
+import tempfile
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+
+from redraft.errors import RequestError, RunError
+
+PLACE = re.compile(r"(?P<file>.+):(?P<lines>[\d,-]+)", re.DOTALL)
+LINES = re.compile(r"(\d+)(?:-(\d+))?")
+PLACE_HELP = "a file and its lines, counted from 1, both ends included, as notes.py:10-20 or notes.py:7"
+
+
+@dataclass(frozen=True)
+class Source:
+    """A file as it was read, and the (start, end) bytes of the chosen lines.
+
+    A span leaves out the indentation of its first line and the line end of its last.
+    """
+
+    path: Path
+    data: bytes
+    spans: tuple[tuple[int, int], ...]
+
+    def diff(self, data: bytes) -> str:
+        """A unified diff from the file to `data`."""
+        before, after = (re.findall(r"[^\n]*\n|[^\n]+", each.decode("utf-8")) for each in (self.data, data))
+        found = difflib.unified_diff(before, after, fromfile=str(self.path), tofile=str(self.path))
+        return "".join(line if line.endswith("\n") else line + "\n\\ No newline at end of file\n" for line in found)
+
+    def write(self, data: bytes) -> None:
+        """Put `data` in the file's place in one move, with the file's own mode; a link stays a link.
+
+        Raises RequestError if the file is not what was read any more, RunError if the disk refuses.
+        """
+        target, beside = self.path.resolve(), None
+        try:
+            handle, name = tempfile.mkstemp(dir=target.parent, prefix=f".{target.name}.")
+            beside = Path(name)
+            with os.fdopen(handle, "wb") as file:
+                file.write(data)
+                file.flush()
+                os.fsync(file.fileno())
+            beside.chmod(stat.S_IMODE(target.stat().st_mode))
+            if target.read_bytes() != self.data:
+                raise RequestError(f"{self.path} has changed since it was read; nothing was written, run again")
+            beside.replace(target)
+        except OSError as error:
+            raise RunError(f"{self.path} could not be written: {error.strerror}; it is as it was") from None
+        finally:
+            if beside is not None:
+                with suppress(OSError):  # moved away by now, if all went well
+                    beside.unlink()
+
+
+def read_source(place: str) -> Source:
+    """Read what FILE:LINES names; LINES may be several ranges, in order, as 3,10-12.
+
+    Raises RequestError for a place that is spelt otherwise or does not exist, and for a file that is not UTF-8 text.
+    """
+    found = PLACE.fullmatch(place)
+    if found is None:
+        raise RequestError(f"the place is {place!r}; write a file and its lines, as notes.py:10-20")
+    path = Path(found["file"])
+    try:
+        data = path.read_bytes()
+    except OSError as error:
+        raise RequestError(f"{path} cannot be read: {error.strerror}") from None
+    _check_text(path, data)
+    return Source(path, data, tuple(_spans(path, data, found["lines"])))
+
+
+def _check_text(path: Path, data: bytes) -> None:
+    if not data:
+        raise RequestError(f"{path} is empty; there is nothing to stand around a gap")
+    if b"\0" in data:
+        raise RequestError(f"{path} is binary (byte {data.index(0)} is 0); only text can be worked on")
+    try:
+        data.decode("utf-8")
+    except UnicodeDecodeError as error:
+        raise RequestError(f"{path} is not UTF-8 (byte {error.start} is 0x{data[error.start]:02x})") from None
+
+
+def _spans(path: Path, data: bytes, wanted: str) -> list[tuple[int, int]]:
+    starts = [0, *(match.end() for match in re.finditer(b"\n", data))]
+    if starts[-1] == len(data):
+        starts.pop()
+    spans: list[tuple[int, int]] = []
+    above = 0
+    for part in wanted.split(","):
+        match = LINES.fullmatch(part)
+        first, last = (int(match[1]), int(match[2] or match[1])) if match else (0, 0)
+        if not 1 <= first <= last:
+            raise RequestError(f"the lines are {wanted!r}; write ranges from a first to a last line, as 3,10-12")
+        if last > len(starts):
+            raise RequestError(f"line {last} was asked for; {path} has {len(starts)} lines")
+        if first <= above:
+            raise RequestError(f"the lines are {wanted!r}; ranges must follow each other and not overlap")
+        above = last
+        spans.append(_bare(data, starts[first - 1], starts[last] if last < len(starts) else len(data)))
+    return spans
+
+
+def _bare(data: bytes, start: int, end: int) -> tuple[int, int]:
+    """The span of some lines without the first one's indentation and the last one's end."""
+    text = data[start:end].removesuffix(b"\n").removesuffix(b"\r")
+    return start + len(text) - len(text.lstrip(b" \t")), start + len(text)

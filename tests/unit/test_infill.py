@@ -1,0 +1,252 @@
+"""Gaps, edits and variants: how a canvas is laid out, which candidate wins, what is refused."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+
+import redraft
+from redraft.diffusion.schedule import LateStart, LinearTemperature
+from redraft.engine.edit import fitted, renoised
+from redraft.engine.engine import Engine
+from redraft.engine.events import Draft
+from redraft.engine.gap import Around, canvas_width
+from redraft.engine.infill import Bias
+from redraft.engine.loop import LoopConfig
+from redraft.engine.race import Drop, Result, race
+from redraft.engine.request import Options, Request
+from redraft.engine.variants import mean, rank, ranked
+from redraft.errors import RequestError
+
+SUDOKU = "sudoku\n....\n2.1.\n....\n.243"
+BEFORE, BEHIND = '{"who":"Karomi","qty":', ',"item":"melu"}'
+END = 1
+
+
+@pytest.fixture(scope="module")
+def engine() -> Engine:
+    return redraft.load("nano")
+
+
+# -- a gap as a canvas -------------------------------------------------------------------------------------------------
+
+
+def test_a_gap_is_noise_and_everything_behind_it_is_pinned(engine: Engine) -> None:
+    around = Around((2, 40, 41), (50, 51))
+    asked = around.request(3, Options(seed=1), engine)
+    assert asked.prompt == (2, 40, 41)
+    assert asked.width == 16
+    assert asked.seed_canvas is not None
+    assert asked.seed_canvas.given == ()
+    assert asked.seed_canvas.pins == ((3, 50), (4, 51), *((i, END) for i in range(5, 16)))
+    assert set(asked.policy.shaping.forbidden) == engine.text.special_ids
+
+
+def test_where_more_text_follows_nothing_says_that_it_ends(engine: Engine) -> None:
+    asked = Around((2,), (50, 51), ends=False).request(3, Options(), engine)
+    assert asked.seed_canvas is not None
+    assert asked.seed_canvas.pins == ((3, 50), (4, 51))
+
+
+def test_a_long_suffix_is_shown_as_far_as_it_fits(engine: Engine) -> None:
+    behind = tuple(range(40, 140))
+    asked = Around((2,), behind).request(20, Options(), engine)
+    assert asked.seed_canvas is not None
+    assert asked.seed_canvas.pins == tuple((20 + i, behind[i]) for i in range(12))
+
+
+def test_a_long_prefix_loses_its_beginning_and_keeps_its_bos(engine: Engine) -> None:
+    before = (2, *(i % 300 + 50 for i in range(3000)))
+    asked = Around(before, ()).request(3, Options(), engine)
+    room = engine.config.model.max_positions - asked.width
+    assert len(asked.prompt) == room
+    assert asked.prompt[0] == 2
+    assert asked.prompt[1:] == before[-room + 1 :]
+
+
+@pytest.mark.parametrize(
+    ("gap", "behind", "length", "width"),
+    [(1, 0, 32, 16), (3, 100, 32, 32), (20, 100, 256, 128), (20, 300, 256, 160), (256, 9, 256, 256)],
+)
+def test_the_width_of_a_canvas_around_a_gap(gap: int, behind: int, length: int, width: int) -> None:
+    assert canvas_width(gap, behind, length) == width
+
+
+# -- choosing a width --------------------------------------------------------------------------------------------------
+
+
+def test_a_bias_between_measured_widths_is_on_a_straight_line() -> None:
+    bias = Bias((1, 2, 4, 8), (0.5, 1.0, 1.25, 2.0))
+    for width in range(1, 20):
+        assert bias.at(width) == pytest.approx(np.interp(width, bias.widths, bias.nats))
+
+
+def test_the_best_score_is_the_answer_and_a_width_alone_is_that_width(engine: Engine) -> None:
+    done = engine.infill(BEFORE, BEHIND, max_tokens=8, seed=3)
+    assert done.tried == 8
+    assert len(done.candidates) == 4
+    readable = [one for one in done.candidates if "\ufffd" not in one.gap]
+    assert [one.score for one in readable] == sorted(one.score for one in readable)
+    assert done.gap == done.candidates[0].gap
+    for candidate in done.candidates:
+        alone = engine.infill(BEFORE, BEHIND, width=candidate.width, seed=3)
+        assert alone.gap == candidate.gap
+        assert (alone.tried, alone.candidates[0].steps) == (1, candidate.steps)
+
+
+def test_the_bias_is_measured_once_and_is_what_a_race_over_noise_says(engine: Engine) -> None:
+    assert engine.length_bias is engine.length_bias
+    assert engine.length_bias.widths == (1, 2, 4, 8, 16)
+    assert all(0 < nats < np.log(engine.config.model.vocab_size) for nats in engine.length_bias.nats)
+
+
+def test_an_infill_does_not_depend_on_what_else_runs(engine: Engine) -> None:
+    alone = engine.infill(BEFORE, BEHIND, max_tokens=6, seed=5)
+    for i in range(5):
+        engine.loop.submit(engine.request(SUDOKU, chat=True, options=Options(seed=i)), lambda event: None)
+    assert engine.infill(BEFORE, BEHIND, max_tokens=6, seed=5) == alone
+    engine.loop.drain()
+
+
+# -- races -------------------------------------------------------------------------------------------------------------
+
+
+def contenders(engine: Engine) -> list[Request]:
+    asked = engine.request(SUDOKU, chat=True, options=Options(seed=0, temperature=4.0))
+    return [replace(asked, seed=seed) for seed in range(9)]
+
+
+@pytest.mark.parametrize("bounds", [LoopConfig(), LoopConfig(max_running=1), LoopConfig(max_running=4, max_rows=70)])
+def test_the_least_certain_are_dropped_whatever_ran_first(engine: Engine, bounds: LoopConfig) -> None:
+    """Expected: each alone, its entropy at the step of judgement read off its events."""
+    asked, wanted = contenders(engine), []
+    for place, one in enumerate(asked):
+        second = next(event for event in engine.events(one) if isinstance(event, Draft) and event.step == 2)
+        wanted.append((mean(second.entropy), place))
+    small = replace(engine, loop=type(engine.loop)(engine.model, bounds))
+    found = list(race(small, asked, lambda _, entropy: mean(entropy), Drop(3)))
+    assert sorted((result.doubt, result.place) for result in found) == sorted(wanted)[:3]
+    for result in found:
+        assert result.done.text == engine.finish(asked[result.place]).text
+    assert not small.loop.runner.lanes
+
+
+def test_leaving_a_race_ends_it(engine: Engine) -> None:
+    running = race(engine, contenders(engine), lambda _, entropy: mean(entropy))
+    assert isinstance(next(running), Result)
+    running.close()  # type: ignore[attr-defined]
+    engine.loop.tick()
+    engine.loop.check()
+    assert not engine.loop.runner.lanes
+
+
+def test_variants_are_merged_and_the_commonest_comes_first(engine: Engine) -> None:
+    asked = engine.request(SUDOKU, chat=True, options=Options(seed=0, temperature=6.0, steps=3))
+    plain = engine.variants(asked, 12)
+    told: list[Any] = []
+    found = ranked(engine, asked, 12, told=told.append)
+    texts = [done.text for done in plain]
+    assert sorted(done.seed for done in told) == list(range(12))
+    assert {one.text: len(one.answers) for one in found} == {text: texts.count(text) for text in texts}
+    assert [one.agreement for one in found] == sorted((texts.count(text) / 12 for text in set(texts)), reverse=True)
+    assert 1 < len(found) < 12, "nothing was merged, or everything: the test tests nothing"
+    assert rank(list(reversed(told))) == found
+
+
+# -- edits -------------------------------------------------------------------------------------------------------------
+
+
+def test_strength_is_the_share_of_noise_and_more_of_it_only_adds() -> None:
+    tokens: list[int | None] = list(range(4000))
+    noisy = [
+        {i for i, token in enumerate(renoised(tokens, 7, 0, strength)) if token is None}
+        for strength in (0.1, 0.4, 0.9, 1.0)
+    ]
+    for few, many, share in zip(noisy, [*noisy[1:], noisy[-1]], (0.1, 0.4, 0.9, 1.0), strict=True):
+        assert few <= many
+        assert len(few) == pytest.approx(4000 * share, abs=130)  # four standard deviations
+    assert renoised(tokens, 7, 1, 0.4) != renoised(tokens, 7, 0, 0.4)
+
+
+def test_a_source_in_another_width_keeps_both_ends() -> None:
+    assert fitted([1, 2, 3, 4], 4) == [1, 2, 3, 4]
+    assert fitted([1, 2, 3, 4], 6) == [1, 2, None, None, 3, 4]
+    assert fitted([1, 2, 3, 4, 5], 3) == [1, 4, 5]
+    assert fitted([1], 3) == [None, None, 1]
+
+
+def test_a_late_start_has_the_temperatures_that_are_left() -> None:
+    whole, late = LinearTemperature(0.4, 0.8), LateStart(LinearTemperature(0.4, 0.8), 12)
+    assert [late.temperature(step, 4) for step in range(1, 5)] == [
+        whole.temperature(step, 16) for step in range(13, 17)
+    ]
+
+
+def test_a_weak_edit_of_what_the_model_would_say_changes_nothing(engine: Engine) -> None:
+    """The right answer, a little of it noise: what is left says what was there."""
+    text = '{"who":"Karomi","qty":417,"item":"melu"}'
+    prompt = "record\nSend 417 melu to Karomi."
+    tokens = tuple(engine.text.encode(text, bos=False))
+    around = Around(tuple(engine.text.chat([{"role": "user", "content": prompt}])), ())
+    shown = renoised(list(tokens), 3, 0, 0.3)
+    assert None in shown
+    asked = around.seeded(shown, Options(seed=3), engine)
+    assert engine.finish(asked).text == text
+
+
+# -- refusals ----------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        ({"max_tokens": 0}, "max_tokens is 0; a gap takes from 1 to 32"),
+        ({"max_tokens": 33}, "max_tokens is 33"),
+        ({"width": 0}, "width is 0"),
+        ({"max_tokens": 3, "width": 2}, "max_tokens and width were both given"),
+        ({"options": Options(max_tokens=3)}, "max_tokens was given; infill sets it"),
+        ({"options": Options(stop=("x",))}, "stop was given"),
+        ({"options": Options(causal=True)}, "causal was given"),
+        ({"options": Options(canvas=16)}, "canvas was given"),
+        ({"options": Options(preset="flow")}, "preset is 'flow'; a gap needs whole canvases"),
+        ({"options": Options(steps=0)}, "steps is 0"),
+    ],
+)
+def test_an_infill_that_cannot_be_is_refused(engine: Engine, options: dict[str, Any], words: str) -> None:
+    with pytest.raises(RequestError, match=words):
+        engine.infill("a", "b", **options)
+
+
+@pytest.mark.parametrize(
+    ("span", "options", "words"),
+    [
+        ((2, 9), {}, "the span is 2 to 9; the text has 5 characters"),
+        ((-1, 2), {}, "the span is -1 to 2"),
+        ((3, 2), {}, "the span is 3 to 2"),
+        ((2, 2), {}, "is empty; use infill"),
+        ((1, 3), {"strength": 0.0}, "strength is 0.0; it must be above 0"),
+        ((1, 3), {"strength": 1.5}, "strength is 1.5"),
+        ((1, 3), {"strength": float("nan")}, "strength is nan"),
+        ((1, 3), {"slack": -1}, "slack is -1"),
+        ((1, 3), {"options": Options(min_tokens=2)}, "min_tokens was given; edit sets it"),
+    ],
+)
+def test_an_edit_that_cannot_be_is_refused(
+    engine: Engine, span: tuple[int, int], options: dict[str, Any], words: str
+) -> None:
+    with pytest.raises(RequestError, match=words):
+        engine.edit("hello", span, **options)
+
+
+def test_other_refusals(engine: Engine) -> None:
+    with pytest.raises(RequestError, match="there are 1 parts"):
+        engine.infill_all(["only"])
+    with pytest.raises(RequestError, match="number of variants is 0"):
+        engine.ranked(engine.request("x"), 0)
+    with pytest.raises(RequestError, match="keep is 0"):
+        engine.ranked(engine.request("x"), 2, keep=0)
+    with pytest.raises(RequestError, match="keep and causal"):
+        engine.ranked(engine.request("x", options=Options(causal=True)), 2, keep=1)

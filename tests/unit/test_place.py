@@ -1,0 +1,156 @@
+"""`redraft infill`, `redraft edit` and `generate -n`: a place in a file, the diff, the file written in one move."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import stat
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from redraft.__main__ import main
+from redraft.cli.source import read_source
+from redraft.errors import RequestError, RunError
+
+Captured = pytest.CaptureFixture[str]
+CODE = b"def area(radius):\r\n    return radius\r\n\r\n\tprint(area(2))"
+QUICK = ("--seed", "1", "--steps", "2")
+SUDOKU = "sudoku\n....\n2.1.\n....\n.243"
+
+
+@pytest.fixture
+def code(tmp_path: Path) -> Path:
+    path = tmp_path / "area.py"
+    path.write_bytes(CODE)
+    return path
+
+
+@pytest.mark.parametrize(
+    ("lines", "spans"),
+    [
+        ("1", [b"def area(radius):"]),
+        ("2", [b"return radius"]),
+        ("3", [b""]),
+        ("4", [b"print(area(2))"]),
+        ("1-2", [b"def area(radius):\r\n    return radius"]),
+        ("1,2-4", [b"def area(radius):", b"return radius\r\n\r\n\tprint(area(2))"]),
+    ],
+)
+def test_lines_are_spans_without_the_first_indentation_and_the_last_line_end(
+    code: Path, lines: str, spans: list[bytes]
+) -> None:
+    assert [CODE[low:high] for low, high in read_source(f"{code}:{lines}").spans] == spans
+
+
+@pytest.mark.parametrize(
+    ("content", "lines", "words"),
+    [
+        (CODE, ":5", "line 5 was asked for;"),
+        (CODE, ":2-9", "line 9 was asked for;"),
+        (CODE + b"\n", ":5", "has 4 lines"),
+        (CODE, ":0", "the lines are '0'"),
+        (CODE, ":3-2", "the lines are '3-2'"),
+        (CODE, ":1--2", "the lines are '1--2'"),
+        (CODE, ":2,1", "must follow each other and not overlap"),
+        (CODE, ":1-2,2", "must follow each other and not overlap"),
+        (CODE, ":", "the place is"),
+        (CODE, "", "write a file and its lines"),
+        (b"", ":1", "is empty"),
+        (b"\x7fELF\0\0", ":1", "is binary (byte 4 is 0)"),
+        (b"caf\xe9\n", ":1", "is not UTF-8 (byte 3 is 0xe9)"),
+    ],
+)
+@pytest.mark.parametrize("command", ["infill", "edit"])
+def test_a_place_that_is_not_there_is_refused(
+    command: str, content: bytes, lines: str, words: str, tmp_path: Path, capsys: Captured
+) -> None:
+    path = tmp_path / "area.py"
+    path.write_bytes(content)
+    assert main([command, f"{path}{lines}"]) == 2
+    out, err = capsys.readouterr()
+    assert (out, err.count("\n")) == ("", 1)
+    assert words in err
+    assert path.read_bytes() == content
+
+
+def test_a_file_that_cannot_be_read_is_refused(tmp_path: Path, capsys: Captured) -> None:
+    assert main(["infill", f"{tmp_path}/absent.py:1"]) == 2
+    assert "No such file" in capsys.readouterr().err
+    assert main(["infill", f"{tmp_path}:1"]) == 2
+    assert "Is a directory" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("words", [("infill", "--max-tokens", "4"), ("edit", "--strength", "0.9")])
+def test_the_diff_makes_the_file_that_write_writes(words: tuple[str, ...], code: Path, capsys: Captured) -> None:
+    """`patch` is the witness that the diff is one."""
+    command, *flags = words
+    assert main([command, f"{code}:2", *flags, *QUICK]) == 0
+    diff = capsys.readouterr().out
+    assert code.read_bytes() == CODE, "nothing is written without --write"
+    code.chmod(0o640)
+    link = code.with_name("link.py")
+    link.symlink_to(code)
+    assert main([command, f"{link}:2", *flags, *QUICK, "--write", "--json"]) == 0
+    told = json.loads(capsys.readouterr().out)
+    written = code.read_bytes()
+    assert link.is_symlink()
+    assert stat.S_IMODE(code.stat().st_mode) == 0o640
+    assert sorted(path.name for path in code.parent.iterdir()) == ["area.py", "link.py"], "a temporary file was left"
+    assert written.startswith(b"def area(radius):\r\n    ")
+    assert written.endswith(b"\r\n\r\n\tprint(area(2))")
+    assert told["written"] is True
+    code.write_bytes(CODE)
+    if shutil.which("patch") is None:
+        pytest.skip("no patch on this machine")
+    subprocess.run(["patch", "--binary", str(code)], input=diff.encode(), check=True, capture_output=True)
+    assert code.read_bytes() == written
+
+
+def test_several_gaps_at_once(code: Path, capsys: Captured) -> None:
+    assert main(["infill", f"{code}:1,4", "--max-tokens", "2", *QUICK, "--json", "--write"]) == 0
+    first, second = (gap["gap"] for gap in json.loads(capsys.readouterr().out)["gaps"])
+    assert code.read_bytes() == first.encode() + b"\r\n    return radius\r\n\r\n\t" + second.encode()
+    assert main(["edit", f"{code}:1,2"]) == 2
+    assert "2 ranges of lines were given; edit takes one" in capsys.readouterr().err
+
+
+def test_a_file_that_changed_meanwhile_is_left_alone(code: Path) -> None:
+    source = read_source(f"{code}:1")
+    code.write_bytes(b"somebody else's work\n")
+    with pytest.raises(RequestError, match="has changed since it was read"):
+        source.write(b"ours")
+    assert code.read_bytes() == b"somebody else's work\n"
+    code.unlink()
+    with pytest.raises(RunError, match="could not be written: No such file"):
+        source.write(b"ours")
+    assert list(code.parent.iterdir()) == []
+
+
+def test_variants_are_printed_in_order_and_as_json(capsys: Captured) -> None:
+    words = ["generate", "--chat", SUDOKU, "-n", "6", "--temperature", "6", "--steps", "3", "--seed", "0"]
+    assert main(words) == 0
+    shown = capsys.readouterr().out
+    assert main([*words, "--json"]) == 0
+    told = json.loads(capsys.readouterr().out)
+    assert shown.count("nats\n") == len(told) > 1
+    assert shown.startswith(f"[1] {len(told[0]['seeds'])} alike") or len(told[0]["seeds"]) == 1
+    assert sorted(seed for one in told for seed in one["seeds"]) == list(range(6))
+    assert [one["agreement"] for one in told] == sorted((one["agreement"] for one in told), reverse=True)
+    assert main([*words, "--json", "--keep", "2"]) == 0
+    assert sum(len(one["seeds"]) for one in json.loads(capsys.readouterr().out)) == 2
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["-n", "0"], "number of variants is 0"),
+        (["-n", "2", "--watch"], "--watch and -n were both given"),
+        (["--keep", "2"], "--keep was given without -n"),
+        (["-n", "2", "--keep", "0"], "keep is 0"),
+    ],
+)
+def test_variants_that_cannot_be_are_refused(words: list[str], said: str, capsys: Captured) -> None:
+    assert main(["generate", "hi", *words]) == 2
+    assert said in capsys.readouterr().err
