@@ -1,0 +1,249 @@
+"""The projection against brute force: every token string of a small canvas is tried, and its bytes are read by hand."""
+
+from __future__ import annotations
+
+import itertools
+import math
+import random
+from dataclasses import dataclass
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import assume, given
+from hypothesis import strategies as st
+
+from redraft.constrain.automaton import NOWHERE, Dfa
+from redraft.constrain.lift import build_trie, lift
+from redraft.constrain.project import Plan, Projection
+from redraft.errors import ConstraintError
+
+EOS, PAD = 0, 1
+PIECES = (None, None, b"a", b"b", b"ab", b"ba", b"c")
+
+
+@dataclass(frozen=True)
+class Language:
+    """A random automaton over a, b, c, and its own plain reading: a dict of moves and a set of ends."""
+
+    moves: dict[tuple[int, int], int]
+    ends: frozenset[int]
+    states: int
+
+    def dfa(self) -> Dfa:
+        class_of = np.full(256, 3, np.int32)
+        class_of[list(b"abc")] = range(3)
+        table = np.full((self.states, 4), NOWHERE, np.int32)
+        for (state, byte), target in self.moves.items():
+            table[state, class_of[byte]] = target
+        return Dfa(table, class_of, np.isin(np.arange(self.states), list(self.ends))).trimmed()
+
+    def read(self, tokens: tuple[int, ...], state: int = 0) -> int | str | None:
+        """The state behind some tokens, "over" behind the end, None for what is not of the language."""
+        here: int | str = state
+        for token in tokens:
+            if here == "over":
+                if token not in (EOS, PAD):
+                    return None
+            elif token in (EOS, PAD):
+                if token == PAD or here not in self.ends:
+                    return None
+                here = "over"
+            else:
+                for byte in PIECES[token] or b"":
+                    if (here, byte) not in self.moves:
+                        return None
+                    here = self.moves[here, byte]
+        return here
+
+    def fits(self, state: int | str | None, low: int, high: int) -> bool:
+        """Whether `low` to `high` more tokens can end the answer; by trying all token counts, breadth first."""
+        if state is None or state == "over":
+            return False
+        reached = {state}
+        for count in range(high + 1):
+            if count >= low and reached & self.ends:
+                return True
+            steps = {self.read((token,), state) for state in reached for token in range(2, len(PIECES))}
+            reached = {after for after in steps if isinstance(after, int)}
+        return False
+
+
+@st.composite
+def languages(draw: st.DrawFn) -> Language:
+    states = draw(st.integers(1, 4))
+    keys = [(state, byte) for state in range(states) for byte in b"abc"]
+    targets = draw(st.lists(st.integers(-1, states - 1), min_size=len(keys), max_size=len(keys)))
+    moves = {key: target for key, target in zip(keys, targets, strict=True) if target >= 0}
+    return Language(moves, frozenset(draw(st.sets(st.integers(0, states - 1), min_size=1))), states)
+
+
+def valid_strings(language: Language, width: int, left: int, least: int) -> list[tuple[int, ...]]:
+    """All token strings of a canvas that are, or can still become, an answer of `least` to `left` tokens."""
+    found = []
+    for tokens in itertools.product(range(len(PIECES)), repeat=width):
+        after = language.read(tokens)
+        content = next((i for i, token in enumerate(tokens) if token in (EOS, PAD)), width)
+        if after == "over":
+            keep = least <= content <= left
+        else:
+            keep = content <= left and language.fits(after, max(0, least - width), left - width)
+        if keep:
+            found.append(tokens)
+    return found
+
+
+def projection(language: Language, left: int, least: int) -> Projection:
+    return Projection(
+        Plan(lift(language.dfa(), build_trie(PIECES), frozenset({EOS}), frozenset({EOS, PAD}))), 0, left, least
+    )
+
+
+cases = given(
+    language=languages(),
+    width=st.integers(1, 4),
+    left=st.integers(1, 6),
+    least=st.integers(0, 2),
+    scale=st.sampled_from([0.0, 1.0, 20.0]),
+    seed=st.integers(0, 2**16),
+)
+
+
+def log_probabilities(width: int, scale: float, seed: int) -> torch.Tensor:
+    logits = torch.randn(width, len(PIECES), generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
+    return torch.log_softmax(logits * scale, -1)
+
+
+@cases
+def test_best_path_total_and_marginals_are_those_of_brute_force(
+    language: Language, width: int, left: int, least: int, scale: float, seed: int
+) -> None:
+    log_p = log_probabilities(width, scale, seed)
+    assume(not language.dfa().is_empty)
+    strings = valid_strings(language, width, left, min(least, left))
+    project = projection(language, left, min(least, left))
+    if not strings:
+        with pytest.raises(ConstraintError):
+            project.check()
+        return
+    project.check()
+    found = project(log_p)
+    scores = [sum(float(log_p[i, token]) for i, token in enumerate(tokens)) for tokens in strings]
+    total = math.log(sum(math.exp(score - max(scores)) for score in scores)) + max(scores)
+    draft = tuple(found.draft.tolist())
+    assert draft in strings
+    assert sum(float(log_p[i, token]) for i, token in enumerate(draft)) == pytest.approx(max(scores))
+    assert found.log_total == pytest.approx(total)
+    marginals = torch.zeros_like(log_p)
+    for tokens, score in zip(strings, scores, strict=True):
+        for i, token in enumerate(tokens):
+            marginals[i, token] += math.exp(score - total)
+    torch.testing.assert_close(found.shifted().exp(), marginals, atol=1e-9, rtol=1e-9)
+    assert tuple(found.draw(np.random.default_rng(seed)).tolist()) in strings
+
+
+@cases
+def test_the_mass_of_a_position_is_what_could_still_follow(
+    language: Language, width: int, left: int, least: int, scale: float, seed: int
+) -> None:
+    log_p = log_probabilities(width, scale, seed)
+    strings = valid_strings(language, width, left, min(least, left))
+    assume(strings)
+    found = projection(language, left, min(least, left))(log_p)
+    draft = tuple(found.draft.tolist())
+    for i, mass in enumerate(found.log_mass()):
+        allowed = {tokens[i] for tokens in strings if tokens[:i] == draft[:i]}
+        assert mass == pytest.approx(math.log(sum(math.exp(float(log_p[i, token])) for token in allowed)), abs=1e-9)
+
+
+def test_draws_come_as_often_as_their_probability() -> None:
+    language = Language({(0, 97): 1, (1, 98): 0, (0, 99): 0, (1, 97): 1}, frozenset({0}), 2)
+    project, log_p = projection(language, 4, 0), log_probabilities(4, 1.0, 3)
+    strings = valid_strings(language, 4, 4, 0)
+    scores = [math.exp(sum(float(log_p[i, token]) for i, token in enumerate(tokens))) for tokens in strings]
+    source, found, count = np.random.default_rng(0), project(log_p), 4000
+    seen = [tuple(found.draw(source).tolist()) for _ in range(count)]
+    for tokens, score in zip(strings, scores, strict=True):
+        share = score / sum(scores)
+        assert seen.count(tokens) / count == pytest.approx(share, abs=4 * math.sqrt(share * (1 - share) / count) + 1e-3)
+
+
+def test_a_pinned_token_is_held_and_one_that_contradicts_is_refused() -> None:
+    language = Language({(0, 97): 0, (0, 98): 1}, frozenset({1}), 2)
+    project, log_p = projection(language, 3, 0), log_probabilities(3, 1.0, 0)
+    held = torch.full_like(log_p, -1e9)
+    held[0], held[2] = log_p[0], log_p[2]
+    held[1, 2] = 0.0
+    assert project(held).draft.tolist() == [2, 2, 3]
+    held[1] = -1e9
+    held[1, 6] = 0.0
+    with pytest.raises(ConstraintError, match="no valid answer is left"):
+        project(held)
+
+
+def test_peaked_logits_do_not_make_a_language_look_empty() -> None:
+    """A first form in the linear domain underflowed: every way to an end weighed e^-2000 of what was most likely."""
+    language = Language({(0, 97): 1, (1, 98): 0}, frozenset({0}), 2)
+    log_p = torch.full((40, len(PIECES)), -2000.0)
+    log_p[:, 6] = 0.0
+    found = projection(language, 40, 0)(log_p)
+    assert language.read(tuple(found.draft.tolist())) in (0, "over")
+    assert found.log_total < -50_000
+    assert torch.isfinite(found.shifted().softmax(-1)).all()
+
+
+def test_the_tail_is_scored() -> None:
+    """With end and padding free of charge, the shortest answer would always be the best one."""
+    language = Language({(0, 97): 0}, frozenset({0}), 1)
+    log_p = torch.full((8, len(PIECES)), math.log(0.01))
+    log_p[:6, 2] = math.log(0.9)
+    log_p[6:, EOS] = math.log(0.9)
+    assert projection(language, 8, 0)(log_p).draft.tolist() == [2] * 6 + [EOS] * 2
+
+
+def test_independent_samples_of_the_marginals_are_not_all_valid() -> None:
+    """Why only whole paths are told: this is the failure that emitting them position by position would be."""
+    language = Language({(0, 97): 1, (1, 98): 2, (0, 98): 3, (3, 97): 2}, frozenset({2}), 4)
+    found = projection(language, 2, 0)(torch.full((2, len(PIECES)), -math.log(len(PIECES))))
+    random.seed(0)
+    source = torch.Generator().manual_seed(0)
+    drawn = torch.multinomial(found.shifted().exp(), 200, replacement=True, generator=source).T.tolist()
+    assert any(language.read(tuple(tokens)) not in (2, "over") for tokens in drawn)
+    assert all(language.read(tuple(found.draw(np.random.default_rng(i)).tolist())) in (2, "over") for i in range(50))
+
+
+@given(language=languages(), pieces=st.lists(st.binary(min_size=1, max_size=3).map(lambda b: bytes(97 + x % 3 for x in b)), min_size=1, max_size=20))  # fmt: skip  # noqa: E501
+def test_a_lifted_automaton_reads_tokens_as_the_bytes_they_are(language: Language, pieces: list[bytes]) -> None:
+    dfa = language.dfa()
+    assume(not dfa.is_empty)
+    try:
+        lifted = lift(dfa, build_trie([None, *pieces]), frozenset({0}), frozenset({0}))
+    except ConstraintError:
+        return
+    for count in range(3):
+        for tokens in itertools.product(range(1, len(pieces) + 1), repeat=count):
+            byte_state = dfa.step(0, b"".join(pieces[token - 1] for token in tokens))
+            state = lifted.after(0, tokens)
+            if state == NOWHERE:  # then the bytes are wrong, or no tokens lead on from there
+                assert byte_state == NOWHERE or lifted.to_end[byte_state] > len(dfa)
+            else:
+                assert state == byte_state
+        if len(pieces) ** count > 400:
+            break
+
+
+@given(language=languages(), width=st.integers(1, 3), total=st.integers(1, 6), seed=st.integers(0, 999))
+def test_blocks_of_noise_always_make_a_whole_answer(language: Language, width: int, total: int, seed: int) -> None:
+    """The guarantee of completion: whatever the logits and wherever the cuts, the answer is valid at its limit."""
+    assume(not language.dfa().is_empty)
+    project = projection(language, total, 0)
+    automaton = project.plan.automaton
+    assume(automaton.to_end[0] <= total)
+    state, told, block = 0, [], 0
+    while state != automaton.end and len(told) < total:
+        found = Projection(project.plan, state, total - len(told))(log_probabilities(width, 20.0, seed + 7919 * block))
+        tokens = found.draft.tolist()[: total - len(told)]
+        state, block = automaton.after(state, tokens), block + 1
+        told += tokens
+    content = tuple(itertools.takewhile(lambda token: token not in (EOS, PAD), told))
+    assert language.read(content) in language.ends
