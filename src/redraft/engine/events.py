@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, field
 
 from redraft.engine.request import FinishReason
+from redraft.errors import RunError
 
 
 @dataclass(frozen=True)
@@ -27,7 +29,7 @@ class Block:
     """A settled canvas, cut at its end token and at the request's limit. These tokens will not change.
 
     Per token: `entropy` at the last step, in nats; `settled_at`, the step since which it reads so; `changes`, how often
-    its reading changed after the first step; `logprobs`, if asked for, as in `Generation`.
+    its reading changed after the first step; `logprobs`, if asked for, as in `Generation`. Raises RunError for NaN.
     """
 
     block: int
@@ -38,6 +40,12 @@ class Block:
     steps: int
     settled: bool
     logprobs: list[tuple[tuple[int, float], ...]] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        if any(map(math.isnan, self.entropy)):
+            raise RunError(
+                "the network's numbers overflow to NaN, so its tokens mean nothing; check the weights, or use float32"
+            )
 
 
 @dataclass(frozen=True)

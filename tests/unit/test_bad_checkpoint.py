@@ -1,0 +1,107 @@
+"""Every way a checkpoint folder can be wrong, as the caller of a command sees it: exit 2, one line, nothing changed."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from safetensors.torch import load_file, save_file
+
+from redraft.__main__ import main
+from redraft.weights.source import locate
+
+WEIGHTS, CONFIG = "model.safetensors", "config.json"
+NORM = "model.decoder.norm.weight"
+Damage = Callable[[Path], object]
+
+
+def tensors(change: Callable[[dict[str, torch.Tensor]], object]) -> Damage:
+    def damage(folder: Path) -> None:
+        found = load_file(folder / WEIGHTS)
+        change(found)
+        save_file(found, folder / WEIGHTS, metadata={"format": "pt"})
+
+    return damage
+
+
+def settings(file: str, change: Callable[[dict[str, Any]], object]) -> Damage:
+    def damage(folder: Path) -> None:
+        found = json.loads((folder / file).read_text())
+        change(found)
+        (folder / file).write_text(json.dumps(found))
+
+    return damage
+
+
+def shards(folder: Path) -> None:
+    """Two shards, and an index that puts a tensor into the wrong one."""
+    found = load_file(folder / WEIGHTS)
+    (folder / WEIGHTS).unlink()
+    names = sorted(found)
+    first, second = names[: len(names) // 2], names[len(names) // 2 :]
+    files = [f"model-0000{i}-of-00002.safetensors" for i in (1, 2)]
+    for file, part in zip(files, (first, second), strict=True):
+        save_file({name: found[name] for name in part}, folder / file)
+    index = dict.fromkeys(first, files[0]) | dict.fromkeys(second, files[1]) | {first[0]: files[1]}
+    (folder / "model.safetensors.index.json").write_text(json.dumps({"weight_map": index}))
+
+
+def cut(folder: Path) -> None:
+    content = (folder / WEIGHTS).read_bytes()
+    (folder / WEIGHTS).write_bytes(content[: len(content) // 2])
+
+
+DAMAGES: dict[str, tuple[Damage, str]] = {
+    "no weights": (lambda folder: (folder / WEIGHTS).unlink(), "has neither model.safetensors nor"),
+    "cut short": (cut, "is damaged or cut short"),
+    "corrupt": (lambda folder: (folder / WEIGHTS).write_bytes(b"\x00" * 100), "is damaged or cut short"),
+    "a tensor too few": (tensors(lambda found: found.pop(NORM)), "lacks 1 tensors"),
+    "a tensor too many": (tensors(lambda found: found.update(extra=torch.ones(2))), "holds 1 tensors"),
+    "another shape": (tensors(lambda found: found.update({NORM: torch.ones(7)})), "has shape [7]"),
+    "NaN": (tensors(lambda found: found[NORM].fill_(float("nan"))), "holds NaN or infinity"),
+    "shards beside their index": (shards, "that model.safetensors.index.json does not put there"),
+    "no config": (lambda folder: (folder / CONFIG).unlink(), "config.json does not exist"),
+    "another model": (settings(CONFIG, lambda found: found.update(model_type="llama")), "model_type is 'llama'"),
+    "too large a number": (settings(CONFIG, lambda found: found.update(canvas_length=10**12)), "canvas_length is 1000"),
+    "an id nobody has": (
+        settings("generation_config.json", lambda found: found.update(eos_token_id=10**6)),
+        "eos_token_id is 1000000, which tokenizer.json does not have",
+    ),
+    "no tokenizer": (lambda folder: (folder / "tokenizer.json").unlink(), "tokenizer.json does not exist"),
+}
+
+
+@pytest.mark.parametrize("name", DAMAGES)
+def test_a_damaged_checkpoint_is_one_line_and_left_alone(
+    name: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    damage, said = DAMAGES[name]
+    folder = tmp_path / "model"
+    shutil.copytree(locate("nano"), folder)
+    damage(folder)
+    before = {path: path.read_bytes() for path in tmp_path.rglob("*") if path.is_file()}
+    assert main(["generate", "hi", "--max-tokens", "1", "--model", str(folder)]) == 2
+    out, err = capsys.readouterr()
+    *notes, line = err.splitlines()
+    assert (out, line.startswith("redraft: "), said in line) == ("", True, True), err
+    assert all("vision tensors" in note for note in notes)
+    assert {path: path.read_bytes() for path in tmp_path.rglob("*") if path.is_file()} == before
+
+
+@pytest.mark.parametrize("how", [[], ["--causal"], ["--watch"]])
+def test_numbers_that_overflow_while_running_are_one_line(
+    how: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Finite weights whose products are not: the answer was a blank line, and the exit code 0."""
+    folder = tmp_path / "model"
+    shutil.copytree(locate("nano"), folder)
+    tensors(lambda found: found[NORM].fill_(3e38))(folder)
+    assert main(["generate", "hi", "--max-tokens", "1", "--model", str(folder), *how]) == 1
+    out, err = capsys.readouterr()
+    assert out == ""
+    assert "the network's numbers overflow to NaN" in err.splitlines()[-1]
