@@ -29,7 +29,9 @@ class DiffusionGemma(nn.Module):
     def __init__(self, config: ModelConfig, kernels: Kernels = FAST) -> None:
         super().__init__()
         self.config, self.kernels = config, kernels
-        self.embed = nn.Embedding(config.vocab_size, config.hidden_size)
+        # Given its table, torch draws none: on the meta device that draw imports a compiler, a third of all loading.
+        table = torch.empty(config.vocab_size, config.hidden_size)
+        self.embed = nn.Embedding(config.vocab_size, config.hidden_size, _weight=table)
         self.self_conditioning = SelfConditioning(config, kernels)
         self.layers = nn.ModuleList(Layer(config, i, kernels) for i in range(len(config.layers)))
         self.norm = NormScale(config.hidden_size)
