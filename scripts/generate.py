@@ -23,7 +23,7 @@ from redraft.measure.record import read_record
 
 ROOT = Path(__file__).resolve().parent.parent
 CARD_RECORDS = ("train-nano", "eval-nano")
-HEADLINES = ("against-transformers", "eval-nano", "eval-nano-causal", "eval-nano-fast", "soak", "train-nano")
+HEADLINES = ("against-transformers", "eval-nano", "eval-nano-causal", "eval-nano-fast", "soak", "startup", "train-nano")
 NUMBERS_PAGE = """# Numbers
 
 <!-- Written by scripts/generate.py from benchmarks/*.json; take a record, then run `make docs`. -->
