@@ -70,15 +70,19 @@ class SeededNoise:
         self, block: int, step: int, probabilities: Float[Tensor, "canvas vocab"], origin: int = 0
     ) -> Int[Tensor, "canvas"]:
         """Inverse transform: the first id whose cumulated probability exceeds the position's uniform."""
-        words = _words(self.seed, block, step, probabilities.shape[0], origin)[1]
-        # The largest words round up to 1, which no cumulated probability exceeds.
-        below_one = np.minimum(words.astype(np.float32) / np.float32(2**32), np.nextafter(np.float32(1), np.float32(0)))
-        uniform = torch.from_numpy(below_one).to(probabilities.device)
+        uniform = self.uniform(block, step, probabilities.shape[0], origin).to(probabilities.device)
         cumulated = probabilities.cumsum(-1)
         # Scaled by the last entry, because float32 sums of a row of probabilities end near 1, not at it.
         threshold = (uniform * cumulated[:, -1]).unsqueeze(-1)
         drawn = torch.searchsorted(cumulated, threshold, right=True).squeeze(-1)
         return drawn.clamp_(max=probabilities.shape[-1] - 1)
+
+    def uniform(self, block: int, step: int, width: int, origin: int = 0) -> Float[Tensor, "canvas"]:
+        """The number in [0, 1) by which each position's sample is drawn."""
+        words = _words(self.seed, block, step, width, origin)[1]
+        # The largest words round up to 1, which no cumulated probability exceeds.
+        below_one = np.minimum(words.astype(np.float32) / np.float32(2**32), np.nextafter(np.float32(1), np.float32(0)))
+        return torch.from_numpy(below_one)
 
 
 @dataclass(frozen=True)

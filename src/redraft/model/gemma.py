@@ -127,19 +127,19 @@ class Layer(nn.Module):
 
     def forward(self, x: Float[Tensor, "rows hidden"], context: Context) -> Float[Tensor, "rows hidden"]:
         attended = self.attention(self._norm(x, self.input_norm), context)
-        a = x + self._norm(attended, self.post_attention_norm)
+        a = self._norm(attended, self.post_attention_norm, x)
         for_mlp, for_experts, for_router = self.kernels.norm(
             a, [self.pre_mlp_norm.weight, self.pre_experts_norm.weight, None], self.eps
         )
         dense = self._norm(self.mlp(for_mlp), self.post_mlp_norm)
         weights, chosen = self.router(for_router)
         routed = self._norm(self.kernels.experts(self.experts, for_experts, weights, chosen), self.post_experts_norm)
-        return (a + self._norm(dense + routed, self.post_ffw_norm)) * by_mode(
+        return self._norm(dense + routed, self.post_ffw_norm, a) * by_mode(
             context, self.encode_scalar, self.denoise_scalar
         )
 
-    def _norm(self, x: Tensor, scale: NormScale) -> Tensor:
-        return self.kernels.norm(x, [scale.weight], self.eps)[0]
+    def _norm(self, x: Tensor, scale: NormScale, onto: Tensor | None = None) -> Tensor:
+        return self.kernels.norm(x, [scale.weight], self.eps, onto)[0]
 
 
 class SelfConditioning(nn.Module):

@@ -6,6 +6,9 @@ bit-equal to it; `FAST` is what runs. A model holds one `Kernels`; tests hold th
     norm      RMSNorm, with one weight, several or none
     attend    attention of some query rows over some keys
     experts   routed experts (their forms live in `model/moe.py`)
+    head      one pass over the vocabulary, if a step's readings are taken as a stream (`model/head.py`)
+
+Forms for a GPU are in `model/triton/`.
 """
 
 from __future__ import annotations
@@ -19,15 +22,19 @@ import torch
 from torch.nn import functional as F
 
 from redraft.model import moe
+from redraft.model.head import Pass, pass_tiles
 from redraft.shapes import Bool, Float, Tensor
 
 
 @runtime_checkable
 class Norm(Protocol):
-    def __call__(self, x: Tensor, weights: Sequence[Tensor | None], eps: float) -> list[Tensor]:
+    def __call__(
+        self, x: Tensor, weights: Sequence[Tensor | None], eps: float, onto: Tensor | None = None
+    ) -> list[Tensor]:
         """RMSNorm over the last axis, once per weight: rows normed several times share their mean square.
 
-        A weight broadcasts against x and multiplies directly (no 1 + w); None is the weightless norm.
+        A weight broadcasts against x and multiplies directly (no 1 + w); None is the weightless norm. The rounded
+        result is added to `onto`, a residual.
         """
 
 
@@ -43,17 +50,19 @@ class Attend(Protocol):
         """Softmax attention with score scale 1; `visible` None means every row sees every key."""
 
 
-def norm_exact(x: Tensor, weights: Sequence[Tensor | None], eps: float) -> list[Tensor]:
+def norm_exact(x: Tensor, weights: Sequence[Tensor | None], eps: float, onto: Tensor | None = None) -> list[Tensor]:
     """The reference's RMSNorm: float32 throughout, pow(-0.5) rather than rsqrt, one rounding at the end (spec 1.2)."""
     x32 = x.float()
     unit = x32 * torch.pow(x32.square().mean(-1, keepdim=True) + eps, -0.5)
-    return [(unit if weight is None else unit * weight.float()).to(x.dtype) for weight in weights]
+    normed = [(unit if weight is None else unit * weight.float()).to(x.dtype) for weight in weights]
+    return normed if onto is None else [onto + one for one in normed]
 
 
-def norm_fused(x: Tensor, weights: Sequence[Tensor | None], eps: float) -> list[Tensor]:
+def norm_fused(x: Tensor, weights: Sequence[Tensor | None], eps: float, onto: Tensor | None = None) -> list[Tensor]:
     """The same in few operations. torch's own rms_norm computes in float64 on a CPU and takes twice the time there."""
     normed = unit(x.float(), eps)
-    return [(normed if weight is None else normed * weight).to(x.dtype) for weight in weights]
+    found = [(normed if weight is None else normed * weight).to(x.dtype) for weight in weights]
+    return found if onto is None else [onto + one for one in found]
 
 
 def unit(x: Float[Tensor, "... size"], eps: float) -> Float[Tensor, "... size"]:
@@ -97,6 +106,7 @@ class Kernels:
     norm: Norm = norm_fused
     attend: Attend = attend_fused
     experts: moe.ExpertsForm = moe.experts_fast
+    head: Pass = pass_tiles
 
 
 FAST = Kernels()

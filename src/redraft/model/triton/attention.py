@@ -1,0 +1,103 @@
+"""Attention of a span over its prefix and itself, on a GPU, without a mask in memory.
+
+A canvas sees every key it is handed; an encoded span sees keys up to its own, in a window or not: two numbers say it.
+The query heads that share a key head are rows of the same tile, so every key is read once for all of them. Heads are of
+256 or 512, and of the larger size libraries have no fused form. The twin is `model/kernels.py::attend_eager`.
+"""
+
+from __future__ import annotations
+
+from typing import no_type_check
+
+import torch
+import triton
+import triton.language as tl
+
+from redraft.model.kernels import attend_fused
+from redraft.shapes import Bool, Float, Tensor
+
+_BLOCK_KEYS = 32
+
+
+@triton.jit
+@no_type_check
+def _attend(
+    q,
+    k,
+    v,
+    out,
+    rows,
+    heads,
+    keys,
+    window,
+    k_head,
+    k_key,
+    v_head,
+    v_key,
+    GROUP: tl.constexpr,
+    DIM: tl.constexpr,
+    CAUSAL: tl.constexpr,
+    BLOCK_ROWS: tl.constexpr,
+    BLOCK_KEYS: tl.constexpr,
+):
+    """One tile of queries of one key head. Key `keys - rows + i` stands at the place of row i."""
+    kv = tl.program_id(1).to(tl.int64)
+    one = tl.program_id(0) * BLOCK_ROWS + tl.arange(0, BLOCK_ROWS)
+    row, head = one // GROUP, kv * GROUP + one % GROUP
+    inside = row < rows
+    dims = tl.arange(0, DIM)
+    at = (row * heads + head)[:, None] * DIM + dims[None, :]
+    queries = tl.load(q + at, mask=inside[:, None], other=0.0)
+    place = keys - rows + row
+    largest = tl.full((BLOCK_ROWS,), float("-inf"), dtype=tl.float32)
+    total = tl.zeros((BLOCK_ROWS,), dtype=tl.float32)
+    mixed = tl.zeros((BLOCK_ROWS, DIM), dtype=tl.float32)
+    for start in range(0, keys, BLOCK_KEYS):
+        key = start + tl.arange(0, BLOCK_KEYS)
+        there = key < keys
+        part = tl.load(k + kv * k_head + key[:, None] * k_key + dims[None, :], mask=there[:, None], other=0.0)
+        scores = tl.dot(queries, tl.trans(part), input_precision="ieee")
+        seen = there[None, :] & inside[:, None]
+        if CAUSAL:
+            seen = seen & (key[None, :] <= place[:, None]) & (key[None, :] > place[:, None] - window)
+        scores = tl.where(seen, scores, float("-inf"))
+        new = tl.maximum(largest, tl.max(scores, axis=1))
+        # A row that has seen no key yet has no largest score; any finite number does instead.
+        safe = tl.where(new == float("-inf"), 0.0, new)
+        kept, e = tl.exp(largest - safe), tl.exp(scores - safe[:, None])
+        total = kept * total + tl.sum(e, axis=1)
+        values = tl.load(v + kv * v_head + key[:, None] * v_key + dims[None, :], mask=there[:, None], other=0.0)
+        mixed = kept[:, None] * mixed + tl.dot(e.to(values.dtype), values, input_precision="ieee")
+        largest = new
+    mixed = mixed / tl.where(total > 0, total, 1.0)[:, None]
+    tl.store(out + at, mixed.to(out.dtype.element_ty), mask=inside[:, None])
+
+
+def attend_span(
+    q: Float[Tensor, "rows heads head_dim"],
+    k: Float[Tensor, "kv_heads keys head_dim"],
+    v: Float[Tensor, "kv_heads keys head_dim"],
+    *,
+    causal: bool = False,
+    window: int | None = None,
+) -> Float[Tensor, "rows heads head_dim"]:
+    """Softmax attention with score scale 1; the rows are the last ones of the keys. `window` counts a row itself."""
+    rows, heads, dim = q.shape
+    keys, group = k.shape[1], heads // k.shape[0]
+    out = torch.empty_like(q, memory_format=torch.contiguous_format)
+    block = 64 if dim <= 256 else 32
+    _attend[(triton.cdiv(rows * group, block), k.shape[0])](
+        *(q.contiguous(), k, v, out, rows, heads, keys, window or keys + 1),
+        *(k.stride(0), k.stride(1), v.stride(0), v.stride(1)),
+        GROUP=group,
+        DIM=dim,
+        CAUSAL=causal,
+        BLOCK_ROWS=block,
+        BLOCK_KEYS=_BLOCK_KEYS,
+    )
+    return out
+
+
+def attend_kernel(q: Tensor, k: Tensor, v: Tensor, visible: Bool[Tensor, "rows keys"] | None) -> Tensor:
+    """The form of `model/kernels.py::Attend`: canvases by the kernel, masked spans by the library."""
+    return attend_span(q, k, v) if visible is None else attend_fused(q, k, v, visible)

@@ -1,0 +1,42 @@
+"""The kernels natively: run with `pytest -m gpu` on a machine with a CUDA device."""
+
+import pytest
+import torch
+from tests import kernels
+
+from redraft.model.packed import Format
+
+pytestmark = [
+    pytest.mark.gpu,
+    pytest.mark.skipif(not torch.cuda.is_available(), reason="there is no CUDA device"),
+]
+FLOATS = [torch.float32, torch.bfloat16]
+# The real model's widths, a canvas of rows, experts of very different sizes.
+REAL = [(256, 128, 2816, 704, 8, 128), (256, 128, 2816, 704, 8, 20), (1, 128, 2816, 704, 8, 128)]
+LONG = [(256, 16, 8, 1279, 256), (256, 16, 2, 4352, 512), (77, 16, 2, 1000, 512)]
+
+
+@pytest.mark.parametrize("dtype", FLOATS, ids=str)
+@pytest.mark.parametrize("form", kernels.FORMS, ids=lambda form: form.name if form else "plain")
+@pytest.mark.parametrize("case", [*kernels.CHOICES, *REAL], ids=str)
+def test_experts_equal_their_twin(case: tuple[int, ...], form: Format | None, dtype: torch.dtype) -> None:
+    kernels.check_experts(case, form, dtype, "cuda")
+
+
+@pytest.mark.parametrize(("causal", "window"), [(False, None), (True, None), (True, 1024)])
+@pytest.mark.parametrize("case", [*kernels.SPANS, *LONG], ids=str)
+def test_attention_equals_its_twin(case: tuple[int, ...], causal: bool, window: int | None) -> None:
+    kernels.check_span(case, window, causal=causal, device="cuda")
+
+
+@pytest.mark.parametrize("dtype", FLOATS, ids=str)
+@pytest.mark.parametrize("shape", [(1, 7), (256, 2816), (256, 24, 256)], ids=str)
+def test_norms_equal_their_twin(shape: tuple[int, ...], dtype: torch.dtype) -> None:
+    weights = [torch.rand(shape[1:], device="cuda") + 0.5, None]
+    kernels.check_norm(shape, weights, torch.randn(shape, device="cuda").to(dtype), dtype)
+
+
+@pytest.mark.parametrize("dtype", FLOATS, ids=str)
+@pytest.mark.parametrize("case", [*kernels.TABLES, (262144, 2816, 256, 4096)], ids=str)
+def test_the_head_equals_its_twin(case: tuple[int, ...], dtype: torch.dtype) -> None:
+    kernels.check_head(case, dtype, "cuda")

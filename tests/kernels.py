@@ -1,0 +1,107 @@
+"""Every kernel beside its twin on random shapes, on any device: under Triton's interpreter on a CPU, natively on a GPU.
+
+Import it after TRITON_INTERPRET is set, if it is to be set: Triton looks at it when a kernel is defined.
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from redraft.model.head import Head, Sums, pass_tiles, read_head
+from redraft.model.kernels import attend_eager, norm_exact
+from redraft.model.linear import PackedMatrix
+from redraft.model.moe import AnyExperts, Experts, PackedExperts, experts_grouped
+from redraft.model.packed import FORMATS, Format, pack
+from redraft.model.triton.attention import attend_kernel, attend_span
+from redraft.model.triton.experts import experts_kernel
+from redraft.model.triton.head import pass_fused
+from redraft.model.triton.norm import norm_kernel
+
+FORMS: tuple[Format | None, ...] = (None, *FORMATS.values())
+
+# (rows, experts, hidden, ffn, choices, how many experts are ever chosen): one token, empty experts, ragged ones, all of
+# them, and the odd widths of the real model (704 = 11·64, 2816 = 44·64) in small.
+CHOICES = [(1, 4, 64, 64, 2, 4), (37, 6, 192, 64, 2, 2), (5, 8, 64, 192, 1, 8), (18, 3, 128, 320, 3, 3)]
+SPANS = [
+    (1, 2, 1, 1, 16),
+    (3, 4, 2, 10, 16),
+    (7, 4, 1, 50, 32),
+    (40, 16, 2, 90, 64),
+    (5, 2, 2, 5, 512),
+    (2, 16, 8, 70, 256),
+]
+TABLES = [(1000, 32, 5, 256), (517, 32, 3, 128), (64, 16, 2, 64), (65, 16, 1, 64), (300, 48, 9, 512)]
+
+
+def draw(seed: int, device: str) -> torch.Generator:
+    return torch.Generator(device).manual_seed(seed)
+
+
+def check_experts(
+    case: tuple[int, int, int, int, int, int], form: Format | None, dtype: torch.dtype, device: str
+) -> None:
+    rows, count, hidden, ffn, choices, used = case
+    made = draw(rows, device)
+    experts: AnyExperts = Experts(hidden, ffn, count).to(device).requires_grad_(False)
+    assert isinstance(experts, Experts)
+    experts.gate_up.copy_(torch.randn(experts.gate_up.shape, generator=made, device=device) * hidden**-0.5)
+    experts.down.copy_(torch.randn(experts.down.shape, generator=made, device=device) * ffn**-0.5)
+    if form is None:
+        experts = experts.to(dtype)
+    else:
+        held = PackedMatrix(form, tuple(experts.gate_up.shape)), PackedMatrix(form, tuple(experts.down.shape))
+        held[0].take(pack(experts.gate_up, form))
+        held[1].take(pack(experts.down, form))
+        experts = PackedExperts(*held)
+    x = torch.randn(rows, hidden, generator=made, device=device).to(dtype)
+    chosen = torch.stack([torch.randperm(used, generator=made, device=device)[:choices] for _ in range(rows)])
+    weights = torch.rand(rows, choices, generator=made, device=device)
+    near(experts_kernel(experts, x, weights, chosen), experts_grouped(experts, x, weights, chosen))
+
+
+def check_span(case: tuple[int, int, int, int, int], window: int | None, *, causal: bool, device: str) -> None:
+    rows, heads, kv_heads, keys, dim = case
+    made = draw(keys, device)
+    q = torch.randn(rows, heads, dim, generator=made, device=device) * dim**-0.5
+    # Views of a longer buffer, as a prefix hands them out.
+    k, v = torch.randn(2, kv_heads, keys + 3, dim, generator=made, device=device)[:, :, :keys].unbind()
+    visible = None
+    if causal:
+        query, key = torch.arange(keys - rows, keys, device=device)[:, None], torch.arange(keys, device=device)
+        visible = (key <= query) & (key > query - (window or keys))
+    near(attend_span(q, k, v, causal=causal, window=window), attend_eager(q, k, v, visible))
+    near(attend_kernel(q, k, v, visible), attend_eager(q, k, v, visible))
+
+
+def check_norm(shape: tuple[int, ...], weights: list[Tensor | None], onto: Tensor | None, dtype: torch.dtype) -> None:
+    x = torch.randn(shape, generator=draw(0, "cpu")).to(dtype)
+    where = next((w.device for w in weights if w is not None), x.device)
+    x = x.to(where)
+    for ours, theirs in zip(norm_kernel(x, weights, 1e-6, onto), norm_exact(x, weights, 1e-6, onto), strict=True):
+        near(ours, theirs)
+
+
+def check_head(case: tuple[int, int, int, int], dtype: torch.dtype, device: str) -> None:
+    vocab, hidden, rows, tile = case
+    made = draw(vocab, device)
+    head = Head((0.2 * torch.randn(vocab, hidden, generator=made, device=device)).to(dtype), 30.0, dtype)
+    states = torch.randn(rows, hidden, generator=made, device=device).to(dtype)
+    temperature = 0.3 + torch.rand(rows, 1, generator=made, device=device)
+    ours, theirs = pass_fused(states, head, temperature, tile), pass_tiles(states, head, temperature, tile)
+    assert torch.equal(ours.argmax, theirs.argmax)
+    for name in Sums.__dataclass_fields__:
+        near(getattr(ours, name), getattr(theirs, name))
+    uniform = torch.rand(rows, generator=made, device=device)
+    drawn = [read_head(states, head, temperature, uniform, one) for one in (lambda *a: ours, lambda *a: theirs)]
+    assert torch.equal(drawn[0].sample, drawn[1].sample)
+
+
+def near(ours: Tensor, theirs: Tensor) -> None:
+    """Equal up to another order of additions; in bfloat16 as a whole, since a rounding may fall either way."""
+    if theirs.dtype == torch.float32:
+        torch.testing.assert_close(ours, theirs, rtol=2e-5, atol=2e-5)
+    else:
+        assert ours.dtype == theirs.dtype
+        off = float((ours.double() - theirs.double()).norm() / theirs.double().norm().clamp(min=1e-30))
+        assert off < 0.02, off

@@ -1,0 +1,69 @@
+"""The GPU's kernels under Triton's interpreter, each equal to its twin."""
+
+import os
+import sys
+
+import pytest
+import torch
+
+os.environ["TRITON_INTERPRET"] = "1"  # before a kernel is defined
+pytest.importorskip("triton", reason=f"there is no triton for {sys.platform}")
+
+from tests import kernels
+from tests.helpers import new_prefix, tiny_config, tiny_model, with_kernels
+
+from redraft.model.packed import INT4, Format
+from redraft.model.triton.kernels import GPU
+from redraft.weights.fill import pack_model
+from redraft.weights.plan import PLANS
+
+FLOATS = [torch.float32, torch.bfloat16]
+
+
+@pytest.mark.parametrize("form", kernels.FORMS, ids=lambda form: form.name if form else "plain")
+@pytest.mark.parametrize("case", kernels.CHOICES, ids=str)
+def test_experts_equal_their_twin(case: tuple[int, ...], form: Format | None) -> None:
+    kernels.check_experts(case, form, torch.float32, "cpu")
+
+
+@pytest.mark.parametrize("form", [None, INT4], ids=["plain", "int4"])
+def test_experts_in_half_precision_equal_their_twin(form: Format | None) -> None:
+    """In float16: the interpreter multiplies the bits of bfloat16 as integers. Natively it is tested in tests/gpu."""
+    kernels.check_experts(kernels.CHOICES[1], form, torch.float16, "cpu")
+
+
+@pytest.mark.parametrize(("causal", "window"), [(False, None), (True, None), (True, 3)])
+@pytest.mark.parametrize("case", kernels.SPANS, ids=str)
+def test_attention_equals_its_twin(case: tuple[int, ...], causal: bool, window: int | None) -> None:
+    kernels.check_span(case, window, causal=causal, device="cpu")
+
+
+@pytest.mark.parametrize("dtype", FLOATS, ids=str)
+@pytest.mark.parametrize("shape", [(1, 7), (6, 32), (5, 3, 24)], ids=str)
+def test_norms_equal_their_twin(shape: tuple[int, ...], dtype: torch.dtype) -> None:
+    weights = [torch.rand(shape[1:]) + 0.5, None, torch.rand(shape[-1:]) + 0.5]
+    kernels.check_norm(shape, weights, None, dtype)
+    kernels.check_norm(shape, weights, torch.randn(shape).to(dtype), dtype)
+
+
+@pytest.mark.parametrize("dtype", FLOATS, ids=str)
+@pytest.mark.parametrize("case", kernels.TABLES, ids=str)
+def test_the_head_equals_its_twin(case: tuple[int, ...], dtype: torch.dtype) -> None:
+    kernels.check_head(case, dtype, "cpu")
+
+
+@pytest.mark.parametrize("plan", [None, "int4", "nvfp4"])
+def test_a_model_on_the_kernels_equals_one_on_plain_torch(plan: str | None) -> None:
+    """All of them together, wired as they will run: a prompt, then a canvas behind it with a soft embedding."""
+    config = tiny_config(hidden_size=64, intermediate_size=96, moe_intermediate_size=64, head_dim=16)
+    plain = tiny_model(config)
+    twin = with_kernels(plain, GPU)
+    models = [pack_model(model, PLANS[plan]) if plan else model for model in (plain, twin)]
+    tokens, soft = torch.arange(9) + 3, torch.randn(5, 64)
+    found = []
+    for model in models:
+        prefix = new_prefix(model)
+        with torch.inference_mode():
+            found.append((model.encode(tokens, prefix), model.denoise(tokens[:5], soft, prefix)))
+    for ours, theirs in zip(found[1], found[0], strict=True):
+        torch.testing.assert_close(ours, theirs, rtol=2e-3, atol=2e-3)
