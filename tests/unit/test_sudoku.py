@@ -108,8 +108,12 @@ def test_score_of_an_answer_marked_by_hand(
 
 
 def test_a_call_that_cannot_be_honoured_is_refused() -> None:
-    with pytest.raises(RecipeError, match=r"size is 9; supported: 4"):
-        Sudoku(size=9)
+    with pytest.raises(RecipeError, match=r"size is 8; supported: 4, 6, 9"):
+        Sudoku(size=8)
+    with pytest.raises(RecipeError, match=r"least_guesses is 1; above 0 only for a size of 9"):
+        Sudoku(size=6, least_guesses=1)
+    with pytest.raises(RecipeError, match=r"givens is \(16, 30\); low <= high, from 17 to 80"):
+        Sudoku(size=9, givens=(16, 30))
     for givens in [(3, 10), (10, 5), (5, 16)]:
         with pytest.raises(RecipeError, match="givens is"):
             Sudoku(givens=givens)

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import errno
 import json
+import math
 import os
 import shutil
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
+from random import Random
 from typing import Any
 
 import msgspec
@@ -18,16 +20,21 @@ from torch import Tensor
 from torch.nn import functional as F
 
 import redraft
+from redraft.cache import Prefix
 from redraft.errors import RecipeError, RunError
 from redraft.model.gemma import DiffusionGemma
 from redraft.tasks import Example
 from redraft.tune import objective
-from redraft.tune.initial import initial_model, random_vision
-from redraft.tune.objective import Batch, CleanContext, Corruption, corrupt, losses
+from redraft.tune.base import read_base
+from redraft.tune.context import CleanContext
+from redraft.tune.data import Feed
+from redraft.tune.initial import initial_model
+from redraft.tune.layout import pack
+from redraft.tune.objective import Batch, Corruption, Noise, corrupt, losses
 from redraft.tune.recipe import Recipe, TrainRecipe, generation_config, model_config, read_recipe
-from redraft.tune.train import LOG, STATE, Feed, learning_rate, ship, train
+from redraft.tune.state import FILE
+from redraft.tune.train import LOG, learning_rate, train
 from redraft.weights.load import load_model
-from redraft.weights.save import save_model
 
 RECIPE = """
 name = "tiny"
@@ -82,7 +89,7 @@ def recipe(tmp_path_factory: pytest.TempPathFactory) -> Recipe:
 
 @pytest.fixture(scope="module")
 def feed(recipe: Recipe, tmp_path_factory: pytest.TempPathFactory) -> Feed:
-    return Feed(recipe, tmp_path_factory.mktemp("feed"))
+    return Feed(recipe, read_base(recipe, tmp_path_factory.mktemp("feed")))
 
 
 @pytest.fixture(scope="module")
@@ -94,7 +101,7 @@ def trained(recipe: Recipe, tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture
 def model(feed: Feed) -> DiffusionGemma:
     """Weights worth comparing: norms away from 1, and the two scalars of a layer apart."""
-    found = initial_model(feed.config, seed=1)
+    found = initial_model(feed.base.config, seed=1)
     draw = torch.Generator().manual_seed(2)
     with torch.no_grad():
         for _, value in sorted(found.state_dict().items()):
@@ -115,7 +122,8 @@ def rows(folder: Path) -> list[dict[str, float]]:
 def test_a_recipe_is_read_as_written(recipe: Recipe) -> None:
     assert (recipe.name, recipe.train.steps, recipe.train.lr, recipe.train.weight_decay) == ("tiny", 5, 1e-2, 0.01)
     assert recipe.data.tasks == {"sudoku-4x4": 0.4, "records": 0.6}
-    config = model_config(recipe, 432)
+    assert recipe.model is not None
+    config = model_config(recipe.model, 432)
     assert [layer.window for layer in config.layers] == [16, None, 16, None]
     assert [(layer.num_kv_heads, layer.head_dim) for layer in config.layers] == [(2, 8), (1, 16)] * 2
     assert generation_config(recipe).max_denoising_steps == 4
@@ -140,20 +148,38 @@ def test_the_learning_rate_climbs_and_falls(recipe: Recipe) -> None:
 # -- batches and noise -------------------------------------------------------------------------------------------------
 
 
+def only(feed: Feed, step: int = 0) -> Batch:
+    """The one batch of a step of the recipe above."""
+    (batch,) = feed.batches(step)
+    return batch
+
+
+def rows_of(feed: Feed, *examples: Example) -> Batch:
+    (batch,) = feed.pack([feed.row(example, Random(0), 24) for example in examples])
+    return batch
+
+
+def lengths(batch: Batch) -> list[int]:
+    """Tokens of each sequence, where each has a line of its own: padding begins a sequence at every token."""
+    return (batch.first == 0).sum(1).tolist()
+
+
 def test_a_canvas_is_the_answer_and_then_end_tokens(feed: Feed) -> None:
-    batch = feed.pack([Example("record\nKa", "melu"), Example("sudoku\n1..4", "1234\n4321")])
+    batch = rows_of(feed, Example("record\nKa", "melu"), Example("sudoku\n1..4", "1234\n4321"))
     prompts = [feed.prompt("record\nKa"), feed.prompt("sudoku\n1..4")]
     answers = [feed.text.encode(answer, bos=False) for answer in ("melu", "1234\n4321")]
     assert batch.start.tolist() == [len(prompt) for prompt in prompts]
-    for i in range(2):
+    for i, length in enumerate(lengths(batch)):
         wanted = [*prompts[i], *answers[i], 1]
-        assert batch.clean[i, : batch.length[i]].tolist() == wanted
-        assert set(batch.clean[i, batch.length[i] :].tolist()) <= {0}
+        assert batch.clean[i, :length].tolist() == wanted
+        assert set(batch.clean[i, length:].tolist()) <= {0}
+        assert batch.told[i].tolist() == [0 < at < length for at in range(batch.clean.shape[1])]
         assert batch.target[i].tolist() == answers[i] + [1] * (24 - len(answers[i]))
+        assert int(batch.content[i]) == len(answers[i]) + 1
 
 
 def test_a_batch_is_a_function_of_its_step_with_the_tasks_in_their_shares(feed: Feed) -> None:
-    first, again, other = feed.batch(0), feed.batch(0), feed.batch(1)
+    first, again, other = only(feed), only(feed), only(feed, 1)
     assert torch.equal(first.clean, again.clean)
     assert not torch.equal(first.target, other.target)
     asked = [feed.text.decode(row.tolist()) for row in first.clean]
@@ -162,14 +188,22 @@ def test_a_batch_is_a_function_of_its_step_with_the_tasks_in_their_shares(feed: 
 
 def test_an_answer_as_long_as_the_canvas_is_refused(feed: Feed) -> None:
     """It would leave no room for the end token, and the model would learn answers that never end."""
-    feed.pack([Example("sudoku\n1", "1" * 23)])
-    with pytest.raises(RecipeError, match="an answer has 24 tokens and the canvas 24"):
-        feed.pack([Example("sudoku\n1", "1" * 24)])
+    rows_of(feed, Example("sudoku\n1", "1" * 23))
+    with pytest.raises(RecipeError, match="the answer has 24 tokens and one for its end; 1 canvases of 24"):
+        rows_of(feed, Example("sudoku\n1", "1" * 24))
+
+
+def bare(target: Tensor, pinned: Tensor | None = None) -> Batch:
+    """Canvases without anything around them."""
+    size, none = target.shape, torch.zeros(len(target), dtype=torch.long)
+    pins = torch.zeros(size, dtype=torch.bool) if pinned is None else pinned
+    clean = torch.zeros(1, 1, dtype=torch.long)
+    return Batch(clean, clean > 0, clean, none, none, none, target, pins, none + size[1])
 
 
 def test_corruption_replaces_the_share_it_says_with_even_tokens() -> None:
     target = torch.full((4000, 16), 7)
-    found = corrupt(target, 8, torch.Generator().manual_seed(0))
+    found = corrupt(bare(target), 8, torch.Generator().manual_seed(0))
     assert found.level.min() > 0
     assert found.level.max() < 1
     changed = (found.canvas != target).float().mean(1)
@@ -178,6 +212,27 @@ def test_corruption_replaces_the_share_it_says_with_even_tokens() -> None:
     shares = torch.bincount(random, minlength=8)[:7] / len(random)
     assert shares.tolist() == pytest.approx([1 / 7] * 7, abs=0.01)
     assert float(found.conditioned.float().mean()) == pytest.approx(0.5, abs=0.03)
+
+
+def test_pins_stay_and_half_of_the_canvases_that_have_any_start_from_noise() -> None:
+    target = torch.full((4000, 16), 7)
+    pinned = (torch.arange(16) >= 10).expand(4000, -1)
+    found = corrupt(bare(target, pinned), 1000, torch.Generator().manual_seed(0))
+    assert (found.canvas[:, 10:] == 7).all()
+    assert float((found.level == 1).float().mean()) == pytest.approx(0.5, abs=0.03)
+    assert (found.canvas[found.level == 1][:, :10] != 7).float().mean() > 0.99
+
+
+def test_plausible_noise_comes_from_the_canvas_and_not_from_its_fill() -> None:
+    target = torch.tensor([[2, 3, 4, 1, 1, 1, 1, 1]]).expand(3000, -1)
+    batch = replace(bare(target), content=torch.full((3000,), 4))
+    found = corrupt(batch, 10**6, torch.Generator().manual_seed(0), Noise(plausible=0.4))
+    near = torch.isin(found.canvas, torch.tensor([1, 2, 3, 4]))
+    replaced_level = found.level.mean()
+    assert float(near.float().mean()) == pytest.approx(float(1 - replaced_level * 0.6), abs=0.02)
+    first = found.canvas[:, 7]
+    shares = [float((first == token).float().mean()) for token in (2, 3, 4)]
+    assert shares == pytest.approx([0.4 * 0.5 / 4] * 3, abs=0.015)
 
 
 # -- the objective -----------------------------------------------------------------------------------------------------
@@ -194,9 +249,9 @@ def seen_by(model: DiffusionGemma, run: Callable[[], object]) -> list[list[int]]
 
 def test_the_model_sees_the_corrupted_canvas_and_not_the_answer(feed: Feed, model: DiffusionGemma) -> None:
     """Shown the target instead, it would learn to copy, and the loss would look wonderful."""
-    batch = feed.batch(0)
+    batch = only(feed)
     noise = replace(
-        corrupt(batch.target, 432, torch.Generator().manual_seed(1)), conditioned=torch.tensor([1, 0, 1, 0, 0]).bool()
+        corrupt(batch, 432, torch.Generator().manual_seed(1)), conditioned=torch.tensor([1, 0, 1, 0, 0]).bool()
     )
     clean, guess, canvas = seen_by(model, lambda: losses(model, batch, noise))
     assert clean == batch.clean.flatten().tolist()
@@ -206,67 +261,139 @@ def test_the_model_sees_the_corrupted_canvas_and_not_the_answer(feed: Feed, mode
 
 
 def test_nothing_is_guessed_where_no_example_is_conditioned(feed: Feed, model: DiffusionGemma) -> None:
-    batch = feed.batch(0)
-    noise = replace(corrupt(batch.target, 432, torch.Generator().manual_seed(1)), conditioned=torch.zeros(5).bool())
+    batch = only(feed)
+    noise = replace(corrupt(batch, 432, torch.Generator().manual_seed(1)), conditioned=torch.zeros(5).bool())
     assert len(seen_by(model, lambda: losses(model, batch, noise))) == 2
     assert len(seen_by(model, lambda: losses(model, batch, None))) == 1
 
 
 @torch.no_grad()
-def their_losses(theirs: Any, batch: Batch, noise: Corruption) -> tuple[float, float]:
-    """The same two losses out of transformers' modules, one example at a time: no padding, no mask of ours."""
+def their_losses(theirs: Any, batch: Batch, noise: Corruption, seen: Tensor) -> tuple[float, float]:
+    """The same two losses out of transformers' modules, one sequence and canvas at a time: no padding, no mask of ours.
+
+    `seen` are the canvases that our second pass was shown.
+    """
     from transformers import DynamicCache
 
     encoder, cap = theirs.model.encoder.language_model, theirs.config.text_config.final_logit_softcapping
-    encode, denoise = [], []
+    encode, denoise, weights = [], [], []
+    for line, told, first in zip(batch.clean, batch.told, batch.first, strict=True):
+        for origin in first[told].unique().tolist():
+            here = first == origin
+            cache = DynamicCache(config=theirs.config.text_config)
+            hidden = encoder(input_ids=line[here][None], past_key_values=cache).last_hidden_state[0]
+            logits = torch.tanh(theirs.lm_head(hidden) / cap) * cap
+            each = F.cross_entropy(logits[:-1], line[here][1:], reduction="none")
+            encode.append(each[told[here][1:]])
     for i in range(len(batch.start)):
-        clean, start = batch.clean[i, : batch.length[i]][None], int(batch.start[i])
-        cache = DynamicCache(config=theirs.config.text_config)
-        hidden = encoder(input_ids=clean, past_key_values=cache).last_hidden_state[0]
-        logits = torch.tanh(theirs.lm_head(hidden) / cap) * cap
-        encode.append(F.cross_entropy(logits[:-1], clean[0, 1:], reduction="none"))
+        clean = batch.clean[batch.owner[i], batch.origin[i] : batch.start[i]][None]
         prefix = DynamicCache(config=theirs.config.text_config)
-        encoder(input_ids=clean[:, :start], past_key_values=prefix)
-        canvas = {"past_key_values": prefix, "decoder_input_ids": noise.canvas[i][None]}
-        guess = theirs(**canvas).logits
+        encoder(input_ids=clean, past_key_values=prefix)
+        guess = theirs(past_key_values=prefix, decoder_input_ids=noise.canvas[i][None]).logits
+        if noise.roll is not None and noise.roll.rolled[i]:
+            guess = guess / noise.roll.temperature[i]
+        sure = torch.full_like(guess, -1e9).scatter(2, batch.target[i][None, :, None], 0.0)
+        guess = torch.where(batch.pinned[i][None, :, None], sure, guess)
         said = theirs(
-            **canvas, self_conditioning_logits=guess, self_conditioning_mask=noise.conditioned[i][None]
+            past_key_values=prefix,
+            decoder_input_ids=seen[i][None],
+            self_conditioning_logits=guess,
+            self_conditioning_mask=noise.conditioned[i][None],
         ).logits[0]
-        denoise.append(F.cross_entropy(said, batch.target[i], reduction="none"))
-    return float(torch.cat(encode).mean()), float(torch.cat(denoise).mean())
+        scored = ~batch.pinned[i]
+        denoise.append(F.cross_entropy(said[scored], batch.target[i][scored]))
+        weights.append(math.sqrt(int(scored.sum())))
+    mean = sum(w * d for w, d in zip(weights, denoise, strict=True)) / sum(weights)
+    return float(torch.cat(encode).mean()), float(mean)
+
+
+def batches_of_all_kinds(feed: Feed) -> list[Batch]:
+    """Answers of one and of several canvases, pins, a gap; apart and packed; every canvas twice."""
+    rng = Random(0)
+    wide = [feed.row(example, rng, 24) for example in feed.samples(0)]
+    pins = msgspec.structs.replace(
+        feed.recipe,
+        data=msgspec.structs.replace(feed.recipe.data, most_blocks=3),
+        objective=msgspec.structs.replace(feed.recipe.objective, pinned_share=1.0, tell_prompt=False),
+    )
+    other = Feed(pins, feed.base)
+    narrow = [other.row(example, rng, 8) for example in other.samples(1)]
+    gap = [feed.row(Example("sudoku\n1..4 is", "12", suffix="34 and 4321"), rng, 24)]
+    found = pack([*wide, *gap], draws=2) + pack(narrow)
+    return found + pack([*wide, *gap], pack_tokens=150) + pack(narrow, pack_tokens=120, draws=2)
 
 
 @pytest.mark.filterwarnings("default")  # theirs are not ours to fix
-@pytest.mark.parametrize("seed", [0, 1, 2])
 def test_both_losses_equal_those_of_transformers_modules(
-    feed: Feed, recipe: Recipe, model: DiffusionGemma, tmp_path: Path, seed: int
+    feed: Feed, recipe: Recipe, model: DiffusionGemma, tmp_path: Path
 ) -> None:
     transformers = pytest.importorskip("transformers")
-    vision = random_vision(model.config, seed=0)
-    save_model(model, tmp_path, generation=generation_config(recipe), vision=vision)
+    feed.base.save(model, tmp_path)
     transformers.utils.logging.disable_progress_bar()
     theirs = transformers.DiffusionGemmaForBlockDiffusion.from_pretrained(tmp_path, attn_implementation="eager").eval()
-    batch = feed.batch(seed)
-    assert len(set(batch.length.tolist())) > 1, "this batch has no padding to get wrong"
-    assert int(batch.start.max()) > 16, "no prompt is longer than the window"
-    noise = corrupt(batch.target, 432, torch.Generator().manual_seed(seed))
-    noise = replace(noise, conditioned=torch.arange(5) % 2 == seed % 2)
-    ours = losses(model, batch, noise)
-    assert ours.denoise is not None
-    wanted = their_losses(theirs, batch, noise)
-    assert (ours.encode.item(), ours.denoise.item()) == pytest.approx(wanted, rel=1e-5)
-    assert ours.total.item() == pytest.approx(sum(wanted), rel=1e-5)
+    batches = [*(only(feed, seed) for seed in range(2)), *batches_of_all_kinds(feed)]
+    assert any(len(set(lengths(batch))) > 1 for batch in batches[:2]), "no batch has padding to get wrong"
+    assert int(batches[0].start.max()) > 16, "no prompt is longer than the window"
+    assert any(int(batch.origin.max()) for batch in batches), "nothing is packed"
+    assert any(bool(batch.pinned.any()) for batch in batches)
+    for i, batch in enumerate(batches):
+        noise = corrupt(batch, 432, torch.Generator().manual_seed(i), Noise(0.6, plausible=0.3, rolled=0.5))
+        ours = losses(model, batch, noise)
+        assert ours.denoise is not None
+        assert ours.seen is not None
+        wanted = their_losses(theirs, batch, noise, ours.seen)
+        assert (ours.encode.item(), ours.denoise.item()) == pytest.approx(wanted, rel=1e-5)
+        assert ours.total.item() == pytest.approx(sum(wanted), rel=1e-5)
+
+
+def test_a_rolled_canvas_is_one_step_of_the_sampler_on(feed: Feed, model: DiffusionGemma) -> None:
+    """Against the denoise loop's own step, on a tape of the same random numbers."""
+    batch = only(feed)
+    noise = corrupt(batch, 432, torch.Generator().manual_seed(4), Noise(1.0, rolled=1.0))
+    assert noise.roll is not None
+    assert noise.roll.rolled.all()
+    found = losses(model, batch, noise).seen
+    assert found is not None
+    for i in range(len(batch.start)):
+        prefix = Prefix(feed.base.config.layers, room=200)
+        model.encode(batch.clean[i, : batch.start[i]], prefix)
+        with torch.no_grad():
+            logits = model.denoise(noise.canvas[i], None, prefix) / noise.roll.temperature[i]
+        p = torch.softmax(logits, -1)
+        entropy = -(p * torch.log(p)).sum(-1)
+        order = entropy.argsort()
+        kept = [int(at) for rank, at in enumerate(order) if float(entropy[order[:rank]].sum()) <= 0.1]
+        wanted = noise.roll.tokens[i].clone()
+        for at in kept:
+            wanted[at] = int((p[at].cumsum(-1) < noise.roll.uniform[i, at]).sum())
+        assert found[i].tolist() == wanted.tolist()
+
+
+def test_packed_sequences_lose_what_they_lose_apart(feed: Feed, model: DiffusionGemma) -> None:
+    rows = [feed.row(example, Random(0), 24) for example in feed.samples(3)]
+    (apart,), (packed,) = pack(rows), pack(rows, pack_tokens=120)
+    assert len(packed.clean) < len(apart.clean)
+    order = [apart.target.tolist().index(row) for row in packed.target.tolist()]
+    noise = corrupt(apart, 432, torch.Generator().manual_seed(5))
+    moved = Corruption(noise.canvas[order], noise.level[order], noise.conditioned[order])
+    one, other = losses(model, apart, noise), losses(model, packed, moved)
+    assert other.encode.item() == pytest.approx(one.encode.item(), rel=1e-5)
+    assert one.each is not None
+    assert other.each is not None
+    assert torch.allclose(other.each, one.each[order], atol=1e-4)
 
 
 def test_padding_changes_no_loss(feed: Feed, model: DiffusionGemma) -> None:
-    batch = feed.batch(0)
-    noise = corrupt(batch.target, 432, torch.Generator().manual_seed(1))
+    batch = only(feed)
+    noise = corrupt(batch, 432, torch.Generator().manual_seed(1))
     plain = losses(model, batch, noise)
     junk = torch.randint(432, (5, 9), generator=torch.Generator().manual_seed(2))
     wider = torch.cat([batch.clean, junk], 1)
-    beyond = torch.arange(wider.shape[1]) >= batch.length[:, None]
+    beyond = torch.arange(wider.shape[1]) >= torch.tensor(lengths(batch))[:, None]
     wider = torch.where(beyond, torch.randint(432, wider.shape, generator=torch.Generator().manual_seed(3)), wider)
-    padded = losses(model, replace(batch, clean=wider), noise)
+    first = torch.where(beyond, torch.arange(wider.shape[1]), 0)
+    told = torch.cat([batch.told, torch.zeros(5, 9, dtype=torch.bool)], 1)
+    padded = losses(model, replace(batch, clean=wider, first=first, told=told), noise)
     assert plain.denoise is not None
     assert padded.denoise is not None
     assert padded.encode.item() == pytest.approx(plain.encode.item(), rel=1e-5)
@@ -281,20 +408,20 @@ def test_the_canvas_trains_the_prompts_keys_and_never_sees_the_answers(
     class Kept(CleanContext):
         def attend(self, index: int, *given: Any) -> Tensor:
             out = super().attend(index, *given)
-            for part in (self.keys[-1], self.values[-1]):
+            for part in (self.keys[index], self.values[index]):
                 part.retain_grad()
-            kept.append((self.keys[-1], self.values[-1]))
+            kept.append((self.keys[index], self.values[index]))
             return out
 
     kept: list[tuple[Tensor, Tensor]] = []
     monkeypatch.setattr(objective, "CleanContext", Kept)
-    batch = feed.batch(0)
-    found = losses(model, batch, corrupt(batch.target, 432, torch.Generator().manual_seed(1)))
+    batch = only(feed)
+    found = losses(model, batch, corrupt(batch, 432, torch.Generator().manual_seed(1)))
     assert found.denoise is not None
     found.denoise.backward()
     inside = torch.arange(batch.clean.shape[1]) < batch.start[:, None]
     assert len(kept) == 4
-    for layer, (key, value) in zip(feed.config.layers, kept, strict=True):
+    for layer, (key, value) in zip(feed.base.config.layers, kept, strict=True):
         for part in (key, value):
             assert part.grad is not None
             reached = (part.grad != 0).flatten(2).any(2) if part.grad.ndim == 3 else (part.grad != 0).any(3).any(1)
@@ -305,8 +432,8 @@ def test_the_canvas_trains_the_prompts_keys_and_never_sees_the_answers(
 
 def test_no_gradient_goes_through_the_guess(feed: Feed, model: DiffusionGemma) -> None:
     """The guess is an input, as at inference, where nobody could differentiate through earlier steps."""
-    batch = feed.batch(0)
-    noise = replace(corrupt(batch.target, 432, torch.Generator().manual_seed(1)), conditioned=torch.ones(5).bool())
+    batch = only(feed)
+    noise = replace(corrupt(batch, 432, torch.Generator().manual_seed(1)), conditioned=torch.ones(5).bool())
     grads: list[bool] = []
     hook = model.register_forward_hook(lambda module, given, out: grads.append(out.requires_grad))
     losses(model, batch, noise)
@@ -321,12 +448,12 @@ def test_the_first_losses_are_pinned(trained: Path) -> None:
     """Pins: printed once by this code, whose losses the tests above compare with transformers'. They catch a change."""
     found = rows(trained)
     assert [row["encode"] for row in found[:5]] == pytest.approx(PINNED_ENCODE, rel=1e-4)
-    assert [row["denoise"] for row in found[1:5]] == pytest.approx(PINNED_DENOISE, rel=1e-4)
+    assert [row["denoise"] for row in found[1:6]] == pytest.approx(PINNED_DENOISE, rel=1e-4)
     assert "denoise" not in found[0], "the first step of this recipe trains the causal mode alone"
 
 
-PINNED_ENCODE = [6.361281, 5.85563, 5.247881, 5.051058, 4.755748]
-PINNED_DENOISE = [3.838511, 5.017941, 4.816826, 4.393272]
+PINNED_ENCODE = [6.361281, 5.85563, 5.237451, 5.050849, 4.772446]
+PINNED_DENOISE = [3.975415, 5.188653, 4.742227, 4.388663, 3.761796]
 
 
 @pytest.mark.parametrize("last", [3, 4])
@@ -345,8 +472,8 @@ def test_an_interrupted_run_continues_exactly(recipe: Recipe, trained: Path, tmp
     assert steps == [4, 5, 6]
     assert rows(tmp_path) == rows(trained)
     assert [row["step"] for row in rows(tmp_path)] == [1, 2, 3, 4, 5, 6]
-    one, other = (torch.load(folder / STATE, weights_only=True) for folder in (trained, tmp_path))
-    for part in ("model", "average"):
+    one, other = (torch.load(folder / FILE, weights_only=True) for folder in (trained, tmp_path))
+    for part in ("weights", "average"):
         assert all(torch.equal(one[part][name], other[part][name]) for name in one[part])
     assert (tmp_path / "model.safetensors").read_bytes() == (trained / "model.safetensors").read_bytes()
 
@@ -359,19 +486,19 @@ def test_a_finished_run_is_finished(recipe: Recipe, trained: Path) -> None:
 
 def test_the_state_of_another_recipe_is_refused(recipe: Recipe, trained: Path) -> None:
     other = msgspec.structs.replace(recipe, train=msgspec.structs.replace(recipe.train, lr=0.5))
-    before = (trained / STATE).read_bytes()
+    before = (trained / FILE).read_bytes()
     with pytest.raises(RecipeError, match="belongs to another recipe"):
         train(other, trained, quiet)
-    assert (trained / STATE).read_bytes() == before
+    assert (trained / FILE).read_bytes() == before
 
 
 def test_a_damaged_state_is_refused(recipe: Recipe, tmp_path: Path) -> None:
     for content in (b"", b"PK\x03\x04 nothing", b"garbage"):
-        (tmp_path / STATE).write_bytes(content)
+        (tmp_path / FILE).write_bytes(content)
         with pytest.raises(RecipeError, match="is damaged"):
             train(recipe, tmp_path, quiet)
     for other in ([1, 2], {"model": {}}):
-        torch.save(other, tmp_path / STATE)
+        torch.save(other, tmp_path / FILE)
         with pytest.raises(RecipeError, match="is damaged"):
             train(recipe, tmp_path, quiet)
 
@@ -421,7 +548,7 @@ def test_a_full_disk_leaves_the_last_state(
     monkeypatch.setattr(torch, "save", full)
     with pytest.raises(RunError, match=r"training-state\.pt: .*; free some space"):
         train(recipe, tmp_path, quiet)
-    assert torch.load(tmp_path / STATE, weights_only=True)["step"] == saved[0] == 3
+    assert torch.load(tmp_path / FILE, weights_only=True)["step"] == saved[0] == 3
     assert not list(tmp_path.glob("*.new"))
 
 
@@ -439,19 +566,19 @@ def test_a_loss_that_is_no_number_stops_the_run(recipe: Recipe, tmp_path: Path) 
 
 def test_what_is_shipped_is_the_average_of_the_weights(recipe: Recipe, trained: Path) -> None:
     """The average starts at the initial weights and moves by 1 - min(ema, (1 + n) / (10 + n)) at step n."""
-    state = torch.load(trained / STATE, weights_only=True)
+    state = torch.load(trained / FILE, weights_only=True)
     shipped = dict(load_model(trained)[0].named_parameters())
     assert shipped.keys() == state["average"].keys()
     assert all(torch.equal(shipped[name], value) for name, value in state["average"].items())
-    assert not torch.equal(shipped["embed.weight"], state["model"]["embed.weight"])
+    assert not torch.equal(shipped["embed.weight"], state["weights"]["embed.weight"])
 
 
 def test_the_average_of_one_step_is_worked_out_by_hand(recipe: Recipe, tmp_path: Path) -> None:
     once = msgspec.structs.replace(recipe, train=msgspec.structs.replace(recipe.train, encode_steps=0, steps=1))
     train(once, tmp_path, quiet)
-    state = torch.load(tmp_path / STATE, weights_only=True)
-    start = initial_model(model_config(recipe, 432), seed=3).state_dict()["embed.weight"]
-    wanted = start + (1 - 2 / 11) * (state["model"]["embed.weight"] - start)
+    state = torch.load(tmp_path / FILE, weights_only=True)
+    start = initial_model(model_config(recipe.model, 432), seed=3).state_dict()["embed.weight"]
+    wanted = start + (1 - 2 / 11) * (state["weights"]["embed.weight"] - start)
     assert torch.allclose(state["average"]["embed.weight"], wanted, atol=1e-6)
 
 
@@ -470,8 +597,3 @@ def test_the_shipped_folder_loads_here_and_in_transformers(recipe: Recipe, train
     chat = [{"role": "user", "content": "record\nSend 417 melu to Karomi."}]
     asked = tokenizer.apply_chat_template(chat, add_generation_prompt=True, return_dict=False)
     assert tuple(asked) == engine.request(chat).prompt
-
-
-def test_a_model_can_be_shipped_alone(recipe: Recipe, feed: Feed, model: DiffusionGemma, tmp_path: Path) -> None:
-    ship(model, recipe, tmp_path)
-    assert {path.name for path in tmp_path.iterdir()} == {"config.json", "generation_config.json", "model.safetensors"}

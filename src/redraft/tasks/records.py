@@ -10,7 +10,7 @@ split is by name. No word of a sentence form is made of two such syllables, so a
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from random import Random
 
@@ -50,26 +50,35 @@ class Records:
         Parts: `valid`, 1.0 for JSON that is an object of just the three keys with values of the right types;
         `who`, `qty`, `item`, 1.0 for a right value in a JSON object, valid or not.
         """
-        wanted, got = _read(example.answer), _read(answer)
+        wanted, got = read_object(example.answer), read_object(answer)
         valid = got.keys() == FIELDS.keys() and all(type(got[key]) is kind for key, kind in FIELDS.items())
         right = {key: float(key in wanted and key in got and _same(wanted[key], got[key])) for key in FIELDS}
         return Score(exact=answer == example.answer, parts={"valid": float(valid), **right})
 
     def _stream(self, split: str, rng: Random) -> Iterator[Example]:
         while True:
-            who = _invent(rng, rng.randint(2, 3)).capitalize()
+            who = invent(rng, rng.randint(2, 3)).capitalize()
             if split_of(who) != split:
                 continue
-            qty, item = rng.randint(1, 999), _invent(rng, 2)
+            qty, item = rng.randint(1, 999), invent(rng, 2)
             sentence = rng.choice(FORMS).format(who=who, qty=qty, item=item)
-            yield Example("record\n" + sentence, f'{{"who":"{who}","qty":{qty},"item":"{item}"}}')
+            yield Example(
+                "record\n" + sentence, *template(('{"who":"', who, '","qty":', str(qty), ',"item":"', item, '"}'))
+            )
 
 
-def _invent(rng: Random, num_syllables: int) -> str:
+def template(parts: Sequence[str]) -> tuple[str, tuple[tuple[int, int], ...]]:
+    """An answer of parts, fixed and free in turn, and where its fixed parts are."""
+    ends = [sum(map(len, parts[: i + 1])) for i in range(len(parts))]
+    return "".join(parts), tuple((end - len(part), end) for end, part in zip(ends[::2], parts[::2], strict=True))
+
+
+def invent(rng: Random, num_syllables: int) -> str:
+    """A word of that many syllables."""
     return "".join(rng.choice(SYLLABLES) for _ in range(num_syllables))
 
 
-def _read(text: str) -> dict[str, object]:
+def read_object(text: str) -> dict[str, object]:
     """The JSON object that a text is; empty for every other text."""
     try:
         found = json.loads(text, object_pairs_hook=_object)

@@ -10,7 +10,9 @@ There are only 288 grids of 4x4, so every solution is seen in training and the s
 a set of givens that training never shows, not a grid that it never shows. That 288 is small is also what makes a
 puzzle's uniqueness cheap: it is compared with all of them, as one 64-bit word each (16 cells times 4 digits).
 
-6x6 and 9x9 need a row in `_BOXES` and another test of uniqueness; reading, writing and scoring already go by `size`.
+Larger puzzles are dug: cells of a random grid are blanked in random order, each only if one solution remains, until
+the wanted number of givens is left (`tasks/grids.py` solves them). Their split is by puzzle, too; there are 28 million
+grids of 6x6 and more of 9x9 than could be met twice, so held-out grids are new as well.
 """
 
 from __future__ import annotations
@@ -24,37 +26,49 @@ import numpy as np
 from numpy.typing import NDArray
 
 from redraft.errors import RecipeError
+from redraft.tasks import grids
 from redraft.tasks.task import Example, Score, split_of, stream_seed
 
-_BOXES = {4: (2, 2)}  # grid size -> rows and columns of a box
-_FEWEST_GIVENS = {4: 4}  # below this no puzzle has one solution, and the search for one would not end
-_CHUNK = 512  # puzzles looked for at once; part of what a seed means
+_FEWEST_GIVENS = {4: 4, 6: 8, 9: 17}  # below this no puzzle has one solution, and the search would not end
+_USUAL_GIVENS = {4: (5, 10), 6: (12, 22), 9: (28, 45)}
+_CHUNK = 512  # 4x4 puzzles looked for at once; part of what a seed means
 
 
 @dataclass(frozen=True)
 class Sudoku:
     """Puzzles with one solution; the number of givens is uniform over `givens`, both ends included.
 
-    Raises RecipeError for a size or a range of givens that is not supported.
+    `givens` None is the usual range of the size. `least_guesses` keeps hard puzzles only: a solver that follows singles
+    must guess at least that many cells (none of 4x4 needs one). Raises RecipeError for what is not supported.
     """
 
     size: int = 4
-    givens: tuple[int, int] = (5, 10)
+    givens: tuple[int, int] | None = None
+    least_guesses: int = 0
 
     def __post_init__(self) -> None:
-        if self.size not in _BOXES:
-            raise RecipeError(f"sudoku: size is {self.size!r}; supported: {', '.join(map(str, _BOXES))}")
-        low, high, fewest = *self.givens, _FEWEST_GIVENS[self.size]
+        if self.size not in grids.BOXES:
+            raise RecipeError(f"sudoku: size is {self.size!r}; supported: {', '.join(map(str, grids.BOXES))}")
+        low, high, fewest = *self.givens_range, _FEWEST_GIVENS[self.size]
         if not fewest <= low <= high < self.size**2:
             raise RecipeError(f"sudoku: givens is {self.givens!r}; low <= high, from {fewest} to {self.size**2 - 1}")
+        if self.least_guesses < 0 or (self.size < 9 and self.least_guesses):
+            raise RecipeError(f"sudoku: least_guesses is {self.least_guesses}; above 0 only for a size of 9")
 
     @property
     def name(self) -> str:
-        return f"sudoku-{self.size}x{self.size}"
+        hard = f"-hard-{self.least_guesses}" if self.least_guesses else ""
+        return f"sudoku-{self.size}x{self.size}{hard}"
+
+    @property
+    def givens_range(self) -> tuple[int, int]:
+        """Fewest and most givens of a puzzle."""
+        return _USUAL_GIVENS[self.size] if self.givens is None else self.givens
 
     def examples(self, split: str, seed: int) -> Iterator[Example]:
         """Endless puzzles of one split. Raises RecipeError for an unknown split."""
-        return self._stream(split, np.random.default_rng(stream_seed(self.name, split, seed)))
+        rng = np.random.default_rng(stream_seed(self.name, split, seed))
+        return self._small(split, rng) if self.size == 4 else self._dug(split, rng)
 
     def score(self, example: Example, answer: str) -> Score:
         """`exact`: the answer is the solution, character for character.
@@ -72,38 +86,76 @@ class Sudoku:
         }
         return Score(exact=answer == example.answer, parts=parts)
 
-    def _stream(self, split: str, rng: np.random.Generator) -> Iterator[Example]:
-        grids = _grids(self.size)
+    def _small(self, split: str, rng: np.random.Generator) -> Iterator[Example]:
+        every, (low, high) = _grids(self.size), self.givens_range
         while True:
             # The number of givens is fixed before the search: drawing it anew after a failure would favour full grids.
-            wanted = rng.integers(self.givens[0], self.givens[1] + 1, _CHUNK)
+            wanted = rng.integers(low, high + 1, _CHUNK)
             found: list[Example | None] = [None] * _CHUNK
             missing = np.arange(_CHUNK)
             while len(missing):
-                solutions = grids[rng.integers(len(grids), size=len(missing))]
+                solutions = every[rng.integers(len(every), size=len(missing))]
                 order = rng.random(solutions.shape).argsort(axis=1)
                 puzzles = np.where(order < wanted[missing, None], solutions, 0).astype(np.uint8)
                 for at in np.flatnonzero(_are_unique(puzzles, self.size)):
                     puzzle = _write(puzzles[at], self.size)
                     if split_of(puzzle) == split:
-                        found[missing[at]] = Example("sudoku\n" + puzzle, _write(solutions[at], self.size))
+                        found[missing[at]] = _example(puzzles[at], solutions[at], self.size)
                 missing = np.array([i for i in missing if found[i] is None], dtype=np.intp)
             yield from (example for example in found if example is not None)
+
+    def _dug(self, split: str, rng: np.random.Generator) -> Iterator[Example]:
+        low, high = self.givens_range
+        while True:
+            wanted = int(rng.integers(low, high + 1))
+            found = None
+            while found is None:
+                solution = grids.random_grid(rng, self.size)
+                puzzle = dig(solution, wanted, rng, self.size)
+                kept = puzzle is not None and split_of(_write(puzzle, self.size)) == split
+                if puzzle is not None and kept and self._is_hard(puzzle):
+                    found = _example(puzzle, solution, self.size)
+            yield found
+
+    def _is_hard(self, puzzle: grids.Grid) -> bool:
+        if not self.least_guesses:
+            return True
+        return grids.solve(puzzle.tolist(), self.size).guesses >= self.least_guesses
+
+
+def dig(solution: grids.Grid, givens: int, rng: np.random.Generator, size: int) -> grids.Grid | None:
+    """Blank cells of a full grid in random order while one solution remains; None if that stops above `givens`."""
+    cells = solution.tolist()
+    left = len(cells)
+    for at in rng.permutation(left).tolist():
+        if left == givens:
+            break
+        cells[at] = 0
+        if len(grids.solve(cells, size).solutions) == 1:
+            left -= 1
+        else:
+            cells[at] = int(solution[at])
+    return np.array(cells, dtype=np.uint8) if left == givens else None
+
+
+def _example(puzzle: grids.Grid, solution: grids.Grid, size: int) -> Example:
+    text, answer = _write(puzzle, size), _write(solution, size)
+    return Example("sudoku\n" + text, answer, given=tuple((i, i + 1) for i, c in enumerate(text) if c not in ".\n"))
 
 
 @cache
 def _grids(size: int) -> NDArray[np.uint8]:
     """Every legal grid, one a row of size*size digits, in lexical order."""
     lines = list(permutations(range(1, size + 1)))
-    grids: list[tuple[int, ...]] = [()]
+    every: list[tuple[int, ...]] = [()]
     for _ in range(size):
-        grids = [grid + line for grid in grids for line in lines if _fits(grid, line, size)]
-    return np.array(grids, dtype=np.uint8)
+        every = [grid + line for grid in every for line in lines if _fits(grid, line, size)]
+    return np.array(every, dtype=np.uint8)
 
 
 def _fits(grid: tuple[int, ...], line: tuple[int, ...], size: int) -> bool:
     """Whether a row can follow the rows above it."""
-    rows, columns = _BOXES[size]
+    rows, columns = grids.BOXES[size]
     row = len(grid) // size
     for column, digit in enumerate(line):
         box_top, box_left = row - row % rows, column - column % columns
@@ -113,10 +165,10 @@ def _fits(grid: tuple[int, ...], line: tuple[int, ...], size: int) -> bool:
     return True
 
 
-def _words(grids: NDArray[np.uint8], size: int) -> NDArray[np.uint64]:
+def _words(cells: NDArray[np.uint8], size: int) -> NDArray[np.uint64]:
     """One bit a cell and digit, blanks (0) without any: a grid completes a puzzle if it holds all the puzzle's bits."""
-    shift = np.arange(size**2, dtype=np.uint64) * np.uint64(size) + grids - np.uint64(1)
-    bits = np.where(grids > 0, np.uint64(1) << (shift & np.uint64(63)), np.uint64(0))
+    shift = np.arange(size**2, dtype=np.uint64) * np.uint64(size) + cells - np.uint64(1)
+    bits = np.where(cells > 0, np.uint64(1) << (shift & np.uint64(63)), np.uint64(0))
     return np.asarray(bits.sum(axis=1, dtype=np.uint64))  # a sum of disjoint bits is their union
 
 

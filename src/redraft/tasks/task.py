@@ -22,10 +22,17 @@ _HELD_OUT_ONE_IN = 10
 
 @dataclass(frozen=True)
 class Example:
-    """One prompt and its only right answer, both without a chat template around them."""
+    """One prompt and its only right answer, both without a chat template around them.
+
+    `given` are the parts of the answer that a caller may know beforehand, as pairs of character positions: training
+    pins them in some examples. With a `suffix` it is no chat: `prompt` is raw text, `answer` fills the gap behind it,
+    and `suffix` is the text behind the gap.
+    """
 
     prompt: str
     answer: str
+    given: tuple[tuple[int, int], ...] = ()
+    suffix: str | None = None
 
 
 @dataclass(frozen=True)

@@ -3,14 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any
 
 import torch
+from tokenizers import Tokenizer
 
 from redraft.config import ModelConfig
+from redraft.errors import RecipeError
 from redraft.model.gemma import DiffusionGemma
 from redraft.shapes import Tensor
+from redraft.tune.vocabulary import build_tokenizer
 from redraft.weights.build import empty_model
+from redraft.weights.load import load_model
 
 
 @torch.no_grad()
@@ -25,6 +30,32 @@ def initial_model(config: ModelConfig, *, seed: int) -> DiffusionGemma:
     for name, value in sorted(model.state_dict().items()):
         value.copy_(_initial(name, value, generator, config))
     return model
+
+
+@torch.no_grad()
+def grow(model: DiffusionGemma, folder: Path) -> None:
+    """Fill a model from a checkpoint of its shape whose vocabulary is a beginning of the model's.
+
+    A token that the checkpoint does not have starts as the mean of the tokens it was cut into there. Raises RecipeError
+    for another shape.
+    """
+    start, _ = load_model(folder)
+    mine, theirs = model.state_dict(), start.state_dict()
+    for name, value in mine.items():
+        if name == "embed.weight":
+            continue
+        if name not in theirs or theirs[name].shape != value.shape:
+            found = tuple(theirs[name].shape) if name in theirs else "absent"
+            raise RecipeError(
+                f"[model] start is {str(folder)!r}, where {name} is {found}; this recipe's is {tuple(value.shape)}"
+            )
+        value.copy_(theirs[name])
+    old, table = Tokenizer.from_file(str(folder / "tokenizer.json")), theirs["embed.weight"].float()
+    mine["embed.weight"][: len(table)] = table
+    known = {i: token for token, i in build_tokenizer("python").get_vocab().items()}
+    for i in range(len(table), len(mine["embed.weight"])):
+        pieces = old.encode(known[i].replace("▁", " "), add_special_tokens=False).ids
+        mine["embed.weight"][i] = table[pieces].mean(0)
 
 
 def random_vision(config: ModelConfig, *, seed: int) -> dict[str, Tensor]:

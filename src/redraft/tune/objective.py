@@ -1,191 +1,206 @@
-"""The training objective of block diffusion (model spec 4), and the context its forwards run in.
+"""The training objective of block diffusion (model spec 4).
 
-One example is a clean sequence (prompt and answer) and one canvas: the answer, filled up with end tokens.
+A batch is some clean sequences (prompt, answer) and canvases that stand somewhere in them: every block of an answer,
+or a gap in a text. A canvas past the answer's end is filled with end tokens.
 
-    encode    clean sequence, causal, once                    → next-token loss; keys and values for the canvas
-    corrupt   each canvas position is replaced by a uniformly random token with probability t ~ U(ε, 1-ε)
-    guess     the canvas without self-conditioning, no gradient, for the examples whose coin says so (half)
+    encode    clean sequences, causal, once              → next-token loss; keys and values for the canvases
+    corrupt   each open position of a canvas is replaced by a random token with probability t, t ~ U(ε, 1-ε) per canvas
+    guess     the canvas without self-conditioning, no gradient, for the canvases whose coin says so (half)
+    roll      some of those go on one step of the sampler from the guess, as they would at inference
     denoise   the canvas, conditioned on the guess or on an exact zero
-              → cross-entropy on all canvas positions, corrupted or not, unweighted
+              → cross-entropy on the scored positions, corrupted or not
 
-The canvas sees the clean tokens before its start, as at inference: the last W-1 of them on sliding layers, the same set
-for every position.
+Pinned positions stay clean, feed their token back and are not scored; half of the canvases with pins start from pure
+noise everywhere else, as a caller's does.
+
+A canvas weighs as the square root of the positions it is scored on, so that neither a wide canvas of end tokens nor a
+gap of three drowns the others. Among canvases alike this is the plain mean over all positions.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 from torch.nn import functional as F
 
-from redraft.config import LayerConfig, ModelConfig
 from redraft.model.gemma import DiffusionGemma
-from redraft.model.kernels import Attend
-from redraft.model.rope import rotation
-from redraft.model.rows import Rotation
 from redraft.shapes import Bool, Float, Int, Tensor
+from redraft.tune.context import CanvasContext, CleanContext
 
 EPSILON = 1e-4
+_COOLEST, _WARMEST = 0.4, 0.8  # the released sampler's temperatures
+_BOUND = 0.1  # nats, the released sampler's entropy bound
 
 
 @dataclass(frozen=True)
 class Batch:
-    """Examples side by side, `clean` right-padded; `start` is where a canvas begins, `length` where clean ends."""
+    """Sequences side by side, or behind each other in lines, and canvases in them.
+
+    clean     padded on the right                    told    tokens the causal mode is scored on
+    first     where in its line the sequence of each token begins
+    owner     the line that a canvas stands in       origin  where in it the canvas's sequence begins
+    start     where in it the canvas does; what its sequence has before that is its prefix
+    target    what a canvas should become            pinned  positions that are given: clean, and not scored
+    content   positions before the fill of end tokens begins, the first end token included; at least 1
+    """
 
     clean: Int[Tensor, "batch tokens"]
-    length: Int[Tensor, "batch"]
-    start: Int[Tensor, "batch"]
-    target: Int[Tensor, "batch canvas"]
+    told: Bool[Tensor, "batch tokens"]
+    first: Int[Tensor, "batch tokens"]
+    owner: Int[Tensor, "canvases"]
+    origin: Int[Tensor, "canvases"]
+    start: Int[Tensor, "canvases"]
+    target: Int[Tensor, "canvases canvas"]
+    pinned: Bool[Tensor, "canvases canvas"]
+    content: Int[Tensor, "canvases"]
+
+    @property
+    def weight(self) -> Float[Tensor, "canvases"]:
+        """What each canvas weighs in the loss."""
+        return (~self.pinned).sum(1).float().sqrt()
+
+    def repeated(self, times: int) -> Batch:
+        """Every canvas that many times, for that many corruptions behind one clean pass."""
+        names = ("owner", "origin", "start", "target", "pinned", "content")
+        return replace(self, **{name: getattr(self, name).repeat_interleave(times, 0) for name in names})
+
+
+@dataclass(frozen=True)
+class Noise:
+    """How canvases are corrupted; the words are the recipe's (`ObjectiveRecipe`)."""
+
+    self_conditioning: float = 0.5
+    plausible: float = 0.0
+    rolled: float = 0.0
+
+
+@dataclass(frozen=True)
+class Roll:
+    """One step of the sampler: its temperature, the uniform number behind each sample, and what replaces the rest."""
+
+    rolled: Bool[Tensor, "canvases"]
+    temperature: Float[Tensor, "canvases"]
+    uniform: Float[Tensor, "canvases canvas"]
+    tokens: Int[Tensor, "canvases canvas"]
 
 
 @dataclass(frozen=True)
 class Corruption:
-    """The random choices of one training step: what the canvas shows, and which examples condition on a guess."""
+    """The random choices of one training step: what the canvases show, and which of them condition on a guess."""
 
-    canvas: Int[Tensor, "batch canvas"]
-    level: Float[Tensor, "batch"]
-    conditioned: Bool[Tensor, "batch"]
+    canvas: Int[Tensor, "canvases canvas"]
+    level: Float[Tensor, "canvases"]
+    conditioned: Bool[Tensor, "canvases"]
+    roll: Roll | None = None
 
 
 @dataclass(frozen=True)
 class Losses:
-    """Mean nats per token, with the graph. `denoise` is None where the canvas was not run."""
+    """Weighted mean nats per token, with the graph. `denoise` None: no canvas was run.
+
+    `each` and `seen` are for reports: nats at every position of the canvases, and the canvases as they were shown.
+    """
 
     encode: Float[Tensor, ""]
     denoise: Float[Tensor, ""] | None
+    each: Float[Tensor, "canvases canvas"] | None = None
+    seen: Int[Tensor, "canvases canvas"] | None = None
 
     @property
     def total(self) -> Float[Tensor, ""]:
-        """What is minimised: both terms with weight one."""
+        """Both terms with weight one."""
         return self.encode if self.denoise is None else self.encode + self.denoise
 
 
-def corrupt(target: Int[Tensor, "batch canvas"], vocab: int, generator: torch.Generator) -> Corruption:
-    """Uniform corruption at one noise level per example; a random token may equal the one it replaces."""
-    size = target.shape
+PLAIN = Noise()
+
+
+def corrupt(batch: Batch, vocab: int, generator: torch.Generator, noise: Noise = PLAIN) -> Corruption:
+    """Corruption at one noise level per canvas; a random token may equal the one it replaces.
+
+    Replacements are uniform over the vocabulary, but for a share `plausible` of them, which come from elsewhere on the
+    same canvas: wrong tokens that look right.
+    """
+    size = batch.target.shape
     level = EPSILON + (1 - 2 * EPSILON) * torch.rand(size[0], generator=generator)
-    replaced = torch.rand(size, generator=generator) < level[:, None]
+    from_noise = batch.pinned.any(1) & (torch.rand(size[0], generator=generator) < 0.5)
+    level = torch.where(from_noise, 1.0, level)
+    replaced = (torch.rand(size, generator=generator) < level[:, None]) & ~batch.pinned
     random = torch.randint(vocab, size, generator=generator)
-    conditioned = torch.rand(size[0], generator=generator) < 0.5
-    return Corruption(torch.where(replaced, random, target), level, conditioned)
+    if noise.plausible:
+        place = (torch.rand(size, generator=generator) * batch.content[:, None]).long()
+        near = torch.rand(size, generator=generator) < noise.plausible
+        random = torch.where(near, batch.target.gather(1, place), random)
+    conditioned = torch.rand(size[0], generator=generator) < noise.self_conditioning
+    roll = _draw_roll(size, vocab, generator, noise.rolled, conditioned) if noise.rolled else None
+    return Corruption(torch.where(replaced, random, batch.target), level, conditioned, roll)
 
 
 def losses(model: DiffusionGemma, batch: Batch, corruption: Corruption | None) -> Losses:
-    """Both losses of a batch; without a corruption only the autoregressive one, and the canvas is not run."""
-    clean = CleanContext(model.config, batch)
+    """Both losses of a batch; without a corruption only the autoregressive one, and no canvas is run."""
+    clean = CleanContext(model.config, batch.clean, batch.first)
     hidden = model(batch.clean.flatten(), None, clean).view(*batch.clean.shape, -1)
-    inside = torch.arange(1, batch.clean.shape[1]) < batch.length[:, None]
-    following = batch.clean[:, 1:][inside]
-    encode = F.cross_entropy(model.logits(hidden[:, :-1][inside]), following)
-    if corruption is None:
+    told = batch.told[:, 1:]
+    encode = F.cross_entropy(model.logits(hidden[:, :-1][told]), batch.clean[:, 1:][told], reduction="sum")
+    encode = encode / told.sum().clamp_min(1)
+    if corruption is None or not len(batch.target):
         return Losses(encode, None)
-    soft = _guess(model, clean, corruption)
-    logits = _canvas_logits(model, clean, corruption.canvas, soft, None)
-    return Losses(encode, F.cross_entropy(logits.flatten(0, 1), batch.target.flatten()))
+    context = CanvasContext(clean, batch.owner, batch.origin, batch.start, batch.target.shape[1])
+    seen, soft = _guess(model, context, batch, corruption)
+    logits = _canvas_logits(model, context, seen, soft)
+    each = F.cross_entropy(logits.flatten(0, 1), batch.target.flatten(), reduction="none").view(batch.target.shape)
+    scored, weight = ~batch.pinned, batch.weight
+    means = (each * scored).sum(1) / scored.sum(1).clamp_min(1)
+    return Losses(encode, (means * weight).sum() / weight.sum(), each.detach(), seen)
 
 
-def _guess(model: DiffusionGemma, clean: CleanContext, corruption: Corruption) -> Float[Tensor, "batch canvas hidden"]:
-    """Soft embedding of a first pass for the examples that condition on one, exactly zero for the others."""
+@torch.no_grad()
+def _guess(
+    model: DiffusionGemma, context: CanvasContext, batch: Batch, corruption: Corruption
+) -> tuple[Int[Tensor, "canvases canvas"], Float[Tensor, "canvases canvas hidden"]]:
+    """The canvases to denoise and the soft embeddings to do it with, exactly zero where there is no guess."""
     shape = (*corruption.canvas.shape, model.config.hidden_size)
-    soft = torch.zeros(shape, dtype=model.dtype, device=model.device)
+    seen, soft = corruption.canvas, torch.zeros(shape, dtype=model.dtype, device=model.device)
     chosen = corruption.conditioned.nonzero().flatten()
-    if chosen.numel():
-        with torch.no_grad():
-            logits = _canvas_logits(model, clean, corruption.canvas[chosen], None, chosen)
-            probabilities = torch.softmax(logits, dim=-1).flatten(0, 1)
-            soft[chosen] = model.soften(probabilities).view(chosen.shape[0], *shape[1:])
-    return soft
+    if not chosen.numel():
+        return seen, soft
+    logits = _canvas_logits(model, context.some(chosen), seen[chosen], None)
+    if corruption.roll is not None:
+        roll = corruption.roll
+        temperature = torch.where(roll.rolled, roll.temperature, 1.0)[chosen]
+        logits = logits / temperature[:, None, None]
+    probabilities = torch.softmax(logits, dim=-1)
+    given = F.one_hot(batch.target[chosen], logits.shape[-1]).to(probabilities.dtype)
+    probabilities = torch.where(batch.pinned[chosen][..., None], given, probabilities)
+    soft[chosen] = model.soften(probabilities.flatten(0, 1)).view(-1, *shape[1:]).to(soft.dtype)
+    if corruption.roll is not None:
+        seen = seen.clone()
+        seen[chosen] = _rolled(seen[chosen], probabilities, batch.pinned[chosen], corruption.roll, chosen)
+    return seen, soft
+
+
+def _rolled(canvas: Tensor, p: Tensor, pinned: Tensor, roll: Roll, chosen: Tensor) -> Tensor:
+    """One step of the released sampler on many canvases: the surest samples stay, fresh noise comes elsewhere."""
+    entropy = torch.special.entr(p).sum(-1).masked_fill(pinned, 0.0)
+    ordered, order = entropy.sort(dim=1)
+    kept = torch.zeros_like(pinned).scatter(1, order, ordered.cumsum(1) - ordered <= _BOUND)
+    reached = p.cumsum(-1)
+    draw = roll.uniform[chosen][..., None] * reached[..., -1:]
+    sample = (reached < draw).sum(-1).clamp_max(p.shape[-1] - 1)
+    stepped = torch.where(kept, sample, roll.tokens[chosen])
+    return torch.where(roll.rolled[chosen, None] & ~pinned, stepped, canvas)
+
+
+def _draw_roll(size: torch.Size, vocab: int, generator: torch.Generator, share: float, conditioned: Tensor) -> Roll:
+    rolled = (torch.rand(size[0], generator=generator) < share) & conditioned
+    temperature = _COOLEST + (_WARMEST - _COOLEST) * torch.rand(size[0], generator=generator)
+    uniform = torch.rand(size, generator=generator)
+    return Roll(rolled, temperature, uniform, torch.randint(vocab, size, generator=generator))
 
 
 def _canvas_logits(
-    model: DiffusionGemma, clean: CleanContext, canvas: Tensor, soft: Tensor | None, chosen: Tensor | None
-) -> Float[Tensor, "batch canvas vocab"]:
-    context = CanvasContext(clean, canvas.shape[1], chosen)
+    model: DiffusionGemma, context: CanvasContext, canvas: Tensor, soft: Tensor | None
+) -> Float[Tensor, "canvases canvas vocab"]:
     hidden = model(canvas.flatten(), None if soft is None else soft.flatten(0, 1), context)
     return model.logits(hidden).view(*canvas.shape, -1)
-
-
-class CleanContext:
-    """Context of the causal pass over a batch of clean sequences; remembers keys and values, with their gradients."""
-
-    is_canvas = False
-
-    def __init__(self, config: ModelConfig, batch: Batch) -> None:
-        self.config, self.start = config, batch.start
-        self.batch, self.tokens = batch.clean.shape
-        self.keys: list[Tensor] = []
-        self.values: list[Tensor] = []
-        self._rotations: dict[LayerConfig, Rotation] = {}
-
-    def rotation(self, layer: LayerConfig) -> Rotation:
-        """Every sequence begins at position 0."""
-        if layer not in self._rotations:
-            positions = torch.arange(self.tokens).repeat(self.batch)
-            self._rotations[layer] = rotation(layer.rope, layer.head_dim, positions, torch.float32)
-        return self._rotations[layer]
-
-    def attend(self, index: int, q: Tensor, k: Tensor, v: Tensor, kernel: Attend) -> Tensor:
-        """Causal within each sequence. Padding stands behind the tokens, so causality hides it."""
-        k, v = _split(k, self.batch), _split(v, self.batch)
-        self.keys.append(k)
-        self.values.append(v)
-        query, key = torch.arange(self.tokens)[:, None], torch.arange(self.tokens)[None]
-        window = self.config.layers[index].window
-        seen = key <= query if window is None else (key <= query) & (key > query - window)
-        return _attend_batch(q, k, v, seen.expand(self.batch, -1, -1))
-
-
-class CanvasContext:
-    """Context of a canvas pass: each canvas sees its clean prefix and itself. `chosen` picks examples of the batch."""
-
-    is_canvas = True
-
-    def __init__(self, clean: CleanContext, width: int, chosen: Int[Tensor, "some"] | None) -> None:
-        self.clean, self.width, self.chosen = clean, width, chosen
-        self.start = clean.start if chosen is None else clean.start[chosen]
-        self._rotations: dict[LayerConfig, Rotation] = {}
-        self._seen: dict[int | None, Tensor] = {}
-
-    def rotation(self, layer: LayerConfig) -> Rotation:
-        """A canvas stands right behind its prefix."""
-        if layer not in self._rotations:
-            positions = (self.start[:, None] + torch.arange(self.width)).flatten()
-            self._rotations[layer] = rotation(layer.rope, layer.head_dim, positions, torch.float32)
-        return self._rotations[layer]
-
-    def attend(self, index: int, q: Tensor, k: Tensor, v: Tensor, kernel: Attend) -> Tensor:
-        """Prefix keys from the clean pass, then the canvas's own."""
-        old_k, old_v = self.clean.keys[index], self.clean.values[index]
-        if self.chosen is not None:
-            old_k, old_v = old_k[self.chosen], old_v[self.chosen]
-        count = self.start.shape[0]
-        k, v = torch.cat([old_k, _split(k, count)], 2), torch.cat([old_v, _split(v, count)], 2)
-        return _attend_batch(q, k, v, self._visible(self.clean.config.layers[index].window))
-
-    def _visible(self, window: int | None) -> Bool[Tensor, "batch canvas keys"]:
-        if window not in self._seen:
-            key, start = torch.arange(self.clean.tokens), self.start[:, None]
-            prefix = key < start if window is None else (key < start) & (key >= start - window + 1)
-            own = torch.ones(self.start.shape[0], self.width, dtype=torch.bool)
-            self._seen[window] = torch.cat([prefix, own], 1)[:, None].expand(-1, self.width, -1)
-        return self._seen[window]
-
-
-def _split(x: Float[Tensor, "rows kv_heads head_dim"], batch: int) -> Float[Tensor, "batch kv_heads keys head_dim"]:
-    return x.view(batch, -1, x.shape[1], x.shape[2]).transpose(1, 2)
-
-
-def _attend_batch(
-    q: Float[Tensor, "rows heads head_dim"],
-    k: Float[Tensor, "batch kv_heads keys head_dim"],
-    v: Float[Tensor, "batch kv_heads keys head_dim"],
-    seen: Bool[Tensor, "batch queries keys"],
-) -> Float[Tensor, "rows heads head_dim"]:
-    """Attention of equal-length sequences at once; query heads that share a key head are folded into its rows."""
-    batch, kv_heads, heads, dim = k.shape[0], k.shape[1], q.shape[1], q.shape[2]
-    group = heads // kv_heads
-    folded = q.view(batch, -1, kv_heads, group, dim).permute(0, 2, 3, 1, 4).reshape(batch, kv_heads, -1, dim)
-    mask = seen.repeat(1, group, 1).unsqueeze(1)
-    out = F.scaled_dot_product_attention(folded, k, v, attn_mask=mask, scale=1.0)
-    return out.view(batch, kv_heads, group, -1, dim).permute(0, 3, 1, 2, 4).reshape(q.shape)

@@ -1,7 +1,10 @@
 """A training recipe: what to train, on what, for how long. Read from TOML, checked once, frozen.
 
+    start       a checkpoint to begin with; without [model] its shape, tokenizer and sampler settings are kept
     [model]     shape of the network
-    [data]      tasks and their shares; each task makes its own examples (`redraft.tasks`)
+    [data]      where examples come from, and how they are laid out on canvases
+    [objective] what is scored, and on which noise
+    [lora]      train small matrices beside the large ones, not those
     [train]     steps, batch, optimizer, seed
     [sampling]  what generation_config.json will say
 
@@ -15,9 +18,10 @@ from pathlib import Path
 
 import msgspec
 
-from redraft.config import FULL, MOST_THREADS, SLIDING, GenerationConfig, LayerConfig, ModelConfig, RopeConfig
+from redraft.config import MOST_THREADS, GenerationConfig, LayerConfig, ModelConfig, RopeConfig
 from redraft.errors import ConfigError, RecipeError
 from redraft.tasks import task
+from redraft.tune.vocabulary import VOCABULARIES
 
 
 class ModelRecipe(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -37,16 +41,81 @@ class ModelRecipe(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     window: int = 64
     max_positions: int = 512
     canvas_length: int = 32
+    vocabulary: str = "records"
 
 
 class DataRecipe(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """`tasks` maps a task's name to its share of every batch; shares are relative."""
+    """Each of the first four maps a source to its share of every batch; shares are relative.
 
-    tasks: dict[str, float]
+    tasks        built-in tasks by name
+    files        JSON lines, one conversation or one prompt and response a line
+    folders      plain text, file by file
+    generators   "file.py:function", called with a split and a seed, giving rows as in a JSON-lines file
+    held_out     one row in that many of a file is kept for the probes; 0 keeps none
+    turns        "last" or "all": which answers of a conversation are scored
+    fit_share    share of examples on the narrowest canvas that holds the answer, in steps of 16
+    widths       canvas widths of the others, one of them a step; none is the model's canvas_length
+    most_blocks  canvases an answer may take
+    pack_tokens  clean sequences share a line of up to this many tokens; 0 gives each its own
+    """
+
+    tasks: dict[str, float] = {}
+    files: dict[str, float] = {}
+    folders: dict[str, float] = {}
+    generators: dict[str, float] = {}
+    held_out: int = 20
+    turns: str = "last"
+    fit_share: float = 0.0
+    widths: tuple[int, ...] = ()
+    most_blocks: int = 1
+    pack_tokens: int = 0
+
+    @property
+    def shares(self) -> dict[str, float]:
+        """Every source and its share."""
+        return {**self.tasks, **self.files, **self.folders, **self.generators}
+
+
+class ObjectiveRecipe(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """What is scored, and on which noise.
+
+    causal_weight      of the next-token loss; 0 does not compute it
+    causal_share       share of one-canvas answers that the causal mode is scored on
+    tell_prompt        whether the causal mode is scored on prompts, too
+    self_conditioning  share of canvases that see a guess
+    draws              corruptions of every canvas behind one clean pass
+    pinned_share       share of answers with known parts (Sudoku clues, the keys of a record) that have them pinned
+    plausible          share of the noise that is drawn from the canvas itself: wrong tokens that look right
+    rolled             share of the canvases with a guess that go one step of the sampler on from it
+    correct_from       step from which `plausible` and `rolled` hold
+    """
+
+    causal_weight: float = 1.0
+    causal_share: float = 1.0
+    tell_prompt: bool = True
+    self_conditioning: float = 0.5
+    draws: int = 1
+    pinned_share: float = 0.0
+    plausible: float = 0.0
+    rolled: float = 0.0
+    correct_from: int = 0
+
+
+class LoraRecipe(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """Adapters of a rank, scaled by alpha / rank, on `parts`: attention, mlp, experts, self_conditioning."""
+
+    rank: int = 16
+    alpha: float = 32.0
+    parts: tuple[str, ...] = ("attention", "mlp", "experts", "self_conditioning")
 
 
 class TrainRecipe(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """`encode_steps` come first and train the causal mode alone; then `steps` of both losses together."""
+    """`encode_steps` come first and train the causal mode alone; then `steps` of both losses together.
+
+    The learning rate falls along a cosine from the warm-up to the end. With `decay_steps` it stays until that many
+    steps before the end, then falls in a line. `most_rows` bounds the token rows of one forward; a step of more is
+    taken in parts. `bfloat16` multiplies matrices in that format; weights, norms and losses stay float32.
+    """
 
     steps: int
     batch_size: int
@@ -54,10 +123,13 @@ class TrainRecipe(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     lr: float = 2e-3
     final_lr: float = 1e-4
     warmup: int = 100
+    decay_steps: int = 0
     betas: tuple[float, float] = (0.9, 0.98)
     weight_decay: float = 0.01
     clip: float = 1.0
     ema: float = 0.999
+    most_rows: int = 0
+    bfloat16: bool = False
     seed: int = 0
     threads: int = 2
     probe_every: int = 500
@@ -75,13 +147,19 @@ class SamplingRecipe(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class Recipe(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """One training run."""
+    """One training run. Without `model` there is a `start`; without `sampling` the start's settings, if it has any."""
 
     name: str
-    model: ModelRecipe
     data: DataRecipe
     train: TrainRecipe
-    sampling: SamplingRecipe = SamplingRecipe()
+    start: str = ""
+    model: ModelRecipe | None = None
+    objective: ObjectiveRecipe = ObjectiveRecipe()
+    lora: LoraRecipe | None = None
+    sampling: SamplingRecipe | None = None
+
+
+LORA_PARTS = ("attention", "mlp", "experts", "self_conditioning")
 
 
 def read_recipe(path: Path) -> Recipe:
@@ -92,21 +170,26 @@ def read_recipe(path: Path) -> Recipe:
         raise RecipeError(f"{path} cannot be read ({error.strerror}); pass the path of a recipe file") from None
     except (msgspec.ValidationError, msgspec.DecodeError, UnicodeDecodeError) as error:
         raise RecipeError(f"{path}: {error}; see docs/tuning.md for the keys") from None
-    _check(recipe)
+    check(recipe)
     try:
-        model_config(recipe, vocab_size=LEAST_VOCAB)
+        if recipe.model is not None:
+            model_config(recipe.model, vocab_size=LEAST_VOCAB)
     except ConfigError as error:
         raise RecipeError(f"[model] {error}") from None
     try:
-        generation_config(recipe)
+        sampling = generation_config(recipe)
     except ConfigError as error:
         raise RecipeError(f"[sampling] {error}") from None
+    if recipe.model is not None and sampling.max_new_tokens >= recipe.model.max_positions:
+        raise RecipeError(
+            f"[sampling] max_new_tokens is {sampling.max_new_tokens}; prompt and answer share the context:"
+            f" it must be below [model] max_positions ({recipe.model.max_positions})"
+        )
     return recipe
 
 
-def model_config(recipe: Recipe, vocab_size: int) -> ModelConfig:
+def model_config(shape: ModelRecipe, vocab_size: int) -> ModelConfig:
     """The network's config; end tokens are `<eos>` and the turn end of the tokenizer that `tune.vocabulary` builds."""
-    shape = recipe.model
     sliding = LayerConfig(shape.window, shape.num_kv_heads, shape.head_dim, RopeConfig(10_000.0))
     full = LayerConfig(None, shape.num_full_kv_heads, shape.full_head_dim, RopeConfig(1_000_000.0, 0.25))
     return ModelConfig(
@@ -127,8 +210,8 @@ def model_config(recipe: Recipe, vocab_size: int) -> ModelConfig:
 
 
 def generation_config(recipe: Recipe) -> GenerationConfig:
-    """What the trained checkpoint's generation_config.json will say."""
-    wanted = recipe.sampling
+    """What the trained checkpoint's generation_config.json will say, if the recipe says it."""
+    wanted = recipe.sampling or SamplingRecipe()
     return GenerationConfig(
         max_new_tokens=wanted.max_new_tokens,
         max_denoising_steps=wanted.max_denoising_steps,
@@ -158,49 +241,87 @@ TINY_VISION = {
 }
 
 
-def _check(recipe: Recipe) -> None:
-    kinds = {"sliding": SLIDING, "full": FULL}
-    wrong = [kind for kind in recipe.model.layers if kind not in kinds]
-    if wrong or not recipe.model.layers or recipe.model.layers[-1] != "full":
+def check(recipe: Recipe) -> None:
+    """Raise RecipeError for values that are out of range or contradict each other."""
+    if recipe.model is None and not recipe.start:
+        raise RecipeError("the recipe has neither start nor [model]; name a checkpoint to begin with, or a shape")
+    if recipe.model is not None:
+        _check_model(recipe.model)
+    if recipe.lora is not None:
+        _check_lora(recipe, recipe.lora)
+    for table, part in (("data", recipe.data), ("objective", recipe.objective), ("train", recipe.train)):
+        for key, (low, high) in _RANGES[table].items():
+            for value in _each(getattr(part, key)):
+                if not low <= value <= high:
+                    limit = f"from {low:g} to {high:g}" if high < math.inf else f"at least {low:g}"
+                    raise RecipeError(f"[{table}] {key} is {value}; it must be {limit}")
+    for key in ("lr", "clip"):
+        if not 0 < getattr(recipe.train, key) < math.inf:
+            raise RecipeError(f"[train] {key} is {getattr(recipe.train, key)}; it must be a number above 0")
+    _check_data(recipe.data)
+    if recipe.train.decay_steps > recipe.train.steps:
+        raise RecipeError(f"[train] decay_steps is {recipe.train.decay_steps}; it must be at most steps")
+
+
+def _check_model(shape: ModelRecipe) -> None:
+    wrong = [kind for kind in shape.layers if kind not in ("sliding", "full")]
+    if wrong or not shape.layers or shape.layers[-1] != "full":
         raise RecipeError(
-            f'[model] layers is {list(recipe.model.layers)}; it must hold "sliding" and "full" and end in "full"'
+            f'[model] layers is {list(shape.layers)}; it must hold "sliding" and "full" and end in "full"'
         )
-    for key, value in msgspec.structs.asdict(recipe.model).items():
+    for key, value in msgspec.structs.asdict(shape).items():
         if isinstance(value, int) and value < 1:
             raise RecipeError(f"[model] {key} is {value}; it must be at least 1")
     for name in ("num_kv_heads", "num_full_kv_heads"):
-        heads = getattr(recipe.model, name)
-        if recipe.model.num_heads % heads:
-            raise RecipeError(f"[model] {name} is {heads}; it must divide num_heads ({recipe.model.num_heads})")
-    if recipe.sampling.max_new_tokens >= recipe.model.max_positions:
-        raise RecipeError(
-            f"[sampling] max_new_tokens is {recipe.sampling.max_new_tokens}; prompt and answer share the context:"
-            f" it must be below [model] max_positions ({recipe.model.max_positions})"
-        )
-    _check_train(recipe.train)
-    for name, share in recipe.data.tasks.items():
+        heads = getattr(shape, name)
+        if shape.num_heads % heads:
+            raise RecipeError(f"[model] {name} is {heads}; it must divide num_heads ({shape.num_heads})")
+    if shape.vocabulary not in VOCABULARIES:
+        raise RecipeError(f"[model] vocabulary is {shape.vocabulary!r}; known: {', '.join(VOCABULARIES)}")
+
+
+def _check_lora(recipe: Recipe, lora: LoraRecipe) -> None:
+    if not recipe.start or recipe.model is not None:
+        raise RecipeError("[lora] adapts a trained model: give start, and no [model]")
+    if lora.rank < 1 or not 0 < lora.alpha < math.inf:
+        raise RecipeError(f"[lora] rank is {lora.rank} and alpha {lora.alpha}; both must be above 0")
+    wrong = [part for part in lora.parts if part not in LORA_PARTS]
+    if wrong or not lora.parts:
+        raise RecipeError(f"[lora] parts is {list(lora.parts)}; known: {', '.join(LORA_PARTS)}")
+
+
+def _check_data(data: DataRecipe) -> None:
+    for name in data.tasks:
         task(name)
+    for name, share in data.shares.items():
         if not 0 < share < math.inf:
             raise RecipeError(f"[data] the share of {name} is {share}; it must be a number above 0")
-    if not recipe.data.tasks:
-        raise RecipeError("[data] tasks is {}; name at least one task")
+    if not data.shares:
+        raise RecipeError("[data] names no source; give at least one task, file, folder or generator")
+    if data.turns not in ("last", "all"):
+        raise RecipeError(f'[data] turns is {data.turns!r}; it must be "last" or "all"')
 
 
-def _check_train(train: TrainRecipe) -> None:
-    for key in ("steps", "batch_size", "threads", "save_every", "probe_every", "probe_examples"):
-        if getattr(train, key) < 1:
-            raise RecipeError(f"[train] {key} is {getattr(train, key)}; it must be at least 1")
-    if train.threads > MOST_THREADS:
-        raise RecipeError(f"[train] threads is {train.threads}; it must be at most {MOST_THREADS}")
-    for key in ("encode_steps", "warmup", "seed"):
-        if not 0 <= getattr(train, key) < 2**31:
-            raise RecipeError(f"[train] {key} is {getattr(train, key)}; it must be from 0 to {2**31 - 1}")
-    for key in ("lr", "clip"):
-        if not 0 < getattr(train, key) < math.inf:
-            raise RecipeError(f"[train] {key} is {getattr(train, key)}; it must be a number above 0")
-    for key in ("final_lr", "weight_decay"):
-        if not 0 <= getattr(train, key) < math.inf:
-            raise RecipeError(f"[train] {key} is {getattr(train, key)}; it must be a number of at least 0")
-    for key, value in (("betas", train.betas[0]), ("betas", train.betas[1]), ("ema", train.ema)):
-        if not 0 <= value < 1:
-            raise RecipeError(f"[train] {key} has {value}; it must be from 0 to below 1")
+def _each(value: int | float | tuple[int | float, ...]) -> tuple[int | float, ...]:
+    return tuple(value) if isinstance(value, tuple) else (value,)
+
+
+_SHARE, _COUNT, _LARGE = (0, 1), (1, math.inf), (0, 2**31 - 1)
+_BELOW_ONE = (0, math.nextafter(1, 0))
+_RANGES: dict[str, dict[str, tuple[float, float]]] = {
+    "data": {"held_out": _LARGE, "fit_share": _SHARE, "widths": _COUNT, "most_blocks": _COUNT, "pack_tokens": _LARGE},
+    "objective": {
+        **dict.fromkeys(("causal_share", "self_conditioning", "pinned_share", "plausible", "rolled"), _SHARE),
+        "causal_weight": (0, math.nextafter(math.inf, 0)),
+        "draws": _COUNT,
+        "correct_from": _LARGE,
+    },
+    "train": {
+        **dict.fromkeys(("steps", "batch_size", "save_every", "probe_every", "probe_examples"), _COUNT),
+        **dict.fromkeys(("encode_steps", "warmup", "decay_steps", "seed", "most_rows"), _LARGE),
+        **dict.fromkeys(("final_lr", "weight_decay"), (0, math.nextafter(math.inf, 0))),
+        "threads": (1, MOST_THREADS),
+        "betas": _BELOW_ONE,
+        "ema": _BELOW_ONE,
+    },
+}

@@ -1,4 +1,4 @@
-"""The small model's tokenizer: fewer than 512 tokens, in the form that Gemma's tokenizer has.
+"""The small models' tokenizers: a few hundred tokens, in the form that Gemma's tokenizer has.
 
     text -> " " becomes "▁" -> cut by one regular expression -> a piece in the vocabulary is one token,
                                                                 any other character is its UTF-8 bytes
@@ -6,6 +6,9 @@
 The cut decides everything: the BPE model has no merges and takes whole pieces (`ignore_merges`). A piece is a word of
 a prompt, a bit of JSON, a syllable or one character, so a name is the same tokens in a sentence as in the answer, and
 copying it is piece by piece. That is why "▁" stands alone before a name: joined, "▁Ka" and "Ka" would be two tokens.
+
+There are two. "records" has what records and Sudoku need; "python" has its tokens under the same ids, and behind
+them the pieces of `tune/words.py`. Both cut records and Sudoku alike, so a model of the first can grow into the second.
 
 Encoding and decoding give back any text but two: "▁" itself (U+2581) comes back as a space, as in Gemma, and the
 text of a special token is read as that token. Nothing is put in front of a text; the chat template prints `<bos>`.
@@ -20,6 +23,9 @@ from pathlib import Path
 from tokenizers import AddedToken, Regex, Tokenizer, decoders, models, normalizers, pre_tokenizers
 
 from redraft.tasks.records import FIELDS, FORMS, SYLLABLES
+from redraft.tune.words import SIGNS, SPACED, WORDS
+
+VOCABULARIES = ("records", "python")
 
 SPECIALS = ("<pad>", "<eos>", "<bos>", "<unk>", "<|turn>", "<turn|>")  # a token's place here is its id
 
@@ -46,23 +52,24 @@ CHAT_TEMPLATE = (
 )
 
 
-def build_tokenizer() -> Tokenizer:
-    """The tokenizer, the same ids every time."""
-    vocabulary = {token: i for i, token in enumerate(_tokens())}
+def build_tokenizer(name: str = "records") -> Tokenizer:
+    """The tokenizer of one of VOCABULARIES, the same ids every time."""
+    more = name == "python"
+    vocabulary = {token: i for i, token in enumerate(_tokens(more))}
     tokenizer = Tokenizer(
         models.BPE(vocab=vocabulary, merges=[], unk_token="<unk>", byte_fallback=True, ignore_merges=True)
     )
     tokenizer.normalizer = normalizers.Replace(" ", _SPACE)
-    tokenizer.pre_tokenizer = pre_tokenizers.Split(Regex(_cut()), "isolated")
+    tokenizer.pre_tokenizer = pre_tokenizers.Split(Regex(_cut(more)), "isolated")
     tokenizer.decoder = decoders.Sequence([decoders.Replace(_SPACE, " "), decoders.ByteFallback(), decoders.Fuse()])
     tokenizer.add_special_tokens([AddedToken(token, special=True, normalized=False) for token in SPECIALS])
     return tokenizer
 
 
-def write_tokenizer(folder: Path) -> None:
+def write_tokenizer(folder: Path, name: str = "records") -> None:
     """Write tokenizer.json, tokenizer_config.json and chat_template.jinja, as transformers' AutoTokenizer reads."""
     folder.mkdir(parents=True, exist_ok=True)
-    build_tokenizer().save(str(folder / "tokenizer.json"))
+    build_tokenizer(name).save(str(folder / "tokenizer.json"))
     config = {
         "tokenizer_class": "PreTrainedTokenizerFast",
         "pad_token": "<pad>",
@@ -84,21 +91,23 @@ def _words() -> tuple[str, ...]:
     return tuple(dict.fromkeys(("system", "user", "model", "sudoku", "record", *FIELDS, *found)))
 
 
-def _tokens() -> tuple[str, ...]:
+def _tokens(more: bool) -> tuple[str, ...]:
     """Every token in order of id; the order is part of every trained checkpoint."""
     syllables = (*SYLLABLES, *(syllable.capitalize() for syllable in SYLLABLES))
     bytes_ = tuple(f"<0x{byte:02X}>" for byte in _BYTES)
-    return (*SPECIALS, *bytes_, _SPACE, "\n", *_PRINTABLE, *syllables, *_words(), *_GLUE)
+    first = (*SPECIALS, *bytes_, _SPACE, "\n", *_PRINTABLE, *syllables, *_words(), *_GLUE)
+    return tuple(dict.fromkeys((*first, *WORDS, *SPACED, *SIGNS) if more else first))
 
 
-def _cut() -> str:
+def _cut(more: bool) -> str:
     """The regular expression whose matches are the pieces.
 
     It matches every character: what it left out would be a piece of any length, and the text "<0x41>" a byte token.
     """
-    spaced = "|".join(word for word in _words() if word.startswith(_SPACE))
-    bare = "|".join(word for word in _words() if not word.startswith(_SPACE))
-    glue = "|".join(map(re.escape, _GLUE))
+    words = tuple(dict.fromkeys((*_words(), *WORDS, *SPACED))) if more else _words()
+    spaced = "|".join(word for word in words if word.startswith(_SPACE))
+    bare = "|".join(word for word in words if not word.startswith(_SPACE))
+    glue = "|".join(map(re.escape, (*_GLUE, *SIGNS) if more else _GLUE))
     syllable = "|".join((*SYLLABLES, *(syllable.capitalize() for syllable in SYLLABLES)))
     # A word is whole or it is not that word: "▁to" must not be cut from "▁tomu", whose first syllable is "to".
     letter = "[A-Za-z]"

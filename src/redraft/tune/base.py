@@ -1,0 +1,83 @@
+"""What a run begins with: a shape, a text side and first weights, from a recipe's [model], its start, or both.
+
+[model] alone       random weights; the built-in tokenizer
+start alone         the checkpoint's weights, tokenizer and template
+both                the checkpoint's weights, grown into the recipe's vocabulary
+"""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from redraft.config import CheckpointConfig, GenerationConfig, ModelConfig, read_config
+from redraft.model.gemma import DiffusionGemma
+from redraft.shapes import Tensor
+from redraft.text import Text, read_text
+from redraft.tune.initial import grow, initial_model, random_vision
+from redraft.tune.recipe import Recipe, generation_config, model_config
+from redraft.tune.vocabulary import build_tokenizer, write_tokenizer
+from redraft.weights.load import load_model
+from redraft.weights.names import VISION_PREFIXES
+from redraft.weights.save import save_model
+from redraft.weights.source import Source, locate
+
+TEXT_FILES = ("tokenizer.json", "tokenizer_config.json", "chat_template.jinja", "special_tokens_map.json")
+
+
+@dataclass(frozen=True)
+class Base:
+    """Config and text side of a run. `folder` is the checkpoint it starts from, if there is one."""
+
+    recipe: Recipe
+    checkpoint: CheckpointConfig
+    text: Text
+    folder: Path | None
+
+    @property
+    def config(self) -> ModelConfig:
+        return self.checkpoint.model
+
+    @property
+    def generation(self) -> GenerationConfig:
+        return self.checkpoint.generation
+
+    def model(self) -> DiffusionGemma:
+        """The first weights, in float32 on the CPU. Raises RecipeError if the start has another shape."""
+        if self.recipe.model is None and self.folder is not None:
+            return load_model(self.folder)[0]
+        model = initial_model(self.config, seed=self.recipe.train.seed)
+        if self.folder is not None:
+            grow(model, self.folder)
+        return model
+
+    def save(self, model: DiffusionGemma, out: Path) -> None:
+        """Write weights and configs; the text files are there since `read_base`."""
+        vision: Source | Mapping[str, Tensor] | None = random_vision(self.config, seed=self.recipe.train.seed)
+        if self.recipe.model is None and self.folder is not None:
+            stored = Source(self.folder)
+            vision = stored if any(name.startswith(VISION_PREFIXES) for name in stored.tensors) else None
+        save_model(model, out, generation=self.generation, vision=vision)
+
+
+def read_base(recipe: Recipe, out: Path) -> Base:
+    """What a recipe begins with; puts its text files into `out`.
+
+    Raises WeightsError, ConfigError or TextError for a start that is no whole checkpoint.
+    """
+    folder = locate(recipe.start) if recipe.start else None
+    if recipe.model is None and folder is not None:
+        found = read_config(folder)
+        if recipe.sampling is not None:
+            found = CheckpointConfig(found.model, generation_config(recipe))
+        for name in TEXT_FILES:
+            if (folder / name).exists():
+                shutil.copyfile(folder / name, out / name)
+        return Base(recipe, found, read_text(folder, found), folder)
+    assert recipe.model is not None, "read_recipe refuses a recipe with neither"
+    write_tokenizer(out, recipe.model.vocabulary)
+    vocab = build_tokenizer(recipe.model.vocabulary).get_vocab_size()
+    made = CheckpointConfig(model_config(recipe.model, vocab), generation_config(recipe))
+    return Base(recipe, made, read_text(out, made), folder)

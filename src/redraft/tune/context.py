@@ -1,0 +1,119 @@
+"""Who sees whom in training: the contexts that its forwards run in (inference has `model/rows.py`).
+
+A canvas sees the clean tokens of its sequence before its start, as at inference: on sliding layers the last W-1 of
+them, the same for every position. Sequences that share a line do not see each other.
+"""
+
+from __future__ import annotations
+
+import torch
+from torch.nn import functional as F
+
+from redraft.config import LayerConfig, ModelConfig
+from redraft.model.kernels import Attend
+from redraft.model.rope import rotation
+from redraft.model.rows import Rotation
+from redraft.shapes import Bool, Float, Int, Tensor
+
+
+class CleanContext:
+    """Context of the causal pass over lines of clean sequences; keeps keys and values, with their gradients."""
+
+    is_canvas = False
+
+    def __init__(
+        self, config: ModelConfig, clean: Int[Tensor, "batch tokens"], first: Int[Tensor, "batch tokens"]
+    ) -> None:
+        self.config, self.first = config, first
+        self.batch, self.tokens = clean.shape
+        self.keys: dict[int, Tensor] = {}
+        self.values: dict[int, Tensor] = {}
+        self._rotations: dict[LayerConfig, Rotation] = {}
+        self._seen: dict[int | None, Tensor] = {}
+
+    def rotation(self, layer: LayerConfig) -> Rotation:
+        """Every sequence begins at position 0."""
+        if layer not in self._rotations:
+            positions = (torch.arange(self.tokens, device=self.first.device) - self.first).flatten()
+            self._rotations[layer] = rotation(layer.rope, layer.head_dim, positions, torch.float32)
+        return self._rotations[layer]
+
+    def attend(self, index: int, q: Tensor, k: Tensor, v: Tensor, kernel: Attend) -> Tensor:
+        """Causal within each sequence. Padding stands behind the tokens, so causality hides it."""
+        self.keys[index], self.values[index] = _split(k, self.batch), _split(v, self.batch)
+        return _attend_batch(q, self.keys[index], self.values[index], self._visible(self.config.layers[index].window))
+
+    def _visible(self, window: int | None) -> Bool[Tensor, "batch tokens tokens"]:
+        if window not in self._seen:
+            at = torch.arange(self.tokens, device=self.first.device)
+            seen = (at <= at[:, None]) & (at >= self.first[:, :, None])
+            self._seen[window] = seen if window is None else seen & (at > at[:, None] - window)
+        return self._seen[window]
+
+
+class CanvasContext:
+    """Context of a canvas pass: each canvas sees its clean prefix and itself."""
+
+    is_canvas = True
+
+    def __init__(
+        self,
+        clean: CleanContext,
+        owner: Int[Tensor, "canvases"],
+        origin: Int[Tensor, "canvases"],
+        start: Int[Tensor, "canvases"],
+        width: int,
+    ) -> None:
+        self.clean, self.owner, self.origin, self.start, self.width = clean, owner, origin, start, width
+        self.reach = int(start.max())  # no canvas sees a clean token from here on
+        self._rotations: dict[LayerConfig, Rotation] = {}
+        self._seen: dict[int | None, Tensor] = {}
+
+    def some(self, chosen: Int[Tensor, "some"]) -> CanvasContext:
+        """The context of a part of the canvases."""
+        return CanvasContext(self.clean, self.owner[chosen], self.origin[chosen], self.start[chosen], self.width)
+
+    def rotation(self, layer: LayerConfig) -> Rotation:
+        """A canvas stands right behind its prefix."""
+        if layer not in self._rotations:
+            own = torch.arange(self.width, device=self.start.device)
+            positions = ((self.start - self.origin)[:, None] + own).flatten()
+            self._rotations[layer] = rotation(layer.rope, layer.head_dim, positions, torch.float32)
+        return self._rotations[layer]
+
+    def attend(self, index: int, q: Tensor, k: Tensor, v: Tensor, kernel: Attend) -> Tensor:
+        """Prefix keys from the clean pass, then the canvas's own."""
+        count = self.start.shape[0]
+        old_k = self.clean.keys[index][:, :, : self.reach][self.owner]
+        old_v = self.clean.values[index][:, :, : self.reach][self.owner]
+        k, v = torch.cat([old_k, _split(k, count)], 2), torch.cat([old_v, _split(v, count)], 2)
+        return _attend_batch(q, k, v, self._visible(self.clean.config.layers[index].window))
+
+    def _visible(self, window: int | None) -> Bool[Tensor, "canvases canvas keys"]:
+        if window not in self._seen:
+            key, start = torch.arange(self.reach, device=self.start.device), self.start[:, None]
+            prefix = (key < start) & (key >= self.origin[:, None])
+            if window is not None:
+                prefix &= key >= start - window + 1
+            own = torch.ones(self.start.shape[0], self.width, dtype=torch.bool, device=self.start.device)
+            self._seen[window] = torch.cat([prefix, own], 1)[:, None].expand(-1, self.width, -1)
+        return self._seen[window]
+
+
+def _split(x: Float[Tensor, "rows kv_heads head_dim"], batch: int) -> Float[Tensor, "batch kv_heads keys head_dim"]:
+    return x.view(batch, -1, x.shape[1], x.shape[2]).transpose(1, 2)
+
+
+def _attend_batch(
+    q: Float[Tensor, "rows heads head_dim"],
+    k: Float[Tensor, "batch kv_heads keys head_dim"],
+    v: Float[Tensor, "batch kv_heads keys head_dim"],
+    seen: Bool[Tensor, "batch queries keys"],
+) -> Float[Tensor, "rows heads head_dim"]:
+    """Attention of equal-length sequences at once; query heads that share a key head are folded into its rows."""
+    batch, kv_heads, heads, dim = k.shape[0], k.shape[1], q.shape[1], q.shape[2]
+    group = heads // kv_heads
+    folded = q.view(batch, -1, kv_heads, group, dim).permute(0, 2, 3, 1, 4).reshape(batch, kv_heads, -1, dim)
+    mask = seen.repeat(1, group, 1).unsqueeze(1)
+    out = F.scaled_dot_product_attention(folded, k, v, attn_mask=mask, scale=1.0)
+    return out.view(batch, kv_heads, group, -1, dim).permute(0, 3, 1, 2, 4).reshape(q.shape)

@@ -1,0 +1,177 @@
+"""From samples to rows: which tokens are read, and which canvases stand in them.
+
+    example, conversation   <bos> turns, model header | answer <eos>    canvases: every block of the answer
+    example with a suffix   <bos> text before | the gap                 canvas:   the gap; the text behind it, pinned
+    passage                 <bos> text                                  canvases: block after block from somewhere on
+
+Canvases come in several widths, because callers use several: the narrowest multiple of 16 that holds the answer, or one
+of the recipe's.
+"""
+
+from __future__ import annotations
+
+from random import Random
+
+from redraft.errors import RecipeError
+from redraft.tasks import Example, stream_seed
+from redraft.text import Message
+from redraft.tune.base import Base
+from redraft.tune.layout import WIDTH_STEP, Row, Spot, blocks, pack
+from redraft.tune.objective import Batch
+from redraft.tune.recipe import Recipe
+from redraft.tune.sources import ANSWERING, Conversation, Passage, Sample, Source, sources
+
+SEED_STRIDE = 1_000_003
+_LEAST_CONTEXT = 4  # pinned tokens behind a gap, if there are so many
+
+
+class Feed:
+    """Batches of a recipe's sources. `batches(step)` is a pure function of the recipe, its files and the step."""
+
+    def __init__(self, recipe: Recipe, base: Base) -> None:
+        self.recipe, self.base, self.text = recipe, base, base.text
+        self.sources: list[tuple[Source, float]] = sources(recipe.data)
+        self.end = base.config.eos_token_ids[0]
+
+    def batches(self, step: int) -> list[Batch]:
+        """The samples of one step, sources in the recipe's shares."""
+        seed = self.recipe.train.seed * SEED_STRIDE + step
+        rng = Random(stream_seed("layout", "train", seed))
+        # One width a step beside the narrowest: fewer and larger batches, which is a third of the time on a CPU.
+        width = rng.choice(self.recipe.data.widths or (self.base.config.canvas_length,))
+        rows = [self.row(sample, rng, width) for sample in self.samples(seed)]
+        return self.pack(rows)
+
+    def pack(self, rows: list[Row]) -> list[Batch]:
+        """Rows side by side as the recipe wants them."""
+        return pack(
+            rows,
+            pad=self.base.config.pad_token_id,
+            draws=self.recipe.objective.draws,
+            most_rows=self.recipe.train.most_rows,
+            pack_tokens=self.recipe.data.pack_tokens,
+        )
+
+    def samples(self, seed: int) -> list[Sample]:
+        """One step's worth."""
+        size, whole = self.recipe.train.batch_size, sum(share for _, share in self.sources)
+        found: list[Sample] = []
+        for i, (source, share) in enumerate(self.sources):
+            last = i == len(self.sources) - 1
+            count = size - len(found) if last else round(size * share / whole)
+            found += source.samples(seed, count)
+        return found
+
+    def row(self, sample: Sample, rng: Random, width: int) -> Row:
+        """Sequence and canvases of a sample, on the narrowest canvas or one of `width`, as `rng` decides.
+
+        It also decides what is pinned, and whether the causal mode is scored on the answer. Raises RecipeError for a
+        sample that does not fit the context or the canvases.
+        """
+        if isinstance(sample, Passage):
+            row = self._passage(sample, rng, width)
+        elif isinstance(sample, Conversation):
+            row = self._conversation(sample, rng, width)
+        elif sample.suffix is not None:
+            row = self._infill(sample, sample.suffix, rng, width)
+        else:
+            row = self._example(sample, rng, width)
+        most = self.base.config.max_positions
+        if max(len(row.clean), *(spot.start + len(spot.target) for spot in row.spots)) > most:
+            raise RecipeError(f"{_where(sample)}: prompt and answer do not fit the model's context of {most} tokens")
+        return row
+
+    def prompt(self, text: str) -> list[int]:
+        """One user turn in the checkpoint's chat form, ready for the model's turn."""
+        return self.text.chat([{"role": "user", "content": text}])
+
+    def _example(self, example: Example, rng: Random, width: int) -> Row:
+        found = self.text.tokenizer.encode(example.answer, add_special_tokens=False)
+        given = [False] * len(found.ids)
+        if example.given and rng.random() < self.recipe.objective.pinned_share:
+            given = [any(low <= start and end <= high for low, high in example.given) for start, end in found.offsets]
+        return self._answer(self.prompt(example.prompt), found.ids, given, rng, width, _where(example))
+
+    def _conversation(self, sample: Conversation, rng: Random, width: int) -> Row:
+        *asked, last = sample.messages
+        prompt, answer = self.text.chat(asked), self.text.encode(last["content"].strip(), bos=False)
+        row = self._answer(prompt, answer, [False] * len(answer), rng, width, sample.where)
+        if self.recipe.data.turns == "last" or not row.spots:
+            return row
+        earlier = [self._turn(sample.messages, i, len(row.spots[0].target), row.clean) for i in range(len(asked))]
+        told = list(row.told)
+        for spots in earlier:
+            for spot in spots:
+                told[spot.start : spot.start + spot.content] = [True] * spot.content
+        return Row(row.clean, tuple(told), (*(spot for spots in earlier for spot in spots), *row.spots))
+
+    def _turn(self, messages: tuple[Message, ...], i: int, width: int, clean: tuple[int, ...]) -> tuple[Spot, ...]:
+        """Canvases of an earlier answer, if its tokens stand in the sequence as they would stand alone."""
+        content = messages[i]["content"].strip()
+        if messages[i]["role"] not in ANSWERING or not content:
+            return ()
+        prompt, answer = self.text.chat(messages[:i]), self.text.encode(content, bos=False)
+        if tuple(clean[: len(prompt) + len(answer)]) != (*prompt, *answer):
+            return ()
+        return blocks(answer, [False] * len(answer), len(prompt), width, self.end)
+
+    def _answer(
+        self, prompt: list[int], answer: list[int], given: list[bool], rng: Random, other: int, where: str
+    ) -> Row:
+        data, objective = self.recipe.data, self.recipe.objective
+        width = self._width(len(answer) + 1, rng, other)
+        needed = -(-(len(answer) + 1) // width)
+        if needed > data.most_blocks:
+            raise RecipeError(
+                f"{where}: the answer has {len(answer)} tokens and one for its end; {data.most_blocks} canvases of"
+                f" {width} are allowed; raise [model] canvas_length or [data] most_blocks"
+            )
+        spots = blocks(answer, given, len(prompt), width, self.end)
+        if needed == 1 and rng.random() >= objective.causal_share:
+            return Row(tuple(prompt), (False,) * len(prompt), spots)
+        told = [objective.tell_prompt] * len(prompt) + [True] * (len(answer) + 1)
+        return Row((*prompt, *answer, self.end), (False, *told[1:]), spots)
+
+    def _infill(self, example: Example, suffix: str, rng: Random, other: int) -> Row:
+        before = self.text.encode(example.prompt, bos=True)
+        gap, after = self.text.encode(example.answer, bos=False), self.text.encode(suffix, bos=False)
+        least = len(gap) + min(_LEAST_CONTEXT, len(after))
+        room = -(-least // WIDTH_STEP) * WIDTH_STEP + rng.choice((0, WIDTH_STEP, 2 * WIDTH_STEP))
+        width = self._width(min(room, self.base.config.canvas_length), rng, max(other, room))
+        width = max(min(width, self.base.config.canvas_length), len(gap))
+        if width > self.base.config.canvas_length:
+            raise RecipeError(f"{_where(example)}: a gap of {len(gap)} tokens is wider than the canvas")
+        target = (gap + after)[:width]
+        spot = Spot(
+            start=len(before),
+            target=(*target, *[self.end] * (width - len(target))),
+            pinned=(*[False] * len(gap), *[True] * (width - len(gap))),
+            content=min(width, len(target) + 1),
+        )
+        clean = (*before, *gap)
+        return Row(clean, (False, *[True] * (len(clean) - 1)), (spot,))
+
+    def _passage(self, sample: Passage, rng: Random, other: int) -> Row:
+        """Canvases from one point on, without an end: a passage is cut out of something longer."""
+        config = self.base.config
+        tokens = self.text.encode(sample.text, bos=True)[: config.max_positions]
+        width = min(other, config.canvas_length)
+        most = (len(tokens) - 1) // width
+        if not most:
+            raise RecipeError(f"{sample.where}: {len(tokens)} tokens of text do not fill a canvas of {width}")
+        count = min(most, self.recipe.data.most_blocks)
+        start = rng.randint(1, len(tokens) - count * width)
+        clean = tuple(tokens[: start + count * width])
+        spots = tuple(
+            Spot(at, clean[at : at + width], (False,) * width, width) for at in range(start, len(clean), width)
+        )
+        return Row(clean, (False, *[True] * (len(clean) - 1)), spots)
+
+    def _width(self, least: int, rng: Random, other: int) -> int:
+        """The narrowest canvas for that many positions, or the other width; too narrow a one makes several blocks."""
+        fit = -(-least // WIDTH_STEP) * WIDTH_STEP
+        return fit if fit <= self.base.config.canvas_length and rng.random() < self.recipe.data.fit_share else other
+
+
+def _where(sample: Sample) -> str:
+    return f"the answer {sample.answer[:60]!r}" if isinstance(sample, Example) else sample.where

@@ -1,0 +1,135 @@
+"""Token sequences and the canvases in them, and how they are put side by side for a forward.
+
+Rows whose canvases are equally wide and whose sequences are about as long share a batch, so that little is padding. Or
+they are packed: sequences behind each other in one line, none seeing another. The batches of a step are one step,
+weighted by what they score.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+import torch
+
+from redraft.tune.objective import Batch
+
+WIDTH_STEP = 16
+_LENGTH_STEP = 64  # sequences that differ by less share a batch
+
+
+@dataclass(frozen=True)
+class Spot:
+    """One canvas: where it starts, what it should become, which positions are given, and where its fill begins."""
+
+    start: int
+    target: tuple[int, ...]
+    pinned: tuple[bool, ...]
+    content: int
+
+
+@dataclass(frozen=True)
+class Row:
+    """One clean sequence, the tokens of it that the causal mode is scored on, and its canvases, all of one width."""
+
+    clean: tuple[int, ...]
+    told: tuple[bool, ...]
+    spots: tuple[Spot, ...]
+
+    @property
+    def cost(self) -> int:
+        """Token rows it adds to a forward."""
+        return len(self.clean) + sum(len(spot.target) for spot in self.spots)
+
+
+def blocks(answer: Sequence[int], given: Sequence[bool], start: int, width: int, end: int) -> tuple[Spot, ...]:
+    """Canvases of an answer that begins at `start`: block by block, the last one filled up with the end token.
+
+    A canvas that is given throughout is left out.
+    """
+    fill = -(-(len(answer) + 1) // width) * width - len(answer)
+    filled, pinned = (*answer, *[end] * fill), (*given, *[False] * fill)
+    cuts = range(0, len(filled), width)
+    return tuple(
+        Spot(start + at, filled[at : at + width], pinned[at : at + width], min(width, len(answer) + 1 - at))
+        for at in cuts
+        if not all(pinned[at : at + width])
+    )
+
+
+def pack(rows: Sequence[Row], *, pad: int = 0, draws: int = 1, most_rows: int = 0, pack_tokens: int = 0) -> list[Batch]:
+    """Batches of rows, in the order of their first ones.
+
+    `draws` repeats every canvas; `most_rows` bounds the token rows of a batch, if one row allows; `pack_tokens` lets
+    sequences share a line of so many tokens.
+    """
+    groups: dict[tuple[int, int], list[Row]] = defaultdict(list)
+    for row in rows:
+        width = len(row.spots[0].target) if row.spots else 0
+        groups[width, 0 if pack_tokens else -(-len(row.clean) // _LENGTH_STEP)].append(row)
+    batches = []
+    for group in groups.values():
+        for part in _parts(group, draws, most_rows):
+            batches.append(_batch(_lines(part, pack_tokens), pad).repeated(draws))
+    return batches
+
+
+def _parts(rows: Sequence[Row], draws: int, most_rows: int) -> Iterator[list[Row]]:
+    part: list[Row] = []
+    longest = canvases = 0
+    for row in rows:
+        wide = draws * (row.cost - len(row.clean))
+        longest = max(longest, len(row.clean))
+        if part and most_rows and longest * (len(part) + 1) + canvases + wide > most_rows:
+            yield part
+            part, longest, canvases = [], len(row.clean), 0
+        part.append(row)
+        canvases += wide
+    yield part
+
+
+def _lines(rows: Sequence[Row], pack_tokens: int) -> list[list[Row]]:
+    """Rows by line: each alone, or first fit into lines of `pack_tokens`."""
+    lines: list[list[Row]] = []
+    room: list[int] = []
+    for row in rows:
+        at = next((i for i, left in enumerate(room) if left >= len(row.clean)), None)
+        if at is None or not pack_tokens:
+            lines.append([row])
+            room.append(max(0, pack_tokens - len(row.clean)))
+        else:
+            lines[at].append(row)
+            room[at] -= len(row.clean)
+    return lines
+
+
+def _batch(lines: Sequence[Sequence[Row]], pad: int) -> Batch:
+    longest = max(sum(len(row.clean) for row in line) for line in lines)
+    clean, told, first, placed = [], [], [], []
+    for i, line in enumerate(lines):
+        tokens: list[int] = []
+        scored: list[bool] = []
+        begins: list[int] = []
+        for row in line:
+            origin = len(tokens)
+            placed += [(i, origin, spot) for spot in row.spots]
+            tokens += row.clean
+            scored += row.told
+            begins += [origin] * len(row.clean)
+        fill = longest - len(tokens)
+        clean.append(tokens + [pad] * fill)
+        told.append(scored + [False] * fill)
+        first.append(begins + list(range(len(tokens), longest)))  # padding is alone, and nobody sees it
+    width = len(placed[0][2].target) if placed else 0
+    return Batch(
+        clean=torch.tensor(clean),
+        told=torch.tensor(told),
+        first=torch.tensor(first),
+        owner=torch.tensor([i for i, _, _ in placed], dtype=torch.long),
+        origin=torch.tensor([origin for _, origin, _ in placed], dtype=torch.long),
+        start=torch.tensor([origin + spot.start for _, origin, spot in placed], dtype=torch.long),
+        target=torch.tensor([spot.target for _, _, spot in placed], dtype=torch.long).view(-1, width),
+        pinned=torch.tensor([spot.pinned for _, _, spot in placed], dtype=torch.bool).view(-1, width),
+        content=torch.tensor([spot.content for _, _, spot in placed], dtype=torch.long),
+    )

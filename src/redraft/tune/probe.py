@@ -1,0 +1,124 @@
+"""How well a model in training answers: held-out samples through the reference sampler, a few of each source.
+
+A probe says whether a run is well, and which of its checkpoints to keep; `redraft eval` measures.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from statistics import mean
+
+import torch
+
+from redraft.cache import Prefix
+from redraft.diffusion.canvas import fresh
+from redraft.diffusion.denoise import Policy, reference_policy, settle
+from redraft.diffusion.noise import SeededNoise
+from redraft.model.gemma import DiffusionGemma
+from redraft.shapes import Tensor
+from redraft.tasks import Example
+from redraft.tune.data import Feed
+from redraft.tune.layout import WIDTH_STEP
+from redraft.tune.sources import Conversation, Passage, Sample, TaskSource
+
+
+@dataclass(frozen=True)
+class Said:
+    """One canvas's answer, the forwards it took, and its tokens before the end."""
+
+    text: str
+    steps: int
+    tokens: int
+
+
+def probe(model: DiffusionGemma, feed: Feed, count: int) -> dict[str, float]:
+    """For each source with held-out samples: the share answered exactly, mean forwards, tokens accepted per forward.
+
+    The canvas is the narrowest that holds the right answer; samples that fit none are left out.
+    """
+    policy = reference_policy(feed.base.generation)
+    found: dict[str, float] = {}
+    for source, _ in feed.sources:
+        said: list[tuple[bool, Said]] = []
+        for i, sample in enumerate(source.held_out(count)):
+            answer = None if isinstance(sample, Passage) else _answer(model, feed, sample, policy, i)
+            if answer is None or isinstance(sample, Passage):
+                continue
+            if isinstance(source, TaskSource) and isinstance(sample, Example):
+                right = source.task.score(sample, answer.text).exact
+            else:
+                right = answer.text.strip() == _wanted(sample).strip()
+            said.append((right, answer))
+        if said:
+            steps = sum(answer.steps for _, answer in said)
+            found[f"{source.name} exact"] = sum(right for right, _ in said) / len(said)
+            found[f"{source.name} steps"] = steps / len(said)
+            found[f"{source.name} tokens per forward"] = sum(answer.tokens for _, answer in said) / steps
+    return found
+
+
+def score(found: dict[str, float]) -> float:
+    """What checkpoints are compared by: the mean of the exact shares."""
+    shares = [value for name, value in found.items() if name.endswith(" exact")]
+    return mean(shares) if shares else -1.0
+
+
+def _wanted(sample: Example | Conversation) -> str:
+    if isinstance(sample, Example):
+        return sample.answer
+    content: str = sample.messages[-1]["content"]
+    return content
+
+
+@dataclass(frozen=True)
+class _Behind:
+    """A model behind one prompt, as the denoise loop wants it."""
+
+    model: DiffusionGemma
+    prefix: Prefix
+
+    @property
+    def dtype(self) -> torch.dtype:
+        return self.model.dtype
+
+    def denoise(self, tokens: Tensor, soft: Tensor | None) -> Tensor:
+        return self.model.denoise(tokens, soft, self.prefix)
+
+    def soften(self, probabilities: Tensor) -> Tensor:
+        return self.model.soften(probabilities)
+
+
+@torch.inference_mode()
+def _answer(model: DiffusionGemma, feed: Feed, sample: Sample, policy: Policy, seed: int) -> Said | None:
+    """What one canvas says to a sample; None if none is wide enough. A gap is asked for at its right length."""
+    if isinstance(sample, Passage):
+        return None
+    answer, after, prompt = feed.text.encode(_wanted(sample).strip(), bos=False), list[int](), _prompt(feed, sample)
+    gap = isinstance(sample, Example) and sample.suffix is not None
+    if isinstance(sample, Example) and sample.suffix is not None:
+        answer, after = feed.text.encode(sample.answer, bos=False), feed.text.encode(sample.suffix, bos=False)
+    least = len(answer) + 1 + min(len(after), 2 * WIDTH_STEP)
+    width = min(-(-least // WIDTH_STEP) * WIDTH_STEP, model.config.canvas_length)
+    if len(answer) >= width or len(prompt) + width > model.config.max_positions:
+        return None
+    noise = SeededNoise(seed)
+    start = fresh(noise, 0, width, model.config.vocab_size)
+    if gap:
+        tokens, pins = start.tokens.clone(), torch.arange(width) >= len(answer)
+        tokens[len(answer) :] = torch.tensor((after + [feed.end] * width)[: width - len(answer)])
+        start = fresh(noise, 0, width, model.config.vocab_size, seed=tokens, pinned=pins)
+    prefix = Prefix(model.config.layers, room=len(prompt) + width)
+    model.encode(torch.tensor(prompt), prefix)
+    *_, canvas = settle(_Behind(model, prefix), start, policy, noise)
+    draft = canvas.draft.tolist()
+    if gap:
+        draft = draft[: len(answer)]
+    elif feed.end in draft:
+        draft = draft[: draft.index(feed.end)]
+    return Said(feed.text.decode(draft), canvas.step, len(draft) + (not gap))
+
+
+def _prompt(feed: Feed, sample: Example | Conversation) -> list[int]:
+    if isinstance(sample, Conversation):
+        return feed.text.chat(sample.messages[:-1])
+    return feed.prompt(sample.prompt) if sample.suffix is None else feed.text.encode(sample.prompt, bos=True)

@@ -1,0 +1,252 @@
+"""Where examples come from. Every source gives the samples of a step as a function of seed and step alone.
+
+    TaskSource        a built-in task                     → Example
+    RowsSource        a JSON-lines file                   → Conversation
+    GeneratorSource   a function in a Python file         → Conversation
+    FolderSource      text files                          → Passage
+
+A row is an object with `messages` (role and content, the last one the assistant's) or with `prompt` and `response`.
+Files are read once at the start to check every row and to remember where each begins, so that nothing but their
+positions stays in memory and any step can be had without the steps before it.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from hashlib import blake2b
+from itertools import islice
+from pathlib import Path
+from random import Random
+from typing import Protocol, runtime_checkable
+
+from redraft.errors import RecipeError
+from redraft.tasks import Example, Task, stream_seed, task
+from redraft.text import Message
+from redraft.tune.recipe import DataRecipe
+
+_MOST_SHOWN = 5
+_PASSAGE_CHARS = 4000
+
+
+@dataclass(frozen=True)
+class Conversation:
+    """Messages whose last is an answer, and where they were read."""
+
+    messages: tuple[Message, ...]
+    where: str
+
+
+@dataclass(frozen=True)
+class Passage:
+    """A stretch of plain text, and where it was read."""
+
+    text: str
+    where: str
+
+
+Sample = Example | Conversation | Passage
+
+
+@runtime_checkable
+class Source(Protocol):
+    """An endless supply of samples."""
+
+    name: str
+
+    def samples(self, seed: int, count: int) -> list[Sample]:
+        """Samples to train on; the same for the same seed."""
+
+    def held_out(self, count: int) -> list[Sample]:
+        """Up to so many samples that are never trained on; none if there are none."""
+
+
+def sources(data: DataRecipe) -> list[tuple[Source, float]]:
+    """The sources of a recipe and their shares. Raises RecipeError for one that cannot be read or has nothing in it."""
+    found: list[tuple[Source, float]] = [(TaskSource(task(name)), share) for name, share in data.tasks.items()]
+    found += [(RowsSource(Path(name), data.held_out), share) for name, share in data.files.items()]
+    found += [(FolderSource(Path(name)), share) for name, share in data.folders.items()]
+    found += [(GeneratorSource(name), share) for name, share in data.generators.items()]
+    return found
+
+
+class TaskSource:
+    """A built-in task, which keeps its own held-out examples apart."""
+
+    def __init__(self, wrapped: Task) -> None:
+        self.task, self.name = wrapped, wrapped.name
+
+    def samples(self, seed: int, count: int) -> list[Sample]:
+        return list(islice(self.task.examples("train", seed), count))
+
+    def held_out(self, count: int) -> list[Sample]:
+        return list(islice(self.task.examples("held_out", 1), count))
+
+
+class RowsSource:
+    """A JSON-lines file. Whether a row is held out is decided by a hash of it, so copies of a row share their side."""
+
+    def __init__(self, path: Path, held_out: int) -> None:
+        self.path, self.name = path, path.name
+        self._train: list[tuple[int, int]] = []  # where a row begins, and its line number
+        self._kept: list[tuple[int, int]] = []
+        bad: list[str] = []
+        try:
+            with path.open("rb") as file:
+                at = 0
+                for number, line in enumerate(file, 1):
+                    if line.strip():
+                        try:
+                            parse_row(line, f"{path}, line {number}")
+                        except RecipeError as error:
+                            bad.append(str(error))
+                        side = self._kept if held_out and _is_held_out(line, held_out) else self._train
+                        side.append((at, number))
+                    at += len(line)
+        except OSError as error:
+            raise RecipeError(f"{path} cannot be read ({error.strerror}); give a file of JSON lines") from None
+        if bad:
+            more = f"; and {len(bad) - _MOST_SHOWN} more bad rows" if len(bad) > _MOST_SHOWN else ""
+            raise RecipeError("; ".join(bad[:_MOST_SHOWN]) + more)
+        if not self._train:
+            raise RecipeError(f"{path} has no rows to train on; every line is one JSON object")
+
+    def samples(self, seed: int, count: int) -> list[Sample]:
+        rng = Random(stream_seed(self.name, "train", seed))
+        return self._read(rng.choices(self._train, k=count))
+
+    def held_out(self, count: int) -> list[Sample]:
+        return self._read(self._kept[:count])
+
+    def _read(self, places: list[tuple[int, int]]) -> list[Sample]:
+        try:
+            with self.path.open("rb") as file:
+                found: list[Sample] = []
+                for at, number in places:
+                    file.seek(at)
+                    found.append(parse_row(file.readline(), f"{self.path}, line {number}"))
+                return found
+        except OSError as error:
+            raise RecipeError(f"{self.path} cannot be read any more ({error.strerror}); bring it back") from None
+
+
+class GeneratorSource:
+    """`function(split, seed)` of a Python file, an iterator of rows; split is "train" or "held_out"."""
+
+    def __init__(self, place: str) -> None:
+        self.name = place
+        self._function = _load(place)
+
+    def samples(self, seed: int, count: int) -> list[Sample]:
+        return list(self._rows("train", seed, count))
+
+    def held_out(self, count: int) -> list[Sample]:
+        return list(self._rows("held_out", 1, count))
+
+    def _rows(self, split: str, seed: int, count: int) -> Iterator[Sample]:
+        try:
+            rows = list(islice(self._function(split, seed), count))
+        except Exception as error:
+            raise RecipeError(f"{self.name} failed: {type(error).__name__}: {error}; mend the function") from None
+        if len(rows) < count and split == "train":
+            raise RecipeError(f"{self.name} gave {len(rows)} rows where {count} were asked for; it must not end")
+        for number, row in enumerate(rows, 1):
+            yield _conversation(row, f"{self.name}, row {number} of seed {seed}")
+
+
+class FolderSource:
+    """The text files of a folder and the folders in it, each as likely as it is long."""
+
+    def __init__(self, folder: Path) -> None:
+        self.name, self._files, self._sizes = str(folder), list[Path](), list[int]()
+        if not folder.is_dir():
+            raise RecipeError(f"{folder} is not a folder; [data] folders names folders of text files")
+        for path in sorted(folder.rglob("*")):
+            if path.is_file() and not any(part.startswith(".") for part in path.relative_to(folder).parts):
+                try:
+                    size = len(path.read_text(encoding="utf-8").strip())
+                except (OSError, UnicodeDecodeError) as error:
+                    raise RecipeError(f"{path} is no readable text ({error}); move it elsewhere") from None
+                if size:
+                    self._files.append(path)
+                    self._sizes.append(size)
+        if not self._files:
+            raise RecipeError(f"{folder} holds no text; [data] folders names folders of text files")
+
+    def samples(self, seed: int, count: int) -> list[Sample]:
+        rng = Random(stream_seed(self.name, "train", seed))
+        found: list[Sample] = []
+        for path in rng.choices(self._files, self._sizes, k=count):
+            text = path.read_text(encoding="utf-8").strip()
+            at = rng.randrange(max(1, len(text) - _PASSAGE_CHARS // 4))
+            start = text.rfind("\n", 0, at) + 1
+            found.append(Passage(text[start : start + _PASSAGE_CHARS], f"{path}, character {start}"))
+        return found
+
+    def held_out(self, count: int) -> list[Sample]:
+        return []
+
+
+def parse_row(line: bytes, where: str) -> Conversation:
+    """One line of a JSON-lines file. Raises RecipeError that begins with `where`."""
+    try:
+        row = json.loads(line.decode("utf-8"))
+    except UnicodeDecodeError as error:
+        raise RecipeError(f"{where}: not UTF-8 (byte {error.start})") from None
+    except (ValueError, RecursionError) as error:
+        raise RecipeError(f"{where}: not JSON ({error})") from None
+    return _conversation(row, where)
+
+
+def _conversation(row: object, where: str) -> Conversation:
+    if not isinstance(row, dict):
+        raise RecipeError(f"{where}: the row is a {type(row).__name__}; it must be an object")
+    if "messages" in row:
+        return Conversation(_messages(row["messages"], where), where)
+    if not isinstance(row.get("prompt"), str):
+        raise RecipeError(f"{where}: there are neither messages nor a prompt that is a string")
+    if not isinstance(row.get("response"), str) or not row["response"].strip():
+        raise RecipeError(f"{where}: there is no response; it must be a string that is not empty")
+    asked = {"role": "user", "content": row["prompt"]}
+    return Conversation((asked, {"role": "assistant", "content": row["response"]}), where)
+
+
+def _messages(found: object, where: str) -> tuple[Message, ...]:
+    if not isinstance(found, list) or not found:
+        raise RecipeError(f"{where}: messages is no list of messages")
+    for i, message in enumerate(found):
+        parts = (message.get("role"), message.get("content")) if isinstance(message, dict) else (None, None)
+        if not all(isinstance(part, str) for part in parts):
+            raise RecipeError(f"{where}: messages[{i}] must have a role and a content, both strings")
+    last = found[-1]
+    if last["role"] not in ANSWERING or not last["content"].strip():
+        raise RecipeError(f"{where}: there is no response; the last message must be an assistant's, and not empty")
+    return tuple(found)
+
+
+ANSWERING = ("assistant", "model")
+
+
+def _is_held_out(line: bytes, one_in: int) -> bool:
+    return int.from_bytes(blake2b(line.strip(), digest_size=8).digest(), "big") % one_in == 0
+
+
+def _load(place: str) -> Callable[[str, int], Iterator[object]]:
+    file, colon, name = place.rpartition(":")
+    if not colon or not Path(file).is_file():
+        raise RecipeError(f'[data] generator {place!r} names no file; write "file.py:function"')
+    spec = importlib.util.spec_from_file_location("redraft_generator", file)
+    if spec is None or spec.loader is None:
+        raise RecipeError(f"[data] generator {file} is not a Python file")
+    module = importlib.util.module_from_spec(spec)
+    try:
+        spec.loader.exec_module(module)
+    except Exception as error:
+        raise RecipeError(f"[data] generator {file} failed: {type(error).__name__}: {error}; mend the file") from None
+    function = getattr(module, name, None)
+    if not callable(function):
+        raise RecipeError(f"[data] generator {file} has no function {name!r}")
+    found: Callable[[str, int], Iterator[object]] = function
+    return found

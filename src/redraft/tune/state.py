@@ -1,0 +1,141 @@
+"""What a run is at a step, kept so that it can go on exactly: weights, average, optimizer, step, the best so far.
+
+The file is written beside its final name and renamed, so a kill at any moment leaves the last good one.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import torch
+
+from redraft.errors import RecipeError, RunError
+from redraft.model.gemma import DiffusionGemma
+from redraft.shapes import Tensor
+from redraft.tune.base import Base
+from redraft.tune.lora import adapt
+from redraft.tune.recipe import Recipe
+
+FILE = "training-state.pt"
+_SAVED = {"weights", "average", "best", "score", "optimizer", "step", "fingerprint"}
+
+
+@dataclass
+class State:
+    """Everything an exact continuation needs. `fingerprint` names the recipe it belongs to.
+
+    `average` follows the trained parameters; `best` is the average at the probe with the best `score`, if any probed.
+    """
+
+    fingerprint: str
+    model: DiffusionGemma
+    average: dict[str, Tensor]
+    optimizer: torch.optim.Optimizer
+    step: int = 0
+    best: dict[str, Tensor] | None = None
+    score: float = -1.0
+
+    @property
+    def trained(self) -> dict[str, torch.nn.Parameter]:
+        """The parameters that training changes, by name."""
+        return {name: value for name, value in self.model.named_parameters() if value.requires_grad}
+
+
+def fingerprint(recipe: Recipe) -> str:
+    """What a state must share with a recipe to be continued by it: all that its steps so far depend on.
+
+    Where the rate stays until a decay, the number of steps is not part of it: such a run can be made longer.
+    """
+    free: dict[str, int] = {"probe_every": 1, "probe_examples": 1, "save_every": 1}
+    if recipe.train.decay_steps:
+        free |= {"steps": 1, "decay_steps": 1}
+    fixed = msgspec.structs.replace(recipe, train=msgspec.structs.replace(recipe.train, **free))
+    return hashlib.sha256(msgspec.json.encode(fixed)).hexdigest()
+
+
+def restore(recipe: Recipe, base: Base, path: Path) -> State:
+    """The state at `path`, or the first one. Raises RecipeError for a file that is damaged or another recipe's."""
+    saved = _read(path, fingerprint(recipe)) if path.exists() else None
+    model = base.model()
+    if recipe.lora is not None:
+        adapt(model, recipe.lora, seed=recipe.train.seed)
+    else:
+        model.requires_grad_(True)
+    state = State(fingerprint(recipe), model.train(), {}, _optimizer(recipe, model))
+    state.average = {name: value.detach().clone() for name, value in state.trained.items()}
+    if saved is not None:
+        with torch.no_grad():
+            for name, value in state.trained.items():
+                value.copy_(saved["weights"][name])
+        state.optimizer.load_state_dict(saved["optimizer"])
+        state.average, state.step = saved["average"], saved["step"]
+        state.best, state.score = saved["best"], saved["score"]
+    return state
+
+
+def keep(state: State, path: Path) -> None:
+    """Write the state in one move. Raises RunError, and leaves the last one, if the disk refuses."""
+    beside = path.with_suffix(".new")
+    saved = {
+        "weights": {name: value.detach() for name, value in state.trained.items()},
+        "average": state.average,
+        "best": state.best,
+        "score": state.score,
+        "optimizer": state.optimizer.state_dict(),
+        "step": state.step,
+        "fingerprint": state.fingerprint,
+    }
+    try:
+        torch.save(saved, beside)
+        os.replace(beside, path)
+    except (OSError, RuntimeError) as error:  # torch's own writer reports a full disk as a RuntimeError
+        with suppress(OSError):
+            beside.unlink()
+        reason = getattr(error, "strerror", None) or str(error).partition("\n")[0]
+        raise RunError(f"the training state could not be written to {path}: {reason}; free some space") from None
+
+
+def cut_log(path: Path, step: int) -> None:
+    """Drop the rows of steps after the saved state: they are about to be run, and logged, again."""
+    if path.exists():
+        rows = path.read_text(encoding="utf-8").splitlines(keepends=True)
+        beside = path.with_suffix(".new")
+        beside.write_text("".join(rows[:step]), encoding="utf-8")
+        os.replace(beside, path)  # in one move: a kill at any moment leaves a whole log
+
+
+def follow(state: State, decay: float) -> None:
+    """Move the average towards the weights; early on faster, so that it does not remember the first ones."""
+    with torch.no_grad():
+        for name, value in state.trained.items():
+            state.average[name].lerp_(value, 1 - min(decay, (1 + state.step) / (10 + state.step)))
+
+
+def _optimizer(recipe: Recipe, model: DiffusionGemma) -> torch.optim.Optimizer:
+    trained = [value for value in model.parameters() if value.requires_grad]
+    groups = [
+        {"params": [value for value in trained if value.ndim > 1], "weight_decay": recipe.train.weight_decay},
+        {"params": [value for value in trained if value.ndim <= 1], "weight_decay": 0.0},
+    ]
+    return torch.optim.AdamW(
+        [group for group in groups if group["params"]], lr=recipe.train.lr, betas=recipe.train.betas, fused=True
+    )
+
+
+def _read(path: Path, wanted: str) -> dict[str, Any]:
+    try:
+        saved = torch.load(path, weights_only=True)
+        if not isinstance(saved, dict) or saved.keys() != _SAVED:
+            raise TypeError(f"holds a {type(saved).__name__}")
+    except Exception as error:  # a damaged file fails in any way that a zip file or a pickle can
+        raise RecipeError(f"{path} is damaged ({type(error).__name__}); remove it to start again") from None
+    if saved["fingerprint"] != wanted:
+        raise RecipeError(f"{path} belongs to another recipe; choose another --out folder or remove the file")
+    found: dict[str, Any] = saved
+    return found

@@ -1,0 +1,196 @@
+"""LoRA adapters in PEFT's layout: names, files, and what they add to a model's matrices.
+
+    adapter_config.json          rank, alpha, which modules
+    adapter_model.safetensors    base_model.model.<stored name>.lora_A.weight [rank, in], .lora_B.weight [out, rank]
+
+Routed experts are adapted as parameters: A holds the experts behind each other [experts · rank, in], B holds them
+innermost [out, rank · experts]. PEFT nests the two parameters of one module, so those of `gate_up_proj` stand under
+`experts.base_layer` and those of `down_proj` under `experts` (PEFT 0.19).
+
+Our encoder and canvas mode share every matrix. transformers has a module for each, so an adapter is written under both
+names, and one whose two copies differ cannot be used here: there is no one matrix that it could be merged into.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors import SafetensorError, safe_open
+from safetensors.torch import save_file
+
+from redraft.errors import RunError, WeightsError
+from redraft.model.gemma import DiffusionGemma
+from redraft.reader import read_json
+from redraft.shapes import Float, Tensor
+from redraft.weights.names import Slot, shown, slots
+
+CONFIG, WEIGHTS = "adapter_config.json", "adapter_model.safetensors"
+_BEFORE = "base_model.model."
+_DECODER, _ENCODER = "model.decoder.", "model.encoder.language_model."
+PARTS = ("attention", "mlp", "experts", "self_conditioning")
+
+
+@dataclass(frozen=True)
+class Low:
+    """The two small matrices beside one stored one: A [rank, in], B [out, rank]; experts have one axis more, first."""
+
+    a: Float[Tensor, "*experts rank in_"]
+    b: Float[Tensor, "*experts out rank"]
+
+    def delta(self, scale: float) -> Tensor:
+        """What they add to the stored matrix."""
+        return (self.b @ self.a) * scale
+
+
+def part_of(slot: Slot) -> str | None:
+    """The part of the network that a stored matrix belongs to, if adapters can change it: one of PARTS."""
+    name = slot.target
+    if name.startswith("self_conditioning.mlp."):
+        return "self_conditioning"
+    if not name.startswith("layers.") or len(slot.shape) < 2 or ".router." in name:
+        return None
+    return {"attention": "attention", "mlp": "mlp", "experts": "experts"}.get(name.split(".")[2])
+
+
+def write_adapter(found: Mapping[str, Low], folder: Path, *, alpha: float, base: str) -> None:
+    """Write an adapter; `found` maps stored names to their matrices, `base` is the checkpoint it belongs to.
+
+    Raises RunError if the disk refuses.
+    """
+    tensors = {name: value for stored, low in found.items() for name, value in _stored(stored, low)}
+    some = next(iter(found.values()))
+    modules = "|".join(sorted({_module(name) for name, low in found.items() if low.a.ndim == 2})) or "none"
+    settings = {
+        "peft_type": "LORA",
+        "base_model_name_or_path": base,
+        "r": some.a.shape[-2],
+        "lora_alpha": alpha,
+        "lora_dropout": 0.0,
+        "bias": "none",
+        "fan_in_fan_out": False,
+        "use_rslora": False,
+        "use_dora": False,
+        "inference_mode": True,
+        "task_type": None,
+        # A pattern, not names: the vision tower has modules of the same names.
+        "target_modules": rf"model\.(decoder|encoder\.language_model)\..*\.({modules})",
+        "target_parameters": sorted({f"experts.{_module(name)}" for name, low in found.items() if low.a.ndim == 3}),
+    }
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        save_file(tensors, folder / WEIGHTS, metadata={"format": "pt"})
+        (folder / CONFIG).write_text(json.dumps(settings, indent=2) + "\n", encoding="utf-8")
+    except (OSError, SafetensorError) as error:
+        raise RunError(f"the adapter could not be written to {folder}: {error}; free some space") from None
+
+
+@torch.no_grad()
+def merge_adapter(model: DiffusionGemma, folder: Path) -> None:
+    """Add an adapter to a plain model's matrices, in float32 whatever the model holds.
+
+    Raises WeightsError for a folder that is no LoRA adapter, or is one of another model or of a form not supported.
+    """
+    settings = _read_settings(folder)
+    scale = settings["lora_alpha"] / settings["r"]
+    ours, held = model.state_dict(), _read_tensors(folder)
+    used: set[str] = set()
+    wanted = [(slot, low) for slot in slots(model.config) if (low := _low(slot, held, used, folder)) is not None]
+    if surplus := sorted(held.keys() - used):
+        raise WeightsError(f"{folder} adapts what this model does not have: {shown(surplus)}; it belongs to another")
+    if not used:
+        raise WeightsError(f"{folder}/{WEIGHTS} holds no adapter matrices; train the adapter again")
+    for slot, low in wanted:
+        rows = ours[slot.target][slot.rows]
+        rows.copy_((rows.float() + low.delta(scale).to(rows.device)).to(rows.dtype))
+
+
+def _stored(stored: str, low: Low) -> Iterator[tuple[str, Tensor]]:
+    a, b = low.a, low.b
+    if a.ndim == 3:
+        b = b.permute(1, 2, 0).reshape(b.shape[1], -1)
+        a = a.reshape(-1, a.shape[-1])
+    for name in _names(stored):
+        yield f"{name}.lora_A.weight", a.detach().float().contiguous().clone()
+        yield f"{name}.lora_B.weight", b.detach().float().contiguous().clone()
+
+
+def _names(stored: str) -> list[str]:
+    """Where PEFT keeps the adapter of a stored tensor: in the decoder, and in the encoder if it has that module."""
+    module = stored.removesuffix(".weight")
+    if ".experts." in module:
+        head, _, which = module.rpartition(".")
+        module = f"{head}.base_layer" if which == "gate_up_proj" else head
+    names = [_BEFORE + module]
+    if ".layers." in module:
+        names.append(_BEFORE + _ENCODER + module.removeprefix(_DECODER))
+    return names
+
+
+def _module(stored: str) -> str:
+    return stored.removesuffix(".weight").rpartition(".")[2]
+
+
+def _low(slot: Slot, held: Mapping[str, Tensor], used: set[str], folder: Path) -> Low | None:
+    copies = []
+    for name in _names(slot.stored):
+        keys = f"{name}.lora_A.weight", f"{name}.lora_B.weight"
+        if keys[0] in held and keys[1] in held:
+            used.update(keys)
+            copies.append((held[keys[0]], held[keys[1]]))
+    if not copies:
+        return None
+    if len(copies) < len(_names(slot.stored)) or any(
+        not torch.equal(mine, other) for mine, other in zip(copies[0], copies[-1], strict=True)
+    ):
+        raise WeightsError(
+            f"{folder}: {slot.stored} is adapted otherwise in the encoder than in the decoder; they share their"
+            " weights, so such an adapter cannot be merged: train it with redraft tune"
+        )
+    a, b = (part.float() for part in copies[0])
+    if len(slot.shape) == 3 and not a.shape[0] % slot.shape[0] and not b.shape[1] % slot.shape[0]:
+        a = a.view(slot.shape[0], -1, a.shape[-1])
+        b = b.view(b.shape[0], -1, slot.shape[0]).permute(2, 0, 1)
+    if (*a.shape[:-2], b.shape[-2], a.shape[-1]) != slot.shape or a.shape[-2] != b.shape[-1]:
+        raise WeightsError(f"{folder}: {slot.stored} is {list(slot.shape)}; the adapter is for another model")
+    return Low(a, b)
+
+
+def _read_settings(folder: Path) -> dict[str, Any]:
+    if not (folder / CONFIG).is_file():
+        raise WeightsError(f"{folder} is no adapter: it has no {CONFIG}; give the folder that redraft tune names")
+    found = read_json(folder / CONFIG)
+    if found.get("peft_type") != "LORA":
+        raise WeightsError(f"{folder}/{CONFIG}: peft_type is {found.get('peft_type')!r}; supported: 'LORA'")
+    for key, fixed in _FIXED.items():
+        if found.get(key, fixed) not in (fixed, None):
+            raise WeightsError(f"{folder}/{CONFIG}: {key} is {found[key]!r}; supported: {fixed!r}")
+    for key in ("r", "lora_alpha"):
+        value = found.get(key)
+        if not isinstance(value, int | float) or isinstance(value, bool) or not 0 < value < math.inf:
+            raise WeightsError(f"{folder}/{CONFIG}: {key} is {value!r}; it must be a number above 0")
+    return dict(found)
+
+
+_FIXED: dict[str, object] = {
+    "bias": "none",
+    "fan_in_fan_out": False,
+    "use_rslora": False,
+    "use_dora": False,
+    "modules_to_save": None,
+    "rank_pattern": {},
+    "alpha_pattern": {},
+}
+
+
+def _read_tensors(folder: Path) -> dict[str, Tensor]:
+    try:
+        with safe_open(folder / WEIGHTS, framework="pt") as file:
+            return {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118, it is no mapping
+    except (OSError, SafetensorError) as error:
+        raise WeightsError(f"{folder}/{WEIGHTS} cannot be read ({error}); fetch or train the adapter again") from None

@@ -1,0 +1,229 @@
+"""The tasks beside records and small Sudoku: grids against another search, breaks and edits against what they say."""
+
+from __future__ import annotations
+
+import ast
+import json
+from itertools import islice, product
+from random import Random
+
+import numpy as np
+import pytest
+
+from redraft.errors import RecipeError
+from redraft.tasks import Edits, Example, InfillPython, Repair, Sudoku, Task
+from redraft.tasks import grids as rules
+from redraft.tasks.infill import corpus, fingerprint
+from redraft.tasks.repair import BREAKS
+from redraft.tasks.sudoku import dig
+from redraft.tasks.task import split_of
+
+# -- grids -------------------------------------------------------------------------------------------------------------
+
+
+def completions(puzzle: list[int], size: int) -> int:
+    """How many grids complete a puzzle, cell after cell: no propagation, nothing shared with ours."""
+    high, wide = {4: (2, 2), 6: (2, 3)}[size]
+    blanks = [i for i, digit in enumerate(puzzle) if not digit]
+    if not blanks:
+        return 1
+    at, found = blanks[0], 0
+    row, column = divmod(at, size)
+    for digit in range(1, size + 1):
+        clash = any(
+            puzzle[r * size + c] == digit
+            for r, c in product(range(size), repeat=2)
+            if r == row or c == column or (r // high, c // wide) == (row // high, column // wide)
+        )
+        if not clash:
+            found += completions([*puzzle[:at], digit, *puzzle[at + 1 :]], size)
+    return found
+
+
+@pytest.mark.parametrize(("size", "givens"), [(4, (0, 4, 6)), (6, (16, 20))])
+def test_the_solver_counts_what_plain_search_counts(size: int, givens: tuple[int, ...]) -> None:
+    rng = np.random.default_rng(0)
+    for count in givens:
+        for _ in range(6 if count else 1):
+            grid = rules.random_grid(rng, size)
+            puzzle = np.where(rng.random(size * size).argsort() < count, grid, 0).tolist()
+            assert len(rules.solve(puzzle, size, limit=10**6).solutions) == completions(puzzle, size)
+
+
+def test_reasoning_completes_only_what_has_one_solution_and_agrees_with_it() -> None:
+    rng = np.random.default_rng(1)
+    grid = np.stack([rules.random_grid(rng, 9) for _ in range(40)])
+    puzzles = np.where(rng.random(grid.shape).argsort(1) < 38, grid, 0).astype(np.uint8)
+    found = rules.reason(puzzles, 9)
+    done = (found > 0).all(1)
+    assert 5 < done.sum() < 40
+    assert (found[done] == grid[done]).all()
+    for puzzle in puzzles[done]:
+        solved = rules.solve(puzzle.tolist(), 9)
+        assert (len(solved.solutions), solved.guesses) == (1, 0)
+
+
+@pytest.mark.parametrize("size", [4, 6, 9])
+def test_grids_are_legal_and_stay_so_under_symmetry(size: int) -> None:
+    rng = np.random.default_rng(2)
+    grid = rules.random_grid(rng, size)
+    many = rules.shuffled(np.repeat(grid[None], 50, 0), rng, size)
+    assert rules.are_complete(many, size).all()
+    assert len({tuple(row) for row in many.tolist()}) > 40
+    broken = many.copy()
+    broken[:, 0] = broken[:, 1]
+    assert not rules.are_complete(broken, size).any()
+
+
+@pytest.mark.parametrize(("size", "low", "high"), [(6, 12, 22), (9, 28, 45)])
+def test_larger_puzzles_have_one_solution_and_the_givens_asked_for(size: int, low: int, high: int) -> None:
+    for example in islice(Sudoku(size).examples("held_out", 0), 8):
+        puzzle = [int(c.replace(".", "0")) for c in example.prompt.partition("\n")[2].replace("\n", "")]
+        solution = [int(c) for c in example.answer.replace("\n", "")]
+        assert low <= sum(map(bool, puzzle)) <= high
+        assert rules.solve(puzzle, size).solutions == (tuple(solution),)
+        if size == 6:
+            assert completions(puzzle, size) == 1
+        assert Sudoku(size).score(example, example.answer).exact
+        given = [example.answer[start:end] for start, end in example.given]
+        assert given == [str(digit) for digit in puzzle if digit]
+
+
+def test_hard_puzzles_need_their_guesses() -> None:
+    task = Sudoku(9, (22, 30), least_guesses=2)
+    assert task.name == "sudoku-9x9-hard-2"
+    (example,) = islice(task.examples("train", 0), 1)
+    puzzle = [int(c.replace(".", "0")) for c in example.prompt.partition("\n")[2].replace("\n", "")]
+    assert rules.solve(puzzle, 9).guesses >= 2
+    assert (rules.reason(np.array([puzzle], dtype=np.uint8), 9) == 0).any()
+
+
+def test_digging_gives_up_where_no_puzzle_is_left() -> None:
+    rng = np.random.default_rng(3)
+    assert dig(rules.random_grid(rng, 4), 1, rng, 4) is None
+
+
+# -- repair ------------------------------------------------------------------------------------------------------------
+
+
+def test_a_repair_starts_broken_and_ends_valid() -> None:
+    task, valid = Repair(), 0
+    for example in islice(task.examples("train", 0), 300):
+        broken = example.prompt.partition("\n")[2]
+        assert json.dumps(json.loads(example.answer), separators=(",", ":")) == example.answer
+        assert broken != example.answer
+        try:
+            valid += json.loads(broken) != json.loads(example.answer)
+        except ValueError:
+            continue
+        valid += 1
+    assert valid == 0, "a prompt that parses has nothing to repair"
+
+
+def test_every_break_breaks() -> None:
+    text = '{"melu":[1,2],"who":"Karomi","tabo":true}'
+    for one in BREAKS:
+        broken = one(text, Random(0))
+        assert broken != text
+        with pytest.raises(ValueError):
+            json.loads(broken)
+
+
+@pytest.mark.parametrize(
+    ("answer", "exact", "parts"),
+    [
+        ('{"a":1,"b":[2]}', True, {"valid": 1.0, "same": 1.0}),
+        ('{"a": 1, "b": [2]}', False, {"valid": 1.0, "same": 1.0}),
+        ('{"a":1,"b":[3]}', False, {"valid": 1.0, "same": 0.0}),
+        ("{}", False, {"valid": 1.0, "same": 0.0}),
+        ('{"a":1,"b":[2]', False, {"valid": 0.0, "same": 0.0}),
+        ("", False, {"valid": 0.0, "same": 0.0}),
+        ("[" * 100_000, False, {"valid": 0.0, "same": 0.0}),
+    ],
+)
+def test_a_repair_is_marked_by_hand(answer: str, exact: bool, parts: dict[str, float]) -> None:
+    score = Repair().score(Example('repair\n{"a":1,"b":[2]', '{"a":1,"b":[2]}'), answer)
+    assert (score.exact, score.parts) == (exact, parts)
+
+
+# -- edits -------------------------------------------------------------------------------------------------------------
+
+
+def test_an_edit_changes_what_it_names_and_nothing_else() -> None:
+    for example in islice(Edits().examples("train", 0), 300):
+        _, before, *asked = example.prompt.split("\n")
+        old, new = json.loads(before), json.loads(example.answer)
+        for key in old:
+            named = any(key in line for line in asked)
+            assert named or (key in new and new[key] == old[key])
+        for line in asked:
+            if line.startswith(("Remove ", "Drop ")):
+                assert line.split()[1].rstrip(".") not in new
+            else:
+                (key,) = (key for key in old if key in line.replace(str(new[key]), ""))
+                assert str(new[key]) in line
+        for start, end in example.given:
+            assert set(example.answer[start:end]) & set('{}":,')
+
+
+@pytest.mark.parametrize(
+    ("answer", "exact", "parts"),
+    [
+        ('{"who":"Ka","qty":5}', True, {"valid": 1.0, "changed": 1.0, "kept": 1.0}),
+        ('{"who":"Ka","qty":4}', False, {"valid": 1.0, "changed": 0.0, "kept": 1.0}),
+        ('{"who":"Ba","qty":5}', False, {"valid": 1.0, "changed": 1.0, "kept": 0.0}),
+        ('{"qty":5}', False, {"valid": 1.0, "changed": 1.0, "kept": 0.0}),
+        ("nothing", False, {"valid": 0.0, "changed": 0.0, "kept": 0.0}),
+    ],
+)
+def test_an_edit_is_marked_by_hand(answer: str, exact: bool, parts: dict[str, float]) -> None:
+    example = Example('edit\n{"who":"Ka","qty":4}\nSet qty to 5.', '{"who":"Ka","qty":5}')
+    score = Edits().score(example, answer)
+    assert (score.exact, score.parts) == (exact, parts)
+
+
+# -- infilling ---------------------------------------------------------------------------------------------------------
+
+
+def test_gaps_are_cut_out_of_files_of_their_own_split() -> None:
+    texts = {split: [s.text for s in corpus() if split_of(s.module) == split] for split in ("train", "held_out")}
+    assert texts["train"]
+    assert texts["held_out"]
+    for split, other in (("train", "held_out"), ("held_out", "train")):
+        for example in islice(InfillPython().examples(split, 0), 40):
+            whole = example.prompt + example.answer + (example.suffix or "")
+            assert any(whole in text for text in texts[split])
+            assert 0 < len(example.answer) <= 32
+            assert "\n" not in example.answer
+            assert example.answer == example.answer.strip()
+            assert len(whole) < 60 or not any(whole in text for text in texts[other])
+
+
+def test_the_corpus_is_code_without_comments_and_its_hash_is_stable() -> None:
+    assert fingerprint() == fingerprint()
+    text = next(source.text for source in corpus() if source.module == "textwrap")
+    assert ast.get_docstring(ast.parse(text)) is None
+    assert not any(line.strip().startswith("#") for line in text.split("\n"))
+    assert "\n\n\n" not in text
+
+
+@pytest.mark.parametrize(
+    ("answer", "exact", "parses"),
+    [("x + 1", True, 1.0), (" x + 1 ", True, 1.0), ("x +", False, 0.0), ("y", False, 1.0), ("\x00", False, 0.0)],
+)
+def test_a_gap_is_marked_by_hand(answer: str, exact: bool, parses: float) -> None:
+    example = Example("def f(x):\n    return ", "x + 1", suffix="\n\nf(2)\n")
+    score = InfillPython().score(example, answer)
+    assert (score.exact, score.parts) == (exact, {"parses": parses})
+
+
+@pytest.mark.parametrize("task", [Repair(), Edits(), InfillPython(), Sudoku(6)], ids=lambda task: task.name)
+def test_streams_repeat_differ_by_seed_and_share_no_example(task: Task) -> None:
+    def first(split: str, seed: int) -> list[Example]:
+        return list(islice(task.examples(split, seed), 10))
+
+    assert first("train", 0) == first("train", 0)
+    assert first("train", 0) != first("train", 1)
+    assert not set(first("train", 0) + first("train", 1)) & set(first("held_out", 0) + first("held_out", 1))
+    with pytest.raises(RecipeError, match="split is 'test'"):
+        task.examples("test", 0)
