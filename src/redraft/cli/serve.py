@@ -1,0 +1,158 @@
+"""`redraft serve`: an OpenAI-compatible server, and a page to watch the canvas."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import sys
+from collections.abc import Callable
+from contextlib import suppress
+from pathlib import Path
+from typing import TYPE_CHECKING, TextIO
+
+from redraft.cli.common import PLAN_HELP, Commands, command, load_bar, model_flags, set_threads
+
+if TYPE_CHECKING:
+    from redraft.engine.engine import Engine
+    from redraft.server.settings import Settings
+
+PORT = 8642
+KEYS = "REDRAFT_API_KEYS"
+
+EPILOG = f"""Point any tool with a "base URL" at http://127.0.0.1:{PORT}/v1; `redraft connect` prints the lines for
+some. The page is at the URL itself. A server that others can reach needs API keys, one a line in --api-key-file
+or separated by commas in {KEYS}. SIGTERM lets answers finish, a second one does not.
+
+examples:
+  redraft serve
+  redraft serve ./checkpoint --port 9000 --alias gpt-4o-mini
+  redraft serve --host 0.0.0.0 --api-key-file keys.txt --allow-host gpu.lan"""
+
+
+def add(commands: Commands) -> None:
+    """Add the command."""
+    parser = command(commands, "serve", "answer over HTTP, in the forms that other tools speak", run, epilog=EPILOG)
+    model_flags(parser, positional=True)
+    parser.add_argument("--plan", metavar="NAME", help=PLAN_HELP)
+    parser.add_argument("--host", default="127.0.0.1", help="address to listen on (default: 127.0.0.1)")
+    parser.add_argument("--port", type=int, default=PORT, help=f"0 for a free one (default: {PORT})")
+    parser.add_argument("--name", metavar="NAME", help="what the model is called (default: its name or folder)")
+    parser.add_argument(
+        "--alias", action="append", default=[], metavar="NAME", help='another name it answers to; "*" for any'
+    )
+    parser.add_argument("--api-key-file", type=Path, metavar="FILE", help="API keys, one a line")
+    parser.add_argument("--insecure", action="store_true", help="let others reach a server without keys")
+    parser.add_argument(
+        "--cors-origin", action="append", default=[], metavar="URL", help="a web page elsewhere that may call it"
+    )
+    parser.add_argument(
+        "--allow-host", action="append", default=[], metavar="NAME", help='a name it is reached by; "*" for any'
+    )
+    parser.add_argument("--no-page", action="store_true", help="serve no web page")
+    parser.add_argument("--log-file", type=Path, metavar="FILE", help="append the log there (default: stderr)")
+    parser.add_argument("--log-prompts", action="store_true", help="write prompts to the log, too")
+    parser.add_argument("--quiet", action="store_true", help="no log")
+    parser.add_argument("--max-running", type=int, default=64, metavar="N", help="requests at a time (default: 64)")
+    parser.add_argument("--max-waiting", type=int, default=1024, metavar="N", help="answers under way (default: 1024)")
+    parser.add_argument("--per-key", type=int, default=256, metavar="N", help="of one key (default: 256)")
+    parser.add_argument("--max-seconds", type=float, default=600, metavar="SEC", help="longest answer (default: 600)")
+    parser.add_argument("--drain", type=float, default=30, metavar="SEC", help="to finish on SIGTERM (default: 30)")
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """Serve until a signal."""
+    set_threads(arguments.threads)
+
+    from redraft.engine.engine import load
+    from redraft.engine.loop import LoopConfig
+    from redraft.server.log import Log
+    from redraft.server.process import serve
+    from redraft.server.service import Service
+
+    bar = load_bar()
+
+    def loader(progress: Callable[[int, int], None]) -> Engine:
+        def report(done: int, total: int) -> None:
+            progress(done, total)
+            if bar is not None:
+                bar(done, total)
+
+        return load(
+            arguments.model,
+            device=arguments.device,
+            dtype=arguments.dtype,
+            plan=arguments.plan,
+            progress=report,
+            loop=LoopConfig(max_running=arguments.max_running),
+        )
+
+    service = Service(settings_of(arguments))
+    with _Sink(arguments.log_file) as sink:
+        log = Log(None if arguments.quiet else sink)
+        serve(service, loader, host=arguments.host, port=arguments.port, log=log, ready=_say)
+    return 0
+
+
+def settings_of(arguments: argparse.Namespace) -> Settings:
+    """The server's settings. Raises RequestError for those that would leave it open to others."""
+    from redraft.errors import RequestError
+    from redraft.server.process import is_loopback
+    from redraft.server.settings import LOOPBACK, Limits, Settings, read_keys
+
+    if not 0 <= arguments.port < 65536:
+        raise RequestError(f"--port is {arguments.port}; it must be from 0 to 65535")
+    keys = read_keys(arguments.api_key_file, os.environ.get(KEYS))
+    local = is_loopback(arguments.host)
+    if not local and not keys and not arguments.insecure:
+        raise RequestError(f"--host is {arguments.host} and there are no API keys; use --api-key-file, or --insecure")
+    name = arguments.name or Path(arguments.model).name or "model"
+    hosts = (*LOOPBACK, arguments.host, *arguments.allow_host)
+    limits = Limits(
+        in_flight=arguments.max_waiting,
+        per_key=arguments.per_key,
+        request_sec=arguments.max_seconds,
+        drain_sec=arguments.drain,
+    )
+    return Settings(
+        names=tuple(dict.fromkeys((name, *arguments.alias))),
+        keys=keys,
+        origins=tuple(arguments.cors_origin),
+        # A key is what keeps a page elsewhere out; without one, the name that it asks for is.
+        hosts=("*",) if keys and not local else tuple(dict.fromkeys(hosts)),
+        limits=limits,
+        page=not arguments.no_page,
+        log_prompts=arguments.log_prompts,
+    )
+
+
+class _Sink:
+    """Where the log goes, closed at the end if it is a file."""
+
+    def __init__(self, path: Path | None) -> None:
+        self.path, self.file = path, sys.stderr
+
+    def __enter__(self) -> TextIO:
+        from redraft.errors import RequestError
+
+        if self.path is not None:
+            try:
+                self.file = self.path.open("a", encoding="utf-8")
+            except OSError as error:
+                raise RequestError(f"--log-file {self.path} cannot be written: {error.strerror}") from None
+        return self.file
+
+    def __exit__(self, *_: object) -> None:
+        if self.path is not None:
+            with suppress(OSError):  # what could not be written is lost
+                self.file.close()
+
+
+def _say(engine: Engine, url: str) -> None:
+    model = engine.model
+    bits = str(model.dtype).removeprefix("torch.")
+    print(f"redraft: serving {engine.folder or 'a model'} on {model.device}, {bits}", file=sys.stderr)
+    print(
+        f"redraft: try  curl {url}/v1/completions -H 'content-type: application/json' -d '{{\"prompt\":\"record\"}}'",
+        file=sys.stderr,
+    )
+    print(url, flush=True)

@@ -1,0 +1,100 @@
+"""From the fields of a request to what the engine is asked."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+from redraft.engine.engine import Engine
+from redraft.engine.request import Options, Request
+from redraft.errors import RequestError
+from redraft.server.refusal import Refusal
+from redraft.server.schema import CanvasOptions, Sampling
+from redraft.server.settings import Limits
+
+NO_OPTIONS = CanvasOptions()
+
+
+@dataclass(frozen=True)
+class Asked:
+    """Requests for one prompt or several; request i shares the prompt of request `behind[i]`."""
+
+    requests: tuple[Request, ...]
+    behind: tuple[int | None, ...]
+
+    @property
+    def prompt_tokens(self) -> int:
+        """Tokens of the prompts, each counted once."""
+        pairs = zip(self.requests, self.behind, strict=True)
+        return sum(len(request.prompt) for request, behind in pairs if behind is None)
+
+
+def options_of(body: Sampling, engine: Engine, limits: Limits, *, max_tokens: int | None) -> Options:
+    """The engine's options. `max_tokens` holds where the body says nothing; None is the checkpoint's own."""
+    canvas = body.canvas or NO_OPTIONS
+    wanted = max_tokens if body.max_tokens is None else body.max_tokens
+    wanted = engine.config.generation.max_new_tokens if wanted is None else wanted
+    options = Options(
+        max_tokens=wanted,
+        seed=None if body.seed is None else body.seed % 2**64,
+        steps=body.max_steps,
+        entropy_bound=body.entropy_bound,
+        stop=_stops(body.stop),
+        min_tokens=wanted if body.ignore_eos else body.min_tokens or 0,
+        deadline_sec=min(limits.request_sec, _or(body.deadline_ms, limits.request_sec * 1e3) / 1e3),
+        causal=canvas.causal or False,
+        canvas=canvas.width,
+        end_aware=canvas.end_aware,
+        preset=canvas.preset or "reference",
+        accept=tuple(canvas.accept or ()),
+        cooling=canvas.cooling,
+        effort=body.effort,
+        min_effort=_or(canvas.min_effort, 0.0),
+        target_ms=body.target_ms,
+        temperature=_or(body.temperature, 1.0),
+        top_k=None if body.top_k in (None, 0, -1) else body.top_k,
+        top_p=_or(body.top_p, 1.0),
+        logit_bias=_biases(body.logit_bias or {}),
+        bad_words=tuple(tuple(engine.text.encode(word, bos=False)) for word in body.bad_words or ()),
+        repetition_penalty=_or(body.repetition_penalty, 1.0),
+        presence_penalty=_or(body.presence_penalty, 0.0),
+        frequency_penalty=_or(body.frequency_penalty, 0.0),
+    )
+    if body.ignore_eos and body.min_tokens is not None:
+        raise RequestError("ignore_eos is True and min_tokens was given too; leave one out")
+    return options
+
+
+def asked(engine: Engine, prompts: Sequence[Sequence[int]], options: Options, answers: int) -> Asked:
+    """`answers` requests for each prompt, which is read once; their seeds count up."""
+    requests: list[Request] = []
+    behind: list[int | None] = []
+    for prompt in prompts:
+        first = len(requests)
+        request = engine.request_of(list(prompt), options)
+        for i in range(answers):
+            requests.append(replace(request, seed=(request.seed + i) % 2**64))
+            behind.append(first if i else None)
+    return Asked(tuple(requests), tuple(behind))
+
+
+def bounded(what: str, text: str, limits: Limits) -> str:
+    """A schema or expression as it came, if it is not too long."""
+    if len(text) > limits.constraint_bytes:
+        raise Refusal(400, f"{what} has {len(text)} characters; at most {limits.constraint_bytes}", param=what)
+    return text
+
+
+def _stops(given: str | list[str] | None) -> tuple[str, ...]:
+    return (given,) if isinstance(given, str) else tuple(given or ())
+
+
+def _biases(given: dict[str, float]) -> tuple[tuple[int, float], ...]:
+    for token in given:
+        if not (token.isascii() and token.isdigit() and len(token) < 10):
+            raise RequestError(f"logit_bias names {token!r}; its keys are token ids, as /tokenize gives them")
+    return tuple((int(token), nats) for token, nats in given.items())
+
+
+def _or(given: float | None, otherwise: float) -> float:
+    return otherwise if given is None else given

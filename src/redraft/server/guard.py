@@ -1,0 +1,180 @@
+"""What stands before every route: request ids, hosts and origins, keys, body size, safe headers, a log line at the end.
+
+A web page elsewhere must not be able to use a server on this machine: a browser's `Origin` has to be this server's own
+or one that was allowed, and `Host` one of the names the server knows (a page can rebind its own name to 127.0.0.1).
+"""
+
+from __future__ import annotations
+
+import re
+import secrets
+import time
+from collections.abc import MutableMapping
+from typing import Any
+
+from starlette.datastructures import Headers, MutableHeaders
+from starlette.responses import JSONResponse, Response
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from redraft.server.log import Log
+from redraft.server.refusal import Refusal
+from redraft.server.service import Service
+
+OPEN = ("/health", "/v1/health", "/live", "/ready")  # for probes, which have no key
+SAFE_ID = re.compile(r"[\w.:-]{1,128}")
+HEADERS = {
+    "x-content-type-options": "nosniff",
+    "referrer-policy": "no-referrer",
+    "cross-origin-resource-policy": "same-origin",
+    "content-security-policy": "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' data:; "
+    "connect-src 'self'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'",
+}
+
+
+class Guard:
+    """ASGI middleware around the whole application."""
+
+    def __init__(self, app: ASGIApp, service: Service, log: Log) -> None:
+        self.app, self.service, self.log = app, service, log
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """One request."""
+        if scope["type"] != "http":
+            await self.app(scope, receive, send)
+            return
+        headers = Headers(scope=scope)
+        seen = _Seen(scope, send, _request_id(headers), self._allowed_origin(headers))
+        scope.setdefault("state", {})["request_id"] = seen.id
+        scope["state"]["log"] = seen.notes
+        try:
+            refused = self._refuse(scope, headers)
+            if refused is not None:
+                self.service.metrics.errors.labels(refused.code or str(refused.status)).inc()
+                await answer(refused)(scope, receive, seen.send)
+            elif scope["method"] == "OPTIONS" and seen.origin is not None:
+                await _preflight(headers)(scope, receive, seen.send)
+            else:
+                await self.app(scope, self._bounded(receive, seen), seen.send)
+        finally:
+            self._account(scope, seen)
+
+    def _refuse(self, scope: Scope, headers: Headers) -> Refusal | None:
+        settings, path = self.service.settings, scope["path"]
+        host = re.sub(r":\d+$", "", headers.get("host", ""))
+        if "*" not in settings.hosts and host not in settings.hosts:
+            return Refusal(403, f"the host {host!r} is not one of this server's names; use --allow-host", code="host")
+        origin = headers.get("origin")
+        if origin is not None and self._allowed_origin(headers) is None and not _is_own(origin, headers):
+            return Refusal(403, f"pages of {origin!r} may not call this server; use --cors-origin", code="origin")
+        length = headers.get("content-length", "0")
+        if length.isdigit() and int(length) > settings.limits.body_bytes:
+            return _too_large(settings.limits.body_bytes)
+        is_page = scope["method"] in ("GET", "HEAD") and (path == "/" or path.startswith("/page/"))
+        if not settings.keys or path in OPEN or is_page or scope["method"] == "OPTIONS":
+            return None
+        number = settings.key_number(_key(headers))
+        if number is None:
+            return Refusal(401, "the API key is missing or unknown; send it as a Bearer token", code="invalid_api_key")
+        scope["state"]["key"] = number
+        return None
+
+    def _allowed_origin(self, headers: Headers) -> str | None:
+        """The origin to be named in an answer to a page elsewhere, if it may see it."""
+        origin = headers.get("origin")
+        allowed = self.service.settings.origins
+        return origin if origin is not None and (origin in allowed or "*" in allowed) else None
+
+    def _bounded(self, receive: Receive, seen: _Seen) -> Receive:
+        """The body, counted as it comes: a chunked one has no length to be refused by."""
+        limit, read = self.service.settings.limits.body_bytes, 0
+
+        async def bounded() -> Message:
+            nonlocal read
+            message = await receive()
+            if message["type"] == "http.request":
+                read += len(message.get("body", b""))
+                if read > limit:
+                    raise _too_large(limit)
+            elif message["type"] == "http.disconnect" and not seen.done:
+                seen.gone = True
+            return message
+
+        return bounded
+
+    def _account(self, scope: Scope, seen: _Seen) -> None:
+        metrics = self.service.metrics
+        # By route, not by path: a stranger's paths must not become labels without end.
+        path = getattr(scope.get("route"), "path", "other")
+        metrics.requests.labels(path, str(seen.status)).inc()
+        metrics.seconds.labels(path).observe(time.monotonic() - seen.began)
+        if seen.gone and not seen.done:
+            metrics.gone.inc()
+        self.log.write(
+            "request",
+            {
+                "id": seen.id,
+                "method": scope["method"],
+                "path": path,
+                "status": seen.status,
+                "ms": round((time.monotonic() - seen.began) * 1e3, 1),
+                "gone": seen.gone and not seen.done,
+                **seen.notes,
+            },
+        )
+
+
+class _Seen:
+    """One request and what is known of its answer."""
+
+    def __init__(self, scope: Scope, send: Send, id_: str, origin: str | None) -> None:
+        self.scope, self._send, self.id, self.origin = scope, send, id_, origin
+        self.began, self.status, self.done, self.gone = time.monotonic(), 0, False, False
+        self.notes: MutableMapping[str, Any] = {}
+
+    async def send(self, message: Message) -> None:
+        if message["type"] == "http.response.start":
+            self.status = message["status"]
+            headers = MutableHeaders(scope=message)
+            for name, value in {**HEADERS, "x-request-id": self.id}.items():
+                headers.setdefault(name, value)
+            if self.origin is not None:
+                headers["access-control-allow-origin"] = self.origin
+                headers["access-control-expose-headers"] = "x-request-id, x-ignored-fields, retry-after"
+                headers.add_vary_header("origin")
+                headers["cross-origin-resource-policy"] = "cross-origin"
+        elif message["type"] == "http.response.body" and not message.get("more_body", False):
+            self.done = True
+        await self._send(message)
+
+
+def answer(refusal: Refusal) -> Response:
+    """A refusal as a response."""
+    return JSONResponse(refusal.body, refusal.status, refusal.headers)
+
+
+def _preflight(headers: Headers) -> Response:
+    wanted = headers.get("access-control-request-headers", "content-type")
+    allowed = {
+        "access-control-allow-methods": "GET, POST",
+        "access-control-allow-headers": wanted if SAFE_ID.fullmatch(re.sub(r"[, ]", "", wanted)) else "content-type",
+        "access-control-max-age": "600",
+    }
+    return Response(status_code=204, headers=allowed)
+
+
+def _request_id(headers: Headers) -> str:
+    given = headers.get("x-request-id", "")
+    return given if SAFE_ID.fullmatch(given) else f"req-{secrets.token_hex(12)}"
+
+
+def _key(headers: Headers) -> str:
+    scheme, _, key = headers.get("authorization", "").partition(" ")
+    return key.strip() if scheme.lower() == "bearer" else headers.get("x-api-key", "")
+
+
+def _is_own(origin: str, headers: Headers) -> bool:
+    return origin.partition("://")[2] == headers.get("host")
+
+
+def _too_large(limit: int) -> Refusal:
+    return Refusal(413, f"the body is larger than {limit} bytes; send less", code="body_too_large")

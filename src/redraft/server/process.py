@@ -1,0 +1,141 @@
+"""One process that serves: the socket opens at once, the model loads behind it, and a signal lets answers finish.
+
+SIGTERM, Ctrl-C    no new requests (503 with Retry-After); what is under way gets `drain_sec`; then the end
+a second one       the end now
+"""
+
+from __future__ import annotations
+
+import contextlib
+import signal
+import socket
+import threading
+import time
+from collections.abc import Callable, Iterator
+from types import FrameType
+
+import uvicorn
+
+from redraft.engine.engine import Engine
+from redraft.engine.request import Options
+from redraft.errors import RedraftError, RequestError, RunError
+from redraft.server.app import create_app
+from redraft.server.log import Log
+from redraft.server.service import Service
+
+Loader = Callable[[Callable[[int, int], None]], Engine]
+"""Loads the engine; told where to report (elements placed, elements in all)."""
+
+POLL_SEC = 0.05
+
+
+def serve(
+    service: Service, load: Loader, *, host: str, port: int, log: Log, ready: Callable[[Engine, str], None]
+) -> None:
+    """Serve until a signal. `ready` is told the engine and the URL once requests are answered.
+
+    Raises RequestError if the address cannot be had, and whatever loading raises.
+    """
+    listening = listen(host, port)
+    name = host if ":" not in host else f"[{host}]"
+    url = f"http://{name}:{listening.getsockname()[1]}"
+    config = uvicorn.Config(
+        create_app(service, log),
+        log_config=None,
+        access_log=False,
+        server_header=False,
+        lifespan="off",
+        timeout_keep_alive=30,
+        h11_max_incomplete_event_size=64 * 2**10,
+    )
+    server = _Server(config, service)
+    loading = threading.Thread(target=_load, args=(service, load, server, lambda e: ready(e, url)), daemon=True)
+    loading.start()
+    try:
+        server.run(sockets=[listening])
+    finally:
+        listening.close()
+    if service.failure is not None:
+        raise service.failure
+    with contextlib.suppress(RedraftError):
+        service.engine.loop.stop()
+
+
+def listen(host: str, port: int) -> socket.socket:
+    """A socket that listens. Raises RequestError."""
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    listening = socket.socket(family, socket.SOCK_STREAM)
+    try:
+        listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        listening.bind((host, port))
+    except (OSError, OverflowError) as error:
+        listening.close()
+        raise RequestError(f"cannot listen on {host} port {port}: {error}; try --port 0 for a free one") from None
+    listening.listen(1024)
+    listening.set_inheritable(True)
+    return listening
+
+
+def _load(service: Service, load: Loader, server: _Server, ready: Callable[[Engine], None]) -> None:
+    """Load, warm up, and turn the loop on its thread."""
+    try:
+        engine = load(service.progress)
+        engine.loop.start()
+        warm_up(engine)
+    except RedraftError as error:
+        service.failure = error
+    except Exception as error:
+        service.failure = RunError(f"loading failed, {type(error).__name__}: {error}")
+    else:
+        service.ready(engine)
+        ready(engine)
+        return
+    service.phase = "failed"
+    server.should_exit = True
+
+
+def warm_up(engine: Engine) -> None:
+    """One short answer: the first forward of a process is slower than all others."""
+    engine.finish(engine.request_of([engine.text.bos_token_id], Options(max_tokens=1, steps=2, seed=0)))
+
+
+class _Server(uvicorn.Server):
+    """uvicorn, with a way to stop that lets the socket answer 503 while answers finish."""
+
+    def __init__(self, config: uvicorn.Config, service: Service) -> None:
+        super().__init__(config)
+        self.service = service
+
+    def handle_exit(self, sig: int, frame: FrameType | None) -> None:
+        """The first signal drains, the second ends."""
+        if self.service.phase in ("draining", "failed") or self.service.under_way == 0:
+            self.should_exit = self.force_exit = True
+            return
+        self.service.drain()
+        threading.Thread(target=self._drain, daemon=True).start()
+
+    def _drain(self) -> None:
+        until = time.monotonic() + self.service.settings.limits.drain_sec
+        while self.service.under_way and time.monotonic() < until:
+            time.sleep(POLL_SEC)
+        time.sleep(POLL_SEC)  # the last bytes of the last answer
+        self.should_exit = True
+        self.force_exit = time.monotonic() >= until
+
+    @contextlib.contextmanager
+    def capture_signals(self) -> Iterator[None]:
+        """As uvicorn's, without raising the signal again behind a clean stop."""
+        if threading.current_thread() is not threading.main_thread():
+            yield
+            return
+        before = {sig: signal.signal(sig, self.handle_exit) for sig in (signal.SIGINT, signal.SIGTERM)}
+        try:
+            yield
+        finally:
+            for sig, handler in before.items():
+                signal.signal(sig, handler)
+
+
+def is_loopback(host: str) -> bool:
+    """Whether only this machine can reach it."""
+    return host in ("localhost", "::1") or host.startswith("127.")

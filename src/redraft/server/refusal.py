@@ -1,0 +1,66 @@
+"""Everything that is not a 200, in OpenAI's form: {"error": {"message", "type", "param", "code"}}."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from typing import Any
+
+from redraft.errors import BusyError, CallerError, RedraftError
+
+TYPES: Mapping[int, str] = {
+    401: "authentication_error",
+    403: "permission_error",
+    404: "not_found_error",
+    413: "invalid_request_error",
+    429: "rate_limit_error",
+    500: "server_error",
+    501: "not_implemented_error",
+    503: "unavailable_error",
+}
+RENAMED = {"deadline_sec": "deadline_ms", "steps": "max_steps"}  # the engine's word: the field of a request
+NAMED = re.compile(r"(\w+)(?:\[\d+\])? (?:is|has|holds|names|of token)\b")
+
+
+class Refusal(Exception):  # noqa: N818, it is an answer
+    """An answer other than the one asked for. `param` names the field, `code` is for programs, the message for people.
+
+    `retry_sec` becomes Retry-After; without it clients are told not to repeat what can only fail again.
+    """
+
+    def __init__(
+        self, status: int, message: str, *, param: str | None = None, code: str | None = None, retry_sec: int = 0
+    ) -> None:
+        super().__init__(message)
+        self.status, self.message, self.param, self.code, self.retry_sec = status, message, param, code, retry_sec
+
+    @property
+    def body(self) -> dict[str, Any]:
+        """The JSON of the answer, and of a stream's last chunk."""
+        kind = TYPES.get(self.status, "invalid_request_error")
+        return {"error": {"message": self.message, "type": kind, "param": self.param, "code": self.code}}
+
+    @property
+    def headers(self) -> dict[str, str]:
+        """Headers that belong to it."""
+        found = {"retry-after": str(self.retry_sec)} if self.retry_sec else {}
+        return found | ({"www-authenticate": "Bearer"} if self.status == 401 else {})
+
+
+def unsupported(param: str, message: str) -> Refusal:
+    """A field, or a value of one, that cannot be honoured."""
+    return Refusal(400, message, param=param, code="unsupported_parameter")
+
+
+def refusal_of(error: RedraftError) -> Refusal:
+    """An error of the engine's as an answer."""
+    message = str(error)
+    if isinstance(error, BusyError):
+        return Refusal(503, message, code="queue_full", retry_sec=1)
+    if not isinstance(error, CallerError):
+        return Refusal(500, message, code="engine_failed")
+    if "the model's context is" in message:
+        return Refusal(400, message, param="messages", code="context_length_exceeded")
+    named = NAMED.match(message)
+    param = None if named is None else RENAMED.get(named[1], named[1])
+    return Refusal(400, message, param=param, code="unsupported_parameter" if "not supported" in message else None)

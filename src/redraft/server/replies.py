@@ -1,0 +1,256 @@
+"""Answers in the forms that clients read: chat, text, fill-in-the-middle; whole, and piece by piece."""
+
+from __future__ import annotations
+
+import secrets
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Protocol
+
+from redraft.engine.request import FinishReason
+from redraft.server.voice import Logprobs, Said, Voice
+from redraft.text import Text
+
+Json = dict[str, Any]
+
+FINISHED: Mapping[FinishReason | None, str] = {"stop": "stop", "length": "length", "deadline": "length"}
+
+
+class Form(Protocol):
+    """How one endpoint tells its answers."""
+
+    @property
+    def prefix(self) -> str:
+        """Of ids."""
+
+    @property
+    def whole_object(self) -> str:
+        """The kind of a whole answer."""
+
+    @property
+    def chunk_object(self) -> str:
+        """The kind of a chunk."""
+
+    def whole(self, i: int, voice: Voice) -> Json:
+        """A finished answer."""
+
+    def first(self, i: int) -> Json | None:
+        """What opens the stream of an answer, if anything does."""
+
+    def piece(self, i: int, voice: Voice, said: Said) -> Json:
+        """What one event added."""
+
+    def last(self, i: int, voice: Voice) -> Json:
+        """The end of the stream of an answer."""
+
+
+@dataclass(frozen=True)
+class Head:
+    """What every chunk of an answer has in common."""
+
+    model: str
+    fingerprint: str
+    form: Form
+    id: str = field(default_factory=lambda: secrets.token_hex(12))
+    created: int = field(default_factory=lambda: int(time.time()))
+
+    def of(self, *, chunk: bool) -> Json:
+        """As JSON, without choices."""
+        return {
+            "id": f"{self.form.prefix}-{self.id}",
+            "object": self.form.chunk_object if chunk else self.form.whole_object,
+            "created": self.created,
+            "model": self.model,
+            "system_fingerprint": self.fingerprint,
+        }
+
+
+@dataclass(frozen=True)
+class ChatForm:
+    """`chat.completion`. `tool` names the function whose arguments the whole answer is."""
+
+    text: Text
+    logprobs: bool = False
+    tool: str | None = None
+    envelope: bool = False
+    prefix: str = "chatcmpl"
+    whole_object: str = "chat.completion"
+    chunk_object: str = "chat.completion.chunk"
+
+    def whole(self, i: int, voice: Voice) -> Json:
+        """A message."""
+        calls = self._calls(voice)
+        message: Json = {"role": "assistant", "content": voice.content, "refusal": None}
+        if calls:
+            message |= {"content": None, "tool_calls": calls}
+        if voice.reasoning:
+            message |= {"reasoning_content": voice.reasoning, "reasoning": voice.reasoning}
+        return {
+            "index": i,
+            "message": message,
+            "logprobs": chat_logprobs(self.text, voice.logprobs, voice.content) if self.logprobs else None,
+            "finish_reason": self._reason(voice, bool(calls)),
+            "canvas": told(voice),
+        }
+
+    def first(self, i: int) -> Json | None:
+        """The role."""
+        return self._choice(i, {"role": "assistant", "content": "" if self.tool is None else None})
+
+    def piece(self, i: int, voice: Voice, said: Said) -> Json:
+        """A delta. A tool call is told when it is whole."""
+        delta: Json = {}
+        if said.content and self.tool is None:
+            delta["content"] = said.content
+        if said.reasoning:
+            delta |= {"reasoning_content": said.reasoning, "reasoning": said.reasoning}
+        choice = self._choice(i, delta)
+        if self.logprobs and said.logprobs:
+            choice["logprobs"] = chat_logprobs(self.text, said.logprobs, None)
+        return choice
+
+    def last(self, i: int, voice: Voice) -> Json:
+        """The reason, and the calls that were made."""
+        calls = self._calls(voice)
+        delta = {"tool_calls": [{"index": n, **call} for n, call in enumerate(calls)]} if calls else {}
+        return self._choice(i, delta) | {"finish_reason": self._reason(voice, bool(calls)), "canvas": told(voice)}
+
+    def _choice(self, i: int, delta: Json) -> Json:
+        return {"index": i, "delta": delta, "logprobs": None, "finish_reason": None}
+
+    def _reason(self, voice: Voice, called: bool) -> str:
+        reason = FINISHED.get(voice.finish, "stop")
+        # A named tool's call finishes as OpenAI's does, with "stop".
+        return "tool_calls" if called and reason == "stop" and (self.tool is None or self.envelope) else reason
+
+    def _calls(self, voice: Voice) -> list[Json]:
+        return []
+
+
+@dataclass(frozen=True)
+class TextForm:
+    """`text_completion`. With `echo[i]` in front of answer i."""
+
+    text: Text
+    logprobs: bool = False
+    echo: Sequence[str] = ()
+    delta: bool = False
+    prefix: str = "cmpl"
+    whole_object: str = "text_completion"
+    chunk_object: str = "text_completion"
+
+    def whole(self, i: int, voice: Voice) -> Json:
+        """A text."""
+        front = self.echo[i] if self.echo else ""
+        choice = self._choice(i, front + voice.content) | {
+            "finish_reason": FINISHED.get(voice.finish, "stop"),
+            "canvas": told(voice),
+        }
+        if self.logprobs:
+            choice["logprobs"] = text_logprobs(self.text, voice.logprobs, voice.content, len(front))
+        if self.delta:
+            choice["message"] = {"role": "assistant", "content": front + voice.content}
+        return choice
+
+    def first(self, i: int) -> Json | None:
+        """The prompt, where it is to be echoed."""
+        return self._choice(i, self.echo[i]) if self.echo else None
+
+    def piece(self, i: int, voice: Voice, said: Said) -> Json:
+        """More text."""
+        choice = self._choice(i, said.content)
+        if self.logprobs and said.logprobs:
+            front = len(self.echo[i]) if self.echo else 0
+            start = front + len(voice.content) - len(said.content)
+            choice["logprobs"] = text_logprobs(self.text, said.logprobs, None, start)
+        return choice
+
+    def last(self, i: int, voice: Voice) -> Json:
+        """The reason."""
+        return self._choice(i, "") | {"finish_reason": FINISHED.get(voice.finish, "stop"), "canvas": told(voice)}
+
+    def _choice(self, i: int, text: str) -> Json:
+        choice: Json = {"index": i, "text": text, "logprobs": None, "finish_reason": None}
+        if self.delta:  # one kind of client reads the text, the other the delta
+            choice["delta"] = {"content": text}
+        return choice
+
+
+def told(voice: Voice) -> Json:
+    """What only a diffusion model has to tell of an answer."""
+    return {
+        "seed": voice.request.seed,
+        "finish": voice.finish,
+        "steps": voice.steps,
+        "commits": voice.commits,
+        "tokens_per_forward": round(len(voice.tokens) / max(1, sum(voice.steps)), 3),
+        "mean_entropy": round(sum(voice.entropy) / max(1, len(voice.entropy)), 6),
+        "ms": round(voice.seconds * 1e3, 2),
+        "first_text_ms": None if voice.first_sec is None else round(voice.first_sec * 1e3, 2),
+    }
+
+
+def usage(voices: Sequence[Voice], prompt_tokens: int, predicted: tuple[int, int] = (0, 0)) -> Json:
+    """Tokens, and the forwards they took. `predicted` are accepted and rejected tokens of a prediction."""
+    tokens, steps = sum(len(voice.tokens) for voice in voices), sum(sum(voice.steps) for voice in voices)
+    return {
+        "prompt_tokens": prompt_tokens,
+        "completion_tokens": tokens,
+        "total_tokens": prompt_tokens + tokens,
+        "completion_tokens_details": {
+            "reasoning_tokens": sum(voice.reasoning_tokens for voice in voices),
+            "accepted_prediction_tokens": predicted[0],
+            "rejected_prediction_tokens": predicted[1],
+        },
+        "steps": steps,
+        "forwards": steps + sum(voice.commits for voice in voices),
+        "tokens_per_forward": round(tokens / max(1, steps), 3),
+    }
+
+
+def chat_logprobs(text: Text, rows: Sequence[Logprobs], said: str | None) -> Json:
+    """Rows as chat clients read them, those of `said` alone if it is given (a stop string may have cut it)."""
+    content = []
+    for row in _kept(text, rows, said):
+        own, *likeliest = [_entry(text, token, value) for token, value in row]
+        content.append(own | {"top_logprobs": likeliest})
+    return {"content": content, "refusal": None}
+
+
+def text_logprobs(text: Text, rows: Sequence[Logprobs], said: str | None, start: int) -> Json:
+    """Rows as clients of text completions read them."""
+    kept = _kept(text, rows, said)
+    tokens = [_shown(text, row[0][0]) for row in kept]
+    offsets = [start]
+    for token in tokens:
+        offsets.append(offsets[-1] + len(token))
+    return {
+        "tokens": tokens,
+        "token_logprobs": [row[0][1] for row in kept],
+        "top_logprobs": [{_shown(text, token): value for token, value in row[1:]} for row in kept],
+        "text_offset": offsets[:-1],
+    }
+
+
+def _kept(text: Text, rows: Sequence[Logprobs], said: str | None) -> list[Logprobs]:
+    if said is None:
+        return list(rows)
+    kept, length = [], 0
+    for row in rows:
+        if length >= len(said):
+            break
+        kept.append(row)
+        length += len(_shown(text, row[0][0]))
+    return kept
+
+
+def _entry(text: Text, token: int, value: float) -> Json:
+    shown = _shown(text, token)
+    piece = text.tokenizer.id_to_token(token) or ""
+    raw = [int(piece[3:5], 16)] if token in text.byte_ids else list(shown.encode())
+    return {"token": shown, "logprob": value, "bytes": raw}
+
+
+def _shown(text: Text, token: int) -> str:
+    return text.decode([token], skip_special=False)

@@ -1,0 +1,97 @@
+"""`POST /v1/chat/completions`."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+from fastapi import APIRouter, Request, Response
+
+from redraft.diffusion.seed import SeedCanvas
+from redraft.engine.engine import Engine
+from redraft.engine.request import Options
+from redraft.server.ask import asked, options_of
+from redraft.server.offload import offload
+from redraft.server.refusal import Refusal, unsupported
+from redraft.server.replies import ChatForm
+from redraft.server.respond import Exchange, service_of
+from redraft.server.schema import Chat
+from redraft.server.service import Service
+from redraft.server.voice import Voice
+
+router = APIRouter()
+
+
+@router.post("/v1/chat/completions", response_model=None)
+async def chat(request: Request, body: Chat) -> Response:
+    """Answer a conversation."""
+    return await (await offload(request, prepare, service_of(request), request, body)).respond()
+
+
+def prepare(service: Service, request: Request, body: Chat) -> Exchange:
+    """Everything that can be refused, before anything runs."""
+    engine = service.engine
+    service.check_name(body.model)
+    options = _options(service, body)
+    predicted: tuple[int, ...] = ()
+    if body.prediction is not None:
+        predicted = tuple(engine.text.encode(body.prediction.text, bos=False))
+        options = _seeded(engine, options, predicted)
+    prompt = engine.text.chat(messages_of(body), thinking=_thinking(body))
+    form = ChatForm(engine.text, logprobs=bool(body.logprobs))
+    wanted = asked(engine, [prompt], options, body.n or 1)
+    return Exchange(service, request, body, wanted, form, lambda voices: _compared(predicted, voices))
+
+
+def messages_of(body: Chat) -> list[dict[str, Any]]:
+    """What the chat template is given."""
+    found: list[dict[str, Any]] = []
+    for message in body.messages:
+        role = "system" if message.role == "developer" else message.role
+        one: dict[str, Any] = {"role": role, "content": message.text}
+        if message.tool_calls:
+            one["tool_calls"] = [call.model_dump() for call in message.tool_calls]
+        if message.tool_call_id is not None:
+            one["tool_call_id"] = message.tool_call_id
+        if message.name is not None:
+            one["name"] = message.name
+        found.append(one)
+    return found
+
+
+def _options(service: Service, body: Chat) -> Options:
+    if body.max_tokens is not None and body.max_completion_tokens not in (None, body.max_tokens):
+        raise Refusal(400, "max_tokens and max_completion_tokens differ; send one", param="max_completion_tokens")
+    if body.top_logprobs is not None and not body.logprobs:
+        raise Refusal(400, "top_logprobs was sent without logprobs; set logprobs to true", param="top_logprobs")
+    if body.tools or body.tool_choice not in (None, "none"):
+        raise unsupported("tools", "tools are not supported yet; leave them out")
+    for name in ("response_format", "structured_outputs"):
+        value = getattr(body, name)
+        if value is not None and getattr(value, "type", None) != "text":
+            raise unsupported(name, f"{name} is not supported yet; leave it out")
+    options = options_of(body, service.engine, service.settings.limits, max_tokens=body.max_completion_tokens)
+    return replace(options, logprobs=(body.top_logprobs or 0) if body.logprobs else None)
+
+
+def _thinking(body: Chat) -> bool:
+    chosen = None if body.chat_template_kwargs is None else body.chat_template_kwargs.enable_thinking
+    effort = None if body.reasoning_effort is None else body.reasoning_effort not in ("none", "minimal")
+    if chosen is not None and effort is not None and chosen != effort:
+        message = f"reasoning_effort is {body.reasoning_effort!r} and enable_thinking {chosen}; send one"
+        raise Refusal(400, message, param="reasoning_effort")
+    return bool(chosen or effort)
+
+
+def _seeded(engine: Engine, options: Options, predicted: tuple[int, ...]) -> Options:
+    """The first canvas begins with what the answer is likely to be; all of it stays open."""
+    width = options.canvas or engine.config.model.canvas_length
+    return replace(options, seed_canvas=SeedCanvas(given=tuple(enumerate(predicted[:width]))))
+
+
+def _compared(predicted: tuple[int, ...], voices: list[Voice]) -> tuple[int, int]:
+    """Tokens of a prediction that stand in the answers where they were predicted, and the others."""
+    if not predicted:
+        return 0, 0
+    same = sum(a == b for voice in voices for a, b in zip(predicted, voice.tokens, strict=False))
+    return same, len(predicted) * len(voices) - same

@@ -1,0 +1,165 @@
+"""What is not an answer: models, health, metrics, version, and the tokenizer."""
+
+from __future__ import annotations
+
+import platform
+from typing import Any
+
+from fastapi import APIRouter, Request, Response
+from fastapi.responses import JSONResponse, PlainTextResponse
+
+from redraft import __version__
+from redraft.server.body import Body, Flag, Int, Str
+from redraft.server.offload import offload
+from redraft.server.refusal import Refusal
+from redraft.server.respond import headers_of, service_of
+from redraft.server.schema import Message, Sampling
+from redraft.server.service import Service
+
+router = APIRouter()
+
+CREATED = 1767225600  # a checkpoint has no date of its own
+
+
+class Tokenize(Body):
+    """`POST /tokenize`: a text, or a conversation."""
+
+    inert = frozenset({"user"})
+
+    model: Str | None = None
+    prompt: Str | None = None
+    content: Str | None = None
+    messages: list[Message] | None = None
+    add_special_tokens: Flag | None = None
+    add_special: Flag | None = None
+    add_generation_prompt: Flag | None = None
+    with_pieces: Flag | None = None
+    return_token_strs: Flag | None = None
+
+
+class Detokenize(Body):
+    """`POST /detokenize`."""
+
+    model: Str | None = None
+    tokens: list[Int]
+
+
+@router.get("/health")
+@router.get("/v1/health")
+@router.get("/ready")
+async def ready(request: Request) -> Response:
+    """200 when it answers requests, 503 before and after that."""
+    service = service_of(request)
+    if service.phase == "ready":
+        return JSONResponse({"status": "ok"})
+    share = service.done / service.total if service.total else 0.0
+    message = {"loading": f"Loading model ({share:.0%})", "draining": "Stopping", "failed": "Failed"}[service.phase]
+    raise Refusal(503, message, code=service.phase, retry_sec=2)
+
+
+@router.get("/live")
+async def live() -> Response:
+    """200 while the process can answer at all."""
+    return JSONResponse({"status": "ok"})
+
+
+@router.get("/metrics")
+async def metrics(request: Request) -> Response:
+    """In Prometheus's text format."""
+    return PlainTextResponse(service_of(request).metrics.text(), media_type="text/plain; version=0.0.4")
+
+
+@router.get("/version")
+async def version() -> dict[str, str]:
+    """Of this program."""
+    return {"version": __version__, "python": platform.python_version()}
+
+
+@router.get("/v1/models")
+@router.get("/models")
+async def models(request: Request) -> dict[str, Any]:
+    """The one there is, under each of its names."""
+    service = service_of(request)
+    return {"object": "list", "data": [_model(service, name) for name in service.settings.names if name != "*"]}
+
+
+@router.get("/v1/models/{name:path}")
+async def model(request: Request, name: str) -> dict[str, Any]:
+    """One of them."""
+    service = service_of(request)
+    service.check_name(name)
+    return _model(service, name)
+
+
+@router.post("/tokenize", response_model=None)
+async def tokenize(request: Request, body: Tokenize) -> Response:
+    """Text to token ids."""
+    return await offload(request, _tokenize, service_of(request), body)
+
+
+@router.post("/detokenize", response_model=None)
+async def detokenize(request: Request, body: Detokenize) -> Response:
+    """Token ids to text."""
+    service = service_of(request)
+    service.check_name(body.model)
+    text, size = service.engine.text, service.engine.config.model.vocab_size
+    outside = next((token for token in body.tokens if not 0 <= token < size), None)
+    if outside is not None:
+        raise Refusal(400, f"tokens holds {outside}; the vocabulary ends at {size - 1}", param="tokens")
+    said = text.decode(body.tokens, skip_special=False)
+    return JSONResponse({"prompt": said, "content": said}, headers=headers_of(body))
+
+
+@router.get("/tokenizer_info")
+async def tokenizer_info(request: Request) -> dict[str, Any]:
+    """What a client needs to count tokens as this server does."""
+    engine = service_of(request).engine
+    named = dict(engine.text.named_tokens)
+    return {
+        "tokenizer_class": "PreTrainedTokenizerFast",
+        **named,
+        "eos_token_id": engine.config.generation.eos_token_ids[0],
+        "vocab_size": engine.config.model.vocab_size,
+        "model_max_length": engine.config.model.max_positions,
+        "chat_template": engine.text.template,
+    }
+
+
+def _tokenize(service: Service, body: Tokenize) -> Response:
+    service.check_name(body.model)
+    text = service.engine.text
+    given = [name for name in ("prompt", "content", "messages") if getattr(body, name) is not None]
+    if len(given) != 1:
+        said = " and ".join(given) or "nothing"
+        raise Refusal(400, f"{said} was sent to tokenize; send one of prompt, content and messages", param="prompt")
+    if body.messages is not None:
+        turns = [{"role": message.role, "content": message.text} for message in body.messages]
+        ids = text.chat(turns, generation_prompt=body.add_generation_prompt is not False)
+    else:
+        # Two dialects: one adds the beginning-of-text token unless told otherwise, the other only when told.
+        bos = bool(body.add_special) if body.content is not None else body.add_special_tokens is not False
+        ids = text.encode(body.content if body.content is not None else body.prompt or "", bos=bos)
+    pieces = [text.decode([token], skip_special=False) for token in ids]
+    found: dict[str, Any] = {
+        "tokens": ids,
+        "count": len(ids),
+        "max_model_len": service.engine.config.model.max_positions,
+    }
+    if body.with_pieces:
+        found["tokens"] = [{"id": token, "piece": piece} for token, piece in zip(ids, pieces, strict=True)]
+    if body.return_token_strs:
+        found["token_strs"] = pieces
+    return JSONResponse(found, headers=headers_of(body))
+
+
+def _model(service: Service, name: str) -> dict[str, Any]:
+    config = service.engine.config
+    return {
+        "id": name,
+        "object": "model",
+        "created": CREATED,
+        "owned_by": "redraft",
+        "max_model_len": config.model.max_positions,
+        "canvas_length": config.model.canvas_length,
+        "fields": sorted(Sampling.model_fields),
+    }

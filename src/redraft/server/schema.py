@@ -1,0 +1,253 @@
+"""What clients may send to the endpoints that answer, field by field. JSON stops here.
+
+docs/server.md lists these fields with their descriptions; scripts/generate.py writes the list.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Annotated, Any, ClassVar, Literal
+
+from pydantic import Field
+
+from redraft.server.body import BOOKKEEPING, Body, Flag, Int, Real, Str
+
+
+class StreamOptions(Body):
+    """How a stream is told."""
+
+    inert = frozenset({"include_obfuscation"})
+
+    include_usage: Flag | None = Field(default=None, description="a last chunk with the usage and no choices")
+    continuous_usage_stats: Flag | None = Field(default=None, description="the usage so far in every chunk")
+
+
+class CanvasOptions(Body):
+    """What only a diffusion model has; one object, so that no name can clash with a client's."""
+
+    width: Int | None = Field(default=None, description="positions of a canvas; narrower ones cost less per step")
+    preset: Str | None = Field(default=None, description="sampler rules: reference, fast or flow")
+    end_aware: Flag | None = Field(default=None, description="compute nothing behind the answer's end")
+    accept: list[Str] | None = Field(default=None, description="acceptance rules in words, as confidence:0.9")
+    cooling: Int | None = Field(default=None, description="steps over which the temperature falls, whatever the cap")
+    min_effort: Real | None = Field(default=None, description="with target_ms: the effort never falls below")
+    causal: Flag | None = Field(default=None, description="left to right, one token per forward")
+    stream: Flag | None = Field(
+        default=None, description="live drafts in the chunks of a stream, under the key `canvas`"
+    )
+
+
+class Sampling(Body):
+    """Fields that every endpoint which answers takes."""
+
+    inert: ClassVar[frozenset[str]] = BOOKKEEPING
+    neutral: ClassVar[Mapping[str, tuple[Any, ...]]] = {
+        "min_p": (0, 0.0),
+        "typical_p": (1, 1.0),
+        "use_beam_search": (False,),
+        "length_penalty": (1, 1.0),
+        "skip_special_tokens": (True,),
+        "spaces_between_special_tokens": (True, False),
+        "include_stop_str_in_output": (False,),
+        "add_special_tokens": (True,),
+        "truncate_prompt_tokens": (),
+        "prompt_logprobs": (),
+        "stop_token_ids": ([],),
+        "guided_json": (),
+        "guided_regex": (),
+        "guided_choice": (),
+        "guided_grammar": (),
+    }
+
+    model: Str | None = Field(default=None, description="the name `/v1/models` gives; left out, the one there is")
+    max_tokens: Int | None = Field(default=None, ge=0, description="most tokens to answer with; never exceeded")
+    min_tokens: Int | None = Field(default=None, ge=0, description="no end before this many tokens")
+    ignore_eos: Flag | None = Field(default=None, description="no end before max_tokens")
+    temperature: Real | None = Field(
+        default=None, description="factor on the schedule, 0.01 to 10; 0 samples the likeliest"
+    )
+    top_p: Real | None = Field(default=None, description="sample from the tokens that together have this probability")
+    top_k: Int | None = Field(
+        default=None, description="sample from this many of the likeliest tokens; 0 or -1 for all"
+    )
+    n: Int | None = Field(default=None, ge=1, description="answers to each prompt, seeds counting up")
+    seed: Int | None = Field(default=None, description="of all noise; the same seed gives the same answer")
+    stop: Str | list[Str] | None = Field(
+        default=None, description="texts that end the answer, at most 16; not part of it"
+    )
+    stream: Flag | None = Field(default=None, description="server-sent events, text as it becomes certain")
+    stream_options: StreamOptions | None = None
+    logit_bias: dict[str, Real] | None = Field(default=None, description="token id: nats, -100 to 100, at every step")
+    presence_penalty: Real | None = Field(default=None, description="refused unless 0: nothing is said before another")
+    frequency_penalty: Real | None = Field(default=None, description="refused unless 0, likewise")
+    repetition_penalty: Real | None = Field(default=None, description="refused unless 1, likewise")
+    bad_words: list[Str] | None = Field(default=None, description="texts of one token each that must not be said")
+    effort: Real | None = Field(default=None, description="0 to 1: the measured dial from fast to best")
+    max_steps: Int | None = Field(default=None, description="cap on denoising steps per canvas; also sets the cooling")
+    entropy_bound: Real | None = Field(default=None, description="nats that one step may accept, for the whole canvas")
+    deadline_ms: Real | None = Field(default=None, description="after this long the best canvas so far is the answer")
+    target_ms: Real | None = Field(default=None, description="move along the dial so as to be done by then")
+    canvas: CanvasOptions | None = None
+
+
+class Part(Body):
+    """A piece of a message's content."""
+
+    type: Literal["text", "input_text", "output_text"] = "text"
+    text: Str
+
+
+class Function(Body):
+    """The function of a call that was made."""
+
+    name: Str
+    arguments: Str = "{}"
+
+
+class Call(Body):
+    """A tool call in an assistant's message."""
+
+    inert = frozenset({"index"})
+
+    id: Str = ""
+    type: Literal["function"] = "function"
+    function: Function
+
+
+class Message(Body):
+    """One turn."""
+
+    inert = frozenset({"annotations", "reasoning", "reasoning_content"})
+    neutral: ClassVar[Mapping[str, tuple[Any, ...]]] = {"refusal": (), "audio": (), "function_call": ()}
+
+    role: Literal["system", "developer", "user", "assistant", "tool"]
+    content: Str | list[Part] | None = None
+    name: Str | None = None
+    tool_calls: list[Call] | None = None
+    tool_call_id: Str | None = None
+
+    @property
+    def text(self) -> str:
+        """The content as one text."""
+        if isinstance(self.content, list):
+            return "".join(part.text for part in self.content)
+        return self.content or ""
+
+
+class JsonSchema(Body):
+    """A schema with a name."""
+
+    inert = frozenset({"name", "description", "strict"})
+
+    schema_: dict[str, Any] | bool | None = Field(default=None, alias="schema", description="the schema itself")
+
+
+class ResponseFormat(Body):
+    """What form the answer has."""
+
+    type: Literal["text", "json_object", "json_schema"]
+    json_schema: JsonSchema | None = None
+
+
+class StructuredOutputs(Body):
+    """What language the answer is in; one of these."""
+
+    json_: dict[str, Any] | Str | None = Field(default=None, alias="json", description="a JSON Schema")
+    regex: Str | None = Field(default=None, description="a regular expression for the whole answer")
+    choice: list[Str] | None = Field(default=None, description="texts of which the answer is one")
+
+
+class Declared(Body):
+    """What a tool is."""
+
+    inert = frozenset({"strict"})
+
+    name: Annotated[str, Field(strict=True, min_length=1, max_length=200)]
+    description: Str | None = None
+    parameters: dict[str, Any] | None = None
+
+
+class Tool(Body):
+    """A function that the model may call."""
+
+    type: Literal["function"] = "function"
+    function: Declared
+
+
+class Name(Body):
+    """A function by name."""
+
+    name: Str
+
+
+class NamedTool(Body):
+    """The one tool to call."""
+
+    type: Literal["function"] = "function"
+    function: Name
+
+
+class Prediction(Body):
+    """Text that the answer is likely to resemble."""
+
+    type: Literal["content"] = "content"
+    content: Str | list[Part]
+
+    @property
+    def text(self) -> str:
+        """As one text."""
+        return self.content if isinstance(self.content, str) else "".join(part.text for part in self.content)
+
+
+class TemplateOptions(Body):
+    """What the chat template is told."""
+
+    enable_thinking: Flag | None = None
+
+
+class Chat(Sampling):
+    """`POST /v1/chat/completions`."""
+
+    neutral: ClassVar[Mapping[str, tuple[Any, ...]]] = {
+        **Sampling.neutral,
+        "audio": (),
+        "best_of": (1,),
+        "echo": (False,),
+        "function_call": (),
+        "functions": (),
+        "modalities": (["text"],),
+        "moderation": (),
+        "verbosity": ("medium",),
+        "web_search_options": (),
+    }
+
+    messages: list[Message] = Field(min_length=1, description="the conversation; content is text, or parts of text")
+    max_completion_tokens: Int | None = Field(default=None, ge=1, description="the newer name of max_tokens")
+    response_format: ResponseFormat | None = Field(default=None, description="text, json_object or json_schema")
+    structured_outputs: StructuredOutputs | None = Field(default=None, description="json, regex or choice")
+    tools: list[Tool] | None = Field(default=None, max_length=128, description="functions it may call")
+    tool_choice: Literal["none", "auto", "required"] | NamedTool | None = Field(
+        default=None, description="none, auto, required or one"
+    )
+    parallel_tool_calls: Flag | None = Field(default=None, description="an answer has at most one call")
+    logprobs: Flag | None = Field(default=None, description="log-probabilities of the answer's tokens")
+    top_logprobs: Int | None = Field(default=None, ge=0, le=20, description="and of this many of the likeliest")
+    reasoning_effort: Literal["none", "minimal", "low", "medium", "high", "xhigh"] | None = Field(
+        None, description="thinking: off for none and minimal, else on; refused where the model has none"
+    )
+    prediction: Prediction | None = Field(default=None, description="the canvas starts from this text")
+    chat_template_kwargs: TemplateOptions | None = Field(default=None, description="enable_thinking")
+
+
+class Completion(Sampling):
+    """`POST /v1/completions`."""
+
+    prompt: Str | list[Str] | list[Int] | list[list[Int]] = Field(description="text or token ids, one or several")
+    suffix: Str | None = Field(default=None, description="text behind the answer: the answer fills the hole")
+    echo: Flag | None = Field(default=None, description="the prompt in front of the answer")
+    logprobs: Int | None = Field(
+        default=None, ge=0, le=20, description="log-probabilities, and of this many of the likeliest"
+    )
+    best_of: Int | None = Field(default=None, description="refused unless equal to n")
+    response_format: ResponseFormat | None = Field(default=None, description="as in chat")
+    structured_outputs: StructuredOutputs | None = Field(default=None, description="json, regex or choice")

@@ -1,0 +1,99 @@
+"""Server-sent events, by hand, and how a client that goes away is noticed.
+
+    data: {json}\n\n     every chunk, without event names: clients take the data of any event for a chunk of their own
+    : waiting\n\n        a comment, when nothing has been told for a while
+    data: [DONE]\n\n     the end
+
+A reader who takes nothing for `stall_sec` is dropped, and the rows of its answers are free at the next forward.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping
+from contextlib import aclosing
+from typing import Any, TypeVar
+
+from starlette.requests import Request
+from starlette.responses import Response
+from starlette.types import Receive, Scope, Send
+
+from redraft.errors import RedraftError
+from redraft.server.refusal import Refusal, refusal_of
+
+T = TypeVar("T")
+Chunks = AsyncGenerator[Mapping[str, Any] | None, None]
+"""Chunks of a stream; None stands for a while in which nothing happened."""
+
+DONE, WAITING = b"data: [DONE]\n\n", b": waiting\n\n"
+
+
+class EventStream(Response):
+    """A response that tells chunks as they come.
+
+    `gone` is called if the client goes away or stops reading, `over` at the end, whatever it was.
+    """
+
+    media_type = "text/event-stream"
+
+    def __init__(
+        self,
+        chunks: Chunks,
+        *,
+        gone: Callable[[], None],
+        over: Callable[[], None],
+        stall_sec: float,
+        headers: Mapping[str, str],
+    ) -> None:
+        super().__init__(headers={"cache-control": "no-store", "x-accel-buffering": "no", **headers})
+        del self.headers["content-length"]
+        self._chunks, self._gone, self._over, self._stall_sec = chunks, gone, over, stall_sec
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Tell them all."""
+        watch = asyncio.create_task(_until_gone(receive, self._gone))
+        try:
+            await send({"type": "http.response.start", "status": 200, "headers": self.raw_headers})
+            async with aclosing(self._lines()) as lines:
+                async for line in lines:
+                    await asyncio.wait_for(
+                        send({"type": "http.response.body", "body": line, "more_body": True}), self._stall_sec
+                    )
+            await send({"type": "http.response.body", "body": b""})
+        except (OSError, TimeoutError):  # the client went away, or reads no longer
+            self._gone()
+        finally:
+            watch.cancel()
+            self._over()
+
+    async def _lines(self) -> AsyncGenerator[bytes, None]:
+        try:
+            async with aclosing(self._chunks) as chunks:
+                async for chunk in chunks:
+                    yield WAITING if chunk is None else line_of(chunk)
+        except RedraftError as error:
+            yield line_of(refusal_of(error).body)
+        except Refusal as refusal:
+            yield line_of(refusal.body)
+        yield DONE
+
+
+def line_of(chunk: Mapping[str, Any]) -> bytes:
+    """One event. JSON escapes line ends, so a text cannot end it."""
+    return b"data: " + json.dumps(chunk, ensure_ascii=False, separators=(",", ":")).encode() + b"\n\n"
+
+
+async def unless_gone(request: Request, wanted: Awaitable[T], gone: Callable[[], None]) -> T:
+    """The result; `gone` is called if the client goes away before there is one."""
+    watch = asyncio.create_task(_until_gone(request.receive, gone))
+    try:
+        return await wanted
+    finally:
+        watch.cancel()
+
+
+async def _until_gone(receive: Receive, gone: Callable[[], None]) -> None:
+    while (await receive())["type"] != "http.disconnect":
+        pass
+    gone()

@@ -1,0 +1,155 @@
+"""What an answer says: its tokens apart into content, thinking and tool calls, as text that is certain.
+
+A checkpoint that thinks or calls tools marks both with tokens of its own. One without such tokens says only content.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Literal
+
+from redraft.engine.events import Block, Event, Finished
+from redraft.engine.request import FinishReason, Request
+from redraft.errors import RunError
+from redraft.text import Detokenizer, StopStrings, Text
+
+Kind = Literal["content", "reasoning", "call"]
+Logprobs = tuple[tuple[int, float], ...]
+
+OPENING: Mapping[str, Kind] = {"<|channel>": "reasoning", "<|tool_call>": "call"}
+CLOSING: Mapping[str, Kind] = {"<channel|>": "reasoning", "<tool_call|>": "call"}
+LABEL = "thought\n"  # a channel begins with its name
+
+
+@dataclass(frozen=True)
+class Marks:
+    """Token ids that open and close what is not content."""
+
+    opening: Mapping[int, Kind]
+    closing: Mapping[int, Kind]
+
+
+def marks_of(text: Text) -> Marks:
+    """Those that a tokenizer has as single tokens."""
+
+    def known(marks: Mapping[str, Kind]) -> dict[int, Kind]:
+        return {i: kind for token, kind in marks.items() if (i := text.tokenizer.token_to_id(token)) is not None}
+
+    return Marks(known(OPENING), known(CLOSING))
+
+
+@dataclass
+class Said:
+    """What one event added."""
+
+    content: str = ""
+    reasoning: str = ""
+    logprobs: Sequence[Logprobs] = ()
+
+
+@dataclass
+class Voice:
+    """One answer as it comes. `finish` is None until its end; `calls` are the marked tool calls, unparsed."""
+
+    text: Text
+    request: Request
+    marks: Marks
+    began: float = field(default_factory=time.monotonic)
+    content: str = ""
+    reasoning: str = ""
+    calls: list[str] = field(default_factory=list)
+    tokens: list[int] = field(default_factory=list)
+    entropy: list[float] = field(default_factory=list)
+    logprobs: list[Logprobs] = field(default_factory=list)
+    reasoning_tokens: int = 0
+    steps: list[int] = field(default_factory=list)
+    commits: int = 0
+    first_sec: float | None = None
+    seconds: float = 0.0
+    finish: FinishReason | None = None
+
+    def __post_init__(self) -> None:
+        self._kind: Kind = "content"
+        self._parts = {kind: Detokenizer(self.text) for kind in ("content", "reasoning")}
+        self._call: list[int] = []
+        self._stops = StopStrings(self.request.stop)
+
+    def take(self, event: Event) -> Said:
+        """Account for one event. Raises RunError if the engine failed."""
+        if isinstance(event, Block):
+            self.steps.append(event.steps)
+            self.commits = event.block
+            self.tokens += event.tokens
+            self.entropy += event.entropy
+            self.logprobs += event.logprobs
+            said = Said(logprobs=event.logprobs)
+            for kind, tokens in self._split(event.tokens):
+                self._say(kind, tokens, said)
+            return self._shown(said)
+        if isinstance(event, Finished):
+            if event.reason == "error":
+                raise RunError("the engine failed while this request was running; ask again") from event.error
+            return self._end(event)
+        return Said()
+
+    @property
+    def stopped(self) -> bool:
+        """Whether a stop string has been met."""
+        return self.finish == "stop"
+
+    def _end(self, event: Finished) -> Said:
+        said = Said()
+        self.commits = event.commits
+        if self.finish is None:
+            said.reasoning = self._parts["reasoning"].finish()
+            said.content, met = self._stops.push(self._parts["content"].finish())
+            said.content += self._stops.finish()
+            self._close_call()
+            self.finish = "stop" if met else event.reason
+        self.seconds = time.monotonic() - self.began
+        return self._shown(said)
+
+    def _split(self, tokens: Sequence[int]) -> list[tuple[Kind, list[int]]]:
+        """Runs of one kind, without the marks between them."""
+        if not self.marks.opening and not self.marks.closing:
+            return [("content", list(tokens))]
+        runs: list[tuple[Kind, list[int]]] = [(self._kind, [])]
+        for token in tokens:
+            turned: Kind | None = self.marks.opening.get(token)
+            turned = "content" if token in self.marks.closing else turned
+            if turned is None:
+                runs[-1][1].append(token)
+            else:
+                self._kind = turned
+                runs.append((turned, []))
+        return runs
+
+    def _say(self, kind: Kind, tokens: list[int], said: Said) -> None:
+        if kind == "call":
+            self._call += tokens
+            return
+        self._close_call()
+        if kind == "reasoning":
+            self.reasoning_tokens += len(tokens)
+            said.reasoning += self._parts["reasoning"].push(tokens)
+        elif not self.stopped:
+            piece, met = self._stops.push(self._parts["content"].push(tokens))
+            said.content += piece
+            if met:
+                self.finish, self.seconds = "stop", time.monotonic() - self.began
+
+    def _close_call(self) -> None:
+        if self._call:
+            self.calls.append(self.text.decode(self._call, skip_special=False))
+            self._call = []
+
+    def _shown(self, said: Said) -> Said:
+        if (said.content or said.reasoning) and self.first_sec is None:
+            self.first_sec = time.monotonic() - self.began
+        if said.reasoning and not self.reasoning:
+            said.reasoning = said.reasoning.removeprefix(LABEL)
+        self.content += said.content
+        self.reasoning += said.reasoning
+        return said
