@@ -10,15 +10,21 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tests.helpers import tiny_checkpoint, tiny_config, tiny_model
 
+from redraft.__main__ import main
 from redraft.config import CheckpointConfig, GenerationConfig
 from redraft.diffusion.accept import EntropyBound
+from redraft.diffusion.denoise import reference_policy
 from redraft.diffusion.halt import StableAndConfident, UntilEnd
+from redraft.diffusion.presets import PRESETS
 from redraft.engine.dial import Dial, Notch, Rules, dial_files, fingerprint, read_dial, write_dial
 from redraft.engine.events import Draft, Event, Finished
 from redraft.engine.loop import Loop
 from redraft.engine.pace import Pace
 from redraft.engine.request import Options, Request, build_request
 from redraft.errors import RequestError, RunError
+from redraft.measure.dial import bench_dial, candidates, frontier
+from redraft.measure.record import read_record
+from redraft.weights.source import locate
 
 SHIPPED = GenerationConfig(max_new_tokens=16, max_denoising_steps=9, eos_token_ids=())
 
@@ -227,3 +233,65 @@ def test_costs_of_the_shipped_dial_rise() -> None:
         assert cheap.forwards < dear.forwards
         assert cheap.quality < dear.quality
     assert engine.generate("record\nSend 417 melu to Karomi.", chat=True, options=Options(effort=1.0)).tokens
+
+
+def test_the_frontier_keeps_what_nothing_beats() -> None:
+    def measured(quality: float, forwards: float) -> Notch:
+        return replace(notch(1, forwards, 0, 1), quality=quality)
+
+    cheap, good, best = measured(0.5, 1.0), measured(0.8, 2.0), measured(0.9, 4.0)
+    beaten = [measured(0.5, 1.5), measured(0.4, 1.0), measured(0.8, 2.0), measured(0.7, 9.0), measured(0.9, 4.5)]
+    assert frontier([*beaten, best, cheap, good]) == (cheap, good, best)
+
+
+def test_the_checkpoints_own_rules_are_among_the_settings_once() -> None:
+    for config in (SHIPPED, GenerationConfig(max_denoising_steps=1), GenerationConfig(stability_threshold=0)):
+        tried = candidates(config)
+        own = reference_policy(config)
+        assert tried[0].policy(config) == own
+        assert len(set(tried)) == len(tried)
+
+
+def nano_copy(folder: Path) -> Path:
+    for file in locate("nano").iterdir():
+        if file.name != "dial.json":
+            (folder / file.name).write_bytes(file.read_bytes())
+    return folder
+
+
+def test_the_command_measures_keeps_and_records_a_dial(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("redraft.measure.dial.TASKS", ("records",))
+    monkeypatch.setattr("redraft.measure.dial.candidates", lambda config: candidates(config)[:3])
+    folder = tmp_path / "nano"
+    folder.mkdir()
+    nano_copy(folder)
+    place = tmp_path / "dial.json"
+    asked = ["bench", "--dial", "4", "--model", str(folder), "--threads", "1", "--record", str(place)]
+    assert main(asked) == 0
+    kept = read_dial(folder)
+    assert kept.tasks == ("records",)
+    assert kept.examples == 4
+    record = read_record(place)
+    assert record.name == "dial-nano"
+    assert len(record.figures["tried"]) == 3
+    assert [one["forwards"] for one in record.figures["dial"]] == [one.forwards for one in kept.notches]
+
+
+def test_the_command_compares_presets_on_canvases_narrower_than_answers(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("redraft.measure.dial.TASKS", ("records",))
+    place = tmp_path / "presets.json"
+    assert main(["bench", "--presets", "3", "--threads", "1", "--record", str(place)]) == 0
+    rows = read_record(place).figures["records"]
+    assert {(row["preset"], row["canvas"]) for row in rows} >= {
+        (name, canvas) for name in PRESETS for canvas in (None, 16)
+    }
+    assert all(row["gained"] == row["lost"] == 0 for row in rows if row["preset"] == "reference")
+    assert all(row["tokens_per_pass"] <= row["tokens_per_forward"] for row in rows)
+
+
+def test_a_checkpoint_that_knows_nothing_has_no_dial(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("redraft.measure.dial.TASKS", ("sudoku-9x9",))
+    with pytest.raises(RequestError, match="answers none of the built-in tasks"):
+        bench_dial(locate("nano"), count=1)

@@ -13,15 +13,17 @@ from redraft.cli.common import Commands, command, model_flags, print_json, set_t
 if TYPE_CHECKING:
     from redraft.measure.record import Record
 
-PAIRS, PASSES, REQUESTS = 30, 10, 2000
+PAIRS, PASSES, REQUESTS, EXAMPLES = 30, 10, 2000, 100
+COUNTED = ("soak", "dial", "presets")
 
 EPILOG = """Timings on a shared machine are noisy: runs are paired and medians are reported. Without --scenario,
---scaling, --knee, --policies or --soak, single answers are compared.
+--scaling, --knee, --policies, --dial, --presets or --soak, single answers are compared.
 
 examples:
   redraft bench --against transformers --record benchmarks/against-transformers.json
   redraft bench --scenario --record-dir benchmarks
   redraft bench --scenario together --scenario poisson --runs 5
+  redraft bench --dial --record-dir benchmarks
   redraft bench --soak 2000 --record-dir benchmarks"""
 
 
@@ -45,6 +47,22 @@ def add(commands: Commands) -> None:
         "--knee", action="store_true", help="rows per forward from which more do not pay; kept for later loads"
     )
     parser.add_argument("--policies", action="store_true", help="scheduling policies beside each other")
+    parser.add_argument(
+        "--dial",
+        type=int,
+        nargs="?",
+        const=EXAMPLES,
+        metavar="N",
+        help=f"the table that an effort walks, by N examples a task (default: {EXAMPLES}); kept beside the checkpoint",
+    )
+    parser.add_argument(
+        "--presets",
+        type=int,
+        nargs="?",
+        const=EXAMPLES,
+        metavar="N",
+        help=f"presets beside each other on several canvases an answer, N examples a task (default: {EXAMPLES})",
+    )
     parser.add_argument(
         "--soak", type=int, nargs="?", const=REQUESTS, metavar="N", help=f"N random requests (default: {REQUESTS})"
     )
@@ -85,10 +103,10 @@ def _check(arguments: argparse.Namespace) -> None:
     from redraft.errors import RequestError
 
     modes = [f"--{name}" for name in ("scenario", "scaling", "knee", "policies") if getattr(arguments, name)]
-    modes += ["--soak"] if arguments.soak is not None else []
+    modes += [f"--{name}" for name in COUNTED if getattr(arguments, name) is not None]
     if len(modes) > 1:
         raise RequestError(f"{' and '.join(modes)} were given together; measure one at a time")
-    for name in ("runs", "soak"):
+    for name in ("runs", *COUNTED):
         value = getattr(arguments, name)
         if value is not None and value < 1:
             raise RequestError(f"--{name} is {value}; it must be at least 1")
@@ -112,8 +130,8 @@ def _check_flags(arguments: argparse.Namespace, mode: str = "") -> None:
 
     if arguments.against and mode not in ("", "--scenario"):
         raise RequestError(f"--against was given with {mode}, which measures redraft alone; leave it out")
-    if arguments.runs is not None and mode == "--soak":
-        raise RequestError("--runs was given with --soak, which runs once; give the number of requests to --soak")
+    if arguments.runs is not None and mode.removeprefix("--") in COUNTED:
+        raise RequestError(f"--runs was given with {mode}, which runs once; give the number of requests to {mode}")
     streams = mode == "--policies" or not {"poisson", "all"}.isdisjoint(arguments.scenario or ())
     if arguments.rate is not None and not streams:
         raise RequestError("--rate is that of the Poisson stream; it goes with --scenario poisson or --policies")
@@ -125,7 +143,7 @@ def _check_flags(arguments: argparse.Namespace, mode: str = "") -> None:
 
 def _measure(arguments: argparse.Namespace) -> Iterator[Record]:
     """The records of the mode that was asked for, each as soon as it is there."""
-    from redraft.measure import bench, scaling, throughput
+    from redraft.measure import bench, presets, scaling, throughput
     from redraft.measure.scenario import RATE, find_scenarios
     from redraft.weights.source import locate
 
@@ -140,6 +158,10 @@ def _measure(arguments: argparse.Namespace) -> Iterator[Record]:
         yield _knee(arguments, folder, runs)
     elif arguments.policies:
         yield throughput.bench_policies(folder, runs=runs, dtype=dtype, rate=rate, progress=_progress)
+    elif arguments.dial is not None:
+        yield _dial(arguments, folder)
+    elif arguments.presets is not None:
+        yield presets.bench_presets(folder, count=arguments.presets, dtype=dtype, progress=_progress)
     elif arguments.soak is not None:
         yield _soak(arguments, folder)
     else:
@@ -158,6 +180,15 @@ def _knee(arguments: argparse.Namespace, folder: Path, runs: int) -> Record:
         print(f"redraft: kept in {path} for loads of this checkpoint with as many threads", file=sys.stderr)
     except RunError as error:  # what has been measured is worth printing all the same
         print(f"redraft: {error}", file=sys.stderr)
+    return record
+
+
+def _dial(arguments: argparse.Namespace, folder: Path) -> Record:
+    from redraft.engine.dial import write_dial
+    from redraft.measure.dial import bench_dial
+
+    dial, record = bench_dial(folder, count=arguments.dial, dtype=arguments.dtype, progress=_progress)
+    print(f"redraft: kept in {write_dial(dial, folder)}; --effort walks it", file=sys.stderr)
     return record
 
 

@@ -1,0 +1,164 @@
+"""Measures the dial of a checkpoint: many settings on the same held-out examples, and those worth having kept.
+
+Every setting answers the same examples with the same seeds. Kept are the settings of which none other was cheaper and
+at least as good, so that along the dial both cost and quality rise. Tasks that the checkpoint does not know say nothing
+and are left out: of its first answers under its own rules fewer than one in five are right.
+"""
+
+from __future__ import annotations
+
+import datetime
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from itertools import islice
+from pathlib import Path
+
+from redraft.config import GenerationConfig
+from redraft.engine.dial import Dial, Notch, Rules, fingerprint
+from redraft.engine.engine import Engine, load
+from redraft.engine.request import Generation, Options, Request, build_request
+from redraft.errors import RequestError
+from redraft.measure.evals import wilson
+from redraft.measure.record import Progress, Record, median, new_record, silent
+from redraft.tasks import Example, Task, task
+
+TASKS = ("records", "sudoku-4x4", "sudoku-6x6", "repair", "edit-records", "sudoku-9x9")
+EXAMPLES, PROBED, KNOWN = 100, 20, 0.2
+AT_ONCE = 16
+
+
+@dataclass(frozen=True)
+class Sheet:
+    """Examples of one task, as many as a setting is tried on."""
+
+    task: Task
+    examples: tuple[Example, ...]
+
+
+def candidates(config: GenerationConfig) -> list[Rules]:
+    """The settings that are tried: caps, halting rules and entropy bounds around the checkpoint's own."""
+    cap, bound, sure = config.max_denoising_steps, config.entropy_bound, config.confidence_threshold
+    own = config.stability_threshold
+    found = [Rules(steps, bound, 0, sure) for steps in (1, 2, 3, 4) if steps < cap]
+    found += [Rules(cap, bound, still, scale * sure) for still in (0, 1) for scale in (0.2, 1, 4, 20)]
+    found += [Rules(cap, bound, 2, sure)]
+    found += [Rules(cap, scale * bound, own, sure) for scale in (0.2, 5, 20)]
+    return list(dict.fromkeys([Rules(cap, bound, own, sure), *found]))
+
+
+def frontier(notches: Sequence[Notch]) -> tuple[Notch, ...]:
+    """The notches that none of the others beats, in order of cost; of equals the first."""
+    kept: list[Notch] = []
+    for notch in sorted(notches, key=lambda one: (one.forwards, -one.quality)):
+        if not kept or notch.quality > kept[-1].quality:
+            kept.append(notch)
+    return tuple(kept)
+
+
+def bench_dial(
+    folder: Path, *, count: int = EXAMPLES, dtype: str = "float32", progress: Progress = silent
+) -> tuple[Dial, Record]:
+    """Measure a checkpoint's dial. Raises RequestError if it knows none of the built-in tasks."""
+    engine = load(folder, dtype=dtype)
+    tried = candidates(engine.config.generation)
+    sheets = known_tasks(engine, tried[0], count)
+    if not sheets:
+        raise RequestError(f"{folder} answers none of the built-in tasks ({', '.join(TASKS)}); no dial can be measured")
+    measured = []
+    for i, rules in enumerate(tried):
+        progress("setting", i, len(tried))
+        measured.append(_measure(engine, rules, sheets))
+    progress("setting", len(tried), len(tried))
+    dial = Dial(
+        checkpoint=fingerprint(folder),
+        taken=datetime.datetime.now(datetime.UTC).date().isoformat(),
+        tasks=tuple(sheet.task.name for sheet in sheets),
+        examples=count,
+        step_ms=round(1e3 * _step_sec(engine, tried[0], sheets), 4),
+        notches=frontier(measured),
+    )
+    return dial, _record(folder.name, dtype, dial, measured)
+
+
+def ask(engine: Engine, example: Example, rules: Rules, seed: int) -> Request:
+    """A request for one example under one setting, as an effort makes it."""
+    only = Dial("", "", (), 0, 1.0, (Notch(rules, 0.0, 0.0, 0.0, 0.0, ()),))
+    prompt = engine.text.chat([{"role": "user", "content": example.prompt}])
+    return build_request(prompt, Options(effort=1.0, seed=seed), engine.config, only)
+
+
+def known_tasks(engine: Engine, rules: Rules, count: int) -> list[Sheet]:
+    """`count` held-out examples of each task that the checkpoint knows, by its answers under these rules."""
+    found = []
+    for name in TASKS:
+        one = task(name)
+        stream = one.examples("held_out", 0)
+        probed = Sheet(one, tuple(islice(stream, min(PROBED, count))))
+        try:
+            right, _ = _answers(engine, rules, probed)
+        except RequestError:  # its prompts do not fit this checkpoint
+            continue
+        if right >= KNOWN * len(probed.examples):
+            found.append(Sheet(one, (*probed.examples, *islice(stream, count - len(probed.examples)))))
+    return found
+
+
+def _answers(engine: Engine, rules: Rules, sheet: Sheet) -> tuple[int, list[Generation]]:
+    asked = [ask(engine, example, rules, seed) for seed, example in enumerate(sheet.examples)]
+    done = list(engine.map(asked, at_once=AT_ONCE))
+    right = [sheet.task.score(example, one.text).exact for example, one in zip(sheet.examples, done, strict=True)]
+    return sum(right), done
+
+
+def _measure(engine: Engine, rules: Rules, sheets: Sequence[Sheet]) -> Notch:
+    right, done = 0, list[Generation]()
+    for sheet in sheets:
+        some, answers = _answers(engine, rules, sheet)
+        right, done = right + some, done + answers
+    low, high = wilson(right, len(done))
+    steps = Counter(count for one in done for count in one.steps)
+    forwards = sum(sum(one.steps) + one.commits for one in done) / len(done)
+    canvases = tuple(steps[number] for number in range(max(steps, default=0) + 1))
+    return Notch(rules, round(right / len(done), 4), round(low, 4), round(high, 4), round(forwards, 4), canvases)
+
+
+def _step_sec(engine: Engine, rules: Rules, sheets: Sequence[Sheet]) -> float:
+    """What a step takes, prompt and all, one request at a time."""
+    asked = [ask(engine, example, rules, 0) for sheet in sheets for example in sheet.examples[:PROBED]]
+    done = [engine.finish(request) for request in asked]
+    return median([one.seconds / max(1, sum(one.steps)) for one in done[1:] or done])
+
+
+def _record(name: str, dtype: str, dial: Dial, measured: Sequence[Notch]) -> Record:
+    cheap, best = dial.notches[0], dial.notches[-1]
+    own = measured[0]
+    return new_record(
+        f"dial-{name}",
+        workload={
+            "model": name,
+            "dtype": dtype,
+            "tasks": list(dial.tasks),
+            "examples_per_task": dial.examples,
+            "settings": "canvas fitted to the answer and ends minded, as preset fast; the same examples and seeds",
+            "forwards": "per answer, commits included",
+        },
+        figures={
+            "checkpoint": dial.checkpoint,
+            "step_ms": dial.step_ms,
+            "dial": [
+                asdict(notch) | {"effort": round(e, 4)} for notch, e in zip(dial.notches, dial.efforts(), strict=True)
+            ],
+            "tried": [asdict(notch) for notch in measured],
+        },
+        summary=[
+            (f"Settings on the dial of {name}, of {len(measured)} tried", str(len(dial.notches))),
+            (f"Answers of {name} exact at effort 0, and forwards per answer", _claim(cheap)),
+            (f"Answers of {name} exact at effort 1, and forwards per answer", _claim(best)),
+            (f"Answers of {name} exact with its own rules, and forwards per answer", _claim(own)),
+        ],
+    )
+
+
+def _claim(notch: Notch) -> str:
+    return f"{notch.quality:.1%} ({notch.low:.1%} to {notch.high:.1%}), {notch.forwards:.2f} forwards"
