@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from pathlib import Path
 from typing import Any
 
 from fastapi import FastAPI, Request, Response
 from fastapi.exceptions import RequestValidationError
-from fastapi.responses import FileResponse
 from starlette.exceptions import HTTPException
 from starlette.types import ASGIApp
 
@@ -17,11 +15,8 @@ from redraft.errors import RedraftError
 from redraft.server.guard import Guard, answer
 from redraft.server.log import Log
 from redraft.server.refusal import Refusal, refusal_of
-from redraft.server.routes import chat, completions, meta
+from redraft.server.routes import chat, completions, meta, page
 from redraft.server.service import Service
-
-PAGE = Path(__file__).parent / "page"
-PAGE_TYPES = {".html": "text/html", ".js": "text/javascript", ".css": "text/css", ".svg": "image/svg+xml"}
 
 
 def create_app(service: Service, log: Log) -> ASGIApp:
@@ -33,26 +28,9 @@ def create_app(service: Service, log: Log) -> ASGIApp:
     for module in (meta, chat, completions):
         app.include_router(module.router)
     if service.settings.page:
-        _serve_page(app)
+        app.include_router(page.router)
     _tell_errors(app, service, log)
     return Guard(app, service, log)
-
-
-def _serve_page(app: FastAPI) -> None:
-    """The files of the page, by name: no path of a request is ever opened."""
-    files = {path.name: path for path in PAGE.iterdir() if path.suffix in PAGE_TYPES} if PAGE.is_dir() else {}
-
-    async def file(name: str) -> Response:
-        if name not in files:
-            raise Refusal(404, f"the page has no file {name!r}", code="not_found")
-        path = files[name]
-        return FileResponse(path, media_type=PAGE_TYPES[path.suffix], headers={"cache-control": "no-cache"})
-
-    async def index() -> Response:
-        return await file("index.html")
-
-    app.add_api_route("/", index, include_in_schema=False)
-    app.add_api_route("/page/{name}", file, include_in_schema=False)
 
 
 def _tell_errors(app: FastAPI, service: Service, log: Log) -> None:
