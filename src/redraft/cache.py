@@ -20,7 +20,8 @@ import torch
 from redraft.config import LayerConfig
 from redraft.shapes import Float, Tensor
 
-_MIN_ROOM = 64
+MIN_ROOM = 64
+"""Rows a buffer has at least, and a sliding one beyond twice its window."""
 
 
 class LayerPrefix:
@@ -30,8 +31,8 @@ class LayerPrefix:
         self.window = layer.window
         self.origin = 0
         if layer.window is not None:
-            room = min(room, 2 * layer.window + _MIN_ROOM)
-        shape = (layer.num_kv_heads, max(room, _MIN_ROOM), layer.head_dim)
+            room = min(room, 2 * layer.window + MIN_ROOM)
+        shape = (layer.num_kv_heads, max(room, MIN_ROOM), layer.head_dim)
         self.keys = torch.empty(shape, dtype=dtype, device=device)
         self.values = torch.empty(shape, dtype=dtype, device=device)
 
@@ -90,11 +91,11 @@ class LayerPrefix:
 
     def trim(self, length: int) -> None:
         """Give back what one long prompt chunk needed beyond the bound of a sliding layer."""
-        if self.window is None or self.keys.shape[1] <= 2 * self.window + _MIN_ROOM:
+        if self.window is None or self.keys.shape[1] <= 2 * self.window + MIN_ROOM:
             return
         first = max(0, length - self.window + 1)
         kept = slice(first - self.origin, length - self.origin)
-        shape = (self.keys.shape[0], 2 * self.window + _MIN_ROOM, self.keys.shape[2])
+        shape = (self.keys.shape[0], 2 * self.window + MIN_ROOM, self.keys.shape[2])
         for name in ("keys", "values"):
             old = getattr(self, name)
             new = old.new_empty(shape)
@@ -144,5 +145,5 @@ class Prefix:
             if layer.window is None:
                 assert layer.origin == 0, f"layer {i}: a full layer forgot its first {layer.origin} tokens"
             else:
-                bound = 2 * layer.window + _MIN_ROOM
+                bound = 2 * layer.window + MIN_ROOM
                 assert layer.keys.shape[1] <= bound or self.length == 0, f"layer {i}: sliding buffer over {bound} rows"

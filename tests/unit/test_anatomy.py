@@ -14,7 +14,8 @@ import pytest
 from tests.helpers import DATA, released_json, tiny_config, tiny_model
 
 from redraft.config import ModelConfig, parse_model
-from redraft.measure.anatomy import STEP_LOGITS, dissect, longest_prefix, stored_bytes
+from redraft.measure.anatomy import dissect, stored_bytes
+from redraft.weights.memory import STEP_LOGITS
 from redraft.weights.source import Source, locate
 
 RELEASED: ModelConfig = parse_model(released_json())[0]
@@ -60,17 +61,6 @@ def test_counts_are_those_of_a_model_that_exists() -> None:
     config = tiny_config()
     for shape in (config, replace(config, layers=config.layers[1:]), replace(config, layers=config.layers * 2)):
         assert dissect(shape).total == sum(tensor.numel() for tensor in tiny_model(shape).state_dict().values())
-
-
-def test_the_longest_prefix_fills_the_memory_and_not_more() -> None:
-    """Weights 50.50 GB, sliding caches 0.21 GB, a canvas's float32 logits 6.25 times 0.27 GB; 20,480 B a token."""
-    fixed = float(2 * 25_250_986_812 + 209_510_400 + 25 * 256 * 262_144)
-    assert longest_prefix(RELEASED, "bfloat16", fixed) == 0
-    assert longest_prefix(RELEASED, "bfloat16", fixed - 1) is None
-    assert longest_prefix(RELEASED, "bfloat16", fixed + 20_480 * 1000 - 1) == 999
-    assert longest_prefix(RELEASED, "bfloat16", fixed + 20_480 * 1000) == 1000
-    assert longest_prefix(RELEASED, "bfloat16", 1e15) == 262_144, "no prefix is longer than the context"
-    assert longest_prefix(RELEASED, "float32", 80e9) is None
 
 
 STEP = """

@@ -30,7 +30,7 @@ from redraft.errors import CallerError, RedraftError
 from redraft.tasks import names, task
 
 ROOT = Path(__file__).resolve().parents[2]
-COMMANDS = ("demo", "generate", "eval", "inspect", "verify", "bench", "tune", "pull")
+COMMANDS = ("demo", "generate", "infill", "edit", "eval", "inspect", "verify", "bench", "tune", "quantize", "pull")
 PROMPT = "record\nSend 417 melu to Karomi."
 
 Captured = pytest.CaptureFixture[str]
@@ -484,8 +484,8 @@ def test_inspect_needs_no_weights(tmp_path: Path, capsys: Captured) -> None:
     found = json.loads(capsys.readouterr().out)
     assert found["parameters_total"] == 25_250_986_812
     assert found["stored_bytes"] == "unknown: the folder has no weights"
-    assert found["fits"]["24 GB bfloat16"] == "weights do not fit"
-    assert re.fullmatch(r"prefix of \d+ tokens", found["fits"]["80 GB bfloat16"])
+    assert found["fits"]["24 GB bfloat16"] == "weights of 50.5 GB do not fit"
+    assert re.fullmatch(r"context of \d+ tokens, or \d+ canvases of 8192 each", found["fits"]["80 GB bfloat16"])
     assert main(["inspect", str(tmp_path)]) == 0
     assert "stored bytes: unknown: the folder has no weights" in capsys.readouterr().out
 

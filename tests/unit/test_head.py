@@ -31,7 +31,7 @@ def plainly(hidden: Tensor, head: Head, temperature: Tensor, noise: SeededNoise,
 
 @given(
     st.integers(1, 20),
-    st.sampled_from([1, 63, 64, 65, 1000, 4097]),
+    st.sampled_from([2, 63, 64, 65, 1000, 4097]),
     st.sampled_from([64, 256, 4096]),
     st.integers(0, 9),
 )
@@ -46,8 +46,7 @@ def test_the_stream_reads_what_the_plain_path_reads(rows: int, vocab: int, tile:
     assert torch.equal(got.argmax, plain.argmax)
     assert torch.equal(got.sample, plain.sample)
     torch.testing.assert_close(got.entropy.double(), plain.entropy, rtol=1e-4, atol=1e-5)
-    if vocab > 1:
-        torch.testing.assert_close(got.top.double(), plain.top, rtol=1e-4, atol=1e-6)
+    torch.testing.assert_close(got.top.double(), plain.top, rtol=1e-4, atol=1e-6)
     p = torch.softmax(torch.tanh((hidden @ head.table.T).double() / 30) * 30 / temperature.double(), dim=-1)
     torch.testing.assert_close(got.soft.double(), p @ head.table.double(), rtol=1e-3, atol=1e-4)
 

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import argparse
 import math
+from contextlib import suppress
 from typing import TYPE_CHECKING
 
 from redraft.cli.common import Commands, command, print_json
 
 if TYPE_CHECKING:
-    from redraft.config import CheckpointConfig
+    from redraft.config import CheckpointConfig, ModelConfig
     from redraft.measure.anatomy import Anatomy
 
 EPILOG = """examples:
@@ -55,15 +56,8 @@ def describe(
     config: CheckpointConfig, anatomy: Anatomy, disk: dict[str, int] | None, sizes: list[float]
 ) -> dict[str, object]:
     """Everything the command prints, by name. Bytes are bytes, GB are 10^9 of them; no `disk`: there are no weights."""
-    from redraft.measure.anatomy import BYTES, GIGABYTE, longest_prefix
-
     model = config.model
     full = sum(layer.is_full for layer in model.layers)
-    fits: dict[str, object] = {}
-    for size in sizes:
-        for dtype in BYTES:
-            tokens = longest_prefix(model, dtype, size * GIGABYTE)
-            fits[f"{size:g} GB {dtype}"] = "weights do not fit" if tokens is None else f"prefix of {tokens} tokens"
     return {
         "architecture": f"{len(model.layers)} layers ({full} full, {len(model.layers) - full} sliding of window "
         f"{model.window}), width {model.hidden_size}, {model.num_heads} heads, "
@@ -75,9 +69,35 @@ def describe(
         "stored_bytes": "unknown: the folder has no weights" if disk is None else disk,
         "cache_bytes_per_token": anatomy.cache_growth,
         "cache_bytes_sliding_most": anatomy.cache_window,
-        "fits": fits,
+        "fits": fits(model, sizes),
         "unknown_config_keys": list(config.unknown_keys),
     }
+
+
+def fits(model: ModelConfig, sizes: list[float]) -> dict[str, str]:
+    """What fits in each memory, by "memory numbers": plain in both dtypes, and each plan beside bfloat16."""
+    import torch
+
+    from redraft.errors import WeightsError
+    from redraft.weights.memory import GIGABYTE, footprint
+    from redraft.weights.plan import PLANS, formats
+
+    needs = {name: footprint(model, getattr(torch, name), {}) for name in ("float32", "bfloat16")}
+    for plan in PLANS.values():
+        with suppress(WeightsError):  # its groups do not divide this model's rows
+            needs[plan.name] = footprint(model, torch.bfloat16, formats(model, plan))
+    found = {}
+    for size in sizes:
+        for name, need in needs.items():
+            context = need.longest_context(int(size * GIGABYTE))
+            if context is None:
+                found[f"{size:g} GB {name}"] = f"weights of {need.fixed / GIGABYTE:.1f} GB do not fit"
+            else:
+                canvases = need.most_canvases(int(size * GIGABYTE), min(8192, need.most))
+                found[f"{size:g} GB {name}"] = (
+                    f"context of {context} tokens, or {canvases} canvases of {min(8192, need.most)} each"
+                )
+    return found
 
 
 def _plain(value: object) -> str:

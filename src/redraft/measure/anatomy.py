@@ -1,4 +1,4 @@
-"""What a checkpoint is made of: parameters, bytes, cache growth, and what fits in a given memory. Reads no weights."""
+"""What a checkpoint is made of: parameters, bytes, cache growth. Reads no weights; what fits is `weights/memory.py`."""
 
 from __future__ import annotations
 
@@ -8,12 +8,6 @@ from dataclasses import dataclass
 from redraft.config import LayerConfig, ModelConfig
 
 BYTES = {"float32": 4.0, "bfloat16": 2.0}
-GIGABYTE = 1e9
-STEP_LOGITS = 6.25
-"""Tensors of the size of a canvas's float32 logits that live at once in a step of the reference sampler.
-
-Measured: 5.1 in float32; in bfloat16, where the distribution is rounded and taken once more, 6.2.
-"""
 
 
 @dataclass(frozen=True)
@@ -63,17 +57,6 @@ def dissect(config: ModelConfig) -> Anatomy:
         cache_growth={name: int(growth * size) for name, size in BYTES.items()},
         cache_window={name: int(window * size) for name, size in BYTES.items()},
     )
-
-
-def longest_prefix(config: ModelConfig, dtype: str, memory_bytes: float) -> int | None:
-    """Prefix tokens that fit beside weights, sliding caches and one canvas's step; None if the weights do not."""
-    anatomy = dissect(config)
-    size = BYTES[dtype]
-    step = STEP_LOGITS * 4 * config.canvas_length * config.vocab_size
-    left = memory_bytes - anatomy.total * size - anatomy.cache_window[dtype] - step
-    if left < 0:
-        return None
-    return min(config.max_positions, int(left / max(1, anatomy.cache_growth[dtype])))
 
 
 def stored_bytes(headers: Iterable[tuple[str, int]]) -> dict[str, int]:

@@ -29,6 +29,8 @@ from redraft.shapes import Float, Int, Tensor
 
 STRIPE = 64
 TILE = 4096
+LONG = 32768
+"""Vocabulary from which a step is read as a stream. Below it all logits at once are the faster way on a CPU."""
 _ROWS_AT_ONCE = 32
 
 

@@ -1,0 +1,155 @@
+"""What a model needs of a device, counted before anything is loaded, and what else would fit.
+
+    weights       every tensor in its format                            fixed
+    request       keys and values of sliding layers, the soft embedding  each
+    context       keys and values of full layers                         each token of each request
+    canvas        what a step holds while it runs                        each canvas of a forward
+
+A count that is too small is a load that dies after minutes, so buffers are counted as large as they are made.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+
+from redraft.cache import MIN_ROOM
+from redraft.config import ModelConfig
+from redraft.errors import RunError, WeightsError
+from redraft.model.head import LONG, STRIPE, TILE
+from redraft.weights.names import slots
+from redraft.weights.plan import PLANS, Formats, formats, num_bytes
+
+GIGABYTE = 1e9
+STEP_LOGITS = 6.25
+"""Tensors of the size of a canvas's float32 logits that live at once in a step that is not read as a stream.
+
+Measured: 5.1 in float32; in bfloat16, where the distribution is rounded and taken once more, 6.2.
+"""
+SPOKEN = 1e9
+"""Bytes of weights from which the plan is told before a load."""
+
+_TILE_COPIES = 6  # products, scaled, exponentials, their rounding, and two temporaries
+_PARTS = {"embed": "embedding", "attention": "attention", "mlp": "dense MLPs", "experts": "experts"}
+
+
+@dataclass(frozen=True)
+class Footprint:
+    """Bytes. `weights` by part; `token` of context, per request; `request` and `canvas` each. `most` is the context."""
+
+    weights: dict[str, int]
+    token: int
+    request: int
+    canvas: int
+    most: int
+
+    @property
+    def fixed(self) -> int:
+        """All weights."""
+        return sum(self.weights.values())
+
+    def total(self, context: int, canvases: int = 1) -> int:
+        """Of `canvases` requests at once, with `context` tokens each, canvas included."""
+        return self.fixed + canvases * (self.request + self.canvas + context * self.token)
+
+    def longest_context(self, memory: int, canvases: int = 1) -> int | None:
+        """Tokens of each of `canvases` requests that fit; None if not even the weights and their steps do."""
+        left = memory - self.total(0, canvases)
+        return None if left < 0 else min(self.most, left // max(1, canvases * self.token))
+
+    def most_canvases(self, memory: int, context: int) -> int:
+        """Requests of that context that fit at once."""
+        each = self.request + self.canvas + context * self.token
+        return max(0, (memory - self.fixed) // each)
+
+
+def footprint(config: ModelConfig, dtype: torch.dtype, packed: Formats) -> Footprint:
+    """Count a network. A vocabulary of LONG or more is read as a stream, which keeps no logits."""
+    weights: dict[str, int] = {}
+    for slot in slots(config):
+        words = slot.target.split(".")
+        part = _PARTS.get(words[2] if words[0] == "layers" else words[0], "rest")
+        weights[part] = weights.get(part, 0) + num_bytes(slot, packed.get(slot.target), dtype)
+    each = [(layer.window, 2 * layer.num_kv_heads * layer.head_dim * dtype.itemsize) for layer in config.layers]
+    sliding = sum(size * (2 * window + MIN_ROOM) for window, size in each if window is not None)
+    rows, width = config.canvas_length, config.hidden_size
+    return Footprint(
+        weights=weights,
+        token=sum(size for window, size in each if window is None),
+        request=sliding + 2 * rows * width * 4,
+        canvas=_step(config) + _activations(config, dtype),
+        most=config.max_positions,
+    )
+
+
+def _step(config: ModelConfig) -> int:
+    rows, vocab = config.canvas_length, config.vocab_size
+    if vocab < LONG:
+        return int(STEP_LOGITS * 4 * rows * vocab)
+    return 4 * rows * (_TILE_COPIES * TILE + 3 * -(-vocab // STRIPE) + 3 * config.hidden_size)
+
+
+def _activations(config: ModelConfig, dtype: torch.dtype) -> int:
+    """Of the widest moment of a layer: rows gathered for their experts, both sides of an expert, and the sums."""
+    widest = max((config.num_heads + 2 * layer.num_kv_heads) * layer.head_dim for layer in config.layers)
+    routed = config.top_k_experts * (2 * config.hidden_size * dtype.itemsize + 3 * config.moe_intermediate_size * 4)
+    summed = config.top_k_experts * config.hidden_size * 4
+    return config.canvas_length * (routed + summed + 2 * widest * dtype.itemsize + 8 * config.hidden_size * 4)
+
+
+def free_memory(device: torch.device) -> int | None:
+    """Bytes that can be had on a device now; None if it does not say."""
+    if device.type == "cuda":
+        return int(torch.cuda.mem_get_info(device)[0])
+    try:
+        lines = Path("/proc/meminfo").read_text(encoding="ascii").splitlines()
+    except OSError:
+        return None
+    told = [int(line.split()[1]) for line in lines if line.startswith("MemAvailable:")]
+    return 1024 * told[0] if device.type == "cpu" and told else None
+
+
+def check_fits(
+    config: ModelConfig,
+    dtype: torch.dtype,
+    packed: Formats,
+    free: int | None,
+    report: Callable[[str], None],
+) -> None:
+    """Say what a load will take, and raise RunError before it if that is more than `free` bytes."""
+    need = footprint(config, dtype, packed)
+    if free is None:
+        return
+    context = need.longest_context(free)
+    if context is None or context < config.canvas_length:
+        wanted = need.total(config.canvas_length)
+        raise RunError(
+            f"the model needs {wanted / GIGABYTE:.1f} GB ({need.fixed / GIGABYTE:.1f} GB of weights) and"
+            f" {free / GIGABYTE:.1f} GB are free; {_would_fit(config, free)}"
+        )
+    if need.fixed >= SPOKEN:
+        parts = ", ".join(f"{part} {size / GIGABYTE:.1f}" for part, size in need.weights.items())
+        report(
+            f"{need.fixed / GIGABYTE:.1f} GB of weights ({parts}) of {free / GIGABYTE:.1f} GB free;"
+            f" beside them a context of {context} tokens, or {need.most_canvases(free, 8192)} canvases of 8192 each"
+        )
+
+
+def _would_fit(config: ModelConfig, free: int) -> str:
+    """The plan that keeps most and fits, in words."""
+    best: tuple[int, str] | None = None
+    for plan in PLANS.values():
+        try:
+            need = footprint(config, torch.bfloat16, formats(config, plan))
+        except WeightsError:  # its groups do not divide this model's rows
+            continue
+        context = need.longest_context(free)
+        if context is not None and context >= config.canvas_length and (best is None or need.fixed > best[0]):
+            best = need.fixed, f"--dtype bfloat16 with plan {plan.name} fits, with a context of {context} tokens"
+    plain = footprint(config, torch.bfloat16, {}).longest_context(free)
+    if plain is not None and plain >= config.canvas_length:
+        return f"--dtype bfloat16 fits, with a context of {plain} tokens"
+    return best[1] if best else "no plan fits; use a larger device or a smaller model"
