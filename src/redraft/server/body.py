@@ -10,10 +10,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Annotated, Any, ClassVar, Self
+from collections.abc import Callable, Mapping
+from typing import Annotated, Any, ClassVar
 
-from pydantic import BaseModel, ConfigDict, Field, ModelWrapValidatorHandler, PrivateAttr, model_validator
+from pydantic import BaseModel, ConfigDict, Field, PrivateAttr, model_validator
 from pydantic_core import PydanticCustomError
 
 Int = Annotated[int, Field(strict=True, ge=-(2**63), lt=2**64)]
@@ -53,7 +53,7 @@ class Body(BaseModel):
 
     @model_validator(mode="wrap")
     @classmethod
-    def _sort(cls, data: Any, handler: ModelWrapValidatorHandler[Self]) -> Self:
+    def _sort(cls, data: Any, handler: Callable[[Any], Body]) -> Body:
         """Take out what has no effect, and remember it; refuse what would need one."""
         if not isinstance(data, dict):
             return handler(data)

@@ -18,7 +18,9 @@ TYPES: Mapping[int, str] = {
     501: "not_implemented_error",
     503: "unavailable_error",
 }
-RENAMED = {"deadline_sec": "deadline_ms", "steps": "max_steps"}  # the engine's word: the field of a request
+RENAMED = {"deadline_sec": "deadline_ms", "steps": "max_steps", "thinking": "reasoning_effort"}
+"""The engine's word: the field of a request."""
+
 NAMED = re.compile(r"(\w+)(?:\[\d+\])? (?:is|has|holds|names|of token)\b")
 
 

@@ -6,7 +6,7 @@ import secrets
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Protocol
+from typing import Any, Protocol, runtime_checkable
 
 from redraft.engine.request import FinishReason
 from redraft.server.voice import Logprobs, Said, Voice
@@ -17,6 +17,7 @@ Json = dict[str, Any]
 FINISHED: Mapping[FinishReason | None, str] = {"stop": "stop", "length": "length", "deadline": "length"}
 
 
+@runtime_checkable
 class Form(Protocol):
     """How one endpoint tells its answers."""
 

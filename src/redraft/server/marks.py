@@ -1,0 +1,60 @@
+"""Fill-in-the-middle prompts of other models, recognised: editors write the seams with marks that their model knows.
+
+    <|fim_prefix|>def f():<|fim_suffix|>return 1<|fim_middle|>    →    a hole between "def f():" and "return 1"
+
+A prompt counts only if all marks of one set are there once, in their order, and the last one ends it. A checkpoint whose
+tokenizer has the marks as tokens of its own gets its prompt as it stands.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from redraft.text import Text
+
+
+@dataclass(frozen=True)
+class Marks:
+    """One set. `swapped`: the suffix comes first. `last` may be missing where the prompt ends with the prefix."""
+
+    first: str
+    second: str
+    last: str = ""
+    swapped: bool = False
+
+
+SETS: Mapping[str, Marks] = {
+    "qwen, codegemma": Marks("<|fim_prefix|>", "<|fim_suffix|>", "<|fim_middle|>"),
+    "starcoder": Marks("<fim_prefix>", "<fim_suffix>", "<fim_middle>"),
+    "codellama": Marks("<PRE> ", " <SUF>", " <MID>"),
+    "deepseek": Marks("<｜fim▁begin｜>", "<｜fim▁hole｜>", "<｜fim▁end｜>"),
+    "codestral": Marks("[SUFFIX]", "[PREFIX]", swapped=True),
+    "glm": Marks("<|code_prefix|>", "<|code_suffix|>", "<|code_middle|>"),
+    "tabby": Marks("", "<|FIM|>"),
+}
+
+
+def split(prompt: str, text: Text) -> tuple[str, str] | None:
+    """Prefix and suffix of a prompt with marks; None for any other prompt."""
+    for marks in SETS.values():
+        if text.tokenizer.token_to_id(marks.second.strip()) is not None:
+            continue
+        found = _split(prompt, marks)
+        if found is not None:
+            return found
+    return None
+
+
+def _split(prompt: str, marks: Marks) -> tuple[str, str] | None:
+    parts = [marks.first, marks.second, marks.last]
+    if any(part and prompt.count(part) != 1 for part in parts):
+        return None
+    pattern = "(.*?)".join(map(re.escape, (marks.first, marks.second))) + "(.*)" + re.escape(marks.last) + r"\s*"
+    match = re.fullmatch("(?P<head>.*?)" + pattern if marks.first else pattern, prompt, re.DOTALL)
+    if match is None:
+        return None
+    head = match["head"] if marks.first else ""
+    one, two = match.groups()[-2:]
+    return (head + two, one) if marks.swapped else (head + one, two)

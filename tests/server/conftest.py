@@ -1,0 +1,116 @@
+"""A real server process on loopback, and one inside the test process where its engine has to be reached."""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+import torch
+import uvicorn
+
+import redraft
+from redraft.engine.engine import Engine
+from redraft.server.app import create_app
+from redraft.server.log import Log
+from redraft.server.process import listen
+from redraft.server.service import Service
+from redraft.server.settings import Settings
+
+ROOT = Path(__file__).resolve().parents[2]
+RECORD = "record\nSend 417 melu to Karomi."
+ANSWER = '{"who":"Karomi","qty":417,"item":"melu"}'
+
+
+@dataclass
+class Process:
+    """A server in a process of its own."""
+
+    url: str
+    popen: subprocess.Popen[str]
+
+    @property
+    def base(self) -> str:
+        return f"{self.url}/v1"
+
+
+def start(*words: str, env: dict[str, str] | None = None) -> Process:
+    """`redraft serve` with a free port; returns when it answers."""
+    environment = {**os.environ, "PYTHONPATH": str(ROOT / "src"), "OMP_NUM_THREADS": "1", **(env or {})}
+    popen = subprocess.Popen(
+        [sys.executable, "-m", "redraft", "serve", "--port", "0", "--threads", "1", *words],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        env=environment,
+    )
+    assert popen.stdout is not None
+    assert popen.stderr is not None
+    url = popen.stdout.readline().strip()
+    if not re.match(r"http://127\.0\.0\.1:\d+$", url):
+        raise AssertionError(popen.stderr.read())
+    return Process(url, popen)
+
+
+def end(process: Process) -> tuple[int, str]:
+    """Stop it; its exit code and what it wrote to stderr."""
+    process.popen.terminate()
+    _, err = process.popen.communicate(timeout=30)
+    return process.popen.returncode, err
+
+
+@pytest.fixture(scope="session")
+def server() -> Iterator[Process]:
+    """One for all tests that only talk to it."""
+    process = start("--quiet", "--alias", "other-name")
+    yield process
+    end(process)
+
+
+@dataclass
+class Inside:
+    """A server in this process."""
+
+    url: str
+    service: Service
+    engine: Engine
+
+    @property
+    def base(self) -> str:
+        return f"{self.url}/v1"
+
+
+@pytest.fixture(scope="session")
+def nano() -> Iterator[Engine]:
+    """One engine, whose loop turns."""
+    torch.set_num_threads(1)
+    engine = redraft.load("nano")
+    engine.loop.start()
+    yield engine
+    engine.loop.stop()
+
+
+def inside(engine: Engine, settings: Settings, log: Log | None = None) -> Iterator[Inside]:
+    """Serve an engine on a thread."""
+    service = Service(settings)
+    service.ready(engine)
+    config = uvicorn.Config(create_app(service, log or Log(None)), log_config=None, lifespan="off")
+    server, listening = uvicorn.Server(config), listen("127.0.0.1", 0)
+    thread = threading.Thread(target=server.run, kwargs={"sockets": [listening]}, daemon=True)
+    thread.start()
+    yield Inside(f"http://127.0.0.1:{listening.getsockname()[1]}", service, engine)
+    server.should_exit = True
+    thread.join(10)
+    listening.close()
+
+
+@pytest.fixture
+def served(nano: Engine) -> Iterator[Inside]:
+    """A server of the test's own, on the shared engine."""
+    yield from inside(nano, Settings())

@@ -1,0 +1,196 @@
+"""The openai client, as people install it, against a real server process."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+
+import openai
+import pytest
+from openai import OpenAI
+from openai.types.chat import ChatCompletionMessageParam
+from tests.server.conftest import ANSWER, RECORD, Process
+
+FULL = {"ignore_eos": True}
+USER: list[ChatCompletionMessageParam] = [{"role": "user", "content": RECORD}]
+
+
+@pytest.fixture(scope="module")
+def client(server: Process) -> Iterator[OpenAI]:
+    with OpenAI(base_url=server.base, api_key="none", max_retries=0) as made:
+        yield made
+
+
+def test_models_are_listed_and_found(client: OpenAI) -> None:
+    assert [model.id for model in client.models.list()] == ["nano", "other-name"]
+    assert client.models.retrieve("nano").owned_by == "redraft"
+    with pytest.raises(openai.NotFoundError) as told:
+        client.models.retrieve("gpt-9")
+    assert told.value.code == "model_not_found"
+
+
+def test_chat_answers_with_usage_and_says_what_it_took(client: OpenAI) -> None:
+    done = client.chat.completions.create(model="nano", messages=USER, seed=7, n=2)
+    assert [choice.message.content for choice in done.choices] == [ANSWER, ANSWER]
+    assert [choice.finish_reason for choice in done.choices] == ["stop", "stop"]
+    assert done.usage is not None
+    assert done.usage.prompt_tokens == 25
+    assert done.usage.completion_tokens == 36
+    assert done.usage.total_tokens == 61
+    extra = done.usage.model_extra or {}
+    assert extra["forwards"] == extra["steps"] > 0
+    assert extra["tokens_per_forward"] == pytest.approx(36 / extra["steps"], abs=1e-3)
+
+
+def test_content_may_be_parts(client: OpenAI) -> None:
+    parts: list[ChatCompletionMessageParam] = [{"role": "user", "content": [{"type": "text", "text": RECORD}]}]
+    assert client.chat.completions.create(model="nano", messages=parts).choices[0].message.content == ANSWER
+
+
+def test_a_seed_repeats_an_answer(client: OpenAI) -> None:
+    def answer(seed: int) -> str | None:
+        told = client.chat.completions.create(
+            model="nano",
+            messages=[{"role": "user", "content": "what"}],
+            seed=seed,
+            extra_body={"max_steps": 2, "min_tokens": 20},
+        )
+        return told.choices[0].message.content
+
+    assert answer(5) == answer(5)
+    assert len({answer(seed) for seed in range(4)}) > 1
+
+
+def test_a_stream_joins_to_the_answer_and_ends_with_usage(client: OpenAI) -> None:
+    options: openai.types.chat.ChatCompletionStreamOptionsParam = {"include_usage": True}
+    with client.chat.completions.create(
+        model="nano", messages=USER, seed=7, stream=True, stream_options=options
+    ) as stream:
+        chunks = list(stream)
+    said = "".join(chunk.choices[0].delta.content or "" for chunk in chunks if chunk.choices)
+    assert said == ANSWER
+    assert chunks[0].choices[0].delta.role == "assistant"
+    assert chunks[-2].choices[0].finish_reason == "stop"
+    assert chunks[-1].choices == []
+    assert chunks[-1].usage is not None
+    assert chunks[-1].usage.completion_tokens == 18
+    assert {chunk.id for chunk in chunks} == {chunks[0].id}
+
+
+def test_the_stream_helper_gathers_events(client: OpenAI) -> None:
+    with client.chat.completions.stream(model="nano", messages=USER, seed=7) as stream:
+        kinds = [event.type for event in stream]
+        assert stream.get_final_completion().choices[0].message.content == ANSWER
+    assert "content.delta" in kinds
+    assert "content.done" in kinds
+
+
+def test_logprobs_of_both_kinds(client: OpenAI) -> None:
+    done = client.chat.completions.create(model="nano", messages=USER, seed=7, logprobs=True, top_logprobs=3)
+    told = done.choices[0].logprobs
+    assert told is not None
+    assert told.content is not None
+    assert "".join(token.token for token in told.content) == ANSWER
+    assert b"".join(bytes(token.bytes or []) for token in told.content).decode() == ANSWER
+    assert all(len(token.top_logprobs) == 3 and token.logprob <= 0 for token in told.content)
+    text = client.completions.create(
+        model="nano", prompt="record\nSend", max_tokens=8, seed=1, logprobs=2, extra_body=FULL
+    )
+    rows = text.choices[0].logprobs
+    assert rows is not None
+    assert rows.tokens is not None
+    assert rows.text_offset is not None
+    assert len(rows.tokens) == 8
+    assert rows.text_offset[0] == 0
+
+
+def test_text_completions_take_four_forms_of_prompt(client: OpenAI) -> None:
+    texts = client.completions.create(model="nano", prompt=["record\nSend", "sudoku\n1"], max_tokens=4, seed=3, n=2)
+    assert [choice.index for choice in texts.choices] == [0, 1, 2, 3]
+    ids = [[2, 426, 404], [2, 427]]
+    assert len(client.completions.create(model="nano", prompt=ids, max_tokens=2).choices) == 2
+    assert len(client.completions.create(model="nano", prompt=ids[0], max_tokens=2).choices) == 1
+    echoed = client.completions.create(model="nano", prompt="record\n", max_tokens=4, echo=True, seed=1)
+    plain = client.completions.create(model="nano", prompt="record\n", max_tokens=4, seed=1)
+    assert echoed.choices[0].text == "record\n" + plain.choices[0].text
+    assert plain.usage is not None
+    assert plain.usage.completion_tokens <= 4
+
+
+def test_a_text_stream_has_no_deltas(client: OpenAI) -> None:
+    """One client reads `delta` wherever there is one, and stumbles over those without a role."""
+    with client.completions.create(model="nano", prompt="record\n", max_tokens=8, seed=1, stream=True) as stream:
+        chunks = list(stream)
+    whole = client.completions.create(model="nano", prompt="record\n", max_tokens=8, seed=1)
+    assert "".join(chunk.choices[0].text for chunk in chunks) == whole.choices[0].text
+    assert not any("delta" in (chunk.choices[0].model_extra or {}) for chunk in chunks)
+
+
+def test_stop_ends_an_answer_before_it(client: OpenAI) -> None:
+    done = client.chat.completions.create(model="nano", messages=USER, stop=['"qty"'])
+    assert done.choices[0].message.content == '{"who":"Karomi",'
+    assert done.choices[0].finish_reason == "stop"
+
+
+def test_max_tokens_is_never_exceeded(client: OpenAI) -> None:
+    done = client.chat.completions.create(model="nano", messages=USER, max_completion_tokens=5)
+    assert done.choices[0].finish_reason == "length"
+    assert done.usage is not None
+    assert done.usage.completion_tokens == 5
+
+
+def test_a_prediction_seeds_the_canvas_and_is_counted(client: OpenAI) -> None:
+    done = client.chat.completions.create(
+        model="nano", messages=USER, seed=7, prediction={"type": "content", "content": ANSWER}
+    )
+    assert done.choices[0].message.content == ANSWER
+    assert done.usage is not None
+    assert done.usage.completion_tokens_details is not None
+    assert done.usage.completion_tokens_details.accepted_prediction_tokens == 18
+    assert done.usage.completion_tokens_details.rejected_prediction_tokens == 0
+
+
+def test_fields_without_effect_are_named(client: OpenAI) -> None:
+    told = client.chat.completions.with_raw_response.create(
+        model="nano", messages=USER, user="me", store=False, metadata={"a": "b"}
+    )
+    assert told.headers["x-ignored-fields"] == "metadata, store, user"
+
+
+@pytest.mark.parametrize(
+    ("extra", "param", "code"),
+    [
+        ({"temprature": 0.5}, "temprature", "unsupported_parameter"),
+        ({"min_p": 0.1}, "min_p", "unsupported_parameter"),
+        ({"presence_penalty": 0.5}, "presence_penalty", "unsupported_parameter"),
+        ({"temperature": "hot"}, "temperature", "invalid_value"),
+        ({"temperature": 99.0}, "temperature", None),
+        ({"max_tokens": 2000}, "messages", "context_length_exceeded"),
+        ({"n": 1000}, "n", None),
+        ({"top_logprobs": 2}, "top_logprobs", None),
+        ({"logit_bias": {"x": 1}}, "logit_bias", None),
+        ({"stop": ""}, "stop", None),
+        ({"seed": 1.5}, "seed", "invalid_value"),
+        ({"modalities": ["audio"]}, "modalities", "unsupported_parameter"),
+        ({"canvas": {"wdth": 8}}, "canvas.wdth", "unsupported_parameter"),
+        ({"canvas": {"width": 999}}, "canvas", None),
+        ({"effort": 2}, "effort", None),
+        ({"reasoning_effort": "high"}, "reasoning_effort", None),
+        ({"model": "gpt-9"}, "model", "model_not_found"),
+    ],
+)
+def test_what_cannot_be_honoured_is_refused_by_name(
+    client: OpenAI, extra: dict[str, object], param: str | None, code: str | None
+) -> None:
+    with pytest.raises(openai.APIStatusError) as told:
+        client.chat.completions.create(model="nano", messages=USER, extra_body=extra)
+    assert told.value.status_code == (404 if code == "model_not_found" else 400)
+    assert (told.value.param, told.value.code) == (param, code)
+    assert json.dumps(told.value.body)
+
+
+def test_leaving_a_stream_is_no_harm(client: OpenAI) -> None:
+    for _ in range(3):
+        with client.chat.completions.create(model="nano", messages=USER, stream=True) as stream:
+            next(iter(stream))
+    assert client.chat.completions.create(model="nano", messages=USER).choices[0].message.content == ANSWER
