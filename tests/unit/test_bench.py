@@ -271,7 +271,9 @@ def test_a_scenario_ends_as_a_record(name: str, tmp_path: Path) -> None:
     assert record.name == f"throughput-{name}"
     assert told == [(name, 0, 1), (name, 1, 1)]
     assert record.workload["paired_passes"] == 1
-    assert record.figures["ours"]["exact"]["of"] == 8
+    assert record.figures["ours"]["exact"]["of"] == record.figures["ours_fast"]["exact"]["of"] == 8
+    assert record.figures["ours_fast"]["forwards"] < record.figures["ours"]["forwards"], "fast took as many"
+    assert record.figures["ratio_median"].keys() == {"ours", "ours_fast"}
     assert record.figures["transformers"]["tokens"] == 8 * 32
     assert record.figures["peak_mib"] == {"ours": 100.0, "transformers": 100.0}
     check_record(record, tmp_path)

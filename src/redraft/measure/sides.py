@@ -2,7 +2,7 @@
 
 A side is given jobs with arrival times and returns what each of them got, and when.
 
-    ours            every request is submitted to one loop at its arrival
+    ours            every request is submitted to one loop at its arrival, by the rules of one preset
     transformers    whatever has arrived when it is free becomes one left-padded batch for `generate`, whose limit is
                     the largest asked for; a streamer hands out each canvas when it is finished
 """
@@ -19,6 +19,7 @@ import torch
 
 from redraft.engine.events import Block, Event, Finished
 from redraft.engine.loop import DEFAULT_LOOP, Loop, LoopConfig
+from redraft.engine.request import Request
 from redraft.measure.scenario import Job, Outcome, Pass
 from redraft.model.gemma import DiffusionGemma
 
@@ -34,8 +35,13 @@ class Side(Protocol):
 class Ours:
     """A fresh loop per pass, so that no pass finds the prompts of another."""
 
-    def __init__(self, model: DiffusionGemma, config: LoopConfig = DEFAULT_LOOP) -> None:
-        self.model, self.config = model, config
+    def __init__(
+        self,
+        model: DiffusionGemma,
+        config: LoopConfig = DEFAULT_LOOP,
+        change: Callable[[Request], Request] | None = None,
+    ) -> None:
+        self.model, self.config, self.change = model, config, change
 
     def serve(self, jobs: Sequence[Job], *, serial: bool) -> Pass:
         loop = Loop(self.model, self.config)
@@ -45,9 +51,10 @@ class Ours:
         return self._serve(loop, jobs)
 
     def _serve(self, loop: Loop, jobs: Sequence[Job]) -> Pass:
-        began, before = time.perf_counter(), loop.forwards
-        outcomes = tuple(Outcome(job.request, job.arrives) for job in jobs)
+        requests = [job.request if self.change is None else self.change(job.request) for job in jobs]
+        outcomes = tuple(Outcome(request, job.arrives) for request, job in zip(requests, jobs, strict=True))
         queue, prompts = deque(outcomes), dict[tuple[int, ...], int]()
+        began, before = time.perf_counter(), loop.forwards
         while True:
             now = time.perf_counter() - began
             while queue and queue[0].arrives <= now:

@@ -2,7 +2,8 @@
 
 Passes are paired, in alternating order, after one pair that is not counted. Only useful tokens count: no padding,
 nothing after the end or beyond a request's own limit. An answer is there when its last useful token has been handed
-out, even if the batch goes on for others. Both use the reference rules, each its own noise.
+out, even if the batch goes on for others. Ours is what `redraft.load` gives, once by transformers' rules, preset
+`reference`, and once as one would rather run it, preset `fast`; noise is each one's own.
 """
 
 from __future__ import annotations
@@ -13,7 +14,9 @@ from pathlib import Path
 from typing import Any
 
 from redraft.config import read_config
+from redraft.engine.engine import Engine, load
 from redraft.engine.loop import LoopConfig
+from redraft.engine.request import Options, Request, build_request
 from redraft.engine.scheduler import POLICIES
 from redraft.measure.evals import wilson
 from redraft.measure.peak import peak_mib
@@ -26,7 +29,8 @@ from redraft.text import Text, read_text
 from redraft.weights.build import DTYPES
 from redraft.weights.load import load_model
 
-SIDES = ("ours", "transformers")
+SIDES = ("ours", "ours_fast", "transformers")
+IN_MEMORY = ("ours", "transformers")
 
 
 def percentile(values: Sequence[float], share: float) -> float:
@@ -105,20 +109,32 @@ def bench_scenario(
     rate: float = RATE,
     progress: Progress = silent,
 ) -> Record:
-    """One scenario, ours beside transformers', and both peaks of memory."""
+    """One scenario, ours by two presets beside transformers', and the peaks of memory."""
     with checkpoint_of(scenario, folder) as place:
-        model, config = load_model(place, dtype=DTYPES[dtype])
+        engine = load(place, dtype=dtype)
         theirs, version = load_reference(place, DTYPES[dtype])
-        material = Material(read_text(place, config), config, rate)
+        material = Material(engine.text, engine.config, rate)
         made = [scenario.jobs(replace(material, seed=seed)) for seed in range(runs + 1)]
 
         def tick(done: int) -> None:
             progress(scenario.name, done, runs)
 
-        both = run_pairs([Ours(model), Theirs(theirs)], made, serial=scenario.serial, tick=tick)
-        peaks = {who: peak_mib(_serve_alone, who, scenario.name, place, dtype) for who in SIDES}
-    figures = {who: side.figures(material.text) for who, side in zip(SIDES, both, strict=True)}
-    return scenario_record(scenario, both, figures, peaks, _workload(scenario, folder, made[1:], dtype, rate, version))
+        sides: list[Side] = [_ours(engine, "reference"), _ours(engine, "fast"), Theirs(theirs)]
+        runs_of = run_pairs(sides, made, serial=scenario.serial, tick=tick)
+        peaks = {who: peak_mib(_serve_alone, who, scenario.name, place, dtype) for who in IN_MEMORY}
+    figures = {who: side.figures(material.text) for who, side in zip(SIDES, runs_of, strict=True)}
+    workload = _workload(scenario, folder, made[1:], dtype, rate, version)
+    return scenario_record(scenario, runs_of, figures, peaks, workload)
+
+
+def _ours(engine: Engine, preset: str) -> Ours:
+    """The engine as it was loaded, by the rules of a preset and with the canvas that it takes."""
+
+    def change(request: Request) -> Request:
+        options = Options(max_tokens=request.max_tokens, seed=request.seed, preset=preset)
+        return build_request(list(request.prompt), options, engine.config)
+
+    return Ours(engine.model, LoopConfig(max_rows=engine.loop.scheduler.max_rows), change)
 
 
 def _serve_alone(who: str, name: str, folder: Path, dtype: str) -> None:
@@ -127,7 +143,7 @@ def _serve_alone(who: str, name: str, folder: Path, dtype: str) -> None:
     jobs = scenario.jobs(Material(read_text(folder, config), config))
     side: Side
     if who == "ours":
-        side = Ours(load_model(folder, dtype=DTYPES[dtype])[0])
+        side = Ours(load(folder, dtype=dtype).model)
     else:
         side = Theirs(load_reference(folder, DTYPES[dtype])[0])
     side.serve(jobs, serial=scenario.serial)
@@ -148,8 +164,8 @@ def _workload(
         "requests_per_sec": rate if scenario.name == "poisson" else None,
         "prompt_tokens": [min(prompts), max(prompts)],
         "max_tokens": [min(limits), max(limits)],
-        "sampler": "reference, the checkpoint's own settings, each side its own noise",
-        "ours": "one loop with its default bounds, new for every pass; within one it keeps prefixes between requests",
+        "sampler": "ours and transformers: the reference rules; ours_fast: preset fast, on the canvas that it takes",
+        "ours": "one loop as loaded, new for every pass; within one it keeps prefixes between requests",
         "transformers": version,
         "transformers_way": "generate on a left-padded batch of all that has arrived; each call reads its prompts anew",
     }
@@ -157,18 +173,28 @@ def _workload(
 
 def scenario_record(
     scenario: Scenario,
-    both: Sequence[Runs],
+    runs_of: Sequence[Runs],
     figures: dict[str, dict[str, Any]],
     peaks: dict[str, float],
     workload: dict[str, Any],
 ) -> Record:
     """The record of one scenario's passes."""
     unit = f"{scenario.counted}_per_sec"
-    pairs = list(zip(both[0].passes, both[1].passes, strict=True))
-    ratio = median([getattr(a, unit) / getattr(b, unit) for a, b in pairs])
-    ours, theirs = (figures[who] for who in SIDES)
-    wait = f"{ours['latency_ms']['p95']:.0f} / {theirs['latency_ms']['p95']:.0f} ms"
-    what = f"{scenario.about}, CPU"
+    by_name = dict(zip(SIDES, runs_of, strict=True))
+    ratios = {
+        who: median(
+            [
+                getattr(a, unit) / getattr(b, unit)
+                for a, b in zip(by_name[who].passes, by_name["transformers"].passes, strict=True)
+            ]
+        )
+        for who in SIDES[:-1]
+    }
+    speeds = " / ".join(f"{figures[who][unit]:.0f}" for who in SIDES)
+    times = " and ".join(f"{ratio:.1f}" for ratio in ratios.values())
+    waits = " / ".join(f"{figures[who]['latency_ms']['p95']:.0f}" for who in SIDES)
+    right = [figures[who]["exact"] for who in SIDES]
+    what, names = f"{scenario.about}, CPU", "ours / ours with preset fast / transformers"
     named = {"tokens": "Useful tokens", "requests": "Requests"}[scenario.counted]
     return new_record(
         f"throughput-{scenario.name}",
@@ -176,15 +202,17 @@ def scenario_record(
         figures={
             **figures,
             "ratio_of": unit,
-            "ratio_median": round(ratio, 3),
+            "ratio_median": {who: round(ratio, 3) for who, ratio in ratios.items()},
             "peak_mib": {who: round(mib, 1) for who, mib in peaks.items()},
         },
         summary=[
-            (
-                f"{named} per second, ours / transformers: {what}",
-                f"{ours[unit]:.0f} / {theirs[unit]:.0f} ({ratio:.1f} times)",
+            (f"{named} per second, {names}: {what}", f"{speeds} ({times} times)"),
+            (f"95th percentile of latency, {names}: {what}", f"{waits} ms"),
+            *(
+                [(f"Exact answers, {names}: {what}", " / ".join(f"{one['share']:.1%}" for one in right))]
+                if all(right)
+                else []
             ),
-            (f"95th percentile of latency, ours / transformers: {what}", wait),
             (
                 f"Peak memory of the process, ours / transformers: {what}",
                 f"{peaks['ours']:.0f} / {peaks['transformers']:.0f} MiB",
