@@ -1,4 +1,4 @@
-"""Every keyword of JSON Schema draft 2020-12 and what is done about it. The table is data; docs/constraints.md prints it.
+"""Every keyword of JSON Schema draft 2020-12 and what is done about it; docs/constraints.md prints the table.
 
 GUARANTEED   part of the language: no text that breaks it can be told
 CHECKED      read by an independent validator when the answer is there; one that breaks it is mended or an error

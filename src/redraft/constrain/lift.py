@@ -80,6 +80,29 @@ class TokenAutomaton:
         """Fewest tokens from each state until the answer may be over, the end token not counted."""
         return distance(self.src, self.dst, self.accepts, self.states)
 
+    def is_over(self, state: int) -> bool:
+        """Whether an answer that is here has ended: no token but an end token could follow."""
+        return bool(self.accepts[state] and not self.goes_on[state])
+
+    @cached_property
+    def goes_on(self) -> NDArray[np.bool_]:
+        """States that some token of an answer leads away from."""
+        found = np.zeros(self.states, dtype=np.bool_)
+        found[self.src[self.dst != self.end]] = True
+        return found
+
+    def without(self, tokens: frozenset[int]) -> TokenAutomaton:
+        """The automaton without some tokens. Raises ConstraintError if every answer needs one of them."""
+        class_of = self.class_of.copy()
+        class_of[sorted(tokens)] = 0
+        spelt = np.isin(self.cls, class_of[class_of > 0])
+        src, cls, dst = self.src[spelt], self.cls[spelt], self.dst[spelt]
+        alive = distance(src, dst, self.accepts, self.states) < FAR
+        if not alive[0]:
+            raise ConstraintError("every valid answer holds a forbidden token (bad_words); allow some")
+        kept = alive[src] & alive[dst]
+        return TokenAutomaton(class_of, src[kept], cls[kept], dst[kept], self.accepts)
+
     @cached_property
     def _edge_keys(self) -> tuple[Longs, Longs]:
         keys = self.src.astype(np.int64) * self.classes + self.cls

@@ -1,18 +1,21 @@
 """Regular expressions to automata over UTF-8, through outlines-core.
 
 Two spellings come in: `regex=`, which the whole answer has to match, and a schema's `pattern`, which is ECMA 262 and
-may match anywhere in a string. The library speaks Rust's dialect, where classes are Unicode's; ECMA's are translated. What
-no automaton can do (look-around, back references, word borders) is refused by name.
+may match anywhere in a string. The library speaks Rust's dialect, where classes are Unicode's; ECMA's are translated.
+What no automaton can do (look-around, back references, word borders) is refused by name.
 """
 
 from __future__ import annotations
 
 import re
+import subprocess
+import sys
 from functools import lru_cache
 
 import numpy as np
+from numpy.typing import NDArray
 
-from redraft.constrain.automaton import NOWHERE, Dfa
+from redraft.constrain.automaton import DEFAULT_LIMITS, NOWHERE, Dfa, Limits
 from redraft.errors import ConstraintError
 
 _ECMA_SPACE = r"\t\n\x0B\x0C\r \x{A0}\x{1680}\x{2000}-\x{200A}\x{2028}\x{2029}\x{202F}\x{205F}\x{3000}\x{FEFF}"
@@ -28,14 +31,18 @@ _TOKEN = re.compile(
 )
 
 
-def whole_match(pattern: str, *, name: str = "regex") -> Dfa:
+def whole_match(pattern: str, *, limits: Limits = DEFAULT_LIMITS) -> Dfa:
     """Strings that match a regular expression from end to end, in the dialect of Rust's regex crate.
 
-    Raises ConstraintError for what is no regular expression, or one that no automaton can be made of.
+    Raises ConstraintError for what is no regular expression, one that no automaton can be made of, or over the limits.
     """
-    found = _compile(pattern, name)
+    found = _compile(pattern, "regex")
     if found.is_empty:
-        raise ConstraintError(f"{name} {pattern!r} matches no text at all")
+        raise ConstraintError(f"regex {pattern!r} matches no text at all")
+    if len(found) > limits.states:
+        raise ConstraintError(
+            f"regex {pattern!r:.80} needs {len(found)} states, over {limits.states}; narrow its counts"
+        )
     return found
 
 
@@ -49,30 +56,65 @@ def ecma_search(pattern: str) -> Dfa:
 
 @lru_cache(maxsize=256)
 def _compile(pattern: str, name: str, shown: str | None = None) -> Dfa:
-    from outlines_core import Index, Vocabulary
-
     # The library searches as Rust does, first alternative first, and forgets what a match has made unnecessary: of a|ab
     # it would keep a. A match that ends in a byte that nothing else ends in is never early; that byte is taken off
     # again, and no text may hold it.
     try:
-        index = Index(rf"(?:{pattern})\x00", Vocabulary(256, {bytes([byte]): [byte] for byte in range(256)}))
+        start, final, edges = _run(rf"(?:{pattern})\x00")
     except ValueError as error:
-        reason = str(error).replace("\n", " ")[:200]
-        raise ConstraintError(f"{name} {shown or pattern!r} cannot be made into an automaton: {reason}") from None
-    moves = index.get_transitions()
-    states = [index.get_initial_state()]
-    states += [state for state in {*moves, *index.get_final_states()} if state != states[0]]
-    number = {state: i for i, state in enumerate(states)}
+        raise ConstraintError(f"{name} {shown or pattern!r:.200} cannot be made into an automaton: {error}") from None
+    edges = edges[edges[:, 1] < 256]
+    states = np.unique(np.concatenate([[start], final, edges[:, 0], edges[:, 2]]))
+    states = np.append(start, states[states != start])
+    order = np.argsort(states)
+    source, target, ends = (order[np.searchsorted(states[order], x)] for x in (edges[:, 0], edges[:, 2], final))
     table = np.full((len(states), 256), NOWHERE, np.int32)
-    for state, row in moves.items():
-        for byte, target in row.items():
-            if byte < 256:
-                table[number[state], byte] = number[target]
-    final = [number[state] for state in index.get_final_states()]
-    accepts = np.isin(table[:, 0], final)
+    table[source, edges[:, 1]] = target
+    accepts = np.isin(table[:, 0], ends)
     table[:, 0] = NOWHERE
     columns, class_of = np.unique(table, axis=1, return_inverse=True)
     return Dfa(columns.astype(np.int32), class_of.reshape(-1).astype(np.int32), accepts).trimmed()
+
+
+def _run(pattern: str) -> tuple[int, NDArray[np.int64], NDArray[np.int64]]:
+    """Start, final states and edges (state, byte, state) of a pattern's automaton. Raises ValueError.
+
+    The library can neither be interrupted nor told how much it may use, and a short pattern can ask for 2^20 states. So
+    it runs in a process of its own, with limits.
+    """
+    command = [sys.executable, "-I", "-c", _ALONE, str(MOST_SECONDS), str(MOST_BYTES)]
+    try:
+        done = subprocess.run(command, input=pattern.encode(), capture_output=True, timeout=MOST_SECONDS, check=False)
+    except subprocess.TimeoutExpired:
+        raise ValueError(f"it took over {MOST_SECONDS} seconds; narrow its counts") from None
+    if done.returncode == 2:
+        raise ValueError(" ".join(done.stderr.decode(errors="replace").split())[:200])
+    if done.returncode:
+        raise ValueError(f"it needed over {MOST_SECONDS} seconds or {MOST_BYTES >> 20} MiB; narrow its counts")
+    found = np.frombuffer(done.stdout, np.int64)
+    finals = int(found[1])
+    return int(found[0]), found[2 : 2 + finals], found[2 + finals :].reshape(-1, 3)
+
+
+MOST_SECONDS, MOST_BYTES = 10, 1 << 30
+
+_ALONE = """
+import array, resource, sys
+from outlines_core import Index, Vocabulary
+seconds, size = int(sys.argv[1]), int(sys.argv[2])
+resource.setrlimit(resource.RLIMIT_CPU, (seconds, seconds))
+resource.setrlimit(resource.RLIMIT_AS, (size, size))
+try:
+    index = Index(sys.stdin.buffer.read().decode(), Vocabulary(256, {bytes([byte]): [byte] for byte in range(256)}))
+except ValueError as error:
+    sys.exit(print(error, file=sys.stderr) or 2)
+final = list(index.get_final_states())
+found = array.array("q", [index.get_initial_state(), len(final), *final])
+for state, row in index.get_transitions().items():
+    for byte, target in row.items():
+        found.extend((state, byte, target))
+sys.stdout.buffer.write(found.tobytes())
+"""
 
 
 def _branches(pattern: str) -> list[list[str]]:

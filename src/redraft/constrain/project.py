@@ -18,6 +18,7 @@ operations over the edges. Classes are reduced where the logits are; messages ru
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
@@ -143,6 +144,25 @@ class Projection:
         found[a.end] = least < 0 or self.least == 0
         return found
 
+    def after(self, tokens: Sequence[int]) -> Projection:
+        """What is left when some tokens have been told, the end token not among them."""
+        state = self.plan.automaton.after(self.state, tokens)
+        return Projection(self.plan, state, self.left - len(tokens), max(0, self.least - len(tokens)))
+
+    @property
+    def is_over(self) -> bool:
+        """Whether the answer is whole and nothing could follow it."""
+        return self.plan.automaton.is_over(self.state)
+
+    def check_pins(self, width: int, pins: Sequence[tuple[int, int]]) -> None:
+        """Raise ConstraintError if no answer has these (position, token) in a first canvas of that width."""
+        class_of = self.plan.automaton.class_of
+        weights = np.zeros((width, self.plan.automaton.classes))
+        for position, token in pins:
+            weights[position] = NONE
+            weights[position, class_of[token]] = 0.0 if class_of[token] else NONE
+        condition(self, torch.empty(width, 0), weights, weights)
+
     def check(self) -> None:
         """Raise ConstraintError if no answer of the language has as many tokens as are left."""
         if self.allowed(0)[self.state]:
@@ -234,7 +254,8 @@ class Projected:
         for i, state in enumerate(self.path[0][:-1]):
             edges = plan.by_source[plan.outgoing[state] : plan.outgoing[state + 1]]
             edges = edges[self.beta[i + 1][a.dst[edges]] > NONE / 2]
-            found.append(float(_log_sum(self.mass[i, np.unique(a.cls[edges])])))
+            # Probabilities of a softmax in float32 add up to a little more than 1.
+            found.append(min(0.0, _log_sum(self.mass[i, np.unique(a.cls[edges])])))
         return found
 
     def _best_path(self, ends: NDArray[np.bool_]) -> tuple[list[int], list[int]]:

@@ -19,7 +19,7 @@ from redraft.constrain.automaton import DEFAULT_LIMITS, Builder, Dfa, Limits, Pa
 from redraft.constrain.keywords import FORMATS, check_keywords
 from redraft.constrain.merge import Resolver, Schema, exact, item_at, says, tightest, together
 from redraft.constrain.pattern import ecma_search, whole_match
-from redraft.constrain.values import multiple, number, quoted, text_of
+from redraft.constrain.values import multiple, number, quoted, space, text_of
 from redraft.errors import ConstraintError
 
 MOST_COUNTED = 1000
@@ -91,7 +91,7 @@ class _Compiler:
         build = self.builder
         if isinstance(value, dict):
             pairs = [
-                build.then(build.literal(_dumps(key) + b":"), self.space(" "), self.literal(inner))
+                build.then(build.literal(_dumps(key) + b":"), self.space(lines=False), self.literal(inner))
                 for key, inner in value.items()
             ]
             return self.bracket("{}", self.listed(pairs))
@@ -210,7 +210,7 @@ class _Compiler:
             if free < 0:
                 return None
             spelt = build.embed(key) if isinstance(key, Dfa) else build.literal(key)
-            return build.then(spelt, build.literal(b":"), self.space(" "), self.value(inner, trail, free))
+            return build.then(spelt, build.literal(b":"), self.space(lines=False), self.value(inner, trail, free))
 
         return make
 
@@ -263,11 +263,9 @@ class _Compiler:
         """A comma and white space."""
         return self.builder.then(self.builder.literal(b","), self.space())
 
-    def space(self, only: str = "") -> Part:
+    def space(self, *, lines: bool = True) -> Part:
         """White space that may stand here."""
-        if not self.spaces:
-            return self.builder.literal(b"")
-        return self.builder.embed(whole_match("(?: )?" if only else r"(?: |\n[ \t]*)?"))
+        return self.builder.embed(space(lines=lines)) if self.spaces else self.builder.literal(b"")
 
 
 def whole(text: str) -> Dfa:

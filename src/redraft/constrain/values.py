@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from decimal import Decimal
+from functools import lru_cache
 
 import numpy as np
 
@@ -56,6 +57,18 @@ def text_of(low: int = 0, high: int | None = None) -> Dfa:
         return min(count + 1, top) if high is None else count + 1
 
     return explore((0, -1, 0), alphabet, move, lambda state: state[2] == 0 and state[0] >= low)
+
+
+@lru_cache(maxsize=2)
+def space(*, lines: bool) -> Dfa:
+    """White space as people and models write it: none, one space, or with `lines` a line break and an indent."""
+
+    def move(state: int, label: int) -> int | None:
+        if state == 0:
+            return 1 if label == 0 else 2 if label == 1 and lines else None
+        return 2 if state == 2 and label != 1 else None
+
+    return explore(0, [b" ", b"\n", b"\t"], move, lambda _: True)
 
 
 def quoted(text: Dfa) -> Dfa:

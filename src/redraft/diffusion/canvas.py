@@ -9,7 +9,7 @@ from typing import Any
 import torch
 
 from redraft.diffusion.noise import START, Noise
-from redraft.diffusion.stats import Belief
+from redraft.diffusion.stats import Belief, Conditioned
 from redraft.errors import RequestError
 from redraft.shapes import Bool, Float, Int, Tensor
 
@@ -27,6 +27,7 @@ class Canvas:
     belief    what the last step remembers of its distribution, and `drifts`, how far it moved at earlier ones, oldest
               first, as many as the acceptance rule looks back on; None and none if it does not
     origin    where the first position stands in the block; above 0 only once a flowing canvas has slid
+    conditioned   what the language of the answer made of the last distributions; None without one
     age       steps that each position has taken; None while all have taken `step`. It never rises along the canvas
     """
 
@@ -44,6 +45,7 @@ class Canvas:
     drifts: tuple[Float[Tensor, "canvas"], ...] = ()
     origin: int = 0
     age: Int[Tensor, "canvas"] | None = None
+    conditioned: Conditioned | None = None
 
     @property
     def width(self) -> int:

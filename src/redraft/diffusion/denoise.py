@@ -28,9 +28,12 @@ from redraft.diffusion.noise import Noise
 from redraft.diffusion.plan import Plan, Whole
 from redraft.diffusion.schedule import LinearTemperature, Schedule
 from redraft.diffusion.shaping import Shaping
-from redraft.diffusion.stats import Soften, Stats, read_logits
+from redraft.diffusion.stats import Condition, Soften, Stats, read_logits
 from redraft.errors import RequestError
 from redraft.shapes import Float, Int, Tensor
+
+IMPOSSIBLE = -1e9
+"""Log-probability of every other token where one is pinned."""
 
 PinFeedback = Literal["token", "nothing", "belief"]
 
@@ -89,23 +92,34 @@ def reference_policy(config: GenerationConfig) -> Policy:
     )
 
 
-def settle(denoiser: Denoiser, canvas: Canvas, policy: Policy, noise: Noise) -> Iterator[Canvas]:
+def settle(
+    denoiser: Denoiser, canvas: Canvas, policy: Policy, noise: Noise, condition: Condition | None = None
+) -> Iterator[Canvas]:
     """Every canvas after a step, up to and including the one that settles or meets the step cap. Emit its draft.
 
-    With a plan that lets positions go sooner, up to the canvas from which some do.
+    With a plan that lets positions go sooner, up to the canvas from which some do. `condition` holds the canvas to a
+    language.
     """
     while not policy.plan.released(canvas, policy.max_steps):
         logits = denoiser.denoise(canvas.tokens, canvas.soft)
-        canvas = step(canvas, logits, denoiser, policy, noise)
+        canvas = step(canvas, logits, denoiser, policy, noise, condition)
         yield canvas
 
 
 def step(
-    canvas: Canvas, logits: Float[Tensor, "canvas vocab"], model: Softener, policy: Policy, noise: Noise
+    canvas: Canvas,
+    logits: Float[Tensor, "canvas vocab"],
+    model: Softener,
+    policy: Policy,
+    noise: Noise,
+    condition: Condition | None = None,
 ) -> Canvas:
-    """The canvas after one step: a pure function of the canvas, its logits and the noise at this address."""
+    """The canvas after one step: a pure function of the canvas, its logits and the noise at this address.
+
+    Noise is of the whole vocabulary, with a condition too: the canvas is evidence for the model and need not be valid.
+    """
     number = canvas.step + 1
-    stats = _read(canvas, logits, model, policy, noise)
+    stats = _read(canvas, logits, model, policy, noise, condition)
     accepted = policy.accept(stats, canvas.pinned, canvas.drafts)
     random = noise.tokens(canvas.block, number, canvas.width, logits.shape[-1], canvas.origin).to(logits.device)
     tokens, draft = torch.where(accepted, stats.sample, random), stats.argmax
@@ -126,6 +140,7 @@ def step(
         belief=stats.belief,
         drifts=stats.drifts,
         age=None if canvas.age is None else canvas.age + 1,
+        conditioned=stats.conditioned,
     )
 
 
@@ -143,7 +158,12 @@ def _temperatures(policy: Policy) -> tuple[float, ...]:
 
 
 def _read(
-    canvas: Canvas, logits: Float[Tensor, "canvas vocab"], model: Softener, policy: Policy, noise: Noise
+    canvas: Canvas,
+    logits: Float[Tensor, "canvas vocab"],
+    model: Softener,
+    policy: Policy,
+    noise: Noise,
+    condition: Condition | None,
 ) -> Stats:
     """Everything this step needs to know of the logits."""
     shaping, number, needs = policy.shaping, canvas.step + 1, policy.accept.needs
@@ -156,6 +176,7 @@ def _read(
         top=needs.top,
         remember=needs.drifts > 0,
         before=canvas.belief,
+        condition=None if condition is None else lambda log_p: condition(_pinned(canvas, log_p)),
     )
     if needs.drifts:
         stats = replace(stats, drifts=(*canvas.drifts, *stats.drifts)[-needs.drifts :])
@@ -164,6 +185,14 @@ def _read(
     # A pin reads as its token, and certain: a rule that waited for the model to agree with it could wait for ever.
     argmax, entropy = torch.where(canvas.pinned, canvas.tokens, stats.argmax), stats.entropy
     return replace(stats, argmax=argmax, entropy=entropy.masked_fill(canvas.pinned, 0.0), pinned=canvas.pinned)
+
+
+def _pinned(canvas: Canvas, log_p: Float[Tensor, "canvas vocab"]) -> Float[Tensor, "canvas vocab"]:
+    """Pinned positions as certain of their token, so that a language is held to around them."""
+    if canvas.pinned is None:
+        return log_p
+    certain = torch.full_like(log_p, IMPOSSIBLE).scatter_(-1, canvas.tokens.unsqueeze(-1), 0.0)
+    return torch.where(canvas.pinned.unsqueeze(-1), certain, log_p)
 
 
 def _fed_back(canvas: Canvas, model: Softener, pins: PinFeedback) -> Soften:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Protocol, runtime_checkable
 
 import torch
 
@@ -53,6 +54,27 @@ def _with_rest(p: Float[Tensor, "canvas few"]) -> Float[Tensor, "canvas _"]:
     return torch.cat([p.clamp_min(_NEVER), rest.clamp_min(_LITTLE)], dim=-1)
 
 
+@runtime_checkable
+class Conditioned(Protocol):
+    """A canvas's distributions, conditioned on its text being in some language."""
+
+    @property
+    def draft(self) -> Int[Tensor, "canvas"]:
+        """The likeliest valid text of the canvas, as a whole."""
+
+    def shifted(self) -> Float[Tensor, "canvas vocab"]:
+        """Log-probabilities of the conditioned distributions, position by position."""
+
+    def finished(self) -> Int[Tensor, "canvas"] | None:
+        """The likeliest valid text that ends the answer within the canvas; None if there is none."""
+
+    def log_mass(self) -> list[float]:
+        """Log of the probability that was left to what the language allowed, per position, along the draft."""
+
+
+Condition = Callable[[Float[Tensor, "canvas vocab"]], Conditioned]
+
+
 @dataclass(frozen=True)
 class Stats:
     """Readings of one step, all of the temperature-scaled distribution.
@@ -70,6 +92,7 @@ class Stats:
     belief: Belief | None = None
     drifts: tuple[Float[Tensor, "canvas"], ...] = ()
     pinned: Bool[Tensor, "canvas"] | None = None
+    conditioned: Conditioned | None = None
 
     @property
     def confidence(self) -> Float[Tensor, "canvas"]:
@@ -94,25 +117,32 @@ def read_logits(
     top: bool = False,
     remember: bool = False,
     before: Belief | None = None,
+    condition: Condition | None = None,
 ) -> Stats:
     """Divide by the temperature and read off everything the step needs (model spec 3.1-3.3).
 
     The temperature is one for all positions or each one's own.
     `feedback` is the dtype the reference rounds the scaled logits to before they condition the next step: its
     parameter dtype. In bfloat16 that coarsens them visibly (steps of 0.5 near 75), so it is part of the rule.
-    `before` is what the step before remembered.
+    `before` is what the step before remembered. With a `condition`, everything is read off the conditioned
+    distributions, and the argmax is the likeliest text that satisfies it, not the likeliest token of each position.
     """
     scaled = logits / temperature
     log_p = torch.log_softmax(scaled, dim=-1)
+    conditioned = None if condition is None else condition(log_p)
+    if conditioned is not None:
+        scaled = conditioned.shifted()
+        log_p = torch.log_softmax(scaled, dim=-1)
     p = log_p.exp()
     entropy = -(p * log_p).sum(-1)
     fed_back = p if feedback == torch.float32 else torch.softmax(scaled.to(feedback).float(), dim=-1)
     return Stats(
-        scaled.argmax(-1),
+        scaled.argmax(-1) if conditioned is None else conditioned.draft,
         sample(p),
         entropy,
         soften(fed_back),
         p.topk(2).values if top else None,
         Belief.of(p) if remember else None,
         () if before is None else (before.drift(p),),
+        conditioned=conditioned,
     )

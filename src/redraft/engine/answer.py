@@ -24,6 +24,7 @@ class Answer:
     settled_at: list[int] = field(default_factory=list)
     changes: list[int] = field(default_factory=list)
     logprobs: list[tuple[tuple[int, float], ...]] = field(default_factory=list)
+    log_mass: list[float] = field(default_factory=list)
     steps: list[int] = field(default_factory=list)
     first_text_sec: float = 0.0
     stopped: bool = False
@@ -46,6 +47,7 @@ class Answer:
             self.settled_at += event.settled_at
             self.changes += event.changes
             self.logprobs += event.logprobs
+            self.log_mass += event.log_mass
             self._say(self.detokenizer.push(event.tokens))
         elif isinstance(event, Finished):
             if event.reason == "error":
@@ -54,6 +56,7 @@ class Answer:
 
     def done(self) -> Generation:
         """The finished record."""
+        self._check_language()
         if not self.stopped:
             self._say(self.detokenizer.finish())
         if not self.stopped:
@@ -72,7 +75,17 @@ class Answer:
             seconds=time.monotonic() - self.began,
             first_text_sec=self.first_text_sec,
             logprobs=tuple(self.logprobs),
+            log_mass=tuple(self.log_mass),
         )
+
+    def _check_language(self) -> None:
+        """A constrained answer is valid, or an error: the tokens told are walked once more, from the beginning."""
+        language = self.request.language
+        if language is None or self.reason == "aborted" or language.holds(self.tokens):
+            return
+        if self.reason == "deadline":
+            raise RunError(f"deadline_sec is {self.request.deadline_sec} and no valid answer had been found; raise it")
+        raise RunError("the answer left its constraint, which is a bug of redraft; please report it")
 
     def _say(self, piece: str) -> None:
         safe, self.stopped = self.stops.push(piece)

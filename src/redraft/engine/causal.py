@@ -12,6 +12,7 @@ from dataclasses import dataclass
 import torch
 
 from redraft.cache import Prefix
+from redraft.constrain.project import Projection
 from redraft.diffusion.denoise import Softener
 from redraft.diffusion.noise import Noise
 from redraft.diffusion.shaping import FORBIDDEN
@@ -34,6 +35,7 @@ class CausalLane:
     read: int = 0
     told: int = 0
     commit: Int[Tensor, "rows"] | None = None
+    goal: Projection | None = None
 
     @property
     def waiting(self) -> int:
@@ -77,6 +79,11 @@ class CausalLane:
         policy, shaping = self.request.policy, self.request.policy.shaping
         coolest = policy.schedule.temperature(policy.max_steps, policy.max_steps)
         log_p = torch.log_softmax(shaping.biased(logits) / (coolest * shaping.temperature), dim=-1)
+        mass: list[float] = []
+        if self.goal is not None:
+            # A canvas of one: every token from which the answer can still be completed, and no other.
+            conditioned = self.goal(log_p)
+            log_p, mass = torch.log_softmax(conditioned.shifted(), dim=-1), conditioned.log_mass()
         p = log_p.exp()
         drawn = self.noise.sample(self.told, 1, shaping.narrowed(p)).to(p.device)
         token, entropy = int(drawn), float(-(p * log_p).sum())
@@ -84,10 +91,11 @@ class CausalLane:
             return [Finished("stop", self.told)]
         count = self.request.logprobs
         told = [] if count is None else logprobs(log_p, [token], count)
-        block = Block(self.told, [token], [entropy], [1], [0], steps=1, settled=True, logprobs=told)
+        block = Block(self.told, [token], [entropy], [1], [0], steps=1, settled=True, logprobs=told, log_mass=mass)
         self.told, self.left = self.told + 1, self.left - 1
-        if self.left == 0:
-            return [block, Finished("length", self.told - 1)]
+        self.goal = None if self.goal is None else self.goal.after([token])
+        if self.left == 0 or (self.goal is not None and self.goal.is_over):
+            return [block, Finished("length" if self.goal is None else "stop", self.told - 1)]
         self.commit = drawn
         return [block]
 
@@ -105,4 +113,5 @@ def open_causal(model: DiffusionGemma, request: Request, noise: Noise) -> Causal
         prefix=Prefix(model.config.layers, room=room, dtype=model.dtype, device=model.device),
         prompt=torch.tensor(request.prompt, device=model.device),
         left=request.max_tokens,
+        goal=None if request.language is None else request.language.start(request.max_tokens, request.min_tokens),
     )

@@ -19,10 +19,13 @@ from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
+from typing import Any
 
 import torch
 
 from redraft.config import CheckpointConfig, read_config
+from redraft.constrain.language import Language, Source, Vocabulary, cache_folder, ready, vocabulary_of
+from redraft.constrain.sources import source_of
 from redraft.engine.answer import Answer
 from redraft.engine.dial import read_dial
 from redraft.engine.edit import Edit, edit
@@ -67,13 +70,18 @@ class Engine:
         seed: int | None = None,
         steps: int | None = None,
         stop: Sequence[str] | None = None,
+        schema: Any = None,
+        regex: str | None = None,
+        choices: Sequence[str] | None = None,
+        grammar: str | None = None,
         options: Options = DEFAULTS,
     ) -> Generation:
         """Answer a prompt and return when it is finished.
 
         A string is continued as it stands, after the beginning-of-text token; with `chat` it becomes one user turn.
         A list of {"role", "content"} messages always goes through the chat template. The keywords are the everyday
-        ones of `Options` and win over those of `options`, which has all of them.
+        ones of `Options` and win over those of `options`, which has all of them. One of `schema`, `regex`, `choices`
+        and `grammar` holds the answer to a language (docs/constraints.md): it is valid, or an error is raised.
         Raises RequestError for options that contradict each other or the model.
         """
         if isinstance(stop, str):  # a tuple of it would be its characters
@@ -85,7 +93,9 @@ class Engine:
             steps=options.steps if steps is None else steps,
             stop=options.stop if stop is None else tuple(stop),
         )
-        return self.finish(self.request(prompt, chat=chat, options=options))
+        source = source_of(schema=schema, regex=regex, choices=choices, grammar=grammar)
+        language = None if source is None else self.language(source)
+        return self.finish(self.request(prompt, chat=chat, options=options, language=language))
 
     def finish(self, request: Request, watch: Watch | None = None) -> Generation:
         """Run a checked request to its end. `watch` is shown every event as it happens."""
@@ -201,13 +211,30 @@ class Engine:
         options = replace(options, seed=options.seed if seed is None else seed)
         return edit(self, text, span, strength=strength, instruction=instruction, slack=slack, options=options)
 
+    def language(self, source: Source) -> Language:
+        """What answers are held to (redraft.constrain.sources), ready for this model and any number of requests.
+
+        Compiled once and kept on disk. Raises ConstraintError for what cannot be kept.
+        """
+        return ready(source, self.vocabulary, kept_in=cache_folder())
+
+    @cached_property
+    def vocabulary(self) -> Vocabulary:
+        """The tokens as bytes, for languages; read at the first use."""
+        shipped = self.config.generation
+        return vocabulary_of(
+            self.text, self.config.model.vocab_size, frozenset(shipped.eos_token_ids), shipped.pad_token_id
+        )
+
     @cached_property
     def length_bias(self) -> Bias:
         """How unsure this model is in a gap around noise, by width; measured at the first infill that compares some."""
         return measure_bias(self)
 
-    def request(self, prompt: Prompt, *, chat: bool = False, options: Options = DEFAULTS) -> Request:
-        """Turn a prompt and options into a checked request. Raises RequestError."""
+    def request(
+        self, prompt: Prompt, *, chat: bool = False, options: Options = DEFAULTS, language: Language | None = None
+    ) -> Request:
+        """Turn a prompt and options into a checked request, held to a `language` if given. Raises RequestError."""
         if isinstance(prompt, str):
             if not prompt:
                 raise RequestError("the prompt is empty; pass some text")
@@ -217,16 +244,16 @@ class Engine:
             if not prompt:
                 raise RequestError("the conversation has no messages; pass at least one")
             tokens = self.text.chat(prompt)
-        return self.request_of(tokens, options)
+        return self.request_of(tokens, options, language)
 
-    def request_of(self, tokens: list[int], options: Options = DEFAULTS) -> Request:
+    def request_of(self, tokens: list[int], options: Options = DEFAULTS, language: Language | None = None) -> Request:
         """A prompt that is tokens already and options as a checked request. Raises RequestError.
 
         The checkpoint's table of settings is read, and must be there, for options that walk it.
         """
         dialled = options.effort is not None or options.target_ms is not None
         dial = read_dial(self.folder) if dialled and self.folder is not None else None
-        return build_request(tokens, options, self.config, dial)
+        return build_request(tokens, options, self.config, dial, language)
 
     def _start(self, request: Request, behind: int | None = None) -> _Job:
         """Queue a request, when there is room for it."""

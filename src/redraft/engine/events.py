@@ -29,7 +29,8 @@ class Block:
     """A settled canvas, cut at its end token and at the request's limit. These tokens will not change.
 
     Per token: `entropy` at the last step, in nats; `settled_at`, the step since which it reads so; `changes`, how often
-    its reading changed after the first step; `logprobs`, if asked for, as in `Generation`. Raises RunError for NaN.
+    its reading changed after the first step; `logprobs`, if asked for, and `log_mass`, with a language, as in
+    `Generation`. Raises RunError for NaN.
     """
 
     block: int
@@ -40,6 +41,7 @@ class Block:
     steps: int
     settled: bool
     logprobs: list[tuple[tuple[int, float], ...]] = field(default_factory=list)
+    log_mass: list[float] = field(default_factory=list)
 
     def __post_init__(self) -> None:
         if any(map(math.isnan, self.entropy)):

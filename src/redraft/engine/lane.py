@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import ClassVar
 
 import torch
 
 from redraft.cache import Prefix
+from redraft.constrain.project import Projection
 from redraft.diffusion.canvas import Canvas, narrow
 from redraft.diffusion.denoise import Policy, Softener, step, temperature
 from redraft.diffusion.halt import first_end
@@ -55,6 +56,7 @@ class Lane:
     `read` counts prompt tokens encoded, `left` tokens still allowed, `blocks` what has been told, `settled_rows` its
     canvas rows, `counted` the steps of this canvas that were told with it. `timing` chooses the rules of a request that
     has a time to keep.
+    `goal` is what is left of the answer's language.
     `logits` are those of the last step, kept for a request that asks for log-probabilities.
     """
 
@@ -72,6 +74,7 @@ class Lane:
     settled_rows: int = 0
     counted: int = 0
     timing: Timing | None = None
+    goal: Projection | None = None
     logits: Float[Tensor, "canvas vocab"] | None = None
 
     wants_logits: ClassVar[bool] = False
@@ -114,7 +117,7 @@ class Lane:
 
     def advance(self, model: Softener, logits: Float[Tensor, "canvas vocab"]) -> list[Event]:
         """One denoising step from the logits of the canvas."""
-        return self.took(step(self.canvas, self.hold_back_end(logits), model, self.policy, self.noise))
+        return self.took(step(self.canvas, self.hold_back_end(logits), model, self.policy, self.noise, self.goal))
 
     def check(self) -> None:
         """Raise AssertionError if the lane contradicts itself."""
@@ -150,8 +153,14 @@ class Lane:
 
     def cut_short(self) -> list[Event]:
         """The best reading so far as the last block, for a deadline or an abort."""
-        if self.canvas.step == 0:
+        if self.canvas.step == 0 or self.history is None:
             return []
+        if self.goal is not None:
+            # A valid answer or none: the likeliest of those that end here.
+            whole = None if self.canvas.conditioned is None else self.canvas.conditioned.finished()
+            if whole is None or whole.shape != self.canvas.draft.shape:
+                return []
+            self.canvas = replace(self.canvas, draft=whole)
         block, _ = self._block(self.canvas.width, settled=False)
         return [block]
 
@@ -160,6 +169,9 @@ class Lane:
         in_time = self.canvas.settled or self.canvas.oldest < self.policy.max_steps
         block, ended = self._block(rows, settled=in_time)
         self.left -= len(block.tokens)
+        if self.goal is not None:
+            self.goal = self.goal.after(block.tokens)
+            ended = ended or self.left == 0 or self.goal.is_over
         if ended or self.left == 0:
             return [block, Finished("stop" if ended else "length", commits=self.blocks)]
         self.commit = self.canvas.draft[:rows]
@@ -167,6 +179,7 @@ class Lane:
         self.blocks += 1
         before = self.canvas
         self.canvas = self.policy.plan.following(before, rows, self._width_behind(rows), self.noise, self.request.vocab)
+        self.canvas = replace(self.canvas, conditioned=None)
         # A new block begins without a past; a canvas that has slid keeps its own.
         goes_on = self.canvas.block == before.block and self.history is not None
         self.history = self.history.moved(rows, self.canvas) if goes_on and self.history is not None else None
@@ -198,6 +211,7 @@ class Lane:
             steps=self.canvas.step - self.counted,
             settled=settled,
             logprobs=self._logprobs(tokens[:kept]),
+            log_mass=[] if self.canvas.conditioned is None else self.canvas.conditioned.log_mass()[:kept],
         )
         return block, end < len(tokens) and kept == end
 
@@ -222,6 +236,7 @@ def open_lane(model: DiffusionGemma, request: Request, noise: Noise, *, drafts: 
         canvas=seeded(noise, request.width, request.vocab, request.seed_canvas, model.device),
         left=request.max_tokens,
         drafts=drafts,
+        goal=None if request.language is None else request.language.start(request.max_tokens, request.min_tokens),
     )
 
 

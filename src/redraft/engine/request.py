@@ -9,6 +9,7 @@ from typing import Any, Literal, get_type_hints
 import msgspec
 
 from redraft.config import CheckpointConfig, ModelConfig
+from redraft.constrain.language import Language
 from redraft.diffusion.accept import EntropyBound
 from redraft.diffusion.denoise import Policy
 from redraft.diffusion.halt import AtLeast, UntilEnd
@@ -113,7 +114,7 @@ _NO_OPTIONS = Options()
 class Request:
     """A checked request: every limit resolved, the prompt as tokens. `width` is the canvas's; 0 for a causal one.
 
-    With a `pace`, `policy` is the one to begin with.
+    With a `pace`, `policy` is the one to begin with. With a `language`, the answer is of it.
     """
 
     prompt: tuple[int, ...]
@@ -130,6 +131,7 @@ class Request:
     logprobs: int | None = None
     seed_canvas: SeedCanvas | None = None
     pace: Pace | None = None
+    language: Language | None = None
 
     @property
     def causal(self) -> bool:
@@ -144,8 +146,9 @@ class Generation:
     `tokens` are what `text` was read from, up to the end token; a block that a stop string cuts counts whole. Per
     token: `entropy`, in nats, at the last step of its canvas; `settled_at`, the step since which it reads so;
     `changes`, how often its reading changed after the first step; `logprobs`, if asked for, (token id,
-    log-probability) of the token itself and then of the likeliest ones. `steps` counts the denoising forwards of each
-    canvas, `commits` the blocks that were encoded for a next one. Times are seconds from submission.
+    log-probability) of the token itself and then of the likeliest ones; `log_mass`, with a language, log of the
+    probability that the model gave to what the language still allowed there. `steps` counts the denoising forwards of
+    each canvas, `commits` the blocks that were encoded for a next one. Times are seconds from submission.
     """
 
     text: str
@@ -161,6 +164,7 @@ class Generation:
     seconds: float
     first_text_sec: float
     logprobs: tuple[tuple[tuple[int, float], ...], ...] = ()
+    log_mass: tuple[float, ...] = ()
 
     @property
     def tokens_per_forward(self) -> float:
@@ -173,10 +177,16 @@ class Generation:
         return len(self.tokens) / max(1, sum(self.steps) + self.commits)
 
 
-def build_request(prompt: list[int], options: Options, config: CheckpointConfig, dial: Dial | None = None) -> Request:
+def build_request(
+    prompt: list[int],
+    options: Options,
+    config: CheckpointConfig,
+    dial: Dial | None = None,
+    language: Language | None = None,
+) -> Request:
     """Check options against each other and the model. Raises RequestError naming the part, the value and the remedy.
 
-    `dial` is the checkpoint's table of settings, for options that walk it.
+    `dial` is the checkpoint's table of settings, for options that walk it; `language` what the answer has to be of.
     """
     options = _typed(options)
     model, shipped = config.model, config.generation
@@ -188,7 +198,7 @@ def build_request(prompt: list[int], options: Options, config: CheckpointConfig,
     _check_prompt(prompt, max_tokens, max_tokens if options.causal else -(-max_tokens // width) * width, model)
     policies = [_policy(options, notch.rules.policy(shipped), end_aware, config) for notch in notches]
     pace = _pace(options, dial, notches, policies)
-    return Request(
+    request = Request(
         prompt=tuple(prompt),
         max_tokens=max_tokens,
         seed=secrets.randbits(32) if options.seed is None else options.seed,
@@ -204,6 +214,20 @@ def build_request(prompt: list[int], options: Options, config: CheckpointConfig,
         seed_canvas=options.seed_canvas,
         pace=pace,
     )
+    return request if language is None else _held_to(language, request, options)
+
+
+def _held_to(language: Language, request: Request, options: Options) -> Request:
+    """The request with a language that has an answer for it."""
+    if options.stop:
+        raise RequestError(
+            f"stop is {list(options.stop)} with a constraint, which says itself where to end; leave it out"
+        )
+    language = language.without(frozenset(request.policy.shaping.forbidden))
+    start = language.start(request.max_tokens, request.min_tokens)
+    if request.seed_canvas is not None and request.seed_canvas.pins:
+        start.check_pins(request.width, request.seed_canvas.pins)
+    return replace(request, language=language)
 
 
 def _typed(options: Options) -> Options:

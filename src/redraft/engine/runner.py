@@ -188,7 +188,7 @@ def run_alone(model: DiffusionGemma, request: Request, noise: Noise, *, drafts: 
         if lane.commit is not None:
             model.encode(lane.commit, lane.prefix)
             lane.encoded(0)
-        events = lane.took(next(settle(_Alone(model, lane), lane.canvas, request.policy, noise)))
+        events = lane.took(next(settle(_Alone(model, lane), lane.canvas, request.policy, noise, lane.goal)))
         yield from events
         if events and isinstance(events[-1], Finished):
             return

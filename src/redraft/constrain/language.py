@@ -1,0 +1,174 @@
+"""A language made ready for one tokenizer: what a request carries, and how it comes about.
+
+    schema | regex | choices | grammar | template ──► Source ──► Dfa ──► lift(vocabulary) ──► Language
+                                                        └── kept on disk under its hash and the tokenizer's ──┘
+
+Compiling is once for a source and a tokenizer. What is kept on disk is only arrays and numbers.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import hashlib
+import json
+import os
+import tempfile
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from redraft.constrain.automaton import DEFAULT_LIMITS, NOWHERE, Dfa, Limits
+from redraft.constrain.lift import TokenAutomaton, Trie, build_trie, lift, token_bytes
+from redraft.constrain.project import Plan, Projection
+from redraft.errors import ConstraintError
+from redraft.text import Text
+
+_FORM = 1
+"""Part of every hash: a change to what a source means must not meet what was kept before it."""
+MOST_SOURCE_BYTES = 1_000_000
+
+
+@dataclass(frozen=True)
+class Source:
+    """What a language was made from: its kind, its text in one spelling, how to make the automaton, and the options
+    of that.
+
+    `compile` gives the automaton, and whether finished answers have to be checked by a validator all the same.
+    """
+
+    kind: str
+    text: str
+    compile: Callable[[Limits], tuple[Dfa, bool]] = field(compare=False, repr=False)
+    options: tuple[int | str, ...] = ()
+
+    def __post_init__(self) -> None:
+        size = len(self.text.encode())
+        if size > MOST_SOURCE_BYTES:
+            raise ConstraintError(f"the {self.kind} has {size} bytes; at most {MOST_SOURCE_BYTES}")
+
+
+@dataclass(frozen=True, eq=False)
+class Vocabulary:
+    """The tokens of a model as bytes, and which of them end an answer or stand behind its end."""
+
+    pieces: tuple[bytes | None, ...]
+    ends: frozenset[int]
+    tail: frozenset[int]
+
+    @cached_property
+    def trie(self) -> Trie:
+        """The tokens as a tree."""
+        return build_trie(self.pieces)
+
+    @cached_property
+    def key(self) -> str:
+        """A hash of all of it."""
+        digest = hashlib.sha256(repr((sorted(self.ends), sorted(self.tail))).encode())
+        for piece in self.pieces:
+            digest.update(b"-" if piece is None else len(piece).to_bytes(4, "big") + piece)
+        return digest.hexdigest()
+
+
+@dataclass(frozen=True, eq=False)
+class Language:
+    """Which token strings are answers. `checked` if some part of the schema is only read by a validator, afterwards."""
+
+    source: Source
+    plan: Plan
+    checked: bool
+
+    @property
+    def automaton(self) -> TokenAutomaton:
+        """The automaton over tokens."""
+        return self.plan.automaton
+
+    def start(self, max_tokens: int, min_tokens: int = 0) -> Projection:
+        """The constraint on the first canvas of an answer. Raises ConstraintError if none has so many tokens."""
+        found = Projection(self.plan, 0, max_tokens, min_tokens)
+        found.check()
+        return found
+
+    def holds(self, tokens: Sequence[int]) -> bool:
+        """Whether these tokens, without an end token, are a whole answer."""
+        state = self.automaton.after(0, tokens)
+        return state != NOWHERE and bool(self.automaton.accepts[state])
+
+    def problems(self, text: str) -> list[str]:
+        """What an independent validator has to say against an answer; nothing for languages other than schemas."""
+        if self.source.kind != "schema":
+            return []
+        from jsonschema_rs import validator_for
+
+        try:
+            value = json.loads(text)
+        except ValueError as error:
+            return [f"not JSON: {error}"]
+        validator = validator_for(json.loads(self.source.text), validate_formats=True)
+        return [_problem(error) for error in validator.iter_errors(value)]
+
+    def without(self, tokens: frozenset[int]) -> Language:
+        """The same without answers that hold some tokens. Raises ConstraintError if there are no others."""
+        return dataclasses.replace(self, plan=Plan(self.automaton.without(tokens))) if tokens else self
+
+
+def ready(
+    source: Source, vocabulary: Vocabulary, *, kept_in: Path | None = None, limits: Limits = DEFAULT_LIMITS
+) -> Language:
+    """The language of a source over a vocabulary, from the folder `kept_in` if it was made before.
+
+    Raises ConstraintError for sources that cannot be kept, that no text satisfies, or that pass the limits.
+    """
+    path = None
+    if kept_in is not None:
+        parts = [_FORM, source.kind, source.text, source.options, vocabulary.key, dataclasses.astuple(limits)]
+        name = json.dumps(parts)
+        path = kept_in / f"{hashlib.sha256(name.encode()).hexdigest()}.npz"
+        found = _read(path)
+        if found is not None:
+            return Language(source, Plan(found[0]), found[1])
+    dfa, checked = source.compile(limits)
+    automaton = lift(dfa, vocabulary.trie, vocabulary.ends, vocabulary.tail, limits)
+    if path is not None:
+        _write(path, automaton, checked)
+    return Language(source, Plan(automaton), checked)
+
+
+def vocabulary_of(text: Text, size: int, ends: frozenset[int], pad: int) -> Vocabulary:
+    """The vocabulary of a checkpoint: behind an answer may stand its end tokens again, or padding."""
+    return Vocabulary(tuple(token_bytes(text, size)), ends, ends | {pad})
+
+
+def cache_folder() -> Path:
+    """Where compiled languages are kept: $XDG_CACHE_HOME or ~/.cache, then redraft/languages."""
+    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "redraft" / "languages"
+
+
+def _problem(error: Any) -> str:
+    where = "/".join(map(str, error.instance_path))
+    return f"at {where or 'the top'}: {str(error.message)[:200]}"
+
+
+def _read(path: Path) -> tuple[TokenAutomaton, bool] | None:
+    """What was kept; None if there is nothing, or nothing whole."""
+    try:
+        with np.load(path, allow_pickle=False) as kept:
+            arrays = {name: kept[name] for name in ("class_of", "src", "cls", "dst", "accepts")}
+            return TokenAutomaton(**arrays), bool(kept["checked"])
+    except (OSError, ValueError, KeyError, EOFError):
+        return None
+
+
+def _write(path: Path, automaton: TokenAutomaton, checked: bool) -> None:
+    """Written beside and moved into place, so that nobody reads half of it. A disk that refuses costs only time."""
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with tempfile.NamedTemporaryFile(dir=path.parent, suffix=".part", delete=False) as beside:
+            arrays = {name: getattr(automaton, name) for name in ("class_of", "src", "cls", "dst", "accepts")}
+            np.savez_compressed(beside, **arrays, checked=np.array(checked))
+        os.replace(beside.name, path)
+    except OSError:
+        return

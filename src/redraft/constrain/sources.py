@@ -1,0 +1,107 @@
+"""What a caller may hold an answer to, each made into a `Source`: the same text always the same one."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import msgspec
+
+from redraft.constrain.automaton import Builder, Dfa, Limits
+from redraft.constrain.grammar import DEPTH, compile_grammar
+from redraft.constrain.language import Source
+from redraft.constrain.pattern import whole_match
+from redraft.constrain.schema import compile_schema
+from redraft.errors import ConstraintError
+
+
+def source_of(
+    *,
+    schema: Any = None,
+    regex: str | None = None,
+    choices: Sequence[str] | None = None,
+    grammar: str | None = None,
+) -> Source | None:
+    """The source of the one that is given, None if none is. Raises ConstraintError if several are."""
+    makers: list[tuple[str, Any, Callable[[Any], Source]]] = [
+        ("schema", schema, schema_source),
+        ("regex", regex, regex_source),
+        ("choices", choices, choices_source),
+        ("grammar", grammar, grammar_source),
+    ]
+    given = [(name, value, make) for name, value, make in makers if value is not None]
+    if len(given) > 1:
+        raise ConstraintError(f"{' and '.join(name for name, _, _ in given)} were given together; pass one of them")
+    return given[0][2](given[0][1]) if given else None
+
+
+def schema_source(schema: Any, *, depth: int = 4, spaces: bool = True) -> Source:
+    """The JSON texts of a schema: a dict or boolean, JSON text, a class with `model_json_schema`, or a dataclass."""
+    plain = _plain_schema(schema)
+    text = json.dumps(plain, ensure_ascii=False)
+
+    def compile_it(limits: Limits) -> tuple[Dfa, bool]:
+        found = compile_schema(plain, depth=depth, spaces=spaces, limits=limits)
+        return found.dfa, found.checked
+
+    return Source("schema", text, compile_it, (depth, spaces))
+
+
+def regex_source(pattern: str) -> Source:
+    """Texts that match a regular expression from end to end, in the dialect of Rust's regex crate."""
+    if not isinstance(pattern, str):
+        raise ConstraintError(f"regex is {pattern!r:.80}; it must be a string")
+
+    def compile_it(limits: Limits) -> tuple[Dfa, bool]:
+        return whole_match(pattern, limits=limits), False
+
+    return Source("regex", pattern, compile_it)
+
+
+def choices_source(choices: Sequence[str]) -> Source:
+    """One of some texts."""
+    if isinstance(choices, str) or not all(isinstance(choice, str) for choice in choices):
+        raise ConstraintError(f"choices is {choices!r:.80}; it must be a list of strings")
+    if not choices:
+        raise ConstraintError("choices is empty; pass at least one text")
+    kept = tuple(dict.fromkeys(choices))
+
+    def compile_it(limits: Limits) -> tuple[Dfa, bool]:
+        build = Builder(limits)
+        return build.finish(build.either([build.literal(choice.encode()) for choice in kept])), False
+
+    return Source("choices", json.dumps(kept, ensure_ascii=False), compile_it)
+
+
+def grammar_source(grammar: str, *, depth: int = DEPTH) -> Source:
+    """The texts of a grammar's rule `start` (redraft.constrain.grammar), to a depth."""
+    if not isinstance(grammar, str):
+        raise ConstraintError(f"grammar is {grammar!r:.80}; it must be a string")
+
+    def compile_it(limits: Limits) -> tuple[Dfa, bool]:
+        return compile_grammar(grammar, depth=depth, limits=limits), False
+
+    return Source("grammar", grammar, compile_it, (depth,))
+
+
+def _plain_schema(schema: Any) -> Any:
+    if isinstance(schema, str | bytes):
+        try:
+            return json.loads(schema)
+        except ValueError as error:
+            raise ConstraintError(f"the schema is not JSON ({error}); pass a dict or valid JSON text") from None
+    if isinstance(schema, type):
+        if hasattr(schema, "model_json_schema"):
+            return schema.model_json_schema()
+        if dataclasses.is_dataclass(schema):
+            try:
+                return msgspec.json.schema(schema)
+            except TypeError as error:
+                raise ConstraintError(f"{schema.__name__} has a field without a JSON form: {error}") from None
+        raise ConstraintError(f"{schema.__name__} is no dataclass and has no model_json_schema; pass one that has")
+    try:
+        return json.loads(json.dumps(schema))
+    except (TypeError, ValueError) as error:
+        raise ConstraintError(f"the schema is not JSON ({error}); use dicts, lists, strings and numbers") from None
