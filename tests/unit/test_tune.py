@@ -536,7 +536,7 @@ def test_a_full_disk_leaves_the_last_state(
     recipe: Recipe, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, error: Exception
 ) -> None:
     """torch.save reports a full disk as a RuntimeError of its zip writer, which was taken for a bug of ours."""
-    save, saved = torch.save, []
+    save, saved = torch.save, list[int]()
 
     def full(state: dict[str, Any], path: Path) -> None:
         if saved:
@@ -577,6 +577,7 @@ def test_the_average_of_one_step_is_worked_out_by_hand(recipe: Recipe, tmp_path:
     once = msgspec.structs.replace(recipe, train=msgspec.structs.replace(recipe.train, encode_steps=0, steps=1))
     train(once, tmp_path, quiet)
     state = torch.load(tmp_path / FILE, weights_only=True)
+    assert recipe.model is not None
     start = initial_model(model_config(recipe.model, 432), seed=3).state_dict()["embed.weight"]
     wanted = start + (1 - 2 / 11) * (state["weights"]["embed.weight"] - start)
     assert torch.allclose(state["average"]["embed.weight"], wanted, atol=1e-6)

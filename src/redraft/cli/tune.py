@@ -6,13 +6,27 @@ import argparse
 import sys
 import time
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from redraft.cli.common import Commands, command, print_json
 
-EPILOG = """An interrupted run continues exactly where its last saved state was: run the same command again.
+if TYPE_CHECKING:
+    from redraft.measure.record import Record
+    from redraft.tune.recipe import Recipe
 
-example:
-  redraft tune recipes/nano.toml --out runs/nano"""
+EPILOG = """An interrupted run continues exactly where its last saved state was: run the same command again.
+The folder receives the checkpoint, training-log.jsonl with a row for every step, and training-record.json.
+
+examples:
+  redraft tune recipes/nano-first.toml --out runs/nano-first
+  redraft tune my-task.toml --out runs/my-task
+  redraft generate --model runs/my-task --chat "..."
+
+docs/tuning.md goes from a JSON-lines file of your own to a tuned model."""
+
+EVERY = 50
+RECORD = "training-record.json"
+_SPLIT = ("corrupted low", "corrupted middle", "corrupted high", "clean low", "clean middle", "clean high")
 
 
 def add(commands: Commands) -> None:
@@ -23,26 +37,18 @@ def add(commands: Commands) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Train, with a line of progress."""
+    """Train, with a line of progress, and record what was trained."""
+    from redraft.measure.record import write_record
     from redraft.tune.recipe import read_recipe
     from redraft.tune.train import train
 
     recipe = read_recipe(arguments.recipe)
     began = time.monotonic()
-    first: list[int] = []
-
-    def progress(step: int, total: int, row: dict[str, float]) -> None:
-        first.append(step) if not first else None
-        spent = time.monotonic() - began
-        left = spent / max(1, step - first[0] + 1) * (total - step)
-        scores = "  ".join(f"{name} {value:.3f}" for name, value in row.items() if name != "seconds")
-        probed = any(name.endswith("exact") for name in row)
-        if probed or sys.stderr.isatty() or step % EVERY == 0:
-            line = f"step {step}/{total}  {scores}  {left / 60:.0f} min left"
-            print(f"\r{line:<110}", end="\n" if probed or not sys.stderr.isatty() else "", file=sys.stderr, flush=True)
-
-    out = train(recipe, arguments.out, progress)
+    shown = Progress()
+    out = train(recipe, arguments.out, shown)
     seconds = round(time.monotonic() - began, 1)
+    if shown.ran:
+        write_record(record(recipe, out, seconds, shown.ran), out / RECORD)
     if arguments.json:
         print_json({"recipe": recipe.name, "folder": str(out), "seconds": seconds})
     else:
@@ -50,4 +56,65 @@ def run(arguments: argparse.Namespace) -> int:
     return 0
 
 
-EVERY = 50
+class Progress:
+    """A line on stderr: rewritten in place on a terminal, every `EVERY` steps elsewhere; a probe keeps its line."""
+
+    def __init__(self) -> None:
+        self.ran = 0
+        self._began = time.monotonic()
+
+    def __call__(self, step: int, total: int, row: dict[str, float]) -> None:
+        self.ran += 1
+        left = (time.monotonic() - self._began) / self.ran * (total - step)
+        probed = any(name.endswith("exact") for name in row)
+        if not (probed or sys.stderr.isatty() or step % EVERY == 0 or step == total):
+            return
+        parts = [f"{name} {row[name]:.3f}" for name in ("encode", "denoise") if name in row]
+        parts += [f"{name} {row[name]:.2f}" for name in _SPLIT if name in row]
+        parts += [f"{name} {value:.2f}" for name, value in row.items() if name.endswith((" exact", " per forward"))]
+        line = f"step {step}/{total}  {'  '.join(parts)}  {left / 60:.0f} min left"
+        stays = probed or step == total or not sys.stderr.isatty()
+        print(f"\r{line:<110}", end="\n" if stays else "", file=sys.stderr, flush=True)
+
+
+def record(recipe: Recipe, out: Path, seconds: float, ran: int) -> Record:
+    """What was trained, from the log: how many steps and samples, how long, and every probe."""
+    import json
+
+    from redraft.measure.record import median, new_record
+    from redraft.tune.train import LOG
+
+    rows = [json.loads(line) for line in (out / LOG).read_text(encoding="utf-8").splitlines()]
+    spent = sum(row["seconds"] for row in rows)
+    samples = len(rows) * recipe.train.batch_size
+    probes = [
+        {"step": row["step"], **{name: value for name, value in row.items() if name.endswith((" exact", " steps"))}}
+        for row in rows
+        if any(name.endswith(" exact") for name in row)
+    ]
+    return new_record(
+        f"train-{recipe.name}",
+        workload={
+            "recipe": recipe.name,
+            "start": recipe.start,
+            "sources": recipe.data.shares,
+            "steps": len(rows),
+            "batch": recipe.train.batch_size,
+            "seed": recipe.train.seed,
+        },
+        figures={
+            "seconds_in_steps": round(spent, 1),
+            "seconds_of_this_call": seconds,
+            "steps_of_this_call": ran,
+            "seconds_median_step": round(median([row["seconds"] for row in rows]), 4),
+            "samples": samples,
+            "probes": probes,
+            "last": rows[-1],
+        },
+        summary=[
+            (
+                f"Training {recipe.name}",
+                f"{spent / 60:.1f} minutes in steps, {len(rows):,} steps, {samples:,} samples",
+            )
+        ],
+    )

@@ -94,7 +94,7 @@ def random_grid(rng: np.random.Generator, size: int) -> Grid:
     first = rng.permutation(size) + 1
     puzzle = [*first.tolist(), *[0] * (size * size - size)]
     grid = solve(puzzle, size, 1, (rng.permutation(size) + 1).tolist()).solutions[0]
-    return shuffled(np.array(grid, dtype=np.uint8)[None], rng, size)[0]
+    return np.asarray(shuffled(np.array(grid, dtype=np.uint8)[None], rng, size)[0])
 
 
 def shuffled(grids: NDArray[np.uint8], rng: np.random.Generator, size: int) -> NDArray[np.uint8]:

@@ -105,6 +105,8 @@ def merge_adapter(model: DiffusionGemma, folder: Path) -> None:
         raise WeightsError(f"{folder} adapts what this model does not have: {shown(surplus)}; it belongs to another")
     if not used:
         raise WeightsError(f"{folder}/{WEIGHTS} holds no adapter matrices; train the adapter again")
+    if packed := [slot.target for slot, _ in wanted if slot.target not in ours]:
+        raise WeightsError(f"{folder}: {shown(packed)} is packed; merge the adapter into the plain checkpoint first")
     for slot, low in wanted:
         rows = ours[slot.target][slot.rows]
         rows.copy_((rows.float() + low.delta(scale).to(rows.device)).to(rows.dtype))

@@ -1,0 +1,225 @@
+"""Data of one's own: JSON lines, text, generators; what is read, what is scored, and what each bad row is told."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from random import Random
+from typing import Any
+
+import pytest
+
+from redraft.errors import RecipeError
+from redraft.tune.base import read_base
+from redraft.tune.data import Feed
+from redraft.tune.recipe import Recipe, read_recipe
+from redraft.tune.sources import Conversation, FolderSource, GeneratorSource, Passage, RowsSource
+
+RECIPE = """
+name = "own"
+start = "nano"
+[data]
+{data}
+[train]
+steps = 1
+batch_size = 4
+"""
+
+
+def recipe(folder: Path, data: str) -> Recipe:
+    path = folder / "own.toml"
+    path.write_text(RECIPE.format(data=data))
+    return read_recipe(path)
+
+
+def feed(folder: Path, data: str) -> Feed:
+    found = recipe(folder, data)
+    return Feed(found, read_base(found, folder))
+
+
+def write_rows(path: Path, *rows: Any) -> Path:
+    path.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    return path
+
+
+CHAT = {
+    "messages": [
+        {"role": "user", "content": "one"},
+        {"role": "assistant", "content": "melu"},
+        {"role": "user", "content": "two"},
+        {"role": "assistant", "content": "Karomi 12"},
+    ]
+}
+
+
+# -- rows --------------------------------------------------------------------------------------------------------------
+
+
+def test_both_forms_of_a_row_are_read_with_their_line(tmp_path: Path) -> None:
+    path = write_rows(tmp_path / "rows.jsonl", {"prompt": "a", "response": "b"}, CHAT)
+    path.write_text(path.read_text() + "\n  \n")
+    source = RowsSource(path, held_out=0)
+    found = {sample.where: sample for sample in source.samples(0, 40) if isinstance(sample, Conversation)}
+    assert sorted(found) == [f"{path}, line 1", f"{path}, line 2"]
+    assert [m["content"] for m in found[f"{path}, line 1"].messages] == ["a", "b"]
+    assert found[f"{path}, line 2"].messages == tuple(CHAT["messages"])
+    assert source.samples(7, 5) == source.samples(7, 5) != source.samples(8, 5)
+
+
+def test_held_out_rows_are_never_trained_on(tmp_path: Path) -> None:
+    path = write_rows(tmp_path / "rows.jsonl", *({"prompt": str(i), "response": "x"} for i in range(200)))
+    source = RowsSource(path, held_out=5)
+    kept = {sample.where for sample in source.held_out(1000) if isinstance(sample, Conversation)}
+    seen = {s.where for seed in range(20) for s in source.samples(seed, 100) if isinstance(s, Conversation)}
+    assert 20 <= len(kept) <= 60
+    assert not kept & seen
+    assert len(kept) + len(seen) == 200
+
+
+@pytest.mark.parametrize(
+    ("row", "said"),
+    [
+        ("{", "line 2: not JSON"),
+        ("[1]", "line 2: the row is a list; it must be an object"),
+        ('{"text": "a"}', "line 2: there are neither messages nor a prompt"),
+        ('{"prompt": "a"}', "line 2: there is no response"),
+        ('{"prompt": "a", "response": "  "}', "line 2: there is no response"),
+        ('{"prompt": "a", "response": 3}', "line 2: there is no response"),
+        ('{"messages": []}', "line 2: messages is no list of messages"),
+        ('{"messages": [{"role": "user"}]}', r"line 2: messages\[0\] must have a role and a content"),
+        ('{"messages": [{"role": "user", "content": "a"}]}', "line 2: there is no response; the last message"),
+        ('{"prompt": "\\u00ff", "response": "a"}', None),
+        (b"\xff\xfe".decode("latin-1"), "line 2: not"),
+        ("[" * 100_000, "line 2: not JSON"),
+    ],
+)
+def test_a_bad_row_is_named_by_file_and_line(row: str, said: str | None, tmp_path: Path) -> None:
+    path = tmp_path / "rows.jsonl"
+    path.write_text('{"prompt": "a", "response": "b"}\n' + row + "\n", encoding="latin-1")
+    if said is None:
+        RowsSource(path, held_out=0)
+        return
+    with pytest.raises(RecipeError, match=said):
+        RowsSource(path, held_out=0)
+
+
+def test_many_bad_rows_are_counted(tmp_path: Path) -> None:
+    path = write_rows(tmp_path / "rows.jsonl", *({"prompt": "a"} for _ in range(9)))
+    with pytest.raises(RecipeError, match=r"line 1: .*line 5: .*and 4 more bad rows"):
+        RowsSource(path, held_out=0)
+
+
+def test_a_file_that_is_not_there_or_empty_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(RecipeError, match="No such file"):
+        RowsSource(tmp_path / "absent.jsonl", held_out=0)
+    (tmp_path / "empty.jsonl").write_text("\n\n")
+    with pytest.raises(RecipeError, match="has no rows to train on"):
+        RowsSource(tmp_path / "empty.jsonl", held_out=0)
+
+
+# -- text --------------------------------------------------------------------------------------------------------------
+
+
+def test_text_is_read_in_stretches(tmp_path: Path) -> None:
+    (tmp_path / "in").mkdir()
+    (tmp_path / "in" / "a.txt").write_text("melu\n" * 2000)
+    (tmp_path / "b.txt").write_text("Karomi")
+    (tmp_path / "empty.txt").write_text(" \n")
+    (tmp_path / ".hidden").write_bytes(b"\xff")
+    found = FolderSource(tmp_path).samples(0, 30)
+    assert all(isinstance(sample, Passage) and sample.text for sample in found)
+    assert found == FolderSource(tmp_path).samples(0, 30)
+
+
+def test_a_folder_without_readable_text_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(RecipeError, match="is not a folder"):
+        FolderSource(tmp_path / "absent")
+    (tmp_path / "empty").mkdir()
+    with pytest.raises(RecipeError, match="holds no text"):
+        FolderSource(tmp_path / "empty")
+    (tmp_path / "empty" / "image.png").write_bytes(b"\x89PNG\xff")
+    with pytest.raises(RecipeError, match=r"image\.png is no readable text"):
+        FolderSource(tmp_path / "empty")
+
+
+# -- generators --------------------------------------------------------------------------------------------------------
+
+
+def test_a_generator_is_called_with_split_and_seed(tmp_path: Path) -> None:
+    (tmp_path / "make.py").write_text(
+        "def rows(split, seed):\n    while True:\n        yield {'prompt': split, 'response': str(seed)}\n"
+    )
+    source = GeneratorSource(f"{tmp_path}/make.py:rows")
+    (one,) = source.samples(7, 1)
+    (other,) = source.held_out(1)
+    assert isinstance(one, Conversation)
+    assert isinstance(other, Conversation)
+    assert [m["content"] for m in one.messages] == ["train", "7"]
+    assert other.messages[0]["content"] == "held_out"
+
+
+@pytest.mark.parametrize(
+    ("code", "place", "said"),
+    [
+        ("", "make.py", 'write "file.py:function"'),
+        ("", "absent.py:rows", 'write "file.py:function"'),
+        ("1 +", "make.py:rows", "failed: SyntaxError"),
+        ("", "make.py:rows", "no function 'rows'"),
+        ("def rows(split, seed):\n    raise KeyError('x')", "make.py:rows", "failed: KeyError"),
+        ("def rows(split, seed):\n    yield {'prompt': 'a'}", "make.py:rows", "row 1 of seed 0: there is no response"),
+        ("def rows(split, seed):\n    return iter([])", "make.py:rows", "gave 0 rows where 1 were asked for"),
+    ],
+)
+def test_a_generator_that_fails_is_told(code: str, place: str, said: str, tmp_path: Path) -> None:
+    (tmp_path / "make.py").write_text(code)
+    with pytest.raises(RecipeError, match=said):
+        GeneratorSource(f"{tmp_path}/{place}").samples(0, 1)
+
+
+# -- rows of tokens ----------------------------------------------------------------------------------------------------
+
+
+def test_of_a_conversation_the_last_answer_is_scored_or_all(tmp_path: Path) -> None:
+    path = write_rows(tmp_path / "chat.jsonl", CHAT)
+    sample = Conversation(tuple(CHAT["messages"]), "here")
+    for turns, wanted in (("last", ["Karomi 12"]), ("all", ["melu", "Karomi 12"])):
+        data = f'files = {{ "{path}" = 1.0 }}\nheld_out = 0\nturns = "{turns}"\nfit_share = 1.0'
+        one = feed(tmp_path, data)
+        row = one.row(sample, Random(0), 256)
+        said = [one.text.decode([t for t in spot.target if t != 1]) for spot in row.spots]
+        assert said == wanted
+        for spot, text in zip(row.spots, said, strict=True):
+            before = [*CHAT["messages"]][: 1 if text == "melu" else 3]
+            assert list(row.clean[: spot.start]) == one.text.chat(before)
+            answer = one.text.encode(text, bos=False)
+            assert list(row.clean[spot.start : spot.start + len(answer)]) == answer
+
+
+def test_every_block_of_a_long_answer_is_scored_behind_what_comes_before(tmp_path: Path) -> None:
+    path = write_rows(tmp_path / "rows.jsonl", {"prompt": "a", "response": "0123456789" * 5})
+    data = f'files = {{ "{path}" = 1.0 }}\nheld_out = 0\nwidths = [16]\nmost_blocks = 4'
+    one = feed(tmp_path, data)
+    (sample,) = one.sources[0][0].samples(0, 1)
+    row = one.row(sample, Random(0), 16)
+    assert [spot.start - row.spots[0].start for spot in row.spots] == [0, 16, 32, 48]
+    assert [spot.content for spot in row.spots] == [16, 16, 16, 3]
+    told = [t for spot in row.spots for t in spot.target]
+    assert told == [*one.text.encode("0123456789" * 5, bos=False), *[1] * 14]
+    with pytest.raises(RecipeError, match=r"line 1: the answer has 50 tokens and one for its end; 3 canvases of 16"):
+        feed(tmp_path, data.replace("most_blocks = 4", "most_blocks = 3")).row(sample, Random(0), 16)
+
+
+def test_a_row_beyond_the_context_is_refused_by_line(tmp_path: Path) -> None:
+    path = write_rows(tmp_path / "rows.jsonl", {"prompt": "9" * 5000, "response": "b"})
+    with pytest.raises(RecipeError, match=r"line 1: prompt and answer do not fit the model's context of 1024 tokens"):
+        feed(tmp_path, f'files = {{ "{path}" = 1.0 }}\nheld_out = 0').batches(0)
+
+
+def test_a_passage_fills_canvases_from_somewhere_on(tmp_path: Path) -> None:
+    (tmp_path / "text").mkdir()
+    (tmp_path / "text" / "a.txt").write_text("def area(r):\n    return 3 * r ** 2\n" * 40)
+    one = feed(tmp_path, f'folders = {{ "{tmp_path / "text"}" = 1.0 }}\nwidths = [16]\nmost_blocks = 3')
+    for batch in one.batches(0):
+        for owner, start, target in zip(batch.owner, batch.start, batch.target, strict=True):
+            assert batch.clean[owner, start : start + 16].tolist() == target.tolist()
+            assert bool(batch.told[owner, 1])
