@@ -18,6 +18,8 @@ if TYPE_CHECKING:
 
 PLAN_HELP = "pack the matrices: int8, int4, int4-g64, fp8, nvfp4, nvfp4-experts (default: as they are stored)"
 
+ADAPTER_HELP = "a LoRA adapter in PEFT's layout, merged into the weights"
+
 Commands = Any  # argparse keeps the type of add_subparsers() private
 Run = Callable[[argparse.Namespace], int | None]
 
@@ -41,7 +43,7 @@ def command(commands: Commands, name: str, summary: str, run: Run, *, epilog: st
 
 
 def model_flags(parser: argparse.ArgumentParser, *, positional: bool = False, plan: bool = False) -> None:
-    """Which model, where, in which numbers; `plan` where matrices may be packed on the way in."""
+    """Which model, where, in which numbers; `plan` where matrices may be changed on the way in."""
     what = 'a checkpoint: "nano" (in the package), a folder, or a repository name in the local cache (default: nano)'
     if positional:
         parser.add_argument("model", nargs="?", default="nano", metavar="MODEL", help=what)
@@ -56,6 +58,7 @@ def model_flags(parser: argparse.ArgumentParser, *, positional: bool = False, pl
     )
     if plan:
         parser.add_argument("--plan", metavar="NAME", help=PLAN_HELP)
+        parser.add_argument("--adapter", metavar="FOLDER", help=ADAPTER_HELP)
 
 
 def sampling_flags(parser: argparse.ArgumentParser) -> None:
@@ -135,6 +138,7 @@ def load_engine(arguments: argparse.Namespace) -> Engine:
         device=arguments.device,
         dtype=arguments.dtype,
         plan=getattr(arguments, "plan", None),
+        adapter=getattr(arguments, "adapter", None),
         report=note,
         progress=load_bar(),
     )

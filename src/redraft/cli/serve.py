@@ -10,7 +10,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, TextIO
 
-from redraft.cli.common import PLAN_HELP, Commands, command, load_bar, model_flags, set_threads
+from redraft.cli.common import ADAPTER_HELP, PLAN_HELP, Commands, command, load_bar, model_flags, set_threads
 
 if TYPE_CHECKING:
     from redraft.engine.engine import Engine
@@ -34,6 +34,7 @@ def add(commands: Commands) -> None:
     parser = command(commands, "serve", "answer over HTTP, in the forms that other tools speak", run, epilog=EPILOG)
     model_flags(parser, positional=True)
     parser.add_argument("--plan", metavar="NAME", help=PLAN_HELP)
+    parser.add_argument("--adapter", metavar="FOLDER", help=ADAPTER_HELP)
     parser.add_argument("--host", default="127.0.0.1", help="address to listen on (default: 127.0.0.1)")
     parser.add_argument("--port", type=int, default=PORT, help=f"0 for a free one (default: {PORT})")
     parser.add_argument("--name", metavar="NAME", help="what the model is called (default: its name or folder)")
@@ -82,6 +83,7 @@ def run(arguments: argparse.Namespace) -> int:
             device=arguments.device,
             dtype=arguments.dtype,
             plan=arguments.plan,
+            adapter=arguments.adapter,
             progress=report,
             loop=LoopConfig(max_running=arguments.max_running),
         )

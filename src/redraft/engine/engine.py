@@ -41,6 +41,7 @@ from redraft.model.fused import fuse_layers, pays
 from redraft.model.gemma import DiffusionGemma
 from redraft.text import Message, Text, read_text
 from redraft.weights.build import DTYPES
+from redraft.weights.adapter import merge_adapter
 from redraft.weights.load import load_model
 from redraft.weights.plan import find_plan
 from redraft.weights.source import locate
@@ -299,6 +300,7 @@ def load(
     device: str = "cpu",
     dtype: str = "float32",
     plan: str | None = None,
+    adapter: str | Path | None = None,
     report: Callable[[str], None] | None = None,
     progress: Callable[[int, int], None] | None = None,
     loop: LoopConfig = DEFAULT_LOOP,
@@ -306,7 +308,9 @@ def load(
     """Load a checkpoint: "nano" (in the package), a folder, or a repository name already in the local cache.
 
     `plan` packs matrices on the way in (redraft.weights.plan.PLANS: "int8", "int4", "fp8", …); a packed checkpoint
-    needs none. `report` is told what was found and left unused; `progress` gets (elements placed, elements in all).
+    needs none. `adapter` is the folder of a LoRA adapter in PEFT's layout, which is merged into the weights; not with a
+    plan or a packed checkpoint, whose matrices cannot be added to.
+    `report` is told what was found and left unused; `progress` gets (elements placed, elements in all).
     `loop` bounds what runs side by side (redraft.engine.loop.LoopConfig); what it leaves open follows from the model
     and from what `redraft bench --knee` has measured on this machine.
     Raises WeightsError, ConfigError or TextError if the checkpoint is not whole or not supported.
@@ -315,6 +319,8 @@ def load(
         raise RequestError(f"dtype is {dtype!r}; supported: {', '.join(DTYPES)}")
     folder = locate(str(model))
     where, chosen = _device(device), None if plan is None else find_plan(plan)
+    if adapter is not None and chosen is not None:
+        raise RequestError(f"adapter and plan ({plan}) were both given; merge first: redraft tune writes it merged, too")
     # Folded first and packed then, where layers are folded: a matrix is rounded once.
     form = chosen.experts if chosen and chosen.is_uniform and pays(read_config(folder).model, DTYPES[dtype]) else None
     found, config = load_model(
@@ -325,6 +331,8 @@ def load(
         report=report,
         progress=progress,
     )
+    if adapter is not None:
+        merge_adapter(found, Path(adapter))
     loaded = fuse_layers(found, form)
     if loop.max_rows is None:
         loop = replace(loop, max_rows=read_knee(knee_key(folder, dtype, device), report))
