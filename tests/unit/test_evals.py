@@ -8,7 +8,8 @@ import pytest
 
 import redraft
 from redraft.engine.request import Generation
-from redraft.measure.evals import Trial, evaluate, record, summarise, wilson
+from redraft.errors import RequestError
+from redraft.measure.evals import Trial, evaluate, pinned, record, summarise, wilson
 from redraft.tasks import Example, Score, task
 
 
@@ -89,3 +90,24 @@ def test_an_evaluation_can_be_repeated_and_told() -> None:
     assert (kept.name, kept.workload["model"]) == ("eval-nano", "nano")
     assert kept.figures["records"]["count"] == 3
     assert "3 held-out examples" in kept.summary[0].figure
+
+
+def test_pinned_clues_stay_and_are_the_puzzles_own() -> None:
+    engine, sudoku = redraft.load("nano"), task("sudoku-4x4")
+    example = next(sudoku.examples("held_out", 3))
+    puzzle = example.prompt.partition("\n")[2]
+    pins = pinned(engine, sudoku, example).pins
+    assert [(at, engine.text.decode([token])) for at, token in pins] == [
+        (at, clue) for at, clue in enumerate(puzzle) if clue not in ".\n"
+    ]
+    found = evaluate(engine, sudoku, 30, seed=3, pin=True)
+    assert found.task == "sudoku-4x4, clues pinned"
+    assert found.parts["clues_kept"] == 1.0
+    kept = record([found], model="nano", seed=3, steps=None, pin=True)
+    assert kept.name == "eval-nano-pinned"
+    assert kept.summary[0].value.endswith("clues kept 100.0%")
+
+
+def test_what_is_not_known_cannot_be_pinned() -> None:
+    with pytest.raises(RequestError, match="nothing of an answer to records is known beforehand"):
+        pinned(redraft.load("nano"), task("records"), Example("question", "answer"))

@@ -6,7 +6,7 @@ import argparse
 from dataclasses import asdict
 
 from redraft.cli.common import Commands, command, load_engine, model_flags
-from redraft.cli.infill import gap_flags, show
+from redraft.cli.infill import gap_flags, show, wanted
 from redraft.cli.source import PLACE_HELP, read_source
 
 EPILOG = """The lines named are where the canvas starts from: each of their tokens is replaced by noise with probability
@@ -44,6 +44,7 @@ def run(arguments: argparse.Namespace) -> int:
 
     if len(source.spans) > 1:
         raise RequestError(f"{len(source.spans)} ranges of lines were given; edit takes one")
+    asked = wanted(arguments)
     engine = load_engine(arguments)
     done = engine.edit(
         source.data,
@@ -51,6 +52,7 @@ def run(arguments: argparse.Namespace) -> int:
         strength=arguments.strength,
         instruction=arguments.instruction,
         slack=arguments.slack,
+        wanted=asked,
         options=Options(
             seed=arguments.seed,
             steps=arguments.steps,

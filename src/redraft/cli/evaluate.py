@@ -11,13 +11,18 @@ from typing import TYPE_CHECKING
 from redraft.cli.common import Commands, causal_flag, command, load_engine, model_flags, preset_flag, print_json
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from redraft.engine.engine import Engine
     from redraft.measure.evals import Evaluation
 
 EPILOG = """Examples are held out by construction: no training run of this repository can have seen them.
 Intervals are Wilson's at 95%.
 
 example:
-  redraft eval --task records --count 500 --json"""
+  redraft eval --task records --count 500 --json
+  redraft eval --task sudoku-4x4 --pin --count 1000
+  redraft eval --infill --count 100"""
 
 
 def add(commands: Commands) -> None:
@@ -27,6 +32,15 @@ def add(commands: Commands) -> None:
     parser.add_argument("--task", action="append", metavar="NAME", help="a task; repeatable (default: all)")
     parser.add_argument("--count", type=int, default=500, metavar="N", help="examples per task (default: 500)")
     parser.add_argument("--steps", type=int, metavar="N", help="cap on denoising steps per canvas")
+    parser.add_argument(
+        "--pin", action="store_true", help="also answer with what is known beforehand pinned, as a Sudoku's clues"
+    )
+    parser.add_argument(
+        "--infill",
+        action="store_true",
+        help="fill gaps in standard-library functions instead, beside the causal mode; runs the modules' doctests on "
+        "what the model wrote, in processes with limits",
+    )
     causal_flag(parser)
     preset_flag(parser)
     parser.add_argument("--seed", type=int, default=0, help="which examples and which noise (default: 0)")
@@ -40,6 +54,11 @@ def run(arguments: argparse.Namespace) -> int:
 
     if arguments.count < 1:
         raise RequestError(f"--count is {arguments.count}; it must be at least 1")
+    for flag in ("task", "pin", "causal"):
+        if arguments.infill and getattr(arguments, flag):
+            raise RequestError(f"--infill and --{flag} were both given; the infills are a set of their own: choose one")
+    if arguments.pin and arguments.causal:
+        raise RequestError("--pin and --causal were both given; a causal answer has no canvas to pin: choose one")
     chosen = [task(name) for name in arguments.task or names()]
 
     from redraft.engine.request import Options
@@ -54,19 +73,38 @@ def run(arguments: argparse.Namespace) -> int:
             print(f"\rexample {done}/{total}", end="\n" if done == total else "", file=sys.stderr, flush=True)
 
     engine, options = load_engine(arguments), Options(preset=arguments.preset, causal=arguments.causal)
+    how = {"seed": arguments.seed, "steps": arguments.steps}
+    if arguments.infill:
+        return _infill(arguments, engine, progress)
     found = [
-        evaluate(
-            engine, one, arguments.count, seed=arguments.seed, steps=arguments.steps, options=options, progress=progress
-        )
+        evaluate(engine, one, arguments.count, **how, options=options, pin=pin, progress=progress)
         for one in chosen
+        for pin in ((False, True) if arguments.pin else (False,))
     ]
     if arguments.record:
-        taken = record(found, model=arguments.model, seed=arguments.seed, steps=arguments.steps, options=options)
+        taken = record(found, model=arguments.model, **how, options=options, pin=arguments.pin)
         write_record(taken, arguments.record)
     if arguments.json:
         print_json([asdict(one) for one in found])
     else:
         _table(found)
+    return 0
+
+
+def _infill(arguments: argparse.Namespace, engine: Engine, progress: Callable[[int, int], None]) -> int:
+    from redraft.measure.infills import record, score_infills
+    from redraft.measure.record import write_record
+
+    how = {"seed": arguments.seed, "steps": arguments.steps, "preset": arguments.preset}
+    found = score_infills(engine, arguments.count, **how, progress=progress)
+    taken = record(found, model=arguments.model, **how)
+    if arguments.record:
+        write_record(taken, arguments.record)
+    if arguments.json:
+        print_json([asdict(one) for one in found])
+    else:
+        for claim in taken.summary:
+            print(f"{claim.figure}: {claim.value}")
     return 0
 
 

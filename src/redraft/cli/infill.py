@@ -5,9 +5,14 @@ from __future__ import annotations
 import argparse
 import sys
 from dataclasses import asdict
+from typing import TYPE_CHECKING
 
 from redraft.cli.common import Commands, command, load_engine, model_flags, preset_flag, print_json
 from redraft.cli.source import PLACE_HELP, Source, read_source
+from redraft.errors import RequestError
+
+if TYPE_CHECKING:
+    from redraft.engine.wanted import Wanted
 
 EPILOG = """The lines named are left out and never shown to the model; it sees what stands before and behind them. The
 indentation of the first line and the line end of the last stay. The result is a diff on stdout; nothing is written
@@ -27,6 +32,7 @@ def add(commands: Commands) -> None:
     parser.add_argument("--write", action="store_true", help="write the result to the file")
     parser.add_argument("--max-tokens", type=int, metavar="N", help="widest gap to try, in tokens (default: 32)")
     parser.add_argument("--width", type=int, metavar="N", help="try this many tokens and no other number")
+    parser.add_argument("--no-heal", action="store_true", help="let no token at a seam grow into the gap")
     gap_flags(parser)
     model_flags(parser)
 
@@ -39,7 +45,30 @@ def gap_flags(parser: argparse.ArgumentParser) -> None:
         "--temperature", type=float, default=1.0, metavar="X", help="factor on the schedule; 0 samples the likeliest"
     )
     parser.add_argument("--deadline", type=float, metavar="SEC", help="take the best canvas after this long")
+    parser.add_argument("--regex", metavar="RE", help="all of the new text matches this")
+    parser.add_argument(
+        "--word", action="append", default=[], metavar="N=TEXT", help="word N of the new text is TEXT; repeatable"
+    )
+    parser.add_argument(
+        "--contains", action="append", default=[], metavar="TEXT", help="the new text has this in it; repeatable"
+    )
+    parser.add_argument(
+        "--lacks", action="append", default=[], metavar="TEXT", help="the new text does not have this in it; repeatable"
+    )
     preset_flag(parser)
+
+
+def wanted(arguments: argparse.Namespace) -> Wanted:
+    """What the flags ask of the new text. Raises RequestError."""
+    from redraft.engine.wanted import Wanted
+
+    words = []
+    for given in arguments.word:
+        number, found, word = given.partition("=")
+        if not (found and number.isascii() and number.isdigit()):
+            raise RequestError(f"--word is {given!r}; write its number and the word, as 3=melu")
+        words.append((int(number), word))
+    return Wanted(arguments.regex, tuple(words), tuple(arguments.contains), tuple(arguments.lacks))
 
 
 def run(arguments: argparse.Namespace) -> int:
@@ -49,6 +78,7 @@ def run(arguments: argparse.Namespace) -> int:
     from redraft.engine.infill import infill_all
     from redraft.engine.request import Options
 
+    asked = wanted(arguments)
     engine = load_engine(arguments)
     options = Options(
         seed=arguments.seed,
@@ -57,11 +87,18 @@ def run(arguments: argparse.Namespace) -> int:
         deadline_sec=arguments.deadline,
         preset=arguments.preset,
     )
-    limits = {"max_tokens": arguments.max_tokens, "width": arguments.width}
     edges = [0, *(edge for span in source.spans for edge in span), len(source.data)]
     parts = [source.data[edges[i] : edges[i + 1]] for i in range(0, len(edges), 2)]
-    done = infill_all(engine, parts, **limits, options=options)
-    gaps = [{key: value for key, value in asdict(one).items() if key != "data"} for one in done]
+    done = infill_all(
+        engine,
+        parts,
+        max_tokens=arguments.max_tokens,
+        width=arguments.width,
+        wanted=asked,
+        heal=not arguments.no_heal,
+        options=options,
+    )
+    gaps = [{key: value for key, value in asdict(one).items() if key not in ("data", "answer")} for one in done]
     show(source, done[-1].data, {"gaps": gaps}, arguments)
     return 0
 

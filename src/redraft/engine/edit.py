@@ -19,15 +19,17 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from redraft.constrain.language import Language
 from redraft.diffusion.noise import philox
 from redraft.diffusion.schedule import LateStart
 from redraft.diffusion.seed import LEAST_STEPS
 from redraft.engine.gap import Around, readable, refuse_taken
-from redraft.engine.infill import UNREADABLE
+from redraft.engine.infill import ANYTHING, UNREADABLE
 from redraft.engine.race import Drop, race
 from redraft.engine.request import Options, Request
 from redraft.engine.variants import mean
-from redraft.errors import RequestError, RunError
+from redraft.engine.wanted import Wanted, span_language, spelt
+from redraft.errors import ConstraintError, RequestError, RunError
 
 if TYPE_CHECKING:
     from redraft.engine.engine import Engine
@@ -63,14 +65,16 @@ def edit(
     strength: float,
     instruction: str | None = None,
     slack: int = 0,
+    wanted: Wanted = ANYTHING,
     options: Options = _DEFAULTS,
 ) -> Edit:
     """Revise `text[a:b]`, characters of a str or bytes of bytes.
 
     `strength`, above 0 and at most 1, is the share of the span's tokens that start as noise. The revised span has as
     many tokens as before, or up to `slack` fewer or more. With an `instruction` the model is shown it and the whole
-    text as a user's turn, and the text stands in its answer. Raises RequestError for a span that is empty, outside the
-    text or cuts a character, and for options that an edit decides by itself.
+    text as a user's turn, and the text stands in its answer. The revised span is as `wanted`, which a span longer than
+    one canvas cannot be held to. Raises RequestError for a span that is empty, outside the text or cuts a character,
+    and for options that an edit decides by itself; ConstraintError if nothing of such a length is as wanted.
     """
     refuse_taken(options, "edit")
     _check(text, span, strength, slack)
@@ -90,12 +94,19 @@ def edit(
     options = replace(options, seed=secrets.randbits(32) if options.seed is None else options.seed)
     revised, forwards = list[int](), 0
     pieces = _pieces(source, engine.config.model.canvas_length - slack)
+    if wanted and len(pieces) > 1:
+        raise RequestError(
+            f"the span takes {len(pieces)} canvases; only one canvas can be held to something: shorten it"
+        )
+    language = span_language(wanted, engine.vocabulary) if wanted else None
     for i, piece in enumerate(pieces):
         ahead = [token for other in pieces[i + 1 :] for token in other]
         around = Around((*before, *revised), (*ahead, *behind))
-        tokens, steps = _revise(engine, around, piece, i, strength, slack if i == len(pieces) - 1 else 0, options)
+        most = slack if i == len(pieces) - 1 else 0
+        tokens, steps = _revise(engine, around, piece, i, strength, most, language, options)
         revised, forwards = revised + tokens, forwards + steps
-    after = engine.text.decode(revised).replace(UNREADABLE, "")
+    decoded = engine.text.decode(revised) if language is None else spelt(engine.vocabulary, revised).decode()
+    after = decoded.replace(UNREADABLE, "")
     outside = [part.encode() if isinstance(part, str) else part for part in (parts[0], parts[2])]
     assert options.seed is not None
     data = outside[0] + after.encode() + outside[1]
@@ -123,24 +134,39 @@ def _pieces(source: list[int], canvas_length: int) -> list[list[int]]:
 
 
 def _revise(
-    engine: Engine, around: Around, piece: list[int], block: int, strength: float, slack: int, options: Options
+    engine: Engine,
+    around: Around,
+    piece: list[int],
+    block: int,
+    strength: float,
+    slack: int,
+    language: Language | None,
+    options: Options,
 ) -> tuple[list[int], int]:
     """One piece revised, and the steps it took."""
     assert options.seed is not None
     widths = [width for width in range(len(piece) - slack, len(piece) + slack + 1) if width > 0]
     widths.sort(key=lambda width: abs(width - len(piece)))  # among equals the source's own length wins
-    requests = []
+    requests: dict[int, Request] = {}
+    refused: ConstraintError | None = None
     for width in widths:
         shown = renoised(fitted(piece, width), options.seed, block, strength)
-        requests.append(_late(around.seeded(shown, options, engine), strength))
-    best = None
-    for result in race(engine, requests, lambda at, entropy: mean(entropy[: widths[at]]), Drop(KEEP, JUDGED_AT)):
-        whole = len(result.done.tokens) >= widths[result.place]
-        if whole and (best is None or (result.doubt, result.place) < (best.doubt, best.place)):
-            best = result
-    if best is None:
+        try:
+            requests[width] = _late(around.seeded(shown, options, engine, language), strength)
+        except ConstraintError as error:
+            refused = error
+    if not requests:
+        assert refused is not None
+        raise refused
+    tried = list(requests)
+    results = race(
+        engine, list(requests.values()), lambda at, entropy: mean(entropy[: tried[at]]), Drop(KEEP, JUDGED_AT)
+    )
+    whole = [result for result in results if len(result.done.tokens) >= tried[result.place]]
+    if not whole:
         raise RunError(f"no canvas had taken a step after {options.deadline_sec} s; raise deadline_sec")
-    return list(best.done.tokens[: widths[best.place]]), sum(best.done.steps)
+    best = min(whole, key=lambda result: (result.doubt, result.place))
+    return list(best.done.tokens[: tried[best.place]]), sum(best.done.steps)
 
 
 def fitted(piece: Sequence[int], width: int) -> list[int | None]:

@@ -30,18 +30,19 @@ from redraft.engine.answer import Answer
 from redraft.engine.dial import read_dial
 from redraft.engine.edit import Edit, edit
 from redraft.engine.events import Event, Finished
-from redraft.engine.infill import Bias, Infill, infill, infill_all, measure_bias
+from redraft.engine.infill import ANYTHING, Bias, Infill, infill, infill_all, measure_bias
 from redraft.engine.knee import knee_key, read_knee
 from redraft.engine.loop import DEFAULT_LOOP, Loop, LoopConfig
 from redraft.engine.race import Drop
 from redraft.engine.request import Generation, Options, Request, build_request
 from redraft.engine.variants import Variant, ranked
+from redraft.engine.wanted import Wanted
 from redraft.errors import BusyError, RequestError, RunError
 from redraft.model.fused import fuse_layers, pays
 from redraft.model.gemma import DiffusionGemma
 from redraft.text import Message, Text, read_text
-from redraft.weights.build import DTYPES
 from redraft.weights.adapter import merge_adapter
+from redraft.weights.build import DTYPES
 from redraft.weights.load import load_model
 from redraft.weights.plan import find_plan
 from redraft.weights.source import locate
@@ -177,15 +178,20 @@ class Engine:
         *,
         max_tokens: int | None = None,
         width: int | None = None,
+        wanted: Wanted = ANYTHING,
+        heal: bool = True,
         seed: int | None = None,
         options: Options = DEFAULTS,
     ) -> Infill:
         """Text for the gap between two texts, which come back byte for byte: 1 to `max_tokens` tokens, or `width`.
 
+        It is as `wanted` (redraft.engine.wanted); with `heal`, tokens at the seams may grow into it.
         Raises RequestError for a gap that does not fit, a seam inside a character, and options that do not apply.
         """
         options = replace(options, seed=options.seed if seed is None else seed)
-        return infill(self, prefix, suffix, max_tokens=max_tokens, width=width, options=options)
+        return infill(
+            self, prefix, suffix, max_tokens=max_tokens, width=width, wanted=wanted, heal=heal, options=options
+        )
 
     def infill_all(
         self, parts: Sequence[str | bytes], *, max_tokens: int | None = None, options: Options = DEFAULTS
@@ -202,6 +208,7 @@ class Engine:
         strength: float = 0.5,
         instruction: str | None = None,
         slack: int = 0,
+        wanted: Wanted = ANYTHING,
         seed: int | None = None,
         options: Options = DEFAULTS,
     ) -> Edit:
@@ -210,7 +217,9 @@ class Engine:
         `strength` is the share of the span that starts as noise: 0.3 polishes, 1 rewrites. Raises RequestError.
         """
         options = replace(options, seed=options.seed if seed is None else seed)
-        return edit(self, text, span, strength=strength, instruction=instruction, slack=slack, options=options)
+        return edit(
+            self, text, span, strength=strength, instruction=instruction, slack=slack, wanted=wanted, options=options
+        )
 
     def language(self, source: Source) -> Language:
         """What answers are held to (redraft.constrain.sources), ready for this model and any number of requests.
@@ -320,7 +329,9 @@ def load(
     folder = locate(str(model))
     where, chosen = _device(device), None if plan is None else find_plan(plan)
     if adapter is not None and chosen is not None:
-        raise RequestError(f"adapter and plan ({plan}) were both given; merge first: redraft tune writes it merged, too")
+        raise RequestError(
+            f"adapter and plan ({plan}) were both given; merge first: redraft tune writes it merged, too"
+        )
     # Folded first and packed then, where layers are folded: a matrix is rounded once.
     form = chosen.experts if chosen and chosen.is_uniform and pays(read_config(folder).model, DTYPES[dtype]) else None
     found, config = load_model(

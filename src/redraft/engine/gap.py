@@ -13,9 +13,11 @@ import codecs
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
+from redraft.constrain.language import Language
 from redraft.diffusion.plan import Whole
 from redraft.diffusion.seed import SeedCanvas
 from redraft.engine.request import Options, Request
+from redraft.engine.wanted import of_width
 from redraft.errors import RequestError
 
 if TYPE_CHECKING:
@@ -41,12 +43,15 @@ class Around:
     behind: tuple[int, ...]
     ends: bool = True
 
-    def request(self, gap: int, options: Options, engine: Engine) -> Request:
+    def request(self, gap: int, options: Options, engine: Engine, language: Language | None = None) -> Request:
         """A request for a gap of that many tokens, all noise. Raises RequestError."""
-        return self.seeded((None,) * gap, options, engine)
+        return self.seeded((None,) * gap, options, engine, language)
 
-    def seeded(self, gap: tuple[int | None, ...], options: Options, engine: Engine) -> Request:
-        """A request for a gap that begins with some tokens given (and free), None for noise. Raises RequestError."""
+    def seeded(
+        self, gap: tuple[int | None, ...], options: Options, engine: Engine, language: Language | None = None
+    ) -> Request:
+        """A request for a gap that begins with some tokens given (and free), None for noise; with a `language` its
+        text is of it. Raises RequestError, and ConstraintError if the language has no text of so many tokens."""
         model, text = engine.config.model, engine.text
         width = canvas_width(len(gap), len(self.behind), model.canvas_length)
         end = model.eos_token_ids[0]
@@ -69,6 +74,7 @@ class Around:
                 seed_canvas=SeedCanvas(pins, given),
                 bad_words=(*options.bad_words, *forbidden),
             ),
+            None if language is None else of_width(language, len(gap)),
         )
         if request.policy.plan != Whole():
             raise RequestError(f"preset is {options.preset!r}; a gap needs whole canvases: use reference or fast")

@@ -15,15 +15,17 @@ from __future__ import annotations
 import secrets
 from bisect import bisect_right
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
+from redraft.constrain.language import Language
 from redraft.diffusion.noise import SeededNoise
 from redraft.engine.gap import Around, readable, refuse_taken
 from redraft.engine.race import Drop, race
-from redraft.engine.request import Options
+from redraft.engine.request import Generation, Options, Request
 from redraft.engine.variants import mean
-from redraft.errors import RequestError, RunError
+from redraft.engine.wanted import Wanted, grows_left, grows_right, span_language, spelt
+from redraft.errors import ConstraintError, RequestError, RunError
 
 if TYPE_CHECKING:
     from redraft.engine.engine import Engine
@@ -39,6 +41,7 @@ UNREADABLE = "\ufffd"
 
 _CONTEXTS, _BEFORE, _BEHIND = 4, 48, 24
 _DEFAULTS = Options()
+ANYTHING = Wanted()
 
 
 @dataclass(frozen=True)
@@ -74,7 +77,7 @@ class Infill:
     """A filled gap. `data` is prefix, gap and suffix as bytes; `text` the same as str, if all of it is UTF-8.
 
     `candidates` are those that ran to the end, best first; the first is the answer. `forwards` counts the steps of
-    these; `tried` all widths that were begun.
+    these; `tried` all widths that were begun. `answer` tells of the gap's tokens what any generation tells.
     """
 
     data: bytes
@@ -83,6 +86,7 @@ class Infill:
     tried: int
     forwards: int
     seed: int
+    answer: Generation = field(compare=False, repr=False)
 
     @property
     def text(self) -> str:
@@ -98,12 +102,16 @@ def infill(
     max_tokens: int | None = None,
     width: int | None = None,
     ends: bool = True,
+    wanted: Wanted = ANYTHING,
+    heal: bool = True,
     options: Options = _DEFAULTS,
 ) -> Infill:
     """Fill the gap between two texts with 1 to `max_tokens` tokens, or with exactly `width`.
 
-    `ends` is False if more text, which is not given, follows the suffix. Raises RequestError for a gap that does not
-    fit, a seam inside a character, and options that a gap decides by itself.
+    `ends` is False if more text, which is not given, follows the suffix. The gap's text is as `wanted`. With `heal`,
+    tokens at the seams may grow into the gap (engine/wanted.py), and do not count; an exact `width` heals nothing.
+    Raises RequestError for a gap that does not fit, a seam inside a character, and options that a gap decides by
+    itself; ConstraintError if nothing that is wanted fits.
     """
     refuse_taken(options, "infill")
     before, behind = readable(prefix, "prefix", cut_at_end=True), readable(suffix, "suffix", cut_at_end=False)
@@ -111,14 +119,17 @@ def infill(
     around = Around(tuple(encode(before, bos=True)), tuple(encode(behind, bos=False)), ends)
     seed = secrets.randbits(32) if options.seed is None else options.seed
     widths = _widths(max_tokens, width, engine.config.model.canvas_length)
-    found = _candidates(engine, around, widths, replace(options, seed=seed))
+    hole = _hole(engine, around, wanted, heal=heal and width is None)
+    found = _candidates(engine, hole, widths, replace(options, seed=seed))
+    best, answer = found[0]
     return Infill(
-        data=_bytes(prefix) + found[0].gap.encode() + _bytes(suffix),
-        gap=found[0].gap,
-        candidates=tuple(found),
+        data=_bytes(prefix) + best.gap.encode() + _bytes(suffix),
+        gap=best.gap,
+        candidates=tuple(candidate for candidate, _ in found),
         tried=len(widths),
-        forwards=sum(candidate.steps for candidate in found),
+        forwards=sum(candidate.steps for candidate, _ in found),
         seed=seed,
+        answer=answer,
     )
 
 
@@ -128,6 +139,8 @@ def infill_all(
     *,
     max_tokens: int | None = None,
     width: int | None = None,
+    wanted: Wanted = ANYTHING,
+    heal: bool = True,
     options: Options = _DEFAULTS,
 ) -> list[Infill]:
     """Fill the gaps between consecutive parts of one document, from the first to the last, each as `infill` does.
@@ -140,8 +153,18 @@ def infill_all(
     filled, done = _bytes(parts[0]), list[Infill]()
     for i, part in enumerate(parts[1:], start=1):
         last = i == len(parts) - 1
-        limits = {"max_tokens": max_tokens, "width": width}
-        done.append(infill(engine, filled, _bytes(part), **limits, ends=last, options=options))
+        one = infill(
+            engine,
+            filled,
+            _bytes(part),
+            max_tokens=max_tokens,
+            width=width,
+            ends=last,
+            wanted=wanted,
+            heal=heal,
+            options=options,
+        )
+        done.append(one)
         filled = done[-1].data
     return done
 
@@ -174,23 +197,91 @@ def _doubts(engine: Engine, around: Around, widths: Sequence[int], options: Opti
     return doubts
 
 
-def _candidates(engine: Engine, around: Around, widths: Sequence[int], options: Options) -> list[Candidate]:
+@dataclass(frozen=True)
+class _Hole:
+    """A gap with the tokens at its seams taken in: what its text is held to, and the bytes that are not its own."""
+
+    around: Around
+    language: Language | None
+    begins: bytes = b""
+    ends: bytes = b""
+
+    @property
+    def healed(self) -> int:
+        """How many tokens of the text around it are in the gap."""
+        return bool(self.begins) + bool(self.ends)
+
+    def text(self, engine: Engine, tokens: Sequence[int]) -> str:
+        """The gap's own text. Tokens that no language holds together may be no text: U+FFFD."""
+        if self.language is None:
+            return engine.text.decode(tokens)
+        whole = spelt(engine.vocabulary, tokens)
+        return whole[len(self.begins) : len(whole) - len(self.ends)].decode()
+
+
+def _hole(engine: Engine, around: Around, wanted: Wanted, *, heal: bool) -> _Hole:
+    begins = grows_right(engine.vocabulary, around.before[-1]) if heal and len(around.before) > 1 else b""
+    ends = grows_left(engine.vocabulary, around.behind[0]) if heal and around.behind else b""
+    if not (begins or ends or wanted):
+        return _Hole(around, None)
+    before = around.before[:-1] if begins else around.before
+    behind = around.behind[1:] if ends else around.behind
+    language = span_language(wanted, engine.vocabulary, begins=begins, ends=ends)
+    return _Hole(replace(around, before=before, behind=behind), language, begins, ends)
+
+
+def _candidates(
+    engine: Engine, hole: _Hole, widths: Sequence[int], options: Options
+) -> list[tuple[Candidate, Generation]]:
     """What the best widths came to, best first."""
     bias = engine.length_bias if len(widths) > 1 else Bias((1,), (0.0,))
-    requests = [around.request(width, options, engine) for width in widths]
+    tried, requests = _requests(engine, hole, widths, options)
+
+    def doubt(place: int, entropy: Sequence[float]) -> float:
+        own = max(1, tried[place] - hole.healed)  # what was taken in is nearly certain and would flatter narrow gaps
+        return sum(entropy[: tried[place]]) / own - bias.at(own)
+
     found = []
-    for result in race(
-        engine, requests, lambda at, entropy: mean(entropy[: widths[at]]) - bias.at(widths[at]), Drop(KEEP, JUDGED_AT)
-    ):
-        width, done = widths[result.place], result.done
-        if len(done.tokens) >= width:  # fewer only if a deadline came before its first step
-            gap = engine.text.decode(done.tokens[:width])
-            found.append(Candidate(gap, width, result.doubt, mean(done.entropy[:width]), sum(done.steps)))
+    for result in race(engine, requests, doubt, Drop(KEEP, JUDGED_AT)):
+        width = tried[result.place]
+        if len(result.done.tokens) >= width:  # fewer only if a deadline came before its first step
+            answer = _gap_of(result.done, width, hole.text(engine, result.done.tokens[:width]))
+            one = Candidate(answer.text, width, result.doubt, mean(answer.entropy), sum(answer.steps))
+            found.append((UNREADABLE in one.gap, one.score, width, one, answer))
     if not found:
         raise RunError(f"no canvas had taken a step after {options.deadline_sec} s; raise deadline_sec")
     # A gap that is no text is the answer only if nothing else is, and then without what is no text.
-    found.sort(key=lambda one: (UNREADABLE in one.gap, one.score, one.width))
-    return [replace(one, gap=one.gap.replace(UNREADABLE, "")) for one in found]
+    found.sort(key=lambda each: each[:3])
+    return [(replace(one, gap=one.gap.replace(UNREADABLE, "")), answer) for *_, one, answer in found]
+
+
+def _requests(engine: Engine, hole: _Hole, widths: Sequence[int], options: Options) -> tuple[list[int], list[Request]]:
+    """The widths that a wanted text can have, and a request for each. Raises ConstraintError if there are none."""
+    requests: dict[int, Request] = {}
+    refused: ConstraintError | None = None
+    for width in widths:
+        try:
+            requests[width] = hole.around.request(width, options, engine, hole.language)
+        except ConstraintError as error:
+            refused = error
+    if not requests:
+        assert refused is not None
+        most = f"{widths[0]} to {widths[-1]} tokens" if len(widths) > 1 else f"{widths[0]} tokens"
+        raise ConstraintError(f"nothing of {most} is as wanted; allow other lengths ({refused})")
+    return list(requests), list(requests.values())
+
+
+def _gap_of(done: Generation, width: int, text: str) -> Generation:
+    """Of a settled canvas the gap alone."""
+    return replace(
+        done,
+        text=text,
+        tokens=done.tokens[:width],
+        entropy=done.entropy[:width],
+        settled_at=done.settled_at[:width],
+        changes=done.changes[:width],
+        log_mass=done.log_mass[:width],
+    )
 
 
 def _widths(max_tokens: int | None, width: int | None, canvas_length: int) -> list[int]:

@@ -7,8 +7,10 @@ from collections.abc import Callable
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
+from redraft.diffusion.seed import SeedCanvas
 from redraft.engine.engine import DEFAULTS, Engine
 from redraft.engine.request import Generation, Options
+from redraft.errors import RequestError
 from redraft.measure.record import Record, new_record
 from redraft.tasks import Example, Score, Task
 
@@ -46,18 +48,35 @@ def evaluate(
     seed: int = 0,
     steps: int | None = None,
     options: Options = DEFAULTS,
+    pin: bool = False,
     progress: Callable[[int, int], None] | None = None,
 ) -> Evaluation:
     """Answer `count` held-out examples through the chat template and score them.
 
-    Example i is sampled with seed + i; `steps` and the other `options` are the same for all.
+    Example i is sampled with seed + i; `steps` and the other `options` are the same for all. With `pin` what is known
+    of each answer beforehand is pinned; raises RequestError for a task of whose answers nothing is.
     """
     trials = []
     for i, example in zip(range(count), task.examples("held_out", seed), strict=False):
-        trials.append(attempt(engine, task, example, seed=seed + i, steps=steps, options=options))
+        seed_canvas = pinned(engine, task, example) if pin else options.seed_canvas
+        changed = replace(options, seed_canvas=seed_canvas)
+        trials.append(attempt(engine, task, example, seed=seed + i, steps=steps, options=changed))
         if progress is not None:
             progress(i + 1, count)
-    return summarise(task.name, trials)
+    return summarise(f"{task.name}, clues pinned" if pin else task.name, trials)
+
+
+def pinned(engine: Engine, task: Task, example: Example) -> SeedCanvas:
+    """The tokens of an answer that lie within what is known of it. Raises RequestError if there are none."""
+    found = engine.text.tokenizer.encode(example.answer, add_special_tokens=False)
+    pins = tuple(
+        (i, token)
+        for i, (token, (start, end)) in enumerate(zip(found.ids, found.offsets, strict=True))
+        if any(low <= start and end <= high for low, high in example.given)
+    )
+    if not pins:
+        raise RequestError(f"nothing of an answer to {task.name} is known beforehand; pin a task with clues: sudoku")
+    return SeedCanvas(pins)
 
 
 def attempt(
@@ -101,20 +120,29 @@ def wilson(right: int, count: int, z: float = 1.96) -> tuple[float, float]:
     return max(0.0, (middle - spread) / whole), min(1.0, (middle + spread) / whole)
 
 
-def record(found: list[Evaluation], *, model: str, seed: int, steps: int | None, options: Options = DEFAULTS) -> Record:
+def record(
+    found: list[Evaluation],
+    *,
+    model: str,
+    seed: int,
+    steps: int | None,
+    options: Options = DEFAULTS,
+    pin: bool = False,
+) -> Record:
     """A benchmark record of some evaluations, named after the model and, if it is not the reference's, the sampler."""
     name = Path(model).name
-    sampler = "causal" if options.causal else options.preset
-    how = "" if sampler == DEFAULTS.preset else f" ({sampler})"
+    sampler = "causal" if options.causal else "pinned" if pin else options.preset
+    how = "" if sampler in (DEFAULTS.preset, "pinned") else f" ({sampler})"
     return new_record(
-        f"eval-{name}" + (f"-{sampler}" if how else ""),
+        f"eval-{name}" + (f"-{sampler}" if how or pin else ""),
         workload={"model": name, "split": "held_out", "seed": seed, "steps": steps, "sampler": sampler},
         figures={one.task: asdict(one) for one in found},
         summary=[
             (
                 f"{one.task}, {one.count} held-out examples answered exactly by {name}{how}",
                 f"{one.exact:.1%} ({one.low:.1%} to {one.high:.1%}), {one.mean_steps:.1f} forwards, "
-                f"{one.tokens_per_forward:.1f} tokens per forward, {one.tokens_per_sec:.0f} tokens/s",
+                f"{one.tokens_per_forward:.1f} tokens per forward, {one.tokens_per_sec:.0f} tokens/s"
+                + (f", clues kept {one.parts['clues_kept']:.1%}" if pin else ""),
             )
             for one in found
         ],

@@ -1,0 +1,114 @@
+"""What a caller wants of the text in a gap, as a language; and the seams, where tokens may want to grow together.
+
+A tokenizer cuts the text before a gap as if nothing followed. Where the last token before it begins a longer one, or
+the first behind it ends one, the model has learnt to expect the longer; held to the cut, it has to say something odd.
+So such a token is taken back into the gap, whose text must then begin, or end, with that token's bytes: token healing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import astuple, dataclass
+from functools import lru_cache
+
+import numpy as np
+
+from redraft.constrain.automaton import DEFAULT_LIMITS, Builder, Dfa, Limits, intersect, subtract
+from redraft.constrain.language import Language, Source, Vocabulary, ready
+from redraft.constrain.pattern import whole_match
+from redraft.constrain.span import SpanLanguage
+from redraft.errors import ConstraintError, RequestError
+
+_ANYTHING, _SOMETHING = "(?s:.*)", "(?s:.+)"
+
+
+@dataclass(frozen=True)
+class Wanted:
+    """Conditions on a text, all of which hold. Without a `regex` it is not empty.
+
+    regex      a regular expression that all of it matches (Rust's dialect)
+    words      (number, word): the word of that number, counted from 1; words are what stands between white space
+    contains   texts that occur in it        lacks   texts that do not
+    """
+
+    regex: str | None = None
+    words: tuple[tuple[int, str], ...] = ()
+    contains: tuple[str, ...] = ()
+    lacks: tuple[str, ...] = ()
+
+    def __post_init__(self) -> None:
+        for number, word in self.words:
+            if number < 1:
+                raise RequestError(f"word {number} is to be {word!r}; words are counted from 1")
+            if not word or word.split() != [word]:
+                raise RequestError(f"word {number} is to be {word!r}; a word is not empty and has no white space in it")
+        for name, texts in (("contains", self.contains), ("lacks", self.lacks)):
+            if not all(texts):
+                raise RequestError(f"{name} is {list(texts)}; an empty text occurs everywhere: leave it out")
+
+    def __bool__(self) -> bool:
+        return self != Wanted()
+
+    def dfa(self, limits: Limits = DEFAULT_LIMITS) -> Dfa:
+        """The texts that are wanted. Raises ConstraintError if there are none."""
+        found = whole_match(_SOMETHING if self.regex is None else self.regex)
+        for number, word in self.words:
+            before = rf"\s*(?:\S+\s+){{{number - 1}}}"
+            found = intersect(found, _around(before, word, rf"(?:\s{_ANYTHING})?", limits))
+        for text in self.contains:
+            found = intersect(found, _around(_ANYTHING, text, _ANYTHING, limits))
+        for text in self.lacks:
+            found = subtract(found, _around(_ANYTHING, text, _ANYTHING, limits))
+        if found.is_empty:
+            raise ConstraintError(f"no text is all of what was asked for: {self._told()}")
+        return found
+
+    def _told(self) -> str:
+        return ", ".join(f"{name} {value!r}" for name, value in vars(self).items() if value)
+
+
+def _around(before: str, text: str, behind: str, limits: Limits) -> Dfa:
+    """A text between two regular expressions."""
+    build = Builder(limits)
+    parts = (build.embed(whole_match(before)), build.literal(text.encode()), build.embed(whole_match(behind)))
+    return build.finish(build.then(*parts))
+
+
+@lru_cache(maxsize=64)
+def span_language(wanted: Wanted, vocabulary: Vocabulary, *, begins: bytes = b"", ends: bytes = b"") -> Language:
+    """The texts that are wanted, between the bytes of healed tokens. Raises ConstraintError."""
+
+    def compile_it(limits: Limits) -> tuple[Dfa, bool]:
+        build = Builder(limits)
+        parts = (build.literal(begins), build.embed(wanted.dfa(limits)), build.literal(ends))
+        return build.finish(build.then(*parts)), False
+
+    return ready(Source("gap", repr((astuple(wanted), begins, ends)), compile_it), vocabulary)
+
+
+def of_width(language: Language, width: int) -> SpanLanguage:
+    """The same for a gap of so many tokens."""
+    return SpanLanguage(language.source, language.plan, language.checked, width)
+
+
+def grows_right(vocabulary: Vocabulary, token: int) -> bytes:
+    """The bytes of a token that begins a longer one; none otherwise."""
+    node = int(vocabulary.trie.node_of[token])
+    piece = vocabulary.pieces[token]
+    if piece is None or node < 0 or not bool(np.any(vocabulary.trie.parent == node)):
+        return b""
+    return piece
+
+
+def grows_left(vocabulary: Vocabulary, token: int) -> bytes:
+    """The bytes of a token that ends a longer one; none otherwise."""
+    piece = vocabulary.pieces[token]
+    if not piece:
+        return b""
+    longer = any(other is not None and len(other) > len(piece) and other.endswith(piece) for other in vocabulary.pieces)
+    return piece if longer else b""
+
+
+def spelt(vocabulary: Vocabulary, tokens: Sequence[int]) -> bytes:
+    """The bytes of tokens that a language allows."""
+    return b"".join(vocabulary.pieces[token] or b"" for token in tokens)

@@ -1,0 +1,28 @@
+"""The examples of the pages run: Python blocks in order, in one namespace; every command line is one there is."""
+
+import re
+import shlex
+from pathlib import Path
+
+import pytest
+
+from redraft.cli.main import build_parser
+
+DOCS = Path(__file__).parents[2] / "docs"
+PAGES = ("editing.md", "infilling.md")
+
+
+@pytest.mark.parametrize("name", PAGES)
+def test_the_python_blocks_of_a_page_run(name: str) -> None:
+    blocks = re.findall(r"```python\n(.*?)```", (DOCS / name).read_text(encoding="utf-8"), re.DOTALL)
+    assert len(blocks) > 1
+    exec(compile("".join(blocks), name, "exec"), {})
+
+
+@pytest.mark.parametrize("name", PAGES)
+def test_the_command_lines_of_a_page_parse(name: str) -> None:
+    page = (DOCS / name).read_text(encoding="utf-8")
+    lines = re.findall(r"^    redraft (.+)$|`redraft ((?:infill|edit|eval|generate) [^`]+)`", page, re.MULTILINE)
+    assert lines
+    for line in (indented or inline for indented, inline in lines):
+        build_parser().parse_args(shlex.split(line))
