@@ -52,6 +52,7 @@ def load(
     device: str = "cpu",
     dtype: str = "float32",
     plan: str | None = None,
+    adapter: str | Path | None = None,
     report: Callable[[str], None] | None = None,
     progress: Callable[[int, int], None] | None = None,
     loop: LoopConfig | None = None,
@@ -59,7 +60,9 @@ def load(
     """Load a checkpoint: "nano" (in the package), a folder, or a repository name already in the local cache.
 
     `plan` packs matrices on the way in (redraft.weights.plan.PLANS: "int8", "int4", "fp8", …); a packed checkpoint
-    needs none. `report` is told what was found and left unused; `progress` gets (elements placed, elements in all).
+    needs none. `adapter` is the folder of a LoRA adapter in PEFT's layout, which is merged into the weights; not with a
+    plan or a packed checkpoint, whose matrices cannot be added to.
+    `report` is told what was found and left unused; `progress` gets (elements placed, elements in all).
     `loop` bounds what runs side by side (redraft.engine.loop.LoopConfig); what it leaves open follows from the model
     and from what `redraft bench --knee` has measured on this machine.
     Raises WeightsError, ConfigError or TextError if the checkpoint is not whole or not supported.
@@ -68,4 +71,13 @@ def load(
     from redraft.engine.loop import DEFAULT_LOOP
 
     bounds = DEFAULT_LOOP if loop is None else loop
-    return load_engine(model, device=device, dtype=dtype, plan=plan, report=report, progress=progress, loop=bounds)
+    return load_engine(
+        model,
+        device=device,
+        dtype=dtype,
+        plan=plan,
+        adapter=adapter,
+        report=report,
+        progress=progress,
+        loop=bounds,
+    )
