@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from redraft.cli.card import add_flags, take_card
 from redraft.cli.common import Commands, command, model_flags, print_json, set_threads
 
 if TYPE_CHECKING:
@@ -17,20 +18,21 @@ PAIRS, PASSES, REQUESTS, EXAMPLES = 30, 10, 2000, 100
 COUNTED = ("soak", "dial", "presets")
 
 EPILOG = """Timings on a shared machine are noisy: runs are paired and medians are reported. Without --scenario,
---scaling, --knee, --policies, --dial, --presets or --soak, single answers are compared.
+--scaling, --knee, --policies, --dial, --presets, --soak or --device-card, single answers are compared.
 
 examples:
   redraft bench --against transformers --record benchmarks/against-transformers.json
   redraft bench --scenario --record-dir benchmarks
   redraft bench --scenario together --scenario poisson --runs 5
   redraft bench --dial --record-dir benchmarks
-  redraft bench --soak 2000 --record-dir benchmarks"""
+  redraft bench --soak 2000 --record-dir benchmarks
+  redraft bench --device-card --model recipes/shapes/26b --device cuda --dtype bfloat16 --plan int4 --record-dir ."""
 
 
 def add(commands: Commands) -> None:
     """Add the command."""
     parser = command(commands, "bench", "measure speed beside transformers", run, epilog=EPILOG)
-    model_flags(parser)
+    model_flags(parser, plan=True)
     parser.add_argument(
         "--against", choices=("transformers",), help="what to compare with (must be installed; default: transformers)"
     )
@@ -72,6 +74,7 @@ def add(commands: Commands) -> None:
     parser.add_argument("--rate", type=float, metavar="R", help="requests per second of the Poisson stream")
     parser.add_argument("--record", type=Path, metavar="FILE", help="also write the record to this file")
     parser.add_argument("--record-dir", type=Path, metavar="DIR", help="also write each record there, under its name")
+    add_flags(parser)
 
 
 def run(arguments: argparse.Namespace) -> int:
@@ -103,6 +106,7 @@ def _check(arguments: argparse.Namespace) -> None:
     from redraft.errors import RequestError
 
     modes = [f"--{name}" for name in ("scenario", "scaling", "knee", "policies") if getattr(arguments, name)]
+    modes += ["--device-card"] if arguments.device_card else []
     modes += [f"--{name}" for name in COUNTED if getattr(arguments, name) is not None]
     if len(modes) > 1:
         raise RequestError(f"{' and '.join(modes)} were given together; measure one at a time")
@@ -112,7 +116,7 @@ def _check(arguments: argparse.Namespace) -> None:
             raise RequestError(f"--{name} is {value}; it must be at least 1")
     if arguments.rate is not None and not 0 < arguments.rate < float("inf"):
         raise RequestError(f"--rate is {arguments.rate}; it must be above 0 (requests per second)")
-    if arguments.device != "cpu":
+    if arguments.device != "cpu" and not arguments.device_card:
         raise RequestError(f"--device is {arguments.device!r}; this comparison runs on cpu")
     if arguments.record and arguments.scenario and (len(arguments.scenario) > 1 or "all" in arguments.scenario):
         raise RequestError("--record is one file and there are several records; use --record-dir")
@@ -128,6 +132,9 @@ def _check_flags(arguments: argparse.Namespace, mode: str = "") -> None:
     from redraft.errors import RequestError
     from redraft.measure.record import check_place
 
+    own = ("plan", "canvases", "prefixes")
+    if not arguments.device_card and (odd := [f"--{name}" for name in own if getattr(arguments, name) is not None]):
+        raise RequestError(f"{odd[0]} goes with --device-card; leave it out")
     if arguments.against and mode not in ("", "--scenario"):
         raise RequestError(f"--against was given with {mode}, which measures redraft alone; leave it out")
     if arguments.runs is not None and mode.removeprefix("--") in COUNTED:
@@ -149,7 +156,9 @@ def _measure(arguments: argparse.Namespace) -> Iterator[Record]:
 
     folder, dtype, runs = locate(arguments.model), arguments.dtype, arguments.runs or PASSES
     rate = arguments.rate or RATE
-    if arguments.scenario:
+    if arguments.device_card:
+        yield take_card(arguments, runs, _progress)
+    elif arguments.scenario:
         for scenario in find_scenarios(arguments.scenario):
             yield throughput.bench_scenario(scenario, folder, runs=runs, dtype=dtype, rate=rate, progress=_progress)
     elif arguments.scaling:

@@ -327,7 +327,7 @@ def load(
     if dtype not in DTYPES:
         raise RequestError(f"dtype is {dtype!r}; supported: {', '.join(DTYPES)}")
     folder = locate(str(model))
-    where, chosen = _device(device), None if plan is None else find_plan(plan)
+    where, chosen = usable_device(device), None if plan is None else find_plan(plan)
     if adapter is not None and chosen is not None:
         raise RequestError(
             f"adapter and plan ({plan}) were both given; merge first: redraft tune writes it merged, too"
@@ -380,7 +380,8 @@ def _bar(requests: Iterable[Request], shown: bool) -> Iterator[Callable[[], None
         yield lambda: bar.advance(task)
 
 
-def _device(name: str) -> torch.device:
+def usable_device(name: str) -> torch.device:
+    """A device by name. Raises RequestError if this machine has none of it."""
     try:
         device = torch.device(name)
         torch.empty(1, device=device).item()  # "meta" gives tensors, and no numbers in them

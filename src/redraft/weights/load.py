@@ -26,7 +26,7 @@ from redraft.weights.fill import Filler
 from redraft.weights.layouts import FLOATS, Layout, read_layout
 from redraft.weights.memory import check_fits, free_memory
 from redraft.weights.names import Slot, check_filled, shown, slots, sort_names
-from redraft.weights.plan import Plan, formats, packed_matrices, plain_tensors
+from redraft.weights.plan import Plan, check_device, formats, packed_matrices, plain_tensors
 from redraft.weights.source import Source
 
 
@@ -60,6 +60,7 @@ def load_model(
         raise WeightsError(f"{folder} is packed already; plan {plan.name} needs the checkpoint that is not quantized")
     _check_headers(source, layout, report)
     packed = layout.formats or formats(config.model, plan)
+    check_device(packed, torch.device(device))
     check_fits(config.model, dtype, packed, free_memory(torch.device(device)), report)
     model = empty_model(config.model, dtype=dtype, device=device, kernels=kernels, packed=packed)
     held = packed_matrices(model)

@@ -23,6 +23,8 @@ from redraft.weights.names import Slot, slots
 Formats = Mapping[str, Format]
 """Our tensor's name -> its format. A tensor that is not in it keeps the model's dtype."""
 
+EIGHT_BIT_FLOATS = (8, 9)
+
 
 @dataclass(frozen=True)
 class Plan:
@@ -78,6 +80,19 @@ def formats(config: ModelConfig, plan: Plan | None) -> dict[str, Format]:
             form.check(slot.stored, slot.shape[-1])
             found[slot.target] = form
     return found
+
+
+def check_device(wanted: Formats, device: torch.device) -> None:
+    """Raise WeightsError if a device cannot compute with one of the formats: 8-bit floats need compute 8.9."""
+    if device.type != "cuda":
+        return
+    major, minor = torch.cuda.get_device_capability(device)
+    eight = sorted({form.name for form in wanted.values() if form.is_float})
+    if eight and (major, minor) < EIGHT_BIT_FLOATS:
+        raise WeightsError(
+            f"{eight[0]} needs 8-bit floats, from compute capability 8.9 on; {device} has {major}.{minor},"
+            " so use plan int8 or int4"
+        )
 
 
 def num_bytes(slot: Slot, form: Format | None, dtype: torch.dtype) -> int:

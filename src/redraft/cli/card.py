@@ -1,0 +1,81 @@
+"""`redraft bench --device-card`: what this device can do, and how near a step on it comes to that."""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    import torch
+
+    from redraft.measure.record import Record
+    from redraft.model.kernels import Kernels
+
+
+def add_flags(parser: argparse.ArgumentParser) -> None:
+    """What only the device card reads."""
+    group = parser.add_argument_group("device card")
+    group.add_argument(
+        "--device-card",
+        action="store_true",
+        help="copying, multiplying, and steps as multiples of their floor; a folder without weights gets random ones",
+    )
+    group.add_argument("--canvases", metavar="N,N", help="canvases per step (default: 1,2,4,8,16)")
+    group.add_argument("--prefixes", metavar="N,N", help="tokens of prefix (default: 512,2048,8192,32768,65536)")
+
+
+def take_card(arguments: argparse.Namespace, runs: int, progress: Callable[[str, int, int], None]) -> Record:
+    """Measure the card of the flags."""
+    import torch
+
+    from redraft.config import read_config
+    from redraft.engine.engine import usable_device
+    from redraft.measure.device import CANVASES, PREFIXES, device_card
+    from redraft.weights.load import load_model
+    from redraft.weights.plan import find_plan
+    from redraft.weights.source import has_weights, locate
+
+    folder, device, dtype = locate(arguments.model), usable_device(arguments.device), getattr(torch, arguments.dtype)
+    plan, kernels = None if arguments.plan is None else find_plan(arguments.plan), kernels_for(device)
+    config = read_config(folder).model
+    model = None
+    if has_weights(folder):
+        model, _ = load_model(folder, dtype=dtype, device=device, kernels=kernels, plan=plan)
+    return device_card(
+        config,
+        name=folder.name,
+        device=device,
+        dtype=dtype,
+        plan=plan,
+        kernels=kernels,
+        model=model,
+        canvases=_numbers("canvases", arguments.canvases) or CANVASES,
+        prefixes=_numbers("prefixes", arguments.prefixes) or PREFIXES,
+        runs=runs,
+        progress=progress,
+    )
+
+
+def kernels_for(device: torch.device) -> Kernels:
+    """The kernels of a device: a GPU's own where Triton is installed, plain torch elsewhere."""
+    from redraft.model.kernels import FAST
+
+    if device.type != "cuda":
+        return FAST
+    try:
+        from redraft.model.triton.kernels import GPU
+    except ImportError:
+        return FAST
+    return GPU
+
+
+def _numbers(flag: str, told: str | None) -> tuple[int, ...]:
+    from redraft.errors import RequestError
+
+    if told is None:
+        return ()
+    words = told.split(",")
+    if not all(word.isascii() and word.isdecimal() and 0 < int(word) < 2**31 for word in words):
+        raise RequestError(f"--{flag} is {told!r}; it must be numbers of at least 1 with commas between them")
+    return tuple(map(int, words))

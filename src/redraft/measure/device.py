@@ -1,0 +1,259 @@
+"""A device card: what a device can do, what a step on it costs, and how near the two are.
+
+First the device alone (copying, multiplying), then the model: prefill, a denoising step by canvases and by prefix, a
+commit, the head alone. Each time is told with its floor (`measure/roofline.py`), worked out for the rates just measured
+and for the experts that were really touched. Without weights the numbers are random, which times the same.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import torch
+
+from redraft.cache import Prefix
+from redraft.config import ModelConfig
+from redraft.diffusion.stats import read_logits
+from redraft.errors import RequestError
+from redraft.measure.record import Record, median, new_record
+from redraft.measure.roofline import Card, Work, encode_work, step_work
+from redraft.model.gemma import DiffusionGemma, Layer
+from redraft.model.head import LONG, Head, read_head
+from redraft.model.kernels import Kernels
+from redraft.model.moe import AnyExperts, ExpertsForm
+from redraft.model.rows import Mode, Span
+from redraft.shapes import Float, Tensor
+from redraft.weights.build import empty_model
+from redraft.weights.memory import footprint, free_memory
+from redraft.weights.plan import Formats, Plan, formats, packed_matrices, plain_tensors
+
+CANVASES = (1, 2, 4, 8, 16)
+PREFIXES = (512, 2048, 8192, 32768, 65536)
+USUAL = 2048
+"""Prefix of the steps that vary in canvases; steps that vary in prefix have one canvas."""
+
+_COPIED = {"cuda": 2**30, "cpu": 2**26}
+_SQUARE = {"cuda": 8192, "cpu": 1024}
+
+
+@dataclass
+class Touched:
+    """Counts the experts that rows are sent to. It stands in for a form of the experts and passes everything on."""
+
+    form: ExpertsForm
+    shares: list[float] = field(default_factory=list)
+
+    def __call__(self, experts: AnyExperts, x: Tensor, weights: Tensor, chosen: Tensor) -> Tensor:
+        """The form's result."""
+        self.shares.append(chosen.unique().numel() / experts.gate_up.shape[0])
+        return self.form(experts, x, weights, chosen)
+
+    @property
+    def share(self) -> float:
+        """The mean over layers."""
+        return sum(self.shares) / len(self.shares)
+
+
+def device_card(
+    config: ModelConfig,
+    *,
+    name: str,
+    device: torch.device,
+    dtype: torch.dtype,
+    plan: Plan | None,
+    kernels: Kernels,
+    model: DiffusionGemma | None = None,
+    canvases: Sequence[int] = CANVASES,
+    prefixes: Sequence[int] = PREFIXES,
+    runs: int = 10,
+    progress: Callable[[str, int, int], None] | None = None,
+) -> Record:
+    """Measure. Without `model` one of random numbers is made. Cases that do not fit in memory are told as left out.
+
+    Raises RequestError if nothing fits, or for numbers below 1.
+    """
+    if min((*canvases, *prefixes, runs)) < 1:
+        raise RequestError("canvases, prefixes and runs must be at least 1 each")
+    card = measure_card(device, dtype, runs)
+    packed = formats(config, plan) if plan else {}
+    need, free = footprint(config, dtype, packed), free_memory(device)
+    model = random_weights(config, dtype, device, packed, kernels) if model is None else model
+    cases = [(count, min(USUAL, prefixes[-1])) for count in canvases]
+    cases += [(1, prefix) for prefix in prefixes if (1, prefix) not in cases]
+    fit = [case for case in cases if free is None or need.total(case[1], case[0]) <= free]
+    fit = [case for case in fit if case[1] + config.canvas_length <= config.max_positions]
+    touched = touched_share(model, kernels)
+    timed = []
+    for number, (count, prefix) in enumerate(fit, start=1):
+        work = step_work(config, dtype, packed, canvases=count, prefix=prefix, touched=touched)
+        seconds = time_runs(step_of(model, count, prefix), device, runs)
+        timed.append(_row("step", count, prefix, seconds, work, card, plan))
+        if progress:
+            progress("step", number, len(fit))
+    timed += _encodes(model, packed, plan, card, touched, runs)
+    timed.append(_head_row(model, card, plan, runs))
+    figures = {
+        "card": {"bandwidth": card.bandwidth, "matmul": card.bf16, "memory_free": free},
+        "weights": need.weights,
+        "experts_touched": touched,
+        "timed": timed,
+        "left_out": [list(case) for case in cases if case not in fit],
+    }
+    workload = {"model": name, "dtype": str(dtype), "plan": plan.name if plan else None, "runs": runs}
+    return new_record(f"device-{name}", workload=workload, figures=figures, summary=_summary(card, timed, plan, name))
+
+
+def measure_card(device: torch.device, dtype: torch.dtype, runs: int) -> Card:
+    """Bytes a copy moves per second, read and written, and operations of a square matmul, medians of `runs`."""
+    source = torch.ones(_COPIED[device.type], dtype=torch.uint8, device=device)
+    target = torch.empty_like(source)
+    copied = 2 * source.numel() / median(time_runs(lambda: target.copy_(source), device, runs))
+    size = _SQUARE[device.type]
+    a, b = torch.randn(2, size, size, dtype=dtype, device=device).unbind()
+    multiplied = 2 * size**3 / median(time_runs(lambda: a @ b, device, runs))
+    what = torch.cuda.get_device_name(device) if device.type == "cuda" else "cpu"
+    return Card(what, free_memory(device) or 0, copied, multiplied)
+
+
+def time_runs(work: Callable[[], object], device: torch.device, runs: int) -> list[float]:
+    """Seconds of each of `runs` runs, after two that do not count."""
+    found = []
+    for number in range(runs + 2):
+        _wait(device)
+        start = time.perf_counter()
+        with torch.inference_mode():
+            work()
+        _wait(device)
+        if number >= 2:
+            found.append(time.perf_counter() - start)
+    return found
+
+
+def step_of(model: DiffusionGemma, canvases: int, prefix: int) -> Callable[[], object]:
+    """A denoising step of several canvases, each behind a prefix of its own: forward and reading of the head."""
+    width = model.config.canvas_length
+    spans = [Span(filled_prefix(model, prefix), width, Mode.DENOISE) for _ in range(canvases)]
+    rows = model.rows(spans)
+    tokens = torch.arange(canvases * width, device=model.device) % model.config.vocab_size
+    soft = torch.zeros(canvases * width, model.config.hidden_size, dtype=model.dtype, device=model.device) + 0.01
+    return lambda: read(model, model(tokens, soft, rows))
+
+
+def read(model: DiffusionGemma, hidden: Float[Tensor, "rows hidden"]) -> object:
+    """What a step reads, as it does: a long vocabulary as a stream, a short one from its logits."""
+    uniform = torch.full((hidden.shape[0],), 0.5, device=hidden.device)
+    if model.config.vocab_size >= LONG:
+        head = Head(model.embed.weight, model.config.logit_cap, model.dtype)
+        return read_head(hidden, head, torch.full_like(uniform, 0.6)[:, None], uniform, model.kernels.head)
+    return read_logits(model.logits(hidden), 0.6, lambda p: p.argmax(-1), model.soften, model.dtype)
+
+
+def filled_prefix(model: DiffusionGemma, length: int) -> Prefix:
+    """A cache of that length, of random keys and values."""
+    room = length + 2 * model.config.canvas_length
+    prefix = Prefix(model.config.layers, room=room, dtype=model.dtype, device=model.device)
+    for layer in prefix.layers:
+        kept = length if layer.window is None else min(length, layer.window - 1)
+        shape = (layer.keys.shape[0], kept, layer.keys.shape[2])
+        keys = torch.randn(shape, dtype=model.dtype, device=model.device)
+        layer.restore(length, keys, keys)
+    prefix.length = length
+    return prefix
+
+
+def touched_share(model: DiffusionGemma, kernels: Kernels) -> float:
+    """Share of the experts of a layer that a canvas's rows are sent to, over all layers; 1 where layers are fused."""
+    counting = Touched(kernels.experts)
+    layers = [layer for layer in model.layers if isinstance(layer, Layer)]
+    if not layers:
+        return 1.0
+    before = [layer.kernels for layer in layers]
+    for layer in layers:
+        layer.kernels = replace(layer.kernels, experts=counting)
+    try:
+        with torch.inference_mode():
+            step_of(model, 1, min(64, model.config.max_positions // 2))()
+    finally:
+        for layer, held in zip(layers, before, strict=True):
+            layer.kernels = held
+    return counting.share
+
+
+@torch.no_grad()
+def random_weights(
+    config: ModelConfig, dtype: torch.dtype, device: torch.device, packed: Formats, kernels: Kernels
+) -> DiffusionGemma:
+    """A model of random numbers, packed ones made as codes: nothing larger than the model is ever in memory."""
+    model = empty_model(config, dtype=dtype, device=device, kernels=kernels, packed=packed)
+    for tensor in plain_tensors(model).values():
+        if tensor.ndim == 1:
+            tensor.fill_(1.0)
+        else:
+            tensor.normal_(std=tensor.shape[-1] ** -0.5)
+    for held in packed_matrices(model).values():
+        # Bytes below 120 are finite as e4m3; of the other formats every byte is a number.
+        held.codes.view(torch.uint8).random_(0, 120 if held.codes.dtype == torch.float8_e4m3fn else 256)
+        held.scale.copy_(torch.tensor(2.0**-9 if held.top is None else 1.0))
+        if held.top is not None:
+            held.top.fill_(2.0**-7)
+    return model.eval().requires_grad_(False)
+
+
+def _encodes(
+    model: DiffusionGemma, packed: Formats, plan: Plan | None, card: Card, touched: float, runs: int
+) -> list[dict[str, Any]]:
+    """A commit, and a chunk of prompt as long as four canvases, each behind a prefix that stands still."""
+    found = []
+    for what, rows in (("commit", model.config.canvas_length), ("prefill", 4 * model.config.canvas_length)):
+        prefix = min(USUAL, model.config.max_positions - rows)
+        context = model.rows([Span(filled_prefix(model, prefix), rows, Mode.ENCODE)])
+        tokens = torch.arange(rows, device=model.device) % model.config.vocab_size
+        seconds = time_runs(lambda t=tokens, c=context: model(t, None, c), model.device, runs)  # type: ignore[misc]
+        work = encode_work(model.config, model.dtype, packed, rows=rows, prefix=prefix, touched=touched)
+        found.append(_row(what, 1, prefix, seconds, work, card, plan) | {"rows": rows})
+    return found
+
+
+def _head_row(model: DiffusionGemma, card: Card, plan: Plan | None, runs: int) -> dict[str, Any]:
+    rows, table = model.config.canvas_length, model.embed.weight
+    hidden = torch.randn(rows, table.shape[1], dtype=model.dtype, device=model.device)
+    seconds = time_runs(lambda: read(model, hidden), model.device, runs)
+    work = Work(table.numel() * table.element_size(), 4 * rows * table.numel(), 0)
+    return _row("head", 1, 0, seconds, work, card, plan)
+
+
+def _row(
+    what: str, canvases: int, prefix: int, seconds: list[float], work: Work, card: Card, plan: Plan | None
+) -> dict[str, Any]:
+    middle, floor = median(seconds), work.seconds(card, plan)
+    return {
+        "what": what,
+        "canvases": canvases,
+        "prefix": prefix,
+        "ms": 1e3 * middle,
+        "floor_ms": 1e3 * floor,
+        "times_floor": middle / floor,
+        "bytes": work.num_bytes,
+        "flops": work.flops,
+        "runs_ms": [1e3 * one for one in seconds],
+    }
+
+
+def _summary(card: Card, timed: list[dict[str, Any]], plan: Plan | None, name: str) -> list[tuple[str, str]]:
+    how = f"{name}, {plan.name if plan else 'plain'}, on {card.name}"
+    found = [
+        (f"copying on {card.name}", f"{card.bandwidth / 1e9:.0f} GB/s"),
+        (f"square matmul on {card.name}", f"{card.bf16 / 1e12:.2f} TFLOP/s"),
+    ]
+    for row in timed:
+        case = f"{row['what']} of {row['canvases']} canvases behind {row['prefix']} tokens"
+        found.append((f"{case} ({how})", f"{row['ms']:.2f} ms, {row['times_floor']:.1f} times the floor"))
+    return found
+
+
+def _wait(device: torch.device) -> None:
+    if device.type == "cuda":
+        torch.cuda.synchronize(device)

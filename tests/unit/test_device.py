@@ -1,0 +1,134 @@
+"""The device card on this machine's processor: every figure is there, a floor is a floor, what cannot be is refused."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+import torch
+from tests.helpers import tiny_checkpoint, tiny_config, tiny_json
+
+from redraft.__main__ import main
+from redraft.errors import WeightsError
+from redraft.measure.device import Touched, device_card, filled_prefix, measure_card, random_weights, touched_share
+from redraft.measure.roofline import step_work
+from redraft.model.kernels import FAST
+from redraft.model.moe import Experts, experts_grouped
+from redraft.weights.plan import PLANS, check_device, formats
+
+CPU = torch.device("cpu")
+WIDE = tiny_config(hidden_size=64, intermediate_size=96, moe_intermediate_size=64)
+
+
+@pytest.mark.parametrize("plan", [None, "int4", "fp8", "nvfp4"])
+def test_a_card_tells_every_case_with_its_floor(plan: str | None) -> None:
+    record = device_card(
+        WIDE,
+        name="tiny",
+        device=CPU,
+        dtype=torch.float32,
+        plan=PLANS[plan] if plan else None,
+        kernels=FAST,
+        canvases=(1, 3),
+        prefixes=(20, 40),
+        runs=2,
+    )
+    rows = record.figures["timed"]
+    told = [(row["what"], row["canvases"], row["prefix"]) for row in rows]
+    steps = [("step", 1, 40), ("step", 3, 40), ("step", 1, 20)]
+    assert told == [*steps, ("commit", 1, 250), ("prefill", 1, 232), ("head", 1, 0)]
+    packed = formats(WIDE, PLANS[plan]) if plan else {}
+    touched = record.figures["experts_touched"]
+    assert 0 < touched <= 1
+    assert rows[1]["bytes"] == step_work(WIDE, torch.float32, packed, canvases=3, prefix=40, touched=touched).num_bytes
+    for row in rows:
+        assert len(row["runs_ms"]) == 2
+        assert row["times_floor"] > 1, f"{row['what']} took less than is possible"
+    assert len(record.summary) == len(rows) + 2
+
+
+def test_cases_that_do_not_fit_are_told_as_left_out() -> None:
+    record = device_card(
+        WIDE,
+        name="tiny",
+        device=CPU,
+        dtype=torch.float32,
+        plan=None,
+        kernels=FAST,
+        canvases=(1,),
+        prefixes=(20, 5000),
+        runs=1,
+    )
+    assert record.figures["left_out"] == [[1, 2048], [1, 5000]], "the context is 256 tokens"
+
+
+def test_experts_touched_are_counted_and_not_assumed() -> None:
+    experts = Experts(8, 4, 16).requires_grad_(False)
+    for tensor in experts.parameters():
+        tensor.normal_()
+    counting = Touched(experts_grouped)
+    chosen = torch.tensor([[0, 3], [3, 5], [0, 5]])
+    x, weights = torch.randn(3, 8), torch.rand(3, 2)
+    assert torch.equal(counting(experts, x, weights, chosen), experts_grouped(experts, x, weights, chosen))
+    assert counting.share == 3 / 16
+
+
+def test_a_model_of_random_numbers_is_finite_in_every_format() -> None:
+    for plan in (None, *PLANS.values()):
+        model = random_weights(WIDE, torch.bfloat16, CPU, formats(WIDE, plan) if plan else {}, FAST)
+        prefix = filled_prefix(model, 30)
+        prefix.check()
+        assert prefix.length == 30
+        logits = model.denoise(torch.arange(6), None, prefix)
+        assert logits.isfinite().all()
+        assert logits.std() > 0
+        assert 0 < touched_share(model, FAST) <= 1
+
+
+def test_what_a_device_can_do_is_measured() -> None:
+    """Between a slow laptop and the fastest machine there is."""
+    card = measure_card(CPU, torch.float32, 2)
+    assert 1e8 < card.bandwidth < 1e13
+    assert 1e8 < card.bf16 < 1e15
+
+
+def test_the_command_measures_a_checkpoint_or_a_shape(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    tiny_checkpoint(tmp_path / "whole", WIDE)
+    (tmp_path / "shape").mkdir()
+    (tmp_path / "shape" / "config.json").write_text(json.dumps(tiny_json()))
+    quick = ["--device-card", "--runs", "1", "--canvases", "1", "--prefixes", "16"]
+    assert main(["bench", *quick, "--model", str(tmp_path / "whole"), "--plan", "int8", "--json"]) == 0
+    found = json.loads(capsys.readouterr().out)
+    assert found["name"] == "device-whole"
+    assert found["workload"]["plan"] == "int8"
+    assert main(["bench", *quick, "--model", str(tmp_path / "shape")]) == 0
+    assert "step of 1 canvases behind 16 tokens (shape, plain, on cpu)" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("flags", "message"),
+    [
+        (["--plan", "int8"], "--plan goes with --device-card"),
+        (["--canvases", "2"], "--canvases goes with --device-card"),
+        (["--device-card", "--canvases", "1,x"], "--canvases is '1,x'; it must be numbers"),
+        (["--device-card", "--prefixes", "0"], "--prefixes is '0'; it must be numbers"),
+        (["--device-card", "--knee"], "were given together"),
+        (["--device-card", "--plan", "int3"], "plan is 'int3'; supported"),
+        (["--device-card", "--device", "abacus"], "device 'abacus' cannot be used"),
+    ],
+)
+def test_flags_that_contradict_are_refused(flags: list[str], message: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["bench", *flags]) == 2
+    assert message in capsys.readouterr().err
+
+
+def test_a_card_without_eight_bit_floats_is_refused_by_name(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch.cuda, "get_device_capability", lambda device: (8, 6))
+    device = torch.device("cuda")
+    for name in ("fp8", "nvfp4"):
+        with pytest.raises(WeightsError, match=f"{name} needs 8-bit floats, .* 8.9 on; cuda has 8.6"):
+            check_device(formats(WIDE, PLANS[name]), device)
+    check_device(formats(WIDE, PLANS["int4"]), device)
+    monkeypatch.setattr(torch.cuda, "get_device_capability", lambda device: (9, 0))
+    check_device(formats(WIDE, PLANS["fp8"]), device)

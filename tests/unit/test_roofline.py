@@ -1,0 +1,96 @@
+"""The floor against figures worked out elsewhere: the model's published sizes and an independent roofline table."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from tests.helpers import released_json
+
+from redraft.config import ModelConfig, parse_model
+from redraft.measure.roofline import (
+    CARDS,
+    Card,
+    Work,
+    attention_flops,
+    cache_bytes,
+    encode_work,
+    linear_flops,
+    step_work,
+)
+from redraft.model.packed import NVFP4
+from redraft.weights.plan import PLANS, Plan, formats
+
+RELEASED: ModelConfig = parse_model(released_json())[0]
+HALF = torch.bfloat16
+H100 = Card("as in the table", 80 * 10**9, 3.35e12, 790e12, 2 * 790e12)
+ALL_NVFP4 = Plan("all", NVFP4, NVFP4, NVFP4)
+
+
+def work(plan: Plan | None, canvases: int = 1, prefix: int = 2048, touched: float = 1.0) -> Work:
+    packed = formats(RELEASED, plan) if plan else {}
+    return step_work(RELEASED, HALF, packed, canvases=canvases, prefix=prefix, touched=touched, head_passes=2)
+
+
+def test_arithmetic_is_that_of_the_specification() -> None:
+    """Model spec 5.4, in TFLOP for one canvas: 1.588 in the layers, twice 0.378 in the head, attention by prefix."""
+    assert 256 * linear_flops(RELEASED) / 1e12 == pytest.approx(1.588, abs=0.001)
+    for prefix, wanted in ((512, 0.11), (2048, 0.23), (8192, 0.49), (32768, 1.52), (131072, 5.6)):
+        found = attention_flops(RELEASED, 256, prefix + 256, 256) / 1e12
+        assert found == pytest.approx(wanted, rel=0.06), prefix
+    assert work(None).flops / 1e12 == pytest.approx(2.58, abs=0.02)
+
+
+@pytest.mark.parametrize(
+    ("plan", "gigabytes"),
+    [(None, 51.98), (PLANS["fp8"], 27.49), (PLANS["nvfp4-experts"], 19.15), (ALL_NVFP4, 16.78)],
+    ids=["bf16", "fp8", "experts", "all"],
+)
+def test_weights_read_are_those_of_the_specification(plan: Plan | None, gigabytes: float) -> None:
+    """Model spec 5.3, with every expert touched and the table read twice."""
+    assert work(plan, prefix=0).num_bytes / 1e9 == pytest.approx(gigabytes, rel=0.005)
+
+
+@pytest.mark.parametrize(
+    ("plan", "canvases", "memory", "compute"),
+    [
+        (None, 1, 15.6, 3.3),
+        (None, 8, 16.1, 26.1),
+        (None, 16, 16.7, 52.1),
+        (PLANS["fp8"], 1, 8.3, 2.3),
+        (PLANS["fp8"], 8, 8.8, 18.0),
+        (ALL_NVFP4, 1, 5.1, 3.3),
+        (ALL_NVFP4, 4, 5.3, 13.0),
+    ],
+)
+def test_floors_are_those_of_the_table(plan: Plan | None, canvases: int, memory: float, compute: float) -> None:
+    """Model spec 5.6, milliseconds on an H100 of 3.35 TB/s and 790 TFLOPS behind 2,048 tokens."""
+    found = work(plan, canvases)
+    assert 1e3 * found.memory_seconds(H100) == pytest.approx(memory, rel=0.03)
+    assert 1e3 * found.compute_seconds(H100, plan) == pytest.approx(compute, rel=0.03)
+    assert found.seconds(H100, plan) == max(found.memory_seconds(H100), found.compute_seconds(H100, plan))
+
+
+def test_half_the_experts_cost_half_their_bytes() -> None:
+    whole, half = work(None), work(None, touched=0.5)
+    assert whole.num_bytes - half.num_bytes == 22_837_985_280
+    assert 1e3 * half.memory_seconds(H100) == pytest.approx(9.1 - 0.3, abs=0.2), "the table counts logits, 0.3 ms"
+
+
+def test_the_cache_is_that_of_the_specification() -> None:
+    """20,480 bytes a token on full layers; at most 209.5 MB on sliding ones."""
+    assert cache_bytes(RELEASED, HALF, 500) == 500 * (20_480 + 25 * 8192)
+    assert cache_bytes(RELEASED, HALF, 100_000) == 100_000 * 20_480 + 209_510_400
+
+
+def test_a_commit_is_a_step_without_head_and_self_conditioning() -> None:
+    """Model spec 5.4: 1.59 TFLOP and attention for 256 tokens."""
+    found = encode_work(RELEASED, HALF, {}, rows=256, prefix=0)
+    assert found.flops / 1e12 == pytest.approx(1.588, rel=0.02)
+    assert found.num_bytes < work(None, prefix=0).num_bytes
+
+
+def test_cards_are_told_apart() -> None:
+    assert len({card.name for card in CARDS}) == len(CARDS)
+    for card in CARDS:
+        assert card.peak(None) == card.bf16
+        assert card.peak(PLANS["fp8"]) == (card.fp8 or card.bf16)
