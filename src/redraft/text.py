@@ -63,8 +63,16 @@ class Text:
         """Text of `ids`. Bytes that are no UTF-8 become U+FFFD; ids that the tokenizer does not have are left out."""
         return self.tokenizer.decode(list(ids), skip_special_tokens=skip_special)
 
-    def render(self, messages: Sequence[Message], *, thinking: bool = False, generation_prompt: bool = True) -> str:
-        """The conversation as the checkpoint's chat template prints it, its own `<bos>` included.
+    def render(
+        self,
+        messages: Sequence[Message],
+        *,
+        thinking: bool = False,
+        generation_prompt: bool = True,
+        tools: Sequence[Message] = (),
+    ) -> str:
+        """The conversation as the checkpoint's chat template prints it, its own `<bos>` included. `tools` are
+        declarations of functions, for a template that knows them (`knows_tools`).
 
         Raises TextError if there is no template or it fails, RequestError if it refuses these messages, if they are not
         JSON, or if it has no thinking mode to turn on.
@@ -72,28 +80,43 @@ class Text:
         if thinking and "enable_thinking" not in self._template.variables:
             raise RequestError(f"thinking is True; {self.template_name} has no enable_thinking, leave thinking off")
         try:
-            plain = json.loads(json.dumps(messages))  # the template is given no object that has methods of its own
+            plain, known = json.loads(
+                json.dumps([messages, tools])
+            )  # the template is given no object that has methods of its own
         except (TypeError, ValueError) as error:
             raise RequestError(f"the messages are not JSON ({error}); use strings, numbers, lists and dicts") from None
         return self._template.render(
             {
                 **self.named_tokens,
                 "messages": plain,
-                "tools": None,
+                "tools": known or None,
                 "documents": None,
                 "add_generation_prompt": generation_prompt,
                 "enable_thinking": thinking,
             }
         )
 
-    def chat(self, messages: Sequence[Message], *, thinking: bool = False, generation_prompt: bool = True) -> list[int]:
+    def chat(
+        self,
+        messages: Sequence[Message],
+        *,
+        thinking: bool = False,
+        generation_prompt: bool = True,
+        tools: Sequence[Message] = (),
+    ) -> list[int]:
         """Token ids of the rendered conversation. The template prints `<bos>`, so none is added. Raises as `render`."""
-        return self.encode(self.render(messages, thinking=thinking, generation_prompt=generation_prompt), bos=False)
+        said = self.render(messages, thinking=thinking, generation_prompt=generation_prompt, tools=tools)
+        return self.encode(said, bos=False)
 
     @property
     def has_template(self) -> bool:
         """Whether `render` and `chat` can work at all."""
         return self.template is not None
+
+    @property
+    def knows_tools(self) -> bool:
+        """Whether the template can show a model the tools there are."""
+        return self.template is not None and "tools" in self._template.variables
 
     @cached_property
     def _template(self) -> _Template:

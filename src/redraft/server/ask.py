@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
+from redraft.constrain.language import Source
 from redraft.engine.engine import Engine
 from redraft.engine.request import Options, Request
 from redraft.errors import RequestError
@@ -65,13 +66,16 @@ def options_of(body: Sampling, engine: Engine, limits: Limits, *, max_tokens: in
     return options
 
 
-def asked(engine: Engine, prompts: Sequence[Sequence[int]], options: Options, answers: int) -> Asked:
-    """`answers` requests for each prompt, which is read once; their seeds count up."""
+def asked(
+    engine: Engine, prompts: Sequence[Sequence[int]], options: Options, answers: int, source: Source | None = None
+) -> Asked:
+    """`answers` requests for each prompt, which is read once; their seeds count up. Held to a language if given."""
+    language = None if source is None else engine.language(source)
     requests: list[Request] = []
     behind: list[int | None] = []
     for prompt in prompts:
         first = len(requests)
-        request = engine.request_of(list(prompt), options)
+        request = engine.request_of(list(prompt), options, language)
         for i in range(answers):
             requests.append(replace(request, seed=(request.seed + i) % 2**64))
             behind.append(first if i else None)

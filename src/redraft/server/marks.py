@@ -2,8 +2,8 @@
 
     <|fim_prefix|>def f():<|fim_suffix|>return 1<|fim_middle|>    →    a hole between "def f():" and "return 1"
 
-A prompt counts only if all marks of one set are there once, in their order, and the last one ends it. A checkpoint whose
-tokenizer has the marks as tokens of its own gets its prompt as it stands.
+A prompt counts only if all marks of one set are there once, in their order, and the last one ends it. A checkpoint
+whose tokenizer has the marks as tokens of its own gets its prompt as it stands.
 """
 
 from __future__ import annotations

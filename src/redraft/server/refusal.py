@@ -6,7 +6,7 @@ import re
 from collections.abc import Mapping
 from typing import Any
 
-from redraft.errors import BusyError, CallerError, RedraftError
+from redraft.errors import BusyError, CallerError, ConstraintError, RedraftError
 
 TYPES: Mapping[int, str] = {
     401: "authentication_error",
@@ -17,6 +17,7 @@ TYPES: Mapping[int, str] = {
     500: "server_error",
     501: "not_implemented_error",
     503: "unavailable_error",
+    504: "timeout_error",
 }
 RENAMED = {"deadline_sec": "deadline_ms", "steps": "max_steps", "thinking": "reasoning_effort"}
 """The engine's word: the field of a request."""
@@ -63,6 +64,8 @@ def refusal_of(error: RedraftError) -> Refusal:
         return Refusal(500, message, code="engine_failed")
     if "the model's context is" in message:
         return Refusal(400, message, param="messages", code="context_length_exceeded")
+    if isinstance(error, ConstraintError):
+        return Refusal(400, message, param="response_format", code="invalid_schema")
     named = NAMED.match(message)
     param = None if named is None else RENAMED.get(named[1], named[1])
     return Refusal(400, message, param=param, code="unsupported_parameter" if "not supported" in message else None)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import secrets
 import time
 from collections.abc import Mapping, Sequence
@@ -9,11 +10,14 @@ from dataclasses import dataclass, field
 from typing import Any, Protocol, runtime_checkable
 
 from redraft.engine.request import FinishReason
+from redraft.server.calls import read_call
+from redraft.server.languages import Choice, called
 from redraft.server.voice import Logprobs, Said, Voice
 from redraft.text import Text
 
 Json = dict[str, Any]
 
+NO_TOOLS = Choice()
 FINISHED: Mapping[FinishReason | None, str] = {"stop": "stop", "length": "length", "deadline": "length"}
 
 
@@ -69,12 +73,11 @@ class Head:
 
 @dataclass(frozen=True)
 class ChatForm:
-    """`chat.completion`. `tool` names the function whose arguments the whole answer is."""
+    """`chat.completion`. With a forced `choice` the whole answer is a call; otherwise it may hold some."""
 
     text: Text
     logprobs: bool = False
-    tool: str | None = None
-    envelope: bool = False
+    choice: Choice = NO_TOOLS
     prefix: str = "chatcmpl"
     whole_object: str = "chat.completion"
     chunk_object: str = "chat.completion.chunk"
@@ -97,12 +100,12 @@ class ChatForm:
 
     def first(self, i: int) -> Json | None:
         """The role."""
-        return self._choice(i, {"role": "assistant", "content": "" if self.tool is None else None})
+        return self._choice(i, {"role": "assistant", "content": None if self.choice.forced else ""})
 
     def piece(self, i: int, voice: Voice, said: Said) -> Json:
         """A delta. A tool call is told when it is whole."""
         delta: Json = {}
-        if said.content and self.tool is None:
+        if said.content and not self.choice.forced:
             delta["content"] = said.content
         if said.reasoning:
             delta |= {"reasoning_content": said.reasoning, "reasoning": said.reasoning}
@@ -121,12 +124,25 @@ class ChatForm:
         return {"index": i, "delta": delta, "logprobs": None, "finish_reason": None}
 
     def _reason(self, voice: Voice, called: bool) -> str:
-        reason = FINISHED.get(voice.finish, "stop")
-        # A named tool's call finishes as OpenAI's does, with "stop".
-        return "tool_calls" if called and reason == "stop" and (self.tool is None or self.envelope) else reason
+        return "tool_calls" if called else FINISHED.get(voice.finish, "stop")
 
     def _calls(self, voice: Voice) -> list[Json]:
-        return []
+        """The calls of a finished answer; those that are none of the tools', or not as their schema says, are no
+        calls."""
+        if self.choice.forced:
+            said = json.loads(voice.content)
+            pairs = [(self.choice.only, said)] if self.choice.only else [(said["name"], said["arguments"])]
+        else:
+            read = [read_call(call) for call in voice.calls] if self.choice.tools else []
+            pairs = [call for call in read if call is not None and called(self.choice.tools, *call)]
+        return [
+            {
+                "id": f"call_{voice.request.seed:016x}{n}",
+                "type": "function",
+                "function": {"name": name, "arguments": json.dumps(arguments, ensure_ascii=False)},
+            }
+            for n, (name, arguments) in enumerate(pairs)
+        ]
 
 
 @dataclass(frozen=True)

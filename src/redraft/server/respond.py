@@ -22,6 +22,7 @@ from redraft.server.service import Service
 from redraft.server.stream import Chunks, EventStream, unless_gone
 from redraft.server.voice import Said, Voice
 
+GONE = 499  # nobody reads it; the log does
 Predicted = Callable[[list[Voice]], tuple[int, int]]
 
 
@@ -63,6 +64,8 @@ class Exchange:
             await unless_gone(self.request, self._finish(), self.run.abort)
         finally:
             self._over()
+        if self.run.gone:
+            return Response(status_code=GONE)
         whole = self.head.of(chunk=False)
         whole |= {"choices": [self.form.whole(i, voice) for i, voice in enumerate(self.voices)], "usage": self._usage()}
         return JSONResponse(whole, headers=headers_of(self.body))
@@ -84,6 +87,8 @@ class Exchange:
         if options is not None and options.include_usage:
             head["usage"] = None
         running = options is not None and bool(options.continuous_usage_stats)
+        # What a validator has yet to read is told when it has been read.
+        held = any(one.language is not None and one.language.checked for one in self.asked.requests)
         frames = Frames(self.service.engine)
         for i in range(len(self.voices)):
             if first := form.first(i):
@@ -99,6 +104,9 @@ class Exchange:
                 yield head | {"choices": [form.piece(i, self.voices[i], Said())], "canvas": frames.of(i, event)}
                 continue
             said = self._take(i, event)
+            if held and self.voices[i].finish is None:
+                continue
+            said.content = self.voices[i].content if held else said.content
             more = {"usage": self._usage()} if running else {}
             if said.content or said.reasoning or said.logprobs:
                 yield head | {"choices": [form.piece(i, self.voices[i], said)]} | more

@@ -155,6 +155,7 @@ class StructuredOutputs(Body):
     json_: dict[str, Any] | Str | None = Field(default=None, alias="json", description="a JSON Schema")
     regex: Str | None = Field(default=None, description="a regular expression for the whole answer")
     choice: list[Str] | None = Field(default=None, description="texts of which the answer is one")
+    grammar: Str | None = Field(default=None, description="a grammar, whose rule `start` the answer is")
 
 
 class Declared(Body):
@@ -224,7 +225,7 @@ class Chat(Sampling):
     messages: list[Message] = Field(min_length=1, description="the conversation; content is text, or parts of text")
     max_completion_tokens: Int | None = Field(default=None, ge=1, description="the newer name of max_tokens")
     response_format: ResponseFormat | None = Field(default=None, description="text, json_object or json_schema")
-    structured_outputs: StructuredOutputs | None = Field(default=None, description="json, regex or choice")
+    structured_outputs: StructuredOutputs | None = Field(default=None, description="json, regex, choice or grammar")
     tools: list[Tool] | None = Field(default=None, max_length=128, description="functions it may call")
     tool_choice: Literal["none", "auto", "required"] | NamedTool | None = Field(
         default=None, description="none, auto, required or one"
@@ -250,4 +251,4 @@ class Completion(Sampling):
     )
     best_of: Int | None = Field(default=None, description="refused unless equal to n")
     response_format: ResponseFormat | None = Field(default=None, description="as in chat")
-    structured_outputs: StructuredOutputs | None = Field(default=None, description="json, regex or choice")
+    structured_outputs: StructuredOutputs | None = Field(default=None, description="json, regex, choice or grammar")

@@ -13,6 +13,7 @@ from typing import Literal
 from redraft.engine.events import Block, Event, Finished
 from redraft.engine.request import FinishReason, Request
 from redraft.errors import RunError
+from redraft.server.refusal import Refusal
 from redraft.text import Detokenizer, StopStrings, Text
 
 Kind = Literal["content", "reasoning", "call"]
@@ -108,8 +109,25 @@ class Voice:
             said.content += self._stops.finish()
             self._close_call()
             self.finish = "stop" if met else event.reason
+            self._check_language()
         self.seconds = time.monotonic() - self.began
         return self._shown(said)
+
+    def _check_language(self) -> None:
+        """An answer that had to be in a language is, or is an error. Raises Refusal."""
+        language = self.request.language
+        if language is None or self.finish == "aborted":
+            return
+        if not language.holds(self.tokens):
+            if self.finish == "deadline":
+                raise Refusal(
+                    504, "the time was up before there was a valid answer; raise deadline_ms", code="deadline"
+                )
+            raise RunError("the answer left its constraint, which is a bug of redraft; please report it")
+        found = language.problems(self.content) if language.checked else []
+        if found:
+            message = f"no valid answer was found: {'; '.join(found)[:500]}; try another seed"
+            raise Refusal(422, message, code="constraint_unsatisfied")
 
     def _split(self, tokens: Sequence[int]) -> list[tuple[Kind, list[int]]]:
         """Runs of one kind, without the marks between them."""

@@ -11,6 +11,7 @@ from redraft.diffusion.seed import SeedCanvas
 from redraft.engine.engine import Engine
 from redraft.engine.request import Options
 from redraft.server.ask import asked, options_of
+from redraft.server.languages import Choice, choice_of, source_of
 from redraft.server.offload import offload
 from redraft.server.refusal import Refusal, unsupported
 from redraft.server.replies import ChatForm
@@ -25,7 +26,14 @@ router = APIRouter()
 @router.post("/v1/chat/completions", response_model=None)
 async def chat(request: Request, body: Chat) -> Response:
     """Answer a conversation."""
-    return await (await offload(request, prepare, service_of(request), request, body)).respond()
+    return await respond(request, body)
+
+
+async def respond(request: Request, body: Chat) -> Response:
+    """Prepare, run, tell."""
+    slow = any(value is not None for value in (body.response_format, body.structured_outputs, body.tools))
+    exchange = await offload(request, lambda: prepare(service_of(request), request, body), slow=slow)
+    return await exchange.respond()
 
 
 def prepare(service: Service, request: Request, body: Chat) -> Exchange:
@@ -37,9 +45,15 @@ def prepare(service: Service, request: Request, body: Chat) -> Exchange:
     if body.prediction is not None:
         predicted = tuple(engine.text.encode(body.prediction.text, bos=False))
         options = _seeded(engine, options, predicted)
-    prompt = engine.text.chat(messages_of(body), thinking=_thinking(body))
-    form = ChatForm(engine.text, logprobs=bool(body.logprobs))
-    wanted = asked(engine, [prompt], options, body.n or 1)
+    choice, source = choice_of(body), source_of(body, service.settings.limits)
+    declared = _declared(engine, choice)
+    if choice.forced:
+        if source is not None:
+            raise Refusal(400, "a tool has to be called and a format was sent, too; send one", param="response_format")
+        source = choice.source()
+    prompt = engine.text.chat(messages_of(body), thinking=_thinking(body), tools=declared)
+    form = ChatForm(engine.text, bool(body.logprobs), choice)
+    wanted = asked(engine, [prompt], options, body.n or 1, source)
     return Exchange(service, request, body, wanted, form, lambda voices: _compared(predicted, voices))
 
 
@@ -64,14 +78,16 @@ def _options(service: Service, body: Chat) -> Options:
         raise Refusal(400, "max_tokens and max_completion_tokens differ; send one", param="max_completion_tokens")
     if body.top_logprobs is not None and not body.logprobs:
         raise Refusal(400, "top_logprobs was sent without logprobs; set logprobs to true", param="top_logprobs")
-    if body.tools or body.tool_choice not in (None, "none"):
-        raise unsupported("tools", "tools are not supported yet; leave them out")
-    for name in ("response_format", "structured_outputs"):
-        value = getattr(body, name)
-        if value is not None and getattr(value, "type", None) != "text":
-            raise unsupported(name, f"{name} is not supported yet; leave it out")
     options = options_of(body, service.engine, service.settings.limits, max_tokens=body.max_completion_tokens)
     return replace(options, logprobs=(body.top_logprobs or 0) if body.logprobs else None)
+
+
+def _declared(engine: Engine, choice: Choice) -> list[dict[str, Any]]:
+    """The tools as the template is told of them. A forced call needs no telling: the constraint has it."""
+    if choice.tools and not choice.forced and not engine.text.knows_tools:
+        message = "tool_choice auto needs a chat template that knows tools, which this checkpoint lacks; name the tool"
+        raise unsupported("tool_choice", message)
+    return [tool.model_dump(exclude_none=True) for tool in choice.tools] if engine.text.knows_tools else []
 
 
 def _thinking(body: Chat) -> bool:

@@ -8,6 +8,9 @@ from typing import cast
 from fastapi import APIRouter, Request, Response
 
 from redraft.server.ask import asked, options_of
+from redraft.server.gaps import gap_of, respond_gap
+from redraft.server.languages import source_of
+from redraft.server.marks import split
 from redraft.server.offload import offload
 from redraft.server.refusal import Refusal, unsupported
 from redraft.server.replies import TextForm
@@ -22,8 +25,18 @@ DEFAULT_TOKENS = 16
 
 @router.post("/v1/completions", response_model=None)
 async def completions(request: Request, body: Completion) -> Response:
-    """Continue a text."""
-    return await (await offload(request, prepare, service_of(request), request, body)).respond()
+    """Continue a text, or fill the gap in front of `suffix`."""
+    service = service_of(request)
+    hole = hole_of(service, body)
+    if hole is not None:
+        service.check_name(body.model)
+        for name in ("echo", "response_format", "structured_outputs"):
+            if getattr(body, name):
+                raise unsupported(name, f"{name} is not supported for a gap; leave it out")
+        gap = gap_of(service, body, *hole, default=DEFAULT_TOKENS)
+        return await respond_gap(service, request, body, gap, TextForm(service.engine.text))
+    slow = body.response_format is not None or body.structured_outputs is not None
+    return await (await offload(request, lambda: prepare(service, request, body), slow=slow)).respond()
 
 
 def prepare(service: Service, request: Request, body: Completion) -> Exchange:
@@ -36,14 +49,20 @@ def prepare(service: Service, request: Request, body: Completion) -> Exchange:
         raise unsupported("best_of", f"best_of is {body.best_of} and n is {answers}; they must be equal")
     if body.echo and body.logprobs is not None:
         raise unsupported("echo", "echo with logprobs is not supported; ask for one of them")
-    for name in ("response_format", "structured_outputs"):
-        value = getattr(body, name)
-        if value is not None and getattr(value, "type", None) != "text":
-            raise unsupported(name, f"{name} is not supported yet; leave it out")
+    source = source_of(body, service.settings.limits)
     options = options_of(body, engine, service.settings.limits, max_tokens=DEFAULT_TOKENS)
-    wanted = asked(engine, prompts, replace(options, logprobs=body.logprobs), answers)
+    wanted = asked(engine, prompts, replace(options, logprobs=body.logprobs), answers, source)
     echo = [text for text in shown for _ in range(answers)] if body.echo else []
     return Exchange(service, request, body, wanted, TextForm(engine.text, body.logprobs is not None, echo))
+
+
+def hole_of(service: Service, body: Completion) -> tuple[str, str] | None:
+    """Prefix and suffix, where the request is for a gap: by its suffix, or by the marks of another model."""
+    if not body.suffix:
+        return split(body.prompt, service.engine.text) if isinstance(body.prompt, str) else None
+    if not isinstance(body.prompt, str):
+        raise Refusal(400, "suffix was sent with several prompts; send one prompt, as text", param="suffix")
+    return body.prompt, body.suffix
 
 
 def prompts_of(service: Service, body: Completion) -> tuple[list[list[int]], list[str]]:

@@ -94,7 +94,7 @@ async def model(request: Request, name: str) -> dict[str, Any]:
 @router.post("/tokenize", response_model=None)
 async def tokenize(request: Request, body: Tokenize) -> Response:
     """Text to token ids."""
-    return await offload(request, _tokenize, service_of(request), body)
+    return await offload(request, lambda: _tokenize(service_of(request), body))
 
 
 @router.post("/detokenize", response_model=None)

@@ -1,0 +1,135 @@
+"""Gaps to be filled for an HTTP request, told in the forms that clients of completions read."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+
+from starlette.requests import Request
+from starlette.responses import JSONResponse, Response
+
+from redraft.engine.engine import Engine
+from redraft.engine.infill import Infill
+from redraft.engine.request import Generation, Options
+from redraft.server.ask import options_of
+from redraft.server.leash import Leash, on_thread
+from redraft.server.metrics import Served
+from redraft.server.refusal import unsupported
+from redraft.server.replies import Head, Json, TextForm, usage
+from redraft.server.respond import fingerprint, headers_of, key_of
+from redraft.server.schema import Sampling
+from redraft.server.service import Service
+from redraft.server.stream import Chunks, EventStream, unless_gone
+from redraft.server.voice import Said, Voice
+from redraft.text import StopStrings
+
+ENDS_HERE = "<|endoftext|>"
+"""What one editor sends for a suffix that is empty."""
+
+
+@dataclass(frozen=True)
+class Gap:
+    """A gap as it was asked for. `answers` texts for it, seeds counting up; `cut` shortens each."""
+
+    prefix: str
+    suffix: str
+    max_tokens: int
+    options: Options
+    stop: tuple[str, ...] = ()
+    answers: int = 1
+    cut: Callable[[str], str] = str
+
+
+def gap_of(service: Service, body: Sampling, prefix: str, suffix: str, *, default: int) -> Gap:
+    """Check what can be checked before anything runs. Raises Refusal and RequestError."""
+    options = options_of(body, service.engine, service.settings.limits, max_tokens=default)
+    longest = service.engine.config.model.canvas_length
+    wanted = options.max_tokens or 0
+    if getattr(body, "logprobs", None) is not None:
+        raise unsupported("logprobs", "logprobs are not supported for a gap; leave them out")
+    StopStrings(options.stop)
+    seed = options.seed if options.seed is not None else time.monotonic_ns() % 2**32
+    return Gap(
+        prefix=prefix,
+        suffix="" if suffix == ENDS_HERE else suffix,
+        max_tokens=min(wanted, longest),  # a gap of more than a canvas cannot be; fewer tokens keep the promise
+        options=replace(options, max_tokens=None, stop=(), seed=seed),
+        stop=options.stop,
+        answers=body.n or 1,
+    )
+
+
+async def run_gap(service: Service, request: Request, gap: Gap) -> list[Voice]:
+    """Fill it, beside the event loop; given up if the client goes away."""
+    engine, loop = service.engine, Leash(service.engine.loop)
+    with service.enter(gap.answers, key_of(request)):
+        voices = await unless_gone(request, on_thread(engine, loop, lambda held: _fill(service, held, gap)), loop.cut)
+    for voice in voices:
+        service.metrics.served(Served(voice.steps, len(voice.tokens), voice.first_sec))
+    request.scope["state"].get("log", {}).update(tokens=sum(len(voice.tokens) for voice in voices))
+    return voices
+
+
+async def respond_gap(service: Service, request: Request, body: Sampling, gap: Gap, form: TextForm) -> Response:
+    """The whole response, or a stream of one piece: a gap is told when it is filled."""
+    prompt_tokens = sum(len(service.engine.text.encode(part, bos=False)) for part in (gap.prefix, gap.suffix))
+    voices = await run_gap(service, request, gap)
+    head = Head(service.settings.name, fingerprint(), form)
+    told = usage(voices, prompt_tokens)
+    if not body.stream:
+        choices = [form.whole(i, voice) for i, voice in enumerate(voices)]
+        return JSONResponse(head.of(chunk=False) | {"choices": choices, "usage": told}, headers=headers_of(body))
+    wanted = body.stream_options is not None and bool(body.stream_options.include_usage)
+    return EventStream(
+        _chunks(head, form, voices, told if wanted else None),
+        gone=_nothing,
+        over=_nothing,
+        stall_sec=service.settings.limits.stall_sec,
+        headers=headers_of(body),
+    )
+
+
+def _fill(service: Service, engine: Engine, gap: Gap) -> list[Voice]:
+    found = []
+    for i in range(gap.answers):
+        assert gap.options.seed is not None
+        began, seed = time.monotonic(), (gap.options.seed + i) % 2**64
+        if gap.max_tokens == 0:  # what editors send to warm a cache
+            filled = None
+        else:
+            options = replace(gap.options, seed=seed)
+            filled = engine.infill(gap.prefix, gap.suffix, max_tokens=gap.max_tokens, options=options)
+        found.append(_voice(service, gap, filled, seed, time.monotonic() - began))
+    return found
+
+
+def _voice(service: Service, gap: Gap, filled: Infill | None, seed: int, seconds: float) -> Voice:
+    """A filled gap as an answer like any other."""
+    engine = service.engine
+    asked = engine.request_of([engine.text.bos_token_id], Options(seed=seed, stop=gap.stop, max_tokens=1))
+    voice = Voice(engine.text, asked, service.marks)
+    voice.seconds = voice.first_sec = seconds
+    if filled is None:
+        voice.finish = "length"
+        return voice
+    stops = StopStrings(gap.stop)
+    said, stopped = stops.push(filled.gap)
+    voice.content = gap.cut(said if stopped else said + stops.finish())
+    done: Generation = filled.answer
+    voice.tokens, voice.entropy, voice.steps = list(done.tokens), list(done.entropy), [filled.forwards]
+    voice.finish = "deadline" if done.finish == "deadline" else "stop"
+    return voice
+
+
+async def _chunks(head: Head, form: TextForm, voices: Sequence[Voice], told: Json | None) -> Chunks:
+    common = head.of(chunk=True)
+    for i, voice in enumerate(voices):
+        yield common | {"choices": [form.piece(i, voice, Said(content=voice.content))]}
+        yield common | {"choices": [form.last(i, voice)]}
+    if told is not None:
+        yield common | {"choices": [], "usage": told}
+
+
+def _nothing() -> None:
+    """The work is done before the stream begins."""

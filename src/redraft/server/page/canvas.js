@@ -1,0 +1,115 @@
+// A canvas as cells in a line of text. Colour is doubt, an underline what a step accepted, a dot what it changed.
+
+import { h } from "./dom.js";
+import { heat, nats } from "./film.js";
+
+const BLANKS = { "\n": "⏎", "\t": "⇥", "": "∅" };
+
+/** Shows frames; cells can be walked with the arrow keys and, with `mark`, chosen by click or space. */
+export class Canvas {
+  constructor({ mark = null } = {}) {
+    this.mark = mark;
+    this.cells = [];
+    this.at = 0;
+    this.marks = new Map();
+    this.before = h("span", { class: "before" });
+    this.list = h("span", { role: "listbox", "aria-label": "Canvas", "aria-multiselectable": mark ? "true" : null });
+    this.detail = h("p", { class: "detail" }, "");
+    this.element = h("div", { class: "canvas" }, h("div", { class: "paper" }, this.before, this.list), this.detail);
+    this.list.addEventListener("keydown", (event) => this.walk(event));
+    this.list.addEventListener("focusin", (event) => this.look(event));
+    this.list.addEventListener("pointerover", (event) => this.look(event));
+    this.list.addEventListener("click", (event) => this.choose(event.target.closest(".cell")));
+  }
+
+  /** Show a frame behind the text of the blocks that are done. */
+  render(frame, before = "") {
+    this.frame = frame;
+    this.before.textContent = before;
+    this.resize(frame.tokens.length);
+    this.cells.forEach((cell, i) => this.paint(cell, i, frame));
+  }
+
+  /** Nothing to show. */
+  clear() {
+    this.frame = null;
+    this.marks.clear();
+    this.before.textContent = "";
+    this.detail.textContent = "";
+    this.resize(0);
+  }
+
+  resize(width) {
+    while (this.cells.length > width) this.cells.pop().parentNode.remove();
+    while (this.cells.length < width) {
+      const cell = h("span", { class: "cell", role: "option", tabindex: this.cells.length === this.at ? 0 : -1 });
+      cell.dataset.at = this.cells.length;
+      this.cells.push(cell);
+      this.list.append(h("span", { class: "slot", role: "presentation" }, cell));
+    }
+    if (this.at >= width) this.at = 0;
+  }
+
+  paint(cell, i, frame) {
+    const token = frame.tokens[i];
+    const over = i >= frame.end;
+    const shown = over ? "·" : visible(token);
+    if (cell.textContent !== shown) cell.textContent = shown;
+    cell.style.setProperty("--heat", over ? 0 : heat(frame.entropy[i]));
+    cell.classList.toggle("over", over);
+    cell.classList.toggle("changed", frame.changed[i] && !over);
+    cell.classList.toggle("accepted", frame.accepted[i] && !over);
+    cell.parentNode.classList.toggle("break", token === "\n" && !over);
+    cell.parentNode.classList.toggle("gone", over && i > frame.end + 2 && i < frame.tokens.length - 1);
+    const mark = this.marks.get(i);
+    cell.classList.toggle("pin", mark === "pin");
+    cell.classList.toggle("hole", mark === "hole");
+    cell.setAttribute("aria-selected", mark ? "true" : "false");
+    cell.setAttribute("aria-label", `${i + 1}: ${over ? "end" : spoken(token)}${mark ? `, ${mark}` : ""}`);
+  }
+
+  walk(event) {
+    const step = { ArrowRight: 1, ArrowDown: 1, ArrowLeft: -1, ArrowUp: -1 }[event.key];
+    if (step) this.focus(this.at + step);
+    else if (event.key === "Home") this.focus(0);
+    else if (event.key === "End") this.focus(this.cells.length - 1);
+    else if (event.key === " " || event.key === "Enter") this.choose(event.target.closest(".cell"));
+    else return;
+    event.preventDefault();
+  }
+
+  focus(at) {
+    const next = this.cells[Math.max(0, Math.min(this.cells.length - 1, at))];
+    this.cells[this.at]?.setAttribute("tabindex", -1);
+    this.at = Number(next.dataset.at);
+    next.setAttribute("tabindex", 0);
+    next.focus();
+  }
+
+  look(event) {
+    const cell = event.target.closest(".cell");
+    if (!cell || !this.frame) return;
+    const i = Number(cell.dataset.at);
+    const { tokens, entropy, since, changes, end } = this.frame;
+    this.detail.textContent =
+      i >= end
+        ? `${i + 1} is behind the end of the answer`
+        : `${i + 1}  ${spoken(tokens[i])}  ${nats(entropy[i])}, so since step ${since[i]}, changed ${changes[i]}×`;
+  }
+
+  choose(cell) {
+    if (!cell || !this.mark || !this.frame) return;
+    const i = Number(cell.dataset.at);
+    this.mark(i, this.marks);
+    this.render(this.frame, this.before.textContent);
+  }
+}
+
+function visible(token) {
+  if (token in BLANKS) return BLANKS[token];
+  return token === " " ? "␣" : token.replaceAll("\n", "⏎").replaceAll("\uFFFD", "▯");
+}
+
+function spoken(token) {
+  return token === "\n" ? "line end" : `“${token}”`;
+}

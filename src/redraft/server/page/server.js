@@ -1,0 +1,30 @@
+// What the server at hand is and can do, asked once.
+
+import { get } from "./api.js";
+
+/** A model, the paths there are, and the fields each takes. */
+export class Server {
+  constructor(model, paths) {
+    Object.assign(this, { name: model.id, width: model.canvas_length, context: model.max_model_len, paths });
+    this.dial = model.dial ?? null;
+  }
+
+  /** Whether it has a path and, if they are named, each of these fields. */
+  has(path, ...fields) {
+    const known = this.paths.get(path);
+    return known !== undefined && fields.every((name) => known.has(name));
+  }
+}
+
+/** Ask. Throws ApiError: 401 without a key, 503 while the model loads. */
+export async function meet() {
+  const [models, document] = await Promise.all([get("v1/models"), get("openapi.json")]);
+  const paths = new Map();
+  for (const [path, { post }] of Object.entries(document.paths)) {
+    if (!post) continue;
+    const schema = post.requestBody?.content["application/json"]?.schema ?? {};
+    const body = schema.$ref ? document.components.schemas[schema.$ref.split("/").at(-1)] : schema;
+    paths.set(path, new Set(Object.keys(body.properties ?? {})));
+  }
+  return new Server(models.data[0], paths);
+}

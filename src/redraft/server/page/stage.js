@@ -1,0 +1,71 @@
+// Where an answer settles: its canvas, the timeline under it, and what it took.
+
+import { Canvas } from "./canvas.js";
+import { announce, count, h } from "./dom.js";
+import { Film, nats, textOf } from "./film.js";
+import { Timeline } from "./timeline.js";
+
+/** One answer. `shown(frame)` is called for every frame on view, `settled()` when the last one has been seen. */
+export class Stage {
+  constructor({ mark = null, canvas = null, shown = () => {}, settled = () => {} } = {}) {
+    this.canvas = canvas ?? new Canvas({ mark });
+    this.film = new Film();
+    this.timeline = new Timeline({
+      show: (i) => {
+        const frame = this.film.frames[i];
+        this.canvas.render(frame, this.film.textBefore(frame));
+        shown(frame);
+      },
+      arrived: () => {
+        this.element.dataset.state = "settled";
+        this.facts.hidden = false;
+        settled();
+      },
+    });
+    this.facts = h("p", { class: "facts", hidden: true });
+    this.element = h("section", { class: "stage", "aria-label": "Canvas and steps" }, this.canvas.element, this.timeline.element, this.facts);
+    this.reset();
+  }
+
+  /** Ready for another answer. */
+  reset() {
+    this.film.frames = [];
+    this.canvas.clear();
+    this.timeline.reset();
+    this.facts.hidden = true;
+    this.element.dataset.state = "empty";
+  }
+
+  /** A step, as the server told it. */
+  add(told) {
+    this.element.dataset.state = "running";
+    this.timeline.add(this.film.add(told));
+  }
+
+  /** The answer is whole. `told` is what the server says of it. */
+  end(told) {
+    const last = this.film.frames.at(-1);
+    this.facts.textContent = told ? facts(told) : "Stopped.";
+    announce(last ? `${told ? "Settled" : "Stopped"}: ${textOf(last)}` : this.facts.textContent);
+    this.timeline.end();
+    if (!last) this.timeline.arrived();
+  }
+
+  /** The frame on view. */
+  get frame() {
+    return this.film.frames[this.timeline.at] ?? null;
+  }
+}
+
+/** What an answer took, in a line. */
+export function facts(told) {
+  const steps = told.steps.reduce((sum, each) => sum + each, 0);
+  const parts = [count(steps, "step")];
+  if (told.tokens_per_forward) parts.push(`${told.tokens_per_forward.toFixed(1)} tokens a forward`);
+  if (told.mean_entropy !== undefined) parts.push(`${nats(told.mean_entropy)} left`);
+  if (told.ms) parts.push(`${Math.round(told.ms)} ms`);
+  parts.push(`seed ${told.seed}`);
+  if (told.finish === "length") parts.push("cut at its limit");
+  if (told.finish === "deadline") parts.push("out of time");
+  return parts.join(" · ");
+}

@@ -1,0 +1,113 @@
+// The steps of an answer side by side: a bar each, as high as its doubt; a slider over them; play and pause.
+
+import { h, isStill } from "./dom.js";
+import { heat } from "./film.js";
+
+const PACE_MS = 340;
+const BEHIND = 24; // frames; a player further behind than this hurries
+
+/** Shows frame after frame. `show(i)` is called for each, `arrived()` when a film that is over has been seen. */
+export class Timeline {
+  constructor({ show, arrived = () => {} }) {
+    Object.assign(this, { show, arrived, frames: [], at: -1, over: false, timer: 0 });
+    this.play = h("button", { type: "button", class: "play", onclick: () => this.toggle() });
+    this.bars = h("div", { class: "bars", "aria-hidden": "true" });
+    this.range = h("input", { type: "range", min: 0, max: 0, step: 1, "aria-label": "Step" });
+    this.range.addEventListener("input", () => {
+      this.pause();
+      this.go(Number(this.range.value));
+    });
+    this.label = h("span", { class: "where" });
+    this.element = h("div", { class: "timeline", hidden: true }, this.play, h("div", { class: "track" }, this.bars, this.range), this.label);
+    this.dress();
+  }
+
+  /** Forget the film. */
+  reset() {
+    this.pause();
+    Object.assign(this, { frames: [], at: -1, over: false });
+    this.bars.replaceChildren();
+    this.element.hidden = true;
+  }
+
+  /** A frame came in. It is shown when its turn comes, at once if motion is unwanted. */
+  add(frame) {
+    this.frames.push(frame);
+    const bar = h("i", { class: this.frames.at(-2)?.block !== frame.block ? "bar first" : "bar" });
+    bar.style.setProperty("--level", 0.06 + 0.94 * heat(frame.mean));
+    this.bars.append(bar);
+    this.range.max = this.frames.length - 1;
+    this.element.hidden = false;
+    if (isStill()) this.go(this.frames.length - 1);
+    else if (!this.timer && this.at === this.frames.length - 2) this.run();
+    else this.tell();
+  }
+
+  /** No more will come. */
+  end() {
+    this.over = true;
+    if (this.at === this.frames.length - 1) this.arrived();
+  }
+
+  toggle() {
+    if (this.timer) return this.pause();
+    if (this.at >= this.frames.length - 1) this.go(0);
+    return this.run(PACE_MS);
+  }
+
+  pause() {
+    clearTimeout(this.timer);
+    this.timer = 0;
+    this.dress();
+  }
+
+  /** Show one frame. */
+  go(at) {
+    this.at = Math.max(0, Math.min(this.frames.length - 1, at));
+    this.range.value = this.at;
+    this.show(this.at);
+    this.tell();
+    if (this.over && this.at === this.frames.length - 1) this.arrived();
+  }
+
+  run(wait = 0) {
+    this.timer = setTimeout(() => {
+      this.timer = 0;
+      this.go(this.at + 1);
+      if (this.at < this.frames.length - 1) this.run(this.pace());
+      else if (!this.over) this.run_on();
+      this.dress();
+    }, wait);
+    this.dress();
+  }
+
+  /** Keep the pace even where the next frame comes early. */
+  run_on() {
+    this.timer = setTimeout(() => {
+      this.timer = 0;
+      if (this.at < this.frames.length - 1) this.run();
+      this.dress();
+    }, PACE_MS);
+  }
+
+  pace() {
+    const behind = this.frames.length - this.at;
+    return behind > BEHIND ? PACE_MS / 4 : PACE_MS;
+  }
+
+  dress() {
+    const playing = this.timer !== 0;
+    this.play.textContent = playing ? "❙❙" : "▶";
+    this.play.setAttribute("aria-label", playing ? "Pause" : "Play");
+  }
+
+  tell() {
+    const frame = this.frames[this.at];
+    [...this.bars.children].forEach((bar, i) => bar.classList.toggle("seen", i <= this.at));
+    if (!frame) return;
+    const inBlock = this.frames.filter((each) => each.block === frame.block).length;
+    const block = this.frames.at(-1).block ? `block ${frame.block + 1}, ` : "";
+    this.label.textContent = `${block}step ${frame.step} of ${inBlock}${this.over ? "" : "…"}`;
+    this.range.setAttribute("aria-valuetext", this.label.textContent);
+  }
+}

@@ -1,0 +1,107 @@
+"""Edits in Inception's form, chat-shaped: `POST /v1/edit/completions` and `POST /v1/apply/completions`.
+
+edit     <|code_to_edit|> a region <|/code_to_edit|> in the last message is revised; what stands around it is kept
+apply    <|original_code|> a text <|/original_code|> is written anew with a change: the canvas starts from it
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import replace
+
+from fastapi import APIRouter, Request, Response
+from fastapi.responses import JSONResponse
+from pydantic import Field
+
+from redraft.engine.request import Options
+from redraft.server.ask import options_of
+from redraft.server.body import BOOKKEEPING, Real, Str
+from redraft.server.leash import Leash, on_thread
+from redraft.server.refusal import Refusal
+from redraft.server.replies import ChatForm, Head, usage
+from redraft.server.respond import fingerprint, headers_of, key_of, service_of
+from redraft.server.routes.chat import respond
+from redraft.server.schema import Chat, Message, Prediction, Sampling
+from redraft.server.stream import unless_gone
+from redraft.server.voice import Voice
+
+router = APIRouter()
+
+REGION = re.compile(r"<\|code_to_edit\|>\n?(.*?)\n?<\|/code_to_edit\|>", re.DOTALL)
+FILE = re.compile(r"<\|current_file_content\|>\n?(.*?)<\|/current_file_content\|>", re.DOTALL)
+ORIGINAL = re.compile(r"<\|original_code\|>\n?(.*?)\n?<\|/original_code\|>", re.DOTALL)
+CURSOR = "<|cursor|>"
+
+
+class Edit(Sampling):
+    """`POST /v1/edit/completions`."""
+
+    inert = BOOKKEEPING | {"nextEdit"}
+
+    messages: list[Message] = Field(min_length=1, description="the last one holds the tagged region")
+    strength: Real | None = Field(default=None, description="share of it that starts as noise (0.5)")
+    slack: int | None = Field(default=None, strict=True, ge=0, description="tokens it may grow or shrink by (0)")
+    instruction: Str | None = Field(default=None, description="what to change; shown to the model as a user's turn")
+
+
+@router.post("/v1/edit/completions", response_model=None)
+async def edit(request: Request, body: Edit) -> Response:
+    """Revise a region of a text."""
+    service = service_of(request)
+    service.check_name(body.model)
+    if body.stream or (body.n or 1) != 1:
+        raise Refusal(400, "an edit is one answer, told whole; leave stream and n out", param="stream")
+    before, region, behind = region_of(body.messages[-1].text)
+    options = options_of(body, service.engine, service.settings.limits, max_tokens=None)
+    options = replace(options, max_tokens=body.max_tokens)
+    leash, engine = Leash(service.engine.loop), service.engine
+    strength = 0.5 if body.strength is None else body.strength
+    with service.enter(1, key_of(request)):
+        done = await unless_gone(
+            request,
+            on_thread(
+                engine,
+                leash,
+                lambda held: held.edit(
+                    before + region + behind,
+                    (len(before), len(before) + len(region)),
+                    strength=strength,
+                    instruction=body.instruction,
+                    slack=body.slack or 0,
+                    options=options,
+                ),
+            ),
+            leash.cut,
+        )
+    asked = engine.request_of([engine.text.bos_token_id], Options(seed=done.seed, max_tokens=1))
+    voice = Voice(engine.text, asked, service.marks, content=done.after, steps=[done.forwards], finish="stop")
+    voice.tokens = engine.text.encode(done.after, bos=False)
+    form = ChatForm(engine.text)
+    head = Head(service.settings.name, fingerprint(), form).of(chunk=False)
+    told = usage([voice], len(engine.text.encode(before + region + behind, bos=False)))
+    return JSONResponse(head | {"choices": [form.whole(0, voice)], "usage": told}, headers=headers_of(body))
+
+
+@router.post("/v1/apply/completions", response_model=None)
+async def apply(request: Request, body: Chat) -> Response:
+    """Write a text anew with a change; the canvas starts from the original."""
+    original = ORIGINAL.search(body.messages[-1].text)
+    if original is None:
+        raise _missing("original_code")
+    if body.prediction is None:
+        body = body.model_copy(update={"prediction": Prediction(content=original[1])})
+    return await respond(request, body)
+
+
+def region_of(text: str) -> tuple[str, str, str]:
+    """What stands before the region, the region, and what stands behind it, without tags. Raises Refusal."""
+    inside = FILE.search(text)
+    text = (inside[1] if inside else text).replace(CURSOR, "")
+    found = REGION.search(text)
+    if found is None:
+        raise _missing("code_to_edit")
+    return text[: found.start()], found[1], text[found.end() :]
+
+
+def _missing(tag: str) -> Refusal:
+    return Refusal(400, f"the last message has no <|{tag}|>…<|/{tag}|>; mark the text with them", param="messages")

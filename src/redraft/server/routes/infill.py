@@ -1,0 +1,146 @@
+"""Text for a gap: `POST /v1/fim/completions`, and `POST /infill` in llama.cpp's form."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any, ClassVar
+
+from fastapi import APIRouter, Request, Response
+from fastapi.responses import JSONResponse
+from pydantic import Field
+
+from redraft.server.body import BOOKKEEPING, Body, Flag, Int, Real, Str
+from redraft.server.gaps import Gap, gap_of, respond_gap, run_gap
+from redraft.server.refusal import Refusal
+from redraft.server.replies import TextForm
+from redraft.server.respond import headers_of, service_of
+from redraft.server.schema import Sampling
+
+router = APIRouter()
+
+DEFAULT_TOKENS = 64
+
+
+class Fim(Sampling):
+    """`POST /v1/fim/completions`."""
+
+    prompt: Str = Field(description="the text before the gap")
+    suffix: Str | None = Field(default=None, description="the text behind it")
+    random_seed: Int | None = Field(default=None, description="another name of seed")
+
+
+class Extra(Body):
+    """A file beside the one with the gap."""
+
+    inert = frozenset({"time"})
+
+    filename: Str = ""
+    text: Str
+
+
+class Hole(Body):
+    """`POST /infill`."""
+
+    inert: ClassVar[frozenset[str]] = BOOKKEEPING | {
+        "cache_prompt",
+        "id_slot",
+        "response_fields",
+        "samplers",
+        "t_max_prompt_ms",
+        "timings_per_token",
+    }
+    neutral: ClassVar[Mapping[str, tuple[Any, ...]]] = {"stream": (False,), "n_probs": (0,), "min_p": (0, 0.0)}
+
+    model: Str | None = None
+    input_prefix: Str = Field(default="", description="the text before the gap")
+    input_suffix: Str = Field(default="", description="the text behind it")
+    input_extra: list[Extra] | None = Field(default=None, description="files to read first")
+    prompt: Str = Field(default="", description="the beginning of the line, between prefix and gap")
+    n_predict: Int | None = Field(default=None, ge=-1, description="most tokens; 0 answers at once, -1 is no limit")
+    n_indent: Int | None = Field(default=None, ge=0, description="end in front of a line indented less than this")
+    seed: Int | None = None
+    temperature: Real | None = None
+    top_k: Int | None = None
+    top_p: Real | None = None
+    stop: list[Str] | None = None
+    t_max_predict_ms: Real | None = Field(default=None, description="after this long the best canvas is the answer")
+    max_steps: Int | None = Field(default=None, description="cap on denoising steps")
+    return_tokens: Flag | None = Field(default=None, description="also the token ids")
+
+
+@router.post("/v1/fim/completions", response_model=None)
+@router.post("/fim/completions", response_model=None)
+async def fim(request: Request, body: Fim) -> Response:
+    """Fill a gap between two texts."""
+    service = service_of(request)
+    service.check_name(body.model)
+    if body.random_seed is not None:
+        if body.seed is not None:
+            raise Refusal(400, "seed and random_seed were both sent; send one", param="random_seed")
+        body = body.model_copy(update={"seed": body.random_seed})
+    gap = gap_of(service, body, body.prompt, body.suffix or "", default=DEFAULT_TOKENS)
+    return await respond_gap(service, request, body, gap, TextForm(service.engine.text, delta=True))
+
+
+@router.post("/infill", response_model=None)
+async def infill(request: Request, body: Hole) -> Response:
+    """Fill a gap for an editor."""
+    service = service_of(request)
+    service.check_name(body.model)
+    wanted = DEFAULT_TOKENS if body.n_predict in (None, -1) else body.n_predict
+    same = Sampling(
+        max_tokens=wanted,
+        seed=body.seed,
+        temperature=body.temperature,
+        top_k=body.top_k,
+        top_p=body.top_p,
+        stop=body.stop,
+        # 0 is "no limit" there.
+        deadline_ms=body.t_max_predict_ms or None,
+        max_steps=body.max_steps,
+    )
+    before = "".join(f"{extra.filename}\n{extra.text}\n" for extra in body.input_extra or ())
+    gap = gap_of(service, same, before + body.input_prefix + body.prompt, body.input_suffix, default=DEFAULT_TOKENS)
+    if body.n_indent:
+        gap = replace(gap, cut=lambda text: outdented(text, body.n_indent or 0))
+    return JSONResponse(await _told(request, body, gap), headers=headers_of(body))
+
+
+def outdented(text: str, indent: int) -> str:
+    """A text up to its first line, after the first, that is indented less and not blank."""
+    if not indent:
+        return text
+    found = re.search(rf"\n(?=[ \t]{{0,{indent - 1}}}[^ \t\n])", text)
+    return text if found is None else text[: found.start()]
+
+
+async def _told(request: Request, body: Hole, gap: Gap) -> dict[str, Any]:
+    service = service_of(request)
+    (voice,) = await run_gap(service, request, gap)
+    text, ms = service.engine.text, voice.seconds * 1e3
+    read = sum(len(text.encode(part, bos=False)) for part in (gap.prefix, gap.suffix))
+    return {
+        "index": 0,
+        "content": voice.content,
+        "tokens": list(voice.tokens) if body.return_tokens else [],
+        "id_slot": 0,
+        "stop": True,
+        "model": service.settings.name,
+        "tokens_predicted": len(voice.tokens),
+        "tokens_evaluated": read,
+        "tokens_cached": 0,
+        "truncated": False,
+        "has_new_line": "\n" in voice.content,
+        "stop_type": "limit" if voice.finish == "length" else "eos",
+        "stopping_word": "",
+        "generation_settings": {"seed": voice.request.seed, "n_predict": gap.max_tokens},
+        "timings": {
+            "prompt_n": read,
+            "prompt_ms": 0.0,
+            "predicted_n": len(voice.tokens),
+            "predicted_ms": round(ms, 3),
+            "predicted_per_second": round(len(voice.tokens) / max(1e-6, ms / 1e3), 3),
+        },
+    }

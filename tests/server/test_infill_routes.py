@@ -1,0 +1,130 @@
+"""Gaps and edits, in the forms that editors send; and prompts with the marks of other models."""
+
+from __future__ import annotations
+
+import httpx2
+import pytest
+from tests.server.conftest import Process
+
+from redraft.server.marks import SETS, split
+from redraft.text import Text
+
+BEFORE, BEHIND = 'record\nSend 417 melu to Karomi.\n{"who":"', '","qty":417,"item":"melu"}'
+SEED = {"seed": 3, "max_tokens": 6}
+
+MARKED = {
+    "qwen, codegemma": "<|fim_prefix|>{before}<|fim_suffix|>{behind}<|fim_middle|>",
+    "starcoder": "<fim_prefix>{before}<fim_suffix>{behind}<fim_middle>",
+    "codellama": "<PRE> {before} <SUF>{behind} <MID>",
+    "deepseek": "<｜fim▁begin｜>{before}<｜fim▁hole｜>{behind}<｜fim▁end｜>",
+    "codestral": "[SUFFIX]{behind}[PREFIX]{before}",
+    "glm": "<|code_prefix|>{before}<|code_suffix|>{behind}<|code_middle|>",
+    "tabby": "{before}<|FIM|>{behind}",
+}
+
+
+@pytest.fixture(scope="module")
+def post(server: Process):
+    with httpx2.Client(base_url=server.url, timeout=60) as client:
+        yield lambda path, body: client.post(path, json=body)
+
+
+@pytest.fixture(scope="module")
+def filled(post) -> str:
+    told = post("/v1/completions", {"prompt": BEFORE, "suffix": BEHIND, **SEED})
+    assert told.status_code == 200, told.text
+    choice = told.json()["choices"][0]
+    assert choice["finish_reason"] == "stop"
+    assert "delta" not in choice
+    assert 0 < told.json()["usage"]["completion_tokens"] <= 6
+    return str(choice["text"])
+
+
+def test_every_known_set_of_marks_is_tried() -> None:
+    assert MARKED.keys() == SETS.keys()
+
+
+@pytest.mark.parametrize("name", MARKED)
+def test_a_marked_prompt_is_the_same_gap(post, filled: str, name: str) -> None:
+    prompt = MARKED[name].format(before=BEFORE, behind=BEHIND)
+    assert post("/v1/completions", {"prompt": prompt, **SEED}).json()["choices"][0]["text"] == filled
+
+
+@pytest.mark.parametrize(
+    "prompt",
+    [
+        "<|fim_prefix|>a<|fim_suffix|>b",
+        "<|fim_suffix|>b<|fim_prefix|>a<|fim_middle|>",
+        "<|fim_prefix|>a<|fim_prefix|>a<|fim_suffix|>b<|fim_middle|>",
+        "<|fim_prefix|>a<|fim_suffix|>b<|fim_middle|>c",
+        "nothing",
+    ],
+)
+def test_other_prompts_are_no_gaps(nano, prompt: str) -> None:
+    text: Text = nano.text
+    assert split(prompt, text) is None
+
+
+def test_fim_has_the_text_where_each_client_looks(post, filled: str) -> None:
+    choice = post("/v1/fim/completions", {"prompt": BEFORE, "suffix": BEHIND, **SEED}).json()["choices"][0]
+    assert choice["text"] == choice["message"]["content"] == filled
+
+
+def test_fim_streams(post, filled: str) -> None:
+    told = post("/v1/fim/completions", {"prompt": BEFORE, "suffix": BEHIND, "stream": True, **SEED}).text
+    assert told.endswith("data: [DONE]\n\n")
+    assert told.count('"delta"') == 2
+    assert filled.replace('"', '\\"') in told
+
+
+def test_infill_answers_as_llama_cpp_does(post, filled: str) -> None:
+    body = {
+        "input_prefix": BEFORE[:20],
+        "prompt": BEFORE[20:],
+        "input_suffix": BEHIND,
+        "input_extra": [],
+        "n_predict": 6,
+        "seed": 3,
+        "samplers": ["top_k", "top_p", "infill"],
+        "cache_prompt": True,
+        "t_max_prompt_ms": 500,
+        "t_max_predict_ms": 60_000,
+        "response_fields": ["content"],
+        "stream": False,
+    }
+    told = post("/infill", body)
+    assert told.json()["content"] == filled
+    assert told.json()["truncated"] is False
+    assert "samplers" in told.headers["x-ignored-fields"]
+
+
+def test_a_warming_call_costs_nothing(post) -> None:
+    told = post("/infill", {"input_prefix": "a", "input_suffix": "b", "n_predict": 0})
+    assert (told.status_code, told.json()["content"], told.json()["tokens_predicted"]) == (200, "", 0)
+
+
+def test_a_stop_text_cuts_a_gap(post, filled: str) -> None:
+    body = {"prompt": BEFORE, "suffix": BEHIND, "stop": [filled[1:3]], **SEED}
+    assert post("/v1/completions", body).json()["choices"][0]["text"] == filled[:1]
+
+
+def test_an_edit_keeps_what_is_around_it(post) -> None:
+    text = f"{BEFORE}<|code_to_edit|>Ka<|cursor|>romi<|/code_to_edit|>{BEHIND}"
+    body = {"messages": [{"role": "user", "content": text}], "seed": 1, "strength": 0.3}
+    told = post("/v1/edit/completions", body)
+    assert told.status_code == 200, told.text
+    assert told.json()["choices"][0]["message"]["content"]
+    assert told.json()["usage"]["forwards"] >= 2
+
+
+def test_an_edit_without_a_region_is_refused(post) -> None:
+    told = post("/v1/edit/completions", {"messages": [{"role": "user", "content": "x"}]})
+    assert (told.status_code, told.json()["error"]["param"]) == (400, "messages")
+
+
+def test_apply_starts_from_the_original(post) -> None:
+    original = '{"who":"Karomi","qty":1,"item":"melu"}'
+    text = f"record\nSend 417 melu to Karomi.<|original_code|>\n{original}\n<|/original_code|>"
+    told = post("/v1/apply/completions", {"messages": [{"role": "user", "content": text}], "seed": 1}).json()
+    details = told["usage"]["completion_tokens_details"]
+    assert details["accepted_prediction_tokens"] + details["rejected_prediction_tokens"] > 0

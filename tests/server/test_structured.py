@@ -1,0 +1,134 @@
+"""Answers held to a language over HTTP, through the openai client: formats, structured outputs, tools."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from typing import Any, Literal
+
+import jsonschema_rs
+import openai
+import pytest
+from openai import OpenAI
+from openai.types.chat import ChatCompletionMessageParam, ChatCompletionToolParam
+from pydantic import BaseModel
+from tests.server.conftest import RECORD, Process
+
+USER: list[ChatCompletionMessageParam] = [{"role": "user", "content": RECORD}]
+SCHEMA: dict[str, Any] = {
+    "type": "object",
+    "properties": {"who": {"type": "string"}, "qty": {"type": "integer"}, "item": {"type": "string"}},
+    "required": ["who", "qty", "item"],
+    "additionalProperties": False,
+}
+ORDER: ChatCompletionToolParam = {"type": "function", "function": {"name": "order", "parameters": SCHEMA}}
+OTHER: ChatCompletionToolParam = {
+    "type": "function",
+    "function": {"name": "other", "parameters": {"type": "object", "properties": {"x": {"type": "boolean"}}}},
+}
+
+
+class Order(BaseModel):
+    who: str
+    qty: int
+    item: str
+
+
+@pytest.fixture(scope="module")
+def client(server: Process) -> Iterator[OpenAI]:
+    with OpenAI(base_url=server.base, api_key="none", max_retries=0) as made:
+        yield made
+
+
+@pytest.mark.parametrize("content", [RECORD, "what?", "sudoku\n1..4\n..1.\n..42\n4..."])
+def test_a_schema_is_kept_whatever_is_asked(client: OpenAI, content: str) -> None:
+    done = client.chat.completions.create(
+        model="nano",
+        messages=[{"role": "user", "content": content}],
+        response_format={"type": "json_schema", "json_schema": {"name": "order", "schema": SCHEMA, "strict": True}},
+        seed=1,
+    )
+    assert jsonschema_rs.validator_for(SCHEMA).is_valid(json.loads(done.choices[0].message.content or ""))
+
+
+def test_parse_gives_the_model(client: OpenAI) -> None:
+    done = client.chat.completions.parse(model="nano", messages=USER, response_format=Order, seed=7)
+    assert done.choices[0].message.parsed == Order(who="Karomi", qty=417, item="melu")
+
+
+def test_json_object_is_one(client: OpenAI) -> None:
+    done = client.chat.completions.create(model="nano", messages=USER, response_format={"type": "json_object"})
+    assert isinstance(json.loads(done.choices[0].message.content or ""), dict)
+
+
+@pytest.mark.parametrize(
+    ("wanted", "fits"),
+    [
+        ({"json": SCHEMA}, lambda text: Order.model_validate_json(text)),
+        ({"regex": "[0-9]{3}-[a-f]{2}"}, lambda text: len(text) == 6 and text[3] == "-"),
+        ({"choice": ["north", "south"]}, lambda text: text in ("north", "south")),
+    ],
+)
+def test_structured_outputs(client: OpenAI, wanted: dict[str, object], fits: Any) -> None:
+    done = client.chat.completions.create(model="nano", messages=USER, extra_body={"structured_outputs": wanted})
+    assert fits(done.choices[0].message.content)
+
+
+def test_a_stream_of_a_schema_joins_to_a_valid_answer(client: OpenAI) -> None:
+    with client.chat.completions.stream(model="nano", messages=USER, response_format=Order, seed=7) as stream:
+        assert stream.get_final_completion().choices[0].message.parsed == Order(who="Karomi", qty=417, item="melu")
+
+
+@pytest.mark.parametrize("choice", ["required", {"type": "function", "function": {"name": "order"}}])
+def test_a_forced_call_has_valid_arguments(client: OpenAI, choice: Any) -> None:
+    done = client.chat.completions.create(model="nano", messages=USER, tools=[ORDER], tool_choice=choice, seed=7)
+    assert done.choices[0].finish_reason == "tool_calls"
+    assert done.choices[0].message.content is None
+    (call,) = done.choices[0].message.tool_calls or []
+    assert call.type == "function"
+    assert (call.function.name, json.loads(call.function.arguments)["who"]) == ("order", "Karomi")
+
+
+def test_of_several_tools_the_answer_names_one(client: OpenAI) -> None:
+    with client.chat.completions.stream(
+        model="nano", messages=USER, tools=[ORDER, OTHER], tool_choice="required", max_tokens=120
+    ) as stream:
+        (call,) = stream.get_final_completion().choices[0].message.tool_calls or []
+    schemas = {tool["function"]["name"]: tool["function"]["parameters"] for tool in (ORDER, OTHER)}
+    assert jsonschema_rs.validator_for(schemas[call.function.name]).is_valid(json.loads(call.function.arguments))
+
+
+@pytest.mark.parametrize(
+    ("extra", "status", "code"),
+    [
+        (
+            {"response_format": {"type": "json_schema", "json_schema": {"name": "x", "schema": False}}},
+            400,
+            "invalid_schema",
+        ),
+        ({"response_format": {"type": "json_schema", "json_schema": {"name": "x"}}}, 400, None),
+        ({"response_format": {"type": "xml"}}, 400, "invalid_value"),
+        ({"structured_outputs": {"regex": "("}}, 400, "invalid_schema"),
+        ({"structured_outputs": {"regex": "a", "choice": ["a"]}}, 400, "unsupported_parameter"),
+        ({"structured_outputs": {"choice": []}}, 400, "invalid_schema"),
+        ({"structured_outputs": {"regex": "a" * 100_000}}, 400, None),
+        ({"structured_outputs": {"regex": "[0-9]{30}"}, "max_tokens": 4}, 400, "invalid_schema"),
+        ({"structured_outputs": {"choice": ["a"]}, "stop": "x"}, 400, None),
+        ({"tools": [ORDER], "tool_choice": "auto"}, 400, "unsupported_parameter"),
+        ({"tools": [ORDER, ORDER], "tool_choice": "required"}, 400, None),
+        ({"tools": [ORDER], "tool_choice": {"type": "function", "function": {"name": "none"}}}, 400, None),
+        ({"tool_choice": "required"}, 400, None),
+    ],
+)
+def test_what_cannot_be_kept_is_refused(
+    client: OpenAI, extra: dict[str, object], status: int, code: str | None
+) -> None:
+    with pytest.raises(openai.APIStatusError) as told:
+        client.chat.completions.create(model="nano", messages=USER, extra_body=extra)
+    assert (told.value.status_code, told.value.code) == (status, code)
+
+
+def test_tools_that_must_not_be_called_are_not(client: OpenAI) -> None:
+    choice: Literal["none"] = "none"
+    done = client.chat.completions.create(model="nano", messages=USER, tools=[ORDER], tool_choice=choice, seed=7)
+    assert done.choices[0].message.tool_calls is None
