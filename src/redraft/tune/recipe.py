@@ -253,7 +253,9 @@ def check(recipe: Recipe) -> None:
         for key, (low, high) in _RANGES[table].items():
             for value in _each(getattr(part, key)):
                 if not low <= value <= high:
-                    limit = f"from {low:g} to {high:g}" if high < math.inf else f"at least {low:g}"
+                    limit = (
+                        f"from {low:g} to {_HIGH.get(high, f'{high:.0f}')}" if high < math.inf else f"at least {low:g}"
+                    )
                     raise RecipeError(f"[{table}] {key} is {value}; it must be {limit}")
     for key in ("lr", "clip"):
         if not 0 < getattr(recipe.train, key) < math.inf:
@@ -306,6 +308,7 @@ def _each(value: int | float | tuple[int | float, ...]) -> tuple[int | float, ..
     return tuple(value) if isinstance(value, tuple) else (value,)
 
 
+_HIGH = {math.nextafter(1, 0): "below 1", math.nextafter(math.inf, 0): "any number"}
 _SHARE, _COUNT, _LARGE = (0, 1), (1, math.inf), (0, 2**31 - 1)
 _BELOW_ONE = (0, math.nextafter(1, 0))
 _RANGES: dict[str, dict[str, tuple[float, float]]] = {

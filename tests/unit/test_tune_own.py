@@ -1,0 +1,218 @@
+"""Training from a checkpoint on data of one's own, whole or by adapters; and what can go wrong on the way."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from pathlib import Path
+
+import pytest
+import torch
+from tests.helpers import tiny_checkpoint, tiny_config
+
+import redraft
+from redraft.errors import RecipeError, RedraftError, RunError, WeightsError
+from redraft.tune import train as trainer
+from redraft.tune.base import read_base
+from redraft.tune.data import Feed
+from redraft.tune.recipe import Recipe, read_recipe
+from redraft.tune.state import FILE, restore
+from redraft.tune.train import ADAPTER, LOG, train
+from redraft.weights.adapter import merge_adapter
+from redraft.weights.load import load_model
+
+RECIPE = """
+name = "own"
+start = "nano"
+[data]
+files = {{ "{rows}" = 1.0 }}
+held_out = 3
+fit_share = 1.0
+{lora}
+[train]
+steps = {steps}
+batch_size = 3
+warmup = 1
+threads = 1
+save_every = 2
+probe_every = 2
+probe_examples = 1
+"""
+LORA = "[lora]\nrank = 2\nalpha = 4.0"
+
+
+def quiet(step: int, total: int, row: dict[str, float]) -> None:
+    """Progress for nobody."""
+
+
+def recipe(folder: Path, lora: str = "", steps: int = 4) -> Recipe:
+    rows = folder / "rows.jsonl"
+    rows.write_text("".join(f'{{"prompt": "say {i}", "response": "melu {i}"}}\n' for i in range(40)))
+    (folder / "own.toml").write_text(RECIPE.format(rows=rows, lora=lora, steps=steps))
+    return read_recipe(folder / "own.toml")
+
+
+def losses(folder: Path) -> list[float]:
+    return [json.loads(line)["denoise"] for line in (folder / LOG).read_text().splitlines()]
+
+
+@pytest.fixture(scope="module")
+def adapted(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("adapted")
+    return train(recipe(folder, LORA), folder / "out", quiet)
+
+
+def test_a_checkpoint_is_tuned_on_rows_and_keeps_its_text_side(tmp_path: Path) -> None:
+    out = train(recipe(tmp_path, steps=2), tmp_path / "out", quiet)
+    tuned, before = redraft.load(out), redraft.load("nano")
+    assert tuned.text.chat([{"role": "user", "content": "a"}]) == before.text.chat([{"role": "user", "content": "a"}])
+    assert tuned.config.generation == before.config.generation
+    one, other = load_model(out)[0].state_dict(), load_model(read_folder("nano"))[0].state_dict()
+    assert one.keys() == other.keys()
+    assert not torch.equal(one["embed.weight"], other["embed.weight"])
+    row = json.loads((out / LOG).read_text().splitlines()[-1])
+    assert {"rows.jsonl exact", "rows.jsonl steps", "rows.jsonl tokens per forward"} <= row.keys()
+    assert any(name.startswith(("corrupted ", "clean ")) for name in row)
+
+
+def read_folder(name: str) -> Path:
+    from redraft.weights.source import locate
+
+    return locate(name)
+
+
+def test_an_adapter_is_trained_alone_and_shipped_merged_and_apart(adapted: Path) -> None:
+    before, merged = load_model(read_folder("nano"))[0], load_model(adapted)[0]
+    changed = [n for n, v in merged.state_dict().items() if not torch.equal(v, before.state_dict()[n])]
+    assert changed
+    assert all("attention.qkv" in n or "attention.out" in n or "mlp." in n or "experts." in n for n in changed)
+    merge_adapter(before, adapted / ADAPTER)
+    for name, value in merged.state_dict().items():
+        assert torch.allclose(before.state_dict()[name], value, atol=1e-6), name
+
+
+def test_an_adapter_is_served(adapted: Path) -> None:
+    apart, merged = redraft.load("nano", adapter=adapted / ADAPTER), redraft.load(adapted)
+    prompt = "record\nSend 417 melu to Karomi."
+    one, other = (engine.generate(prompt, chat=True, seed=3, max_tokens=24) for engine in (apart, merged))
+    assert one.text == other.text
+    with pytest.raises(RedraftError, match=r"adapter and plan \(int8\) were both given"):
+        redraft.load("nano", adapter=adapted / ADAPTER, plan="int8")
+    with pytest.raises(WeightsError, match="is no adapter"):
+        redraft.load("nano", adapter=adapted)
+
+
+@pytest.mark.parametrize("lora", ["", LORA], ids=["whole", "adapters"])
+def test_a_run_that_is_interrupted_loses_nothing(lora: str, tmp_path: Path) -> None:
+    whole = recipe(tmp_path, lora)
+    straight = losses(train(whole, tmp_path / "straight", quiet))
+
+    def interrupt(step: int, total: int, row: dict[str, float]) -> None:
+        if step == 3:
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        train(whole, tmp_path / "cut", interrupt)
+    assert losses(train(whole, tmp_path / "cut", quiet)) == straight
+    one, other = (load_model(tmp_path / name)[0].state_dict() for name in ("straight", "cut"))
+    assert all(torch.equal(one[name], other[name]) for name in one)
+
+
+def test_the_best_average_is_shipped_not_the_last(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The probe after two steps is said to have gone better than the one after four."""
+    scores = iter([0.9, 0.1])
+    monkeypatch.setattr(trainer, "probe", lambda *given: {"x exact": next(scores)})
+    out = train(recipe(tmp_path), tmp_path / "out", quiet)
+    state = torch.load(out / FILE, weights_only=True)
+    assert state["score"] == 0.9
+    shipped = dict(load_model(out)[0].named_parameters())
+    assert all(torch.equal(shipped[name], value) for name, value in state["best"].items())
+    assert not torch.equal(state["best"]["embed.weight"], state["average"]["embed.weight"])
+
+
+def test_parts_of_a_step_add_up_to_the_step(tmp_path: Path) -> None:
+    """Gradients of a step do not depend on how its rows are cut into forwards: they are counted in tokens."""
+    rows = tmp_path / "rows.jsonl"
+    one = recipe(tmp_path)
+    rows.write_text("".join(f'{{"prompt": "{"9" * i}", "response": "{"melu" * (1 + i % 5)}"}}\n' for i in range(40)))
+    grads = []
+    for most in (0, 150):
+        found = read_recipe_with(tmp_path, one, most)
+        base = read_base(found, tmp_path)
+        feed, state = Feed(found, base), restore(found, base, tmp_path / "none")
+        if most:
+            assert len(feed.batches(0)) > 1
+        row = trainer._backward(found, feed, state)
+        grads.append(({n: v.grad.clone() for n, v in state.trained.items() if v.grad is not None}, row["encode"]))
+    assert grads[0][1] == pytest.approx(grads[1][1], rel=1e-5)
+    for name, value in grads[0][0].items():
+        if "encode" not in name:
+            assert value.shape == grads[1][0][name].shape
+
+
+def read_recipe_with(folder: Path, _: Recipe, most: int) -> Recipe:
+    text = (folder / "own.toml").read_text().replace("batch_size = 3", f"batch_size = 6\nmost_rows = {most}")
+    text = text.replace("[train]", "[objective]\nself_conditioning = 0.0\n[train]").replace("fit_share = 1.0", "")
+    (folder / "most.toml").write_text(text)
+    return read_recipe(folder / "most.toml")
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "said"),
+    [
+        ('start = "nano"', "", "neither start nor"),
+        ('start = "nano"', 'start = "absent/folder/here"', "no model 'absent/folder/here'"),
+        ("[train]", "[lora]\nrank = 0\n[train]", "rank is 0"),
+        ("[train]", '[lora]\nparts = ["router"]\n[train]', r"parts is \['router'\]; known: attention"),
+        ("held_out = 3", 'turns = "some"', "turns is 'some'"),
+        ("held_out = 3", "most_blocks = 0", "most_blocks is 0; it must be at least 1"),
+        ("fit_share = 1.0", "fit_share = 1.5", "fit_share is 1.5; it must be from 0 to 1"),
+        ("fit_share = 1.0", "widths = [16, 0]", "widths is 0"),
+        ("steps = 4", "steps = 4\ndecay_steps = 5", "decay_steps is 5; it must be at most steps"),
+        ("[train]", "[objective]\nrolled = -1.0\n[train]", "rolled is -1.0"),
+        ("[train]", "[objective]\ndraws = 0\n[train]", "draws is 0"),
+        ("[train]", "[objective]\ncausal_weight = nan\n[train]", "causal_weight is nan"),
+        ("rows.jsonl", "absent.jsonl", r"absent\.jsonl cannot be read"),
+    ],
+)
+def test_a_recipe_that_cannot_be_run_is_refused(old: str, new: str, said: str, tmp_path: Path) -> None:
+    recipe(tmp_path)
+    text = (tmp_path / "own.toml").read_text()
+    assert text.count(old) == 1
+    (tmp_path / "own.toml").write_text(text.replace(old, new))
+    with pytest.raises(RedraftError, match=said):
+        train(read_recipe(tmp_path / "own.toml"), tmp_path / "out", quiet)
+
+
+def test_a_start_of_another_shape_is_refused(tmp_path: Path) -> None:
+    tiny_checkpoint(tmp_path / "tiny", tiny_config())
+    shutil.copy(read_folder("nano") / "tokenizer.json", tmp_path / "tiny")
+    text = (Path(__file__).resolve().parents[2] / "recipes" / "nano.toml").read_text()
+    (tmp_path / "nano.toml").write_text(text.replace("runs/nano-first", str(tmp_path / "tiny")))
+    with pytest.raises(RecipeError, match=r"start is .*, where .* is .*; this recipe's is"):
+        train(read_recipe(tmp_path / "nano.toml"), tmp_path / "out", quiet)
+
+
+@pytest.mark.parametrize(
+    "error",
+    [MemoryError(), RuntimeError("[enforce fail at alloc_cpu.cpp:119] DefaultCPUAllocator: can't allocate memory")],
+    ids=["Python's", "torch's"],
+)
+def test_too_little_memory_is_told_with_a_remedy(
+    error: Exception, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(*given: object) -> None:
+        raise error
+
+    monkeypatch.setattr(trainer, "losses", full)
+    with pytest.raises(RunError, match=r"memory ran out; lower \[train\] batch_size"):
+        train(recipe(tmp_path), tmp_path / "out", quiet)
+
+
+def test_a_bug_is_not_taken_for_too_little_memory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def broken(*given: object) -> None:
+        raise RuntimeError("shapes do not match")
+
+    monkeypatch.setattr(trainer, "losses", broken)
+    with pytest.raises(RuntimeError, match="shapes do not match"):
+        train(recipe(tmp_path), tmp_path / "out", quiet)
