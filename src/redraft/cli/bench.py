@@ -15,10 +15,10 @@ if TYPE_CHECKING:
     from redraft.measure.record import Record
 
 PAIRS, PASSES, REQUESTS, EXAMPLES = 30, 10, 2000, 100
-COUNTED = ("soak", "dial", "presets")
+COUNTED = ("soak", "dial", "presets", "plans")
 
 EPILOG = """Timings on a shared machine are noisy: runs are paired and medians are reported. Without --scenario,
---scaling, --knee, --policies, --dial, --presets, --soak or --device-card, single answers are compared.
+--scaling, --knee, --policies, --dial, --presets, --plans, --soak or --device-card, single answers are compared.
 
 examples:
   redraft bench --against transformers --record benchmarks/against-transformers.json
@@ -64,6 +64,14 @@ def add(commands: Commands) -> None:
         const=EXAMPLES,
         metavar="N",
         help=f"presets beside each other on several canvases an answer, N examples a task (default: {EXAMPLES})",
+    )
+    parser.add_argument(
+        "--plans",
+        type=int,
+        nargs="?",
+        const=EXAMPLES,
+        metavar="N",
+        help=f"number formats beside each other, N examples a task (default: {EXAMPLES})",
     )
     parser.add_argument(
         "--soak", type=int, nargs="?", const=REQUESTS, metavar="N", help=f"N random requests (default: {REQUESTS})"
@@ -150,7 +158,7 @@ def _check_flags(arguments: argparse.Namespace, mode: str = "") -> None:
 
 def _measure(arguments: argparse.Namespace) -> Iterator[Record]:
     """The records of the mode that was asked for, each as soon as it is there."""
-    from redraft.measure import bench, presets, scaling, throughput
+    from redraft.measure import bench, packing, presets, scaling, throughput
     from redraft.measure.scenario import RATE, find_scenarios
     from redraft.weights.source import locate
 
@@ -171,6 +179,8 @@ def _measure(arguments: argparse.Namespace) -> Iterator[Record]:
         yield _dial(arguments, folder)
     elif arguments.presets is not None:
         yield presets.bench_presets(folder, count=arguments.presets, dtype=dtype, progress=_progress)
+    elif arguments.plans is not None:
+        yield packing.bench_plans(folder, count=arguments.plans, dtype=dtype, progress=_progress)
     elif arguments.soak is not None:
         yield _soak(arguments, folder)
     else:

@@ -22,7 +22,7 @@ from torch.nn import functional as F
 from redraft.config import ModelConfig
 from redraft.model.gemma import DiffusionGemma, Layer
 from redraft.model.kernels import Attend, unit
-from redraft.model.linear import Linear, multiply
+from redraft.model.linear import PackedMatrix, multiply
 from redraft.model.moe import DENSE_RATIO, Experts
 from redraft.model.packed import Format, Packed, pack
 from redraft.model.rope import rotate
@@ -42,7 +42,7 @@ def fuse_layers(model: DiffusionGemma, form: Format | None = None) -> DiffusionG
     """
     if pays(model.config, model.dtype):
         for i, layer in enumerate(model.layers):
-            if isinstance(layer, Layer) and isinstance(layer.attention.qkv, Linear):
+            if isinstance(layer, Layer) and not any(isinstance(part, PackedMatrix) for part in layer.modules()):
                 model.layers[i] = FusedLayer(layer, form)
     return model
 

@@ -40,7 +40,7 @@ def multiply_packed(x: Float[Tensor, "rows inner"], weight: Packed) -> Float[Ten
     """
     if weight.format.name == "int8" and x.device.type == "cpu":
         codes, scale = round_rows(x, weight.format)
-        return (int_matmul(codes, weight.codes).float() * scale * weight.scale.T).to(x.dtype)
+        return int_matmul(codes, weight.codes).float().mul_(scale).mul_(weight.scale.T).to(x.dtype)
     return multiply_unpacked(x, weight)
 
 
