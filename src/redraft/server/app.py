@@ -15,7 +15,7 @@ from redraft.errors import RedraftError
 from redraft.server.guard import Guard, answer
 from redraft.server.log import Log
 from redraft.server.refusal import Refusal, refusal_of
-from redraft.server.routes import chat, completions, edits, infill, meta, page
+from redraft.server.routes import canvas, chat, completions, edits, infill, meta, page, responses
 from redraft.server.service import Service
 
 
@@ -25,7 +25,7 @@ def create_app(service: Service, log: Log) -> ASGIApp:
         title="redraft", version=__version__, docs_url=None, redoc_url=None, separate_input_output_schemas=False
     )
     app.state.service = service
-    for module in (meta, chat, completions, infill, edits):
+    for module in (meta, chat, completions, infill, edits, canvas, responses):
         app.include_router(module.router)
     if service.settings.page:
         app.include_router(page.router)

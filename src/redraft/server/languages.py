@@ -61,7 +61,7 @@ def choice_of(body: Chat) -> Choice:
 
 def source_of(body: Chat | Completion, limits: Limits) -> Source | None:
     """The language of the answer, if one was asked for. Raises Refusal and ConstraintError."""
-    found = [_format(body.response_format, limits), _structured(body.structured_outputs, limits)]
+    found = [_format(body.response_format, limits), structured(body.structured_outputs, limits)]
     given = [source for source in found if source is not None]
     if len(given) > 1:
         message = "response_format and structured_outputs were both sent; send one"
@@ -98,7 +98,8 @@ def _format(wanted: ResponseFormat | None, limits: Limits) -> Source | None:
     return schema_source(json.loads(bounded("response_format", json.dumps(wanted.json_schema.schema_), limits)))
 
 
-def _structured(wanted: StructuredOutputs | None, limits: Limits) -> Source | None:
+def structured(wanted: StructuredOutputs | None, limits: Limits) -> Source | None:
+    """The language that one of its fields names. Raises Refusal and ConstraintError."""
     if wanted is None:
         return None
     given = sorted(wanted.model_fields_set)

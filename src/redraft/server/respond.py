@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import AsyncGenerator, Callable
 from contextlib import ExitStack
 from dataclasses import dataclass, field
 
@@ -10,7 +10,7 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 
 from redraft import __version__
-from redraft.engine.events import Draft, Finished
+from redraft.engine.events import Draft, Event, Finished
 from redraft.server.ask import Asked
 from redraft.server.body import Body
 from redraft.server.frames import Frames
@@ -19,11 +19,20 @@ from redraft.server.replies import Form, Head, Json, usage
 from redraft.server.run import Run
 from redraft.server.schema import Sampling
 from redraft.server.service import Service
-from redraft.server.stream import Chunks, EventStream, unless_gone
+from redraft.server.stream import DONE, Chunks, EventStream, Line, line_of, unless_gone
 from redraft.server.voice import Said, Voice
 
 GONE = 499  # nobody reads it; the log does
 Predicted = Callable[[list[Voice]], tuple[int, int]]
+
+
+@dataclass(frozen=True)
+class Told:
+    """One event of answer i."""
+
+    i: int
+    event: Event
+    said: Said
 
 
 @dataclass
@@ -46,38 +55,66 @@ class Exchange:
 
     async def respond(self) -> Response:
         """Answer. Raises Refusal if there is no room."""
-        stream = bool(self.body.stream)
         options = self.body.canvas
-        drafts = stream and options is not None and bool(options.stream)
+        self.open(drafts=bool(self.body.stream and options is not None and options.stream))
+        if self.body.stream:
+            return self.stream(self._chunks())
+        if not await self.finish():
+            return Response(status_code=GONE)
+        return JSONResponse(self.whole(), headers=headers_of(self.body))
+
+    def open(self, *, drafts: bool) -> None:
+        """Submit the requests. Raises Refusal if there is no room; `over` has to be called otherwise."""
         self.room.enter_context(self.service.enter(len(self.voices), key_of(self.request)))
         try:
             self.run = Run(self.service.engine.loop, self.asked.requests, behind=self.asked.behind, drafts=drafts)
         except BaseException:
             self.room.close()
             raise
-        if stream:
-            stall = self.service.settings.limits.stall_sec
-            return EventStream(
-                self._chunks(), gone=self.run.abort, over=self._over, stall_sec=stall, headers=headers_of(self.body)
-            )
+
+    def stream(self, chunks: Chunks, line: Line = line_of, end: bytes = DONE) -> EventStream:
+        """A response that tells chunks."""
+        stall = self.service.settings.limits.stall_sec
+        headers = headers_of(self.body)
+        return EventStream(
+            chunks, gone=self.run.abort, over=self.over, stall_sec=stall, headers=headers, line=line, end=end
+        )
+
+    async def finish(self) -> bool:
+        """Run to the end. False if the client went away meanwhile. Calls `over`."""
         try:
             await unless_gone(self.request, self._finish(), self.run.abort)
         finally:
-            self._over()
-        if self.run.gone:
-            return Response(status_code=GONE)
-        whole = self.head.of(chunk=False)
-        whole |= {"choices": [self.form.whole(i, voice) for i, voice in enumerate(self.voices)], "usage": self._usage()}
-        return JSONResponse(whole, headers=headers_of(self.body))
+            self.over()
+        return not self.run.gone
 
-    async def _finish(self) -> None:
+    async def events(self) -> AsyncGenerator[Told | None, None]:
+        """What happens, and what it adds to an answer; None for a while without anything."""
         while self.run.open:
             told = await self.run.next(self.service.settings.limits.quiet_sec)
-            if told is not None:
-                self._take(*told)
+            if told is None:
+                if self.run.open:
+                    yield None
+                continue
+            i, event = told
+            yield Told(i, event, Said() if isinstance(event, Draft) else self._take(i, event))
 
-    def _take(self, i: int, event: object) -> Said:
-        said = self.voices[i].take(event)  # type: ignore[arg-type]
+    def whole(self) -> Json:
+        """The finished answers."""
+        choices = [self.form.whole(i, voice) for i, voice in enumerate(self.voices)]
+        return self.head.of(chunk=False) | {"choices": choices, "usage": self.usage()}
+
+    @property
+    def held(self) -> bool:
+        """Whether nothing may be told before the end, because a validator has yet to read it."""
+        return any(one.language is not None and one.language.checked for one in self.asked.requests)
+
+    async def _finish(self) -> None:
+        async for _ in self.events():
+            pass
+
+    def _take(self, i: int, event: Event) -> Said:
+        said = self.voices[i].take(event)
         if self.voices[i].stopped and i in self.run.open:
             self.run.stop(i)
         return said
@@ -87,38 +124,34 @@ class Exchange:
         if options is not None and options.include_usage:
             head["usage"] = None
         running = options is not None and bool(options.continuous_usage_stats)
-        # What a validator has yet to read is told when it has been read.
-        held = any(one.language is not None and one.language.checked for one in self.asked.requests)
         frames = Frames(self.service.engine)
         for i in range(len(self.voices)):
             if first := form.first(i):
                 yield head | {"choices": [first]}
-        while self.run.open:
-            told = await self.run.next(self.service.settings.limits.quiet_sec)
+        async for told in self.events():
             if told is None:
-                if self.run.open:
-                    yield None
+                yield None
                 continue
-            i, event = told
-            if isinstance(event, Draft):
-                yield head | {"choices": [form.piece(i, self.voices[i], Said())], "canvas": frames.of(i, event)}
+            i, voice, said = told.i, self.voices[told.i], told.said
+            if isinstance(told.event, Draft):
+                yield head | {"choices": [form.piece(i, voice, Said())], "canvas": frames.of(i, told.event)}
                 continue
-            said = self._take(i, event)
-            if held and self.voices[i].finish is None:
+            if self.held and voice.finish is None:
                 continue
-            said.content = self.voices[i].content if held else said.content
-            more = {"usage": self._usage()} if running else {}
+            said.content = voice.content if self.held else said.content
+            more = {"usage": self.usage()} if running else {}
             if said.content or said.reasoning or said.logprobs:
-                yield head | {"choices": [form.piece(i, self.voices[i], said)]} | more
-            if isinstance(event, Finished) or self.voices[i].stopped:
-                yield head | {"choices": [form.last(i, self.voices[i])]} | more
+                yield head | {"choices": [form.piece(i, voice, said)]} | more
+            if isinstance(told.event, Finished) or voice.stopped:
+                yield head | {"choices": [form.last(i, voice)]} | more
         if options is not None and options.include_usage and not self.run.gone:
-            yield head | {"choices": [], "usage": self._usage()}
+            yield head | {"choices": [], "usage": self.usage()}
 
-    def _usage(self) -> Json:
+    def usage(self) -> Json:
+        """Of all answers so far."""
         return usage(self.voices, self.asked.prompt_tokens, self.predicted(self.voices))
 
-    def _over(self) -> None:
+    def over(self) -> None:
         """Whatever happened: free the rows and the room, and count."""
         self.run.abort() if self.run.open else None
         self.room.close()

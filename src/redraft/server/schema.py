@@ -234,7 +234,7 @@ class Chat(Sampling):
     logprobs: Flag | None = Field(default=None, description="log-probabilities of the answer's tokens")
     top_logprobs: Int | None = Field(default=None, ge=0, le=20, description="and of this many of the likeliest")
     reasoning_effort: Literal["none", "minimal", "low", "medium", "high", "xhigh"] | None = Field(
-        None, description="thinking: off for none and minimal, else on; refused where the model has none"
+        default=None, description="thinking: off for none and minimal, else on; refused where the model has none"
     )
     prediction: Prediction | None = Field(default=None, description="the canvas starts from this text")
     chat_template_kwargs: TemplateOptions | None = Field(default=None, description="enable_thinking")

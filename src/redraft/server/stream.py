@@ -26,6 +26,7 @@ T = TypeVar("T")
 Chunks = AsyncGenerator[Mapping[str, Any] | None, None]
 """Chunks of a stream; None stands for a while in which nothing happened."""
 
+Line = Callable[[Mapping[str, Any]], bytes]
 DONE, WAITING = b"data: [DONE]\n\n", b": waiting\n\n"
 
 
@@ -45,10 +46,13 @@ class EventStream(Response):
         over: Callable[[], None],
         stall_sec: float,
         headers: Mapping[str, str],
+        line: Line | None = None,
+        end: bytes = DONE,
     ) -> None:
         super().__init__(headers={"cache-control": "no-store", "x-accel-buffering": "no", **headers})
         del self.headers["content-length"]
         self._chunks, self._gone, self._over, self._stall_sec = chunks, gone, over, stall_sec
+        self._line, self._end = line or line_of, end
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Tell them all."""
@@ -71,17 +75,22 @@ class EventStream(Response):
         try:
             async with aclosing(self._chunks) as chunks:
                 async for chunk in chunks:
-                    yield WAITING if chunk is None else line_of(chunk)
+                    yield WAITING if chunk is None else self._line(chunk)
         except RedraftError as error:
             yield line_of(refusal_of(error).body)
         except Refusal as refusal:
             yield line_of(refusal.body)
-        yield DONE
+        yield self._end
 
 
 def line_of(chunk: Mapping[str, Any]) -> bytes:
     """One event. JSON escapes line ends, so a text cannot end it."""
     return b"data: " + json.dumps(chunk, ensure_ascii=False, separators=(",", ":")).encode() + b"\n\n"
+
+
+def named_line(chunk: Mapping[str, Any]) -> bytes:
+    """The same under the name that the chunk has as its `type`, for the one interface whose clients know names."""
+    return f"event: {chunk['type']}\n".encode() + line_of(chunk)
 
 
 async def unless_gone(request: Request, wanted: Awaitable[T], gone: Callable[[], None]) -> T:

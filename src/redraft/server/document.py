@@ -1,0 +1,121 @@
+"""A document of segments: texts that stay, holes to be filled from both sides, a span to be revised."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
+from typing import Any
+
+from pydantic import Field
+
+from redraft.engine.engine import Engine
+from redraft.engine.infill import infill
+from redraft.engine.request import Options
+from redraft.engine.wanted import Wanted
+from redraft.server.body import Body, Flag, Int, Real, Str
+from redraft.server.refusal import Refusal
+
+
+class Hole(Body):
+    """What may stand in a hole."""
+
+    max_tokens: Int | None = Field(default=None, description="the widest to try; 32 unless told")
+    width: Int | None = Field(default=None, description="exactly this many tokens")
+    regex: Str | None = Field(default=None, description="what all of it matches")
+    contains: list[Str] | None = Field(default=None, description="texts that occur in it")
+    lacks: list[Str] | None = Field(default=None, description="texts that do not")
+    heal: Flag | None = Field(default=None, description="tokens at the seams may grow into it")
+
+
+class Revision(Body):
+    """A span and how far it may change."""
+
+    text: Str
+    strength: Real | None = Field(default=None, description="share of it that starts as noise (0.5)")
+    slack: Int | None = Field(default=None, ge=0, description="tokens it may grow or shrink by (0)")
+    instruction: Str | None = Field(default=None, description="what to change")
+
+
+class Segment(Body):
+    """One of the three."""
+
+    text: Str | None = None
+    hole: Hole | None = None
+    revise: Revision | None = None
+
+
+@dataclass(frozen=True)
+class Document:
+    """Segments in order; `max_tokens` is for holes that say nothing."""
+
+    segments: tuple[Segment, ...]
+    max_tokens: int | None
+    options: Options
+
+
+def complete(engine: Engine, document: Document) -> dict[str, Any]:
+    """The document with holes filled, or its span revised. Raises Refusal and RequestError."""
+    for i, segment in enumerate(document.segments):
+        if len(segment.model_fields_set) != 1:
+            raise Refusal(400, f"segment {i} must hold one of text, hole and revise", param=f"segments.{i}")
+    revisions = [segment.revise for segment in document.segments if segment.revise is not None]
+    holes = [segment.hole for segment in document.segments if segment.hole is not None]
+    if len(revisions) + bool(holes) != 1:
+        raise Refusal(400, "segments must have holes, or one revision, and not both", param="segments")
+    options = replace(document.options, max_tokens=None)
+    return _revised(engine, document, options) if revisions else _filled(engine, document, holes, options)
+
+
+def _revised(engine: Engine, document: Document, options: Options) -> dict[str, Any]:
+    at = next(i for i, segment in enumerate(document.segments) if segment.revise is not None)
+    before, behind = _text(document.segments[:at]), _text(document.segments[at + 1 :])
+    revision = document.segments[at].revise
+    assert revision is not None
+    done = engine.edit(
+        before + revision.text + behind,
+        (len(before), len(before) + len(revision.text)),
+        strength=0.5 if revision.strength is None else revision.strength,
+        slack=revision.slack or 0,
+        instruction=revision.instruction,
+        options=options,
+    )
+    return {"text": done.text, "revised": done.after, "forwards": done.forwards, "seed": done.seed}
+
+
+def _filled(engine: Engine, document: Document, holes: list[Hole], options: Options) -> dict[str, Any]:
+    parts = [
+        _text(group)
+        for is_hole, group in itertools.groupby(_spaced(document.segments), lambda one: one.hole is not None)
+        if not is_hole
+    ]
+    text, found, forwards, seed = parts[0], [], 0, options.seed
+    for i, hole in enumerate(holes):
+        wanted = Wanted(regex=hole.regex, contains=tuple(hole.contains or ()), lacks=tuple(hole.lacks or ()))
+        done = infill(
+            engine,
+            text,
+            parts[i + 1],
+            max_tokens=hole.max_tokens or (document.max_tokens if hole.width is None else None),
+            width=hole.width,
+            ends=i == len(holes) - 1,
+            wanted=wanted,
+            heal=bool(hole.heal),
+            options=options,
+        )
+        text, forwards, seed = done.text, forwards + done.forwards, done.seed
+        candidates = [{"text": one.gap, "tokens": one.width, "score": round(one.score, 4)} for one in done.candidates]
+        found.append({"text": done.gap, "tried": done.tried, "candidates": candidates})
+    return {"text": text, "holes": found, "forwards": forwards, "seed": seed}
+
+
+def _spaced(segments: tuple[Segment, ...]) -> list[Segment]:
+    """With an empty text on both sides of every hole, so that texts and holes take turns."""
+    found = [Segment(text="")]
+    for segment in segments:
+        found += [segment, Segment(text="")]
+    return found
+
+
+def _text(segments: Iterable[Segment]) -> str:
+    return "".join(segment.text or "" for segment in segments)

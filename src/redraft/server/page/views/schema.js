@@ -1,0 +1,90 @@
+// An answer that is of a JSON Schema by construction, and how sure each field is.
+
+import { ask } from "../ask.js";
+import { field, h } from "../dom.js";
+import { leaves, sureness } from "../fields.js";
+import { Knobs } from "../knobs.js";
+import { Run } from "../run.js";
+import { ApiError } from "../api.js";
+import { Stage } from "../stage.js";
+
+export const id = "schema";
+export const title = "Schema";
+
+const PATH = "/v1/chat/completions";
+const PROMPT = "record\nSend 417 melu to Karomi.";
+const SCHEMA = {
+  type: "object",
+  properties: { who: { type: "string", maxLength: 12 }, qty: { type: "integer" }, item: { type: "string", maxLength: 12 } },
+  required: ["who", "qty", "item"],
+  additionalProperties: false,
+};
+
+/** Whether the server has what this needs. */
+export function fits(server) {
+  return server.has(PATH, "response_format", "canvas");
+}
+
+/** The view. */
+export function build(server) {
+  const prompt = h("textarea", { rows: 3, spellcheck: "false" });
+  const schema = h("textarea", { rows: 10, spellcheck: "false", class: "code" });
+  prompt.value = PROMPT;
+  schema.value = JSON.stringify(SCHEMA, null, 2);
+  const knobs = new Knobs(server);
+  const table = h("tbody");
+  const result = h(
+    "table",
+    { class: "fields", hidden: true },
+    h("caption", {}, "Fields, and how likely the model holds each value to be"),
+    h("thead", {}, h("tr", {}, h("th", { scope: "col" }, "Field"), h("th", { scope: "col" }, "Value"), h("th", { scope: "col" }, "Sure"))),
+    table,
+  );
+  const stage = new Stage({ settled: () => (result.hidden = table.children.length === 0) });
+  const run = new Run({
+    label: "Answer",
+    go: async (signal) => {
+      table.replaceChildren();
+      result.hidden = true;
+      const format = { type: "json_schema", json_schema: { name: "answer", schema: parsed(schema.value) } };
+      const body = { messages: [{ role: "user", content: prompt.value }], response_format: format, logprobs: true };
+      const said = await ask(PATH.slice(1), { ...knobs.values(), ...body }, stage, signal);
+      table.replaceChildren(...rows(said));
+      if (stage.element.dataset.state === "settled") result.hidden = table.children.length === 0;
+    },
+  });
+  return h(
+    "div",
+    { class: "view" },
+    h("p", { class: "lead" }, "The answer fits the schema or there is none: every step is held to it."),
+    h(
+      "form",
+      { class: "composer" },
+      field("Prompt", prompt),
+      field("JSON Schema", schema),
+      h("div", { class: "row" }, run.button),
+      run.error,
+      knobs.element,
+    ),
+    stage.element,
+    result,
+  );
+}
+
+function parsed(text) {
+  try {
+    return JSON.parse(text);
+  } catch (error) {
+    throw new ApiError(0, `The schema is not JSON: ${error.message}`);
+  }
+}
+
+function rows(said) {
+  if (!said.finish || said.finish === "length") return [];
+  return leaves(said.text).map(({ path, value, from, to }) => {
+    const sure = sureness(said.logprobs, from, to);
+    const bar = h("meter", { min: 0, max: 1, low: 0.5, high: 0.9, optimum: 1, value: sure ?? 0 });
+    const told = sure === null ? "not told" : `${(sure * 100).toFixed(sure < 0.9995 ? 1 : 0)}%`;
+    return h("tr", {}, h("th", { scope: "row" }, path), h("td", {}, h("code", {}, value)), h("td", {}, bar, " ", told));
+  });
+}

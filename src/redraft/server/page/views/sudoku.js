@@ -1,0 +1,121 @@
+// A board that settles: clues are given, every other cell is redrafted until all of them agree.
+
+import { ask } from "../ask.js";
+import { Board } from "../board.js";
+import { announce, h } from "../dom.js";
+import { Knobs } from "../knobs.js";
+import { clashes, draw, solutions } from "../puzzle.js";
+import { Run } from "../run.js";
+import { Stage } from "../stage.js";
+
+export const id = "sudoku";
+export const title = "Sudoku";
+
+const PATH = "/v1/chat/completions";
+
+/** Boards that fit on one canvas: a token a cell, one a line end, one for the end. */
+function sizes(server) {
+  return [4, 6, 9].filter((size) => size * (size + 1) <= server.width);
+}
+
+/** Whether the server has what this needs. */
+export function fits(server) {
+  return server.has(PATH, "canvas") && sizes(server).length > 0;
+}
+
+/** The view. */
+export function build(server) {
+  return new Sudoku(server).element;
+}
+
+class Sudoku {
+  constructor(server) {
+    this.board = new Board(() => this.changed());
+    this.verdict = h("p", { class: "verdict", role: "status" });
+    this.stage = new Stage({ shown: (frame) => this.show(frame), settled: () => this.judge() });
+    this.knobs = new Knobs(server);
+    this.run = new Run({ label: "Solve", go: (signal) => this.go(signal) });
+    const choices = sizes(server).map((size) =>
+      h("button", { type: "button", class: "chip", onclick: () => this.draw(size) }, `New ${size}×${size}`),
+    );
+    this.element = h(
+      "div",
+      { class: "view" },
+      h("p", { class: "lead" }, "Every cell sees every other, so a later digit can correct an earlier one. Type to set clues."),
+      h(
+        "div",
+        { class: "beside" },
+        this.board.element,
+        h(
+          "form",
+          { class: "composer" },
+          h("div", { class: "chips" }, ...choices),
+          h("div", { class: "row" }, this.run.button),
+          this.run.error,
+          this.verdict,
+          this.knobs.element,
+        ),
+      ),
+      this.stage.element,
+    );
+    this.draw(sizes(server)[0]);
+  }
+
+  draw(size) {
+    this.run.stop();
+    this.board.set(draw(size));
+    this.changed();
+  }
+
+  /** Other clues: what was read before is not about them. */
+  changed() {
+    this.run.stop();
+    this.stage.reset();
+    const found = solutions(this.board.clues, this.board.size).length;
+    this.verdict.textContent = ["These clues contradict each other.", "", "More than one solution."][found];
+  }
+
+  async go(signal) {
+    const { clues, size } = this.board;
+    const rows = [];
+    for (let i = 0; i < clues.length; i += size) rows.push(clues.slice(i, i + size).join("").replaceAll("0", "."));
+    this.verdict.textContent = "";
+    const content = `sudoku\n${rows.join("\n")}`;
+    const said = await ask(PATH.slice(1), { ...this.knobs.values(), messages: [{ role: "user", content }] }, this.stage, signal);
+    this.answer = said.text;
+  }
+
+  /** Digits of a frame, cell by cell: tokens are read as text, so that it does not matter how they are cut. */
+  show(frame) {
+    const { size } = this.board;
+    const read = { digits: [], entropy: [], changed: [] };
+    let row = 0;
+    let column = 0;
+    frame.tokens.slice(0, frame.end).forEach((token, i) => {
+      for (const character of token) {
+        if (character === "\n") [row, column] = [row + 1, 0];
+        else if (column < size) {
+          const at = row * size + column;
+          read.digits[at] = character;
+          read.entropy[at] = frame.entropy[i];
+          read.changed[at] = frame.changed[i];
+          column += 1;
+        }
+      }
+    });
+    for (let at = 0; at < size * size; at += 1) {
+      read.digits[at] ??= 0;
+      read.entropy[at] ??= 0;
+    }
+    this.now = this.board.show(read);
+  }
+
+  judge() {
+    if (!this.now) return;
+    const { size } = this.board;
+    const whole = this.now.every((digit) => digit >= 1 && digit <= size);
+    const legal = whole && !clashes(this.now, size).some(Boolean);
+    this.verdict.textContent = legal ? "Solved: every rule holds." : "Not solved: a rule is broken. Another seed may do it.";
+    announce(this.verdict.textContent);
+  }
+}

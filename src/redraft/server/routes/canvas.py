@@ -1,0 +1,163 @@
+"""`POST /v1/canvas`: what only a canvas can do, in a form of our own.
+
+messages or prompt    one answer, with tokens pinned or given; as a stream, every step of it
+segments              a document of texts, holes and at most one revision: the holes are filled, the rest is kept
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+from fastapi import APIRouter, Request, Response
+from fastapi.responses import JSONResponse
+from pydantic import Field
+
+from redraft.diffusion.seed import SeedCanvas
+from redraft.engine.engine import Engine
+from redraft.engine.events import Block, Draft, Finished
+from redraft.server.ask import asked, options_of
+from redraft.server.body import Body, Int, Str
+from redraft.server.document import Document, Segment, complete
+from redraft.server.frames import Frames
+from redraft.server.languages import structured
+from redraft.server.leash import Leash, on_thread
+from redraft.server.offload import offload
+from redraft.server.refusal import Refusal
+from redraft.server.replies import Json, TextForm, told
+from redraft.server.respond import GONE, Exchange, headers_of, key_of, service_of
+from redraft.server.schema import Message, Sampling, StructuredOutputs
+from redraft.server.service import Service
+from redraft.server.stream import Chunks, unless_gone
+
+router = APIRouter()
+
+
+class Held(Body):
+    """Tokens at a place of the first canvas: a text from there on, or one token id."""
+
+    at: Int = Field(ge=0, description="position, counted from 0")
+    text: Str | None = Field(default=None, description="as many positions as it has tokens")
+    token: Int | None = Field(default=None, description="one token id")
+
+    def pairs(self, engine: Engine) -> list[tuple[int, int]]:
+        """(position, token id). Raises Refusal unless it is one of the two."""
+        if (self.text is None) == (self.token is None):
+            raise Refusal(400, f"the place {self.at} has no text, or a token, too; send one of them", param="pins")
+        tokens = [self.token] if self.token is not None else engine.text.encode(self.text or "", bos=False)
+        return [(self.at + i, token) for i, token in enumerate(tokens)]
+
+
+class Canvas(Sampling):
+    """`POST /v1/canvas`."""
+
+    messages: list[Message] | None = Field(default=None, description="a conversation to answer")
+    prompt: Str | None = Field(default=None, description="a text to continue")
+    pins: list[Held] | None = Field(default=None, description="tokens of the first canvas that stay")
+    given: list[Held] | None = Field(default=None, description="tokens that it begins with, free from then on")
+    structured_outputs: StructuredOutputs | None = Field(default=None, description="json, regex, choice or grammar")
+    segments: list[Segment] | None = Field(default=None, description="a document: texts, holes, at most one revision")
+
+
+@router.post("/v1/canvas", response_model=None)
+async def canvas(request: Request, body: Canvas) -> Response:
+    """Answer with every detail, or complete a document."""
+    service = service_of(request)
+    service.check_name(body.model)
+    given = [name for name in ("messages", "prompt", "segments") if getattr(body, name) is not None]
+    if len(given) != 1:
+        said = " and ".join(given) or "nothing to work on"
+        raise Refusal(400, f"{said} was sent; send one of messages, prompt and segments", param="segments")
+    if body.segments is not None:
+        return await _document(service, request, body)
+    exchange = await offload(
+        request, lambda: _prepare(service, request, body), slow=body.structured_outputs is not None
+    )
+    exchange.open(drafts=bool(body.stream))
+    if body.stream:
+        return exchange.stream(_frames(exchange))
+    blocks: list[Block] = []
+    try:
+        await unless_gone(request, _gather(exchange, blocks), exchange.run.abort)
+    finally:
+        exchange.over()
+    if exchange.run.gone:
+        return Response(status_code=GONE)
+    return JSONResponse(_whole(exchange, blocks), headers=headers_of(body))
+
+
+def _prepare(service: Service, request: Request, body: Canvas) -> Exchange:
+    engine = service.engine
+    if (body.n or 1) != 1:
+        raise Refusal(400, f"n is {body.n}; a canvas is one answer, so leave it out", param="n")
+    options = options_of(body, engine, service.settings.limits, max_tokens=None)
+    pins = tuple(pair for held in body.pins or () for pair in held.pairs(engine))
+    begun = tuple(pair for held in body.given or () for pair in held.pairs(engine))
+    if pins or begun:
+        options = replace(options, seed_canvas=SeedCanvas(pins, begun))
+    if body.messages is not None:
+        prompt = engine.text.chat([{"role": one.role, "content": one.text} for one in body.messages])
+    else:
+        prompt = engine.text.encode(body.prompt or "", bos=True)
+    limits = service.settings.limits
+    wanted = asked(engine, [prompt], options, 1, structured(body.structured_outputs, limits))
+    return Exchange(service, request, body, wanted, TextForm(engine.text))
+
+
+async def _gather(exchange: Exchange, blocks: list[Block]) -> None:
+    async for one in exchange.events():
+        if one is not None and isinstance(one.event, Block):
+            blocks.append(one.event)
+
+
+async def _frames(exchange: Exchange) -> Chunks:
+    frames, blocks = Frames(exchange.service.engine), list[Block]()
+    async for one in exchange.events():
+        if one is None:
+            yield None
+        elif isinstance(one.event, Draft):
+            yield {"type": "draft"} | frames.of(0, one.event)
+        elif isinstance(one.event, Block):
+            blocks.append(one.event)
+            yield {"type": "block", "text": one.said.content} | _block(exchange, one.event)
+        if one is not None and isinstance(one.event, Finished):
+            yield {"type": "finished"} | _whole(exchange, blocks)
+
+
+def _block(exchange: Exchange, block: Block) -> Json:
+    text = exchange.service.engine.text
+    return {
+        "block": block.block,
+        "tokens": block.tokens,
+        "pieces": [text.decode([token], skip_special=False) for token in block.tokens],
+        "entropy": [round(nats, 4) for nats in block.entropy],
+        "settled_at": block.settled_at,
+        "changes": block.changes,
+        "steps": block.steps,
+        "settled": block.settled,
+    }
+
+
+def _whole(exchange: Exchange, blocks: list[Block]) -> Json:
+    (voice,) = exchange.voices
+    return {
+        "object": "canvas",
+        "model": exchange.service.settings.name,
+        "text": voice.content,
+        "blocks": [_block(exchange, block) for block in blocks],
+        "canvas": told(voice),
+        "usage": exchange.usage(),
+    }
+
+
+async def _document(service: Service, request: Request, body: Canvas) -> Response:
+    for name in ("pins", "given", "structured_outputs", "n", "stop", "stream"):
+        if getattr(body, name):
+            raise Refusal(400, f"{name} was sent with segments; leave it out", param=name)
+    options = options_of(body, service.engine, service.settings.limits, max_tokens=None)
+    document = Document(tuple(body.segments or ()), body.max_tokens, options)
+    leash = Leash(service.engine.loop)
+    with service.enter(1, key_of(request)):
+        work = on_thread(service.engine, leash, lambda held: complete(held, document))
+        done: dict[str, Any] = await unless_gone(request, work, leash.cut)
+    return JSONResponse({"object": "canvas", "model": service.settings.name, **done}, headers=headers_of(body))

@@ -1,0 +1,129 @@
+"""The live canvas, pins, documents, and the newer text interface."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from typing import Any
+
+import httpx2
+import pytest
+from openai import OpenAI
+from tests.server.conftest import ANSWER, RECORD, Process
+
+MESSAGES = [{"role": "user", "content": RECORD}]
+PUZZLE, SOLUTION = "sudoku\n1..4\n..1.\n..42\n4...", "1324\n2413\n3142\n4231"
+
+
+@pytest.fixture(scope="module")
+def http(server: Process) -> Iterator[httpx2.Client]:
+    with httpx2.Client(base_url=server.url, timeout=60) as client:
+        yield client
+
+
+def chunks(text: str) -> list[dict[str, Any]]:
+    """What a stream told, its end left out."""
+    lines = [line.removeprefix("data: ") for line in text.split("\n\n") if line.startswith("data: ")]
+    return [json.loads(line) for line in lines if line != "[DONE]"]
+
+
+def replayed(frames: list[dict[str, Any]]) -> list[str]:
+    """The tokens of a canvas, put together from its frames as a client does."""
+    shown = [""] * frames[0]["width"]
+    for frame in frames:
+        for at, token in zip(frame["positions"], frame["tokens"], strict=True):
+            shown[at] = token
+    return shown
+
+
+def test_frames_ride_on_valid_chunks_only_when_asked_for(http: httpx2.Client) -> None:
+    body = {"messages": MESSAGES, "stream": True, "seed": 7}
+    plain = chunks(http.post("/v1/chat/completions", json=body).text)
+    assert not any("canvas" in chunk for chunk in plain)
+    told = chunks(http.post("/v1/chat/completions", json=body | {"canvas": {"stream": True}}).text)
+    frames = [chunk["canvas"] for chunk in told if "canvas" in chunk]
+    assert [frame["step"] for frame in frames] == list(range(1, len(frames) + 1))
+    assert all(chunk["choices"][0]["delta"] == {} for chunk in told if "canvas" in chunk)
+    shown = replayed(frames)
+    assert "".join(shown[: frames[-1]["end"]]) == ANSWER
+    assert all(len(frame["entropy"]) == len(frame["accepted"]) == frame["width"] for frame in frames)
+
+
+def test_a_canvas_streams_drafts_then_blocks_then_the_end(http: httpx2.Client) -> None:
+    told = chunks(http.post("/v1/canvas", json={"messages": MESSAGES, "stream": True, "seed": 7}).text)
+    kinds = [one["type"] for one in told]
+    assert kinds == sorted(kinds, key=["draft", "block", "finished"].index)
+    assert kinds.count("finished") == 1
+    assert told[-1]["text"] == ANSWER
+    whole = http.post("/v1/canvas", json={"messages": MESSAGES, "seed": 7}).json()
+    assert whole["blocks"] == told[-1]["blocks"]
+    (block,) = whole["blocks"]
+    assert "".join(block["pieces"]) == ANSWER
+    assert len(block["entropy"]) == len(block["settled_at"]) == len(block["tokens"])
+
+
+def test_pins_stay(http: httpx2.Client) -> None:
+    """Pins that contradict the puzzle are kept all the same: nothing else shows that they are pins."""
+    pins = [{"at": 0, "text": "4"}, {"at": 3, "text": "1"}]
+    body = {"messages": [{"role": "user", "content": PUZZLE}], "pins": pins, "seed": 1}
+    text = http.post("/v1/canvas", json=body).json()["text"]
+    assert (text[0], text[3]) == ("4", "1")
+    free = http.post("/v1/canvas", json=body | {"pins": []}).json()["text"]
+    assert free == SOLUTION
+
+
+def test_a_document_keeps_its_texts(http: httpx2.Client) -> None:
+    segments = [
+        {"text": '{"who":"'},
+        {"hole": {"max_tokens": 4}},
+        {"text": '","qty":'},
+        {"hole": {"regex": "[0-9]{1,3}", "max_tokens": 4}},
+        {"text": "}"},
+    ]
+    told = http.post("/v1/canvas", json={"segments": segments, "seed": 2})
+    assert told.status_code == 200, told.text
+    one, two = (hole["text"] for hole in told.json()["holes"])
+    assert told.json()["text"] == f'{{"who":"{one}","qty":{two}}}'
+    assert two.isdigit()
+    assert one
+
+
+def test_a_revision_keeps_what_is_around_it(http: httpx2.Client) -> None:
+    segments = [{"text": "Send "}, {"revise": {"text": "417", "strength": 1.0}}, {"text": " melu."}]
+    told = http.post("/v1/canvas", json={"segments": segments, "seed": 2}).json()
+    assert told["text"] == f"Send {told['revised']} melu."
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        {},
+        {"prompt": "a", "messages": MESSAGES},
+        {"segments": [{"text": "a"}]},
+        {"segments": [{"text": "a", "hole": {}}]},
+        {"segments": [{"hole": {}}, {"revise": {"text": "a"}}]},
+        {"segments": [{"hole": {}}], "stream": True},
+        {"prompt": "a", "pins": [{"at": 0}]},
+        {"prompt": "a", "pins": [{"at": 9999, "token": 5}]},
+        {"prompt": "a", "n": 2},
+    ],
+)
+def test_what_makes_no_canvas_is_refused(http: httpx2.Client, body: dict[str, Any]) -> None:
+    told = http.post("/v1/canvas", json=body)
+    assert told.status_code == 400
+    assert told.json()["error"]["message"]
+
+
+def test_responses_answer_and_stream(server: Process) -> None:
+    with OpenAI(base_url=server.base, api_key="none", max_retries=0) as client:
+        done = client.responses.create(model="nano", input=RECORD)
+        assert (done.output_text, done.status) == (ANSWER, "completed")
+        assert done.usage is not None
+        assert done.usage.output_tokens == 18
+        turns = client.responses.create(model="nano", input=[{"role": "user", "content": RECORD}], max_output_tokens=5)
+        assert (turns.status, turns.incomplete_details) != ("completed", None)
+        with client.responses.stream(model="nano", input=RECORD) as stream:
+            kinds = [event.type for event in stream]
+            assert stream.get_final_response().output_text == ANSWER
+        assert kinds[0] == "response.created"
+        assert kinds[-1] == "response.completed"
