@@ -38,7 +38,7 @@ class Language:
             table[state, class_of[byte]] = target
         return Dfa(table, class_of, np.isin(np.arange(self.states), list(self.ends))).trimmed()
 
-    def read(self, tokens: tuple[int, ...], state: int = 0) -> int | str | None:
+    def read(self, tokens: tuple[int, ...], state: int | str = 0) -> int | str | None:
         """The state behind some tokens, "over" behind the end, None for what is not of the language."""
         here: int | str = state
         for token in tokens:
@@ -51,6 +51,7 @@ class Language:
                 here = "over"
             else:
                 for byte in PIECES[token] or b"":
+                    assert isinstance(here, int)
                     if (here, byte) not in self.moves:
                         return None
                     here = self.moves[here, byte]
@@ -239,7 +240,8 @@ def test_blocks_of_noise_always_make_a_whole_answer(language: Language, width: i
     project = projection(language, total, 0)
     automaton = project.plan.automaton
     assume(automaton.to_end[0] <= total)
-    state, told, block = 0, [], 0
+    told: list[int] = []
+    state, block = 0, 0
     while state != automaton.end and len(told) < total:
         found = Projection(project.plan, state, total - len(told))(log_probabilities(width, 20.0, seed + 7919 * block))
         tokens = found.draft.tolist()[: total - len(told)]

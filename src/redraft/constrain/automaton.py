@@ -296,6 +296,9 @@ class Builder:
         return first
 
 
+_UNSEEN = -2
+
+
 class _Determiniser:
     """The subset construction. Sets hold only states that have moves of their own, so most have one member."""
 
@@ -312,6 +315,8 @@ class _Determiniser:
             begin += len(block)
         self.moves = (self.table != NOWHERE).any(1)
         self.moves[last] = True
+        self.number_of = np.full(builder.count + 1, _UNSEEN, np.int32)
+        self.number_of[NOWHERE] = NOWHERE
         self.after: dict[int, list[int]] = {}
         for source, target in builder.empties:
             self.after.setdefault(source, []).append(target)
@@ -333,15 +338,22 @@ class _Determiniser:
 
     def _row(self, members: tuple[int, ...]) -> Ints:
         if len(members) == 1:
-            targets, where = np.unique(self.table[members[0]], return_inverse=True)
-            choices = [() if target == NOWHERE else self._closure(int(target)) for target in targets]
-        else:
-            columns, where = np.unique(self.table[list(members)], axis=1, return_inverse=True)
-            choices = [self._join(column) for column in columns.T.tolist()]
-        numbers = np.array([self._number(choice) for choice in choices], np.int32)
-        return numbers[where.reshape(-1)]
+            targets = self.table[members[0]]
+            row = self.number_of[targets]  # the last entry stands for NOWHERE, which is -1
+            if (row == _UNSEEN).any():
+                for target in np.unique(targets[row == _UNSEEN]):
+                    self.number_of[target] = self._number(self._closure(int(target)))
+                row = self.number_of[targets]
+            return np.asarray(row)
+        known: dict[tuple[int, ...], int] = {}
+        found = []
+        for column in zip(*self.table[list(members)].tolist(), strict=True):
+            if column not in known:
+                known[column] = self._number(self._join(column))
+            found.append(known[column])
+        return np.array(found, np.int32)
 
-    def _join(self, targets: list[int]) -> tuple[int, ...]:
+    def _join(self, targets: tuple[int, ...]) -> tuple[int, ...]:
         reached = {target for target in targets if target != NOWHERE}
         return tuple(sorted({state for target in reached for state in self._closure(target)}))
 

@@ -33,6 +33,7 @@ _FOLLOW = (((0, 1, 2), 0), ((2,), 1), ((0, 1, 2), 1), ((0, 1), 1), ((1, 2), 2), 
 _SHORT = {0x22: b'"', 0x5C: b"\\", 0x08: b"b", 0x0C: b"f", 0x0A: b"n", 0x0D: b"r", 0x09: b"t"}
 
 
+@lru_cache(maxsize=64)
 def text_of(low: int = 0, high: int | None = None) -> Dfa:
     """All texts of `low` to `high` characters (Unicode code points) in UTF-8; without end if `high` is None.
 
@@ -71,6 +72,7 @@ def space(*, lines: bool) -> Dfa:
     return explore(0, [b" ", b"\n", b"\t"], move, lambda _: True)
 
 
+@lru_cache(maxsize=64)
 def quoted(text: Dfa) -> Dfa:
     """JSON strings that say a text of the language, quotes included."""
     size = len(text)
@@ -94,6 +96,7 @@ def quoted(text: Dfa) -> Dfa:
     return Dfa(columns.astype(np.int32), class_of.reshape(-1).astype(np.int32), accepts[order]).trimmed()
 
 
+@lru_cache(maxsize=64)
 def number(
     low: Decimal | None = None,
     high: Decimal | None = None,
@@ -125,6 +128,7 @@ def number(
     return explore(_Read(), _ALPHABET, move, lambda state: signs[state.sign].accepts(state))
 
 
+@lru_cache(maxsize=64)
 def multiple(of: Decimal) -> Dfa:
     """Decimals that `of` divides, by the remainder of what has been read."""
     places = _places(of)

@@ -1,0 +1,187 @@
+"""JSON Schema to language, driven by the official test suite and judged by a validator that is not ours."""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+from collections import Counter
+from collections.abc import Iterator
+from functools import lru_cache
+from pathlib import Path
+from typing import Any
+
+import jsonschema_rs
+import numpy as np
+import pytest
+
+from redraft.constrain.automaton import NOWHERE, Dfa, Limits
+from redraft.constrain.keywords import CARE, FORMATS, KEYWORDS, Care
+from redraft.constrain.pattern import whole_match
+from redraft.constrain.schema import Compiled, compile_schema
+from redraft.errors import ConstraintError
+
+EVERY = int(os.environ.get("SUITE_EVERY", "16"))  # of the suite's groups; SUITE_EVERY=1 goes through all of them
+SUITE = Path(__file__).resolve().parents[1] / "data" / "json_schema_suite"
+
+
+def groups() -> Iterator[tuple[str, Any, list[dict[str, Any]]]]:
+    """(name, schema, tests) of every group of the suite."""
+    for path in sorted(SUITE.glob("*.json")):
+        for group in json.loads(path.read_text(encoding="utf-8"))[::EVERY]:
+            yield f"{path.stem}: {group['description']}", group["schema"], group["tests"]
+
+
+@lru_cache(maxsize=1)
+def compiled() -> dict[str, Compiled | str]:
+    """Every group's language, or why it was refused."""
+    found: dict[str, Compiled | str] = {}
+    for name, schema, _ in groups():
+        try:
+            found[name] = compile_schema(schema, depth=2, spaces=False)
+        except ConstraintError as error:
+            found[name] = str(error)
+    return found
+
+
+def texts(dfa: Dfa, count: int, seed: int) -> Iterator[str]:
+    """Random walks through an automaton, each taken home by a shortest way once it is long."""
+    source, to_end = random.Random(seed), dfa.to_end()
+    members = [np.flatnonzero(dfa.class_of == label).tolist() for label in range(dfa.table.shape[1])]
+    for number in range(count):
+        state, out = 0, bytearray()
+        while not (dfa.accepts[state] and (len(out) > 30 * (number + 1) or source.random() < 0.3)):
+            moves = np.flatnonzero(dfa.table[state] != NOWHERE).tolist()
+            if not moves:
+                break
+            if len(out) > 30 * (number + 1):
+                moves = [min(moves, key=lambda label: to_end[dfa.table[state, label]])]
+            label = source.choice(moves)
+            out.append(source.choice(members[label]))
+            state = int(dfa.table[state, label])
+        yield out.decode()
+
+
+def _compact(value: Any) -> bytes:
+    return json.dumps(value, ensure_ascii=False, separators=(",", ":")).encode()
+
+
+def test_everything_written_for_a_schema_of_the_suite_satisfies_it() -> None:
+    """100% of what is guaranteed; a schema with keywords that are checked afterwards says that it has some."""
+    wrong = []
+    for name, schema, _ in groups():
+        found = compiled()[name]
+        if isinstance(found, Compiled) and not found.checked:
+            validator = jsonschema_rs.validator_for(schema)
+            for text in texts(found.dfa, 6, seed=len(name)):
+                if not validator.is_valid(json.loads(text)):
+                    wrong.append((name, text))
+    assert wrong == []
+
+
+def test_no_invalid_instance_of_the_suite_is_in_a_language_that_promises_it() -> None:
+    wrong, reached = [], Counter[bool]()
+    for name, _, tests in groups():
+        found = compiled()[name]
+        if isinstance(found, str):
+            continue
+        for test in tests:
+            held = found.dfa.matches(_compact(test["data"]))
+            if test["valid"]:
+                reached[held] += 1
+            elif held and not found.checked:
+                wrong.append((name, test["description"]))
+    assert wrong == []
+    assert reached[True] > 10 * reached[False], "most valid instances can be written as Python writes them"
+
+
+def test_refusals_name_what_is_refused_and_are_few() -> None:
+    refused = {name: why for name, why in compiled().items() if isinstance(why, str)}
+    for name, why in refused.items():
+        schema = next(schema for other, schema, _ in groups() if other == name)
+        named = [word for word, care in CARE.items() if care is Care.REFUSED and f"'{word}'" in why]
+        says = named or any(part in why for part in ("no JSON value satisfies", "leads out", "'$id'", "no keyword of"))
+        assert says, (name, why)
+        if "no JSON value satisfies" in why:
+            tests = next(tests for other, _, tests in groups() if other == name)
+            assert not any(test["valid"] for test in tests), (name, schema)
+    assert len(refused) < len(compiled()) / 5
+
+
+def test_every_keyword_of_the_draft_has_a_row() -> None:
+    """The vocabularies' own meta-schemas, as an independent package carries them, list the keywords."""
+    used = {word for _, schema, _ in groups() if isinstance(schema, dict) for word in schema}
+    inside = {"foo", "bar", "$defs"}
+    assert {word for word in used if word not in CARE} <= inside | {"custom", "unknown", "unknown_keyword"}
+    assert len({keyword.name for keyword in KEYWORDS}) == len(KEYWORDS)
+    words = {"$anchor", "$comment", "$defs", "$dynamicAnchor", "$dynamicRef", "$id", "$ref", "$schema", "$vocabulary",
+             "additionalProperties", "allOf", "anyOf", "const", "contains", "contentEncoding", "contentMediaType",
+             "contentSchema", "default", "dependentRequired", "dependentSchemas", "deprecated", "description", "else",
+             "enum", "examples", "exclusiveMaximum", "exclusiveMinimum", "format", "if", "items", "maxContains",
+             "maxItems", "maxLength", "maxProperties", "maximum", "minContains", "minItems", "minLength",
+             "minProperties", "minimum", "multipleOf", "not", "oneOf", "pattern", "patternProperties", "prefixItems",
+             "properties", "propertyNames", "readOnly", "required", "then", "title", "type", "unevaluatedItems",
+             "unevaluatedProperties", "uniqueItems", "writeOnly"}  # fmt: skip
+    assert words <= CARE.keys()
+
+
+@pytest.mark.parametrize("name", sorted(FORMATS))
+def test_a_format_is_what_a_validator_takes_it_for(name: str) -> None:
+    validator = jsonschema_rs.validator_for({"format": name}, validate_formats=True)
+    for text in texts(whole_match(FORMATS[name]), 40, seed=1):
+        assert validator.is_valid(text), text
+
+
+@pytest.mark.parametrize(
+    ("schema", "complaint"),
+    [
+        ({"type": "string", "minLength": 5, "maxLength": 2}, "no JSON value satisfies"),
+        ({"allOf": [{"type": "string"}, {"type": "integer"}]}, "no JSON value satisfies"),
+        ({"properties": {"a": {"$dynamicRef": "#x"}}}, "#/properties/a has '$dynamicRef'"),
+        ({"typo": 1}, "'typo', which is not supported: no keyword"),
+        ({"type": "text"}, "type is 'text'"),
+        ({"$ref": "https://example.com/x"}, "leads out of the document"),
+        ({"$ref": "#/$defs/none"}, "names nothing"),
+        ({"minLength": "3"}, "minLength is '3'"),
+        ({"pattern": "(?=a)"}, "look-around"),
+        ({"pattern": "("}, "cannot be made into an automaton"),
+        ({"properties": [1]}, "it must be a JSON dict"),
+        ([1], "must be an object, true or false"),
+        ({"type": "string", "minLength": 5000}, "minLength is 5000"),
+        ({"multipleOf": 0}, "multipleOf is 0"),
+        ({"$defs": {"a": {"$ref": "#/$defs/a"}}, "$ref": "#/$defs/a"}, "no JSON value satisfies"),
+    ],
+)
+def test_a_schema_that_cannot_be_kept_is_refused_by_name(schema: Any, complaint: str) -> None:
+    with pytest.raises(ConstraintError) as error:
+        compile_schema(schema)
+    assert complaint in str(error.value)
+
+
+def test_a_schema_that_explodes_is_refused() -> None:
+    wide = {"type": "array", "minItems": 400, "maxItems": 400, "items": {"type": "string", "maxLength": 400}}
+    with pytest.raises(ConstraintError, match=r"states|seconds"):
+        compile_schema(wide, limits=Limits(states=5000, seconds=5.0))
+
+
+def test_recursion_goes_to_its_depth_and_no_deeper() -> None:
+    tree = {"$defs": {"n": {"type": "object", "properties": {"c": {"type": "array", "items": {"$ref": "#/$defs/n"}}},
+                            "required": ["c"], "additionalProperties": False}}, "$ref": "#/$defs/n"}  # fmt: skip
+    dfa = compile_schema(tree, depth=3).dfa
+    nested = '{"c":[]}'
+    for _ in range(2):
+        nested = '{"c":[' + nested + "]}"
+    assert dfa.matches(nested.encode())
+    assert not dfa.matches(('{"c":[' + nested + "]}").encode())
+
+
+def test_habits_of_writing_are_admitted() -> None:
+    """An earlier experiment elsewhere lost a quarter of its accuracy because only compact text was allowed."""
+    schema = {"type": "object", "properties": {"a": {"type": "integer"}, "b": {"type": "array"}}, "required": ["a"]}
+    dfa, compact = compile_schema(schema).dfa, compile_schema(schema, spaces=False).dfa
+    value = {"a": 1, "b": [1, "x"]}
+    for indent in (None, 1, 2, 4):
+        assert dfa.matches(json.dumps(value, indent=indent).encode())
+    assert dfa.matches(b'{"a":1,"b":[1,"x"]}')
+    assert compact.matches(b'{"a":1,"b":[1,"x"]}')
+    assert not compact.matches(json.dumps(value).encode())

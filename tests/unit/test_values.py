@@ -1,0 +1,119 @@
+"""Texts of plain values and patterns, against Python's decimals, regular expressions and JSON."""
+
+from __future__ import annotations
+
+import itertools
+import json
+import re
+from decimal import Decimal
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from redraft.constrain.pattern import ecma_search, whole_match
+from redraft.constrain.values import multiple, number, quoted, text_of
+from redraft.errors import ConstraintError
+
+NUMBER = re.compile(r"-?(0|[1-9]\d*)(\.\d+)?")
+SHORT = ["".join(letters) for size in range(5) for letters in itertools.product("0159.-", repeat=size)]
+
+bounds = st.none() | st.integers(-120, 120).map(Decimal) | st.integers(-1200, 1200).map(lambda n: Decimal(n) / 100)
+
+
+@settings(max_examples=30)
+@given(low=bounds, high=bounds, open_low=st.booleans(), open_high=st.booleans(), whole=st.booleans())
+def test_numbers_are_those_between_the_bounds(
+    low: Decimal | None, high: Decimal | None, open_low: bool, open_high: bool, whole: bool
+) -> None:
+    dfa = number(low, high, open_low=open_low, open_high=open_high, whole=whole)
+    for text in SHORT:
+        wanted = NUMBER.fullmatch(text) is not None and not (whole and "." in text)
+        if wanted:
+            value = Decimal(text)
+            wanted = not (text[0] == "-" and value == 0)
+            wanted &= low is None or value > low or (value == low and not open_low)
+            wanted &= high is None or value < high or (value == high and not open_high)
+        assert dfa.matches(text.encode()) == wanted, text
+
+
+@pytest.mark.parametrize("of", ["1", "2", "3", "7", "10", "0.5", "0.25", "0.01", "2.5"])
+def test_multiples_are_what_the_remainder_says(of: str) -> None:
+    places = len(of.partition(".")[2])
+    for text in SHORT:
+        behind = len(text.partition(".")[2])
+        if NUMBER.fullmatch(text) and behind <= places:
+            assert multiple(Decimal(of)).matches(text.encode()) == (Decimal(text) % Decimal(of) == 0), text
+
+
+@given(text=st.text(max_size=5), low=st.integers(0, 3), size=st.none() | st.integers(0, 3))
+def test_texts_are_counted_in_characters(text: str, low: int, size: int | None) -> None:
+    high = None if size is None else low + size
+    assert text_of(low, high).matches(text.encode()) == (low <= len(text) and (high is None or len(text) <= high))
+
+
+@pytest.mark.parametrize(
+    "wrong", [b"\xc0\x80", b"\xed\xa0\x80", b"\xf4\x90\x80\x80", b"\xe0\x80\x80", b"\xff", b"\xe2\x82"]
+)
+def test_what_is_no_utf8_is_no_text(wrong: bytes) -> None:
+    assert not text_of().matches(wrong)
+
+
+@given(text=st.text(st.characters(codec="utf-8"), max_size=6))
+def test_strings_are_written_as_json_writes_them(text: str) -> None:
+    odd = any(ord(letter) < 32 and letter not in "\b\f\n\r\t" for letter in text)
+    assert quoted(text_of()).matches(json.dumps(text, ensure_ascii=False).encode()) != odd
+
+
+PATTERNS = ["^a+$", "b", "^[a-z]{2,3}", "\\d+$", "^\\w\\s", "a|^b", "^(a|ab)$", "^\\S*$", "[^\\d]", "\\u00e9", "\\/", "^a|b$",
+            "^[\\w.-]+@x$", "^(?:a|ab)(?:c|bcd)$"]  # fmt: skip
+PROBES = [
+    "",
+    "a",
+    "aa",
+    "b",
+    "ab",
+    "abc",
+    "12",
+    "x1",
+    "a b",
+    "é",
+    "a\n",
+    "/",
+    "_ ",
+    "ab@x",
+    "bc",
+    "\r",
+    "1",
+    "abcd",
+    "ac",
+]
+
+
+@pytest.mark.parametrize("pattern", PATTERNS)
+def test_a_pattern_matches_somewhere_as_ecma_has_it(pattern: str) -> None:
+    dfa = ecma_search(pattern)
+    for text in PROBES:
+        wanted = re.search(pattern.replace("$", r"\Z"), text, re.ASCII) is not None
+        if pattern == "^\\S*$":  # Python's ASCII mode takes é for a space-free letter too, and ECMA's spaces are wider
+            wanted = not any(letter.isspace() for letter in text)
+        assert dfa.matches(text.encode()) == wanted, text
+
+
+def test_no_alternative_hides_a_longer_one() -> None:
+    """The library behind keeps the first alternative that matches; as a language both belong."""
+    assert whole_match("a|ab").matches(b"ab")
+    assert whole_match("(?:a|ab)(?:c|bcd)").matches(b"abcd")
+    assert whole_match("a*?").matches(b"aaa")
+
+
+@pytest.mark.parametrize("pattern", ["(a)\\1", "(?!a)b", "\\bfoo", "a^b", "\\q"])
+def test_what_no_automaton_can_do_is_refused(pattern: str) -> None:
+    with pytest.raises(ConstraintError, match="pattern"):
+        ecma_search(pattern)
+
+
+def test_a_pattern_that_explodes_is_refused_in_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("redraft.constrain.pattern.MOST_SECONDS", 1)
+    with pytest.raises(ConstraintError, match="narrow its counts"):
+        whole_match("(a|b)*a(a|b){26}")
