@@ -14,8 +14,9 @@ from hypothesis import strategies as st
 from tests.helpers import tiny_config, tiny_model
 
 from redraft.config import CheckpointConfig, GenerationConfig
+from redraft.diffusion.check import Check
 from redraft.diffusion.noise import SeededNoise
-from redraft.diffusion.plan import Flow
+from redraft.diffusion.plan import Flow, Whole
 from redraft.diffusion.presets import PRESETS
 from redraft.engine.events import Block, Draft, Event, Finished
 from redraft.engine.loop import Loop, LoopConfig
@@ -46,7 +47,7 @@ def request(
     steps: int,
     canvas: int | None = None,
     end_aware: bool = False,
-    flow: Flow | None = None,
+    finish: Flow | Check | None = None,
     sampler: Mapping[str, Any] = MappingProxyType({}),
 ) -> Request:
     shipped = CheckpointConfig(model().config, GenerationConfig(max_denoising_steps=6, eos_token_ids=(EOS,)))
@@ -56,7 +57,9 @@ def request(
         return build_request(tokens, Options(max_tokens=max_tokens, seed=seed, causal=True, **shaping), shipped)
     options = Options(max_tokens=max_tokens, seed=seed, steps=steps, canvas=canvas, end_aware=end_aware, **sampler)
     asked = build_request(tokens, options, shipped)
-    return asked if flow is None else replace(asked, policy=replace(asked.policy, plan=flow))
+    if isinstance(finish, Flow):
+        return replace(asked, policy=replace(asked.policy, plan=finish, check=None))
+    return asked if finish is None else replace(asked, policy=replace(asked.policy, plan=Whole(), check=finish))
 
 
 # An untrained model is seldom certain, so thresholds are low enough for every rule to keep some and leave some.
@@ -90,7 +93,7 @@ shapes = st.tuples(
     st.integers(0, 6),  # steps; 0 stands for a causal request
     st.sampled_from([None, 16, 23]),  # canvas
     st.booleans(),  # end_aware
-    st.sampled_from([None, Flow(1, 0.8, 1), Flow(0, 0.6, 2)]),
+    st.sampled_from([None, Flow(1, 0.8, 1), Flow(0, 0.6, 2), Check(0.5)]),
     samplers,
 )
 
@@ -119,7 +122,9 @@ class Told:
     st.sampled_from([4, 8]),
 )
 def test_every_batch_gives_what_each_request_has_alone(
-    drawn: list[tuple[tuple[int, int, int, int, int | None, bool, Flow | None, dict[str, Any]], int, int | None]],
+    drawn: list[
+        tuple[tuple[int, int, int, int, int | None, bool, Flow | Check | None, dict[str, Any]], int, int | None]
+    ],
     max_rows: int,
     max_running: int,
     policy: str,

@@ -23,7 +23,7 @@ ADAPTER_HELP = "a LoRA adapter in PEFT's layout, merged into the weights"
 Commands = Any  # argparse keeps the type of add_subparsers() private
 Run = Callable[[argparse.Namespace], int | None]
 
-PRESETS = ("reference", "fast", "flow")
+PRESETS = ("reference", "fast", "flow", "checked")
 """Those of diffusion/presets.py, which would import torch; a test holds the two equal."""
 
 

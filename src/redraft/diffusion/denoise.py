@@ -23,6 +23,7 @@ import torch
 from redraft.config import GenerationConfig
 from redraft.diffusion.accept import Accept, EntropyBound
 from redraft.diffusion.canvas import Canvas
+from redraft.diffusion.check import Check
 from redraft.diffusion.halt import Halt, StableAndConfident
 from redraft.diffusion.noise import Noise
 from redraft.diffusion.plan import Plan, Whole
@@ -65,8 +66,8 @@ class Policy:
     """How a canvas is denoised. `max_steps` caps the steps and, with the reference's schedule, sets the cooling.
 
     `shaping` is what the caller changes about the model's distribution before anything is read, `plan` which positions
-    of a canvas are finished together. `pins` says what pinned positions feed back: their token (probability 1),
-    nothing (a zero vector), or what the model believes there.
+    of a canvas are finished together, `check` what a finished block must pass before it is told. `pins` says what
+    pinned positions feed back: their token (probability 1), nothing (a zero vector), or what the model believes there.
     """
 
     schedule: Schedule = LinearTemperature()
@@ -75,11 +76,14 @@ class Policy:
     max_steps: int = 48
     shaping: Shaping = Shaping()
     plan: Plan = Whole()
+    check: Check | None = None
     pins: PinFeedback = "token"
 
     def __post_init__(self) -> None:
         if self.max_steps < 1:
             raise RequestError(f"max_steps is {self.max_steps}; it must be at least 1")
+        if self.check is not None and self.plan != Whole():
+            raise RequestError(f"the plan is {self.plan} and blocks are checked; a check needs whole canvases")
 
 
 def reference_policy(config: GenerationConfig) -> Policy:
@@ -118,10 +122,14 @@ def step(
 
     Noise is of the whole vocabulary, with a condition too: the canvas is evidence for the model and need not be valid.
     """
+    return taken(canvas, _read(canvas, logits, model, policy, noise, condition), logits.shape[-1], policy, noise)
+
+
+def taken(canvas: Canvas, stats: Stats, vocab: int, policy: Policy, noise: Noise) -> Canvas:
+    """The canvas after a step whose readings are there, however they were taken."""
     number = canvas.step + 1
-    stats = _read(canvas, logits, model, policy, noise, condition)
     accepted = policy.accept(stats, canvas.pinned, canvas.drafts)
-    random = noise.tokens(canvas.block, number, canvas.width, logits.shape[-1], canvas.origin).to(logits.device)
+    random = noise.tokens(canvas.block, number, canvas.width, vocab, canvas.origin).to(accepted.device)
     tokens, draft = torch.where(accepted, stats.sample, random), stats.argmax
     if canvas.pinned is not None:
         # Pins are written last, so no policy can move one.

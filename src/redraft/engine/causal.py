@@ -48,9 +48,14 @@ class CausalLane:
         return 0
 
     @property
-    def wants_logits(self) -> bool:
-        """Whether the last encoded row's distribution is to be drawn from: once the whole prompt is prefix."""
-        return self.read == len(self.prompt)
+    def wants_logits(self) -> int:
+        """Encoded rows whose logits are needed: the last one, to be drawn from, once the whole prompt is prefix."""
+        return int(self.read == len(self.prompt))
+
+    @property
+    def keeps(self) -> bool:
+        """What it encodes becomes prefix."""
+        return True
 
     @property
     def blocks(self) -> int:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import ClassVar
 
 import torch
 
@@ -55,7 +54,7 @@ class Lane:
 
     `read` counts prompt tokens encoded, `left` tokens still allowed, `blocks` what has been told, `settled_rows` its
     canvas rows, `counted` the steps of this canvas that were told with it. `timing` chooses the rules of a request that
-    has a time to keep.
+    has a time to keep, `checking` counts the rows of a finished block that is to be checked before it is told.
     `goal` is what is left of the answer's language.
     `logits` are those of the last step, kept for a request that asks for log-probabilities.
     """
@@ -73,12 +72,20 @@ class Lane:
     blocks: int = 0
     settled_rows: int = 0
     counted: int = 0
+    checking: int = 0
     timing: Timing | None = None
     goal: Projection | None = None
     logits: Float[Tensor, "canvas vocab"] | None = None
 
-    wants_logits: ClassVar[bool] = False
-    """Never of encoded rows: what a canvas says is read off the canvas."""
+    @property
+    def wants_logits(self) -> int:
+        """Encoded rows whose logits are needed: those of a block that is checked."""
+        return self.checking
+
+    @property
+    def keeps(self) -> bool:
+        """Whether what it encodes next becomes prefix: not before it has been checked."""
+        return not self.checking
 
     def to_encode(self, rows: int) -> Int[Tensor, "rows"]:
         """The next `rows` causal tokens: prompt, or the block that waits to be committed."""
@@ -91,10 +98,15 @@ class Lane:
         self.read += 0 if self.commit is not None else rows
         self.commit = None
 
+    @property
+    def ends_held_back(self) -> int:
+        """Positions at which the answer would be shorter than the request's `min_tokens`."""
+        told = self.request.max_tokens - self.left
+        return max(0, min(self.canvas.width, self.request.min_tokens - told))
+
     def hold_back_end(self, logits: Float[Tensor, "canvas vocab"]) -> Float[Tensor, "canvas vocab"]:
         """Forbid end tokens where the answer would be shorter than the request's `min_tokens`."""
-        told = self.request.max_tokens - self.left
-        early = min(self.canvas.width, self.request.min_tokens - told)
+        early = self.ends_held_back
         if early > 0:
             logits[:early, sorted(self.request.eos)] = FORBIDDEN
         self.logits = logits if self.request.logprobs is not None else None
@@ -112,17 +124,20 @@ class Lane:
 
     @property
     def width(self) -> int:
-        """Rows of the canvas now."""
-        return self.canvas.width
+        """Rows of the canvas in the next forward: none while a block is checked."""
+        return 0 if self.checking else self.canvas.width
 
     def advance(self, model: Softener, logits: Float[Tensor, "canvas vocab"]) -> list[Event]:
-        """One denoising step from the logits of the canvas."""
+        """One denoising step from the logits of the canvas; or the judgement of a finished block from its own."""
+        if self.checking:
+            return self._judged(logits)
         return self.took(step(self.canvas, self.hold_back_end(logits), model, self.policy, self.noise, self.goal))
 
     def check(self) -> None:
         """Raise AssertionError if the lane contradicts itself."""
         self.prefix.check()
-        assert self.prefix.length - self.read + self.waiting == self.settled_rows, "blocks miscounted"
+        waiting = 0 if self.checking else self.waiting
+        assert self.prefix.length - self.read + waiting == self.settled_rows, "blocks miscounted"
         assert 0 < self.left <= self.request.max_tokens, "limit miscounted"
 
     def took(self, canvas: Canvas) -> list[Event]:
@@ -133,7 +148,10 @@ class Lane:
         if self.request.end_aware:
             self._drop_tail()
         released = self.policy.plan.released(self.canvas, self.policy.max_steps)
-        events += self._release(released) if released else []
+        if released and self.policy.check is not None:
+            self.commit, self.checking = self.canvas.draft[:released], released
+        elif released:
+            events += self._release(released)
         if self.timing is not None:
             # The draft of a canvas before its first step is noise, and an end token in it says nothing.
             ends = self.canvas.oldest > 0 and first_end(self.canvas.draft, self.request.eos) is not None
@@ -173,8 +191,10 @@ class Lane:
             self.goal = self.goal.after(block.tokens)
             ended = ended or self.left == 0 or self.goal.is_over
         if ended or self.left == 0:
-            return [block, Finished("stop" if ended else "length", commits=self.blocks)]
-        self.commit = self.canvas.draft[:rows]
+            checks = 0 if self.policy.check is None else 1
+            return [block, Finished("stop" if ended else "length", commits=self.blocks + checks)]
+        # What has been checked is prefix already.
+        self.commit = self.canvas.draft[:rows] if self.policy.check is None else None
         self.settled_rows += rows
         self.blocks += 1
         before = self.canvas
@@ -186,11 +206,23 @@ class Lane:
         self.counted = self.canvas.step
         return [block]
 
+    def _judged(self, logits: Float[Tensor, "rows vocab"]) -> list[Event]:
+        """Keep of the block that was encoded what its causal logits let through. What stands behind its end is not
+        judged: it is never told."""
+        assert self.policy.check is not None
+        block = self.canvas.draft[: self.checking]
+        end = first_end(block, self.request.eos)
+        judged = self.checking if end is None else end + 1
+        good = self.policy.check.passing(logits[:judged], block[:judged])
+        self.prefix.advance(good)
+        self.checking = 0
+        return self._release(good)
+
     def _width_behind(self, rows: int) -> int:
         """Width of the canvas when its first `rows` positions have left: nothing is begun behind a drafted end, nor
         beyond the last whole canvas that the limit allows."""
         kept = self.canvas.draft[rows:]
-        if first_end(kept, self.request.eos) is not None:
+        if self.policy.check is None and first_end(kept, self.request.eos) is not None:
             return max(1, kept.shape[0])
         whole = -(-self.request.max_tokens // self.request.width) * self.request.width
         return min(self.request.width, whole - self.settled_rows)

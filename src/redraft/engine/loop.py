@@ -259,7 +259,8 @@ class Loop:
         told = self.runner.run(batch)
         self.forwards += 1
         for piece in batch:
-            self.scheduler.ran(piece, self.runner.lanes[piece.number].width)
+            lane = self.runner.lanes[piece.number]
+            self.scheduler.ran(piece, lane.width, lane.waiting)
         self._share_prompts()
         for piece in batch:
             self._tell(piece.number, told.get(piece.number, []))

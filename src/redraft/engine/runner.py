@@ -28,6 +28,7 @@ from redraft.engine.pace import Timing
 from redraft.engine.prefixes import Chain, Prefixes
 from redraft.engine.request import Request
 from redraft.engine.scheduler import PREFILL_CHUNK, Batch, Piece
+from redraft.engine.stream import due, take_steps
 from redraft.model.gemma import DiffusionGemma
 from redraft.model.rows import Mode, Rows, Span
 from redraft.shapes import Float, Int, Tensor
@@ -82,19 +83,24 @@ class Runner:
             if piece.encode:
                 self._encoded(piece)
         read = [(piece, part) for piece, part in zip(batch, self._to_read(batch, hidden), strict=True) if len(part)]
+        stepping = ((piece.number, due(self.model, self.lanes[piece.number], part)) for piece, part in read)
+        streams = {number: one for number, one in stepping if one}
+        read = [(piece, part) for piece, part in read if piece.number not in streams]
+        canvases = take_steps(self.model, list(streams.values()))
+        told = {n: one.lane.took(canvas) for (n, one), canvas in zip(streams.items(), canvases, strict=True)}
         if not read:
-            return {}
+            return told
         logits = self.model.logits(torch.cat([part for _, part in read])).split([len(part) for _, part in read])
-        return {
+        return told | {
             piece.number: self.lanes[piece.number].advance(self.model, own)
             for (piece, _), own in zip(read, logits, strict=True)
         }
 
     def _to_read(self, batch: Batch, hidden: Float[Tensor, "rows hidden"]) -> Iterator[Float[Tensor, "some hidden"]]:
-        """Of each piece the rows whose logits count: a canvas, a causal request's last row, or none."""
+        """Of each piece the rows whose logits count: a canvas, a causal request's last row, a block that is checked, or
+        none."""
         for piece, part in zip(batch, hidden.split([piece.rows for piece in batch]), strict=True):
-            last = 1 if self.lanes[piece.number].wants_logits else 0
-            yield part[piece.rows - (piece.canvas or last) :]
+            yield part[piece.rows - (piece.canvas or self.lanes[piece.number].wants_logits) :]
 
     def _encoded(self, piece: Piece) -> None:
         lane = self.lanes[piece.number]
@@ -121,8 +127,9 @@ class Runner:
             return self._rows[1]
         spans = []
         for piece in batch:
-            prefix = self.lanes[piece.number].prefix
-            spans += [Span(prefix, piece.encode, Mode.ENCODE)] if piece.encode else []
+            lane = self.lanes[piece.number]
+            prefix = lane.prefix
+            spans += [Span(prefix, piece.encode, Mode.ENCODE, keep=lane.keeps)] if piece.encode else []
             spans += [Span(prefix, piece.canvas, Mode.DENOISE)] if piece.canvas else []
         rows = self.model.rows(spans)
         self._rows = (batch, rows) if still else None
@@ -185,6 +192,10 @@ def run_alone(model: DiffusionGemma, request: Request, noise: Noise, *, drafts: 
         model.encode(chunk, lane.prefix)
         lane.encoded(chunk.shape[0])
     while True:
+        if lane.checking:
+            yield from (events := lane.advance(model, _read_block(model, lane)))
+            if isinstance(events[-1], Finished):
+                return
         if lane.commit is not None:
             model.encode(lane.commit, lane.prefix)
             lane.encoded(0)
@@ -192,6 +203,15 @@ def run_alone(model: DiffusionGemma, request: Request, noise: Noise, *, drafts: 
         yield from events
         if events and isinstance(events[-1], Finished):
             return
+
+
+def _read_block(model: DiffusionGemma, lane: Lane) -> Tensor:
+    """Causal logits of the block that is to be checked; the prefix is left as it was."""
+    block = lane.to_encode(lane.waiting)
+    rows = model.rows([Span(lane.prefix, block.shape[0], Mode.ENCODE, keep=False)])
+    hidden = model(block, None, rows)
+    lane.encoded(0)
+    return model.logits(hidden)
 
 
 def _run_causal_alone(model: DiffusionGemma, request: Request, noise: Noise) -> Iterator[Event]:

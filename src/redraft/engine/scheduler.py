@@ -171,10 +171,10 @@ class Scheduler:
         """A request that stood behind another has got its prompt from it and goes on by itself."""
         self.running[number] = replace(self.running[number], prompt=0, behind=None)
 
-    def ran(self, piece: Piece, width: int) -> None:
-        """A piece has been through a forward: what it encoded is prefix, its canvas took a step and is `width` now."""
+    def ran(self, piece: Piece, width: int, commit: int = 0) -> None:
+        """A piece has been through a forward: its canvas took a step and is `width` now, `commit` rows wait."""
         entry = self.running[piece.number]
-        done = replace(entry, prompt=max(0, entry.prompt - piece.encode), commit=0, width=width)
+        done = replace(entry, prompt=max(0, entry.prompt - piece.encode), commit=commit, width=width)
         self.running[piece.number] = replace(done, step=entry.step + 1) if piece.canvas else done
 
     def commit(self, number: int, rows: int, width: int) -> None:

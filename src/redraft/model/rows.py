@@ -37,12 +37,16 @@ class Mode(Enum):
 
 @dataclass(frozen=True)
 class Span:
-    """Rows of one sequence. `position` is the position id of the first row; None means the index in the sequence."""
+    """Rows of one sequence. `position` is the position id of the first row; None means the index in the sequence.
+
+    Encoded rows become prefix with `Rows.commit`, unless `keep` is False: then whoever placed them advances the prefix.
+    """
 
     prefix: Prefix
     rows: int
     mode: Mode
     position: int | None = None
+    keep: bool = True
 
 
 @runtime_checkable
@@ -129,9 +133,9 @@ class Rows:
         return torch.cat([self._attend_span(i, index, *part, kernel) for i, part in enumerate(parts)])
 
     def commit(self) -> None:
-        """Everything that was encoded becomes prefix."""
+        """Everything that was encoded and is to be kept becomes prefix."""
         for span in self.spans:
-            if span.mode is Mode.ENCODE:
+            if span.mode is Mode.ENCODE and span.keep:
                 span.prefix.advance(span.rows)
 
     def _attend_span(self, i: int, index: int, q: Tensor, k: Tensor, v: Tensor, kernel: Attend) -> Tensor:
