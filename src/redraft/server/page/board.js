@@ -23,8 +23,8 @@ export class Board {
       const cell = h("div", { role: "gridcell", class: "square", tabindex: i ? -1 : 0 });
       cell.dataset.at = i;
       const [row, column] = [Math.floor(i / this.size), i % this.size];
-      cell.classList.toggle("under", row % high === high - 1 && row < this.size - 1);
-      cell.classList.toggle("beside", column % wide === wide - 1 && column < this.size - 1);
+      cell.classList.toggle("low", row % high === high - 1 && row < this.size - 1);
+      cell.classList.toggle("right", column % wide === wide - 1 && column < this.size - 1);
       return cell;
     });
     const rows = [];

@@ -5,15 +5,16 @@ import { heat, nats } from "./film.js";
 
 const BLANKS = { "\n": "⏎", "\t": "⇥", "": "∅" };
 
-/** Shows frames; cells can be walked with the arrow keys and, with `mark`, chosen by click or space. */
+/** Shows frames. Cells can be walked with the arrow keys and chosen by click or space. */
 export class Canvas {
-  constructor({ mark = null } = {}) {
-    this.mark = mark;
+  constructor() {
+    this.mark = null; // called with the place of a cell that was chosen
+    this.held = new Set(); // places of the first block that are pinned
     this.cells = [];
     this.at = 0;
     this.marks = new Map();
     this.before = h("span", { class: "before" });
-    this.list = h("span", { role: "listbox", "aria-label": "Canvas", "aria-multiselectable": mark ? "true" : null });
+    this.list = h("span", { role: "listbox", "aria-label": "Canvas", "aria-multiselectable": "true" });
     this.detail = h("p", { class: "detail" }, "");
     this.element = h("div", { class: "canvas" }, h("div", { class: "paper" }, this.before, this.list), this.detail);
     this.list.addEventListener("keydown", (event) => this.walk(event));
@@ -61,7 +62,8 @@ export class Canvas {
     cell.classList.toggle("accepted", frame.accepted[i] && !over);
     cell.parentNode.classList.toggle("break", token === "\n" && !over);
     cell.parentNode.classList.toggle("gone", over && i > frame.end + 2 && i < frame.tokens.length - 1);
-    const mark = this.marks.get(i);
+    const mark = frame.block === 0 ? this.marks.get(i) : undefined;
+    cell.classList.toggle("held", frame.block === 0 && this.held.has(i));
     cell.classList.toggle("pin", mark === "pin");
     cell.classList.toggle("hole", mark === "hole");
     cell.setAttribute("aria-selected", mark ? "true" : "false");
@@ -94,13 +96,12 @@ export class Canvas {
     this.detail.textContent =
       i >= end
         ? `${i + 1} is behind the end of the answer`
-        : `${i + 1}  ${spoken(tokens[i])}  ${nats(entropy[i])}, so since step ${since[i]}, changed ${changes[i]}×`;
+        : `${i + 1}  ${spoken(tokens[i])}  ${nats(entropy[i])}, as it is since step ${since[i]}, changed ${changes[i]} times`;
   }
 
   choose(cell) {
     if (!cell || !this.mark || !this.frame) return;
-    const i = Number(cell.dataset.at);
-    this.mark(i, this.marks);
+    this.mark(Number(cell.dataset.at));
     this.render(this.frame, this.before.textContent);
   }
 }

@@ -3,7 +3,7 @@
 import { ApiError } from "./api.js";
 import { h } from "./dom.js";
 
-/** `go(signal)` is awaited; Escape stops it, too. */
+/** `go(signal, wish)` is awaited; Escape stops it, too. */
 export class Run {
   constructor({ label, go }) {
     Object.assign(this, { label, go, abort: null });
@@ -31,14 +31,15 @@ export class Run {
     this.abort?.abort();
   }
 
-  async start() {
+  /** Begin; `wish` is handed on. */
+  async start(wish) {
     if (this.running) return;
     this.abort = new AbortController();
     this.error.hidden = true;
     this.button.textContent = "Stop";
     this.button.classList.add("running");
     try {
-      await this.go(this.abort.signal);
+      await this.go(this.abort.signal, wish);
     } catch (error) {
       if (error.name !== "AbortError") this.tell(error);
     } finally {

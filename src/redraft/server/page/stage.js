@@ -7,8 +7,8 @@ import { Timeline } from "./timeline.js";
 
 /** One answer. `shown(frame)` is called for every frame on view, `settled()` when the last one has been seen. */
 export class Stage {
-  constructor({ mark = null, canvas = null, shown = () => {}, settled = () => {} } = {}) {
-    this.canvas = canvas ?? new Canvas({ mark });
+  constructor({ shown = () => {}, settled = () => {} } = {}) {
+    this.canvas = new Canvas();
     this.film = new Film();
     this.timeline = new Timeline({
       show: (i) => {
@@ -30,6 +30,7 @@ export class Stage {
   /** Ready for another answer. */
   reset() {
     this.film.frames = [];
+    this.blocks = [];
     this.canvas.clear();
     this.timeline.reset();
     this.facts.hidden = true;
@@ -51,9 +52,14 @@ export class Stage {
     if (!last) this.timeline.arrived();
   }
 
-  /** The frame on view. */
-  get frame() {
-    return this.film.frames[this.timeline.at] ?? null;
+  /** Show the last step of a block; returns its frame. */
+  showLast(block) {
+    const at = this.film.frames.findLastIndex((frame) => frame.block === block);
+    if (this.timeline.at !== at) {
+      this.timeline.pause();
+      this.timeline.go(at);
+    } else this.canvas.render(this.film.frames[at], this.film.textBefore(this.film.frames[at]));
+    return this.film.frames[at];
   }
 }
 
@@ -61,7 +67,7 @@ export class Stage {
 export function facts(told) {
   const steps = told.steps.reduce((sum, each) => sum + each, 0);
   const parts = [count(steps, "step")];
-  if (told.tokens_per_forward) parts.push(`${told.tokens_per_forward.toFixed(1)} tokens a forward`);
+  if (told.tokens_per_forward >= 0.05) parts.push(`${told.tokens_per_forward.toFixed(1)} tokens a forward`);
   if (told.mean_entropy !== undefined) parts.push(`${nats(told.mean_entropy)} left`);
   if (told.ms) parts.push(`${Math.round(told.ms)} ms`);
   parts.push(`seed ${told.seed}`);

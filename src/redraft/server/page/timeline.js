@@ -34,13 +34,19 @@ export class Timeline {
   add(frame) {
     this.frames.push(frame);
     const bar = h("i", { class: this.frames.at(-2)?.block !== frame.block ? "bar first" : "bar" });
-    bar.style.setProperty("--level", 0.06 + 0.94 * heat(frame.mean));
     this.bars.append(bar);
+    this.level();
     this.range.max = this.frames.length - 1;
     this.element.hidden = false;
     if (isStill()) this.go(this.frames.length - 1);
     else if (!this.timer && this.at === this.frames.length - 2) this.run();
     else this.tell();
+  }
+
+  /** Bars as high as their doubt is beside the greatest. */
+  level() {
+    const most = Math.max(0.01, ...this.frames.map((frame) => heat(frame.mean)));
+    [...this.bars.children].forEach((bar, i) => bar.style.setProperty("--level", 0.07 + 0.93 * (heat(this.frames[i].mean) / most)));
   }
 
   /** No more will come. */
@@ -103,7 +109,10 @@ export class Timeline {
 
   tell() {
     const frame = this.frames[this.at];
-    [...this.bars.children].forEach((bar, i) => bar.classList.toggle("seen", i <= this.at));
+    [...this.bars.children].forEach((bar, i) => {
+      bar.classList.toggle("seen", i < this.at);
+      bar.classList.toggle("now", i === this.at);
+    });
     if (!frame) return;
     const inBlock = this.frames.filter((each) => each.block === frame.block).length;
     const block = this.frames.at(-1).block ? `block ${frame.block + 1}, ` : "";

@@ -5,17 +5,17 @@ import { diff, shown } from "../diff.js";
 import { announce, count, field, h } from "../dom.js";
 import { Knobs } from "../knobs.js";
 import { Run } from "../run.js";
-import { facts } from "../stage.js";
 
 export const id = "edit";
 export const title = "Edit";
 
-const PATH = "/v1/edit/completions";
-const TEXT = '{"who":"Karomi","qty":417,"item":"melu"}';
+const PATH = "/v1/canvas";
+const TEXT = "sudoku\n1234\n3412\n2144\n4321";
+const CHOSEN = [17, 21];
 
 /** Whether the server has what this needs. */
 export function fits(server) {
-  return server.has(PATH, "messages", "strength");
+  return server.has(PATH, "segments");
 }
 
 /** The view. */
@@ -25,12 +25,13 @@ export function build(server) {
 
 class Edit {
   constructor(server) {
-    this.text = h("textarea", { rows: 8, spellcheck: "false" });
+    this.text = h("textarea", { rows: 5, spellcheck: "false" });
     this.text.value = TEXT;
-    this.text.setSelectionRange(8, 14);
+    this.text.setSelectionRange(...CHOSEN);
     this.chosen = h("p", { class: "chosen", "aria-live": "polite" });
     this.strength = h("input", { type: "range", min: 0.05, max: 1, step: 0.05, value: 0.5 });
     this.reading = h("output", { class: "reading" });
+    this.slack = h("input", { type: "number", min: 0, max: 16, step: 1, inputmode: "numeric", placeholder: "0" });
     this.wish = h("input", { type: "text", placeholder: "none" });
     this.knobs = new Knobs(server, { effort: false });
     this.result = h("section", { class: "result", "aria-label": "The changed text", hidden: true });
@@ -53,9 +54,10 @@ class Edit {
         this.chosen,
         h(
           "div",
-          { class: "row" },
+          { class: "row top-aligned" },
           h("div", { class: "field" }, field("Strength", this.strength), this.reading),
-          field("Instruction", this.wish),
+          field("Instruction, if any", this.wish),
+          field("Tokens it may grow or shrink by", this.slack),
         ),
         h("div", { class: "row" }, this.run.button),
         this.run.error,
@@ -83,28 +85,33 @@ class Edit {
     const [from, to] = this.span;
     const { value } = this.text;
     const [before, part, behind] = [value.slice(0, from), value.slice(from, to), value.slice(to)];
-    const content = `${before}<|code_to_edit|>\n${part}\n<|/code_to_edit|>${behind}`;
-    const body = { messages: [{ role: "user", content }], strength: Number(this.strength.value), ...this.knobs.values() };
-    if (this.wish.value) body.instruction = this.wish.value;
-    const [choice] = (await post(PATH.slice(1), body, signal)).choices;
-    const now = choice.message.content;
-    this.tell([["same", before], ...diff(part, now), ["same", behind]], choice.canvas);
-    announce(now === part ? "It stayed as it was" : `Now ${now}`);
-    this.keep.addEventListener("click", () => {
-      this.text.value = before + now + behind;
-      this.text.focus();
-      this.text.setSelectionRange(from, from + now.length);
-      this.result.hidden = true;
-      this.read();
-    });
+    const revise = { text: part, strength: Number(this.strength.value) };
+    if (this.slack.value !== "") revise.slack = Number(this.slack.value);
+    if (this.wish.value) revise.instruction = this.wish.value;
+    const segments = [{ text: before }, { revise }, { text: behind }];
+    const done = await post(PATH.slice(1), { ...this.knobs.values(), segments }, signal);
+    this.tell(before, part, behind, done);
   }
 
-  tell(parts, told) {
-    this.keep = h("button", { type: "button", class: "quiet" }, "Keep it");
-    const same = parts.every(([kind]) => kind === "same");
-    const note = same ? "It stayed as it was. More strength, or another seed, may change it." : facts(told);
-    this.result.replaceChildren(shown(parts), h("p", { class: "facts" }, note), this.keep);
-    this.keep.hidden = same;
+  tell(before, part, behind, done) {
+    const now = done.revised;
+    const keep = h("button", { type: "button", class: "chip", hidden: now === part, onclick: () => this.keep(before, now, behind) }, "Keep it");
+    const facts = `${count(done.forwards, "step")} · seed ${done.seed}`;
+    const note = now === part ? "It stayed as it was. More strength, or another seed, may change it." : facts;
+    this.result.replaceChildren(
+      shown([["same", before], ...diff(part, now), ["same", behind]]),
+      h("p", { class: "facts" }, note),
+      h("div", { class: "chips" }, keep),
+    );
     this.result.hidden = false;
+    announce(now === part ? note : `Now ${now}`);
+  }
+
+  keep(before, now, behind) {
+    this.text.value = before + now + behind;
+    this.text.focus();
+    this.text.setSelectionRange(before.length, before.length + now.length);
+    this.result.hidden = true;
+    this.read();
   }
 }

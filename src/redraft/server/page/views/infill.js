@@ -1,57 +1,94 @@
-// New text between two texts that stay as they are.
+// New text for holes in a text that stays as it is.
 
 import { post } from "../api.js";
-import { announce, field, h } from "../dom.js";
 import { shown } from "../diff.js";
+import { announce, count, field, h } from "../dom.js";
 import { Knobs } from "../knobs.js";
 import { Run } from "../run.js";
-import { facts } from "../stage.js";
 
 export const id = "infill";
 export const title = "Infill";
 
-const PATH = "/v1/fim/completions";
-const BEFORE = '{"who":"Karomi","qty":';
-const BEHIND = ',"item":"melu"}';
+const PATH = "/v1/canvas";
+const HOLE = "▢";
+const TEXT = `sudoku\n1234\n3412\n${HOLE}\n4321`;
+const TOKENS = 16;
 
 /** Whether the server has what this needs. */
 export function fits(server) {
-  return server.has(PATH, "prompt", "suffix");
+  return server.has(PATH, "segments");
 }
 
 /** The view. */
 export function build(server) {
-  const before = h("textarea", { rows: 6, spellcheck: "false" });
-  const behind = h("textarea", { rows: 4, spellcheck: "false" });
-  before.value = BEFORE;
-  behind.value = BEHIND;
-  const knobs = new Knobs(server, { tokens: Math.min(16, server.width), effort: false });
-  const result = h("section", { class: "result", "aria-label": "The filled text", hidden: true });
-  const run = new Run({
-    label: "Fill the gap",
-    go: async (signal) => {
-      const asked = { prompt: before.value, suffix: behind.value };
-      const answer = await post(PATH.slice(1), { ...knobs.values(), ...asked }, signal);
-      const [choice] = answer.choices;
-      const parts = [["same", asked.prompt], ["in", choice.text], ["same", asked.suffix]];
-      result.replaceChildren(shown(parts), h("p", { class: "facts" }, facts(choice.canvas)));
-      result.hidden = false;
-      announce(`Filled with ${choice.text}`);
-    },
+  return new Infill(server).element;
+}
+
+class Infill {
+  constructor(server) {
+    this.text = h("textarea", { rows: 5, spellcheck: "false" });
+    this.text.value = TEXT;
+    this.form = h("input", { type: "text", spellcheck: "false", class: "code", placeholder: "anything", autocapitalize: "off" });
+    this.knobs = new Knobs(server, { tokens: Math.min(TOKENS, server.width), effort: false });
+    this.dig = h("button", { type: "button", class: "chip", onclick: () => this.hole() }, `Put a hole ${HOLE} at the cursor`);
+    this.run = new Run({ label: "Fill", go: (signal) => this.go(signal) });
+    this.text.addEventListener("input", () => this.read());
+    this.result = h("section", { class: "result", "aria-label": "The filled text", hidden: true });
+    this.element = h(
+      "div",
+      { class: "view" },
+      h("p", { class: "lead" }, "A hole is filled from both sides. Several lengths are tried at once; the one with the least doubt wins."),
+      h(
+        "form",
+        { class: "composer" },
+        field("Text", this.text),
+        h("div", { class: "chips" }, this.dig),
+        field("Every hole matches (a regular expression)", this.form),
+        h("div", { class: "row" }, this.run.button),
+        this.run.error,
+        this.knobs.element,
+      ),
+      this.result,
+    );
+  }
+
+  read() {
+    this.run.button.disabled = !this.run.running && !this.text.value.includes(HOLE);
+  }
+
+  hole() {
+    this.text.setRangeText(HOLE, this.text.selectionStart, this.text.selectionEnd, "end");
+    this.text.focus();
+    this.read();
+  }
+
+  async go(signal) {
+    const texts = this.text.value.split(HOLE);
+    const hole = this.form.value ? { regex: this.form.value } : {};
+    const segments = texts.flatMap((text, i) => (i ? [{ hole }, { text }] : [{ text }]));
+    const done = await post(PATH.slice(1), { ...this.knobs.values(), segments }, signal);
+    this.tell(texts, done);
+  }
+
+  /** The text with its holes filled; where there was one, the runners-up can be looked at, too. */
+  tell(texts, done) {
+    const paper = h("div", {});
+    const show = (fills) => paper.replaceChildren(shown(texts.flatMap((text, i) => (i ? [["in", fills[i - 1]], ["same", text]] : [["same", text]]))));
+    show(done.holes.map((hole) => hole.text));
+    const tried = done.holes.reduce((sum, hole) => sum + hole.tried, 0);
+    const facts = `${count(tried, "length")} tried · ${count(done.forwards, "step")} · seed ${done.seed}`;
+    this.result.replaceChildren(paper, h("p", { class: "facts" }, facts));
+    if (done.holes.length === 1) this.result.append(runners(done.holes[0].candidates, (text) => show([text])));
+    this.result.hidden = false;
+    announce(`Filled with ${done.holes.map((hole) => hole.text).join(", ")}`);
+  }
+}
+
+function runners(candidates, show) {
+  const inputs = candidates.map(({ text, tokens, score }, i) => {
+    const input = h("input", { type: "radio", name: "candidate", checked: i === 0, onchange: () => show(text) });
+    const said = h("code", {}, text.replaceAll("\n", "⏎"));
+    return h("label", { class: "runner" }, input, said, h("small", {}, `${count(tokens, "token")}, score ${score.toFixed(2)}`));
   });
-  return h(
-    "div",
-    { class: "view" },
-    h("p", { class: "lead" }, "Several lengths are tried side by side; the one with the least doubt is the answer."),
-    h(
-      "form",
-      { class: "composer" },
-      field("Before the gap", before),
-      field("Behind it", behind),
-      h("div", { class: "row" }, run.button),
-      run.error,
-      knobs.element,
-    ),
-    result,
-  );
+  return h("fieldset", { class: "runners" }, h("legend", {}, "Lengths that ran to the end, least doubt first"), ...inputs);
 }

@@ -47,7 +47,8 @@ export function build(server) {
       table.replaceChildren();
       result.hidden = true;
       const format = { type: "json_schema", json_schema: { name: "answer", schema: parsed(schema.value) } };
-      const body = { messages: [{ role: "user", content: prompt.value }], response_format: format, logprobs: true };
+      const messages = [{ role: "user", content: prompt.value }];
+      const body = { messages, response_format: format, logprobs: true, canvas: { stream: true } };
       const said = await ask(PATH.slice(1), { ...knobs.values(), ...body }, stage, signal);
       table.replaceChildren(...rows(said));
       if (stage.element.dataset.state === "settled") result.hidden = table.children.length === 0;

@@ -1,5 +1,6 @@
 // A board that settles: clues are given, every other cell is redrafted until all of them agree.
 
+import { post } from "../api.js";
 import { ask } from "../ask.js";
 import { Board } from "../board.js";
 import { announce, h } from "../dom.js";
@@ -11,7 +12,7 @@ import { Stage } from "../stage.js";
 export const id = "sudoku";
 export const title = "Sudoku";
 
-const PATH = "/v1/chat/completions";
+const PATH = "/v1/canvas";
 
 /** Boards that fit on one canvas: a token a cell, one a line end, one for the end. */
 function sizes(server) {
@@ -20,7 +21,7 @@ function sizes(server) {
 
 /** Whether the server has what this needs. */
 export function fits(server) {
-  return server.has(PATH, "canvas") && sizes(server).length > 0;
+  return server.has(PATH, "messages", "pins") && sizes(server).length > 0;
 }
 
 /** The view. */
@@ -81,8 +82,8 @@ class Sudoku {
     for (let i = 0; i < clues.length; i += size) rows.push(clues.slice(i, i + size).join("").replaceAll("0", "."));
     this.verdict.textContent = "";
     const content = `sudoku\n${rows.join("\n")}`;
-    const said = await ask(PATH.slice(1), { ...this.knobs.values(), messages: [{ role: "user", content }] }, this.stage, signal);
-    this.answer = said.text;
+    const body = { messages: [{ role: "user", content }], pins: await pinned(rows.join("\n"), signal) };
+    await ask(PATH.slice(1), { ...this.knobs.values(), ...body }, this.stage, signal);
   }
 
   /** Digits of a frame, cell by cell: tokens are read as text, so that it does not matter how they are cut. */
@@ -118,4 +119,12 @@ class Sudoku {
     this.verdict.textContent = legal ? "Solved: every rule holds." : "Not solved: a rule is broken. Another seed may do it.";
     announce(this.verdict.textContent);
   }
+}
+
+/** The clues as pins, if each character is a token of its own; otherwise their places are not known. */
+async function pinned(text, signal) {
+  const asked = { prompt: text, add_special_tokens: false, return_token_strs: true };
+  const { tokens, token_strs: pieces } = await post("tokenize", asked, signal);
+  if (pieces.length !== text.length || pieces.some((piece, i) => piece !== text[i])) return [];
+  return tokens.map((token, at) => ({ at, token })).filter(({ at }) => /\d/.test(text[at]));
 }

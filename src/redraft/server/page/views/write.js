@@ -1,8 +1,9 @@
 // A conversation, or a text continued, with the canvas of every answer.
 
 import { ask } from "../ask.js";
-import { count, h } from "../dom.js";
+import { h } from "../dom.js";
 import { Knobs } from "../knobs.js";
+import { Marks } from "../marks.js";
 import { Run } from "../run.js";
 import { Stage } from "../stage.js";
 
@@ -16,7 +17,7 @@ const EXAMPLES = [
 
 /** Whether the server has what this needs. */
 export function fits(server) {
-  return server.has("/v1/chat/completions", "canvas") || server.has("/v1/completions", "canvas");
+  return server.has("/v1/canvas", "messages", "prompt", "pins");
 }
 
 /** The view. */
@@ -27,11 +28,11 @@ export function build(server) {
 class Write {
   constructor(server) {
     this.server = server;
-    this.messages = [];
+    this.last = null;
     this.prompt = h("textarea", { rows: 4, spellcheck: "false", "aria-label": "Prompt", placeholder: "Ask something" });
-    this.modes = modes(server, () => this.clear());
+    this.modes = modes(() => this.clear());
     this.knobs = new Knobs(server);
-    this.run = new Run({ label: "Send", go: (signal) => this.go(signal) });
+    this.run = new Run({ label: "Send", go: (signal, wish) => this.go(signal, wish) });
     this.anew = h("button", { type: "button", class: "quiet", hidden: true, onclick: () => this.clear() }, "Start over");
     this.turns = h("ol", { class: "turns" });
     this.prompt.addEventListener("keydown", (event) => {
@@ -62,52 +63,86 @@ class Write {
 
   clear() {
     this.run.stop();
-    this.messages = [];
+    this.last = null;
     this.turns.replaceChildren();
     this.anew.hidden = true;
   }
 
-  async go(signal) {
+  /** A new turn, or with `again` the last one once more with some of its tokens pinned. */
+  async go(signal, again = null) {
+    const turn = again?.turn ?? this.turn();
+    const body = { ...this.knobs.values(), ...turn.body, ...(again && { pins: again.pins }) };
+    const stage = turn.next(again?.pins ?? [], (pins) => this.run.start({ turn, pins }));
+    const said = await ask("v1/canvas", body, stage, signal).finally(() => turn.over(stage));
+    turn.tell(said.text);
+    if (!again) this.prompt.value = "";
+  }
+
+  turn() {
     const asked = this.prompt.value;
-    const turn = new Turn(asked, this.server.name);
-    this.turns.append(turn.element);
-    this.anew.hidden = false;
+    const before = this.last?.messages() ?? [];
     const chat = this.modes.value === "chat";
-    const path = chat ? "v1/chat/completions" : "v1/completions";
-    const body = chat ? { messages: [...this.messages, { role: "user", content: asked }] } : { prompt: asked };
-    try {
-      const said = await ask(path, { ...this.knobs.values(), ...body }, turn.stage, signal);
-      turn.tell(said);
-      if (chat) this.messages.push({ role: "user", content: asked }, { role: "assistant", content: said.text });
-      this.prompt.value = "";
-    } catch (error) {
-      if (turn.stage.film.frames.length === 0) turn.element.remove();
-      throw error;
-    }
+    const body = chat ? { messages: [...before, { role: "user", content: asked }] } : { prompt: asked };
+    this.last?.close();
+    this.last = new Turn(asked, body, this.server.name);
+    this.turns.append(this.last.element);
+    this.anew.hidden = false;
+    return this.last;
   }
 }
 
-/** What was asked, and the answer as it settles. */
+/** What was asked, and the answer as it settles, as often as it is drafted. */
 class Turn {
-  constructor(asked, name) {
-    this.text = h("pre", { class: "answer", hidden: true });
-    this.thought = h("details", { class: "thought", hidden: true }, h("summary", {}, "Thinking"));
-    this.stage = new Stage({ settled: () => (this.text.hidden = this.text.textContent === "") });
-    this.element = h(
-      "li",
-      { class: "turn" },
-      h("div", { class: "asked" }, h("h2", {}, "You"), h("pre", {}, asked)),
-      h("div", { class: "said" }, h("h2", {}, name), this.stage.element, this.thought, this.text),
-    );
+  constructor(asked, body, name) {
+    this.body = body;
+    this.text = null;
+    this.said = h("div", { class: "said" }, h("h2", {}, name));
+    const question = h("div", { class: "asked" }, h("h2", {}, "You"), h("pre", {}, asked));
+    this.element = h("li", { class: "turn" }, question, this.said);
   }
 
-  tell(said) {
-    this.text.textContent = said.text;
-    if (said.reasoning) {
-      this.thought.hidden = false;
-      this.thought.append(h("pre", {}, said.reasoning));
-    }
-    if (this.stage.element.dataset.state === "settled") this.text.hidden = said.text === "";
+  /** A stage for the next draft. */
+  next(pins, again) {
+    this.marks?.offer(false);
+    const stage = new Stage({ settled: () => this.settled(stage) });
+    const answer = h("pre", { class: "answer", hidden: true });
+    this.marks = new Marks(stage, again);
+    for (const { at } of pins) stage.canvas.held.add(at);
+    this.parts = { stage, answer, whole: false };
+    this.said.append(h("div", { class: "draft" }, stage.element, this.marks.element, answer));
+    return stage;
+  }
+
+  tell(text) {
+    this.text = text;
+    this.parts.answer.textContent = text;
+    this.parts.whole = true;
+    this.settled(this.parts.stage);
+  }
+
+  /** The text is shown, and marks are offered, when the reader has seen it settle. */
+  settled(stage) {
+    if (!this.parts.whole || stage !== this.parts.stage || stage.element.dataset.state !== "settled") return;
+    this.parts.answer.hidden = this.text === "";
+    this.marks.offer(!this.closed && stage.blocks.length > 0);
+  }
+
+  /** A draft that never took a step leaves nothing behind. */
+  over(stage) {
+    if (stage.film.frames.length) return;
+    stage.element.parentNode.remove();
+    if (this.said.children.length === 1) this.element.remove();
+  }
+
+  close() {
+    this.closed = true;
+    this.marks?.offer(false);
+  }
+
+  /** The conversation up to here. */
+  messages() {
+    const asked = this.body.messages ?? [];
+    return this.text === null ? asked.slice(0, -1) : [...asked, { role: "assistant", content: this.text }];
   }
 }
 
@@ -121,13 +156,9 @@ function lead() {
   );
 }
 
-function modes(server, changed) {
-  const offered = [
-    ["chat", "Chat", "/v1/chat/completions"],
-    ["text", "Plain text", "/v1/completions"],
-  ].filter(([, , path]) => server.has(path, "canvas"));
-  const made = { value: offered[0][0] };
-  const inputs = offered.map(([value, label]) => {
+function modes(changed) {
+  const made = { value: "chat" };
+  const inputs = [["chat", "Chat"], ["text", "Plain text"]].map(([value, label]) => {
     const input = h("input", { type: "radio", name: "mode", value, checked: value === made.value });
     input.addEventListener("change", () => {
       made.value = value;
