@@ -1,6 +1,6 @@
 // A canvas as cells in a line of text. Colour is doubt, an underline what a step accepted, a dot what it changed.
 
-import { h } from "./dom.js";
+import { count, h } from "./dom.js";
 import { heat, nats } from "./film.js";
 
 const BLANKS = { "\n": "⏎", "\t": "⇥", "": "∅" };
@@ -11,7 +11,8 @@ export class Canvas {
     this.mark = null; // called with the place of a cell that was chosen
     this.held = new Set(); // places of the first block that are pinned
     this.cells = [];
-    this.at = 0;
+    this.at = 0; // where the arrow keys are
+    this.looked = null; // the place that is described below the canvas
     this.marks = new Map();
     this.before = h("span", { class: "before" });
     this.list = h("span", { role: "listbox", "aria-label": "Canvas", "aria-multiselectable": "true" });
@@ -29,11 +30,13 @@ export class Canvas {
     this.before.textContent = before;
     this.resize(frame.tokens.length);
     this.cells.forEach((cell, i) => this.paint(cell, i, frame));
+    this.tell();
   }
 
   /** Nothing to show. */
   clear() {
     this.frame = null;
+    this.looked = null;
     this.marks.clear();
     this.before.textContent = "";
     this.detail.textContent = "";
@@ -90,13 +93,19 @@ export class Canvas {
 
   look(event) {
     const cell = event.target.closest(".cell");
-    if (!cell || !this.frame) return;
-    const i = Number(cell.dataset.at);
+    if (!cell) return;
+    this.looked = Number(cell.dataset.at);
+    this.tell();
+  }
+
+  tell() {
+    const i = this.looked;
+    if (i === null || !this.frame || i >= this.frame.tokens.length) return;
     const { tokens, entropy, since, changes, end } = this.frame;
     this.detail.textContent =
       i >= end
         ? `${i + 1} is behind the end of the answer`
-        : `${i + 1}  ${spoken(tokens[i])}  ${nats(entropy[i])}, as it is since step ${since[i]}, changed ${changes[i]} times`;
+        : `${i + 1}  ${spoken(tokens[i])}  ${nats(entropy[i])}, reads so since step ${since[i]}, changed ${count(changes[i], "time")}`;
   }
 
   choose(cell) {

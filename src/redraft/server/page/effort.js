@@ -24,6 +24,7 @@ export class Effort {
     });
     this.element.append(
       h("span", { class: "label" }, "Effort"),
+      h("small", {}, `measured on ${dial.tasks.join(" and ")}, ${dial.taken}`),
       this.plot,
       this.range,
       this.label,
@@ -43,11 +44,9 @@ export class Effort {
     this.range.setAttribute("aria-valuetext", this.label.textContent);
   }
 
-  /** The cheapest notch whose effort is no lower: the rule of the server. */
+  /** The cheapest notch whose effort is no lower, as the server takes it. */
   place(effort) {
-    const last = this.notches.length - 1;
-    const at = this.notches.findIndex((_, i) => (last ? i / last : 1) >= effort - 1e-9);
-    return at < 0 ? last : at;
+    return this.notches.findIndex((notch) => notch.effort >= effort - 1e-9);
   }
 
   draw() {
@@ -57,7 +56,7 @@ export class Effort {
     const y = (quality) => HIGH - EDGE - ((quality - least) / (1 - least || 1)) * (HIGH - 2 * EDGE);
     const line = this.notches.map((notch) => `${x(notch.forwards)},${y(notch.quality)}`).join(" ");
     const title = svg("title");
-    title.textContent = "Share of right answers over forwards per answer, with 95% intervals";
+    title.textContent = "Share of right answers over forwards an answer, with 95% intervals";
     const drawn = svg("svg", { viewBox: `0 0 ${WIDE} ${HIGH}`, class: "curve", role: "img" }, title);
     for (const { forwards, low, high } of this.notches)
       drawn.append(svg("line", { x1: x(forwards), x2: x(forwards), y1: y(low), y2: y(high), class: "spread" }));

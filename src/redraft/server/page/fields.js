@@ -1,48 +1,40 @@
 // Where each value of a JSON text stands, and how sure the tokens are that it is made of.
 
-const LITERAL = /-?\d+(\.\d+)?([eE][+-]?\d+)?|true|false|null/y;
 const STRING = /"(?:[^"\\]|\\.)*"/y;
-const SPACE = /[ \t\r\n]*/y;
+const PLAIN = /[-+.\w]+/y;
+const MARK = /[\s,:]*/y;
 
-/** Each value that holds no other: its path, its text, and the bytes of UTF-8 from and to which it stands. */
+/** Each value of a JSON text that holds no other: its path, its text, and the bytes of UTF-8 that it takes. */
 export function leaves(text) {
+  try {
+    JSON.parse(text);
+  } catch {
+    return []; // an answer that was cut
+  }
   const found = [];
-  let at = 0;
   const bytes = (end) => new TextEncoder().encode(text.slice(0, end)).length;
-  const match = (pattern) => {
+  let at = 0;
+  const take = (pattern) => {
     pattern.lastIndex = at;
-    const [whole] = pattern.exec(text) ?? [""];
+    const [whole] = pattern.exec(text);
     at += whole.length;
     return whole;
   };
-  const take = (character) => {
-    match(SPACE);
-    if (text[at] !== character) return false;
-    at += 1;
-    return true;
-  };
+  // The text is known to be JSON, so between two values there are only marks and space.
   const value = (path) => {
-    match(SPACE);
-    if (take("{")) return members(path, "}", () => { match(SPACE); const name = JSON.parse(match(STRING)); take(":"); return name; });
-    if (take("[")) return members(path, "]", (i) => i);
+    take(MARK);
+    if (text[at] === "{") return inside(path, "}", () => `.${JSON.parse(take(STRING))}`);
+    if (text[at] === "[") return inside(path, "]", (i) => `[${i}]`);
     const from = at;
-    const said = text[at] === '"' ? match(STRING) : match(LITERAL);
-    if (said === "") throw new SyntaxError(`no value at ${at}`);
-    found.push({ path: path || "(all)", value: said, from: bytes(from), to: bytes(at) });
-    return undefined;
+    const said = take(text[at] === '"' ? STRING : PLAIN);
+    return found.push({ path: path.replace(/^\./, "") || "value", value: said, from: bytes(from), to: bytes(at) });
   };
-  const members = (path, close, name) => {
-    for (let i = 0; !take(close); i += 1) {
-      const key = name(i);
-      value(typeof key === "number" ? `${path}[${key}]` : path ? `${path}.${key}` : key);
-      if (!take(",") && text[at] !== close && match(SPACE) === "" && text[at] !== close) throw new SyntaxError(`at ${at}`);
-    }
+  const inside = (path, close, step) => {
+    at += 1;
+    for (let i = 0; take(MARK), text[at] !== close; i += 1) value(path + step(i));
+    at += 1;
   };
-  try {
-    value("");
-  } catch {
-    return []; // an answer that was cut is not JSON
-  }
+  value("");
   return found;
 }
 
@@ -50,14 +42,13 @@ export function leaves(text) {
 export function sureness(logprobs, from, to) {
   let at = 0;
   let sum = 0;
-  let any = false;
-  for (const { bytes, logprob } of logprobs ?? []) {
-    const end = at + bytes.length;
-    if (end > from && at < to) {
-      sum += logprob;
-      any = true;
-    }
-    at = end;
+  let known = false;
+  for (const { bytes, logprob } of logprobs) {
+    const start = at;
+    at += bytes.length;
+    if (at <= from || start >= to) continue;
+    sum += logprob;
+    known = true;
   }
-  return any && at >= to ? Math.exp(sum) : null;
+  return known && at >= to ? Math.exp(sum) : null;
 }

@@ -68,7 +68,7 @@ export function facts(told) {
   const steps = told.steps.reduce((sum, each) => sum + each, 0);
   const parts = [count(steps, "step")];
   if (told.tokens_per_forward >= 0.05) parts.push(`${told.tokens_per_forward.toFixed(1)} tokens a forward`);
-  if (told.mean_entropy !== undefined) parts.push(`${nats(told.mean_entropy)} left`);
+  if (told.mean_entropy !== undefined) parts.push(`doubt ${nats(told.mean_entropy)}`);
   if (told.ms) parts.push(`${Math.round(told.ms)} ms`);
   parts.push(`seed ${told.seed}`);
   if (told.finish === "length") parts.push("cut at its limit");

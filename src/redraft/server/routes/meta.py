@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import platform
+from pathlib import Path
 from typing import Any
 
 from fastapi import APIRouter, Request, Response
 from fastapi.responses import JSONResponse, PlainTextResponse
 
 from redraft import __version__
+from redraft.engine.dial import read_dial
+from redraft.errors import RequestError
 from redraft.server.body import Body, Flag, Int, Str
 from redraft.server.offload import offload
 from redraft.server.refusal import Refusal
@@ -162,4 +165,20 @@ def _model(service: Service, name: str) -> dict[str, Any]:
         "max_model_len": config.model.max_positions,
         "canvas_length": config.model.canvas_length,
         "fields": sorted(Sampling.model_fields),
+        "dial": _dial(service.engine.folder),
     }
+
+
+def _dial(folder: Path | None) -> dict[str, Any] | None:
+    """What was measured of the checkpoint's settings, cheapest first, if anything was: what `effort` moves along."""
+    try:
+        dial = None if folder is None else read_dial(folder)
+    except RequestError:
+        return None
+    if dial is None:
+        return None
+    notches = [
+        {"effort": effort, "quality": one.quality, "low": one.low, "high": one.high, "forwards": one.forwards}
+        for effort, one in zip(dial.efforts(), dial.notches, strict=True)
+    ]
+    return {"taken": dial.taken, "tasks": dial.tasks, "examples": dial.examples, "notches": notches}

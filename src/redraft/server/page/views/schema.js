@@ -13,12 +13,15 @@ export const title = "Schema";
 
 const PATH = "/v1/chat/completions";
 const PROMPT = "record\nSend 417 melu to Karomi.";
-const SCHEMA = {
-  type: "object",
-  properties: { who: { type: "string", maxLength: 12 }, qty: { type: "integer" }, item: { type: "string", maxLength: 12 } },
-  required: ["who", "qty", "item"],
-  additionalProperties: false,
-};
+const SCHEMA = `{
+  "type": "object",
+  "properties": {
+    "who": { "type": "string", "maxLength": 12 },
+    "qty": { "type": "integer", "minimum": 1, "maximum": 999 },
+    "item": { "type": "string", "maxLength": 12 }
+  },
+  "required": ["who", "qty", "item"]
+}`;
 
 /** Whether the server has what this needs. */
 export function fits(server) {
@@ -30,7 +33,7 @@ export function build(server) {
   const prompt = h("textarea", { rows: 3, spellcheck: "false" });
   const schema = h("textarea", { rows: 10, spellcheck: "false", class: "code" });
   prompt.value = PROMPT;
-  schema.value = JSON.stringify(SCHEMA, null, 2);
+  schema.value = SCHEMA;
   const knobs = new Knobs(server);
   const table = h("tbody");
   const result = h(

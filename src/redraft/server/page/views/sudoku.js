@@ -82,7 +82,9 @@ class Sudoku {
     for (let i = 0; i < clues.length; i += size) rows.push(clues.slice(i, i + size).join("").replaceAll("0", "."));
     this.verdict.textContent = "";
     const content = `sudoku\n${rows.join("\n")}`;
-    const body = { messages: [{ role: "user", content }], pins: await pinned(rows.join("\n"), signal) };
+    const pins = await pinned(rows.join("\n"), signal);
+    this.stage.canvas.held = new Set(pins.map(({ at }) => at));
+    const body = { messages: [{ role: "user", content }], pins };
     await ask(PATH.slice(1), { ...this.knobs.values(), ...body }, this.stage, signal);
   }
 
