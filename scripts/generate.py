@@ -17,6 +17,7 @@ import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 
+import devices
 from redraft.cli.main import build_parser
 from redraft.errors import RedraftError
 from redraft.measure.record import read_record
@@ -46,6 +47,7 @@ def pages(root: Path) -> dict[Path, str]:
         readme: fill(readme.read_text(encoding="utf-8"), regions),
         card: fill(card.read_text(encoding="utf-8"), {"scores": lambda: scores(root / "benchmarks")}),
         root / "docs" / "cli.md": command_line(build_parser()),
+        root / "docs" / "devices.md": devices.page(root),
         root / "docs" / "numbers.md": NUMBERS_PAGE + numbers(root / "benchmarks", above="../") + "\n",
     }
 

@@ -4,7 +4,8 @@ import pytest
 import torch
 from tests import kernels
 
-from redraft.model.packed import Format
+from redraft.model.linear import multiply, multiply_unpacked
+from redraft.model.packed import Format, pack
 
 pytestmark = [
     pytest.mark.gpu,
@@ -40,3 +41,14 @@ def test_norms_equal_their_twin(shape: tuple[int, ...], dtype: torch.dtype) -> N
 @pytest.mark.parametrize("case", [*kernels.TABLES, (262144, 2816, 256, 4096)], ids=str)
 def test_the_head_equals_its_twin(case: tuple[int, ...], dtype: torch.dtype) -> None:
     kernels.check_head(case, dtype, "cuda")
+
+
+@pytest.mark.parametrize("dtype", FLOATS, ids=str)
+@pytest.mark.parametrize("form", [form for form in kernels.FORMS if form], ids=lambda form: form.name)
+@pytest.mark.parametrize("rows", [1, 31, 256])
+def test_packed_products_equal_their_twin(rows: int, form: Format, dtype: torch.dtype) -> None:
+    made = torch.Generator("cuda").manual_seed(rows)
+    packed = pack(torch.randn(4096, 2816, generator=made, device="cuda") * 2816**-0.5, form)
+    x = torch.randn(rows, 2816, generator=made, device="cuda").to(dtype)
+    ours, twin = multiply(x, packed).float(), multiply_unpacked(x, packed).float()
+    assert float((ours - twin).norm() / twin.norm()) < 0.01

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from redraft.errors import WeightsError
-from redraft.model.linear import multiply, multiply_unpacked
+from redraft.model.linear import float8_matmul, multiply, multiply_unpacked
 from redraft.model.packed import FORMATS, FP8, INT4, INT8, NVFP4, Format, error, pack, round_rows, unpack
 from redraft.weights.layouts import stored_names
 
@@ -99,6 +99,15 @@ def test_packed_products_equal_their_twin(rows: int, form: Format) -> None:
     packed = pack(random_matrix(24, 128, seed=rows), form)
     x = torch.randn(rows, 128, generator=torch.Generator().manual_seed(rows))
     torch.testing.assert_close(multiply(x, packed), multiply_unpacked(x, packed), rtol=1e-4, atol=1e-4)
+
+
+@pytest.mark.parametrize("rows", [1, 16, 33])
+def test_products_in_eight_bit_floats_equal_their_twin(rows: int) -> None:
+    """What a GPU runs; the library has it on a CPU, too."""
+    packed = pack(random_matrix(32, 128, seed=rows), FP8)
+    x = torch.randn(rows, 128, generator=torch.Generator().manual_seed(rows)).bfloat16()
+    ours, twin = float8_matmul(x, packed).float(), multiply_unpacked(x.float(), packed)
+    assert float((ours - twin).norm() / twin.norm()) < 0.005
 
 
 @given(st.integers(1, 40), st.integers(0, 40))

@@ -12,6 +12,7 @@ from torch.nn import functional as F
 from redraft.model.packed import Format, Packed, round_rows, unpack
 from redraft.shapes import Float, Int, Tensor
 
+LEAST_ON_GPU = 32
 ROW_GROUP = 4
 """Rows that a float32 matmul takes at a time; those left over go through another kernel (measured)."""
 
@@ -34,13 +35,15 @@ def multiply(
 
 
 def multiply_packed(x: Float[Tensor, "rows inner"], weight: Packed) -> Float[Tensor, "rows outer"]:
-    """x Wᵀ of a packed matrix. int8 on a CPU is multiplied as integers; everything else is unpacked first.
+    """x Wᵀ of a packed matrix: 8-bit numbers by the library's matmuls, everything else unpacked first.
 
     Integer sums are exact, so they are the same in any order and in any batch.
     """
-    if weight.format.name == "int8" and x.device.type == "cpu":
+    if weight.format.name == "int8":
         codes, scale = round_rows(x, weight.format)
-        return int_matmul(codes, weight.codes).float().mul_(scale).mul_(weight.scale.T).to(x.dtype)
+        return int_matmul(codes, weight.codes).float().mul_(scale).mul_(weight.scale.float().T).to(x.dtype)
+    if weight.format.name == "fp8" and x.is_cuda and x.dtype == torch.bfloat16:
+        return float8_matmul(x, weight)
     return multiply_unpacked(x, weight)
 
 
@@ -53,8 +56,18 @@ def multiply_unpacked(x: Float[Tensor, "rows inner"], weight: Packed) -> Float[T
 
 
 def int_matmul(x: Int[Tensor, "rows inner"], weight: Int[Tensor, "outer inner"]) -> Int[Tensor, "rows outer"]:
-    """x Wᵀ of int8 numbers, summed in int32."""
-    return torch._int_mm(x, weight.T)
+    """x Wᵀ of int8 numbers, summed in int32. On a GPU the library takes no fewer rows than LEAST_ON_GPU."""
+    rows = x.shape[0]
+    if x.is_cuda and rows < LEAST_ON_GPU:
+        x = F.pad(x, (0, 0, 0, LEAST_ON_GPU - rows))
+    return torch._int_mm(x, weight.T)[:rows]
+
+
+def float8_matmul(x: Float[Tensor, "rows inner"], weight: Packed) -> Float[Tensor, "rows outer"]:
+    """x Wᵀ with both sides in e4m3 and a scale for each of their rows; bfloat16 only."""
+    codes, scale = round_rows(x, weight.format)
+    scales = weight.scale.float().T.contiguous()
+    return torch._scaled_mm(codes, weight.codes.T, scale_a=scale, scale_b=scales, out_dtype=torch.bfloat16)
 
 
 class Linear(nn.Module):

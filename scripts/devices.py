@@ -1,0 +1,133 @@
+"""The page docs/devices.md: what the 26B model needs of which card, computed, and what has been measured."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import torch
+
+from redraft.config import ModelConfig, read_config
+from redraft.measure.record import Record, read_record
+from redraft.measure.roofline import CARDS, Card, step_work
+from redraft.weights.memory import GIGABYTE, footprint
+from redraft.weights.plan import EIGHT_BIT_FLOATS, PLANS, Formats, Plan, formats
+
+SHAPE = Path("recipes") / "shapes" / "26b"
+USUAL = 2048
+HEAD = """# Devices
+
+<!-- Written by scripts/devices.py from the memory plan and the floor; take a device record, then run `make docs`. -->
+
+Which card runs the 26B model, in which numbers, and how fast a step can be there. **Computed** figures follow from the
+model's shapes and the vendors' data sheets (`weights/memory.py`, `measure/roofline.py`); they are bounds and no
+promises. **Measured** ones come from records in `benchmarks/`. What is in neither column is not known.
+
+A step takes at least as long as reading its weights and caches once, or as its arithmetic, whichever is more. Every
+expert is counted as touched; routing that touches fewer is faster. Contexts are those of one request, its canvas
+included, and end at the model's own limit of 262,144 tokens.
+
+"""
+
+TAIL = """
+## Measuring
+
+```
+redraft bench --device-card --model recipes/shapes/26b --device cuda --dtype bfloat16 --plan int4 \\
+  --record-dir benchmarks
+```
+
+The folder holds the released model's shape and no weights; the command makes random ones in the plan's format, measures
+copying and multiplying, then prefill, steps of 1 to 16 canvases and behind 512 to 65,536 tokens, a commit and the head
+alone, and tells each as a multiple of its floor. With a checkpoint for `--model` it measures that.
+
+## What has not been run
+
+No GPU was at hand while this was built. The kernels in `model/triton/` are held to their twins under Triton's
+interpreter, in float32 and, where the interpreter can, in half precision; `pytest -m gpu` repeats it natively and has
+not been run.
+
+Not measured: every time on a GPU; the share of experts that real text touches; bfloat16 inside the kernels' products.
+
+Not built: one CUDA graph per step; experts held in the processor's memory; several GPUs; experts multiplied in 8-bit
+floats. Weights of fp8 experts are read as such and multiplied in bfloat16, so with many canvases the floor of fp8 is
+out of reach.
+"""
+
+
+def page(root: Path) -> str:
+    """The whole page."""
+    config = read_config(root / SHAPE).model
+    records = [read_record(path) for path in sorted((root / "benchmarks").glob("device-*.json"))]
+    parts = [HEAD, "## What fits\n\n", *_memory(config), "\n## How fast a step can be\n\n", *_floors(config, records)]
+    return "".join([*parts, *_plans(config), TAIL])
+
+
+def _plans_of(config: ModelConfig) -> list[tuple[str, Plan | None, Formats]]:
+    return [("bfloat16", None, {}), *((name, plan, formats(config, plan)) for name, plan in PLANS.items())]
+
+
+def _memory(config: ModelConfig) -> Iterator[str]:
+    yield "Computed: longest context of one request, and canvases of 8,192 tokens at once.\n\n"
+    names = [name for name, _, _ in _plans_of(config)]
+    yield f"| card | {' | '.join(names)} |\n{'|---' * (len(names) + 1)}|\n"
+    for card in CARDS:
+        yield (
+            f"| {card.name} | " + " | ".join(_fit(config, card, packed) for _, _, packed in _plans_of(config)) + " |\n"
+        )
+
+
+def _fit(config: ModelConfig, card: Card, packed: Formats) -> str:
+    if _refused(card, packed):
+        return "refused"
+    need = footprint(config, torch.bfloat16, packed)
+    context = need.longest_context(card.memory)
+    if context is None:
+        return "no"
+    return f"{context:,}; {need.most_canvases(card.memory, 8192)}"
+
+
+def _refused(card: Card, packed: Formats) -> bool:
+    return card.fp8 is None and any(form.is_float for form in packed.values())
+
+
+def _floors(config: ModelConfig, records: list[Record]) -> Iterator[str]:
+    yield "Computed: the floor of a denoising step behind 2,048 tokens, in milliseconds, with 1 canvas and with 8.\n"
+    yield "Measured: the step of one canvas.\n\n"
+    yield "| card | plan | 1 canvas | 8 canvases | measured |\n|---|---|---|---|---|\n"
+    for card in CARDS:
+        for name, plan, packed in _plans_of(config):
+            if _refused(card, packed) or footprint(config, torch.bfloat16, packed).longest_context(card.memory) is None:
+                continue
+            one, eight = (
+                step_work(config, torch.bfloat16, packed, canvases=count, prefix=USUAL).seconds(card, plan)
+                for count in (1, 8)
+            )
+            yield f"| {card.name} | {name} | {1e3 * one:.1f} | {1e3 * eight:.1f} | {_measured(card, name, records)} |\n"
+
+
+def _measured(card: Card, plan: str, records: list[Record]) -> str:
+    words = card.name.split(" ")
+    name = " ".join(words[:2]) if words[0] == "RTX" else words[0]
+    for record in records:
+        if name in str(record.machine.get("gpu")) and (record.workload["plan"] or "bfloat16") == plan:
+            for row in record.figures["timed"]:
+                if (row["what"], row["canvases"], row["prefix"]) == ("step", 1, USUAL):
+                    return f"{row['ms']:.1f}"
+    return "not measured"
+
+
+def _plans(config: ModelConfig) -> Iterator[str]:
+    yield "\n## Bytes\n\nComputed: weights in memory, in GB of 10^9 bytes, the vision tower left out.\n\n"
+    parts = list(footprint(config, torch.bfloat16, {}).weights)
+    yield "| plan | " + " | ".join(parts) + " | all |\n|---" + "|---" * (len(parts) + 1) + "|\n"
+    for name, _, packed in _plans_of(config):
+        need = footprint(config, torch.bfloat16, packed)
+        sizes = " | ".join(f"{need.weights[part] / GIGABYTE:.2f}" for part in parts)
+        yield f"| {name} | {sizes} | {need.fixed / GIGABYTE:.2f} |\n"
+    need = footprint(config, torch.bfloat16, {})
+    yield (
+        f"\nBeside them: {need.token:,} bytes a token of context, {need.request / 1e6:.0f} MB a request and"
+        f" {need.canvas / 1e6:.0f} MB a canvas in the\nforward. 8-bit floats (fp8, nvfp4) need compute capability"
+        f" {'.'.join(map(str, EIGHT_BIT_FLOATS))}.\n"
+    )
