@@ -50,9 +50,10 @@ export class Effort {
   }
 
   draw() {
+    const few = Math.min(...this.notches.map((notch) => notch.forwards));
     const most = Math.max(...this.notches.map((notch) => notch.forwards));
     const least = Math.min(...this.notches.map((notch) => notch.low));
-    const x = (forwards) => EDGE + (forwards / most) * (WIDE - 2 * EDGE);
+    const x = (forwards) => EDGE + ((forwards - few) / (most - few || 1)) * (WIDE - 2 * EDGE);
     const y = (quality) => HIGH - EDGE - ((quality - least) / (1 - least || 1)) * (HIGH - 2 * EDGE);
     const line = this.notches.map((notch) => `${x(notch.forwards)},${y(notch.quality)}`).join(" ");
     const title = svg("title");

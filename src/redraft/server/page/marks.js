@@ -13,7 +13,7 @@ export class Marks {
     this.stage = stage;
     this.kind = "pin";
     this.help = h("small", { role: "status" });
-    this.button = h("button", { type: "button", class: "quiet", onclick: () => go(this.pins()) }, "Redraft");
+    this.button = h("button", { type: "button", class: "chip", onclick: () => go(this.pins()) }, "Redraft");
     const name = `marks-${Math.random()}`;
     const inputs = Object.entries(KINDS).map(([kind, [label]]) => {
       const input = h("input", { type: "radio", name, checked: kind === this.kind, onchange: () => this.turn(kind) });
