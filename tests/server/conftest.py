@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+import socket
 import subprocess
 import sys
 import threading
@@ -58,11 +59,16 @@ def start(*words: str, env: dict[str, str] | None = None) -> Process:
     return Process(url, popen)
 
 
-def end(process: Process) -> tuple[int, str]:
-    """Stop it; its exit code and what it wrote to stderr."""
+def ended(process: Process) -> int:
+    """Its exit code, once it has gone."""
+    process.popen.communicate(timeout=30)
+    return process.popen.returncode
+
+
+def end(process: Process) -> int:
+    """Stop it; its exit code."""
     process.popen.terminate()
-    _, err = process.popen.communicate(timeout=30)
-    return process.popen.returncode, err
+    return ended(process)
 
 
 @pytest.fixture(scope="session")
@@ -96,12 +102,16 @@ def nano() -> Iterator[Engine]:
     engine.loop.stop()
 
 
-def inside(engine: Engine, settings: Settings, log: Log | None = None) -> Iterator[Inside]:
-    """Serve an engine on a thread."""
+def inside(
+    engine: Engine, settings: Settings, log: Log | None = None, *, send_buffer: int | None = None
+) -> Iterator[Inside]:
+    """Serve an engine on a thread. With a small `send_buffer` a reader's slowness is felt at once."""
     service = Service(settings)
     service.ready(engine)
     config = uvicorn.Config(create_app(service, log or Log(None)), log_config=None, lifespan="off")
     server, listening = uvicorn.Server(config), listen("127.0.0.1", 0)
+    if send_buffer is not None:
+        listening.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, send_buffer)
     thread = threading.Thread(target=server.run, kwargs={"sockets": [listening]}, daemon=True)
     thread.start()
     yield Inside(f"http://127.0.0.1:{listening.getsockname()[1]}", service, engine)

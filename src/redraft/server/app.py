@@ -52,6 +52,8 @@ def _tell_errors(app: FastAPI, service: Service, log: Log) -> None:
 
     async def http(request: Request, error: Exception) -> Response:
         assert isinstance(error, HTTPException)
+        if isinstance(error.__cause__, Refusal):  # of the body, while it was read
+            return tell(error.__cause__)
         if error.status_code == 400:
             return tell(Refusal(400, "the body is not JSON", code="invalid_json"))
         message = f"there is no {request.method} {request.url.path[:200]} here; see /openapi.json"

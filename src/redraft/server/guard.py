@@ -108,6 +108,8 @@ class Guard:
         metrics.requests.labels(path, str(seen.status)).inc()
         metrics.seconds.labels(path).observe(time.monotonic() - seen.began)
         if seen.gone and not seen.done:
+            seen.notes["gone"] = True
+        if seen.notes.get("gone"):
             metrics.gone.inc()
         self.log.write(
             "request",
@@ -117,7 +119,6 @@ class Guard:
                 "path": path,
                 "status": seen.status,
                 "ms": round((time.monotonic() - seen.began) * 1e3, 1),
-                "gone": seen.gone and not seen.done,
                 **seen.notes,
             },
         )

@@ -162,6 +162,7 @@ class Exchange:
             metrics.served(Served(voice.steps, len(voice.tokens), voice.first_sec))
         notes = self.request.scope["state"].get("log")
         if notes is not None:
+            notes["gone"] = self.run.gone
             notes["prompt_tokens"] = self.asked.prompt_tokens
             notes["tokens"] = sum(len(voice.tokens) for voice in self.voices)
             notes["steps"] = sum(sum(voice.steps) for voice in self.voices)

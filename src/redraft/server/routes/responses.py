@@ -68,9 +68,11 @@ class Responses(Body):
 
     inert: ClassVar[frozenset[str]] = BOOKKEEPING | {"stream_options"}
     neutral: ClassVar[Mapping[str, tuple[Any, ...]]] = {
+        "access_programs": (),
         "background": (False,),
         "conversation": (),
         "context_management": (),
+        "image": (),
         "include": ([],),
         "max_tool_calls": (),
         "moderation": (),

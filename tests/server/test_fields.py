@@ -1,0 +1,158 @@
+"""Every public field does something or is refused: nothing a client sends is dropped in silence."""
+
+from __future__ import annotations
+
+import typing
+from collections.abc import Iterator
+from typing import Any
+
+import httpx2
+import pytest
+from openai.types import completion_create_params as text_params
+from openai.types.chat import completion_create_params as chat_params
+from openai.types.responses import response_create_params as response_params
+from tests.server.conftest import RECORD, Process
+
+from redraft.server.body import Body
+from redraft.server.routes.canvas import Canvas
+from redraft.server.routes.infill import Fim, Hole
+from redraft.server.routes.responses import Responses
+from redraft.server.schema import CanvasOptions, Chat, Completion
+
+BASE: dict[str, Any] = {"messages": [{"role": "user", "content": "record\nSend"}], "seed": 1, "max_tokens": 12}
+
+CHANGES: dict[str, Any] = {
+    # name: a value that must change the answer, the reply's form, or be refused by this name
+    "messages": [{"role": "user", "content": RECORD}],
+    "model": "gpt-9",
+    "max_tokens": 3,
+    "max_completion_tokens": 3,
+    "min_tokens": 12,
+    "ignore_eos": True,
+    "temperature": 10.0,
+    "top_p": 0.001,
+    "top_k": 1,
+    "n": 2,
+    "seed": 2,
+    "stop": ["{"],
+    "stream": True,
+    "logit_bias": {"300": 100.0},
+    "presence_penalty": 1.0,
+    "frequency_penalty": 1.0,
+    "repetition_penalty": 1.5,
+    "bad_words": ["{", '{"'],
+    "effort": 0.5,
+    "max_steps": 1,
+    "entropy_bound": 50.0,
+    "deadline_ms": 0.01,
+    "target_ms": 50.0,
+    "response_format": {"type": "json_object"},
+    "structured_outputs": {"choice": ["north"]},
+    "logprobs": True,
+    "top_logprobs": 2,
+    "reasoning_effort": "high",
+    "prediction": {"type": "content", "content": "yes"},
+    "chat_template_kwargs": {"enable_thinking": True},
+    "tools": [{"type": "function", "function": {"name": "f"}}],
+    "tool_choice": "required",
+    "canvas.width": 8,
+    "canvas.preset": "nothing",
+    "canvas.accept": ["nothing"],
+    "canvas.cooling": 0,
+    "canvas.min_effort": 0.5,
+    "canvas.causal": True,
+    "canvas.stream": True,
+    "canvas.end_aware": "yes",
+    "stream_options.include_usage": True,
+    "stream_options.continuous_usage_stats": True,
+}
+ONLY_SHOWN = {
+    # changes nothing in an answer, by its meaning
+    "parallel_tool_calls": "an answer has at most one call",
+    "canvas": "an object",
+    "stream_options": "an object",
+}
+STREAMED = ("canvas.stream", "stream_options.include_usage", "stream_options.continuous_usage_stats")
+EMPTY = "sudoku\n....\n....\n....\n...."
+HARD: dict[str, Any] = {"messages": [{"role": "user", "content": EMPTY}], "max_tokens": 32, "max_steps": 6}
+"""A prompt that the model is unsure of, where knobs of the sampler show, if not under every seed."""
+SAMPLER = ("temperature", "top_p", "top_k", "entropy_bound", "max_steps", "seed", "logit_bias")
+
+
+@pytest.fixture(scope="module")
+def http(server: Process) -> Iterator[httpx2.Client]:
+    with httpx2.Client(base_url=server.url, timeout=60) as client:
+        yield client
+
+
+def seen(http: httpx2.Client, body: dict[str, Any]) -> tuple[int, Any]:
+    """What a client can tell apart: status, and the reply without what is new in each."""
+    told = http.post("/v1/chat/completions", json=body)
+    if told.status_code != 200:
+        return told.status_code, told.json()["error"]["param"]
+    if body.get("stream"):
+        return 200, (
+            told.text.count("data: "),
+            '"usage":{' in told.text,
+            told.text.count('"usage":{'),
+            "positions" in told.text,
+        )
+    reply = told.json()
+    keep = ("message", "logprobs", "finish_reason")
+    return 200, (reply["usage"], [{key: choice[key] for key in keep} for choice in reply["choices"]])
+
+
+def test_the_table_has_every_field() -> None:
+    named = {name.partition(".")[0] for name in CHANGES} | ONLY_SHOWN.keys()
+    assert named == set(Chat.model_fields)
+    assert {name.partition(".")[2] for name in CHANGES if name.startswith("canvas.")} == set(CanvasOptions.model_fields)
+
+
+@pytest.mark.parametrize("name", CHANGES)
+def test_a_field_changes_something_or_is_refused(http: httpx2.Client, name: str) -> None:
+    outer, _, inner = name.partition(".")
+    base = BASE | (HARD if name in SAMPLER else {}) | ({"stream": True} if name in STREAMED else {})
+    if name == "max_completion_tokens":
+        base = {key: value for key, value in base.items() if key != "max_tokens"}
+    if name == "top_logprobs":
+        base |= {"logprobs": True}
+    given = {inner: CHANGES[name]} if inner else CHANGES[name]
+    seeds = (0, 3, 4, 5) if name in SAMPLER else (1,)
+    assert any(seen(http, base | {"seed": seed, outer: given}) != seen(http, base | {"seed": seed}) for seed in seeds)
+
+
+@pytest.mark.parametrize(
+    ("params", "model"),
+    [
+        (chat_params.CompletionCreateParamsNonStreaming, Chat),
+        (text_params.CompletionCreateParamsNonStreaming, Completion),
+        (response_params.ResponseCreateParamsNonStreaming, Responses),
+    ],
+)
+def test_every_field_that_the_openai_client_can_send_is_known(params: Any, model: type[Body]) -> None:
+    """Honoured, named as without effect, or refused by name unless neutral: none is met by chance."""
+    unknown = set(typing.get_type_hints(params)) - set(model.model_fields) - model.inert - set(model.neutral)
+    assert not unknown
+
+
+@pytest.mark.parametrize("model", [Chat, Completion, Fim, Hole, Canvas, Responses])
+def test_no_field_is_in_two_classes(model: type[Body]) -> None:
+    fields, neutral = set(model.model_fields), set(model.neutral)
+    assert not fields & model.inert
+    assert not fields & neutral
+    assert not model.inert & neutral
+
+
+@pytest.mark.parametrize("name", sorted(Chat.neutral))
+def test_a_field_that_is_not_done_is_refused_unless_it_asks_for_nothing(http: httpx2.Client, name: str) -> None:
+    assert seen(http, BASE | {name: "something"}) == (400, name)
+    for value in Chat.neutral[name]:
+        assert seen(http, BASE | {name: value})[0] == 200
+    assert seen(http, BASE | {name: None}) == seen(http, BASE)
+
+
+@pytest.mark.parametrize("name", sorted(Chat.inert))
+def test_a_field_without_effect_is_named(http: httpx2.Client, name: str) -> None:
+    told = http.post("/v1/chat/completions", json=BASE | {name: "something"})
+    assert told.status_code == 200
+    assert told.headers["x-ignored-fields"] == name

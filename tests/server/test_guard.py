@@ -1,0 +1,189 @@
+"""Who may come in, and how much of what: keys, hosts, origins, sizes, and what every reply carries."""
+
+from __future__ import annotations
+
+import io
+import json
+import socket
+from collections.abc import Iterator
+from pathlib import Path
+
+import httpx2
+import pytest
+from tests.server.conftest import ANSWER, RECORD, Inside, inside
+
+from redraft.engine.engine import Engine
+from redraft.errors import RequestError
+from redraft.server.log import Log
+from redraft.server.settings import Limits, Settings, digest_of, read_keys
+
+MESSAGES = {"messages": [{"role": "user", "content": RECORD}]}
+PATH = "/v1/chat/completions"
+
+
+@pytest.fixture
+def guarded(nano: Engine) -> Iterator[Inside]:
+    keys = (digest_of("first-key"), digest_of("second-key"))
+    limits = Limits(body_bytes=2000, per_key=2, in_flight=3, choices=3)
+    origins = ("https://app.example",)
+    yield from inside(nano, Settings(keys=keys, limits=limits, origins=origins))
+
+
+def ask(at: Inside, path: str = PATH, **headers: str) -> httpx2.Response:
+    return httpx2.post(at.url + path, json=MESSAGES, headers=headers, timeout=60)
+
+
+@pytest.mark.parametrize("key", ["first-key", "second-key"])
+def test_each_key_opens(guarded: Inside, key: str) -> None:
+    assert ask(guarded, authorization=f"Bearer {key}").status_code == 200
+    assert ask(guarded, **{"x-api-key": key}).status_code == 200
+
+
+@pytest.mark.parametrize("value", ["", "Bearer wrong", "Basic first-key", "Bearer first-ke", "Bearer first-key2"])
+def test_nothing_else_does(guarded: Inside, value: str) -> None:
+    told = ask(guarded, authorization=value)
+    assert told.status_code == 401
+    assert told.json()["error"]["code"] == "invalid_api_key"
+    assert told.headers["www-authenticate"] == "Bearer"
+
+
+def test_probes_need_no_key_and_figures_do(guarded: Inside) -> None:
+    assert httpx2.get(guarded.url + "/health").status_code == 200
+    assert httpx2.get(guarded.url + "/live").status_code == 200
+    assert httpx2.get(guarded.url + "/metrics").status_code == 401
+    assert httpx2.get(guarded.url + "/v1/models").status_code == 401
+
+
+def test_a_page_elsewhere_gets_nothing(guarded: Inside) -> None:
+    key = "Bearer first-key"
+    assert ask(guarded, authorization=key, origin="https://evil.example").status_code == 403
+    assert ask(guarded, authorization=key, origin=guarded.url).status_code == 200
+    told = ask(guarded, authorization=key, origin="https://app.example")
+    assert told.status_code == 200
+    assert told.headers["access-control-allow-origin"] == "https://app.example"
+
+
+def test_a_preflight_is_answered_for_allowed_pages_only(guarded: Inside) -> None:
+    asked = {"access-control-request-method": "POST", "access-control-request-headers": "authorization, content-type"}
+    told = httpx2.options(guarded.url + PATH, headers=asked | {"origin": "https://app.example"})
+    assert told.status_code == 204
+    assert told.headers["access-control-allow-headers"] == "authorization, content-type"
+    assert httpx2.options(guarded.url + PATH, headers=asked | {"origin": "https://evil.example"}).status_code == 403
+
+
+def test_a_name_rebound_to_this_machine_is_not_ours(guarded: Inside) -> None:
+    assert ask(guarded, authorization="Bearer first-key", host="evil.example").status_code == 403
+
+
+def test_too_large_a_body_is_refused_with_and_without_a_length(guarded: Inside) -> None:
+    headers = {"authorization": "Bearer first-key", "content-type": "application/json"}
+    big = json.dumps({"messages": [{"role": "user", "content": "x" * 3000}]}).encode()
+    for content in (big, iter([big[:100], big[100:]])):
+        told = httpx2.post(guarded.url + PATH, content=content, headers=headers)
+        assert (told.status_code, told.json()["error"]["code"]) == (413, "body_too_large")
+
+
+def test_limits_per_key_and_in_all_say_when_to_come_again(guarded: Inside) -> None:
+    service = guarded.service
+    with service.enter(2, 0):
+        told = ask(guarded, authorization="Bearer first-key")
+        assert told.status_code == 429
+        assert int(told.headers["retry-after"]) >= 1
+        assert told.json()["error"]["type"] == "rate_limit_error"
+        assert ask(guarded, authorization="Bearer second-key").status_code == 200
+        with service.enter(1, 1):
+            told = ask(guarded, authorization="Bearer second-key")
+            assert (told.status_code, "retry-after" in told.headers) == (503, True)
+    assert service.under_way == 0
+    assert ask(guarded, authorization="Bearer first-key").status_code == 200
+
+
+def test_every_reply_is_safe_and_numbered(served: Inside) -> None:
+    told = httpx2.get(served.url + "/v1/models", headers={"x-request-id": "mine-1"})
+    assert told.headers["x-request-id"] == "mine-1"
+    assert told.headers["x-content-type-options"] == "nosniff"
+    assert "script-src 'self'" in told.headers["content-security-policy"]
+    bad = httpx2.get(served.url + "/v1/models", headers={"x-request-id": "<script>"})
+    assert bad.headers["x-request-id"].startswith("req-")
+
+
+@pytest.mark.parametrize(
+    ("method", "path", "status"),
+    [("GET", "/nothing", 404), ("DELETE", "/v1/models", 405), ("GET", PATH, 405), ("POST", "/v1/embeddings", 404)],
+)
+def test_what_is_not_there_is_said_in_the_same_form(served: Inside, method: str, path: str, status: int) -> None:
+    told = httpx2.request(method, served.url + path)
+    assert told.status_code == status
+    assert set(told.json()["error"]) == {"message", "type", "param", "code"}
+
+
+@pytest.mark.parametrize("body", [b"", b"{", b"[]", b"null", b'"x"', b"\xff\xfe", b"[" * 100_000, b'{"messages": NaN}'])
+def test_what_is_no_request_is_refused(served: Inside, body: bytes) -> None:
+    told = httpx2.post(served.url + PATH, content=body, headers={"content-type": "application/json"})
+    assert told.status_code == 400
+    assert told.json()["error"]["message"]
+
+
+def test_the_log_has_no_text_of_anybody(nano: Engine) -> None:
+    sink = io.StringIO()
+    for at in inside(nano, Settings(), Log(sink)):
+        assert ask(at).json()["choices"][0]["message"]["content"] == ANSWER
+    line = json.loads(sink.getvalue().splitlines()[0])
+    assert (line["path"], line["status"], line["tokens"]) == (PATH, 200, 18)
+    assert "Karomi" not in sink.getvalue()
+
+
+def test_a_full_disk_costs_lines_and_no_request(nano: Engine) -> None:
+    full = Path("/dev/full").open("w", encoding="utf-8")  # noqa: SIM115, closing it fails
+    log = Log(full)
+    for at in inside(nano, Settings(), log):
+        assert ask(at).status_code == 200
+        assert ask(at).status_code == 200
+    assert log.lost >= 2
+    with pytest.raises(OSError):
+        full.close()
+
+
+def test_metrics_count_what_was_served(served: Inside) -> None:
+    ask(served)
+    httpx2.post(served.url + PATH, json={"messages": []})
+    page = httpx2.get(served.url + "/metrics").text
+    assert f'redraft_requests_total{{path="{PATH}",status="200"}} 1.0' in page
+    assert f'redraft_requests_total{{path="{PATH}",status="400"}} 1.0' in page
+    assert "redraft_tokens_total 18.0" in page
+    assert "redraft_steps_per_block_count 1.0" in page
+    assert "redraft_running_requests 0.0" in page
+
+
+def test_a_stranger_cannot_grow_the_metrics(served: Inside) -> None:
+    for i in range(5):
+        httpx2.get(f"{served.url}/x{i}")
+    page = httpx2.get(served.url + "/metrics").text
+    assert "/x1" not in page
+    assert 'path="other"' in page
+
+
+@pytest.mark.parametrize(
+    ("text", "said"), [("", "none was given"), ("short\n", "fewer than 8"), (None, "cannot be read")]
+)
+def test_bad_keys_are_refused(tmp_path: Path, text: str | None, said: str) -> None:
+    file = tmp_path / "keys"
+    if text is not None:
+        file.write_text(text)
+    with pytest.raises(RequestError, match=said):
+        read_keys(file, None)
+
+
+def test_keys_come_from_a_file_and_a_variable(tmp_path: Path) -> None:
+    (tmp_path / "keys").write_text("# ours\nkey-number-one\n\n")
+    assert read_keys(tmp_path / "keys", "key-number-two,key-number-one") == (
+        digest_of("key-number-two"),
+        digest_of("key-number-one"),
+    )
+
+
+def test_half_a_request_holds_up_nobody(served: Inside) -> None:
+    host, port = served.url.removeprefix("http://").split(":")
+    with socket.create_connection((host, int(port))) as half:
+        half.sendall(b"POST /v1/chat/completions HTTP/1.1\r\nHost: 127.0.0.1\r\nContent-Length: 500\r\n\r\n{")
+        assert ask(served).status_code == 200
