@@ -20,6 +20,7 @@ from redraft.errors import (
     RequestError,
     RunError,
     TextError,
+    UnsatisfiedError,
     WeightsError,
 )
 
@@ -38,6 +39,7 @@ __all__ = [
     "RequestError",
     "RunError",
     "TextError",
+    "UnsatisfiedError",
     "WeightsError",
     "__version__",
     "load",

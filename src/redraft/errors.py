@@ -10,7 +10,8 @@
     │   ├── RecipeError           a training recipe or data row cannot be used
     │   └── RecordError           a benchmark record is missing, damaged or of another kind
     └── RunError                  exit 1: the call was right, the run failed (disk full, network, a bug of ours)
-        └── BusyError             the queue is full; the same call may go through later
+        ├── BusyError             the queue is full; the same call may go through later
+        └── UnsatisfiedError      no answer passed the checks that a language cannot hold; it carries the best attempt
 
 `assert` is for our own mistakes and never reports a caller's.
 """
@@ -65,3 +66,12 @@ class RunError(RedraftError):
 
 class BusyError(RunError):
     """The queue is full; the same call may go through later."""
+
+
+class UnsatisfiedError(RunError):
+    """No answer passed its checks. `attempt` is the text that came nearest, `reasons` what is said against it."""
+
+    def __init__(self, attempt: str, reasons: list[str]) -> None:
+        said = "; ".join(reasons)[:300]
+        super().__init__(f"the answer does not pass its checks ({said}); try another seed, or say so in the prompt")
+        self.attempt, self.reasons = attempt, reasons

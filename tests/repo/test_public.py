@@ -23,6 +23,7 @@ PUBLIC = [
     "RequestError",
     "RunError",
     "TextError",
+    "UnsatisfiedError",
     "WeightsError",
     "__version__",
     "load",

@@ -65,8 +65,8 @@ def test_strings_are_written_as_json_writes_them(text: str) -> None:
     assert quoted(text_of()).matches(json.dumps(text, ensure_ascii=False).encode()) != odd
 
 
-PATTERNS = ["^a+$", "b", "^[a-z]{2,3}", "\\d+$", "^\\w\\s", "a|^b", "^(a|ab)$", "^\\S*$", "[^\\d]", "\\u00e9", "\\/", "^a|b$",
-            "^[\\w.-]+@x$", "^(?:a|ab)(?:c|bcd)$"]  # fmt: skip
+PATTERNS = ["^a+$", "b", "^[a-z]{2,3}", "\\d+$", "^\\w\\s", "a|^b", "^(a|ab)$", "^\\S*$", "[^\\d]", "\\u00e9", "\\/",
+            "^a|b$", "^[\\w.-]+@x$", "^(?:a|ab)(?:c|bcd)$"]  # fmt: skip
 PROBES = [
     "",
     "a",

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from redraft.cli.common import Commands, command, load_engine, model_flags, print_json, read_prompt, sampling_flags
+from redraft.cli.held import held_flags, held_source
 from redraft.cli.variants import check_variants, run_variants, variant_flags
 
 if TYPE_CHECKING:
@@ -17,7 +18,8 @@ EPILOG = """examples:
   redraft generate --chat $'sudoku\\n1..4\\n..1.\\n..42\\n4...'
   echo 'Once upon a time' | redraft generate --max-tokens 64 --seed 7
   redraft generate --chat --watch --file question.txt --json
-  redraft generate --chat -n 20 --keep 5 --file question.txt"""
+  redraft generate --chat -n 20 --keep 5 --file question.txt
+  redraft generate --chat --schema 'who, qty int, item' $'record\\nSend 417 melu to Karomi.'"""
 
 
 def add(commands: Commands) -> None:
@@ -28,6 +30,7 @@ def add(commands: Commands) -> None:
     parser.add_argument("--chat", action="store_true", help="send it as a user's turn through the chat template")
     parser.add_argument("--watch", action="store_true", help="show the canvas settling, changed tokens marked (stderr)")
     parser.add_argument("--stop", action="append", default=[], metavar="TEXT", help="end the answer at this text")
+    held_flags(parser)
     model_flags(parser, plan=True)
     sampling_flags(parser)
     variant_flags(parser)
@@ -36,7 +39,7 @@ def add(commands: Commands) -> None:
 def run(arguments: argparse.Namespace) -> int:
     """Load, generate, print."""
     check_variants(arguments)
-    prompt = read_prompt(arguments.prompt, arguments.file)
+    prompt, source = read_prompt(arguments.prompt, arguments.file), held_source(arguments)
 
     import torch
 
@@ -65,7 +68,8 @@ def run(arguments: argparse.Namespace) -> int:
         end_aware=arguments.end_aware,
         causal=arguments.causal,
     )
-    request = engine.request(prompt, chat=arguments.chat, options=options)
+    language = None if source is None else engine.language(source)
+    request = engine.request(prompt, chat=arguments.chat, options=options, language=language)
     if arguments.variants is not None:
         run_variants(engine, request, arguments)
         return 0
@@ -83,7 +87,10 @@ def run(arguments: argparse.Namespace) -> int:
 
 def generation_json(done: Generation) -> dict[str, object]:
     """A finished answer as JSON; the words are those of `Generation`."""
-    rounded = asdict(done) | {"entropy": [round(nats, 6) for nats in done.entropy]}
+    rounded = asdict(done) | {
+        "entropy": [round(nats, 6) for nats in done.entropy],
+        "log_mass": [round(nats, 6) for nats in done.log_mass],
+    }
     return rounded | {
         "tokens_per_forward": round(done.tokens_per_forward, 3),
         "tokens_per_pass": round(done.tokens_per_pass, 3),

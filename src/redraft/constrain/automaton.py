@@ -296,6 +296,12 @@ class Builder:
         return first
 
 
+def only(text: str) -> Dfa:
+    """One text and no other."""
+    build = Builder()
+    return build.finish(build.literal(text.encode()))
+
+
 _UNSEEN = -2
 
 

@@ -10,19 +10,22 @@ from __future__ import annotations
 
 import dataclasses
 import hashlib
+import io
 import json
 import os
 import tempfile
+import zipfile
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
+from redraft.config import CheckpointConfig
 from redraft.constrain.automaton import DEFAULT_LIMITS, NOWHERE, Dfa, Limits
 from redraft.constrain.lift import TokenAutomaton, Trie, build_trie, lift, token_bytes
+from redraft.constrain.problem import Problem, schema_problems
 from redraft.constrain.project import Plan, Projection
 from redraft.errors import ConstraintError
 from redraft.text import Text
@@ -97,18 +100,9 @@ class Language:
         state = self.automaton.after(0, tokens)
         return state != NOWHERE and bool(self.automaton.accepts[state])
 
-    def problems(self, text: str) -> list[str]:
+    def problems(self, text: str) -> list[Problem]:
         """What an independent validator has to say against an answer; nothing for languages other than schemas."""
-        if self.source.kind != "schema":
-            return []
-        from jsonschema_rs import validator_for
-
-        try:
-            value = json.loads(text)
-        except ValueError as error:
-            return [f"not JSON: {error}"]
-        validator = validator_for(json.loads(self.source.text), validate_formats=True)
-        return [_problem(error) for error in validator.iter_errors(value)]
+        return schema_problems(json.loads(self.source.text), text) if self.source.kind == "schema" else []
 
     def without(self, tokens: frozenset[int]) -> Language:
         """The same without answers that hold some tokens. Raises ConstraintError if there are no others."""
@@ -137,9 +131,11 @@ def ready(
     return Language(source, Plan(automaton), checked)
 
 
-def vocabulary_of(text: Text, size: int, ends: frozenset[int], pad: int) -> Vocabulary:
+def vocabulary_of(text: Text, config: CheckpointConfig) -> Vocabulary:
     """The vocabulary of a checkpoint: behind an answer may stand its end tokens again, or padding."""
-    return Vocabulary(tuple(token_bytes(text, size)), ends, ends | {pad})
+    ends = frozenset(config.generation.eos_token_ids)
+    pieces = token_bytes(text, config.model.vocab_size)
+    return Vocabulary(tuple(pieces), ends, ends | {config.generation.pad_token_id})
 
 
 def cache_folder() -> Path:
@@ -147,18 +143,13 @@ def cache_folder() -> Path:
     return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "redraft" / "languages"
 
 
-def _problem(error: Any) -> str:
-    where = "/".join(map(str, error.instance_path))
-    return f"at {where or 'the top'}: {str(error.message)[:200]}"
-
-
 def _read(path: Path) -> tuple[TokenAutomaton, bool] | None:
     """What was kept; None if there is nothing, or nothing whole."""
     try:
-        with np.load(path, allow_pickle=False) as kept:
+        with np.load(io.BytesIO(path.read_bytes()), allow_pickle=False) as kept:
             arrays = {name: kept[name] for name in ("class_of", "src", "cls", "dst", "accepts")}
             return TokenAutomaton(**arrays), bool(kept["checked"])
-    except (OSError, ValueError, KeyError, EOFError):
+    except (OSError, ValueError, KeyError, EOFError, zipfile.BadZipFile):
         return None
 
 

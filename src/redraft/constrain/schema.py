@@ -15,7 +15,7 @@ from functools import lru_cache, reduce
 from itertools import combinations
 from typing import Any
 
-from redraft.constrain.automaton import DEFAULT_LIMITS, Builder, Dfa, Limits, Part, intersect, subtract
+from redraft.constrain.automaton import DEFAULT_LIMITS, Builder, Dfa, Limits, Part, intersect, only, subtract
 from redraft.constrain.keywords import FORMATS, check_keywords
 from redraft.constrain.merge import Resolver, Schema, exact, item_at, says, tightest, together
 from redraft.constrain.pattern import ecma_search, whole_match
@@ -221,7 +221,7 @@ class _Compiler:
             raise ConstraintError(f"patternProperties has {len(patterns)} patterns; at most {MOST_PATTERNS}")
         keys = self.keys(plain)
         for key in dict.fromkeys([*plain.get("properties", {}), *plain.get("required", [])]):
-            keys = subtract(keys, whole(key))
+            keys = subtract(keys, only(key))
         for size in range(1, len(patterns) + 1):
             for chosen in combinations(patterns, size):
                 inside = reduce(intersect, [keys, *(ecma_search(one) for one in chosen)])
@@ -241,7 +241,7 @@ class _Compiler:
             one: Dfa | None = None
             for alternative, _ in self.resolver.plain(names):
                 if "string" in alternative["type"]:
-                    said = reduce(_unite, [whole(v) for v in alternative["enum"] if isinstance(v, str)],
+                    said = reduce(_unite, [only(v) for v in alternative["enum"] if isinstance(v, str)],
                                   _nothing()) if "enum" in alternative else self.text(alternative)  # fmt: skip
                     one = said if one is None else _unite(one, said)
             found = intersect(found, one or _nothing())
@@ -266,12 +266,6 @@ class _Compiler:
     def space(self, *, lines: bool = True) -> Part:
         """White space that may stand here."""
         return self.builder.embed(space(lines=lines)) if self.spaces else self.builder.literal(b"")
-
-
-def whole(text: str) -> Dfa:
-    """One text and no other."""
-    build = Builder()
-    return build.finish(build.literal(text.encode()))
 
 
 @lru_cache(maxsize=1)

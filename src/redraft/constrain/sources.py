@@ -5,15 +5,17 @@ from __future__ import annotations
 import dataclasses
 import json
 from collections.abc import Callable, Sequence
+from functools import reduce
 from typing import Any
 
 import msgspec
 
-from redraft.constrain.automaton import Builder, Dfa, Limits
+from redraft.constrain.automaton import Builder, Dfa, Limits, only, subtract
 from redraft.constrain.grammar import DEPTH, compile_grammar
 from redraft.constrain.language import Source
 from redraft.constrain.pattern import whole_match
 from redraft.constrain.schema import compile_schema
+from redraft.constrain.values import text_of
 from redraft.errors import ConstraintError
 
 
@@ -47,6 +49,21 @@ def schema_source(schema: Any, *, depth: int = 4, spaces: bool = True) -> Source
         return found.dfa, found.checked
 
     return Source("schema", text, compile_it, (depth, spaces))
+
+
+def anything() -> Source:
+    """Any text."""
+    return Source("text", "", lambda _: (text_of(), False))
+
+
+def excluding(source: Source, texts: Sequence[str]) -> Source:
+    """The texts of a source but for some."""
+
+    def compile_it(limits: Limits) -> tuple[Dfa, bool]:
+        dfa, checked = source.compile(limits)
+        return reduce(subtract, [dfa, *map(only, texts)]), checked
+
+    return dataclasses.replace(source, compile=compile_it, options=(*source.options, "without", *texts))
 
 
 def regex_source(pattern: str) -> Source:

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 
 from redraft.engine.events import Block, Event, Finished
 from redraft.engine.request import FinishReason, Generation, Request
-from redraft.errors import RedraftError, RunError
+from redraft.errors import RedraftError, RunError, UnsatisfiedError
 from redraft.text import Detokenizer, StopStrings, Text
 
 
@@ -81,7 +81,12 @@ class Answer:
     def _check_language(self) -> None:
         """A constrained answer is valid, or an error: the tokens told are walked once more, from the beginning."""
         language = self.request.language
-        if language is None or self.reason == "aborted" or language.holds(self.tokens):
+        if language is None or self.reason == "aborted":
+            return
+        if language.holds(self.tokens):
+            attempt = self.text.decode(self.tokens)
+            if language.checked and (problems := language.problems(attempt)):
+                raise UnsatisfiedError(attempt, [problem.reason for problem in problems])
             return
         if self.reason == "deadline":
             raise RunError(f"deadline_sec is {self.request.deadline_sec} and no valid answer had been found; raise it")

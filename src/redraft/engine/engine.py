@@ -33,6 +33,7 @@ from redraft.engine.events import Event, Finished
 from redraft.engine.infill import ANYTHING, Bias, Infill, infill, infill_all, measure_bias
 from redraft.engine.knee import knee_key, read_knee
 from redraft.engine.loop import DEFAULT_LOOP, Loop, LoopConfig
+from redraft.engine.mend import Check, mended
 from redraft.engine.race import Drop
 from redraft.engine.request import Generation, Options, Request, build_request
 from redraft.engine.variants import Variant, ranked
@@ -40,6 +41,7 @@ from redraft.engine.wanted import Wanted
 from redraft.errors import BusyError, RequestError, RunError
 from redraft.model.fused import fuse_layers, pays
 from redraft.model.gemma import DiffusionGemma
+from redraft.model.kernels import FAST, Kernels
 from redraft.text import Message, Text, read_text
 from redraft.weights.adapter import merge_adapter
 from redraft.weights.build import DTYPES
@@ -76,6 +78,7 @@ class Engine:
         regex: str | None = None,
         choices: Sequence[str] | None = None,
         grammar: str | None = None,
+        check: Check | None = None,
         options: Options = DEFAULTS,
     ) -> Generation:
         """Answer a prompt and return when it is finished.
@@ -83,8 +86,9 @@ class Engine:
         A string is continued as it stands, after the beginning-of-text token; with `chat` it becomes one user turn.
         A list of {"role", "content"} messages always goes through the chat template. The keywords are the everyday
         ones of `Options` and win over those of `options`, which has all of them. One of `schema`, `regex`, `choices`
-        and `grammar` holds the answer to a language (docs/constraints.md): it is valid, or an error is raised.
-        Raises RequestError for options that contradict each other or the model.
+        and `grammar` holds the answer to a language (docs/constraints.md): it is valid, or an error is raised. What a
+        `check` complains of is mended (redraft.engine.mend).
+        Raises RequestError for options that contradict each other or the model, UnsatisfiedError if mending fails.
         """
         if isinstance(stop, str):  # a tuple of it would be its characters
             raise RequestError(f"stop is the string {stop!r}; pass a list of strings")
@@ -97,7 +101,9 @@ class Engine:
         )
         source = source_of(schema=schema, regex=regex, choices=choices, grammar=grammar)
         language = None if source is None else self.language(source)
-        return self.finish(self.request(prompt, chat=chat, options=options, language=language))
+        request = self.request(prompt, chat=chat, options=options, language=language)
+        mend = check is not None or (language is not None and language.checked)
+        return mended(self, request, check) if mend else self.finish(request)
 
     def finish(self, request: Request, watch: Watch | None = None) -> Generation:
         """Run a checked request to its end. `watch` is shown every event as it happens."""
@@ -231,10 +237,7 @@ class Engine:
     @cached_property
     def vocabulary(self) -> Vocabulary:
         """The tokens as bytes, for languages; read at the first use."""
-        shipped = self.config.generation
-        return vocabulary_of(
-            self.text, self.config.model.vocab_size, frozenset(shipped.eos_token_ids), shipped.pad_token_id
-        )
+        return vocabulary_of(self.text, self.config)
 
     @cached_property
     def length_bias(self) -> Bias:
@@ -313,6 +316,7 @@ def load(
     report: Callable[[str], None] | None = None,
     progress: Callable[[int, int], None] | None = None,
     loop: LoopConfig = DEFAULT_LOOP,
+    kernels: Kernels = FAST,
 ) -> Engine:
     """Load a checkpoint: "nano" (in the package), a folder, or a repository name already in the local cache.
 
@@ -321,7 +325,7 @@ def load(
     plan or a packed checkpoint, whose matrices cannot be added to.
     `report` is told what was found and left unused; `progress` gets (elements placed, elements in all).
     `loop` bounds what runs side by side (redraft.engine.loop.LoopConfig); what it leaves open follows from the model
-    and from what `redraft bench --knee` has measured on this machine.
+    and from what `redraft bench --knee` has measured on this machine. `kernels` is what the model runs on.
     Raises WeightsError, ConfigError or TextError if the checkpoint is not whole or not supported.
     """
     if dtype not in DTYPES:
@@ -338,6 +342,7 @@ def load(
         folder,
         dtype=DTYPES[dtype],
         device=where,
+        kernels=kernels,
         plan=None if form else chosen,
         report=report,
         progress=progress,

@@ -1,0 +1,76 @@
+"""What holds an answer to a language, as flags."""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from redraft.errors import RequestError
+
+if TYPE_CHECKING:
+    from redraft.constrain.language import Source
+
+TYPES = {
+    "str": {"type": "string"},
+    "text": {"type": "string"},
+    "int": {"type": "integer"},
+    "float": {"type": "number"},
+    "number": {"type": "number"},
+    "bool": {"type": "boolean"},
+    "date": {"type": "string", "format": "date"},
+    "email": {"type": "string", "format": "email"},
+}
+
+
+def held_flags(parser: argparse.ArgumentParser) -> None:
+    """One of them at a time; without any, an answer may say anything."""
+    parser.add_argument(
+        "--schema", metavar="FILE|FIELDS", help="answer with JSON of this schema: a file, or fields as 'name, age int'"
+    )
+    parser.add_argument("--regex", metavar="PATTERN", help="answer with text that matches this from end to end")
+    parser.add_argument(
+        "--choice", action="append", metavar="TEXT", help="answer with one of these texts; repeat for each"
+    )
+    parser.add_argument("--grammar", type=Path, metavar="FILE", help="answer with text of this grammar's rule start")
+
+
+def held_source(arguments: argparse.Namespace) -> Source | None:
+    """What the flags say, None if they say nothing. Raises RequestError."""
+    from redraft.constrain.sources import source_of
+
+    return source_of(
+        schema=None if arguments.schema is None else read_schema(arguments.schema),
+        regex=arguments.regex,
+        choices=arguments.choice,
+        grammar=None if arguments.grammar is None else _read(arguments.grammar, "--grammar"),
+    )
+
+
+def read_schema(given: str) -> Any:
+    """A schema from a file's JSON, from JSON itself, or from fields: "name, age int, tags str*"."""
+    if given.lstrip().startswith("{"):
+        return given
+    path = Path(given)
+    if path.suffix == ".json" or path.is_file():
+        return _read(path, "--schema")
+    fields: dict[str, Any] = {}
+    for field in given.split(","):
+        name, _, kind = field.strip().partition(" ")
+        many, kind = kind.endswith("*"), kind.strip().rstrip("*") or "str"
+        if not name or kind not in TYPES or name in fields:
+            raise RequestError(
+                f"--schema {given!r}: {field.strip()!r} is no field; write a file's name, or fields as 'name, age int' "
+                f"with types {', '.join(TYPES)}, and * for a list"
+            )
+        fields[name] = {"type": "array", "items": TYPES[kind]} if many else TYPES[kind]
+    return {"type": "object", "properties": fields, "required": list(fields), "additionalProperties": False}
+
+
+def _read(path: Path, flag: str) -> str:
+    try:
+        return path.read_text(encoding="utf-8")
+    except OSError as error:
+        raise RequestError(f"{flag} {path} cannot be read: {error.strerror}") from None
+    except UnicodeDecodeError as error:
+        raise RequestError(f"{flag} {path} is not UTF-8 (byte {error.start})") from None

@@ -1,0 +1,65 @@
+"""What is wrong with a finished text, and where: the part of it that has to be written anew."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+Span = tuple[int, int]
+
+_DECODER = json.JSONDecoder()
+
+
+@dataclass(frozen=True)
+class Problem:
+    """A reason, and the characters that it is about; None if it is about the whole text."""
+
+    reason: str
+    span: Span | None = None
+
+
+def schema_problems(schema: Any, text: str) -> list[Problem]:
+    """What jsonschema-rs says against a text as a value of a schema."""
+    from jsonschema_rs import validator_for
+
+    try:
+        value = json.loads(text)
+    except ValueError as error:
+        return [Problem(f"not JSON: {error}")]
+    found = []
+    for said in validator_for(schema, validate_formats=True).iter_errors(value):
+        path = list(said.instance_path)
+        where = "/".join(map(str, path)) or "the top"
+        found.append(Problem(f"at {where}: {str(said.message)[:200]}", span_of(text, path) if path else None))
+    return found
+
+
+def span_of(text: str, path: Sequence[str | int]) -> Span:
+    """Where the value at a path of a JSON text stands, white space not counted."""
+    start = _skip(text, 0)
+    for step in path:
+        start = _inside(text, start, step)
+    return start, _DECODER.raw_decode(text, start)[1]
+
+
+def _inside(text: str, start: int, step: str | int) -> int:
+    """Where a member of the object or list at `start` begins; of a key given twice, the last."""
+    at, count, found = _skip(text, start + 1), 0, start
+    while text[at] not in "}]":
+        key: str | int = count
+        if text[start] == "{":
+            key, at = _DECODER.raw_decode(text, at)
+            at = _skip(text, _skip(text, at) + 1)
+        if key == step:
+            found = at
+        at = _skip(text, _DECODER.raw_decode(text, at)[1])
+        at, count = _skip(text, at + 1) if text[at] == "," else at, count + 1
+    return found
+
+
+def _skip(text: str, at: int) -> int:
+    while at < len(text) and text[at] in " \t\n\r":
+        at += 1
+    return at

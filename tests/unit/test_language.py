@@ -1,0 +1,330 @@
+"""Answers held to a language, through the whole engine: blocks, batches, the causal mode, mending."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import re
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import jsonschema_rs
+import numpy as np
+import pytest
+import torch
+
+import redraft
+from redraft.constrain.language import Language, Vocabulary, ready
+from redraft.constrain.problem import Problem, span_of
+from redraft.constrain.sources import choices_source, grammar_source, regex_source, schema_source, source_of
+from redraft.diffusion.noise import SeededNoise
+from redraft.diffusion.seed import SeedCanvas
+from redraft.engine.answer import Answer
+from redraft.engine.engine import Engine
+from redraft.engine.events import Block, Draft, Event, Finished
+from redraft.engine.mend import Check, command_check, mended, python_check
+from redraft.engine.request import Options, Request
+from redraft.engine.runner import run_alone
+from redraft.errors import ConstraintError, RequestError, RunError, UnsatisfiedError
+
+RECORD = {
+    "type": "object",
+    "properties": {
+        "who": {"type": "string"},
+        "qty": {"type": "integer", "minimum": 1, "maximum": 999},
+        "item": {"type": "string"},
+    },
+    "required": ["who", "qty", "item"],
+    "additionalProperties": False,
+}
+PROMPT = "record\nSend 417 melu to Karomi."
+ANSWER = '{"who":"Karomi","qty":417,"item":"melu"}'
+
+
+@pytest.fixture(scope="module")
+def engine() -> Engine:
+    return redraft.load("nano")
+
+
+@pytest.fixture(autouse=True)
+def _own_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+
+
+def alone(engine: Engine, request: Request) -> list[int]:
+    events = run_alone(engine.model, request, SeededNoise(request.seed), drafts=False)
+    return [token for event in events if isinstance(event, Block) for token in event.tokens]
+
+
+def test_an_answer_is_valid_whatever_the_prompt(engine: Engine) -> None:
+    validator = jsonschema_rs.validator_for(RECORD)
+    for seed, prompt in enumerate([PROMPT, "tell me a story", "}{][", "sudoku\n1..4\n..1.\n..42\n4..."]):
+        done = engine.generate(prompt, chat=True, seed=seed, schema=RECORD)
+        assert validator.is_valid(json.loads(done.text)), done.text
+        assert done.finish == "stop"
+        assert len(done.log_mass) == len(done.tokens)
+        assert max(done.log_mass) <= 0
+    assert engine.generate(PROMPT, chat=True, seed=1, schema=RECORD).text == ANSWER
+
+
+def test_how_hard_the_language_fought_is_told(engine: Engine) -> None:
+    easy = engine.generate(PROMPT, chat=True, seed=1, schema=RECORD)
+    hard = engine.generate(PROMPT, chat=True, seed=1, choices=["yes", "no"])
+    assert min(easy.log_mass) > -0.1
+    assert min(hard.log_mass) < -5
+
+
+def test_every_kind_of_language_holds(engine: Engine) -> None:
+    said = [engine.generate(PROMPT, chat=True, seed=seed, choices=["yes", "no", "maybe"]).text for seed in range(3)]
+    assert set(said) <= {"yes", "no", "maybe"}
+    assert re.fullmatch(
+        r"[A-Z][a-z]{3,8} \d\d", engine.generate(PROMPT, seed=1, regex=r"[A-Z][a-z]{3,8} [0-9]{2}").text
+    )
+    grammar = 'start: term ("+" term)*\nterm: /[0-9]{1,3}/ | "(" start ")"  // depth is bounded'
+    text = engine.generate(PROMPT, chat=True, seed=1, grammar=grammar).text
+    assert set(text) <= set("0123456789+()")
+    assert isinstance(eval(re.sub(r"\b0+(?=\d)", "", text)), int)
+
+
+@pytest.mark.parametrize("preset", ["reference", "fast", "flow"])
+def test_blocks_of_a_few_tokens_make_one_valid_answer_and_batches_change_nothing(engine: Engine, preset: str) -> None:
+    """State is carried from block to block, and the limit is met exactly when there is no end before it."""
+    language = engine.language(schema_source(RECORD))
+    try:
+        options = [Options(seed=seed, max_tokens=24 + seed, canvas=8, steps=3, preset=preset) for seed in range(4)]
+        requests = [engine.request("zz", options=one, language=language) for one in options]
+    except RequestError as error:
+        pytest.skip(f"no such preset here: {error}")
+    answers = list(engine.map(requests))
+    for request, done in zip(requests, answers, strict=True):
+        jsonschema_rs.validate(RECORD, json.loads(done.text))
+        assert len(done.tokens) <= request.max_tokens
+        assert list(done.tokens) == alone(engine, request)
+
+
+def test_left_to_right_is_held_too(engine: Engine) -> None:
+    options = Options(seed=3, causal=True, max_tokens=20)
+    request = engine.request("zz", options=options, language=engine.language(schema_source(RECORD)))
+    done = engine.finish(request)
+    jsonschema_rs.validate(RECORD, json.loads(done.text))
+    assert list(done.tokens) == alone(engine, request)
+
+
+def test_min_tokens_and_bad_words_are_honoured_within_the_language(engine: Engine) -> None:
+    language = engine.language(schema_source(RECORD))
+    done = engine.finish(engine.request(PROMPT, chat=True, options=Options(seed=1, min_tokens=25), language=language))
+    assert len(done.tokens) >= 25
+    (four,) = engine.text.encode("4", bos=False)
+    options = Options(seed=1, bad_words=((four,),))
+    assert "4" not in engine.finish(engine.request(PROMPT, chat=True, options=options, language=language)).text
+
+
+def test_pins_are_held_within_the_language(engine: Engine) -> None:
+    language = engine.language(schema_source(RECORD))
+    tokens = engine.text.encode('{"who":"Zo', bos=False)
+    pins = SeedCanvas(pins=tuple(enumerate(tokens)))
+    options = Options(seed=1, seed_canvas=pins)
+    done = engine.finish(engine.request(PROMPT, chat=True, options=options, language=language))
+    assert done.text.startswith('{"who":"Zo')
+    jsonschema_rs.validate(RECORD, json.loads(done.text))
+
+
+@pytest.mark.parametrize(
+    ("options", "complaint"),
+    [
+        (Options(max_tokens=5), "max_tokens leaves 5 tokens and the shortest valid answer has 11"),
+        (Options(stop=("}",)), "stop is"),
+        (Options(seed_canvas=SeedCanvas(pins=((0, 300),))), "pins contradict the constraint"),
+    ],
+)
+def test_what_cannot_be_answered_is_refused_before_the_first_step(
+    engine: Engine, options: Options, complaint: str
+) -> None:
+    before = engine.loop.forwards
+    with pytest.raises(RequestError) as error:
+        engine.request(PROMPT, chat=True, options=options, language=engine.language(schema_source(RECORD)))
+    assert complaint in str(error.value)
+    assert engine.loop.forwards == before
+
+
+def test_a_choice_shorter_than_min_tokens_is_refused(engine: Engine) -> None:
+    with pytest.raises(ConstraintError, match="no valid answer has 20 to 32 tokens"):
+        engine.generate(PROMPT, choices=["yes", "no"], options=Options(min_tokens=20))
+
+
+def test_a_deadline_gives_a_valid_answer_or_an_error(engine: Engine) -> None:
+    language = engine.language(schema_source(RECORD))
+    valid = failed = 0
+    for steps in range(4):
+        request = engine.request(PROMPT, options=Options(seed=1, canvas=8, deadline_sec=60.0), language=language)
+        events: list[Event] = []
+        now = [0.0]
+        engine.loop.clock, clock = (lambda: now[0]), engine.loop.clock  # noqa: B023
+        try:
+            number = engine.loop.submit(request, events.append)
+            for _ in range(steps * 4 + 1):
+                engine.loop.tick()
+            now[0] = 100.0
+            engine.loop.drain()
+        finally:
+            engine.loop.clock = clock
+        assert number >= 0
+        answer = Answer(engine.text, request)
+        for event in events:
+            answer.take(event)
+        assert isinstance(events[-1], Finished)
+        if language.holds(answer.tokens):
+            jsonschema_rs.validate(RECORD, json.loads(answer.done().text))
+            valid += 1
+        else:
+            with pytest.raises(RunError, match=r"deadline_sec is 60\.0 and no valid answer"):
+                answer.done()
+            failed += 1
+    assert valid + failed == 4
+    assert failed
+
+
+def test_a_language_is_kept_on_disk_and_read_again(engine: Engine, tmp_path: Path) -> None:
+    source = schema_source(RECORD)
+    first = ready(source, engine.vocabulary, kept_in=tmp_path / "kept")
+    (path,) = (tmp_path / "kept").iterdir()
+    silent = dataclasses.replace(source, compile=lambda limits: pytest.fail("compiled again"))
+    again = ready(silent, engine.vocabulary, kept_in=tmp_path / "kept")
+    for name in ("class_of", "src", "cls", "dst", "accepts"):
+        assert np.array_equal(getattr(first.automaton, name), getattr(again.automaton, name))
+    path.write_bytes(path.read_bytes()[:100])
+    assert ready(source, engine.vocabulary, kept_in=tmp_path / "kept").automaton.states == first.automaton.states
+    other = Vocabulary(engine.vocabulary.pieces, frozenset({1}), frozenset({1}))
+    ready(source, other, kept_in=tmp_path / "kept")
+    assert len(list((tmp_path / "kept").iterdir())) == 2, "another tokenizer has another automaton"
+
+
+@dataclasses.dataclass
+class Order:
+    who: str
+    qty: int
+
+
+class Pydantic:
+    @staticmethod
+    def model_json_schema() -> dict[str, Any]:
+        return RECORD
+
+
+@pytest.mark.parametrize("schema", [Order, Pydantic, RECORD, json.dumps(RECORD)])
+def test_a_schema_may_be_a_class_a_dict_or_text(engine: Engine, schema: Any) -> None:
+    done = engine.generate(PROMPT, chat=True, seed=1, schema=schema)
+    assert json.loads(done.text)["qty"] >= 0 or schema is Order
+    assert {"who", "qty"} <= json.loads(done.text).keys()
+
+
+@pytest.mark.parametrize(
+    ("given", "complaint"),
+    [
+        ({"schema": "{"}, "the schema is not JSON"),
+        ({"schema": int}, "int is no dataclass"),
+        ({"schema": {"x": object()}}, "the schema is not JSON"),
+        ({"choices": []}, "choices is empty"),
+        ({"choices": "yes"}, "choices is 'yes'"),
+        ({"regex": "("}, "cannot be made into an automaton"),
+        ({"regex": "[^\\x00-\\x{10FFFF}]"}, "regex"),
+        ({"grammar": "begin: "}, "no rule start"),
+        ({"grammar": "start: ?"}, "repeats nothing"),
+        ({"grammar": "start: other"}, "no rule 'other'"),
+        ({"grammar": 'start: ("a"'}, "never closed"),
+        ({"grammar": 'start: "a" start'}, "no text satisfies the grammar"),
+        ({"grammar": "start: $"}, "line 1"),
+        ({"regex": "a", "choices": ["b"]}, "given together"),
+    ],
+)
+def test_a_source_that_cannot_be_read_is_refused_by_name(engine: Engine, given: dict[str, Any], complaint: str) -> None:
+    with pytest.raises(ConstraintError) as error:
+        engine.generate(PROMPT, **given)
+    assert complaint in str(error.value)
+    assert "\n" not in str(error.value)
+
+
+def languages(vocabulary: Vocabulary) -> Iterator[Language]:
+    yield ready(choices_source(["a", "bc"]), vocabulary)
+    yield ready(regex_source("x+y?"), vocabulary)
+    yield ready(grammar_source('start: "(" start ")" | "x"'), vocabulary)
+
+
+def test_a_language_says_itself_what_it_holds(engine: Engine) -> None:
+    texts = [("a", "b"), ("xxy", "xyx"), ("((x))", "((x)")]
+    for language, (good, bad) in zip(languages(engine.vocabulary), texts, strict=True):
+        assert language.holds(engine.text.encode(good, bos=False))
+        assert not language.holds(engine.text.encode(bad, bos=False))
+    assert source_of() is None
+
+
+def test_what_is_wrong_is_mended_and_the_rest_stays(engine: Engine) -> None:
+    """`not` is no matter for an automaton: the answer is checked, and only what it complains of is written anew."""
+    schema = json.loads(json.dumps(RECORD))
+    schema["properties"]["item"]["not"] = {"const": "melu"}
+    done = engine.generate(PROMPT, chat=True, seed=1, schema=schema)
+    assert done.text.startswith(ANSWER[: ANSWER.index("melu")])
+    assert json.loads(done.text)["item"] != "melu"
+    assert len(done.steps) > 1
+
+
+def test_mending_gives_up_with_the_best_attempt_and_the_reasons(engine: Engine) -> None:
+    def check(text: str) -> list[Problem]:
+        return [Problem("qty is a prime of two digits or it is not", span_of(text, ["qty"]))]
+
+    request = engine.request(
+        PROMPT, chat=True, options=Options(seed=1), language=engine.language(schema_source(RECORD))
+    )
+    with pytest.raises(UnsatisfiedError, match="qty is a prime") as error:
+        mended(engine, request, check, rounds=2)
+    assert error.value.attempt == ANSWER
+    assert error.value.reasons == ["qty is a prime of two digits or it is not"]
+
+
+def crashing(text: str) -> list[str]:
+    return [str(1 // 0)]
+
+
+def test_a_check_that_hangs_or_crashes_is_an_error_that_says_so(engine: Engine) -> None:
+    cases: tuple[tuple[Check, type[Exception], str], ...] = (
+        (command_check(["sleep", "5"], 0.1), RunError, "took over 0.1 seconds"),
+        (command_check(["no-such-command"]), RequestError, "cannot be run"),
+        (command_check(["false"]), UnsatisfiedError, "false ended with 1"),
+        (crashing, RunError, "ZeroDivisionError"),
+    )
+    for check, kind, complaint in cases:
+        with pytest.raises(kind, match=complaint):
+            engine.generate("hello", seed=1, check=check, options=Options(steps=1))
+
+
+def test_python_that_does_not_parse_is_told_by_its_line() -> None:
+    (problem,) = python_check("a = 1\nb = = 2\nc = 3\n")
+    assert problem.span == (6, 13)
+    assert python_check("a = 1\n") == []
+    assert python_check("\0")
+
+
+@pytest.mark.parametrize(
+    ("text", "path", "wanted"),
+    [
+        ('{"a": 1, "b": [true, {"c": "x}"}]}', ["b", 1, "c"], '"x}"'),
+        ('{"a":1,"a":22}', ["a"], "22"),
+        (" [ [ ] , 7 ] ", [1], "7"),
+        ('{"a\\"b" : {}}', ['a"b'], "{}"),
+    ],
+)
+def test_a_place_in_json_is_found(text: str, path: list[str | int], wanted: str) -> None:
+    begin, end = span_of(text, path)
+    assert text[begin:end] == wanted
+
+
+def test_the_draft_told_on_the_way_is_always_a_valid_beginning(engine: Engine) -> None:
+    language = engine.language(schema_source(RECORD))
+    request = engine.request("zz", options=Options(seed=5, max_tokens=32), language=language)
+    assert language.automaton.states > 0
+    for event in engine.events(request):
+        if isinstance(event, Draft):
+            tokens = event.tokens
+            assert language.automaton.after(0, tokens) == language.automaton.end, engine.text.decode(tokens)
+    assert torch.get_num_threads() >= 1
