@@ -69,6 +69,7 @@ def load(
     and from what `redraft bench --knee` has measured on this machine.
     Raises WeightsError, ConfigError or TextError if the checkpoint is not whole or not supported.
     """
+    from redraft.cli.kernels import kernels_for
     from redraft.engine.engine import load as load_engine
     from redraft.engine.loop import DEFAULT_LOOP
 
@@ -82,4 +83,5 @@ def load(
         report=report,
         progress=progress,
         loop=bounds,
+        kernels=kernels_for(device),
     )

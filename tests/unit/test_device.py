@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from pathlib import Path
 
 import pytest
@@ -10,6 +11,7 @@ import torch
 from tests.helpers import tiny_checkpoint, tiny_config, tiny_json
 
 from redraft.__main__ import main
+from redraft.cli.kernels import kernels_for
 from redraft.errors import WeightsError
 from redraft.measure.device import Touched, device_card, filled_prefix, measure_card, random_weights, touched_share
 from redraft.measure.roofline import step_work
@@ -132,3 +134,12 @@ def test_a_card_without_eight_bit_floats_is_refused_by_name(monkeypatch: pytest.
     check_device(formats(WIDE, PLANS["int4"]), device)
     monkeypatch.setattr(torch.cuda, "get_device_capability", lambda device: (9, 0))
     check_device(formats(WIDE, PLANS["fp8"]), device)
+
+
+def test_a_gpu_runs_its_own_kernels_and_a_processor_plain_torch() -> None:
+    pytest.importorskip("triton")
+    os.environ["TRITON_INTERPRET"] = "1"  # as for every test that defines kernels
+    from redraft.model.triton.kernels import GPU
+
+    assert kernels_for("cuda:1") is GPU
+    assert kernels_for("cpu") is FAST

@@ -6,11 +6,10 @@ import argparse
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
-if TYPE_CHECKING:
-    import torch
+from redraft.cli.kernels import kernels_for
 
+if TYPE_CHECKING:
     from redraft.measure.record import Record
-    from redraft.model.kernels import Kernels
 
 
 def add_flags(parser: argparse.ArgumentParser) -> None:
@@ -37,7 +36,7 @@ def take_card(arguments: argparse.Namespace, runs: int, progress: Callable[[str,
     from redraft.weights.source import has_weights, locate
 
     folder, device, dtype = locate(arguments.model), usable_device(arguments.device), getattr(torch, arguments.dtype)
-    plan, kernels = None if arguments.plan is None else find_plan(arguments.plan), kernels_for(device)
+    plan, kernels = None if arguments.plan is None else find_plan(arguments.plan), kernels_for(arguments.device)
     config = read_config(folder).model
     model = None
     if has_weights(folder):
@@ -55,19 +54,6 @@ def take_card(arguments: argparse.Namespace, runs: int, progress: Callable[[str,
         runs=runs,
         progress=progress,
     )
-
-
-def kernels_for(device: torch.device) -> Kernels:
-    """The kernels of a device: a GPU's own where Triton is installed, plain torch elsewhere."""
-    from redraft.model.kernels import FAST
-
-    if device.type != "cuda":
-        return FAST
-    try:
-        from redraft.model.triton.kernels import GPU
-    except ImportError:
-        return FAST
-    return GPU
 
 
 def _numbers(flag: str, told: str | None) -> tuple[int, ...]:

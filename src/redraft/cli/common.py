@@ -126,6 +126,7 @@ def load_engine(arguments: argparse.Namespace) -> Engine:
     """The engine of a command's model flags; notes and progress go to stderr."""
     set_threads(arguments.threads)
 
+    from redraft.cli.kernels import kernels_for
     from redraft.engine.engine import load
 
     def note(line: str) -> None:
@@ -141,6 +142,7 @@ def load_engine(arguments: argparse.Namespace) -> Engine:
         adapter=getattr(arguments, "adapter", None),
         report=note,
         progress=load_bar(),
+        kernels=kernels_for(arguments.device),
     )
 
 
