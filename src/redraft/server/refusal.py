@@ -6,7 +6,7 @@ import re
 from collections.abc import Mapping
 from typing import Any
 
-from redraft.errors import BusyError, CallerError, ConstraintError, RedraftError
+from redraft.errors import BusyError, CallerError, ConstraintError, RedraftError, UnsatisfiedError
 
 TYPES: Mapping[int, str] = {
     401: "authentication_error",
@@ -60,6 +60,8 @@ def refusal_of(error: RedraftError) -> Refusal:
     message = str(error)
     if isinstance(error, BusyError):
         return Refusal(503, message, code="queue_full", retry_sec=1)
+    if isinstance(error, UnsatisfiedError):
+        return Refusal(422, message[:2000], code="constraint_unsatisfied")
     if not isinstance(error, CallerError):
         return Refusal(500, message, code="engine_failed")
     if "the model's context is" in message:

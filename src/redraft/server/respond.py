@@ -14,6 +14,7 @@ from redraft.engine.events import Draft, Event, Finished
 from redraft.server.ask import Asked
 from redraft.server.body import Body
 from redraft.server.frames import Frames
+from redraft.server.mending import Mending
 from redraft.server.metrics import Served
 from redraft.server.replies import Form, Head, Json, usage
 from redraft.server.run import Run
@@ -46,7 +47,7 @@ class Exchange:
     form: Form
     predicted: Predicted = lambda _: (0, 0)
     room: ExitStack = field(default_factory=ExitStack)
-    run: Run = field(init=False, repr=False)
+    run: Run | Mending = field(init=False, repr=False)
 
     def __post_init__(self) -> None:
         engine = self.service.engine
@@ -67,7 +68,11 @@ class Exchange:
         """Submit the requests. Raises Refusal if there is no room; `over` has to be called otherwise."""
         self.room.enter_context(self.service.enter(len(self.voices), key_of(self.request)))
         try:
-            self.run = Run(self.service.engine.loop, self.asked.requests, behind=self.asked.behind, drafts=drafts)
+            engine = self.service.engine
+            if self.held:
+                self.run = Mending(engine, self.asked.requests)
+            else:
+                self.run = Run(engine.loop, self.asked.requests, behind=self.asked.behind, drafts=drafts)
         except BaseException:
             self.room.close()
             raise
@@ -106,7 +111,7 @@ class Exchange:
 
     @property
     def held(self) -> bool:
-        """Whether nothing may be told before the end, because a validator has yet to read it."""
+        """Whether nothing may be told before a validator has read it."""
         return any(one.language is not None and one.language.checked for one in self.asked.requests)
 
     async def _finish(self) -> None:
@@ -136,9 +141,6 @@ class Exchange:
             if isinstance(told.event, Draft):
                 yield head | {"choices": [form.piece(i, voice, Said())], "canvas": frames.of(i, told.event)}
                 continue
-            if self.held and voice.finish is None:
-                continue
-            said.content = voice.content if self.held else said.content
             more = {"usage": self.usage()} if running else {}
             if said.content or said.reasoning or said.logprobs:
                 yield head | {"choices": [form.piece(i, voice, said)]} | more

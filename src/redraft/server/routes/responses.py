@@ -167,10 +167,8 @@ class _Told:
         async for one in self.exchange.events():
             if one is None:
                 yield None
-            elif one.said.content and not self.exchange.held:
+            elif one.said.content:
                 yield self._event("response.output_text.delta", place | {"delta": one.said.content, "logprobs": []})
-        if self.exchange.held and voice.content:
-            yield self._event("response.output_text.delta", place | {"delta": voice.content, "logprobs": []})
         yield self._event("response.output_text.done", place | {"text": voice.content, "logprobs": []})
         yield self._event("response.content_part.done", place | {"part": _part(voice.content)})
         done = self._message("completed", voice.content)
