@@ -5,7 +5,21 @@ from __future__ import annotations
 import argparse
 
 from redraft import __version__
-from redraft.cli import bench, demo, edit, evaluate, generate, infill, inspect, pull, quantize, serve, tune, verify
+from redraft.cli import (
+    bench,
+    demo,
+    edit,
+    evaluate,
+    fill,
+    generate,
+    infill,
+    inspect,
+    pull,
+    quantize,
+    serve,
+    tune,
+    verify,
+)
 
 EPILOG = """examples:
   redraft demo                                       see a canvas settle on the model in the package
@@ -27,6 +41,6 @@ def build_parser() -> argparse.ArgumentParser:
     )
     parser.add_argument("--version", action="version", version=f"redraft {__version__}")
     commands = parser.add_subparsers(title="commands", metavar="COMMAND", required=True)
-    for module in (demo, generate, infill, edit, serve, evaluate, inspect, verify, bench, tune, quantize, pull):
+    for module in (demo, generate, infill, fill, edit, serve, evaluate, inspect, verify, bench, tune, quantize, pull):
         module.add(commands)
     return parser

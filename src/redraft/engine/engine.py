@@ -14,8 +14,7 @@ import itertools
 import queue
 import threading
 from collections import deque
-from collections.abc import Callable, Generator, Iterable, Iterator, Sequence, Sized
-from contextlib import contextmanager
+from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
@@ -27,9 +26,11 @@ from redraft.config import CheckpointConfig, read_config
 from redraft.constrain.language import Language, Source, Vocabulary, cache_folder, ready, vocabulary_of
 from redraft.constrain.sources import source_of
 from redraft.engine.answer import Answer
+from redraft.engine.bar import answers_bar
 from redraft.engine.dial import read_dial
 from redraft.engine.edit import Edit, edit
 from redraft.engine.events import Event, Finished
+from redraft.engine.fill import Filled, fill
 from redraft.engine.infill import ANYTHING, Bias, Infill, infill, infill_all, measure_bias
 from redraft.engine.knee import knee_key, read_knee
 from redraft.engine.loop import DEFAULT_LOOP, Loop, LoopConfig
@@ -142,7 +143,7 @@ class Engine:
         if at_once < 1:
             raise RequestError(f"at_once is {at_once}; it must be at least 1")
         source, running = iter(requests), deque[_Job]()
-        with _bar(requests, progress) as advance:
+        with answers_bar(requests, progress) as advance:
             try:
                 while True:
                     for request in itertools.islice(source, at_once - len(running)):
@@ -176,6 +177,22 @@ class Engine:
         With `keep` all but that many canvases are given up after two steps, the least certain first.
         """
         return ranked(self, request, count, drop=None if keep is None else Drop(keep))
+
+    def fill(
+        self,
+        template: str,
+        kinds: Mapping[str, Any] | None = None,
+        *,
+        prompt: str | None = None,
+        chat: bool = False,
+        check: Check | None = None,
+        options: Options = DEFAULTS,
+    ) -> Filled:
+        """A template with its typed holes filled (redraft.constrain.template), all else byte for byte.
+
+        `kinds` types holes that the template leaves bare; a `check` is as in `generate`. Raises ConstraintError.
+        """
+        return fill(self, template, kinds, prompt=prompt, chat=chat, check=check, options=options)
 
     def infill(
         self,
@@ -368,21 +385,6 @@ class _Job:
     def is_over(self) -> bool:
         """Whether nothing that is still to come can matter."""
         return self.answer.stopped or self.error is not None
-
-
-@contextmanager
-def _bar(requests: Iterable[Request], shown: bool) -> Iterator[Callable[[], None]]:
-    """What to call after each answer; it moves a bar, if one is shown. Requests that can be counted give it an end."""
-    if not shown:
-        yield lambda: None
-        return
-
-    from rich.console import Console
-    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TimeRemainingColumn
-
-    with Progress(BarColumn(), MofNCompleteColumn(), TimeRemainingColumn(), console=Console(stderr=True)) as bar:
-        task = bar.add_task("answers", total=len(requests) if isinstance(requests, Sized) else None)
-        yield lambda: bar.advance(task)
 
 
 def usable_device(name: str) -> torch.device:

@@ -1,0 +1,69 @@
+"""`redraft fill`: a template with typed holes in, the filled text out."""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+
+from redraft.cli.common import Commands, command, load_engine, model_flags, print_json, read_prompt
+from redraft.errors import RequestError
+
+EPILOG = """A hole is {{name: kind}}. Kinds: string, line, code, identifier, int, number (each with a range, as in
+int(1..65535) or string(1..20)), enum(a|b), regex(...), bool, date, time, uuid, email. What stands around the holes
+comes back byte for byte.
+
+examples:
+  redraft fill --file app.toml.in --prompt 'A small service on port 8080'
+  echo 'port = {{port: int(1..65535)}}' | redraft fill --json"""
+
+
+def add(commands: Commands) -> None:
+    """Add the command."""
+    parser = command(commands, "fill", "fill a template's holes", run, epilog=EPILOG)
+    parser.add_argument("template", nargs="?", metavar="TEMPLATE", help='the template; "-" or nothing reads stdin')
+    parser.add_argument("--file", type=Path, help="read the template from a file")
+    parser.add_argument("--prompt", help="what to tell the model (default: the template itself)")
+    parser.add_argument("--chat", action="store_true", help="send the prompt as a user's turn")
+    parser.add_argument(
+        "--kind", action="append", default=[], metavar="NAME=KIND", help="type a hole that the template leaves bare"
+    )
+    parser.add_argument(
+        "--check", metavar="COMMAND", help="mend what this command, fed on stdin, does not end well for"
+    )
+    parser.add_argument("--max-tokens", type=int, metavar="N", help="most tokens of the filled text")
+    parser.add_argument("--seed", type=int, help="seed of all noise; the same seed gives the same answer")
+    model_flags(parser)
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """Load, fill, print."""
+    template = read_prompt(arguments.template, arguments.file)
+    kinds = dict(_pair(given) for given in arguments.kind)
+
+    import shlex
+
+    from redraft.engine.mend import command_check
+    from redraft.engine.request import Options
+
+    check = None if arguments.check is None else command_check(shlex.split(arguments.check))
+    done = load_engine(arguments).fill(
+        template,
+        kinds,
+        prompt=arguments.prompt,
+        chat=arguments.chat,
+        check=check,
+        options=Options(max_tokens=arguments.max_tokens, seed=arguments.seed),
+    )
+    if arguments.json:
+        seed, steps = done.done.seed, list(done.done.steps)
+        print_json({"text": done.text, "values": done.values, "seed": seed, "steps": steps})
+    else:
+        print(done.text)
+    return 0
+
+
+def _pair(given: str) -> tuple[str, str]:
+    name, equals, kind = given.partition("=")
+    if not equals:
+        raise RequestError(f"--kind is {given!r}; write it as NAME=KIND")
+    return name, kind

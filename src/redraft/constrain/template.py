@@ -1,0 +1,201 @@
+"""Texts with holes: what stands around them is given, what goes in them is typed.
+
+    port = {{port: int(1..65535)}}
+    mode = "{{mode: enum(fast|safe)}}"
+    name = "{{name: string(1..20)}}"
+
+A hole is `{{name: kind}}`, or `{{name}}` alone where the kind is given beside the template. Kinds, with the characters
+or values they may have in brackets:
+
+    string(a..b)      characters of one line without quotes and backslashes      int(a..b)      an integer
+    line(a..b)        any characters of one line                                 number(a..b)   a decimal
+    code(a..b)        any characters                                             bool, date, time, uuid, email
+    identifier(a..b)  a letter or underscore, then letters, digits, underscores  enum(a|b|c)    one of some texts
+    regex(...)        what the expression matches
+
+A hole whose name comes twice is two holes. Holes grow and shrink with what fits them: the text around moves.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import re
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from decimal import Decimal, InvalidOperation
+from typing import Any
+
+from redraft.constrain.automaton import Builder, Dfa, Limits, explore, intersect
+from redraft.constrain.keywords import FORMATS
+from redraft.constrain.language import Source
+from redraft.constrain.pattern import whole_match
+from redraft.constrain.schema import compile_schema
+from redraft.constrain.values import number, text_of
+from redraft.errors import ConstraintError
+
+_HOLE = re.compile(r"\{\{\s*(?P<name>[A-Za-z_]\w*)\s*(?::\s*(?P<kind>.*?))?\s*\}\}", re.DOTALL)
+_KIND = re.compile(r"(?P<word>[a-z]+)(?:\((?P<inside>.*)\))?", re.DOTALL)
+_RANGE = re.compile(r"(?P<low>-?[0-9.]*?)\.\.(?P<high>-?[0-9.]*)")
+
+
+@dataclass(frozen=True)
+class Hole:
+    """A place to fill, by name, with the texts that may go there."""
+
+    name: str
+    dfa: Dfa
+
+
+@dataclass(frozen=True)
+class Template:
+    """Literal texts and holes, in turn; it begins and ends with a literal, which may be empty."""
+
+    text: str
+    literals: tuple[str, ...]
+    holes: tuple[Hole, ...]
+
+    def source(self) -> Source:
+        """The language of the filled texts."""
+
+        def compile_it(limits: Limits) -> tuple[Dfa, bool]:
+            build = Builder(limits)
+            parts = [build.literal(self.literals[0].encode())]
+            for hole, literal in zip(self.holes, self.literals[1:], strict=True):
+                parts += [build.embed(hole.dfa), build.literal(literal.encode())]
+            return build.finish(build.then(*parts)), False
+
+        digest = hashlib.sha256()
+        for hole in self.holes:
+            for array in (hole.dfa.table, hole.dfa.class_of, hole.dfa.accepts):
+                digest.update(repr(array.shape).encode() + array.tobytes())
+        return Source("template", self.text, compile_it, (digest.hexdigest(),))
+
+    def values(self, filled: str) -> list[tuple[str, str]]:
+        """(name, text) of each hole in a filled text; of several readings, each hole as long as can be, in order."""
+        data = filled.encode()
+        if not data.startswith(self.literals[0].encode()):
+            raise ConstraintError("the text does not begin as the template does")
+        found = self._read(data, len(self.literals[0].encode()), 0, {})
+        if found is None:
+            raise ConstraintError("the text is no filling of the template")
+        return [(hole.name, data[a:b].decode()) for hole, (a, b) in zip(self.holes, found, strict=True)]
+
+    def _read(
+        self, data: bytes, at: int, number: int, failed: dict[tuple[int, int], None]
+    ) -> list[tuple[int, int]] | None:
+        """Spans of the holes from `number` on, if they can begin at `at`; dead ends are remembered."""
+        if number == len(self.holes):
+            return [] if at == len(data) else None
+        if (at, number) in failed:
+            return None
+        literal = self.literals[number + 1].encode()
+        for end in reversed(list(_ends(self.holes[number].dfa, data, at))):
+            if data.startswith(literal, end):
+                rest = self._read(data, end + len(literal), number + 1, failed)
+                if rest is not None:
+                    return [(at, end), *rest]
+        failed[at, number] = None
+        return None
+
+
+def read_template(text: str, kinds: Mapping[str, Any] | None = None) -> Template:
+    """The holes of a text.
+
+    `kinds` types holes by name: a kind as in the text, or a JSON Schema, whose values are written as JSON.
+    Raises ConstraintError naming the hole.
+    """
+    given, used = dict(kinds or {}), set()
+    literals, holes, at = [], [], 0
+    for match in _HOLE.finditer(text):
+        name, kind = match["name"], match["kind"]
+        if (kind is None) == (name not in given):
+            both = "is typed in the template and beside it" if kind else "has no kind; write {{name: int}} or the like"
+            raise ConstraintError(f"hole {name!r} {both}")
+        used.add(name)
+        literals.append(text[at : match.start()])
+        holes.append(Hole(name, _dfa(name, given[name] if kind is None else kind)))
+        at = match.end()
+    if not holes:
+        raise ConstraintError("the template has no hole; write one as {{name: string}}")
+    if set(given) - used:
+        raise ConstraintError(f"the template has no hole {sorted(set(given) - used)[0]!r}")
+    return Template(text, (*literals, text[at:]), tuple(holes))
+
+
+def _dfa(name: str, kind: Any) -> Dfa:
+    if not isinstance(kind, str):
+        return compile_schema(kind).dfa
+    match = _KIND.fullmatch(kind)
+    word, inside = (match["word"], match["inside"]) if match else (kind, None)
+    if word == "enum" and inside:
+        build = Builder()
+        return build.finish(build.either([build.literal(one.encode()) for one in inside.split("|")]))
+    if word == "regex" and inside:
+        return whole_match(inside)
+    if word in _PLAIN and not inside:
+        return whole_match(_PLAIN[word])
+    if word not in _COUNTED and word not in ("int", "number"):
+        known = ", ".join((*_COUNTED, "int", "number", "enum", "regex", *_PLAIN))
+        raise ConstraintError(f"hole {name!r} is of kind {kind!r}; known: {known}")
+    low, high = _range(name, kind, inside)
+    if word in ("int", "number"):
+        found = number(low, high, whole=word == "int")
+    else:
+        found = _counted(name, word, low, high)
+    if found.is_empty:
+        raise ConstraintError(f"hole {name!r} is {kind!r}, which nothing fits")
+    return found
+
+
+def _range(name: str, kind: str, inside: str | None) -> tuple[Decimal | None, Decimal | None]:
+    if not inside:
+        return None, None
+    match = _RANGE.fullmatch(inside.strip())
+    try:
+        low, high = (Decimal(end) if end else None for end in (match["low"], match["high"])) if match else (None, None)
+    except InvalidOperation:
+        match = None
+    if not match:
+        raise ConstraintError(f"hole {name!r} is {kind!r}; write its range as (1..20), (..20) or (1..)")
+    return low, high
+
+
+def _counted(name: str, word: str, low: Decimal | None, high: Decimal | None) -> Dfa:
+    least, most = int(low or 0), None if high is None else int(high)
+    if least < 0 or (most is not None and not least <= most <= 1000) or least > 1000:
+        raise ConstraintError(f"hole {name!r} has {least} to {most} characters; both must be from 0 to 1000, in order")
+    found = text_of(least, most)
+    letters = _COUNTED[word]
+    return found if letters is None else intersect(found, letters())
+
+
+def _without(*bytes_out: int) -> Dfa:
+    return explore(0, [bytes(b for b in range(256) if b not in bytes_out)], lambda _, __: 0, lambda _: True)
+
+
+def _identifier() -> Dfa:
+    letters = bytes(b for b in range(128) if chr(b).isalpha()) + b"_"
+    return explore(0, [letters, b"0123456789"], lambda s, label: None if s == 0 and label else 1, lambda s: s > 0)
+
+
+_COUNTED: Mapping[str, Callable[[], Dfa] | None] = {
+    "string": lambda: _without(*b"\n\r\"'\\`"),
+    "line": lambda: _without(*b"\n\r"),
+    "code": None,
+    "identifier": _identifier,
+}
+_PLAIN = {"bool": "true|false", "date": FORMATS["date"], "time": FORMATS["time"], "uuid": FORMATS["uuid"],
+          "email": FORMATS["email"]}  # fmt: skip
+
+
+def _ends(dfa: Dfa, data: bytes, at: int) -> Iterator[int]:
+    """Where a text of the language that begins at `at` may end."""
+    state = 0
+    for end in range(at, len(data) + 1):
+        if dfa.accepts[state]:
+            yield end
+        if end == len(data):
+            return
+        state = int(dfa.table[state, dfa.class_of[data[end]]])
+        if state < 0:
+            return

@@ -1,0 +1,132 @@
+"""Templates: what stands around the holes is untouched, what goes in them is of their kind."""
+
+from __future__ import annotations
+
+import json
+import re
+import tomllib
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+import redraft
+from redraft.__main__ import main
+from redraft.constrain.template import read_template
+from redraft.engine.engine import Engine
+from redraft.engine.request import Options
+from redraft.errors import ConstraintError
+
+CONFIG = """[server]
+port = {{port: int(1..65535)}}
+mode = "{{mode: enum(fast|safe)}}"
+name = "{{name: string(1..12)}}"
+ratio = {{ratio: number(0..1)}}
+"""
+
+
+@pytest.fixture(scope="module")
+def engine() -> Engine:
+    return redraft.load("nano")
+
+
+@pytest.fixture(autouse=True)
+def _own_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_a_config_file_is_filled_and_parses(engine: Engine, seed: int) -> None:
+    filled = engine.fill(CONFIG, prompt="a small server", options=Options(seed=seed))
+    server = tomllib.loads(filled.text)["server"]
+    assert 1 <= server["port"] <= 65535
+    assert server["mode"] in ("fast", "safe")
+    assert 1 <= len(server["name"]) <= 12
+    assert 0 <= server["ratio"] <= 1
+    assert filled.values["port"] == str(server["port"])
+    outside = re.split(r"\{\{.*?\}\}", CONFIG)
+    at = 0
+    for literal in outside:
+        assert filled.text.find(literal, at) >= 0
+        at = filled.text.find(literal, at) + len(literal)
+    assert filled.text.startswith(outside[0])
+    assert filled.text.endswith(outside[-1])
+
+
+def test_schemas_beside_the_template_and_names_that_repeat(engine: Engine) -> None:
+    kinds: dict[str, Any] = {
+        "a": {"type": "array", "items": {"type": "integer"}, "maxItems": 3},
+        "f": "identifier(1..8)",
+    }
+    filled = engine.fill("def {{f}}(): return {{a}} + {{a}}", kinds, options=Options(seed=1))
+    both = filled.values["a"]
+    assert isinstance(both, list)
+    assert len(both) == 2
+    assert all(len(json.loads(one)) <= 3 for one in both)
+    assert str(filled.values["f"]).isidentifier()
+    compile(filled.text, "filled", "exec")
+
+
+@pytest.mark.parametrize(
+    ("template", "kinds", "complaint"),
+    [
+        ("no holes", {}, "has no hole"),
+        ("{{a}}", {}, "hole 'a' has no kind"),
+        ("{{a: int}}", {"a": "int"}, "is typed in the template and beside it"),
+        ("{{a: int}}", {"b": "int"}, "no hole 'b'"),
+        ("{{a: whole}}", {}, "of kind 'whole'"),
+        ("{{a: int(3)}}", {}, "write its range"),
+        ("{{a: int(1..x)}}", {}, "write its range"),
+        ("{{a: int(5..1)}}", {}, "nothing fits"),
+        ("{{a: string(5..1)}}", {}, "from 0 to 1000, in order"),
+        ("{{a: string(..5000)}}", {}, "from 0 to 1000, in order"),
+        ("{{a: enum()}}", {}, "of kind 'enum()'"),
+        ("{{a: regex(()}}", {}, "cannot be made into an automaton"),
+        ("{{a}}", {"a": {"type": "text"}}, "type is 'text'"),
+    ],
+)
+def test_a_template_that_cannot_be_read_is_refused_by_its_hole(
+    template: str, kinds: dict[str, Any], complaint: str
+) -> None:
+    with pytest.raises(ConstraintError) as error:
+        read_template(template, kinds)
+    assert complaint in str(error.value)
+
+
+def test_max_tokens_below_the_shortest_filling_is_refused(engine: Engine) -> None:
+    with pytest.raises(ConstraintError, match="the shortest valid answer has"):
+        engine.fill(CONFIG, options=Options(max_tokens=8))
+
+
+words = st.text("ab -", max_size=4)
+
+
+@given(
+    outside=st.lists(st.text("xy:=\n", min_size=1, max_size=3), min_size=3, max_size=3), inside=st.tuples(words, words)
+)
+def test_what_went_into_the_holes_is_found_again(outside: list[str], inside: tuple[str, str]) -> None:
+    template = read_template(outside[0] + "{{a: regex([ab -]*)}}" + outside[1] + "{{b: regex([ab -]*)}}" + outside[2])
+    text = outside[0] + inside[0] + outside[1] + inside[1] + outside[2]
+    assert template.values(text) == [("a", inside[0]), ("b", inside[1])]
+
+
+def test_ambiguous_holes_are_read_from_the_left_as_long_as_can_be() -> None:
+    template = read_template("{{a: regex(x*)}}{{b: regex(x+)}}.")
+    assert template.values("xxx.") == [("a", "xx"), ("b", "x")]
+    with pytest.raises(ConstraintError, match="no filling"):
+        template.values("xyx.")
+
+
+def test_the_command_fills_and_tells_the_values(capsys: pytest.CaptureFixture[str]) -> None:
+    code = main(
+        ["fill", "port = {{port: int(1..9)}}, {{word}}", "--kind", "word=enum(on|off)", "--seed", "1", "--json"]
+    )
+    told = json.loads(capsys.readouterr().out)
+    assert code == 0
+    assert re.fullmatch(r"port = [1-9], (on|off)", told["text"])
+    assert told["values"]["word"] in ("on", "off")
+    assert main(["fill", "{{a: whole}}"]) == 2
+    assert "of kind 'whole'" in capsys.readouterr().err
+    assert main(["fill", "{{a}}", "--kind", "a"]) == 2
