@@ -254,7 +254,7 @@ def check(recipe: Recipe) -> None:
             for value in _each(getattr(part, key)):
                 if not low <= value <= high:
                     limit = (
-                        f"from {low:g} to {_HIGH.get(high, f'{high:.0f}')}" if high < math.inf else f"at least {low:g}"
+                        f"from {low:g} to {_HIGH.get(high, f'{high:.0f}')}" if high < _NUMBER else f"at least {low:g}"
                     )
                     raise RecipeError(f"[{table}] {key} is {value}; it must be {limit}")
     for key in ("lr", "clip"):
@@ -308,21 +308,22 @@ def _each(value: int | float | tuple[int | float, ...]) -> tuple[int | float, ..
     return tuple(value) if isinstance(value, tuple) else (value,)
 
 
-_HIGH = {math.nextafter(1, 0): "below 1", math.nextafter(math.inf, 0): "any number"}
+_HIGH = {math.nextafter(1, 0): "below 1"}
+_NUMBER = math.nextafter(math.inf, 0)
 _SHARE, _COUNT, _LARGE = (0, 1), (1, math.inf), (0, 2**31 - 1)
 _BELOW_ONE = (0, math.nextafter(1, 0))
 _RANGES: dict[str, dict[str, tuple[float, float]]] = {
     "data": {"held_out": _LARGE, "fit_share": _SHARE, "widths": _COUNT, "most_blocks": _COUNT, "pack_tokens": _LARGE},
     "objective": {
         **dict.fromkeys(("causal_share", "self_conditioning", "pinned_share", "plausible", "rolled"), _SHARE),
-        "causal_weight": (0, math.nextafter(math.inf, 0)),
+        "causal_weight": (0, _NUMBER),
         "draws": _COUNT,
         "correct_from": _LARGE,
     },
     "train": {
         **dict.fromkeys(("steps", "batch_size", "save_every", "probe_every", "probe_examples"), _COUNT),
         **dict.fromkeys(("encode_steps", "warmup", "decay_steps", "seed", "most_rows"), _LARGE),
-        **dict.fromkeys(("final_lr", "weight_decay"), (0, math.nextafter(math.inf, 0))),
+        **dict.fromkeys(("final_lr", "weight_decay"), (0, _NUMBER)),
         "threads": (1, MOST_THREADS),
         "betas": _BELOW_ONE,
         "ema": _BELOW_ONE,
