@@ -31,6 +31,7 @@ FORBIDDEN = {("diffusion", "model"), ("tune", "engine")}
 # Heavy or optional third parties, which a function may import when it needs them.
 LAZY = {
     "fastapi",
+    "gguf",
     "huggingface_hub",
     "jinja2",
     "jsonschema_rs",

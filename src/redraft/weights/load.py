@@ -23,6 +23,7 @@ from redraft.reader import read_json
 from redraft.shapes import Tensor
 from redraft.weights.build import empty_model
 from redraft.weights.fill import Filler
+from redraft.weights.gguf import open_source
 from redraft.weights.layouts import FLOATS, Layout, read_layout
 from redraft.weights.memory import check_fits, free_memory
 from redraft.weights.names import Slot, check_filled, shown, slots, sort_names
@@ -50,7 +51,7 @@ def load_model(
     surplus, damaged, not finite, of another shape or of another number format, RunError for too little memory.
     """
     config = read_config(folder)
-    source = Source(folder)
+    source = open_source(folder)
     wanted = slots(config.model)
     report = report or _silent
     for key in config.unknown_keys:

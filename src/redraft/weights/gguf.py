@@ -1,0 +1,129 @@
+"""GGUF files of the model, as llama.cpp's converter names their tensors. Numbers are unpacked as they are read.
+
+A folder holds one `.gguf` file beside the checkpoint's config.json and tokenizer files: the file's own metadata is not
+enough to tell every setting. Its formats (Q8_0, Q4_K and the others) are the `gguf` package's business; what comes out
+is float32, which the model casts to its dtype, or packs again under a plan. Nothing here is for writing.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Container, Iterator
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from redraft.errors import WeightsError
+from redraft.shapes import Tensor
+from redraft.weights.source import Source, Stored, has_weights
+
+_LAYER = {
+    "attn_norm.weight": "input_layernorm.weight",
+    "post_attention_norm.weight": "post_attention_layernorm.weight",
+    "ffn_norm.weight": "pre_feedforward_layernorm.weight",
+    "pre_ffw_norm_2.weight": "pre_feedforward_layernorm_2.weight",
+    "post_ffw_norm_1.weight": "post_feedforward_layernorm_1.weight",
+    "post_ffw_norm_2.weight": "post_feedforward_layernorm_2.weight",
+    "post_ffw_norm.weight": "post_feedforward_layernorm.weight",
+    "attn_q.weight": "self_attn.q_proj.weight",
+    "attn_k.weight": "self_attn.k_proj.weight",
+    "attn_v.weight": "self_attn.v_proj.weight",
+    "attn_output.weight": "self_attn.o_proj.weight",
+    "attn_q_norm.weight": "self_attn.q_norm.weight",
+    "attn_k_norm.weight": "self_attn.k_norm.weight",
+    "ffn_gate.weight": "mlp.gate_proj.weight",
+    "ffn_up.weight": "mlp.up_proj.weight",
+    "ffn_down.weight": "mlp.down_proj.weight",
+    "ffn_gate_inp.weight": "router.proj.weight",
+    "ffn_gate_inp.scale": "router.scale",
+    "ffn_down_exps.scale": "router.per_expert_scale",
+    "ffn_gate_up_exps.weight": "experts.gate_up_proj",
+    "ffn_down_exps.weight": "experts.down_proj",
+    "layer_output_scale.weight": "layer_scalar",
+}
+_WHOLE = {
+    "token_embd.weight": "model.decoder.embed_tokens.weight",
+    "output_norm.weight": "model.decoder.norm.weight",
+    "self_cond_pre_norm.weight": "model.decoder.self_conditioning.pre_norm.weight",
+    "self_cond_gate.weight": "model.decoder.self_conditioning.gate_proj.weight",
+    "self_cond_up.weight": "model.decoder.self_conditioning.up_proj.weight",
+    "self_cond_down.weight": "model.decoder.self_conditioning.down_proj.weight",
+}
+_BLOCK = re.compile(r"blk\.(\d+)\.(.+)")
+_DERIVED = ("rope_freqs.weight",)  # follows from the config
+ARCHITECTURE = "diffusion-gemma"
+
+
+class GgufSource(Source):
+    """The tensors of a folder's one GGUF file, under the released names. Opening it reads headers only.
+
+    Raises WeightsError if the folder holds several, the file is damaged or of another model, or `gguf` is not there.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        files = sorted(folder.glob("*.gguf"))
+        if len(files) != 1:
+            names = ", ".join(path.name for path in files)
+            raise WeightsError(f"{folder} holds {len(files)} GGUF files ({names}); give a folder with one whole file")
+        self.folder, self.path = folder, files[0]
+        self._held = {released_name(one.name): one for one in _read(self.path) if one.name not in _DERIVED}
+        self.tensors = {
+            name: Stored(name, tuple(int(size) for size in reversed(one.shape)), "F32", self.path)
+            for name, one in self._held.items()
+        }
+
+    def read(self, name: str) -> Tensor:
+        """One tensor as float32."""
+        from gguf import dequantize
+
+        one = self._held[name]
+        return torch.from_numpy(dequantize(one.data, one.tensor_type).copy()).reshape(self.tensors[name].shape)
+
+    def read_rows(self, name: str, rows: slice) -> Tensor:
+        """Part of one tensor, along its first axis."""
+        return self.read(name)[rows]
+
+    def stream(self, names: Container[str]) -> Iterator[tuple[Stored, Tensor]]:
+        """The tensors whose name is in `names`, in the file's order, one at a time."""
+        for name, stored in self.tensors.items():
+            if name in names:
+                yield stored, self.read(name)
+
+
+def open_source(folder: Path) -> Source:
+    """The tensors of a folder: safetensors if there are any, else a GGUF file. Raises WeightsError as they do."""
+    if not has_weights(folder) and any(folder.glob("*.gguf")):
+        return GgufSource(folder)
+    return Source(folder)
+
+
+def released_name(name: str) -> str:
+    """The released checkpoint's name of a GGUF tensor; a name that is not known stays, and is surplus."""
+    if name in _WHOLE:
+        return _WHOLE[name]
+    block = _BLOCK.fullmatch(name)
+    if block is None:
+        return name
+    if block[2] == "enc_layer_output_scale.weight":
+        return f"model.encoder.language_model.layers.{block[1]}.layer_scalar"
+    return f"model.decoder.layers.{block[1]}.{_LAYER[block[2]]}" if block[2] in _LAYER else name
+
+
+def _read(path: Path) -> list[Any]:
+    """The headers of a file, by the `gguf` package, whose records have no public type."""
+    try:
+        from gguf import GGUFReader
+    except ImportError:
+        raise WeightsError(
+            f"{path} is a GGUF file, which needs the gguf package; run: pip install 'redraft[gguf]'"
+        ) from None
+    try:
+        reader = GGUFReader(path)
+        field = reader.get_field("general.architecture")
+        found = None if field is None else field.contents()
+    except (ValueError, OSError, IndexError, KeyError, OverflowError) as error:
+        raise WeightsError(f"{path} is damaged or no GGUF file ({error}); fetch it again") from None
+    if found != ARCHITECTURE:
+        raise WeightsError(f"{path} holds a model of architecture {found!r}; supported: {ARCHITECTURE!r}")
+    return list(reader.tensors)
