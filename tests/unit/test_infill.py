@@ -19,7 +19,7 @@ from redraft.engine.loop import LoopConfig
 from redraft.engine.race import Drop, Result, race
 from redraft.engine.request import Options, Request
 from redraft.engine.variants import mean, rank, ranked
-from redraft.errors import RequestError
+from redraft.errors import RequestError, RunError
 
 SUDOKU = "sudoku\n....\n2.1.\n....\n.243"
 BEFORE, BEHIND = '{"who":"Karomi","qty":', ',"item":"melu"}'
@@ -239,6 +239,13 @@ def test_an_edit_that_cannot_be_is_refused(
 ) -> None:
     with pytest.raises(RequestError, match=words):
         engine.edit("hello", span, **options)
+
+
+def test_a_deadline_before_the_first_step_is_told(engine: Engine) -> None:
+    with pytest.raises(RunError, match="no canvas had taken a step after 1e-09 s"):
+        engine.infill("a", "b", max_tokens=2, heal=False, options=Options(deadline_sec=1e-9))
+    with pytest.raises(RunError, match="no canvas had taken a step"):
+        engine.edit("hello", (1, 3), options=Options(deadline_sec=1e-9))
 
 
 def test_other_refusals(engine: Engine) -> None:

@@ -7,7 +7,7 @@ the model is shown around it is cut as in training (tasks/infill.py). An infill 
     exact      the text that was there, spaces at its ends aside
     parses     the whole module, gap filled, is Python
     doctest    the module's own doctests pass with the gap filled, of the gaps that they notice: those where they fail
-               once the gap raises instead. They run in a process of their own with limits on time and memory
+               when nothing is done there. They run in a process of their own with limits on time and memory
 """
 
 from __future__ import annotations
@@ -36,6 +36,7 @@ PREFIX, SUFFIX = 200, 160
 """Characters around a gap that are shown."""
 
 MOST_DRAWS = 1000
+MOST_TOKENS = 40
 
 _LEFT_OUT = {"test", "tests", "idlelib", "lib2to3", "turtledemo", "encodings", "site-packages", "dist-packages"}
 _MOST_CHARS = {"line": 60, "lines": 120}
@@ -56,7 +57,7 @@ sys.exit(0 if found.attempted and not found.failed else 1)
 
 @dataclass(frozen=True)
 class Gap:
-    """A gap in a module's text, from `start` to `end`. `tested`: the module's doctests fail when it raises."""
+    """A gap in a module's text, from `start` to `end`. `tested`: the module's doctests fail without it."""
 
     path: Path
     source: str
@@ -117,7 +118,7 @@ def gaps(kind: str, seed: int, fits: Callable[[str], bool], *, tested: bool = Fa
         start, end = rng.choice(spans[path])
         gap = Gap(path, _read(path), start, end, tested)
         new = (path, start, end) not in seen
-        if not tested or (new and not passes(path, gap.filled("raise NotImplementedError"))):
+        if not tested or (new and not passes(path, gap.filled("pass"))):
             yield gap
         seen.add((path, start, end))
 
@@ -172,7 +173,7 @@ def score_infills(
     progress: Callable[[int, int], None] | None = None,
 ) -> list[Tally]:
     """Fill `count` gaps of each kind in each mode, half of them gaps that doctests notice, if there are any."""
-    most = engine.config.model.canvas_length // 2
+    most = min(MOST_TOKENS, engine.config.model.canvas_length // 2)
     found, done = [], 0
     for kind in KINDS:
         chosen = _choose(engine, kind, count, seed, most)
