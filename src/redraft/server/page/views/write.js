@@ -166,6 +166,6 @@ function modes(changed) {
     });
     return h("label", {}, input, h("span", {}, label));
   });
-  made.element = h("fieldset", { class: "segments", "aria-label": "Kind of prompt" }, ...inputs);
+  made.element = h("fieldset", { class: "segments", "aria-label": "Chat or plain text" }, ...inputs);
   return made;
 }

@@ -1,0 +1,141 @@
+"""The page's files: what is served, under which policy, and that nothing in them reaches outside."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import tomllib
+import urllib.error
+import urllib.request
+from html.parser import HTMLParser
+
+import pytest
+from tests.server.conftest import ROOT, Inside, Process, inside
+
+from redraft.engine.engine import Engine
+from redraft.server.settings import Settings
+
+FOLDER = ROOT / "src" / "redraft" / "server" / "page"
+FILES = sorted(path.relative_to(FOLDER).as_posix() for path in FOLDER.rglob("*") if path.is_file())
+TYPES = {"html": "text/html", "js": "text/javascript", "css": "text/css", "svg": "image/svg+xml"}
+IMPORT = re.compile(r"""^import .* from "(.+)";$""", re.M)
+WALL = 300
+
+
+class Tags(HTMLParser):
+    """Start tags with their attributes, and the text inside scripts and styles."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.tags: list[tuple[str, dict[str, str | None]]] = []
+        self.inline = ""
+        self._inside = False
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.tags.append((tag, dict(attrs)))
+        self._inside = tag in ("script", "style")
+
+    def handle_data(self, data: str) -> None:
+        self.inline += data.strip() if self._inside else ""
+
+    def handle_endtag(self, tag: str) -> None:
+        self._inside = False
+
+
+def fetch(server: Process | Inside, path: str) -> tuple[int, dict[str, str], bytes]:
+    request = urllib.request.Request(server.url + path)
+    try:
+        with urllib.request.urlopen(request, timeout=10) as answer:
+            return answer.status, {k.lower(): v for k, v in answer.headers.items()}, answer.read()
+    except urllib.error.HTTPError as error:
+        with error:
+            return error.code, {}, error.read()
+
+
+def resolve(name: str, target: str) -> str:
+    """A relative import of file `name` as a path below the page."""
+    return (FOLDER / name).parent.joinpath(target).resolve().relative_to(FOLDER).as_posix()
+
+
+@pytest.mark.parametrize("name", FILES)
+def test_each_file_is_served_as_what_it_is(server: Process, name: str) -> None:
+    status, headers, body = fetch(server, f"/page/{name}")
+    assert status == 200
+    assert headers["content-type"].partition(";")[0] == TYPES[name.rpartition(".")[2]]
+    assert headers["x-content-type-options"] == "nosniff"
+    assert body == (FOLDER / name).read_bytes()
+
+
+def test_the_policy_allows_this_server_and_no_string_as_code(server: Process) -> None:
+    for path in ("/", "/page/main.js"):
+        _, headers, _ = fetch(server, path)
+        policy = {
+            words[0]: words[1:] for part in headers["content-security-policy"].split(";") if (words := part.split())
+        }
+        assert policy["default-src"] == ["'none'"]
+        assert policy["require-trusted-types-for"] == ["'script'"]
+        assert policy["trusted-types"] == policy["base-uri"] == policy["form-action"] == ["'none'"]
+        assert policy["frame-ancestors"] == ["'none'"]
+        given = {source for name, sources in policy.items() if name.endswith("-src") for source in sources}
+        assert given == {"'none'", "'self'"}, "a source other than this server"
+
+
+@pytest.mark.parametrize(
+    "path", ["/page/nothing.js", "/page/../app.py", "/page/%2e%2e/app.py", "/page/views", "/page/"]
+)
+def test_no_other_file_can_be_had(server: Process, path: str) -> None:
+    """The name is looked up, never opened: there is no path to escape with."""
+    status, _, body = fetch(server, path)
+    assert status == 404
+    assert b"create_app" not in body
+
+
+def test_the_document_has_no_code_of_its_own() -> None:
+    """The policy would block it, and the page would be silently broken."""
+    tags = Tags()
+    tags.feed((FOLDER / "index.html").read_text(encoding="utf-8"))
+    assert tags.inline == ""
+    assert not [name for _, attributes in tags.tags for name in attributes if name.startswith("on") or name == "style"]
+    named = [attributes.get(key) for _, attributes in tags.tags for key in ("src", "href") if attributes.get(key)]
+    files = {name.removeprefix("page/") for name in map(str, named) if not name.startswith("#")}
+    assert files == {"main.js", "style.css", "mark.svg"}
+
+
+def test_every_file_is_used_and_every_used_file_is_there() -> None:
+    found, waiting = {"index.html", "style.css", "mark.svg"}, ["main.js"]
+    while waiting:
+        name = waiting.pop()
+        if name in found:
+            continue
+        found.add(name)
+        source = (FOLDER / name).read_text(encoding="utf-8")
+        assert source.count("import ") == len(IMPORT.findall(source)), f"{name}: an import this test cannot read"
+        waiting += [resolve(name, target) for target in IMPORT.findall(source)]
+    assert found == set(FILES)
+
+
+@pytest.mark.parametrize("name", FILES)
+def test_nothing_reaches_outside_or_turns_text_into_markup(name: str) -> None:
+    source = (FOLDER / name).read_text(encoding="utf-8")
+    addresses = set(re.findall(r"(?:https?:)?//[\w.-]+\.\w+[^\s\"')]*", source)) - {"http://www.w3.org/2000/svg"}
+    assert not addresses
+    for word in ("innerHTML", "outerHTML", "insertAdjacentHTML", "document.write", "eval(", "new Function", "@import"):
+        assert word not in source
+    assert len(source.splitlines()) < WALL
+
+
+def test_the_page_is_in_the_wheel() -> None:
+    """The builder takes all of src/redraft but what version control ignores."""
+    settings = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
+    assert settings["tool"]["hatch"]["build"]["targets"]["wheel"] == {"packages": ["src/redraft"]}
+    if not (ROOT / ".git").exists():
+        pytest.skip("not a checkout, so nothing is ignored")
+    paths = [str((FOLDER / name).relative_to(ROOT)) for name in FILES]
+    ignored = subprocess.run(["git", "check-ignore", *paths], cwd=ROOT, capture_output=True, text=True, check=False)
+    assert ignored.stdout == ""
+
+
+def test_a_server_can_do_without(nano: Engine) -> None:
+    for server in inside(nano, Settings(page=False)):
+        assert fetch(server, "/")[0] == fetch(server, "/page/main.js")[0] == 404
+        assert fetch(server, "/version")[0] == 200

@@ -1,0 +1,496 @@
+"""The page in a real browser, against a real server process. Skipped where there is no browser.
+
+Every test also holds the page to two rules: no error in the console, no request to anything but the server.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import shutil
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import Any
+
+import pytest
+from tests.server.conftest import ANSWER, RECORD, ROOT, Process, end, ended, start
+
+from redraft.engine.dial import read_dial
+from redraft.tasks.grids import solve
+
+playwright = pytest.importorskip("playwright.sync_api", reason="playwright is not installed")
+BROWSER = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
+pytestmark = pytest.mark.skipif(BROWSER is None, reason="no browser: install Debian's chromium")
+
+FLAGS = ["--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run", "--disable-background-networking"]
+FLAGS += ["--disable-component-update", "--disable-sync"]
+VIEWS = ("write", "infill", "edit", "schema", "sudoku")
+SETTLED = ".stage[data-state=settled]"
+# Long enough to be interrupted: many blocks, each with all its steps.
+LONG = {"max_tokens": 960, "min_tokens": 960, "entropy_bound": 0.0001, "max_steps": 48}
+
+
+@dataclass
+class Tab:
+    """One page, and what it did that it should not have. `expected` are refusals that a test asks for."""
+
+    page: Any
+    url: str
+    errors: list[str] = field(default_factory=list)
+    outside: list[str] = field(default_factory=list)
+    bodies: list[dict[str, Any]] = field(default_factory=list)
+    expected: int = 0
+
+    def __post_init__(self) -> None:
+        self.page.set_default_timeout(15_000)
+        self.page.on(
+            "console", lambda told: self.errors.append(told.text) if told.type in ("error", "warning") else None
+        )
+        self.page.on("pageerror", lambda error: self.errors.append(str(error)))
+        self.page.on("request", self.see)
+
+    def hear(self, told: Any) -> None:
+        if told.type in ("error", "warning"):
+            self.errors.append(told.text)
+
+    def see(self, request: Any) -> None:
+        if not request.url.startswith(self.url + "/"):
+            self.outside.append(request.url)
+        if request.post_data:
+            self.bodies.append(json.loads(request.post_data))
+
+    def open(self, view: str = "write") -> Any:
+        self.page.goto(f"{self.url}/#{view}")
+        self.page.wait_for_selector("nav a[aria-current]")
+        return self.page
+
+    def change(self, path: str, more: dict[str, Any]) -> None:
+        """What the page sends to a path goes on with more fields."""
+
+        def on(route: Any) -> None:
+            route.continue_(post_data=json.dumps(json.loads(route.request.post_data) | more))
+
+        self.page.route(f"**/{path}", on)
+
+    def pretend(self, path: str, chunks: list[dict[str, Any]]) -> None:
+        """A server that streams these."""
+        body = "".join(f"data: {json.dumps(chunk)}\n\n" for chunk in chunks) + "data: [DONE]\n\n"
+        self.page.route(f"**/{path}", lambda route: route.fulfill(content_type="text/event-stream", body=body))
+
+    def check(self) -> None:
+        refusals = [text for text in self.errors if text.startswith("Failed to load resource")]
+        assert len(refusals) == self.expected, self.errors
+        assert len(self.errors) == self.expected, self.errors
+        assert not self.outside
+
+
+@pytest.fixture(scope="module")
+def browser() -> Iterator[Any]:
+    with playwright.sync_playwright() as driver:
+        opened = driver.chromium.launch(executable_path=BROWSER, args=FLAGS)
+        yield opened
+        opened.close()
+
+
+@pytest.fixture
+def tab(browser: Any, server: Process) -> Iterator[Tab]:
+    """Without motion, so that a canvas is shown as it comes."""
+    context = browser.new_context(reduced_motion="reduce")
+    opened = Tab(context.new_page(), server.url)
+    yield opened
+    context.close()
+    opened.check()
+
+
+def ask(page: Any, text: str, seed: int = 5) -> None:
+    page.get_by_label("Prompt").fill(text)
+    page.locator("summary").first.click()
+    page.get_by_label("Seed").fill(str(seed))
+    page.locator("summary").first.click()
+    page.get_by_label("Prompt").press("Control+Enter")
+
+
+def test_a_canvas_settles_while_one_watches(browser: Any, server: Process) -> None:
+    """With motion: steps are shown one after the other, the answer when they have been seen."""
+    context = browser.new_context()
+    tab = Tab(context.new_page(), server.url)
+    page = tab.open()
+    page.get_by_label("Prompt").press_sequentially("sudoku\n....\n2.1.\n....\n.243")
+    page.locator("summary").click()
+    page.get_by_label("Seed").fill("5")
+    page.get_by_role("button", name="Send").click()
+    page.wait_for_selector(".stage[data-state=running] .cell")
+    assert page.locator(".answer").is_hidden(), "the answer is told before the canvas has been seen to settle"
+    assert page.get_by_role("button", name="Pause").is_visible()
+    page.wait_for_selector(SETTLED)
+    assert page.locator(".answer").text_content() == "4132\n2314\n3421\n1243"  # as the readme shows
+    assert page.locator(".where").text_content() == "step 5 of 5"
+    page.get_by_role("button", name="Play").click()
+    page.wait_for_function("() => document.querySelector('.where').textContent.startsWith('step 2')")
+    page.get_by_role("button", name="Pause").click()
+    context.close()
+    tab.check()
+
+
+def test_the_timeline_goes_back_through_the_steps(tab: Tab) -> None:
+    page = tab.open()
+    ask(page, "sudoku\n....\n2.1.\n....\n.243")
+    page.wait_for_selector(SETTLED)
+
+    def digits() -> str:
+        return "".join(re.findall(r"\d", page.get_by_role("listbox", name="Canvas").text_content()))
+
+    slider = page.get_by_role("slider", name="Step")
+    seen = []
+    for at in range(5):
+        slider.fill(str(at))
+        seen.append(digits())
+    # The steps that the readme shows, from `redraft generate --watch`.
+    assert seen == ["1132231443211243", "4132231443211243", "4132231444211243"] + ["4132231434211243"] * 2
+    slider.fill("1")
+    changed = page.locator(".cell.changed")
+    assert changed.count() == 1
+    assert changed.get_attribute("data-at") == "0"
+    slider.press("ArrowRight")
+    assert page.locator(".where").text_content() == "step 3 of 5"
+    page.locator(".cell").first.focus()
+    page.keyboard.press("ArrowRight")
+    assert re.match(r"2 .*“1”.*nats", page.locator(".detail").text_content() or "")
+
+
+def test_colour_is_doubt(tab: Tab) -> None:
+    page = tab.open()
+    frame = {"index": 0, "block": 0, "step": 1, "width": 3, "end": None, "positions": [0, 1, 2]}
+    draft = {"type": "draft", **frame, "tokens": ["a", "b", "c"], "entropy": [0.0, 0.5, 4.0], "accepted": [1, 0, 0]}
+    told = {"seed": 1, "finish": "length", "steps": [1], "commits": 0, "tokens_per_forward": 3.0, "mean_entropy": 1.5}
+    block = {"type": "block", "text": "abc", "block": 0, "tokens": [1, 2, 3], "pieces": ["a", "b", "c"]}
+    tab.pretend("v1/canvas", [draft, block, {"type": "finished", "text": "abc", "canvas": told}])
+    ask(page, "anything")
+    page.wait_for_selector(SETTLED)
+    shades = page.eval_on_selector_all(
+        ".cell", "cells => cells.map(cell => { const c = getComputedStyle(cell).backgroundColor; return c })"
+    )
+    strength = [float(re.findall(r"[\d.]+", shade)[-1]) for shade in shades]
+    assert strength[0] == 0
+    assert 0 < strength[1] < strength[2]
+    assert page.locator(".cell.accepted").count() == 1
+    assert "cut at its limit" in page.locator(".facts").text_content()
+
+
+def test_a_conversation_goes_on(tab: Tab) -> None:
+    page = tab.open()
+    ask(page, RECORD)
+    page.wait_for_selector(SETTLED)
+    assert page.locator(".answer").text_content() == ANSWER
+    ask(page, "record\nSend 9 melu to Karomi.")
+    page.wait_for_selector(f".turn:nth-child(2) {SETTLED}")
+    roles = [(one["role"], one["content"]) for one in tab.bodies[-1]["messages"]]
+    assert roles[:2] == [("user", RECORD), ("assistant", ANSWER)]
+    page.get_by_role("button", name="Start over").click()
+    assert page.locator(".turn").count() == 0
+    page.get_by_text("Plain text").click()
+    ask(page, "record")
+    page.wait_for_selector(SETTLED)
+    assert tab.bodies[-1]["prompt"] == "record"
+
+
+def test_marked_cells_are_pinned_and_the_rest_is_drafted_anew(tab: Tab) -> None:
+    page = tab.open()
+    ask(page, RECORD)
+    page.wait_for_selector(SETTLED)
+    page.get_by_text("Redo", exact=True).click()
+    assert page.get_by_role("button", name="Redraft").is_disabled()
+    cells = page.locator(".cell")
+    told = [cells.nth(i).text_content() for i in range(18)]
+    cells.nth(9).click()
+    cells.nth(10).focus()
+    page.keyboard.press("Space")
+    assert page.locator(".cell.hole").count() == 2
+    page.get_by_role("button", name="Redraft").click()
+    second = f".draft:nth-of-type(2) {SETTLED}"
+    page.wait_for_selector(second)
+    pins = tab.bodies[-1]["pins"]
+    assert [pin["at"] for pin in pins] == [*range(9), *range(11, 19)], "all but the holes, the end with them"
+    after = page.locator(f"{second} .cell")
+    assert [after.nth(i).text_content() for i in range(18) if i not in (9, 10)] == told[:9] + told[11:]
+    assert page.locator(f"{second} .cell.held").count() == len(pins)
+    after.nth(3).click()  # the other way round: keep one, draft the rest
+    page.get_by_role("button", name="Redraft").click()
+    page.wait_for_selector(f".draft:nth-of-type(3) {SETTLED}")
+    assert [pin["at"] for pin in tab.bodies[-1]["pins"]] == [3]
+    assert page.locator(f".draft:nth-of-type(3) {SETTLED} .cell").nth(3).text_content() == told[3]
+
+
+def test_a_hole_is_filled_and_the_text_around_it_stays(tab: Tab) -> None:
+    page = tab.open("infill")
+    box = page.get_by_label("Text", exact=True)
+    box.fill("")
+    assert page.get_by_role("button", name="Fill").is_disabled()
+    box.fill("sudoku\n1234\n3412\n")
+    page.get_by_role("button", name="Put a hole").click()
+    box.press("End")
+    page.keyboard.insert_text("\n4321")
+    page.get_by_label("Every hole matches").fill("[1-4]{4}")
+    page.get_by_role("button", name="Fill").click()
+    page.wait_for_selector(".result .diff")
+    whole = page.locator(".diff").text_content()
+    assert re.fullmatch(r"sudoku\n1234\n3412\n[1-4]{4}\n4321", whole)
+    assert page.locator(".diff ins").text_content() == whole[17:21]
+    assert page.locator(".runner").count() >= 1
+
+
+def test_a_span_is_revised_and_kept(tab: Tab) -> None:
+    page = tab.open("edit")
+    text = "sudoku\n1234 é😀\n3412\n2144\n4321"
+    page.get_by_label("Text", exact=True).fill(text)
+    start_, end_ = len("sudoku\n1234 é😀") + 1, len("sudoku\n1234 é😀") + 6  # a browser counts 😀 as two
+    page.evaluate(f"document.querySelector('textarea').setSelectionRange({start_ + 1}, {end_})")
+    page.get_by_label("Text", exact=True).dispatch_event("select")
+    assert page.locator(".chosen mark").text_content() == "3412"
+    page.get_by_label("Strength").fill("1")
+    page.locator("summary").click()
+    page.get_by_label("Seed").fill("3")
+    page.get_by_role("button", name="Revise").click()
+    page.wait_for_selector(".result .diff")
+    parts = page.eval_on_selector(".diff", "diff => [...diff.children].map(one => [one.tagName, one.textContent])")
+    assert "".join(said for tag, said in parts if tag != "INS") == text
+    now = "".join(said for tag, said in parts if tag != "DEL")
+    assert now != text, "with this seed something changes"
+    page.get_by_role("button", name="Keep it").click()
+    assert page.get_by_label("Text", exact=True).input_value() == now
+    assert tab.bodies[-1]["segments"][1]["revise"] == {"text": "3412", "strength": 1}
+
+
+def test_an_answer_is_of_its_schema_and_each_field_tells_how_sure_it_is(tab: Tab) -> None:
+    page = tab.open("schema")
+    page.get_by_role("button", name="Answer").click()
+    page.wait_for_selector(".fields tbody tr")
+    rows = page.locator(".fields tbody tr")
+    told = {rows.nth(i).locator("th").text_content(): rows.nth(i).locator("code").text_content() for i in range(3)}
+    assert {name: json.loads(value or "") for name, value in told.items()} == json.loads(ANSWER)
+    sure = [float(rows.nth(i).locator("meter").get_attribute("value")) for i in range(3)]
+    assert all(0.5 < one <= 1 for one in sure)
+    page.get_by_label("JSON Schema").fill("{")
+    page.get_by_role("button", name="Answer").click()
+    assert "not JSON" in page.get_by_role("alert").text_content()
+    page.get_by_label("JSON Schema").fill('{"type": "nothing"}')
+    page.get_by_role("button", name="Answer").click()
+    page.wait_for_function("() => document.querySelector('.error').textContent.includes('nothing')")
+    tab.expected = 1
+
+
+def test_a_sudoku_keeps_its_clues_and_is_judged(tab: Tab) -> None:
+    page = tab.open("sudoku")
+    squares = page.locator(".square")
+    assert squares.count() == 16
+    squares.first.focus()
+    for digit in "1234340021000000":
+        page.keyboard.press("Delete" if digit == "0" else digit)
+        at = page.evaluate("document.activeElement.dataset.at")
+        page.keyboard.press("ArrowRight")
+        assert at is not None
+    page.get_by_role("button", name="Solve").click()
+    page.wait_for_selector(SETTLED)
+    read = [int(squares.nth(i).text_content()) for i in range(16)]
+    assert read[:6] == [1, 2, 3, 4, 3, 4]
+    clues = [int(digit) for digit in "1234340021000000"]
+    solved = tuple(read) in solve(clues, 4, limit=100).solutions
+    assert page.locator(".verdict").text_content().startswith("Solved" if solved else "Not solved")
+    assert {pin["at"] for pin in tab.bodies[-1]["pins"]} == {0, 1, 2, 3, 5, 6, 10, 11}
+    squares.nth(1).focus()
+    page.keyboard.press("1")
+    assert page.locator(".verdict").text_content() == "These clues contradict each other."
+    assert page.locator(".square.wrong").count() >= 2
+
+
+def test_puzzles_have_one_solution(tab: Tab) -> None:
+    """Judged by the repository's own solver, which knows nothing of the page's."""
+    page = tab.open("sudoku")
+    drawn = page.evaluate(
+        "async () => { const { draw } = await import('/page/puzzle.js'); return [4, 4, 4, 6, 6, 9].map(draw) }"
+    )
+    for cells in drawn:
+        assert len(solve(cells, round(len(cells) ** 0.5)).solutions) == 1
+
+
+def test_effort_shows_what_was_measured_and_is_sent(tab: Tab) -> None:
+    page = tab.open()
+    dial = read_dial(ROOT / "src" / "redraft" / "assets" / "nano")
+    page.locator("summary").click()
+    page.get_by_role("slider", name="Effort").fill("0")
+    notch = dial.notches[0]
+    told = re.match(r"([\d.]+)% right", page.locator(".effort .reading").text_content())
+    assert told is not None
+    assert float(told[1]) == pytest.approx(notch.quality * 100, abs=0.051)
+    assert page.locator(".curve .notch").count() == len(dial.notches)
+    page.locator("summary").click()
+    ask(page, RECORD)
+    page.wait_for_selector(SETTLED)
+    assert tab.bodies[-1]["effort"] == 0
+
+
+def test_stop_ends_the_answer_on_the_server_too(tab: Tab) -> None:
+    page = tab.open()
+    tab.change("v1/canvas", LONG)
+    ask(page, RECORD)
+    page.wait_for_selector(".stage[data-state=running] .cell")
+    page.keyboard.press("Escape")
+    page.wait_for_selector(SETTLED)
+    assert page.locator(".facts").text_content() == "Stopped."
+    assert page.get_by_role("button", name="Send").is_visible()
+    assert page.get_by_role("alert").is_hidden()
+    running = (
+        "async () => (await (await fetch('/metrics')).text()).match(/^redraft_running_requests (.*)$/m)[1] === '0.0'"
+    )
+    page.wait_for_function(running)
+
+
+def test_a_server_that_goes_away_is_told(browser: Any) -> None:
+    process = start("--quiet")
+    context = browser.new_context(reduced_motion="reduce")
+    tab = Tab(context.new_page(), process.url)
+    try:
+        page = tab.open()
+        tab.change("v1/canvas", LONG)
+        ask(page, RECORD)
+        page.wait_for_selector(".stage[data-state=running] .cell")
+        process.popen.kill()
+        page.wait_for_function("() => /connection/.test(document.querySelector('.error').textContent)")
+        page.get_by_label("Prompt").fill("again")
+        page.get_by_role("button", name="Send").click()
+        page.wait_for_function("() => /does not answer/.test(document.querySelector('.error').textContent)")
+        assert page.locator(".turn").count() == 1, "a question that was never answered leaves nothing behind"
+    finally:
+        process.popen.kill()
+        ended(process)
+        context.close()
+    assert not tab.outside
+
+
+def test_a_key_is_asked_for(browser: Any) -> None:
+    process = start("--quiet", env={"REDRAFT_API_KEYS": "open-sesame"})
+    context = browser.new_context(reduced_motion="reduce")
+    tab = Tab(context.new_page(), process.url)
+    try:
+        page = tab.page
+        page.goto(process.url)
+        for word in ("wrong", "open-sesame"):
+            page.get_by_label("API key").fill(word)
+            page.get_by_role("button", name="Use it").click()
+        page.wait_for_selector("nav a[aria-current]")
+        ask(page, RECORD)
+        page.wait_for_selector(SETTLED)
+        assert page.locator(".answer").text_content() == ANSWER
+    finally:
+        context.close()
+        end(process)
+    assert not tab.outside
+
+
+def test_what_a_model_says_is_never_markup(tab: Tab) -> None:
+    page = tab.open()
+    evil = "<img src=x onerror=\"document.title='owned'\">"
+    frame = {"index": 0, "block": 0, "step": 1, "width": 1, "end": None, "positions": [0]}
+    draft = {"type": "draft", **frame, "tokens": [evil], "entropy": [0.0], "accepted": [1]}
+    told = {"seed": 1, "finish": "stop", "steps": [1], "commits": 0, "tokens_per_forward": 1.0, "mean_entropy": 0}
+    block = {"type": "block", "text": evil, "block": 0, "tokens": [1], "pieces": [evil]}
+    tab.pretend("v1/canvas", [draft, block, {"type": "finished", "text": evil, "canvas": told}])
+    ask(page, evil)
+    page.wait_for_selector(SETTLED)
+    assert page.locator(".cell").text_content() == page.locator(".answer").text_content() == evil
+    assert page.locator(".asked pre").text_content() == evil
+    assert page.locator("img").count() == 0
+    blocked = "() => { try { document.body.innerHTML = '<b>x</b>'; return false } catch { return true } }"
+    assert page.evaluate(blocked), "the policy lets a string become markup"
+    assert page.title() == "Write — redraft"
+    tab.errors = [text for text in tab.errors if "TrustedHTML" not in text]
+
+
+def test_events_are_read_however_they_are_cut(tab: Tab) -> None:
+    page = tab.open()
+    text = ': waiting\n\ndata: {"a":1}\r\n\r\nevent: x\ndata: é😀\n\ndata: two\ndata: lines\n\ndata:[DONE]\n\n'
+    found = page.evaluate(
+        """async (text) => {
+          const { events } = await import("/page/api.js");
+          const bytes = new TextEncoder().encode(text);
+          const found = [];
+          for (let wide = 1; wide <= bytes.length; wide += 1) {
+            const cut = new ReadableStream({ start(told) {
+              for (let at = 0; at < bytes.length; at += wide) told.enqueue(bytes.slice(at, at + wide));
+              told.close();
+            } });
+            const read = [];
+            for await (const data of events(cut)) read.push(data);
+            found.push(read);
+          }
+          return found;
+        }""",
+        text,
+    )
+    assert len(found) == len(text.encode())
+    assert all(read == ['{"a":1}', "é😀", "two\nlines", "[DONE]"] for read in found)
+
+
+@pytest.mark.parametrize(
+    ("before", "after"), [("a b c", "a x c"), ("", "new"), ("gone", ""), ("same", "same"), ("éa\nb", "éa\n\nb")]
+)
+def test_a_diff_holds_both_texts(tab: Tab, before: str, after: str) -> None:
+    page = tab.open("edit")
+    parts = page.evaluate(
+        "async ([before, after]) => (await import('/page/diff.js')).diff(before, after)", [before, after]
+    )
+    assert "".join(text for kind, text in parts if kind != "in") == before
+    assert "".join(text for kind, text in parts if kind != "out") == after
+    kept = sum(len(text) for kind, text in parts if kind == "same")
+    assert kept >= (4 if before == "a b c" else len(before) if before in after else 0)
+
+
+def test_each_field_of_json_is_found_where_it_stands(tab: Tab) -> None:
+    page = tab.open("schema")
+    text = '{"a" : [1, -2.5e3,{"b":"x\\"y, é"}], "é": null, "c":{}, "d":[true]}'
+    found = page.evaluate("async (text) => (await import('/page/fields.js')).leaves(text)", text)
+    assert [one["path"] for one in found] == ["a[0]", "a[1]", "a[2].b", "é", "d[0]"]
+    raw = text.encode()
+    for one in found:
+        assert raw[one["from"] : one["to"]].decode() == one["value"]
+    assert [json.loads(one["value"]) for one in found] == [1, -2500.0, 'x"y, é', None, True]
+    assert page.evaluate("async () => (await import('/page/fields.js')).leaves('{\"a\":')") == []
+
+
+@pytest.mark.parametrize("view", VIEWS)
+def test_every_view_fits_a_phone_and_names_its_controls(tab: Tab, view: str) -> None:
+    tab.page.set_viewport_size({"width": 320, "height": 640})
+    page = tab.open(view)
+    button = {"write": "Send", "infill": "Fill", "edit": "Revise", "schema": "Answer", "sudoku": "Solve"}[view]
+    if view == "write":
+        page.get_by_role("button", name="A record").click()
+    page.locator("summary").first.click()
+    page.get_by_role("button", name=button).click()
+    page.wait_for_selector(".result .diff" if view in ("infill", "edit") else SETTLED)
+    assert page.evaluate("document.documentElement.scrollWidth") <= 320
+    nameless = page.evaluate(
+        """() => [...document.querySelectorAll("input, textarea, button, [role=listbox], [role=grid]")]
+          .filter((one) => !one.labels?.length && !one.getAttribute("aria-label") && !one.textContent.trim())
+          .map((one) => one.outerHTML)"""
+    )
+    assert nameless == []
+
+
+def test_light_dark_and_what_the_reader_prefers(tab: Tab) -> None:
+    ground = "getComputedStyle(document.documentElement).backgroundColor"
+
+    def light(page: Any) -> bool:
+        return sum(map(int, re.findall(r"\d+", page.evaluate(ground))[:3])) > 3 * 128
+
+    tab.page.emulate_media(color_scheme="dark")
+    page = tab.open()
+    assert not light(page)
+    page.emulate_media(color_scheme="light")
+    assert light(page)
+    page.get_by_role("button", name="Colours").click()
+    page.get_by_role("button", name="Colours").click()
+    assert page.get_by_role("button", name="Colours: dark").is_visible()
+    assert not light(page)
+    page.reload()
+    page.wait_for_selector("nav a[aria-current]")
+    assert not light(page), "the choice is kept"
