@@ -18,6 +18,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 
 import devices
+import sampling
 from redraft.cli.main import build_parser
 from redraft.errors import RedraftError
 from redraft.measure.record import read_record
@@ -39,6 +40,7 @@ REGION = re.compile(r"(<!-- generated: (?P<name>[\w-]+) -->\n).*?(<!-- end -->)"
 def pages(root: Path) -> dict[Path, str]:
     """Every generated page of the repository at `root`, with the text that it should have."""
     readme, card = root / "README.md", root / "src" / "redraft" / "assets" / "nano" / "README.md"
+    rules = root / "docs" / "denoising.md"
     regions = {
         "numbers": lambda: numbers(root / "benchmarks", HEADLINES),
         "tree": lambda: tree(root / "src" / "redraft"),
@@ -47,6 +49,10 @@ def pages(root: Path) -> dict[Path, str]:
         readme: fill(readme.read_text(encoding="utf-8"), regions),
         card: fill(card.read_text(encoding="utf-8"), {"scores": lambda: scores(root / "benchmarks")}),
         root / "docs" / "cli.md": command_line(build_parser()),
+        rules: fill(
+            rules.read_text(encoding="utf-8"),
+            {"presets": lambda: sampling.presets(root), "dial": lambda: sampling.dial(root)},
+        ),
         root / "docs" / "devices.md": devices.page(root),
         root / "docs" / "numbers.md": NUMBERS_PAGE + numbers(root / "benchmarks", above="../") + "\n",
     }

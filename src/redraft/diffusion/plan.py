@@ -72,7 +72,7 @@ class Flow:
 
     steady: int = 1
     nats: float = 0.005
-    least: int = 8
+    least: int = 4
 
     def __post_init__(self) -> None:
         if self.steady < 0:
