@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -14,11 +15,16 @@ from compressed_tensors.quantization import QuantizationConfig
 from compressed_tensors.utils.match import match_name
 from safetensors import safe_open
 from safetensors.torch import load_file, save_file
-from tests.helpers import new_prefix, released_json, tiny_checkpoint, tiny_config
+from tests.helpers import new_prefix, released_json, tiny_checkpoint, tiny_config, tiny_model
 from torch import Tensor
 
 from redraft.__main__ import main
-from redraft.config import parse_model
+from redraft.config import CheckpointConfig, GenerationConfig, parse_model
+from redraft.diffusion.noise import SeededNoise
+from redraft.engine.events import Event, Finished
+from redraft.engine.loop import Loop, LoopConfig
+from redraft.engine.request import Options, build_request
+from redraft.engine.runner import run_alone
 from redraft.errors import CallerError, WeightsError
 from redraft.model.packed import INT4, NVFP4, pack, unpack
 from redraft.weights.fill import pack_model
@@ -27,6 +33,7 @@ from redraft.weights.load import load_model
 from redraft.weights.names import slots
 from redraft.weights.plan import PLANS, formats, packed_matrices
 from redraft.weights.quantize import REPORT, quantization_json, quantize_checkpoint
+from redraft.weights.source import Source
 
 WIDE = {"hidden_size": 64, "intermediate_size": 96, "moe_intermediate_size": 64}
 """Sizes that groups of 64 divide, the dense MLP apart."""
@@ -292,3 +299,42 @@ def test_nano_answers_as_before_in_eight_bits(tmp_path: Path, capsys: pytest.Cap
     assert main(command) == 0
     found = json.loads(capsys.readouterr().out)
     assert found["before"][0]["exact"] == found["after"][0]["exact"] == 1.0
+
+
+def test_one_matrix_is_read_at_a_time(plain: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The released model's largest stack of experts is 1 GB, and its files are 50."""
+    sizes: list[int] = []
+
+    def spied(name: str) -> None:
+        kept = getattr(Source, name)
+
+        def read(self: Source, *given: Any) -> Tensor:
+            found: Tensor = kept(self, *given)
+            sizes.append(found.numel())
+            return found
+
+        monkeypatch.setattr(Source, name, read)
+
+    spied("read")
+    spied("read_rows")
+    packed_copy(plain, tmp_path)
+    config = tiny_config(**WIDE)
+    one_expert = 2 * config.moe_intermediate_size * config.hidden_size
+    assert max(sizes) == max(one_expert, config.num_heads * 16 * config.hidden_size), "never a stack of experts"
+
+
+@pytest.mark.parametrize("plan", ["int8", "int4"])
+def test_a_packed_answer_does_not_depend_on_its_neighbours(plan: str) -> None:
+    """Bit for bit, with matrices multiplied as integers and with unpacked ones."""
+    config = replace(tiny_config(**WIDE), canvas_length=7)
+    model = pack_model(tiny_model(config), PLANS[plan])
+    shipped = CheckpointConfig(config, GenerationConfig(max_denoising_steps=5, eos_token_ids=(1,)))
+    requests = [build_request([2] * (1 + 4 * seed), Options(max_tokens=14, seed=seed), shipped) for seed in range(3)]
+    told: list[list[Event]] = [[] for _ in requests]
+    loop = Loop(model, LoopConfig())
+    for request, events in zip(requests, told, strict=True):
+        loop.submit(request, events.append, drafts=True)
+    while any(not events or not isinstance(events[-1], Finished) for events in told):
+        loop.tick()
+    for request, events in zip(requests, told, strict=True):
+        assert events == list(run_alone(model, request, SeededNoise(request.seed)))

@@ -25,6 +25,7 @@ from redraft.model.packed import Format, Packed, error, pack
 from redraft.reader import read_json
 from redraft.shapes import Tensor
 from redraft.weights.layouts import FLOATS, Matrix, matrices, read_layout, stored_names
+from redraft.weights.load import read_settings
 from redraft.weights.names import VISION_PREFIXES, Slot, slots
 from redraft.weights.plan import Formats, Plan, formats
 from redraft.weights.shards import Header, index_json, shard_names, write_shard
@@ -92,7 +93,7 @@ def quantize_checkpoint(
         raise WeightsError(f"{target} exists; give the name of a folder that does not")
     config, source = read_config(folder), Source(folder)
     wanted = slots(config.model)
-    layout = read_layout(source.tensors, wanted, read_json(folder / "config.json").get("quantization_config") or {})
+    layout = read_layout(source.tensors, wanted, read_settings(folder))
     if layout.pieces:
         raise WeightsError(f"{folder} is packed already; start from the checkpoint that is not quantized")
     packed = formats(config.model, plan)
