@@ -13,8 +13,12 @@ from hypothesis import strategies as st
 
 import redraft
 from redraft.constrain.language import Vocabulary
+from redraft.diffusion.noise import SeededNoise
 from redraft.engine.engine import Engine
+from redraft.engine.events import Event
+from redraft.engine.gap import Around
 from redraft.engine.request import Options
+from redraft.engine.runner import run_alone
 from redraft.engine.wanted import Wanted, grows_left, grows_right, of_width, span_language, spelt
 from redraft.errors import ConstraintError, RequestError
 
@@ -123,6 +127,18 @@ def test_a_filled_gap_is_as_wanted_whatever_width_wins(engine: Engine) -> None:
         done = engine.infill('{"who":"Karomi","qty":', "}", max_tokens=6, wanted=Wanted("[1-9][0-9]{0,4}"), seed=seed)
         for candidate in done.candidates:
             assert re.fullmatch("[1-9][0-9]{0,4}", candidate.gap)
+
+
+def test_a_held_gap_in_a_batch_is_what_it_is_alone(engine: Engine) -> None:
+    language = span_language(Wanted(words=((2, "melu"),)), engine.vocabulary)
+    around = Around((2, *engine.text.encode("Send ", bos=False)), tuple(engine.text.encode(" to Tavi.", bos=False)))
+    asked = [around.request(width, Options(seed=width), engine, language) for width in (4, 5, 8)]
+    told = [list[Event]() for _ in asked]
+    for one, heard in zip(asked, told, strict=True):
+        engine.loop.submit(one, heard.append, drafts=True)
+    engine.loop.drain()
+    for one, heard in zip(asked, told, strict=True):
+        assert heard == list(run_alone(engine.model, one, SeededNoise(one.seed)))
 
 
 def test_a_healed_seam_may_join_and_is_still_exact(engine: Engine) -> None:
