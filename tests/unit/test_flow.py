@@ -16,7 +16,8 @@ from redraft.diffusion.canvas import NOTHING, Canvas, fresh, slide
 from redraft.diffusion.denoise import Policy, step
 from redraft.diffusion.noise import START, SeededNoise, TapeNoise
 from redraft.diffusion.plan import Flow, Whole
-from redraft.engine.events import Block, Draft, Finished
+from redraft.engine.events import Block, Draft, Event, Finished
+from redraft.engine.loop import Loop
 from redraft.engine.request import Options, Request, build_request
 from redraft.engine.runner import run_alone
 from redraft.errors import RequestError
@@ -173,6 +174,27 @@ def test_nothing_is_begun_behind_a_drafted_end() -> None:
                 seen += 1
                 assert len(after.tokens) == len(before.tokens) - len(told.tokens)
     assert seen > 3, "hardly a canvas slid with an end token in its draft"
+
+
+def test_a_deadline_tells_what_has_been_read_and_no_noise() -> None:
+    """Just after a canvas has slid, its last positions have not been read once."""
+    now = [0.0]
+    loop, told = Loop(model(), clock=lambda: now[0]), list[Event]()
+    request = replace(flowing(1, 40, Flow(0, 0.6, 1)), deadline_sec=10.0)
+    loop.submit(request, told.append, drafts=True)
+    while not any(isinstance(event, Block) for event in told):
+        loop.tick()
+    read = next(event for event in reversed(told) if isinstance(event, Draft))
+    first = next(event for event in told if isinstance(event, Block))
+    assert 0 < len(first.tokens) < WIDTH
+    now[0] = 10.0
+    loop.drain()
+    last, finished = told[-2:]
+    assert isinstance(last, Block)
+    assert first.tokens + last.tokens == read.tokens
+    assert not last.settled
+    assert isinstance(finished, Finished)
+    assert finished.reason == "deadline"
 
 
 @pytest.mark.parametrize("make", [lambda: Flow(-1), lambda: Flow(nats=0.0), lambda: Flow(least=0)])

@@ -179,8 +179,9 @@ class Lane:
             if whole is None or whole.shape != self.canvas.draft.shape:
                 return []
             self.canvas = replace(self.canvas, draft=whole)
-        block, _ = self._block(self.canvas.width, settled=False)
-        return [block]
+        # What has just come to a canvas that flows is still noise.
+        rows = self.canvas.width if self.canvas.age is None else int((self.canvas.age > 0).sum())
+        return [self._block(rows, settled=False)[0]] if rows else []
 
     def _release(self, rows: int) -> list[Event]:
         """The first `rows` positions are finished: tell them, and let the next canvas follow if one is needed."""
