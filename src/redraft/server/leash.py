@@ -55,6 +55,7 @@ def leashed(engine: Engine, loop: Leash) -> Engine:
     """The same engine behind a leash. What it measures of the model once is measured on the engine itself."""
     held = replace(engine, loop=loop)
     held.__dict__["length_bias"] = engine.length_bias
+    held.__dict__["vocabulary"] = engine.vocabulary
     return held
 
 
