@@ -6,6 +6,7 @@ import json
 import shutil
 from pathlib import Path
 
+import msgspec
 import pytest
 import torch
 from tests.helpers import tiny_checkpoint, tiny_config
@@ -20,6 +21,9 @@ from redraft.tune.state import FILE, restore
 from redraft.tune.train import ADAPTER, LOG, train
 from redraft.weights.adapter import merge_adapter
 from redraft.weights.load import load_model
+from redraft.weights.plan import PLANS
+from redraft.weights.quantize import quantize_checkpoint
+from redraft.weights.source import locate
 
 RECIPE = """
 name = "own"
@@ -172,6 +176,8 @@ def read_recipe_with(folder: Path, _: Recipe, most: int) -> Recipe:
         ("[train]", "[objective]\nrolled = -1.0\n[train]", "rolled is -1.0"),
         ("[train]", "[objective]\ndraws = 0\n[train]", "draws is 0"),
         ("[train]", "[objective]\ncausal_weight = nan\n[train]", "causal_weight is nan"),
+        ("steps = 4", 'steps = 4\ndevice = "tpu"', "device is 'tpu'; it must be"),
+        ("steps = 4", 'steps = 4\ndevice = "cuda:99"', "device is 'cuda:99', which this machine does not have"),
         ("rows.jsonl", "absent.jsonl", r"absent\.jsonl cannot be read"),
     ],
 )
@@ -216,3 +222,11 @@ def test_a_bug_is_not_taken_for_too_little_memory(tmp_path: Path, monkeypatch: p
     monkeypatch.setattr(trainer, "losses", broken)
     with pytest.raises(RuntimeError, match="shapes do not match"):
         train(recipe(tmp_path), tmp_path / "out", quiet)
+
+
+def test_a_packed_start_is_refused(tmp_path: Path) -> None:
+    """Rounded numbers have no gradients: the run would move what is left of the model, and say nothing."""
+    quantize_checkpoint(locate("nano"), tmp_path / "packed", PLANS["int8"])
+    own = msgspec.structs.replace(recipe(tmp_path), start=str(tmp_path / "packed"))
+    with pytest.raises(RecipeError, match="packed is packed; train the checkpoint that is not quantized"):
+        read_base(own, tmp_path / "out").model()

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from redraft.config import CheckpointConfig, GenerationConfig, ModelConfig, read_config
+from redraft.errors import RecipeError
 from redraft.model.gemma import DiffusionGemma
 from redraft.shapes import Tensor
 from redraft.text import Text, read_text
@@ -21,6 +22,7 @@ from redraft.tune.recipe import Recipe, generation_config, model_config
 from redraft.tune.vocabulary import build_tokenizer, write_tokenizer
 from redraft.weights.load import load_model
 from redraft.weights.names import VISION_PREFIXES
+from redraft.weights.plan import packed_matrices
 from redraft.weights.save import save_model
 from redraft.weights.source import Source, locate
 
@@ -45,9 +47,12 @@ class Base:
         return self.checkpoint.generation
 
     def model(self) -> DiffusionGemma:
-        """The first weights, in float32 on the CPU. Raises RecipeError if the start has another shape."""
+        """The first weights, in float32 on the CPU. Raises RecipeError if the start has another shape or is packed."""
         if self.recipe.model is None and self.folder is not None:
-            return load_model(self.folder)[0]
+            model = load_model(self.folder)[0]
+            if packed_matrices(model):
+                raise RecipeError(f"{self.folder} is packed; train the checkpoint that is not quantized")
+            return model
         model = initial_model(self.config, seed=self.recipe.train.seed)
         if self.folder is not None:
             grow(model, self.folder)
