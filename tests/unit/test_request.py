@@ -77,6 +77,17 @@ def test_a_preset_other_than_the_reference_takes_the_narrowest_canvas_that_holds
     assert build_request(PROMPT, options, config).width == width
 
 
+@pytest.mark.parametrize(("preset", "canvas", "widths"), [("fast", None, [32, 32, 16]), ("fast", 32, [32] * 3)])
+def test_later_canvases_are_no_wider_than_what_is_left_needs(
+    preset: str, canvas: int | None, widths: list[int]
+) -> None:
+    wide = tiny_model(replace(tiny_config(), canvas_length=32))
+    options = Options(seed=1, max_tokens=75, preset=preset, canvas=canvas, steps=1)
+    request = build_request(PROMPT, options, CheckpointConfig(wide.config, SHIPPED))
+    drafts = [event for event in run_alone(wide, request, SeededNoise(1)) if isinstance(event, Draft)]
+    assert [len(draft.tokens) for draft in drafts] == widths
+
+
 def test_ends_are_minded_by_every_preset_but_the_reference_unless_told_otherwise(model: DiffusionGemma) -> None:
     for preset, chosen, aware in (
         ("reference", None, False),

@@ -36,8 +36,12 @@ class Preset:
 
     def width(self, max_tokens: int, canvas_length: int) -> int:
         """The canvas of a request for so many tokens, on a model whose own canvas is `canvas_length`."""
-        fitting = (width for width in WIDTHS if max_tokens <= width < canvas_length)
-        return next(fitting, canvas_length) if self.fitted else canvas_length
+        return narrowest(max_tokens, canvas_length) if self.fitted else canvas_length
+
+
+def narrowest(tokens: int, most: int) -> int:
+    """The narrowest canvas that holds so many tokens, `most` if none that is narrower does."""
+    return next((width for width in WIDTHS if tokens <= width < most), most)
 
 
 def fast_policy(config: GenerationConfig) -> Policy:

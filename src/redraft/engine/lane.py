@@ -12,6 +12,7 @@ from redraft.diffusion.canvas import Canvas, narrow
 from redraft.diffusion.denoise import Policy, Softener, step, temperature
 from redraft.diffusion.halt import first_end
 from redraft.diffusion.noise import Noise
+from redraft.diffusion.presets import narrowest
 from redraft.diffusion.seed import seeded
 from redraft.diffusion.shaping import FORBIDDEN
 from redraft.engine.events import Block, Draft, Event, Finished
@@ -226,7 +227,8 @@ class Lane:
         if self.policy.check is None and first_end(kept, self.request.eos) is not None:
             return max(1, kept.shape[0])
         whole = -(-self.request.max_tokens // self.request.width) * self.request.width
-        return min(self.request.width, whole - self.settled_rows)
+        room = min(self.request.width, whole - self.settled_rows)
+        return narrowest(self.left, room) if self.request.fitted else room
 
     def _block(self, rows: int, *, settled: bool) -> tuple[Block, bool]:
         """The first `rows` of the draft, cut at the end token and the limit, and whether it is the end that cut it."""

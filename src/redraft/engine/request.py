@@ -114,7 +114,8 @@ _NO_OPTIONS = Options()
 class Request:
     """A checked request: every limit resolved, the prompt as tokens. `width` is the canvas's; 0 for a causal one.
 
-    With a `pace`, `policy` is the one to begin with. With a `language`, the answer is of it.
+    If `fitted`, a later canvas is no wider than what is left needs. With a `pace`, `policy` is the one to begin with.
+    With a `language`, the answer is of it.
     """
 
     prompt: tuple[int, ...]
@@ -128,6 +129,7 @@ class Request:
     min_tokens: int = 0
     deadline_sec: float | None = None
     end_aware: bool = False
+    fitted: bool = False
     logprobs: int | None = None
     seed_canvas: SeedCanvas | None = None
     pace: Pace | None = None
@@ -210,6 +212,7 @@ def build_request(
         min_tokens=max(options.min_tokens, _pinned_reach(options, max_tokens, width, config)),
         deadline_sec=options.deadline_sec,
         end_aware=end_aware,
+        fitted=preset.fitted and options.canvas is None,
         logprobs=options.logprobs,
         seed_canvas=options.seed_canvas,
         pace=pace,
