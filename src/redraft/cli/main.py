@@ -16,6 +16,7 @@ from redraft.cli import (
     inspect,
     pull,
     quantize,
+    run,
     serve,
     tune,
     verify,
@@ -41,6 +42,6 @@ def build_parser() -> argparse.ArgumentParser:
     )
     parser.add_argument("--version", action="version", version=f"redraft {__version__}")
     commands = parser.add_subparsers(title="commands", metavar="COMMAND", required=True)
-    for module in (demo, generate, infill, fill, edit, serve, evaluate, inspect, verify, bench, tune, quantize, pull):
+    for module in (demo, generate, infill, fill, edit, serve, run, evaluate, inspect, verify, bench, tune, quantize, pull):
         module.add(commands)
     return parser

@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Any
-
 from fastapi import FastAPI, Request, Response
 from fastapi.exceptions import RequestValidationError
 from starlette.exceptions import HTTPException
@@ -14,7 +11,7 @@ from redraft import __version__
 from redraft.errors import RedraftError
 from redraft.server.guard import Guard, answer
 from redraft.server.log import Log
-from redraft.server.refusal import Refusal, refusal_of
+from redraft.server.refusal import Refusal, first_refusal, refusal_of
 from redraft.server.routes import canvas, chat, completions, edits, infill, meta, page, responses
 from redraft.server.service import Service
 
@@ -68,24 +65,3 @@ def _tell_errors(app: FastAPI, service: Service, log: Log) -> None:
     app.add_exception_handler(RequestValidationError, invalid)
     app.add_exception_handler(HTTPException, http)
     app.add_exception_handler(Exception, broken)
-
-
-def first_refusal(errors: Sequence[Any]) -> Refusal:
-    """The most telling of a body's mistakes: the one deepest inside it, and of these the first."""
-    error = max(errors, key=lambda one: len(one["loc"]))
-    kind, context = error["type"], error.get("ctx", {})
-    path = [part for part in error["loc"][1:] if isinstance(part, int) or str(part).isidentifier()]
-    field = ".".join(map(str, path)) or None
-    if kind == "json_invalid":
-        return Refusal(400, f"the body is not JSON ({context.get('error', 'unreadable')})", code="invalid_json")
-    if kind == "extra_forbidden":
-        message = f"{field} is not a field of this endpoint; leave it out (docs/server.md lists the fields)"
-        return Refusal(400, message, param=field, code="unsupported_parameter")
-    if kind == "unsupported":
-        field = ".".join(filter(None, [field, context["field"]]))
-        return Refusal(400, error["msg"], param=field, code="unsupported_parameter")
-    if kind == "missing":
-        return Refusal(400, f"{field or 'the body'} is missing", param=field, code="missing_required_parameter")
-    said = repr(error["input"])
-    said = said if len(said) <= 100 else said[:100] + "…"
-    return Refusal(400, f"{field or 'the body'} is {said}: {error['msg']}", param=field, code="invalid_value")

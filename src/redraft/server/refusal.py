@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from redraft.errors import BusyError, CallerError, ConstraintError, RedraftError, UnsatisfiedError
@@ -71,3 +71,24 @@ def refusal_of(error: RedraftError) -> Refusal:
     named = NAMED.match(message)
     param = None if named is None else RENAMED.get(named[1], named[1])
     return Refusal(400, message, param=param, code="unsupported_parameter" if "not supported" in message else None)
+
+
+def first_refusal(errors: Sequence[Any]) -> Refusal:
+    """The most telling of a body's mistakes: the one deepest inside it, and of these the first."""
+    error = max(errors, key=lambda one: len(one["loc"]))
+    kind, context = error["type"], error.get("ctx", {})
+    path = [part for part in error["loc"][1:] if isinstance(part, int) or str(part).isidentifier()]
+    field = ".".join(map(str, path)) or None
+    if kind == "json_invalid":
+        return Refusal(400, f"the body is not JSON ({context.get('error', 'unreadable')})", code="invalid_json")
+    if kind == "extra_forbidden":
+        message = f"{field} is not a field of this endpoint; leave it out (docs/server.md lists the fields)"
+        return Refusal(400, message, param=field, code="unsupported_parameter")
+    if kind == "unsupported":
+        field = ".".join(filter(None, [field, context["field"]]))
+        return Refusal(400, error["msg"], param=field, code="unsupported_parameter")
+    if kind == "missing":
+        return Refusal(400, f"{field or 'the body'} is missing", param=field, code="missing_required_parameter")
+    said = repr(error["input"])
+    said = said if len(said) <= 100 else said[:100] + "…"
+    return Refusal(400, f"{field or 'the body'} is {said}: {error['msg']}", param=field, code="invalid_value")

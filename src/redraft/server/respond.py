@@ -36,21 +36,29 @@ class Told:
     said: Said
 
 
-@dataclass
-class Exchange:
-    """One HTTP request whose answers are under way."""
+@dataclass(frozen=True)
+class Work:
+    """A checked request: what the engine is asked, and how its answers are told."""
 
-    service: Service
-    request: Request
     body: Sampling
     asked: Asked
     form: Form
     predicted: Predicted = lambda _: (0, 0)
+
+
+@dataclass
+class Exchange:
+    """Some work under way, for one HTTP request or for nobody who could leave."""
+
+    service: Service
+    work: Work
+    request: Request | None = None
     room: ExitStack = field(default_factory=ExitStack)
     run: Run | Mending = field(init=False, repr=False)
 
     def __post_init__(self) -> None:
         engine = self.service.engine
+        self.body, self.asked, self.form = self.work.body, self.work.asked, self.work.form
         self.head = Head(self.service.settings.name, fingerprint(), self.form)
         self.voices = [Voice(engine.text, request, self.service.marks) for request in self.asked.requests]
 
@@ -88,7 +96,10 @@ class Exchange:
     async def finish(self) -> bool:
         """Run to the end. False if the client went away meanwhile. Calls `over`."""
         try:
-            await unless_gone(self.request, self._finish(), self.run.abort)
+            if self.request is None:
+                await self._finish()
+            else:
+                await unless_gone(self.request, self._finish(), self.run.abort)
         finally:
             self.over()
         return not self.run.gone
@@ -151,7 +162,7 @@ class Exchange:
 
     def usage(self) -> Json:
         """Of all answers so far."""
-        return usage(self.voices, self.asked.prompt_tokens, self.predicted(self.voices))
+        return usage(self.voices, self.asked.prompt_tokens, self.work.predicted(self.voices))
 
     def over(self) -> None:
         """Whatever happened: free the rows and the room, and count."""
@@ -162,7 +173,7 @@ class Exchange:
         metrics.dropped.inc(self.run.dropped_drafts)
         for voice in self.voices:
             metrics.served(Served(voice.steps, len(voice.tokens), voice.first_sec))
-        notes = self.request.scope["state"].get("log")
+        notes = None if self.request is None else self.request.scope["state"].get("log")
         if notes is not None:
             notes["gone"] = self.run.gone
             notes["prompt_tokens"] = self.asked.prompt_tokens
@@ -175,9 +186,9 @@ def fingerprint() -> str:
     return f"redraft-{__version__}"
 
 
-def key_of(request: Request) -> int | None:
+def key_of(request: Request | None) -> int | None:
     """The number of the key that came with a request."""
-    found = request.scope.get("state", {}).get("key")
+    found = None if request is None else request.scope.get("state", {}).get("key")
     return found if isinstance(found, int) else None
 
 

@@ -25,7 +25,7 @@ from redraft.server.leash import Leash, on_thread
 from redraft.server.offload import offload
 from redraft.server.refusal import Refusal
 from redraft.server.replies import Json, TextForm, told
-from redraft.server.respond import GONE, Exchange, headers_of, key_of, service_of
+from redraft.server.respond import GONE, Exchange, Work, headers_of, key_of, service_of
 from redraft.server.schema import Message, Sampling, StructuredOutputs
 from redraft.server.service import Service
 from redraft.server.stream import Chunks, unless_gone
@@ -70,9 +70,8 @@ async def canvas(request: Request, body: Canvas) -> Response:
         raise Refusal(400, f"{said} was sent; send one of messages, prompt and segments", param="segments")
     if body.segments is not None:
         return await _document(service, request, body)
-    exchange = await offload(
-        request, lambda: _prepare(service, request, body), slow=body.structured_outputs is not None
-    )
+    work = await offload(request, lambda: _prepare(service, body), slow=body.structured_outputs is not None)
+    exchange = Exchange(service, work, request)
     exchange.open(drafts=bool(body.stream))
     if body.stream:
         return exchange.stream(_frames(exchange))
@@ -86,7 +85,7 @@ async def canvas(request: Request, body: Canvas) -> Response:
     return JSONResponse(_whole(exchange, blocks), headers=headers_of(body))
 
 
-def _prepare(service: Service, request: Request, body: Canvas) -> Exchange:
+def _prepare(service: Service, body: Canvas) -> Work:
     engine = service.engine
     if (body.n or 1) != 1:
         raise Refusal(400, f"n is {body.n}; a canvas is one answer, so leave it out", param="n")
@@ -101,7 +100,7 @@ def _prepare(service: Service, request: Request, body: Canvas) -> Exchange:
         prompt = engine.text.encode(body.prompt or "", bos=True)
     limits = service.settings.limits
     wanted = asked(engine, [prompt], options, 1, structured(body.structured_outputs, limits))
-    return Exchange(service, request, body, wanted, TextForm(engine.text))
+    return Work(body, wanted, TextForm(engine.text))
 
 
 async def _gather(exchange: Exchange, blocks: list[Block]) -> None:

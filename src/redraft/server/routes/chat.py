@@ -15,7 +15,7 @@ from redraft.server.languages import Choice, choice_of, source_of
 from redraft.server.offload import offload
 from redraft.server.refusal import Refusal, unsupported
 from redraft.server.replies import ChatForm
-from redraft.server.respond import Exchange, service_of
+from redraft.server.respond import Exchange, Work, service_of
 from redraft.server.schema import Chat
 from redraft.server.service import Service
 from redraft.server.voice import Voice
@@ -32,11 +32,12 @@ async def chat(request: Request, body: Chat) -> Response:
 async def respond(request: Request, body: Chat) -> Response:
     """Prepare, run, tell."""
     slow = any(value is not None for value in (body.response_format, body.structured_outputs, body.tools))
-    exchange = await offload(request, lambda: prepare(service_of(request), request, body), slow=slow)
-    return await exchange.respond()
+    service = service_of(request)
+    work = await offload(request, lambda: prepare(service, body), slow=slow)
+    return await Exchange(service, work, request).respond()
 
 
-def prepare(service: Service, request: Request, body: Chat) -> Exchange:
+def prepare(service: Service, body: Chat) -> Work:
     """Everything that can be refused, before anything runs."""
     engine = service.engine
     service.check_name(body.model)
@@ -54,7 +55,7 @@ def prepare(service: Service, request: Request, body: Chat) -> Exchange:
     prompt = engine.text.chat(messages_of(body), thinking=_thinking(body), tools=declared)
     form = ChatForm(engine.text, bool(body.logprobs), choice)
     wanted = asked(engine, [prompt], options, body.n or 1, source)
-    return Exchange(service, request, body, wanted, form, lambda voices: _compared(predicted, voices))
+    return Work(body, wanted, form, lambda voices: _compared(predicted, voices))
 
 
 def messages_of(body: Chat) -> list[dict[str, Any]]:

@@ -14,7 +14,7 @@ from redraft.server.marks import split
 from redraft.server.offload import offload
 from redraft.server.refusal import Refusal, unsupported
 from redraft.server.replies import TextForm
-from redraft.server.respond import Exchange, service_of
+from redraft.server.respond import Exchange, Work, service_of
 from redraft.server.schema import Completion
 from redraft.server.service import Service
 
@@ -36,10 +36,11 @@ async def completions(request: Request, body: Completion) -> Response:
         gap = gap_of(service, body, *hole, default=DEFAULT_TOKENS)
         return await respond_gap(service, request, body, gap, TextForm(service.engine.text))
     slow = body.response_format is not None or body.structured_outputs is not None
-    return await (await offload(request, lambda: prepare(service, request, body), slow=slow)).respond()
+    work = await offload(request, lambda: prepare(service, body), slow=slow)
+    return await Exchange(service, work, request).respond()
 
 
-def prepare(service: Service, request: Request, body: Completion) -> Exchange:
+def prepare(service: Service, body: Completion) -> Work:
     """Everything that can be refused, before anything runs."""
     engine = service.engine
     service.check_name(body.model)
@@ -53,7 +54,7 @@ def prepare(service: Service, request: Request, body: Completion) -> Exchange:
     options = options_of(body, engine, service.settings.limits, max_tokens=DEFAULT_TOKENS)
     wanted = asked(engine, prompts, replace(options, logprobs=body.logprobs), answers, source)
     echo = [text for text in shown for _ in range(answers)] if body.echo else []
-    return Exchange(service, request, body, wanted, TextForm(engine.text, body.logprobs is not None, echo))
+    return Work(body, wanted, TextForm(engine.text, body.logprobs is not None, echo))
 
 
 def hole_of(service: Service, body: Completion) -> tuple[str, str] | None:

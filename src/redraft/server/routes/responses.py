@@ -104,7 +104,9 @@ async def responses(request: Request, body: Responses) -> Response:
     """Answer a text or a conversation."""
     same = Chat.model_validate(as_chat(body))
     slow = same.response_format is not None
-    exchange = await offload(request, lambda: prepare(service_of(request), request, same), slow=slow)
+    service = service_of(request)
+    work = await offload(request, lambda: prepare(service, same), slow=slow)
+    exchange = Exchange(service, work, request)
     told = _Told(body, exchange)
     exchange.open(drafts=False)
     if body.stream:

@@ -1,0 +1,87 @@
+"""`redraft run`: a file of requests, answered into another."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from redraft.cli.common import Commands, command, load_engine, model_flags, print_json
+
+if TYPE_CHECKING:
+    from redraft.server.batch import Done
+
+EPILOG = """A row of the input is a JSON object: OpenAI's batch form (custom_id, url, body), or a body alone, with
+`messages` or `prompt` and the fields that the server takes (docs/server.md). Row i of the output answers row i
+of the input. Run the same command again after an interruption: rows that are done stay, the others follow.
+
+examples:
+  redraft run questions.jsonl answers.jsonl --seed 1
+  echo '{"prompt":"record","max_tokens":8}' > in.jsonl; redraft run in.jsonl out.jsonl"""
+
+
+def add(commands: Commands) -> None:
+    """Add the command."""
+    parser = command(commands, "run", "answer a file of requests into another, resumable", run, epilog=EPILOG)
+    parser.add_argument("source", type=Path, metavar="IN.jsonl", help="requests, one a line")
+    parser.add_argument("target", type=Path, metavar="OUT.jsonl", help="answers; continued if it exists")
+    parser.add_argument("--seed", type=int, help="row i has this seed plus i, unless it brings its own")
+    parser.add_argument("--at-once", type=int, default=64, metavar="N", help="rows under way (default: 64)")
+    model_flags(parser)
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """Answer what is not answered yet."""
+    from redraft.errors import RequestError
+    from redraft.server.batch import count_rows, run_batch
+    from redraft.server.service import Service
+    from redraft.server.settings import Limits, Settings
+
+    if not arguments.source.is_file():
+        raise RequestError(f"{arguments.source} is not a file; pass one with a request a line")
+    rows = count_rows(arguments.source)
+    engine = load_engine(arguments)
+    many = 2**31  # a batch is bounded by --at-once alone
+    limits = Limits(per_key=many, in_flight=many, request_sec=86_400)
+    service = Service(Settings(names=(Path(arguments.model).name, "*"), limits=limits))
+    engine.loop.start()
+    service.ready(engine)
+    began = time.monotonic()
+    try:
+        with _bar(rows) as told:
+            done = run_batch(
+                service, arguments.source, arguments.target, seed=arguments.seed, at_once=arguments.at_once, told=told
+            )
+    finally:
+        engine.loop.stop()
+    seconds = time.monotonic() - began
+    if arguments.json:
+        print_json({"rows": done.rows, "errors": done.errors, "tokens": done.tokens, "forwards": done.forwards})
+    else:
+        said = f"{done.rows} rows, {done.errors} of this run with an error"
+        print(f"{said}; {done.tokens} tokens, {done.forwards} forwards, {seconds:.1f} s", file=sys.stderr)
+    return 0
+
+
+@contextmanager
+def _bar(rows: int) -> Iterator[Callable[[Done], None]]:
+    """A bar on a terminal's stderr: rows, rows per second, what is left, tokens."""
+    from rich.console import Console
+    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+
+    console = Console(stderr=True)
+    columns = (BarColumn(), MofNCompleteColumn(), TextColumn("{task.fields[said]}"), TimeRemainingColumn())
+    with Progress(*columns, console=console, disable=not console.is_terminal) as bar:
+        task, began, first = bar.add_task("rows", total=rows, said=""), time.monotonic(), [-1]
+
+        def told(done: Done) -> None:
+            first[0] = done.rows - 1 if first[0] < 0 else first[0]
+            rate = (done.rows - first[0]) / max(1e-6, time.monotonic() - began)
+            per = done.tokens / max(1, done.forwards)
+            bar.update(task, completed=done.rows, said=f"{rate:.0f} rows/s, {per:.1f} tokens/forward")
+
+        yield told

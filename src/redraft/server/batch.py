@@ -1,0 +1,217 @@
+"""Requests in a file, answers in another: row by row in the same order, with bounded memory, resumed where it stopped.
+
+    {"custom_id": "a", "method": "POST", "url": "/v1/chat/completions", "body": {...}}    OpenAI's batch form
+    {"messages": [...], "seed": 7}    {"prompt": "..."}                                   ours: the body alone
+
+Row i of the output answers row i of the input, so what is done is how many whole lines there are. A line that a kill
+cut short is cut off, and its row is done again; rows behind it were never written.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import fcntl
+import json
+import os
+from collections import deque
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import IO, Any
+
+import pydantic
+
+from redraft.errors import RedraftError, RequestError, RunError
+from redraft.server.refusal import Refusal, first_refusal, refusal_of
+from redraft.server.respond import Exchange, Work
+from redraft.server.routes import chat, completions
+from redraft.server.schema import Chat, Completion
+from redraft.server.service import Service
+
+PATHS = ("/v1/chat/completions", "/v1/completions")
+MOST_LINE_BYTES = 16 * 2**20
+
+
+@dataclass(frozen=True)
+class Done:
+    """How far a run is: rows in all so far, of these with an error, tokens and forwards of this run."""
+
+    rows: int
+    errors: int
+    tokens: int
+    forwards: int
+
+
+def run_batch(
+    service: Service,
+    source: Path,
+    target: Path,
+    *,
+    seed: int | None,
+    at_once: int,
+    told: Callable[[Done], None] = lambda _: None,
+) -> Done:
+    """Answer the rows of `source` that `target` does not have yet. Raises RequestError and RunError.
+
+    With a `seed`, row i that brings none has `seed` + i, so a run that was resumed gives what one in a piece gives.
+    """
+    if at_once < 1:
+        raise RequestError(f"the number of rows at once is {at_once}; it must be at least 1")
+    with _opened(source, target) as (rows, out):
+        begun = resume(rows, out, source, target)
+        return asyncio.run(_run(service, rows, out, begun, seed, at_once, told))
+
+
+def count_rows(path: Path) -> int:
+    """Rows of a file."""
+    with path.open("rb") as file:
+        return sum(1 for line in file if line.strip())
+
+
+def resume(rows: Iterator[bytes], out: IO[bytes], source: Path, target: Path) -> int:
+    """Skip the rows that are done already; how many these are. A line that was cut short is removed."""
+    out.seek(0)
+    done, end, last = 0, 0, b""
+    for line in out:
+        if not line.endswith(b"\n"):
+            break
+        done, end, last = done + 1, end + len(line), line
+    out.truncate(end)
+    out.seek(end)
+    row = b""
+    for i in range(done):
+        row = next(rows, b"")
+        if not row:
+            raise RequestError(f"{target} has {done} rows and {source} only {i}; they do not belong together")
+    if done and _id_of(row, done - 1) != _told_id(last):
+        raise RequestError(f"row {done} of {target} answers another row than {source} has there; name another output")
+    return done
+
+
+async def _run(
+    service: Service,
+    rows: Iterator[bytes],
+    out: IO[bytes],
+    begun: int,
+    seed: int | None,
+    at_once: int,
+    told: Callable[[Done], None],
+) -> Done:
+    running: deque[asyncio.Task[dict[str, Any]]] = deque()
+    number, done, errors, tokens, forwards = begun, begun, 0, 0, 0
+    more = True
+    while True:
+        while more and len(running) < at_once:
+            row = next(rows, None)
+            if row is None:
+                more = False
+            else:
+                running.append(asyncio.create_task(answer(service, row, number, seed)))
+                number += 1
+        if not running:
+            out.flush()
+            os.fsync(out.fileno())
+            return Done(done, errors, tokens, forwards)
+        line = await running.popleft()
+        try:
+            out.write(json.dumps(line, ensure_ascii=False).encode() + b"\n")
+            out.flush()
+        except OSError as error:
+            raise RunError(f"the output cannot be written: {error.strerror}; free some room and run it again") from None
+        usage = line["response"]["body"].get("usage", {})
+        done, errors = done + 1, errors + (line["response"]["status_code"] != 200)
+        tokens, forwards = tokens + usage.get("completion_tokens", 0), forwards + usage.get("forwards", 0)
+        told(Done(done, errors, tokens, forwards))
+
+
+async def answer(service: Service, row: bytes, number: int, seed: int | None) -> dict[str, Any]:
+    """The line that answers one row; an error is an answer, too."""
+    try:
+        work = _work(service, row, None if seed is None else seed + number)
+        exchange = Exchange(service, work)
+        exchange.open(drafts=False)
+        await exchange.finish()
+        status, body = 200, exchange.whole()
+    except Refusal as refusal:
+        status, body = refusal.status, refusal.body
+    except RedraftError as error:
+        refused = refusal_of(error)
+        status, body = refused.status, refused.body
+    name = _id_of(row, number)
+    reply = {"status_code": status, "request_id": f"row-{number + 1}", "body": body}
+    return {"id": f"batch_req_{number + 1}", "custom_id": name, "response": reply, "error": None}
+
+
+def _work(service: Service, row: bytes, seed: int | None) -> Work:
+    body = _object(row)
+    path = body.get("url", PATHS[0] if "messages" in body else PATHS[1])
+    if path not in PATHS:
+        raise Refusal(400, f"url is {path!r}; supported: {', '.join(PATHS)}", param="url")
+    if "body" in body:
+        body = body["body"]
+    else:
+        body = {key: value for key, value in body.items() if key not in ("custom_id", "method", "url")}
+    if isinstance(body, dict):
+        body = {"seed": seed} | body
+    try:
+        checked = Chat.model_validate(body) if path == PATHS[0] else Completion.model_validate(body)
+    except pydantic.ValidationError as error:
+        raise first_refusal([one | {"loc": ("body", *one["loc"])} for one in error.errors()]) from None
+    if checked.stream:
+        raise Refusal(400, "stream is true; a row is told whole, so leave it out", param="stream")
+    if isinstance(checked, Chat):
+        return chat.prepare(service, checked)
+    if completions.hole_of(service, checked) is not None:
+        raise Refusal(400, "suffix is not supported in a batch; leave it out", param="suffix")
+    return completions.prepare(service, checked)
+
+
+def _object(row: bytes) -> dict[str, Any]:
+    if len(row) > MOST_LINE_BYTES:
+        raise Refusal(400, f"the row has {len(row)} bytes; at most {MOST_LINE_BYTES}", code="invalid_json")
+    try:
+        found = json.loads(row)
+    except (ValueError, RecursionError) as error:
+        raise Refusal(400, f"the row is not JSON ({error})", code="invalid_json") from None
+    if not isinstance(found, dict):
+        raise Refusal(400, f"the row is a {type(found).__name__}; it must be an object", code="invalid_json")
+    return found
+
+
+def _id_of(row: bytes, number: int) -> str:
+    """A row's own name, or its number."""
+    try:
+        found = json.loads(row)
+    except (ValueError, RecursionError):
+        found = None
+    name = found.get("custom_id") if isinstance(found, dict) else None
+    return str(number + 1) if name is None else str(name)
+
+
+def _told_id(line: bytes) -> str | None:
+    try:
+        found = json.loads(line)
+    except ValueError:
+        return None
+    return found.get("custom_id") if isinstance(found, dict) else None
+
+
+@contextmanager
+def _opened(source: Path, target: Path) -> Iterator[tuple[Iterator[bytes], IO[bytes]]]:
+    """The rows of one file, and the other, open for this process alone."""
+    try:
+        rows = source.open("rb")
+    except OSError as error:
+        raise RequestError(f"{source} cannot be read: {error.strerror}") from None
+    with rows:
+        try:
+            out = target.open("r+b" if target.exists() else "w+b")
+        except OSError as error:
+            raise RequestError(f"{target} cannot be written: {error.strerror}") from None
+        with out:
+            try:
+                fcntl.flock(out, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except OSError:
+                raise RequestError(f"{target} is being written by another run; wait for it") from None
+            yield (line for line in rows if line.strip()), out

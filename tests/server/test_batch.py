@@ -1,0 +1,137 @@
+"""`redraft run`: every row answered once, in order, whatever interrupts it."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tests.server.conftest import ANSWER, RECORD, ROOT
+
+from redraft.engine.engine import Engine
+from redraft.errors import RequestError
+from redraft.server.batch import Done, run_batch
+from redraft.server.service import Service
+from redraft.server.settings import Settings
+
+TURN = [{"role": "user", "content": RECORD}]
+
+
+@pytest.fixture
+def run(nano: Engine, tmp_path: Path) -> Callable[..., list[dict[str, Any]]]:
+    """Write rows, answer them, read the answers."""
+    service = Service(Settings(names=("nano", "*")))
+    service.ready(nano)
+
+    def answered(rows: list[Any], **options: Any) -> list[dict[str, Any]]:
+        source, target = tmp_path / "in.jsonl", tmp_path / "out.jsonl"
+        lines = [row if isinstance(row, str) else json.dumps(row) for row in rows]
+        source.write_text("\n".join(lines) + "\n")
+        run_batch(service, source, target, **{"seed": 0, "at_once": 8, **options})
+        return [json.loads(line) for line in target.read_text().splitlines()]
+
+    return answered
+
+
+def said(line: dict[str, Any]) -> str:
+    choice = line["response"]["body"]["choices"][0]
+    return str(choice["message"]["content"] if "message" in choice else choice["text"])
+
+
+def test_both_forms_are_answered_in_order(run: Callable[..., Any]) -> None:
+    body = {"model": "whatever", "messages": TURN}
+    rows = [
+        {"custom_id": "a", "method": "POST", "url": "/v1/chat/completions", "body": body},
+        {"messages": TURN, "seed": 3},
+        {"custom_id": "c", "method": "POST", "url": "/v1/completions", "body": {"prompt": "record\n", "max_tokens": 4}},
+        {"prompt": "record\n", "max_tokens": 4, "seed": 2},
+    ]
+    found = run(rows)
+    assert [line["custom_id"] for line in found] == ["a", "2", "c", "4"]
+    assert [said(line) for line in found[:2]] == [ANSWER, ANSWER]
+    assert said(found[2]) == said(found[3]), "row 3 has the seed 0 + 2"
+    assert found[1]["response"]["body"]["choices"][0]["canvas"]["seed"] == 3
+
+
+@pytest.mark.parametrize(
+    ("row", "code"),
+    [
+        ("{", "invalid_json"),
+        ("[1]", "invalid_json"),
+        ({"messages": []}, "invalid_value"),
+        ({"messages": TURN, "nonsense": 1}, "unsupported_parameter"),
+        ({"messages": TURN, "stream": True}, None),
+        ({"custom_id": "x", "url": "/v1/embeddings", "body": {}}, None),
+        ({"prompt": "a", "suffix": "b"}, None),
+        ({"custom_id": "x", "url": "/v1/completions", "body": 3}, "invalid_value"),
+    ],
+)
+def test_a_bad_row_is_an_answer_of_its_own(run: Callable[..., Any], row: Any, code: str | None) -> None:
+    bad, good = run([row, {"messages": TURN}])
+    assert bad["response"]["status_code"] == 400
+    assert bad["response"]["body"]["error"]["code"] == code
+    assert said(good) == ANSWER
+
+
+def test_more_rows_are_never_read_than_run_at_once(nano: Engine, tmp_path: Path) -> None:
+    service = Service(Settings())
+    service.ready(nano)
+    source = tmp_path / "in.jsonl"
+    source.write_text(json.dumps({"messages": TURN}) + "\n" * 3 + (json.dumps({"messages": TURN}) + "\n") * 29)
+    most = 0
+
+    def told(done: Done) -> None:
+        nonlocal most
+        most = max(most, service.under_way)
+
+    done = run_batch(service, source, tmp_path / "out.jsonl", seed=0, at_once=4, told=told)
+    assert (done.rows, done.errors) == (30, 0)
+    assert most <= 4
+
+
+def test_an_output_of_another_input_is_refused(run: Callable[..., Any]) -> None:
+    run([{"custom_id": "a", "messages": TURN}])
+    with pytest.raises(RequestError, match="another row"):
+        run([{"custom_id": "b", "messages": TURN}, {"messages": TURN}])
+
+
+def test_an_output_with_more_rows_is_refused(run: Callable[..., Any]) -> None:
+    run([{"messages": TURN}] * 2)
+    with pytest.raises(RequestError, match="do not belong together"):
+        run([{"messages": TURN}])
+
+
+def start(source: Path, target: Path) -> subprocess.Popen[bytes]:
+    command = [sys.executable, "-m", "redraft", "run", str(source), str(target), "--seed", "0", "--threads", "1"]
+    environment = {**os.environ, "PYTHONPATH": str(ROOT / "src"), "OMP_NUM_THREADS": "1"}
+    return subprocess.Popen(command, env=environment, stderr=subprocess.DEVNULL)
+
+
+def test_a_kill_loses_nothing_and_does_nothing_twice(nano: Engine, tmp_path: Path) -> None:
+    """Cut off, once in the middle of a line, the file is what an uninterrupted run writes."""
+    source, target, whole = (tmp_path / name for name in ("in.jsonl", "out.jsonl", "whole.jsonl"))
+    row = {"messages": [{"role": "user", "content": "go on"}], "max_tokens": 40, "min_tokens": 20}
+    source.write_text("".join(json.dumps({"custom_id": f"r{i}"} | row) + "\n" for i in range(80)))
+    killed = start(source, target)
+    until = time.monotonic() + 60
+    while (not target.exists() or target.read_bytes().count(b"\n") < 8) and time.monotonic() < until:
+        time.sleep(0.01)
+    killed.send_signal(signal.SIGKILL)
+    killed.wait()
+    done = target.read_bytes()
+    assert 8 <= done.count(b"\n") < 80, "the kill came too late to show anything"
+    target.write_bytes(done + done[:50])  # as if the kill had come in the middle of a line
+    service = Service(Settings(names=("nano", "*")))
+    service.ready(nano)
+    for path in (target, whole):
+        assert run_batch(service, source, path, seed=0, at_once=16).errors == 0
+    told = [[json.loads(line) for line in path.read_text().splitlines()] for path in (target, whole)]
+    assert [line["custom_id"] for line in told[0]] == [f"r{i}" for i in range(80)]
+    assert [said(line) for line in told[0]] == [said(line) for line in told[1]]
