@@ -228,5 +228,6 @@ def test_a_packed_start_is_refused(tmp_path: Path) -> None:
     """Rounded numbers have no gradients: the run would move what is left of the model, and say nothing."""
     quantize_checkpoint(locate("nano"), tmp_path / "packed", PLANS["int8"])
     own = msgspec.structs.replace(recipe(tmp_path), start=str(tmp_path / "packed"))
+    (tmp_path / "out").mkdir()
     with pytest.raises(RecipeError, match="packed is packed; train the checkpoint that is not quantized"):
         read_base(own, tmp_path / "out").model()
