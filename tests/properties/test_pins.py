@@ -50,7 +50,7 @@ pairs = st.dictionaries(st.integers(0, WIDTH - 1), st.tuples(tokens, st.booleans
 @settings(max_examples=20)
 @given(
     st.lists(st.tuples(pairs, st.integers(WIDTH, 40), st.integers(0, 99)), min_size=1, max_size=4),
-    st.sampled_from(["reference", "fast"]),
+    st.sampled_from(["reference", "fast", "flow"]),
     st.sampled_from([None, True]),
 )
 def test_pins_never_move_alone_or_among_others(
@@ -69,14 +69,13 @@ def test_pins_never_move_alone_or_among_others(
     loop.drain()
     for one, heard, wanted in zip(asked, told, pins, strict=True):
         assert heard == list(run_alone(model(), one, SeededNoise(one.seed)))
-        first = [event for event in heard if isinstance(event, Draft | Block) and event.block == 0]
         end = min([at for at, token in wanted.items() if token == EOS], default=WIDTH)
-        for event in first:
-            for at, token in wanted.items():
-                if isinstance(event, Draft) and at < len(event.tokens):
+        said = [token for event in heard if isinstance(event, Block) for token in event.tokens]
+        for at, token in wanted.items():
+            assert at >= end or said[at] == token, f"pin {at} is not in the answer"
+            for event in heard:
+                if isinstance(event, Draft) and event.block == 0 and at < len(event.tokens):
                     assert event.tokens[at] == token, f"pin {at} moved at step {event.step}"
-                elif isinstance(event, Block) and at < end:
-                    assert event.tokens[at] == token, f"pin {at} is not in the answer"
 
 
 def test_a_seed_canvas_is_shown_at_the_first_step_and_noise_elsewhere() -> None:
