@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from redraft.measure.record import Record
 
 PAIRS, PASSES, REQUESTS, EXAMPLES = 30, 10, 2000, 100
-COUNTED = ("soak", "dial", "presets", "plans")
+COUNTED = ("soak", "dial", "presets", "plans", "constraints")
 
 EPILOG = """Timings on a shared machine are noisy: runs are paired and medians are reported. Without --scenario,
 --scaling, --knee, --policies, --dial, --presets, --plans, --soak or --device-card, single answers are compared.
@@ -72,6 +72,14 @@ def add(commands: Commands) -> None:
         const=EXAMPLES,
         metavar="N",
         help=f"number formats beside each other, N examples a task (default: {EXAMPLES})",
+    )
+    parser.add_argument(
+        "--constraints",
+        type=int,
+        nargs="?",
+        const=EXAMPLES,
+        metavar="N",
+        help=f"ways to a valid record beside each other, N prompts each; noise; what it costs (default: {EXAMPLES})",
     )
     parser.add_argument(
         "--soak", type=int, nargs="?", const=REQUESTS, metavar="N", help=f"N random requests (default: {REQUESTS})"
@@ -181,6 +189,10 @@ def _measure(arguments: argparse.Namespace) -> Iterator[Record]:
         yield presets.bench_presets(folder, count=arguments.presets, dtype=dtype, progress=_progress)
     elif arguments.plans is not None:
         yield packing.bench_plans(folder, count=arguments.plans, dtype=dtype, progress=_progress)
+    elif arguments.constraints is not None:
+        from redraft.measure.constraints import bench_constraints
+
+        yield bench_constraints(folder, count=arguments.constraints, dtype=dtype, progress=_progress)
     elif arguments.soak is not None:
         yield _soak(arguments, folder)
     else:

@@ -122,7 +122,7 @@ KEYWORDS: tuple[Keyword, ...] = (
         additionalItems  write prefixItems and items
         """,
     ),
-    Keyword("format", Care.GUARANTEED, "the formats listed below; others are noted"),
+    Keyword("format", Care.GUARANTEED, "the formats listed below; others are checked"),
 )
 
 CARE: Mapping[str, Care] = {keyword.name: keyword.care for keyword in KEYWORDS}

@@ -106,9 +106,10 @@ class _Compiler:
         words = {key: inner for key, inner in plain.items() if not isinstance(inner, dict | list) or key == "type"}
         words["allOf"] = [{}, *({"pattern": one} for one in plain.get("patterns", []))]
         words["allOf"] += [{"multipleOf": one} for one in plain.get("multiples", [])]
+        words["allOf"] += [{"format": one} for one in plain.get("formats", [])]
         if isinstance(value, dict | list):
             self.resolver.inexact = True
-        return bool(validator_for(words).is_valid(value))
+        return bool(validator_for(words, validate_formats=True).is_valid(value))
 
     def text(self, plain: Schema) -> Dfa:
         """What a string may say."""
@@ -123,7 +124,9 @@ class _Compiler:
                 self.texts[key] = subtract(text_of(0, 0), text_of(0, 0))
             else:
                 parts = [text_of(low, high), *(ecma_search(pattern) for pattern in plain.get("patterns", []))]
-                parts += [whole_match(FORMATS[name]) for name in plain.get("formats", []) if name in FORMATS]
+                for name in plain.get("formats", []):
+                    self.resolver.inexact |= name not in FORMATS
+                    parts += [whole_match(FORMATS[name])] if name in FORMATS else []
                 self.texts[key] = reduce(intersect, sorted(parts, key=len))
         return self.texts[key]
 
