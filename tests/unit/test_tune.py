@@ -32,6 +32,7 @@ from redraft.tune.initial import initial_model
 from redraft.tune.layout import pack
 from redraft.tune.objective import Batch, Corruption, Noise, corrupt, losses
 from redraft.tune.recipe import Recipe, TrainRecipe, generation_config, model_config, read_recipe
+from redraft.tune.recompute import recompute_layers
 from redraft.tune.state import FILE
 from redraft.tune.train import LOG, learning_rate, train
 from redraft.weights.load import load_model
@@ -428,6 +429,42 @@ def test_the_canvas_trains_the_prompts_keys_and_never_sees_the_answers(
             assert not (reached & ~inside).any(), "a gradient reached the answer"
             if layer.is_full:
                 assert (reached | ~inside).all(), "a prompt token without a gradient"
+
+
+def test_layers_that_are_run_again_give_the_same_gradients(feed: Feed, model: DiffusionGemma) -> None:
+    """Through the keys and values that a clean layer leaves to the canvases, too."""
+    batch = only(feed)
+    noise = corrupt(batch, 432, torch.Generator().manual_seed(1))
+    kept: list[dict[str, Tensor]] = []
+    for _ in range(2):
+        model.zero_grad()
+        losses(model, batch, noise).total.backward()
+        kept.append({name: value.grad.clone() for name, value in model.named_parameters() if value.grad is not None})
+        names = list(model.state_dict())
+        recompute_layers(model)
+        assert list(model.state_dict()) == names
+    one, other = kept
+    assert one.keys() == other.keys()
+    assert all(torch.allclose(one[name], other[name], atol=1e-6) for name in one)
+
+
+def test_layers_that_are_run_again_keep_less(feed: Feed, model: DiffusionGemma) -> None:
+    """Bytes held for the backward pass: counted by torch's own hooks."""
+    batch = only(feed)
+    noise = corrupt(batch, 432, torch.Generator().manual_seed(1))
+    held: list[int] = []
+    for _ in range(2):
+        sizes: list[int] = []
+
+        def count(tensor: Tensor, sizes: list[int] = sizes) -> Tensor:
+            sizes.append(tensor.numel())
+            return tensor
+
+        with torch.autograd.graph.saved_tensors_hooks(count, lambda tensor: tensor):
+            losses(model, batch, noise)
+        held.append(sum(sizes))
+        recompute_layers(model)
+    assert held[1] < held[0] / 2
 
 
 def test_no_gradient_goes_through_the_guess(feed: Feed, model: DiffusionGemma) -> None:

@@ -60,6 +60,10 @@ class Batch:
         """What each canvas weighs in the loss."""
         return (~self.pinned).sum(1).float().sqrt()
 
+    def to(self, device: torch.device) -> Batch:
+        """The same on a device."""
+        return replace(self, **{name: getattr(self, name).to(device) for name in self.__dataclass_fields__})
+
     def repeated(self, times: int) -> Batch:
         """Every canvas that many times, for that many corruptions behind one clean pass."""
         names = ("owner", "origin", "start", "target", "pinned", "content")
@@ -93,6 +97,14 @@ class Corruption:
     level: Float[Tensor, "canvases"]
     conditioned: Bool[Tensor, "canvases"]
     roll: Roll | None = None
+
+    def to(self, device: torch.device) -> Corruption:
+        """The same on a device: the numbers are drawn on the CPU, so that every device trains alike."""
+        moved = {name: getattr(self, name).to(device) for name in ("canvas", "level", "conditioned")}
+        roll = self.roll
+        if roll is not None:
+            roll = Roll(*(getattr(roll, name).to(device) for name in roll.__dataclass_fields__))
+        return Corruption(**moved, roll=roll)
 
 
 @dataclass(frozen=True)

@@ -14,6 +14,7 @@ An unknown key is refused by name, so a misspelt option can never be ignored.
 from __future__ import annotations
 
 import math
+import re
 from pathlib import Path
 
 import msgspec
@@ -114,7 +115,8 @@ class TrainRecipe(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
     The learning rate falls along a cosine from the warm-up to the end. With `decay_steps` it stays until that many
     steps before the end, then falls in a line. `most_rows` bounds the token rows of one forward; a step of more is
-    taken in parts. `bfloat16` multiplies matrices in that format; weights, norms and losses stay float32.
+    taken in parts. `recompute` keeps no layer's inner values for the backward pass. `bfloat16` multiplies matrices in
+    that format; weights, norms and losses stay float32. `device` is "cpu", "cuda" or "cuda:N".
     """
 
     steps: int
@@ -129,7 +131,9 @@ class TrainRecipe(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     clip: float = 1.0
     ema: float = 0.999
     most_rows: int = 0
+    recompute: bool = False
     bfloat16: bool = False
+    device: str = "cpu"
     seed: int = 0
     threads: int = 2
     probe_every: int = 500
@@ -261,6 +265,8 @@ def check(recipe: Recipe) -> None:
         if not 0 < getattr(recipe.train, key) < math.inf:
             raise RecipeError(f"[train] {key} is {getattr(recipe.train, key)}; it must be a number above 0")
     _check_data(recipe.data)
+    if not re.fullmatch(r"cpu|cuda(:\d+)?", recipe.train.device):
+        raise RecipeError(f'[train] device is {recipe.train.device!r}; it must be "cpu", "cuda" or "cuda:N"')
     if recipe.train.decay_steps > recipe.train.steps:
         raise RecipeError(f"[train] decay_steps is {recipe.train.decay_steps}; it must be at most steps")
 

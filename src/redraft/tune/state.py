@@ -21,6 +21,7 @@ from redraft.shapes import Tensor
 from redraft.tune.base import Base
 from redraft.tune.lora import adapt
 from redraft.tune.recipe import Recipe
+from redraft.tune.recompute import recompute_layers
 
 FILE = "training-state.pt"
 _SAVED = {"weights", "average", "best", "score", "optimizer", "step", "fingerprint"}
@@ -62,11 +63,13 @@ def fingerprint(recipe: Recipe) -> str:
 def restore(recipe: Recipe, base: Base, path: Path) -> State:
     """The state at `path`, or the first one. Raises RecipeError for a file that is damaged or another recipe's."""
     saved = _read(path, fingerprint(recipe)) if path.exists() else None
-    model = base.model()
+    model = base.model().to(device_of(recipe))
     if recipe.lora is not None:
         adapt(model, recipe.lora, seed=recipe.train.seed)
     else:
         model.requires_grad_(True)
+    if recipe.train.recompute:
+        recompute_layers(model)
     state = State(fingerprint(recipe), model.train(), {}, _optimizer(recipe, model))
     state.average = {name: value.detach().clone() for name, value in state.trained.items()}
     if saved is not None:
@@ -74,9 +77,18 @@ def restore(recipe: Recipe, base: Base, path: Path) -> State:
             for name, value in state.trained.items():
                 value.copy_(saved["weights"][name])
         state.optimizer.load_state_dict(saved["optimizer"])
-        state.average, state.step = saved["average"], saved["step"]
+        state.average = {name: value.to(device_of(recipe)) for name, value in saved["average"].items()}
+        state.step = saved["step"]
         state.best, state.score = saved["best"], saved["score"]
     return state
+
+
+def device_of(recipe: Recipe) -> torch.device:
+    """Where a recipe trains. Raises RecipeError if this machine has no such device."""
+    device = torch.device(recipe.train.device)
+    if device.type == "cuda" and not (torch.cuda.is_available() and (device.index or 0) < torch.cuda.device_count()):
+        raise RecipeError(f"[train] device is {recipe.train.device!r}, which this machine does not have; use cpu")
+    return device
 
 
 def keep(state: State, path: Path) -> None:
@@ -130,7 +142,7 @@ def _optimizer(recipe: Recipe, model: DiffusionGemma) -> torch.optim.Optimizer:
 
 def _read(path: Path, wanted: str) -> dict[str, Any]:
     try:
-        saved = torch.load(path, weights_only=True)
+        saved = torch.load(path, map_location="cpu", weights_only=True)
         if not isinstance(saved, dict) or saved.keys() != _SAVED:
             raise TypeError(f"holds a {type(saved).__name__}")
     except Exception as error:  # a damaged file fails in any way that a zip file or a pickle can

@@ -24,7 +24,7 @@ from redraft.tune.lora import adapt, adapters, merge
 from redraft.tune.objective import Batch, Corruption, Losses, Noise, corrupt, losses
 from redraft.tune.probe import probe, score
 from redraft.tune.recipe import Recipe
-from redraft.tune.state import FILE, State, cut_log, follow, keep, restore
+from redraft.tune.state import FILE, State, cut_log, device_of, follow, keep, restore
 from redraft.weights.adapter import write_adapter
 
 LOG = "training-log.jsonl"
@@ -112,6 +112,7 @@ def learning_rate(recipe: Recipe, step: int) -> float:
 def _backward(recipe: Recipe, feed: Feed, state: State) -> dict[str, float]:
     """Gradients of one step, batch by batch; each counts by the tokens and canvases it scores."""
     wanted, objective, batches = recipe.train, recipe.objective, feed.batches(state.step)
+    device = device_of(recipe)
     generator = torch.Generator().manual_seed(wanted.seed * SEED_STRIDE + state.step)
     both = state.step >= wanted.encode_steps
     correcting = state.step >= objective.correct_from
@@ -124,9 +125,10 @@ def _backward(recipe: Recipe, feed: Feed, state: State) -> dict[str, float]:
     weight = sum(float(batch.weight.sum()) for batch in batches)
     split = Split()
     row = {"encode": 0.0} | ({"denoise": 0.0} if both else {})
-    for batch in batches:
-        drawn = corrupt(batch, feed.base.config.vocab_size, generator, noise)
-        with torch.autocast("cpu", torch.bfloat16, enabled=wanted.bfloat16):
+    for drawn_up in batches:
+        drawn = corrupt(drawn_up, feed.base.config.vocab_size, generator, noise).to(device)
+        batch = drawn_up.to(device)
+        with torch.autocast(device.type, torch.bfloat16, enabled=wanted.bfloat16):
             found = losses(state.model, batch, drawn if both else None)
         share = int(batch.told.sum()) / told
         total = found.encode * (share * objective.causal_weight)
