@@ -19,7 +19,7 @@ operations over the edges. Classes are reduced where the logits are; messages ru
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
 
@@ -52,6 +52,7 @@ class Plan:
     """
 
     automaton: TokenAutomaton
+    placed: dict[torch.device, Tensor] = field(default_factory=dict)
 
     @cached_property
     def gather(self) -> tuple[Indices, Indices]:
@@ -101,9 +102,15 @@ class Plan:
         return np.repeat(np.arange(len(present)), np.diff(np.append(at, len(order))))
 
     @cached_property
-    def incoming(self) -> Indices:
+    def incoming(self) -> list[int]:
         """First edge into each state, and the number of edges."""
-        return np.searchsorted(self.automaton.dst, np.arange(self.automaton.states + 1))
+        return list(np.searchsorted(self.automaton.dst, np.arange(self.automaton.states + 1)).tolist())
+
+    def class_of(self, device: torch.device) -> Int[Tensor, "vocab"]:
+        """The class of each token, where the logits are."""
+        if device not in self.placed:
+            self.placed[device] = torch.from_numpy(self.automaton.class_of).long().to(device)
+        return self.placed[device]
 
     @cached_property
     def outgoing(self) -> Indices:
@@ -218,8 +225,7 @@ class Projected:
 
     def shifted(self) -> Float[Tensor, "canvas vocab"]:
         """The log-probabilities with the bias of each token's class."""
-        class_of = torch.from_numpy(self.projection.plan.automaton.class_of).long().to(self.log_p.device)
-        return self.log_p + self.bias[:, class_of]
+        return self.log_p + self.bias.index_select(1, self.projection.plan.class_of(self.log_p.device))
 
     @cached_property
     def path(self) -> tuple[list[int], list[int]]:
@@ -283,15 +289,15 @@ class Projected:
 
     def _spell(self, classes: list[int]) -> Int[Tensor, "canvas"]:
         """The likeliest token of each position's class."""
-        order, present, at = self.projection.plan.tokens
-        ends = np.append(at[1:], len(order))
-        labels = np.searchsorted(present, classes)
-        if self.log_p.device.type == "cpu":
-            log_p = self.log_p.numpy()
+        plan = self.projection.plan
+        if self.log_p.device.type == "cpu" and self.log_p.numel() > CACHED:
+            order, present, at = plan.tokens
+            ends = np.append(at[1:], len(order))
+            log_p, labels = self.log_p.numpy(), np.searchsorted(present, classes)
             kinds = [order[at[label] : ends[label]] for label in labels]
             return torch.tensor([int(kind[log_p[i, kind].argmax()]) for i, kind in enumerate(kinds)])
-        class_of = torch.from_numpy(self.projection.plan.automaton.class_of).to(self.log_p.device)
-        wanted = torch.tensor(classes, device=self.log_p.device, dtype=class_of.dtype)
+        class_of = plan.class_of(self.log_p.device)
+        wanted = torch.tensor(classes, device=self.log_p.device)
         return self.log_p.masked_fill(class_of != wanted[:, None], -torch.inf).argmax(-1)
 
 
@@ -306,7 +312,7 @@ def by_class(plan: Plan, log_p: Float[Tensor, "canvas vocab"]) -> tuple[Reals, R
         parts = [_reduced(plan, values[i : i + rows]) for i in range(0, len(values), rows)]
         peak, total = (np.concatenate(part) for part in zip(*parts, strict=True))
     else:
-        class_of = torch.from_numpy(plan.automaton.class_of).long().to(log_p.device).expand_as(log_p)
+        class_of = plan.class_of(log_p.device).expand_as(log_p)
         peaks = torch.full(shape, NONE, device=log_p.device).scatter_reduce(1, class_of, log_p.float(), "amax")
         sums = torch.zeros_like(peaks).scatter_add(1, class_of, (log_p - peaks.gather(1, class_of)).exp())
         peak, total = peaks[:, present].cpu().numpy(), sums[:, present].cpu().numpy()
@@ -329,27 +335,26 @@ def condition(projection: Projection, log_p: Float[Tensor, "canvas vocab"], best
     """Carry alpha, beta and the best path over the canvas, all three in one loop over its positions."""
     plan, width, states = projection.plan, len(mass), projection.plan.automaton.states
     (reads, weighs), (starts, writes, sum_of) = plan.gather, plan.segments
-    sums, edges = len(sum_of), len(plan.automaton.src)
     messages = np.full((width + 1, 3, states), NONE)
     messages[0, [0, 2], projection.state] = 0.0
     messages[0, 1] = np.where(projection.allowed(width), 0.0, NONE)
-    closing = _closing(projection, width)
+    flat, closing = messages.reshape(width + 1, -1), _closing(projection, width)
     weights = np.stack([mass, mass[::-1], best], axis=1).reshape(width, -1)
+    spread = weights[:, weighs] if width * len(weighs) <= CACHED else None
+    scores, peak, summed = np.empty(len(reads)), np.empty(len(starts)), np.empty(sum_of[-1] + 1)
+    below, tops, first = scores[: len(sum_of)], np.empty(len(sum_of)), starts[: len(summed)]
     for i in range(width):
-        scores = messages[i].reshape(-1)[reads]
-        scores += weights[i][weighs]
-        peak = np.maximum.reduceat(scores, starts)
-        below = scores[: 2 * edges]
-        below -= peak[sum_of]
+        np.take(flat[i], reads, out=scores, mode="clip")
+        scores += weights[i][weighs] if spread is None else spread[i]
+        np.maximum.reduceat(scores, starts, out=peak)
+        np.take(peak, sum_of, out=tops, mode="clip")
+        below -= tops
         np.exp(below, out=below)
-        peak[: sum_of[-1] + 1] += np.log(np.add.reduceat(below, starts[: sum_of[-1] + 1]))
-        after = messages[i + 1].reshape(-1)
-        after[writes] = peak
+        np.add.reduceat(below, first, out=summed)
+        peak[: len(summed)] += np.log(summed, out=summed)
+        flat[i + 1][writes] = peak
         if closing is not None:
-            after[:states] += closing[i + 1]
-            after[states : 2 * states] += closing[width - i - 1]
-            after[2 * states :] += closing[i + 1]
-    assert sums == 2 * edges
+            messages[i + 1] += closing[[i + 1, width - i - 1, i + 1]]
     found = Projected(projection, best, mass, messages[:, 0], messages[::-1, 1], messages[:, 2], log_p)
     if found.log_total < NONE / 2:
         raise ConstraintError("no valid answer is left for this canvas; its pins contradict the constraint")

@@ -147,8 +147,8 @@ def _measure(
         exact += score.exact
         fields += sum(score.parts[key] for key in ("who", "qty", "item")) / 3
     n = len(examples)
-    right = (exact / n, fields / n) if prompts == OWN else (None, None)
-    return Way(name, prompts, n, valid / n, *right, forwards / n, tokens / forwards, median(times) * 1e3)
+    right, parts = (exact / n, fields / n) if prompts == OWN else (None, None)
+    return Way(name, prompts, n, valid / n, right, parts, forwards / n, tokens / forwards, median(times) * 1e3)
 
 
 def ready_to_judge() -> Callable[[str], bool]:
