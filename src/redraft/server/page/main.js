@@ -26,7 +26,7 @@ async function begin() {
     document.getElementById("model").textContent = server.name;
     open(server, VIEWS.filter((each) => each.fits(server)));
   } catch (error) {
-    if (error.status === 401) return askKey(error.message);
+    if (error.status === 401) return askKey(key.get() ? error.message : "This server asks for an API key.");
     view.replaceChildren(h("p", { class: "notice", role: "status" }, error.message));
     if (error.status === 503 || error.status === 0) return setTimeout(begin, AGAIN_MS);
     throw error;

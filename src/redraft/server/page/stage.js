@@ -46,6 +46,7 @@ export class Stage {
   /** The answer is whole. `told` is what the server says of it. */
   end(told) {
     const last = this.film.frames.at(-1);
+    if (!last && !told) return; // it was refused, and the view says why
     this.facts.textContent = told ? facts(told) : "Stopped.";
     announce(last ? `${told ? "Settled" : "Stopped"}: ${textOf(last)}` : this.facts.textContent);
     this.timeline.end();

@@ -4,12 +4,13 @@ import { h, isStill } from "./dom.js";
 import { heat } from "./film.js";
 
 const PACE_MS = 340;
-const BEHIND = 24; // frames; a player further behind than this hurries
+const MANY = 60; // bars that still have room between them
+const BEHIND = 24; // frames; a player further behind than this hurries, the more the further
 
 /** Shows frame after frame. `show(i)` is called for each, `arrived()` when a film that is over has been seen. */
 export class Timeline {
   constructor({ show, arrived = () => {} }) {
-    Object.assign(this, { show, arrived, frames: [], at: -1, over: false, timer: 0 });
+    Object.assign(this, { show, arrived, frames: [], at: -1, over: false, paused: false, timer: 0 });
     this.play = h("button", { type: "button", class: "play", onclick: () => this.toggle() });
     this.bars = h("div", { class: "bars", "aria-hidden": "true" });
     this.range = h("input", { type: "range", min: 0, max: 0, step: 1, "aria-label": "Step" });
@@ -25,7 +26,7 @@ export class Timeline {
   /** Forget the film. */
   reset() {
     this.pause();
-    Object.assign(this, { frames: [], at: -1, over: false });
+    Object.assign(this, { frames: [], at: -1, over: false, paused: false });
     this.bars.replaceChildren();
     this.element.hidden = true;
   }
@@ -35,10 +36,12 @@ export class Timeline {
     this.frames.push(frame);
     const bar = h("i", { class: this.frames.at(-2)?.block !== frame.block ? "bar first" : "bar" });
     this.bars.append(bar);
+    this.bars.classList.toggle("many", this.frames.length > MANY);
     this.level();
     this.range.max = this.frames.length - 1;
     this.element.hidden = false;
-    if (isStill()) this.go(this.frames.length - 1);
+    if (this.paused) this.tell();
+    else if (isStill()) this.go(this.frames.length - 1);
     else if (!this.timer && this.at === this.frames.length - 2) this.run();
     else this.tell();
   }
@@ -57,13 +60,16 @@ export class Timeline {
 
   toggle() {
     if (this.timer) return this.pause();
+    this.paused = false;
     if (this.at >= this.frames.length - 1) this.go(0);
     return this.run(PACE_MS);
   }
 
+  /** Stay here, whatever comes in. */
   pause() {
     clearTimeout(this.timer);
     this.timer = 0;
+    this.paused = true;
     this.dress();
   }
 
@@ -81,14 +87,14 @@ export class Timeline {
       this.timer = 0;
       this.go(this.at + 1);
       if (this.at < this.frames.length - 1) this.run(this.pace());
-      else if (!this.over) this.run_on();
+      else if (!this.over) this.runOn();
       this.dress();
     }, wait);
     this.dress();
   }
 
   /** Keep the pace even where the next frame comes early. */
-  run_on() {
+  runOn() {
     this.timer = setTimeout(() => {
       this.timer = 0;
       if (this.at < this.frames.length - 1) this.run();
@@ -97,8 +103,7 @@ export class Timeline {
   }
 
   pace() {
-    const behind = this.frames.length - this.at;
-    return behind > BEHIND ? PACE_MS / 4 : PACE_MS;
+    return PACE_MS * Math.min(1, BEHIND / (this.frames.length - this.at));
   }
 
   dress() {
@@ -114,6 +119,7 @@ export class Timeline {
       bar.classList.toggle("now", i === this.at);
     });
     if (!frame) return;
+    this.bars.style.setProperty("--now", (this.at + 0.5) / this.frames.length);
     const inBlock = this.frames.filter((each) => each.block === frame.block).length;
     const block = this.frames.at(-1).block ? `block ${frame.block + 1}, ` : "";
     this.label.textContent = `${block}step ${frame.step} of ${inBlock}${this.over ? "" : "…"}`;
