@@ -374,7 +374,8 @@ def test_a_key_is_asked_for(browser: Any) -> None:
     try:
         page = tab.page
         page.goto(process.url)
-        for word in ("wrong", "open-sesame"):
+        for word, said in (("wrong", "asks for an API key"), ("open-sesame", "missing or unknown")):
+            page.wait_for_selector(f"text={said}")
             page.get_by_label("API key").fill(word)
             page.get_by_role("button", name="Use it").click()
         page.wait_for_selector("nav a[aria-current]")
