@@ -17,7 +17,9 @@ import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 
+import constraints
 import devices
+import fields
 import sampling
 from redraft.cli.main import build_parser
 from redraft.errors import RedraftError
@@ -40,7 +42,8 @@ REGION = re.compile(r"(<!-- generated: (?P<name>[\w-]+) -->\n).*?(<!-- end -->)"
 def pages(root: Path) -> dict[Path, str]:
     """Every generated page of the repository at `root`, with the text that it should have."""
     readme, card = root / "README.md", root / "src" / "redraft" / "assets" / "nano" / "README.md"
-    rules = root / "docs" / "denoising.md"
+    rules, held = root / "docs" / "denoising.md", root / "docs" / "constraints.md"
+    server = root / "docs" / "server.md"
     regions = {
         "numbers": lambda: numbers(root / "benchmarks", HEADLINES),
         "tree": lambda: tree(root / "src" / "redraft"),
@@ -53,6 +56,11 @@ def pages(root: Path) -> dict[Path, str]:
             rules.read_text(encoding="utf-8"),
             {"presets": lambda: sampling.presets(root), "dial": lambda: sampling.dial(root)},
         ),
+        held: fill(
+            held.read_text(encoding="utf-8"),
+            {"keywords": constraints.keywords, "ways": lambda: constraints.ways(root)},
+        ),
+        server: fill(server.read_text(encoding="utf-8"), {"fields": fields.tables}),
         root / "docs" / "devices.md": devices.page(root),
         root / "docs" / "numbers.md": NUMBERS_PAGE + numbers(root / "benchmarks", above="../") + "\n",
     }

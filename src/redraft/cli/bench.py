@@ -14,8 +14,8 @@ from redraft.cli.common import Commands, command, model_flags, print_json, set_t
 if TYPE_CHECKING:
     from redraft.measure.record import Record
 
-PAIRS, PASSES, REQUESTS, EXAMPLES = 30, 10, 2000, 100
-COUNTED = ("soak", "dial", "presets", "plans", "constraints")
+PAIRS, PASSES, REQUESTS, EXAMPLES, SERVED = 30, 10, 2000, 100, 400
+COUNTED = ("soak", "serve", "dial", "presets", "plans", "constraints")
 
 EPILOG = """Timings on a shared machine are noisy: runs are paired and medians are reported. Without --scenario,
 --scaling, --knee, --policies, --dial, --presets, --plans, --soak or --device-card, single answers are compared.
@@ -83,6 +83,14 @@ def add(commands: Commands) -> None:
     )
     parser.add_argument(
         "--soak", type=int, nargs="?", const=REQUESTS, metavar="N", help=f"N random requests (default: {REQUESTS})"
+    )
+    parser.add_argument(
+        "--serve",
+        type=int,
+        nargs="?",
+        const=SERVED,
+        metavar="N",
+        help=f"the server under 1 to 128 streams, N requests each, and what HTTP costs (default: {SERVED})",
     )
     parser.add_argument(
         "--runs", type=int, metavar="N", help=f"repetitions (default: {PAIRS} pairs of single answers, {PASSES} else)"
@@ -193,6 +201,10 @@ def _measure(arguments: argparse.Namespace) -> Iterator[Record]:
         from redraft.measure.constraints import bench_constraints
 
         yield bench_constraints(folder, count=arguments.constraints, dtype=dtype, progress=_progress)
+    elif arguments.serve is not None:
+        from redraft.measure.serving import bench_serve
+
+        yield bench_serve(arguments.model, count=arguments.serve, progress=_progress)
     elif arguments.soak is not None:
         yield _soak(arguments, folder)
     else:

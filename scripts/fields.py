@@ -1,0 +1,82 @@
+"""The fields of the server's requests, for docs/server.md: read off the models that check them."""
+
+from __future__ import annotations
+
+import types
+import typing
+from collections.abc import Iterator
+
+from redraft.server.body import Body
+from redraft.server.document import Segment
+from redraft.server.routes.canvas import Canvas
+from redraft.server.routes.edits import Edit
+from redraft.server.routes.infill import Fim, Hole
+from redraft.server.routes.responses import Responses
+from redraft.server.schema import CanvasOptions, Chat, Completion, Sampling, StreamOptions, StructuredOutputs
+
+SHARED = "Every endpoint that answers"
+PAGES: dict[str, type[Body]] = {
+    SHARED: Sampling,
+    "`canvas`, in any of them": CanvasOptions,
+    "`stream_options`, in any of them": StreamOptions,
+    "`POST /v1/chat/completions`": Chat,
+    "`structured_outputs`": StructuredOutputs,
+    "`POST /v1/completions`": Completion,
+    "`POST /v1/responses`": Responses,
+    "`POST /v1/fim/completions`": Fim,
+    "`POST /infill`": Hole,
+    "`POST /v1/edit/completions`": Edit,
+    "`POST /v1/canvas`": Canvas,
+    "`segments` of a canvas": Segment,
+}
+
+
+def tables() -> str:
+    """A list of fields for each kind of request."""
+    return "\n\n".join("\n".join(_table(name, model)) for name, model in PAGES.items())
+
+
+def _table(name: str, model: type[Body]) -> Iterator[str]:
+    yield from (f"### {name}", "")
+    shared = set(Sampling.model_fields) if name != SHARED and issubclass(model, Sampling) else set()
+    rows = [(field.alias or key, field) for key, field in model.model_fields.items() if key not in shared]
+    if shared:
+        yield from ("Beside the fields above:", "")
+    yield from ("| field | takes | what it does |", "|---|---|---|")
+    for key, field in rows:
+        need = " (required)" if field.is_required() else ""
+        yield f"| `{key}`{need} | {_kind(field.annotation)} | {(field.description or '').replace('|', '&#124;')} |"
+    inert = sorted(model.inert - (Sampling.inert if shared else frozenset()))
+    if inert:
+        yield from ("", f"No effect, and named in `x-ignored-fields`: {_listed(inert)}.")
+    neutral = {key: values for key, values in model.neutral.items() if not shared or key not in Sampling.neutral}
+    if neutral:
+        said = [
+            f"`{key}`" + (f" ({', '.join(map(_json, values))})" if values else "") for key, values in neutral.items()
+        ]
+        yield from ("", f"Refused by name, but for null and the value in brackets: {', '.join(said)}.")
+
+
+def _listed(names: list[str]) -> str:
+    return ", ".join(f"`{name}`" for name in names)
+
+
+def _json(value: object) -> str:
+    return str(value).lower() if isinstance(value, bool) else str(value)
+
+
+def _kind(annotation: object) -> str:
+    """A type in words."""
+    origin, inside = typing.get_origin(annotation), typing.get_args(annotation)
+    if origin in (typing.Union, types.UnionType):
+        return " or ".join(dict.fromkeys(_kind(one) for one in inside if one is not type(None)))
+    if origin is typing.Annotated:
+        return _kind(inside[0])
+    if origin is typing.Literal:
+        return ", ".join(f"`{one}`" for one in inside)
+    if origin is list:
+        return f"list of {_kind(inside[0])}"
+    if origin is dict or annotation is dict:
+        return "object"
+    names = {str: "text", int: "integer", float: "number", bool: "true or false"}
+    return names.get(annotation, "object") if isinstance(annotation, type) else "anything"

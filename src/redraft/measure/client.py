@@ -1,0 +1,80 @@
+"""A client for load tests: one streamed answer over one connection, by hand, timed, and left early if wanted."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import time
+from collections.abc import AsyncIterator, Mapping
+from contextlib import suppress
+from dataclasses import dataclass
+from typing import Any
+
+
+@dataclass(frozen=True)
+class Reply:
+    """What came of one request. Times are seconds after it was sent; None where there was none.
+
+    `order` says whether the chunks came as they must: a role, text, a reason, the end.
+    """
+
+    status: int
+    text: str = ""
+    tokens: int = 0
+    first_sec: float | None = None
+    seconds: float = 0.0
+    order: bool = True
+    left: bool = False
+
+
+async def stream_chat(host: str, port: int, body: Mapping[str, Any], *, leave: bool = False) -> Reply:
+    """Ask, and read to the end; with `leave` hang up after the first chunk. Raises OSError."""
+    began = time.monotonic()
+    reader, writer = await asyncio.open_connection(host, port)
+    try:
+        content = json.dumps({**body, "stream": True, "stream_options": {"include_usage": True}}).encode()
+        head = f"POST /v1/chat/completions HTTP/1.1\r\nHost: {host}\r\nContent-Type: application/json\r\n"
+        writer.write(f"{head}Connection: close\r\nContent-Length: {len(content)}\r\n\r\n".encode() + content)
+        await writer.drain()
+        status = int((await reader.readline()).split()[1])
+        while (await reader.readline()).strip():
+            pass
+        if status != 200:
+            return Reply(status, seconds=time.monotonic() - began)
+        return await _read(reader, began, leave)
+    finally:
+        writer.close()
+        with suppress(OSError):
+            await writer.wait_closed()
+
+
+async def _read(reader: asyncio.StreamReader, began: float, leave: bool) -> Reply:
+    kinds, text, tokens, first = "", "", 0, None
+    async for chunk in _chunks(reader):
+        if chunk is None:
+            kinds += "d"
+            continue
+        if "error" in chunk:
+            return Reply(500, text, tokens, first, time.monotonic() - began, order=False)
+        if not chunk["choices"]:
+            kinds, tokens = kinds + "u", chunk["usage"]["completion_tokens"]
+            continue
+        choice = chunk["choices"][0]
+        said = choice["delta"].get("content")
+        kinds += "f" if choice["finish_reason"] else "t" if said else "r"
+        text += said or ""
+        if said and first is None:
+            first = time.monotonic() - began
+        if leave:
+            return Reply(200, text, tokens, first, time.monotonic() - began, left=True)
+    order = kinds.startswith("r") and kinds.endswith("fud") and set(kinds[1:-3]) <= {"t"}
+    return Reply(200, text, tokens, first, time.monotonic() - began, order)
+
+
+async def _chunks(reader: asyncio.StreamReader) -> AsyncIterator[dict[str, Any] | None]:
+    """Chunks of a stream, None at its end. Lines of the transfer coding stand between and are passed over."""
+    while line := await reader.readline():
+        if line.startswith(b"data: [DONE]"):
+            yield None
+        elif line.startswith(b"data: "):
+            yield json.loads(line[6:])

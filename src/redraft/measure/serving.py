@@ -1,0 +1,177 @@
+"""The server under load: many streams at once, some of which leave and some of which are nonsense, and what HTTP costs.
+
+Requests arrive as a Poisson stream whose rate keeps about `streams` of them under way. Lengths are mixed, one in ten
+hangs up after its first chunk, one in twenty is refused. Then the same plain requests go through the engine alone and
+through the server, both with 32 at once.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from random import Random
+from typing import Any
+
+import torch
+
+from redraft.engine.engine import load
+from redraft.engine.request import Options
+from redraft.errors import RunError
+from redraft.measure.client import Reply, stream_chat
+from redraft.measure.record import Record, median, new_record
+from redraft.tasks import task
+
+STREAMS = (1, 8, 32, 128)
+AT_ONCE = 32
+LEAVE, BAD = 0.10, 0.05
+LENGTHS = (8, 16, 24, 32, 64)
+
+Progress = Callable[[str, int, int], None]
+
+
+def bench_serve(model: str, *, count: int, progress: Progress) -> Record:
+    """A record of `count` requests at each number of streams. Raises RunError if the server does not start."""
+    torch.set_num_threads(1)
+    with _server(model) as (host, port, pid):
+        asyncio.run(_level(host, port, 8, 32, Random(0)))  # warm
+        levels = {}
+        for i, streams in enumerate(STREAMS):
+            progress("streams", i, len(STREAMS))
+            before = _resident_mb(pid)
+            levels[str(streams)] = asyncio.run(_level(host, port, streams, count, Random(streams)))
+            levels[str(streams)]["resident_mb"] = [before, _resident_mb(pid)]
+        progress("streams", len(STREAMS), len(STREAMS))
+        plain = [(prompt, seed) for prompt, seed, _, _ in _jobs(count, Random(1))]
+        over_http = asyncio.run(_plain(host, port, plain))
+    alone = _alone(model, plain)
+    cost = 1 - over_http / alone
+    figures = {"levels": levels, "tokens_per_sec_http": over_http, "tokens_per_sec_engine": alone, "http_cost": cost}
+    return new_record(
+        "serve",
+        workload={"model": model, "requests": count, "leave": LEAVE, "bad": BAD, "lengths": LENGTHS, "threads": 1},
+        figures=figures,
+        summary=_summary(levels, cost, count),
+    )
+
+
+async def _level(host: str, port: int, streams: int, count: int, rng: Random) -> dict[str, Any]:
+    """One number of streams: who came, what they got, how long it took."""
+    gate, began = asyncio.Semaphore(streams), time.monotonic()
+    rate = float("inf") if streams == 1 else streams * 4.0
+
+    async def one(prompt: str, seed: int, max_tokens: int, kind: str) -> tuple[str, Reply]:
+        async with gate:
+            body: dict[str, Any] = {"messages": [{"role": "user", "content": prompt}], "seed": seed}
+            body |= {"max_tokens": max_tokens} if kind != "bad" else {"max_tokens": -1}
+            return kind, await stream_chat(host, port, body, leave=kind == "leave")
+
+    tasks = []
+    for job in _jobs(count, rng):
+        tasks.append(asyncio.create_task(one(*job)))
+        if rate != float("inf"):
+            await asyncio.sleep(rng.expovariate(rate))
+    return _told([await task for task in tasks], time.monotonic() - began)
+
+
+def _told(replies: Sequence[tuple[str, Reply]], seconds: float) -> dict[str, Any]:
+    good = [reply for kind, reply in replies if kind == "good"]
+    wrong = [r for kind, r in replies if r.status != {"good": 200, "leave": 200, "bad": 400}[kind]]
+    wrong += [reply for reply in good if reply.status == 200 and not (reply.order and reply.tokens)]
+    first = sorted(reply.first_sec for reply in good if reply.first_sec is not None)
+    return {
+        "seconds": seconds,
+        "good": len(good),
+        "left": sum(reply.left for _, reply in replies),
+        "refused": sum(kind == "bad" and reply.status == 400 for kind, reply in replies),
+        "errors": len(wrong),
+        "tokens_per_sec": sum(reply.tokens for reply in good) / seconds,
+        "first_text_ms": {f"p{share}": _at(first, share) * 1e3 for share in (50, 95, 99)},
+        "answer_ms_p50": median([reply.seconds for reply in good]) * 1e3,
+    }
+
+
+def _jobs(count: int, rng: Random) -> list[tuple[str, int, int, str]]:
+    """(prompt, seed, max_tokens, kind) of each request."""
+    examples = task("records").examples("held_out", rng.randrange(10**6))
+    kinds = [("leave" if draw < LEAVE else "bad" if draw < LEAVE + BAD else "good") for draw in _draws(count, rng)]
+    return [(next(examples).prompt, i, rng.choice(LENGTHS), kind) for i, kind in enumerate(kinds)]
+
+
+def _draws(count: int, rng: Random) -> list[float]:
+    """Even shares in any order, so that few requests have some of each kind, too."""
+    draws = [(i + 0.5) / count for i in range(count)]
+    rng.shuffle(draws)
+    return draws
+
+
+async def _plain(host: str, port: int, jobs: Sequence[tuple[str, int]]) -> float:
+    """Tokens per second of undisturbed requests."""
+    gate, began = asyncio.Semaphore(AT_ONCE), time.monotonic()
+
+    async def one(prompt: str, seed: int) -> Reply:
+        async with gate:
+            return await stream_chat(host, port, {"messages": [{"role": "user", "content": prompt}], "seed": seed})
+
+    replies = await asyncio.gather(*(one(*job) for job in jobs))
+    return sum(reply.tokens for reply in replies) / (time.monotonic() - began)
+
+
+def _alone(model: str, jobs: Sequence[tuple[str, int]]) -> float:
+    """The same through the engine, its loop on a thread as the server's is."""
+    engine = load(model)
+    engine.loop.start()
+    requests = [engine.request(prompt, chat=True, options=Options(seed=seed)) for prompt, seed in jobs]
+    list(engine.map(requests[:AT_ONCE], at_once=AT_ONCE))  # warm
+    began = time.monotonic()
+    tokens = sum(len(done.tokens) for done in engine.map(requests, at_once=AT_ONCE))
+    seconds = time.monotonic() - began
+    engine.loop.stop()
+    return tokens / seconds
+
+
+def _summary(levels: dict[str, Any], cost: float, count: int) -> list[tuple[str, str]]:
+    found = []
+    for streams, level in levels.items():
+        first = level["first_text_ms"]
+        found.append(
+            (
+                f"Server on nano, {streams} streams, {count} requests, 10% leaving, 5% refused",
+                f"{level['tokens_per_sec']:.0f} tokens/s, first text {first['p50']:.0f} ms (p50), "
+                f"{first['p95']:.0f} ms (p95), {first['p99']:.0f} ms (p99), {level['errors']} errors",
+            )
+        )
+    before, after = levels[str(STREAMS[0])]["resident_mb"][0], levels[str(STREAMS[-1])]["resident_mb"][1]
+    found.append(("Server's memory before and after these", f"{before:.0f} and {after:.0f} MB"))
+    found.append(("What HTTP costs of the engine's throughput, nano, 32 at once", f"{cost:.0%}"))
+    return found
+
+
+def _at(ordered: Sequence[float], share: int) -> float:
+    return ordered[min(len(ordered) - 1, len(ordered) * share // 100)] if ordered else float("nan")
+
+
+def _resident_mb(pid: int) -> float:
+    lines = Path(f"/proc/{pid}/status").read_text(encoding="utf-8").splitlines()
+    return next(int(line.split()[1]) for line in lines if line.startswith("VmRSS")) / 1024
+
+
+@contextmanager
+def _server(model: str) -> Iterator[tuple[str, int, int]]:
+    """A server process; host, port and process id."""
+    command = [sys.executable, "-m", "redraft", "serve", model, "--port", "0", "--threads", "1", "--quiet"]
+    environment = {**os.environ, "OMP_NUM_THREADS": "1"}
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True, env=environment) as it:
+        assert it.stdout is not None
+        url = it.stdout.readline().strip()
+        if not url:
+            raise RunError("the server did not start; run `redraft serve` to see why")
+        try:
+            yield "127.0.0.1", int(url.rpartition(":")[2]), it.pid
+        finally:
+            it.terminate()

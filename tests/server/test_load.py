@@ -1,0 +1,46 @@
+"""The load test's own client sees what goes wrong: its zeros mean something."""
+
+from __future__ import annotations
+
+import asyncio
+from random import Random
+
+import pytest
+from tests.server.conftest import ANSWER, RECORD, Inside
+
+from redraft.measure.client import Reply, stream_chat
+from redraft.measure.serving import _level, _told
+
+
+def place(at: Inside) -> tuple[str, int]:
+    return "127.0.0.1", int(at.url.rpartition(":")[2])
+
+
+def test_many_streams_of_three_kinds_leave_nothing_behind(served: Inside) -> None:
+    told = asyncio.run(_level(*place(served), 16, 40, Random(0)))
+    assert (told["good"], told["left"], told["refused"], told["errors"]) == (34, 4, 2, 0)
+    loop = served.engine.loop
+    assert (served.service.under_way, loop.runner.num_bytes) == (0, 0)
+    loop.check()
+
+
+def test_an_answer_is_read_with_its_times(served: Inside) -> None:
+    reply = asyncio.run(stream_chat(*place(served), {"messages": [{"role": "user", "content": RECORD}], "seed": 7}))
+    assert (reply.status, reply.text, reply.tokens, reply.order) == (200, ANSWER, 18, True)
+    assert 0 < (reply.first_sec or 0) <= reply.seconds
+
+
+@pytest.mark.parametrize(
+    ("kind", "reply"),
+    [
+        ("good", Reply(500)),
+        ("good", Reply(200, "a", 1, 0.1, 0.1, order=False)),
+        ("good", Reply(200)),
+        ("bad", Reply(200, "a", 1, 0.1, 0.1)),
+        ("leave", Reply(503)),
+    ],
+)
+def test_what_is_wrong_is_counted(kind: str, reply: Reply) -> None:
+    fine = ("good", Reply(200, "a", 1, 0.1, 0.1))
+    assert _told([fine, (kind, reply)], 1.0)["errors"] == 1
+    assert _told([fine], 1.0)["errors"] == 0
