@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 from redraft.measure.record import read_record
 
@@ -43,4 +44,16 @@ def dial(root: Path) -> str:
             f"| {rules['entropy_bound']:g} | {one['quality']:.1%} ({one['low']:.1%} to {one['high']:.1%}) "
             f"| {one['forwards']:.2f} |"
         )
-    return "\n".join([head, "", *rows])
+    return "\n".join([head, "", *rows, "", *_targets(record.figures["targets"])])
+
+
+def _targets(found: list[dict[str, Any]]) -> list[str]:
+    """What came of times to keep."""
+    rows = ["Times to keep, as shares of the median time at effort 1, one request at a time:", ""]
+    rows += ["| target | share | in time | median | exact | forwards |", "| --- | --- | --- | --- | --- | --- |"]
+    for one in found:
+        rows.append(
+            f"| {one['target_ms']:.1f} ms | {one['share_of_effort_1']:g} | {one['in_time']:.0%} "
+            f"| {one['median_ms']:.1f} ms | {one['exact']:.1%} | {one['forwards']:.2f} |"
+        )
+    return rows

@@ -153,9 +153,13 @@ def taken(canvas: Canvas, stats: Stats, vocab: int, policy: Policy, noise: Noise
 
 
 def temperature(policy: Policy, steps: int | Int[Tensor, "canvas"]) -> float | Float[Tensor, "canvas 1"]:
-    """What the logits of a step are divided by; `steps` have been taken, this one included, by all or by each."""
+    """What the logits of a step are divided by; `steps` have been taken, this one included, by all or by each.
+
+    A step beyond the cap, which there is where the rules change on the way, is as cool as the last.
+    """
     if isinstance(steps, int):
-        return policy.schedule.temperature(steps, policy.max_steps) * policy.shaping.temperature
+        last = min(steps, policy.max_steps)
+        return policy.schedule.temperature(last, policy.max_steps) * policy.shaping.temperature
     table = torch.tensor(_temperatures(policy), device=steps.device)
     return (table[(steps - 1).clamp(max=policy.max_steps - 1)] * policy.shaping.temperature).unsqueeze(-1)
 

@@ -26,6 +26,7 @@ from redraft.tasks import Example, Task, task
 TASKS = ("records", "sudoku-4x4", "sudoku-6x6", "repair", "edit-records", "sudoku-9x9")
 EXAMPLES, PROBED, KNOWN = 100, 20, 0.2
 AT_ONCE = 16
+PACED, SHARES = 40, (2.0, 1.0, 0.75, 0.5)
 
 
 @dataclass(frozen=True)
@@ -78,7 +79,7 @@ def bench_dial(
         step_ms=round(1e3 * _step_sec(engine, tried[0], sheets), 4),
         notches=frontier(measured),
     )
-    return dial, _record(folder.name, dtype, dial, measured)
+    return dial, _record(folder.name, dtype, dial, measured, _paced(engine, dial, sheets, progress))
 
 
 def ask(engine: Engine, example: Example, rules: Rules, seed: int) -> Request:
@@ -130,7 +131,36 @@ def _step_sec(engine: Engine, rules: Rules, sheets: Sequence[Sheet]) -> float:
     return median([one.seconds / max(1, sum(one.steps)) for one in done[1:] or done])
 
 
-def _record(name: str, dtype: str, dial: Dial, measured: Sequence[Notch]) -> Record:
+def _paced(engine: Engine, dial: Dial, sheets: Sequence[Sheet], progress: Progress) -> list[dict[str, float]]:
+    """What comes of times to keep: one request at a time, and times that are shares of what effort 1 takes."""
+    asked = [(sheet.task, example) for sheet in sheets for example in sheet.examples[:PACED]]
+    usual = median([_timed(engine, example, dial, seed, None).seconds for seed, (_, example) in enumerate(asked)])
+    found = []
+    for i, share in enumerate(SHARES):
+        progress("target", i, len(SHARES))
+        done = [_timed(engine, example, dial, seed, 1e3 * share * usual) for seed, (_, example) in enumerate(asked)]
+        right = [task.score(example, one.text).exact for (task, example), one in zip(asked, done, strict=True)]
+        found.append(
+            {
+                "target_ms": round(1e3 * share * usual, 3),
+                "share_of_effort_1": share,
+                "in_time": round(sum(one.seconds <= share * usual for one in done) / len(done), 4),
+                "median_ms": round(1e3 * median([one.seconds for one in done]), 3),
+                "exact": round(sum(right) / len(right), 4),
+                "forwards": round(sum(sum(one.steps) + one.commits for one in done) / len(done), 4),
+            }
+        )
+    progress("target", len(SHARES), len(SHARES))
+    return found
+
+
+def _timed(engine: Engine, example: Example, dial: Dial, seed: int, target_ms: float | None) -> Generation:
+    prompt = engine.text.chat([{"role": "user", "content": example.prompt}])
+    options = Options(effort=1.0, target_ms=target_ms, seed=seed)
+    return engine.finish(build_request(prompt, options, engine.config, dial))
+
+
+def _record(name: str, dtype: str, dial: Dial, measured: Sequence[Notch], paced: Sequence[dict[str, float]]) -> Record:
     cheap, best = dial.notches[0], dial.notches[-1]
     own = measured[0]
     return new_record(
@@ -150,6 +180,7 @@ def _record(name: str, dtype: str, dial: Dial, measured: Sequence[Notch]) -> Rec
                 asdict(notch) | {"effort": round(e, 4)} for notch, e in zip(dial.notches, dial.efforts(), strict=True)
             ],
             "tried": [asdict(notch) for notch in measured],
+            "targets": list(paced),
         },
         summary=[
             (f"Settings on the dial of {name}, of {len(measured)} tried", str(len(dial.notches))),
