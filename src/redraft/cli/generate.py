@@ -44,6 +44,7 @@ def run(arguments: argparse.Namespace) -> int:
     import torch
 
     from redraft.cli.watch import Watch
+    from redraft.engine.fields import field_entropy
     from redraft.engine.request import Options
 
     engine = load_engine(arguments)
@@ -79,7 +80,10 @@ def run(arguments: argparse.Namespace) -> int:
     else:
         done = engine.finish(request)
     if arguments.json:
-        print_json(generation_json(done) | {"threads": torch.get_num_threads()})
+        told: dict[str, object] = {"threads": torch.get_num_threads()}
+        if language is not None and language.source.kind == "schema":
+            told["fields"] = field_entropy(engine.text, done)
+        print_json(generation_json(done) | told)
     else:
         print(done.text)
     return 0

@@ -21,9 +21,9 @@ from redraft.constrain.problem import Problem, Span
 from redraft.constrain.sources import anything, excluding
 from redraft.diffusion.halt import AtLeast
 from redraft.diffusion.seed import LEAST_STEPS, SeedCanvas
+from redraft.engine.fields import token_spans
 from redraft.engine.request import Generation, Request
 from redraft.errors import ConstraintError, RequestError, RunError, UnsatisfiedError
-from redraft.text import Text
 
 if TYPE_CHECKING:
     from redraft.engine.engine import Engine
@@ -134,7 +134,7 @@ def _again(engine: Engine, request: Request, done: Generation, problems: list[Pr
     spans = [problem.span for problem in problems if problem.span is not None]
     if len(spans) < len(problems) or len(done.tokens) > request.width or request.seed_canvas is not None:
         return fresh
-    places = _places(engine.text, done.tokens)
+    places = token_spans(engine.text, done.tokens)
     pins = SeedCanvas(pins=tuple((i, done.tokens[i]) for i, place in enumerate(places) if not _touches(place, spans)))
     if not 0 < len(pins.pins) < len(done.tokens):
         return fresh
@@ -146,12 +146,6 @@ def _again(engine: Engine, request: Request, done: Generation, problems: list[Pr
         return fresh  # nothing else fits between the pins
     policy = replace(request.policy, halt=AtLeast(request.policy.halt, LEAST_STEPS))
     return replace(fresh, seed_canvas=pins, min_tokens=least, policy=policy)
-
-
-def _places(text: Text, tokens: Sequence[int]) -> list[Span]:
-    """The characters that each token adds to the text."""
-    ends = [len(text.decode(tokens[: i + 1])) for i in range(len(tokens))]
-    return list(zip([0, *ends], ends, strict=False))
 
 
 def _touches(place: Span, spans: Sequence[Span]) -> bool:
