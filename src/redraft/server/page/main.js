@@ -36,17 +36,21 @@ async function begin() {
 function open(server, views) {
   const links = views.map(({ id, title }) => h("a", { href: `#${id}` }, title));
   tabs.replaceChildren(...links);
+  let wanted = views[0];
   const show = () => {
-    const wanted = views.find(({ id }) => `#${id}` === location.hash) ?? views[0];
+    wanted = views.find(({ id }) => `#${id}` === location.hash) ?? wanted; // the skip link's address is no view's
     links.forEach((link) => {
       if (link.getAttribute("href") === `#${wanted.id}`) link.setAttribute("aria-current", "page");
       else link.removeAttribute("aria-current");
     });
     if (!built.has(wanted.id)) built.set(wanted.id, wanted.build(server));
-    view.replaceChildren(built.get(wanted.id));
+    view.replaceChildren(h("h1", { class: "unseen" }, wanted.title), built.get(wanted.id));
     document.title = `${wanted.title} — redraft`;
   };
-  addEventListener("hashchange", show);
+  addEventListener("hashchange", () => {
+    show();
+    view.focus({ preventScroll: true });
+  });
   show();
 }
 

@@ -9,7 +9,7 @@ export function themed(button) {
   const wear = () => {
     if (theme === "auto") delete document.documentElement.dataset.theme;
     else document.documentElement.dataset.theme = theme;
-    button.textContent = { auto: "Auto", light: "Light", dark: "Dark" }[theme];
+    button.textContent = { auto: "◐ Auto", light: "○ Light", dark: "● Dark" }[theme];
     button.setAttribute("aria-label", `Colours: ${theme}`);
   };
   button.addEventListener("click", () => {

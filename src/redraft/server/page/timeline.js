@@ -120,9 +120,10 @@ export class Timeline {
     });
     if (!frame) return;
     this.bars.style.setProperty("--now", (this.at + 0.5) / this.frames.length);
-    const inBlock = this.frames.filter((each) => each.block === frame.block).length;
+    // A slow reader is not told every step, so steps are not counted by frames.
+    const last = this.frames.findLast((each) => each.block === frame.block);
     const block = this.frames.at(-1).block ? `block ${frame.block + 1}, ` : "";
-    this.label.textContent = `${block}step ${frame.step} of ${inBlock}${this.over ? "" : "…"}`;
+    this.label.textContent = `${block}step ${frame.step} of ${last.step}${this.over ? "" : "…"}`;
     this.range.setAttribute("aria-valuetext", this.label.textContent);
   }
 }

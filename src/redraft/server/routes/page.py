@@ -24,13 +24,13 @@ FILES = {path.relative_to(FOLDER).as_posix(): path for path in FOLDER.rglob("*")
 router = APIRouter(include_in_schema=False)
 
 
-@router.get("/")
+@router.api_route("/", methods=["GET", "HEAD"])
 async def index() -> Response:
     """What a browser opens."""
     return await file("index.html")
 
 
-@router.get("/page/{name:path}")
+@router.api_route("/page/{name:path}", methods=["GET", "HEAD"])
 async def file(name: str) -> Response:
     """One of its files. Raises Refusal for a name that is none."""
     path = FILES.get(name)

@@ -21,7 +21,7 @@ function sizes(server) {
 
 /** Whether the server has what this needs. */
 export function fits(server) {
-  return server.has(PATH, "messages", "pins") && sizes(server).length > 0;
+  return server.has(PATH, "messages", "pins") && server.has("/tokenize") && sizes(server).length > 0;
 }
 
 /** The view. */

@@ -104,6 +104,7 @@ class Turn {
   /** A stage for the next draft. */
   next(pins, again) {
     this.marks?.offer(false);
+    this.before = { marks: this.marks, parts: this.parts };
     const stage = new Stage({ settled: () => this.settled(stage) });
     const answer = h("pre", { class: "answer", hidden: true });
     this.marks = new Marks(stage, again);
@@ -131,6 +132,8 @@ class Turn {
   over(stage) {
     if (stage.film.frames.length) return;
     stage.element.parentNode.remove();
+    Object.assign(this, this.before);
+    this.marks?.offer(true);
     if (this.said.children.length === 1) this.element.remove();
   }
 
