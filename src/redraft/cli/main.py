@@ -7,7 +7,9 @@ import argparse
 from redraft import __version__
 from redraft.cli import (
     bench,
+    connect,
     demo,
+    doctor,
     edit,
     evaluate,
     fill,
@@ -42,6 +44,7 @@ def build_parser() -> argparse.ArgumentParser:
     )
     parser.add_argument("--version", action="version", version=f"redraft {__version__}")
     commands = parser.add_subparsers(title="commands", metavar="COMMAND", required=True)
-    for module in (demo, generate, infill, fill, edit, serve, run, evaluate, inspect, verify, bench, tune, quantize, pull):
+    answering = (demo, generate, infill, fill, edit, serve, run, connect, doctor)
+    for module in (*answering, evaluate, inspect, verify, bench, tune, quantize, pull):
         module.add(commands)
     return parser

@@ -1,0 +1,174 @@
+"""`redraft doctor`: what is wrong with an installation, and what to do about it."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import platform
+import socket
+import sys
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal
+
+from redraft.cli.common import Commands, command, print_json
+from redraft.cli.serve import PORT
+
+EPILOG = """Every line is a check: what was found, and where something is wrong, what to do. The exit code is 1 if
+anything keeps redraft from running. Nothing is changed and nothing is fetched.
+
+examples:
+  redraft doctor
+  redraft doctor --model ./checkpoint --json"""
+
+State = Literal["good", "slow", "wrong"]
+ROWS, WIDTH, TIMES = 256, 1024, 5
+
+
+@dataclass(frozen=True)
+class Finding:
+    """One check: "slow" costs time, "wrong" keeps it from working."""
+
+    check: str
+    state: State
+    found: str
+    remedy: str = ""
+
+
+def add(commands: Commands) -> None:
+    """Add the command."""
+    parser = command(commands, "doctor", "say what is wrong with an installation", run, epilog=EPILOG)
+    parser.add_argument("--model", default="nano", help="a checkpoint that is to run (default: nano)")
+    parser.add_argument("--port", type=int, default=PORT, help=f"where it is to serve (default: {PORT})")
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """Look, and say."""
+    found: list[Finding] = []
+    for check in _checks(arguments.model, arguments.port):
+        for finding in check():
+            found.append(finding)
+            if not arguments.json:
+                mark = {"good": "ok   ", "slow": "slow ", "wrong": "WRONG"}[finding.state]
+                print(f"{mark} {finding.check}: {finding.found}")
+                if finding.remedy:
+                    print(f"      {finding.remedy}")
+    if arguments.json:
+        print_json([vars(finding) for finding in found])
+    return int(any(finding.state == "wrong" for finding in found))
+
+
+def _checks(model: str, port: int) -> list[Callable[[], Iterator[Finding]]]:
+    return [_python, _torch, _load, _formats, lambda: _model(model), lambda: _port(port)]
+
+
+def _python() -> Iterator[Finding]:
+    version = platform.python_version()
+    fits = sys.version_info >= (3, 11)
+    yield Finding("Python", "good" if fits else "wrong", version, "" if fits else "install Python 3.11 or newer")
+
+
+def _torch() -> Iterator[Finding]:
+    try:
+        import torch
+    except Exception as error:
+        yield Finding("torch", "wrong", f"cannot be imported ({error})", "install it again: pip install 'torch>=2.11'")
+        return
+    build = f"{torch.__version__}, {torch.backends.cpu.get_cpu_capability()}"
+    if torch.cuda.is_available():
+        yield Finding("torch", "good", f"{build}, {torch.cuda.get_device_name(0)}")
+    elif torch.version.cuda is not None:
+        yield Finding(
+            "torch", "slow", f"{build}, built for CUDA, and no device is there", "install the CPU build, or a driver"
+        )
+    else:
+        gpu = Path("/proc/driver/nvidia/version").exists()
+        yield Finding(
+            "torch",
+            "slow" if gpu else "good",
+            f"{build}, CPU build" + (", and this machine has an NVIDIA driver" if gpu else ""),
+            "install a CUDA build to use the GPU" if gpu else "",
+        )
+
+
+def _load() -> Iterator[Finding]:
+    cores, busy = os.cpu_count() or 1, os.getloadavg()[0]
+    idle = max(1, round(cores - busy))
+    said = f"{cores} cores, {busy:.1f} busy, so commands use {idle} threads unless told"
+    slow = busy > cores * 0.75
+    yield Finding("load", "slow" if slow else "good", said, "other programs keep this machine busy" if slow else "")
+
+
+def _formats() -> Iterator[Finding]:
+    """Which number format is quick here, by a short measurement: the smaller one often is not."""
+    try:
+        import torch
+    except Exception:
+        return
+    torch.set_num_threads(1)
+    millis = {name: _matmul_ms(getattr(torch, name)) for name in ("float32", "bfloat16")}
+    best = min(millis, key=lambda name: millis[name])
+    said = ", ".join(f"{name} {ms:.1f} ms" for name, ms in millis.items())
+    yield Finding("number formats", "good", f"a {ROWS} x {WIDTH} x {WIDTH} matmul takes {said}; use --dtype {best}")
+
+
+def _matmul_ms(dtype: object) -> float:
+    import torch
+
+    assert isinstance(dtype, torch.dtype)
+    a, b = torch.ones(ROWS, WIDTH, dtype=dtype), torch.ones(WIDTH, WIDTH, dtype=dtype)
+    times = []
+    for _ in range(TIMES):
+        began = time.perf_counter()
+        a @ b
+        times.append((time.perf_counter() - began) * 1e3)
+    return min(times)
+
+
+def _model(name: str) -> Iterator[Finding]:
+    from redraft.errors import RedraftError
+
+    try:
+        from redraft.config import read_config
+        from redraft.text import read_text
+        from redraft.weights.source import Source, locate
+
+        folder = locate(name)
+        config = read_config(folder)
+        text = read_text(folder, config)
+        Source(folder)
+        size = sum(path.stat().st_size for path in folder.glob("*.safetensors"))
+    except RedraftError as error:
+        yield Finding("model", "wrong", f"{name}: {error}", "")
+        return
+    free = _free_bytes()
+    said = f"{folder}, {size / 1e9:.3g} GB of weights, context {config.model.max_positions}"
+    if free is not None and size > free:
+        remedy = f"{free / 1e9:.3g} GB are free; see redraft inspect {name} for number formats that fit"
+        yield Finding("model", "wrong", said, remedy)
+    else:
+        yield Finding("model", "good", said)
+    if not text.has_template:
+        yield Finding("chat template", "slow", "there is none", "conversations are refused; use /v1/completions")
+
+
+def _free_bytes() -> int | None:
+    try:
+        lines = Path("/proc/meminfo").read_text(encoding="utf-8").splitlines()
+    except OSError:
+        return None
+    return next((int(line.split()[1]) * 1024 for line in lines if line.startswith("MemAvailable")), None)
+
+
+def _port(port: int) -> Iterator[Finding]:
+    with socket.socket() as tried:
+        try:
+            tried.bind(("127.0.0.1", port))
+        except (OSError, OverflowError) as error:
+            yield Finding(
+                "port", "wrong", f"{port} cannot be had ({error})", "use redraft serve --port 0, or stop its owner"
+            )
+            return
+    yield Finding("port", "good", f"{port} is free")

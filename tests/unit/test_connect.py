@@ -1,0 +1,91 @@
+"""`redraft connect` and `redraft doctor`: lines that other tools read, files that are added to and never lost."""
+
+from __future__ import annotations
+
+import json
+import socket
+from pathlib import Path
+
+import pytest
+import yaml
+
+from redraft.__main__ import main
+from redraft.cli.connect import TOOLS
+
+Captured = pytest.CaptureFixture[str]
+
+
+@pytest.fixture(autouse=True)
+def home(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
+    monkeypatch.setenv("HOME", str(tmp_path))
+    return tmp_path
+
+
+@pytest.mark.parametrize("tool", sorted(TOOLS))
+def test_every_tool_is_told_the_address_and_the_model(capsys: Captured, tool: str) -> None:
+    assert main(["connect", tool, "--url", "http://gpu.lan:1234/", "--name", "mine"]) == 0
+    told = capsys.readouterr().out
+    assert "http://gpu.lan:1234/" in told
+    assert "http://gpu.lan:1234//" not in told
+    assert tool in ("openai", "llama.vim") or "mine" in told
+
+
+@pytest.mark.parametrize("tool", ["llm", "continue", "aider"])
+def test_what_is_yaml_reads_as_yaml(capsys: Captured, tool: str) -> None:
+    main(["connect", tool])
+    assert yaml.safe_load(capsys.readouterr().out)
+
+
+def test_zed_settings_are_joined_to_what_is_there(home: Path, capsys: Captured) -> None:
+    path = home / ".config/zed/settings.json"
+    path.parent.mkdir(parents=True)
+    path.write_text('{"theme": "One", "language_models": {"other": {"a": 1}}}')
+    assert main(["connect", "zed", "--write"]) == 0
+    found = json.loads(path.read_text())
+    assert found["theme"] == "One"
+    assert found["language_models"]["other"] == {"a": 1}
+    assert found["language_models"]["openai_compatible"]["redraft"]["api_url"].endswith("/v1")
+    assert json.loads(path.with_name("settings.json.before-redraft").read_text())["theme"] == "One"
+    once = path.read_text()
+    assert main(["connect", "zed", "--write"]) == 0
+    assert path.read_text() == once
+
+
+def test_lines_are_added_once(home: Path, capsys: Captured) -> None:
+    path = home / ".vimrc"
+    path.write_text("set number")
+    for _ in range(2):
+        assert main(["connect", "llama.vim", "--write"]) == 0
+    lines = path.read_text().splitlines()
+    assert lines[0] == "set number"
+    assert len(lines) == 2
+
+
+def test_a_file_with_comments_is_left_alone(home: Path, capsys: Captured) -> None:
+    path = home / ".config/zed/settings.json"
+    path.parent.mkdir(parents=True)
+    path.write_text("// mine\n{}")
+    assert main(["connect", "zed", "--write"]) == 2
+    assert path.read_text() == "// mine\n{}"
+
+
+def test_a_tool_without_a_file_cannot_be_written(capsys: Captured) -> None:
+    assert main(["connect", "openai", "--write"]) == 2
+    assert main(["connect", "openai", "--url", "ftp://x"]) == 2
+
+
+def test_doctor_finds_nothing_wrong_here_and_says_what_it_found(capsys: Captured) -> None:
+    assert main(["doctor", "--port", "0", "--json"]) == 0
+    found = {finding["check"]: finding for finding in json.loads(capsys.readouterr().out)}
+    assert {"Python", "torch", "load", "number formats", "model", "port"} <= found.keys()
+    assert "float32" in found["number formats"]["found"]
+
+
+def test_doctor_sees_a_port_that_is_taken_and_a_model_that_is_not_there(capsys: Captured) -> None:
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        taken.listen()
+        assert main(["doctor", "--port", str(taken.getsockname()[1]), "--model", "/nowhere"]) == 1
+    told = capsys.readouterr().out
+    assert "WRONG port" in told
+    assert "WRONG model" in told
