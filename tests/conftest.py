@@ -1,5 +1,6 @@
 """Settings that hold for every test."""
 
+import os
 from collections.abc import Iterator
 
 import pytest
@@ -9,6 +10,15 @@ from hypothesis import settings
 # Examples are the same in every run, so a red check is never a matter of luck; run with --hypothesis-seed to explore.
 settings.register_profile("repeatable", derandomize=True, deadline=None)
 settings.load_profile("repeatable")
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """Kernels run under Triton's interpreter, except in a run of the GPU's own tests.
+
+    Triton looks at the variable when it is first imported, and several libraries import it.
+    """
+    if config.option.markexpr == "not gpu":
+        os.environ["TRITON_INTERPRET"] = "1"
 
 
 @pytest.fixture(autouse=True, scope="session")

@@ -1,6 +1,6 @@
 """Every kernel beside its twin on random shapes, on any device: under Triton's interpreter on a CPU, natively on a GPU.
 
-Import it after TRITON_INTERPRET is set, if it is to be set: Triton looks at it when a kernel is defined.
+Which of the two it is, `conftest.py` says.
 """
 
 from __future__ import annotations

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 from pathlib import Path
 
 import pytest
@@ -138,7 +137,6 @@ def test_a_card_without_eight_bit_floats_is_refused_by_name(monkeypatch: pytest.
 
 def test_a_gpu_runs_its_own_kernels_and_a_processor_plain_torch() -> None:
     pytest.importorskip("triton")
-    os.environ["TRITON_INTERPRET"] = "1"  # as for every test that defines kernels
     from redraft.model.triton.kernels import GPU
 
     assert kernels_for("cuda:1") is GPU

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Mapping
 from dataclasses import replace
+from math import prod
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +16,7 @@ from compressed_tensors.quantization import QuantizationConfig
 from compressed_tensors.utils.match import match_name
 from safetensors import safe_open
 from safetensors.torch import load_file, save_file
-from tests.helpers import new_prefix, released_json, tiny_checkpoint, tiny_config, tiny_model
+from tests.helpers import DATA, new_prefix, released_json, tiny_checkpoint, tiny_config, tiny_model
 from torch import Tensor
 
 from redraft.__main__ import main
@@ -28,12 +29,12 @@ from redraft.engine.runner import run_alone
 from redraft.errors import CallerError, WeightsError
 from redraft.model.packed import INT4, NVFP4, pack, unpack
 from redraft.weights.fill import pack_model
-from redraft.weights.layouts import matrices
+from redraft.weights.layouts import matrices, read_layout
 from redraft.weights.load import load_model
 from redraft.weights.names import slots
 from redraft.weights.plan import PLANS, formats, packed_matrices
 from redraft.weights.quantize import REPORT, quantization_json, quantize_checkpoint
-from redraft.weights.source import Source
+from redraft.weights.source import Source, Stored
 
 WIDE = {"hidden_size": 64, "intermediate_size": 96, "moe_intermediate_size": 64}
 """Sizes that groups of 64 divide, the dense MLP apart."""
@@ -338,3 +339,59 @@ def test_a_packed_answer_does_not_depend_on_its_neighbours(plan: str) -> None:
         loop.tick()
     for request, events in zip(requests, told, strict=True):
         assert events == list(run_alone(model, request, SeededNoise(request.seed)))
+
+
+def real_headers(pack_it: Callable[[str], str | None]) -> dict[str, Stored]:
+    """Headers of a published checkpoint of the released shapes: linear layers that `pack_it` names are packed."""
+    shapes = json.loads((DATA / "real_26b_tensors.json").read_text())
+    layers: dict[str, tuple[int, ...]] = {}
+    found: dict[str, tuple[tuple[int, ...], str]] = {}
+    for name, shape in shapes.items():
+        if ".experts." in name:  # published files hold experts one by one
+            base, kind = name.rsplit(".", 1)
+            parts = {"gate_proj": 2, "up_proj": 2} if kind == "gate_up_proj" else {"down_proj": 1}
+            layers |= {
+                f"{base}.{e}.{part}": (shape[1] // cut, shape[2])
+                for e in range(shape[0])
+                for part, cut in parts.items()
+            }
+        elif name.endswith("_proj.weight") and "vision" not in name:
+            layers[name.removesuffix(".weight")] = tuple(shape)
+        else:
+            found[name] = (tuple(shape), "BF16")
+    for prefix, (outer, inner) in layers.items():
+        kind = pack_it(prefix)
+        if kind == "fp8":
+            found |= {f"{prefix}.weight": ((outer, inner), "F8_E4M3"), f"{prefix}.weight_scale": ((outer, 1), "BF16")}
+        elif kind == "nvfp4":
+            found |= {
+                f"{prefix}.weight": ((outer, inner // 2), "U8"),
+                f"{prefix}.weight_scale": ((outer, inner // 16), "F8_E4M3"),
+                f"{prefix}.weight_scale_2": ((), "F32"),
+                f"{prefix}.input_scale": ((), "F32"),
+            }
+        else:
+            found[f"{prefix}.weight"] = ((outer, inner), "BF16")
+    return {name: Stored(name, shape, dtype, Path("x")) for name, (shape, dtype) in found.items()}
+
+
+def test_the_published_fp8_checkpoint_is_recognised() -> None:
+    """11,725 packed weights: 30 * 128 * 3 of experts, 115 of attention, 90 of dense MLPs (model spec 7)."""
+    config = parse_model(released_json())[0]
+    kept = ("self_conditioning", "router")
+    headers = real_headers(lambda prefix: None if any(part in prefix for part in kept) else "fp8")
+    found = read_layout(headers, slots(config), {"quant_method": "compressed-tensors"})
+    assert sum(piece.kind == "codes" for piece in found.pieces) == 11_725
+    assert found.formats.keys() == formats(config, PLANS["fp8"]).keys()
+
+
+def test_the_published_nvfp4_checkpoint_is_recognised_and_as_large_as_it_is() -> None:
+    """Experts only, under modelopt's names; 18,823,855,888 bytes with headers and the scales of the cache."""
+    config = parse_model(released_json())[0]
+    headers = real_headers(lambda prefix: "nvfp4" if ".experts." in prefix else None)
+    found = read_layout(headers, slots(config), {"quant_method": "modelopt"})
+    assert found.formats.keys() == formats(config, PLANS["nvfp4-experts"]).keys()
+    assert len(found.unread) == 30 * 128 * 3
+    width = {"BF16": 2, "U8": 1, "F8_E4M3": 1, "F32": 4}
+    size = sum(prod(stored.shape) * width[stored.dtype] for stored in headers.values())
+    assert 0 < 18_823_855_888 - size < 10_000_000

@@ -1,12 +1,10 @@
 """The GPU's kernels under Triton's interpreter, each equal to its twin."""
 
-import os
 import sys
 
 import pytest
 import torch
 
-os.environ["TRITON_INTERPRET"] = "1"  # before a kernel is defined
 pytest.importorskip("triton", reason=f"there is no triton for {sys.platform}")
 
 from tests import kernels

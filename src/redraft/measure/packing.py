@@ -7,7 +7,7 @@ same examples with the same seeds; the models differ in nothing but their plan.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -39,11 +39,17 @@ _CPU = torch.device("cpu")
 
 
 def bench_plans(
-    folder: Path, *, count: int, dtype: str = "float32", steps: int = STEPS, progress: Progress | None = None
+    folder: Path,
+    *,
+    count: int,
+    dtype: str = "float32",
+    plans: Sequence[str] = tuple(PLANS),
+    steps: int = STEPS,
+    progress: Progress | None = None,
 ) -> Record:
-    """Every plan that fits the checkpoint beside none, on `count` examples of each task of the embedded model."""
+    """Plans that fit the checkpoint beside none, on `count` examples of each task of the embedded model."""
     engines: dict[str, Engine] = {"none": load(folder, dtype=dtype)}
-    for name in PLANS:
+    for name in plans:
         try:
             engines[name] = load(folder, dtype=dtype, plan=name)
         except WeightsError:  # its groups do not divide this model's rows

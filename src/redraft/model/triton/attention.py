@@ -16,7 +16,8 @@ import triton.language as tl
 from redraft.model.kernels import attend_fused
 from redraft.shapes import Bool, Float, Tensor
 
-_BLOCK_KEYS = 32
+_BLOCK_ROWS, _BLOCK_KEYS = 32, 32
+_WARPS = 8  # a row of 512 sums each; with four, or with more rows, they do not fit into registers
 
 
 @triton.jit
@@ -85,15 +86,15 @@ def attend_span(
     rows, heads, dim = q.shape
     keys, group = k.shape[1], heads // k.shape[0]
     out = torch.empty_like(q, memory_format=torch.contiguous_format)
-    block = 64 if dim <= 256 else 32
-    _attend[(triton.cdiv(rows * group, block), k.shape[0])](
+    _attend[(triton.cdiv(rows * group, _BLOCK_ROWS), k.shape[0])](
         *(q.contiguous(), k, v, out, rows, heads, keys, window or keys + 1),
         *(k.stride(0), k.stride(1), v.stride(0), v.stride(1)),
         GROUP=group,
         DIM=dim,
         CAUSAL=causal,
-        BLOCK_ROWS=block,
+        BLOCK_ROWS=_BLOCK_ROWS,
         BLOCK_KEYS=_BLOCK_KEYS,
+        num_warps=_WARPS,
     )
     return out
 

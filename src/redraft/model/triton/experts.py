@@ -25,6 +25,7 @@ from redraft.shapes import Tensor
 
 _PLAIN, _EIGHT, _INT4, _NVFP4 = 0, 1, 2, 3
 _BLOCK_ROWS, _BLOCK_OUT, _BLOCK_IN = 16, 64, 64
+_WARPS = 8  # with four, the unpacking of nvfp4 does not fit into registers (compiled for compute 9.0)
 
 
 @triton.jit
@@ -249,4 +250,4 @@ def _constants(weight: Tensor | Packed) -> dict[str, int]:
         group = weight.format.group
         kind = _EIGHT if weight.format.bits == 8 else _NVFP4 if weight.format.is_float else _INT4
     sizes = {"BLOCK_ROWS": _BLOCK_ROWS, "BLOCK_OUT": _BLOCK_OUT, "BLOCK_IN": _BLOCK_IN}
-    return {"GROUP": group, "KIND": kind, **sizes}
+    return {"GROUP": group, "KIND": kind, "num_warps": _WARPS, **sizes}

@@ -1,0 +1,72 @@
+"""The kernels compile for the GPUs they are meant for: no GPU is needed for that, and the interpreter never does it."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from importlib.util import find_spec
+from pathlib import Path
+
+import pytest
+
+if find_spec("triton") is None:
+    pytest.skip(f"there is no triton for {sys.platform}", allow_module_level=True)
+
+# In a process of its own: here kernels are the interpreter's. Types are those of the 26B model in bfloat16.
+COMPILE = """
+import sys, triton
+from triton.backends.compiler import GPUTarget
+from triton.compiler import ASTSource
+from redraft.model.triton import attention, experts, head, norm
+
+def build(kernel, constants, warps, **types):
+    names = kernel.arg_names
+    signature = {name: types.get(name, "constexpr") for name in names}
+    values = {(names.index(name),): value for name, value in constants.items()}
+    source = ASTSource(fn=kernel, signature=signature, constexprs=values)
+    found = triton.compile(source, target=GPUTarget("cuda", int(sys.argv[1]), 32), options={"num_warps": warps})
+    assert found.asm["cubin"] and found.metadata.shared <= 99 * 1024, found.metadata
+    print(kernel.__name__)
+
+sizes = {"BLOCK_ROWS": 16, "BLOCK_OUT": 64, "BLOCK_IN": 64}
+blocks = dict.fromkeys(("order", "block_expert", "block_start", "block_end"), "*i64")
+steps = dict.fromkeys(("hidden", "ffn", "codes_step", "scale_step"), "i32")
+formats = {"int4": (2, 32, "*u8", "*bf16", "*bf16"), "nvfp4": (3, 16, "*u8", "*fp8e4nv", "*fp32")}
+kind, group, codes, scale, top = formats[sys.argv[2]]
+held = {"x": "*bf16", "codes": codes, "scale": scale, "top": top, **blocks, **steps}
+constants = {"GROUP": group, "KIND": kind, **sizes}
+build(experts._gate_up, constants, 8, **held, choices="i32", result="*bf16")
+build(experts._down, constants, 8, **held, weights="*fp32", result="*fp32")
+if len(sys.argv) > 3:
+    sys.exit()
+names = ("largest", "second", "total", "weighted", "fed_total", "shrink", "mass", "base", "temperature")
+sums = dict.fromkeys(names, "*fp32")
+build(head._row, {"ROUND": True, "BLOCK": 4096, "STRIPE": 64}, 4, products="*bf16", fed="*bf16", argmax="*i64",
+      start="i32", width="i32", cap="fp32", **sums)
+rows = dict.fromkeys(("x", "weight", "onto", "out"), "*bf16")
+build(norm._norm, {"WEIGHT": True, "ONTO": True, "BLOCK": 4096}, 4, **rows, size="i32", weights="i32", eps="fp32")
+numbers = dict.fromkeys(("rows", "heads", "keys", "window", "k_head", "k_key", "v_head", "v_key"), "i32")
+tensors = dict.fromkeys(("q", "k", "v", "out"), "*bf16")
+tile = {"GROUP": 8, "DIM": 512, "CAUSAL": True, "BLOCK_ROWS": 32, "BLOCK_KEYS": 32}
+build(attention._attend, tile, 8, **tensors, **numbers)
+"""
+
+
+@pytest.mark.parametrize(
+    ("arguments", "wanted"),
+    [
+        (["90", "nvfp4"], ["_gate_up", "_down", "_row", "_norm", "_attend"]),
+        (["80", "int4", "experts alone"], ["_gate_up", "_down"]),
+    ],
+    ids=["H100", "A100"],
+)
+def test_kernels_compile(arguments: list[str], wanted: list[str], tmp_path: Path) -> None:
+    """Compute 8.0 has no 8-bit floats, so there 4-bit integers are the format."""
+    root = Path(__file__).resolve().parents[2]
+    environment = {name: value for name, value in os.environ.items() if name != "TRITON_INTERPRET"}
+    environment |= {"PYTHONPATH": str(root / "src"), "TRITON_CACHE_DIR": str(tmp_path)}
+    command = [sys.executable, "-c", COMPILE, *arguments]
+    found = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=120, check=False)
+    assert found.returncode == 0, found.stderr[-2000:]
+    assert found.stdout.split() == wanted
