@@ -13,7 +13,8 @@ from redraft.errors import RunError
 class Draft:
     """A canvas after one step. Lists run over its positions; `changed` marks readings that differ from the step before.
 
-    `step` counts from 1. `entropy` is in nats. A draft may still change in every position.
+    `step` counts from 1, and on from block to block where the canvas flows. `entropy` is in nats. A draft may still change
+    in every position.
     """
 
     block: int
@@ -26,7 +27,8 @@ class Draft:
 
 @dataclass(frozen=True)
 class Block:
-    """A settled canvas, cut at its end token and at the request's limit. These tokens will not change.
+    """A settled canvas, or what has left one that flows, cut at its end token and at the request's limit. These tokens
+    will not change.
 
     Per token: `entropy` at the last step, in nats; `settled_at`, the step since which it reads so; `changes`, how often
     its reading changed after the first step; `logprobs`, if asked for, and `log_mass`, with a language, as in
