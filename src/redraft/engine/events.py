@@ -13,8 +13,8 @@ from redraft.errors import RunError
 class Draft:
     """A canvas after one step. Lists run over its positions; `changed` marks readings that differ from the step before.
 
-    `step` counts from 1, and on from block to block where the canvas flows. `entropy` is in nats. A draft may still change
-    in every position.
+    `step` counts from 1, and on from block to block where the canvas flows. `entropy` is in nats. A draft may still
+    change in every position.
     """
 
     block: int
