@@ -38,7 +38,7 @@ class Place:
 
 @dataclass(frozen=True)
 class Tool:
-    """How one tool is told. `file` is where the lines belong, in the home folder; `merge` adds them to what is there."""
+    """How one tool is told. `file`, in the home folder, is where the lines belong; `merge` adds them to it."""
 
     lines: Callable[[Place], str]
     file: str | None = None
