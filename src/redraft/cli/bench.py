@@ -49,6 +49,18 @@ def add(commands: Commands) -> None:
         "--knee", action="store_true", help="rows per forward from which more do not pay; kept for later loads"
     )
     parser.add_argument("--policies", action="store_true", help="scheduling policies beside each other")
+    _counted_flags(parser)
+    parser.add_argument(
+        "--runs", type=int, metavar="N", help=f"repetitions (default: {PAIRS} pairs of single answers, {PASSES} else)"
+    )
+    parser.add_argument("--rate", type=float, metavar="R", help="requests per second of the Poisson stream")
+    parser.add_argument("--record", type=Path, metavar="FILE", help="also write the record to this file")
+    parser.add_argument("--record-dir", type=Path, metavar="DIR", help="also write each record there, under its name")
+    add_flags(parser)
+
+
+def _counted_flags(parser: argparse.ArgumentParser) -> None:
+    """The modes that take a number of examples or requests."""
     parser.add_argument(
         "--dial",
         type=int,
@@ -92,13 +104,6 @@ def add(commands: Commands) -> None:
         metavar="N",
         help=f"the server under 1 to 128 streams, N requests each, and what HTTP costs (default: {SERVED})",
     )
-    parser.add_argument(
-        "--runs", type=int, metavar="N", help=f"repetitions (default: {PAIRS} pairs of single answers, {PASSES} else)"
-    )
-    parser.add_argument("--rate", type=float, metavar="R", help="requests per second of the Poisson stream")
-    parser.add_argument("--record", type=Path, metavar="FILE", help="also write the record to this file")
-    parser.add_argument("--record-dir", type=Path, metavar="DIR", help="also write each record there, under its name")
-    add_flags(parser)
 
 
 def run(arguments: argparse.Namespace) -> int:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import shlex
 from pathlib import Path
 
 from redraft.cli.common import Commands, command, load_engine, model_flags, print_json, read_prompt
@@ -39,8 +40,6 @@ def run(arguments: argparse.Namespace) -> int:
     """Load, fill, print."""
     template = read_prompt(arguments.template, arguments.file)
     kinds = dict(_pair(given) for given in arguments.kind)
-
-    import shlex
 
     from redraft.engine.mend import command_check
     from redraft.engine.request import Options
