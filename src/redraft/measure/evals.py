@@ -9,6 +9,7 @@ from pathlib import Path
 
 from redraft.diffusion.seed import SeedCanvas
 from redraft.engine.engine import DEFAULTS, Engine
+from redraft.engine.gap import Around, refuse_taken
 from redraft.engine.request import Generation, Options
 from redraft.errors import RequestError
 from redraft.measure.record import Record, new_record
@@ -82,9 +83,21 @@ def pinned(engine: Engine, task: Task, example: Example) -> SeedCanvas:
 def attempt(
     engine: Engine, task: Task, example: Example, *, seed: int, steps: int | None = None, options: Options = DEFAULTS
 ) -> Trial:
-    """Answer one example."""
+    """Answer one example; a gap in a text at its right width. Raises RequestError for a gap and the causal mode."""
+    if example.suffix is not None:
+        return _filled(engine, task, example, replace(options, seed=seed, steps=steps))
     request = engine.request(example.prompt, chat=True, options=replace(options, seed=seed, steps=steps))
     done = engine.finish(request)
+    return Trial(example, done, task.score(example, done.text))
+
+
+def _filled(engine: Engine, task: Task, example: Example, options: Options) -> Trial:
+    refuse_taken(options, "a gap")
+    before, behind = engine.text.encode(example.prompt, bos=True), engine.text.encode(example.suffix or "", bos=False)
+    width = len(engine.text.encode(example.answer, bos=False))
+    done = engine.finish(Around(tuple(before), tuple(behind)).request(width, options, engine))
+    tokens = done.tokens[:width]
+    done = replace(done, tokens=tokens, text=engine.text.decode(list(tokens)))
     return Trial(example, done, task.score(example, done.text))
 
 
