@@ -104,7 +104,7 @@ def test_the_command_measures_a_checkpoint_or_a_shape(tmp_path: Path, capsys: py
     assert found["name"] == "device-whole"
     assert found["workload"]["plan"] == "int8"
     assert main(["bench", *quick, "--model", str(tmp_path / "shape")]) == 0
-    assert "step of 1 canvases behind 16 tokens (shape, plain, on cpu)" in capsys.readouterr().out
+    assert "a step of 1 canvas behind 16 tokens (shape, plain, on cpu)" in capsys.readouterr().out
 
 
 @pytest.mark.parametrize(

@@ -31,6 +31,7 @@ def take_card(arguments: argparse.Namespace, runs: int, progress: Callable[[str,
     from redraft.config import read_config
     from redraft.engine.engine import usable_device
     from redraft.measure.device import CANVASES, PREFIXES, device_card
+    from redraft.model.fused import fuse_layers
     from redraft.weights.load import load_model
     from redraft.weights.plan import find_plan
     from redraft.weights.source import has_weights, locate
@@ -40,7 +41,7 @@ def take_card(arguments: argparse.Namespace, runs: int, progress: Callable[[str,
     config = read_config(folder).model
     model = None
     if has_weights(folder):
-        model, _ = load_model(folder, dtype=dtype, device=device, kernels=kernels, plan=plan)
+        model = fuse_layers(load_model(folder, dtype=dtype, device=device, kernels=kernels, plan=plan)[0])
     return device_card(
         config,
         name=folder.name,

@@ -249,9 +249,20 @@ def _summary(card: Card, timed: list[dict[str, Any]], plan: Plan | None, name: s
         (f"square matmul on {card.name}", f"{card.bf16 / 1e12:.2f} TFLOP/s"),
     ]
     for row in timed:
-        case = f"{row['what']} of {row['canvases']} canvases behind {row['prefix']} tokens"
-        found.append((f"{case} ({how})", f"{row['ms']:.2f} ms, {row['times_floor']:.1f} times the floor"))
+        found.append((f"{_case(row)} ({how})", f"{row['ms']:.2f} ms, {row['times_floor']:.1f} times the floor"))
     return found
+
+
+def _case(row: dict[str, Any]) -> str:
+    """One timed thing in words."""
+    count, behind = row["canvases"], f"behind {row['prefix']} tokens"
+    words = {
+        "step": f"a step of {count} canvas{'es' if count > 1 else ''} {behind}",
+        "commit": f"a commit {behind}",
+        "prefill": f"{row.get('rows')} tokens of prompt {behind}",
+        "head": "the head of one canvas alone",
+    }
+    return words[row["what"]]
 
 
 def _wait(device: torch.device) -> None:
