@@ -1,0 +1,129 @@
+"""Automata put together from parts, against Python's regular expressions on every short text."""
+
+from __future__ import annotations
+
+import itertools
+import re
+import time
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from redraft.constrain.automaton import FAR, Builder, Dfa, Limits, Part, intersect, only, subtract
+from redraft.constrain.lift import build_trie, lift
+from redraft.errors import ConstraintError
+
+TEXTS = ["".join(letters) for size in range(6) for letters in itertools.product("ab", repeat=size)]
+
+
+def build(builder: Builder, tree: object) -> Part:
+    """A part for a tree of tuples, the same tree that `spelt` writes as a pattern."""
+    match tree:
+        case str():
+            return builder.literal(tree.encode())
+        case ("then", left, right):
+            return builder.then(build(builder, left), build(builder, right))
+        case ("either", left, right):
+            return builder.either([build(builder, left), build(builder, right)])
+        case ("repeat", inner, int(low), high):
+            return builder.repeat(lambda: build(builder, inner), low, high if isinstance(high, int) else None)
+        case ("never",):
+            return None
+    raise AssertionError(tree)
+
+
+def spelt(tree: object) -> str:
+    match tree:
+        case str():
+            return re.escape(tree)
+        case ("then", left, right):
+            return f"(?:{spelt(left)}{spelt(right)})"
+        case ("either", left, right):
+            return f"(?:{spelt(left)}|{spelt(right)})"
+        case ("repeat", inner, int(low), high):
+            return f"(?:{spelt(inner)}){{{low},{'' if high is None else high}}}"
+        case ("never",):
+            return "(?!)"
+    raise AssertionError(tree)
+
+
+trees = st.recursive(
+    st.text("ab", max_size=2) | st.just(("never",)),
+    lambda inner: (
+        st.tuples(st.just("then"), inner, inner)
+        | st.tuples(st.just("either"), inner, inner)
+        | st.tuples(st.just("repeat"), inner, st.integers(0, 2), st.none() | st.integers(2, 3))
+    ),
+    max_leaves=6,
+)
+
+
+def dfa_of(tree: object) -> Dfa:
+    builder = Builder()
+    return builder.finish(build(builder, tree))
+
+
+@given(tree=trees)
+def test_parts_make_the_language_that_a_pattern_names(tree: object) -> None:
+    dfa, pattern = dfa_of(tree), re.compile(spelt(tree))
+    for text in TEXTS:
+        assert dfa.matches(text.encode()) == (pattern.fullmatch(text) is not None), text
+
+
+@settings(max_examples=50)
+@given(left=trees, right=trees)
+def test_intersection_and_difference_are_those_of_sets(left: object, right: object) -> None:
+    a, b = dfa_of(left), dfa_of(right)
+    both, without = intersect(a, b), subtract(a, b)
+    for text in TEXTS:
+        in_a, in_b = a.matches(text.encode()), b.matches(text.encode())
+        assert both.matches(text.encode()) == (in_a and in_b)
+        assert without.matches(text.encode()) == (in_a and not in_b)
+
+
+@given(tree=trees)
+def test_every_state_that_is_kept_leads_to_an_end_as_far_as_told(tree: object) -> None:
+    dfa = dfa_of(tree)
+    if dfa.is_empty:
+        return
+    assert (dfa.to_end() < FAR).all()
+    shortest = min((len(text) for text in TEXTS if dfa.matches(text.encode())), default=None)
+    if shortest is not None:
+        assert int(dfa.to_end()[0]) == shortest
+
+
+def test_one_text_is_one_text() -> None:
+    assert only("é").matches("é".encode())
+    assert not only("é").matches(b"e")
+    assert not only("ab").matches(b"a")
+
+
+def test_limits_are_kept_in_states_and_in_time() -> None:
+    builder = Builder(Limits(states=50))
+    with pytest.raises(ConstraintError, match="over 50 states"):
+        builder.finish(builder.literal(b"x" * 500))
+    slow = Builder(Limits(seconds=1e-9))
+    time.sleep(0.001)
+    with pytest.raises(ConstraintError, match="seconds to compile"):
+        slow.literal(b"x")
+
+
+def test_a_language_that_the_tokens_cannot_spell_is_refused() -> None:
+    with pytest.raises(ConstraintError, match="no tokens that could spell"):
+        lift(only("ab"), build_trie([None, b"a"]), frozenset({0}), frozenset({0}))
+    with pytest.raises(ConstraintError, match="no text satisfies"):
+        lift(subtract(only("a"), only("a")), build_trie([None, b"a"]), frozenset({0}), frozenset({0}))
+
+
+def test_a_long_bounded_string_needs_few_classes_of_a_large_vocabulary() -> None:
+    """Tokens that spell as many characters act alike: classes grow with lengths, not with tokens."""
+    builder = Builder()
+    letter = builder.repeat(lambda: builder.either([builder.literal(bytes([b])) for b in range(97, 123)]), 0, 60)
+    dfa = builder.finish(letter)
+    source = np.random.default_rng(0)
+    words = {bytes(source.integers(97, 123, source.integers(1, 9)).astype(np.uint8)) for _ in range(5000)}
+    lifted = lift(dfa, build_trie([None, *sorted(words)]), frozenset({0}), frozenset({0}))
+    assert lifted.classes == 8 + 3, "eight lengths, the unusable, the end, the tail"
+    assert len(lifted.src) < 10 * lifted.states
