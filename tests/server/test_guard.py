@@ -133,6 +133,16 @@ def test_the_log_has_no_text_of_anybody(nano: Engine) -> None:
     assert "Karomi" not in sink.getvalue()
 
 
+def test_the_log_has_prompts_only_if_it_is_told_to(nano: Engine) -> None:
+    sink = io.StringIO()
+    for at in inside(nano, Settings(log_prompts=True), Log(sink)):
+        ask(at)
+        httpx2.post(at.url + "/v1/completions", json={"prompt": "ab", "suffix": "cd", "max_tokens": 2}, timeout=60)
+    one, two = (json.loads(line) for line in sink.getvalue().splitlines())
+    assert "Karomi" in one["prompts"][0]
+    assert two["prompts"] == ["ab", "cd"]
+
+
 def test_a_full_disk_costs_lines_and_no_request(nano: Engine) -> None:
     full = Path("/dev/full").open("w", encoding="utf-8")  # noqa: SIM115, closing it fails
     log = Log(full)

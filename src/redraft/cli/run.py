@@ -10,6 +10,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from redraft import __version__
 from redraft.cli.common import Commands, command, load_engine, model_flags, print_json
 
 if TYPE_CHECKING:
@@ -47,7 +48,7 @@ def run(arguments: argparse.Namespace) -> int:
     engine = load_engine(arguments)
     many = 2**31  # a batch is bounded by --at-once alone
     limits = Limits(per_key=many, in_flight=many, request_sec=86_400)
-    service = Service(Settings(names=(Path(arguments.model).name, "*"), limits=limits))
+    service = Service(Settings(names=(Path(arguments.model).name, "*"), limits=limits, version=__version__))
     engine.loop.start()
     service.ready(engine)
     began = time.monotonic()

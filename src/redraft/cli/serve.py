@@ -10,6 +10,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, TextIO
 
+from redraft import __version__
 from redraft.cli.common import ADAPTER_HELP, PLAN_HELP, Commands, command, load_bar, model_flags, set_threads
 
 if TYPE_CHECKING:
@@ -124,6 +125,7 @@ def settings_of(arguments: argparse.Namespace) -> Settings:
         limits=limits,
         page=not arguments.no_page,
         log_prompts=arguments.log_prompts,
+        version=__version__,
     )
 
 

@@ -7,7 +7,6 @@ from fastapi.exceptions import RequestValidationError
 from starlette.exceptions import HTTPException
 from starlette.types import ASGIApp
 
-from redraft import __version__
 from redraft.errors import RedraftError
 from redraft.server.guard import Guard, answer
 from redraft.server.log import Log
@@ -19,7 +18,11 @@ from redraft.server.service import Service
 def create_app(service: Service, log: Log) -> ASGIApp:
     """The server as an ASGI application."""
     app = FastAPI(
-        title="redraft", version=__version__, docs_url=None, redoc_url=None, separate_input_output_schemas=False
+        title="redraft",
+        version=service.settings.version,
+        docs_url=None,
+        redoc_url=None,
+        separate_input_output_schemas=False,
     )
     app.state.service = service
     for module in (meta, chat, completions, infill, edits, canvas, responses):

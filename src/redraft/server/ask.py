@@ -24,10 +24,14 @@ class Asked:
     behind: tuple[int | None, ...]
 
     @property
+    def prompts(self) -> list[tuple[int, ...]]:
+        """The prompts, each once."""
+        return [one.prompt for one, behind in zip(self.requests, self.behind, strict=True) if behind is None]
+
+    @property
     def prompt_tokens(self) -> int:
-        """Tokens of the prompts, each counted once."""
-        pairs = zip(self.requests, self.behind, strict=True)
-        return sum(len(request.prompt) for request, behind in pairs if behind is None)
+        """Tokens of the prompts."""
+        return sum(map(len, self.prompts))
 
 
 def options_of(body: Sampling, engine: Engine, limits: Limits, *, max_tokens: int | None) -> Options:

@@ -67,7 +67,10 @@ async def run_gap(service: Service, request: Request, gap: Gap) -> list[Voice]:
         voices = await unless_gone(request, on_thread(engine, loop, lambda held: _fill(service, held, gap)), loop.cut)
     for voice in voices:
         service.metrics.served(Served(voice.steps, len(voice.tokens), voice.first_sec))
-    request.scope["state"].get("log", {}).update(tokens=sum(len(voice.tokens) for voice in voices))
+    notes = request.scope["state"].get("log", {})
+    notes["tokens"] = sum(len(voice.tokens) for voice in voices)
+    if service.settings.log_prompts:
+        notes["prompts"] = [gap.prefix, gap.suffix]
     return voices
 
 
@@ -75,7 +78,7 @@ async def respond_gap(service: Service, request: Request, body: Sampling, gap: G
     """The whole response, or a stream of one piece: a gap is told when it is filled."""
     prompt_tokens = sum(len(service.engine.text.encode(part, bos=False)) for part in (gap.prefix, gap.suffix))
     voices = await run_gap(service, request, gap)
-    head = Head(service.settings.name, fingerprint(), form)
+    head = Head(service.settings.name, fingerprint(service), form)
     told = usage(voices, prompt_tokens)
     if not body.stream:
         choices = [form.whole(i, voice) for i, voice in enumerate(voices)]

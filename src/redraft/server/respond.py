@@ -9,7 +9,6 @@ from dataclasses import dataclass, field
 from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 
-from redraft import __version__
 from redraft.engine.events import Draft, Event, Finished
 from redraft.server.ask import Asked
 from redraft.server.body import Body
@@ -59,7 +58,7 @@ class Exchange:
     def __post_init__(self) -> None:
         engine = self.service.engine
         self.body, self.asked, self.form = self.work.body, self.work.asked, self.work.form
-        self.head = Head(self.service.settings.name, fingerprint(), self.form)
+        self.head = Head(self.service.settings.name, fingerprint(self.service), self.form)
         self.voices = [Voice(engine.text, request, self.service.marks) for request in self.asked.requests]
 
     async def respond(self) -> Response:
@@ -176,14 +175,16 @@ class Exchange:
         notes = None if self.request is None else self.request.scope["state"].get("log")
         if notes is not None:
             notes["gone"] = self.run.gone
+            if self.service.settings.log_prompts:
+                notes["prompts"] = [self.service.engine.text.decode(one) for one in self.asked.prompts]
             notes["prompt_tokens"] = self.asked.prompt_tokens
             notes["tokens"] = sum(len(voice.tokens) for voice in self.voices)
             notes["steps"] = sum(sum(voice.steps) for voice in self.voices)
 
 
-def fingerprint() -> str:
+def fingerprint(service: Service) -> str:
     """What answers under one seed depend on beside the model and the machine."""
-    return f"redraft-{__version__}"
+    return f"redraft-{service.settings.version}"
 
 
 def key_of(request: Request | None) -> int | None:

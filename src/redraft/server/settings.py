@@ -48,7 +48,7 @@ class Settings:
     """One server. `names` are what it calls its model, the first one in answers; "*" accepts every name.
 
     `keys` are SHA-256 digests of API keys, none for an open server. `origins` are web pages elsewhere that may call it,
-    `hosts` the names it answers to ("*" for all).
+    `hosts` the names it answers to ("*" for all). `version` is this program's.
     """
 
     names: tuple[str, ...] = ("nano",)
@@ -58,6 +58,7 @@ class Settings:
     limits: Limits = Limits()
     page: bool = True
     log_prompts: bool = False
+    version: str = "unknown"
 
     @property
     def name(self) -> str:

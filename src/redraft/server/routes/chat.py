@@ -52,7 +52,8 @@ def prepare(service: Service, body: Chat) -> Work:
         if source is not None:
             raise Refusal(400, "a tool has to be called and a format was sent, too; send one", param="response_format")
         source = choice.source()
-    prompt = engine.text.chat(messages_of(body), thinking=_thinking(body), tools=declared)
+    said = engine.text.render(messages_of(body), thinking=_thinking(body), tools=declared)
+    prompt = engine.text.encode(said, bos=False)
     form = ChatForm(engine.text, bool(body.logprobs), choice)
     wanted = asked(engine, [prompt], options, body.n or 1, source)
     return Work(body, wanted, form, lambda voices: _compared(predicted, voices))

@@ -77,7 +77,7 @@ async def edit(request: Request, body: Edit) -> Response:
     voice = Voice(engine.text, asked, service.marks, content=done.after, steps=[done.forwards], finish="stop")
     voice.tokens = engine.text.encode(done.after, bos=False)
     form = ChatForm(engine.text)
-    head = Head(service.settings.name, fingerprint(), form).of(chunk=False)
+    head = Head(service.settings.name, fingerprint(service), form).of(chunk=False)
     told = usage([voice], len(engine.text.encode(before + region + behind, bos=False)))
     return JSONResponse(head | {"choices": [form.whole(0, voice)], "usage": told}, headers=headers_of(body))
 

@@ -9,7 +9,6 @@ from typing import Any
 from fastapi import APIRouter, Request, Response
 from fastapi.responses import JSONResponse, PlainTextResponse
 
-from redraft import __version__
 from redraft.engine.dial import read_dial
 from redraft.errors import RequestError
 from redraft.server.body import Body, Flag, Int, Str
@@ -73,9 +72,9 @@ async def metrics(request: Request) -> Response:
 
 
 @router.get("/version")
-async def version() -> dict[str, str]:
+async def version(request: Request) -> dict[str, str]:
     """Of this program."""
-    return {"version": __version__, "python": platform.python_version()}
+    return {"version": service_of(request).settings.version, "python": platform.python_version()}
 
 
 @router.get("/v1/models")
