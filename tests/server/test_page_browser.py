@@ -13,9 +13,11 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import pytest
-from tests.server.conftest import ANSWER, RECORD, ROOT, Process, end, ended, start
+from tests.server.conftest import ANSWER, RECORD, ROOT, Process, ended, inside, start
 
 from redraft.engine.dial import read_dial
+from redraft.engine.engine import Engine
+from redraft.server.settings import Settings, digest_of
 from redraft.tasks.grids import solve
 
 playwright = pytest.importorskip("playwright.sync_api", reason="playwright is not installed")
@@ -410,13 +412,12 @@ def test_a_server_that_goes_away_is_told(browser: Any) -> None:
     assert not tab.outside
 
 
-def test_a_key_is_asked_for(browser: Any) -> None:
-    process = start("--quiet", env={"REDRAFT_API_KEYS": "open-sesame"})
+def test_a_key_is_asked_for(browser: Any, nano: Engine) -> None:
     context = browser.new_context(reduced_motion="reduce")
-    tab = Tab(context.new_page(), process.url)
-    try:
+    for served in inside(nano, Settings(keys=(digest_of("open-sesame"),))):
+        tab = Tab(context.new_page(), served.url)
         page = tab.page
-        page.goto(process.url)
+        page.goto(served.url)
         for word, said in (("wrong", "asks for an API key"), ("open-sesame", "missing or unknown")):
             page.wait_for_selector(f"text={said}")
             page.get_by_label("API key").fill(word)
@@ -425,10 +426,8 @@ def test_a_key_is_asked_for(browser: Any) -> None:
         ask(page, RECORD)
         page.wait_for_selector(SETTLED)
         assert page.locator(".answer").text_content() == ANSWER
-    finally:
+        assert not tab.outside
         context.close()
-        end(process)
-    assert not tab.outside
 
 
 def test_what_a_model_says_is_never_markup(tab: Tab) -> None:
