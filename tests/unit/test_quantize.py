@@ -39,6 +39,7 @@ from redraft.weights.source import Source, Stored
 WIDE = {"hidden_size": 64, "intermediate_size": 96, "moe_intermediate_size": 64}
 """Sizes that groups of 64 divide, the dense MLP apart."""
 UP = "model.decoder.layers.0.mlp.up_proj"
+ROUTER, EMBED = "model.decoder.layers.1.router.proj.weight", "model.decoder.embed_tokens.weight"
 EXPERT = "model.decoder.layers.1.experts.3.down_proj"
 
 
@@ -242,6 +243,8 @@ def put(
         (put(f"{EXPERT}.weight_g_idx", torch.clone, f"{EXPERT}.weight_packed"), r"has an order of inputs"),
         (drop(f"{EXPERT}.weight_packed"), r"lacks model.decoder.layers.1.experts.3.down_proj, whose neighbours"),
         (put(f"{EXPERT}.weight_scale", lambda t: t * torch.nan), r"holds NaN or infinity"),
+        (put(ROUTER, lambda t: t.to(torch.int8)), r"router.proj.weight is stored as I8; supported: F32, BF16, F16"),
+        (put(EMBED, lambda t: t.to(torch.int8)), r"embed_tokens.weight is stored as I8; supported: F32, BF16, F16"),
         (put("model.decoder.layers.9.mlp.up_proj.weight", torch.clone, f"{UP}.weight"), r"does not have"),
     ],
 )

@@ -109,7 +109,7 @@ def read_layout(tensors: Mapping[str, Stored], wanted: Sequence[Slot], settings:
 
 
 def matrices(slot: Slot) -> tuple[Matrix, ...]:
-    """The linear layers that a slot is made of in a packed file; none if it is not a matrix."""
+    """The linear layers that a slot is made of in a packed file; none if it is no matrix that a model holds packed."""
     if ".experts." in slot.stored:
         base, name = slot.stored.rsplit(".", 1)
         count, outer, inner = slot.shape
@@ -120,7 +120,8 @@ def matrices(slot: Slot) -> tuple[Matrix, ...]:
             for e in range(count)
             for i, kind in enumerate(kinds)
         )
-    if len(slot.shape) == 2 and slot.stored.endswith(".weight"):
+    inside = slot.target.startswith("layers.") and (".attention." in slot.target or ".mlp." in slot.target)
+    if inside and len(slot.shape) == 2:
         return (Matrix(slot.stored.removesuffix(".weight"), slot, (slot.shape[0], slot.shape[1]), slot.start),)
     return ()
 
