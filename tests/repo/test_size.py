@@ -1,12 +1,34 @@
-"""Walls: a product file has at most 400 lines, a function 60, and all of it fewer than 10,000."""
+"""Walls: a file has at most 400 lines, a function 60, a part what the table says (docs/decisions/0005-size.md)."""
 
 from __future__ import annotations
 
 import ast
+from collections import Counter
 from pathlib import Path
 
 SOURCE = Path(__file__).resolve().parents[2] / "src"
-FILE_WALL, FUNCTION_WALL, TOTAL_WALL = 400, 60, 10_000
+FILE_WALL, FUNCTION_WALL = 400, 60
+
+# The core is what a newcomer reads to understand how a canvas settles: it is to stay an afternoon's reading.
+CORE = {"", "model", "diffusion", "engine"}
+PART_WALLS = {
+    "core": 9_000,
+    "model/triton": 1_000,
+    "weights": 2_500,
+    "constrain": 3_500,
+    "tasks": 1_200,
+    "tune": 2_500,
+    "measure": 4_000,
+    "server": 4_500,
+    "cli": 3_000,
+}
+
+
+def part_of(path: Path) -> str:
+    """The line of the table that a product file counts to."""
+    folders = path.relative_to(SOURCE / "redraft").parent.parts
+    part = "model/triton" if folders[:2] == ("model", "triton") else "".join(folders[:1])
+    return "core" if part in CORE else part
 
 
 def function_lines(source: str) -> dict[str, int]:
@@ -17,11 +39,14 @@ def function_lines(source: str) -> dict[str, int]:
     return {f"{node.lineno} {node.name}": (node.end_lineno or node.lineno) - node.lineno + 1 for node in functions}
 
 
-def test_no_file_passes_its_wall() -> None:
+def test_no_file_and_no_part_passes_its_wall() -> None:
     sizes = {path: len(path.read_text(encoding="utf-8").splitlines()) for path in SOURCE.rglob("*.py")}
     over = [f"{path.relative_to(SOURCE)}: {size} lines" for path, size in sizes.items() if size > FILE_WALL]
     assert not over, f"over {FILE_WALL} lines: {over}"
-    assert sum(sizes.values()) < TOTAL_WALL
+    parts: Counter[str] = Counter()
+    for path, size in sizes.items():
+        parts[part_of(path)] += size
+    assert not {part: size for part, size in parts.items() if size > PART_WALLS[part]}
 
 
 def test_no_function_passes_its_wall() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import json
 import sys
 import time
 from pathlib import Path
@@ -79,8 +80,6 @@ class Progress:
 
 def record(recipe: Recipe, out: Path, seconds: float, ran: int) -> Record:
     """What was trained, from the log: how many steps and samples, how long, and every probe."""
-    import json
-
     from redraft.measure.record import median, new_record
     from redraft.tune.train import LOG
 
