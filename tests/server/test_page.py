@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
+import json
 import re
 import subprocess
 import tomllib
 import urllib.error
 import urllib.request
 from html.parser import HTMLParser
+from pathlib import Path
 
 import pytest
 from tests.server.conftest import ROOT, Inside, Process, inside
 
 from redraft.engine.engine import Engine
+from redraft.server.routes import meta
 from redraft.server.settings import Settings
 
 FOLDER = ROOT / "src" / "redraft" / "server" / "page"
@@ -139,3 +142,18 @@ def test_a_server_can_do_without(nano: Engine) -> None:
     for server in inside(nano, Settings(page=False)):
         assert fetch(server, "/")[0] == fetch(server, "/page/main.js")[0] == 404
         assert fetch(server, "/version")[0] == 200
+
+
+def test_models_tell_the_dial_that_was_measured(server: Process, tmp_path: Path) -> None:
+    """The page draws it, and any client may. A checkpoint without one has none."""
+    measured = json.loads((ROOT / "src" / "redraft" / "assets" / "nano" / "dial.json").read_text(encoding="utf-8"))
+    told = json.loads(fetch(server, "/v1/models")[2])["data"][0]["dial"]
+    for name in ("quality", "low", "high", "forwards"):
+        assert [notch[name] for notch in told["notches"]] == [notch[name] for notch in measured["notches"]]
+    efforts = [notch["effort"] for notch in told["notches"]]
+    assert efforts[0] == 0
+    assert efforts[-1] == 1
+    assert efforts == sorted(efforts)
+    assert told["tasks"] == measured["tasks"]
+    assert meta._dial(None) is None
+    assert meta._dial(tmp_path) is None
