@@ -9,6 +9,7 @@ from collections.abc import Iterator
 from redraft.server.body import Body
 from redraft.server.document import Segment
 from redraft.server.routes.canvas import Canvas
+from redraft.server.routes.decisions import Decisions
 from redraft.server.routes.edits import Edit
 from redraft.server.routes.infill import Fim, Hole
 from redraft.server.routes.responses import Responses
@@ -28,6 +29,7 @@ PAGES: dict[str, type[Body]] = {
     "`POST /v1/edit/completions`": Edit,
     "`POST /v1/canvas`": Canvas,
     "`segments` of a canvas": Segment,
+    "`POST /v1/decisions`": Decisions,
 }
 
 

@@ -11,7 +11,7 @@ from redraft.errors import RedraftError
 from redraft.server.guard import Guard, answer
 from redraft.server.log import Log
 from redraft.server.refusal import Refusal, first_refusal, refusal_of
-from redraft.server.routes import canvas, chat, completions, edits, infill, meta, page, responses
+from redraft.server.routes import canvas, chat, completions, decisions, edits, infill, meta, page, responses
 from redraft.server.service import Service
 
 
@@ -25,7 +25,7 @@ def create_app(service: Service, log: Log) -> ASGIApp:
         separate_input_output_schemas=False,
     )
     app.state.service = service
-    for module in (meta, chat, completions, infill, edits, canvas, responses):
+    for module in (meta, chat, completions, infill, edits, canvas, responses, decisions):
         app.include_router(module.router)
     if service.settings.page:
         app.include_router(page.router)
