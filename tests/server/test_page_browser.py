@@ -32,6 +32,15 @@ SETTLED = ".stage[data-state=settled]"
 LONG = {"max_tokens": 960, "min_tokens": 960, "entropy_bound": 0.0001, "max_steps": 48}
 
 
+def readme() -> tuple[str, int, list[str]]:
+    """The Sudoku that the readme shows: its prompt, its seed, and the answer as it reads after each step."""
+    text = (ROOT / "README.md").read_text(encoding="utf-8")
+    command = re.search(r"--seed (\d+) \$'([^']+)'", text)
+    assert command is not None
+    steps = re.findall(r"^block 0  step +\d+  [\d.]+ nats  ([^·\n]*)", text, re.M)
+    return command[2].replace("\\n", "\n"), int(command[1]), [step.replace("⏎", "\n") for step in steps]
+
+
 @dataclass
 class Tab:
     """One page, and what it did that it should not have. `expected` are refusals that a test asks for."""
@@ -114,21 +123,23 @@ def ask(page: Any, text: str, seed: int = 5) -> None:
 
 def test_a_canvas_settles_while_one_watches(browser: Any, server: Process) -> None:
     """With motion: steps are shown one after the other, the answer when they have been seen."""
+    prompt, seed, steps = readme()
     context = browser.new_context()
     tab = Tab(context.new_page(), server.url)
     page = tab.open()
-    page.get_by_label("Prompt").press_sequentially("sudoku\n....\n2.1.\n....\n.243")
+    page.get_by_label("Prompt").press_sequentially(prompt)
     page.locator("summary").click()
-    page.get_by_label("Seed").fill("5")
+    page.get_by_label("Seed").fill(str(seed))
     page.get_by_role("button", name="Send").click()
     page.wait_for_selector(".stage[data-state=running] .cell")
     assert page.locator(".answer").is_hidden(), "the answer is told before the canvas has been seen to settle"
     assert page.get_by_role("button", name="Pause").is_visible()
     page.wait_for_selector(SETTLED)
-    assert page.locator(".answer").text_content() == "4132\n2314\n3421\n1243"  # as the readme shows
-    assert page.locator(".where").text_content() == "step 5 of 5"
+    assert page.locator(".answer").text_content() == steps[-1].strip()
+    last = f"step {len(steps)} "
+    assert page.locator(".where").text_content() == f"{last}of {len(steps)}"
     page.get_by_role("button", name="Play").click()
-    page.wait_for_function("() => document.querySelector('.where').textContent.startsWith('step 5') === false")
+    page.wait_for_function("last => !document.querySelector('.where').textContent.startsWith(last)", arg=last)
     page.get_by_role("button", name="Pause").click()
     context.close()
     tab.check()
@@ -136,19 +147,20 @@ def test_a_canvas_settles_while_one_watches(browser: Any, server: Process) -> No
 
 def test_the_timeline_goes_back_through_the_steps(tab: Tab) -> None:
     page = tab.open()
-    ask(page, "sudoku\n....\n2.1.\n....\n.243")
+    prompt, seed, whole = readme()
+    ask(page, prompt, seed)
     page.wait_for_selector(SETTLED)
 
     def digits() -> str:
         return "".join(re.findall(r"\d", page.get_by_role("listbox", name="Canvas").text_content()))
 
-    # The steps that the readme shows, from `redraft generate --watch`; a busy server may leave out all but the last.
-    steps = ["1132231443211243", "4132231443211243", "4132231444211243"] + ["4132231434211243"] * 2
+    # What `redraft generate --watch` printed; a busy server may leave out all but the last.
+    steps = ["".join(re.findall(r"\d", step)) for step in whole]
     slider = page.get_by_role("slider", name="Step")
     most, seen = int(slider.get_attribute("max")), {}
     for at in range(most + 1):
         slider.fill(str(at))
-        told = re.match(r"step (\d) of 5", page.locator(".where").text_content())
+        told = re.match(rf"step (\d+) of {len(steps)}$", page.locator(".where").text_content())
         assert told is not None
         seen[int(told[1])] = digits()
         places = page.eval_on_selector_all(".cell.changed", "cells => cells.map((cell) => cell.dataset.at)")
@@ -156,7 +168,7 @@ def test_the_timeline_goes_back_through_the_steps(tab: Tab) -> None:
             both = zip(steps[int(told[1]) - 2], steps[int(told[1]) - 1], strict=True)
             assert len(places) == sum(a != b for a, b in both)
     assert seen == {step: steps[step - 1] for step in seen}
-    assert 5 in seen
+    assert len(steps) in seen
     slider.press("Home")
     assert slider.input_value() == "0"
     slider.press("ArrowRight")
@@ -164,7 +176,7 @@ def test_the_timeline_goes_back_through_the_steps(tab: Tab) -> None:
     slider.press("End")
     page.locator(".cell").first.focus()
     page.keyboard.press("ArrowRight")
-    assert re.match(r"2 .*“1”.*nats", page.locator(".detail").text_content() or "")
+    assert re.match(rf"2 .*“{steps[-1][1]}”.*nats", page.locator(".detail").text_content() or "")
 
 
 def test_colour_is_doubt(tab: Tab) -> None:
@@ -210,18 +222,21 @@ def test_marked_cells_are_pinned_and_the_rest_is_drafted_anew(tab: Tab) -> None:
     page.get_by_text("Redo", exact=True).click()
     assert page.get_by_role("button", name="Redraft").is_disabled()
     cells = page.locator(".cell")
-    told = [cells.nth(i).text_content() for i in range(18)]
-    cells.nth(9).click()
-    cells.nth(10).focus()
+    size = page.locator(".cell:not(.over)").count()
+    told = [cells.nth(i).text_content() for i in range(size)]
+    holes = (size // 2, size // 2 + 1)
+    cells.nth(holes[0]).click()
+    cells.nth(holes[1]).focus()
     page.keyboard.press("Space")
     assert page.locator(".cell.hole").count() == 2
     page.get_by_role("button", name="Redraft").click()
     second = f".draft:nth-of-type(2) {SETTLED}"
     page.wait_for_selector(second)
     pins = tab.bodies[-1]["pins"]
-    assert [pin["at"] for pin in pins] == [*range(9), *range(11, 19)], "all but the holes, the end with them"
+    kept = [i for i in range(size) if i not in holes]
+    assert [pin["at"] for pin in pins] == [*kept, size], "all but the holes, the end with them"
     after = page.locator(f"{second} .cell")
-    assert [after.nth(i).text_content() for i in range(18) if i not in (9, 10)] == told[:9] + told[11:]
+    assert [after.nth(i).text_content() for i in kept] == [told[i] for i in kept]
     assert page.locator(f"{second} .cell.held").count() == len(pins)
     after.nth(3).click()  # the other way round: keep one, draft the rest
     page.get_by_role("button", name="Redraft").click()
