@@ -40,6 +40,7 @@ NONE = -1e30
 BARRED = -5e3
 """A token whose log-probability is below this was forbidden by somebody, and no language can allow it again."""
 BIAS_OF_NONE = -1e4
+FAINTEST = -80.0
 CACHED = 65536
 """Numbers that are worked on at once."""
 
@@ -225,7 +226,9 @@ class Projected:
 
     def shifted(self) -> Float[Tensor, "canvas vocab"]:
         """The log-probabilities with the bias of each token's class."""
-        return self.log_p + self.bias.index_select(1, self.projection.plan.class_of(self.log_p.device))
+        shifted = self.log_p + self.bias.index_select(1, self.projection.plan.class_of(self.log_p.device))
+        # Below this a float32 probability is subnormal: worth nothing, and many times slower to compute with.
+        return shifted.masked_fill_(shifted < FAINTEST, BIAS_OF_NONE)
 
     @cached_property
     def path(self) -> tuple[list[int], list[int]]:

@@ -133,7 +133,8 @@ def read_logits(
     if conditioned is not None:
         scaled = conditioned.shifted()
         log_p = torch.log_softmax(scaled, dim=-1)
-    p = log_p.exp()
+    # The same numbers, and no exponential of what is barred: one that underflows takes ten times as long.
+    p = log_p.exp() if conditioned is None else torch.softmax(scaled, dim=-1)
     entropy = -(p * log_p).sum(-1)
     fed_back = p if feedback == torch.float32 else torch.softmax(scaled.to(feedback).float(), dim=-1)
     return Stats(
