@@ -68,6 +68,16 @@ def test_an_answer_is_valid_whatever_the_prompt(engine: Engine) -> None:
     assert engine.generate(PROMPT, chat=True, seed=1, schema=RECORD).text == ANSWER
 
 
+@pytest.mark.parametrize("causal", [False, True])
+def test_logprobs_are_those_of_what_the_language_allows(engine: Engine, causal: bool) -> None:
+    options = Options(seed=1, logprobs=20, causal=causal)
+    done = engine.generate(PROMPT, chat=True, choices=["yes", "no"], options=options)
+    likely = [{token for token, value in one if value > -20} for one in done.logprobs]
+    pieces = engine.vocabulary.pieces
+    assert all((pieces[token] or b"")[:1] in (b"y", b"n") for token in likely[0])
+    assert all(own[0][0] == token for own, token in zip(done.logprobs, done.tokens, strict=True))
+
+
 def test_how_hard_the_language_fought_is_told(engine: Engine) -> None:
     easy = engine.generate(PROMPT, chat=True, seed=1, schema=RECORD)
     hard = engine.generate(PROMPT, chat=True, seed=1, choices=["yes", "no"])

@@ -255,6 +255,8 @@ class Lane:
         if self.logits is None or self.request.logprobs is None:
             return []
         policy, canvas = self.policy, self.canvas
+        if canvas.conditioned is not None:
+            return logprobs(canvas.conditioned.shifted(), tokens, self.request.logprobs)
         cooled = temperature(policy, canvas.step if canvas.age is None else canvas.age)
         read = policy.shaping.biased(self.logits)[: canvas.width]
         return logprobs(read / cooled, tokens, self.request.logprobs)
