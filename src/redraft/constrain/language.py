@@ -49,7 +49,11 @@ class Source:
     options: tuple[int | str, ...] = ()
 
     def __post_init__(self) -> None:
-        size = len(self.text.encode())
+        try:
+            size = len(self.text.encode())
+        except UnicodeEncodeError as error:
+            bad = f"{self.text[error.start]!r} at character {error.start}"
+            raise ConstraintError(f"the {self.kind} has an unpaired surrogate, {bad}; use valid Unicode") from None
         if size > MOST_SOURCE_BYTES:
             raise ConstraintError(f"the {self.kind} has {size} bytes; at most {MOST_SOURCE_BYTES}")
 
@@ -124,7 +128,10 @@ def ready(
         found = _read(path)
         if found is not None:
             return Language(source, Plan(found[0]), found[1])
-    dfa, checked = source.compile(limits)
+    try:
+        dfa, checked = source.compile(limits)
+    except RecursionError:
+        raise ConstraintError(f"the {source.kind} nests too deeply to compile; flatten it") from None
     automaton = lift(dfa, vocabulary.trie, vocabulary.ends, vocabulary.tail, limits)
     if path is not None:
         _write(path, automaton, checked)

@@ -44,6 +44,7 @@ def compile_schema(schema: Any, *, depth: int = 4, spaces: bool = True, limits: 
     Raises ConstraintError for unsupported keywords, for a schema that nothing satisfies, and over the limits.
     """
     checked = check_keywords(schema)
+    _check_form(schema)
     compiler = _Compiler(Resolver(schema, depth), Builder(limits), spaces)
     try:
         dfa = compiler.builder.finish(compiler.value(schema, ()))
@@ -52,6 +53,18 @@ def compile_schema(schema: Any, *, depth: int = 4, spaces: bool = True, limits: 
     if dfa.is_empty:
         raise ConstraintError("no JSON value satisfies the schema; look for keywords that contradict each other")
     return Compiled(dfa, checked or compiler.resolver.inexact)
+
+
+def _check_form(schema: Any) -> None:
+    """Raise ConstraintError for keywords whose values are of the wrong form, by the draft's own meta-schema."""
+    from jsonschema_rs import ValidationError, meta
+
+    plain = {key: value for key, value in schema.items() if key != "$schema"} if isinstance(schema, dict) else schema
+    try:
+        meta.validate(plain)
+    except ValidationError as error:
+        where = "/".join(map(str, error.instance_path))
+        raise ConstraintError(f"schema at #{where and '/'}{where} is no JSON Schema: {error.message[:200]}") from None
 
 
 @dataclass

@@ -104,21 +104,25 @@ def grammar_source(grammar: str, *, depth: int = DEPTH) -> Source:
 
 
 def _plain_schema(schema: Any) -> Any:
-    if isinstance(schema, str | bytes):
-        try:
-            return json.loads(schema)
-        except ValueError as error:
-            raise ConstraintError(f"the schema is not JSON ({error}); pass a dict or valid JSON text") from None
-    if isinstance(schema, type):
-        if hasattr(schema, "model_json_schema"):
-            return schema.model_json_schema()
-        if dataclasses.is_dataclass(schema):
-            try:
-                return msgspec.json.schema(schema)
-            except TypeError as error:
-                raise ConstraintError(f"{schema.__name__} has a field without a JSON form: {error}") from None
-        raise ConstraintError(f"{schema.__name__} is no dataclass and has no model_json_schema; pass one that has")
+    """The schema as JSON gives it. Raises ConstraintError."""
     try:
+        if isinstance(schema, str | bytes):
+            return json.loads(schema)
+        if isinstance(schema, type):
+            return _schema_of_class(schema)
         return json.loads(json.dumps(schema))
     except (TypeError, ValueError) as error:
-        raise ConstraintError(f"the schema is not JSON ({error}); use dicts, lists, strings and numbers") from None
+        raise ConstraintError(f"the schema is not JSON ({error}); pass a dict or valid JSON text") from None
+    except RecursionError:
+        raise ConstraintError("the schema nests too deeply to read; flatten it") from None
+
+
+def _schema_of_class(kind: type) -> Any:
+    if hasattr(kind, "model_json_schema"):
+        return kind.model_json_schema()
+    if not dataclasses.is_dataclass(kind):
+        raise ConstraintError(f"{kind.__name__} is no dataclass and has no model_json_schema; pass one that has")
+    try:
+        return msgspec.json.schema(kind)
+    except TypeError as error:
+        raise ConstraintError(f"{kind.__name__} has a field without a JSON form: {error}") from None

@@ -35,6 +35,7 @@ from redraft.tasks import Example, task
 OWN, OTHER = "records", "off task"
 RETRIES = 5
 NOISE = 1000
+TRIES = 5
 LARGE, WIDE = 262_144, 256
 RECORD = {
     "type": "object",
@@ -167,7 +168,8 @@ def ready_to_judge() -> Callable[[str], bool]:
 
 
 def _large() -> dict[str, float]:
-    """Seconds at a vocabulary of 262,144 made-up tokens and a canvas of 256, one after another, on this processor."""
+    """Seconds at a vocabulary of 262,144 made-up tokens and a canvas of 256, on this processor; the best of TRIES
+    runs of what is repeated."""
     source = np.random.default_rng(0)
     pieces: dict[bytes, None] = {bytes([byte]): None for byte in range(256)}
     letters = [chr(c) for c in (*range(97, 123), *range(65, 91), *range(0x430, 0x450), *range(0x4E00, 0x5E00))]
@@ -185,21 +187,24 @@ def _large() -> dict[str, float]:
     logits = torch.randn(WIDE, LARGE, generator=torch.Generator().manual_seed(0))
     goal = language.start(WIDE)
     goal(torch.log_softmax(logits, -1)).shifted()  # what is worked out once for a language
-    began = time.perf_counter()
-    log_p = torch.log_softmax(logits, -1)
-    (log_p.exp() * log_p).sum(-1)
-    plain = time.perf_counter() - began
-    began = time.perf_counter()
-    found = goal(log_p)
-    _ = found.shifted(), found.draft
+    plain, projected = [], []
+    for _ in range(TRIES):
+        began = time.perf_counter()
+        log_p = torch.log_softmax(logits, -1)
+        (log_p.exp() * log_p).sum(-1)
+        plain.append(time.perf_counter() - began)
+        began = time.perf_counter()
+        found = goal(log_p)
+        _ = found.shifted(), found.draft
+        projected.append(time.perf_counter() - began)
     return {
         "trie_sec": tree,
         "compile_sec": compiled,
         "states": language.automaton.states,
         "classes": language.automaton.classes,
         "edges": len(language.automaton.src),
-        "softmax_and_entropy_sec": plain,
-        "projection_sec": time.perf_counter() - began,
+        "softmax_and_entropy_sec": min(plain),
+        "projection_sec": min(projected),
     }
 
 
@@ -259,7 +264,7 @@ def _summary(ways: list[Way], figures: dict[str, Any]) -> list[tuple[str, str]]:
         ("random schemas, tokenizers and cuts on noise", f"{noise['invalid']} of {noise['trials']} answers invalid"),
         (f"a schema of ten fields compiled for {LARGE} tokens", compiled),
         (
-            f"projection of {WIDE} positions, {LARGE} tokens, one core",
+            f"projection of {WIDE} positions, {LARGE} tokens, one core, best of {TRIES}",
             f"{large['projection_sec']:.2f} s, beside {large['softmax_and_entropy_sec']:.2f} s of softmax and entropy",
         ),
         (
