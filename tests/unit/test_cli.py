@@ -30,7 +30,10 @@ from redraft.errors import CallerError, RedraftError
 from redraft.tasks import names, task
 
 ROOT = Path(__file__).resolve().parents[2]
-COMMANDS = ("demo", "generate", "infill", "edit", "eval", "inspect", "verify", "bench", "tune", "quantize", "pull")
+COMMANDS = (
+    *("demo", "generate", "decide", "infill", "fill", "edit", "serve", "run", "connect", "doctor"),
+    *("eval", "inspect", "verify", "bench", "tune", "quantize", "pull"),
+)
 PROMPT = "record\nSend 417 melu to Karomi."
 
 Captured = pytest.CaptureFixture[str]
