@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from fastapi import FastAPI, Request, Response
 from fastapi.exceptions import RequestValidationError
+from pydantic import ValidationError
 from starlette.exceptions import HTTPException
 from starlette.types import ASGIApp
 
@@ -50,6 +51,11 @@ def _tell_errors(app: FastAPI, service: Service, log: Log) -> None:
         assert isinstance(error, RequestValidationError)
         return tell(first_refusal(error.errors()))
 
+    async def inner(_: Request, error: Exception) -> Response:
+        """A request that was turned into one of another endpoint, and is none there."""
+        assert isinstance(error, ValidationError)
+        return tell(first_refusal([one | {"loc": ("body", *one["loc"])} for one in error.errors()]))
+
     async def http(request: Request, error: Exception) -> Response:
         assert isinstance(error, HTTPException)
         if isinstance(error.__cause__, Refusal):  # of the body, while it was read
@@ -66,5 +72,6 @@ def _tell_errors(app: FastAPI, service: Service, log: Log) -> None:
     app.add_exception_handler(Refusal, refused)
     app.add_exception_handler(RedraftError, ours)
     app.add_exception_handler(RequestValidationError, invalid)
+    app.add_exception_handler(ValidationError, inner)
     app.add_exception_handler(HTTPException, http)
     app.add_exception_handler(Exception, broken)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import secrets
 import time
 from collections.abc import AsyncGenerator, Mapping
-from typing import Any, ClassVar, Literal
+from typing import Annotated, Any, ClassVar, Literal
 
 from fastapi import APIRouter, Request, Response
 from fastapi.responses import JSONResponse
@@ -86,7 +86,7 @@ class Responses(Body):
     }
 
     model: Str | None = None
-    input: Str | list[Item] = Field(description="a text, or turns of text")
+    input: Str | Annotated[list[Item], Field(min_length=1)] = Field(description="a text, or turns of text")
     instructions: Str | None = Field(default=None, description="a system turn in front")
     max_output_tokens: Int | None = Field(default=None, ge=1, description="most tokens to answer with")
     temperature: Real | None = Field(default=None, description="as in chat")

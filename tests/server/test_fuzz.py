@@ -1,0 +1,82 @@
+"""Any JSON at all to any endpoint: an answer or a refusal in the same form, never a failure of ours, never a hang."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from typing import Any
+
+import httpx2
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from tests.server.conftest import Inside, inside
+
+from redraft.engine.engine import Engine
+from redraft.server.body import Body
+from redraft.server.routes.canvas import Canvas
+from redraft.server.routes.decisions import Decisions
+from redraft.server.routes.edits import Edit
+from redraft.server.routes.infill import Fim, Hole
+from redraft.server.routes.meta import Detokenize, Tokenize
+from redraft.server.routes.responses import Responses
+from redraft.server.schema import Chat, Completion
+from redraft.server.settings import Limits, Settings
+
+TURN = {"messages": [{"role": "user", "content": "record\nSend"}]}
+ENDPOINTS: dict[str, tuple[type[Body], dict[str, Any]]] = {
+    "/v1/chat/completions": (Chat, TURN),
+    "/v1/completions": (Completion, {"prompt": "record"}),
+    "/v1/responses": (Responses, {"input": "record"}),
+    "/v1/fim/completions": (Fim, {"prompt": "a", "suffix": "b", "max_tokens": 2}),
+    "/infill": (Hole, {"input_prefix": "a", "n_predict": 2}),
+    "/v1/edit/completions": (Edit, {"messages": [{"role": "user", "content": "<|code_to_edit|>ab<|/code_to_edit|>"}]}),
+    "/v1/canvas": (Canvas, {"prompt": "record"}),
+    "/v1/decisions": (Decisions, {"input": "a", "questions": [{"type": "predicate", "instructions": "b"}]}),
+    "/tokenize": (Tokenize, {"prompt": "a"}),
+    "/detokenize": (Detokenize, {"tokens": [1, 2]}),
+}
+SCALARS = st.one_of(
+    st.none(),
+    st.booleans(),
+    st.integers(-(2**70), 2**70),
+    st.integers(-2, 40),
+    st.floats(allow_nan=False, allow_infinity=False),
+    st.text(max_size=8),
+    st.sampled_from(["", "json_object", "required", "a\ud800", "<|turn>", "user", "fast", "flow", "[0-9]+"]),
+)
+NAMES = st.sampled_from(["type", "text", "hole", "regex", "json", "width", "at", "token", "stream", "role", "schema"])
+VALUES = st.recursive(
+    SCALARS, lambda inner: st.lists(inner, max_size=3) | st.dictionaries(NAMES, inner, max_size=3), max_leaves=6
+)
+OURS = {501, 503, 504}
+"""Statuses above 499 that are promised: an answer may not be ready in the half second that a request has here."""
+
+
+@pytest.fixture(scope="module")
+def at(nano: Engine) -> Iterator[Inside]:
+    yield from inside(nano, Settings(limits=Limits(request_sec=0.5)))
+
+
+@pytest.mark.parametrize("path", ENDPOINTS)
+def test_no_request_makes_the_server_fail(at: Inside, path: str) -> None:
+    model, base = ENDPOINTS[path]
+    names = st.sampled_from(sorted({*model.model_fields, *model.neutral, "unheard_of"}))
+
+    @settings(max_examples=15, deadline=None, suppress_health_check=list(HealthCheck))
+    @given(st.dictionaries(names, VALUES, max_size=3))
+    def ask(change: dict[str, Any]) -> None:
+        body = str_of({**base, **change})
+        told = http.post(path, content=body, headers={"content-type": "application/json"})
+        assert told.status_code < 500 or told.status_code in OURS, (body, told.text)
+        if told.status_code >= 400:
+            assert set(told.json()["error"]) == {"message", "type", "param", "code"}
+
+    with httpx2.Client(base_url=at.url, timeout=20) as http:
+        ask()
+    assert not at.engine.loop.scheduler.waiting
+
+
+def str_of(body: dict[str, Any]) -> bytes:
+    """JSON with everything escaped: an unpaired surrogate can be sent so."""
+    return json.dumps(body, ensure_ascii=True).encode()
