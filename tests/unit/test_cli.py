@@ -586,7 +586,7 @@ def test_demo_is_repeated_by_its_seed(capsys: Captured) -> None:
 def test_demo_shows_a_table(capsys: Captured) -> None:
     assert main(["demo", "--count", "1", "--seed", "3"]) == 0
     out, err = capsys.readouterr()
-    assert re.search(r"\d of 2 exact; seed 3 repeats this run\n$", out)
+    assert re.search(rf"\d of {len(names())} exact; seed 3 repeats this run\n$", out)
     assert "step" in err
 
 
