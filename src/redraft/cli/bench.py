@@ -17,8 +17,8 @@ if TYPE_CHECKING:
 PAIRS, PASSES, REQUESTS, EXAMPLES, SERVED = 30, 10, 2000, 100, 400
 COUNTED = ("soak", "serve", "dial", "presets", "plans", "constraints")
 
-EPILOG = """Timings on a shared machine are noisy: runs are paired and medians are reported. Without --scenario,
---scaling, --knee, --policies, --dial, --presets, --plans, --soak or --device-card, single answers are compared.
+EPILOG = """Timings on a shared machine are noisy: runs are paired and medians are reported. Without a flag that
+says what to measure (--scenario to --serve, --device-card), single answers are compared.
 
 examples:
   redraft bench --against transformers --record benchmarks/against-transformers.json

@@ -36,7 +36,7 @@ def command(commands: Commands, name: str, summary: str, run: Run, *, epilog: st
         epilog=epilog,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    parser.set_defaults(run=run)
+    parser.set_defaults(run=run, mistaken=parser.error)
     parser.add_argument("--json", action="store_true", help="print the result as JSON")
     parser.add_argument("--debug", action="store_true", help="show the traceback of an error")
     return parser
@@ -186,7 +186,7 @@ def read_prompt(argument: str | None, file: Path | None) -> str:
         return _decode(raw, str(file))
     if argument is not None and argument != "-":
         return _some(argument, "the prompt")
-    if sys.stdin.isatty():
+    if sys.stdin is None or sys.stdin.isatty():  # None where the caller has closed it
         raise RequestError("no prompt: pass one as an argument, with --file, or through stdin")
     return _decode(sys.stdin.buffer.read(), "stdin")
 

@@ -60,6 +60,8 @@ def run(arguments: argparse.Namespace) -> int:
     tool, place = TOOLS[arguments.tool], Place(arguments.url.rstrip("/"), arguments.name)
     if not place.url.startswith(("http://", "https://")):
         raise RequestError(f"--url is {arguments.url!r}; it must begin with http:// or https://")
+    if not place.name.strip():
+        raise RequestError(f"--name is {place.name!r}; give what the server calls its model (see /v1/models)")
     path = None if tool.file is None else Path.home() / tool.file
     if arguments.write:
         if path is None or tool.merge is None:

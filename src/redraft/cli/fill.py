@@ -41,10 +41,12 @@ def run(arguments: argparse.Namespace) -> int:
     template = read_prompt(arguments.template, arguments.file)
     kinds = dict(_pair(given) for given in arguments.kind)
 
+    check_words = None if arguments.check is None else _words(arguments.check)
+
     from redraft.engine.mend import command_check
     from redraft.engine.request import Options
 
-    check = None if arguments.check is None else command_check(shlex.split(arguments.check))
+    check = None if check_words is None else command_check(check_words)
     done = load_engine(arguments).fill(
         template,
         kinds,
@@ -59,6 +61,16 @@ def run(arguments: argparse.Namespace) -> int:
     else:
         print(done.text)
     return 0
+
+
+def _words(given: str) -> list[str]:
+    try:
+        words = shlex.split(given)
+    except ValueError as error:
+        raise RequestError(f"--check is {given!r}, which no shell reads ({error}); mend its quotes") from None
+    if not words:
+        raise RequestError(f"--check is {given!r}; write a command that reads stdin, as 'python -m json.tool'")
+    return words
 
 
 def _pair(given: str) -> tuple[str, str]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+from typing import NoReturn
 
 from redraft import __version__
 from redraft.cli import (
@@ -35,9 +36,17 @@ The result goes to stdout, everything else to stderr. Exit codes: 0 done, 1 our 
 130 interrupted."""
 
 
-def build_parser() -> argparse.ArgumentParser:
+class Parser(argparse.ArgumentParser):
+    """Tells a mistake in one line, as every other error is told, where argparse prints the whole usage before it."""
+
+    def error(self, message: str) -> NoReturn:
+        """Leave with exit code 2."""
+        self.exit(2, f"redraft: {' '.join(message.split())}; see `{self.prog} --help`\n")
+
+
+def build_parser() -> Parser:
     """The parser of every command, in the order of `--help`."""
-    parser = argparse.ArgumentParser(
+    parser = Parser(
         prog="redraft",
         description="Run, measure and train block-diffusion language models of the DiffusionGemma family.",
         epilog=EPILOG,

@@ -44,6 +44,8 @@ def run(arguments: argparse.Namespace) -> int:
 
     if not arguments.source.is_file():
         raise RequestError(f"{arguments.source} is not a file; pass one with a request a line")
+    if arguments.seed is not None and not 0 <= arguments.seed < 2**64:
+        raise RequestError(f"--seed is {arguments.seed}; it must be an integer from 0 to 2^64-1")
     rows = count_rows(arguments.source)
     engine = load_engine(arguments)
     many = 2**31  # a batch is bounded by --at-once alone

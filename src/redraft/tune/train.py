@@ -16,7 +16,7 @@ from pathlib import Path
 
 import torch
 
-from redraft.errors import RunError
+from redraft.errors import RecipeError, RunError
 from redraft.model.gemma import DiffusionGemma
 from redraft.tune.base import Base, read_base
 from redraft.tune.data import SEED_STRIDE, Feed
@@ -39,12 +39,15 @@ Progress = Callable[[int, int, dict[str, float]], None]
 def train(recipe: Recipe, out: Path, progress: Progress) -> Path:
     """Run or continue a recipe; `out` receives the checkpoint, the log and the state. Returns `out`.
 
-    Raises RecipeError for data that cannot be used or a state of another recipe, RunError if the loss stops being a
-    number, memory runs out or the disk refuses.
+    Raises RecipeError for data that cannot be used, a state of another recipe or a folder that cannot be made, RunError
+    if the loss stops being a number, memory runs out or the disk refuses.
     """
     torch.set_num_threads(recipe.train.threads)
     try:
         out.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise RecipeError(f"{out} cannot be made a folder: {error.strerror or error}; give another") from None
+    try:
         _run(recipe, out, progress)
     except OSError as error:
         raise RunError(

@@ -9,6 +9,7 @@ shard is whole or absent, and the folder remembers what it is being made from.
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import shutil
@@ -35,6 +36,7 @@ REPORT = "quantization_report.json"
 _PROGRESS = "progress.json"
 _SHARD_BYTES = 2_000_000_000
 _CHUNK_ROWS = 8192
+_MISPLACED = (errno.EACCES, errno.EPERM, errno.EROFS, errno.ENOENT, errno.ENOTDIR)  # the place, not the disk
 _CARRIED = ("generation_config.json", "tokenizer.json", "tokenizer_config.json", "chat_template.jinja", "LICENSE")
 
 
@@ -87,7 +89,7 @@ def quantize_checkpoint(
     """Write the checkpoint of `folder`, packed by `plan`, as the new folder `target`. `progress` gets bytes, of all.
 
     Raises WeightsError for a checkpoint that is packed already or damaged, a plan whose groups do not fit, or a target
-    that exists; RunError if writing fails.
+    that exists or cannot be made; RunError if writing fails.
     """
     if target.exists():
         raise WeightsError(f"{target} exists; give the name of a folder that does not")
@@ -106,6 +108,8 @@ def quantize_checkpoint(
         _write_rest(stage, folder, plan, packed, errors, shards)
         os.replace(stage, target)
     except OSError as failure:
+        if failure.errno in _MISPLACED:
+            raise WeightsError(f"{target} cannot be made: {failure.strerror}; give another folder") from None
         raise RunError(
             f"{target} could not be written ({failure}); free space and run the same command again"
         ) from None
