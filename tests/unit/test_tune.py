@@ -534,7 +534,8 @@ def test_a_damaged_state_is_refused(recipe: Recipe, tmp_path: Path) -> None:
         (tmp_path / FILE).write_bytes(content)
         with pytest.raises(RecipeError, match="is damaged"):
             train(recipe, tmp_path, quiet)
-    for other in ([1, 2], {"model": {}}):
+    others: tuple[object, ...] = ([1, 2], {"model": {}})
+    for other in others:
         torch.save(other, tmp_path / FILE)
         with pytest.raises(RecipeError, match="is damaged"):
             train(recipe, tmp_path, quiet)
