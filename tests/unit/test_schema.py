@@ -188,3 +188,26 @@ def test_habits_of_writing_are_admitted() -> None:
     assert dfa.matches(b'{"a":1,"b":[1,"x"]}')
     assert compact.matches(b'{"a":1,"b":[1,"x"]}')
     assert not compact.matches(json.dumps(value).encode())
+
+
+@pytest.mark.parametrize(
+    ("schema", "complaint"),
+    [
+        ({"type": "integer", "allOf": [{"multipleOf": 9973}, {"multipleOf": 9967}]}, "states together"),
+        ({"$ref": "#/allOf/²", "allOf": [True]}, "names nothing"),
+        ({"$ref": "#/enum", "enum": [1]}, "must be an object"),
+        (
+            {"$ref": "#/$defs/0", "$defs": {str(i): {"allOf": [{"$ref": f"#/$defs/{i + 1}"}] * 2} for i in range(30)}
+             | {"30": True}},
+            "alternatives",
+        ),
+    ],
+)  # fmt: skip
+def test_schemas_that_would_never_be_ready_or_name_no_schema_are_refused(schema: Any, complaint: str) -> None:
+    with pytest.raises(ConstraintError, match=complaint):
+        compile_schema(schema)
+
+
+def test_what_a_reference_names_is_a_schema_wherever_it_stands() -> None:
+    assert compile_schema({"$ref": "#/default", "default": {"type": "string", "not": {"const": "a"}}}).checked
+    assert compile_schema({"type": "integer", "minimum": 10**400}).dfa.matches(b"1" + b"0" * 400)

@@ -36,6 +36,8 @@ class Limits:
 
 
 DEFAULT_LIMITS = Limits()
+MOST_PAIRS = 8 * DEFAULT_LIMITS.states
+"""States of two automata in one, before those that lead nowhere are taken out."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -158,12 +160,12 @@ def explore(
 
 
 def intersect(left: Dfa, right: Dfa) -> Dfa:
-    """Strings of both languages."""
+    """Strings of both languages. Raises ConstraintError if their automata multiply beyond MOST_PAIRS."""
     return _product(left, right, both=True)
 
 
 def subtract(left: Dfa, right: Dfa) -> Dfa:
-    """Strings of the left language that are not of the right one."""
+    """Strings of the left language that are not of the right one. Raises ConstraintError as `intersect` does."""
     return _product(left, right, both=False)
 
 
@@ -184,6 +186,10 @@ def _product(left: Dfa, right: Dfa, *, both: bool) -> Dfa:
         rows.append(keys)
         fresh = np.setdiff1d(keys[keys != NOWHERE], known)
         known, frontier = np.concatenate([known, fresh]), fresh
+        if len(known) > MOST_PAIRS:
+            raise ConstraintError(
+                f"two conditions on one value need over {MOST_PAIRS} states together; narrow their lengths or counts"
+            )
     keys = np.concatenate(rows)
     order = np.argsort(known)
     places = order[np.clip(np.searchsorted(known[order], keys), 0, len(known) - 1)]

@@ -16,11 +16,14 @@ from functools import reduce
 from typing import Any
 from urllib.parse import unquote
 
+from redraft.constrain.keywords import check_keywords
 from redraft.constrain.pattern import ecma_search
 from redraft.errors import ConstraintError
 
 Schema = dict[str, Any]
 TYPES = ("object", "array", "string", "integer", "number", "boolean", "null")
+MOST_ALTERNATIVES = 50_000
+"""Ways through the allOf and anyOf of a schema that are looked at, valid or not."""
 LOWER, UPPER = ("minLength", "minItems", "minProperties"), ("maxLength", "maxItems", "maxProperties")
 _JOIN: Mapping[str, Callable[[Any, Any], Any]] = {
     **dict.fromkeys((*LOWER, "minimum", "exclusiveMinimum"), max),
@@ -36,12 +39,16 @@ _LISTED = {"pattern": "patterns", "format": "formats", "propertyNames": "names",
 
 @dataclass
 class Resolver:
-    """The document that references point into, and how often each may be open inside itself."""
+    """The document that references point into, and how often each may be open inside itself.
+
+    It counts the alternatives that it has looked at, and knows the references that it has followed.
+    """
 
     root: Any
     depth: int = 4
-    open: dict[str, int] = field(default_factory=dict)
     inexact: bool = False
+    alternatives: int = 0
+    followed: set[str] = field(default_factory=set)
 
     def plain(self, schema: Any, trail: tuple[str, ...] = ()) -> Iterator[tuple[Schema, tuple[str, ...]]]:
         """The alternatives of a schema, each plain, with the references that lead to it."""
@@ -49,6 +56,11 @@ class Resolver:
             return
         if schema is True:
             schema = {}
+        self.alternatives += 1
+        if self.alternatives > MOST_ALTERNATIVES:
+            raise ConstraintError(
+                f"allOf, anyOf and $ref make over {MOST_ALTERNATIVES} alternatives of the schema; write fewer of them out"
+            )
         rest = dict(schema)
         parts: list[list[tuple[Any, tuple[str, ...]]]] = []
         if "$ref" in rest:
@@ -78,12 +90,21 @@ class Resolver:
         here, _, pointer = str(name).partition("#")
         if here and here != (self.root.get("$id") if isinstance(self.root, dict) else None):
             raise ConstraintError(f"$ref {name!r} leads out of the document; put what it names under $defs")
+        found = self._pointed(name, pointer)
+        if name not in self.followed:
+            self.followed.add(name)
+            self.inexact |= check_keywords(
+                found, "#" if found is self.root else name
+            )  # it may stand where no schema has to
+        return found
+
+    def _pointed(self, name: str, pointer: str) -> Any:
         found = self.root
         if pointer and not pointer.startswith("/"):
             return self._anchored(pointer, self.root, name)
         for step in pointer.split("/")[1:]:
             step = unquote(step).replace("~1", "/").replace("~0", "~")
-            if isinstance(found, list) and step.isdigit() and int(step) < len(found):
+            if isinstance(found, list) and step.isdecimal() and int(step) < len(found):
                 found = found[int(step)]
             elif isinstance(found, dict) and step in found:
                 found = found[step]
@@ -185,7 +206,7 @@ def _normal(schema: Schema) -> Schema | None:
         found |= {name: int(value)} if name in found else {}
     for name in ("minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum", "multipleOf"):
         value = schema.get(name, 1)
-        if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value):
+        if isinstance(value, bool) or not isinstance(value, int | float) or abs(value) == math.inf:
             raise ConstraintError(f"{name} is {value!r:.80}; it must be a number")
     if "const" in found:
         value = found.pop("const")

@@ -15,7 +15,7 @@ from functools import lru_cache
 import numpy as np
 from numpy.typing import NDArray
 
-from redraft.constrain.automaton import DEFAULT_LIMITS, NOWHERE, Dfa, Limits
+from redraft.constrain.automaton import DEFAULT_LIMITS, MOST_PAIRS, NOWHERE, Dfa, Limits
 from redraft.errors import ConstraintError
 
 _ECMA_SPACE = r"\t\n\x0B\x0C\r \x{A0}\x{1680}\x{2000}-\x{200A}\x{2028}\x{2029}\x{202F}\x{205F}\x{3000}\x{FEFF}"
@@ -64,6 +64,8 @@ def _compile(pattern: str, name: str, shown: str | None = None) -> Dfa:
     except ValueError as error:
         raise ConstraintError(f"{name} {shown or pattern!r:.200} cannot be made into an automaton: {error}") from None
     edges = edges[edges[:, 1] < 256]
+    if len(np.unique(edges[:, 0])) > MOST_PAIRS:
+        raise ConstraintError(f"{name} {shown or pattern!r:.80} needs over {MOST_PAIRS} states; narrow its counts")
     states = np.unique(np.concatenate([[start], final, edges[:, 0], edges[:, 2]]))
     states = np.append(start, states[states != start])
     order = np.argsort(states)
