@@ -59,7 +59,7 @@ class Resolver:
         self.alternatives += 1
         if self.alternatives > MOST_ALTERNATIVES:
             raise ConstraintError(
-                f"allOf, anyOf and $ref make over {MOST_ALTERNATIVES} alternatives of the schema; write fewer of them out"
+                f"allOf, anyOf and $ref make over {MOST_ALTERNATIVES} alternatives of the schema; write fewer"
             )
         rest = dict(schema)
         parts: list[list[tuple[Any, tuple[str, ...]]]] = []
