@@ -183,12 +183,12 @@ def read_prompt(argument: str | None, file: Path | None) -> str:
             raw = file.read_bytes()
         except OSError as error:
             raise RequestError(f"--file {file} cannot be read: {error.strerror}") from None
-        return _decode(raw, str(file))
+        return _text(raw, str(file))
     if argument is not None and argument != "-":
         return _some(argument, "the prompt")
     if sys.stdin is None or sys.stdin.isatty():  # None where the caller has closed it
         raise RequestError("no prompt: pass one as an argument, with --file, or through stdin")
-    return _decode(sys.stdin.buffer.read(), "stdin")
+    return _text(sys.stdin.buffer.read(), "stdin")
 
 
 def print_json(value: object) -> None:
@@ -196,12 +196,16 @@ def print_json(value: object) -> None:
     print(json.dumps(value, ensure_ascii=False, indent=1))
 
 
-def _decode(raw: bytes, source: str) -> str:
+def decoded(raw: bytes, source: str) -> str:
+    """Bytes of a file or a stream as text. Raises RequestError if they are not UTF-8."""
     try:
-        text = raw.decode("utf-8")
+        return raw.decode("utf-8")
     except UnicodeDecodeError as error:
         raise RequestError(f"{source} is not UTF-8 (byte {error.start} is 0x{raw[error.start]:02x})") from None
-    return _some(text, source).removesuffix("\n")
+
+
+def _text(raw: bytes, source: str) -> str:
+    return _some(decoded(raw, source), source).removesuffix("\n")
 
 
 def _some(text: str, source: str) -> str:

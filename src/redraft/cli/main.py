@@ -8,6 +8,7 @@ from typing import NoReturn
 from redraft import __version__
 from redraft.cli import (
     bench,
+    chat,
     connect,
     decide,
     demo,
@@ -54,7 +55,7 @@ def build_parser() -> Parser:
     )
     parser.add_argument("--version", action="version", version=f"redraft {__version__}")
     commands = parser.add_subparsers(title="commands", metavar="COMMAND", required=True)
-    answering = (demo, generate, decide, infill, fill, edit, serve, run, connect, doctor)
+    answering = (demo, generate, chat, decide, infill, fill, edit, serve, run, connect, doctor)
     for module in (*answering, evaluate, inspect, verify, bench, tune, quantize, pull):
         module.add(commands)
     return parser

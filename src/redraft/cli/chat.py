@@ -1,0 +1,110 @@
+"""`redraft chat`: a conversation, a line from the user and an answer in turn."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from redraft.cli.common import Commands, command, decoded, load_engine, model_flags, preset_flag
+from redraft.errors import RedraftError, RequestError
+
+if TYPE_CHECKING:
+    from redraft.engine.engine import Engine
+    from redraft.engine.request import Generation, Options
+    from redraft.text import Message
+
+EPILOG = """Every line is a turn; one that ends in a backslash goes on in the next. The whole conversation is shown to
+the model again each time, so it ends where the context does: /new forgets it, /quit or the end of the input leaves.
+With --json every answer is a line of JSON.
+
+examples:
+  redraft chat
+  redraft chat --model ./checkpoint --system 'Answer in one sentence.' --max-tokens 256
+  printf 'record\\\\\\nSend 417 melu to Karomi.\\n' | redraft chat --seed 7"""
+
+
+def add(commands: Commands) -> None:
+    """Add the command."""
+    parser = command(commands, "chat", "talk with a model, line by line", run, epilog=EPILOG)
+    parser.add_argument("--system", metavar="TEXT", help="what the model is told before the first turn")
+    parser.add_argument("--max-tokens", type=int, metavar="N", help="most tokens of an answer")
+    parser.add_argument("--seed", type=int, help="seed of the first answer; each further one has the next")
+    parser.add_argument("--steps", type=int, metavar="N", help="cap on denoising steps per canvas")
+    parser.add_argument(
+        "--temperature", type=float, default=1.0, metavar="X", help="factor on the schedule; 0 samples the likeliest"
+    )
+    preset_flag(parser)
+    model_flags(parser, plan=True)
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """Read a turn, answer it, and again."""
+    if sys.stdin is None:
+        raise RequestError("stdin is closed; a conversation reads its turns there")
+
+    from redraft.engine.request import Options
+
+    engine = load_engine(arguments)
+    options = Options(
+        max_tokens=arguments.max_tokens,
+        seed=arguments.seed,
+        steps=arguments.steps,
+        temperature=arguments.temperature,
+        preset=arguments.preset,
+    )
+    opening: list[Message] = [] if arguments.system is None else [{"role": "system", "content": arguments.system}]
+    said = opening
+    while (turn := _turn()) not in (None, "/quit"):
+        if turn == "/new":
+            said = opening
+            continue
+        asked = [*said, {"role": "user", "content": turn}]
+        try:
+            done = _answer(engine, asked, options, as_json=arguments.json)
+        except RedraftError as error:
+            if arguments.debug or not sys.stdin.isatty():
+                raise
+            print(f"redraft: {error}", file=sys.stderr)
+            continue
+        said = [*asked, {"role": "assistant", "content": done.text}]
+        options = options if options.seed is None else replace(options, seed=(options.seed + 1) % 2**64)
+    return 0
+
+
+def _turn() -> str | None:
+    """The next turn that is not blank; None at the end of the input. Raises RequestError for bytes that are no text."""
+    lines: list[str] = []
+    while True:
+        if sys.stdin.isatty():
+            print("... " if lines else "> ", end="", file=sys.stderr, flush=True)
+        raw = sys.stdin.buffer.readline()
+        line = decoded(raw, "stdin").rstrip("\r\n")
+        lines.append(line.removesuffix("\\"))
+        if line.endswith("\\") and raw:
+            continue
+        if any(map(str.strip, lines)) or not raw:
+            return "\n".join(lines) if any(map(str.strip, lines)) else None
+        lines.clear()
+
+
+def _answer(engine: Engine, asked: list[Message], options: Options, *, as_json: bool) -> Generation:
+    """Answer, showing each block as it settles, and with `as_json` all of it at the end instead."""
+    from redraft.cli.generate import generation_json
+    from redraft.engine.answer import Answer
+
+    request = engine.request(asked, options=options)
+    answer, shown = Answer(engine.text, request), 0
+    for event in engine.events(request, drafts=False):
+        answer.take(event)
+        if not as_json:
+            print("".join(answer.pieces[shown:]), end="", flush=True)
+            shown = len(answer.pieces)
+    done = answer.done()
+    if as_json:
+        print(json.dumps(generation_json(done), ensure_ascii=False), flush=True)
+    else:
+        print("".join(answer.pieces[shown:]), flush=True)
+    return done

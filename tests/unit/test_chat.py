@@ -1,0 +1,89 @@
+"""`redraft chat`: turns go in as lines, and the model is shown all of the conversation each time."""
+
+from __future__ import annotations
+
+import io
+import json
+import sys
+
+import pytest
+
+import redraft
+from redraft.__main__ import main
+
+Captured = pytest.CaptureFixture[str]
+FIRST = "record\nSend 417 melu to Karomi."
+
+
+def told(monkeypatch: pytest.MonkeyPatch, capsys: Captured, lines: str | bytes, *words: str, code: int = 0) -> str:
+    """Stdout of a conversation, for these lines on stdin."""
+    raw = lines.encode() if isinstance(lines, str) else lines
+    monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(raw), encoding="utf-8"))
+    assert main(["chat", *words]) == code
+    return capsys.readouterr().out
+
+
+def test_a_conversation_is_sent_whole_and_every_answer_has_the_next_seed(
+    monkeypatch: pytest.MonkeyPatch, capsys: Captured
+) -> None:
+    """A turn sent alone, or a system text that gets lost, gives other prompts than the engine's own."""
+    engine = redraft.load("nano")
+    messages = [{"role": "system", "content": "Be brief."}, {"role": "user", "content": FIRST}]
+    one = engine.generate(messages, seed=7, max_tokens=24)
+    messages += [{"role": "assistant", "content": one.text}, {"role": "user", "content": "Again."}]
+    two = engine.generate(messages, seed=8, max_tokens=24)
+    lines = "\n" + FIRST.replace("\n", "\\\n") + "\n  \nAgain.\n"
+    words = ["--system", "Be brief.", "--seed", "7", "--max-tokens", "24"]
+    assert told(monkeypatch, capsys, lines, *words) == f"{one.text}\n{two.text}\n"
+    rows = [json.loads(line) for line in told(monkeypatch, capsys, lines, *words, "--json").splitlines()]
+    assert [(row["text"], row["prompt_tokens"], row["seed"]) for row in rows] == [
+        (one.text, one.prompt_tokens, 7),
+        (two.text, two.prompt_tokens, 8),
+    ]
+
+
+def test_new_forgets_and_quit_leaves(monkeypatch: pytest.MonkeyPatch, capsys: Captured) -> None:
+    lines = "hi\n/new\nhi\n/quit\nhi\n"
+    rows = [json.loads(line) for line in told(monkeypatch, capsys, lines, "--max-tokens", "2", "--json").splitlines()]
+    assert len(rows) == 2
+    assert rows[0]["prompt_tokens"] == rows[1]["prompt_tokens"]
+
+
+@pytest.mark.parametrize("lines", ["", "\n \n", "/quit\n", "/quit"])
+def test_nothing_said_is_nothing_answered(lines: str, monkeypatch: pytest.MonkeyPatch, capsys: Captured) -> None:
+    assert told(monkeypatch, capsys, lines) == ""
+
+
+@pytest.mark.parametrize(
+    ("lines", "words", "said"),
+    [
+        (b"caf\xe9\n", (), "stdin is not UTF-8 (byte 3 is 0xe9)"),
+        ("a" * 5000 + "\n", (), "the model's context is"),
+        ("hi\n", ("--max-tokens", "0"), "max_tokens is 0"),
+        ("hi\n", ("--seed", "-1"), "seed is -1"),
+    ],
+)
+def test_a_mistake_is_one_line(
+    lines: str | bytes, words: tuple[str, ...], said: str, monkeypatch: pytest.MonkeyPatch, capsys: Captured
+) -> None:
+    raw = lines.encode() if isinstance(lines, str) else lines
+    monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(raw), encoding="utf-8"))
+    assert main(["chat", *words]) == 2
+    out, err = capsys.readouterr()
+    assert out == ""
+    assert err.startswith("redraft: ")
+    assert err.count("\n") == 1
+    assert said in err
+
+
+def test_on_a_terminal_a_mistake_does_not_end_the_conversation(
+    monkeypatch: pytest.MonkeyPatch, capsys: Captured
+) -> None:
+    stdin = io.TextIOWrapper(io.BytesIO(b"a" * 5000 + b"\nhi\n"), encoding="utf-8")
+    monkeypatch.setattr(stdin, "isatty", lambda: True)
+    monkeypatch.setattr(sys, "stdin", stdin)
+    assert main(["chat", "--max-tokens", "2", "--json"]) == 0
+    out, err = capsys.readouterr()
+    assert json.loads(out)["finish"] in ("length", "stop")
+    assert err.count("> ") == 3
+    assert "the model's context is" in err
