@@ -117,7 +117,12 @@ def start(source: Path, target: Path) -> subprocess.Popen[bytes]:
 def test_a_kill_loses_nothing_and_does_nothing_twice(nano: Engine, tmp_path: Path) -> None:
     """Cut off, once in the middle of a line, the file is what an uninterrupted run writes."""
     source, target, whole = (tmp_path / name for name in ("in.jsonl", "out.jsonl", "whole.jsonl"))
-    row = {"messages": [{"role": "user", "content": "go on"}], "max_tokens": 16, "max_steps": 3}
+    row = {
+        "messages": [{"role": "user", "content": "go on"}],
+        "max_tokens": 16,
+        "max_steps": 3,
+        "canvas": {"width": 16},
+    }
     source.write_text("".join(json.dumps({"custom_id": f"r{i}"} | row) + "\n" for i in range(80)))
     killed = start(source, target)
     until = time.monotonic() + 60

@@ -22,7 +22,12 @@ from redraft.engine.runner import Runner
 from redraft.server.log import Log
 from redraft.server.settings import Limits, Settings
 
-LONG: dict[str, Any] = {"messages": [{"role": "user", "content": "go on"}], "max_tokens": 900, "ignore_eos": True}
+LONG: dict[str, Any] = {
+    "messages": [{"role": "user", "content": "go on"}],
+    "max_tokens": 900,
+    "ignore_eos": True,
+    "canvas": {"width": 32},
+}
 SHORT: dict[str, Any] = {"messages": [{"role": "user", "content": RECORD}], "seed": 7}
 PATH = "/v1/chat/completions"
 
@@ -75,7 +80,10 @@ def test_a_gap_is_given_up_when_its_editor_has_gone_on(served: Inside) -> None:
 def test_a_reader_that_does_not_read_is_dropped_and_hurts_nobody(nano: Engine) -> None:
     sink = io.StringIO()
     for at in inside(nano, Settings(limits=Limits(stall_sec=0.3)), Log(sink), send_buffer=4096):
-        slow = raw(at.url, LONG | {"stream": True, "canvas": {"stream": True}, "logprobs": True, "top_logprobs": 20})
+        slow = raw(
+            at.url,
+            LONG | {"stream": True, "canvas": {"stream": True, "width": 32}, "logprobs": True, "top_logprobs": 20},
+        )
         told = httpx2.post(at.url + PATH, json=SHORT, timeout=30).json()
         assert told["choices"][0]["message"]["content"] == ANSWER
         assert eventually(functools.partial(nothing_is_left, at), 20)

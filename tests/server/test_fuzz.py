@@ -10,9 +10,8 @@ import httpx2
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from tests.server.conftest import Inside, inside
+from tests.server.conftest import Process, end, start
 
-from redraft.engine.engine import Engine
 from redraft.server.body import Body
 from redraft.server.routes.canvas import Canvas
 from redraft.server.routes.decisions import Decisions
@@ -21,17 +20,16 @@ from redraft.server.routes.infill import Fim, Hole
 from redraft.server.routes.meta import Detokenize, Tokenize
 from redraft.server.routes.responses import Responses
 from redraft.server.schema import Chat, Completion
-from redraft.server.settings import Limits, Settings
 
-TURN = {"messages": [{"role": "user", "content": "record\nSend"}]}
+TURN = {"messages": [{"role": "user", "content": "record\nSend"}], "max_tokens": 8, "canvas": {"width": 16}}
 ENDPOINTS: dict[str, tuple[type[Body], dict[str, Any]]] = {
     "/v1/chat/completions": (Chat, TURN),
-    "/v1/completions": (Completion, {"prompt": "record"}),
-    "/v1/responses": (Responses, {"input": "record"}),
+    "/v1/completions": (Completion, {"prompt": "record", "canvas": {"width": 16}}),
+    "/v1/responses": (Responses, {"input": "record", "max_output_tokens": 8, "canvas": {"width": 16}}),
     "/v1/fim/completions": (Fim, {"prompt": "a", "suffix": "b", "max_tokens": 2}),
     "/infill": (Hole, {"input_prefix": "a", "n_predict": 2}),
     "/v1/edit/completions": (Edit, {"messages": [{"role": "user", "content": "<|code_to_edit|>ab<|/code_to_edit|>"}]}),
-    "/v1/canvas": (Canvas, {"prompt": "record"}),
+    "/v1/canvas": (Canvas, {"prompt": "record", "max_tokens": 8, "canvas": {"width": 16}}),
     "/v1/decisions": (Decisions, {"input": "a", "questions": [{"type": "predicate", "instructions": "b"}]}),
     "/tokenize": (Tokenize, {"prompt": "a"}),
     "/detokenize": (Detokenize, {"tokens": [1, 2]}),
@@ -54,12 +52,14 @@ OURS = {501, 503, 504}
 
 
 @pytest.fixture(scope="module")
-def at(nano: Engine) -> Iterator[Inside]:
-    yield from inside(nano, Settings(limits=Limits(request_sec=0.5)))
+def at() -> Iterator[Process]:
+    process = start("--quiet", "--max-seconds", "0.5")
+    yield process
+    assert end(process) == 0
 
 
 @pytest.mark.parametrize("path", ENDPOINTS)
-def test_no_request_makes_the_server_fail(at: Inside, path: str) -> None:
+def test_no_request_makes_the_server_fail(at: Process, path: str) -> None:
     model, base = ENDPOINTS[path]
     names = st.sampled_from(sorted({*model.model_fields, *model.neutral, "unheard_of"}))
 
@@ -74,7 +74,7 @@ def test_no_request_makes_the_server_fail(at: Inside, path: str) -> None:
 
     with httpx2.Client(base_url=at.url, timeout=20) as http:
         ask()
-    assert not at.engine.loop.scheduler.waiting
+    assert at.popen.poll() is None
 
 
 def str_of(body: dict[str, Any]) -> bytes:
