@@ -17,7 +17,7 @@ from redraft.__main__ import main
 from redraft.constrain.template import read_template
 from redraft.engine.engine import Engine
 from redraft.engine.request import Options
-from redraft.errors import ConstraintError
+from redraft.errors import ConstraintError, UnsatisfiedError
 
 CONFIG = """[server]
 port = {{port: int(1..65535)}}
@@ -130,3 +130,13 @@ def test_the_command_fills_and_tells_the_values(capsys: pytest.CaptureFixture[st
     assert main(["fill", "{{a: whole}}"]) == 2
     assert "of kind 'whole'" in capsys.readouterr().err
     assert main(["fill", "{{a}}", "--kind", "a"]) == 2
+
+
+def test_what_only_a_validator_can_read_of_a_hole_holds_too(engine: Engine) -> None:
+    """Whichever of two values the model would rather say, `not` makes it the other."""
+    for barred in (1, 2):
+        kinds = {"x": {"enum": [1, 2], "not": {"const": barred}}}
+        filled = engine.fill("é = {{x}}; {{y: int(7..7)}}", kinds, options=Options(seed=1))
+        assert filled.text == f"é = {3 - barred}; 7"
+    with pytest.raises(UnsatisfiedError, match="hole 'x'"):
+        engine.fill("x = {{x}}", {"x": {"enum": [1, 2], "not": {"type": "integer"}}}, options=Options(seed=1))

@@ -159,7 +159,7 @@ def test_what_cannot_be_answered_is_refused_before_the_first_step(
 
 
 def test_a_choice_shorter_than_min_tokens_is_refused(engine: Engine) -> None:
-    with pytest.raises(ConstraintError, match="no valid answer has 20 to 32 tokens"):
+    with pytest.raises(ConstraintError, match=r"no valid answer has 20 to \d+ tokens"):
         engine.generate(PROMPT, choices=["yes", "no"], options=Options(min_tokens=20))
 
 
@@ -242,6 +242,7 @@ def test_a_schema_may_be_a_class_a_dict_or_text(engine: Engine, schema: Any) -> 
         ({"grammar": "start: " + '("b"' * 3000}, "nests too deeply"),
         ({"choices": []}, "choices is empty"),
         ({"choices": "yes"}, "choices is 'yes'"),
+        ({"choices": 5}, "choices is 5"),
         ({"regex": "("}, "cannot be made into an automaton"),
         ({"regex": "[^\\x00-\\x{10FFFF}]"}, "regex"),
         ({"grammar": "begin: "}, "no rule start"),
@@ -295,6 +296,23 @@ def test_mending_gives_up_with_the_best_attempt_and_the_reasons(engine: Engine) 
         mended(engine, request, check, rounds=2)
     assert error.value.attempt == ANSWER
     assert error.value.reasons == ["qty is a prime of two digits or it is not"]
+
+
+@pytest.mark.parametrize(("pattern", "most"), [("yes", 8), ("a|Once upon a time there was a tree", 1)])
+def test_mending_gives_up_where_nothing_else_may_be_said(engine: Engine, pattern: str, most: int) -> None:
+    with pytest.raises(UnsatisfiedError, match="never") as error:
+        engine.generate(
+            "a", regex=pattern, check=lambda _: ["never"], options=Options(seed=1, max_tokens=most, preset="fast")
+        )
+    assert error.value.attempt == pattern.split("|")[0]
+
+
+@pytest.mark.parametrize("causal", [False, True])
+def test_the_coldest_and_most_biased_distribution_still_has_its_valid_answer(engine: Engine, causal: bool) -> None:
+    digits = tuple((token, -100.0) for token in range(engine.config.model.vocab_size)
+                   if (engine.vocabulary.pieces[token] or b" ").isdigit())  # fmt: skip
+    options = Options(seed=1, max_tokens=8, temperature=0.01, logit_bias=digits, causal=causal)
+    assert re.fullmatch("[0-9]{3}", engine.generate("a", regex="[0-9]{3}", options=options).text)
 
 
 def crashing(text: str) -> list[str]:

@@ -37,8 +37,8 @@ Indices = NDArray[np.integer[Any]]
 
 NONE = -1e30
 """Log-weight of what there is not; finite, so that no difference of two of them is undefined."""
-BARRED = -5e3
-"""A token whose log-probability is below this was forbidden by somebody, and no language can allow it again."""
+BARRED = -1e8
+"""A token whose log-probability is below this is not the one that is pinned; the coldest logits stay above it."""
 BIAS_OF_NONE = -1e4
 FAINTEST = -80.0
 CACHED = 65536

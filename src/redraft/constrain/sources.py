@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from functools import reduce
 from typing import Any
 
@@ -79,7 +79,8 @@ def regex_source(pattern: str) -> Source:
 
 def choices_source(choices: Sequence[str]) -> Source:
     """One of some texts."""
-    if isinstance(choices, str) or not all(isinstance(choice, str) for choice in choices):
+    listed = isinstance(choices, Collection) and not isinstance(choices, str)
+    if not listed or not all(isinstance(choice, str) for choice in choices):
         raise ConstraintError(f"choices is {choices!r:.80}; it must be a list of strings")
     if not choices:
         raise ConstraintError("choices is empty; pass at least one text")

@@ -29,6 +29,7 @@ from redraft.constrain.automaton import Builder, Dfa, Limits, explore, intersect
 from redraft.constrain.keywords import FORMATS
 from redraft.constrain.language import Source
 from redraft.constrain.pattern import whole_match
+from redraft.constrain.problem import Problem, schema_problems
 from redraft.constrain.schema import compile_schema
 from redraft.constrain.values import number, text_of
 from redraft.errors import ConstraintError
@@ -40,10 +41,14 @@ _RANGE = re.compile(r"(?P<low>-?[0-9.]*?)\.\.(?P<high>-?[0-9.]*)")
 
 @dataclass(frozen=True)
 class Hole:
-    """A place to fill, by name, with the texts that may go there."""
+    """A place to fill, by name, with the texts that may go there.
+
+    `schema` is what a validator still has to read of the value; None if the texts are all there is to it.
+    """
 
     name: str
     dfa: Dfa
+    schema: Any = None
 
 
 @dataclass(frozen=True)
@@ -72,13 +77,34 @@ class Template:
 
     def values(self, filled: str) -> list[tuple[str, str]]:
         """(name, text) of each hole in a filled text; of several readings, each hole as long as can be, in order."""
+        return [(hole.name, text) for hole, text, _ in self._filled(filled)]
+
+    @property
+    def checked(self) -> bool:
+        """Whether some hole has a schema that a validator still has to read."""
+        return any(hole.schema is not None for hole in self.holes)
+
+    def problems(self, filled: str) -> list[Problem]:
+        """What a validator has to say against the values of such holes, with their places in the filled text."""
+        found = []
+        for hole, text, start in self._filled(filled):
+            said = [] if hole.schema is None else schema_problems(hole.schema, text)
+            for one in said:
+                begin, end = one.span or (0, len(text))
+                found.append(Problem(f"hole {hole.name!r}, {one.reason}", (start + begin, start + end)))
+        return found
+
+    def _filled(self, filled: str) -> list[tuple[Hole, str, int]]:
+        """Each hole with its text and where that begins, in characters. Raises ConstraintError for other texts."""
         data = filled.encode()
         if not data.startswith(self.literals[0].encode()):
             raise ConstraintError("the text does not begin as the template does")
         found = self._read(data, len(self.literals[0].encode()), 0, {})
         if found is None:
             raise ConstraintError("the text is no filling of the template")
-        return [(hole.name, data[a:b].decode()) for hole, (a, b) in zip(self.holes, found, strict=True)]
+        return [
+            (hole, data[a:b].decode(), len(data[:a].decode())) for hole, (a, b) in zip(self.holes, found, strict=True)
+        ]
 
     def _read(
         self, data: bytes, at: int, number: int, failed: dict[tuple[int, int], None]
@@ -113,7 +139,7 @@ def read_template(text: str, kinds: Mapping[str, Any] | None = None) -> Template
             raise ConstraintError(f"hole {name!r} {both}")
         used.add(name)
         literals.append(text[at : match.start()])
-        holes.append(Hole(name, _dfa(name, given[name] if kind is None else kind)))
+        holes.append(_hole(name, given[name] if kind is None else kind))
         at = match.end()
     if not holes:
         raise ConstraintError("the template has no hole; write one as {{name: string}}")
@@ -122,9 +148,14 @@ def read_template(text: str, kinds: Mapping[str, Any] | None = None) -> Template
     return Template(text, (*literals, text[at:]), tuple(holes))
 
 
-def _dfa(name: str, kind: Any) -> Dfa:
-    if not isinstance(kind, str):
-        return compile_schema(kind).dfa
+def _hole(name: str, kind: Any) -> Hole:
+    if isinstance(kind, str):
+        return Hole(name, _dfa(name, kind))
+    found = compile_schema(kind)
+    return Hole(name, found.dfa, kind if found.checked else None)
+
+
+def _dfa(name: str, kind: str) -> Dfa:
     match = _KIND.fullmatch(kind)
     word, inside = (match["word"], match["inside"]) if match else (kind, None)
     if word == "enum" and inside:

@@ -10,7 +10,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
-from redraft.constrain.template import read_template
+from redraft.constrain.problem import Problem
+from redraft.constrain.template import Template, read_template
 from redraft.engine.mend import Check, mended
 from redraft.engine.request import Generation, Options
 
@@ -48,9 +49,20 @@ def fill(
         shortest = int(language.automaton.to_end[0])
         options = replace(options, max_tokens=max(shipped, shortest + ROOM * len(found.holes)))
     request = engine.request(template if prompt is None else prompt, chat=chat, options=options, language=language)
+    check = _both(found, check) if found.checked else check
     done = engine.finish(request) if check is None else mended(engine, request, check)
     values: dict[str, str | list[str]] = {}
     for name, text in found.values(done.text):
         before = values.get(name)
         values[name] = text if before is None else [*(before if isinstance(before, list) else [before]), text]
     return Filled(done.text, values, done)
+
+
+def _both(template: Template, check: Check | None) -> Check:
+    """What a validator says of the holes with a schema, and then what the caller's check does."""
+
+    def run(text: str) -> list[Problem | str]:
+        found: list[Problem | str] = [*template.problems(text)]
+        return found if found or check is None else [*check(text)]
+
+    return run

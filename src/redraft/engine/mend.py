@@ -59,7 +59,12 @@ def mended(engine: Engine, request: Request, check: Check | None, rounds: int = 
         if best is None or len(problems) < len(best[1]):
             best = done.text, problems
         rejected.append(done.text)
-        current = _again(engine, whole, done, problems, rejected)
+        if len(rejected) > rounds:
+            break
+        try:
+            current = _again(engine, whole, done, problems, rejected)
+        except ConstraintError:
+            break  # everything else that may be said has been rejected
     assert best is not None
     raise UnsatisfiedError(best[0], [problem.reason for problem in best[1]])
 
@@ -124,12 +129,13 @@ def _problems(request: Request, text: str, check: Check | None) -> list[Problem]
 
 def _again(engine: Engine, request: Request, done: Generation, problems: list[Problem], rejected: list[str]) -> Request:
     """The request of the next round: other noise, none of the texts that were rejected, and pins where nothing is
-    wrong."""
+    wrong. Raises ConstraintError if nothing else may be said."""
     fresh = replace(request, seed=(request.seed + len(rejected)) % 2**64)
     if not request.stop:
         source = anything() if request.language is None else request.language.source
         forbidden = frozenset(request.policy.shaping.forbidden)
         language = ready(excluding(source, rejected), engine.vocabulary).without(forbidden)
+        language.start(request.max_tokens, request.min_tokens)
         fresh = replace(fresh, language=replace(language, checked=False))
     spans = [problem.span for problem in problems if problem.span is not None]
     if len(spans) < len(problems) or len(done.tokens) > request.width or request.seed_canvas is not None:
