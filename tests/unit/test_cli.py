@@ -274,6 +274,7 @@ def test_a_bad_prompt_file_is_refused(tmp_path: Path, capsys: Captured) -> None:
         (["generate", "hi", "--device", ""], "device '' cannot be used"),
         (["generate", "hi", "--stop", ""], "stop[0] is empty"),
         (["generate", "hi", "-n", "3", "--keep", "5"], "--keep is 5 and -n is 3"),
+        (["fill", ""], "the template is empty"),
         (["fill", "{{a: int}}", "--check", ""], "--check is ''"),
         (["fill", "{{a: int}}", "--check", "'"], "mend its quotes"),
         (["run", str(ROOT / "README.md"), "out.jsonl", "--seed", "-1"], "--seed is -1"),

@@ -174,10 +174,13 @@ def load_bar() -> Callable[[int, int], None] | None:
 MANY_ELEMENTS = 100_000_000
 
 
-def read_prompt(argument: str | None, file: Path | None) -> str:
-    """The prompt from the argument, from --file, or from stdin ("-" or nothing given). Raises RequestError."""
+def read_prompt(argument: str | None, file: Path | None, what: str = "prompt") -> str:
+    """A prompt, or `what` else it is, from the argument, from --file, or from stdin ("-" or nothing given).
+
+    Raises RequestError.
+    """
     if argument is not None and file is not None:
-        raise RequestError("a prompt and --file were both given; choose one")
+        raise RequestError(f"a {what} and --file were both given; choose one")
     if file is not None:
         try:
             raw = file.read_bytes()
@@ -185,9 +188,9 @@ def read_prompt(argument: str | None, file: Path | None) -> str:
             raise RequestError(f"--file {file} cannot be read: {error.strerror}") from None
         return _text(raw, str(file))
     if argument is not None and argument != "-":
-        return _some(argument, "the prompt")
+        return _some(argument, f"the {what}")
     if sys.stdin is None or sys.stdin.isatty():  # None where the caller has closed it
-        raise RequestError("no prompt: pass one as an argument, with --file, or through stdin")
+        raise RequestError(f"no {what}: pass one as an argument, with --file, or through stdin")
     return _text(sys.stdin.buffer.read(), "stdin")
 
 
@@ -210,5 +213,5 @@ def _text(raw: bytes, source: str) -> str:
 
 def _some(text: str, source: str) -> str:
     if not text.strip():
-        raise RequestError(f"{source} is empty; a prompt needs some text")
+        raise RequestError(f"{source} is empty; some text is needed")
     return text

@@ -38,7 +38,7 @@ def add(commands: Commands) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     """Load, fill, print."""
-    template = read_prompt(arguments.template, arguments.file)
+    template = read_prompt(arguments.template, arguments.file, "template")
     kinds = dict(_pair(given) for given in arguments.kind)
 
     check_words = None if arguments.check is None else _words(arguments.check)

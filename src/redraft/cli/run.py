@@ -65,7 +65,7 @@ def run(arguments: argparse.Namespace) -> int:
     if arguments.json:
         print_json({"rows": done.rows, "errors": done.errors, "tokens": done.tokens, "forwards": done.forwards})
     else:
-        said = f"{done.rows} rows, {done.errors} of this run with an error"
+        said = f"{done.rows} row{'' if done.rows == 1 else 's'}, {done.errors} of this run with an error"
         print(f"{said}; {done.tokens} tokens, {done.forwards} forwards, {seconds:.1f} s", file=sys.stderr)
     return 0
 
