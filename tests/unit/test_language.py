@@ -18,11 +18,13 @@ import redraft
 from redraft.constrain.language import Language, Vocabulary, ready
 from redraft.constrain.problem import Problem, span_of
 from redraft.constrain.sources import choices_source, grammar_source, regex_source, schema_source, source_of
+from redraft.diffusion.halt import AtLeast
 from redraft.diffusion.noise import SeededNoise
 from redraft.diffusion.seed import SeedCanvas
 from redraft.engine.answer import Answer
 from redraft.engine.engine import Engine
 from redraft.engine.events import Block, Draft, Event, Finished
+from redraft.engine.lane import open_lane
 from redraft.engine.mend import Check, command_check, mended, python_check
 from redraft.engine.request import Options, Request
 from redraft.engine.runner import run_alone
@@ -193,6 +195,22 @@ def test_a_deadline_gives_a_valid_answer_or_an_error(engine: Engine) -> None:
             failed += 1
     assert valid + failed == 4
     assert failed
+
+
+@torch.inference_mode()
+def test_a_deadline_right_after_a_canvas_got_narrower_keeps_its_answer(engine: Engine) -> None:
+    language = engine.language(choices_source(["yes", "no"]))
+    request = engine.request("a", options=Options(seed=1, canvas=64, end_aware=True), language=language)
+    request = dataclasses.replace(
+        request, policy=dataclasses.replace(request.policy, halt=AtLeast(request.policy.halt, 20))
+    )
+    lane = open_lane(engine.model, request, SeededNoise(1), drafts=False)
+    engine.model.encode(lane.prompt, lane.prefix)
+    while lane.canvas.width == request.width:
+        lane.advance(engine.model, engine.model.denoise(lane.canvas.tokens, lane.canvas.soft, lane.prefix))
+    (block,) = lane.cut_short()
+    assert isinstance(block, Block)
+    assert language.holds(block.tokens)
 
 
 def test_a_language_is_kept_on_disk_and_read_again(engine: Engine, tmp_path: Path) -> None:

@@ -175,9 +175,11 @@ class Lane:
         if self.canvas.step == 0 or self.history is None:
             return []
         if self.goal is not None:
-            # A valid answer or none: the likeliest of those that end here.
-            whole = None if self.canvas.conditioned is None else self.canvas.conditioned.finished()
-            if whole is None or whole.shape != self.canvas.draft.shape:
+            # A valid answer or none: the draft if it ends, or else the likeliest of those that end here.
+            conditioned = self.canvas.conditioned
+            ends = first_end(self.canvas.draft, self.request.eos) is not None
+            whole = None if conditioned is None else self.canvas.draft if ends else conditioned.finished()
+            if whole is None:
                 return []
             self.canvas = replace(self.canvas, draft=whole)
         # What has just come to a canvas that flows is still noise.
@@ -205,6 +207,7 @@ class Lane:
         # A new block begins without a past; a canvas that has slid keeps its own.
         goes_on = self.canvas.block == before.block and self.history is not None
         self.history = self.history.moved(rows, self.canvas) if goes_on and self.history is not None else None
+        self.logits = None if self.logits is None else self.logits[rows:]
         self.counted = self.canvas.step
         return [block]
 
@@ -259,6 +262,8 @@ class Lane:
             return logprobs(canvas.conditioned.shifted(), tokens, self.request.logprobs)
         cooled = temperature(policy, canvas.step if canvas.age is None else canvas.age)
         read = policy.shaping.biased(self.logits)[: canvas.width]
+        # What has come to a canvas that has slid has no logits yet.
+        cooled = cooled if isinstance(cooled, float) else cooled[: len(read)]
         return logprobs(read / cooled, tokens, self.request.logprobs)
 
 
