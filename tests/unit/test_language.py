@@ -197,6 +197,15 @@ def test_a_deadline_gives_a_valid_answer_or_an_error(engine: Engine) -> None:
     assert failed
 
 
+def test_a_language_whose_answers_cannot_end_is_refused(engine: Engine) -> None:
+    language = engine.language(choices_source(["yes", "no"]))
+    ends = tuple((token,) for token in engine.config.generation.eos_token_ids)
+    with pytest.raises(RequestError, match="every end token"):
+        engine.request("a", options=Options(bad_words=ends), language=language)
+    done = engine.finish(engine.request("a", options=Options(bad_words=ends, causal=True), language=language))
+    assert done.text in ("yes", "no")
+
+
 @torch.inference_mode()
 def test_a_deadline_right_after_a_canvas_got_narrower_keeps_its_answer(engine: Engine) -> None:
     language = engine.language(choices_source(["yes", "no"]))

@@ -10,6 +10,7 @@ import msgspec
 
 from redraft.config import CheckpointConfig, ModelConfig
 from redraft.constrain.language import Language
+from redraft.constrain.span import SpanLanguage
 from redraft.diffusion.accept import EntropyBound
 from redraft.diffusion.denoise import Policy
 from redraft.diffusion.halt import AtLeast, UntilEnd
@@ -226,7 +227,10 @@ def _held_to(language: Language, request: Request, options: Options) -> Request:
         raise RequestError(
             f"stop is {list(options.stop)} with a constraint, which says itself where to end; leave it out"
         )
-    language = language.without(frozenset(request.policy.shaping.forbidden))
+    forbidden = frozenset(request.policy.shaping.forbidden)
+    if not request.causal and not isinstance(language, SpanLanguage) and request.eos <= forbidden:
+        raise RequestError("bad_words forbids every end token, with which a constrained canvas is filled; allow one")
+    language = language.without(forbidden)
     start = language.start(request.max_tokens, request.min_tokens)
     if request.seed_canvas is not None and request.seed_canvas.pins:
         start.check_pins(request.width, request.seed_canvas.pins)
