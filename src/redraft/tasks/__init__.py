@@ -25,11 +25,8 @@ __all__ = [
     "task",
 ]
 
-_USUAL: tuple[Task, ...] = (Records(), Sudoku())
+_USUAL: tuple[Task, ...] = (Records(), Sudoku(), Sudoku(6), Repair(), Edits())
 _MORE: tuple[Task, ...] = (
-    Sudoku(6),
-    Repair(),
-    Edits(),
     InfillPython(),
     Sudoku(9),
     Sudoku(9, (22, 30), least_guesses=5),
