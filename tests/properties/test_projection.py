@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 
 from redraft.constrain.automaton import NOWHERE, Dfa
 from redraft.constrain.lift import build_trie, lift
-from redraft.constrain.project import Plan, Projection
+from redraft.constrain.project import Projection, Wiring
 from redraft.errors import ConstraintError
 
 EOS, PAD = 0, 1
@@ -96,7 +96,7 @@ def valid_strings(language: Language, width: int, left: int, least: int) -> list
 
 def projection(language: Language, left: int, least: int) -> Projection:
     return Projection(
-        Plan(lift(language.dfa(), build_trie(PIECES), frozenset({EOS}), frozenset({EOS, PAD}))), 0, left, least
+        Wiring(lift(language.dfa(), build_trie(PIECES), frozenset({EOS}), frozenset({EOS, PAD}))), 0, left, least
     )
 
 
@@ -238,12 +238,14 @@ def test_blocks_of_noise_always_make_a_whole_answer(language: Language, width: i
     """The guarantee of completion: whatever the logits and wherever the cuts, the answer is valid at its limit."""
     assume(not language.dfa().is_empty)
     project = projection(language, total, 0)
-    automaton = project.plan.automaton
+    automaton = project.wiring.automaton
     assume(automaton.to_end[0] <= total)
     told: list[int] = []
     state, block = 0, 0
     while state != automaton.end and len(told) < total:
-        found = Projection(project.plan, state, total - len(told))(log_probabilities(width, 20.0, seed + 7919 * block))
+        found = Projection(project.wiring, state, total - len(told))(
+            log_probabilities(width, 20.0, seed + 7919 * block)
+        )
         tokens = found.draft.tolist()[: total - len(told)]
         state, block = automaton.after(state, tokens), block + 1
         told += tokens

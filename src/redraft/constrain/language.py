@@ -26,7 +26,7 @@ from redraft.config import CheckpointConfig
 from redraft.constrain.automaton import DEFAULT_LIMITS, NOWHERE, Dfa, Limits
 from redraft.constrain.lift import TokenAutomaton, Trie, build_trie, lift, token_bytes
 from redraft.constrain.problem import Problem, schema_problems
-from redraft.constrain.project import Plan, Projection
+from redraft.constrain.project import Projection, Wiring
 from redraft.errors import ConstraintError
 from redraft.text import Text
 
@@ -85,17 +85,17 @@ class Language:
     """Which token strings are answers. `checked` if some part of the schema is only read by a validator, afterwards."""
 
     source: Source
-    plan: Plan
+    wiring: Wiring
     checked: bool
 
     @property
     def automaton(self) -> TokenAutomaton:
         """The automaton over tokens."""
-        return self.plan.automaton
+        return self.wiring.automaton
 
     def start(self, max_tokens: int, min_tokens: int = 0) -> Projection:
         """The constraint on the first canvas of an answer. Raises ConstraintError if none has so many tokens."""
-        found = Projection(self.plan, 0, max_tokens, min_tokens)
+        found = Projection(self.wiring, 0, max_tokens, min_tokens)
         found.check()
         return found
 
@@ -110,7 +110,7 @@ class Language:
 
     def without(self, tokens: frozenset[int]) -> Language:
         """The same without answers that hold some tokens. Raises ConstraintError if there are no others."""
-        return dataclasses.replace(self, plan=Plan(self.automaton.without(tokens))) if tokens else self
+        return dataclasses.replace(self, wiring=Wiring(self.automaton.without(tokens))) if tokens else self
 
 
 def ready(
@@ -127,7 +127,7 @@ def ready(
         path = kept_in / f"{hashlib.sha256(name.encode()).hexdigest()}.npz"
         found = _read(path)
         if found is not None:
-            return Language(source, Plan(found[0]), found[1])
+            return Language(source, Wiring(found[0]), found[1])
     try:
         dfa, checked = source.compile(limits)
     except RecursionError:
@@ -135,7 +135,7 @@ def ready(
     automaton = lift(dfa, vocabulary.trie, vocabulary.ends, vocabulary.tail, limits)
     if path is not None:
         _write(path, automaton, checked)
-    return Language(source, Plan(automaton), checked)
+    return Language(source, Wiring(automaton), checked)
 
 
 def vocabulary_of(text: Text, config: CheckpointConfig) -> Vocabulary:

@@ -46,7 +46,7 @@ CACHED = 65536
 
 
 @dataclass(frozen=True, eq=False)
-class Plan:
+class Wiring:
     """The edges of an automaton three times over, in the order that each message sums them.
 
     alpha and the best path sum over edges with one target, beta over edges with one source.
@@ -127,20 +127,20 @@ class Projection:
     still have, the end token not among them.
     """
 
-    plan: Plan
+    wiring: Wiring
     state: int
     left: int
     least: int = 0
 
     def __call__(self, log_p: Float[Tensor, "canvas vocab"]) -> Projected:
         """Condition log-probabilities on the language. Raises ConstraintError if nothing is left of it."""
-        best, mass = by_class(self.plan, log_p)
+        best, mass = by_class(self.wiring, log_p)
         return condition(self, log_p, best, mass)
 
     @cached_property
     def lengths(self) -> NDArray[np.bool_]:
         """[tokens, states]: whether the answer may end after just so many more tokens."""
-        a = self.plan.automaton
+        a = self.wiring.automaton
         inner = a.dst != a.end
         src, dst = a.src[inner], a.dst[inner]
         found = np.zeros((self.left + 1, a.states), dtype=np.bool_)
@@ -152,7 +152,7 @@ class Projection:
 
     def allowed(self, told: int) -> NDArray[np.bool_]:
         """States that may be reached after `told` tokens of the canvas so that the answer can still be completed."""
-        a, left, least = self.plan.automaton, self.left - told, self.least - told
+        a, left, least = self.wiring.automaton, self.left - told, self.least - told
         if self.least:
             found = np.asarray(self.lengths[max(0, least) : max(0, left + 1)].any(0))
         else:
@@ -162,18 +162,18 @@ class Projection:
 
     def after(self, tokens: Sequence[int]) -> Projection:
         """What is left when some tokens have been told, the end token not among them."""
-        state = self.plan.automaton.after(self.state, tokens)
-        return Projection(self.plan, state, self.left - len(tokens), max(0, self.least - len(tokens)))
+        state = self.wiring.automaton.after(self.state, tokens)
+        return Projection(self.wiring, state, self.left - len(tokens), max(0, self.least - len(tokens)))
 
     @property
     def is_over(self) -> bool:
         """Whether the answer is whole and nothing could follow it."""
-        return self.plan.automaton.is_over(self.state)
+        return self.wiring.automaton.is_over(self.state)
 
     def check_pins(self, width: int, pins: Sequence[tuple[int, int]]) -> None:
         """Raise ConstraintError if no answer has these (position, token) in a first canvas of that width."""
-        class_of = self.plan.automaton.class_of
-        weights = np.zeros((width, self.plan.automaton.classes))
+        class_of = self.wiring.automaton.class_of
+        weights = np.zeros((width, self.wiring.automaton.classes))
         for position, token in pins:
             weights[position] = NONE
             weights[position, class_of[token]] = 0.0 if class_of[token] else NONE
@@ -183,7 +183,7 @@ class Projection:
         """Raise ConstraintError if no answer of the language has as many tokens as are left."""
         if self.allowed(0)[self.state]:
             return
-        fewest = int(self.plan.automaton.to_end[self.state])
+        fewest = int(self.wiring.automaton.to_end[self.state])
         if fewest > self.left and fewest < FAR:
             raise ConstraintError(
                 f"max_tokens leaves {self.left} tokens and the shortest valid answer has {fewest}; raise it"
@@ -213,20 +213,20 @@ class Projected:
     @cached_property
     def bias(self) -> Float[Tensor, "canvas classes"]:
         """Nats to add to the log-probability of each class at each position."""
-        plan = self.projection.plan
-        order, present, at = plan.class_order
-        src, dst = plan.automaton.src[order], plan.automaton.dst[order]
+        wiring = self.projection.wiring
+        order, present, at = wiring.class_order
+        src, dst = wiring.automaton.src[order], wiring.automaton.dst[order]
         ways = self.alpha[:-1][:, src] + self.beta[1:][:, dst]
         peak = np.maximum.reduceat(ways, at, axis=1)
         ways -= np.repeat(peak, np.diff(np.append(at, len(src))), axis=1)
         summed = peak + np.log(np.add.reduceat(np.exp(ways, out=ways), at, axis=1)) - self.log_total
-        found = np.full((len(self.mass), plan.automaton.classes), BIAS_OF_NONE)
+        found = np.full((len(self.mass), wiring.automaton.classes), BIAS_OF_NONE)
         found[:, present] = np.maximum(summed, BIAS_OF_NONE)
         return torch.from_numpy(found).to(self.log_p)
 
     def shifted(self) -> Float[Tensor, "canvas vocab"]:
         """The log-probabilities with the bias of each token's class."""
-        shifted = self.log_p + self.bias.index_select(1, self.projection.plan.class_of(self.log_p.device))
+        shifted = self.log_p + self.bias.index_select(1, self.projection.wiring.class_of(self.log_p.device))
         # Below this a float32 probability is subnormal: worth nothing, and many times slower to compute with.
         return shifted.masked_fill_(shifted < FAINTEST, BIAS_OF_NONE)
 
@@ -243,19 +243,19 @@ class Projected:
     def finished(self) -> Int[Tensor, "canvas"] | None:
         """The likeliest string that ends the answer within this canvas; None if no valid one does."""
         try:
-            return self._spell(self._best_path(self.projection.plan.automaton.accepts)[1])
+            return self._spell(self._best_path(self.projection.wiring.automaton.accepts)[1])
         except ConstraintError:
             return None
 
     def draw(self, random: np.random.Generator) -> Int[Tensor, "canvas"]:
         """One valid string in proportion to its probability: filtered forwards, sampled backwards."""
-        plan, a = self.projection.plan, self.projection.plan.automaton
+        wiring, a = self.projection.wiring, self.projection.wiring.automaton
         state = _pick(self.alpha[-1] + self.beta[-1], random)
-        order, present, at = plan.tokens
+        order, present, at = wiring.tokens
         ends = np.append(at[1:], len(order))
         tokens = []
         for i in range(len(self.mass) - 1, -1, -1):
-            begin, stop = plan.incoming[state], plan.incoming[state + 1]
+            begin, stop = wiring.incoming[state], wiring.incoming[state + 1]
             edge = begin + _pick(self.alpha[i][a.src[begin:stop]] + self.mass[i, a.cls[begin:stop]], random)
             label = int(np.searchsorted(present, a.cls[edge]))
             members = order[at[label] : ends[label]]
@@ -266,24 +266,24 @@ class Projected:
     def log_mass(self) -> list[float]:
         """How much the model wanted what it had to: per position, the log of the probability that it gave to all
         tokens that were still allowed there, behind the draft's own beginning."""
-        plan, a = self.projection.plan, self.projection.plan.automaton
+        wiring, a = self.projection.wiring, self.projection.wiring.automaton
         found = []
         for i, state in enumerate(self.path[0][:-1]):
-            edges = plan.by_source[plan.outgoing[state] : plan.outgoing[state + 1]]
+            edges = wiring.by_source[wiring.outgoing[state] : wiring.outgoing[state + 1]]
             edges = edges[self.beta[i + 1][a.dst[edges]] > NONE / 2]
             # Probabilities of a softmax in float32 add up to a little more than 1.
             found.append(min(0.0, _log_sum(self.mass[i, np.unique(a.cls[edges])])))
         return found
 
     def _best_path(self, ends: NDArray[np.bool_]) -> tuple[list[int], list[int]]:
-        plan, a = self.projection.plan, self.projection.plan.automaton
+        wiring, a = self.projection.wiring, self.projection.wiring.automaton
         final = np.where(ends, self.bests[-1], NONE)
         state = int(final.argmax())
         if final[state] < NONE / 2:
             raise ConstraintError("no valid answer is left for this canvas; its pins contradict the constraint")
         states, classes = [state], []
         for i in range(len(self.best) - 1, -1, -1):
-            begin, stop = plan.incoming[state], plan.incoming[state + 1]
+            begin, stop = wiring.incoming[state], wiring.incoming[state + 1]
             edge = begin + int((self.bests[i][a.src[begin:stop]] + self.best[i, a.cls[begin:stop]]).argmax())
             state = int(a.src[edge])
             states.append(state)
@@ -292,30 +292,30 @@ class Projected:
 
     def _spell(self, classes: list[int]) -> Int[Tensor, "canvas"]:
         """The likeliest token of each position's class."""
-        plan = self.projection.plan
+        wiring = self.projection.wiring
         if self.log_p.device.type == "cpu" and self.log_p.numel() > CACHED:
-            order, present, at = plan.tokens
+            order, present, at = wiring.tokens
             ends = np.append(at[1:], len(order))
             log_p, labels = self.log_p.numpy(), np.searchsorted(present, classes)
             kinds = [order[at[label] : ends[label]] for label in labels]
             return torch.tensor([int(kind[log_p[i, kind].argmax()]) for i, kind in enumerate(kinds)])
-        class_of = plan.class_of(self.log_p.device)
+        class_of = wiring.class_of(self.log_p.device)
         wanted = torch.tensor(classes, device=self.log_p.device)
         return self.log_p.masked_fill(class_of != wanted[:, None], -torch.inf).argmax(-1)
 
 
-def by_class(plan: Plan, log_p: Float[Tensor, "canvas vocab"]) -> tuple[Reals, Reals]:
+def by_class(wiring: Wiring, log_p: Float[Tensor, "canvas vocab"]) -> tuple[Reals, Reals]:
     """The largest and the summed log-probability of each class at each position, [canvas, classes]."""
-    shape = (len(log_p), plan.automaton.classes)
+    shape = (len(log_p), wiring.automaton.classes)
     best, mass = np.full(shape, NONE), np.full(shape, NONE)
-    _order, present, _at = plan.tokens
+    _order, present, _at = wiring.tokens
     if log_p.device.type == "cpu":
         # As many rows at a time as stay in the processor's cache: at 262,144 tokens one, which is eight times as fast.
         values, rows = log_p.numpy(), max(1, CACHED // log_p.shape[1])
-        parts = [_reduced(plan, values[i : i + rows]) for i in range(0, len(values), rows)]
+        parts = [_reduced(wiring, values[i : i + rows]) for i in range(0, len(values), rows)]
         peak, total = (np.concatenate(part) for part in zip(*parts, strict=True))
     else:
-        class_of = plan.class_of(log_p.device).expand_as(log_p)
+        class_of = wiring.class_of(log_p.device).expand_as(log_p)
         peaks = torch.full(shape, NONE, device=log_p.device).scatter_reduce(1, class_of, log_p.float(), "amax")
         sums = torch.zeros_like(peaks).scatter_add(1, class_of, (log_p - peaks.gather(1, class_of)).exp())
         peak, total = peaks[:, present].cpu().numpy(), sums[:, present].cpu().numpy()
@@ -325,19 +325,19 @@ def by_class(plan: Plan, log_p: Float[Tensor, "canvas vocab"]) -> tuple[Reals, R
     return best, mass
 
 
-def _reduced(plan: Plan, log_p: NDArray[Any]) -> tuple[NDArray[Any], NDArray[Any]]:
+def _reduced(wiring: Wiring, log_p: NDArray[Any]) -> tuple[NDArray[Any], NDArray[Any]]:
     """Of each class the largest log-probability, and the sum of probabilities as multiples of that."""
-    order, _, at = plan.tokens
+    order, _, at = wiring.tokens
     values = np.take(log_p, order, axis=1)
     peak = np.maximum.reduceat(values, at, axis=1)
-    values -= np.take(peak, plan.label_of, axis=1)
+    values -= np.take(peak, wiring.label_of, axis=1)
     return peak, np.add.reduceat(np.exp(values, out=values), at, axis=1)
 
 
 def condition(projection: Projection, log_p: Float[Tensor, "canvas vocab"], best: Reals, mass: Reals) -> Projected:
     """Carry alpha, beta and the best path over the canvas, all three in one loop over its positions."""
-    plan, width, states = projection.plan, len(mass), projection.plan.automaton.states
-    (reads, weighs), (starts, writes, sum_of) = plan.gather, plan.segments
+    wiring, width, states = projection.wiring, len(mass), projection.wiring.automaton.states
+    (reads, weighs), (starts, writes, sum_of) = wiring.gather, wiring.segments
     messages = np.full((width + 1, 3, states), NONE)
     messages[0, [0, 2], projection.state] = 0.0
     messages[0, 1] = np.where(projection.allowed(width), 0.0, NONE)

@@ -26,7 +26,7 @@ class SpanLanguage(Language):
 
     def start(self, max_tokens: int, min_tokens: int = 0) -> SpanProjection:
         """The constraint on the canvas. Raises ConstraintError if the language has no text of so many tokens."""
-        found = SpanProjection(self.plan, 0, self.width, self.width)
+        found = SpanProjection(self.wiring, 0, self.width, self.width)
         found.check()
         return found
 

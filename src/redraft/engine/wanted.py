@@ -88,7 +88,7 @@ def span_language(wanted: Wanted, vocabulary: Vocabulary, *, begins: bytes = b""
 
 def of_width(language: Language, width: int) -> SpanLanguage:
     """The same for a gap of so many tokens."""
-    return SpanLanguage(language.source, language.plan, language.checked, width)
+    return SpanLanguage(language.source, language.wiring, language.checked, width)
 
 
 def grows_right(vocabulary: Vocabulary, token: int) -> bytes:

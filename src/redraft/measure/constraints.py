@@ -221,7 +221,7 @@ def _share_of_step(engine: Engine, language: Language) -> dict[str, float]:
             done = engine.finish(request)
             times[name].append((time.perf_counter() - began) * 1e3 / sum(done.steps))
     added = median([held - plain for held, plain in zip(times["held"], times["plain"], strict=True)])
-    goal = Projection(language.plan, 0, engine.config.model.canvas_length)
+    goal = Projection(language.wiring, 0, engine.config.model.canvas_length)
     shape = engine.config.model.canvas_length, engine.config.model.vocab_size
     log_p = torch.log_softmax(torch.randn(*shape, generator=torch.Generator().manual_seed(0)), -1)
     alone = []
