@@ -112,9 +112,7 @@ def _table(found: list[Evaluation]) -> None:
     from rich.console import Console
     from rich.table import Table
 
-    table = Table("task", "examples", "exact", "95% interval", "steps", "tokens/forward", "tokens/s")
-    for column in table.columns:
-        column.overflow = "fold"  # where it is narrow, a header is broken and keeps its letters
+    table = Table("task", "examples", "exact", "95% interval", "steps", "tokens per forward", "tokens/s")
     for one in found:
         interval = f"{one.low:.1%} to {one.high:.1%}"
         row = (one.task, str(one.count), f"{one.exact:.1%}", interval, f"{one.mean_steps:.1f}")
