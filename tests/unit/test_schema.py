@@ -196,6 +196,7 @@ def test_habits_of_writing_are_admitted() -> None:
         ({"type": "integer", "allOf": [{"multipleOf": 9973}, {"multipleOf": 9967}]}, "states together"),
         ({"$ref": "#/allOf/²", "allOf": [True]}, "names nothing"),
         ({"$ref": "#/enum", "enum": [1]}, "must be an object"),
+        ({"pattern": "^[^+--]$"}, "-- in a class"),
         (
             {"$ref": "#/$defs/0", "$defs": {str(i): {"allOf": [{"$ref": f"#/$defs/{i + 1}"}] * 2} for i in range(30)}
              | {"30": True}},

@@ -175,6 +175,7 @@ def test_lengths_that_nothing_wanted_has_are_refused_before_a_step(engine: Engin
         engine.infill("a", "b", max_tokens=3, wanted=Wanted("[0-9]{9}"), heal=False, seed=1)
     with pytest.raises(ConstraintError, match="no text of 3 tokens is what was asked for"):
         engine.edit("a 123 b", (2, 5), wanted=Wanted("[0-9]{9}"), options=Options(seed=1))
+    length = engine.config.model.canvas_length
     with pytest.raises(RequestError, match="only one canvas can be held to something"):
-        engine.edit("1" * 90, (2, 80), wanted=Wanted("[0-9]+"), options=Options(seed=1))
+        engine.edit("1" * (length + 20), (2, length + 10), wanted=Wanted("[0-9]+"), options=Options(seed=1))
     assert engine.loop.forwards == forwards

@@ -126,6 +126,8 @@ def _branches(pattern: str) -> list[list[str]]:
     for token in _TOKEN.findall(pattern):
         if inside:
             inside = token != "]"
+            if token == "-" and re.search(r"(?<!\\)-$", found[-1][-1]):  # Rust takes away what follows
+                raise ConstraintError(rf"pattern {pattern!r} has -- in a class, which is read in two ways; write \-")
             found[-1][-1] += _in_class(token)
             continue
         depth += token.startswith("(") - (token == ")")
