@@ -234,8 +234,8 @@ def _candidates(
     engine: Engine, hole: _Hole, widths: Sequence[int], options: Options
 ) -> list[tuple[Candidate, Generation]]:
     """What the best widths came to, best first."""
-    bias = engine.length_bias if len(widths) > 1 else Bias((1,), (0.0,))
     tried, requests = _requests(engine, hole, widths, options)
+    bias = engine.length_bias if len(widths) > 1 else Bias((1,), (0.0,))
 
     def doubt(place: int, entropy: Sequence[float]) -> float:
         own = max(1, tried[place] - hole.healed)  # what was taken in is nearly certain and would flatter narrow gaps
