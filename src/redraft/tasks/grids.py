@@ -1,11 +1,7 @@
-"""Sudoku grids of any size: the rules, a vectorised reasoner, a solver that counts, and random full grids.
+"""Sudoku grids of any size: the rules, a solver that counts solutions and guesses, and random full grids.
 
-Puzzles are uint8 arrays of size*size cells, row by row, 0 for a blank. Two ways of solving stand side by side:
-
-    reason   many puzzles at once, by "only this digit fits here" and "it fits only here", never a guess
-    solve    one puzzle, by the same two rules and guesses; counts solutions and guesses
-
-What `reason` completes has one solution, because every step of it was forced. What it leaves open says nothing.
+Puzzles are size*size cells, row by row, 0 for a blank. The solver follows "only this digit fits here" and "it fits only
+here" as far as they lead, and guesses then.
 """
 
 from __future__ import annotations
@@ -41,32 +37,6 @@ def peers(size: int) -> tuple[tuple[int, ...], ...]:
     """For every cell, the other cells of its row, column and box."""
     found = [sorted({cell for unit in units(size) if at in unit for cell in unit} - {at}) for at in range(size * size)]
     return tuple(map(tuple, found))
-
-
-def reason(puzzles: NDArray[np.uint8], size: int) -> NDArray[np.uint8]:
-    """Puzzles [many, cells] as far as singles lead; 0 where they do not. Contradictions leave blanks, too."""
-    member, peer = _member(size), _peer(size)
-    grids = puzzles.copy()
-    digits = np.arange(1, size + 1, dtype=np.uint8)
-    open_ = np.arange(len(grids))
-    while len(open_):
-        here = grids[open_]
-        placed = here[:, :, None] == digits  # [many, cells, digits]
-        fits = ~(peer @ placed.astype(np.float32) > 0) & (here == 0)[:, :, None]
-        only_here = np.einsum("uc,ncd->nud", member, fits.astype(np.float32)) == 1
-        forced = fits & (fits.sum(2, keepdims=True) == 1)
-        forced |= fits & (np.einsum("uc,nud->ncd", member, only_here.astype(np.float32)) > 0)
-        found = forced.any(2)
-        grids[open_] = np.where(found, forced.argmax(2).astype(np.uint8) + 1, here)
-        open_ = open_[found.any(1)]
-    return grids
-
-
-def are_complete(grids: NDArray[np.uint8], size: int) -> NDArray[np.bool_]:
-    """Which of the grids [many, cells] are full and break no rule."""
-    placed = (grids[:, :, None] == np.arange(1, size + 1, dtype=np.uint8)).astype(np.float32)
-    counts = np.einsum("uc,ncd->nud", _member(size), placed)
-    return np.asarray((counts == 1).all(axis=(1, 2)))
 
 
 @dataclass(frozen=True)
@@ -116,22 +86,6 @@ def _lines(rng: np.random.Generator, count: int, size: int, thick: int) -> NDArr
     groups = rng.random((count, size // thick)).argsort(1)
     inside = rng.random((count, size // thick, thick)).argsort(2)
     return np.asarray((groups[:, :, None] * thick + inside).reshape(count, size))
-
-
-@cache
-def _member(size: int) -> NDArray[np.float32]:
-    found = np.zeros((len(units(size)), size * size), dtype=np.float32)
-    for i, unit in enumerate(units(size)):
-        found[i, list(unit)] = 1
-    return found
-
-
-@cache
-def _peer(size: int) -> NDArray[np.float32]:
-    found = np.zeros((size * size, size * size), dtype=np.float32)
-    for i, others in enumerate(peers(size)):
-        found[i, list(others)] = 1
-    return found
 
 
 def _start(puzzle: Sequence[int], size: int) -> list[int] | None:
