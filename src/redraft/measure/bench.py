@@ -1,11 +1,11 @@
 """Speed of one request beside transformers, as a record.
 
-On the same checkpoint and prompts in one process, runs are paired: each prompt is answered by one and then by the other,
-in alternating order, so that a drifting machine hurts both. Both use the checkpoint's own sampler settings, the reference
-rules, and their own noise, so step counts differ a little; the time per denoising step is reported beside the time per
-answer. A third run of each pair is ours by the preset `fast`, which does what the reference cannot: a canvas that fits
-the answer, and no step that only confirms. Peak memory is that of a process of each one's own. `throughput.py` has the
-many requests.
+On the same checkpoint and prompts in one process, runs are paired: each prompt is answered by one and then by the
+other, in alternating order, so that a drifting machine hurts both. Both use the checkpoint's own sampler settings,
+the reference rules, and their own noise, so step counts differ a little; the time per denoising step is reported
+beside the time per answer. A third run of each pair is ours by the preset `fast`, which does what the reference
+cannot: a canvas that fits the answer, and no step that only confirms. Peak memory is that of a process of each one's
+own. `throughput.py` has the many requests.
 """
 
 from __future__ import annotations
