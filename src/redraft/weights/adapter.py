@@ -86,6 +86,7 @@ def write_adapter(found: Mapping[str, Low], folder: Path, *, alpha: float, base:
         folder.mkdir(parents=True, exist_ok=True)
         save_file(tensors, folder / WEIGHTS, metadata={"format": "pt"})
         (folder / CONFIG).write_text(json.dumps(settings, indent=2) + "\n", encoding="utf-8")
+        (folder / WEIGHTS).chmod((folder / CONFIG).stat().st_mode)  # the library keeps its files from everybody else
     except (OSError, SafetensorError) as error:
         raise RunError(f"the adapter could not be written to {folder}: {error}; free some space") from None
 
