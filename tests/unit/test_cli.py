@@ -447,6 +447,19 @@ def test_watching_off_a_terminal_is_a_line_per_step(capsys: Captured) -> None:
     assert "\x1b" not in err
 
 
+def test_the_ends_behind_an_answer_are_shown_one_by_one_until_they_are_many(capsys: Captured) -> None:
+    for canvas, shown in ((24, r"·+$"), (64, r"·×(\d+)$")):
+        assert main(["generate", PROMPT, "--chat", "--seed", "7", "--watch", "--canvas", str(canvas)]) == 0
+        out, err = capsys.readouterr()
+        last = [line for line in err.splitlines() if line.startswith("block 0")][-1]
+        ends = re.search(shown, last)
+        assert ends is not None
+        told = int(ends[1]) if ends.groups() else len(ends[0])
+        # Everything on the canvas is either a token of the answer or one of these.
+        assert 0 < told < canvas
+        assert out.strip() in err
+
+
 def test_watching_on_a_terminal_ends_with_the_answer(monkeypatch: pytest.MonkeyPatch, capsys: Captured) -> None:
     drawn = io.StringIO()
     screen = Console(file=drawn, force_terminal=True, width=100, _environ={"TERM": "xterm"})

@@ -18,6 +18,9 @@ from redraft.engine.events import Block, Draft, Event
 from redraft.engine.request import Request
 from redraft.text import Text
 
+MOST_ENDS = 16
+"""End tokens behind the answer that are shown one by one; of a wide canvas there are hundreds."""
+
 
 class Watch:
     """A context manager around a run. On a terminal it redraws in place; elsewhere it prints a line per step."""
@@ -57,10 +60,12 @@ class Watch:
 
     def _canvas(self, draft: Draft, request: Request) -> Line:
         line = Line()
-        for token, changed, accepted in zip(draft.tokens, draft.changed, draft.accepted, strict=True):
+        told = max((i + 1 for i, token in enumerate(draft.tokens) if token not in request.eos), default=0)
+        for token, changed, accepted in zip(draft.tokens[:told], draft.changed, draft.accepted, strict=False):
             if token in request.eos:
                 line.append("·", style="dim")
                 continue
             style = "bold white on blue" if changed else "" if accepted else "dim"
             line.append(self.text.decode([token]) or "�", style=style)
-        return line
+        ends = len(draft.tokens) - told
+        return line.append("·" * ends if ends <= MOST_ENDS else f"·×{ends}", style="dim")
