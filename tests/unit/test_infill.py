@@ -52,10 +52,10 @@ def test_where_more_text_follows_nothing_says_that_it_ends(engine: Engine) -> No
 
 
 def test_a_long_suffix_is_shown_as_far_as_it_fits(engine: Engine) -> None:
-    behind = tuple(range(40, 140))
+    behind = tuple(range(40, 340))
     asked = Around((2,), behind).request(20, Options(), engine)
     assert asked.seed_canvas is not None
-    assert asked.seed_canvas.pins == tuple((20 + i, behind[i]) for i in range(12))
+    assert asked.seed_canvas.pins == tuple((20 + i, behind[i]) for i in range(140))
 
 
 def test_a_long_prefix_loses_its_beginning_and_keeps_its_bos(engine: Engine) -> None:
@@ -99,7 +99,7 @@ def test_the_best_score_is_the_answer_and_a_width_alone_is_that_width(engine: En
 
 def test_the_bias_is_measured_once_and_is_what_a_race_over_noise_says(engine: Engine) -> None:
     assert engine.length_bias is engine.length_bias
-    assert engine.length_bias.widths == (1, 2, 4, 8, 16)
+    assert engine.length_bias.widths == (1, 2, 4, 8, 16, 32, 64, 128)
     assert all(0 < nats < np.log(engine.config.model.vocab_size) for nats in engine.length_bias.nats)
 
 
@@ -144,7 +144,7 @@ def test_leaving_a_race_ends_it(engine: Engine) -> None:
 
 
 def test_variants_are_merged_and_the_commonest_comes_first(engine: Engine) -> None:
-    asked = engine.request(SUDOKU, chat=True, options=Options(seed=0, temperature=6.0, steps=3))
+    asked = engine.request(SUDOKU, chat=True, options=Options(seed=0, temperature=4.0, steps=3, canvas=32))
     plain = engine.variants(asked, 12)
     told: list[Any] = []
     found = ranked(engine, asked, 12, told=told.append)
@@ -203,8 +203,8 @@ def test_a_weak_edit_of_what_the_model_would_say_changes_nothing(engine: Engine)
 @pytest.mark.parametrize(
     ("options", "words"),
     [
-        ({"max_tokens": 0}, "max_tokens is 0; a gap takes from 1 to 32"),
-        ({"max_tokens": 33}, "max_tokens is 33"),
+        ({"max_tokens": 0}, "max_tokens is 0; a gap takes from 1 to 256"),
+        ({"max_tokens": 257}, "max_tokens is 257"),
         ({"width": 0}, "width is 0"),
         ({"max_tokens": 3, "width": 2}, "max_tokens and width were both given"),
         ({"options": Options(max_tokens=3)}, "max_tokens was given; infill sets it"),
