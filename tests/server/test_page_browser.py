@@ -29,16 +29,17 @@ FLAGS += ["--disable-component-update", "--disable-sync"]
 VIEWS = ("write", "infill", "edit", "schema", "sudoku")
 SETTLED = ".stage[data-state=settled]"
 # Long enough to be interrupted: many blocks, each with all its steps.
-LONG = {"max_tokens": 960, "min_tokens": 960, "entropy_bound": 0.0001, "max_steps": 48}
+LONG = {"max_tokens": 768, "min_tokens": 768, "entropy_bound": 0.0001, "max_steps": 48}
 
 
-def readme() -> tuple[str, int, list[str]]:
-    """The Sudoku that the readme shows: its prompt, its seed, and the answer as it reads after each step."""
+def readme() -> tuple[str, int, int, list[str]]:
+    """The Sudoku that the readme shows: prompt, seed, canvas width, and the answer as it reads after each step."""
     text = (ROOT / "README.md").read_text(encoding="utf-8")
-    command = re.search(r"--seed (\d+) \$'([^']+)'", text)
+    command = re.search(r"--seed (\d+) --canvas (\d+) \$'([^']+)'", text)
     assert command is not None
     steps = re.findall(r"^block 0  step +\d+  [\d.]+ nats  ([^·\n]*)", text, re.M)
-    return command[2].replace("\\n", "\n"), int(command[1]), [step.replace("⏎", "\n") for step in steps]
+    whole = [step.replace("⏎", "\n") for step in steps]
+    return command[3].replace("\\n", "\n"), int(command[1]), int(command[2]), whole
 
 
 @dataclass
@@ -123,10 +124,11 @@ def ask(page: Any, text: str, seed: int = 5) -> None:
 
 def test_a_canvas_settles_while_one_watches(browser: Any, server: Process) -> None:
     """With motion: steps are shown one after the other, the answer when they have been seen."""
-    prompt, seed, steps = readme()
+    prompt, seed, width, steps = readme()
     context = browser.new_context()
     tab = Tab(context.new_page(), server.url)
     page = tab.open()
+    tab.change("v1/canvas", {"canvas": {"width": width}})
     page.get_by_label("Prompt").press_sequentially(prompt)
     page.locator("summary").click()
     page.get_by_label("Seed").fill(str(seed))
@@ -147,7 +149,8 @@ def test_a_canvas_settles_while_one_watches(browser: Any, server: Process) -> No
 
 def test_the_timeline_goes_back_through_the_steps(tab: Tab) -> None:
     page = tab.open()
-    prompt, seed, whole = readme()
+    prompt, seed, width, whole = readme()
+    tab.change("v1/canvas", {"canvas": {"width": width}})
     ask(page, prompt, seed)
     page.wait_for_selector(SETTLED)
 
