@@ -26,7 +26,7 @@ from redraft.cli.main import build_parser
 from redraft.cli.verify import LIMIT
 from redraft.engine.events import Draft, Event
 from redraft.engine.request import Request
-from redraft.errors import CallerError, RedraftError
+from redraft.errors import CallerError, RedraftError, UnsatisfiedError
 from redraft.tasks import names, task
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -128,7 +128,7 @@ def failing(monkeypatch: pytest.MonkeyPatch, error: BaseException) -> list[str]:
     return ["inspect", "nano"]
 
 
-@pytest.mark.parametrize("kind", sorted(set(all_errors()), key=str))
+@pytest.mark.parametrize("kind", sorted(set(all_errors()) - {UnsatisfiedError}, key=str))
 def test_the_exit_code_says_whose_fault_it_is(
     kind: type[RedraftError], monkeypatch: pytest.MonkeyPatch, capsys: Captured
 ) -> None:
@@ -137,6 +137,11 @@ def test_the_exit_code_says_whose_fault_it_is(
     assert refused(capsys, *words, code=wanted) == "redraft: this is wrong"
     with pytest.raises(kind):
         main([*words, "--debug"])
+
+
+def test_an_answer_that_passes_no_check_is_our_failure(monkeypatch: pytest.MonkeyPatch, capsys: Captured) -> None:
+    words = failing(monkeypatch, UnsatisfiedError("the attempt", ["too long", "no\nverb"]))
+    assert "(too long; no verb)" in refused(capsys, *words, code=1)
 
 
 @pytest.mark.parametrize("error", [KeyError("a"), ValueError("two\nlines"), RuntimeError(), OSError("odd"), OSError()])

@@ -30,9 +30,9 @@ def rows(loop: LoopConfig | None = None) -> int:
 
 def test_a_forward_takes_a_dozen_canvases_where_nobody_has_measured() -> None:
     """A fixed number of rows was one canvas per forward for a model whose canvas is long."""
-    assert rows() == 12 * 32
-    long = tiny_model(replace(tiny_config(), canvas_length=256))
-    assert Loop(long).scheduler.max_rows == 12 * 256
+    assert rows() == 12 * 256
+    short = tiny_model(replace(tiny_config(), canvas_length=32))
+    assert Loop(short).scheduler.max_rows == 12 * 32
 
 
 def test_a_knee_that_bench_measured_is_used_by_the_next_load(
@@ -43,7 +43,7 @@ def test_a_knee_that_bench_measured_is_used_by_the_next_load(
     told = capsys.readouterr()
     measured = json.loads(told.out)["figures"]["knee_rows"]
     assert str(cache / "redraft" / "knees.json") in told.err
-    assert rows() == measured in (32, 64)
+    assert rows() == measured in (256, 512)
     assert rows(loop=LoopConfig(max_rows=100)) == 100, "what is set wins"
 
 
@@ -54,7 +54,7 @@ def test_a_knee_belongs_to_a_checkpoint_a_format_a_device_and_threads(tmp_path: 
     assert read_knee(knee_key(nano, "bfloat16", "cpu")) is None
     torch.set_num_threads(2)
     try:
-        assert rows() == 384
+        assert rows() == 3072
         write_knee(knee_key(nano, "float32", "cpu"), 55)
         assert rows() == 55
     finally:
@@ -88,9 +88,9 @@ def test_a_cache_that_cannot_be_written_loses_no_measurement(
     monkeypatch.setattr(scaling, "CANVASES", (1,))
     assert main(["bench", "--knee", "--runs", "1", "--threads", "1"]) == 0
     told = capsys.readouterr()
-    assert "32 rows" in told.out
+    assert "256 rows" in told.out
     assert "cannot be kept" in told.err
-    assert rows() == 384
+    assert rows() == 3072
 
 
 @pytest.mark.parametrize(

@@ -286,8 +286,8 @@ SCENARIOS: dict[str, Scenario] = {
         Scenario("variants", "8 variants of one prompt, each its own seed", variants),
         Scenario(
             "long",
-            "a prompt of about 800 tokens (the context is 1024) asked 5 questions, one after another",
-            lambda s: long_prompt(s, 780),
+            "a prompt of about 750 tokens (the context is 1024) asked 5 questions, one after another",
+            lambda s: long_prompt(s, 730),
             serial=True,
             counted="requests",
         ),

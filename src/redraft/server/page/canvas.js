@@ -29,7 +29,10 @@ export class Canvas {
     this.frame = frame;
     this.before.textContent = before;
     this.resize(frame.tokens.length);
+    const walking = document.activeElement === this.cells[this.at];
     this.cells.forEach((cell, i) => this.paint(cell, i, frame));
+    this.reach(this.onView(this.at, -1)); // keys would be lost in a cell that nobody sees
+    if (walking) this.cells[this.at].focus();
     this.tell();
   }
 
@@ -75,7 +78,7 @@ export class Canvas {
 
   walk(event) {
     const step = { ArrowRight: 1, ArrowDown: 1, ArrowLeft: -1, ArrowUp: -1 }[event.key];
-    if (step) this.focus(this.at + step);
+    if (step) this.focus(this.onView(this.at + step, step));
     else if (event.key === "Home") this.focus(0);
     else if (event.key === "End") this.focus(this.cells.length - 1);
     else if (event.key === " " || event.key === "Enter") this.choose(event.target.closest(".cell"));
@@ -84,11 +87,22 @@ export class Canvas {
   }
 
   focus(at) {
-    const next = this.cells[Math.max(0, Math.min(this.cells.length - 1, at))];
+    this.reach(Math.max(0, Math.min(this.cells.length - 1, at)));
+    this.cells[this.at].focus();
+  }
+
+  /** The one cell that Tab leads to. */
+  reach(at) {
     this.cells[this.at]?.setAttribute("tabindex", -1);
-    this.at = Number(next.dataset.at);
-    next.setAttribute("tabindex", 0);
-    next.focus();
+    this.at = at;
+    this.cells[at]?.setAttribute("tabindex", 0);
+  }
+
+  /** The first cell on view from a place on: of many end tokens most are not shown. */
+  onView(at, step) {
+    let found = at;
+    while (this.cells[found]?.parentNode.classList.contains("gone")) found += step;
+    return found;
   }
 
   look(event) {
