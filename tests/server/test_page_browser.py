@@ -182,6 +182,25 @@ def test_the_timeline_goes_back_through_the_steps(tab: Tab) -> None:
     assert re.match(rf"2 .*“{steps[-1][1]}”.*nats", page.locator(".detail").text_content() or "")
 
 
+def test_keys_walk_the_cells_on_view(tab: Tab) -> None:
+    """Behind a short answer in a wide canvas stand hundreds of end tokens, most of them not shown."""
+    page = tab.open()
+    ask(page, RECORD)
+    page.wait_for_selector(SETTLED)
+    shown = page.eval_on_selector_all(
+        ".cell", "cells => cells.filter((cell) => cell.offsetParent).map((cell) => cell.dataset.at)"
+    )
+    assert len(shown) < page.locator(".cell").count()
+    focused = "document.activeElement.dataset.at"
+    page.locator(".cell").first.focus()
+    for at in shown[1:]:
+        page.keyboard.press("ArrowRight")
+        assert page.evaluate(focused) == at
+    page.keyboard.press("ArrowLeft")
+    assert page.evaluate(focused) == shown[-2]
+    assert page.locator(".cell[tabindex='0']").get_attribute("data-at") == shown[-2]
+
+
 def test_colour_is_doubt(tab: Tab) -> None:
     page = tab.open()
     frame = {"index": 0, "block": 0, "step": 1, "width": 3, "end": None, "positions": [0, 1, 2]}

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from redraft.engine.engine import Engine
 
 SAME_BITS_THREADS = 8
-"""Up to here an answer is tested to be the same alone and in a batch, bit for bit; with sixteen it was seen not to be."""
+"""Up to here an answer is tested to be the same alone and in a batch, bit for bit; with 16 it was seen not to be."""
 
 PLAN_HELP = "pack the matrices: int8, int4, int4-g64, fp8, nvfp4, nvfp4-experts (default: as they are stored)"
 

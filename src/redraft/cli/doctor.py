@@ -95,7 +95,7 @@ def _torch() -> Iterator[Finding]:
 
 def _load() -> Iterator[Finding]:
     cores, busy = os.cpu_count() or 1, os.getloadavg()[0]
-    idle = max(1, round(cores - busy))
+    idle = min(8, max(1, round(cores - busy)))
     said = f"{cores} cores, {busy:.1f} busy, so commands use {idle} thread{'s' if idle > 1 else ''} unless told"
     slow = busy > cores * 0.75
     yield Finding("load", "slow" if slow else "good", said, "other programs keep this machine busy" if slow else "")
