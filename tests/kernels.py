@@ -9,11 +9,11 @@ import torch
 from torch import Tensor
 
 from redraft.model.head import Head, Sums, pass_tiles, read_head
-from redraft.model.kernels import attend_eager, norm_exact
+from redraft.model.kernels import Causal, attend_eager, norm_exact
 from redraft.model.linear import PackedMatrix
 from redraft.model.moe import AnyExperts, Experts, PackedExperts, experts_grouped
 from redraft.model.packed import FORMATS, Format, pack
-from redraft.model.triton.attention import attend_kernel, attend_span
+from redraft.model.triton.attention import attend_kernel
 from redraft.model.triton.experts import experts_kernel
 from redraft.model.triton.head import pass_fused
 from redraft.model.triton.norm import norm_kernel
@@ -66,12 +66,8 @@ def check_span(case: tuple[int, int, int, int, int], window: int | None, *, caus
     q = torch.randn(rows, heads, dim, generator=made, device=device) * dim**-0.5
     # Views of a longer buffer, as a prefix hands them out.
     k, v = torch.randn(2, kv_heads, keys + 3, dim, generator=made, device=device)[:, :, :keys].unbind()
-    visible = None
-    if causal:
-        query, key = torch.arange(keys - rows, keys, device=device)[:, None], torch.arange(keys, device=device)
-        visible = (key <= query) & (key > query - (window or keys))
-    near(attend_span(q, k, v, causal=causal, window=window), attend_eager(q, k, v, visible))
-    near(attend_kernel(q, k, v, visible), attend_eager(q, k, v, visible))
+    sight = Causal(rows, keys, window, torch.device(device)) if causal else None
+    near(attend_kernel(q, k, v, sight), attend_eager(q, k, v, sight))
 
 
 def check_norm(shape: tuple[int, ...], weights: list[Tensor | None], onto: Tensor | None, dtype: torch.dtype) -> None:

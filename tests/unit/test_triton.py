@@ -10,7 +10,10 @@ pytest.importorskip("triton", reason=f"there is no triton for {sys.platform}")
 from tests import kernels
 from tests.helpers import new_prefix, tiny_config, tiny_model, with_kernels
 
+from redraft.model.gemma import DiffusionGemma
+from redraft.model.kernels import Causal
 from redraft.model.packed import INT4, Format
+from redraft.model.rows import Mode, Span
 from redraft.model.triton.kernels import GPU
 from redraft.weights.fill import pack_model
 from redraft.weights.plan import PLANS
@@ -50,18 +53,29 @@ def test_the_head_equals_its_twin(case: tuple[int, ...], dtype: torch.dtype) -> 
     kernels.check_head(case, dtype, "cpu")
 
 
+def mixed(model: DiffusionGemma) -> list[torch.Tensor]:
+    """A prompt beyond the window, then in one forward its commit and canvas, another's canvas, a third's prompt."""
+    tokens, soft = torch.arange(23) % 61 + 3, torch.randn(23, 64, generator=torch.Generator().manual_seed(3))
+    first, second, third = (new_prefix(model) for _ in range(3))
+    with torch.inference_mode():
+        prompt = model.encode(tokens[:13], first)
+        model.encode(tokens[:3], second)
+        spans = [Span(first, 4, Mode.ENCODE), Span(first, 6, Mode.DENOISE), Span(second, 6, Mode.DENOISE)]
+        rows = model.rows([*spans, Span(third, 7, Mode.ENCODE)])
+        hidden = model(tokens, soft, rows)
+        rows.commit()
+        return [prompt, hidden, model.denoise(tokens[:6], None, third)]
+
+
 @pytest.mark.parametrize("plan", [None, "int4", "nvfp4"])
-def test_a_model_on_the_kernels_equals_one_on_plain_torch(plan: str | None) -> None:
-    """All of them together, wired as they will run: a prompt, then a canvas behind it with a soft embedding."""
+def test_a_model_on_the_kernels_equals_one_on_plain_torch(plan: str | None, monkeypatch: pytest.MonkeyPatch) -> None:
+    """All of them together, wired as they will run, on causal and canvas rows side by side; and no mask is made."""
     config = tiny_config(hidden_size=64, intermediate_size=96, moe_intermediate_size=64, head_dim=16)
     plain = tiny_model(config)
     twin = with_kernels(plain, GPU)
-    models = [pack_model(model, PLANS[plan]) if plan else model for model in (plain, twin)]
-    tokens, soft = torch.arange(9) + 3, torch.randn(5, 64)
-    found = []
-    for model in models:
-        prefix = new_prefix(model)
-        with torch.inference_mode():
-            found.append((model.encode(tokens, prefix), model.denoise(tokens[:5], soft, prefix)))
-    for ours, theirs in zip(found[1], found[0], strict=True):
-        torch.testing.assert_close(ours, theirs, rtol=2e-3, atol=2e-3)
+    if plan:
+        plain, twin = (pack_model(model, PLANS[plan]) for model in (plain, twin))
+    theirs = mixed(plain)
+    monkeypatch.setattr(Causal, "mask", property(lambda _: pytest.fail("a kernel asked for a mask")))
+    for ours, other in zip(mixed(twin), theirs, strict=True):
+        torch.testing.assert_close(ours, other, rtol=2e-3, atol=2e-3)

@@ -15,7 +15,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import cached_property, lru_cache
 from typing import Protocol, runtime_checkable
 
 import torch
@@ -38,6 +38,27 @@ class Norm(Protocol):
         """
 
 
+@dataclass(frozen=True)
+class Causal:
+    """What encoded rows see (spec 1.5): they are the last of their keys, and each sees those up to its own place.
+
+    `window` counts the row itself; None means that nothing is too far behind. A kernel needs no more than that; a form
+    that reads a mask finds one here, made once for all layers of a forward.
+    """
+
+    rows: int
+    keys: int
+    window: int | None
+    device: torch.device
+
+    @cached_property
+    def mask(self) -> Bool[Tensor, "rows keys"]:
+        """Whether a row sees a key."""
+        key = torch.arange(self.keys, device=self.device)[None]
+        place = torch.arange(self.keys - self.rows, self.keys, device=self.device)[:, None]
+        return key <= place if self.window is None else (key <= place) & (key > place - self.window)
+
+
 @runtime_checkable
 class Attend(Protocol):
     def __call__(
@@ -45,9 +66,9 @@ class Attend(Protocol):
         q: Float[Tensor, "rows heads head_dim"],
         k: Float[Tensor, "kv_heads keys head_dim"],
         v: Float[Tensor, "kv_heads keys head_dim"],
-        visible: Bool[Tensor, "rows keys"] | None,
+        causal: Causal | None,
     ) -> Float[Tensor, "rows heads head_dim"]:
-        """Softmax attention with score scale 1; `visible` None means every row sees every key."""
+        """Softmax attention with score scale 1; `causal` None means every row sees every key."""
 
 
 def norm_exact(x: Tensor, weights: Sequence[Tensor | None], eps: float, onto: Tensor | None = None) -> list[Tensor]:
@@ -78,24 +99,25 @@ def _constant(value: float, device: torch.device) -> Tensor:
         return torch.tensor(value, device=device)
 
 
-def attend_eager(q: Tensor, k: Tensor, v: Tensor, visible: Tensor | None) -> Tensor:
+def attend_eager(q: Tensor, k: Tensor, v: Tensor, causal: Causal | None) -> Tensor:
     """Scores, float32 softmax, cast, weighted sum; keys repeated for the query heads that share them."""
     group = q.shape[1] // k.shape[0]
     k, v = k.repeat_interleave(group, dim=0), v.repeat_interleave(group, dim=0)
     scores = q.transpose(0, 1) @ k.transpose(1, 2)
-    if visible is not None:
-        scores = scores.masked_fill(~visible, torch.finfo(scores.dtype).min)
+    if causal is not None:
+        scores = scores.masked_fill(~causal.mask, torch.finfo(scores.dtype).min)
     weights = torch.softmax(scores, dim=-1, dtype=torch.float32).to(q.dtype)
     return (weights @ v).transpose(0, 1)
 
 
-def attend_fused(q: Tensor, k: Tensor, v: Tensor, visible: Tensor | None) -> Tensor:
+def attend_fused(q: Tensor, k: Tensor, v: Tensor, causal: Causal | None) -> Tensor:
     """torch's fused attention. Key heads take the batch axis and broadcast over their query heads, uncopied."""
     rows, heads, dim = q.shape
     group = heads // k.shape[0]
     grouped = q.view(rows, -1, group, dim).permute(1, 2, 0, 3)
     k, v = (x.unsqueeze(1).expand(-1, group, -1, -1) for x in (k, v))
-    out = F.scaled_dot_product_attention(grouped, k, v, attn_mask=visible, scale=1.0)
+    mask = None if causal is None else causal.mask
+    out = F.scaled_dot_product_attention(grouped, k, v, attn_mask=mask, scale=1.0)
     return out.permute(2, 0, 1, 3).reshape(rows, heads, dim)
 
 

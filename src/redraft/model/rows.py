@@ -21,7 +21,7 @@ import torch
 
 from redraft.cache import Prefix
 from redraft.config import LayerConfig, ModelConfig, RopeConfig
-from redraft.model.kernels import Attend
+from redraft.model.kernels import Attend, Causal
 from redraft.model.rope import rotation
 from redraft.shapes import Bool, Float, Int, Tensor
 
@@ -101,7 +101,7 @@ class Rows:
         )
         self._rotations: dict[tuple[RopeConfig, int], Rotation] = {}
         self._scaled: dict[int, Rotation] = {}
-        self._masks: dict[tuple[int, int | None], Bool[Tensor, "rows keys"] | None] = {}
+        self._causal: dict[tuple[int, int | None], Causal] = {}
 
     def rotation(self, layer: LayerConfig) -> Rotation:
         """cos and sin of this forward's rows for that kind of layer."""
@@ -140,20 +140,15 @@ class Rows:
 
     def _attend_span(self, i: int, index: int, q: Tensor, k: Tensor, v: Tensor, kernel: Attend) -> Tensor:
         keys, values = self.spans[i].prefix.layers[index].place(self.starts[i], k, v)
-        return kernel(q, keys, values, self._visible(i, self.config.layers[index].window))
+        return kernel(q, keys, values, self._sight(i, keys.shape[1], self.config.layers[index].window))
 
-    def _visible(self, i: int, window: int | None) -> Tensor | None:
-        """Causal visibility of an encoded span (spec 1.5); None for a canvas, which sees all it is handed (2.2)."""
+    def _sight(self, i: int, keys: int, window: int | None) -> Causal | None:
+        """What an encoded span sees of its keys (spec 1.5); None for a canvas, which sees all it is handed (2.2)."""
         if self.spans[i].mode is Mode.DENOISE:
             return None
-        if (i, window) not in self._masks:
-            start, rows = self.starts[i], self.spans[i].rows
-            first = 0 if window is None else max(0, start - window + 1)
-            query = torch.arange(start, start + rows, device=self.device)[:, None]
-            key = torch.arange(first, start + rows, device=self.device)[None]
-            seen = key <= query
-            self._masks[i, window] = seen if window is None else seen & (key > query - window)
-        return self._masks[i, window]
+        if (i, window) not in self._causal:
+            self._causal[i, window] = Causal(self.spans[i].rows, keys, window, self.device)
+        return self._causal[i, window]
 
     def _canvas_rows(self) -> Tensor:
         flags = [torch.full((span.rows, 1), span.mode is Mode.DENOISE, device=self.device) for span in self.spans]

@@ -13,8 +13,8 @@ import torch
 import triton
 import triton.language as tl
 
-from redraft.model.kernels import attend_fused
-from redraft.shapes import Bool, Float, Tensor
+from redraft.model.kernels import Causal
+from redraft.shapes import Tensor
 
 _BLOCK_ROWS, _BLOCK_KEYS = 32, 32
 _WARPS = 8  # a row of 512 sums each; with four, or with more rows, they do not fit into registers
@@ -74,31 +74,20 @@ def _attend(
     tl.store(out + at, mixed.to(out.dtype.element_ty), mask=inside[:, None])
 
 
-def attend_span(
-    q: Float[Tensor, "rows heads head_dim"],
-    k: Float[Tensor, "kv_heads keys head_dim"],
-    v: Float[Tensor, "kv_heads keys head_dim"],
-    *,
-    causal: bool = False,
-    window: int | None = None,
-) -> Float[Tensor, "rows heads head_dim"]:
-    """Softmax attention with score scale 1; the rows are the last ones of the keys. `window` counts a row itself."""
+def attend_kernel(q: Tensor, k: Tensor, v: Tensor, causal: Causal | None) -> Tensor:
+    """The form of `model/kernels.py::Attend` for a GPU."""
     rows, heads, dim = q.shape
     keys, group = k.shape[1], heads // k.shape[0]
+    window = None if causal is None else causal.window
     out = torch.empty_like(q, memory_format=torch.contiguous_format)
     _attend[(triton.cdiv(rows * group, _BLOCK_ROWS), k.shape[0])](
         *(q.contiguous(), k, v, out, rows, heads, keys, window or keys + 1),
         *(k.stride(0), k.stride(1), v.stride(0), v.stride(1)),
         GROUP=group,
         DIM=dim,
-        CAUSAL=causal,
+        CAUSAL=causal is not None,
         BLOCK_ROWS=_BLOCK_ROWS,
         BLOCK_KEYS=_BLOCK_KEYS,
         num_warps=_WARPS,
     )
     return out
-
-
-def attend_kernel(q: Tensor, k: Tensor, v: Tensor, visible: Bool[Tensor, "rows keys"] | None) -> Tensor:
-    """The form of `model/kernels.py::Attend`: canvases by the kernel, masked spans by the library."""
-    return attend_span(q, k, v) if visible is None else attend_fused(q, k, v, visible)
