@@ -24,8 +24,8 @@ def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path
 
 
-def rows(loop: LoopConfig | None = None) -> int:
-    return redraft.load("nano", loop=loop).loop.scheduler.max_rows
+def rows(loop: LoopConfig | None = None, plan: str | None = None) -> int:
+    return redraft.load("nano", loop=loop, plan=plan).loop.scheduler.max_rows
 
 
 def test_a_forward_takes_a_dozen_canvases_where_nobody_has_measured() -> None:
@@ -44,6 +44,9 @@ def test_a_knee_that_bench_measured_is_used_by_the_next_load(
     measured = json.loads(told.out)["figures"]["knee_rows"]
     assert str(cache / "redraft" / "knees.json") in told.err
     assert rows() == measured in (256, 512)
+    assert main(["bench", "--knee", "--plan", "int8", "--runs", "1", "--threads", "1", "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["workload"]["plan"] == "int8"
+    assert sorted("with plan int8" in key for key in json.loads(knees_file().read_text())) == [False, True]
     assert rows(loop=LoopConfig(max_rows=100)) == 100, "what is set wins"
 
 
@@ -52,6 +55,9 @@ def test_a_knee_belongs_to_a_checkpoint_a_format_a_device_and_threads(tmp_path: 
     write_knee(knee_key(nano, "float32", "cpu"), 77)
     assert rows() == 77
     assert read_knee(knee_key(nano, "bfloat16", "cpu")) is None
+    assert rows(plan="int8") == 3072, "int8 is faster, so its knee is elsewhere"
+    write_knee(knee_key(nano, "float32", "cpu", "int8"), 88)
+    assert (rows(plan="int8"), rows()) == (88, 77)
     torch.set_num_threads(2)
     try:
         assert rows() == 3072

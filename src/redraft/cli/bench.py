@@ -161,9 +161,10 @@ def _check_flags(arguments: argparse.Namespace, mode: str = "") -> None:
     from redraft.errors import RequestError
     from redraft.measure.record import check_place
 
-    own = ("plan", "canvases", "prefixes")
-    if not arguments.device_card and (odd := [f"--{name}" for name in own if getattr(arguments, name) is not None]):
-        raise RequestError(f"{odd[0]} goes with --device-card; leave it out")
+    own = {"canvases": "--device-card", "prefixes": "--device-card", "plan": "--device-card and --knee"}
+    for name, modes in own.items():
+        if getattr(arguments, name) is not None and (mode or "none") not in modes:
+            raise RequestError(f"--{name} goes with {modes}; leave it out")
     if arguments.against and mode not in ("", "--scenario"):
         raise RequestError(f"--against was given with {mode}, which measures redraft alone; leave it out")
     if arguments.runs is not None and mode.removeprefix("--") in COUNTED:
@@ -222,10 +223,11 @@ def _knee(arguments: argparse.Namespace, folder: Path, runs: int) -> Record:
     from redraft.errors import RunError
     from redraft.measure.scaling import bench_knee
 
-    record = bench_knee(folder, runs=runs, dtype=arguments.dtype, progress=_progress)
+    plan = arguments.plan
+    record = bench_knee(folder, runs=runs, dtype=arguments.dtype, plan=plan, progress=_progress)
     try:
-        path = write_knee(knee_key(folder, arguments.dtype, arguments.device), record.figures["knee_rows"])
-        print(f"redraft: kept in {path} for loads of this checkpoint with as many threads", file=sys.stderr)
+        path = write_knee(knee_key(folder, arguments.dtype, arguments.device, plan), record.figures["knee_rows"])
+        print(f"redraft: kept in {path} for loads in these numbers with as many threads", file=sys.stderr)
     except RunError as error:  # what has been measured is worth printing all the same
         print(f"redraft: {error}", file=sys.stderr)
     return record

@@ -368,7 +368,7 @@ def load(
         merge_adapter(found, Path(adapter))
     loaded = fuse_layers(found, form)
     if loop.max_rows is None:
-        loop = replace(loop, max_rows=read_knee(knee_key(folder, dtype, device), report))
+        loop = replace(loop, max_rows=read_knee(knee_key(folder, dtype, device, plan), report))
     return Engine(loaded, read_text(folder, config), config, Loop(loaded, loop), folder)
 
 

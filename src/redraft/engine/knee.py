@@ -2,8 +2,8 @@
 
     redraft bench --knee ──► knees.json in the user's cache ──► redraft.load: LoopConfig.max_rows
 
-A knee belongs to a checkpoint, a number format, a device and a number of threads; another of any of them has none until
-it is measured. Answers do not depend on it, so a file that is lost or cannot be read costs speed and nothing else.
+A knee belongs to a checkpoint, its number formats, a device and a number of threads; another of any of them has none
+until it is measured. Answers do not depend on it, so a file that is lost or cannot be read costs speed and no more.
 """
 
 from __future__ import annotations
@@ -26,14 +26,15 @@ def knees_file() -> Path:
     return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "redraft" / "knees.json"
 
 
-def knee_key(folder: Path, dtype: str, device: str) -> str:
+def knee_key(folder: Path, dtype: str, device: str, plan: str | None = None) -> str:
     """What a knee belongs to. Weights are told apart by name and size, for speed depends on no number in them."""
     digest = hashlib.blake2b((folder / "config.json").read_bytes(), digest_size=16)
     for path in sorted(folder.glob("*.safetensors")):
         digest.update(f"{path.name} {path.stat().st_size}".encode())
     where = torch.device(device)
     name = torch.cuda.get_device_name(where) if where.type == "cuda" else f"{where.type} of {platform.node()}"
-    return f"{digest.hexdigest()}, {dtype}, {name}, {torch.get_num_threads()} threads"
+    formats = dtype if plan is None else f"{dtype} with plan {plan}"
+    return f"{digest.hexdigest()}, {formats}, {name}, {torch.get_num_threads()} threads"
 
 
 def read_knee(key: str, report: Callable[[str], None] | None = None) -> int | None:

@@ -24,7 +24,6 @@ from redraft.measure.record import Progress, Record, median, new_record, silent
 from redraft.measure.scenario import TASKS, Material, plain, random_checkpoint
 from redraft.measure.sides import Ours
 from redraft.measure.throughput import run_pairs
-from redraft.model.fused import fuse_layers
 from redraft.model.gemma import DiffusionGemma
 from redraft.model.rows import Mode, Span
 from redraft.weights.build import DTYPES
@@ -226,9 +225,11 @@ def phase_figures(canvases: Sequence[Sequence[Draft]]) -> dict[str, Any]:
     }
 
 
-def bench_knee(folder: Path, *, runs: int, dtype: str = "float32", progress: Progress = silent) -> Record:
+def bench_knee(
+    folder: Path, *, runs: int, dtype: str = "float32", plan: str | None = None, progress: Progress = silent
+) -> Record:
     """Time of a forward by its rows, all sizes in turn `runs` times, and where more rows stop paying."""
-    model = fuse_layers(load_model(folder, dtype=DTYPES[dtype])[0])  # as an engine runs it
+    model = load(folder, dtype=dtype, plan=plan).model  # as an engine runs it
     width = model.config.canvas_length
     forwards = {canvases * width: _forward_of(model, canvases) for canvases in CANVASES}
     times: dict[int, list[float]] = {rows: [] for rows in forwards}
@@ -248,6 +249,7 @@ def bench_knee(folder: Path, *, runs: int, dtype: str = "float32", progress: Pro
         workload={
             "model": folder.name,
             "dtype": dtype,
+            "plan": plan,
             "runs": runs,
             "forward": f"canvases of {width} rows, each behind {BEHIND} tokens, with logits, without sampling",
         },
