@@ -68,6 +68,9 @@ class Conditioned(Protocol):
     def finished(self) -> Int[Tensor, "canvas"] | None:
         """The likeliest valid text that ends the answer within the canvas; None if there is none."""
 
+    def forced(self) -> list[bool]:
+        """Per position, whether the draft is not what the model by itself held for likeliest there."""
+
     def log_mass(self) -> list[float]:
         """Log of the probability that was left to what the language allowed, per position, along the draft."""
 
@@ -133,8 +136,8 @@ def read_logits(
     if conditioned is not None:
         scaled = conditioned.shifted()
         log_p = torch.log_softmax(scaled, dim=-1)
-    # The same numbers, and no exponential of what is barred: one that underflows takes ten times as long.
-    p = log_p.exp() if conditioned is None else torch.softmax(scaled, dim=-1)
+    # Not log_p.exp(): an exponential that underflows takes ten times as long, and a softmax takes none.
+    p = torch.softmax(scaled, dim=-1)
     entropy = -(p * log_p).sum(-1)
     fed_back = p if feedback == torch.float32 else torch.softmax(scaled.to(feedback).float(), dim=-1)
     return Stats(
