@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from dataclasses import dataclass, field
 
-from redraft.engine.events import Block, Event, Finished
+from redraft.engine.events import Block, Event, Finished, PromptRead
 from redraft.engine.request import FinishReason, Generation, Request
 from redraft.errors import RedraftError, RunError, UnsatisfiedError
 from redraft.text import Detokenizer, StopStrings, Text
@@ -25,6 +25,7 @@ class Answer:
     changes: list[int] = field(default_factory=list)
     logprobs: list[tuple[tuple[int, float], ...]] = field(default_factory=list)
     log_mass: list[float] = field(default_factory=list)
+    prompt_logprobs: list[tuple[tuple[int, float], ...]] = field(default_factory=list)
     steps: list[int] = field(default_factory=list)
     first_text_sec: float = 0.0
     stopped: bool = False
@@ -49,6 +50,8 @@ class Answer:
             self.logprobs += event.logprobs
             self.log_mass += event.log_mass
             self._say(self.detokenizer.push(event.tokens))
+        elif isinstance(event, PromptRead):
+            self.prompt_logprobs = event.logprobs
         elif isinstance(event, Finished):
             if event.reason == "error":
                 raise RunError(f"the engine failed while this request was running: {_cause(event)}") from event.error
@@ -76,6 +79,7 @@ class Answer:
             first_text_sec=self.first_text_sec,
             logprobs=tuple(self.logprobs),
             log_mass=tuple(self.log_mass),
+            prompt_logprobs=tuple(self.prompt_logprobs),
         )
 
     def _check_language(self) -> None:

@@ -3,11 +3,14 @@
 It is here to be compared with: same model, same prompts, same engine. A token is a block of one: drawn from the
 next-token distribution at the request's coolest temperature, told, and encoded by the next forward, which draws the
 token after it. Noise is addressed by (seed, token, step 1, position 0).
+
+It is also the mode that gives a text a probability: a request that reads its prompt is told how likely each token of it
+was.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import torch
 
@@ -16,7 +19,7 @@ from redraft.constrain.project import Projection
 from redraft.diffusion.denoise import Softener
 from redraft.diffusion.noise import Noise
 from redraft.diffusion.shaping import FORBIDDEN
-from redraft.engine.events import Block, Event, Finished
+from redraft.engine.events import Block, Event, Finished, PromptRead
 from redraft.engine.lane import logprobs
 from redraft.engine.request import Request
 from redraft.model.gemma import DiffusionGemma
@@ -25,7 +28,10 @@ from redraft.shapes import Float, Int, Tensor
 
 @dataclass
 class CausalLane:
-    """State of one causal request between two forwards. The runner sees it as it sees a `Lane` without a canvas."""
+    """State of one causal request between two forwards. The runner sees it as it sees a `Lane` without a canvas.
+
+    `fresh` counts the rows that the last forward encoded, `heard` has the log-probabilities of the prompt so far.
+    """
 
     request: Request
     noise: Noise
@@ -36,6 +42,8 @@ class CausalLane:
     told: int = 0
     commit: Int[Tensor, "rows"] | None = None
     goal: Projection | None = None
+    fresh: int = 0
+    heard: list[tuple[tuple[int, float], ...]] = field(default_factory=list)
 
     @property
     def waiting(self) -> int:
@@ -49,8 +57,9 @@ class CausalLane:
 
     @property
     def wants_logits(self) -> int:
-        """Encoded rows whose logits are needed: the last one, to be drawn from, once the whole prompt is prefix."""
-        return int(self.read == len(self.prompt))
+        """Encoded rows whose logits are needed: the last one, to be drawn from, once the whole prompt is prefix; all of
+        them where the prompt is read."""
+        return self.fresh if self.request.read_prompt else int(self.read == len(self.prompt))
 
     @property
     def keeps(self) -> bool:
@@ -66,7 +75,7 @@ class CausalLane:
         """Raise AssertionError if the lane contradicts itself."""
         self.prefix.check()
         assert self.prefix.length - self.read + self.waiting == self.told, "tokens miscounted"
-        assert 0 < self.left <= self.request.max_tokens, "limit miscounted"
+        assert min(1, self.request.max_tokens) <= self.left <= self.request.max_tokens, "limit miscounted"
 
     def to_encode(self, rows: int) -> Int[Tensor, "rows"]:
         """The next prompt tokens, or the token just told."""
@@ -75,10 +84,20 @@ class CausalLane:
     def encoded(self, rows: int) -> None:
         """`rows` causal tokens have become prefix."""
         self.read += 0 if self.commit is not None else rows
-        self.commit = None
+        self.commit, self.fresh = None, rows
 
-    def advance(self, model: Softener, logits: Float[Tensor, "canvas vocab"]) -> list[Event]:
-        """Draw the next token from the logits of the last encoded row."""
+    def advance(self, model: Softener, logits: Float[Tensor, "rows vocab"]) -> list[Event]:
+        """Draw the next token from the logits of the last encoded row, once the prompt has been read."""
+        if not self.request.read_prompt or self.told:
+            return self._draw(logits)
+        behind = self.prompt[self.read - self.fresh + 1 : self.read + 1].tolist()
+        self.heard += logprobs(logits, behind, self.request.logprobs or 0) if behind else []
+        if self.read < len(self.prompt):
+            return []
+        heard = PromptRead(self.heard)
+        return [heard, *self._draw(logits[-1:])] if self.left else [heard, Finished("length", 0)]
+
+    def _draw(self, logits: Float[Tensor, "1 vocab"]) -> list[Event]:
         if self.told < self.request.min_tokens:
             logits[:, sorted(self.request.eos)] = FORBIDDEN
         policy, shaping = self.request.policy, self.request.policy.shaping
@@ -92,10 +111,10 @@ class CausalLane:
         p = log_p.exp()
         drawn = self.noise.sample(self.told, 1, shaping.narrowed(p)).to(p.device)
         token, entropy = int(drawn), float(-(p * log_p).sum())
-        if token in self.request.eos:
-            return [Finished("stop", self.told)]
         count = self.request.logprobs
         told = [] if count is None else logprobs(log_p, [token], count)
+        if token in self.request.eos:
+            return [Finished("stop", self.told, end=told[0] if self.request.read_prompt else ())]
         block = Block(self.told, [token], [entropy], [1], [0], steps=1, settled=True, logprobs=told, log_mass=mass)
         self.told, self.left = self.told + 1, self.left - 1
         self.goal = None if self.goal is None else self.goal.after([token])

@@ -1,4 +1,7 @@
-"""What a running request tells: drafts while a canvas is denoised, a block when it has settled, and the end."""
+"""What a running request tells: drafts while a canvas is denoised, a block when it has settled, and the end.
+
+One that reads its prompt tells of it first.
+"""
 
 from __future__ import annotations
 
@@ -14,7 +17,7 @@ class Draft:
     """A canvas after one step. Lists run over its positions; `changed` marks readings that differ from the step before.
 
     `step` counts from 1, and on from block to block where the canvas flows. `entropy` is in nats. A draft may still
-    change in every position.
+    change in every position. With a language, `forced` marks readings that are not the model's own likeliest token.
     """
 
     block: int
@@ -23,6 +26,7 @@ class Draft:
     changed: list[bool]
     accepted: list[bool]
     entropy: list[float]
+    forced: list[bool] = field(default_factory=list)
 
 
 @dataclass(frozen=True)
@@ -53,12 +57,24 @@ class Block:
 
 
 @dataclass(frozen=True)
+class PromptRead:
+    """Of each prompt token but the first, how likely it was behind those before it: (token id, log-probability) of
+    itself and then of the likeliest ones, in the causal mode's own distribution, at temperature 1."""
+
+    logprobs: list[tuple[tuple[int, float], ...]]
+
+
+@dataclass(frozen=True)
 class Finished:
-    """The last event of a request. `error` is what went wrong, where the reason is "error"."""
+    """The last event of a request. `error` is what went wrong, where the reason is "error".
+
+    `end` is the log-probabilities of the end token of a request that reads its prompt, if it drew one.
+    """
 
     reason: FinishReason
     commits: int
     error: BaseException | None = None
+    end: tuple[tuple[int, float], ...] = ()
 
 
-Event = Draft | Block | Finished
+Event = Draft | PromptRead | Block | Finished

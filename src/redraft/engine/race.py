@@ -17,7 +17,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from redraft.engine.answer import Answer
-from redraft.engine.events import Block, Event, Finished
+from redraft.engine.events import Block, Event, Finished, PromptRead
 from redraft.engine.request import Generation, Request
 from redraft.errors import BusyError, RequestError, RunError
 
@@ -86,7 +86,7 @@ class _Race:
             self.abort(runner.number)
 
     def _read(self, place: int, event: Event) -> None:
-        if isinstance(event, Finished) or event.block or self.runners[place].doubt is not None:
+        if isinstance(event, Finished | PromptRead) or event.block or self.runners[place].doubt is not None:
             return
         if isinstance(event, Block) or event.step == self.drop.steps:
             self._judge(place, self.doubt(place, event.entropy))

@@ -57,6 +57,7 @@ class Options:
                     stood for a step, are computed. None leaves it to the preset: all but "reference" do so
     logprobs        also tell the log-probability of each token of the answer and of this many of the likeliest tokens
                     in its place, in the distribution that the last step of its canvas read; at most MOST_LOGPROBS
+    read_prompt     with causal and logprobs: also tell those of the prompt's tokens; max_tokens may then be 0
     seed_canvas     what the first canvas begins with: pinned tokens, which stay, and given ones (diffusion/seed.py). No
                     answer ends in front of a pin
 
@@ -88,6 +89,7 @@ class Options:
     canvas: int | None = None
     end_aware: bool | None = None
     logprobs: int | None = None
+    read_prompt: bool = False
     temperature: float = 1.0
     top_k: int | None = None
     top_p: float = 1.0
@@ -132,6 +134,7 @@ class Request:
     end_aware: bool = False
     fitted: bool = False
     logprobs: int | None = None
+    read_prompt: bool = False
     seed_canvas: SeedCanvas | None = None
     pace: Pace | None = None
     language: Language | None = None
@@ -150,7 +153,8 @@ class Generation:
     token: `entropy`, in nats, at the last step of its canvas; `settled_at`, the step since which it reads so;
     `changes`, how often its reading changed after the first step; `logprobs`, if asked for, (token id,
     log-probability) of the token itself and then of the likeliest ones; `log_mass`, with a language, log of the
-    probability that the model gave to what the language still allowed there. `steps` counts the denoising forwards of
+    probability that the model gave to what the language still allowed there. `prompt_logprobs`, if asked for, are those
+    of the prompt's tokens but the first (engine/events.py). `steps` counts the denoising forwards of
     each canvas, `commits` the blocks that were encoded for a next one. Times are seconds from submission.
     """
 
@@ -168,6 +172,7 @@ class Generation:
     first_text_sec: float
     logprobs: tuple[tuple[tuple[int, float], ...], ...] = ()
     log_mass: tuple[float, ...] = ()
+    prompt_logprobs: tuple[tuple[tuple[int, float], ...], ...] = ()
 
     @property
     def tokens_per_forward(self) -> float:
@@ -215,6 +220,7 @@ def build_request(
         end_aware=end_aware,
         fitted=preset.fitted and options.canvas is None,
         logprobs=options.logprobs,
+        read_prompt=options.read_prompt,
         seed_canvas=options.seed_canvas,
         pace=pace,
     )
@@ -265,8 +271,10 @@ def _pinned_reach(options: Options, max_tokens: int, width: int, config: Checkpo
 
 
 def _check_limits(options: Options, max_tokens: int, width: int, model: ModelConfig) -> None:
-    if max_tokens < 1:
-        raise RequestError(f"max_tokens is {max_tokens}; it must be at least 1")
+    if options.read_prompt and (options.logprobs is None or not options.causal):
+        raise RequestError("read_prompt is True; set causal, the mode that reads, and logprobs, how many to tell")
+    if max_tokens < (least := int(not options.read_prompt)):
+        raise RequestError(f"max_tokens is {max_tokens}; it must be at least {least}")
     if not 0 <= options.min_tokens <= max_tokens:
         raise RequestError(f"min_tokens is {options.min_tokens}; it must be from 0 to max_tokens ({max_tokens})")
     if options.deadline_sec is not None and not options.deadline_sec > 0:

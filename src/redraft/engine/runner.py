@@ -51,7 +51,8 @@ class Runner:
             lane = open_lane(self.model, request, noise, drafts=drafts)
         self.lanes[number] = lane
         self._chains[number] = Chain(request.prompt)
-        lane.read = self.prefixes.load(self._chains[number], lane.prefix)
+        # Who reads its prompt needs the logits of all of it, which no kept prefix has.
+        lane.read = 0 if request.read_prompt else self.prefixes.load(self._chains[number], lane.prefix)
         return lane.read
 
     def time(self, number: int, began: float, clock: Callable[[], float]) -> None:
@@ -97,8 +98,8 @@ class Runner:
         }
 
     def _to_read(self, batch: Batch, hidden: Float[Tensor, "rows hidden"]) -> Iterator[Float[Tensor, "some hidden"]]:
-        """Of each piece the rows whose logits count: a canvas, a causal request's last row, a block that is checked, or
-        none."""
+        """Of each piece the rows whose logits count: a canvas, a causal request's last row, a prompt that is read, a
+        block that is checked, or none."""
         for piece, part in zip(batch, hidden.split([piece.rows for piece in batch]), strict=True):
             yield part[piece.rows - (piece.canvas or self.lanes[piece.number].wants_logits) :]
 
@@ -221,8 +222,8 @@ def _run_causal_alone(model: DiffusionGemma, request: Request, noise: Noise) -> 
         for chunk in tokens.split(PREFILL_CHUNK):
             hidden = model.encode(chunk, lane.prefix)
             lane.encoded(chunk.shape[0])
-        events = lane.advance(model, model.logits(hidden[-1:]))
-        yield from events
+            events = lane.advance(model, model.logits(hidden[-lane.wants_logits :])) if lane.wants_logits else []
+            yield from events
         if isinstance(events[-1], Finished):
             return
         tokens = lane.to_encode(1)

@@ -1,0 +1,95 @@
+"""How likely a prompt is in the causal mode: against transformers, whatever shares the forward."""
+
+import math
+from dataclasses import replace
+
+import pytest
+import torch
+from tests.helpers import ORACLE, oracle_model
+
+import redraft
+from redraft.config import read_config
+from redraft.diffusion.noise import SeededNoise
+from redraft.engine.engine import Engine
+from redraft.engine.events import Event, Finished, PromptRead
+from redraft.engine.loop import Loop
+from redraft.engine.request import Options, build_request
+from redraft.engine.runner import run_alone
+from redraft.engine.scheduler import PREFILL_CHUNK
+from redraft.errors import RequestError
+
+READ = Options(causal=True, read_prompt=True, logprobs=2, max_tokens=0, seed=1)
+TEXT = "record\nSend 417 melu to Karomi."
+
+
+@pytest.fixture(scope="module")
+def engine() -> Engine:
+    return redraft.load("nano")
+
+
+@pytest.mark.filterwarnings("default")  # theirs are not ours to fix
+def test_they_are_those_of_transformers() -> None:
+    """Two prompts side by side, one of them longer than what is encoded at once."""
+    transformers = pytest.importorskip("transformers", minversion="5.23.0")
+    folder = ORACLE / "ckpt"
+    theirs = transformers.DiffusionGemmaForBlockDiffusion.from_pretrained(folder, dtype=torch.float32).eval()
+    head, cap = theirs.get_input_embeddings().weight, theirs.config.text_config.final_logit_softcapping
+    draw = torch.Generator().manual_seed(0)
+    prompts = [torch.randint(0, 512, (length,), generator=draw).tolist() for length in (PREFILL_CHUNK + 40, 7)]
+    told: dict[int, list[Event]] = {0: [], 1: []}
+    loop = Loop(oracle_model())
+    for i, prompt in enumerate(prompts):
+        request = build_request(prompt, READ, read_config(folder))
+        loop.submit(request, lambda event, i=i: told[i].append(event))  # type: ignore[misc]
+    loop.drain()
+    for i, prompt in enumerate(prompts):
+        with torch.no_grad():
+            hidden = theirs.model.encoder.language_model(input_ids=torch.tensor([prompt])).last_hidden_state[0]
+            log_p = torch.log_softmax(torch.tanh(hidden @ head.T / cap) * cap, dim=-1)
+        read, end = told[i]
+        assert isinstance(read, PromptRead)
+        assert end == Finished("length", 0)
+        assert [row[0][0] for row in read.logprobs] == prompt[1:]
+        for at, (own, *likeliest) in enumerate(read.logprobs):
+            assert own[1] == pytest.approx(float(log_p[at, prompt[at + 1]]), abs=1e-4)
+            values = log_p[at].topk(2).values.tolist()
+            assert [value for _, value in likeliest] == pytest.approx(values, abs=1e-4)
+
+
+def test_they_are_the_same_alone_in_company_and_behind_a_kept_prefix(engine: Engine) -> None:
+    """The long prompt is asked for twice: what is kept of it spares no reading."""
+    long = engine.text.encode(TEXT * 20, bos=True)
+    assert len(long) > PREFILL_CHUNK
+    requests = [engine.request_of(ids, replace(READ, max_tokens=3)) for ids in (long, [2], long, long[:9])]
+    for request, done in zip(requests, engine.map(requests), strict=True):
+        alone = list(run_alone(engine.model, request, SeededNoise(request.seed)))
+        assert alone[0] == PromptRead(list(done.prompt_logprobs))
+        assert len(done.prompt_logprobs) == len(request.prompt) - 1
+
+
+def test_an_answer_behind_a_prompt_that_is_read_is_the_same_and_tells_of_its_end(engine: Engine) -> None:
+    """Its end, too, so that what stands behind the prompt is never nothing: clients cut the last one off."""
+    ids = engine.text.chat([{"role": "user", "content": TEXT}])
+    asked = replace(READ, max_tokens=64)
+    read, plain = (engine.request_of(ids, replace(asked, read_prompt=kind)) for kind in (True, False))
+    assert (done := engine.finish(read)).tokens == engine.finish(plain).tokens
+    assert done.finish == "stop"
+    ends = [event for event in run_alone(engine.model, read, SeededNoise(1)) if isinstance(event, Finished)]
+    ((token, value), *likeliest) = ends[0].end
+    assert token in read.eos
+    assert value <= likeliest[0][1] <= 0
+    assert math.isfinite(value)
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        (replace(READ, causal=False), "read_prompt is True; set causal"),
+        (replace(READ, logprobs=None), "read_prompt is True; set causal"),
+        (replace(READ, read_prompt=False), "max_tokens is 0; it must be at least 1"),
+        (replace(READ, max_tokens=-1), "max_tokens is -1; it must be at least 0"),
+    ],
+)
+def test_what_cannot_be_read_is_refused(engine: Engine, options: Options, said: str) -> None:
+    with pytest.raises(RequestError, match=said):
+        engine.request_of([2, 3], options)
