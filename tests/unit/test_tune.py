@@ -8,7 +8,7 @@ import math
 import os
 import shutil
 from collections.abc import Callable
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from random import Random
 from typing import Any
@@ -21,6 +21,9 @@ from torch.nn import functional as F
 
 import redraft
 from redraft.cache import Prefix
+from redraft.diffusion.canvas import fresh
+from redraft.diffusion.denoise import Policy, settle
+from redraft.diffusion.halt import StableAndConfident
 from redraft.errors import RecipeError, RunError
 from redraft.model.gemma import DiffusionGemma
 from redraft.tasks import Example
@@ -30,7 +33,8 @@ from redraft.tune.context import CleanContext
 from redraft.tune.data import Feed
 from redraft.tune.initial import initial_model
 from redraft.tune.layout import pack
-from redraft.tune.objective import Batch, Corruption, Noise, corrupt, losses
+from redraft.tune.objective import Batch, Corruption, Noise, Roll, corrupt, losses
+from redraft.tune.probe import _Behind
 from redraft.tune.recipe import Recipe, TrainRecipe, generation_config, model_config, read_recipe
 from redraft.tune.recompute import recompute_layers
 from redraft.tune.state import FILE
@@ -291,8 +295,8 @@ def their_losses(theirs: Any, batch: Batch, noise: Corruption, seen: Tensor) -> 
         prefix = DynamicCache(config=theirs.config.text_config)
         encoder(input_ids=clean, past_key_values=prefix)
         guess = theirs(past_key_values=prefix, decoder_input_ids=noise.canvas[i][None]).logits
-        if noise.roll is not None and noise.roll.rolled[i]:
-            guess = guess / noise.roll.temperature[i]
+        if noise.roll is not None and noise.roll.steps[i]:
+            guess = guess / noise.roll.temperature[0, i]
         sure = torch.full_like(guess, -1e9).scatter(2, batch.target[i][None, :, None], 0.0)
         guess = torch.where(batch.pinned[i][None, :, None], sure, guess)
         said = theirs(
@@ -305,7 +309,7 @@ def their_losses(theirs: Any, batch: Batch, noise: Corruption, seen: Tensor) -> 
         denoise.append(F.cross_entropy(said[scored], batch.target[i][scored]))
         weights.append(math.sqrt(int(scored.sum())))
     mean = sum(w * d for w, d in zip(weights, denoise, strict=True)) / sum(weights)
-    return float(torch.cat(encode).mean()), float(mean)
+    return float(torch.cat(encode).mean()) if encode else 0.0, float(mean)
 
 
 def batches_of_all_kinds(feed: Feed) -> list[Batch]:
@@ -352,22 +356,94 @@ def test_a_rolled_canvas_is_one_step_of_the_sampler_on(feed: Feed, model: Diffus
     batch = only(feed)
     noise = corrupt(batch, 432, torch.Generator().manual_seed(4), Noise(1.0, rolled=1.0))
     assert noise.roll is not None
-    assert noise.roll.rolled.all()
+    assert (noise.roll.steps == 1).all()
     found = losses(model, batch, noise).seen
     assert found is not None
     for i in range(len(batch.start)):
         prefix = Prefix(feed.base.config.layers, room=200)
         model.encode(batch.clean[i, : batch.start[i]], prefix)
         with torch.no_grad():
-            logits = model.denoise(noise.canvas[i], None, prefix) / noise.roll.temperature[i]
+            logits = model.denoise(noise.canvas[i], None, prefix) / noise.roll.temperature[0, i]
         p = torch.softmax(logits, -1)
         entropy = -(p * torch.log(p)).sum(-1)
         order = entropy.argsort()
         kept = [int(at) for rank, at in enumerate(order) if float(entropy[order[:rank]].sum()) <= 0.1]
-        wanted = noise.roll.tokens[i].clone()
+        wanted = noise.roll.tokens[0, i].clone()
         for at in kept:
-            wanted[at] = int((p[at].cumsum(-1) < noise.roll.uniform[i, at]).sum())
+            wanted[at] = int((p[at].cumsum(-1) < noise.roll.uniform[0, i, at]).sum())
         assert found[i].tolist() == wanted.tolist()
+
+
+@dataclass(frozen=True)
+class Drawn:
+    """The denoise loop's source of randomness, out of one canvas's row of a roll."""
+
+    roll: Roll
+    row: int
+
+    def tokens(self, block: int, step: int, width: int, vocab: int, origin: int = 0) -> Tensor:
+        return self.roll.tokens[step - 1, self.row]
+
+    def sample(self, block: int, step: int, probabilities: Tensor, origin: int = 0) -> Tensor:
+        reached = probabilities.cumsum(-1)
+        draw = self.roll.uniform[step - 1, self.row] * reached[:, -1]
+        return (reached < draw[:, None]).sum(-1)
+
+
+@dataclass(frozen=True)
+class AsDrawn:
+    """A schedule of one canvas's temperatures."""
+
+    roll: Roll
+    row: int
+
+    def temperature(self, step: int, max_steps: int) -> float:
+        return float(self.roll.temperature[step - 1, self.row])
+
+
+def test_an_own_canvas_is_where_the_denoise_loop_comes_to(feed: Feed, model: DiffusionGemma) -> None:
+    """From noise alone, behind pins too: canvas and soft embedding after as many steps of the product's loop."""
+    pinned = rows_of(feed, *(Example("sudoku\n1..4", "1234\n4321", given=((0, 2), (5, 6))),) * 6)
+    pinned = replace(pinned, pinned=torch.arange(24).expand(6, -1) % 5 == 0)
+    for batch, seed in ((only(feed), 0), (pinned, 1)):
+        noise = corrupt(batch, 432, torch.Generator().manual_seed(seed), Noise(0.5, 0.3, own=1.0, own_steps=3))
+        assert noise.roll is not None
+        assert set(noise.roll.steps.tolist()) > {0, 3}, "not every number of steps is there"
+        assert torch.equal(noise.conditioned, noise.roll.steps > 0)
+        softs: list[Tensor] = []
+        hook = model.register_forward_pre_hook(lambda module, given, softs=softs: softs.append(given[1]))
+        found = losses(model, batch, noise).seen
+        hook.remove()
+        assert found is not None
+        width = batch.target.shape[1]
+        soft = softs[-1].view(*batch.target.shape, -1)
+        for i in range(len(batch.start)):
+            prefix = Prefix(feed.base.config.layers, room=200)
+            pins = batch.pinned[i] if batch.pinned[i].any() else None
+            with torch.no_grad():
+                model.encode(batch.clean[i, : batch.start[i]], prefix)
+                canvas = fresh(Drawn(noise.roll, i), 0, width, 432, seed=noise.canvas[i], pinned=pins)
+                policy = Policy(AsDrawn(noise.roll, i), halt=StableAndConfident(9), max_steps=9)
+                going = settle(_Behind(model, prefix), canvas, policy, Drawn(noise.roll, i))
+                for _ in range(int(noise.roll.steps[i])):
+                    canvas = next(going)
+            assert found[i].tolist() == canvas.tokens.tolist()
+            wanted = torch.zeros_like(soft[i]) if canvas.soft is None else canvas.soft
+            torch.testing.assert_close(soft[i], wanted, atol=1e-5, rtol=1e-4)
+
+
+def test_own_canvases_begin_in_noise_and_the_others_as_ever() -> None:
+    target = torch.full((4000, 16), 7)
+    found = corrupt(bare(target), 1000, torch.Generator().manual_seed(0), Noise(own=0.25, own_steps=2))
+    assert found.roll is not None
+    own = found.level == 1
+    assert float(own.float().mean()) == pytest.approx(0.25, abs=0.03)
+    assert (found.canvas[own] == 7).float().mean() < 0.003
+    shares = torch.bincount(found.roll.steps[own], minlength=3) / own.sum()
+    assert shares.tolist() == pytest.approx([1 / 3] * 3, abs=0.05)
+    assert not found.roll.steps[~own].any()
+    before = corrupt(bare(target), 1000, torch.Generator().manual_seed(0))
+    assert torch.equal(found.canvas[~own], before.canvas[~own])
 
 
 def test_packed_sequences_lose_what_they_lose_apart(feed: Feed, model: DiffusionGemma) -> None:

@@ -7,6 +7,7 @@ or a gap in a text. A canvas past the answer's end is filled with end tokens.
     corrupt   each open position of a canvas is replaced by a random token with probability t, t ~ U(ε, 1-ε) per canvas
     guess     the canvas without self-conditioning, no gradient, for the canvases whose coin says so (half)
     roll      some of those go on one step of the sampler from the guess, as they would at inference
+    own       a share begins as a caller's canvas does, in noise alone, and goes some steps of the sampler from there
     denoise   the canvas, conditioned on the guess or on an exact zero
               → cross-entropy on the scored positions, corrupted or not
 
@@ -77,21 +78,27 @@ class Noise:
     self_conditioning: float = 0.5
     plausible: float = 0.0
     rolled: float = 0.0
+    own: float = 0.0
+    own_steps: int = 0
 
 
 @dataclass(frozen=True)
 class Roll:
-    """One step of the sampler: its temperature, the uniform number behind each sample, and what replaces the rest."""
+    """Steps of the sampler that canvases go before they are scored: how many each, and for each step its temperature,
+    the uniform number behind each sample, and what replaces the rest."""
 
-    rolled: Bool[Tensor, "canvases"]
-    temperature: Float[Tensor, "canvases"]
-    uniform: Float[Tensor, "canvases canvas"]
-    tokens: Int[Tensor, "canvases canvas"]
+    steps: Int[Tensor, "canvases"]
+    temperature: Float[Tensor, "steps canvases"]
+    uniform: Float[Tensor, "steps canvases canvas"]
+    tokens: Int[Tensor, "steps canvases canvas"]
 
 
 @dataclass(frozen=True)
 class Corruption:
-    """The random choices of one training step: what the canvases show, and which of them condition on a guess."""
+    """The random choices of one training step: what the canvases show, and which of them condition on a guess.
+
+    Canvases that go steps of the sampler are conditioned, on the guess of the last step.
+    """
 
     canvas: Int[Tensor, "canvases canvas"]
     level: Float[Tensor, "canvases"]
@@ -132,7 +139,8 @@ def corrupt(batch: Batch, vocab: int, generator: torch.Generator, noise: Noise =
     """Corruption at one noise level per canvas; a random token may equal the one it replaces.
 
     Replacements are uniform over the vocabulary, but for a share `plausible` of them, which come from elsewhere on the
-    same canvas: wrong tokens that look right.
+    same canvas: wrong tokens that look right. A share `own` shows what a caller's canvas does at first, uniform noise
+    in every open position, and goes 0 to `own_steps` steps of the sampler from there.
     """
     size = batch.target.shape
     level = EPSILON + (1 - 2 * EPSILON) * torch.rand(size[0], generator=generator)
@@ -145,8 +153,18 @@ def corrupt(batch: Batch, vocab: int, generator: torch.Generator, noise: Noise =
         near = torch.rand(size, generator=generator) < noise.plausible
         random = torch.where(near, batch.target.gather(1, place), random)
     conditioned = torch.rand(size[0], generator=generator) < noise.self_conditioning
-    roll = _draw_roll(size, vocab, generator, noise.rolled, conditioned) if noise.rolled else None
-    return Corruption(torch.where(replaced, random, batch.target), level, conditioned, roll)
+    canvas = torch.where(replaced, random, batch.target)
+    if not noise.rolled and not noise.own:
+        return Corruption(canvas, level, conditioned)
+    roll = _draw_roll(size, vocab, generator, noise, conditioned)
+    if noise.own:
+        own = torch.rand(size[0], generator=generator) < noise.own
+        steps = torch.randint(noise.own_steps + 1, size[:1], generator=generator)
+        start = torch.randint(vocab, size, generator=generator)
+        canvas = torch.where(own[:, None] & ~batch.pinned, start, canvas)
+        level, conditioned = torch.where(own, 1.0, level), torch.where(own, steps > 0, conditioned)
+        roll = replace(roll, steps=torch.where(own, steps, roll.steps))
+    return Corruption(canvas, level, conditioned, roll)
 
 
 def losses(model: DiffusionGemma, batch: Batch, corruption: Corruption | None) -> Losses:
@@ -174,41 +192,45 @@ def _guess(
     """The canvases to denoise and the soft embeddings to do it with, exactly zero where there is no guess."""
     shape = (*corruption.canvas.shape, model.config.hidden_size)
     seen, soft = corruption.canvas, torch.zeros(shape, dtype=model.dtype, device=model.device)
-    chosen = corruption.conditioned.nonzero().flatten()
-    if not chosen.numel():
-        return seen, soft
-    logits = _canvas_logits(model, context.some(chosen), seen[chosen], None)
-    if corruption.roll is not None:
-        roll = corruption.roll
-        temperature = torch.where(roll.rolled, roll.temperature, 1.0)[chosen]
-        logits = logits / temperature[:, None, None]
-    probabilities = torch.softmax(logits, dim=-1)
-    given = F.one_hot(batch.target[chosen], logits.shape[-1]).to(probabilities.dtype)
-    probabilities = torch.where(batch.pinned[chosen][..., None], given, probabilities)
-    soft[chosen] = model.soften(probabilities.flatten(0, 1)).view(-1, *shape[1:]).to(soft.dtype)
-    if corruption.roll is not None:
+    roll, going, turn = corruption.roll, corruption.conditioned, 0
+    while going.any():
+        chosen = going.nonzero().flatten()
+        logits = _canvas_logits(model, context.some(chosen), seen[chosen], soft[chosen] if turn else None)
+        if roll is not None:
+            temperature = torch.where(roll.steps > turn, roll.temperature[turn], 1.0)[chosen]
+            logits = logits / temperature[:, None, None]
+        probabilities = torch.softmax(logits, dim=-1)
+        given = F.one_hot(batch.target[chosen], logits.shape[-1]).to(probabilities.dtype)
+        probabilities = torch.where(batch.pinned[chosen][..., None], given, probabilities)
+        soft[chosen] = model.soften(probabilities.flatten(0, 1)).view(-1, *shape[1:]).to(soft.dtype)
+        if roll is None:
+            break
         seen = seen.clone()
-        seen[chosen] = _rolled(seen[chosen], probabilities, batch.pinned[chosen], corruption.roll, chosen)
+        seen[chosen] = _rolled(seen[chosen], probabilities, batch.pinned[chosen], roll, chosen, turn)
+        turn += 1
+        going = roll.steps > turn
     return seen, soft
 
 
-def _rolled(canvas: Tensor, p: Tensor, pinned: Tensor, roll: Roll, chosen: Tensor) -> Tensor:
+def _rolled(canvas: Tensor, p: Tensor, pinned: Tensor, roll: Roll, chosen: Tensor, turn: int) -> Tensor:
     """One step of the released sampler on many canvases: the surest samples stay, fresh noise comes elsewhere."""
     entropy = torch.special.entr(p).sum(-1).masked_fill(pinned, 0.0)
     ordered, order = entropy.sort(dim=1)
     kept = torch.zeros_like(pinned).scatter(1, order, ordered.cumsum(1) - ordered <= _BOUND)
     reached = p.cumsum(-1)
-    draw = roll.uniform[chosen][..., None] * reached[..., -1:]
+    draw = roll.uniform[turn, chosen][..., None] * reached[..., -1:]
     sample = (reached < draw).sum(-1).clamp_max(p.shape[-1] - 1)
-    stepped = torch.where(kept, sample, roll.tokens[chosen])
-    return torch.where(roll.rolled[chosen, None] & ~pinned, stepped, canvas)
+    stepped = torch.where(kept, sample, roll.tokens[turn, chosen])
+    return torch.where((roll.steps > turn)[chosen, None] & ~pinned, stepped, canvas)
 
 
-def _draw_roll(size: torch.Size, vocab: int, generator: torch.Generator, share: float, conditioned: Tensor) -> Roll:
-    rolled = (torch.rand(size[0], generator=generator) < share) & conditioned
-    temperature = _COOLEST + (_WARMEST - _COOLEST) * torch.rand(size[0], generator=generator)
-    uniform = torch.rand(size, generator=generator)
-    return Roll(rolled, temperature, uniform, torch.randint(vocab, size, generator=generator))
+def _draw_roll(size: torch.Size, vocab: int, generator: torch.Generator, noise: Noise, conditioned: Tensor) -> Roll:
+    """Draws of a step for what is rolled, of `own_steps` for all if some canvases may go so many."""
+    most = max(1, noise.own_steps if noise.own else 0)
+    rolled = (torch.rand(size[0], generator=generator) < noise.rolled) & conditioned
+    temperature = _COOLEST + (_WARMEST - _COOLEST) * torch.rand((most, size[0]), generator=generator)
+    uniform = torch.rand((most, *size), generator=generator)
+    return Roll(rolled.long(), temperature, uniform, torch.randint(vocab, (most, *size), generator=generator))
 
 
 def _canvas_logits(

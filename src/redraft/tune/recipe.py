@@ -88,7 +88,8 @@ class ObjectiveRecipe(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     pinned_share       share of answers with known parts (Sudoku clues, the keys of a record) that have them pinned
     plausible          share of the noise that is drawn from the canvas itself: wrong tokens that look right
     rolled             share of the canvases with a guess that go one step of the sampler on from it
-    correct_from       step from which `plausible` and `rolled` hold
+    own                share of the canvases that begin in noise alone and go 0 to `own_steps` steps of the sampler on
+    correct_from       step from which `plausible`, `rolled` and `own` hold
     """
 
     causal_weight: float = 1.0
@@ -99,6 +100,8 @@ class ObjectiveRecipe(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     pinned_share: float = 0.0
     plausible: float = 0.0
     rolled: float = 0.0
+    own: float = 0.0
+    own_steps: int = 0
     correct_from: int = 0
 
 
@@ -265,6 +268,11 @@ def check(recipe: Recipe) -> None:
         if not 0 < getattr(recipe.train, key) < math.inf:
             raise RecipeError(f"[train] {key} is {getattr(recipe.train, key)}; it must be a number above 0")
     _check_data(recipe.data)
+    if recipe.objective.own_steps and not recipe.objective.own:
+        raise RecipeError(
+            f"[objective] own_steps is {recipe.objective.own_steps} and own is 0: no canvas would go them;"
+            " give own a share, such as 0.5, or leave own_steps out"
+        )
     if not re.fullmatch(r"cpu|cuda(:\d+)?", recipe.train.device):
         raise RecipeError(f'[train] device is {recipe.train.device!r}; it must be "cpu", "cuda" or "cuda:N"')
     if recipe.train.decay_steps > recipe.train.steps:
@@ -321,9 +329,10 @@ _BELOW_ONE = (0, math.nextafter(1, 0))
 _RANGES: dict[str, dict[str, tuple[float, float]]] = {
     "data": {"held_out": _LARGE, "fit_share": _SHARE, "widths": _COUNT, "most_blocks": _COUNT, "pack_tokens": _LARGE},
     "objective": {
-        **dict.fromkeys(("causal_share", "self_conditioning", "pinned_share", "plausible", "rolled"), _SHARE),
+        **dict.fromkeys(("causal_share", "self_conditioning", "pinned_share", "plausible", "rolled", "own"), _SHARE),
         "causal_weight": (0, _NUMBER),
         "draws": _COUNT,
+        "own_steps": (0, 48),  # as many as the released sampler takes
         "correct_from": _LARGE,
     },
     "train": {

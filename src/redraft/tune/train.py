@@ -123,6 +123,8 @@ def _backward(recipe: Recipe, feed: Feed, state: State) -> dict[str, float]:
         objective.self_conditioning,
         objective.plausible if correcting else 0.0,
         objective.rolled if correcting else 0.0,
+        objective.own if correcting else 0.0,
+        objective.own_steps,
     )
     told = max(1, sum(int(batch.told.sum()) for batch in batches))
     weight = sum(float(batch.weight.sum()) for batch in batches)
