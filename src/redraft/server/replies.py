@@ -13,7 +13,7 @@ from redraft.engine.request import FinishReason
 from redraft.server.calls import read_call
 from redraft.server.languages import Choice, called
 from redraft.server.voice import Logprobs, Said, Voice
-from redraft.text import Text
+from redraft.text import Detokenizer, Text
 
 Json = dict[str, Any]
 
@@ -93,7 +93,7 @@ class ChatForm:
         return {
             "index": i,
             "message": message,
-            "logprobs": chat_logprobs(self.text, voice.logprobs, voice.content) if self.logprobs else None,
+            "logprobs": chat_logprobs(self.text, kept(self.text, voice)) if self.logprobs else None,
             "finish_reason": self._reason(voice, bool(calls)),
             "canvas": told(voice),
         }
@@ -111,7 +111,7 @@ class ChatForm:
             delta |= {"reasoning_content": said.reasoning, "reasoning": said.reasoning}
         choice = self._choice(i, delta)
         if self.logprobs and said.logprobs:
-            choice["logprobs"] = chat_logprobs(self.text, said.logprobs, None)
+            choice["logprobs"] = chat_logprobs(self.text, said.logprobs)
         return choice
 
     def last(self, i: int, voice: Voice) -> Json:
@@ -146,12 +146,22 @@ class ChatForm:
 
 
 @dataclass(frozen=True)
+class Echo:
+    """A prompt in front of its answer: its text and its tokens. `spelt` is whether special ones stand in the text."""
+
+    text: str
+    tokens: Sequence[int]
+    spelt: bool
+
+
+@dataclass(frozen=True)
 class TextForm:
-    """`text_completion`. With `echo[i]` in front of answer i."""
+    """`text_completion`. With `echo[i]` in front of answer i, and, if `read`, its log-probabilities."""
 
     text: Text
     logprobs: bool = False
-    echo: Sequence[str] = ()
+    echo: Sequence[Echo] = ()
+    read: bool = False
     delta: bool = False
     prefix: str = "cmpl"
     whole_object: str = "text_completion"
@@ -159,33 +169,50 @@ class TextForm:
 
     def whole(self, i: int, voice: Voice) -> Json:
         """A text."""
-        front = self.echo[i] if self.echo else ""
+        front = self.echo[i].text if self.echo else ""
         choice = self._choice(i, front + voice.content) | {
             "finish_reason": FINISHED.get(voice.finish, "stop"),
             "canvas": told(voice),
         }
         if self.logprobs:
-            choice["logprobs"] = text_logprobs(self.text, voice.logprobs, voice.content, len(front))
+            own = text_logprobs(self.text, kept(self.text, voice), len(front))
+            before = self._read(i, voice) if self.read else {}
+            choice["logprobs"] = {name: before.get(name, []) + rows for name, rows in own.items()}
         if self.delta:
             choice["message"] = {"role": "assistant", "content": front + voice.content}
         return choice
 
     def first(self, i: int) -> Json | None:
-        """The prompt, where it is to be echoed."""
-        return self._choice(i, self.echo[i]) if self.echo else None
+        """The prompt, where it is to be echoed as it stands."""
+        return self._choice(i, self.echo[i].text) if self.echo and not self.read else None
 
     def piece(self, i: int, voice: Voice, said: Said) -> Json:
-        """More text."""
+        """More text; or the prompt, once it has been read."""
+        if said.read:
+            return self._choice(i, self.echo[i].text) | {"logprobs": self._read(i, voice)}
         choice = self._choice(i, said.content)
         if self.logprobs and said.logprobs:
-            front = len(self.echo[i]) if self.echo else 0
+            front = len(self.echo[i].text) if self.echo else 0
             start = front + len(voice.content) - len(said.content)
-            choice["logprobs"] = text_logprobs(self.text, said.logprobs, None, start)
+            choice["logprobs"] = text_logprobs(self.text, said.logprobs, start)
         return choice
 
     def last(self, i: int, voice: Voice) -> Json:
         """The reason."""
         return self._choice(i, "") | {"finish_reason": FINISHED.get(voice.finish, "stop"), "canvas": told(voice)}
+
+    def _read(self, i: int, voice: Voice) -> Json:
+        """Log-probabilities of an echoed prompt. Nothing stands before its first token, so that one has none."""
+        echo, rows = self.echo[i], voice.prompt_logprobs
+        behind = rows[len(rows) - len(echo.tokens) + 1 :] if echo.tokens else []
+        told = text_logprobs(self.text, behind, 0)
+        first = [_shown(self.text, token) for token in echo.tokens[:1]]
+        return {
+            "tokens": first + told["tokens"],
+            "token_logprobs": [None for _ in first] + told["token_logprobs"],
+            "top_logprobs": [None for _ in first] + told["top_logprobs"],
+            "text_offset": offsets_of(self.text, echo.tokens, spelt=echo.spelt),
+        }
 
     def _choice(self, i: int, text: str) -> Json:
         choice: Json = {"index": i, "text": text, "logprobs": None, "finish_reason": None}
@@ -226,40 +253,52 @@ def usage(voices: Sequence[Voice], prompt_tokens: int, predicted: tuple[int, int
     }
 
 
-def chat_logprobs(text: Text, rows: Sequence[Logprobs], said: str | None) -> Json:
-    """Rows as chat clients read them, those of `said` alone if it is given (a stop string may have cut it)."""
+def chat_logprobs(text: Text, rows: Sequence[Logprobs]) -> Json:
+    """Rows as chat clients read them."""
     content = []
-    for row in _kept(text, rows, said):
+    for row in rows:
         own, *likeliest = [_entry(text, token, value) for token, value in row]
         content.append(own | {"top_logprobs": likeliest})
     return {"content": content, "refusal": None}
 
 
-def text_logprobs(text: Text, rows: Sequence[Logprobs], said: str | None, start: int) -> Json:
-    """Rows as clients of text completions read them."""
-    kept = _kept(text, rows, said)
-    tokens = [_shown(text, row[0][0]) for row in kept]
-    offsets = [start]
-    for token in tokens:
-        offsets.append(offsets[-1] + len(token))
+def text_logprobs(text: Text, rows: Sequence[Logprobs], start: int) -> Json:
+    """Rows as clients of text completions read them, the first of them at character `start`.
+
+    As OpenAI's, `top_logprobs` has the token itself, too, beside the likeliest.
+    """
+    tokens = [row[0][0] for row in rows]
+    offsets = [start + at for at in offsets_of(text, tokens, spelt=False)]
+    top: list[dict[str, float]] = []
+    for own, *likeliest in rows:
+        top.append({})
+        for token, value in (*likeliest, own):  # bytes read alike: of those the likeliest stays
+            top[-1].setdefault(_shown(text, token), value)
     return {
-        "tokens": tokens,
-        "token_logprobs": [row[0][1] for row in kept],
-        "top_logprobs": [{_shown(text, token): value for token, value in row[1:]} for row in kept],
-        "text_offset": offsets[:-1],
+        "tokens": [_shown(text, token) for token in tokens],
+        "token_logprobs": [row[0][1] for row in rows],
+        "top_logprobs": top,
+        "text_offset": offsets,
     }
 
 
-def _kept(text: Text, rows: Sequence[Logprobs], said: str | None) -> list[Logprobs]:
-    if said is None:
-        return list(rows)
-    kept, length = [], 0
-    for row in rows:
-        if length >= len(said):
-            break
-        kept.append(row)
-        length += len(_shown(text, row[0][0]))
-    return kept
+def offsets_of(text: Text, tokens: Sequence[int], *, spelt: bool) -> list[int]:
+    """Where in their text tokens begin, in characters; all tokens of a run of bytes where it begins."""
+    pieces, at, found = Detokenizer(text, skip_special=not spelt), 0, list[int]()
+    for token in tokens:
+        at += len(pieces.push([token]))
+        held = token in text.byte_ids
+        found.append(at if held else at - len(text.decode([token], skip_special=not spelt)))
+    return found
+
+
+def kept(text: Text, voice: Voice) -> list[Logprobs]:
+    """The rows of an answer's content, of which a stop string may have cut the last."""
+    rows = voice.logprobs
+    if not voice.cut:
+        return rows
+    offsets = offsets_of(text, [row[0][0] for row in rows], spelt=False)
+    return [row for row, at in zip(rows, offsets, strict=True) if at < len(voice.content)]
 
 
 def _entry(text: Text, token: int, value: float) -> Json:

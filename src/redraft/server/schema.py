@@ -245,7 +245,7 @@ class Completion(Sampling):
 
     prompt: Str | list[Str] | list[Int] | list[list[Int]] = Field(description="text or token ids, one or several")
     suffix: Str | None = Field(default=None, description="text behind the answer: the answer fills the hole")
-    echo: Flag | None = Field(default=None, description="the prompt in front of the answer")
+    echo: Flag | None = Field(default=None, description="the prompt in front of the answer; with logprobs, theirs, too")
     logprobs: Int | None = Field(
         default=None, ge=0, le=20, description="log-probabilities, and of this many of the likeliest"
     )

@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Literal
 
-from redraft.engine.events import Block, Event, Finished
+from redraft.engine.events import Block, Event, Finished, PromptRead
 from redraft.engine.request import FinishReason, Request
 from redraft.errors import RunError
 from redraft.server.refusal import Refusal
@@ -43,16 +43,21 @@ def marks_of(text: Text) -> Marks:
 
 @dataclass
 class Said:
-    """What one event added."""
+    """What one event added. `logprobs` are of the content's tokens, `read` is whether the prompt's have come."""
 
     content: str = ""
     reasoning: str = ""
-    logprobs: Sequence[Logprobs] = ()
+    logprobs: list[Logprobs] = field(default_factory=list)
+    read: bool = False
 
 
 @dataclass
 class Voice:
-    """One answer as it comes. `finish` is None until its end; `calls` are the marked tool calls, unparsed."""
+    """One answer as it comes. `finish` is None until its end; `calls` are the marked tool calls, unparsed.
+
+    `logprobs` are of the content's tokens and, where the prompt is read, of the end; `cut` is whether a stop string has
+    ended the content among its tokens.
+    """
 
     text: Text
     request: Request
@@ -64,6 +69,8 @@ class Voice:
     tokens: list[int] = field(default_factory=list)
     entropy: list[float] = field(default_factory=list)
     logprobs: list[Logprobs] = field(default_factory=list)
+    prompt_logprobs: list[Logprobs] = field(default_factory=list)
+    cut: bool = False
     reasoning_tokens: int = 0
     steps: list[int] = field(default_factory=list)
     commits: int = 0
@@ -84,11 +91,15 @@ class Voice:
             self.commits = event.block
             self.tokens += event.tokens
             self.entropy += event.entropy
-            self.logprobs += event.logprobs
-            said = Said(logprobs=event.logprobs)
-            for kind, tokens in self._split(event.tokens):
-                self._say(kind, tokens, said)
+            said = Said()
+            for kind, places in self._split(event.tokens):
+                if kind == "content" and event.logprobs:
+                    said.logprobs += [event.logprobs[at] for at in places]
+                self._say(kind, [event.tokens[at] for at in places], said)
             return self._shown(said)
+        if isinstance(event, PromptRead):
+            self.prompt_logprobs = event.logprobs
+            return Said(read=True)
         if isinstance(event, Finished):
             if event.reason == "error":
                 raise RunError("the engine failed while this request was running; ask again") from event.error
@@ -108,7 +119,8 @@ class Voice:
             said.content, met = self._stops.push(self._parts["content"].finish())
             said.content += self._stops.finish()
             self._close_call()
-            self.finish = "stop" if met else event.reason
+            self.finish, self.cut = "stop" if met else event.reason, met
+            said.logprobs += [event.end] if event.end and not met else []
             self._check_language()
         self.seconds = time.monotonic() - self.began
         return self._shown(said)
@@ -125,20 +137,20 @@ class Voice:
                 )
             raise RunError("the answer left its constraint, which is a bug of redraft; please report it")
 
-    def _split(self, tokens: Sequence[int]) -> list[tuple[Kind, list[int]]]:
-        """Runs of one kind, without the marks between them."""
+    def _split(self, tokens: Sequence[int]) -> list[tuple[Kind, Sequence[int]]]:
+        """Places of runs of one kind, without the marks between them."""
         if not self.marks.opening and not self.marks.closing:
-            return [("content", list(tokens))]
+            return [("content", range(len(tokens)))]
         runs: list[tuple[Kind, list[int]]] = [(self._kind, [])]
-        for token in tokens:
+        for at, token in enumerate(tokens):
             turned: Kind | None = self.marks.opening.get(token)
             turned = "content" if token in self.marks.closing else turned
             if turned is None:
-                runs[-1][1].append(token)
+                runs[-1][1].append(at)
             else:
                 self._kind = turned
                 runs.append((turned, []))
-        return runs
+        return [*runs]
 
     def _say(self, kind: Kind, tokens: list[int], said: Said) -> None:
         if kind == "call":
@@ -152,7 +164,7 @@ class Voice:
             piece, met = self._stops.push(self._parts["content"].push(tokens))
             said.content += piece
             if met:
-                self.finish, self.seconds = "stop", time.monotonic() - self.began
+                self.finish, self.cut, self.seconds = "stop", True, time.monotonic() - self.began
 
     def _close_call(self) -> None:
         if self._call:
@@ -166,4 +178,5 @@ class Voice:
             said.reasoning = said.reasoning.removeprefix(LABEL)
         self.content += said.content
         self.reasoning += said.reasoning
+        self.logprobs += said.logprobs
         return said

@@ -7,13 +7,14 @@ from typing import cast
 
 from fastapi import APIRouter, Request, Response
 
+from redraft.engine.request import CANVAS_ONLY, Options
 from redraft.server.ask import asked, options_of
 from redraft.server.gaps import gap_of, respond_gap
 from redraft.server.languages import source_of
 from redraft.server.marks import split
 from redraft.server.offload import offload
 from redraft.server.refusal import Refusal, unsupported
-from redraft.server.replies import TextForm
+from redraft.server.replies import Echo, TextForm
 from redraft.server.respond import Exchange, Work, service_of
 from redraft.server.schema import Completion
 from redraft.server.service import Service
@@ -21,6 +22,7 @@ from redraft.server.service import Service
 router = APIRouter()
 
 DEFAULT_TOKENS = 16
+NO_OPTIONS = Options()
 
 
 @router.post("/v1/completions", response_model=None)
@@ -44,17 +46,26 @@ def prepare(service: Service, body: Completion) -> Work:
     """Everything that can be refused, before anything runs."""
     engine = service.engine
     service.check_name(body.model)
-    prompts, shown = prompts_of(service, body)
+    prompts, echoes = prompts_of(service, body)
     answers = body.n or 1
     if body.best_of not in (None, answers):
         raise unsupported("best_of", f"best_of is {body.best_of} and n is {answers}; they must be equal")
-    if body.echo and body.logprobs is not None:
-        raise unsupported("echo", "echo with logprobs is not supported; ask for one of them")
     source = source_of(body, service.settings.limits)
     options = options_of(body, engine, service.settings.limits, max_tokens=DEFAULT_TOKENS)
-    wanted = asked(engine, prompts, replace(options, logprobs=body.logprobs), answers, source)
-    echo = [text for text in shown for _ in range(answers)] if body.echo else []
-    return Work(body, wanted, TextForm(engine.text, body.logprobs is not None, echo))
+    options = replace(options, logprobs=body.logprobs)
+    read = bool(body.echo) and body.logprobs is not None
+    wanted = asked(engine, prompts, _reading(options) if read else options, answers, source)
+    echo = [one for one in echoes for _ in range(answers)] if body.echo else []
+    return Work(body, wanted, TextForm(engine.text, body.logprobs is not None, echo, read))
+
+
+def _reading(options: Options) -> Options:
+    """Options of a request that tells how likely its prompt was: prompt and answer are read in one mode, the causal."""
+    for name in CANVAS_ONLY:
+        if getattr(options, name) != getattr(NO_OPTIONS, name):
+            field = "canvas.width" if name == "canvas" else name
+            raise unsupported(field, f"echo with logprobs reads and answers left to right; leave {field} out")
+    return replace(options, causal=True, read_prompt=True)
 
 
 def hole_of(service: Service, body: Completion) -> tuple[str, str] | None:
@@ -66,15 +77,19 @@ def hole_of(service: Service, body: Completion) -> tuple[str, str] | None:
     return body.prompt, body.suffix
 
 
-def prompts_of(service: Service, body: Completion) -> tuple[list[list[int]], list[str]]:
-    """Token ids and text of each prompt, whichever of the four forms it came in."""
+def prompts_of(service: Service, body: Completion) -> tuple[list[list[int]], list[Echo]]:
+    """Token ids of each prompt, whichever of the four forms it came in, and what an echo of it is."""
     text, given = service.engine.text, body.prompt
     if not given and not isinstance(given, str):
         raise Refusal(400, "the prompt is empty; send at least one", param="prompt")
     several = [given] if isinstance(given, str) or isinstance(given[0], int) else given
     found: list[list[int]] = []
-    shown: list[str] = []
+    echoes: list[Echo] = []
     for one in cast(list[str | list[int]], several):
-        found.append(text.encode(one, bos=True) if isinstance(one, str) else one)
-        shown.append(one if isinstance(one, str) else text.decode(one))
-    return found, shown
+        if isinstance(one, str):
+            found.append(text.encode(one, bos=True))
+            echoes.append(Echo(one, text.encode(one, bos=False) if body.echo else (), spelt=True))
+        else:
+            found.append(one)
+            echoes.append(Echo(text.decode(one), one, spelt=False))
+    return found, echoes
