@@ -2,7 +2,7 @@
 
 import math
 from dataclasses import dataclass, replace
-from itertools import pairwise
+from itertools import pairwise, product
 
 import numpy as np
 import pytest
@@ -14,7 +14,7 @@ from redraft.diffusion import noise as noise_module
 from redraft.diffusion.accept import Accept, AnyOf, Confidence, EntropyBound, Factor, Frechet, Gate, Margin, Needs
 from redraft.diffusion.canvas import fresh
 from redraft.diffusion.denoise import Policy, settle
-from redraft.diffusion.halt import StableAndConfident, UntilEnd
+from redraft.diffusion.halt import EitherOf, StableAndConfident, Sure, UntilEnd
 from redraft.diffusion.noise import SeededNoise
 from redraft.diffusion.rules import read_rule, read_rules
 from redraft.diffusion.schedule import FixedCooling, LinearTemperature
@@ -256,6 +256,30 @@ def test_halting_needs_a_repeat_and_certainty() -> None:
     assert not StableAndConfident(2, 0.01)(sure, (torch.tensor([4, 6]), draft))
 
 
+@given(st.lists(st.lists(st.floats(-9, 9), min_size=3, max_size=3), min_size=1, max_size=4), st.floats(0.01, 3.0))
+def test_a_sure_canvas_is_wrong_no_more_often_than_it_says(logits: list[list[float]], nats: float) -> None:
+    """The chance of another text than the draft, summed over all of them, is at most nats / (2 ln 2)."""
+    p = torch.softmax(torch.tensor(logits, dtype=torch.float64), -1)
+    stats = stats_of((-(p * p.log()).sum(-1)).tolist(), p.argmax(-1).tolist())
+    other = sum(
+        math.prod(float(p[i, token]) for i, token in enumerate(text))
+        for text in product(range(3), repeat=len(p))
+        if list(text) != stats.argmax.tolist()
+    )
+    assert not Sure(nats)(stats, ()) or other <= nats / (2 * math.log(2)) + 1e-6
+
+
+def test_sure_adds_up_what_is_open_and_either_rule_is_enough() -> None:
+    stats = stats_of([0.1, 0.05, 0.3], [4, 5, 6])
+    assert [Sure(nats)(stats, ()) for nats in (0.44, 0.46)] == [False, True]
+    assert Sure(0.16)(replace(stats, pinned=torch.tensor([False, False, True])), ())
+    either = EitherOf((StableAndConfident(1, 0.2), Sure(0.2)))
+    assert either.memory == 1
+    assert not either(stats, ())
+    assert either(stats, (torch.tensor([4, 5, 6]),)), "the mean is below 0.2 and the draft has stood"
+    assert either(stats_of([0.1, 0.05, 0.0], [4, 5, 6]), ()), "the sum is below 0.2"
+
+
 def test_temperature_follows_the_published_endpoints() -> None:
     """Model spec 3.2: 0.8 at the first of 48 steps, 0.40833 at the last."""
     schedule = LinearTemperature(0.4, 0.8)
@@ -394,6 +418,9 @@ def test_feedback_is_rounded_to_the_parameter_dtype() -> None:
         lambda: EntropyBound(0.0),
         lambda: StableAndConfident(-1),
         lambda: StableAndConfident(1, 0.0),
+        lambda: Sure(0.0),
+        lambda: Sure(math.nan),
+        lambda: EitherOf(()),
         lambda: LinearTemperature(0.9, 0.4),
         lambda: LinearTemperature(0.0, 0.4),
         lambda: FixedCooling(0.9, 0.4),

@@ -10,7 +10,7 @@ from redraft.cli.main import build_parser
 from redraft.config import CheckpointConfig, GenerationConfig
 from redraft.diffusion.accept import AnyOf, Confidence, Gate, Margin
 from redraft.diffusion.denoise import reference_policy
-from redraft.diffusion.halt import StableAndConfident, UntilEnd
+from redraft.diffusion.halt import EitherOf, StableAndConfident, Sure, UntilEnd
 from redraft.diffusion.noise import SeededNoise
 from redraft.diffusion.plan import Flow
 from redraft.diffusion.presets import PRESETS
@@ -50,7 +50,7 @@ def test_presets_keep_a_checkpoints_own_settings() -> None:
     own = GenerationConfig(t_min=0.3, entropy_bound=0.2, confidence_threshold=0.01, max_denoising_steps=7)
     made = {name: preset.policy(own) for name, preset in PRESETS.items()}
     assert made["reference"] == reference_policy(own)
-    assert made["fast"] == replace(made["reference"], halt=StableAndConfident(0, 0.01))
+    assert made["fast"] == replace(made["reference"], halt=EitherOf((StableAndConfident(0, 0.01), Sure(0.4))))
     assert made["flow"] == replace(made["fast"], plan=Flow(nats=0.01))
 
 

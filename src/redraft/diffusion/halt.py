@@ -57,6 +57,50 @@ class StableAndConfident:
 
 
 @dataclass(frozen=True)
+class Sure:
+    """The open positions' entropies add up to less than `nats`; one look is enough.
+
+    A position of entropy H reads wrong with a chance of at most H / (2 ln 2) under its own distribution (Hellman and
+    Raviv, "Probability of error, equivocation, and the Chernoff bound", 1970), so the whole reading with one of at
+    most 0.72 `nats`, whatever depends on what. Unlike a mean, the sum lets no certain position excuse a doubtful one.
+    """
+
+    nats: float = 0.2
+
+    def __post_init__(self) -> None:
+        if not self.nats > 0:
+            raise RequestError(f"nats is {self.nats}; it must be above 0 (entropy of all open positions together)")
+
+    @property
+    def memory(self) -> int:
+        """None."""
+        return 0
+
+    def __call__(self, stats: Stats, drafts: Sequence[Int[Tensor, "canvas"]]) -> bool:
+        unsure = stats.entropy if stats.pinned is None else stats.entropy[~stats.pinned]
+        return float(unsure.sum()) < self.nats
+
+
+@dataclass(frozen=True)
+class EitherOf:
+    """As soon as one of `rules` says so."""
+
+    rules: tuple[Halt, ...]
+
+    def __post_init__(self) -> None:
+        if not self.rules:
+            raise RequestError("EitherOf has no rules; pass at least one")
+
+    @property
+    def memory(self) -> int:
+        """As much as the longest of them."""
+        return max(rule.memory for rule in self.rules)
+
+    def __call__(self, stats: Stats, drafts: Sequence[Int[Tensor, "canvas"]]) -> bool:
+        return any(rule(stats, drafts) for rule in self.rules)
+
+
+@dataclass(frozen=True)
 class UntilEnd:
     """Another rule, judged on the answer alone: positions behind the draft's first end token do not count.
 

@@ -15,11 +15,15 @@ from redraft.config import GenerationConfig
 from redraft.diffusion.accept import EntropyBound
 from redraft.diffusion.check import Check
 from redraft.diffusion.denoise import Policy, reference_policy
-from redraft.diffusion.halt import StableAndConfident
+from redraft.diffusion.halt import EitherOf, StableAndConfident, Sure
 from redraft.diffusion.plan import Flow
 
 WIDTHS = (16, 32, 64, 128, 256)
 """Canvases of requests that leave the choice to a preset."""
+
+
+DOUBT = 2.0
+"""Entropy that may be left in a finished canvas of `fast`, in times of what one step may accept."""
 
 
 @dataclass(frozen=True)
@@ -45,8 +49,9 @@ def narrowest(tokens: int, most: int) -> int:
 
 
 def fast_policy(config: GenerationConfig) -> Policy:
-    """The reference without its confirming step: a canvas is done once it is certain."""
-    return replace(reference_policy(config), halt=StableAndConfident(0, config.confidence_threshold))
+    """The reference without its confirming step: a canvas is done once it is certain, on average or as a whole."""
+    certain = EitherOf((StableAndConfident(0, config.confidence_threshold), Sure(DOUBT * config.entropy_bound)))
+    return replace(reference_policy(config), halt=certain)
 
 
 def flow_policy(config: GenerationConfig) -> Policy:
