@@ -20,6 +20,7 @@ from redraft.errors import (
     RequestError,
     RunError,
     TextError,
+    TraceError,
     UnsatisfiedError,
     WeightsError,
 )
@@ -39,6 +40,7 @@ __all__ = [
     "RequestError",
     "RunError",
     "TextError",
+    "TraceError",
     "UnsatisfiedError",
     "WeightsError",
     "__version__",

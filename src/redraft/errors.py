@@ -8,7 +8,8 @@
     │   ├── RequestError          a generation request contradicts itself or the model's limits
     │   │   └── ConstraintError   a schema, pattern, grammar or template cannot be kept, or no text would keep it
     │   ├── RecipeError           a training recipe or data row cannot be used
-    │   └── RecordError           a benchmark record is missing, damaged or of another kind
+    │   ├── RecordError           a benchmark record is missing, damaged or of another kind
+    │   └── TraceError            a trace is missing, damaged or of another version
     └── RunError                  exit 1: the call was right, the run failed (disk full, network, a bug of ours)
         ├── BusyError             the queue is full; the same call may go through later
         └── UnsatisfiedError      no answer passed the checks that a language cannot hold; it carries the best attempt
@@ -58,6 +59,10 @@ class RecipeError(CallerError):
 
 class RecordError(CallerError):
     """A benchmark record is missing, damaged or of another kind."""
+
+
+class TraceError(CallerError):
+    """A trace is missing, damaged or of another version."""
 
 
 class RunError(RedraftError):

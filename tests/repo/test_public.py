@@ -23,6 +23,7 @@ PUBLIC = [
     "RequestError",
     "RunError",
     "TextError",
+    "TraceError",
     "UnsatisfiedError",
     "WeightsError",
     "__version__",

@@ -8,6 +8,7 @@ from dataclasses import asdict
 from redraft.cli.common import Commands, command, load_engine, model_flags
 from redraft.cli.infill import gap_flags, show, wanted
 from redraft.cli.source import PLACE_HELP, read_source
+from redraft.cli.trace import traced
 
 EPILOG = """The lines named are where the canvas starts from: each of their tokens is replaced by noise with probability
 --strength, and the rest is denoised with it. 0.3 polishes, 0.6 rephrases, 1 writes anew. The result is a diff on
@@ -46,20 +47,21 @@ def run(arguments: argparse.Namespace) -> int:
         raise RequestError(f"{len(source.spans)} ranges of lines were given; edit takes one")
     asked = wanted(arguments)
     engine = load_engine(arguments)
-    done = engine.edit(
-        source.data,
-        source.spans[0],
-        strength=arguments.strength,
-        instruction=arguments.instruction,
-        slack=arguments.slack,
-        wanted=asked,
-        options=Options(
-            seed=arguments.seed,
-            steps=arguments.steps,
-            temperature=arguments.temperature,
-            deadline_sec=arguments.deadline,
-            preset=arguments.preset,
-        ),
-    )
+    with traced(engine, arguments, "edit", gaps=True) as engine:
+        done = engine.edit(
+            source.data,
+            source.spans[0],
+            strength=arguments.strength,
+            instruction=arguments.instruction,
+            slack=arguments.slack,
+            wanted=asked,
+            options=Options(
+                seed=arguments.seed,
+                steps=arguments.steps,
+                temperature=arguments.temperature,
+                deadline_sec=arguments.deadline,
+                preset=arguments.preset,
+            ),
+        )
     show(source, done.data, {key: value for key, value in asdict(done).items() if key != "data"}, arguments)
     return 0

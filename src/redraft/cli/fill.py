@@ -7,6 +7,7 @@ import shlex
 from pathlib import Path
 
 from redraft.cli.common import Commands, command, load_engine, model_flags, print_json, read_prompt
+from redraft.cli.trace import trace_flag, traced
 from redraft.errors import RequestError
 
 EPILOG = """A hole is {{name: kind}}. Kinds: string, line, code, identifier, int, number (each with a range, as in
@@ -33,6 +34,7 @@ def add(commands: Commands) -> None:
     )
     parser.add_argument("--max-tokens", type=int, metavar="N", help="most tokens of the filled text")
     parser.add_argument("--seed", type=int, help="seed of all noise; the same seed gives the same answer")
+    trace_flag(parser)
     model_flags(parser)
 
 
@@ -47,14 +49,16 @@ def run(arguments: argparse.Namespace) -> int:
     from redraft.engine.request import Options
 
     check = None if check_words is None else command_check(check_words)
-    done = load_engine(arguments).fill(
-        template,
-        kinds,
-        prompt=arguments.prompt,
-        chat=arguments.chat,
-        check=check,
-        options=Options(max_tokens=arguments.max_tokens, seed=arguments.seed),
-    )
+    engine = load_engine(arguments)
+    with traced(engine, arguments, "fill") as engine:
+        done = engine.fill(
+            template,
+            kinds,
+            prompt=arguments.prompt,
+            chat=arguments.chat,
+            check=check,
+            options=Options(max_tokens=arguments.max_tokens, seed=arguments.seed),
+        )
     if arguments.json:
         seed, steps = done.done.seed, list(done.done.steps)
         print_json({"text": done.text, "values": done.values, "seed": seed, "steps": steps})

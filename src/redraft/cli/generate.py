@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 from redraft.cli.common import Commands, command, load_engine, model_flags, print_json, read_prompt, sampling_flags
 from redraft.cli.held import held_flags, held_source
+from redraft.cli.trace import trace_flag, traced
 from redraft.cli.variants import check_variants, run_variants, variant_flags
 
 if TYPE_CHECKING:
@@ -29,6 +30,7 @@ def add(commands: Commands) -> None:
     parser.add_argument("--file", type=Path, help="read the prompt from a file")
     parser.add_argument("--chat", action="store_true", help="send it as a user's turn through the chat template")
     parser.add_argument("--watch", action="store_true", help="show the canvas settling, changed tokens marked (stderr)")
+    trace_flag(parser)
     parser.add_argument("--stop", action="append", default=[], metavar="TEXT", help="end the answer at this text")
     held_flags(parser)
     model_flags(parser, plan=True)
@@ -71,14 +73,15 @@ def run(arguments: argparse.Namespace) -> int:
     )
     language = None if source is None else engine.language(source)
     request = engine.request(prompt, chat=arguments.chat, options=options, language=language)
-    if arguments.variants is not None:
-        run_variants(engine, request, arguments)
-        return 0
-    if arguments.watch:
-        with Watch(engine.text) as watch:
-            done = engine.finish(request, watch.show)
-    else:
-        done = engine.finish(request)
+    with traced(engine, arguments, "generate") as engine:
+        if arguments.variants is not None:
+            run_variants(engine, request, arguments)
+            return 0
+        if arguments.watch:
+            with Watch(engine.text) as watch:
+                done = engine.finish(request, watch.show)
+        else:
+            done = engine.finish(request)
     if arguments.json:
         told: dict[str, object] = {"threads": torch.get_num_threads()}
         if language is not None and language.source.kind == "schema":

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 from redraft.cli.common import Commands, command, load_engine, model_flags, preset_flag, print_json
 from redraft.cli.source import PLACE_HELP, Source, read_source
+from redraft.cli.trace import trace_flag, traced
 from redraft.errors import RequestError
 
 if TYPE_CHECKING:
@@ -56,6 +57,7 @@ def gap_flags(parser: argparse.ArgumentParser) -> None:
         "--lacks", action="append", default=[], metavar="TEXT", help="the new text does not have this in it; repeatable"
     )
     preset_flag(parser)
+    trace_flag(parser)
 
 
 def wanted(arguments: argparse.Namespace) -> Wanted:
@@ -89,15 +91,16 @@ def run(arguments: argparse.Namespace) -> int:
     )
     edges = [0, *(edge for span in source.spans for edge in span), len(source.data)]
     parts = [source.data[edges[i] : edges[i + 1]] for i in range(0, len(edges), 2)]
-    done = infill_all(
-        engine,
-        parts,
-        max_tokens=arguments.max_tokens,
-        width=arguments.width,
-        wanted=asked,
-        heal=not arguments.no_heal,
-        options=options,
-    )
+    with traced(engine, arguments, "infill", gaps=True) as engine:
+        done = infill_all(
+            engine,
+            parts,
+            max_tokens=arguments.max_tokens,
+            width=arguments.width,
+            wanted=asked,
+            heal=not arguments.no_heal,
+            options=options,
+        )
     gaps = [{key: value for key, value in asdict(one).items() if key not in ("data", "answer")} for one in done]
     show(source, done[-1].data, {"gaps": gaps}, arguments)
     return 0

@@ -2,6 +2,7 @@
 
 bold on colour   changed since the last step        plain   accepted, its sample stays for the next step
 dim              not accepted: random noise is shown to the model there, the reading lives in its soft embedding
+underlined       the language chose it, not the model
 ·                an end token; the answer ends before the first
 """
 
@@ -14,12 +15,10 @@ from rich.console import Console
 from rich.live import Live
 from rich.text import Text as Line
 
+from redraft.cli.screen import canvas_line
 from redraft.engine.events import Block, Draft, Event
 from redraft.engine.request import Request
 from redraft.text import Text
-
-MOST_ENDS = 16
-"""End tokens behind the answer that are shown one by one; of a wide canvas there are hundreds."""
 
 
 class Watch:
@@ -59,13 +58,5 @@ class Watch:
             self.console.print(line.plain.replace("\n", "⏎"), soft_wrap=True)
 
     def _canvas(self, draft: Draft, request: Request) -> Line:
-        line = Line()
-        told = max((i + 1 for i, token in enumerate(draft.tokens) if token not in request.eos), default=0)
-        for token, changed, accepted in zip(draft.tokens[:told], draft.changed, draft.accepted, strict=False):
-            if token in request.eos:
-                line.append("·", style="dim")
-                continue
-            style = "bold white on blue" if changed else "" if accepted else "dim"
-            line.append(self.text.decode([token]) or "�", style=style)
-        ends = len(draft.tokens) - told
-        return line.append("·" * ends if ends <= MOST_ENDS else f"·×{ends}", style="dim")
+        pieces = [None if token in request.eos else self.text.decode([token]) for token in draft.tokens]
+        return canvas_line(pieces, draft.changed, draft.accepted, draft.forced)

@@ -10,9 +10,9 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 
 from redraft.engine.events import Draft, Event, Finished
+from redraft.engine.frames import Frames
 from redraft.server.ask import Asked
 from redraft.server.body import Body
-from redraft.server.frames import Frames
 from redraft.server.mending import Mending
 from redraft.server.metrics import Served
 from redraft.server.replies import Form, Head, Json, usage
@@ -139,7 +139,8 @@ class Exchange:
         if options is not None and options.include_usage:
             head["usage"] = None
         running = options is not None and bool(options.continuous_usage_stats)
-        frames = Frames(self.service.engine)
+        engine = self.service.engine
+        frames = Frames(engine.text, engine.config.generation.eos_token_ids)
         for i in range(len(self.voices)):
             if first := form.first(i):
                 yield head | {"choices": [first]}
@@ -152,7 +153,7 @@ class Exchange:
                 yield head | {"choices": [form.piece(i, voice, Said())], "canvas": frames.of(i, told.event)}
                 continue
             more = {"usage": self.usage()} if running else {}
-            if said.content or said.reasoning or said.logprobs:
+            if said.content or said.reasoning or said.logprobs or said.read:
                 yield head | {"choices": [form.piece(i, voice, said)]} | more
             if isinstance(told.event, Finished) or voice.stopped:
                 yield head | {"choices": [form.last(i, voice)]} | more

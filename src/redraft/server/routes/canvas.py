@@ -16,10 +16,10 @@ from pydantic import Field
 from redraft.diffusion.seed import SeedCanvas
 from redraft.engine.engine import Engine
 from redraft.engine.events import Block, Draft, Finished
+from redraft.engine.frames import Frames, block_frame
 from redraft.server.ask import asked, options_of
 from redraft.server.body import Body, Int, Str
 from redraft.server.document import Document, Segment, complete
-from redraft.server.frames import Frames
 from redraft.server.languages import structured
 from redraft.server.leash import Leash, on_thread
 from redraft.server.offload import offload
@@ -110,7 +110,8 @@ async def _gather(exchange: Exchange, blocks: list[Block]) -> None:
 
 
 async def _frames(exchange: Exchange) -> Chunks:
-    frames, blocks = Frames(exchange.service.engine), list[Block]()
+    engine, blocks = exchange.service.engine, list[Block]()
+    frames = Frames(engine.text, engine.config.generation.eos_token_ids)
     async for one in exchange.events():
         if one is None:
             yield None
@@ -118,23 +119,9 @@ async def _frames(exchange: Exchange) -> Chunks:
             yield {"type": "draft"} | frames.of(0, one.event)
         elif isinstance(one.event, Block):
             blocks.append(one.event)
-            yield {"type": "block", "text": one.said.content} | _block(exchange, one.event)
+            yield {"type": "block", "text": one.said.content} | block_frame(engine.text, one.event)
         if one is not None and isinstance(one.event, Finished):
             yield {"type": "finished"} | _whole(exchange, blocks)
-
-
-def _block(exchange: Exchange, block: Block) -> Json:
-    text = exchange.service.engine.text
-    return {
-        "block": block.block,
-        "tokens": block.tokens,
-        "pieces": [text.decode([token], skip_special=False) for token in block.tokens],
-        "entropy": [round(nats, 4) for nats in block.entropy],
-        "settled_at": block.settled_at,
-        "changes": block.changes,
-        "steps": block.steps,
-        "settled": block.settled,
-    }
 
 
 def _whole(exchange: Exchange, blocks: list[Block]) -> Json:
@@ -143,7 +130,7 @@ def _whole(exchange: Exchange, blocks: list[Block]) -> Json:
         "object": "canvas",
         "model": exchange.service.settings.name,
         "text": voice.content,
-        "blocks": [_block(exchange, block) for block in blocks],
+        "blocks": [block_frame(exchange.service.engine.text, block) for block in blocks],
         "canvas": told(voice),
         "usage": exchange.usage(),
     }

@@ -1,0 +1,85 @@
+"""`redraft watch`: a trace played again in the terminal, or two of them side by side."""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from redraft.cli.common import Commands, command, print_json
+from redraft.errors import RequestError
+
+if TYPE_CHECKING:
+    from redraft.trace import Film, Trace
+
+EPILOG = """A trace is written by --trace of generate, infill, edit and fill; no model is loaded to play it. Keys, on a
+terminal: space to pause and go on, left and right for a step, home and end, + and - for the pace, q to leave. Elsewhere
+every step is a line. Of two traces the same steps are shown together, and what reads differently is marked.
+
+examples:
+  redraft generate --chat --seed 5 --trace five.jsonl $'sudoku\\n1..4\\n..1.\\n..42\\n4...'
+  redraft watch five.jsonl --speed 1
+  redraft watch five.jsonl six.jsonl
+  redraft watch five.jsonl six.jsonl --json"""
+
+
+def add(commands: Commands) -> None:
+    """Add the command."""
+    parser = command(commands, "watch", "play a trace again, or two side by side", run, epilog=EPILOG)
+    parser.add_argument("first", type=Path, metavar="FILE", help="a trace")
+    parser.add_argument("second", type=Path, nargs="?", metavar="OTHER", help="another, to compare with it")
+    parser.add_argument("--speed", type=float, default=3.0, metavar="N", help="steps a second (default: 3)")
+    parser.add_argument(
+        "--request", type=int, metavar="I", help="which of several requests of a trace (default: the one that won)"
+    )
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """Read, then play or tell."""
+    from redraft.trace import read_trace
+
+    if not 0.01 <= arguments.speed <= 1000:
+        raise RequestError(f"--speed is {arguments.speed}; it must be from 0.01 to 1000 steps a second")
+    paths = [path for path in (arguments.first, arguments.second) if path is not None]
+    traces = [read_trace(path) for path in paths]
+    films = [_chosen(trace, arguments.request, path) for trace, path in zip(traces, paths, strict=True)]
+    if arguments.json:
+        print_json(_told(traces, films))
+        return 0
+    from redraft.cli.screen import play
+
+    play([(path.name, film) for path, film in zip(paths, films, strict=True)], arguments.speed)
+    return 0
+
+
+def _chosen(trace: Trace, index: int | None, path: Path) -> Film:
+    if index is None:
+        return trace.main
+    found = next((film for film in trace.films if film.begun.index == index), None)
+    if found is None:
+        there = ", ".join(str(film.begun.index) for film in trace.films)
+        raise RequestError(f"--request is {index}; {path} has steps of {there}")
+    return found
+
+
+def _told(traces: list[Trace], films: list[Film]) -> dict[str, object]:
+    from redraft.trace import first_apart
+
+    rows = [
+        {
+            "model": trace.header.model,
+            "command": trace.header.command,
+            "requests": [one.begun.index for one in trace.films],
+            "request": film.begun.index,
+            "seed": film.begun.seed,
+            "steps": len(film.frames),
+            "finish": film.finish,
+            "text": film.frames[-1].text if film.ended is None else film.ended.text,
+            "ms": film.frames[-1].drafted.ms,
+        }
+        for trace, film in zip(traces, films, strict=True)
+    ]
+    if len(films) == 1:
+        return rows[0]
+    found = first_apart(films[0], films[1])
+    return {"traces": rows, "apart": None if found is None else {"step": found[0] + 1, "positions": found[1]}}

@@ -1,0 +1,174 @@
+"""Films of canvases on a terminal, step by step, under the reader's keys; elsewhere a line a step."""
+
+from __future__ import annotations
+
+import os
+import select
+import sys
+import time
+from collections.abc import Collection, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+
+from rich.console import Console, Group, RenderableType
+from rich.live import Live
+from rich.table import Table
+from rich.text import Text as Line
+
+from redraft.trace import Film, Frame, apart, first_apart
+
+KEYS = {b" ": "pause", b"\x1b[C": "on", b"l": "on", b"\x1b[D": "back", b"h": "back", b"\x1b[H": "first"}
+KEYS |= {b"\x1b[F": "last", b"+": "faster", b"-": "slower", b"q": "leave", b"\x04": "leave", b"": "leave"}
+
+MOST_ENDS = 16
+"""End tokens behind the answer that are shown one by one; of a wide canvas there are hundreds."""
+
+Named = Sequence[tuple[str, Film]]
+
+
+@dataclass
+class Place:
+    """Where a reader is: the step on view, whether it moves on by itself, and how fast, in steps a second."""
+
+    last: int
+    speed: float
+    at: int = 0
+    plays: bool = True
+
+    def press(self, key: str) -> None:
+        """What a key does."""
+        if key == "pause":
+            self.plays = not self.plays
+            self.at = 0 if self.plays and self.at == self.last else self.at
+        elif key in ("on", "back", "first", "last"):
+            self.plays = False
+            self.at = {"on": min(self.last, self.at + 1), "back": max(0, self.at - 1), "first": 0}.get(key, self.last)
+        elif key in ("faster", "slower"):
+            self.speed = min(1000.0, max(0.01, self.speed * (2 if key == "faster" else 0.5)))
+
+
+def play(films: Named, speed: float) -> None:
+    """Show one film, or two beside each other, on stdout; until the reader leaves, if there are keys to leave by."""
+    console = Console(highlight=False)
+    if not console.is_terminal:
+        for line in lines(films):
+            print(line)
+        return
+    place = Place(max(len(film.frames) for _, film in films) - 1, speed)
+    with _keys() as fd, Live(console=console, auto_refresh=False) as live:
+        while True:
+            live.update(screen(films, place), refresh=True)
+            if fd is None and place.at == place.last:
+                return
+            key = _wait(fd, 1 / place.speed if place.plays else None)
+            if key == "leave":
+                return
+            if key is not None:
+                place.press(key)
+            elif place.plays and place.at < place.last:
+                place.at += 1
+            place.plays = place.plays and (place.at < place.last or key is not None)
+
+
+def lines(films: Named) -> Iterator[str]:
+    """A line a step; of two films one of each, and where they part."""
+    for at in range(max(len(film.frames) for _, film in films)):
+        for name, film in films:
+            if at < len(film.frames):
+                frame = film.frames[at]
+                said = (Line(frame.before) + _canvas(film, frame, ())).plain.replace("\n", "⏎")
+                yield (f"{name}  " if len(films) > 1 else "") + f"{_head(frame)}  {said}"
+    if len(films) > 1:
+        yield _parting(films)
+
+
+def screen(films: Named, place: Place) -> RenderableType:
+    """What is on view."""
+    frames = [film.frames[min(place.at, len(film.frames) - 1)] for _, film in films]
+    marked = set(apart(frames[0], frames[1])) if len(films) > 1 else set[int]()
+    shown = []
+    for (name, film), frame in zip(films, frames, strict=True):
+        head = Line(f"{name}  {_head(frame)}\n", style="cyan")
+        shown.append(head + Line(frame.before) + _canvas(film, frame, marked))
+    grid = Table.grid(expand=True, padding=(0, 2))
+    for _ in shown:
+        grid.add_column(ratio=1)
+    grid.add_row(*shown)
+    foot = f"{place.at + 1} of {place.last + 1}{'' if place.plays else ', paused'}, {place.speed:g} a second"
+    return Group(grid, Line(f"{foot}  {_parting(films)}" if len(films) > 1 else foot, style="dim"))
+
+
+def _head(frame: Frame) -> str:
+    told = frame.drafted
+    return f"block {told.block}  step {told.step:>2}  {sum(told.entropy) / told.width:.3f} nats"
+
+
+def _canvas(film: Film, frame: Frame, marked: Collection[int]) -> Line:
+    ends, told = set(film.begun.ends), frame.drafted
+    pieces = [None if number in ends else token for number, token in zip(frame.ids, frame.tokens, strict=True)]
+    forced = set(told.forced)
+    return canvas_line(pieces, frame.changed, told.accepted, [at in forced for at in range(told.width)], marked)
+
+
+def _parting(films: Named) -> str:
+    found = first_apart(films[0][1], films[1][1])
+    if found is None:
+        return "they read the same at every step"
+    at, positions = found
+    some = ", ".join(map(str, positions[:8])) + (", …" if len(positions) > 8 else "")
+    return f"first apart at step {at + 1}, position{'s' if len(positions) > 1 else ''} {some}"
+
+
+@contextmanager
+def _keys() -> Iterator[int | None]:
+    """Where single keys can be read, if stdin is a terminal; its settings are restored behind it."""
+    if sys.stdin is None or not sys.stdin.isatty():
+        yield None
+        return
+    import termios
+    import tty
+
+    fd = sys.stdin.fileno()
+    before = termios.tcgetattr(fd)
+    tty.setcbreak(fd)
+    try:
+        yield fd
+    finally:
+        termios.tcsetattr(fd, termios.TCSADRAIN, before)
+
+
+def _wait(fd: int | None, seconds: float | None) -> str | None:
+    """The next key that means something, None after that long without one."""
+    if fd is None:
+        time.sleep(seconds or 0)
+        return None
+    ends = None if seconds is None else time.monotonic() + seconds
+    while True:
+        left = None if ends is None else max(0.0, ends - time.monotonic())
+        if not select.select([fd], [], [], left)[0]:
+            return None
+        key = KEYS.get(os.read(fd, 8))
+        if key is not None:
+            return key
+
+
+def canvas_line(
+    pieces: Sequence[str | None],
+    changed: Sequence[bool],
+    accepted: Sequence[int],
+    forced: Sequence[bool],
+    marked: Collection[int] = (),
+) -> Line:
+    """A canvas as a line; None for an end token. `marked` places stand out from all others."""
+    line = Line()
+    told = max((i + 1 for i, piece in enumerate(pieces) if piece is not None), default=0)
+    for i, piece in enumerate(pieces[:told]):
+        if piece is None:
+            line.append("·", style="dim")
+            continue
+        style = (
+            "black on yellow" if i in marked else "bold white on blue" if changed[i] else "" if accepted[i] else "dim"
+        )
+        line.append(piece or "�", style=f"{style} underline" if forced and forced[i] else style)
+    ends = len(pieces) - told
+    return line.append("·" * ends if ends <= MOST_ENDS else f"·×{ends}", style="dim")

@@ -1,0 +1,66 @@
+"""Writes what a tap tells into a trace, as it happens."""
+
+from __future__ import annotations
+
+import time
+
+from redraft.engine.engine import Engine
+from redraft.engine.events import Block, Draft, Event, Finished
+from redraft.engine.frames import Frames, block_frame
+from redraft.engine.loop import Listener
+from redraft.engine.request import Request
+from redraft.trace import Begun, Drafted, Ended, Settled, TraceFile
+
+DIGITS = 6
+"""Of an entropy, behind the point."""
+
+
+class Recorder:
+    """A trace of all requests that go through a tap: `Tap(engine.loop, recorder.opened)`."""
+
+    def __init__(self, file: TraceFile, engine: Engine) -> None:
+        self._file, self._text, self._began = file, engine.text, time.monotonic()
+        self._frames = Frames(engine.text, engine.config.generation.eos_token_ids, DIGITS)
+
+    def opened(self, index: int, request: Request) -> Listener:
+        """Write that a request begins; what is returned writes what becomes of it. Raises RunError for a full disk."""
+        prompt = self._text.decode(list(request.prompt), skip_special=False)
+        self._file.write(
+            Begun(
+                index=index,
+                ms=self._ms(),
+                seed=request.seed,
+                width=request.width,
+                max_tokens=request.max_tokens,
+                ends=sorted(request.eos),
+                prompt=prompt,
+                prompt_tokens=len(request.prompt),
+            )
+        )
+        blocks: list[Block] = []
+
+        def listen(event: Event) -> None:
+            if isinstance(event, Draft):
+                frame = self._frames.of(index, event)
+                ids = [event.tokens[at] for at in frame["positions"]]
+                self._file.write(Drafted(**frame, ms=self._ms(), ids=ids))
+            elif isinstance(event, Block):
+                blocks.append(event)
+                self._file.write(Settled(**block_frame(self._text, event), index=index, ms=self._ms()))
+            elif isinstance(event, Finished):
+                self._file.write(
+                    Ended(
+                        index=index,
+                        ms=self._ms(),
+                        finish=event.reason,
+                        text=self._text.decode([token for block in blocks for token in block.tokens]),
+                        steps=[block.steps for block in blocks],
+                        commits=event.commits,
+                        error=None if event.error is None else str(event.error),
+                    )
+                )
+
+        return listen
+
+    def _ms(self) -> float:
+        return round(1e3 * (time.monotonic() - self._began), 3)

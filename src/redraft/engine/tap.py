@@ -1,0 +1,74 @@
+"""A loop as one caller sees it, and a tap on it: whatever is submitted there is watched, whoever submitted it.
+
+The engine's calls (generate, infill, edit, fill, variants) submit requests of their own, several where widths compete
+or an answer is mended. Behind a tap all of them can be drawn or written down, and none of these calls knows.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+
+from redraft.engine.engine import Engine
+from redraft.engine.events import Draft, Event
+from redraft.engine.loop import Listener, Loop
+from redraft.engine.request import Request
+
+Opened = Callable[[int, Request], Listener]
+"""Who watches a request, from its number in order of their first events."""
+
+
+class View(Loop):
+    """A loop, seen from outside: nothing is made anew."""
+
+    def __init__(self, loop: Loop) -> None:
+        self._loop = loop
+
+    def submit(self, request: Request, listener: Listener, *, drafts: bool = False, behind: int | None = None) -> int:
+        """As the loop's."""
+        return self._loop.submit(request, listener, drafts=drafts, behind=behind)
+
+    def abort(self, number: int) -> None:
+        """As the loop's."""
+        self._loop.abort(number)
+
+    def turn_until(self, ready: Callable[[], bool]) -> None:
+        """As the loop's."""
+        self._loop.turn_until(ready)
+
+    def wait_for_room(self) -> None:
+        """As the loop's."""
+        self._loop.wait_for_room()
+
+
+class Tap(View):
+    """Every request that goes through it is watched, draft by draft."""
+
+    def __init__(self, loop: Loop, opened: Opened) -> None:
+        super().__init__(loop)
+        self._opened, self._count = opened, 0
+
+    def submit(self, request: Request, listener: Listener, *, drafts: bool = False, behind: int | None = None) -> int:
+        """As the loop's; the listener still hears of drafts only if it wants to."""
+        watcher: Listener | None = None
+
+        def listen(event: Event) -> None:
+            nonlocal watcher
+            if watcher is None:  # a queue that is full refuses before this, and the same request comes again
+                watcher = self._opened(self._count, request)
+                self._count += 1
+            watcher(event)
+            if drafts or not isinstance(event, Draft):
+                listener(event)
+
+        return self._loop.submit(request, listen, drafts=True, behind=behind)
+
+
+def seen_through(engine: Engine, loop: View, *, gaps: bool) -> Engine:
+    """The same engine on a view of its loop. What it measures of the model once, for `gaps`, is measured before."""
+    held = replace(engine, loop=loop)
+    known = {"vocabulary": engine.vocabulary, "length_bias": engine.length_bias} if gaps else vars(engine)
+    for name in ("vocabulary", "length_bias"):
+        if name in known:
+            held.__dict__[name] = known[name]
+    return held

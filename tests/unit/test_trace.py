@@ -1,0 +1,289 @@
+"""Traces: what is written is what happened, a reader takes nothing else, and a terminal plays them again."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from tests.unit.test_terminal import ROOT, read_until
+
+import redraft
+from redraft.__main__ import main
+from redraft.cli.screen import Place, lines
+from redraft.constrain.sources import choices_source
+from redraft.engine.engine import Engine
+from redraft.engine.events import Draft
+from redraft.engine.recorder import Recorder
+from redraft.engine.request import Options
+from redraft.engine.tap import Tap, seen_through
+from redraft.errors import RequestError, RunError, TraceError
+from redraft.trace import VERSION, Header, TraceFile, apart, first_apart, read_trace
+
+RECORD = "record\nSend 417 melu to Karomi."
+HEAD = Header(trace=VERSION, redraft="0", command="generate", model="nano", taken="", options={})
+SLOW = ["generate", "Ka", "--steps", "9000", "--entropy-bound", "1e-9", "--temperature", "10", "--threads", "1"]
+
+
+@pytest.fixture(scope="module")
+def engine() -> Engine:
+    return redraft.load("nano")
+
+
+@pytest.fixture
+def taken(engine: Engine, tmp_path: Path) -> Callable[..., Path]:
+    """A trace of whatever is done with the engine it is given."""
+
+    def take(work: Callable[[Engine], object], *, gaps: bool = False) -> Path:
+        path = tmp_path / "trace.jsonl"
+        file = TraceFile(path, HEAD)
+        work(seen_through(engine, Tap(engine.loop, Recorder(file, engine).opened), gaps=gaps))
+        file.close()
+        return path
+
+    return take
+
+
+@pytest.mark.parametrize("options", [Options(seed=3), Options(seed=3, preset="flow", max_tokens=64, min_tokens=64)])
+def test_the_frames_add_up_to_the_drafts(engine: Engine, taken: Callable[..., Path], options: Options) -> None:
+    """Also where a canvas is cut behind its end, and where it flows from block to block."""
+    request = engine.request("sudoku\n1..4\n..1.\n..42\n4...", chat=True, options=options)
+    drafts = [event for event in engine.events(request) if isinstance(event, Draft)]
+    done = engine.finish(request)
+    (film,) = read_trace(taken(lambda tapped: tapped.finish(request))).films
+    assert [frame.ids for frame in film.frames] == [tuple(draft.tokens) for draft in drafts]
+    assert [frame.drafted.accepted for frame in film.frames] == [list(map(int, draft.accepted)) for draft in drafts]
+    for frame, draft in zip(film.frames, drafts, strict=True):
+        assert frame.drafted.entropy == pytest.approx(draft.entropy, abs=1e-6)
+        assert frame.drafted.step == draft.step
+    for before, frame, draft in zip(film.frames, film.frames[1:], drafts[1:], strict=False):
+        if before.drafted.block == frame.drafted.block:
+            assert list(frame.changed) == draft.changed
+    assert film.ended is not None
+    assert (film.ended.text, film.finish, film.ended.steps) == (done.text, done.finish, list(done.steps))
+    assert [token for block in film.blocks for token in block.tokens] == list(done.tokens)
+
+
+def test_what_the_language_chose_is_marked(engine: Engine, taken: Callable[..., Path]) -> None:
+    """A model that is sure of a record has to say something else; and what it says by itself is not marked."""
+    answer = '{"who":"Karomi","qty":417,"item":"melu"}'
+    for choices, wanted in (([answer], ""), ([answer.replace("417", "418")], "8")):
+        language = engine.language(choices_source(choices))
+        request = engine.request(RECORD, chat=True, options=Options(seed=1), language=language)
+        (film,) = read_trace(taken(lambda tapped, request=request: tapped.finish(request))).films
+        last = film.frames[-1]
+        forced = "".join(last.tokens[at] for at in last.drafted.forced if at < last.end)
+        assert forced == wanted
+
+
+def test_a_tap_changes_no_answer_and_tells_every_request(engine: Engine, taken: Callable[..., Path]) -> None:
+    text = ("sudoku\n1234\n3412\n", "\n4321")
+    alone = engine.infill(*text, max_tokens=6, seed=2)
+    found = []
+    trace = read_trace(taken(lambda tapped: found.append(tapped.infill(*text, max_tokens=6, seed=2)), gaps=True))
+    assert found[0].data == alone.data
+    assert len(trace.films) == alone.tried
+    assert trace.main.finish in ("stop", "length")
+    assert {film.finish for film in trace.films} == {trace.main.finish, "aborted"}
+
+
+def good(path: Path) -> list[str]:
+    """A whole trace, line by line."""
+    assert main(["generate", "--chat", "--seed", "5", "--threads", "1", "--trace", str(path), RECORD]) == 0
+    return path.read_text(encoding="utf-8").splitlines()
+
+
+def spoilt(lines: list[str], at: int, **changed: object) -> list[str]:
+    return [*lines[:at], json.dumps(json.loads(lines[at]) | changed), *lines[at + 1 :]]
+
+
+@pytest.mark.parametrize(
+    ("spoil", "said"),
+    [
+        (lambda t: spoilt(t, 0, trace=2), "is a trace of version 2; this program reads version 1"),
+        (lambda t: spoilt(t, 0, trace="1"), "line 1 of .* is not the head of a trace"),
+        (lambda t: t[1:], "line 1 of .* is not the head of a trace"),
+        (lambda t: [], "line 1 of .* is not the head of a trace"),
+        (lambda t: [t[0], t[1], t[2][:-9], *t[3:]], "line 3 of .* cannot be used"),
+        (lambda t: [*t[:-1], t[-1][:20]], "line 6 of .* cannot be used"),
+        (lambda t: [t[0], *t[2:]], "line 2 of .*: request 0 has not begun"),
+        (lambda t: [*t[:4], t[3]], "line 5 of .*: step 2 .* does not follow"),
+        (lambda t: [*t[:2], *t[3:]], "line 3 of .*: step 2 .* does not follow"),
+        (lambda t: [*t, t[2]], "line 7 of .*: request 0 has ended"),
+        (lambda t: [*t[:2], t[1], *t[2:]], "line 3 of .*: request 0 begins twice"),
+        (lambda t: spoilt(t, 2, entropy=[0.0]), "line 3 of .* one a position"),
+        (lambda t: spoilt(t, 2, positions=[]), "line 3 of .* not equally many"),
+        (lambda t: spoilt(t, 2, forced=[256]), "line 3 of .* a position is not from 0 to 255"),
+        (lambda t: spoilt(t, 2, end=-1), "line 3 of .* a position is not from 0 to 255"),
+        (lambda t: spoilt(t, 2, positions=[], tokens=[], ids=[]), "line 3 of .* is told only 0 of them"),
+        (lambda t: spoilt(t, 4, type="nonsense"), "line 5 of .* cannot be used"),
+        (lambda t: t[:2], "holds no step"),
+        (lambda t: [*t[:2], "\xff"], "line 3 of .* cannot be used"),
+    ],
+)
+def test_what_is_no_trace_is_refused_with_its_line(
+    spoil: Callable[[list[str]], list[str]], said: str, tmp_path: Path
+) -> None:
+    path = tmp_path / "a.jsonl"
+    told = good(path) if not CACHE else CACHE[0]
+    CACHE[:] = [told]
+    path.write_bytes("".join(line + "\n" for line in spoil(told)).encode("latin-1"))
+    with pytest.raises(TraceError, match=said):
+        read_trace(path)
+
+
+CACHE: list[list[str]] = []
+
+
+def test_another_files_content_is_never_lost(tmp_path: Path) -> None:
+    path = tmp_path / "prompt.txt"
+    path.write_text("precious", encoding="utf-8")
+    with pytest.raises(RequestError, match="holds something else than a trace"):
+        TraceFile(path, HEAD)
+    assert path.read_text(encoding="utf-8") == "precious"
+    with pytest.raises(RequestError, match="cannot be written: No such file"):
+        TraceFile(tmp_path / "no" / "folder", HEAD)
+    good(tmp_path / "trace.jsonl")
+    TraceFile(tmp_path / "trace.jsonl", HEAD).close()  # a trace may be written over
+
+
+def test_a_full_disk_is_told_and_leaves_whole_lines(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with pytest.raises(RunError, match="No space left on device; make room"):
+        TraceFile(Path("/dev/full"), HEAD)
+    file, room, write = TraceFile(tmp_path / "a", HEAD), [10], os.write
+
+    def scarce(fd: int, data: bytes) -> int:
+        if not room[0]:
+            raise OSError(28, "No space left on device")
+        written = write(fd, data[: room[0]])
+        room[0] -= written
+        return written
+
+    monkeypatch.setattr(os, "write", scarce)
+    with pytest.raises(RunError, match="make room"):
+        file.write(HEAD)
+    assert (tmp_path / "a").read_bytes().count(b"\n") == 1
+    assert json.loads((tmp_path / "a").read_text(encoding="utf-8"))["trace"] == VERSION
+
+
+@pytest.mark.parametrize("killed", [signal.SIGINT, signal.SIGKILL])
+def test_a_run_that_is_cut_off_leaves_a_trace_that_can_be_read(killed: signal.Signals, tmp_path: Path) -> None:
+    path = tmp_path / "cut.jsonl"
+    process = subprocess.Popen(
+        [sys.executable, "-m", "redraft", *SLOW, "--seed", "1", "--trace", str(path)],
+        env=os.environ | {"PYTHONPATH": str(ROOT / "src")},
+        stderr=subprocess.DEVNULL,
+    )
+    ends = time.monotonic() + 60
+    while not (path.exists() and path.read_bytes().count(b"\n") > 6):
+        assert time.monotonic() < ends
+        time.sleep(0.02)
+    process.send_signal(killed)
+    assert process.wait(60) == (130 if killed == signal.SIGINT else -signal.SIGKILL)
+    trace = read_trace(path)
+    assert len(trace.main.frames) >= 4
+    # An interrupt is an error of the request in whose forward it came, or aborts it between two.
+    assert trace.main.finish in (("aborted", "error") if killed == signal.SIGINT else ("cut off",))
+
+
+def test_a_trace_plays_as_it_was_watched(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    words = ["generate", "--chat", "--threads", "1", "--watch", "sudoku\n....\n2.1.\n....\n.243"]
+    paths = [tmp_path / "5.jsonl", tmp_path / "6.jsonl"]
+    seen = []
+    for seed, path in zip("56", paths, strict=True):
+        assert main([*words, "--seed", seed, "--trace", str(path)]) == 0
+        seen.append([line for line in capsys.readouterr().err.splitlines() if "nats" in line])
+        assert main(["watch", str(path)]) == 0
+        assert [line.split() for line in capsys.readouterr().out.splitlines()] == [line.split() for line in seen[-1]]
+    one, other = (read_trace(path).main for path in paths)
+    told = list(lines([("a", one), ("b", other)]))
+    assert [line for line in told if line.startswith("a")] == [f"a  {line}" for line in map(squeezed, seen[0])]
+    found = first_apart(one, other)
+    assert found is not None
+    assert all(not apart(a, b) for a, b in zip(one.frames[: found[0]], other.frames[: found[0]], strict=False))
+    first, second = one.frames[found[0]], other.frames[found[0]]
+    assert found[1] == [at for at in range(256) if first.ids[at] != second.ids[at]]
+    assert told[-1].startswith(f"first apart at step {found[0] + 1}, position")
+    assert first_apart(one, one) is None
+    capsys.readouterr()
+    assert main(["watch", *map(str, paths), "--json"]) == 0
+    said = json.loads(capsys.readouterr().out)
+    assert said["apart"] == {"step": found[0] + 1, "positions": found[1]}
+    assert [row["seed"] for row in said["traces"]] == [5, 6]
+
+
+def squeezed(line: str) -> str:
+    head, _, rest = line.partition("nats")
+    return f"{head}nats  {rest.lstrip()}"
+
+
+def test_watch_refuses_what_it_cannot_show(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = tmp_path / "a.jsonl"
+    good(path)
+    for words, said in (
+        (["watch", str(path), "--speed", "0"], "--speed is 0.0; it must be from 0.01"),
+        (["watch", str(path), "--request", "4"], "has steps of 0"),
+        (["watch", str(tmp_path / "none")], "cannot be read: No such file"),
+        (["watch", __file__], "line 1 of"),
+    ):
+        assert main(words) == 2
+        assert said in capsys.readouterr().err
+
+
+def test_keys_walk_through_a_trace(tmp_path: Path) -> None:
+    pty = pytest.importorskip("pty", reason="needs a pseudo terminal")
+    good(tmp_path / "a.jsonl")
+    screen, terminal = pty.openpty()
+    process = subprocess.Popen(
+        [sys.executable, "-m", "redraft", "watch", "a.jsonl", "--speed", "100"],
+        stdin=terminal,
+        stdout=terminal,
+        cwd=tmp_path,
+        env=os.environ | {"PYTHONPATH": str(ROOT / "src"), "TERM": "xterm"},
+    )
+    os.close(terminal)
+    try:
+        read_until(screen, b"2 of 2, paused")  # it has played to its end, and waits
+        os.write(screen, b"\x1b[D")
+        read_until(screen, b"1 of 2, paused")
+        os.write(screen, b"\x1b[F")
+        read_until(screen, b"2 of 2, paused")
+        os.write(screen, b"q")
+        assert process.wait(30) == 0
+    finally:
+        process.kill()
+        process.wait()
+        os.close(screen)
+
+
+def test_what_each_key_does() -> None:
+    place = Place(last=3, speed=2.0)
+    place.press("on")
+    assert (place.at, place.plays) == (1, False)
+    for _ in range(5):
+        place.press("on")
+    assert place.at == 3
+    place.press("pause")  # at the end it begins again
+    assert (place.at, place.plays) == (0, True)
+    place.press("last")
+    place.press("first")
+    place.press("back")
+    assert (place.at, place.plays) == (0, False)
+    place.press("slower")
+    assert place.speed == 1.0
+    for _ in range(20):
+        place.press("faster")
+    assert place.speed == 1000.0
+
+
+def test_no_model_is_loaded_to_play(tmp_path: Path) -> None:
+    good(tmp_path / "a.jsonl")
+    code = "import sys; from redraft.__main__ import main; main(['watch', 'a.jsonl']); print('torch' in sys.modules)"
+    ran = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, cwd=tmp_path)
+    assert ran.stdout.splitlines()[-1] == "False"
