@@ -106,10 +106,11 @@ def pack(weight: Float[Tensor, "*stack outer inner"], form: Format, what: str = 
         scale = (largest / (_LARGEST_FP8 if form.is_float else _LARGEST_INT8)).clamp_(min=_TINY)
         codes = (groups / scale.unsqueeze(-1)).flatten(-2)
         return Packed(form, codes.to(form.dtype) if form.is_float else codes.round_().to(form.dtype), scale)
-    if form.is_float:
-        return _pack_nvfp4(groups, largest, form)
-    scale = _best_int4_scale(groups, largest, form.scale_dtype)
-    return Packed(form, _two_a_byte(_int4_codes(groups, scale).to(torch.uint8).flatten(-2)), scale)
+    top = top_of(weight) if form.is_float else None
+    scale = fit_scale(groups, form, top)
+    codes = encode(groups, scale_step(scale, top), form)
+    rows = largest.shape[-2]
+    return Packed(form, two_a_byte(codes.flatten(-2)), scale, None if top is None else spread(top, rows))
 
 
 def unpack(packed: Packed, dtype: torch.dtype = torch.float32) -> Float[Tensor, "*stack outer inner"]:
@@ -120,8 +121,7 @@ def unpack(packed: Packed, dtype: torch.dtype = torch.float32) -> Float[Tensor, 
     if form.bits == 8:
         values = packed.codes.float()
     else:
-        halves = torch.stack([packed.codes & 15, packed.codes >> 4], dim=-1).flatten(-2)
-        values = _e2m1(halves) if form.is_float else halves.float() - 8
+        values = decode(torch.stack([packed.codes & 15, packed.codes >> 4], dim=-1).flatten(-2), form)
     grouped: Tensor = values.unflatten(-1, (scale.shape[-1], -1))
     return (grouped * scale.unsqueeze(-1)).flatten(-2).to(dtype)
 
@@ -142,40 +142,69 @@ def error(weight: Float[Tensor, "*stack outer inner"], packed: Packed) -> tuple[
     return float((unpack(packed) - exact).square().sum()), float(exact.square().sum())
 
 
-def _pack_nvfp4(groups: Tensor, largest: Tensor, form: Format) -> Packed:
-    """The stack's largest value meets the largest scale, so that small groups keep scales that e4m3 can hold."""
-    most = largest.flatten(-2).amax(-1)[..., None, None].clamp(min=_TINY)
-    top = most / (_LARGEST_FP8 * _LARGEST_FP4)
-    scale = (largest / _LARGEST_FP4 / top).to(form.scale_dtype)
-    step = (scale.float() * top).unsqueeze(-1)
-    sized = torch.where(step > 0, groups / step.clamp(min=_TINY), 0.0)
-    # Halves go to the even code, as IEEE rounding has it; every second boundary therefore belongs to the code above.
-    middles = torch.tensor([(a + b) / 2 for a, b in pairwise(LEVELS)], device=groups.device)
-    middles[1::2] = torch.nextafter(middles[1::2], torch.zeros(()))
-    codes = torch.bucketize(sized.abs().clamp(max=_LARGEST_FP4), middles) + 8 * (sized < 0)
-    rows = largest.shape[-2]
-    return Packed(form, _two_a_byte(codes.to(torch.uint8).flatten(-2)), scale, top.expand(*top.shape[:-2], rows, 1))
+# -- four bits, in parts: a group's scale, its codes, and what they stand for ------------------------------------------
 
 
-def _best_int4_scale(groups: Tensor, largest: Tensor, dtype: torch.dtype) -> Tensor:
-    """Of several scales the one with the least squared error, group by group."""
-    best, least = torch.empty_like(largest, dtype=dtype), torch.full_like(largest, torch.inf)
+def fit_scale(
+    groups: Float[Tensor, "*stack groups group"],
+    form: Format,
+    top: Tensor | None = None,
+    weigh: Tensor | None = None,
+) -> Float[Tensor, "*stack groups"]:
+    """The scale of each group, in the format's own numbers; `weigh` says how much each input's error counts.
+
+    Integers take of several scales the one with the least squared error. Floats put the largest value on the largest
+    code; `top` is what their scales are relative to.
+    """
+    largest = groups.abs().amax(-1)
+    if top is not None:
+        return (largest / _LARGEST_FP4 / top).clamp(max=_LARGEST_FP8).to(form.scale_dtype)
+    best, least = torch.empty_like(largest, dtype=form.scale_dtype), torch.full_like(largest, torch.inf)
     for shrink in _SHRINKS:
-        scale = (largest * (shrink / 7.5)).clamp(min=_TINY).to(dtype)
-        wide = scale.float().unsqueeze(-1)
-        off = (_int4_codes(groups, scale).sub_(8).mul_(wide).sub_(groups)).square_().sum(-1)
+        scale = (largest * (shrink / 7.5)).clamp(min=_TINY).to(form.scale_dtype)
+        step = scale_step(scale, None)
+        off = (decode(encode(groups, step, form), form).mul_(step).sub_(groups)).square_()
+        off = (off if weigh is None else off * weigh).sum(-1)
         best, least = torch.where(off < least, scale, best), torch.minimum(off, least)
     return best
 
 
-def _int4_codes(groups: Tensor, scale: Tensor) -> Tensor:
-    return (groups / scale.float().unsqueeze(-1)).round_().clamp_(-8, 7).add_(8)
+def scale_step(scale: Tensor, top: Tensor | None) -> Tensor:
+    """What a code of 1 stands for in each group, ready to meet its numbers."""
+    return (scale.float() if top is None else scale.float() * top).unsqueeze(-1)
 
 
-def _two_a_byte(codes: Tensor) -> Tensor:
+def encode(values: Float[Tensor, "*shape"], step: Tensor, form: Format) -> Tensor:
+    """The nearest 4-bit codes, a byte each. A step of zero, of a group without numbers, has code zero."""
+    if not form.is_float:
+        return (values / step).round_().clamp_(-8, 7).add_(8).to(torch.uint8)
+    sized = torch.where(step > 0, values / step.clamp(min=_TINY), 0.0)
+    # Halves go to the even code, as IEEE rounding has it; every second boundary therefore belongs to the code above.
+    middles = torch.tensor([(a + b) / 2 for a, b in pairwise(LEVELS)], device=values.device)
+    middles[1::2] = torch.nextafter(middles[1::2], torch.zeros(()))
+    return (torch.bucketize(sized.abs().clamp(max=_LARGEST_FP4), middles) + 8 * (sized < 0)).to(torch.uint8)
+
+
+def decode(codes: Tensor, form: Format) -> Tensor:
+    """What 4-bit codes, a byte each, stand for, in steps."""
+    if not form.is_float:
+        return codes.float() - 8
+    table = torch.tensor([*LEVELS, *(-level for level in LEVELS)], device=codes.device)
+    return table.take(codes.long())
+
+
+def two_a_byte(codes: Tensor) -> Tensor:
+    """4-bit codes as they are stored."""
     return codes[..., ::2] | codes[..., 1::2] << 4
 
 
-def _e2m1(codes: Tensor) -> Tensor:
-    table = torch.tensor([*LEVELS, *(-level for level in LEVELS)], device=codes.device)
-    return table.take(codes.long())
+def spread(top: Tensor, rows: int) -> Tensor:
+    """A matrix's top for each of its rows, as `Packed` holds it."""
+    return top.expand(*top.shape[:-2], rows, 1)
+
+
+def top_of(weight: Float[Tensor, "*stack outer inner"]) -> Float[Tensor, "*stack 1 1"]:
+    """What nvfp4's scales are relative to: the matrix's largest value meets the largest scale, so that small groups
+    keep scales that e4m3 can hold."""
+    most = weight.float().abs().flatten(-2).amax(-1)[..., None, None].clamp(min=_TINY)
+    return most / (_LARGEST_FP8 * _LARGEST_FP4)

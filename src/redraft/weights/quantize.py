@@ -2,14 +2,15 @@
 
     headers ──► what is packed, what is copied ──► shards, planned ──► one matrix at a time: read, round, write
 
-Memory holds one matrix, however large the checkpoint. Shards are written into a folder beside the target, which takes
-the target's name when all is there. If that is interrupted, the same call goes on with the shards that are missing: a
-shard is whole or absent, and the folder remembers what it is being made from.
+Memory holds one matrix, however large the checkpoint, and what a calibration reads. Shards are written into a folder
+beside the target, which takes the target's name when all is there. If that is interrupted, the same call goes on with
+the shards that are missing: a shard is whole or absent, and the folder remembers what it is being made from.
 """
 
 from __future__ import annotations
 
 import errno
+import hashlib
 import json
 import os
 import shutil
@@ -22,9 +23,10 @@ import torch
 
 from redraft.config import read_config
 from redraft.errors import RunError, WeightsError
-from redraft.model.packed import Format, Packed, error, pack
+from redraft.model.packed import Format, error, pack
 from redraft.reader import read_json
 from redraft.shapes import Tensor
+from redraft.weights.calibrate import Calibration, Chat, output_error, pack_for
 from redraft.weights.layouts import FLOATS, Matrix, matrices, read_layout, stored_names
 from redraft.weights.load import read_settings
 from redraft.weights.names import VISION_PREFIXES, Slot, slots
@@ -42,13 +44,17 @@ _CARRIED = ("generation_config.json", "tokenizer.json", "tokenizer_config.json",
 
 @dataclass(frozen=True)
 class Report:
-    """What was done. `errors`: our matrix's name -> root of its squared error over its squared size."""
+    """What was done. `errors`: our matrix's name -> root of its squared error over its squared size.
+
+    `outputs`: the same of what comes out for the rows of a calibration, with and without it; empty if there was none.
+    """
 
     plan: str
     folder: Path
     bytes_before: int
     bytes_after: int
     errors: Mapping[str, float]
+    outputs: Mapping[str, tuple[float, float]]
 
 
 @dataclass(frozen=True)
@@ -63,19 +69,26 @@ class _Item:
 
 @dataclass
 class _Errors:
-    """Squares by target: changed and whole."""
+    """Squares by target: changed and whole; of what comes out, changed with calibration, without, and whole."""
 
     sums: dict[str, list[float]] = field(default_factory=dict)
 
-    def add(self, target: str, changed: float, whole: float) -> None:
-        """One more matrix of a target."""
-        held = self.sums.setdefault(target, [0.0, 0.0])
-        held[0] += changed
-        held[1] += whole
+    def add(self, target: str, squares: Sequence[float]) -> None:
+        """One more matrix of a target, all five squares or the first two."""
+        held = self.sums.get(target, [0.0] * 5)
+        self.sums[target] = [a + b for a, b in zip(held, [*squares, 0.0, 0.0, 0.0], strict=False)]
 
     def relative(self) -> dict[str, float]:
         """By target."""
-        return {target: (changed / whole) ** 0.5 if whole else 0.0 for target, (changed, whole) in self.sums.items()}
+        return {target: _root(held[0], held[1]) for target, held in self.sums.items()}
+
+    def outputs(self) -> dict[str, tuple[float, float]]:
+        """By target, with calibration and without; of those that read any rows."""
+        return {t: (_root(held[2], held[4]), _root(held[3], held[4])) for t, held in self.sums.items() if held[4]}
+
+
+def _root(changed: float, whole: float) -> float:
+    return (changed / whole) ** 0.5 if whole else 0.0
 
 
 def quantize_checkpoint(
@@ -83,11 +96,13 @@ def quantize_checkpoint(
     target: Path,
     plan: Plan,
     *,
+    chats: Sequence[Chat] = (),
     max_shard_bytes: int = _SHARD_BYTES,
     progress: Callable[[int, int], None] | None = None,
 ) -> Report:
     """Write the checkpoint of `folder`, packed by `plan`, as the new folder `target`. `progress` gets bytes, of all.
 
+    With `chats`, 4-bit matrices are rounded by what comes out for them (`weights/calibrate.py`).
     Raises WeightsError for a checkpoint that is packed already or damaged, a plan whose groups do not fit, or a target
     that exists or cannot be made; RunError if writing fails.
     """
@@ -102,9 +117,11 @@ def quantize_checkpoint(
     items = list(_items(source, wanted, packed))
     shards = _shards(items, max_shard_bytes)
     stage = target.parent / f".{target.name}.quantizing"
+    calibration = Calibration(source, config, chats) if chats else None
+    making = {"plan": plan.name, "shards": max_shard_bytes, "source": _fingerprint(source), "chats": _digest(chats)}
     try:
-        done = _resume(stage, {"plan": plan.name, "shards": max_shard_bytes, "source": _fingerprint(source)})
-        errors = _write_all(stage, source, shards, done, progress)
+        done = _resume(stage, making)
+        errors = _write_all(stage, _Work(source, calibration), shards, done, progress)
         _write_rest(stage, folder, plan, packed, errors, shards)
         os.replace(stage, target)
     except OSError as failure:
@@ -115,7 +132,7 @@ def quantize_checkpoint(
         ) from None
     before = sum(path.stat().st_size for path in {stored.file for stored in source.tensors.values()})
     after = sum((target / name).stat().st_size for name in shards)
-    return Report(plan.name, target, before, after, errors)
+    return Report(plan.name, target, before, after, errors.relative(), errors.outputs())
 
 
 def quantization_json(packed: Formats) -> dict[str, Any]:
@@ -212,6 +229,10 @@ def _fingerprint(source: Source) -> list[list[object]]:
     return [[path.name, path.stat().st_size, path.stat().st_mtime_ns] for path in files]
 
 
+def _digest(chats: Sequence[Chat]) -> str:
+    return hashlib.blake2b(repr([(*chat.prompt, -1, *chat.answer) for chat in chats]).encode()).hexdigest()
+
+
 def _resume(stage: Path, making: Mapping[str, Any]) -> dict[str, dict[str, list[float]]]:
     """Squares of the shards that an interrupted call has left; an empty folder if it was making something else."""
     path = stage / _PROGRESS
@@ -228,26 +249,26 @@ def _resume(stage: Path, making: Mapping[str, Any]) -> dict[str, dict[str, list[
 
 def _write_all(
     stage: Path,
-    source: Source,
+    work: _Work,
     shards: Mapping[str, Sequence[_Item]],
     done: dict[str, dict[str, list[float]]],
     progress: Callable[[int, int], None] | None,
-) -> dict[str, float]:
+) -> _Errors:
     written, total = 0, sum(header.num_bytes for items in shards.values() for item in items for header in item.headers)
     for name, items in shards.items():
         headers = [header for item in items for header in item.headers]
         if name not in done:
             errors = _Errors()
-            write_shard(stage / name, headers, _told(_chunks(source, items, errors), written, total, progress))
+            write_shard(stage / name, headers, _told(work.chunks(items, errors), written, total, progress))
             done[name] = errors.sums
             making = read_json(stage / _PROGRESS)["making"]
             _write_json(stage / _PROGRESS, {"making": making, "done": done})
         written += sum(header.num_bytes for header in headers)
     whole = _Errors()
     for sums in done.values():
-        for target, (changed, size) in sums.items():
-            whole.add(target, changed, size)
-    return whole.relative()
+        for target, squares in sums.items():
+            whole.add(target, squares)
+    return whole
 
 
 def _told(
@@ -261,33 +282,46 @@ def _told(
             progress(written, total)
 
 
-def _chunks(source: Source, items: Sequence[_Item], errors: _Errors) -> Iterator[Tensor]:
-    for item in items:
-        if item.matrix is None or item.form is None:
-            yield from _copy(source, item)
+@dataclass(frozen=True)
+class _Work:
+    """Where numbers come from and how they are rounded."""
+
+    source: Source
+    calibration: Calibration | None
+
+    def chunks(self, items: Sequence[_Item], errors: _Errors) -> Iterator[Tensor]:
+        """The numbers of a shard."""
+        for item in items:
+            if item.matrix is None or item.form is None:
+                yield from self._copy(item)
+            else:
+                yield from self._packed(item.stored, item.matrix, item.form, errors)
+
+    def _copy(self, item: _Item) -> Iterator[Tensor]:
+        shape = item.headers[0].shape
+        if len(shape) != 2 or shape[0] <= _CHUNK_ROWS:
+            yield self.source.read(item.stored)
+            return
+        for start in range(0, shape[0], _CHUNK_ROWS):
+            yield self.source.read_rows(item.stored, slice(start, start + _CHUNK_ROWS))
+
+    def _packed(self, stored: str, matrix: Matrix, form: Format, errors: _Errors) -> Iterator[Tensor]:
+        if matrix.expert is None:
+            weight = self.source.read(stored)
         else:
-            yield from _packed(source, item.stored, item.matrix, item.form, errors)
-
-
-def _copy(source: Source, item: _Item) -> Iterator[Tensor]:
-    shape = item.headers[0].shape
-    if len(shape) != 2 or shape[0] <= _CHUNK_ROWS:
-        yield source.read(item.stored)
-        return
-    for start in range(0, shape[0], _CHUNK_ROWS):
-        yield source.read_rows(item.stored, slice(start, start + _CHUNK_ROWS))
-
-
-def _packed(source: Source, stored: str, matrix: Matrix, form: Format, errors: _Errors) -> Iterator[Tensor]:
-    if matrix.expert is None:
-        weight = source.read(stored)
-    else:
-        weight = source.read_rows(stored, slice(matrix.expert, matrix.expert + 1))[0, matrix.rows]
-    if not all(bound.isfinite() for bound in weight.aminmax()):
-        raise WeightsError(f"{stored} holds NaN or infinity; fetch or make the weights again")
-    packed: Packed = pack(weight, form, matrix.prefix)
-    errors.add(matrix.slot.target, *error(weight, packed))
-    yield from stored_names(matrix.prefix, packed).values()
+            weight = self.source.read_rows(stored, slice(matrix.expert, matrix.expert + 1))[0, matrix.rows]
+        if not all(bound.isfinite() for bound in weight.aminmax()):
+            raise WeightsError(f"{stored} holds NaN or infinity; fetch or make the weights again")
+        packed = pack(weight, form, matrix.prefix)
+        rows = self.calibration.inputs(matrix) if self.calibration is not None and form.bits == 4 else None
+        if rows is None:
+            errors.add(matrix.slot.target, error(weight, packed))
+        else:
+            before = output_error(rows, weight, packed)
+            packed = pack_for(rows, weight, form, matrix.prefix)
+            after = output_error(rows, weight, packed)
+            errors.add(matrix.slot.target, (*error(weight, packed), after[0], before[0], before[1]))
+        yield from stored_names(matrix.prefix, packed).values()
 
 
 def _write_rest(
@@ -295,7 +329,7 @@ def _write_rest(
     folder: Path,
     plan: Plan,
     packed: Formats,
-    errors: Mapping[str, float],
+    errors: _Errors,
     shards: Mapping[str, Sequence[_Item]],
 ) -> None:
     """Everything but the weights, then the file that only an unfinished folder has goes."""
@@ -305,7 +339,8 @@ def _write_rest(
     for name in _CARRIED:
         if (folder / name).is_file():
             shutil.copyfile(folder / name, stage / name)
-    _write_json(stage / REPORT, {"plan": plan.name, "relative_error": errors})
+    outputs = {"output_error_with_and_without_calibration": errors.outputs()} if errors.outputs() else {}
+    _write_json(stage / REPORT, {"plan": plan.name, "relative_error": errors.relative(), **outputs})
     _write_json(
         stage / "config.json", {**read_json(folder / "config.json"), "quantization_config": quantization_json(packed)}
     )
