@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import re
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -19,8 +20,15 @@ TYPES = {
     "number": {"type": "number"},
     "bool": {"type": "boolean"},
     "date": {"type": "string", "format": "date"},
+    "time": {"type": "string", "format": "time"},
     "email": {"type": "string", "format": "email"},
+    "uuid": {"type": "string", "format": "uuid"},
 }
+
+FIELD = re.compile(
+    r"(?P<name>[^\s?*\[\]|]+)(?P<maybe>\?)?(?:\s+(?:enum\s+)?(?P<kind>\S.*?))?(?P<many>\*|\[\])?(?P<too>\?)?"
+)
+"""One of the terse form: a name, a type, or texts separated by |, `[]` for a list, `?` for what may be missing."""
 
 
 def held_flags(parser: argparse.ArgumentParser) -> None:
@@ -48,23 +56,32 @@ def held_source(arguments: argparse.Namespace) -> Source | None:
 
 
 def read_schema(given: str) -> Any:
-    """A schema from a file's JSON, from JSON itself, or from fields: "name, age int, tags str*"."""
+    """A schema from a file's JSON, from JSON itself, or from fields: "name, age int?, size S|M|L, tags str[]"."""
     if given.lstrip().startswith("{"):
         return given
     path = Path(given)
     if path.suffix == ".json" or path.is_file():
         return _read(path, "--schema")
-    fields: dict[str, Any] = {}
-    for field in given.split(","):
-        name, _, kind = field.strip().partition(" ")
-        many, kind = kind.endswith("*"), kind.strip().rstrip("*") or "str"
-        if not name or kind not in TYPES or name in fields:
+    fields, required = dict[str, Any](), list[str]()
+    for said in given.split(","):
+        field = FIELD.fullmatch(said.strip())
+        kind = None if field is None else _kind(field["kind"])
+        if field is None or kind is None or field["name"] in fields:
             raise RequestError(
-                f"--schema {given!r}: {field.strip()!r} is no field; write a file's name, or fields as 'name, age int' "
-                f"with types {', '.join(TYPES)}, and * for a list"
+                f"--schema {given!r}: {said.strip()!r} is no field; write a file's name, or fields as "
+                f"'name, age int?, size S|M|L, tags str[]' with types {', '.join(TYPES)}"
             )
-        fields[name] = {"type": "array", "items": TYPES[kind]} if many else TYPES[kind]
-    return {"type": "object", "properties": fields, "required": list(fields), "additionalProperties": False}
+        fields[field["name"]] = {"type": "array", "items": kind} if field["many"] else kind
+        required += [] if field["maybe"] or field["too"] else [field["name"]]
+    return {"type": "object", "properties": fields, "required": required, "additionalProperties": False}
+
+
+def _kind(said: str | None) -> dict[str, Any] | None:
+    """The schema of a type's name, or of texts of which one is to be said; None for neither."""
+    if said is not None and "|" in said:
+        texts = [text.strip() for text in said.split("|")]
+        return {"enum": texts} if all(texts) and len(set(texts)) == len(texts) else None
+    return TYPES.get(said or "str")
 
 
 def _read(path: Path, flag: str) -> str:

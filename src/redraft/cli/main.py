@@ -21,6 +21,7 @@ from redraft.cli import (
     inspect,
     pull,
     quantize,
+    record,
     replay,
     run,
     serve,
@@ -56,7 +57,7 @@ def build_parser() -> Parser:
     )
     parser.add_argument("--version", action="version", version=f"redraft {__version__}")
     commands = parser.add_subparsers(title="commands", metavar="COMMAND", required=True)
-    answering = (demo, generate, chat, decide, infill, fill, edit, replay, serve, run, connect, doctor)
+    answering = (demo, generate, record, chat, decide, infill, fill, edit, replay, serve, run, connect, doctor)
     for module in (*answering, evaluate, inspect, verify, bench, tune, quantize, pull):
         module.add(commands)
     return parser

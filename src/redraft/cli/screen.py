@@ -5,7 +5,9 @@ from __future__ import annotations
 import os
 import select
 import sys
+import termios
 import time
+import tty
 from collections.abc import Collection, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -125,9 +127,6 @@ def _keys() -> Iterator[int | None]:
     if sys.stdin is None or not sys.stdin.isatty():
         yield None
         return
-    import termios
-    import tty
-
     fd = sys.stdin.fileno()
     before = termios.tcgetattr(fd)
     tty.setcbreak(fd)

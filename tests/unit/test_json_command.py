@@ -1,0 +1,124 @@
+"""`redraft json`: the terse form of a schema, one text, many texts, and what goes wrong with some of them."""
+
+from __future__ import annotations
+
+import io
+import json
+import sys
+from collections.abc import Callable
+from types import SimpleNamespace
+
+import jsonschema_rs
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from redraft.__main__ import main
+from redraft.cli.held import read_schema
+from redraft.errors import RequestError
+from redraft.tasks import task
+
+SENTENCE = "Send 417 melu to Karomi."
+SCHEMA = "who, qty int, item"
+
+
+@pytest.fixture
+def piped(monkeypatch: pytest.MonkeyPatch) -> Callable[[bytes], None]:
+    """Put bytes on stdin."""
+
+    def pipe(raw: bytes) -> None:
+        buffer = io.BytesIO(raw)
+        monkeypatch.setattr(sys, "stdin", SimpleNamespace(buffer=buffer, isatty=lambda: False))
+
+    return pipe
+
+
+def run(capsys: pytest.CaptureFixture[str], *words: str) -> tuple[int, list[str], str]:
+    code = main(["json", "--threads", "1", "--seed", "1", *words])
+    told = capsys.readouterr()
+    return code, told.out.splitlines(), told.err
+
+
+def test_a_sentence_becomes_an_object(capsys: pytest.CaptureFixture[str], piped: Callable[[bytes], None]) -> None:
+    piped(f"{SENTENCE}\n".encode())
+    code, out, err = run(capsys, "--schema", SCHEMA, "--instruction", "record")
+    assert (code, out, err) == (0, ['{"who":"Karomi","qty":417,"item":"melu"}'], "")
+
+
+def test_many_lines_keep_their_places(capsys: pytest.CaptureFixture[str], piped: Callable[[bytes], None]) -> None:
+    """More lines than run at a time, some of them no text; the same answers as each alone."""
+    stream = task("records").examples("held_out", 3)
+    examples = [next(stream) for _ in range(40)]
+    lines = [example.prompt.split("\n")[1].encode() for example in examples]
+    lines[3], lines[37] = b"", b"\xff"
+    piped(b"\n".join(lines))
+    code, out, err = run(capsys, "--schema", SCHEMA, "--instruction", "record", "--many")
+    assert code == 1
+    assert [i for i, line in enumerate(out) if line == "null"] == [3, 37]
+    right = [line == example.answer for line, example in zip(out, examples, strict=True)]
+    assert sum(right) >= 35
+    assert err.splitlines() == [
+        "redraft: line 4: it is empty; some text is needed",
+        "redraft: line 38: it is not UTF-8 (byte 0 is 0xff)",
+    ]
+    piped(lines[5])
+    main(["json", "--threads", "1", "--seed", "6", "--schema", SCHEMA, "--instruction", "record"])
+    assert capsys.readouterr().out.splitlines() == [out[5]]
+
+
+def test_with_json_each_field_tells_its_doubt(
+    capsys: pytest.CaptureFixture[str], piped: Callable[[bytes], None]
+) -> None:
+    piped(SENTENCE.encode())
+    code, out, _ = run(capsys, "--schema", SCHEMA, "--instruction", "record", "--many", "--json")
+    told = json.loads(out[0])
+    assert code == 0
+    assert told["value"] == {"who": "Karomi", "qty": 417, "item": "melu"}
+    assert told["fields"].keys() == {"/who", "/qty", "/item"}
+    assert told["seed"] == 1
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["--schema", "who, who"], "'who' is no field"),
+        (["--schema", "size S||L"], "'size S||L' is no field"),
+        (["--schema", "a nonsense"], "'a nonsense' is no field"),
+        (["--schema", ""], "'' is no field"),
+        (["--schema", "none.json"], "none.json cannot be read"),
+        (["--schema", "{"], "not JSON"),
+        (["--schema", '{"type": "nonsense"}'], "is no JSON Schema"),
+        (["--schema", "a", "--many"], "--many reads its texts from stdin; leave the argument out"),
+        (["--schema", "a", "--max-tokens", "1"], "max_tokens leaves 1 tokens and the shortest valid answer has"),
+    ],
+)
+def test_a_mistake_in_the_call_is_told(words: list[str], said: str, capsys: pytest.CaptureFixture[str]) -> None:
+    code, out, err = run(capsys, *words, "some text")
+    assert (code, out) == (2, [])
+    assert said in err
+    assert err.count("\n") == 1
+
+
+def test_the_terse_form_means_what_it_says() -> None:
+    """Against a validator that knows nothing of it."""
+    schema = read_schema("who, age int?, size S|M|L, tags str[], born date, ok? bool, marks enum a | b[]")
+    validator = jsonschema_rs.validator_for(schema, validate_formats=True)
+    right = {"who": "x", "size": "M", "tags": ["a"], "born": "2026-01-31", "marks": ["a", "b"]}
+    assert validator.is_valid(right)
+    assert validator.is_valid(right | {"age": 3, "ok": True})
+    wrong: list[dict[str, object]] = [{"age": "3"}, {"size": "X"}, {"tags": "a"}, {"born": "31.1."}, {"more": 1}]
+    for changed in [*wrong, {"marks": ["c"]}, {"ok": 1}]:
+        assert not validator.is_valid(right | changed)
+    for name in right:
+        assert not validator.is_valid({key: value for key, value in right.items() if key != name})
+    assert read_schema("tags str*") == read_schema("tags str[]") == read_schema("tags[]")
+
+
+@given(st.text(max_size=40))
+def test_any_text_is_a_schema_or_refused(said: str) -> None:
+    try:
+        found = read_schema(said)
+    except RequestError as error:
+        assert "\n" not in str(error)
+    else:
+        assert isinstance(found, str) or found["type"] == "object"
