@@ -15,7 +15,9 @@ from hypothesis import strategies as st
 
 from redraft.constrain.automaton import NOWHERE, Dfa
 from redraft.constrain.lift import build_trie, lift
-from redraft.constrain.project import Projection, Wiring
+from redraft.constrain.messages import best_ways, quickly
+from redraft.constrain.project import Projection
+from redraft.constrain.wiring import NONE, Weights, Wiring
 from redraft.errors import ConstraintError
 
 EOS, PAD = 0, 1
@@ -152,7 +154,7 @@ def test_the_mass_of_a_position_is_what_could_still_follow(
     assume(strings)
     found = projection(language, left, min(least, left))(log_p)
     draft = tuple(found.draft.tolist())
-    for i, mass in enumerate(found.log_mass()):
+    for i, mass in enumerate(found.log_mass(width)):
         allowed = {tokens[i] for tokens in strings if tokens[:i] == draft[:i]}
         assert mass == pytest.approx(math.log(sum(math.exp(float(log_p[i, token])) for token in allowed)), abs=1e-9)
 
@@ -251,3 +253,72 @@ def test_blocks_of_noise_always_make_a_whole_answer(language: Language, width: i
         told += tokens
     content = tuple(itertools.takewhile(lambda token: token not in (EOS, PAD), told))
     assert language.read(content) in language.ends
+
+
+@given(
+    language=languages(),
+    width=st.integers(1, 40),
+    left=st.integers(1, 60),
+    least=st.integers(0, 20),
+    scale=st.sampled_from([0.0, 1.0, 20.0, 300.0]),
+    sure=st.none() | st.tuples(st.integers(0, 39), st.floats(0, 60)),
+    pin=st.none() | st.tuples(st.integers(0, 39), st.integers(0, len(PIECES) - 1)),
+    seed=st.integers(0, 2**16),
+)
+def test_the_quick_messages_are_the_careful_ones(
+    language: Language,
+    width: int,
+    left: int,
+    least: int,
+    scale: float,
+    sure: tuple[int, float] | None,
+    pin: tuple[int, int] | None,
+    seed: int,
+) -> None:
+    """Also behind an end that the model is sure of, where the quick ones stop, and around a pin."""
+    assume(not language.dfa().is_empty)
+    project, log_p = projection(language, left, min(least, left)), log_probabilities(width, scale, seed)
+    if sure is not None:
+        log_p[sure[0] :, EOS] += sure[1]
+        log_p = torch.log_softmax(log_p, -1)
+    if pin is not None:
+        log_p[pin[0] : pin[0] + 1] = -1e9
+        log_p[pin[0] : pin[0] + 1, pin[1]] = 0.0
+    try:
+        slow = project.carefully(log_p)
+    except ConstraintError:
+        with pytest.raises(ConstraintError):
+            project(log_p)
+        return
+    fast = project(log_p)
+    assert fast.log_total == pytest.approx(slow.log_total, abs=1e-8)
+    torch.testing.assert_close(fast.shifted().exp(), slow.shifted().exp(), atol=1e-9, rtol=1e-6)
+    assert fast.log_mass(width) == pytest.approx(slow.log_mass(width), abs=1e-9)
+    every = best_ways(project.wiring, slow.weights, project.state, project.gates(width), stride=width + 1)
+    final = np.where(project.allowed(width), every[-1], NONE).max()
+    assert sum(float(log_p[i, token]) for i, token in enumerate(fast.draft.tolist())) == pytest.approx(final, abs=1e-8)
+    drawn = fast.draw(np.random.default_rng(seed)).tolist()
+    assert len(drawn) == width
+    assert language.read(tuple(drawn)) is not None
+
+
+def test_a_canvas_that_is_sure_of_its_end_is_not_looked_at_behind_it() -> None:
+    """What makes a constraint cheap: 256 positions cost what the answer's own cost, if the model is sure of its end."""
+    log_p = torch.full((256, len(PIECES)), -30.0, dtype=torch.float64)
+    log_p[:5, 2] = log_p[5:, EOS] = 0.0
+    project = projection(Language({(0, 97): 0}, frozenset({0}), 1), 256, 0)
+    found = project(torch.log_softmax(log_p, -1))
+    assert (found.messages.live, len(found.path[1])) == (16, 8)
+    assert found.weights.known < 64
+    assert project(torch.log_softmax(torch.zeros(256, len(PIECES)), -1)).messages.live > 200
+
+
+def test_weights_out_of_the_range_of_a_float_are_summed_with_care() -> None:
+    """What is likeliest from the left is hopeless to the right, and the other way round: a product of two zeros."""
+    language = Language({(0, 97): 1, (0, 98): 2, (1, 99): 3, (2, 97): 3}, frozenset({3}), 4)
+    log_p = torch.full((3, len(PIECES)), -5000.0)
+    log_p[0, 2], log_p[0, 3], log_p[1, 2], log_p[1, 6], log_p[2, EOS] = 0.0, -900.0, 0.0, -1000.0, 0.0
+    project = projection(language, 3, 0)
+    assert quickly(project.wiring, Weights(project.wiring, log_p), 0, project.gates(3)) is None
+    assert project(log_p).log_total == pytest.approx(-900)
+    assert project(log_p).draft.tolist() == [3, 2, EOS]

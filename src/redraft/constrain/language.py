@@ -26,7 +26,8 @@ from redraft.config import CheckpointConfig
 from redraft.constrain.automaton import DEFAULT_LIMITS, NOWHERE, Dfa, Limits
 from redraft.constrain.lift import TokenAutomaton, Trie, build_trie, lift, token_bytes
 from redraft.constrain.problem import Problem, schema_problems
-from redraft.constrain.project import Projection, Wiring
+from redraft.constrain.project import Projection
+from redraft.constrain.wiring import Wiring
 from redraft.errors import ConstraintError
 from redraft.text import Text
 

@@ -83,6 +83,11 @@ class SpanProjected:
         """As `draft`: the span ends where it ends."""
         return self.draft
 
-    def log_mass(self) -> list[float]:
-        """Log of the probability of what was allowed; 0 behind the span."""
-        return [*self.span.log_mass(), *[0.0] * len(self.rest)]
+    def forced(self) -> list[bool]:
+        """Whether the draft is another token than the model's likeliest; never behind the span."""
+        return [*self.span.forced(), *[False] * len(self.rest)]
+
+    def log_mass(self, rows: int) -> list[float]:
+        """Log of the probability of what was allowed, of the first positions; 0 behind the span."""
+        inside = min(rows, len(self.span.log_p))
+        return [*self.span.log_mass(inside), *[0.0] * (rows - inside)]

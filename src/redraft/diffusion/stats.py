@@ -71,8 +71,8 @@ class Conditioned(Protocol):
     def forced(self) -> list[bool]:
         """Per position, whether the draft is not what the model by itself held for likeliest there."""
 
-    def log_mass(self) -> list[float]:
-        """Log of the probability that was left to what the language allowed, per position, along the draft."""
+    def log_mass(self, rows: int) -> list[float]:
+        """Log of the probability that was left to what the language allowed, at the first positions of the draft."""
 
 
 Condition = Callable[[Float[Tensor, "canvas vocab"]], Conditioned]
@@ -134,8 +134,7 @@ def read_logits(
     log_p = torch.log_softmax(scaled, dim=-1)
     conditioned = None if condition is None else condition(log_p)
     if conditioned is not None:
-        scaled = conditioned.shifted()
-        log_p = torch.log_softmax(scaled, dim=-1)
+        scaled = log_p = conditioned.shifted()
     # Not log_p.exp(): an exponential that underflows takes ten times as long, and a softmax takes none.
     p = torch.softmax(scaled, dim=-1)
     entropy = -(p * log_p).sum(-1)

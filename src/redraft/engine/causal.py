@@ -107,7 +107,7 @@ class CausalLane:
         if self.goal is not None:
             # A canvas of one: every token from which the answer can still be completed, and no other.
             conditioned = self.goal(log_p)
-            log_p, mass = torch.log_softmax(conditioned.shifted(), dim=-1), conditioned.log_mass()
+            log_p, mass = torch.log_softmax(conditioned.shifted(), dim=-1), conditioned.log_mass(1)
         p = log_p.exp()
         drawn = self.noise.sample(self.told, 1, shaping.narrowed(p)).to(p.device)
         token, entropy = int(drawn), float(-(p * log_p).sum())

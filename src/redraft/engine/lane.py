@@ -249,7 +249,7 @@ class Lane:
             steps=self.canvas.step - self.counted,
             settled=settled,
             logprobs=self._logprobs(tokens[:kept]),
-            log_mass=[] if self.canvas.conditioned is None else self.canvas.conditioned.log_mass()[:kept],
+            log_mass=[] if self.canvas.conditioned is None else self.canvas.conditioned.log_mass(kept),
         )
         return block, end < len(tokens) and kept == end
 

@@ -1,0 +1,198 @@
+"""Messages over a canvas: how much of a language there is on either side of a position, and the best way through.
+
+    alpha    of ways from the left into a state        beta    of ways from a state to the right end
+    bias     of each class at each position: the sum over its edges of alpha · beta, as a share of the whole
+
+`carefully` works with logarithms throughout and is the plain twin. `quickly` works with the weights themselves, scaled
+at every position, which spares an exponential per edge, and it does not look behind the position by which all but
+e^-NEGLIGIBLE of the language has ended: what a canvas holds behind its answer costs nothing. Weights too small for a
+float64 are lost to it. How large they could have been is known from the scales; if they could have mattered, it gives
+None, and the careful way is taken.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from redraft.constrain.wiring import CACHED, NONE, Indices, Reals, Weights, Wiring
+from redraft.errors import ConstraintError
+
+NEGLIGIBLE = 90.0
+"""Nats below the whole at which something is nothing; in float32 it is, from 87 on."""
+MOST_APART = 600.0
+"""Nats that the scales may be over the whole: float64 ends 708 below them, and NEGLIGIBLE must fit between."""
+BIAS_OF_NONE = -1e4
+STRIDE = 8
+"""Positions after each of which it is asked whether what is left could still matter."""
+
+Open = NDArray[np.bool_]
+
+
+@dataclass(frozen=True, eq=False)
+class Gates:
+    """States that may be passed: `end` at the end of a canvas, `inside` at each boundary within it, None for all."""
+
+    end: Open
+    inside: Callable[[int], Open] | None = None
+
+    def shut(self, values: Reals, boundary: int, nothing: float) -> None:
+        """Put `nothing` where a state may not be passed at a boundary within the canvas."""
+        if self.inside is not None:
+            values[~self.inside(boundary)] = nothing
+
+
+@dataclass(frozen=True, eq=False)
+class Messages:
+    """What has been summed: log alpha at every boundary and the bias at every position up to `live`, both relative to
+    nothing but themselves and the whole; and the log of the whole. Behind `live` the answer is over."""
+
+    live: int
+    alpha: Reals
+    bias: Reals
+    log_total: float
+
+
+def quickly(wiring: Wiring, weights: Weights, start: int, gates: Gates) -> Messages | None:
+    """The messages from the state `start`; None if they need care."""
+    width, end, edges = len(weights), wiring.automaton.end, wiring.by_target
+    alpha, scale = np.zeros((width + 1, wiring.automaton.states)), np.zeros(width + 1)
+    alpha[0, start], shares, peaks = 1.0, np.empty(weights.mass.shape), np.empty(width)
+    behind = np.append(weights.behind[::-1].cumsum()[::-1], 0.0)
+    scores, sums, rows, live = np.empty(len(edges.src)), np.empty(len(edges.sums)), _rows(edges.src), width
+    for i in range(width):
+        if i % rows == 0:
+            part = slice(i, i + rows)
+            weights.upto(i + rows)
+            peaks[part] = weights.mass[part].max(1)
+            if peaks[part].min() < NONE / 2:  # a position with nothing for the language
+                return None
+            shares[part] = np.exp(weights.mass[part] - peaks[part, None])
+            spread = np.take(shares[part], edges.cls, axis=1)
+        np.take(alpha[i], edges.src, out=scores, mode="clip")
+        scores *= spread[i % rows]
+        np.add.reduceat(scores, edges.starts, out=sums)
+        top = float(sums.max())
+        if top <= 0:
+            return None
+        alpha[i + 1, edges.sums] = sums
+        alpha[i + 1] /= top
+        scale[i + 1] = scale[i] + peaks[i] + math.log(top)
+        if i + 1 == width:
+            break
+        gates.shut(alpha[i + 1], i + 1, 0.0)
+        if (i + 1) % STRIDE == 0 and alpha[i + 1, end] > 0 and gates.end[end]:
+            inside = float(alpha[i + 1, :end].sum())
+            if inside == 0 or math.log(inside / alpha[i + 1, end]) - behind[i + 1] < -NEGLIGIBLE:
+                live = i + 1
+                break
+    beta, back = _backwards(wiring, shares[:live], peaks, gates, None if live == width else float(behind[live]))
+    whole = float(alpha[live] @ beta[live])
+    if whole <= 0:
+        return None
+    log_total = math.log(whole) + float(scale[live] + back[live])
+    apart = scale[:live] + peaks[:live] + back[1:]
+    if not float(apart.max(initial=NONE)) - log_total < MOST_APART:
+        return None
+    with np.errstate(divide="ignore"):
+        bias = np.log(_ways(wiring, alpha, beta)) + (scale[:live] + back[1:] - log_total)[:, None]
+        return Messages(live, np.log(alpha[: live + 1]), np.maximum(bias, BIAS_OF_NONE), log_total)
+
+
+def _backwards(wiring: Wiring, shares: Reals, peaks: Reals, gates: Gates, behind: float | None) -> tuple[Reals, Reals]:
+    """Beta at every boundary and its scales. `behind` is the log-weight of a tail that follows, None at the canvas's
+    end."""
+    live, edges = len(shares), wiring.by_source
+    beta, scale = np.zeros((live + 1, wiring.automaton.states)), np.zeros(live + 1)
+    if behind is None:
+        beta[live] = gates.end
+    else:
+        beta[live, wiring.automaton.end], scale[live] = 1.0, behind
+    scores, sums, rows = np.empty(len(edges.src)), np.empty(len(edges.sums)), _rows(edges.src)
+    for i in range(live - 1, -1, -1):
+        if i % rows == rows - 1 or i == live - 1:
+            spread = np.take(shares[i // rows * rows : i + 1], edges.cls, axis=1)
+        np.take(beta[i + 1], edges.dst, out=scores, mode="clip")
+        scores *= spread[i % rows]
+        np.add.reduceat(scores, edges.starts, out=sums)
+        top = float(sums.max()) or 1.0
+        beta[i, edges.sums] = sums
+        beta[i] /= top
+        scale[i] = scale[i + 1] + peaks[i] + math.log(top)
+        gates.shut(beta[i], i, 0.0)
+    return beta, scale
+
+
+def _ways(wiring: Wiring, alpha: Reals, beta: Reals) -> Reals:
+    """Of every class at every position the sum over its edges of alpha and beta."""
+    edges, live = wiring.by_class, len(beta) - 1
+    found, rows = np.zeros((live, wiring.automaton.classes)), _rows(edges.src)
+    for i in range(0, live, rows):
+        part = slice(i, min(i + rows, live))
+        ways = np.take(alpha[part], edges.src, axis=1)
+        ways *= np.take(beta[1:][part], edges.dst, axis=1)
+        found[part, edges.sums] = np.add.reduceat(ways, edges.starts, axis=1)
+    return found
+
+
+def carefully(wiring: Wiring, weights: Weights, start: int, gates: Gates) -> Messages:
+    """The messages, in logarithms and over the whole canvas. Raises ConstraintError if nothing is left."""
+    width, states = len(weights), wiring.automaton.states
+    weights.upto(width)
+    alpha, beta = np.full((2, width + 1, states), NONE)
+    alpha[0, start], beta[width] = 0.0, np.where(gates.end, 0.0, NONE)
+    into, out = wiring.by_target, wiring.by_source
+    for i in range(width):
+        alpha[i + 1, into.sums] = _log_sums(alpha[i][into.src] + weights.mass[i, into.cls], into.starts)
+        gates.shut(alpha[i + 1], i + 1, NONE)
+    for i in range(width - 1, -1, -1):
+        beta[i, out.sums] = _log_sums(beta[i + 1][out.dst] + weights.mass[i, out.cls], out.starts)
+        gates.shut(beta[i], i, NONE)
+    log_total = float(_log_sums(alpha[-1] + beta[-1], np.zeros(1, np.int64))[0])
+    if log_total < NONE / 2:
+        raise ConstraintError("no valid answer is left for this canvas; its pins contradict the constraint")
+    edges, bias = wiring.by_class, np.full(weights.mass.shape, BIAS_OF_NONE)
+    for i in range(width):
+        summed = _log_sums(alpha[i][edges.src] + beta[i + 1][edges.dst], edges.starts) - log_total
+        bias[i, edges.sums] = np.maximum(summed, BIAS_OF_NONE)
+    return Messages(width, alpha, bias, log_total)
+
+
+def best_ways(wiring: Wiring, weights: Weights, start: int, gates: Gates, stride: int = STRIDE) -> Reals:
+    """Log-weight of the best way into each state at every boundary; up to the one from which on nothing that has not
+    ended can be better than what has, looked for every `stride` positions."""
+    width, end, edges = len(weights), wiring.automaton.end, wiring.by_target
+    found = np.full((width + 1, wiring.automaton.states), NONE)
+    found[0, start] = 0.0
+    behind = np.append(weights.behind_best[::-1].cumsum()[::-1], 0.0)
+    scores, peak, rows = np.empty(len(edges.src)), np.empty(len(edges.sums)), _rows(edges.src)
+    for i in range(width):
+        if i % rows == 0:
+            weights.upto(i + rows)
+            spread = np.take(weights.best[i : i + rows], edges.cls, axis=1)
+        np.take(found[i], edges.src, out=scores, mode="clip")
+        scores += spread[i % rows]
+        np.maximum.reduceat(scores, edges.starts, out=peak)
+        found[i + 1, edges.sums] = peak
+        gates.shut(found[i + 1], i + 1, NONE)
+        # No log-probability is above 0, so what has not ended cannot gain; 1 for what rounding may have added.
+        ended = found[i + 1, end] + behind[i + 1] if (i + 1) % stride == 0 and gates.end[end] else NONE
+        if ended > found[i + 1, :end].max(initial=NONE) + 1:
+            return found[: i + 2]
+    return found
+
+
+def _rows(edges: Indices) -> int:
+    """Positions whose edges are spread out at once."""
+    return max(1, min(4 * STRIDE, CACHED // len(edges)))
+
+
+def _log_sums(values: Reals, starts: Indices) -> Reals:
+    """Logs of the sums of exponentials of consecutive runs."""
+    peak = np.maximum.reduceat(values, starts)
+    sizes = np.diff(np.append(starts, len(values)))
+    return np.asarray(peak + np.log(np.add.reduceat(np.exp(values - np.repeat(peak, sizes)), starts)))
