@@ -1,4 +1,4 @@
-"""Writes the generated pages: README's regions `numbers` and `tree`, the model card's `scores`, and docs/cli.md.
+"""Writes the generated pages: README's tables, the model card's `scores`, the tree of modules, whole pages of docs/.
 
     python scripts/generate.py            write them
     python scripts/generate.py --check    write nothing; exit 1 and name the pages that are out of date
@@ -17,6 +17,7 @@ import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 
+import board
 import constraints
 import devices
 import fields
@@ -27,7 +28,7 @@ from redraft.measure.record import read_record
 
 ROOT = Path(__file__).resolve().parent.parent
 CARD_RECORDS = ("train-nano", "eval-nano")
-HEADLINES = ("against-transformers", "eval-nano", "eval-nano-causal", "eval-nano-fast", "soak", "startup", "train-nano")
+HEADLINES = ("against-transformers", "soak", "startup", "train-nano")
 NUMBERS_PAGE = """# Numbers
 
 <!-- Written by scripts/generate.py from benchmarks/*.json; take a record, then run `make docs`. -->
@@ -46,11 +47,14 @@ def pages(root: Path) -> dict[Path, str]:
     server = root / "docs" / "server.md"
     regions = {
         "numbers": lambda: numbers(root / "benchmarks", HEADLINES),
-        "tree": lambda: tree(root / "src" / "redraft"),
+        "speed": lambda: board.speed(root),
+        "accuracy": lambda: board.accuracy(root),
     }
+    built = root / "docs" / "architecture.md"
     return {
         readme: fill(readme.read_text(encoding="utf-8"), regions),
         card: fill(card.read_text(encoding="utf-8"), {"scores": lambda: scores(root / "benchmarks")}),
+        built: fill(built.read_text(encoding="utf-8"), {"tree": lambda: tree(root / "src" / "redraft")}),
         root / "docs" / "cli.md": command_line(build_parser()),
         rules: fill(
             rules.read_text(encoding="utf-8"),
