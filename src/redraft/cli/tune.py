@@ -21,6 +21,7 @@ The folder receives the checkpoint, training-log.jsonl with a row for every step
 examples:
   redraft tune recipes/nano-first.toml --out runs/nano-first
   redraft tune my-task.toml --out runs/my-task
+  torchrun --nproc-per-node 4 -m redraft tune my-task.toml --out runs/my-task      one GPU each
   redraft generate --model runs/my-task --chat "..."
 
 docs/tuning.md goes from a JSON-lines file of your own to a tuned model."""
@@ -40,6 +41,7 @@ def add(commands: Commands) -> None:
 def run(arguments: argparse.Namespace) -> int:
     """Train, with a line of progress, and record what was trained."""
     from redraft.measure.record import write_record
+    from redraft.tune.parallel import place
     from redraft.tune.recipe import read_recipe
     from redraft.tune.train import train
 
@@ -50,6 +52,8 @@ def run(arguments: argparse.Namespace) -> int:
     seconds = round(time.monotonic() - began, 1)
     if shown.ran:
         write_record(record(recipe, out, seconds, shown.ran), out / RECORD)
+    if place()[0]:
+        return 0  # the first of several processes tells and writes
     if arguments.json:
         print_json({"recipe": recipe.name, "folder": str(out), "seconds": seconds})
     else:

@@ -113,6 +113,14 @@ class Corruption:
             roll = Roll(*(getattr(roll, name).to(device) for name in roll.__dataclass_fields__))
         return Corruption(**moved, roll=roll)
 
+    def some(self, chosen: Int[Tensor, "some"]) -> Corruption:
+        """Of a part of the canvases."""
+        roll = self.roll
+        if roll is not None:
+            later = (part[:, chosen] for part in (roll.temperature, roll.uniform, roll.tokens))
+            roll = Roll(roll.steps[chosen], *later)
+        return Corruption(self.canvas[chosen], self.level[chosen], self.conditioned[chosen], roll)
+
 
 @dataclass(frozen=True)
 class Losses:
@@ -182,7 +190,7 @@ def losses(model: DiffusionGemma, batch: Batch, corruption: Corruption | None) -
     each = F.cross_entropy(logits.flatten(0, 1), batch.target.flatten(), reduction="none").view(batch.target.shape)
     scored, weight = ~batch.pinned, batch.weight
     means = (each * scored).sum(1) / scored.sum(1).clamp_min(1)
-    return Losses(encode, (means * weight).sum() / weight.sum(), each.detach(), seen)
+    return Losses(encode, (means * weight).sum() / weight.sum().clamp_min(1), each.detach(), seen)
 
 
 @torch.no_grad()

@@ -20,10 +20,12 @@ from redraft.model.gemma import DiffusionGemma
 from redraft.shapes import Tensor
 from redraft.tune.base import Base
 from redraft.tune.lora import adapt
+from redraft.tune.parallel import World, pieces_of, spread, whole
 from redraft.tune.recipe import Recipe
 from redraft.tune.recompute import recompute_layers
 
 FILE = "training-state.pt"
+_MOMENTS = ("exp_avg", "exp_avg_sq")
 _SAVED = {"weights", "average", "best", "score", "optimizer", "step", "fingerprint"}
 
 
@@ -32,9 +34,11 @@ class State:
     """Everything an exact continuation needs. `fingerprint` names the recipe it belongs to.
 
     `average` follows the trained parameters; `best` is the average at the probe with the best `score`, if any probed.
+    With several processes in the `world`, each holds its pieces of all of them.
     """
 
     fingerprint: str
+    world: World
     model: DiffusionGemma
     average: dict[str, Tensor]
     optimizer: torch.optim.Optimizer
@@ -60,49 +64,61 @@ def fingerprint(recipe: Recipe) -> str:
     return hashlib.sha256(msgspec.json.encode(fixed)).hexdigest()
 
 
-def restore(recipe: Recipe, base: Base, path: Path) -> State:
+def restore(recipe: Recipe, base: Base, path: Path, world: World) -> State:
     """The state at `path`, or the first one. Raises RecipeError for a file that is damaged or another recipe's."""
     saved = _read(path, fingerprint(recipe)) if path.exists() else None
-    model = base.model().to(device_of(recipe))
+    model = base.model()
     if recipe.lora is not None:
         adapt(model, recipe.lora, seed=recipe.train.seed)
     else:
         model.requires_grad_(True)
     if recipe.train.recompute:
         recompute_layers(model)
-    state = State(fingerprint(recipe), model.train(), {}, _optimizer(recipe, model))
+    spread(model, world)
+    state = State(fingerprint(recipe), world, model.train(), {}, _optimizer(recipe, model))
     state.average = {name: value.detach().clone() for name, value in state.trained.items()}
     if saved is not None:
-        with torch.no_grad():
-            for name, value in state.trained.items():
-                value.copy_(saved["weights"][name])
-        state.optimizer.load_state_dict(saved["optimizer"])
-        state.average = {name: value.to(device_of(recipe)) for name, value in saved["average"].items()}
-        state.step = saved["step"]
-        state.best, state.score = saved["best"], saved["score"]
+        _take(state, saved)
     return state
 
 
-def device_of(recipe: Recipe) -> torch.device:
-    """Where a recipe trains. Raises RecipeError if this machine has no such device."""
-    device = torch.device(recipe.train.device)
-    if device.type == "cuda" and not (torch.cuda.is_available() and (device.index or 0) < torch.cuda.device_count()):
-        raise RecipeError(f"[train] device is {recipe.train.device!r}, which this machine does not have; use cpu")
-    return device
+def _take(state: State, saved: dict[str, Any]) -> None:
+    """Go on from a file, whose tensors are whole."""
+    world, like = state.world, state.trained
+    with torch.no_grad():
+        for name, value in like.items():
+            value.copy_(pieces_of(saved["weights"][name], value, world))
+    moments = saved["optimizer"]["state"]
+    order = [value for group in state.optimizer.param_groups for value in group["params"]]
+    for i, value in enumerate(order):
+        moments[i] |= {name: pieces_of(moments[i][name], value, world) for name in _MOMENTS}
+    state.optimizer.load_state_dict(saved["optimizer"])
+    state.average = {name: pieces_of(value, like[name], world) for name, value in saved["average"].items()}
+    if saved["best"] is not None:
+        state.best = {name: pieces_of(value, like[name], world) for name, value in saved["best"].items()}
+    state.step, state.score = saved["step"], saved["score"]
 
 
 def keep(state: State, path: Path) -> None:
-    """Write the state in one move. Raises RunError, and leaves the last one, if the disk refuses."""
-    beside = path.with_suffix(".new")
+    """Write the state in one move; the first process does.
+
+    Raises RunError, and leaves the last one, if the disk refuses.
+    """
+    beside, world = path.with_suffix(".new"), state.world
+    optimizer, moments = state.optimizer.state_dict(), {}
+    for i, kept in optimizer["state"].items():
+        moments[i] = kept | whole({name: kept[name] for name in _MOMENTS}, world)
     saved = {
-        "weights": {name: value.detach() for name, value in state.trained.items()},
-        "average": state.average,
-        "best": state.best,
+        "weights": whole({name: value.detach() for name, value in state.trained.items()}, world),
+        "average": whole(state.average, world),
+        "best": None if state.best is None else whole(state.best, world),
         "score": state.score,
-        "optimizer": state.optimizer.state_dict(),
+        "optimizer": optimizer | {"state": moments},
         "step": state.step,
         "fingerprint": state.fingerprint,
     }
+    if not world.first:
+        return
     try:
         torch.save(saved, beside)
         os.replace(beside, path)

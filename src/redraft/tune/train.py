@@ -12,7 +12,9 @@ import json
 import math
 import time
 from collections.abc import Callable
+from contextlib import nullcontext
 from pathlib import Path
+from tempfile import TemporaryDirectory
 
 import torch
 
@@ -22,13 +24,15 @@ from redraft.tune.base import Base, read_base
 from redraft.tune.data import SEED_STRIDE, Feed
 from redraft.tune.lora import adapt, adapters, merge
 from redraft.tune.objective import Batch, Corruption, Losses, Noise, corrupt, losses
+from redraft.tune.parallel import World, share, whole, world_of
 from redraft.tune.probe import probe, score
 from redraft.tune.recipe import Recipe
-from redraft.tune.state import FILE, State, cut_log, device_of, follow, keep, restore
+from redraft.tune.state import FILE, State, cut_log, follow, keep, restore
 from redraft.weights.adapter import write_adapter
 
 LOG = "training-log.jsonl"
 ADAPTER = "adapter"
+SHOWN = ("clean", "corrupted")
 LEVELS = ("low", "middle", "high")  # thirds of the noise level
 _MEMORY = ("not enough memory", "out of memory", "can't allocate memory")  # how torch's allocators put it
 
@@ -39,8 +43,10 @@ Progress = Callable[[int, int, dict[str, float]], None]
 def train(recipe: Recipe, out: Path, progress: Progress) -> Path:
     """Run or continue a recipe; `out` receives the checkpoint, the log and the state. Returns `out`.
 
-    Raises RecipeError for data that cannot be used, a state of another recipe or a folder that cannot be made, RunError
-    if the loss stops being a number, memory runs out or the disk refuses.
+    Under torchrun every process calls this; the first one writes and reports progress.
+
+    Raises RecipeError for data that cannot be used, a state of another recipe, a folder that cannot be made, or
+    processes that cannot share the recipe; RunError if the loss is no number, memory runs out or the disk refuses.
     """
     torch.set_num_threads(recipe.train.threads)
     try:
@@ -48,7 +54,8 @@ def train(recipe: Recipe, out: Path, progress: Progress) -> Path:
     except OSError as error:
         raise RecipeError(f"{out} cannot be made a folder: {error.strerror or error}; give another") from None
     try:
-        _run(recipe, out, progress)
+        with world_of(recipe) as world, nullcontext(out) if world.first else TemporaryDirectory() as mine:
+            _run(recipe, out, Path(mine), progress, world)
     except OSError as error:
         raise RunError(
             f"{out} could not be written to: {error.strerror or error}; free space or choose another"
@@ -63,13 +70,14 @@ def train(recipe: Recipe, out: Path, progress: Progress) -> Path:
     return out
 
 
-def _run(recipe: Recipe, out: Path, progress: Progress) -> None:
-    base = read_base(recipe, out)
+def _run(recipe: Recipe, out: Path, mine: Path, progress: Progress, world: World) -> None:
+    """`mine` receives what only the first process needs: it is `out` there, and a passing folder elsewhere."""
+    base = read_base(recipe, mine)
     feed = Feed(recipe, base)
-    state = restore(recipe, base, out / FILE)
-    cut_log(out / LOG, state.step)
+    state = restore(recipe, base, out / FILE, world)
+    cut_log(mine / LOG, state.step)
     total = recipe.train.encode_steps + recipe.train.steps
-    with (out / LOG).open("a", encoding="utf-8") as log:
+    with (mine / LOG).open("a", encoding="utf-8") as log:
         while state.step < total:
             began = time.monotonic()
             row = train_step(recipe, feed, state)
@@ -80,7 +88,8 @@ def _run(recipe: Recipe, out: Path, progress: Progress) -> None:
             log.flush()
             if state.step % recipe.train.save_every == 0 or state.step == total:
                 keep(state, out / FILE)
-            progress(state.step, total, row)
+            if world.first:
+                progress(state.step, total, row)
     _ship(recipe, base, state, out)
 
 
@@ -92,7 +101,8 @@ def train_step(recipe: Recipe, feed: Feed, state: State) -> dict[str, float]:
     row = _backward(recipe, feed, state)
     if not math.isfinite(row["encode"] + row.get("denoise", 0.0)):
         raise RunError(f"the loss is nan at step {state.step}; lower [train] lr and start again")
-    row["norm"] = torch.nn.utils.clip_grad_norm_(state.trained.values(), recipe.train.clip).item()
+    norm = torch.nn.utils.clip_grad_norm_(state.trained.values(), recipe.train.clip)
+    row["norm"] = float(whole({"norm": norm}, state.world).get("norm", 0.0))
     state.optimizer.step()
     state.step += 1
     follow(state, recipe.train.ema)
@@ -115,35 +125,41 @@ def learning_rate(recipe: Recipe, step: int) -> float:
 def _backward(recipe: Recipe, feed: Feed, state: State) -> dict[str, float]:
     """Gradients of one step, batch by batch; each counts by the tokens and canvases it scores."""
     wanted, objective, batches = recipe.train, recipe.objective, feed.batches(state.step)
-    device = device_of(recipe)
+    device = state.world.device
     generator = torch.Generator().manual_seed(wanted.seed * SEED_STRIDE + state.step)
     both = state.step >= wanted.encode_steps
-    correcting = state.step >= objective.correct_from
-    noise = Noise(
+    noise = _noise(recipe, state.step)
+    told = max(1, sum(int(batch.told.sum()) for batch in batches))
+    weight = sum(float(batch.weight.sum()) for batch in batches)
+    sums = torch.zeros(2, dtype=torch.float64)
+    split = Split()
+    for drawn_up in batches:
+        noisy = corrupt(drawn_up, feed.base.config.vocab_size, generator, noise)
+        batch, drawn = share(drawn_up, noisy, state.world)
+        batch, drawn = batch.to(device), drawn.to(device)
+        with torch.autocast(device.type, torch.bfloat16, enabled=wanted.bfloat16):
+            found = losses(state.model, batch, drawn if both else None)
+        encode = found.encode * (int(batch.told.sum()) / told)
+        total, sums[0] = encode * objective.causal_weight, sums[0] + encode.item()
+        if found.denoise is not None:
+            denoise = found.denoise * (float(batch.weight.sum()) / weight)
+            total, sums[1] = total + denoise, sums[1] + denoise.item()
+            split.add(batch, drawn, found)
+        total.backward()
+    encode, denoise = state.world.sum(sums).tolist()
+    return {"encode": encode} | ({"denoise": denoise} if both else {}) | split.means(state.world)
+
+
+def _noise(recipe: Recipe, step: int) -> Noise:
+    objective = recipe.objective
+    correcting = step >= objective.correct_from
+    return Noise(
         objective.self_conditioning,
         objective.plausible if correcting else 0.0,
         objective.rolled if correcting else 0.0,
         objective.own if correcting else 0.0,
         objective.own_steps,
     )
-    told = max(1, sum(int(batch.told.sum()) for batch in batches))
-    weight = sum(float(batch.weight.sum()) for batch in batches)
-    split = Split()
-    row = {"encode": 0.0} | ({"denoise": 0.0} if both else {})
-    for drawn_up in batches:
-        drawn = corrupt(drawn_up, feed.base.config.vocab_size, generator, noise).to(device)
-        batch = drawn_up.to(device)
-        with torch.autocast(device.type, torch.bfloat16, enabled=wanted.bfloat16):
-            found = losses(state.model, batch, drawn if both else None)
-        share = int(batch.told.sum()) / told
-        total = found.encode * (share * objective.causal_weight)
-        row["encode"] += found.encode.item() * share
-        if found.denoise is not None:
-            denoise = found.denoise * (float(batch.weight.sum()) / weight)
-            total, row["denoise"] = total + denoise, row["denoise"] + denoise.item()
-            split.add(batch, drawn, found)
-        total.backward()
-    return row | split.means()
 
 
 class Split:
@@ -151,7 +167,7 @@ class Split:
     and many: without this, every curve looks converged early."""
 
     def __init__(self) -> None:
-        self._sums: dict[str, list[float]] = {}
+        self._sums = torch.zeros(2, len(LEVELS), 2, dtype=torch.float64)  # clean or corrupted, level: nats, positions
 
     def add(self, batch: Batch, drawn: Corruption, found: Losses) -> None:
         """Take the scored positions of one batch."""
@@ -159,25 +175,27 @@ class Split:
         assert found.seen is not None, "canvases were run"
         wrong, scored = found.seen != batch.target, ~batch.pinned
         third = (drawn.level * len(LEVELS)).long().clamp_max(len(LEVELS) - 1)[:, None]
-        for i, level in enumerate(LEVELS):
-            for name, chosen in (("corrupted", wrong), ("clean", ~wrong)):
-                picked = found.each[chosen & scored & (third == i)]
-                if picked.numel():
-                    sums = self._sums.setdefault(f"{name} {level}", [0.0, 0.0])
-                    sums[0] += float(picked.sum())
-                    sums[1] += picked.numel()
+        for level in range(len(LEVELS)):
+            for kind, chosen in enumerate((~wrong, wrong)):
+                picked = found.each[chosen & scored & (third == level)]
+                self._sums[kind, level] += torch.tensor([float(picked.sum()), picked.numel()])
 
-    def means(self) -> dict[str, float]:
-        """Mean nats for each kind that occurred."""
-        return {name: total / count for name, (total, count) in sorted(self._sums.items())}
+    def means(self, world: World) -> dict[str, float]:
+        """Mean nats for each kind that occurred in any process."""
+        sums = world.sum(self._sums)
+        kinds = {f"{name} {level}": sums[i, j] for i, name in enumerate(SHOWN) for j, level in enumerate(LEVELS)}
+        return {name: float(nats / count) for name, (nats, count) in sorted(kinds.items()) if count}
 
 
 def _judge(recipe: Recipe, feed: Feed, state: State) -> dict[str, float]:
-    """Probe the averaged weights, and remember them if none were better."""
-    found = probe(averaged(recipe, feed.base, state.average), feed, recipe.train.probe_examples)
-    if score(found) >= state.score:
+    """Probe the averaged weights, and remember them if none were better. The first process does, the others wait."""
+    weights, found = whole(state.average, state.world), dict[str, float]()
+    if state.world.first:
+        found = probe(averaged(recipe, feed.base, weights), feed, recipe.train.probe_examples)
+    told = state.world.sum(torch.tensor(score(found) if state.world.first else 0.0, dtype=torch.float64)).item()
+    if told >= state.score:
         state.best = {name: value.clone() for name, value in state.average.items()}
-        state.score = score(found)
+        state.score = told
     return found
 
 
@@ -196,7 +214,9 @@ def averaged(recipe: Recipe, base: Base, weights: dict[str, torch.Tensor]) -> Di
 
 def _ship(recipe: Recipe, base: Base, state: State, out: Path) -> None:
     """Write the checkpoint in the Hugging Face layout, and the adapter alone where one was trained."""
-    weights = state.average if state.best is None else state.best
+    weights = whole(state.average if state.best is None else state.best, state.world)
+    if not state.world.first:
+        return
     base.save(averaged(recipe, base, weights), out)
     if recipe.lora is not None:
         model = base.model()
