@@ -36,7 +36,8 @@ class Block:
 
     Per token: `entropy` at the last step, in nats; `settled_at`, the step since which it reads so; `changes`, how often
     its reading changed after the first step; `logprobs`, if asked for, and `log_mass`, with a language, as in
-    `Generation`. Raises RunError for NaN.
+    `Generation`. `rows` counts the canvas rows that these tokens took, one for each of their steps. Raises RunError for
+    NaN.
     """
 
     block: int
@@ -48,6 +49,7 @@ class Block:
     settled: bool
     logprobs: list[tuple[tuple[int, float], ...]] = field(default_factory=list)
     log_mass: list[float] = field(default_factory=list)
+    rows: int = 0
 
     def __post_init__(self) -> None:
         if any(map(math.isnan, self.entropy)):

@@ -240,6 +240,7 @@ class Lane:
         tokens = self.canvas.draft[:rows].tolist()
         end = next((i for i, token in enumerate(tokens) if token in self.request.eos), len(tokens))
         kept = min(end, self.left)
+        age = self.canvas.age
         block = Block(
             block=self.blocks,
             tokens=tokens[:kept],
@@ -249,6 +250,7 @@ class Lane:
             steps=self.canvas.step - self.counted,
             settled=settled,
             logprobs=self._logprobs(tokens[:kept]),
+            rows=kept * self.canvas.step if age is None else int(age[:kept].sum()),
             log_mass=[] if self.canvas.conditioned is None else self.canvas.conditioned.log_mass(kept),
         )
         return block, end < len(tokens) and kept == end
@@ -311,4 +313,5 @@ def draft_event(block: int, canvas: Canvas, history: History) -> Draft:
     assert canvas.accepted is not None
     assert canvas.entropy is not None
     accepted, entropy = canvas.accepted.tolist(), canvas.entropy.tolist()
-    return Draft(block, canvas.step, canvas.draft.tolist(), history.changed.tolist(), accepted, entropy)
+    forced = [] if canvas.conditioned is None else canvas.conditioned.forced()
+    return Draft(block, canvas.step, canvas.draft.tolist(), history.changed.tolist(), accepted, entropy, forced)

@@ -36,6 +36,7 @@ class _Ticket:
     drafts: bool
     deadline: float | None
     began: float
+    untold: int = 0  # canvas rows in forwards that no token has come of
 
 
 @dataclass(frozen=True)
@@ -61,7 +62,11 @@ DEFAULT_LOOP = LoopConfig()
 
 
 class Loop:
-    """Many requests, one model."""
+    """Many requests, one model.
+
+    It counts its forwards and the rows in them, causal ones and those of canvases, and of these the wasted ones: rows
+    of requests that have ended that no token told has come of, for want of room in the answer or for good.
+    """
 
     def __init__(
         self, model: DiffusionGemma, config: LoopConfig = DEFAULT_LOOP, clock: Callable[[], float] = time.monotonic
@@ -75,7 +80,7 @@ class Loop:
             policy=config.policy,
         )
         self.clock = clock
-        self.forwards = 0
+        self.forwards = self.encoded_rows = self.canvas_rows = self.wasted_rows = 0
         self._tickets: dict[int, _Ticket] = {}
         self._numbers = itertools.count()
         # The mail is what other threads may touch at any time; it is held for an instant, never during a forward.
@@ -261,6 +266,9 @@ class Loop:
         for piece in batch:
             lane = self.runner.lanes[piece.number]
             self.scheduler.ran(piece, lane.width, lane.waiting)
+            self.encoded_rows += piece.encode
+            self.canvas_rows += piece.canvas
+            self._tickets[piece.number].untold += piece.canvas
         self._share_prompts()
         for piece in batch:
             self._tell(piece.number, told.get(piece.number, []))
@@ -304,6 +312,7 @@ class Loop:
         for event in events:
             # A listener, its own or another's, may have aborted it a moment ago.
             last = self._finished(number, "aborted") if number in self._aborted else event
+            ticket.untold -= last.rows if isinstance(last, Block) else 0
             try:
                 ticket.listener(last)
             except Exception as error:  # a listener is the caller's code: its failure is its own request's
@@ -319,7 +328,8 @@ class Loop:
                 self.scheduler.commit(number, lane.waiting, lane.width)
 
     def _forget(self, number: int) -> None:
-        self._tickets.pop(number, None)
+        ticket = self._tickets.pop(number, None)
+        self.wasted_rows += 0 if ticket is None else ticket.untold
         self.scheduler.remove(number)
         self.runner.close(number)
 

@@ -6,8 +6,11 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
+from prometheus_client.core import CounterMetricFamily, Metric
+from prometheus_client.registry import Collector
 
 from redraft.engine.engine import Engine
+from redraft.engine.loop import Loop
 
 SECONDS = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 120.0)
 STEPS = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48)
@@ -51,9 +54,9 @@ class Metrics:
         """Read these off the engine whenever somebody asks."""
         loop = engine.loop
         prefixes = loop.runner.prefixes
+        self.registry.register(_Rows(loop))
         self._gauge("redraft_waiting_requests", "In the engine's queue", lambda: len(loop.scheduler.waiting))
         self._gauge("redraft_running_requests", "Sharing forwards now", lambda: len(loop.scheduler.running))
-        self._gauge("redraft_forwards", "Forwards since the start", lambda: loop.forwards)
         self._gauge("redraft_cache_bytes", "Keys and values of running requests", lambda: loop.runner.num_bytes)
         self._gauge("redraft_prefix_bytes", "Keys and values kept for later prompts", lambda: prefixes.num_bytes)
         self._gauge("redraft_prefix_hit_tokens", "Prompt tokens found in kept prefixes", lambda: prefixes.hits)
@@ -76,3 +79,21 @@ class Metrics:
 
     def _gauge(self, name: str, help_: str, read: Callable[[], float]) -> None:
         Gauge(name, help_, registry=self.registry).set_function(read)
+
+
+class _Rows(Collector):
+    """What the loop has counted: rows over forwards are rows per forward, wasted ones a share of those of canvases."""
+
+    def __init__(self, loop: Loop) -> None:
+        self._loop = loop
+
+    def collect(self) -> Iterable[Metric]:
+        """For Prometheus."""
+        loop = self._loop
+        yield CounterMetricFamily("redraft_forwards", "Forwards since the start", value=loop.forwards)
+        rows = CounterMetricFamily("redraft_rows", "Rows of these forwards by mode", labels=["mode"])
+        rows.add_metric(["encode"], loop.encoded_rows)
+        rows.add_metric(["denoise"], loop.canvas_rows)
+        yield rows
+        wasted = "Rows of canvases, of requests that have ended, that no token told has come of"
+        yield CounterMetricFamily("redraft_wasted_rows", wasted, value=loop.wasted_rows)
