@@ -154,6 +154,7 @@ def test_a_healed_seam_may_join_and_is_still_exact(engine: Engine) -> None:
     ("make", "words"),
     [
         (lambda: Wanted(words=((0, "a"),)), "word 0 is to be 'a'; words are counted from 1"),
+        (lambda: Wanted(words=((99999, "x"),)), "word 99999 is to be 'x'; words are counted from 1 to 256"),
         (lambda: Wanted(words=((1, "a b"),)), "a word is not empty and has no white space"),
         (lambda: Wanted(words=((1, ""),)), "a word is not empty"),
         (lambda: Wanted(contains=("",)), "an empty text occurs everywhere"),

@@ -1,10 +1,16 @@
 """Repair instead of retry: what is wrong with an answer is written anew, and the rest of it stays.
 
-An answer of one canvas is looked at before anything of it is committed. What its checks complain of goes back to noise;
-every other token is pinned, and the canvas settles again around them. Where nothing says which part is wrong, where the
-pinned parts leave no room, and for answers longer than a canvas, the answer is written anew as a whole. What has been
-rejected is taken out of the language, because a model that is sure of it would write it again. After `rounds` of that
-the error carries the attempt with the fewest complaints and what they were.
+What an answer's checks complain of goes back to noise; every other token is pinned, and the canvas settles again around
+them. An answer of one canvas is looked at before anything of it is committed. In a longer one canvases are laid where
+something is wrong, each of as many tokens as it replaces: what stands before one is its prompt, what stands behind it
+is what it has to lead on to, and neither changes.
+
+    answer      ....................x........................xx.........
+    canvases                        └──── canvas ────┘       └─ canvas ─┘
+
+Where nothing says which part is wrong, and where the parts that stay leave no room, the answer is written anew as a
+whole. What has been rejected is taken out of the language, because a model that is sure of it would write it again.
+After `rounds` of that the error carries the attempt with the fewest complaints and what they were.
 """
 
 from __future__ import annotations
@@ -14,12 +20,14 @@ import subprocess
 import threading
 from collections.abc import Callable, Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
-from redraft.constrain.language import ready
+from redraft.constrain.language import Language, ready
+from redraft.constrain.middle import between
 from redraft.constrain.problem import Problem, Span
 from redraft.constrain.sources import anything, excluding
 from redraft.diffusion.halt import AtLeast
+from redraft.diffusion.plan import Whole
 from redraft.diffusion.seed import LEAST_STEPS, SeedCanvas
 from redraft.engine.fields import token_spans
 from redraft.engine.request import Generation, Request
@@ -45,28 +53,21 @@ def mended(engine: Engine, request: Request, check: Check | None, rounds: int = 
         raise RequestError(f"rounds is {rounds}; it must be from 0 to 100")
     # The language's own check is made here, where something can be done about it.
     language = None if request.language is None else replace(request.language, checked=False)
-    whole = current = replace(request, language=language)
+    whole = replace(request, language=language)
+    done = engine.finish(whole)
     best: tuple[str, list[Problem]] | None = None
-    steps: tuple[int, ...] = ()
-    commits, seconds = 0, 0.0
     rejected: list[str] = []
-    for _ in range(rounds + 1):
-        done = engine.finish(current)
-        steps, commits, seconds = steps + done.steps, commits + done.commits, seconds + done.seconds
-        problems = _problems(whole, done.text, check)
-        if not problems:
-            return replace(done, steps=steps, commits=commits, seconds=seconds, seed=request.seed)
+    while problems := _problems(whole, done.text, check):
         if best is None or len(problems) < len(best[1]):
             best = done.text, problems
         rejected.append(done.text)
-        if len(rejected) > rounds:
-            break
         try:
-            current = _again(engine, whole, done, problems, rejected)
-        except ConstraintError:
-            break  # everything else that may be said has been rejected
-    assert best is not None
-    raise UnsatisfiedError(best[0], [problem.reason for problem in best[1]])
+            if len(rejected) > rounds:
+                raise ConstraintError("no round is left")
+            done = _beside(done, _again(engine, whole, done, problems, rejected))
+        except ConstraintError:  # or everything else that may be said has been rejected
+            raise UnsatisfiedError(best[0], [problem.reason for problem in best[1]]) from None
+    return replace(done, seed=request.seed)
 
 
 def python_check(text: str) -> list[Problem]:
@@ -127,31 +128,120 @@ def _problems(request: Request, text: str, check: Check | None) -> list[Problem]
     return [problem if isinstance(problem, Problem) else Problem(str(problem)) for problem in said]
 
 
-def _again(engine: Engine, request: Request, done: Generation, problems: list[Problem], rejected: list[str]) -> Request:
-    """The request of the next round: other noise, none of the texts that were rejected, and pins where nothing is
-    wrong. Raises ConstraintError if nothing else may be said."""
+def _beside(before: Generation, done: Generation) -> Generation:
+    """An attempt that also tells what those before it cost."""
+    return replace(
+        done,
+        steps=before.steps + done.steps,
+        commits=before.commits + done.commits,
+        seconds=before.seconds + done.seconds,
+    )
+
+
+def _again(
+    engine: Engine, request: Request, done: Generation, problems: list[Problem], rejected: list[str]
+) -> Generation:
+    """The next attempt: other noise, none of the texts that were rejected, and pins where nothing is wrong.
+
+    Raises ConstraintError if nothing else may be said.
+    """
     fresh = replace(request, seed=(request.seed + len(rejected)) % 2**64)
     if not request.stop:
-        source = anything() if request.language is None else request.language.source
-        forbidden = frozenset(request.policy.shaping.forbidden)
-        language = ready(excluding(source, rejected), engine.vocabulary).without(forbidden)
+        language = _without(engine, request, rejected)
         language.start(request.max_tokens, request.min_tokens)
-        fresh = replace(fresh, language=replace(language, checked=False))
+        fresh = replace(fresh, language=language)
     spans = [problem.span for problem in problems if problem.span is not None]
-    if len(spans) < len(problems) or len(done.tokens) > request.width or request.seed_canvas is not None:
-        return fresh
+    if len(spans) < len(problems) or request.causal or request.seed_canvas is not None:
+        return engine.finish(fresh)
     places = token_spans(engine.text, done.tokens)
-    pins = SeedCanvas(pins=tuple((i, done.tokens[i]) for i, place in enumerate(places) if not _touches(place, spans)))
+    wrong = [i for i, place in enumerate(places) if _touches(place, spans)]
+    try:
+        if len(done.tokens) <= request.width:
+            return engine.finish(_around(fresh, done, wrong))
+        return _patched(engine, fresh, done, wrong, rejected)
+    except ConstraintError:
+        return engine.finish(fresh)  # nothing else fits between the pins
+
+
+def _without(engine: Engine, request: Request, rejected: Sequence[str]) -> Language:
+    """What the answer may still be."""
+    source = anything() if request.language is None else request.language.source
+    forbidden = frozenset(request.policy.shaping.forbidden)
+    return replace(ready(excluding(source, rejected), engine.vocabulary).without(forbidden), checked=False)
+
+
+def _around(fresh: Request, done: Generation, wrong: list[int]) -> Request:
+    """The request for an answer of one canvas around its tokens that are not wrong. Raises ConstraintError."""
+    pins = SeedCanvas(pins=tuple((i, token) for i, token in enumerate(done.tokens) if i not in wrong))
     if not 0 < len(pins.pins) < len(done.tokens):
         return fresh
-    least = max(request.min_tokens, min(request.max_tokens, pins.reach(request.eos)))
-    try:
-        if fresh.language is not None:
-            fresh.language.start(request.max_tokens, least).check_pins(request.width, pins.pins)
-    except ConstraintError:
-        return fresh  # nothing else fits between the pins
-    policy = replace(request.policy, halt=AtLeast(request.policy.halt, LEAST_STEPS))
+    least = max(fresh.min_tokens, min(fresh.max_tokens, pins.reach(fresh.eos)))
+    if fresh.language is not None:
+        fresh.language.start(fresh.max_tokens, least).check_pins(fresh.width, pins.pins)
+    policy = replace(fresh.policy, halt=AtLeast(fresh.policy.halt, LEAST_STEPS))
     return replace(fresh, seed_canvas=pins, min_tokens=least, policy=policy)
+
+
+def _patched(engine: Engine, fresh: Request, done: Generation, wrong: list[int], rejected: Sequence[str]) -> Generation:
+    """An answer of several canvases with those of its tokens replaced that are wrong. Raises ConstraintError."""
+    if fresh.language is None or not wrong:
+        return engine.finish(fresh)
+    steps, seconds, left = tuple[int, ...](), 0.0, wrong
+    while left:
+        begin, stop = left[0], min(left[0] + fresh.width, len(done.tokens))
+        inside, left = [i for i in left if i < stop], [i for i in left if i >= stop]
+        # Also not the text as it is now: else a canvas could write again what is wrong in it.
+        known = done.text in rejected
+        language = fresh.language if known else _without(engine, fresh, [*rejected, done.text])
+        part = engine.finish(_patch(fresh, language, done.tokens, begin, stop, inside))
+        if len(part.tokens) < stop - begin:
+            raise ConstraintError("a deadline came before the canvas had taken a step")
+        steps, seconds = steps + part.steps, seconds + part.seconds
+        done = _spliced(engine, done, part, begin, inside)
+    return replace(done, steps=steps, commits=0, seconds=seconds)
+
+
+def _patch(
+    fresh: Request, language: Language, tokens: tuple[int, ...], begin: int, stop: int, wrong: Sequence[int]
+) -> Request:
+    """The request for one canvas of an answer, from one token to another. Raises ConstraintError if nothing fits."""
+    width = stop - begin
+    middle = between(language, tokens[:begin], width, tokens[stop:])
+    pins = tuple((i - begin, tokens[i]) for i in range(begin, stop) if i not in wrong)
+    middle.start(width).check_pins(width, pins)
+    return replace(
+        fresh,
+        prompt=(*fresh.prompt, *tokens[:begin]),
+        max_tokens=width,
+        min_tokens=0,
+        width=width,
+        policy=replace(fresh.policy, plan=Whole(), check=None, halt=AtLeast(fresh.policy.halt, LEAST_STEPS)),
+        fitted=False,
+        end_aware=False,
+        seed_canvas=SeedCanvas(pins),
+        pace=None,
+        language=middle,
+    )
+
+
+def _spliced(engine: Engine, done: Generation, part: Generation, begin: int, inside: Sequence[int]) -> Generation:
+    """An answer with some tokens, and what is told of each, taken from a canvas that begins at `begin`."""
+
+    def taken(old: tuple[Any, ...], new: tuple[Any, ...]) -> tuple[Any, ...]:
+        at = {i: new[i - begin] for i in inside} if old and new else {}
+        return tuple(at.get(i, value) for i, value in enumerate(old))
+
+    tokens = taken(done.tokens, part.tokens)
+    return replace(
+        done,
+        text=engine.text.decode(tokens),
+        tokens=tokens,
+        entropy=taken(done.entropy, part.entropy),
+        settled_at=taken(done.settled_at, part.settled_at),
+        changes=taken(done.changes, part.changes),
+        logprobs=taken(done.logprobs, part.logprobs),
+        log_mass=taken(done.log_mass, part.log_mass),
+    )
 
 
 def _touches(place: Span, spans: Sequence[Span]) -> bool:

@@ -19,6 +19,9 @@ from redraft.constrain.pattern import whole_match
 from redraft.constrain.span import SpanLanguage
 from redraft.errors import ConstraintError, RequestError
 
+MOST_WORDS = 256
+"""Words that are counted. A canvas of the released model has 256 tokens, and each more word is 23 states."""
+
 _ANYTHING, _SOMETHING = "(?s:.*)", "(?s:.+)"
 
 
@@ -38,8 +41,8 @@ class Wanted:
 
     def __post_init__(self) -> None:
         for number, word in self.words:
-            if number < 1:
-                raise RequestError(f"word {number} is to be {word!r}; words are counted from 1")
+            if not 1 <= number <= MOST_WORDS:
+                raise RequestError(f"word {number} is to be {word!r}; words are counted from 1 to {MOST_WORDS}")
             if not word or word.split() != [word]:
                 raise RequestError(f"word {number} is to be {word!r}; a word is not empty and has no white space in it")
         for name, texts in (("contains", self.contains), ("lacks", self.lacks)):

@@ -1,0 +1,94 @@
+"""A language for a canvas in the middle of an answer: what stands on both sides of it has been written and stays.
+
+    │ before, as it is │  so many tokens, of the canvas  │ behind, as it is │
+    0 ───────────────► state                        goals ───────────────► accepted
+
+The canvas may hold whatever leads from the state behind `before` to one from which all of `behind` is accepted.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
+
+import numpy as np
+from numpy.typing import NDArray
+
+from redraft.constrain.automaton import NOWHERE
+from redraft.constrain.language import Language
+from redraft.constrain.lift import TokenAutomaton
+from redraft.constrain.project import Projection
+from redraft.errors import ConstraintError
+
+
+@dataclass(frozen=True, eq=False)
+class MiddleLanguage(Language):
+    """Canvases of `width` tokens that lead from a state to one of `goals`."""
+
+    state: int
+    width: int
+    goals: NDArray[np.bool_]
+
+    def start(self, max_tokens: int, min_tokens: int = 0) -> MiddleProjection:
+        """The constraint on the canvas."""
+        return MiddleProjection(self.wiring, self.state, self.width, goals=self.goals)
+
+    def holds(self, tokens: Sequence[int]) -> bool:
+        """Whether these tokens fit between the two texts."""
+        state = self.automaton.after(self.state, tokens)
+        return len(tokens) == self.width and state != NOWHERE and bool(self.goals[state])
+
+
+@dataclass(frozen=True, kw_only=True)
+class MiddleProjection(Projection):
+    """What conditions the one canvas; it has `left` positions."""
+
+    goals: NDArray[np.bool_]
+
+    @cached_property
+    def leading(self) -> NDArray[np.bool_]:
+        """[boundary, states]: whether a goal can be reached with the tokens that are left there."""
+        a = self.wiring.automaton
+        found = np.zeros((self.left + 1, a.states), dtype=np.bool_)
+        found[self.left] = self.goals
+        for told in range(self.left, 0, -1):
+            found[told - 1, a.src[found[told, a.dst]]] = True
+        return found
+
+    def allowed(self, told: int) -> NDArray[np.bool_]:
+        """States that may be reached after `told` tokens of the canvas."""
+        return np.asarray(self.leading[told])
+
+    def ends(self, width: int) -> NDArray[np.bool_]:
+        """The goals: nothing of this request follows the canvas."""
+        return self.goals
+
+    def after(self, tokens: Sequence[int]) -> MiddleProjection:
+        """Nothing is left to condition."""
+        return self
+
+    @property
+    def is_over(self) -> bool:
+        """Whether the answer is whole: always, behind its canvas."""
+        return True
+
+
+def between(language: Language, before: Sequence[int], width: int, behind: Sequence[int]) -> MiddleLanguage:
+    """The language of `width` tokens between others. Raises ConstraintError if it does not hold those before."""
+    state = language.automaton.after(0, before)
+    if state == NOWHERE:
+        raise ConstraintError(f"the {len(before)} tokens before the canvas begin no valid answer")
+    goals = leads_on(language.automaton, behind)
+    return MiddleLanguage(language.source, language.wiring, language.checked, state, width, goals)
+
+
+def leads_on(automaton: TokenAutomaton, tokens: Sequence[int]) -> NDArray[np.bool_]:
+    """States from which these tokens end a whole answer."""
+    found = automaton.accepts.copy()
+    found[automaton.end] = False
+    for token in reversed(tokens):
+        spelt = (automaton.cls == automaton.class_of[token]) & found[automaton.dst]
+        found = np.zeros_like(found)
+        found[automaton.src[spelt]] = True
+    return found

@@ -1,0 +1,171 @@
+"""What a check rejects in an answer of several canvases is written anew, the rest stays."""
+
+from __future__ import annotations
+
+import itertools
+import json
+import re
+from collections.abc import Sequence
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+import redraft
+from redraft.constrain.language import Vocabulary, ready
+from redraft.constrain.middle import between, leads_on
+from redraft.constrain.problem import Problem, span_of
+from redraft.constrain.sources import regex_source, schema_source
+from redraft.engine.engine import Engine
+from redraft.engine.mend import Check, mended
+from redraft.engine.request import Options
+from redraft.errors import ConstraintError, UnsatisfiedError
+
+PROMPT = "record\nSend 417 melu to Karomi."
+ANSWER = '{"who":"Karomi","qty":417,"item":"melu"}'
+RECORD = {
+    "type": "object",
+    "properties": {
+        "who": {"type": "string", "maxLength": 20},
+        "qty": {"type": "integer", "minimum": 1, "maximum": 999},
+        "item": {"type": "string", "maxLength": 20},
+    },
+    "required": ["who", "qty", "item"],
+    "additionalProperties": False,
+}
+
+
+@pytest.fixture(scope="module")
+def engine() -> Engine:
+    return redraft.load("nano")
+
+
+@pytest.fixture(autouse=True)
+def _own_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+
+
+def refusing(*paths: str) -> Check:
+    """A check that wants other values than those of ANSWER in some fields."""
+    right = json.loads(ANSWER)
+
+    def check(text: str) -> Sequence[Problem]:
+        found = json.loads(text)
+        return [
+            Problem(f"{path} is {found[path]}", span_of(text, [path])) for path in paths if found[path] == right[path]
+        ]
+
+    return check
+
+
+@pytest.mark.parametrize(
+    ("canvas", "wrong", "schema"),
+    [(8, ("item",), None), (8, ("who",), RECORD), (8, ("who", "item"), RECORD), (12, ("qty",), None)],
+)
+def test_only_what_is_wrong_changes_in_an_answer_of_several_canvases(
+    engine: Engine, canvas: int, wrong: tuple[str, ...], schema: object
+) -> None:
+    """The last but one case needs two canvases, and neither may write again what was wrong there."""
+    request = engine.request(
+        PROMPT,
+        chat=True,
+        options=Options(seed=1, canvas=canvas, max_tokens=24),
+        language=None if schema is None else engine.language(schema_source(schema)),
+    )
+    first = engine.finish(request)
+    assert len(first.steps) > 1
+    assert first.text == ANSWER
+    done = mended(engine, request, refusing(*wrong) if schema else textually(*wrong))
+    assert len(done.tokens) == len(first.tokens)
+    pieces = [engine.text.decode([token]) for token in first.tokens]
+    inside = spans_of_tokens(pieces, [span_of(ANSWER, [path]) for path in wrong])
+    changed = [i for i, (a, b) in enumerate(zip(first.tokens, done.tokens, strict=True)) if a != b]
+    assert changed
+    assert set(changed) <= inside
+    assert done.text == engine.text.decode(done.tokens)
+    assert len(done.steps) == len(first.steps) + len(wrong)
+    assert done.steps[: len(first.steps)] == first.steps
+
+
+def textually(*paths: str) -> Check:
+    """The same for answers that need not be JSON: the characters where a value of ANSWER stands, if it stands there."""
+
+    def check(text: str) -> Sequence[Problem]:
+        places = [span_of(ANSWER, [path]) for path in paths]
+        return [Problem("it is as before", (a, b)) for a, b in places if text[a:b] == ANSWER[a:b]]
+
+    return check
+
+
+def spans_of_tokens(pieces: list[str], spans: list[tuple[int, int]]) -> set[int]:
+    """Tokens that have a character in one of the spans."""
+    ends = list(itertools.accumulate(map(len, pieces)))
+    starts = [0, *ends]
+    return {i for i, end in enumerate(ends) for a, b in spans if starts[i] < b and a < end}
+
+
+def test_the_error_carries_the_best_attempt_and_its_reasons(engine: Engine) -> None:
+    """The first attempt has two complaints; those that change the item have one, and the first of them is told."""
+    request = engine.request(
+        PROMPT,
+        chat=True,
+        options=Options(seed=1, canvas=8, max_tokens=24),
+        language=engine.language(schema_source(RECORD)),
+    )
+    seen = list[str]()
+
+    def check(text: str) -> list[Problem]:
+        seen.append(text)
+        found = [Problem("never", span_of(text, ["qty"]))]
+        same = json.loads(text)["item"] == "melu"
+        return [*found, Problem("melu", span_of(text, ["item"]))] if same else found
+
+    with pytest.raises(UnsatisfiedError) as error:
+        mended(engine, request, check, rounds=2)
+    assert len(seen) == 3
+    assert len(set(seen)) == 3
+    assert error.value.attempt == seen[1]
+    assert error.value.reasons == ["never"]
+    assert [json.loads(text)["who"] for text in seen] == ["Karomi"] * 3
+
+
+def test_the_middle_of_a_language_is_what_leads_from_one_text_to_the_other() -> None:
+    """Every string of two tokens tried between two others, against Python's own regular expressions; the draft is the
+    likeliest of those that fit."""
+    pieces = (b"a", b"b", b"ab", b"ba", None)
+    vocabulary = Vocabulary(pieces, frozenset((4,)), frozenset((4,)))
+    for pattern in ("(ab)+", "a*b*a", "(a|bab)*"):
+        language = ready(regex_source(pattern), vocabulary)
+        for before, behind in itertools.product([(), (0,), (2, 2)], [(), (1,), (3, 0)]):
+            fits = {
+                pair
+                for pair in itertools.product(range(4), repeat=2)
+                if re.fullmatch(pattern, b"".join(pieces[i] or b"" for i in (*before, *pair, *behind)).decode())
+            }
+            try:
+                middle = between(language, before, 2, behind)
+                middle.start(2).check_pins(2, ())
+            except ConstraintError:
+                assert not fits
+                continue
+            assert {pair for pair in itertools.product(range(4), repeat=2) if middle.holds(pair)} == fits
+            log_p = torch.log_softmax(torch.randn(2, 5, generator=torch.Generator().manual_seed(1)), -1)
+            best = max(fits, key=lambda pair: float(log_p[0, pair[0]] + log_p[1, pair[1]]))
+            assert tuple(middle.start(2)(log_p).draft.tolist()) == best
+            for pair in itertools.product(range(4), repeat=2):
+                pins = tuple(enumerate(pair))
+                if pair in fits:
+                    middle.start(2).check_pins(2, pins)
+                else:
+                    with pytest.raises(ConstraintError):
+                        middle.start(2).check_pins(2, pins)
+
+
+def test_what_leads_on_is_told_of_every_state() -> None:
+    pieces = (b"a", b"b", None)
+    language = ready(regex_source("a+b"), Vocabulary(pieces, frozenset((2,)), frozenset((2,))))
+    a = language.automaton
+    found = leads_on(a, (0, 1))
+    wanted = [s != a.end and a.accepts[t] if (t := a.after(s, (0, 1))) >= 0 else False for s in range(a.states)]
+    assert found.tolist() == np.array(wanted, bool).tolist()
