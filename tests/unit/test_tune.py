@@ -9,6 +9,7 @@ import os
 import shutil
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from itertools import product
 from pathlib import Path
 from random import Random
 from typing import Any
@@ -552,6 +553,49 @@ def test_no_gradient_goes_through_the_guess(feed: Feed, model: DiffusionGemma) -
     losses(model, batch, noise)
     hook.remove()
     assert grads == [True, False, True]
+
+
+def test_logits_that_leave_a_position_out_are_told_what_it_shows() -> None:
+    """Against a count of every clean canvas of three positions and four tokens, under a prior that ties them."""
+    vocab, level = 4, 0.7
+    cleans = list(product(range(vocab), repeat=3))
+    prior = torch.rand(len(cleans), generator=torch.Generator().manual_seed(0), dtype=torch.float64)
+
+    def seen_given(shown: int, clean: int) -> float:
+        return (1 - level) * (shown == clean) + level / vocab
+
+    for canvas in product(range(vocab), repeat=3):
+        believed, left_out = torch.zeros(3, vocab, dtype=torch.float64), torch.zeros(3, vocab, dtype=torch.float64)
+        for weight, clean in zip(prior, cleans, strict=True):
+            each = [seen_given(shown, token) for shown, token in zip(canvas, clean, strict=True)]
+            for at in range(3):
+                believed[at, clean[at]] += weight * math.prod(each)
+                left_out[at, clean[at]] += weight * math.prod(each[:at] + each[at + 1 :])
+        found = objective.observed(left_out.log()[None], torch.tensor([canvas]), torch.tensor([level]))
+        assert torch.allclose(found[0].softmax(-1), believed / believed.sum(-1, keepdim=True), atol=1e-6)
+
+
+def test_leaving_one_out_scores_what_is_believed_after_looking(feed: Feed, model: DiffusionGemma) -> None:
+    """Against Bayes' rule on the probabilities that the model gives the canvas in a pass of its own."""
+    batch = only(feed)
+    noise = replace(corrupt(batch, 432, torch.Generator().manual_seed(1)), conditioned=torch.zeros(5).bool())
+    wanted = []
+    for canvas, target, start, clean, level in zip(
+        noise.canvas, batch.target, batch.start, batch.clean, noise.level.tolist(), strict=True
+    ):
+        prefix = Prefix(feed.base.config.layers, room=200)
+        with torch.no_grad():
+            model.encode(clean[:start], prefix)
+            left_out = model.denoise(canvas, None, prefix).double().softmax(-1)
+        shows = (canvas[:, None] == torch.arange(432)) * (1 - level) + level / 432
+        believed = left_out * shows / (left_out * shows).sum(-1, keepdim=True)
+        wanted.append(-believed[torch.arange(24), target].log().mean())
+    found = losses(model, batch, noise, leave_one_out=True).denoise
+    assert found is not None
+    assert found.item() == pytest.approx(float(torch.stack(wanted).mean()), rel=1e-5)
+    plain = losses(model, batch, noise).denoise
+    assert plain is not None
+    assert abs(plain.item() - found.item()) > 0.01
 
 
 # -- the trainer -------------------------------------------------------------------------------------------------------

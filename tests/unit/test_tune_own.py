@@ -192,6 +192,7 @@ def read_recipe_with(folder: Path, _: Recipe, most: int) -> Recipe:
         ("[train]", "[objective]\nown = 0.5\nown_steps = 49\n[train]", "own_steps is 49; it must be from 0 to 48"),
         ("[train]", "[objective]\ndraws = 0\n[train]", "draws is 0"),
         ("[train]", "[objective]\ncausal_weight = nan\n[train]", "causal_weight is nan"),
+        ("[train]", "[objective]\nleave_one_out = true\nown = 0.1\n[train]", "uniform noise, and own is another"),
         ("steps = 4", 'steps = 4\ndevice = "tpu"', "device is 'tpu'; it must be"),
         ("steps = 4", 'steps = 4\ndevice = "cuda:99"', "device is 'cuda:99', which this machine does not have"),
         ("rows.jsonl", "absent.jsonl", r"absent\.jsonl cannot be read"),

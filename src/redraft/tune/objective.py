@@ -175,8 +175,14 @@ def corrupt(batch: Batch, vocab: int, generator: torch.Generator, noise: Noise =
     return Corruption(canvas, level, conditioned, roll)
 
 
-def losses(model: DiffusionGemma, batch: Batch, corruption: Corruption | None) -> Losses:
-    """Both losses of a batch; without a corruption only the autoregressive one, and no canvas is run."""
+def losses(
+    model: DiffusionGemma, batch: Batch, corruption: Corruption | None, *, leave_one_out: bool = False
+) -> Losses:
+    """Both losses of a batch; without a corruption only the autoregressive one, and no canvas is run.
+
+    With `leave_one_out` the logits of a position are taken for those of one who does not see what it shows, and are
+    told that (`observed`) before they are scored.
+    """
     clean = CleanContext(model.config, batch.clean, batch.first)
     hidden = model(batch.clean.flatten(), None, clean).view(*batch.clean.shape, -1)
     told = batch.told[:, 1:]
@@ -187,10 +193,26 @@ def losses(model: DiffusionGemma, batch: Batch, corruption: Corruption | None) -
     context = CanvasContext(clean, batch.owner, batch.origin, batch.start, batch.target.shape[1])
     seen, soft = _guess(model, context, batch, corruption)
     logits = _canvas_logits(model, context, seen, soft)
+    if leave_one_out:
+        logits = observed(logits, seen, corruption.level)
     each = F.cross_entropy(logits.flatten(0, 1), batch.target.flatten(), reduction="none").view(batch.target.shape)
     scored, weight = ~batch.pinned, batch.weight
     means = (each * scored).sum(1) / scored.sum(1).clamp_min(1)
     return Losses(encode, (means * weight).sum() / weight.sum().clamp_min(1), each.detach(), seen)
+
+
+def observed(
+    logits: Float[Tensor, "canvases canvas vocab"],
+    canvas: Int[Tensor, "canvases canvas"],
+    level: Float[Tensor, "canvases"],
+) -> Float[Tensor, "canvases canvas vocab"]:
+    """Logits of each position's clean token given the whole canvas, from logits given the canvas but that position.
+
+    A position shows its token with probability 1 - t, else any of V alike. So Bayes' rule multiplies the odds of what
+    it shows by 1 + V (1 - t) / t, and no other's (arXiv 2605.22765).
+    """
+    told = torch.log1p(logits.shape[-1] * (1 - level) / level)[:, None, None].to(logits.dtype)
+    return logits.scatter_add(2, canvas[..., None], told.expand(*canvas.shape, 1))
 
 
 @torch.no_grad()

@@ -90,6 +90,7 @@ class ObjectiveRecipe(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     rolled             share of the canvases with a guess that go one step of the sampler on from it
     own                share of the canvases that begin in noise alone and go 0 to `own_steps` steps of the sampler on
     correct_from       step from which `plausible`, `rolled` and `own` hold
+    leave_one_out      the logits of a position mean what one believes who does not see what it shows
     """
 
     causal_weight: float = 1.0
@@ -103,6 +104,7 @@ class ObjectiveRecipe(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     own: float = 0.0
     own_steps: int = 0
     correct_from: int = 0
+    leave_one_out: bool = False
 
 
 class LoraRecipe(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -268,6 +270,9 @@ def check(recipe: Recipe) -> None:
         if not 0 < getattr(recipe.train, key) < math.inf:
             raise RecipeError(f"[train] {key} is {getattr(recipe.train, key)}; it must be a number above 0")
     _check_data(recipe.data)
+    for key in ("plausible", "rolled", "own"):
+        if recipe.objective.leave_one_out and getattr(recipe.objective, key):
+            raise RecipeError(f"[objective] leave_one_out counts on uniform noise, and {key} is another; leave one out")
     if recipe.objective.own_steps and not recipe.objective.own:
         raise RecipeError(
             f"[objective] own_steps is {recipe.objective.own_steps} and own is 0: no canvas would go them;"

@@ -138,7 +138,7 @@ def _backward(recipe: Recipe, feed: Feed, state: State) -> dict[str, float]:
         batch, drawn = share(drawn_up, noisy, state.world)
         batch, drawn = batch.to(device), drawn.to(device)
         with torch.autocast(device.type, torch.bfloat16, enabled=wanted.bfloat16):
-            found = losses(state.model, batch, drawn if both else None)
+            found = losses(state.model, batch, drawn if both else None, leave_one_out=objective.leave_one_out)
         encode = found.encode * (int(batch.told.sum()) / told)
         total, sums[0] = encode * objective.causal_weight, sums[0] + encode.item()
         if found.denoise is not None:
