@@ -8,7 +8,8 @@ import socket
 import subprocess
 import sys
 import threading
-from collections.abc import Iterator
+import time
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -69,6 +70,14 @@ def end(process: Process) -> int:
     """Stop it; its exit code."""
     process.popen.terminate()
     return ended(process)
+
+
+def eventually(is_so: Callable[[], bool], seconds: float = 10.0) -> bool:
+    """Whether it comes true within a while."""
+    until = time.monotonic() + seconds
+    while not is_so() and time.monotonic() < until:
+        time.sleep(0.005)
+    return is_so()
 
 
 @pytest.fixture(scope="session")

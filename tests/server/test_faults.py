@@ -9,13 +9,12 @@ import signal
 import socket
 import threading
 import time
-from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import httpx2
 import pytest
-from tests.server.conftest import ANSWER, RECORD, Inside, end, ended, inside, start
+from tests.server.conftest import ANSWER, RECORD, Inside, end, ended, eventually, inside, start
 
 from redraft.engine.engine import Engine
 from redraft.engine.runner import Runner
@@ -30,13 +29,6 @@ LONG: dict[str, Any] = {
 }
 SHORT: dict[str, Any] = {"messages": [{"role": "user", "content": RECORD}], "seed": 7}
 PATH = "/v1/chat/completions"
-
-
-def eventually(is_so: Callable[[], bool], seconds: float = 10.0) -> bool:
-    until = time.monotonic() + seconds
-    while not is_so() and time.monotonic() < until:
-        time.sleep(0.005)
-    return is_so()
 
 
 def nothing_is_left(at: Inside) -> bool:

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 from random import Random
 
 import pytest
-from tests.server.conftest import ANSWER, RECORD, Inside
+import torch
+from tests.server.conftest import ANSWER, RECORD, Inside, eventually
 
 from redraft.measure.client import Reply, stream_chat
 from redraft.measure.serving import _level, _told
@@ -22,6 +24,22 @@ def test_many_streams_of_three_kinds_leave_nothing_behind(served: Inside) -> Non
     loop = served.engine.loop
     assert (served.service.under_way, loop.runner.num_bytes) == (0, 0)
     loop.check()
+
+
+def test_nothing_is_left_of_a_request_that_is_over(served: Inside) -> None:
+    """The second round finds and leaves as many objects as the first left; tensors to the last one."""
+    counts = []
+    for _ in range(3):
+        asyncio.run(_level(*place(served), 8, 20, Random(1)))
+        assert eventually(lambda: served.service.under_way == 0 and not served.engine.loop.scheduler.running)
+        gc.collect()
+        found = gc.get_objects()
+        counts.append((len(found), sum(issubclass(type(one), torch.Tensor) for one in found)))
+        del found
+    print(counts)
+    (_, _), (before, tensors), (after, now) = counts
+    assert now == tensors
+    assert after - before < 10, "something is kept of each request"
 
 
 def test_an_answer_is_read_with_its_times(served: Inside) -> None:

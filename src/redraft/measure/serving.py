@@ -40,7 +40,8 @@ def bench_serve(model: str, *, count: int, progress: Progress) -> Record:
     """A record of `count` requests at each number of streams. Raises RunError if the server does not start."""
     torch.set_num_threads(1)
     with _server(model) as (host, port, pid):
-        asyncio.run(_level(host, port, 8, 32, Random(0)))  # warm
+        for i in range(2):  # warm: the allocator keeps what the most streams at once have needed, and needs no more
+            asyncio.run(_level(host, port, STREAMS[-1], STREAMS[-1], Random(i)))
         levels = {}
         for i, streams in enumerate(STREAMS):
             progress("streams", i, len(STREAMS))
