@@ -36,7 +36,6 @@ def test_nothing_is_left_of_a_request_that_is_over(served: Inside) -> None:
         found = gc.get_objects()
         counts.append((len(found), sum(issubclass(type(one), torch.Tensor) for one in found)))
         del found
-    print(counts)
     (_, _), (before, tensors), (after, now) = counts
     assert now == tensors
     assert after - before < 10, "something is kept of each request"
