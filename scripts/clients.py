@@ -1,6 +1,6 @@
 """Real clients against a real server: what each of them asked and got, as the record `clients`.
 
-    python scripts/clients.py --record benchmarks/clients.json [--venv FOLDER ...]
+    python scripts/clients.py --record benchmarks/clients.json [--venv FOLDER ...] [--only NAME ...]
 
 Clients are looked for in this environment and in the given ones, because some of them want other versions of the same
 libraries. A client that is nowhere is recorded as not tried. Every check runs in a process of its own and prints the
@@ -12,19 +12,26 @@ from __future__ import annotations
 
 import argparse
 import json
+import math
 import subprocess
 import sys
 from pathlib import Path
+from random import Random
 
+import torch
+
+import redraft
+from redraft.cache import Prefix
 from redraft.measure.record import new_record, write_record
+from redraft.tasks import task
 
 ROOT = Path(__file__).resolve().parent.parent
 RECORD = "record\\nSend 417 melu to Karomi."
 ANSWER = '{"who":"Karomi","qty":417,"item":"melu"}'
 
 HEAD = f"""
-import json, sys
-BASE, ROOT = sys.argv[1], sys.argv[1].removesuffix("/v1")
+import json, os, pathlib, subprocess, sys, tempfile
+BASE, ROOT, GIVEN = sys.argv[1], sys.argv[1].removesuffix("/v1"), json.loads(sys.argv[2])
 USER, ANSWER = [{{"role": "user", "content": "{RECORD}"}}], {ANSWER!r}
 def ok(name, fine):
     print("ok" if fine else "WRONG", name, flush=True)
@@ -81,7 +88,6 @@ t = litellm.text_completion(prompt="{", suffix="}", max_tokens=4, model="text-co
 ok("suffix", t.choices[0].text)
 """,
     "llm": """
-import os, pathlib, subprocess, tempfile
 home = tempfile.mkdtemp()
 pathlib.Path(home, "extra-openai-models.yaml").write_text(
     f"- model_id: nano\\n  model_name: nano\\n  api_base: {BASE}\\n  supports_schema: true\\n")
@@ -95,6 +101,55 @@ def llm(*words):
 ok("stream", llm() == ANSWER)
 ok("whole", llm("--no-stream") == ANSWER)
 ok("schema", json.loads(llm("--schema", "who, qty int, item")))
+""",
+    "lm_eval": """
+home = pathlib.Path(tempfile.mkdtemp())
+(home / "rows.jsonl").write_text("".join(json.dumps(row) + "\\n" for row in GIVEN["rows"]))
+def add(name, kind, text, target, metric, **more):
+    task = {"task": name, "dataset_path": "json", "dataset_kwargs": {"data_files": {"test": str(home / "rows.jsonl")}},
+            "test_split": "test", "output_type": kind, "doc_to_text": text, "doc_to_target": target,
+            "target_delimiter": "", "metric_list": [{"metric": metric}], **more}
+    (home / f"{name}.yaml").write_text(json.dumps(task))
+add("choice", "multiple_choice", "{{prompt}}", "gold", "acc", doc_to_choice="{{choices}}")
+add("written", "generate_until", "{{prompt}}", "{{answer}}", "exact_match",
+    generation_kwargs={"until": ["\\n"], "max_gen_toks": 48})
+add("rolling", "loglikelihood_rolling", "", "{{answer}}", "byte_perplexity")
+arguments = f"model=nano,base_url={BASE}/completions,tokenizer_backend=remote,num_concurrent=4,max_length=1024"
+run = [sys.executable, "-m", "lm_eval", "run", "--model", "local-completions", "--model_args", arguments,
+       "--include_path", str(home), "--tasks", "choice", "written", "rolling", "--output_path", str(home / "out")]
+env = {**os.environ, "HF_HUB_OFFLINE": "1", "HF_DATASETS_OFFLINE": "1", "OPENAI_API_KEY": "none"}
+done = subprocess.run(run, env=env, capture_output=True, text=True)
+if done.returncode:
+    print(done.stderr[-300:])
+found = json.loads(next((home / "out").rglob("results_*.json")).read_text())["results"]
+count = len(GIVEN["rows"])
+ok(f"log-likelihoods: {found['choice']['acc,none']:.0%} of {count} choices", found["choice"]["acc,none"] > 0.9)
+ok(f"text: {found['written']['exact_match,none']:.0%} of {count} records", found["written"]["exact_match,none"] > 0.9)
+rolling = found["rolling"]["byte_perplexity,none"]
+ok(f"rolling: byte perplexity {rolling:.4f}, as the encoder's by hand", abs(rolling / GIVEN["perplexity"] - 1) < 1e-5)
+""",
+    "guidellm": """
+home = pathlib.Path(tempfile.mkdtemp())
+run = [str(pathlib.Path(sys.executable).with_name("guidellm")), "run", "--backend", f"kind=openai_http,target={ROOT}",
+       "--data", "kind=synthetic_text,prompt_tokens=16,output_tokens=8",
+       "--tokenizer", f"kind=hf_auto,model={GIVEN['folder']}",
+       "--profile", "kind=synchronous", "--constraint", "kind=max_requests,count=10"]
+done = subprocess.run(run, env={**os.environ, "HF_HUB_OFFLINE": "1"}, cwd=home, capture_output=True, text=True)
+if done.returncode:
+    print(done.stderr[-300:])
+(told,) = json.loads((home / "benchmarks.json").read_text())["benchmarks"]
+counts = told["metrics"]["request_totals"]
+ok(f"{counts['successful']} requests one after another", counts["successful"] == 10 and not counts["errored"])
+""",
+    "aider_chat": """
+home = tempfile.mkdtemp()
+env = {**os.environ, "LITELLM_LOCAL_MODEL_COST_MAP": "True"}
+words = ["--model", "openai/nano", "--openai-api-base", BASE, "--openai-api-key", "none", "--no-git", "--yes-always",
+         "--no-check-update", "--no-show-model-warnings", "--no-analytics", "--map-tokens", "0", "--edit-format", "ask"]
+for name, kind in (("stream", "--stream"), ("whole", "--no-stream")):
+    run = [sys.executable, "-m", "aider", *words, kind, "--message", USER[0]["content"]]
+    done = subprocess.run(run, env=env, cwd=home, capture_output=True, text=True, stdin=subprocess.DEVNULL)
+    ok(name + ", whatever nano makes of it", done.returncode == 0 and "Tokens:" in done.stdout)
 """,
 }
 
@@ -124,6 +179,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
     parser.add_argument("--record", type=Path, help="write the record to this file")
     parser.add_argument("--venv", type=Path, action="append", default=[], help="another environment to look in")
+    parser.add_argument("--only", action="append", choices=[*PYTHON], help="try these, and no others")
     parser.add_argument("--node", type=Path, help="folder with node_modules/openai")
     arguments = parser.parse_args()
     command = [sys.executable, "-m", "redraft", "serve", "--port", "0", "--quiet"]
@@ -132,8 +188,11 @@ def main() -> int:
         assert server.stdout is not None
         base = server.stdout.readline().strip() + "/v1"
         try:
+            given = json.dumps(_given(40))
             for name, code in PYTHON.items():
-                found[name] = _python(name, code, base, [Path(sys.prefix), *arguments.venv])
+                if arguments.only and name not in arguments.only:
+                    continue
+                found[name] = _python(name, code, [base, given], [Path(sys.prefix), *arguments.venv])
             found["openai (JavaScript)"] = _node(arguments.node, base)
         finally:
             server.terminate()
@@ -152,14 +211,33 @@ def main() -> int:
     return 1 if wrong else 0
 
 
-def _python(name: str, code: str, base: str, environments: list[Path]) -> dict[str, object]:
+def _given(count: int) -> dict[str, object]:
+    """What is too long for a line: records with their answers among wrong ones, and how likely the answers are."""
+    engine, rng = redraft.load("nano"), Random(0)
+    examples = [example for example, _ in zip(task("records").examples("held_out", 5), range(count), strict=False)]
+    rows, nats = [], 0.0
+    for example in examples:
+        choices = rng.sample([other.answer for other in examples if other is not example], 3)
+        choices.insert(gold := rng.randrange(4), example.answer)
+        prompt = engine.text.render([{"role": "user", "content": example.prompt}])
+        rows.append({"prompt": prompt, "choices": choices, "gold": gold, "answer": example.answer})
+        ids = torch.tensor(engine.text.encode(example.answer, bos=True))
+        with torch.inference_mode():
+            hidden = engine.model.encode(ids, Prefix(engine.model.config.layers, room=len(ids)))
+            log_p = torch.log_softmax(engine.model.logits(hidden), dim=-1)
+        nats -= float(log_p[torch.arange(len(ids) - 1), ids[1:]].sum())
+    perplexity = math.exp(nats / sum(len(example.answer.encode()) for example in examples))
+    return {"folder": str(engine.folder), "rows": rows, "perplexity": perplexity}
+
+
+def _python(name: str, code: str, given: list[str], environments: list[Path]) -> dict[str, object]:
     for folder in environments:
         python = folder / "bin" / "python"
         package = name.replace("_", "-")
         asked = f"import importlib.metadata as m; print(m.version({package!r}))"
         version = subprocess.run([python, "-c", asked], capture_output=True, text=True)
         if version.returncode == 0:
-            return _told(version.stdout.strip(), [str(python), "-c", HEAD + code, base], folder)
+            return _told(version.stdout.strip(), [str(python), "-c", HEAD + code, *given], folder)
     return {"version": None, "said": "not installed, not tried", "right": [], "wrong": False}
 
 
@@ -174,7 +252,7 @@ def _node(folder: Path | None, base: str) -> dict[str, object]:
 
 
 def _told(version: str | None, command: list[str], folder: Path) -> dict[str, object]:
-    done = subprocess.run(command, capture_output=True, text=True, cwd=folder, timeout=300)
+    done = subprocess.run(command, capture_output=True, text=True, cwd=folder, timeout=600)
     lines = done.stdout.splitlines()
     right = [line[3:] for line in lines if line.startswith("ok ")]
     wrong = [line for line in lines if not line.startswith("ok ")] + done.stderr.strip().splitlines()[-1:] * (

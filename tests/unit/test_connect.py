@@ -36,6 +36,13 @@ def test_what_is_yaml_reads_as_yaml(capsys: Captured, tool: str) -> None:
     assert yaml.safe_load(capsys.readouterr().out)
 
 
+def test_the_page_of_clients_has_the_same_lines(capsys: Captured) -> None:
+    page = (Path(__file__).resolve().parents[2] / "docs" / "clients.md").read_text()
+    for tool in ("llm", "openai"):
+        main(["connect", tool])
+        assert " ".join(capsys.readouterr().out.split()) in " ".join(page.split())
+
+
 def test_zed_settings_are_joined_to_what_is_there(home: Path, capsys: Captured) -> None:
     path = home / ".config/zed/settings.json"
     path.parent.mkdir(parents=True)

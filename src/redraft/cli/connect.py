@@ -138,7 +138,6 @@ def _llm(place: Place) -> str:
             f"  model_name: {place.name}",
             f"  api_base: {place.base}",
             "  supports_schema: true",
-            "  supports_tools: true",
         ]
     )
 
