@@ -58,7 +58,11 @@ def pages(root: Path) -> dict[Path, str]:
         root / "docs" / "cli.md": command_line(build_parser()),
         rules: fill(
             rules.read_text(encoding="utf-8"),
-            {"presets": lambda: sampling.presets(root), "dial": lambda: sampling.dial(root)},
+            {
+                "halts": lambda: sampling.halts(root),
+                "presets": lambda: sampling.presets(root),
+                "dial": lambda: sampling.dial(root),
+            },
         ),
         held: fill(
             held.read_text(encoding="utf-8"),

@@ -1,4 +1,4 @@
-"""Tables of docs/denoising.md that come from records: the presets on several canvases, and the dial."""
+"""Tables of docs/denoising.md that come from records: halting rules, the presets on several canvases, and the dial."""
 
 from __future__ import annotations
 
@@ -6,6 +6,28 @@ from pathlib import Path
 from typing import Any
 
 from redraft.measure.record import read_record
+
+
+def halts(root: Path) -> str:
+    """A row for each rule of the record of scripts/forwards.py, of the first model in it."""
+    record = read_record(root / "benchmarks" / "forwards-nano.json")
+    name, seed, count = record.workload["models"][0], record.workload["seed"], record.workload["count"]
+    found = record.figures[name]
+    head = (
+        f"`python scripts/forwards.py --count {count} --seed {seed} --record benchmarks/forwards-nano.json`, taken "
+        f"{record.taken}; {name},\npreset `fast` but for its halt. A cell is: exact, gained and lost against the first row, "
+        "forwards, tokens per forward."
+    )
+    rows = [f"| ends when | {' | '.join(found)} |", "| --- |" + " --- |" * len(found)]
+    for label in next(iter(found.values()))["under"]:
+        cells = (task["under"][label] for task in found.values())
+        told = (
+            f"{one['exact']:.1%} +{one['gained']} -{one['lost']}, {one['forwards']:.2f}, "
+            f"{one['tokens_per_forward']:.1f}"
+            for one in cells
+        )
+        rows.append(f"| {label} | {' | '.join(told)} |")
+    return "\n".join([head, "", *rows])
 
 
 def presets(root: Path) -> str:
