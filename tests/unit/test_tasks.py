@@ -87,12 +87,23 @@ def test_larger_puzzles_have_one_solution_and_the_givens_asked_for(size: int, lo
         assert given == [str(digit) for digit in puzzle if digit]
 
 
+def test_a_9x9_puzzle_comes_under_symmetries_in_training_and_each_has_its_one_solution() -> None:
+    """Dug one by one, a batch of a thousand would take longer than its step."""
+    task, seen = Sudoku(9), set()
+    for example in islice(task.examples("train", 0), 40):
+        puzzle = [int(c.replace(".", "0")) for c in example.prompt.partition("\n")[2].replace("\n", "")]
+        assert rules.solve(puzzle, 9).solutions == (tuple(int(c) for c in example.answer.replace("\n", "")),)
+        assert split_of(example.prompt.partition("\n")[2]) == "train"
+        seen.add(example.prompt)
+    assert len(seen) == 40
+
+
 def test_hard_puzzles_need_their_guesses() -> None:
     task = Sudoku(9, (22, 30), least_guesses=2)
     assert task.name == "sudoku-9x9-hard-2"
-    (example,) = islice(task.examples("train", 0), 1)
-    puzzle = [int(c.replace(".", "0")) for c in example.prompt.partition("\n")[2].replace("\n", "")]
-    assert rules.solve(puzzle, 9).guesses >= 2
+    for example in islice(task.examples("train", 0), 5):
+        puzzle = [int(c.replace(".", "0")) for c in example.prompt.partition("\n")[2].replace("\n", "")]
+        assert rules.solve(puzzle, 9).guesses >= 2
 
 
 def test_digging_gives_up_where_no_puzzle_is_left() -> None:

@@ -13,6 +13,9 @@ puzzle's uniqueness cheap: it is compared with all of them, as one 64-bit word e
 Larger puzzles are dug: cells of a random grid are blanked in random order, each only if one solution remains, until
 the wanted number of givens is left (`tasks/grids.py` solves them). Their split is by puzzle, too; there are 28 million
 grids of 6x6 and more of 9x9 than could be met twice, so held-out grids are new as well.
+
+To dig a puzzle of 9x9 takes milliseconds, one that needs guesses a second, and training wants millions. So in training
+each comes under random symmetries, too, which keep its number of solutions and look nothing like it.
 """
 
 from __future__ import annotations
@@ -31,6 +34,7 @@ from redraft.tasks.task import Example, Score, split_of, stream_seed
 
 _FEWEST_GIVENS = {4: 4, 6: 8, 9: 17}  # below this no puzzle has one solution, and the search would not end
 _USUAL_GIVENS = {4: (5, 10), 6: (12, 22), 9: (28, 45)}
+_IMAGES = 32  # of each 9x9 puzzle in training; part of what a seed means
 _CHUNK = 512  # 4x4 puzzles looked for at once; part of what a seed means
 
 
@@ -106,16 +110,20 @@ class Sudoku:
 
     def _dug(self, split: str, rng: np.random.Generator) -> Iterator[Example]:
         low, high = self.givens_range
+        images = _IMAGES if self.size == 9 and split == "train" else 1
         while True:
             wanted = int(rng.integers(low, high + 1))
-            found = None
-            while found is None:
+            found: list[Example] = []
+            while not found:
                 solution = grids.random_grid(rng, self.size)
                 puzzle = dig(solution, wanted, rng, self.size)
-                kept = puzzle is not None and split_of(_write(puzzle, self.size)) == split
-                if puzzle is not None and kept and self._is_hard(puzzle):
-                    found = _example(puzzle, solution, self.size)
-            yield found
+                if puzzle is not None and self._is_hard(puzzle):
+                    found = [
+                        _example(image, answer, self.size)
+                        for image, answer in _images(puzzle, solution, images, rng, self.size)
+                        if split_of(_write(image, self.size)) == split and self._is_hard(image)
+                    ]
+            yield from found
 
     def _is_hard(self, puzzle: grids.Grid) -> bool:
         if not self.least_guesses:
@@ -136,6 +144,17 @@ def dig(solution: grids.Grid, givens: int, rng: np.random.Generator, size: int) 
         else:
             cells[at] = int(solution[at])
     return np.array(cells, dtype=np.uint8) if left == givens else None
+
+
+def _images(
+    puzzle: grids.Grid, solution: grids.Grid, count: int, rng: np.random.Generator, size: int
+) -> Iterator[tuple[grids.Grid, grids.Grid]]:
+    """A puzzle and its solution, and under other symmetries, so many in all."""
+    yield puzzle, solution
+    if count > 1:
+        seed = int(rng.integers(2**63))  # one for both, so that they meet the same symmetries
+        both = (np.tile(grid, (count - 1, 1)) for grid in (puzzle, solution))
+        yield from zip(*(grids.shuffled(many, np.random.default_rng(seed), size) for many in both), strict=True)
 
 
 def _example(puzzle: grids.Grid, solution: grids.Grid, size: int) -> Example:
