@@ -137,6 +137,9 @@ def test_best_path_total_and_marginals_are_those_of_brute_force(
     assert draft in strings
     assert sum(float(log_p[i, token]) for i, token in enumerate(draft)) == pytest.approx(max(scores))
     assert found.log_total == pytest.approx(total)
+    told = draft.index(EOS) + 1 if EOS in draft else width
+    same = sum(math.exp(score - total) for tokens, score in zip(strings, scores, strict=True) if tokens[:told] == draft[:told])  # fmt: skip  # noqa: E501
+    assert found.doubt == pytest.approx(-math.log(same), abs=1e-9)
     marginals = torch.zeros_like(log_p)
     for tokens, score in zip(strings, scores, strict=True):
         for i, token in enumerate(tokens):

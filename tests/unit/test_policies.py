@@ -269,6 +269,35 @@ def test_a_sure_canvas_is_wrong_no_more_often_than_it_says(logits: list[list[flo
     assert not Sure(nats)(stats, ()) or other <= nats / (2 * math.log(2)) + 1e-6
 
 
+@dataclass(frozen=True)
+class Held:
+    """A canvas held to a language, as far as a halting rule looks at it."""
+
+    doubt: float
+    draft: torch.Tensor
+
+    def shifted(self) -> torch.Tensor:
+        raise NotImplementedError
+
+    def finished(self) -> torch.Tensor | None:
+        raise NotImplementedError
+
+    def forced(self) -> list[bool]:
+        raise NotImplementedError
+
+    def log_mass(self, rows: int) -> list[float]:
+        raise NotImplementedError
+
+
+def test_sure_asks_a_language_for_the_doubt_in_the_draft() -> None:
+    """Entropies of a text that may stand one further on add up to much, however sure the text itself is."""
+    smeared = stats_of([0.7, 0.7, 0.7], [4, 5, 6])
+    for doubt, halts in ((0.04, True), (0.06, False)):
+        held = replace(smeared, conditioned=Held(doubt, smeared.argmax))
+        assert Sure(0.2)(held, ()) is halts
+        assert UntilEnd(Sure(0.2), frozenset({5}))(held, ()) is halts
+
+
 def test_sure_adds_up_what_is_open_and_either_rule_is_enough() -> None:
     stats = stats_of([0.1, 0.05, 0.3], [4, 5, 6])
     assert [Sure(nats)(stats, ()) for nats in (0.44, 0.46)] == [False, True]

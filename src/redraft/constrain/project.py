@@ -142,6 +142,15 @@ class Projected:
         """Log-probability that independent samples of all positions would have been valid."""
         return self.messages.log_total
 
+    @property
+    def doubt(self) -> float:
+        """Nats that the draft is short of certain: -log of its probability among all valid strings, whatever stands
+        behind its end."""
+        a, (states, classes) = self.projection.wiring.automaton, self.path
+        told = next((i for i, state in enumerate(states) if state == a.end), len(classes))
+        inside = float(self.weights.best[np.arange(told), classes[:told]].sum())
+        return max(0.0, self.log_total - inside - float(self.weights.behind[told:].sum()))
+
     def shifted(self) -> Float[Tensor, "canvas vocab"]:
         """Log-probabilities of the conditioned distributions: with the bias of each token's class."""
         wiring, log_p, live = self.projection.wiring, self.log_p, self.messages.live
@@ -165,7 +174,7 @@ class Projected:
         """The likeliest valid string: states at the boundaries that matter, the class at each position between them."""
         return self._best_path(self.projection.allowed(len(self.weights)))
 
-    @property
+    @cached_property
     def draft(self) -> Int[Tensor, "canvas"]:
         """The likeliest valid string."""
         return self._spell(self.path[1])

@@ -75,6 +75,11 @@ class SpanProjected:
         """The likeliest valid span, and the likeliest token at each other position."""
         return torch.cat([self.span.draft, self.rest.argmax(-1)])
 
+    @property
+    def doubt(self) -> float:
+        """Nats that the draft is short of certain, in the span and behind it."""
+        return self.span.doubt - float(self.rest.amax(-1).sum())
+
     def shifted(self) -> Float[Tensor, "canvas vocab"]:
         """Log-probabilities, in the span conditioned ones."""
         return torch.cat([self.span.shifted(), self.rest])

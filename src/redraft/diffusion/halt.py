@@ -12,6 +12,9 @@ from redraft.diffusion.stats import Stats
 from redraft.errors import RequestError
 from redraft.shapes import Int, Tensor
 
+OVERSTATED = 4.0
+"""How many times entropies overstate a doubt; `redraft bench --constraints` counts how often each doubt was right."""
+
 
 @runtime_checkable
 class Halt(Protocol):
@@ -63,6 +66,10 @@ class Sure:
     A position of entropy H reads wrong with a chance of at most H / (2 ln 2) under its own distribution (Hellman and
     Raviv, "Probability of error, equivocation, and the Chernoff bound", 1970), so the whole reading with one of at
     most 0.72 `nats`, whatever depends on what. Unlike a mean, the sum lets no certain position excuse a doubtful one.
+
+    Where a language is kept to, the draft's own probability among all valid texts is known, and its doubt is judged
+    instead. It is asked to be OVERSTATED times as small, because entropies add up to far more than that: a text that
+    may stand one position further on is in doubt at every one of them.
     """
 
     nats: float = 0.2
@@ -77,6 +84,8 @@ class Sure:
         return 0
 
     def __call__(self, stats: Stats, drafts: Sequence[Int[Tensor, "canvas"]]) -> bool:
+        if stats.conditioned is not None:
+            return stats.conditioned.doubt < self.nats / OVERSTATED
         unsure = stats.entropy if stats.pinned is None else stats.entropy[~stats.pinned]
         return float(unsure.sum()) < self.nats
 
@@ -123,7 +132,8 @@ class UntilEnd:
         top = None if stats.top is None else stats.top[: end + 1]
         pinned = None if stats.pinned is None else stats.pinned[: end + 1]
         judged = (stats.argmax[: end + 1], stats.sample[: end + 1], stats.entropy[: end + 1], stats.soft[: end + 1])
-        return self.rule(Stats(*judged, top, pinned=pinned), [draft[: end + 1] for draft in drafts])
+        cut = Stats(*judged, top, pinned=pinned, conditioned=stats.conditioned)
+        return self.rule(cut, [draft[: end + 1] for draft in drafts])
 
 
 @dataclass(frozen=True)

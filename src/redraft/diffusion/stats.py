@@ -62,6 +62,10 @@ class Conditioned(Protocol):
     def draft(self) -> Int[Tensor, "canvas"]:
         """The likeliest valid text of the canvas, as a whole."""
 
+    @property
+    def doubt(self) -> float:
+        """Nats that the draft is short of certain: -log of its probability among all valid texts, until it ends."""
+
     def shifted(self) -> Float[Tensor, "canvas vocab"]:
         """Log-probabilities of the conditioned distributions, position by position."""
 
