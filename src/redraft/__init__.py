@@ -60,6 +60,7 @@ def load(
     report: Callable[[str], None] | None = None,
     progress: Callable[[int, int], None] | None = None,
     loop: LoopConfig | None = None,
+    experts: str = "device",
 ) -> Engine:
     """Load a checkpoint: "nano" (in the package), a folder, or a repository name already in the local cache.
 
@@ -68,7 +69,8 @@ def load(
     plan or a packed checkpoint, whose matrices cannot be added to.
     `report` is told what was found and left unused; `progress` gets (elements placed, elements in all).
     `loop` bounds what runs side by side (redraft.engine.loop.LoopConfig); what it leaves open follows from the model
-    and from what `redraft bench --knee` has measured on this machine.
+    and from what `redraft bench --knee` has measured on this machine. `experts` says where they are
+    (redraft.weights.place): "device", "host", or "shared" by the processes of a torchrun.
     Raises WeightsError, ConfigError or TextError if the checkpoint is not whole or not supported.
     """
     from redraft.cli.kernels import kernels_for
@@ -86,4 +88,5 @@ def load(
         progress=progress,
         loop=bounds,
         kernels=kernels_for(device),
+        experts=experts,
     )

@@ -18,7 +18,7 @@ from redraft.model.packed import INT4
 from redraft.weights import load
 from redraft.weights.build import empty_model
 from redraft.weights.load import load_model
-from redraft.weights.memory import STEP_LOGITS, check_fits, footprint, free_memory
+from redraft.weights.memory import STEP_LOGITS, Room, check_fits, footprint, free_memory
 from redraft.weights.names import slots
 from redraft.weights.plan import PLANS, formats
 
@@ -103,12 +103,12 @@ def test_too_little_memory_is_said_before_loading_with_what_would_fit(
         (9e9, "no plan"),
     ):
         with pytest.raises(RunError, match=words):
-            check_fits(RELEASED, torch.float32, {}, int(free), print)
+            check_fits(RELEASED, torch.float32, {}, Room(int(free)), print)
 
 
 def test_a_large_load_is_announced_with_its_parts() -> None:
     lines: list[str] = []
-    check_fits(RELEASED, HALF, formats(RELEASED, PLANS["int4"]), int(24e9), lines.append)
+    check_fits(RELEASED, HALF, formats(RELEASED, PLANS["int4"]), Room(int(24e9)), lines.append)
     assert len(lines) == 1
     for words in (
         "16.0 GB of weights",
@@ -118,7 +118,7 @@ def test_a_large_load_is_announced_with_its_parts() -> None:
         "a context of 262144 tokens",
     ):
         assert words in lines[0], lines
-    check_fits(tiny_config(), HALF, {}, int(24e9), lines.append)
+    check_fits(tiny_config(), HALF, {}, Room(int(24e9)), lines.append)
     assert len(lines) == 1, "a small model has nothing to announce"
 
 

@@ -29,9 +29,9 @@ def take_card(arguments: argparse.Namespace, runs: int, progress: Callable[[str,
     import torch
 
     from redraft.config import read_config
-    from redraft.engine.engine import usable_device
     from redraft.measure.device import CANVASES, PREFIXES, device_card
     from redraft.model.fused import fuse_layers
+    from redraft.weights.build import usable_device
     from redraft.weights.load import load_model
     from redraft.weights.plan import find_plan
     from redraft.weights.source import has_weights, locate

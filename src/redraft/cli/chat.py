@@ -9,6 +9,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from redraft.cli.common import Commands, command, decoded, load_engine, model_flags, preset_flag
+from redraft.cli.place import place_flags
 from redraft.errors import RedraftError, RequestError
 
 if TYPE_CHECKING:
@@ -38,6 +39,7 @@ def add(commands: Commands) -> None:
     )
     preset_flag(parser)
     model_flags(parser, plan=True)
+    place_flags(parser)
 
 
 def run(arguments: argparse.Namespace) -> int:

@@ -10,6 +10,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from redraft.cli.place import experts_of
 from redraft.config import MOST_THREADS
 from redraft.errors import RequestError
 
@@ -146,6 +147,7 @@ def load_engine(arguments: argparse.Namespace) -> Engine:
         report=note,
         progress=load_bar(),
         kernels=kernels_for(arguments.device),
+        experts=experts_of(arguments),
     )
 
 

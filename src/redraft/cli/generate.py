@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 from redraft.cli.common import Commands, command, load_engine, model_flags, print_json, read_prompt, sampling_flags
 from redraft.cli.held import held_flags, held_source
+from redraft.cli.place import check_parallel, one_voice, place_flags
 from redraft.cli.trace import trace_flag, traced
 from redraft.cli.variants import check_variants, run_variants, variant_flags
 
@@ -20,6 +21,7 @@ EPILOG = """examples:
   echo 'Once upon a time' | redraft generate --max-tokens 64 --seed 7
   redraft generate --chat --watch --file question.txt --json
   redraft generate --chat -n 20 --keep 5 --file question.txt
+  torchrun --nproc-per-node 2 -m redraft generate --model MODEL --device cuda --parallel experts --file q.txt
   redraft generate --chat --schema 'who, qty int, item' $'record\\nSend 417 melu to Karomi.'"""
 
 
@@ -34,12 +36,19 @@ def add(commands: Commands) -> None:
     parser.add_argument("--stop", action="append", default=[], metavar="TEXT", help="end the answer at this text")
     held_flags(parser)
     model_flags(parser, plan=True)
+    place_flags(parser, parallel=True)
     sampling_flags(parser)
     variant_flags(parser)
 
 
 def run(arguments: argparse.Namespace) -> int:
     """Load, generate, print."""
+    check_parallel(arguments)
+    with one_voice(arguments):
+        return _answer(arguments)
+
+
+def _answer(arguments: argparse.Namespace) -> int:
     check_variants(arguments)
     prompt, source = read_prompt(arguments.prompt, arguments.file), held_source(arguments)
 

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, TextIO
 
 from redraft import __version__
 from redraft.cli.common import ADAPTER_HELP, PLAN_HELP, Commands, command, load_bar, model_flags, set_threads
+from redraft.cli.place import experts_of, place_flags
 
 if TYPE_CHECKING:
     from redraft.engine.engine import Engine
@@ -36,6 +37,7 @@ def add(commands: Commands) -> None:
     model_flags(parser, positional=True)
     parser.add_argument("--plan", metavar="NAME", help=PLAN_HELP)
     parser.add_argument("--adapter", metavar="FOLDER", help=ADAPTER_HELP)
+    place_flags(parser)
     parser.add_argument("--host", default="127.0.0.1", help="address to listen on (default: 127.0.0.1)")
     parser.add_argument("--port", type=int, default=PORT, help=f"0 for a free one (default: {PORT})")
     parser.add_argument("--name", metavar="NAME", help="what the model is called (default: its name or folder)")
@@ -65,6 +67,7 @@ def run(arguments: argparse.Namespace) -> int:
     """Serve until a signal."""
     set_threads(arguments.threads)
 
+    from redraft.cli.kernels import kernels_for
     from redraft.engine.engine import load
     from redraft.engine.loop import LoopConfig
     from redraft.server.log import Log
@@ -87,6 +90,8 @@ def run(arguments: argparse.Namespace) -> int:
             adapter=arguments.adapter,
             progress=report,
             loop=LoopConfig(max_running=arguments.max_running),
+            kernels=kernels_for(arguments.device),
+            experts=experts_of(arguments),
         )
 
     service = Service(settings_of(arguments))

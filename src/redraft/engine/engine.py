@@ -20,8 +20,6 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-import torch
-
 from redraft.config import CheckpointConfig, read_config
 from redraft.constrain.language import Language, Source, Vocabulary, cache_folder, ready, vocabulary_of
 from redraft.constrain.sources import source_of
@@ -45,8 +43,9 @@ from redraft.model.gemma import DiffusionGemma
 from redraft.model.kernels import FAST, Kernels
 from redraft.text import Message, Text, read_text
 from redraft.weights.adapter import merge_adapter
-from redraft.weights.build import DTYPES
+from redraft.weights.build import DTYPES, usable_device
 from redraft.weights.load import load_model
+from redraft.weights.place import ON_DEVICE, place_experts
 from redraft.weights.plan import find_plan
 from redraft.weights.source import locate
 
@@ -334,6 +333,7 @@ def load(
     progress: Callable[[int, int], None] | None = None,
     loop: LoopConfig = DEFAULT_LOOP,
     kernels: Kernels = FAST,
+    experts: str = "device",
 ) -> Engine:
     """Load a checkpoint: "nano" (in the package), a folder, or a repository name already in the local cache.
 
@@ -342,7 +342,8 @@ def load(
     plan or a packed checkpoint, whose matrices cannot be added to.
     `report` is told what was found and left unused; `progress` gets (elements placed, elements in all).
     `loop` bounds what runs side by side (redraft.engine.loop.LoopConfig); what it leaves open follows from the model
-    and from what `redraft bench --knee` has measured on this machine. `kernels` is what the model runs on.
+    and from what `redraft bench --knee` has measured on this machine. `kernels` is what the model runs on,
+    `experts` where they are (redraft.weights.place): "device", "host", or "shared" by the processes of a torchrun.
     Raises WeightsError, ConfigError or TextError if the checkpoint is not whole or not supported.
     """
     if dtype not in DTYPES:
@@ -353,20 +354,26 @@ def load(
         raise RequestError(
             f"adapter and plan ({plan}) were both given; merge first: redraft tune writes it merged, too"
         )
+    config = read_config(folder)
+    placement, where = place_experts(experts, where, config.model.num_experts)
+    if adapter is not None and placement != ON_DEVICE:
+        raise RequestError(f"adapter was given and experts are to be on the {experts}; merge it first: redraft tune")
     # Folded first and packed then, where layers are folded: a matrix is rounded once.
-    form = chosen.experts if chosen and chosen.is_uniform and pays(read_config(folder).model, DTYPES[dtype]) else None
+    folds = placement == ON_DEVICE and pays(config.model, DTYPES[dtype])
+    form = chosen.experts if chosen and chosen.is_uniform and folds else None
     found, config = load_model(
         folder,
         dtype=DTYPES[dtype],
         device=where,
         kernels=kernels,
         plan=None if form else chosen,
+        placement=placement,
         report=report,
         progress=progress,
     )
     if adapter is not None:
         merge_adapter(found, Path(adapter))
-    loaded = fuse_layers(found, form)
+    loaded = fuse_layers(found, form) if folds else found
     if loop.max_rows is None:
         loop = replace(loop, max_rows=read_knee(knee_key(folder, dtype, device, plan), report))
     return Engine(loaded, read_text(folder, config), config, Loop(loaded, loop), folder)
@@ -385,14 +392,3 @@ class _Job:
     def is_over(self) -> bool:
         """Whether nothing that is still to come can matter."""
         return self.answer.stopped or self.error is not None
-
-
-def usable_device(name: str) -> torch.device:
-    """A device by name. Raises RequestError if this machine has none of it."""
-    try:
-        device = torch.device(name)
-        torch.empty(1, device=device).item()  # "meta" gives tensors, and no numbers in them
-    except (RuntimeError, AssertionError, ImportError) as error:
-        reason = str(error).partition("\n")[0].partition(". ")[0]
-        raise RequestError(f"device {name!r} cannot be used ({reason}); try --device cpu") from None
-    return device

@@ -13,6 +13,7 @@ and kept in float32. Three forms compute the same sum:
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Sequence
 from typing import Protocol, runtime_checkable
 
 import torch
@@ -25,6 +26,10 @@ from redraft.shapes import Float, Int, Tensor
 
 # Dense costs experts/top times the arithmetic of a choice. Measured on two AVX2 cores, it wins up to this ratio.
 DENSE_RATIO = 2
+
+
+Matrices = tuple[Tensor | Packed, Tensor | Packed]
+"""One expert's gate and up, and its down."""
 
 
 class Router(nn.Module):
@@ -56,6 +61,10 @@ class Experts(nn.Module):
         self.gate_up = nn.Parameter(torch.empty(num_experts, 2 * ffn, hidden))
         self.down = nn.Parameter(torch.empty(num_experts, hidden, ffn))
 
+    def fetch(self, wanted: Sequence[int]) -> Iterator[Matrices]:
+        """The matrices of some experts, in order."""
+        return ((self.gate_up[e], self.down[e]) for e in wanted)
+
 
 class PackedExperts(nn.Module):
     """The same in fewer bits."""
@@ -74,13 +83,31 @@ class PackedExperts(nn.Module):
         """[experts, hidden, ffn]."""
         return self._packed("down")
 
+    def fetch(self, wanted: Sequence[int]) -> Iterator[Matrices]:
+        """The matrices of some experts, in order."""
+        gate_up, down = self.gate_up, self.down
+        return ((gate_up[e], down[e]) for e in wanted)
+
     def _packed(self, name: str) -> Packed:
         held = self.held[name]
         assert isinstance(held, PackedMatrix)
         return held.packed
 
 
-AnyExperts = Experts | PackedExperts
+@runtime_checkable
+class AnyExperts(Protocol):
+    """A layer's experts, however they are written and wherever they are held."""
+
+    @property
+    def gate_up(self) -> Tensor | Packed:
+        """[experts, 2·ffn, hidden]."""
+
+    @property
+    def down(self) -> Tensor | Packed:
+        """[experts, hidden, ffn]."""
+
+    def fetch(self, wanted: Sequence[int]) -> Iterator[Matrices]:
+        """The matrices of some experts, in order, where they are multiplied; good until the next are asked for."""
 
 
 @runtime_checkable
@@ -112,11 +139,9 @@ def experts_grouped(experts: AnyExperts, x: Tensor, weights: Tensor, chosen: Ten
     order = torch.argsort(chosen.flatten(), stable=True)
     gathered = x[order // top]
     counts = torch.bincount(chosen.flatten(), minlength=experts.gate_up.shape[0]).tolist()
-    parts, start = [], 0
-    for e, count in enumerate(counts):
-        if count:
-            parts.append(_gated(gathered[start : start + count], experts.gate_up[e], experts.down[e]))
-            start += count
+    sizes = [count for count in counts if count]
+    touched = experts.fetch([e for e, count in enumerate(counts) if count])
+    parts = [_gated(run, *matrices) for run, matrices in zip(gathered.split(sizes), touched, strict=True)]
     flat = torch.empty_like(gathered)
     flat[order] = torch.cat(parts)
     return (flat.view(x.shape[0], top, -1) * weights.unsqueeze(-1)).sum(1).to(x.dtype)

@@ -5,11 +5,14 @@ from __future__ import annotations
 from types import MappingProxyType
 
 import torch
+from torch import nn
 
 from redraft.config import ModelConfig
-from redraft.errors import RunError, WeightsError
+from redraft.errors import RequestError, RunError, WeightsError
 from redraft.model.gemma import DiffusionGemma
 from redraft.model.kernels import FAST, Kernels
+from redraft.model.moe import Experts
+from redraft.weights.place import ON_DEVICE, Placement
 from redraft.weights.plan import Formats, make_room
 
 DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16}
@@ -23,28 +26,58 @@ def empty_model(
     device: torch.device | str,
     kernels: Kernels = FAST,
     packed: Formats = MappingProxyType({}),
+    placement: Placement = ON_DEVICE,
 ) -> DiffusionGemma:
     """A model whose memory is taken and whose numbers are whatever was there. Built without a second copy.
 
-    `packed` says which matrices are in fewer bits, by name (`weights/plan.py`).
+    `packed` says which matrices are in fewer bits, by name (`weights/plan.py`), `placement` where experts are.
 
     Raises WeightsError for a dtype other than float32 or bfloat16, RunError if the device has too little memory.
     """
     if dtype not in DTYPES.values():
         raise WeightsError(f"dtype is {dtype}; supported: {', '.join(DTYPES)}")
     with torch.device("meta"):
-        model = make_room(DiffusionGemma(config, kernels).to(dtype), packed)
+        model = DiffusionGemma(config, kernels)
+        own = len(placement.share(config.num_experts))
+        for layer in model.layers if own < config.num_experts else ():
+            layer.experts = Experts(config.hidden_size, config.moe_intermediate_size, own)
+        model = make_room(model.to(dtype), packed)
     if torch.device(device).type == "meta":
         return model
     num_bytes = sum(t.numel() * t.element_size() for t in model.state_dict().values())
     try:
-        return model.to_empty(device=device)
+        return _take_memory(model, torch.device(device), on_host=placement.place == "host")
     except RuntimeError as error:  # torch.OutOfMemoryError on a GPU, a plain RuntimeError on a CPU
         reason = str(error).partition("\n")[0]
         raise RunError(
             f"the model needs {num_bytes} bytes on {device} as {dtype}, which it did not get ({reason});"
             " use bfloat16, another device or a smaller model"
         ) from None
+
+
+def _take_memory(model: DiffusionGemma, device: torch.device, *, on_host: bool) -> DiffusionGemma:
+    if not on_host:
+        return model.to_empty(device=device)
+    experts = [layer.experts for layer in model.layers]
+    for layer in model.layers:
+        layer.experts = nn.Module()
+    model.to_empty(device=device)
+    pinned = device.type == "cuda"  # memory that a GPU can copy from while the processor goes on
+    for layer, own in zip(model.layers, experts, strict=True):
+        assert isinstance(own, nn.Module)
+        layer.experts = own._apply(lambda tensor: torch.empty_like(tensor, device="cpu", pin_memory=pinned))
+    return model
+
+
+def usable_device(name: str) -> torch.device:
+    """A device by name. Raises RequestError if this machine has none of it."""
+    try:
+        device = torch.device(name)
+        torch.empty(1, device=device).item()  # "meta" gives tensors, and no numbers in them
+    except (RuntimeError, AssertionError, ImportError) as error:
+        reason = str(error).partition("\n")[0].partition(". ")[0]
+        raise RequestError(f"device {name!r} cannot be used ({reason}); try --device cpu") from None
+    return device
 
 
 @torch.no_grad()

@@ -25,8 +25,9 @@ from redraft.weights.build import empty_model
 from redraft.weights.fill import Filler
 from redraft.weights.gguf import open_source
 from redraft.weights.layouts import FLOATS, Layout, read_layout
-from redraft.weights.memory import check_fits, free_memory
+from redraft.weights.memory import Room, check_fits, free_memory
 from redraft.weights.names import Slot, check_filled, shown, slots, sort_names
+from redraft.weights.place import ON_DEVICE, Placement
 from redraft.weights.plan import Plan, check_device, formats, packed_matrices, plain_tensors
 from redraft.weights.source import Source
 
@@ -38,14 +39,15 @@ def load_model(
     device: torch.device | str = "cpu",
     kernels: Kernels = FAST,
     plan: Plan | None = None,
+    placement: Placement = ON_DEVICE,
     report: Callable[[str], None] | None = None,
     progress: Callable[[int, int], None] | None = None,
 ) -> tuple[DiffusionGemma, CheckpointConfig]:
     """The model of a checkpoint folder, in eval mode with gradients off, and what its config files say.
 
-    `dtype` is float32 or bfloat16, `plan` the formats that plain matrices are packed to. `report` receives one line for
-    each thing in the folder that is not used. `progress` receives elements placed so far and elements in all, after
-    each tensor.
+    `dtype` is float32 or bfloat16, `plan` the formats that plain matrices are packed to, `placement` where experts are
+    (`weights/place.py`). `report` receives one line for each thing in the folder that is not used. `progress` receives
+    elements placed so far and elements in all, after each tensor.
 
     Raises ConfigError for config files that are absent or of another model, WeightsError for tensors that are missing,
     surplus, damaged, not finite, of another shape or of another number format, RunError for too little memory.
@@ -62,14 +64,18 @@ def load_model(
     _check_headers(source, layout, report)
     packed = layout.formats or formats(config.model, plan)
     check_device(packed, torch.device(device))
-    check_fits(config.model, dtype, packed, free_memory(torch.device(device)), report)
-    model = empty_model(config.model, dtype=dtype, device=device, kernels=kernels, packed=packed)
-    held = packed_matrices(model)
-    ours = plain_tensors(model)
-    plain = {name: tuple(tensor.shape) for name, tensor in ours.items()}
-    check_filled(wanted, plain | {name: matrix.packed.shape for name, matrix in held.items()})
-    _fill(Filler(ours, held), source, layout, progress)
-    return model.eval().requires_grad_(False), config
+    room = Room(free_memory(torch.device(device)), free_memory(torch.device("cpu")), torch.device(device).type)
+    check_fits(config.model, dtype, packed, room, report, placement)
+    model = empty_model(config.model, dtype=dtype, device=device, kernels=kernels, packed=packed, placement=placement)
+    held, ours = packed_matrices(model), plain_tensors(model)
+    shapes = {name: tuple(tensor.shape) for name, tensor in ours.items()}
+    shapes |= {name: matrix.packed.shape for name, matrix in held.items()}
+    own, count = placement.share(config.model.num_experts), config.model.num_experts
+    for name in [name for name in shapes if ".experts." in name and shapes[name][0] == len(own)]:
+        shapes[name] = (count, *shapes[name][1:])
+    check_filled(wanted, shapes)
+    _fill(Filler(ours, held, own if len(own) < count else None), source, layout, progress)
+    return placement.settle(model.eval().requires_grad_(False)), config
 
 
 def _check_headers(source: Source, layout: Layout, report: Callable[[str], None]) -> None:

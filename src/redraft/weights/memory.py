@@ -20,7 +20,9 @@ from redraft.cache import MIN_ROOM
 from redraft.config import ModelConfig
 from redraft.errors import RunError, WeightsError
 from redraft.model.head import LONG, STRIPE, TILE
+from redraft.model.offload import PLACES
 from redraft.weights.names import slots
+from redraft.weights.place import ON_DEVICE, Placement
 from redraft.weights.plan import PLANS, Formats, formats, num_bytes
 
 GIGABYTE = 1e9
@@ -38,13 +40,17 @@ _PARTS = {"embed": "embedding", "attention": "attention", "mlp": "dense MLPs", "
 
 @dataclass(frozen=True)
 class Footprint:
-    """Bytes. `weights` by part; `token` of context, per request; `request` and `canvas` each. `most` is the context."""
+    """Bytes. `weights` by part; `token` of context, per request; `request` and `canvas` each. `most` is the context.
+
+    `host` are those of experts that are not on the device.
+    """
 
     weights: dict[str, int]
     token: int
     request: int
     canvas: int
     most: int
+    host: int = 0
 
     @property
     def fixed(self) -> int:
@@ -66,13 +72,26 @@ class Footprint:
         return max(0, (memory - self.fixed) // each)
 
 
-def footprint(config: ModelConfig, dtype: torch.dtype, packed: Formats) -> Footprint:
+@dataclass(frozen=True)
+class Room:
+    """Bytes that are free on a device and on the host, None if they are not told; `kind` of device."""
+
+    device: int | None
+    host: int | None = None
+    kind: str = "cpu"
+
+
+def footprint(config: ModelConfig, dtype: torch.dtype, packed: Formats, placement: Placement = ON_DEVICE) -> Footprint:
     """Count a network. A vocabulary of LONG or more is read as a stream, which keeps no logits."""
     weights: dict[str, int] = {}
     for slot in slots(config):
         words = slot.target.split(".")
         part = _PARTS.get(words[2] if words[0] == "layers" else words[0], "rest")
         weights[part] = weights.get(part, 0) + num_bytes(slot, packed.get(slot.target), dtype)
+    host, weights["experts"] = 0, weights["experts"] // placement.ranks
+    if placement.place == "host":
+        host = weights["experts"]
+        weights["experts"] = PLACES * host // (len(config.layers) * config.num_experts)
     each = [(layer.window, 2 * layer.num_kv_heads * layer.head_dim * dtype.itemsize) for layer in config.layers]
     sliding = sum(size * (2 * window + MIN_ROOM) for window, size in each if window is not None)
     rows, width = config.canvas_length, config.hidden_size
@@ -82,6 +101,7 @@ def footprint(config: ModelConfig, dtype: torch.dtype, packed: Formats) -> Footp
         request=sliding + 2 * rows * width * 4,
         canvas=_step(config) + _activations(config, dtype),
         most=config.max_positions,
+        host=host,
     )
 
 
@@ -116,11 +136,17 @@ def check_fits(
     config: ModelConfig,
     dtype: torch.dtype,
     packed: Formats,
-    free: int | None,
+    room: Room,
     report: Callable[[str], None],
+    placement: Placement = ON_DEVICE,
 ) -> None:
-    """Say what a load will take, and raise RunError before it if that is more than `free` bytes."""
-    need = footprint(config, dtype, packed)
+    """Say what a load will take, and raise RunError before it if that is more than there is."""
+    need, free = footprint(config, dtype, packed, placement), room.device
+    if room.host is not None and need.host > room.host:
+        raise RunError(
+            f"the experts need {need.host / GIGABYTE:.1f} GB in the processor's memory and"
+            f" {room.host / GIGABYTE:.1f} GB are free; use a plan with fewer bits"
+        )
     if free is None:
         return
     context = need.longest_context(free)
@@ -128,14 +154,34 @@ def check_fits(
         wanted = need.total(config.canvas_length)
         raise RunError(
             f"the model needs {wanted / GIGABYTE:.1f} GB ({need.fixed / GIGABYTE:.1f} GB of weights) and"
-            f" {free / GIGABYTE:.1f} GB are free; {_would_fit(config, free)}"
+            f" {free / GIGABYTE:.1f} GB are free; {_would_fit(config, free)}{_offloaded(config, room, placement)}"
         )
     if need.fixed >= SPOKEN:
         parts = ", ".join(f"{part} {size / GIGABYTE:.1f}" for part, size in need.weights.items())
         report(
-            f"{need.fixed / GIGABYTE:.1f} GB of weights ({parts}) of {free / GIGABYTE:.1f} GB free;"
+            f"{need.fixed / GIGABYTE:.1f} GB of weights ({parts}) of {free / GIGABYTE:.1f} GB free"
+            f"{f' and {need.host / GIGABYTE:.1f} GB of experts on the host' if need.host else ''};"
             f" beside them a context of {context} tokens, or {need.most_canvases(free, 8192)} canvases of 8192 each"
         )
+
+
+def _offloaded(config: ModelConfig, room: Room, placement: Placement) -> str:
+    """What would fit with the experts elsewhere, in words; nothing if that is no way out here."""
+    if room.kind == "cpu" or room.host is None or room.device is None or placement.place == "host":
+        return ""
+    for plan in (None, *PLANS.values()):
+        try:
+            need = footprint(config, torch.bfloat16, formats(config, plan), Placement("host"))
+        except WeightsError:
+            continue
+        context = need.longest_context(room.device)
+        if need.host <= room.host and context is not None and context >= config.canvas_length:
+            numbers = f"bfloat16 with plan {plan.name}" if plan else "bfloat16"
+            return (
+                f"; --dtype {numbers} fits with --offload experts, slower, with {need.host / GIGABYTE:.1f} GB of"
+                f" experts in the processor's memory and a context of {context} tokens"
+            )
+    return ""
 
 
 def _would_fit(config: ModelConfig, free: int) -> str:
