@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import json
+import os
 import socket
 from collections.abc import Iterator
 from pathlib import Path
@@ -12,6 +13,7 @@ import httpx2
 import pytest
 from tests.server.conftest import ANSWER, RECORD, Inside, inside
 
+from redraft.__main__ import main
 from redraft.engine.engine import Engine
 from redraft.errors import RequestError
 from redraft.server.log import Log
@@ -182,6 +184,43 @@ def test_bad_keys_are_refused(tmp_path: Path, text: str | None, said: str) -> No
         file.write_text(text)
     with pytest.raises(RequestError, match=said):
         read_keys(file, None)
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["--drain", "-1"], "--drain is -1; it must be above 0 (seconds)"),
+        (["--max-seconds", "0"], "--max-seconds is 0; it must be above 0 (seconds)"),
+        (["--max-seconds", "nan"], "--max-seconds is nan; it must be above 0 (seconds)"),
+        (["--per-key", "0"], "--per-key is 0; it must be at least 1"),
+        (["--max-waiting", "-3"], "--max-waiting is -3; it must be at least 1"),
+        (["--max-running", "0"], "--max-running is 0; it must be at least 1"),
+        (["--port", "99999"], "--port is 99999; it must be from 0 to 65535"),
+        (["--cors-origin", "app.example"], "--cors-origin is 'app.example'; it must be as browsers send it"),
+        (["--name", " "], "--name is empty; give a name, or leave it out"),
+        (["--alias", ""], "--alias is empty; give a name, or leave it out"),
+        (["--api-key-file", "/"], "--api-key-file / cannot be read: Is a directory; give one with a key a line"),
+        (["--host", "0.0.0.0"], "--host is 0.0.0.0 and there are no API keys; use --api-key-file, or --insecure"),
+        (["--host", "192.0.2.1", "--insecure", "--log-file", os.devnull], "give --host an address of this machine"),
+        (["--log-file", "/none/log"], "--log-file /none/log cannot be written: No such file or directory"),
+    ],
+    ids=lambda value: value[0] if isinstance(value, list) else "",
+)
+def test_settings_that_no_server_can_have_are_one_line(
+    capsys: pytest.CaptureFixture[str], words: list[str], said: str
+) -> None:
+    assert main(["serve", "--port", "0", *words]) == 2
+    told = capsys.readouterr().err
+    assert told.count("\n") == 1
+    assert said in told
+
+
+def test_a_port_that_is_taken_is_named_with_the_way_out(capsys: pytest.CaptureFixture[str]) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+        assert main(["serve", "--port", str(port), "--log-file", os.devnull]) == 2
+    assert f"cannot listen on 127.0.0.1 port {port}" in (told := capsys.readouterr().err)
+    assert "try --port 0 for a free one" in told
 
 
 def test_keys_come_from_a_file_and_a_variable(tmp_path: Path) -> None:

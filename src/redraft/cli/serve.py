@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import os
+import re
 import sys
 from collections.abc import Callable
 from contextlib import suppress
@@ -59,8 +60,8 @@ def add(commands: Commands) -> None:
     parser.add_argument("--max-running", type=int, default=64, metavar="N", help="requests at a time (default: 64)")
     parser.add_argument("--max-waiting", type=int, default=1024, metavar="N", help="answers under way (default: 1024)")
     parser.add_argument("--per-key", type=int, default=256, metavar="N", help="of one key (default: 256)")
-    parser.add_argument("--max-seconds", type=float, default=600, metavar="SEC", help="longest answer (default: 600)")
-    parser.add_argument("--drain", type=float, default=30, metavar="SEC", help="to finish on SIGTERM (default: 30)")
+    parser.add_argument("--max-seconds", type=float, default=600.0, metavar="SEC", help="longest answer (default: 600)")
+    parser.add_argument("--drain", type=float, default=30.0, metavar="SEC", help="to finish on SIGTERM (default: 30)")
 
 
 def run(arguments: argparse.Namespace) -> int:
@@ -107,8 +108,7 @@ def settings_of(arguments: argparse.Namespace) -> Settings:
     from redraft.server.process import is_loopback
     from redraft.server.settings import LOOPBACK, Limits, Settings, read_keys
 
-    if not 0 <= arguments.port < 65536:
-        raise RequestError(f"--port is {arguments.port}; it must be from 0 to 65535")
+    _check(arguments)
     keys = read_keys(arguments.api_key_file, os.environ.get(KEYS))
     local = is_loopback(arguments.host)
     if not local and not keys and not arguments.insecure:
@@ -132,6 +132,27 @@ def settings_of(arguments: argparse.Namespace) -> Settings:
         log_prompts=arguments.log_prompts,
         version=__version__,
     )
+
+
+def _check(arguments: argparse.Namespace) -> None:
+    """Raise RequestError for a value that no server can have, by the flag's own name."""
+    from redraft.errors import RequestError
+
+    if not 0 <= arguments.port < 65536:
+        raise RequestError(f"--port is {arguments.port}; it must be from 0 to 65535")
+    for flag, value in (("--max-seconds", arguments.max_seconds), ("--drain", arguments.drain)):
+        if not value > 0:
+            raise RequestError(f"{flag} is {value:g}; it must be above 0 (seconds)")
+    for flag in ("--max-running", "--max-waiting", "--per-key"):
+        value = getattr(arguments, flag[2:].replace("-", "_"))
+        if value < 1:
+            raise RequestError(f"{flag} is {value}; it must be at least 1")
+    for origin in arguments.cors_origin:
+        if not re.fullmatch(r"https?://[^/?#\s]+", origin):
+            raise RequestError(f"--cors-origin is {origin!r}; it must be as browsers send it, like https://app.example")
+    for flag, names in (("--name", [arguments.name or "nano"]), ("--alias", arguments.alias)):
+        if not all(name.strip() for name in names):
+            raise RequestError(f"{flag} is empty; give a name, or leave it out")
 
 
 class _Sink:

@@ -7,6 +7,7 @@ a second one       the end now
 from __future__ import annotations
 
 import contextlib
+import errno
 import signal
 import socket
 import threading
@@ -70,7 +71,9 @@ def listen(host: str, port: int) -> socket.socket:
         listening.bind((host, port))
     except (OSError, OverflowError) as error:
         listening.close()
-        raise RequestError(f"cannot listen on {host} port {port}: {error}; try --port 0 for a free one") from None
+        taken = getattr(error, "errno", None) in (errno.EADDRINUSE, errno.EACCES)
+        remedy = "try --port 0 for a free one" if taken else "give --host an address of this machine"
+        raise RequestError(f"cannot listen on {host} port {port}: {error}; {remedy}") from None
     listening.listen(1024)
     listening.set_inheritable(True)
     return listening

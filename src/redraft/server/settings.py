@@ -86,7 +86,8 @@ def read_keys(file: Path | None, environment: str | None) -> tuple[bytes, ...]:
         try:
             given += file.read_text(encoding="utf-8").splitlines()
         except (OSError, UnicodeDecodeError) as error:
-            raise RequestError(f"--api-key-file {file} cannot be read: {error}") from None
+            why = error.strerror if isinstance(error, OSError) else "it is not UTF-8 text"
+            raise RequestError(f"--api-key-file {file} cannot be read: {why}; give one with a key a line") from None
     keys = [key.strip() for key in given if key.strip() and not key.strip().startswith("#")]
     if not keys and (file is not None or environment is not None):
         raise RequestError("API keys were asked for and none was given; write one a line, or leave the option out")
