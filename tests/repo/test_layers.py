@@ -19,7 +19,7 @@ LINES: tuple[tuple[str, ...], ...] = (
     ("model",),
     ("weights", "diffusion", "constrain"),
     ("engine",),
-    ("server", "tune", "measure"),
+    ("server", "tune", "measure", "remote"),
     ("top",),
 )
 TOP = {"__init__", "__main__", "cli"}  # one part: the command line and what starts it

@@ -20,6 +20,7 @@ PART_WALLS = {
     "tune": 2_500,
     "measure": 4_000,
     "server": 4_500,
+    "remote": 400,
     "cli": 3_600,
 }
 

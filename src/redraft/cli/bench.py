@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from redraft.cli.backend import backend_flags, backend_of
 from redraft.cli.card import add_flags, take_card
 from redraft.cli.common import Commands, command, model_flags, print_json, set_threads
 
@@ -25,6 +26,7 @@ examples:
   redraft bench --scenario --record-dir benchmarks
   redraft bench --scenario together --scenario poisson --runs 5
   redraft bench --dial --record-dir benchmarks
+  redraft bench --backend openai --base-url http://127.0.0.1:8000/v1 --prompts mine.txt
   redraft bench --soak 2000 --record-dir benchmarks
   redraft bench --device-card --model recipes/shapes/26b --device cuda --dtype bfloat16 --plan int4 --record-dir ."""
 
@@ -56,6 +58,10 @@ def add(commands: Commands) -> None:
     parser.add_argument("--rate", type=float, metavar="R", help="requests per second of the Poisson stream")
     parser.add_argument("--record", type=Path, metavar="FILE", help="also write the record to this file")
     parser.add_argument("--record-dir", type=Path, metavar="DIR", help="also write each record there, under its name")
+    parser.add_argument(
+        "--prompts", type=Path, metavar="FILE", help="with --backend: a prompt a line (default: held-out examples)"
+    )
+    backend_flags(parser, beside=True)
     add_flags(parser)
 
 
@@ -135,6 +141,7 @@ def _check(arguments: argparse.Namespace) -> None:
     from redraft.errors import RequestError
 
     modes = [f"--{name}" for name in ("scenario", "scaling", "knee", "policies") if getattr(arguments, name)]
+    modes += ["--backend"] if backend_of(arguments, beside=True) is not None else []
     modes += ["--device-card"] if arguments.device_card else []
     modes += [f"--{name}" for name in COUNTED if getattr(arguments, name) is not None]
     if len(modes) > 1:
@@ -186,7 +193,11 @@ def _measure(arguments: argparse.Namespace) -> Iterator[Record]:
 
     folder, dtype, runs = locate(arguments.model), arguments.dtype, arguments.runs or PASSES
     rate = arguments.rate or RATE
-    if arguments.device_card:
+    if (backend := backend_of(arguments, beside=True)) is not None:
+        from redraft.cli.abroad import bench_there
+
+        yield bench_there(backend, arguments, _progress)
+    elif arguments.device_card:
         yield take_card(arguments, runs, _progress)
     elif arguments.scenario:
         for scenario in find_scenarios(arguments.scenario):

@@ -5,9 +5,12 @@ from __future__ import annotations
 import argparse
 import json
 import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
+from redraft.cli.backend import backend_flags, backend_of
 from redraft.cli.common import Commands, command, decoded, load_engine, model_flags, preset_flag
 from redraft.cli.place import place_flags
 from redraft.errors import RedraftError, RequestError
@@ -38,6 +41,7 @@ def add(commands: Commands) -> None:
         "--temperature", type=float, default=1.0, metavar="X", help="factor on the schedule; 0 samples the likeliest"
     )
     preset_flag(parser)
+    backend_flags(parser)
     model_flags(parser, plan=True)
     place_flags(parser)
 
@@ -47,33 +51,70 @@ def run(arguments: argparse.Namespace) -> int:
     if sys.stdin is None:
         raise RequestError("stdin is closed; a conversation reads its turns there")
 
+    opening: list[Message] = [] if arguments.system is None else [{"role": "system", "content": arguments.system}]
+    said, seed = opening, arguments.seed
+    with _answering(arguments) as answer:
+        while (turn := _turn()) not in (None, "/quit"):
+            if turn == "/new":
+                said = opening
+                continue
+            asked = [*said, {"role": "user", "content": turn}]
+            try:
+                text = answer(asked, seed)
+            except RedraftError as error:
+                if arguments.debug or not sys.stdin.isatty():
+                    raise
+                print(f"redraft: {error}", file=sys.stderr)
+                continue
+            said = [*asked, {"role": "assistant", "content": text}]
+            seed = seed if seed is None else (seed + 1) % 2**64
+    return 0
+
+
+Answering = Callable[[list["Message"], int | None], str]
+"""Answers a conversation with a seed, showing it; returns the text."""
+
+
+@contextmanager
+def _answering(arguments: argparse.Namespace) -> Iterator[Answering]:
+    if (backend := backend_of(arguments)) is not None:
+        from redraft.cli.abroad import told, wish_of
+        from redraft.remote.remote import Remote
+
+        wish = wish_of(arguments)
+        with Remote(backend) as remote:
+
+            def there(asked: list[Message], seed: int | None) -> str:
+                show = _silent if arguments.json else _piece
+                reply = remote.ask(asked, replace(wish, seed=seed), show)
+                print(json.dumps(told(backend, reply), ensure_ascii=False) if arguments.json else "", flush=True)
+                return reply.text
+
+            yield there
+        return
+
     from redraft.engine.request import Options
 
     engine = load_engine(arguments)
     options = Options(
         max_tokens=arguments.max_tokens,
-        seed=arguments.seed,
         steps=arguments.steps,
         temperature=arguments.temperature,
         preset=arguments.preset,
     )
-    opening: list[Message] = [] if arguments.system is None else [{"role": "system", "content": arguments.system}]
-    said = opening
-    while (turn := _turn()) not in (None, "/quit"):
-        if turn == "/new":
-            said = opening
-            continue
-        asked = [*said, {"role": "user", "content": turn}]
-        try:
-            done = _answer(engine, asked, options, as_json=arguments.json)
-        except RedraftError as error:
-            if arguments.debug or not sys.stdin.isatty():
-                raise
-            print(f"redraft: {error}", file=sys.stderr)
-            continue
-        said = [*asked, {"role": "assistant", "content": done.text}]
-        options = options if options.seed is None else replace(options, seed=(options.seed + 1) % 2**64)
-    return 0
+
+    def here(asked: list[Message], seed: int | None) -> str:
+        return _answer(engine, asked, replace(options, seed=seed), as_json=arguments.json).text
+
+    yield here
+
+
+def _piece(text: str) -> None:
+    print(text, end="", flush=True)
+
+
+def _silent(text: str) -> None:
+    """Everything is told at the end."""
 
 
 def _turn() -> str | None:

@@ -8,6 +8,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from redraft.cli.backend import backend_flags, backend_of
 from redraft.cli.common import Commands, causal_flag, command, load_engine, model_flags, preset_flag, print_json
 from redraft.cli.place import place_flags
 
@@ -45,6 +46,7 @@ def add(commands: Commands) -> None:
     )
     causal_flag(parser)
     preset_flag(parser)
+    backend_flags(parser)
     parser.add_argument("--seed", type=int, default=0, help="which examples and which noise (default: 0)")
     parser.add_argument("--record", type=Path, metavar="FILE", help="also write a benchmark record to this file")
 
@@ -74,6 +76,11 @@ def run(arguments: argparse.Namespace) -> int:
         if sys.stderr.isatty():
             print(f"\rexample {done}/{total}", end="\n" if done == total else "", file=sys.stderr, flush=True)
 
+    if (backend := backend_of(arguments)) is not None:
+        from redraft.cli.abroad import evaluate_there
+
+        _show(evaluate_there(backend, arguments, progress), as_json=arguments.json)
+        return 0
     engine, options = load_engine(arguments), Options(preset=arguments.preset, causal=arguments.causal)
     how = {"seed": arguments.seed, "steps": arguments.steps}
     if arguments.infill:
@@ -86,11 +93,15 @@ def run(arguments: argparse.Namespace) -> int:
     if arguments.record:
         taken = record(found, model=arguments.model, **how, options=options, pin=arguments.pin)
         write_record(taken, arguments.record)
-    if arguments.json:
+    _show(found, as_json=arguments.json)
+    return 0
+
+
+def _show(found: list[Evaluation], *, as_json: bool) -> None:
+    if as_json:
         print_json([asdict(one) for one in found])
     else:
         _table(found)
-    return 0
 
 
 def _infill(arguments: argparse.Namespace, engine: Engine, progress: Callable[[int, int], None]) -> int:
@@ -117,8 +128,8 @@ def _table(found: list[Evaluation]) -> None:
     table = Table("task", "examples", "exact", "95% interval", "steps", "tokens per forward", "tokens/s")
     for one in found:
         interval = f"{one.low:.1%} to {one.high:.1%}"
-        row = (one.task, str(one.count), f"{one.exact:.1%}", interval, f"{one.mean_steps:.1f}")
-        table.add_row(*row, f"{one.tokens_per_forward:.1f}", f"{one.tokens_per_sec:.0f}")
+        steps = (f"{one.mean_steps:.1f}", f"{one.tokens_per_forward:.1f}") if one.mean_steps else ("not told",) * 2
+        table.add_row(one.task, str(one.count), f"{one.exact:.1%}", interval, *steps, f"{one.tokens_per_sec:.0f}")
     Console().print(table)
     for one in found:
         print(f"{one.task}: " + ", ".join(f"{name} {share:.1%}" for name, share in one.parts.items()))

@@ -7,6 +7,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from redraft.cli.backend import backend_flags, backend_of
 from redraft.cli.common import Commands, command, load_engine, model_flags, print_json, read_prompt, sampling_flags
 from redraft.cli.held import held_flags, held_source
 from redraft.cli.place import check_parallel, one_voice, place_flags
@@ -34,6 +35,7 @@ def add(commands: Commands) -> None:
     parser.add_argument("--watch", action="store_true", help="show the canvas settling, changed tokens marked (stderr)")
     trace_flag(parser)
     parser.add_argument("--stop", action="append", default=[], metavar="TEXT", help="end the answer at this text")
+    backend_flags(parser)
     held_flags(parser)
     model_flags(parser, plan=True)
     place_flags(parser, parallel=True)
@@ -50,7 +52,12 @@ def run(arguments: argparse.Namespace) -> int:
 
 def _answer(arguments: argparse.Namespace) -> int:
     check_variants(arguments)
-    prompt, source = read_prompt(arguments.prompt, arguments.file), held_source(arguments)
+    prompt = read_prompt(arguments.prompt, arguments.file)
+    if (backend := backend_of(arguments)) is not None:
+        from redraft.cli.abroad import generate_there
+
+        return generate_there(backend, arguments, prompt)
+    source = held_source(arguments)
 
     import torch
 

@@ -8,12 +8,14 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from redraft import __version__
+from redraft.cli.backend import backend_flags, backend_of
 from redraft.cli.common import Commands, command, load_engine, model_flags, print_json
 
 if TYPE_CHECKING:
+    from redraft.remote.channel import Backend
     from redraft.server.batch import Done
 
 EPILOG = """A row of the input is a JSON object: OpenAI's batch form (custom_id, url, body), or a body alone, with
@@ -32,35 +34,23 @@ def add(commands: Commands) -> None:
     parser.add_argument("target", type=Path, metavar="OUT.jsonl", help="answers; continued if it exists")
     parser.add_argument("--seed", type=int, help="row i has this seed plus i, unless it brings its own")
     parser.add_argument("--at-once", type=int, default=64, metavar="N", help="rows under way (default: 64)")
+    backend_flags(parser)
     model_flags(parser)
 
 
 def run(arguments: argparse.Namespace) -> int:
     """Answer what is not answered yet."""
     from redraft.errors import RequestError
-    from redraft.server.batch import count_rows, run_batch
-    from redraft.server.service import Service
-    from redraft.server.settings import Limits, Settings
+    from redraft.server.batch import count_rows
 
     if not arguments.source.is_file():
         raise RequestError(f"{arguments.source} is not a file; pass one with a request a line")
     if arguments.seed is not None and not 0 <= arguments.seed < 2**64:
         raise RequestError(f"--seed is {arguments.seed}; it must be an integer from 0 to 2^64-1")
     rows = count_rows(arguments.source)
-    engine = load_engine(arguments)
-    many = 2**31  # a batch is bounded by --at-once alone
-    limits = Limits(per_key=many, in_flight=many, request_sec=86_400)
-    service = Service(Settings(names=(Path(arguments.model).name, "*"), limits=limits, version=__version__))
-    engine.loop.start()
-    service.ready(engine)
+    backend = backend_of(arguments)
     began = time.monotonic()
-    try:
-        with _bar(rows) as told:
-            done = run_batch(
-                service, arguments.source, arguments.target, seed=arguments.seed, at_once=arguments.at_once, told=told
-            )
-    finally:
-        engine.loop.stop()
+    done = _here(arguments, rows) if backend is None else _there(backend, arguments, rows)
     seconds = time.monotonic() - began
     if arguments.json:
         print_json({"rows": done.rows, "errors": done.errors, "tokens": done.tokens, "forwards": done.forwards})
@@ -68,6 +58,48 @@ def run(arguments: argparse.Namespace) -> int:
         said = f"{done.rows} row{'' if done.rows == 1 else 's'}, {done.errors} of this run with an error"
         print(f"{said}; {done.tokens} tokens, {done.forwards} forwards, {seconds:.1f} s", file=sys.stderr)
     return 0
+
+
+def _here(arguments: argparse.Namespace, rows: int) -> Done:
+    from redraft.server.batch import run_batch
+    from redraft.server.service import Service
+    from redraft.server.settings import Limits, Settings
+
+    engine = load_engine(arguments)
+    many = 2**31  # a batch is bounded by --at-once alone
+    limits = Limits(per_key=many, in_flight=many, request_sec=86_400)
+    service = Service(Settings(names=(Path(arguments.model).name, "*"), limits=limits, version=__version__))
+    engine.loop.start()
+    service.ready(engine)
+    how = {"seed": arguments.seed, "at_once": arguments.at_once}
+    try:
+        with _bar(rows) as told:
+            return run_batch(service, arguments.source, arguments.target, **how, told=told)
+    finally:
+        engine.loop.stop()
+
+
+def _there(backend: Backend, arguments: argparse.Namespace, rows: int) -> Done:
+    """By another server. A refusal answers its row; a server that does not answer ends the run, to be resumed."""
+    from redraft.remote.channel import Channel
+    from redraft.server.batch import answer_rows, line_of, read_row
+    from redraft.server.refusal import Refusal
+
+    channel = Channel(backend)
+
+    async def answered(row: bytes, number: int) -> dict[str, Any]:
+        try:
+            path, body = read_row(row, None if arguments.seed is None else arguments.seed + number)
+            if not isinstance(body, dict) or body.get("stream"):
+                raise Refusal(400, "the body is no object, or stream is true; a row is told whole", param="stream")
+        except Refusal as refusal:
+            return line_of(row, number, refusal.status, refusal.body)
+        plain = {name: value for name, value in body.items() if value is not None}
+        return line_of(row, number, *await channel.post(path.removeprefix("/v1/"), plain))
+
+    with _bar(rows) as told:
+        place = arguments.source, arguments.target
+        return answer_rows(answered, *place, at_once=arguments.at_once, told=told, within=channel)
 
 
 @contextmanager

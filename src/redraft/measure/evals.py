@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
@@ -103,20 +103,28 @@ def _filled(engine: Engine, task: Task, example: Example, options: Options) -> T
 
 def summarise(name: str, trials: list[Trial]) -> Evaluation:
     """The averages of some trials of one task."""
-    count = len(trials)
-    right = sum(trial.score.exact for trial in trials)
+    return tally(
+        name,
+        [trial.score for trial in trials],
+        tokens=sum(len(trial.done.tokens) for trial in trials),
+        steps=sum(sum(trial.done.steps) for trial in trials),
+        seconds=sum(trial.done.seconds for trial in trials),
+    )
+
+
+def tally(name: str, scores: Sequence[Score], *, tokens: int, steps: int, seconds: float) -> Evaluation:
+    """The averages of some scores, and what the answers took in all."""
+    count = len(scores)
+    right = sum(score.exact for score in scores)
     low, high = wilson(right, count)
-    names = sorted({part for trial in trials for part in trial.score.parts})
-    tokens = sum(len(trial.done.tokens) for trial in trials)
-    steps = sum(sum(trial.done.steps) for trial in trials)
-    seconds = sum(trial.done.seconds for trial in trials)
+    names = sorted({part for score in scores for part in score.parts})
     return Evaluation(
         task=name,
         count=count,
         exact=right / count,
         low=low,
         high=high,
-        parts={part: sum(trial.score.parts.get(part, 0.0) for trial in trials) / count for part in names},
+        parts={part: sum(score.parts.get(part, 0.0) for score in scores) / count for part in names},
         mean_steps=steps / count,
         tokens_per_forward=tokens / max(1, steps),
         tokens_per_sec=tokens / seconds,

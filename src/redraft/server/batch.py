@@ -14,8 +14,8 @@ import fcntl
 import json
 import os
 from collections import deque
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Coroutine, Iterator, Mapping
+from contextlib import AbstractAsyncContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Any
@@ -31,6 +31,11 @@ from redraft.server.service import Service
 
 PATHS = ("/v1/chat/completions", "/v1/completions")
 MOST_LINE_BYTES = 16 * 2**20
+NOTHING: AbstractAsyncContextManager[object] = nullcontext()
+
+
+Answered = Callable[[bytes, int], Coroutine[Any, Any, dict[str, Any]]]
+"""What makes the line that answers a row, from the row and its number."""
 
 
 @dataclass(frozen=True)
@@ -56,11 +61,28 @@ def run_batch(
 
     With a `seed`, row i that brings none has `seed` + i, so a run that was resumed gives what one in a piece gives.
     """
+    return answer_rows(lambda row, i: answer(service, row, i, seed), source, target, at_once=at_once, told=told)
+
+
+def answer_rows(
+    answered: Answered,
+    source: Path,
+    target: Path,
+    *,
+    at_once: int,
+    told: Callable[[Done], None] = lambda _: None,
+    within: AbstractAsyncContextManager[object] = NOTHING,
+) -> Done:
+    """As `run_batch`, whoever answers the rows; `within` is open while they are answered."""
     if at_once < 1:
         raise RequestError(f"the number of rows at once is {at_once}; it must be at least 1")
+
+    async def whole(rows: Iterator[bytes], out: IO[bytes], begun: int) -> Done:
+        async with within:
+            return await _run(answered, rows, out, begun, at_once, told)
+
     with _opened(source, target) as (rows, out):
-        begun = resume(rows, out, source, target)
-        return asyncio.run(_run(service, rows, out, begun, seed, at_once, told))
+        return asyncio.run(whole(rows, out, resume(rows, out, source, target)))
 
 
 def count_rows(path: Path) -> int:
@@ -90,11 +112,10 @@ def resume(rows: Iterator[bytes], out: IO[bytes], source: Path, target: Path) ->
 
 
 async def _run(
-    service: Service,
+    answered: Answered,
     rows: Iterator[bytes],
     out: IO[bytes],
     begun: int,
-    seed: int | None,
     at_once: int,
     told: Callable[[Done], None],
 ) -> Done:
@@ -107,7 +128,7 @@ async def _run(
             if row is None:
                 more = False
             else:
-                running.append(asyncio.create_task(answer(service, row, number, seed)))
+                running.append(asyncio.create_task(answered(row, number)))
                 number += 1
         if not running:
             out.flush()
@@ -138,12 +159,17 @@ async def answer(service: Service, row: bytes, number: int, seed: int | None) ->
     except RedraftError as error:
         refused = refusal_of(error)
         status, body = refused.status, refused.body
-    name = _id_of(row, number)
+    return line_of(row, number, status, body)
+
+
+def line_of(row: bytes, number: int, status: int, body: Mapping[str, Any]) -> dict[str, Any]:
+    """The line that answers a row."""
     reply = {"status_code": status, "request_id": f"row-{number + 1}", "body": body}
-    return {"id": f"batch_req_{number + 1}", "custom_id": name, "response": reply, "error": None}
+    return {"id": f"batch_req_{number + 1}", "custom_id": _id_of(row, number), "response": reply, "error": None}
 
 
-def _work(service: Service, row: bytes, seed: int | None) -> Work:
+def read_row(row: bytes, seed: int | None) -> tuple[str, Any]:
+    """The path that a row asks for, and the body. Raises Refusal."""
     body = _object(row)
     path = body.get("url", PATHS[0] if "messages" in body else PATHS[1])
     if path not in PATHS:
@@ -152,8 +178,11 @@ def _work(service: Service, row: bytes, seed: int | None) -> Work:
         body = body["body"]
     else:
         body = {key: value for key, value in body.items() if key not in ("custom_id", "method", "url")}
-    if isinstance(body, dict):
-        body = {"seed": seed} | body
+    return path, {"seed": seed} | body if isinstance(body, dict) else body
+
+
+def _work(service: Service, row: bytes, seed: int | None) -> Work:
+    path, body = read_row(row, seed)
     try:
         checked = Chat.model_validate(body) if path == PATHS[0] else Completion.model_validate(body)
     except pydantic.ValidationError as error:

@@ -1,0 +1,89 @@
+"""`--backend openai`: a command's questions answered by another server that speaks OpenAI's interface."""
+
+from __future__ import annotations
+
+import argparse
+from typing import TYPE_CHECKING
+
+from redraft.errors import RequestError
+
+if TYPE_CHECKING:
+    from redraft.remote.channel import Backend
+
+NEUTRAL: dict[str, object] = {
+    "device": "cpu",
+    "threads": None,
+    "dtype": "float32",
+    "plan": None,
+    "adapter": None,
+    "offload": None,
+    "parallel": None,
+    "steps": None,
+    "entropy_bound": None,
+    "accept": [],
+    "cooling": None,
+    "effort": None,
+    "min_effort": 0.0,
+    "target_ms": None,
+    "canvas": None,
+    "end_aware": None,
+    "causal": False,
+    "preset": "reference",
+    "trace": None,
+    "top_k": None,
+    "min_tokens": 0,
+    "watch": False,
+    "variants": None,
+    "keep": None,
+    "pin": False,
+    "infill": False,
+    "regex": None,
+    "choice": None,
+    "grammar": None,
+}
+"""What only a canvas, a checkpoint at hand or a constraint of ours can do, and the value that asks for nothing."""
+
+
+def backend_flags(parser: argparse.ArgumentParser, *, beside: bool = False) -> None:
+    """Where to ask instead of here, or `beside` the model at hand."""
+    if beside:
+        parser.add_argument("--their-model", metavar="NAME", help="with --backend: the model there, if there are more")
+    parser.add_argument("--backend", choices=("openai",), help="ask another server that speaks OpenAI's interface")
+    parser.add_argument("--base-url", metavar="URL", help="with --backend: where, as http://127.0.0.1:8642/v1")
+    parser.add_argument(
+        "--api-key-env",
+        metavar="NAME",
+        help="with --backend: the variable that holds the key (default: no key is sent)",
+    )
+    parser.add_argument(
+        "--timeout", type=float, metavar="SEC", help="with --backend: how long an answer may take (default: 600)"
+    )
+
+
+def backend_of(arguments: argparse.Namespace, *, beside: bool = False) -> Backend | None:
+    """The backend that the flags name, None if they name none. Raises RequestError for flags it cannot honour."""
+    if arguments.backend is None:
+        for name in ("base_url", "api_key_env", "timeout", "their_model", "prompts"):
+            if getattr(arguments, name, None) is not None:
+                raise RequestError(f"--{name.replace('_', '-')} was given without --backend; add --backend openai")
+        return None
+    if arguments.base_url is None:
+        raise RequestError("--backend openai needs --base-url, as http://127.0.0.1:8642/v1")
+    for name, neutral in () if beside else NEUTRAL.items():
+        if getattr(arguments, name, neutral) != neutral:
+            flag = {"variants": "-n"}.get(name, f"--{name.replace('_', '-')}")
+            raise RequestError(
+                f"{flag} was given with --backend openai, whose interface has nothing like it: a canvas, or a model at "
+                "hand, is needed; leave it out"
+            )
+    if getattr(arguments, "deadline", None) is not None:
+        raise RequestError("--deadline was given with --backend openai; --timeout is how long an answer may take there")
+
+    from redraft.remote.channel import Backend
+
+    return Backend(
+        base_url=arguments.base_url,
+        model=arguments.their_model if beside else None if arguments.model == "nano" else arguments.model,
+        key_env=arguments.api_key_env,
+        seconds=600.0 if arguments.timeout is None else arguments.timeout,
+    )

@@ -1,0 +1,352 @@
+"""Other servers: what goes over the wire, and that whatever comes back, or does not, ends in an answer or one line."""
+
+from __future__ import annotations
+
+import io
+import json
+import re
+import socket
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from redraft.__main__ import main
+from redraft.cli.backend import NEUTRAL
+from redraft.cli.main import build_parser
+from redraft.errors import RedraftError, RequestError, RunError
+from redraft.remote.channel import MOST_BYTES, Backend
+from redraft.remote.remote import Remote, Wish
+
+KEY = "sk-very-secret-0123456789"
+MODELS = {"data": [{"id": "theirs"}]}
+Write = Callable[[bytes], None]
+Act = Callable[["Stub", Write], None]
+
+
+def reply(body: object, status: str = "200 OK", *more: str) -> bytes:
+    content = body if isinstance(body, bytes) else json.dumps(body).encode()
+    head = "\r\n".join([f"HTTP/1.1 {status}", f"content-length: {len(content)}", "connection: close", *more])
+    return head.encode() + b"\r\n\r\n" + content
+
+
+def chunk(text: str | None, finish: str | None = None) -> bytes:
+    said = {"choices": [{"index": 0, "delta": {} if text is None else {"content": text}, "finish_reason": finish}]}
+    return b"data: " + json.dumps(said).encode() + b"\n\n"
+
+
+HEAD = b"HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\nconnection: close\r\n\r\n"
+USAGE = b'data: {"choices": [], "usage": {"completion_tokens": 2, "steps": 7}}\n\n'
+GOOD = HEAD + chunk("He") + b": waiting\n\n" + chunk("llo") + chunk(None, "stop") + USAGE + b"data: [DONE]\n\n"
+
+
+@dataclass
+class Stub:
+    """A server that does to each request what it is told to, in turn, and the last of it for ever."""
+
+    acts: list[Act]
+    seen: list[tuple[str, dict[str, str], Any]] = field(default_factory=list)
+
+    def __enter__(self) -> Stub:
+        self.socket = socket.create_server(("127.0.0.1", 0))
+        self.socket.settimeout(20)
+        self.over = threading.Event()
+        threading.Thread(target=self.serve, daemon=True).start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.over.set()
+        self.socket.close()
+
+    @property
+    def url(self) -> str:
+        return f"http://127.0.0.1:{self.socket.getsockname()[1]}/v1"
+
+    def serve(self) -> None:
+        while True:
+            try:
+                connection, _ = self.socket.accept()
+            except OSError:
+                return
+            threading.Thread(target=self.one, args=(connection,), daemon=True).start()
+
+    def one(self, connection: socket.socket) -> None:
+        with connection, connection.makefile("rb") as file:
+            line = file.readline().decode().split()
+            headers = {}
+            while (header := file.readline().decode().strip()) != "":
+                name, _, value = header.partition(": ")
+                headers[name.lower()] = value
+            raw = file.read(int(headers.get("content-length", 0)))
+            if line[1].endswith("/models"):
+                connection.sendall(reply(MODELS))
+                return
+            self.seen.append((line[1], headers, json.loads(raw)))
+            act = self.acts.pop(0) if len(self.acts) > 1 else self.acts[0]
+            try:
+                act(self, connection.sendall)
+            except OSError:  # the client has left
+                return
+
+
+def says(data: bytes) -> Act:
+    return lambda stub, write: write(data)
+
+
+def drips(stub: Stub, write: Write) -> None:
+    write(HEAD)
+    while not stub.over.wait(0.05):
+        write(b": still here\n\n")
+
+
+def drips_its_head(stub: Stub, write: Write) -> None:
+    write(b"HTTP/1.1 200 OK\r\nx-slow: ")
+    while not stub.over.wait(0.05):
+        write(b"a")
+
+
+def never_ends(stub: Stub, write: Write) -> None:
+    write(HEAD)
+    while not stub.over.is_set():
+        write(b"data: " + b"x" * 2**20)
+
+
+def hears_nothing(stub: Stub, write: Write) -> None:
+    stub.over.wait(30)
+
+
+def ask(stub: Stub, wish: Wish | None = None, *, seconds: float = 20.0, key: str | None = None) -> Any:
+    with Remote(Backend(stub.url, key_env=key, seconds=seconds)) as remote:
+        return remote.ask([{"role": "user", "content": "hi"}], wish or Wish())
+
+
+def test_an_answer_comes_in_pieces_and_is_counted() -> None:
+    pieces = list[str]()
+    with Stub([says(GOOD)]) as stub, Remote(Backend(stub.url)) as remote:
+        wish = Wish(max_tokens=5, seed=3, temperature=0.5, top_p=0.9, stop=("x",), schema={"type": "object"})
+        found = remote.ask([{"role": "user", "content": "hi"}], wish, pieces.append)
+    assert (found.text, found.finish, found.tokens, found.steps) == ("Hello", "stop", 2, 7)
+    assert pieces == ["He", "llo"]
+    assert 0 < found.first_sec <= found.seconds
+    path, headers, body = stub.seen[0]
+    assert path == "/v1/chat/completions"
+    assert "authorization" not in headers
+    schema = {"name": "answer", "schema": {"type": "object"}, "strict": True}
+    assert body == {
+        "model": "theirs",
+        "messages": [{"role": "user", "content": "hi"}],
+        "max_tokens": 5,
+        "seed": 3,
+        "temperature": 0.5,
+        "top_p": 0.9,
+        "stop": ["x"],
+        "response_format": {"type": "json_schema", "json_schema": schema},
+        "stream": True,
+        "stream_options": {"include_usage": True},
+    }
+
+
+def test_a_text_is_continued_by_the_other_endpoint() -> None:
+    data = b'data: {"choices": [{"index": 0, "text": "abc", "finish_reason": "length"}]}\r\n\r\n'  # and no [DONE]
+    with Stub([says(HEAD + data)]) as stub, Remote(Backend(stub.url, model="mine")) as remote:
+        found = remote.ask("once", Wish())
+    assert (found.text, found.finish, found.tokens, found.steps) == ("abc", "length", None, None)
+    assert stub.seen[0][0] == "/v1/completions"
+    assert stub.seen[0][2]["prompt"] == "once"
+    assert stub.seen[0][2]["model"] == "mine"
+
+
+def test_refusals_that_pass_are_tried_again() -> None:
+    busy = says(reply({"error": {"message": "later"}}, "503 Busy", "retry-after: 0.01"))
+    with Stub([busy, says(reply(b"", "429 Too many", "retry-after: 0")), says(GOOD)]) as stub:
+        assert ask(stub).text == "Hello"
+    assert len(stub.seen) == 3
+
+
+SAID = {"error": {"message": f"Incorrect API key: {KEY} \x1b[31m\nin two lines", "type": "x"}}
+
+
+@pytest.mark.parametrize(
+    ("act", "kind", "said"),
+    [
+        (
+            says(reply(SAID, "500 Broken", "retry-after: 0")),
+            RunError,
+            "answered 500: Incorrect API key: [the key]",
+        ),
+        (says(reply(SAID, "401 No")), RequestError, "answered 401: Incorrect API key: [the key] [31m in two lines"),
+        (says(reply(b"<html>nope</html>", "404 Not Found")), RequestError, "answered 404: <html>nope</html>"),
+        (says(reply(b"", "302 Found", "location: http://127.0.0.1:1/")), RequestError, "answered 302: nothing else"),
+        (says(HEAD + chunk("He")), RunError, "broke off after 2 characters"),
+        (says(HEAD), RunError, "broke off after 0 characters"),
+        (says(HEAD + b"data: [DONE]\n\n"), RunError, "broke off after 0 characters"),
+        (says(b"HTTP/1.1 200 OK\r\ncontent-length: 999\r\n\r\n" + chunk("He")), RunError, "broke off the connection"),
+        (says(b""), RunError, "broke off the connection"),
+        (says(b"SSH-2.0-OpenSSH\r\n"), RunError, "broke off the connection"),
+        (says(HEAD + b"data: {not json\n\n"), RunError, "'{not json', which is not of OpenAI's interface"),
+        (says(HEAD + b"data: [1]\n\n"), RunError, "'[1]', which is not of"),
+        (says(HEAD + b'data: {"choices": [{}]}\n\n'), RunError, "which is not of OpenAI's interface"),
+        (says(HEAD + b'data: {"choices": 3}\n\n'), RunError, "which is not of OpenAI's interface"),
+        (says(HEAD + b"data: " + b"[" * 100_000 + b"\n\n"), RunError, "which is not of OpenAI's interface"),
+        (says(reply({"choices": []})), RunError, "broke off after 0 characters"),
+        (says(HEAD + chunk("He") + b'data: {"error": {"message": "no room"}}\n\n'), RunError, "in the middle: no room"),
+        (hears_nothing, RunError, "had not answered after 1 s; raise --timeout"),
+        (drips, RunError, "had not answered after 1 s"),
+        (drips_its_head, RunError, "had not answered after 1 s"),
+    ],
+)
+def test_whatever_goes_wrong_is_one_line_in_time(
+    act: Act, kind: type[RedraftError], said: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("THEIR_KEY", KEY)
+    began = time.monotonic()
+    with Stub([act]) as stub, pytest.raises(kind, match=re.escape(said)) as caught:
+        ask(stub, seconds=1.0, key="THEIR_KEY")
+    assert time.monotonic() - began < 4
+    assert stub.seen[0][1]["authorization"] == f"Bearer {KEY}"
+    shown = f"{caught.value!s} {caught.value!r}"
+    assert KEY not in shown
+    assert shown.isprintable()
+
+
+def test_an_answer_without_end_is_not_kept() -> None:
+    with Stub([never_ends]) as stub, pytest.raises(RunError, match=f"more than {MOST_BYTES} bytes"):
+        ask(stub)
+
+
+def test_several_models_are_to_be_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(MODELS, "data", [{"id": "a"}, {"id": "b"}])
+    with Stub([says(GOOD)]) as stub, pytest.raises(RequestError, match="has these models: a, b; name one with --model"):
+        ask(stub)
+    monkeypatch.setitem(MODELS, "data", "strange")
+    with Stub([says(GOOD)]) as stub, pytest.raises(RunError, match="which is not of OpenAI's interface"):
+        ask(stub)
+
+
+@pytest.mark.parametrize(
+    ("url", "said"),
+    [
+        ("127.0.0.1:80", "write it as http"),
+        ("file:///etc/passwd", "write it as http"),
+        ("http://", "write it as http"),
+        (f"http://me:{KEY}@127.0.0.1/v1", "has a name or a password in it"),
+    ],
+)
+def test_a_url_that_is_none(url: str, said: str) -> None:
+    with pytest.raises(RequestError, match=said) as caught:
+        Backend(url)
+    assert KEY not in str(caught.value)
+
+
+def test_a_key_that_no_header_can_hold(monkeypatch: pytest.MonkeyPatch) -> None:
+    for value in ("", "a\nb", "ключ"):
+        monkeypatch.setenv("THEIR_KEY", value)
+        with pytest.raises(RequestError, match="the variable THEIR_KEY"):
+            Remote(Backend("http://127.0.0.1:1", key_env="THEIR_KEY"))
+
+
+def test_every_flag_of_generate_is_honoured_or_refused(capsys: pytest.CaptureFixture[str]) -> None:
+    """All that a canvas or a checkpoint is needed for is refused by name, before anything is sent."""
+    honoured = {"prompt", "file", "chat", "stop", "schema", "max_tokens", "seed", "temperature", "top_p", "model"}
+    honoured |= {"json", "debug", "run", "mistaken", "backend", "base_url", "api_key_env", "timeout", "deadline"}
+    assert set(vars(build_parser().parse_args(["generate", "x"]))) <= honoured | set(NEUTRAL)
+    base = ["generate", "x", "--backend", "openai", "--base-url", "http://127.0.0.1:1/v1"]
+    for said in ("--steps 3", "--canvas 8", "--regex a", "--trace t", "--threads 1", "--offload experts", "--watch"):
+        words = said.split()
+        assert main([*base, *words]) == 2
+        assert f"{words[0]} was given with --backend openai" in capsys.readouterr().err
+    assert main([*base, "--deadline", "3"]) == 2
+    assert main([*base, "--schema", "a"]) == 2
+    assert "add --chat" in capsys.readouterr().err
+
+
+def test_no_torch_is_loaded_to_ask_elsewhere() -> None:
+    with Stub([says(GOOD)]) as stub:
+        code = "import sys; from redraft.__main__ import main; main(['generate', 'x', '--chat', '--backend', 'openai', "
+        code += f"'--base-url', {stub.url!r}]); print('torch' in sys.modules)"
+        ran = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert ran.stdout.splitlines() == ["Hello", "False"]
+
+
+def test_a_conversation_is_sent_whole_each_time(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(sys, "stdin", SimpleNamespace(buffer=io.BytesIO(b"one\ntwo\n"), isatty=lambda: False))
+    with Stub([says(GOOD)]) as stub:
+        words = ["chat", "--backend", "openai", "--base-url", stub.url, "--seed", "4", "--system", "Be short."]
+        assert main(words) == 0
+    assert capsys.readouterr().out == "Hello\nHello\n"
+    assert [body["seed"] for _, _, body in stub.seen] == [4, 5]
+    said = [(one["role"], one["content"]) for one in stub.seen[1][2]["messages"]]
+    assert said == [("system", "Be short."), ("user", "one"), ("assistant", "Hello"), ("user", "two")]
+
+
+@pytest.fixture
+def rows(tmp_path: Path) -> Path:
+    path = tmp_path / "in.jsonl"
+    lines = [{"custom_id": str(i), "url": "/v1/chat/completions", "body": {"messages": []}} for i in range(6)]
+    path.write_text("".join(json.dumps(line) + "\n" for line in lines) + "nonsense\n", encoding="utf-8")
+    return path
+
+
+def test_a_file_of_rows_is_answered_there_and_goes_on_after_an_outage(
+    rows: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    whole = says(reply({"choices": [{"message": {"content": "a"}}], "usage": {"completion_tokens": 3}}))
+    refused = says(reply({"error": {"message": "no"}}, "400 Bad"))
+    out = tmp_path / "out.jsonl"
+    with Stub([whole, refused, whole, says(b"")]) as stub:
+        words = ["run", str(rows), str(out), "--backend", "openai", "--seed", "10", "--at-once", "1", "--base-url"]
+        assert main([*words, stub.url]) == 1
+    assert "broke off the connection" in capsys.readouterr().err
+    assert [body["seed"] for _, _, body in stub.seen] == [10, 11, 12, 13]
+    with Stub([whole]) as stub:
+        assert main([*words, stub.url]) == 0
+    assert [body["seed"] for _, _, body in stub.seen] == [13, 14, 15]
+    told = [json.loads(line) for line in out.read_text(encoding="utf-8").splitlines()]
+    assert [line["custom_id"] for line in told] == ["0", "1", "2", "3", "4", "5", "7"]
+    assert [line["response"]["status_code"] for line in told] == [200, 400, 200, 200, 200, 200, 400]
+
+
+def test_eval_and_bench_ask_there(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    with Stub([says(GOOD)]) as stub:
+        there = ["--backend", "openai", "--base-url", stub.url]
+        assert main(["eval", "--task", "records", "--count", "2", "--json", *there]) == 0
+        (found,) = json.loads(capsys.readouterr().out)
+        assert (found["task"], found["count"], found["exact"], found["mean_steps"]) == ("records", 2, 0.0, 7.0)
+        assert main(["eval", "--task", "infill-python", "--count", "2", *there]) == 2
+        assert "fills a gap, which needs a canvas" in capsys.readouterr().err
+        prompts = tmp_path / "prompts.txt"
+        prompts.write_text('"record\\nSend 417 melu to Karomi."\nrecord\n', encoding="utf-8")
+        assert main(["bench", "--prompts", str(prompts), "--json", "--threads", "1", *there]) == 0
+        record = json.loads(capsys.readouterr().out)
+    assert record["figures"]["same"] == 0
+    assert len(record["figures"]["there_pairs_ms"]) == len(record["figures"]["here_pairs_ms"]) == 2
+    asked = [body["messages"][0]["content"] for _, _, body in stub.seen][-2:]
+    assert asked == ["record\nSend 417 melu to Karomi.", "record"]
+
+
+def test_flags_that_need_each_other(capsys: pytest.CaptureFixture[str]) -> None:
+    for words, said in (
+        (["generate", "x", "--base-url", "http://a"], "--base-url was given without --backend"),
+        (["bench", "--prompts", "x"], "--prompts was given without --backend"),
+        (["generate", "x", "--backend", "openai"], "needs --base-url"),
+        (["bench", "--backend", "openai", "--base-url", "http://a", "--knee"], "were given together"),
+        (["chat", "--backend", "openai", "--base-url", "http://a", "--timeout", "0"], "the time for an answer is 0.0"),
+    ):
+        assert main(words) == 2
+        assert said in capsys.readouterr().err
+
+
+@pytest.fixture(autouse=True)
+def _no_proxy(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("http_proxy", "https_proxy", "all_proxy"):
+        monkeypatch.delenv(name, raising=False)
+        monkeypatch.delenv(name.upper(), raising=False)
