@@ -1,104 +1,226 @@
-"""Measures what calibration is worth for 4-bit experts: errors of products and logits, and accuracy; writes a record.
+"""Measures how far a model's probabilities can be believed: of decisions, and of the fields of JSON answers.
 
-    python scripts/calibration.py --count 400 --record benchmarks/calibration-nano.json
+    python scripts/calibration.py --count 100 [--model nano] --record benchmarks/calibration-nano.json
 
-Chats to calibrate with are training examples of two tasks; logits and accuracy are those of held-out ones.
+A temperature is fitted on examples of the training split, which training has not seen in this order but may have seen,
+and judged on held-out ones. Decisions are the blank cells of Sudokus, all of a puzzle packed in one canvas; beside them
+the same questions with a canvas for each, which has other noise in the other cells.
 """
 
 from __future__ import annotations
 
 import argparse
-import itertools
-import tempfile
+import json
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import asdict, dataclass, replace
+from itertools import islice
 from pathlib import Path
-from typing import Any
 
 import torch
 
-from redraft.cache import Prefix
+from redraft.constrain.sources import schema_source
+from redraft.engine.decide import Decision, Form, decide_all
 from redraft.engine.engine import Engine, load
-from redraft.measure.evals import evaluate
-from redraft.measure.record import median, new_record, write_record
-from redraft.measure.scenario import TASKS
-from redraft.model.rows import Mode, Span
-from redraft.shapes import Tensor
-from redraft.tasks import task
-from redraft.weights.calibrate import Chat
-from redraft.weights.plan import PLANS
-from redraft.weights.quantize import quantize_checkpoint
-from redraft.weights.source import locate
+from redraft.engine.fields import field_confidence
+from redraft.engine.request import Generation, Options
+from redraft.measure.calibration import Guess, calibration_error, fitted, reliability, surprise
+from redraft.measure.evals import wilson
+from redraft.measure.record import new_record, write_record
+from redraft.tasks import Example, task
 
-CHATS, SEEN = 24, 40
+PUZZLES = {"sudoku-4x4": 4, "sudoku-6x6": 6}
+ANSWERS = ("records", "edit-records", "repair")
+SPLITS = {"train": 77, "held_out": 0}  # the seed of each split's examples
+STEPS = (1, 32)
+"""Answers settled, and answers after one step, many of which are wrong."""
+
+
+@dataclass(frozen=True)
+class Asked:
+    """A decision and what it should have been."""
+
+    decision: Decision
+    wanted: str
+
+    def guess(self, temperature: float) -> Guess:
+        """The likeliest choice as a guess."""
+        at = self.decision.at(temperature)
+        return Guess(at.shares[at.best], at.best == self.wanted)
 
 
 def main() -> None:
-    """Three checkpoints: as it is, rounded, and rounded with calibration; one record."""
-    parser = argparse.ArgumentParser(description="Measure what calibration is worth for 4-bit experts.")
+    """Both measurements, one record."""
+    parser = argparse.ArgumentParser(description="Measure how far a model's probabilities can be believed.")
     parser.add_argument("--model", default="nano")
-    parser.add_argument("--plan", default="int4")
-    parser.add_argument("--count", type=int, default=400, help="held-out examples a task (default: 400)")
+    parser.add_argument("--count", type=int, default=100, help="examples of each task and split (default: 100)")
     parser.add_argument("--record", type=Path, required=True, metavar="FILE")
     arguments = parser.parse_args()
     torch.set_num_threads(1)
-    folder, plan = locate(arguments.model), PLANS[arguments.plan]
-    engines = {"not rounded": load(folder)}
-    chats = examples(engines["not rounded"], "train", CHATS)
-    with tempfile.TemporaryDirectory() as place:
-        rounded = quantize_checkpoint(folder, Path(place) / "rounded", plan)
-        report = quantize_checkpoint(folder, Path(place) / "calibrated", plan, chats=chats)
-        engines |= {plan.name: load(rounded.folder), f"{plan.name}, calibrated": load(report.folder)}
-    held_out = examples(engines["not rounded"], "held_out", SEEN)
-    exact = torch.cat([answered(engines["not rounded"], chat) for chat in held_out])
-    products = {name: median([pair[i] for pair in report.outputs.values()]) for i, name in ((1, 1), (0, 2))}
-    figures: dict[str, Any] = {}
-    for number, (name, engine) in enumerate(engines.items()):
-        got = torch.cat([answered(engine, chat) for chat in held_out])
-        p, q = exact.log_softmax(-1), got.log_softmax(-1)
-        figures[name] = {
-            "product_error": products.get(number, 0.0),
-            "logit_error": float((got - exact).norm() / exact.norm()),
-            "divergence_nats": float((p.exp() * (p - q)).sum(-1).mean()),
-            "exact": {one: evaluate(engine, task(one), arguments.count).exact for one in TASKS},
+    engine, count, name = load(arguments.model), arguments.count, Path(arguments.model).name
+    figures, summary = {}, []
+    for what, found in (("decisions", decisions(engine, count)), ("fields", fields(engine, count))):
+        figures[what], told = judged(what, found, name)
+        summary += told
+    figures["packing"], told = packing(engine, count)
+    workload = {"model": name, "count": count, "tasks": [*PUZZLES, *ANSWERS], "steps": list(STEPS), "seeds": SPLITS}
+    record = new_record(f"calibration-{name}", workload=workload, figures=figures, summary=[*summary, *told])
+    write_record(record, arguments.record)
+    for claim in record.summary:
+        print(f"{claim.figure}: {claim.value}")
+
+
+GuessesAt = Callable[[float], list[Guess]]
+
+
+def judged(what: str, found: dict[str, GuessesAt], name: str) -> tuple[dict[str, object], list[tuple[str, str]]]:
+    """Held-out guesses before and after the temperature that was fitted on those of the training split."""
+    temperature = fitted(found["train"])
+    figures: dict[str, object] = {"temperature": temperature}
+    summary = []
+    for label, at in (("as they are", 1.0), ("at the fitted temperature", temperature)):
+        guesses = found["held_out"](at)
+        error, nats, right = calibration_error(guesses), surprise(guesses), share([one.right for one in guesses])
+        figures[label] = {
+            "count": len(guesses),
+            "right": right,
+            "told": sum(one.told for one in guesses) / len(guesses),
+            "error": error,
+            "surprise": nats,
+            "reliability": [asdict(one) for one in reliability(guesses)],
         }
-        print(name, figures[name], flush=True)
-    workload = {"model": folder.name, "chats": 2 * CHATS, "examples": arguments.count, "tasks": list(TASKS)}
-    summary = [(f"{folder.name} in {name}", told(found, arguments.count)) for name, found in figures.items()]
-    write_record(
-        new_record(f"calibration-{folder.name}", workload=workload, figures=figures, summary=summary[1:]),
-        arguments.record,
-    )
+        summary.append(
+            (
+                f"{what} of {name} {label} ({at:.2f}), {len(guesses)} held out: told on average, and right",
+                f"{figures[label]['told']:.1%}, {words(right)}; calibration error {error:.2%}, {nats:.4f} nats",  # type: ignore[index]
+            )
+        )
+    return figures, summary
 
 
-def examples(engine: Engine, split: str, count: int) -> list[Chat]:
-    """Some of each task, in turns."""
-    found = []
-    for pair in itertools.islice(zip(*(task(name).examples(split, 0) for name in TASKS), strict=True), count):
-        for one in pair:
-            prompt = engine.text.chat([{"role": "user", "content": one.prompt}])
-            found.append(Chat(prompt, engine.text.encode(one.answer, bos=False)))
+def decisions(engine: Engine, count: int) -> dict[str, GuessesAt]:
+    """The blank cells of puzzles, packed, by split."""
+    return {split: at(list(cells(engine, split, count))) for split in SPLITS}
+
+
+def at(asked: list[Asked]) -> GuessesAt:
+    """Guesses of some decisions at a temperature."""
+    return lambda temperature: [one.guess(temperature) for one in asked]
+
+
+def cells(engine: Engine, split: str, count: int) -> Iterator[Asked]:
+    """All blank cells of each puzzle from one canvas."""
+    for name, size in PUZZLES.items():
+        for seed, example in enumerate(islice(task(name).examples(split, SPLITS[split]), count)):
+            form, wanted = form_of(example, size)
+            request = engine.request(example.prompt, chat=True, options=Options(seed=seed))
+            yield from map(Asked, decide_all(engine, request, form), wanted)
+
+
+def form_of(example: Example, size: int) -> tuple[Form, list[str]]:
+    """A puzzle's answer with a slot in each blank cell, and what belongs there."""
+    form, wanted = list[str | Sequence[str]](), list[str]()
+    for clue, cell in zip(example.prompt.partition("\n")[2], example.answer, strict=True):
+        if clue == ".":
+            form.append([str(digit) for digit in range(1, size + 1)])
+            wanted.append(cell)
+        elif form and isinstance(form[-1], str):
+            form[-1] += cell
+        else:
+            form.append(cell)
+    return form, wanted
+
+
+def packing(engine: Engine, count: int) -> tuple[dict[str, object], list[tuple[str, str]]]:
+    """Held-out cells packed, beside a canvas for each, whose noise is its own."""
+    figures: dict[str, object] = {}
+    summary = []
+    for name, size in PUZZLES.items():
+        same, packed, single, forwards = list[bool](), list[bool](), list[bool](), 0
+        for seed, example in enumerate(islice(task(name).examples("held_out", SPLITS["held_out"]), count // 2)):
+            form, wanted = form_of(example, size)
+            request = engine.request(example.prompt, chat=True, options=Options(seed=seed))
+            together = [one.best for one in decide_all(engine, request, form)]
+            forwards += 1
+            alone = [
+                decide_all(engine, replace(request, seed=10**6 * (i + 1) + seed), form)[i].best
+                for i in range(len(wanted))
+            ]
+            same += [a == b for a, b in zip(together, alone, strict=True)]
+            packed += [a == b for a, b in zip(together, wanted, strict=True)]
+            single += [a == b for a, b in zip(alone, wanted, strict=True)]
+        figures[name] = {
+            "questions": len(same),
+            "same": share(same),
+            "packed": share(packed) | {"forwards": forwards},
+            "single": share(single) | {"forwards": len(same)},
+        }
+        summary.append(
+            (
+                f"{len(same)} cells of {name} decided in {forwards} canvases, and in one canvas each",
+                f"right {words(share(packed))} packed, {words(share(single))} alone;"
+                f" the same answer {words(share(same))}",
+            )
+        )
+    return figures, summary
+
+
+def fields(engine: Engine, count: int) -> dict[str, GuessesAt]:
+    """The values of JSON answers, each right or not, by split."""
+    found: dict[str, GuessesAt] = {}
+    for split in SPLITS:
+        answers = list(answered(engine, split, count))
+        found[split] = lambda temperature, answers=answers: [  # type: ignore[misc]
+            guess for example, done in answers for guess in guesses(engine, example, done, temperature)
+        ]
     return found
 
 
-@torch.inference_mode()
-def answered(engine: Engine, chat: Chat) -> Tensor:
-    """Logits of the answer's canvas, half of it noise."""
-    model, draw = engine.model, torch.Generator().manual_seed(len(chat.prompt))
-    answer = torch.tensor(chat.answer)
-    noisy = torch.rand(len(answer), generator=draw) < 0.5
-    random = torch.randint(model.config.vocab_size, (len(answer),), generator=draw)
-    prefix = Prefix(model.config.layers)
-    rows = model.rows([Span(prefix, len(chat.prompt), Mode.ENCODE), Span(prefix, len(answer), Mode.DENOISE)])
-    hidden = model(torch.cat([torch.tensor(chat.prompt), torch.where(noisy, random, answer)]), None, rows)
-    return model.logits(hidden[len(chat.prompt) :])
+def answered(engine: Engine, split: str, count: int) -> Iterator[tuple[Example, Generation]]:
+    """Answers held to JSON objects, settled and after one step."""
+    anything = engine.language(schema_source({"type": "object"}))
+    for name in ANSWERS:
+        examples = list(islice(task(name).examples(split, SPLITS[split]), count))
+        for steps in STEPS:
+            requests = [
+                engine.request(
+                    example.prompt,
+                    chat=True,
+                    options=Options(seed=seed, preset="fast", steps=steps, max_tokens=64),
+                    language=anything,
+                )
+                for seed, example in enumerate(examples)
+            ]
+            yield from zip(examples, engine.map(requests, at_once=16), strict=True)
 
 
-def told(found: dict[str, Any], count: int) -> str:
-    """One row of the record in words."""
-    exact = ", ".join(f"{one} {share:.1%}" for one, share in found["exact"].items())
-    return (
-        f"products of experts off by {found['product_error']:.1%} in the middle, held-out logits by"
-        f" {found['logit_error']:.1%} ({found['divergence_nats']:.5f} nats); {exact} of {count} exact"
-    )
+def guesses(engine: Engine, example: Example, done: Generation, temperature: float) -> Iterator[Guess]:
+    """Each value of an answer: how sure the model was, and whether it is what should be there."""
+    value, wanted = json.loads(done.text), json.loads(example.answer)
+    for pointer, told in field_confidence(engine.text, done, temperature).items():
+        yield Guess(told, there(value, pointer) == there(wanted, pointer))
+
+
+def there(value: object, pointer: str) -> object:
+    """What a JSON pointer leads to, with its type; None if nowhere."""
+    for step in pointer.split("/")[1:]:
+        if isinstance(value, dict) and step in value:
+            value = value[step]
+        elif isinstance(value, list) and step.isdigit() and int(step) < len(value):
+            value = value[int(step)]
+        else:
+            return None
+    return type(value), value
+
+
+def share(right: Sequence[bool]) -> dict[str, float]:
+    """A share with its interval at 95%."""
+    low, high = wilson(sum(right), len(right))
+    return {"share": sum(right) / len(right), "low": low, "high": high}
+
+
+def words(found: dict[str, float]) -> str:
+    """A share in words."""
+    return f"{found['share']:.1%} ({found['low']:.1%} to {found['high']:.1%})"
 
 
 if __name__ == "__main__":

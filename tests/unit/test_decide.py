@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import json
 import math
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -15,7 +16,7 @@ from redraft.__main__ import main
 from redraft.cache import Prefix
 from redraft.diffusion.canvas import fresh
 from redraft.diffusion.noise import SeededNoise
-from redraft.engine.decide import decide
+from redraft.engine.decide import Decision, decide, decide_all, read_form
 from redraft.engine.engine import Engine
 from redraft.engine.request import Options
 from redraft.errors import ConstraintError, RequestError
@@ -88,6 +89,98 @@ def test_what_cannot_be_decided_is_refused(engine: Engine) -> None:
         decide(engine, request, [])
     with pytest.raises(ConstraintError, match="shortest valid answer"):
         decide(engine, request, ["a long answer, longer than four tokens"])
+
+
+PUZZLE = "sudoku\n1..4\n..1.\n..42\n4..."
+GRID = "1{{2|3}}24\n2413\n3142\n4{{1|2|3}}31"
+
+
+def test_every_slot_of_a_form_is_read_from_one_canvas(engine: Engine) -> None:
+    """Expected: the canvas built by hand, denoised, and each choice's tokens multiplied out."""
+    request = engine.request(PROMPT, chat=True, options=Options(seed=3, canvas=16, max_tokens=16))
+    form: list[str | list[str]] = ['{"who":"', ["Karo", "Kami"], '","qty":', ["4", "5", "x"], "}"]
+    model, noise, at = engine.model, SeededNoise(3), 0
+    tokens, places = fresh(noise, 0, 16, request.vocab).tokens, list[tuple[int, list[str]]]()
+
+    def encode(text: str) -> list[int]:
+        return engine.text.encode(text, bos=False)
+
+    for part in form:
+        size = len(encode(part if isinstance(part, str) else part[0]))
+        if isinstance(part, str):
+            tokens[at : at + size] = torch.tensor(encode(part))
+        else:
+            assert len({len(encode(choice)) for choice in part}) == 1
+            places.append((at, part))
+        at += size
+    tokens[at:] = 1
+    with torch.inference_mode():
+        prefix = Prefix(model.config.layers, room=len(request.prompt), dtype=model.dtype, device=model.device)
+        model.encode(torch.tensor(request.prompt), prefix)
+        p = torch.softmax(model.denoise(tokens, None, prefix).double(), -1)
+    forwards = engine.loop.forwards
+    found = decide_all(engine, request, form)
+    assert engine.loop.forwards == forwards
+    for one, (begin, choices) in zip(found, places, strict=True):
+        each = [
+            math.prod([float(p[begin + i, token]) for i, token in enumerate(encode(choice))], start=1.0)
+            for choice in choices
+        ]
+        assert list(one.shares) == choices
+        assert one.shares[choices[0]] == pytest.approx(each[0] / sum(each), rel=1e-4)
+        assert one.log_mass == pytest.approx(math.log(sum(each)), rel=1e-4)
+
+
+def test_several_canvases_are_averaged_as_logarithms(engine: Engine) -> None:
+    request = engine.request(PUZZLE, chat=True, options=Options(seed=5))
+    each = [decide_all(engine, replace(request, seed=5 + i), read_form(GRID)) for i in range(3)]
+    found = decide_all(engine, request, read_form(GRID), canvases=3)
+    for slot, one in enumerate(found):
+        logs = [[math.log(other[slot].shares[c]) + other[slot].log_mass for c in one.shares] for other in each]
+        means = [math.exp(sum(column) / 3) for column in zip(*logs, strict=True)]
+        assert list(one.shares.values()) == pytest.approx([value / sum(means) for value in means], rel=1e-4)
+
+
+def test_many_cells_of_a_puzzle_are_decided_in_one_canvas(engine: Engine) -> None:
+    request = engine.request(PUZZLE, chat=True, options=Options(seed=1))
+    assert [one.best for one in decide_all(engine, request, read_form(GRID))] == ["3", "2"]
+    assert read_form("a{{b|c}}d") == ["a", ["b", "c"], "d"]
+
+
+def test_a_temperature_divides_the_logs_of_the_shares() -> None:
+    own = Decision({"a": 0.7, "b": 0.2, "c": 0.1}, -1.0)
+    roots = [math.sqrt(share) for share in own.shares.values()]
+    humbler = own.at(2.0)
+    assert list(humbler.shares.values()) == pytest.approx([root / sum(roots) for root in roots])
+    assert humbler.temperature == 2.0
+    assert list(humbler.at(1.0).shares.values()) == pytest.approx(list(own.shares.values()))
+    assert Decision({"a": 1.0, "b": 0.0}, 0.0).at(3.0).shares["a"] == pytest.approx(1)
+
+
+@pytest.mark.parametrize(
+    ("form", "complaint"),
+    [
+        ("no slot", "the form has no slot"),
+        ("{{Karomi|a}}", "slot 1: 'Karomi' has . tokens and 'a' 1"),
+        ("x{{a|b}}" + "7" * 300, "split it"),
+        ("{{}}", "slot 1 has an empty choice"),
+    ],
+)
+def test_what_is_no_form_is_refused(engine: Engine, form: str, complaint: str) -> None:
+    request = engine.request(PROMPT, options=Options(seed=1))
+    with pytest.raises(RequestError, match=complaint):
+        decide_all(engine, request, read_form(form))
+    for temperature in (0.0, -1.0, math.inf, math.nan):
+        with pytest.raises(RequestError, match="temperature is"):
+            Decision({"a": 1.0}, 0.0).at(temperature)
+
+
+def test_the_command_reads_a_form(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["decide", "--chat", PUZZLE, "--form", GRID, "--temperature", "2", "--json"]) == 0
+    told = json.loads(capsys.readouterr().out)["decisions"]
+    assert [(one["best"], one["temperature"]) for one in told] == [("3", 2.0), ("2", 2.0)]
+    assert main(["decide", PUZZLE, "--form", GRID, "--choice", "a"]) == 2
+    assert "leave --choice out" in capsys.readouterr().err
 
 
 def test_the_command_prints_shares(capsys: pytest.CaptureFixture[str]) -> None:

@@ -3,15 +3,23 @@
 from __future__ import annotations
 
 import argparse
+from dataclasses import asdict
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from redraft.cli.common import Commands, command, load_engine, model_flags, print_json, read_prompt
+from redraft.errors import RequestError
 
-EPILOG = """Shares are the model's own, of the choices given, and are not calibrated.
+if TYPE_CHECKING:
+    from redraft.engine.decide import Decision
+
+EPILOG = """Shares are the model's own, of the choices given. --temperature takes one that was fitted on questions whose
+answers are known (docs/deciding.md).
 
 examples:
   redraft decide --chat --choice yes --choice no 'Is 7 prime?'
-  redraft decide --choice 1 --choice 2 --choice 3 --canvases 8 --json 'Score from 1 to 3:'"""
+  redraft decide --choice 1 --choice 2 --choice 3 --canvases 8 --json 'Score from 1 to 3:'
+  redraft decide --chat --form '7: {{yes|no}}, 8: {{yes|no}}' 'Which of 7 and 8 are prime?'"""
 
 
 def add(commands: Commands) -> None:
@@ -23,6 +31,14 @@ def add(commands: Commands) -> None:
     parser.add_argument(
         "--choice", action="append", metavar="TEXT", help="an answer; repeat for each (default: yes and no)"
     )
+    parser.add_argument(
+        "--form",
+        metavar="TEXT",
+        help="an answer to many questions, with {{yes|no}} wherever one is; all are read from one canvas",
+    )
+    parser.add_argument(
+        "--temperature", type=float, default=1.0, metavar="X", help="above 1 for humbler shares (default: 1)"
+    )
     parser.add_argument("--canvases", type=int, default=1, metavar="N", help="canvases to average over (default: 1)")
     parser.add_argument("--seed", type=int, default=0, help="seed of the canvases' noise (default: 0)")
     model_flags(parser)
@@ -30,17 +46,28 @@ def add(commands: Commands) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     """Load, read, print."""
+    if arguments.form is not None and arguments.choice:
+        raise RequestError("--form and --choice were both given; a form has its choices in it: leave --choice out")
     prompt = read_prompt(arguments.prompt, arguments.file)
 
-    from redraft.engine.decide import decide
+    from redraft.engine.decide import decide, decide_all, read_form
     from redraft.engine.request import Options
 
     engine = load_engine(arguments)
     request = engine.request(prompt, chat=arguments.chat, options=Options(seed=arguments.seed))
-    found = decide(engine, request, arguments.choice or ["yes", "no"], canvases=arguments.canvases)
-    if arguments.json:
-        print_json({"best": found.best, "shares": found.shares, "log_mass": found.log_mass})
+    if arguments.form is None:
+        found = [decide(engine, request, arguments.choice or ["yes", "no"], canvases=arguments.canvases)]
     else:
-        for choice, share in sorted(found.shares.items(), key=lambda pair: -pair[1]):
-            print(f"{share:.4f}  {choice}")
+        found = decide_all(engine, request, read_form(arguments.form), canvases=arguments.canvases)
+    found = [one.at(arguments.temperature) for one in found]
+    if arguments.json:
+        told = [{"best": one.best} | asdict(one) for one in found]
+        print_json(told[0] if arguments.form is None else {"decisions": told})
+    else:
+        print("\n\n".join(map(_lines, found)))
     return 0
+
+
+def _lines(found: Decision) -> str:
+    ordered = sorted(found.shares.items(), key=lambda pair: -pair[1])
+    return "\n".join(f"{share:.4f}  {choice}" for choice, share in ordered)

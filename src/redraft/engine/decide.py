@@ -1,14 +1,23 @@
-"""A decision: how likely each of some answers is, read from one step and without writing any.
+"""Decisions: how likely each of some answers is, read from one step and without writing any.
 
-The prompt is encoded, a canvas of noise is denoised once, and of its distributions the exact probability of every
-choice is read: of all ways to spell it in tokens, with the end behind it. What is told is each choice's share of all of
-them. Several canvases of other noise are averaged. Shares are the model's own and are not calibrated.
+The prompt is encoded, a canvas of noise is denoised once, and of its distributions the probability of every choice is
+read. What is told is each choice's share of all of them. Several canvases of other noise are averaged.
+
+    decide       one question: of all ways to spell a choice in tokens, with the end behind it, the exact probability
+    decide_all   many questions in one canvas: a form, whose text is pinned, with a slot of noise for every answer
+
+        1 : ▒ ⏎ 2 : ▒ ⏎ 3 : ▒ ⏎        choices of a slot have one number of tokens, so everything else has its place
+
+Shares are the model's own. `Decision.at` takes a temperature; one that was fitted on questions whose answers are known
+makes probabilities of them (docs/deciding.md).
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass, replace
+import math
+import re
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import torch
@@ -16,29 +25,46 @@ import torch
 from redraft.cache import Prefix
 from redraft.constrain.language import ready
 from redraft.constrain.sources import choices_source
-from redraft.diffusion.canvas import fresh
 from redraft.diffusion.noise import SeededNoise
+from redraft.diffusion.seed import SeedCanvas, seeded
 from redraft.engine.request import Request
 from redraft.engine.scheduler import PREFILL_CHUNK
 from redraft.errors import RequestError
+from redraft.shapes import Float, Tensor
 
 if TYPE_CHECKING:
     from redraft.engine.engine import Engine
 
 MOST_CANVASES = 64
 
+Form = Sequence[str | Sequence[str]]
+"""Texts, and lists of choices where an answer is to be read."""
+
 
 @dataclass(frozen=True)
 class Decision:
-    """Shares of the choices, which sum to 1, in their order; `log_mass` is the log of what they had together."""
+    """Shares of the choices, which sum to 1, in their order; `log_mass` is the log of what they had together.
+
+    `temperature` is what the logs of the model's own shares were divided by.
+    """
 
     shares: dict[str, float]
     log_mass: float
+    temperature: float = 1.0
 
     @property
     def best(self) -> str:
         """The likeliest choice; of equal ones the first."""
         return max(self.shares, key=self.shares.__getitem__)
+
+    def at(self, temperature: float) -> Decision:
+        """The same at a temperature: above 1 humbler, below it bolder. Raises RequestError for one that is none."""
+        if not 0 < temperature < math.inf:
+            raise RequestError(f"temperature is {temperature}; it must be a number above 0 (1 is the model's own)")
+        tiniest = torch.finfo(torch.float64).tiny
+        logs = torch.tensor([*self.shares.values()], dtype=torch.float64).clamp_min(tiniest).log()
+        shares = torch.softmax(logs * self.temperature / temperature, 0).tolist()
+        return Decision(dict(zip(self.shares, shares, strict=True)), self.log_mass, temperature)
 
     @property
     def mean(self) -> float:
@@ -49,30 +75,103 @@ class Decision:
             raise RequestError(f"choices {list(self.shares)[:5]} are not all numbers; a mean needs numbers") from None
 
 
-@torch.inference_mode()
 def decide(engine: Engine, request: Request, choices: Sequence[str], *, canvases: int = 1) -> Decision:
     """The shares of some choices as answers to a request's prompt. Raises RequestError for choices that do not fit."""
-    if not 1 <= canvases <= MOST_CANVASES:
-        raise RequestError(f"canvases is {canvases}; it must be from 1 to {MOST_CANVASES}")
     choices_source(choices)  # refuses what is no list of texts
     kept = list(dict.fromkeys(choices))
     goals = [ready(choices_source([choice]), engine.vocabulary).start(request.width) for choice in kept]
-    totals = torch.zeros(len(kept), dtype=torch.float64)
-    for number in range(canvases):
-        log_p = _read(engine, replace(request, seed=(request.seed + number) % 2**64))
-        totals += torch.tensor([goal(log_p).log_total for goal in goals], dtype=torch.float64)
+    found = [torch.tensor([goal(log_p).log_total for goal in goals]) for log_p in _read(engine, request, (), canvases)]
+    return _decision(kept, found)
+
+
+def decide_all(engine: Engine, request: Request, form: Form, *, canvases: int = 1) -> list[Decision]:
+    """The shares of the choices of every slot of a form, all read from the same canvases.
+
+    A choice is read as the tokens it is encoded to. Raises RequestError for a form without a slot, one that the canvas
+    cannot hold, and choices of one slot that have not the same number of tokens.
+    """
+    pins, slots = _laid_out(engine, request, form)
+    read = list(_read(engine, request, pins, canvases))
+    return [_decision(slot.choices, [slot.log_p(log_p) for log_p in read]) for slot in slots]
+
+
+def read_form(text: str) -> Form:
+    """A form from a text with {{yes|no}} where an answer is to be read."""
+    parts = re.split(r"\{\{(.*?)\}\}", text, flags=re.DOTALL)
+    return [part.split("|") if i % 2 else part for i, part in enumerate(parts)]
+
+
+@dataclass(frozen=True)
+class _Slot:
+    """Where in the canvas an answer stands, and its choices as tokens, all of one length."""
+
+    at: int
+    choices: tuple[str, ...]
+    tokens: tuple[tuple[int, ...], ...]
+
+    def log_p(self, read: Float[Tensor, "canvas vocab"]) -> Float[Tensor, "choices"]:
+        """Log-probability of each choice."""
+        tokens = torch.tensor(self.tokens, device=read.device)
+        rows = torch.arange(self.at, self.at + tokens.shape[1], device=read.device)
+        return read[rows, tokens].sum(-1)
+
+
+def _laid_out(engine: Engine, request: Request, form: Form) -> tuple[tuple[tuple[int, int], ...], list[_Slot]]:
+    """The pins of a form and its slots. What stands behind it are end tokens, pinned."""
+    pins, slots, at = list[tuple[int, int]](), list[_Slot](), 0
+    for part in form:
+        if isinstance(part, str):
+            tokens = engine.text.encode(part, bos=False)
+            pins += enumerate(tokens, start=at)
+            at += len(tokens)
+        else:
+            slots.append(_slot(engine, at, part, len(slots) + 1))
+            at += len(slots[-1].tokens[0])
+    if not slots:
+        raise RequestError(
+            "the form has no slot; write {{yes|no}}, or a list of choices, where an answer is to be read"
+        )
+    if at >= request.width:
+        raise RequestError(f"the form has {at} tokens; with its end it must fit a canvas of {request.width}: split it")
+    end = engine.config.model.eos_token_ids[0]
+    return (*pins, *((i, end) for i in range(at, request.width))), slots
+
+
+def _slot(engine: Engine, at: int, choices: Sequence[str], number: int) -> _Slot:
+    choices_source(choices)
+    kept = tuple(dict.fromkeys(choices))
+    tokens = tuple(tuple(engine.text.encode(choice, bos=False)) for choice in kept)
+    odd = next((i for i, each in enumerate(tokens) if len(each) != len(tokens[0])), None)
+    if odd is not None:
+        raise RequestError(
+            f"slot {number}: {kept[0]!r} has {len(tokens[0])} tokens and {kept[odd]!r} {len(tokens[odd])}; choices of"
+            " one slot need one number of tokens: use labels such as A and B, or decide one question at a time"
+        )
+    if not tokens[0]:
+        raise RequestError(f"slot {number} has an empty choice; leave it out")
+    return _Slot(at, kept, tokens)
+
+
+def _decision(choices: Sequence[str], found: Sequence[Tensor]) -> Decision:
     # Averaged as logarithms: one canvas that all but rules a choice out is not outvoted by its neighbours' noise.
-    mean = totals / canvases
+    mean = torch.stack([one.double() for one in found]).mean(0)
     shares = torch.softmax(mean, 0).tolist()
-    return Decision(dict(zip(kept, shares, strict=True)), min(0.0, float(torch.logsumexp(mean, 0))))
+    return Decision(dict(zip(choices, shares, strict=True)), min(0.0, float(torch.logsumexp(mean, 0))))
 
 
-def _read(engine: Engine, request: Request) -> torch.Tensor:
-    """Log-probabilities of a canvas at its first step, not cooled: the schedule is for settling, not for shares."""
+@torch.inference_mode()
+def _read(
+    engine: Engine, request: Request, pins: tuple[tuple[int, int], ...], canvases: int
+) -> Iterator[Float[Tensor, "canvas vocab"]]:
+    """Log-probabilities of canvases at their first step, not cooled: the schedule is for settling, not for shares."""
+    if not 1 <= canvases <= MOST_CANVASES:
+        raise RequestError(f"canvases is {canvases}; it must be from 1 to {MOST_CANVASES}")
     model = engine.model
     prefix = Prefix(model.config.layers, room=len(request.prompt), dtype=model.dtype, device=model.device)
     for chunk in torch.tensor(request.prompt, device=model.device).split(PREFILL_CHUNK):
         model.encode(chunk, prefix)
-    canvas = fresh(SeededNoise(request.seed), 0, request.width, request.vocab, device=model.device)
-    logits = request.policy.shaping.biased(model.denoise(canvas.tokens, None, prefix))
-    return torch.log_softmax(logits / request.policy.shaping.temperature, dim=-1)
+    for number in range(canvases):
+        noise = SeededNoise((request.seed + number) % 2**64)
+        canvas = seeded(noise, request.width, request.vocab, SeedCanvas(pins), model.device)
+        logits = request.policy.shaping.biased(model.denoise(canvas.tokens, None, prefix))
+        yield torch.log_softmax(logits / request.policy.shaping.temperature, dim=-1)
