@@ -225,6 +225,9 @@ def test_several_models_are_to_be_named(monkeypatch: pytest.MonkeyPatch) -> None
     monkeypatch.setitem(MODELS, "data", [{"id": "a"}, {"id": "b"}])
     with Stub([says(GOOD)]) as stub, pytest.raises(RequestError, match="has these models: a, b; name one with --model"):
         ask(stub)
+    with Stub([says(GOOD)]) as stub, Remote(Backend(stub.url, likely="b")) as remote:
+        assert remote.ask("hi", Wish()).text == "Hello"
+    assert stub.seen[0][2]["model"] == "b"
     monkeypatch.setitem(MODELS, "data", "strange")
     with Stub([says(GOOD)]) as stub, pytest.raises(RunError, match="which is not of OpenAI's interface"):
         ask(stub)

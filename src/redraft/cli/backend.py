@@ -84,6 +84,7 @@ def backend_of(arguments: argparse.Namespace, *, beside: bool = False) -> Backen
     return Backend(
         base_url=arguments.base_url,
         model=arguments.their_model if beside else None if arguments.model == "nano" else arguments.model,
+        likely=None if beside else arguments.model,
         key_env=arguments.api_key_env,
         seconds=600.0 if arguments.timeout is None else arguments.timeout,
     )

@@ -33,11 +33,13 @@ Json = Mapping[str, Any]
 
 @dataclass(frozen=True)
 class Backend:
-    """Where it is. `model` is the name it goes by there, None for the only one; `key_env` names the variable that
-    holds the key, and without a name none is sent; `seconds` is how long an answer may take."""
+    """Where it is. `model` is the name it goes by there, None for the only one, or for the `likely` one of several;
+    `key_env` names the variable that holds the key, and without a name none is sent; `seconds` is how long an answer
+    may take."""
 
     base_url: str
     model: str | None = None
+    likely: str | None = None
     key_env: str | None = None
     seconds: float = 600.0
 
@@ -126,6 +128,8 @@ class Channel:
                 names = [str(one["id"]) for one in listed["data"]]
             except (KeyError, TypeError):
                 raise self._strange(listed) from None
+            if self.backend.likely in names:
+                names = [self.backend.likely]
             if len(set(names)) != 1:
                 some = ", ".join(map(_plain, names[:8])) or "none"
                 raise RequestError(f"{self.backend.base_url} has these models: {some}; name one with --model")
