@@ -94,6 +94,35 @@ def test_a_revision_keeps_what_is_around_it(http: httpx2.Client) -> None:
     assert told["text"] == f"Send {told['revised']} melu."
 
 
+HOLE = [{"text": "sudoku\n1234\n3412\n"}, {"hole": {"max_tokens": 6}}, {"text": "\n4321"}]
+REVISION = [{"text": "Send "}, {"revise": {"text": "417", "strength": 1.0, "slack": 1}}, {"text": " melu."}]
+
+
+@pytest.mark.parametrize("segments", [HOLE, REVISION])
+def test_a_documents_canvases_can_be_watched(http: httpx2.Client, segments: list[dict[str, Any]]) -> None:
+    """The result is that of no stream, and the winner's last draft reads so; all others are told to be over."""
+    body = {"segments": segments, "seed": 2}
+    told = chunks(http.post("/v1/canvas", json=body | {"stream": True}).text)
+    alone = http.post("/v1/canvas", json=body).json()
+    assert told[-1] == {"type": "finished"} | alone
+    begun = {one["index"]: one for one in told if one["type"] == "request"}
+    assert len(begun) == (alone["holes"][0]["tried"] if "holes" in alone else 3)
+    over = {one["index"]: one["finish"] for one in told if one["type"] == "over"}
+    assert over.keys() == begun.keys()
+    assert "aborted" in over.values()
+    text = alone["holes"][0]["text"] if "holes" in alone else alone["revised"]
+    read = set()
+    for index in (i for i, finish in over.items() if finish != "aborted"):
+        frames = [one for one in told if one["type"] == "draft" and one["index"] == index]
+        read.add("".join(replayed(frames)[: begun[index]["gap"]]))
+    assert any(text in one for one in read), "healed tokens may stand around it"
+
+
+def test_a_documents_mistake_is_told_in_the_stream(http: httpx2.Client) -> None:
+    told = chunks(http.post("/v1/canvas", json={"segments": [{"text": "a"}], "stream": True}).text)
+    assert told[-1]["error"]["param"] == "segments"
+
+
 @pytest.mark.parametrize(
     "body",
     [
@@ -102,7 +131,6 @@ def test_a_revision_keeps_what_is_around_it(http: httpx2.Client) -> None:
         {"segments": [{"text": "a"}]},
         {"segments": [{"text": "a", "hole": {}}]},
         {"segments": [{"hole": {}}, {"revise": {"text": "a"}}]},
-        {"segments": [{"hole": {}}], "stream": True},
         {"prompt": "a", "pins": [{"at": 0}]},
         {"prompt": "a", "pins": [{"at": 9999, "token": 5}]},
         {"prompt": "a", "n": 2},

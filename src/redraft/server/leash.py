@@ -40,6 +40,6 @@ class Leash(View):
                 self._loop.abort(number)
 
 
-async def on_thread(engine: Engine, loop: Leash, work: Callable[[Engine], T]) -> T:
+async def on_thread(engine: Engine, loop: View, work: Callable[[Engine], T]) -> T:
     """Do it beside the event loop, which goes on serving others."""
     return await asyncio.to_thread(lambda: work(seen_through(engine, loop, gaps=True)))

@@ -1,13 +1,14 @@
 """`POST /v1/canvas`: what only a canvas can do, in a form of our own.
 
 messages or prompt    one answer, with tokens pinned or given; as a stream, every step of it
-segments              a document of texts, holes and at most one revision: the holes are filled, the rest is kept
+segments              a document of texts, holes and at most one revision: the holes are filled, the rest is kept;
+                      as a stream, every canvas that competes for it
 """
 
 from __future__ import annotations
 
+from contextlib import ExitStack
 from dataclasses import replace
-from typing import Any
 
 from fastapi import APIRouter, Request, Response
 from fastapi.responses import JSONResponse
@@ -24,11 +25,12 @@ from redraft.server.languages import structured
 from redraft.server.leash import Leash, on_thread
 from redraft.server.offload import offload
 from redraft.server.refusal import Refusal
+from redraft.server.relay import relayed
 from redraft.server.replies import Json, TextForm, told
 from redraft.server.respond import GONE, Exchange, Work, headers_of, key_of, service_of
 from redraft.server.schema import Message, Sampling, StructuredOutputs
 from redraft.server.service import Service
-from redraft.server.stream import Chunks, unless_gone
+from redraft.server.stream import Chunks, EventStream, unless_gone
 
 router = APIRouter()
 
@@ -137,13 +139,25 @@ def _whole(exchange: Exchange, blocks: list[Block]) -> Json:
 
 
 async def _document(service: Service, request: Request, body: Canvas) -> Response:
-    for name in ("pins", "given", "structured_outputs", "n", "stop", "stream"):
+    for name in ("pins", "given", "structured_outputs", "n", "stop"):
         if getattr(body, name):
             raise Refusal(400, f"{name} was sent with segments; leave it out", param=name)
     options = options_of(body, service.engine, service.settings.limits, max_tokens=None)
     document = Document(tuple(body.segments or ()), body.max_tokens, options)
-    leash = Leash(service.engine.loop)
-    with service.enter(1, key_of(request)):
-        work = on_thread(service.engine, leash, lambda held: complete(held, document))
-        done: dict[str, Any] = await unless_gone(request, work, leash.cut)
-    return JSONResponse({"object": "canvas", "model": service.settings.name, **done}, headers=headers_of(body))
+    leash, limits, held = Leash(service.engine.loop), service.settings.limits, ExitStack()
+    held.enter_context(service.enter(1, key_of(request)))
+
+    def work(engine: Engine) -> Json:
+        return {"object": "canvas", "model": service.settings.name, **complete(engine, document)}
+
+    if body.stream:
+        return EventStream(
+            relayed(service.engine, leash, work, quiet_sec=limits.quiet_sec),
+            gone=leash.cut,
+            over=held.close,
+            stall_sec=limits.stall_sec,
+            headers=headers_of(body),
+        )
+    with held:
+        done = await unless_gone(request, on_thread(service.engine, leash, work), leash.cut)
+    return JSONResponse(done, headers=headers_of(body))
