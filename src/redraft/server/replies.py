@@ -84,10 +84,10 @@ class ChatForm:
 
     def whole(self, i: int, voice: Voice) -> Json:
         """A message."""
-        calls = self._calls(voice)
-        message: Json = {"role": "assistant", "content": voice.content, "refusal": None}
+        calls, rest = self._calls(voice)
+        message: Json = {"role": "assistant", "content": voice.content + rest, "refusal": None}
         if calls:
-            message |= {"content": None, "tool_calls": calls}
+            message |= {"content": None if self.choice.forced else voice.content + rest or None, "tool_calls": calls}
         if voice.reasoning:
             message |= {"reasoning_content": voice.reasoning, "reasoning": voice.reasoning}
         return {
@@ -116,8 +116,9 @@ class ChatForm:
 
     def last(self, i: int, voice: Voice) -> Json:
         """The reason, and the calls that were made."""
-        calls = self._calls(voice)
-        delta = {"tool_calls": [{"index": n, **call} for n, call in enumerate(calls)]} if calls else {}
+        calls, rest = self._calls(voice)
+        delta: Json = {"tool_calls": [{"index": n, **call} for n, call in enumerate(calls)]} if calls else {}
+        delta |= {"content": rest} if rest else {}
         return self._choice(i, delta) | {"finish_reason": self._reason(voice, bool(calls)), "canvas": told(voice)}
 
     def _choice(self, i: int, delta: Json) -> Json:
@@ -126,16 +127,21 @@ class ChatForm:
     def _reason(self, voice: Voice, called: bool) -> str:
         return "tool_calls" if called else FINISHED.get(voice.finish, "stop")
 
-    def _calls(self, voice: Voice) -> list[Json]:
-        """The calls of a finished answer; those that are none of the tools', or not as their schema says, are no
-        calls."""
+    def _calls(self, voice: Voice) -> tuple[list[Json], str]:
+        """The calls of a finished answer, and what was marked as one and is none: no tool's, or not as its schema says.
+        That is content, as it was written."""
+        rest, pairs = "", list[tuple[str, Any]]()
         if self.choice.forced:
             said = json.loads(voice.content)
             pairs = [(self.choice.only, said)] if self.choice.only else [(said["name"], said["arguments"])]
         else:
-            read = [read_call(call) for call in voice.calls] if self.choice.tools else []
-            pairs = [call for call in read if call is not None and called(self.choice.tools, *call)]
-        return [
+            for written in voice.calls:
+                call = read_call(written)
+                if call is not None and called(self.choice.tools, *call):
+                    pairs.append(call)
+                else:
+                    rest += written
+        calls = [
             {
                 "id": f"call_{voice.request.seed:016x}{n}",
                 "type": "function",
@@ -143,6 +149,7 @@ class ChatForm:
             }
             for n, (name, arguments) in enumerate(pairs)
         ]
+        return calls, rest
 
 
 @dataclass(frozen=True)

@@ -82,6 +82,7 @@ class Voice:
         self._kind: Kind = "content"
         self._parts = {kind: Detokenizer(self.text) for kind in ("content", "reasoning")}
         self._call: list[int] = []
+        self._label: str | None = ""  # what may still become the channel's name; None once that is behind us
         self._stops = StopStrings(self.request.stop)
 
     def take(self, event: Event) -> Said:
@@ -172,11 +173,18 @@ class Voice:
             self._call = []
 
     def _shown(self, said: Said) -> Said:
+        said.reasoning = self._unlabelled(said.reasoning)
         if (said.content or said.reasoning) and self.first_sec is None:
             self.first_sec = time.monotonic() - self.began
-        if said.reasoning and not self.reasoning:
-            said.reasoning = said.reasoning.removeprefix(LABEL)
         self.content += said.content
         self.reasoning += said.reasoning
         self.logprobs += said.logprobs
         return said
+
+    def _unlabelled(self, piece: str) -> str:
+        """Thinking without the name that its channel begins with, in however many pieces that comes."""
+        if self._label is None or not piece:
+            return piece
+        seen = self._label + piece
+        self._label = seen if LABEL.startswith(seen) and seen != LABEL else None
+        return "" if self._label is not None else seen.removeprefix(LABEL)

@@ -1,0 +1,207 @@
+"""Thinking and tool calls, which a checkpoint marks with tokens of its own, told apart over HTTP.
+
+nano has no such tokens, so its tokenizer gets them here, its template a thinking switch and a list of tools, and the
+engine a loop that says what the test has written, in blocks cut where the test wants them.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from dataclasses import replace
+from typing import Any
+
+import httpx2
+import pytest
+from openai import OpenAI
+from openai.types.chat import ChatCompletionMessageParam, ChatCompletionToolParam
+from tests.server.conftest import ANSWER, RECORD, Inside, inside
+from tokenizers import AddedToken, Tokenizer
+
+from redraft.engine.engine import Engine
+from redraft.engine.events import Block, Finished
+from redraft.engine.loop import Listener, Loop
+from redraft.engine.request import Request
+from redraft.model.gemma import DiffusionGemma
+from redraft.server.settings import Settings
+from redraft.text import Text
+
+MARKS = ("<|channel>", "<channel|>", "<|tool_call>", "<tool_call|>", '<|"|>')
+TEMPLATE = """{{ bos_token }}{% if enable_thinking %}<|think|>{% endif %}{% if tools %}{{ tools | tojson }}{% endif %}
+{%- for message in messages %}<|turn>{{ message['role'] }}
+{{ message['content'] }}<turn|>
+{% endfor %}<|turn>model
+"""
+USER: list[ChatCompletionMessageParam] = [{"role": "user", "content": RECORD}]
+WEATHER: ChatCompletionToolParam = {
+    "type": "function",
+    "function": {
+        "name": "weather",
+        "parameters": {
+            "type": "object",
+            "properties": {"city": {"type": "string"}, "days": {"type": "integer"}},
+            "required": ["city"],
+        },
+    },
+}
+THOUGHT = "<|channel>thought\nIt is Oslo, naïvely.<channel|>"
+CALL = '<|tool_call>call:weather{city:<|"|>Oslo<|"|>,days:3}<tool_call|>'
+WRONG = "<|tool_call>call:weather{days:3}<tool_call|>"
+
+
+class Scripted(Loop):
+    """A loop that answers every request with a text, in blocks of so many tokens."""
+
+    def __init__(self, model: DiffusionGemma, text: Text) -> None:
+        super().__init__(model)
+        self.text, self.said = text, ""
+        self.sizes: tuple[int, ...] = (1,)
+
+    def submit(self, request: Request, listener: Listener, *, drafts: bool = False, behind: int | None = None) -> int:
+        tokens, number = self.text.encode(self.said, bos=False), 0
+        while tokens:
+            size = self.sizes[number % len(self.sizes)]
+            part, tokens = tokens[:size], tokens[size:]
+            rows: list[tuple[tuple[int, float], ...]] = [((token, -0.5),) for token in part]
+            rows = rows if request.logprobs is not None else []
+            listener(Block(number, part, [0.0] * len(part), [1] * len(part), [0] * len(part), 2, True, rows))
+            number += 1
+        listener(Finished("stop", number - 1))
+        return 0
+
+    def abort(self, number: int) -> None:
+        pass
+
+
+def marked(text: Text) -> Text:
+    tokenizer = Tokenizer.from_str(text.tokenizer.to_str())
+    tokenizer.add_special_tokens([AddedToken(mark, special=True) for mark in MARKS])
+    return replace(text, tokenizer=tokenizer, template=TEMPLATE)
+
+
+@pytest.fixture(scope="module")
+def at(nano: Engine) -> Iterator[Inside]:
+    text = marked(nano.text)
+    yield from inside(replace(nano, text=text, loop=Scripted(nano.model, text)), Settings())
+
+
+@pytest.fixture(scope="module")
+def client(at: Inside) -> Iterator[OpenAI]:
+    with OpenAI(base_url=at.base, api_key="none", max_retries=0) as made:
+        yield made
+
+
+def says(at: Inside, said: str, sizes: tuple[int, ...]) -> None:
+    loop = at.engine.loop
+    assert isinstance(loop, Scripted)
+    loop.said, loop.sizes = said, sizes
+
+
+@pytest.mark.parametrize("sizes", [(1,), (2, 5), (400,)], ids=str)
+def test_thinking_is_told_apart_however_blocks_cut_it(at: Inside, client: OpenAI, sizes: tuple[int, ...]) -> None:
+    says(at, THOUGHT + ANSWER, sizes)
+    done = client.chat.completions.create(model="nano", messages=USER, reasoning_effort="high", logprobs=True)
+    message = done.choices[0].message
+    assert message.content == ANSWER
+    assert (message.model_extra or {})["reasoning_content"] == "It is Oslo, naïvely."
+    assert (message.model_extra or {})["reasoning"] == "It is Oslo, naïvely."
+    assert done.usage is not None
+    assert done.usage.completion_tokens_details is not None
+    label, thought = (len(at.engine.text.encode(part, bos=False)) for part in (MARKS[0], THOUGHT))
+    assert done.usage.completion_tokens_details.reasoning_tokens == thought - 2 * label
+    told = done.choices[0].logprobs
+    assert told is not None
+    assert "".join(token.token for token in told.content or []) == ANSWER, "of what was said, not of what was thought"
+    with client.chat.completions.create(model="nano", messages=USER, reasoning_effort="high", stream=True) as stream:
+        deltas = [chunk.choices[0].delta for chunk in stream]
+    thoughts = [(delta.model_extra or {}).get("reasoning_content") or "" for delta in deltas]
+    assert "".join(thoughts) == "It is Oslo, naïvely."
+    assert "".join(delta.content or "" for delta in deltas) == ANSWER
+    last_thought = max(i for i, thought in enumerate(thoughts) if thought)
+    assert not any(delta.content for delta in deltas[:last_thought]), "thinking comes before what is said"
+
+
+def test_thinking_is_what_the_template_is_told(at: Inside, client: OpenAI, monkeypatch: pytest.MonkeyPatch) -> None:
+    says(at, ANSWER, (3,))
+    asked: list[bool] = []
+    render = Text.render
+
+    def seen(self: Text, messages: Any, *, thinking: bool = False, **more: Any) -> str:
+        asked.append(thinking)
+        return render(self, messages, thinking=thinking, **more)
+
+    monkeypatch.setattr(Text, "render", seen)
+    client.chat.completions.create(model="nano", messages=USER, reasoning_effort="low")
+    client.chat.completions.create(model="nano", messages=USER, reasoning_effort="none")
+    client.chat.completions.create(
+        model="nano", messages=USER, extra_body={"chat_template_kwargs": {"enable_thinking": True}}
+    )
+    client.chat.completions.create(model="nano", messages=USER)
+    assert asked == [True, False, True, False]
+
+
+@pytest.mark.parametrize("sizes", [(1,), (3, 2), (400,)], ids=str)
+@pytest.mark.parametrize("choice", [None, "auto"])
+def test_the_model_decides_whether_to_call(
+    at: Inside, client: OpenAI, sizes: tuple[int, ...], choice: str | None
+) -> None:
+    tools: Any = {"tools": [WEATHER]} | ({"tool_choice": choice} if choice else {})
+    says(at, THOUGHT + "Let me see. " + CALL + CALL.replace("Oslo", "Rome"), sizes)
+    done = client.chat.completions.create(model="nano", messages=USER, **tools).choices[0]
+    calls = [call for call in done.message.tool_calls or [] if call.type == "function"]
+    wanted = [{"city": "Oslo", "days": 3}, {"city": "Rome", "days": 3}]
+    assert [json.loads(call.function.arguments) for call in calls] == wanted
+    assert ({call.function.name for call in calls}, len({call.id for call in calls})) == ({"weather"}, 2)
+    assert (done.finish_reason, done.message.content) == ("tool_calls", "Let me see. ")
+    with client.chat.completions.stream(model="nano", messages=USER, **tools) as stream:
+        whole = stream.get_final_completion().choices[0]
+    streamed = [call.function.arguments for call in whole.message.tool_calls or []]
+    assert [json.loads(arguments) for arguments in streamed] == wanted
+    assert (whole.finish_reason, whole.message.content) == ("tool_calls", "Let me see. ")
+    says(at, ANSWER, sizes)
+    done = client.chat.completions.create(model="nano", messages=USER, **tools).choices[0]
+    assert (done.finish_reason, done.message.content, done.message.tool_calls) == ("stop", ANSWER, None)
+
+
+@pytest.mark.parametrize(
+    ("said", "tools"),
+    [
+        (WRONG, [WEATHER]),  # its city is missing
+        (CALL.replace("weather", "other"), [WEATHER]),  # nobody offered it
+        (CALL.replace("3}", "}"), [WEATHER]),  # cannot be read
+        (CALL.removesuffix("}<tool_call|>"), [WEATHER]),  # cut short
+        (CALL, []),
+    ],
+)
+def test_what_is_no_valid_call_is_text_and_never_a_call(at: Inside, client: OpenAI, said: str, tools: Any) -> None:
+    says(at, "So: " + said, (4,))
+    more: Any = {"tools": tools} if tools else {}
+    written = said
+    for mark in MARKS[2:4]:
+        written = written.replace(mark, "")
+    done = client.chat.completions.create(model="nano", messages=USER, **more).choices[0]
+    assert (done.finish_reason, done.message.tool_calls, done.message.content) == ("stop", None, "So: " + written)
+    with client.chat.completions.create(model="nano", messages=USER, stream=True, **more) as stream:
+        deltas = [chunk.choices[0].delta for chunk in stream]
+    assert "".join(delta.content or "" for delta in deltas) == "So: " + written
+    assert not any(delta.tool_calls for delta in deltas)
+
+
+def test_the_template_shows_the_tools_unless_none_may_be_called(at: Inside, client: OpenAI) -> None:
+    says(at, ANSWER, (4,))
+    tools: Any = {"tools": [WEATHER]}
+    with_tools = client.chat.completions.create(model="nano", messages=USER, **tools)
+    without = client.chat.completions.create(model="nano", messages=USER, tool_choice="none", **tools)
+    assert with_tools.usage is not None
+    assert without.usage is not None
+    assert with_tools.usage.prompt_tokens > without.usage.prompt_tokens + 20
+
+
+def test_nano_itself_decides_for_text_behind_tools_that_it_is_shown(nano: Engine) -> None:
+    """The real model and loop behind the same template: what it says goes the same way."""
+    for at in inside(replace(nano, text=marked(nano.text)), Settings()):
+        body: dict[str, Any] = {"messages": USER, "tools": [WEATHER], "seed": 1, "max_tokens": 24}
+        told = httpx2.post(at.base + "/chat/completions", json=body | {"canvas": {"width": 32}}, timeout=30).json()
+        (choice,) = told["choices"]
+        assert choice["finish_reason"] in ("stop", "length", "tool_calls")
+        assert (choice["finish_reason"] == "tool_calls") == ("tool_calls" in choice["message"])
