@@ -43,14 +43,19 @@ class LayerPrefix:
 
         On a sliding layer the view begins W-1 tokens before `start`. It stays valid until the next `place`.
         """
-        end = start + k.shape[0]
+        seen = self.claim(start, k.shape[0])
+        own = slice(seen.stop - k.shape[0], seen.stop)
+        self.keys[:, own] = k.transpose(0, 1)
+        self.values[:, own] = v.transpose(0, 1)
+        return self.keys[:, seen], self.values[:, seen]
+
+    def claim(self, start: int, rows: int) -> slice:
+        """Make room for rows at sequence index `start`; the part of the buffer that they may see, themselves last."""
+        end = start + rows
         first = 0 if self.window is None else max(0, start - self.window + 1)
         if end - self.origin > self.keys.shape[1]:
             self._make_room(first, start, end)
-        self.keys[:, start - self.origin : end - self.origin] = k.transpose(0, 1)
-        self.values[:, start - self.origin : end - self.origin] = v.transpose(0, 1)
-        seen = slice(first - self.origin, end - self.origin)
-        return self.keys[:, seen], self.values[:, seen]
+        return slice(first - self.origin, end - self.origin)
 
     def snapshot(
         self, start: int, end: int
@@ -129,6 +134,15 @@ class Prefix:
         for mine, theirs in zip(self.layers, other.layers, strict=True):
             mine.restore(other.length, *theirs.snapshot(0, other.length))
         self.length = other.length
+
+    def restart(self, room: int) -> bool:
+        """Become empty, in the same buffers, if there is room for that many tokens; whether there is."""
+        if any(layer.window is None and layer.keys.shape[1] < room for layer in self.layers):
+            return False
+        self.length = 0
+        for layer in self.layers:
+            layer.origin = 0
+        return True
 
     @property
     def num_bytes(self) -> int:

@@ -48,15 +48,17 @@ rows = dict.fromkeys(("x", "weight", "onto", "out"), "*bf16")
 build(norm._norm, {"WEIGHT": True, "ONTO": True, "BLOCK": 4096}, 4, **rows, size="i32", weights="i32", eps="fp32")
 numbers = dict.fromkeys(("rows", "heads", "keys", "window", "k_head", "k_key", "v_head", "v_key"), "i32")
 tensors = dict.fromkeys(("q", "k", "v", "out"), "*bf16")
-tile = {"GROUP": 8, "DIM": 512, "CAUSAL": True, "BLOCK_ROWS": 32, "BLOCK_KEYS": 32}
-build(attention._attend, tile, 8, **tensors, **numbers)
+tile = {"GROUP": 8, "DIM": 512, "CAUSAL": True, "STANDING": False, "BLOCK_ROWS": 32, "BLOCK_KEYS": 32}
+build(attention._attend, tile, 8, **tensors, **numbers, extent="*i64")
+tile |= {"CAUSAL": False, "STANDING": True}
+build(attention._attend, tile, 8, **tensors, **numbers, extent="*i64")
 """
 
 
 @pytest.mark.parametrize(
     ("arguments", "wanted"),
     [
-        (["90", "nvfp4"], ["_gate_up", "_down", "_row", "_norm", "_attend"]),
+        (["90", "nvfp4"], ["_gate_up", "_down", "_row", "_norm", "_attend", "_attend"]),
         (["80", "int4", "experts alone"], ["_gate_up", "_down"]),
     ],
     ids=["H100", "A100"],

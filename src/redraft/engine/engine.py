@@ -358,6 +358,8 @@ def load(
     placement, where = place_experts(experts, where, config.model.num_experts)
     if adapter is not None and placement != ON_DEVICE:
         raise RequestError(f"adapter was given and experts are to be on the {experts}; merge it first: redraft tune")
+    if loop.graphs and placement != ON_DEVICE:
+        raise RequestError(f"graphs is True and experts are to be on the {experts}, which a graph cannot wait for")
     # Folded first and packed then, where layers are folded: a matrix is rounded once.
     folds = placement == ON_DEVICE and pays(config.model, DTYPES[dtype])
     form = chosen.experts if chosen and chosen.is_uniform and folds else None

@@ -269,13 +269,20 @@ class Lane:
         return logprobs(read / cooled, tokens, self.request.logprobs)
 
 
-def open_lane(model: DiffusionGemma, request: Request, noise: Noise, *, drafts: bool) -> Lane:
-    """A lane before its first forward. The prefix has room for the whole request, so it never moves."""
+def open_lane(
+    model: DiffusionGemma, request: Request, noise: Noise, *, drafts: bool, spare: Prefix | None = None
+) -> Lane:
+    """A lane before its first forward. The prefix has room for the whole request, so it never moves.
+
+    It is the `spare` one, which nobody needs any more, if that has the room.
+    """
     room = len(request.prompt) + request.max_tokens + 2 * request.width
+    if spare is None or not spare.restart(room):
+        spare = Prefix(model.config.layers, room=room, dtype=model.dtype, device=model.device)
     return Lane(
         request=request,
         noise=noise,
-        prefix=Prefix(model.config.layers, room=room, dtype=model.dtype, device=model.device),
+        prefix=spare,
         prompt=torch.tensor(request.prompt, device=model.device),
         canvas=seeded(noise, request.width, request.vocab, request.seed_canvas, model.device),
         left=request.max_tokens,

@@ -45,7 +45,8 @@ class LoopConfig:
 
     `max_rows` None is what `redraft bench --knee` measured for the checkpoint on this machine where `load` finds it
     (engine/knee.py), else DEFAULT_CANVASES canvases. `prefix_bytes` None is room for a prompt of a few thousand tokens
-    (engine/prefixes.py). `policy` says which requests go together.
+    (engine/prefixes.py). `policy` says which requests go together. `graphs` lets a GPU repeat the forward of a canvas
+    that is alone as one graph; experimental.
     """
 
     max_rows: int | None = None
@@ -53,6 +54,7 @@ class LoopConfig:
     max_waiting: int = 4096
     policy: str = "mixed"
     prefix_bytes: int | None = None
+    graphs: bool = False
 
 
 DEFAULT_CANVASES = 12
@@ -72,7 +74,12 @@ class Loop:
         self, model: DiffusionGemma, config: LoopConfig = DEFAULT_LOOP, clock: Callable[[], float] = time.monotonic
     ) -> None:
         rows = config.max_rows
-        self.runner = Runner(model, Prefixes(model.config.layers, model.dtype.itemsize, config.prefix_bytes))
+        if config.graphs and model.kernels.standing is None:
+            raise RequestError(
+                f"graphs is True and the model runs on {model.device} without a GPU's kernels; leave it out"
+            )
+        prefixes = Prefixes(model.config.layers, model.dtype.itemsize, config.prefix_bytes)
+        self.runner = Runner(model, prefixes, graphs=config.graphs)
         self.scheduler = Scheduler(
             max_rows=DEFAULT_CANVASES * model.config.canvas_length if rows is None else rows,
             max_running=config.max_running,

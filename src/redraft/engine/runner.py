@@ -19,6 +19,7 @@ from dataclasses import dataclass
 
 import torch
 
+from redraft.cache import Prefix
 from redraft.diffusion.denoise import settle
 from redraft.diffusion.noise import Noise
 from redraft.engine.causal import CausalLane, open_causal
@@ -31,14 +32,19 @@ from redraft.engine.scheduler import PREFILL_CHUNK, Batch, Piece
 from redraft.engine.stream import due, take_steps
 from redraft.model.gemma import DiffusionGemma
 from redraft.model.rows import Mode, Rows, Span
+from redraft.model.triton.graph import GraphedStep
 from redraft.shapes import Float, Int, Tensor
 
 
 class Runner:
-    """Lanes by request number, and the forward that moves some of them on."""
+    """Lanes by request number, and the forward that moves some of them on.
 
-    def __init__(self, model: DiffusionGemma, prefixes: Prefixes) -> None:
-        self.model, self.prefixes = model, prefixes
+    With `graphs` a canvas that takes its step alone does so in memory that stands still (`model/triton/graph.py`).
+    """
+
+    def __init__(self, model: DiffusionGemma, prefixes: Prefixes, *, graphs: bool = False) -> None:
+        self.model, self.prefixes, self.graphs = model, prefixes, graphs
+        self._step: GraphedStep | None = None
         self.lanes: dict[int, Lane | CausalLane] = {}
         self._chains: dict[int, Chain] = {}
         self._rows: tuple[Batch, Rows] | None = None
@@ -48,7 +54,7 @@ class Runner:
         if request.causal:
             lane: Lane | CausalLane = open_causal(self.model, request, noise)
         else:
-            lane = open_lane(self.model, request, noise, drafts=drafts)
+            lane = open_lane(self.model, request, noise, drafts=drafts, spare=self._spare())
         self.lanes[number] = lane
         self._chains[number] = Chain(request.prompt)
         # Who reads its prompt needs the logits of all of it, which no kept prefix has.
@@ -77,9 +83,7 @@ class Runner:
     @torch.inference_mode()
     def run(self, batch: Batch) -> dict[int, list[Event]]:
         """One forward over the pieces of a batch; what each request has to tell of it."""
-        rows = self._context(batch)
-        hidden = self.model(self._tokens(batch), self._soft(batch), rows)
-        rows.commit()
+        hidden = self._forward(batch)
         for piece in batch:
             if piece.encode:
                 self._encoded(piece)
@@ -96,6 +100,24 @@ class Runner:
             piece.number: self.lanes[piece.number].advance(self.model, own)
             for (piece, _), own in zip(read, logits, strict=True)
         }
+
+    def _forward(self, batch: Batch) -> Float[Tensor, "rows hidden"]:
+        """Hidden states of all rows; what was encoded has become prefix."""
+        lane = self.lanes[batch[0].number]
+        if self.graphs and len(batch) == 1 and batch[0].canvas and not batch[0].encode:
+            if self._step is None or not self._step.serves(lane.prefix, batch[0].canvas):
+                self._step = GraphedStep(self.model, lane.prefix, batch[0].canvas, self.model.kernels.standing)
+            return self._step(self._tokens(batch), self._soft(batch))
+        rows = self._context(batch)
+        hidden: Tensor = self.model(self._tokens(batch), self._soft(batch), rows)
+        rows.commit()
+        return hidden
+
+    def _spare(self) -> Prefix | None:
+        """The prefix that a graph was made for, if its request has ended: the next one need not make another."""
+        if self._step is None or any(lane.prefix is self._step.prefix for lane in self.lanes.values()):
+            return None
+        return self._step.prefix
 
     def _to_read(self, batch: Batch, hidden: Float[Tensor, "rows hidden"]) -> Iterator[Float[Tensor, "some hidden"]]:
         """Of each piece the rows whose logits count: a canvas, a causal request's last row, a prompt that is read, a

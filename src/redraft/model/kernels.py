@@ -13,7 +13,7 @@ Forms for a GPU are in `model/triton/`.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
 from typing import Protocol, runtime_checkable
@@ -121,6 +121,10 @@ def attend_fused(q: Tensor, k: Tensor, v: Tensor, causal: Causal | None) -> Tens
     return out.permute(2, 0, 1, 3).reshape(rows, heads, dim)
 
 
+Standing = Callable[[Tensor, Tensor, Tensor, Tensor], Tensor]
+"""Attention of a canvas over the part of whole buffers that the device is told of (`model/triton/graph.py`)."""
+
+
 @dataclass(frozen=True)
 class Kernels:
     """One choice of forms. Frozen: a model that should run otherwise is given another."""
@@ -129,6 +133,7 @@ class Kernels:
     attend: Attend = attend_fused
     experts: moe.ExpertsForm = moe.experts_fast
     head: Pass = pass_tiles
+    standing: Standing | None = None
 
 
 FAST = Kernels()

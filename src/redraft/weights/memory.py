@@ -20,8 +20,8 @@ from redraft.cache import MIN_ROOM
 from redraft.config import ModelConfig
 from redraft.errors import RunError, WeightsError
 from redraft.model.head import LONG, STRIPE, TILE
-from redraft.model.offload import PLACES
 from redraft.weights.names import slots
+from redraft.weights.offload import PLACES
 from redraft.weights.place import ON_DEVICE, Placement
 from redraft.weights.plan import PLANS, Formats, formats, num_bytes
 

@@ -1,7 +1,7 @@
 """Where a model's experts are, nine tenths of its weights: on the device, on the host, or shared among processes.
 
     device    every expert where everything else is
-    host      in the processor's memory; those that rows are sent to are copied (`model/offload.py`)
+    host      in the processor's memory; those that rows are sent to are copied (`weights/offload.py`)
     shared    each of several processes holds its share, and sums are made whole by an all-reduce
 
 Processes that share experts hold everything else each for itself, read the same requests with the same seeds and take
@@ -19,8 +19,8 @@ import torch
 from redraft.errors import RequestError
 from redraft.model.gemma import DiffusionGemma, Layer
 from redraft.model.moe import AnyExperts, ExpertsForm
-from redraft.model.offload import keep_on_host
 from redraft.shapes import Tensor
+from redraft.weights.offload import keep_on_host
 
 PLACES = ("device", "host", "shared")
 

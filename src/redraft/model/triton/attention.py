@@ -14,7 +14,7 @@ import triton
 import triton.language as tl
 
 from redraft.model.kernels import Causal
-from redraft.shapes import Tensor
+from redraft.shapes import Float, Int, Tensor
 
 _BLOCK_ROWS, _BLOCK_KEYS = 32, 32
 _WARPS = 8  # a row of 512 sums each; with four, or with more rows, they do not fit into registers
@@ -31,6 +31,7 @@ def _attend(
     heads,
     keys,
     window,
+    extent,
     k_head,
     k_key,
     v_head,
@@ -38,10 +39,19 @@ def _attend(
     GROUP: tl.constexpr,
     DIM: tl.constexpr,
     CAUSAL: tl.constexpr,
+    STANDING: tl.constexpr,
     BLOCK_ROWS: tl.constexpr,
     BLOCK_KEYS: tl.constexpr,
 ):
-    """One tile of queries of one key head. Key `keys - rows + i` stands at the place of row i."""
+    """One tile of queries of one key head. Key `keys - rows + i` stands at the place of row i.
+
+    Where memory stands still, `extent` says which part of the buffers is read: its first row and the one behind its last.
+    """
+    if STANDING:
+        first = tl.load(extent)
+        keys = tl.load(extent + 1) - first
+        k += first * k_key
+        v += first * v_key
     kv = tl.program_id(1).to(tl.int64)
     one = tl.program_id(0) * BLOCK_ROWS + tl.arange(0, BLOCK_ROWS)
     row, head = one // GROUP, kv * GROUP + one % GROUP
@@ -76,16 +86,31 @@ def _attend(
 
 def attend_kernel(q: Tensor, k: Tensor, v: Tensor, causal: Causal | None) -> Tensor:
     """The form of `model/kernels.py::Attend` for a GPU."""
+    window = None if causal is None else causal.window
+    return _launch(q, k, v, None, is_causal=causal is not None, window=window)
+
+
+def attend_standing(
+    q: Float[Tensor, "rows heads head_dim"],
+    k: Float[Tensor, "kv_heads room head_dim"],
+    v: Float[Tensor, "kv_heads room head_dim"],
+    seen: Int[Tensor, "2"],
+) -> Float[Tensor, "rows heads head_dim"]:
+    """A canvas over the part `seen[0]` to `seen[1]` of whole buffers, which the host need not know to launch it."""
+    return _launch(q, k, v, seen, is_causal=False, window=None)
+
+
+def _launch(q: Tensor, k: Tensor, v: Tensor, seen: Tensor | None, *, is_causal: bool, window: int | None) -> Tensor:
     rows, heads, dim = q.shape
     keys, group = k.shape[1], heads // k.shape[0]
-    window = None if causal is None else causal.window
     out = torch.empty_like(q, memory_format=torch.contiguous_format)
     _attend[(triton.cdiv(rows * group, _BLOCK_ROWS), k.shape[0])](
-        *(q.contiguous(), k, v, out, rows, heads, keys, window or keys + 1),
+        *(q.contiguous(), k, v, out, rows, heads, keys, window or keys + 1, q if seen is None else seen),
         *(k.stride(0), k.stride(1), v.stride(0), v.stride(1)),
         GROUP=group,
         DIM=dim,
-        CAUSAL=causal is not None,
+        CAUSAL=is_causal,
+        STANDING=seen is not None,
         BLOCK_ROWS=_BLOCK_ROWS,
         BLOCK_KEYS=_BLOCK_KEYS,
         num_warps=_WARPS,

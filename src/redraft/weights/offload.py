@@ -1,0 +1,125 @@
+"""Experts that live in the processor's memory: those that rows are sent to are copied to the device as they are needed.
+
+    host    [expert 3] [expert 7] [expert 9] …            all experts of all layers
+    device       place A ◄─ 3 ── 9 …   place B ◄─ 7 …     two places, shared by all layers
+
+While one expert multiplies, the next one is on its way, on a stream of its own. The sums are those of
+`model/moe.py::experts_grouped`, bit for bit: where a matrix came from does not change it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+
+import torch
+from torch import nn
+
+from redraft.model.gemma import DiffusionGemma, Layer
+from redraft.model.moe import Experts, Matrices, PackedExperts, experts_grouped
+from redraft.model.packed import Packed
+from redraft.shapes import Tensor
+
+PLACES = 2
+
+
+class HostExperts(nn.Module):
+    """The experts of one layer, held where they are and used where the courier brings them."""
+
+    def __init__(self, held: Experts | PackedExperts, courier: Courier) -> None:
+        super().__init__()
+        self.held, self.courier = held, courier
+
+    @property
+    def gate_up(self) -> Tensor | Packed:
+        """[experts, 2·ffn, hidden], on the host."""
+        return self.held.gate_up
+
+    @property
+    def down(self) -> Tensor | Packed:
+        """[experts, hidden, ffn], on the host."""
+        return self.held.down
+
+    def fetch(self, wanted: Sequence[int]) -> Iterator[Matrices]:
+        """The matrices of some experts, in order, on the device. Each pair is good until the next is asked for."""
+        return self.courier.carry([(self.gate_up[e], self.down[e]) for e in wanted])
+
+
+class Courier:
+    """Copies pairs of matrices to a device, one ahead. `copied` counts bytes."""
+
+    def __init__(self, device: torch.device) -> None:
+        self.device, self.copied = device, 0
+        self.places: list[Matrices | None] = [None] * PLACES
+        self.side = torch.cuda.Stream(device) if device.type == "cuda" else None
+        self._free: list[torch.cuda.Event | None] = [None] * PLACES
+        self._number = 0
+
+    def carry(self, pairs: Sequence[Matrices]) -> Iterator[Matrices]:
+        """The pairs on the device. A place is filled anew when what was done with it has ended."""
+        under_way = self._begin(pairs[0]) if pairs else None
+        for following in (*pairs[1:], None):
+            assert under_way is not None
+            place, arrived = under_way
+            under_way = None if following is None else self._begin(following)
+            if arrived is not None:
+                torch.cuda.current_stream(self.device).wait_event(arrived)
+            ready = self.places[place]
+            assert ready is not None
+            yield ready
+            if self.side is not None:
+                self._free[place] = torch.cuda.current_stream(self.device).record_event()
+
+    @property
+    def num_bytes(self) -> int:
+        """Bytes of all places."""
+        return sum(part.numel() * part.element_size() for pair in self.places for part in _parts(pair))
+
+    def _begin(self, pair: Matrices) -> tuple[int, torch.cuda.Event | None]:
+        """Start a copy; its place, and what tells that it has arrived (None: it has)."""
+        place, self._number = self._number % PLACES, self._number + 1
+        if self.places[place] is None:
+            self.places[place] = (_room(pair[0], self.device), _room(pair[1], self.device))
+        parts = list(zip(_parts(self.places[place]), _parts(pair), strict=True))
+        self.copied += sum(source.numel() * source.element_size() for _, source in parts)
+        if self.side is None:
+            for target, source in parts:
+                target.copy_(source)
+            return place, None
+        free = self._free[place]
+        if free is not None:
+            self.side.wait_event(free)
+        with torch.cuda.stream(self.side):
+            for target, source in parts:
+                target.copy_(source, non_blocking=True)
+        return place, self.side.record_event()
+
+
+def keep_on_host(model: DiffusionGemma) -> DiffusionGemma:
+    """Let the layers of a model, whose experts are in the processor's memory, fetch them. Returns the model."""
+    courier = Courier(model.device)
+    for layer in model.layers:
+        assert isinstance(layer, Layer)
+        assert isinstance(layer.experts, Experts | PackedExperts)
+        layer.experts = HostExperts(layer.experts, courier)
+        layer.kernels = replace(layer.kernels, experts=experts_grouped)
+    return model
+
+
+def _parts(pair: Matrices | None) -> list[Tensor]:
+    found: list[Tensor] = []
+    for matrix in pair or ():
+        if isinstance(matrix, Packed):
+            found += [part for part in (matrix.codes, matrix.scale, matrix.top) if part is not None]
+        else:
+            found.append(matrix)
+    return found
+
+
+def _room(matrix: Tensor | Packed, device: torch.device) -> Tensor | Packed:
+    """Uninitialised memory for a matrix of the same shape and format."""
+    if not isinstance(matrix, Packed):
+        return torch.empty_like(matrix, device=device)
+    top = None if matrix.top is None else torch.empty_like(matrix.top, device=device)
+    codes, scale = (torch.empty_like(part, device=device) for part in (matrix.codes, matrix.scale))
+    return replace(matrix, codes=codes, scale=scale, top=top)

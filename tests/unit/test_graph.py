@@ -1,0 +1,142 @@
+"""A canvas's forward in memory that stands still: the same answers, and nothing that a graph could not repeat."""
+
+from __future__ import annotations
+
+import sys
+from dataclasses import replace
+from typing import Any
+
+import pytest
+import torch
+from tests.helpers import new_prefix, tiny_config, tiny_model, with_kernels
+from torch.profiler import ProfilerActivity, profile
+
+from redraft.config import CheckpointConfig, GenerationConfig
+from redraft.diffusion.noise import SeededNoise
+from redraft.engine.events import Event, Finished
+from redraft.engine.loop import Loop, LoopConfig
+from redraft.engine.request import Options, Request, build_request
+from redraft.engine.runner import run_alone
+from redraft.errors import RequestError
+from redraft.model.fused import fuse_layers
+from redraft.model.gemma import DiffusionGemma
+from redraft.model.triton.graph import GraphedStep
+
+SHAPES: dict[str, dict[str, Any]] = {"plain layers": {"num_experts": 6}, "fused layers": {}}
+
+
+def model_of(shape: str, width: int = 7) -> DiffusionGemma:
+    """Two layers, one of them with a window of 8, so that its buffers move on behind a long prefix."""
+    return fuse_layers(tiny_model(replace(tiny_config(**SHAPES[shape]), canvas_length=width)))
+
+
+def request_of(model: DiffusionGemma, prompt: int, seed: int) -> Request:
+    shipped = CheckpointConfig(model.config, GenerationConfig(max_denoising_steps=4, eos_token_ids=(1,)))
+    options = Options(max_tokens=90 if seed == 1 else 20, seed=seed, end_aware=seed == 2)
+    return replace(build_request([2] * prompt, options, shipped), eos=frozenset())
+
+
+def told(loop: Loop, *requests: Request) -> list[list[Event]]:
+    found: list[list[Event]] = [[] for _ in requests]
+    for request, events in zip(requests, found, strict=True):
+        loop.submit(request, events.append, drafts=True)
+    while any(not events or not isinstance(events[-1], Finished) for events in found):
+        loop.tick()
+        loop.check()
+    return found
+
+
+@pytest.mark.parametrize("shape", SHAPES)
+def test_answers_in_standing_memory_are_the_same_bit_for_bit(shape: str) -> None:
+    """Alone over several blocks, one after another, and two at once, which share forwards for a while."""
+    model = model_of(shape)
+    loop = Loop(model, LoopConfig())
+    loop.runner.graphs = True
+    first, second, third = (request_of(model, 9 + 40 * seed, seed) for seed in (1, 2, 3))
+    wanted = [list(run_alone(model, one, SeededNoise(one.seed))) for one in (first, second, third)]
+    assert told(loop, first) == wanted[:1]
+    step = loop.runner._step
+    assert step is not None, "nothing was ever alone"
+    assert told(loop, replace(second, prompt=second.prompt[:12])) == [
+        list(run_alone(model, replace(second, prompt=second.prompt[:12]), SeededNoise(2)))
+    ]
+    assert loop.runner._step is not None
+    assert loop.runner._step.prefix is step.prefix, "the next request could have had the same buffers"
+    assert told(loop, second, third) == wanted[1:]
+
+
+@pytest.mark.parametrize("shape", SHAPES)
+def test_nothing_that_is_read_or_written_moves(shape: str) -> None:
+    """Addresses stay from step to step and from block to block, and a step leaves nothing behind but its result."""
+    model, prefix = model_of(shape), None
+    prefix = new_prefix(model)
+    prefix.restart(64)
+    step = GraphedStep(model, prefix, 7)
+    tokens, soft = torch.arange(7) + 20, torch.randn(7, 32)
+
+    def addresses() -> list[int]:
+        turned = [part for pair in step.rows._rotations.values() for part in pair]
+        held = [buffer for layer in prefix.layers for buffer in (layer.keys, layer.values)]
+        standing = (step.tokens, step.soft, step.rows.seen, step.rows.positions)
+        return [tensor.data_ptr() for tensor in (*standing, *turned, *held)]
+
+    with torch.inference_mode():
+        model.encode(tokens, prefix)
+        step(tokens, None)
+        before = addresses()
+        for length in (3, 7, 7):
+            model.encode(tokens[:length], prefix)
+            for given in (None, soft):
+                assert torch.equal(step(tokens, given), model(tokens, given, model.rows([step.rows.spans[0]])))
+                assert addresses() == before
+                assert step.serves(prefix, 7)
+        with profile(activities=[ProfilerActivity.CPU], profile_memory=True) as seen:
+            kept = step(tokens, soft)
+        left = sum(event.self_cpu_memory_usage for event in seen.key_averages())
+        assert left == kept.numel() * kept.element_size()
+    assert not step.serves(new_prefix(model), 7)
+    assert not step.serves(prefix, 6)
+
+
+def test_a_buffer_that_had_to_grow_is_noticed() -> None:
+    model = model_of("plain layers")
+    prefix = new_prefix(model)
+    step = GraphedStep(model, prefix, 7)
+    with torch.inference_mode():
+        model.encode(torch.arange(60) % 60 + 2, prefix)
+        ours = step(torch.arange(7), None)
+        assert torch.equal(ours, model(torch.arange(7), None, model.rows([step.rows.spans[0]])))
+        assert step.serves(prefix, 7)
+        model.encode(torch.arange(100) % 60 + 2, prefix)
+    assert not step.serves(prefix, 7)
+
+
+def test_graphs_are_refused_where_there_is_no_gpu() -> None:
+    with pytest.raises(RequestError, match="graphs is True and the model runs on cpu without a GPU's kernels"):
+        Loop(model_of("plain layers"), LoopConfig(graphs=True))
+
+
+def test_the_kernel_that_is_told_where_to_read_equals_the_one_that_is_given_it() -> None:
+    pytest.importorskip("triton", reason=f"there is no triton for {sys.platform}")
+    from redraft.model.triton.attention import attend_kernel, attend_standing
+    from redraft.model.triton.kernels import GPU
+
+    draw = torch.Generator().manual_seed(1)
+    q = torch.randn(6, 4, 16, generator=draw)
+    k, v = torch.randn(2, 2, 90, 16, generator=draw).unbind()
+    for first, end in ((0, 6), (0, 90), (17, 71), (40, 47)):
+        ours = attend_standing(q, k, v, torch.tensor([first, end]))
+        assert torch.equal(ours, attend_kernel(q, k[:, first:end], v[:, first:end], None))
+    config = tiny_config(hidden_size=64, intermediate_size=96, moe_intermediate_size=64, head_dim=16)
+    plain = tiny_model(config)
+    gpu = with_kernels(plain, GPU)
+    prefixes = [new_prefix(plain), new_prefix(plain)]
+    step = GraphedStep(gpu, prefixes[0], 6, gpu.kernels.standing)
+    with torch.inference_mode():
+        for length in (13, 4):
+            for model, prefix in zip((gpu, plain), prefixes, strict=True):
+                model.encode(torch.arange(length) + 3, prefix)
+            rows = plain.rows([replace(step.rows.spans[0], prefix=prefixes[1])])
+            soft = torch.randn(6, 64, generator=draw)
+            ours, theirs = step(torch.arange(6), soft), plain(torch.arange(6), soft, rows)
+            torch.testing.assert_close(ours, theirs, rtol=2e-3, atol=2e-3)
