@@ -18,6 +18,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 
 import board
+import claims
 import constraints
 import devices
 import fields
@@ -44,7 +45,7 @@ def pages(root: Path) -> dict[Path, str]:
     """Every generated page of the repository at `root`, with the text that it should have."""
     readme, card = root / "README.md", root / "src" / "redraft" / "assets" / "nano" / "README.md"
     rules, held = root / "docs" / "denoising.md", root / "docs" / "constraints.md"
-    server = root / "docs" / "server.md"
+    server, decided = root / "docs" / "server.md", root / "docs" / "deciding.md"
     regions = {
         "numbers": lambda: numbers(root / "benchmarks", HEADLINES),
         "speed": lambda: board.speed(root),
@@ -68,6 +69,7 @@ def pages(root: Path) -> dict[Path, str]:
             held.read_text(encoding="utf-8"),
             {"keywords": constraints.keywords, "ways": lambda: constraints.ways(root)},
         ),
+        decided: fill(decided.read_text(encoding="utf-8"), {"belief": lambda: claims.belief(root)}),
         server: fill(server.read_text(encoding="utf-8"), {"fields": fields.tables}),
         root / "docs" / "devices.md": devices.page(root),
         root / "docs" / "numbers.md": NUMBERS_PAGE + numbers(root / "benchmarks", above="../") + "\n",

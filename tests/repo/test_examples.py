@@ -9,7 +9,7 @@ import pytest
 from redraft.cli.main import build_parser
 
 DOCS = Path(__file__).parents[2] / "docs"
-PAGES = ("constraints.md", "editing.md", "infilling.md", "traces.md")
+PAGES = ("constraints.md", "deciding.md", "editing.md", "infilling.md", "traces.md")
 
 
 @pytest.mark.parametrize("name", PAGES)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import json
 import re
+import sys
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -13,12 +14,13 @@ import pytest
 import torch
 
 import redraft
+from redraft.__main__ import main
 from redraft.constrain.language import Vocabulary, ready
 from redraft.constrain.middle import between, leads_on
 from redraft.constrain.problem import Problem, span_of
 from redraft.constrain.sources import regex_source, schema_source
 from redraft.engine.engine import Engine
-from redraft.engine.mend import Check, mended
+from redraft.engine.mend import Check, command_check, mended
 from redraft.engine.request import Options
 from redraft.errors import ConstraintError, UnsatisfiedError
 
@@ -169,3 +171,56 @@ def test_what_leads_on_is_told_of_every_state() -> None:
     found = leads_on(a, (0, 1))
     wanted = [s != a.end and a.accepts[t] if (t := a.after(s, (0, 1))) >= 0 else False for s in range(a.states)]
     assert found.tolist() == np.array(wanted, bool).tolist()
+
+
+def test_the_command_mends_what_another_command_rejects(capsys: pytest.CaptureFixture[str]) -> None:
+    """The check wants another quantity than the sentence has, and names it; everything else stays."""
+    judge = (
+        f"""{sys.executable} -c 'import json, sys; sys.exit(json.load(sys.stdin)["qty"] == 417 and "/qty: not 417")'"""
+    )
+    asked = ["generate", "--chat", PROMPT, "--schema", "who, qty int, item", "--seed", "1", "--check", judge]
+    assert main([*asked, "--json"]) == 0
+    told = json.loads(capsys.readouterr().out)
+    assert json.loads(told["text"]) == json.loads(ANSWER) | {"qty": json.loads(told["text"])["qty"]}
+    assert json.loads(told["text"])["qty"] != 417
+    assert len(told["steps"]) > 1
+    assert set(told["confidence"]) == {"/who", "/qty", "/item"}
+    assert main([*asked, "--rounds", "0"]) == 1
+    assert "not 417" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("text", "said", "wanted"),
+    [
+        ('{"a":[1,{"b/c":2}]}', "/a/1/b~1c: no", "2"),
+        ('{"a":[1,2]}', "/a/0: no\nand more", "1"),
+        ("a\nbc\nd", "line 2: no", "bc"),
+        ('{"a":1}', "/b: no", None),
+        ("a", "line 2: no", None),
+        ("no JSON", "/a: no", None),
+        ("a", "no", None),
+    ],
+)
+def test_a_command_may_name_what_is_wrong(text: str, said: str, wanted: str | None) -> None:
+    (problem,) = command_check([sys.executable, "-c", f"import sys; sys.exit({said!r})"])(text)
+    assert isinstance(problem, Problem)
+    assert (None if problem.span is None else text[slice(*problem.span)]) == wanted
+    assert problem.reason == (said if wanted is None else said.splitlines()[0])
+
+
+@pytest.mark.parametrize(
+    ("flags", "complaint"),
+    [
+        (["--rounds", "2"], "--rounds was given without --check"),
+        (["--check", "true", "--watch"], "--check and --watch were both given"),
+        (["--check", "true", "-n", "2"], "--check and -n were both given"),
+        (["--check", "'"], "which is no command line"),
+        (["--check", " "], "--check is empty"),
+        (["--check", "no-such-command"], "cannot be run"),
+    ],
+)
+def test_checks_that_cannot_be_are_refused(
+    capsys: pytest.CaptureFixture[str], flags: list[str], complaint: str
+) -> None:
+    assert main(["generate", "a", "--max-tokens", "2", "--steps", "1", *flags]) == 2
+    assert complaint in capsys.readouterr().err

@@ -35,6 +35,8 @@ NEUTRAL: dict[str, object] = {
     "watch": False,
     "variants": None,
     "keep": None,
+    "check": None,
+    "rounds": None,
     "pin": False,
     "infill": False,
     "regex": None,

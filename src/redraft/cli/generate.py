@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from redraft.cli.backend import backend_flags, backend_of
+from redraft.cli.check import check_checks, check_flags, checked
 from redraft.cli.common import Commands, command, load_engine, model_flags, print_json, read_prompt, sampling_flags
 from redraft.cli.held import held_flags, held_source
 from redraft.cli.place import check_parallel, one_voice, place_flags
@@ -23,7 +24,8 @@ EPILOG = """examples:
   redraft generate --chat --watch --file question.txt --json
   redraft generate --chat -n 20 --keep 5 --file question.txt
   torchrun --nproc-per-node 2 -m redraft generate --model MODEL --device cuda --parallel experts --file q.txt
-  redraft generate --chat --schema 'who, qty int, item' $'record\\nSend 417 melu to Karomi.'"""
+  redraft generate --chat --schema 'who, qty int, item' $'record\\nSend 417 melu to Karomi.'
+  redraft generate --chat --check 'python -m json.tool' $'record\\nSend 417 melu to Karomi.'"""
 
 
 def add(commands: Commands) -> None:
@@ -37,6 +39,7 @@ def add(commands: Commands) -> None:
     parser.add_argument("--stop", action="append", default=[], metavar="TEXT", help="end the answer at this text")
     backend_flags(parser)
     held_flags(parser)
+    check_flags(parser)
     model_flags(parser, plan=True)
     place_flags(parser, parallel=True)
     sampling_flags(parser)
@@ -52,6 +55,7 @@ def run(arguments: argparse.Namespace) -> int:
 
 def _answer(arguments: argparse.Namespace) -> int:
     check_variants(arguments)
+    check_checks(arguments)
     prompt = read_prompt(arguments.prompt, arguments.file)
     if (backend := backend_of(arguments)) is not None:
         from redraft.cli.abroad import generate_there
@@ -62,7 +66,7 @@ def _answer(arguments: argparse.Namespace) -> int:
     import torch
 
     from redraft.cli.watch import Watch
-    from redraft.engine.fields import field_entropy
+    from redraft.engine.fields import field_confidence, field_entropy
     from redraft.engine.request import Options
 
     engine = load_engine(arguments)
@@ -93,7 +97,9 @@ def _answer(arguments: argparse.Namespace) -> int:
         if arguments.variants is not None:
             run_variants(engine, request, arguments)
             return 0
-        if arguments.watch:
+        if arguments.check is not None or (language is not None and language.checked and not arguments.watch):
+            done = checked(engine, request, arguments)
+        elif arguments.watch:
             with Watch(engine.text) as watch:
                 done = engine.finish(request, watch.show)
         else:
@@ -102,6 +108,7 @@ def _answer(arguments: argparse.Namespace) -> int:
         told: dict[str, object] = {"threads": torch.get_num_threads()}
         if language is not None and language.source.kind == "schema":
             told["fields"] = field_entropy(engine.text, done)
+            told["confidence"] = field_confidence(engine.text, done)
         print_json(generation_json(done) | told)
     else:
         print(done.text)

@@ -16,6 +16,8 @@ After `rounds` of that the error carries the attempt with the fewest complaints 
 from __future__ import annotations
 
 import ast
+import json
+import re
 import subprocess
 import threading
 from collections.abc import Callable, Sequence
@@ -24,7 +26,7 @@ from typing import TYPE_CHECKING, Any
 
 from redraft.constrain.language import Language, ready
 from redraft.constrain.middle import between
-from redraft.constrain.problem import Problem, Span
+from redraft.constrain.problem import Problem, Span, span_of
 from redraft.constrain.sources import anything, excluding
 from redraft.diffusion.halt import AtLeast
 from redraft.diffusion.plan import Whole
@@ -75,19 +77,20 @@ def python_check(text: str) -> list[Problem]:
     try:
         ast.parse(text)
     except SyntaxError as error:
-        lines = text.splitlines(keepends=True)
-        if error.lineno is None or not 1 <= error.lineno <= len(lines):
-            return [Problem(f"not Python: {error.msg}")]
-        begin = sum(map(len, lines[: error.lineno - 1]))
-        span = (begin, begin + len(lines[error.lineno - 1].rstrip("\n")))
-        return [Problem(f"not Python, line {error.lineno}: {error.msg}", span)]
+        span = None if error.lineno is None else line_span(text, error.lineno)
+        where = "" if span is None else f", line {error.lineno}"
+        return [Problem(f"not Python{where}: {error.msg}", span)]
     except (ValueError, RecursionError, MemoryError) as error:
         return [Problem(f"not Python: {error}")]
     return []
 
 
 def command_check(command: Sequence[str], seconds: float = MOST_SECONDS) -> Check:
-    """A check by a command that reads the text on stdin; any exit code but 0 is a complaint, stderr says which."""
+    """A check by a command that reads the text on stdin; any exit code but 0 is a complaint, stderr says which.
+
+    A line of stderr may name what is wrong, by a JSON pointer or a line, as "/qty: too large" or "line 3: no such
+    name"; without one, all of the text is wrong.
+    """
 
     def run(text: str) -> list[Problem]:
         try:
@@ -96,10 +99,38 @@ def command_check(command: Sequence[str], seconds: float = MOST_SECONDS) -> Chec
             raise RunError(f"the check {command[0]!r} took over {seconds:g} seconds; make it quicker") from None
         except OSError as error:
             raise RequestError(f"the check {command[0]!r} cannot be run: {error.strerror}") from None
+        if not done.returncode:
+            return []
         said = (done.stderr or done.stdout).decode(errors="replace").strip()
-        return [Problem(said[:300] or f"{command[0]} ended with {done.returncode}")] if done.returncode else []
+        placed = [Problem(line[:300], span) for line in said.splitlines() if (span := _named(text, line))]
+        return placed or [Problem(said[:300] or f"{command[0]} ended with {done.returncode}")]
 
     return run
+
+
+def _named(text: str, line: str) -> Span | None:
+    """Where the part of a text stands that a complaint begins with the name of, if it does."""
+    if found := re.match(r"line (\d+)\b", line):
+        return line_span(text, int(found[1]))
+    if found := re.match(r"((?:/[^/\s:]*)+):", line):
+        try:
+            value, path = json.loads(text), list[str | int]()
+            for step in found[1].split("/")[1:]:
+                path.append(int(step) if isinstance(value, list) else step.replace("~1", "/").replace("~0", "~"))
+                value = value[path[-1]]
+        except (ValueError, LookupError, TypeError):
+            return None
+        return span_of(text, path)
+    return None
+
+
+def line_span(text: str, number: int) -> Span | None:
+    """Where a line of that number stands, counted from 1, its end not counted; None if there is none."""
+    lines = text.splitlines(keepends=True)
+    if not 1 <= number <= len(lines):
+        return None
+    begin = sum(map(len, lines[: number - 1]))
+    return begin, begin + len(lines[number - 1].rstrip("\n"))
 
 
 def _problems(request: Request, text: str, check: Check | None) -> list[Problem]:

@@ -1,6 +1,6 @@
 """Measures how far a model's probabilities can be believed: of decisions, and of the fields of JSON answers.
 
-    python scripts/calibration.py --count 100 [--model nano] --record benchmarks/calibration-nano.json
+    python scripts/belief.py --count 100 [--model nano] --record benchmarks/belief-nano.json
 
 A temperature is fitted on examples of the training split, which training has not seen in this order but may have seen,
 and judged on held-out ones. Decisions are the blank cells of Sudokus, all of a puzzle packed in one canvas; beside them
@@ -23,7 +23,7 @@ from redraft.engine.decide import Decision, Form, decide_all
 from redraft.engine.engine import Engine, load
 from redraft.engine.fields import field_confidence
 from redraft.engine.request import Generation, Options
-from redraft.measure.calibration import Guess, calibration_error, fitted, reliability, surprise
+from redraft.measure.belief import Guess, calibration_error, fitted, reliability, surprise
 from redraft.measure.evals import wilson
 from redraft.measure.record import new_record, write_record
 from redraft.tasks import Example, task
@@ -63,7 +63,7 @@ def main() -> None:
         summary += told
     figures["packing"], told = packing(engine, count)
     workload = {"model": name, "count": count, "tasks": [*PUZZLES, *ANSWERS], "steps": list(STEPS), "seeds": SPLITS}
-    record = new_record(f"calibration-{name}", workload=workload, figures=figures, summary=[*summary, *told])
+    record = new_record(f"belief-{name}", workload=workload, figures=figures, summary=[*summary, *told])
     write_record(record, arguments.record)
     for claim in record.summary:
         print(f"{claim.figure}: {claim.value}")

@@ -1,0 +1,37 @@
+"""What records say, as tables in the pages that they belong to."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from redraft.measure.record import Record, read_record
+
+NOT_MEASURED = "Not measured."
+
+
+def claims(root: Path, name: str, command: str) -> str:
+    """Every claim of a record, and the command that takes it again."""
+    path = root / "benchmarks" / f"{name}.json"
+    return _claims(read_record(path), command) if path.exists() else NOT_MEASURED
+
+
+def belief(root: Path) -> str:
+    """The claims of the record of probabilities, and how often held-out decisions came true, by what was told."""
+    path = root / "benchmarks" / "belief-nano.json"
+    if not path.exists():
+        return NOT_MEASURED
+    record = read_record(path)
+    command = f"python scripts/belief.py --count {record.workload['count']} --record benchmarks/{path.name}"
+    rows = [_claims(record, command), "", "A tenth of all held-out guesses in each row:", ""]
+    rows += ["| decisions told | came true | fields told | came true |", "| --- | --- | --- | --- |"]
+    both = [record.figures[what]["at the fitted temperature"]["reliability"] for what in ("decisions", "fields")]
+    for pair in zip(*both, strict=True):
+        rows.append("| " + " | ".join(f"{one['told']:.1%} | {one['right']:.1%}" for one in pair) + " |")
+    return "\n".join(rows)
+
+
+def _claims(record: Record, command: str) -> str:
+    head = f"`{command}`, taken {record.taken}; CPU."
+    return "\n".join(
+        [head, "", "| | |", "| --- | --- |", *(f"| {one.figure} | {one.value} |" for one in record.summary)]
+    )
