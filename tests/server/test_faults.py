@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import io
+import itertools
 import json
 import signal
 import socket
@@ -14,11 +15,15 @@ from typing import Any
 
 import httpx2
 import pytest
-from tests.server.conftest import ANSWER, RECORD, Inside, end, ended, eventually, inside, start
+import uvicorn
+from tests.server.conftest import ANSWER, RECORD, Inside, ended, eventually, inside, start
 
 from redraft.engine.engine import Engine
 from redraft.engine.runner import Runner
+from redraft.server.app import create_app
 from redraft.server.log import Log
+from redraft.server.process import _Server as Server
+from redraft.server.service import Service
 from redraft.server.settings import Limits, Settings
 
 LONG: dict[str, Any] = {
@@ -136,27 +141,97 @@ def test_term_lets_answers_finish_and_refuses_new_ones() -> None:
     assert ended(process) == 0
 
 
-def test_a_second_term_ends_what_is_under_way() -> None:
-    busy = start("--quiet", "--drain", "60")
-    client = raw(busy.url, LONG | {"max_steps": 9000, "entropy_bound": 1e-9})
-    assert eventually(lambda: "redraft_running_requests 1.0" in httpx2.get(busy.url + "/metrics").text)
-    busy.popen.send_signal(signal.SIGTERM)
-    assert eventually(lambda: httpx2.get(busy.url + "/health").status_code == 503)
-    busy.popen.send_signal(signal.SIGTERM)
-    assert ended(busy) == 0
-    client.close()
-
-
-def test_kill_leaves_a_port_that_can_be_had_again() -> None:
+def test_kill_under_load_leaves_a_port_that_can_be_had_again_and_a_second_term_ends_it() -> None:
     first = start("--quiet")
-    client = raw(first.url, LONG | {"stream": True})
-    port = first.url.rpartition(":")[2]
+    clients = [raw(first.url, LONG | {"stream": i % 2 == 0, "seed": i}) for i in range(8)]
+    assert eventually(lambda: "redraft_running_requests 8.0" in httpx2.get(first.url + "/metrics").text)
     first.popen.kill()
     assert ended(first) < 0
-    client.close()
-    again = start("--quiet", "--port", port)
+    for client in clients:
+        client.close()
+    again = start("--quiet", "--port", first.url.rpartition(":")[2], "--drain", "60")
     assert again.url == first.url
     assert httpx2.post(again.url + PATH, json=SHORT, timeout=30).json()["choices"][0]["message"]["content"] == ANSWER
-    began = time.monotonic()
-    assert end(again) == 0
-    assert time.monotonic() - began < 5, "nothing was under way"
+    client = raw(again.url, LONG | {"max_steps": 9000, "entropy_bound": 1e-9})
+    assert eventually(lambda: "redraft_running_requests 1.0" in httpx2.get(again.url + "/metrics").text)
+    again.popen.send_signal(signal.SIGTERM)
+    assert eventually(lambda: httpx2.get(again.url + "/health").status_code == 503)
+    again.popen.send_signal(signal.SIGTERM)
+    assert ended(again) == 0
+    client.close()
+
+
+@pytest.mark.parametrize("finishes", [False, True])
+def test_a_term_waits_as_long_as_it_was_told_to(nano: Engine, finishes: bool) -> None:
+    service = Service(Settings(limits=Limits(drain_sec=0.3)))
+    service.ready(nano)
+    server = Server(uvicorn.Config(create_app(service, Log(None))), service)
+    with service.enter(1, None):
+        began = time.monotonic()
+        server.handle_exit(signal.SIGTERM, None)
+        assert (service.phase, server.should_exit) == ("draining", False)
+        if not finishes:
+            assert eventually(lambda: server.force_exit)
+            assert 0.3 <= time.monotonic() - began < 3
+    assert eventually(lambda: server.should_exit)
+    assert server.force_exit is not finishes
+
+
+def test_a_term_ends_at_once_what_has_nothing_to_do(nano: Engine) -> None:
+    service = Service(Settings())
+    service.ready(nano)
+    server = Server(uvicorn.Config(create_app(service, Log(None))), service)
+    server.handle_exit(signal.SIGTERM, None)
+    assert server.should_exit
+
+
+@pytest.mark.parametrize("jump_sec", [86_400.0, -86_400.0])
+def test_a_clock_that_jumps_changes_nothing_but_dates(
+    nano: Engine, monkeypatch: pytest.MonkeyPatch, jump_sec: float
+) -> None:
+    """The clock on the wall is set by a day, forwards and back, between any two looks at it."""
+    sink, looks, now = io.StringIO(), itertools.count(), time.time
+    monkeypatch.setattr(time, "time", lambda: now() + (jump_sec if next(looks) % 2 else 0.0))
+    limits = Limits(request_sec=20.0, quiet_sec=5.0, stall_sec=5.0)
+    for at in inside(nano, Settings(limits=limits), Log(sink, time.time)):
+        for more in ({}, {"deadline_ms": 15_000.0}, {"target_ms": 15_000.0}, {"stream": True}):
+            began = time.monotonic()
+            told = httpx2.post(at.url + PATH, json=SHORT | more, timeout=30)
+            assert time.monotonic() - began < 15
+            if "stream" in more:
+                assert told.text.endswith("data: [DONE]\n\n")
+                assert ": waiting" not in told.text
+                continue
+            (choice,) = told.json()["choices"]
+            assert (choice["message"]["content"], choice["canvas"]["finish"]) == (ANSWER, "stop")
+            assert 0 < choice["canvas"]["first_text_ms"] <= choice["canvas"]["ms"] < 15_000
+    lines = [json.loads(line) for line in sink.getvalue().splitlines()]
+    assert len(lines) == 4
+    assert all(0 <= line["ms"] < 15_000 for line in lines)
+
+
+def test_the_time_of_an_answer_is_bounded_and_what_there_is_is_told(nano: Engine) -> None:
+    hard = LONG | {"max_steps": 9000, "entropy_bound": 1e-9, "seed": 1}
+    for at in inside(nano, Settings(limits=Limits(request_sec=0.4, quiet_sec=0.1))):
+        began = time.monotonic()
+        (choice,) = httpx2.post(at.url + PATH, json=hard | {"deadline_ms": 60_000.0}, timeout=30).json()["choices"]
+        assert 0.3 < time.monotonic() - began < 10
+        assert (choice["finish_reason"], choice["canvas"]["finish"]) == ("length", "deadline")
+        assert choice["message"]["content"]
+        stream = httpx2.post(at.url + PATH, json=hard | {"stream": True}, timeout=30).text
+        assert ": waiting\n\n" in stream, "a while without text is told"
+        assert ": ping" not in stream
+        late = SHORT | {"structured_outputs": {"regex": "[a-z]{40}"}, "deadline_ms": 0.01, "max_tokens": 60}
+        told = httpx2.post(at.url + PATH, json=late, timeout=30)
+        assert (told.status_code, told.json()["error"]["code"]) == (504, "deadline")
+
+
+def test_a_seed_repeats_an_answer_whoever_else_is_served(served: Inside) -> None:
+    body = {"messages": [{"role": "user", "content": "go on"}], "seed": 11, "max_tokens": 24, "canvas": {"width": 32}}
+    ask = functools.partial(httpx2.post, served.url + PATH, timeout=60)
+    alone = ask(json=body).json()["choices"][0]["message"]["content"]
+    with ThreadPoolExecutor(6) as pool:
+        others = [pool.submit(ask, json=LONG | {"max_tokens": 64, "seed": i}) for i in range(5)]
+        same = pool.submit(ask, json=body)
+        assert same.result().json()["choices"][0]["message"]["content"] == alone
+        assert {other.result().status_code for other in others} == {200}
