@@ -15,10 +15,11 @@ import jsonschema_rs
 import numpy as np
 import pytest
 
-from redraft.constrain.automaton import NOWHERE, Dfa, Limits
+from redraft.constrain.automaton import NOWHERE, Dfa
 from redraft.constrain.keywords import CARE, FORMATS, KEYWORDS, Care
 from redraft.constrain.pattern import whole_match
 from redraft.constrain.schema import Compiled, compile_schema
+from redraft.constrain.watch import Limits
 from redraft.errors import ConstraintError
 
 EVERY = int(os.environ.get("SUITE_EVERY", "16"))  # of the suite's groups; SUITE_EVERY=1 goes through all of them

@@ -9,7 +9,6 @@ and what is chosen against it stays, so a recursion that was cut off at its dept
 
 from __future__ import annotations
 
-import time
 from collections import deque
 from collections.abc import Callable, Hashable, Iterable, Sequence
 from dataclasses import dataclass, field
@@ -19,6 +18,7 @@ from typing import TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
+from redraft.constrain.watch import DEFAULT_LIMITS, Limits, blamed, look
 from redraft.errors import ConstraintError
 
 Ints = NDArray[np.int32]
@@ -27,16 +27,7 @@ State = TypeVar("State", bound=Hashable)
 NOWHERE = -1
 
 
-@dataclass(frozen=True)
-class Limits:
-    """What a constraint may cost to compile before it is refused: states of its automaton, and seconds."""
-
-    states: int = 50_000
-    seconds: float = 30.0
-
-
-DEFAULT_LIMITS = Limits()
-MOST_PAIRS = 8 * DEFAULT_LIMITS.states
+MOST_PAIRS = 4 * DEFAULT_LIMITS.states
 """States of two automata in one, before those that lead nowhere are taken out."""
 
 
@@ -115,6 +106,7 @@ def reach(table: Ints, alive: NDArray[np.bool_]) -> NDArray[np.int64]:
 
 def distance(source: NDArray[np.integer], target: NDArray[np.integer], ends: NDArray[np.bool_], count: int) -> Ints:
     """Fewest edges from each of `count` states to one of `ends`, or FAR."""
+    look()
     pairs = np.unique(target.astype(np.int64) * count + source)
     into, starts = pairs % count, np.searchsorted(pairs // count, np.arange(count + 1))
     found = np.full(count, FAR, dtype=np.int32)
@@ -147,6 +139,7 @@ def explore(
         class_of[list(members)] = label
     numbers, rows, states = {start: 0}, [], [start]
     for state in states:
+        look()
         row = [NOWHERE] * (len(alphabet) + 1)
         for label in range(len(alphabet)):
             following = move(state, label)
@@ -179,6 +172,7 @@ def _product(left: Dfa, right: Dfa, *, both: bool) -> Dfa:
     known = np.zeros(1, dtype=np.int64)
     rows, frontier = [], known
     while len(frontier):
+        look()
         a, b = np.divmod(frontier, dead + 1)
         next_a, next_b = left.table[a][:, joint[0]].astype(np.int64), table_right[b][:, joint[1]]
         lost = (next_a == NOWHERE) | (both & (next_b == dead))
@@ -188,7 +182,7 @@ def _product(left: Dfa, right: Dfa, *, both: bool) -> Dfa:
         known, frontier = np.concatenate([known, fresh]), fresh
         if len(known) > MOST_PAIRS:
             raise ConstraintError(
-                f"two conditions on one value need over {MOST_PAIRS} states together; narrow their lengths or counts"
+                f"{blamed()} has two conditions that need over {MOST_PAIRS} states together; narrow lengths or counts"
             )
     keys = np.concatenate(rows)
     order = np.argsort(known)
@@ -211,7 +205,6 @@ class Builder:
     blocks: list[Dfa] = field(default_factory=list)
     empties: list[tuple[int, int]] = field(default_factory=list)
     count: int = 0
-    began: float = field(default_factory=time.monotonic)
 
     def literal(self, text: bytes) -> Part:
         """Exactly these bytes."""
@@ -284,15 +277,12 @@ class Builder:
         return _Determiniser(self, *part).run().trimmed()
 
     def check(self, states: int) -> None:
-        """Raise ConstraintError if this many states, or the time since the beginning, is over the limits."""
+        """Raise ConstraintError if this many states are over the limits, or the time that is watched is over."""
         if states > self.limits.states:
             raise ConstraintError(
-                f"the constraint needs over {self.limits.states} states; narrow its lengths, counts or depth"
+                f"{blamed()} needs over {self.limits.states} states; narrow its lengths, counts or depth"
             )
-        if time.monotonic() - self.began > self.limits.seconds:
-            raise ConstraintError(
-                f"the constraint took over {self.limits.seconds:g} seconds to compile; narrow its lengths or depth"
-            )
+        look()
 
     def _place(self, block: Dfa) -> int:
         first = self.count
@@ -304,8 +294,13 @@ class Builder:
 
 def only(text: str) -> Dfa:
     """One text and no other."""
+    return any_of([text])
+
+
+def any_of(texts: Iterable[str]) -> Dfa:
+    """One of some texts."""
     build = Builder()
-    return build.finish(build.literal(text.encode()))
+    return build.finish(build.either([build.literal(text.encode()) for text in texts]))
 
 
 _UNSEEN = -2
@@ -343,8 +338,7 @@ class _Determiniser:
         while self.queue:
             members = self.queue.popleft()
             rows.append(self._row(members))
-            if len(rows) % 256 == 0:
-                self.builder.check(len(self.numbers))
+            self.builder.check(len(self.numbers))
         accepts = np.array([self.last in members for members in self.numbers], np.bool_)
         return Dfa(np.array(rows, np.int32), self.class_of, accepts)
 

@@ -16,8 +16,9 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from redraft.constrain.automaton import DEFAULT_LIMITS, Builder, Dfa, Limits, Part
+from redraft.constrain.automaton import Builder, Dfa, Part
 from redraft.constrain.pattern import whole_match
+from redraft.constrain.watch import DEFAULT_LIMITS, Limits, look, naming, watching
 from redraft.errors import ConstraintError
 
 DEPTH = 4
@@ -40,7 +41,8 @@ class Node:
 def compile_grammar(grammar: str, *, depth: int = DEPTH, limits: Limits = DEFAULT_LIMITS) -> Dfa:
     """The texts of a grammar's rule `start`. Raises ConstraintError for rules that cannot be read or have no texts."""
     rules, builder = read_grammar(grammar), Builder(limits)
-    found = builder.finish(_Grammar(rules, builder, depth).part(Node("name", "start"), ()))
+    with watching(limits):
+        found = builder.finish(_Grammar(rules, builder, depth).part(Node("name", "start"), ()))
     if found.is_empty:
         raise ConstraintError(f"no text satisfies the grammar to a depth of {depth}; give its recursion a way out")
     return found
@@ -133,7 +135,9 @@ class _Grammar:
                 raise ConstraintError(f"the grammar has no rule {node.word!r}; its rules are {', '.join(self.rules)}")
             if open_rules.count(node.word) > self.depth:
                 return None
-            return self.part(self.rules[node.word], (*open_rules, node.word))
+            look()
+            with naming(f"the grammar's rule {node.word!r}"):
+                return self.part(self.rules[node.word], (*open_rules, node.word))
         if node.kind in "*+?":
             low, high = {"*": (0, None), "+": (1, None), "?": (0, 1)}[node.kind]
             return build.repeat(lambda: self.part(node.parts[0], open_rules), low, high)

@@ -23,10 +23,11 @@ from pathlib import Path
 import numpy as np
 
 from redraft.config import CheckpointConfig
-from redraft.constrain.automaton import DEFAULT_LIMITS, NOWHERE, Dfa, Limits
+from redraft.constrain.automaton import NOWHERE, Dfa
 from redraft.constrain.lift import TokenAutomaton, Trie, build_trie, lift, token_bytes
 from redraft.constrain.problem import Problem, schema_problems
 from redraft.constrain.project import Projection
+from redraft.constrain.watch import DEFAULT_LIMITS, Limits, watching
 from redraft.constrain.wiring import Wiring
 from redraft.errors import ConstraintError
 from redraft.text import Text
@@ -129,11 +130,13 @@ def ready(
         found = _read(path)
         if found is not None:
             return Language(source, Wiring(found[0]), found[1])
-    try:
-        dfa, checked = source.compile(limits)
-    except RecursionError:
-        raise ConstraintError(f"the {source.kind} nests too deeply to compile; flatten it") from None
-    automaton = lift(dfa, vocabulary.trie, vocabulary.ends, vocabulary.tail, limits)
+    trie = vocabulary.trie  # made once for all languages, and not on the clock of the first
+    with watching(limits):
+        try:
+            dfa, checked = source.compile(limits)
+        except RecursionError:
+            raise ConstraintError(f"the {source.kind} nests too deeply to compile; flatten it") from None
+        automaton = lift(dfa, trie, vocabulary.ends, vocabulary.tail, limits)
     if path is not None:
         _write(path, automaton, checked)
     return Language(source, Wiring(automaton), checked)

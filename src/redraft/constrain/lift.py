@@ -22,13 +22,16 @@ from functools import cached_property
 import numpy as np
 from numpy.typing import NDArray
 
-from redraft.constrain.automaton import DEFAULT_LIMITS, FAR, NOWHERE, Dfa, Ints, Limits, distance
+from redraft.constrain.automaton import FAR, NOWHERE, Dfa, Ints, distance
+from redraft.constrain.watch import DEFAULT_LIMITS, Limits, look
 from redraft.errors import ConstraintError
 from redraft.text import Text
 
 Longs = NDArray[np.int64]
 MOST_EDGES = 4_000_000
 """A step of a wide canvas over more edges than this would take seconds."""
+PAIRS_AT_ONCE, MOST_KEPT = 1_000_000, 8 * MOST_EDGES
+"""Pairs of states that are composed together, and that all maps of a lift may have: 8 bytes each."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -183,6 +186,7 @@ class _Maps:
         nothing = np.empty(0, dtype=np.int32)
         self.src, self.dst = [nothing, self.states], [nothing, self.states]
         self.known: dict[tuple[int, int, int], int] = {(0, 0, 0): 0}
+        self.pairs = 0
 
     def compose(self, before: Longs, labels: Ints) -> Longs:
         """For each of many (map, byte class), the map of doing the second after the first."""
@@ -191,12 +195,20 @@ class _Maps:
         parents, moves = np.divmod(keys, width)
         # Maps that lead nowhere stay so; their whole subtrees pass by here as one key.
         sizes = np.array([len(self.src[parent]) for parent in parents], dtype=np.int64)
+        total, found, begin = sizes.cumsum(), [], 0
+        while begin < len(keys):
+            look()
+            stop = max(begin + 1, int(np.searchsorted(total, total[begin] + PAIRS_AT_ONCE)))
+            found.append(self._composed(parents[begin:stop], moves[begin:stop], sizes[begin:stop]))
+            begin = stop
+        return np.concatenate(found)[where.reshape(-1)]
+
+    def _composed(self, parents: Longs, moves: Longs, sizes: Longs) -> Longs:
         src = np.concatenate([self.src[parent] for parent in parents])
         dst = self.dfa.table[np.concatenate([self.dst[parent] for parent in parents]), np.repeat(moves, sizes)]
-        owner = np.repeat(np.arange(len(keys)), sizes)
+        owner = np.repeat(np.arange(len(parents)), sizes)
         kept = dst != NOWHERE
-        src, dst, owner = src[kept], dst[kept], owner[kept]
-        return self._number(src, dst, owner, len(keys))[where.reshape(-1)]
+        return self._number(src[kept], dst[kept], owner[kept], len(parents))
 
     def _number(self, src: Ints, dst: Ints, owner: Longs, count: int) -> Longs:
         starts = np.searchsorted(owner, np.arange(count + 1))
@@ -208,9 +220,13 @@ class _Maps:
             number = self.known.get(key)
             if number is None:
                 number = self.known[key] = len(self.src)
-                self.src.append(src[starts[i] : starts[i + 1]])
-                self.dst.append(dst[starts[i] : starts[i + 1]])
+                # Copies: a view would keep all that was composed with it.
+                self.src.append(src[starts[i] : starts[i + 1]].copy())
+                self.dst.append(dst[starts[i] : starts[i + 1]].copy())
+                self.pairs += key[0]
             numbers[i] = number
+        if self.pairs > MOST_KEPT:
+            raise ConstraintError(f"the constraint moves its states in over {MOST_KEPT} ways; narrow its lengths")
         return numbers
 
 

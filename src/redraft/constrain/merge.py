@@ -18,11 +18,12 @@ from urllib.parse import unquote
 
 from redraft.constrain.keywords import check_keywords
 from redraft.constrain.pattern import ecma_search
+from redraft.constrain.watch import look
 from redraft.errors import ConstraintError
 
 Schema = dict[str, Any]
 TYPES = ("object", "array", "string", "integer", "number", "boolean", "null")
-MOST_ALTERNATIVES = 50_000
+MOST_ALTERNATIVES = 20_000
 """Ways through the allOf and anyOf of a schema that are looked at, valid or not."""
 LOWER, UPPER = ("minLength", "minItems", "minProperties"), ("maxLength", "maxItems", "maxProperties")
 _JOIN: Mapping[str, Callable[[Any, Any], Any]] = {
@@ -56,6 +57,7 @@ class Resolver:
             return
         if schema is True:
             schema = {}
+        look()
         self.alternatives += 1
         if self.alternatives > MOST_ALTERNATIVES:
             raise ConstraintError(

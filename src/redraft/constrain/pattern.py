@@ -15,7 +15,8 @@ from functools import lru_cache
 import numpy as np
 from numpy.typing import NDArray
 
-from redraft.constrain.automaton import DEFAULT_LIMITS, MOST_PAIRS, NOWHERE, Dfa, Limits
+from redraft.constrain.automaton import MOST_PAIRS, NOWHERE, Dfa
+from redraft.constrain.watch import DEFAULT_LIMITS, Limits, look, naming, seconds_left
 from redraft.errors import ConstraintError
 
 _ECMA_SPACE = r"\t\n\x0B\x0C\r \x{A0}\x{1680}\x{2000}-\x{200A}\x{2028}\x{2029}\x{202F}\x{205F}\x{3000}\x{FEFF}"
@@ -60,7 +61,8 @@ def _compile(pattern: str, name: str, shown: str | None = None) -> Dfa:
     # it would keep a. A match that ends in a byte that nothing else ends in is never early; that byte is taken off
     # again, and no text may hold it.
     try:
-        start, final, edges = _run(rf"(?:{pattern})\x00")
+        with naming(f"{name} {shown or pattern!r:.80}"):
+            start, final, edges = _run(rf"(?:{pattern})\x00")
     except ValueError as error:
         raise ConstraintError(f"{name} {shown or pattern!r:.200} cannot be made into an automaton: {error}") from None
     edges = edges[edges[:, 1] < 256]
@@ -85,9 +87,11 @@ def _run(pattern: str) -> tuple[int, NDArray[np.int64], NDArray[np.int64]]:
     it runs in a process of its own, with limits.
     """
     command = [sys.executable, "-I", "-c", _ALONE, str(MOST_SECONDS), str(MOST_BYTES)]
+    seconds = seconds_left(float(MOST_SECONDS))
     try:
-        done = subprocess.run(command, input=pattern.encode(), capture_output=True, timeout=MOST_SECONDS, check=False)
+        done = subprocess.run(command, input=pattern.encode(), capture_output=True, timeout=seconds, check=False)
     except subprocess.TimeoutExpired:
+        look()
         raise ValueError(f"it took over {MOST_SECONDS} seconds; narrow its counts") from None
     if done.returncode == 2:
         raise ValueError(" ".join(done.stderr.decode(errors="replace").split())[:200])

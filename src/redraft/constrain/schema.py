@@ -15,11 +15,12 @@ from functools import lru_cache, reduce
 from itertools import combinations
 from typing import Any
 
-from redraft.constrain.automaton import DEFAULT_LIMITS, Builder, Dfa, Limits, Part, intersect, only, subtract
+from redraft.constrain.automaton import Builder, Dfa, Part, any_of, intersect, subtract
 from redraft.constrain.keywords import FORMATS, check_keywords
 from redraft.constrain.merge import Resolver, Schema, exact, item_at, says, tightest, together
 from redraft.constrain.pattern import ecma_search, whole_match
 from redraft.constrain.values import multiple, number, quoted, space, text_of
+from redraft.constrain.watch import DEFAULT_LIMITS, Limits, look, naming, watching
 from redraft.errors import ConstraintError
 
 MOST_COUNTED = 1000
@@ -47,7 +48,8 @@ def compile_schema(schema: Any, *, depth: int = 4, spaces: bool = True, limits: 
     _check_form(schema)
     compiler = _Compiler(Resolver(schema, depth), Builder(limits), spaces)
     try:
-        dfa = compiler.builder.finish(compiler.value(schema, ()))
+        with watching(limits):
+            dfa = compiler.builder.finish(compiler.value(schema, ()))
     except RecursionError:
         raise ConstraintError("the schema nests too deeply to compile; flatten it") from None
     if dfa.is_empty:
@@ -116,6 +118,7 @@ class _Compiler:
         """Whether a listed value satisfies the keywords beside the list, as a validator of its own reads them."""
         from jsonschema_rs import validator_for
 
+        look()
         words = {key: inner for key, inner in plain.items() if not isinstance(inner, dict | list) or key == "type"}
         words["allOf"] = [{}, *({"pattern": one} for one in plain.get("patterns", []))]
         words["allOf"] += [{"multipleOf": one} for one in plain.get("multiples", [])]
@@ -226,7 +229,8 @@ class _Compiler:
             if free < 0:
                 return None
             spelt = build.embed(key) if isinstance(key, Dfa) else build.literal(key)
-            return build.then(spelt, build.literal(b":"), self.space(lines=False), self.value(inner, trail, free))
+            with naming("a key beside the declared ones" if isinstance(key, Dfa) else f"property {key.decode():.80}"):
+                return build.then(spelt, build.literal(b":"), self.space(lines=False), self.value(inner, trail, free))
 
         return make
 
@@ -236,8 +240,7 @@ class _Compiler:
         if len(patterns) > MOST_PATTERNS:
             raise ConstraintError(f"patternProperties has {len(patterns)} patterns; at most {MOST_PATTERNS}")
         keys = self.keys(plain)
-        for key in dict.fromkeys([*plain.get("properties", {}), *plain.get("required", [])]):
-            keys = subtract(keys, only(key))
+        keys = subtract(keys, any_of([*plain.get("properties", {}), *plain.get("required", [])]))
         for size in range(1, len(patterns) + 1):
             for chosen in combinations(patterns, size):
                 inside = reduce(intersect, [keys, *(ecma_search(one) for one in chosen)])
@@ -257,8 +260,8 @@ class _Compiler:
             one: Dfa | None = None
             for alternative, _ in self.resolver.plain(names):
                 if "string" in alternative["type"]:
-                    said = reduce(_unite, [only(v) for v in alternative["enum"] if isinstance(v, str)],
-                                  _nothing()) if "enum" in alternative else self.text(alternative)  # fmt: skip
+                    listed = [value for value in alternative.get("enum", []) if isinstance(value, str)]
+                    said = any_of(listed) if "enum" in alternative else self.text(alternative)
                     one = said if one is None else _unite(one, said)
             found = intersect(found, one or _nothing())
         return found

@@ -5,17 +5,17 @@ from __future__ import annotations
 import dataclasses
 import json
 from collections.abc import Callable, Collection, Sequence
-from functools import reduce
 from typing import Any
 
 import msgspec
 
-from redraft.constrain.automaton import Builder, Dfa, Limits, only, subtract
+from redraft.constrain.automaton import Builder, Dfa, any_of, subtract
 from redraft.constrain.grammar import DEPTH, compile_grammar
 from redraft.constrain.language import Source
 from redraft.constrain.pattern import whole_match
 from redraft.constrain.schema import compile_schema
 from redraft.constrain.values import text_of
+from redraft.constrain.watch import Limits
 from redraft.errors import ConstraintError
 
 
@@ -61,7 +61,7 @@ def excluding(source: Source, texts: Sequence[str]) -> Source:
 
     def compile_it(limits: Limits) -> tuple[Dfa, bool]:
         dfa, checked = source.compile(limits)
-        return reduce(subtract, [dfa, *map(only, texts)]), checked
+        return subtract(dfa, any_of(texts)), checked
 
     return dataclasses.replace(source, compile=compile_it, options=(*source.options, "without", *texts))
 

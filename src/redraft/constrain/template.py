@@ -25,13 +25,14 @@ from dataclasses import dataclass
 from decimal import Decimal, InvalidOperation
 from typing import Any
 
-from redraft.constrain.automaton import Builder, Dfa, Limits, explore, intersect
+from redraft.constrain.automaton import Builder, Dfa, explore, intersect
 from redraft.constrain.keywords import FORMATS
 from redraft.constrain.language import Source
 from redraft.constrain.pattern import whole_match
 from redraft.constrain.problem import Problem, schema_problems
 from redraft.constrain.schema import compile_schema
 from redraft.constrain.values import number, text_of
+from redraft.constrain.watch import Limits
 from redraft.errors import ConstraintError
 
 _HOLE = re.compile(r"\{\{\s*(?P<name>[A-Za-z_]\w*)\s*(?::\s*(?P<kind>.*?))?\s*\}\}", re.DOTALL)

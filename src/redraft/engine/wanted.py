@@ -13,10 +13,11 @@ from functools import lru_cache
 
 import numpy as np
 
-from redraft.constrain.automaton import DEFAULT_LIMITS, Builder, Dfa, Limits, intersect, subtract
+from redraft.constrain.automaton import Builder, Dfa, intersect, subtract
 from redraft.constrain.language import Language, Source, Vocabulary, ready
 from redraft.constrain.pattern import whole_match
 from redraft.constrain.span import SpanLanguage
+from redraft.constrain.watch import DEFAULT_LIMITS, Limits
 from redraft.errors import ConstraintError, RequestError
 
 MOST_WORDS = 256
