@@ -78,10 +78,11 @@ def check_norm(shape: tuple[int, ...], weights: list[Tensor | None], onto: Tenso
         near(ours, theirs)
 
 
-def check_head(case: tuple[int, int, int, int], dtype: torch.dtype, device: str) -> None:
+def check_head(case: tuple[int, int, int, int], dtype: torch.dtype, device: str, form: Format | None = None) -> None:
     vocab, hidden, rows, tile = case
     made = draw(vocab, device)
-    head = Head((0.2 * torch.randn(vocab, hidden, generator=made, device=device)).to(dtype), 30.0, dtype)
+    table = (0.2 * torch.randn(vocab, hidden, generator=made, device=device)).to(dtype)
+    head = Head(pack(table, form) if form else table, 30.0, dtype)
     states = torch.randn(rows, hidden, generator=made, device=device).to(dtype)
     temperature = 0.3 + torch.rand(rows, 1, generator=made, device=device)
     ours, theirs = pass_fused(states, head, temperature, tile), pass_tiles(states, head, temperature, tile)

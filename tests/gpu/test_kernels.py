@@ -5,7 +5,7 @@ import torch
 from tests import kernels
 
 from redraft.model.linear import multiply, multiply_unpacked
-from redraft.model.packed import Format, pack
+from redraft.model.packed import TABLE8, Format, pack
 
 pytestmark = [
     pytest.mark.gpu,
@@ -38,9 +38,10 @@ def test_norms_equal_their_twin(shape: tuple[int, ...], dtype: torch.dtype) -> N
 
 
 @pytest.mark.parametrize("dtype", FLOATS, ids=str)
+@pytest.mark.parametrize("form", [None, TABLE8], ids=["plain", "int8"])
 @pytest.mark.parametrize("case", [*kernels.TABLES, (262144, 2816, 256, 4096)], ids=str)
-def test_the_head_equals_its_twin(case: tuple[int, ...], dtype: torch.dtype) -> None:
-    kernels.check_head(case, dtype, "cuda")
+def test_the_head_equals_its_twin(case: tuple[int, ...], form: Format | None, dtype: torch.dtype) -> None:
+    kernels.check_head(case, dtype, "cuda", form)
 
 
 @pytest.mark.parametrize("dtype", FLOATS, ids=str)

@@ -19,6 +19,7 @@ from safetensors.torch import load_file, save_file
 from tests.helpers import DATA, new_prefix, released_json, tiny_checkpoint, tiny_config, tiny_model
 from torch import Tensor
 
+import redraft
 from redraft.__main__ import main
 from redraft.config import CheckpointConfig, GenerationConfig, parse_model
 from redraft.diffusion.noise import SeededNoise
@@ -27,15 +28,19 @@ from redraft.engine.loop import Loop, LoopConfig
 from redraft.engine.request import Options, build_request
 from redraft.engine.runner import run_alone
 from redraft.errors import CallerError, WeightsError
-from redraft.model.packed import INT4, NVFP4, pack, unpack
+from redraft.model.head import LONG, Head, read_head
+from redraft.model.linear import PackedTable
+from redraft.model.packed import INT4, NVFP4, TABLE8, pack, unpack
 from redraft.weights.fill import pack_model
 from redraft.weights.layouts import matrices, read_layout
 from redraft.weights.load import load_model
+from redraft.weights.memory import footprint
 from redraft.weights.names import slots
 from redraft.weights.plan import PLANS, formats, packed_matrices
 from redraft.weights.quantize import REPORT, quantization_json, quantize_checkpoint
 from redraft.weights.source import Source, Stored
 
+WRITTEN = [name for name, plan in PLANS.items() if plan.table is None]
 WIDE = {"hidden_size": 64, "intermediate_size": 96, "moe_intermediate_size": 64}
 """Sizes that groups of 64 divide, the dense MLP apart."""
 UP = "model.decoder.layers.0.mlp.up_proj"
@@ -81,7 +86,7 @@ def their_weights(folder: Path) -> Mapping[str, Tensor]:
     return found
 
 
-@pytest.mark.parametrize("plan", PLANS)
+@pytest.mark.parametrize("plan", WRITTEN)
 def test_another_reader_finds_the_weights_that_we_load(plain: Path, tmp_path: Path, plan: str) -> None:
     folder = packed_copy(plain, tmp_path, plan)
     model, config = load_model(folder)
@@ -273,10 +278,11 @@ def test_a_method_of_another_kind_is_refused_by_name(plain: Path, tmp_path: Path
 def test_every_plan_fits_the_real_shapes(plan: str) -> None:
     """704 and 2112 are not multiples of 128: groups must divide them."""
     found = formats(parse_model(released_json())[0], PLANS[plan])
-    parts = {target.split(".")[2] for target in found}
+    parts = {target.split(".")[2] for target in found if target != "embed.weight"}
     assert "experts" in parts
     assert not parts - {"experts", "attention", "mlp"}
-    QuantizationConfig.model_validate(quantization_json(found))
+    if plan in WRITTEN:
+        QuantizationConfig.model_validate(quantization_json(found))
     assert (NVFP4 in found.values()) == plan.startswith("nvfp4")
 
 
@@ -290,6 +296,7 @@ def test_the_command_writes_scores_and_refuses(plain: Path, tmp_path: Path, caps
     assert "exists; give the name" in capsys.readouterr().err
     for wrong, message in (
         (["--plan", "int3"], "plan is 'int3'; supported: int8, int4"),
+        (["--plan", "int4-e8"], "packs the embedding table, which files hold plain; use --plan on loading"),
         (["--plan", "int4", "--eval", "0"], "--eval is 0; it must be at least 1"),
         (["--plan", "int4", "--task", "records"], "--task is records without --eval"),
     ):
@@ -398,3 +405,40 @@ def test_the_published_nvfp4_checkpoint_is_recognised_and_as_large_as_it_is() ->
     width = {"BF16": 2, "U8": 1, "F8_E4M3": 1, "F32": 4}
     size = sum(prod(stored.shape) * width[stored.dtype] for stored in headers.values())
     assert 0 < 18_823_855_888 - size < 10_000_000
+
+
+@pytest.mark.parametrize("long", [False, True])
+def test_a_packed_table_reads_as_its_numbers_do(long: bool) -> None:
+    """Looked up, as the head, fed back, and as a stream: against a model whose plain table holds the same numbers."""
+    config = tiny_config(**WIDE, vocab_size=LONG if long else 64)
+    plain = tiny_model(config)
+    packed = pack_model(tiny_model(config), PLANS["int4-e8"])
+    twin = pack_model(plain, PLANS["int4"])
+    exact = twin.embed.weight.clone()
+    twin.embed.weight.copy_(unpack(pack(exact, TABLE8)))
+    off = float((twin.embed.weight - exact).norm() / exact.norm())
+    assert 0.001 < off < 0.01, "8 bits a number, and rounded"
+    tokens, draw = torch.arange(6) + 20, torch.Generator().manual_seed(2)
+    soft = torch.randn(6, 64, generator=draw)
+    ours, theirs = (model.denoise(tokens, soft, new_prefix(model)) for model in (packed, twin))
+    torch.testing.assert_close(ours, theirs, rtol=1e-5, atol=1e-5)
+    shares = torch.softmax(torch.randn(6, config.vocab_size, generator=draw), -1)
+    torch.testing.assert_close(packed.soften(shares), twin.soften(shares), rtol=1e-5, atol=1e-5)
+    uniform, warm = torch.rand(6, generator=draw), torch.full((6, 1), 0.7)
+    read = [read_head(soft, Head(model.table, 30.0), warm, uniform) for model in (packed, twin)]
+    assert torch.equal(read[0].argmax, read[1].argmax)
+    assert torch.equal(read[0].sample, read[1].sample)
+    torch.testing.assert_close(read[0].soft, read[1].soft, rtol=1e-4, atol=1e-4)
+
+
+def test_a_packed_table_is_loaded_in_less_memory_and_not_written(plain: Path, tmp_path: Path) -> None:
+    model = load_model(plain, plan=PLANS["int8-e8"])[0]
+    assert isinstance(model.embed, PackedTable)
+    assert model.dtype == torch.float32
+    held = sum(t.numel() * t.element_size() for t in model.state_dict().values())
+    assert held == footprint(model.config, torch.float32, formats(model.config, PLANS["int8-e8"])).fixed
+    engine = redraft.load("nano", plan="int8-e8")
+    done = engine.generate("record\nSend 417 melu to Karomi.", chat=True, seed=7)
+    assert done.text == '{"who":"Karomi","qty":417,"item":"melu"}'
+    with pytest.raises(WeightsError, match="plan int8-e8 packs the embedding table, which files hold plain"):
+        quantize_checkpoint(plain, tmp_path / "x", PLANS["int8-e8"])

@@ -12,7 +12,7 @@ from tests.helpers import new_prefix, tiny_config, tiny_model, with_kernels
 
 from redraft.model.gemma import DiffusionGemma
 from redraft.model.kernels import Causal
-from redraft.model.packed import INT4, Format
+from redraft.model.packed import INT4, TABLE8, Format
 from redraft.model.rows import Mode, Span
 from redraft.model.triton.kernels import GPU
 from redraft.weights.fill import pack_model
@@ -48,9 +48,10 @@ def test_norms_equal_their_twin(shape: tuple[int, ...], dtype: torch.dtype) -> N
 
 
 @pytest.mark.parametrize("dtype", FLOATS, ids=str)
+@pytest.mark.parametrize("form", [None, TABLE8], ids=["plain", "int8"])
 @pytest.mark.parametrize("case", kernels.TABLES, ids=str)
-def test_the_head_equals_its_twin(case: tuple[int, ...], dtype: torch.dtype) -> None:
-    kernels.check_head(case, dtype, "cpu")
+def test_the_head_equals_its_twin(case: tuple[int, ...], form: Format | None, dtype: torch.dtype) -> None:
+    kernels.check_head(case, dtype, "cpu", form)
 
 
 def mixed(model: DiffusionGemma) -> list[torch.Tensor]:

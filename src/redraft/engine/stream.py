@@ -48,7 +48,7 @@ def take_steps(model: DiffusionGemma, steps: Sequence[Due]) -> list[Canvas]:
     """Every lane's canvas after its step, from one pass over the table for all of them."""
     if not steps:
         return []
-    head = Head(model.embed.weight, model.config.logit_cap, model.dtype)
+    head = Head(model.table, model.config.logit_cap, model.dtype)
     reading = read_head(
         torch.cat([one.hidden for one in steps]),
         head,

@@ -24,6 +24,7 @@ from redraft.model.gemma import DiffusionGemma, Layer
 from redraft.model.head import LONG, Head, read_head
 from redraft.model.kernels import Kernels
 from redraft.model.moe import AnyExperts, ExpertsForm
+from redraft.model.packed import Packed
 from redraft.model.rows import Mode, Span
 from redraft.shapes import Float, Tensor
 from redraft.weights.build import empty_model
@@ -146,7 +147,7 @@ def read(model: DiffusionGemma, hidden: Float[Tensor, "rows hidden"]) -> object:
     """What a step reads, as it does: a long vocabulary as a stream, a short one from its logits."""
     uniform = torch.full((hidden.shape[0],), 0.5, device=hidden.device)
     if model.config.vocab_size >= LONG:
-        head = Head(model.embed.weight, model.config.logit_cap, model.dtype)
+        head = Head(model.table, model.config.logit_cap, model.dtype)
         return read_head(hidden, head, torch.full_like(uniform, 0.6)[:, None], uniform, model.kernels.head)
     return read_logits(model.logits(hidden), 0.6, lambda p: p.argmax(-1), model.soften, model.dtype)
 
@@ -218,10 +219,11 @@ def _encodes(
 
 
 def _head_row(model: DiffusionGemma, card: Card, plan: Plan | None, runs: int) -> dict[str, Any]:
-    rows, table = model.config.canvas_length, model.embed.weight
+    rows, table = model.config.canvas_length, model.table
+    size, held = table.shape[0] * table.shape[1], table.num_bytes if isinstance(table, Packed) else table.nbytes
     hidden = torch.randn(rows, table.shape[1], dtype=model.dtype, device=model.device)
     seconds = time_runs(lambda: read(model, hidden), model.device, runs)
-    work = Work(table.numel() * table.element_size(), 4 * rows * table.numel(), 0)
+    work = Work(held, 4 * rows * size, 0)
     return _row("head", 1, 0, seconds, work, card, plan)
 
 

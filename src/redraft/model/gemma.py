@@ -17,8 +17,9 @@ from redraft.cache import Prefix
 from redraft.config import ModelConfig
 from redraft.model.attention import Attention
 from redraft.model.kernels import FAST, Kernels
-from redraft.model.linear import GatedMLP, NormScale, multiply
+from redraft.model.linear import GatedMLP, NormScale, PackedTable, multiply
 from redraft.model.moe import AnyExperts, Experts, Router
+from redraft.model.packed import Packed, plain
 from redraft.model.rows import Context, Mode, Rows, Span, by_mode
 from redraft.shapes import Float, Int, Tensor
 
@@ -38,11 +39,17 @@ class DiffusionGemma(nn.Module):
 
     @property
     def device(self) -> torch.device:
-        return self.embed.weight.device
+        return self.norm.weight.device
 
     @property
     def dtype(self) -> torch.dtype:
-        return self.embed.weight.dtype
+        return self.norm.weight.dtype
+
+    @property
+    def table(self) -> Float[Tensor, "vocab hidden"] | Packed:
+        """The embedding table, which is the head, too."""
+        held: nn.Module = self.embed  # a plan may have put a packed one in its place
+        return held.packed if isinstance(held, PackedTable) else self.embed.weight
 
     @property
     def embed_scale(self) -> float:
@@ -85,15 +92,15 @@ class DiffusionGemma(nn.Module):
 
     def logits(self, hidden: Float[Tensor, "rows hidden"]) -> Float[Tensor, "rows vocab"]:
         """The tied head, then 30·tanh(z/30) in float32 (spec 1.1). On encoded rows: next-token logits."""
-        z = multiply(hidden, self.embed.weight).float()
+        z = multiply(hidden, self.table).float()
         return torch.tanh(z / self.config.logit_cap) * self.config.logit_cap
 
     def soften(self, probabilities: Float[Tensor, "canvas vocab"]) -> Float[Tensor, "canvas hidden"]:
         """The soft embedding: probabilities times the embedding table, scaled like an embedding (spec 2.1)."""
-        return (probabilities.to(self.dtype) @ self.embed.weight) * self.embed_scale
+        return (probabilities.to(self.dtype) @ plain(self.table, self.dtype)) * self.embed_scale
 
     def _input(self, tokens: Tensor, soft: Tensor | None, context: Context) -> Tensor:
-        x: Tensor = self.embed(tokens) * self.embed_scale
+        x: Tensor = self.embed(tokens).to(self.dtype) * self.embed_scale
         if context.is_canvas is False:
             return x
         conditioned: Tensor = self.self_conditioning(x, soft)

@@ -25,6 +25,7 @@ import torch
 from torch.nn import functional as F
 
 from redraft.model.linear import multiply
+from redraft.model.packed import Packed, plain
 from redraft.shapes import Float, Int, Tensor
 
 STRIPE = 64
@@ -49,7 +50,7 @@ class Reading:
 class Head:
     """The table and what is done to its products. `feedback`: what logits are rounded to for the soft embedding."""
 
-    table: Float[Tensor, "vocab hidden"]
+    table: Float[Tensor, "vocab hidden"] | Packed
     cap: float
     feedback: torch.dtype = torch.float32
 
@@ -60,7 +61,15 @@ class Head:
         tokens: slice,
     ) -> Float[Tensor, "rows tile"]:
         """Scaled logits of some tokens, float32."""
-        z = multiply(hidden, self.table[tokens]).float()
+        return self.read(hidden, self.part(tokens, hidden.dtype), temperature)
+
+    def part(self, tokens: slice | Tensor, dtype: torch.dtype) -> Float[Tensor, "*tokens hidden"]:
+        """Some rows of the table as numbers."""
+        return plain(self.table[tokens], dtype)
+
+    def read(self, hidden: Tensor, part: Tensor, temperature: Tensor) -> Float[Tensor, "rows tile"]:
+        """Scaled logits of a part."""
+        z = multiply(hidden, part).float()
         return torch.tanh(z / self.cap) * self.cap / temperature
 
 
@@ -110,7 +119,8 @@ def pass_tiles(
     masses, bases = [], []
     for start in range(0, vocab, tile):
         tokens = slice(start, min(start + tile, vocab))
-        z = head.logits(hidden, temperature, tokens)
+        part = head.part(tokens, hidden.dtype)
+        z = head.read(hidden, part, temperature)
         best, where = z.max(-1)
         next_best = z.scatter(-1, where[:, None], -torch.inf).amax(-1)
         second = torch.maximum(torch.minimum(largest, best), torch.maximum(second, next_best))
@@ -126,7 +136,7 @@ def pass_tiles(
         bases.append(new)
         fed = e if head.feedback == torch.float32 else (z.to(head.feedback).float() - new[:, None]).exp()
         fed_total = shrink * fed_total + fed.sum(-1)
-        soft = shrink[:, None] * soft + multiply(fed.to(hidden.dtype), head.table[tokens].T).float()
+        soft = shrink[:, None] * soft + multiply(fed.to(hidden.dtype), part.T).float()
         largest = new
     mass = torch.cat([part * (base - largest).exp()[:, None] for part, base in zip(masses, bases, strict=True)], dim=-1)
     return Sums(largest, second, argmax, total, weighted, mass, (soft / fed_total[:, None]).to(hidden.dtype))
@@ -142,7 +152,7 @@ def _draw(hidden: Tensor, head: Head, temperature: Tensor, uniform: Tensor, sums
     drawn = []
     for part in torch.arange(hidden.shape[0], device=hidden.device).split(_ROWS_AT_ONCE):
         ids = stripe[part, None] * STRIPE + torch.arange(STRIPE, device=hidden.device)
-        keys = head.table[ids.clamp(max=vocab - 1)]
+        keys = head.part(ids.clamp(max=vocab - 1), hidden.dtype)
         z = torch.einsum("rh,rsh->rs", hidden[part], keys).float()
         z = torch.tanh(z / head.cap) * head.cap / temperature[part]
         e = (z - sums.largest[part, None]).exp().masked_fill(ids >= vocab, 0.0).cumsum(-1)

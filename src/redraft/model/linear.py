@@ -114,6 +114,13 @@ class PackedLinear(PackedMatrix):
         return multiply_packed(x, self.packed)
 
 
+class PackedTable(PackedMatrix):
+    """An embedding table with packed rows."""
+
+    def forward(self, tokens: Int[Tensor, "rows"]) -> Float[Tensor, "rows hidden"]:
+        return unpack(self.packed[tokens])
+
+
 class NormScale(nn.Module):
     """Holds the weight of an RMSNorm. Its arithmetic is a kernel (`model/kernels.py`); some norms have no weight."""
 

@@ -64,6 +64,8 @@ INT4 = Format("int4", 4, 32, torch.uint8, torch.bfloat16)
 INT4_G64 = replace(INT4, name="int4-g64", group=64)
 FP8 = Format("fp8", 8, 0, torch.float8_e4m3fn, torch.float32, is_float=True, round_rows=True)
 NVFP4 = Format("nvfp4", 4, 16, torch.uint8, torch.float8_e4m3fn, is_float=True)
+TABLE8 = replace(INT8, name="int8-table", round_rows=False)
+"""int8 for the embedding table, which is the head, too: its rows are looked up, so nothing that meets it is rounded."""
 FORMATS = {one.name: one for one in (INT8, INT4, INT4_G64, FP8, NVFP4)}
 
 
@@ -91,8 +93,8 @@ class Packed:
         parts = [self.codes, self.scale] + ([] if self.top is None else [self.top])
         return sum(part.numel() * part.element_size() for part in parts)
 
-    def __getitem__(self, index: int | slice) -> Packed:
-        """Some matrices of a stack."""
+    def __getitem__(self, index: int | slice | Tensor) -> Packed:
+        """Some matrices of a stack, or rows of a matrix."""
         top = None if self.top is None else self.top[index]
         return replace(self, codes=self.codes[index], scale=self.scale[index], top=top)
 
@@ -124,6 +126,11 @@ def unpack(packed: Packed, dtype: torch.dtype = torch.float32) -> Float[Tensor, 
         values = decode(torch.stack([packed.codes & 15, packed.codes >> 4], dim=-1).flatten(-2), form)
     grouped: Tensor = values.unflatten(-1, (scale.shape[-1], -1))
     return (grouped * scale.unsqueeze(-1)).flatten(-2).to(dtype)
+
+
+def plain(matrix: Tensor | Packed, dtype: torch.dtype) -> Tensor:
+    """A matrix as numbers, whatever it is written in."""
+    return unpack(matrix, dtype) if isinstance(matrix, Packed) else matrix
 
 
 def round_rows(

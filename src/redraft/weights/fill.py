@@ -15,6 +15,8 @@ from redraft.weights.layouts import Matrix, Piece, convert, matrices
 from redraft.weights.names import Slot, slots
 from redraft.weights.plan import Plan, formats, make_room, packed_matrices, plain_tensors
 
+_CHUNK_ROWS = 8192
+
 
 @dataclass(frozen=True)
 class Filler:
@@ -33,6 +35,8 @@ class Filler:
             if self.share is not None and ".experts." in slot.stored:
                 return self._copy(self.plain[slot.target], tensor[self.share.start : self.share.stop])
             return self._copy(self.plain[slot.target][slot.rows], tensor)
+        if slot.target == "embed.weight":
+            return self._place_table(slot, tensor)
         last = tensor
         for matrix in matrices(slot):  # one expert at a time: rounding needs several times the matrix in float32
             if not self._is_ours(matrix):
@@ -51,6 +55,15 @@ class Filler:
         if matrix.slot.target in self.packed:
             return self._place_packed(matrix, pack(tensor, self.packed[matrix.slot.target].format, piece.stored))
         return self._copy(self._at(self.plain[matrix.slot.target], matrix), tensor)
+
+    def _place_table(self, slot: Slot, tensor: Tensor) -> Tensor:
+        held = self.packed[slot.target]
+        for start in range(0, len(tensor), _CHUNK_ROWS):
+            rows = slice(start, start + _CHUNK_ROWS)
+            packed = pack(tensor[rows], held.format, slot.stored)
+            self._copy(held.codes[rows], packed.codes)
+            self._copy(held.scale[rows], packed.scale)
+        return held.scale
 
     def _place_packed(self, matrix: Matrix, packed: Packed) -> Tensor:
         held = self.packed[matrix.slot.target]

@@ -99,7 +99,7 @@ def footprint(config: ModelConfig, dtype: torch.dtype, packed: Formats, placemen
         weights=weights,
         token=sum(size for window, size in each if window is None),
         request=sliding + 2 * rows * width * 4,
-        canvas=_step(config) + _activations(config, dtype),
+        canvas=_step(config) + _activations(config, dtype) + _unpacking(config, packed),
         most=config.max_positions,
         host=host,
     )
@@ -110,6 +110,13 @@ def _step(config: ModelConfig) -> int:
     if vocab < LONG:
         return int(STEP_LOGITS * 4 * rows * vocab)
     return 4 * rows * (_TILE_COPIES * TILE + 3 * -(-vocab // STRIPE) + 3 * config.hidden_size)
+
+
+def _unpacking(config: ModelConfig, packed: Formats) -> int:
+    """A part of a packed table as numbers, and what that takes; all of it where a step is not read as a stream."""
+    if "embed.weight" not in packed:
+        return 0
+    return 3 * 4 * config.hidden_size * (config.vocab_size if config.vocab_size < LONG else TILE)
 
 
 def _activations(config: ModelConfig, dtype: torch.dtype) -> int:

@@ -1,7 +1,8 @@
 """Plans: which matrices of a network are written in which format. Data, so that another plan is another line.
 
-Norms, scalars, routers, the self-conditioning block and the embedding table (which is the head, too) stay as they are
-under every plan, as in the published checkpoints: they are small, or what they decide is.
+Norms, scalars, routers and the self-conditioning block stay as they are under every plan, as in the published
+checkpoints: they are small, or what they decide is. The embedding table, which is the head, too, is packed only by the
+plans whose name ends in -e8, and only on the way into memory: no file that other engines read has it so.
 """
 
 from __future__ import annotations
@@ -14,9 +15,9 @@ import torch
 from redraft.config import ModelConfig
 from redraft.errors import WeightsError
 from redraft.model.gemma import DiffusionGemma, Layer
-from redraft.model.linear import PackedLinear, PackedMatrix
+from redraft.model.linear import PackedLinear, PackedMatrix, PackedTable
 from redraft.model.moe import PackedExperts
-from redraft.model.packed import FP8, INT4, INT4_G64, INT8, NVFP4, Format
+from redraft.model.packed import FP8, INT4, INT4_G64, INT8, NVFP4, TABLE8, Format
 from redraft.shapes import Tensor
 from redraft.weights.names import Slot, slots
 
@@ -28,22 +29,23 @@ EIGHT_BIT_FLOATS = (8, 9)
 
 @dataclass(frozen=True)
 class Plan:
-    """Formats by part: the routed experts, attention's matrices, the dense MLPs. None: left alone."""
+    """Formats by part: the routed experts, attention's matrices, the dense MLPs, the table. None: left alone."""
 
     name: str
     experts: Format | None
     attention: Format | None
     mlp: Format | None
+    table: Format | None = None
 
     @property
     def is_uniform(self) -> bool:
-        """Whether every part has the same format."""
-        return self.experts == self.attention == self.mlp
+        """Whether every part of a layer has the same format, and nothing else has any."""
+        return self.experts == self.attention == self.mlp and self.table is None
 
     def format_of(self, target: str) -> Format | None:
         """The format of one of our tensors, by its name."""
         if not target.startswith("layers."):
-            return None
+            return self.table if target == "embed.weight" else None
         part = target.split(".")[2]
         found: Format | None = {"experts": self.experts, "mlp": self.mlp}.get(part)
         if part == "attention" and target.endswith((".qkv.weight", ".out.weight")):
@@ -57,6 +59,8 @@ PLANS = {
         Plan("int8", INT8, INT8, INT8),
         Plan("int4", INT4, INT8, INT8),
         Plan("int4-g64", INT4_G64, INT8, INT8),
+        Plan("int8-e8", INT8, INT8, INT8, TABLE8),
+        Plan("int4-e8", INT4, INT8, INT8, TABLE8),
         Plan("fp8", FP8, FP8, FP8),
         Plan("nvfp4", NVFP4, None, NVFP4),
         Plan("nvfp4-experts", NVFP4, None, None),
@@ -107,6 +111,8 @@ def make_room(model: DiffusionGemma, wanted: Formats) -> DiffusionGemma:
 
     Raises WeightsError if one of a layer's expert matrices is packed and the other is not.
     """
+    if (form := wanted.get("embed.weight")) is not None:
+        model.embed = PackedTable(form, tuple(model.embed.weight.shape))  # type: ignore[assignment]
     for i, layer in enumerate(model.layers):
         assert isinstance(layer, Layer)
         for owner, name in ((layer.attention, "qkv"), (layer.attention, "out"), *((layer.mlp, n) for n in _MLP)):

@@ -106,6 +106,8 @@ def quantize_checkpoint(
     Raises WeightsError for a checkpoint that is packed already or damaged, a plan whose groups do not fit, or a target
     that exists or cannot be made; RunError if writing fails.
     """
+    if plan.table is not None:
+        raise WeightsError(f"plan {plan.name} packs the embedding table, which files hold plain; use --plan on loading")
     if target.exists():
         raise WeightsError(f"{target} exists; give the name of a folder that does not")
     config, source = read_config(folder), Source(folder)

@@ -45,7 +45,7 @@ def _attend(
 ):
     """One tile of queries of one key head. Key `keys - rows + i` stands at the place of row i.
 
-    Where memory stands still, `extent` says which part of the buffers is read: its first row and the one behind its last.
+    Where memory stands still, `extent` says which part of the buffers is read, from its first row to its last.
     """
     if STANDING:
         first = tl.load(extent)

@@ -84,7 +84,7 @@ def pass_fused(
     temperature = temperature.float().contiguous()
     masses, bases = [], []
     for start in range(0, vocab, tile):
-        part = head.table[start : start + tile]
+        part = head.part(slice(start, start + tile), hidden.dtype)
         width = part.shape[0]
         products = hidden @ part.T
         mass = hidden.new_empty((rows, -(-width // STRIPE)), dtype=torch.float32)
