@@ -1,9 +1,10 @@
 """The recipes in recipes/: each is read, builds its model and makes a batch; its first losses are pinned.
 
-A full step of most takes seconds to minutes, so the losses are those of `small`: six examples a step, each canvas
+A full step of most takes seconds to minutes, so the losses are those of `small`: four examples a step, each canvas
 corrupted once, both losses and all of the recipe's noise from the first step, a canvas of its own going one step of
-the sampler at most, in float32 on one thread of a CPU, from nano where the recipe starts from a run that is not in this
-repository. All else is the recipe's.
+the sampler at most, without puzzles that take seconds to make and text of this machine's own, in float32 on one thread
+of a CPU. Where a recipe starts from a checkpoint, that is one of nano's shape with random weights, so that nano may be
+trained again. All else is the recipe's.
 
 The first pinned loss of each is what transformers' modules lose on the same samples, noise and weights; the four behind
 it hold the optimizer, the schedule, the data and the noise of later steps where they are. To pin a recipe that is new
@@ -13,8 +14,10 @@ or was changed on purpose: `PYTHONPATH=src:. python tests/unit/test_recipes.py`.
 from __future__ import annotations
 
 import json
+import shutil
 import tempfile
 from pathlib import Path
+from random import Random
 from typing import Any
 
 import msgspec
@@ -22,12 +25,16 @@ import pytest
 import torch
 from tests.helpers import DATA
 
+from redraft.config import read_config
 from redraft.tune import train as trainer
-from redraft.tune.base import Base, read_base
+from redraft.tune.base import TEXT_FILES, Base, read_base
 from redraft.tune.data import Feed
+from redraft.tune.initial import initial_model
 from redraft.tune.objective import Batch, Corruption, Losses, losses
-from redraft.tune.recipe import Recipe, read_recipe
+from redraft.tune.recipe import DataRecipe, Recipe, read_recipe
 from redraft.tune.train import train
+from redraft.weights.save import save_model
+from redraft.weights.source import locate
 
 RECIPES = sorted((Path(__file__).resolve().parents[2] / "recipes").glob("*.toml"))
 PINS = DATA / "first_losses.json"
@@ -37,17 +44,36 @@ TOLERANCE = 1e-3  # other processors and versions of torch add in another order;
 Seen = list[tuple[Batch, Corruption, Losses]]
 
 
-def small(path: Path) -> Recipe:
+def random_start(folder: Path) -> Path:
+    """A checkpoint like nano, but for its weights."""
+    source = locate("nano")
+    folder.mkdir()
+    for name in (*TEXT_FILES, "generation_config.json"):
+        if (source / name).exists():
+            shutil.copy(source / name, folder)
+    found = read_config(source)
+    save_model(initial_model(found.model, seed=0), folder, generation=found.generation)
+    return folder
+
+
+def small(path: Path, start: Path) -> Recipe:
     """A recipe with what makes its steps quick."""
     recipe = read_recipe(path)
     replace = msgspec.structs.replace
     own_steps = min(recipe.objective.own_steps, 1)
     return replace(
         recipe,
-        start="nano" if recipe.start else "",
+        start=str(start) if recipe.start else "",
+        data=without(recipe.data, "hard", "infill"),
         objective=replace(recipe.objective, draws=1, correct_from=0, own_steps=own_steps),
-        train=replace(recipe.train, batch_size=6, encode_steps=0, bfloat16=False, device="cpu", threads=1),
+        train=replace(recipe.train, batch_size=4, encode_steps=0, bfloat16=False, device="cpu", threads=1, workers=0),
     )
+
+
+def without(data: DataRecipe, *words: str) -> DataRecipe:
+    """Without the tasks whose names have these words in."""
+    tasks = {name: share for name, share in data.tasks.items() if not any(word in name for word in words)}
+    return msgspec.structs.replace(data, tasks=tasks)
 
 
 def first_losses(recipe: Recipe, out: Path) -> list[dict[str, float]]:
@@ -67,6 +93,11 @@ def first_losses(recipe: Recipe, out: Path) -> list[dict[str, float]]:
 
 
 @pytest.fixture(scope="module")
+def start(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return random_start(tmp_path_factory.mktemp("start") / "like-nano")
+
+
+@pytest.fixture(scope="module")
 def pins() -> dict[str, list[dict[str, float]]]:
     found: dict[str, list[dict[str, float]]] = json.loads(PINS.read_text())["recipes"]
     return found
@@ -77,22 +108,25 @@ def test_every_recipe_is_pinned(pins: dict[str, Any]) -> None:
 
 
 @pytest.mark.parametrize("path", RECIPES, ids=lambda path: path.stem)
-def test_a_recipe_builds_its_model_and_makes_a_batch(path: Path, tmp_path: Path) -> None:
+def test_a_recipe_builds_its_model_and_makes_a_batch(path: Path, start: Path, tmp_path: Path) -> None:
     """As it is written, but for a start that is not there."""
     recipe = read_recipe(path)
     assert recipe.name == path.stem
-    base = read_base(msgspec.structs.replace(recipe, start="nano" if recipe.start else ""), tmp_path)
-    model = base.model()
-    assert sum(value.numel() for value in model.parameters()) > 1e6
-    samples = Feed(msgspec.structs.replace(recipe, train=small(path).train), base).batches(1)
-    assert sum(len(batch.clean) for batch in samples) == 6
-    assert max(int(batch.clean.max()) for batch in samples) < base.config.vocab_size
+    base = read_base(msgspec.structs.replace(recipe, start=str(start) if recipe.start else ""), tmp_path)
+    size = 4 * sum(value.numel() for value in base.model().parameters())
+    assert 4e6 < size < 40e6, "what ships inside the package is to stay small"
+    train, data = small(path, start).train, without(recipe.data, "hard")
+    feed = Feed(msgspec.structs.replace(recipe, train=train, data=data), base)
+    assert sum(len(batch.clean) for batch in feed.batches(1)) == 4
+    for width in recipe.data.widths or (base.config.canvas_length,):
+        for sample in feed.samples(2):
+            assert feed.row(sample, Random(0), width).spots, "an answer that no step of this width could score"
 
 
 @pytest.mark.parametrize("path", RECIPES, ids=lambda path: path.stem)
 @pytest.mark.filterwarnings("default")  # theirs are not ours to fix
 def test_the_first_losses_are_pinned_and_the_first_is_that_of_transformers_modules(
-    path: Path, pins: dict[str, list[dict[str, float]]], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    path: Path, start: Path, pins: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     seen: Seen = []
 
@@ -104,7 +138,7 @@ def test_the_first_losses_are_pinned_and_the_first_is_that_of_transformers_modul
         return found
 
     monkeypatch.setattr(trainer, "losses", noted)
-    recipe = small(path)
+    recipe = small(path, start)
     found = first_losses(recipe, tmp_path / "out")
     for row, pinned in zip(found, pins[path.stem], strict=True):
         assert row == pytest.approx(pinned, rel=TOLERANCE)
@@ -138,7 +172,7 @@ def main() -> None:
     pins = {}
     for path in RECIPES:
         with tempfile.TemporaryDirectory() as folder:
-            rows = first_losses(small(path), Path(folder) / "out")
+            rows = first_losses(small(path, random_start(Path(folder) / "start")), Path(folder) / "out")
         pins[path.stem] = [{name: round(value, 6) for name, value in row.items()} for row in rows]
     PINS.write_text(json.dumps({"torch": torch.__version__, "recipes": pins}, indent=1) + "\n")
 

@@ -19,7 +19,7 @@ from redraft.tune.data import Feed
 from redraft.tune.objective import Batch, Corruption
 from redraft.tune.parallel import World
 from redraft.tune.recipe import Recipe, read_recipe
-from redraft.tune.state import FILE, restore
+from redraft.tune.state import FILE, fingerprint, restore
 from redraft.tune.train import ADAPTER, LOG, train
 from redraft.weights.adapter import merge_adapter
 from redraft.weights.load import load_model
@@ -124,6 +124,25 @@ def test_a_run_that_is_interrupted_loses_nothing(lora: str, tmp_path: Path) -> N
     assert all(torch.equal(one[name], other[name]) for name in one)
 
 
+def test_workers_draw_up_the_same_steps_and_tell_what_is_wrong(tmp_path: Path) -> None:
+    """In the same order, from wherever the run goes on; a row that fits no canvas is told as it is without them."""
+    plain = recipe(tmp_path)
+    helped = msgspec.structs.replace(plain, train=msgspec.structs.replace(plain.train, workers=2))
+    feed = Feed(helped, read_base(helped, tmp_path))
+    for step, found in zip(range(3, 8), feed.ahead(range(3, 8)), strict=True):
+        wanted = feed.batches(step)
+        assert [batch.clean.tolist() for batch in found] == [batch.clean.tolist() for batch in wanted]
+        assert [batch.target.tolist() for batch in found] == [batch.target.tolist() for batch in wanted]
+    assert fingerprint(helped) == fingerprint(plain)
+    rows = tmp_path / "rows.jsonl"
+    rows.write_text(f'{{"prompt": "say", "response": "{"9" * 600}"}}\n')
+    with pytest.raises(
+        RecipeError, match=r"rows\.jsonl, line 1: the answer has 600 tokens and one for its end"
+    ) as told:
+        train(msgspec.structs.replace(helped, data=msgspec.structs.replace(helped.data, held_out=0)), tmp_path, quiet)
+    assert "Traceback" not in str(told.value)
+
+
 def test_the_best_average_is_shipped_not_the_last(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The probe after two steps is said to have gone better than the one after four."""
     scores = iter([0.9, 0.1])
@@ -152,7 +171,7 @@ def test_parts_of_a_step_add_up_to_the_step(tmp_path: Path, monkeypatch: pytest.
         feed, state = Feed(found, base), restore(found, base, tmp_path / "none", World(torch.device("cpu")))
         if most:
             assert len(feed.batches(0)) > 1
-        row = trainer._backward(found, feed, state)
+        row = trainer._backward(found, state, feed.batches(0))
         grads.append(({n: v.grad.clone() for n, v in state.trained.items() if v.grad is not None}, row))
     (one, lost), (other, lost_in_parts) = grads
     assert lost == pytest.approx(lost_in_parts, rel=1e-4)
@@ -224,7 +243,7 @@ def test_a_start_of_another_shape_is_refused(tmp_path: Path) -> None:
 def test_too_little_memory_is_told_with_a_remedy(
     error: Exception, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def full(*given: object) -> None:
+    def full(*given: object, leave_one_out: bool) -> None:
         raise error
 
     monkeypatch.setattr(trainer, "losses", full)
@@ -233,7 +252,7 @@ def test_too_little_memory_is_told_with_a_remedy(
 
 
 def test_a_bug_is_not_taken_for_too_little_memory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def broken(*given: object) -> None:
+    def broken(*given: object, leave_one_out: bool) -> None:
         raise RuntimeError("shapes do not match")
 
     monkeypatch.setattr(trainer, "losses", broken)

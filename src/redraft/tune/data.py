@@ -10,9 +10,13 @@ of the recipe's.
 
 from __future__ import annotations
 
+import pickle
+from collections.abc import Iterator
 from random import Random
 
-from redraft.errors import RecipeError
+from torch.utils.data import DataLoader, Dataset
+
+from redraft.errors import RecipeError, RedraftError
 from redraft.tasks import Example, stream_seed
 from redraft.text import Message
 from redraft.tune.base import Base
@@ -41,6 +45,21 @@ class Feed:
         width = rng.choice(self.recipe.data.widths or (self.base.config.canvas_length,))
         rows = [self.row(sample, rng, width) for sample in self.samples(seed)]
         return self.pack(rows)
+
+    def ahead(self, steps: range) -> Iterator[list[Batch]]:
+        """Batches of one step after another; the recipe's workers draw up the next ones meanwhile."""
+        workers = self.recipe.train.workers
+        if not workers:
+            yield from map(self.batches, steps)
+            return
+        drawn: DataLoader[bytes] = DataLoader(
+            _Drawn(self), batch_size=None, sampler=steps, num_workers=workers, multiprocessing_context="fork"
+        )
+        for each in drawn:
+            found = pickle.loads(each)
+            if isinstance(found, RedraftError):
+                raise found
+            yield found
 
     def pack(self, rows: list[Row]) -> list[Batch]:
         """Rows side by side as the recipe wants them."""
@@ -171,6 +190,19 @@ class Feed:
         """The narrowest canvas for that many positions, or the other width; too narrow a one makes several blocks."""
         fit = -(-least // WIDTH_STEP) * WIDTH_STEP
         return fit if fit <= self.base.config.canvas_length and rng.random() < self.recipe.data.fit_share else other
+
+
+class _Drawn(Dataset[bytes]):
+    """Steps of a feed as a worker sends them: pickled, because torch would open a file for every tensor on its way."""
+
+    def __init__(self, feed: Feed) -> None:
+        self._feed = feed
+
+    def __getitem__(self, step: int) -> bytes:
+        try:
+            return pickle.dumps(self._feed.batches(step))
+        except RedraftError as error:  # its message, without the worker's traceback around it
+            return pickle.dumps(error)
 
 
 def _where(sample: Sample) -> str:

@@ -121,7 +121,8 @@ class TrainRecipe(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     The learning rate falls along a cosine from the warm-up to the end. With `decay_steps` it stays until that many
     steps before the end, then falls in a line. `most_rows` bounds the token rows of one forward; a step of more is
     taken in parts. `recompute` keeps no layer's inner values for the backward pass. `bfloat16` multiplies matrices in
-    that format; weights, norms and losses stay float32. `device` is "cpu", "cuda" or "cuda:N".
+    that format; weights, norms and losses stay float32. `device` is "cpu", "cuda" or "cuda:N". `workers` draw up the
+    samples of the next steps meanwhile; 0 leaves that to the trainer, between steps.
     """
 
     steps: int
@@ -141,6 +142,7 @@ class TrainRecipe(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     device: str = "cpu"
     seed: int = 0
     threads: int = 2
+    workers: int = 0
     probe_every: int = 500
     probe_examples: int = 40
     save_every: int = 250
@@ -345,6 +347,7 @@ _RANGES: dict[str, dict[str, tuple[float, float]]] = {
         **dict.fromkeys(("encode_steps", "warmup", "decay_steps", "seed", "most_rows"), _LARGE),
         **dict.fromkeys(("final_lr", "weight_decay"), (0, _NUMBER)),
         "threads": (1, MOST_THREADS),
+        "workers": (0, MOST_THREADS),
         "betas": _BELOW_ONE,
         "ema": _BELOW_ONE,
     },

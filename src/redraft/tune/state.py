@@ -57,7 +57,7 @@ def fingerprint(recipe: Recipe) -> str:
 
     Where the rate stays until a decay, the number of steps is not part of it: such a run can be made longer.
     """
-    free: dict[str, int] = {"probe_every": 1, "probe_examples": 1, "save_every": 1}
+    free: dict[str, int] = {"probe_every": 1, "probe_examples": 1, "save_every": 1, "workers": 0}
     if recipe.train.decay_steps:
         free |= {"steps": 1, "decay_steps": 1}
     fixed = msgspec.structs.replace(recipe, train=msgspec.structs.replace(recipe.train, **free))

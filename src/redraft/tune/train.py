@@ -11,7 +11,7 @@ from __future__ import annotations
 import json
 import math
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import nullcontext
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -78,9 +78,9 @@ def _run(recipe: Recipe, out: Path, mine: Path, progress: Progress, world: World
     cut_log(mine / LOG, state.step)
     total = recipe.train.encode_steps + recipe.train.steps
     with (mine / LOG).open("a", encoding="utf-8") as log:
-        while state.step < total:
-            began = time.monotonic()
-            row = train_step(recipe, feed, state)
+        began = time.monotonic()
+        for batches in feed.ahead(range(state.step, total)):
+            row = train_step(recipe, state, batches)
             row["seconds"] = round(time.monotonic() - began, 4)
             if state.step % recipe.train.probe_every == 0 or state.step == total:
                 row |= _judge(recipe, feed, state)
@@ -90,15 +90,16 @@ def _run(recipe: Recipe, out: Path, mine: Path, progress: Progress, world: World
                 keep(state, out / FILE)
             if world.first:
                 progress(state.step, total, row)
+            began = time.monotonic()
     _ship(recipe, base, state, out)
 
 
-def train_step(recipe: Recipe, feed: Feed, state: State) -> dict[str, float]:
+def train_step(recipe: Recipe, state: State, batches: Sequence[Batch]) -> dict[str, float]:
     """One step of the optimizer, and its row of the log. Raises RunError if the loss is no number."""
     for group in state.optimizer.param_groups:
         group["lr"] = learning_rate(recipe, state.step)
     state.optimizer.zero_grad(set_to_none=True)
-    row = _backward(recipe, feed, state)
+    row = _backward(recipe, state, batches)
     if not math.isfinite(row["encode"] + row.get("denoise", 0.0)):
         raise RunError(f"the loss is nan at step {state.step}; lower [train] lr and start again")
     norm = torch.nn.utils.clip_grad_norm_(state.trained.values(), recipe.train.clip)
@@ -122,10 +123,9 @@ def learning_rate(recipe: Recipe, step: int) -> float:
     return wanted.final_lr + (wanted.lr - wanted.final_lr) * share
 
 
-def _backward(recipe: Recipe, feed: Feed, state: State) -> dict[str, float]:
+def _backward(recipe: Recipe, state: State, batches: Sequence[Batch]) -> dict[str, float]:
     """Gradients of one step, batch by batch; each counts by the tokens and canvases it scores."""
-    wanted, objective, batches = recipe.train, recipe.objective, feed.batches(state.step)
-    device = state.world.device
+    wanted, objective, device = recipe.train, recipe.objective, state.world.device
     generator = torch.Generator().manual_seed(wanted.seed * SEED_STRIDE + state.step)
     both = state.step >= wanted.encode_steps
     noise = _noise(recipe, state.step)
@@ -134,7 +134,7 @@ def _backward(recipe: Recipe, feed: Feed, state: State) -> dict[str, float]:
     sums = torch.zeros(2, dtype=torch.float64)
     split = Split()
     for drawn_up in batches:
-        noisy = corrupt(drawn_up, feed.base.config.vocab_size, generator, noise)
+        noisy = corrupt(drawn_up, state.model.config.vocab_size, generator, noise)
         batch, drawn = share(drawn_up, noisy, state.world)
         batch, drawn = batch.to(device), drawn.to(device)
         with torch.autocast(device.type, torch.bfloat16, enabled=wanted.bfloat16):
