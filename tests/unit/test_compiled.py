@@ -32,11 +32,15 @@ def build(kernel, constants, warps, **types):
 sizes = {"BLOCK_ROWS": 16, "BLOCK_OUT": 64, "BLOCK_IN": 64}
 blocks = dict.fromkeys(("order", "block_expert", "block_start", "block_end"), "*i64")
 steps = dict.fromkeys(("hidden", "ffn", "codes_step", "scale_step"), "i32")
-formats = {"int4": (2, 32, "*u8", "*bf16", "*bf16"), "nvfp4": (3, 16, "*u8", "*fp8e4nv", "*fp32")}
+formats = {"int4": (2, 32, "*u8", "*bf16", "*bf16"), "nvfp4": (3, 16, "*u8", "*fp8e4nv", "*fp32"),
+           "int8": (1, 0, "*i8", "*fp32", "*fp32"), "fp8": (1, 0, "*fp8e4nv", "*fp32", "*fp32")}
 kind, group, codes, scale, top = formats[sys.argv[2]]
-held = {"x": "*bf16", "codes": codes, "scale": scale, "top": top, **blocks, **steps}
-constants = {"GROUP": group, "KIND": kind, **sizes}
+rows = codes if group == 0 else "*bf16"  # 8 bits meet 8 bits
+held = {"x": rows, "x_scale": "*fp32", "codes": codes, "scale": scale, "top": top, **blocks, **steps}
+sums = triton.language.int32 if sys.argv[2] == "int8" else triton.language.float32
+constants = {"GROUP": group, "KIND": kind, "SUMS": sums, **sizes}
 build(experts._gate_up, constants, 8, **held, choices="i32", result="*bf16")
+constants["ROUND"] = triton.language.bfloat16
 build(experts._down, constants, 8, **held, weights="*fp32", result="*fp32")
 if len(sys.argv) > 3:
     sys.exit()
@@ -59,9 +63,11 @@ build(attention._attend, tile, 8, **tensors, **numbers, extent="*i64")
     ("arguments", "wanted"),
     [
         (["90", "nvfp4"], ["_gate_up", "_down", "_row", "_norm", "_attend", "_attend"]),
+        (["90", "fp8", "experts alone"], ["_gate_up", "_down"]),
+        (["80", "int8", "experts alone"], ["_gate_up", "_down"]),
         (["80", "int4", "experts alone"], ["_gate_up", "_down"]),
     ],
-    ids=["H100", "A100"],
+    ids=["H100", "H100, fp8", "A100, int8", "A100"],
 )
 def test_kernels_compile(arguments: list[str], wanted: list[str], tmp_path: Path) -> None:
     """Compute 8.0 has no 8-bit floats, so there 4-bit integers are the format."""

@@ -6,14 +6,15 @@ so nothing waits for the host, and an expert that no row chose costs nothing.
     launch 1   block × tile of ffn:      gate and up of the same tile side by side, GELU between them
     launch 2   block × tile of hidden:   down, times the routing weight, to the row's own place; summed afterwards
 
-Packed matrices are unpacked tile by tile in registers. Two 4-bit codes share a byte, the even input in its low half:
+8-bit matrices meet rows in the same 8 bits, summed as integers or by the fp8 units, and are scaled when the sum is
+there. 4-bit matrices are unpacked tile by tile in registers; two codes share a byte, the even input in its low half:
 even and odd inputs are multiplied apart and never have to be woven together. The twin is
 `model/moe.py::experts_grouped`.
 """
 
 from __future__ import annotations
 
-from typing import no_type_check
+from typing import Any, no_type_check
 
 import torch
 import triton
@@ -24,6 +25,7 @@ from redraft.model.packed import Packed, round_rows
 from redraft.shapes import Tensor
 
 _PLAIN, _EIGHT, _INT4, _NVFP4 = 0, 1, 2, 3
+_TYPES = {torch.float32: tl.float32, torch.bfloat16: tl.bfloat16, torch.float16: tl.float16}
 _BLOCK_ROWS, _BLOCK_OUT, _BLOCK_IN = 16, 64, 64
 _WARPS = 8  # with four, the unpacking of nvfp4 does not fit into registers (compiled for compute 9.0)
 
@@ -78,17 +80,26 @@ def _accumulate(
             sums = tl.dot(odd, tl.trans((high * size).to(odd.dtype)), sums, input_precision="ieee")
         else:
             part = tl.load(x + rows[:, None] * inner + at[None, :], mask=x_mask, other=0.0)
-            weight = code.to(tl.float32)
-            if KIND == 1:
-                weight = weight * tl.load(scale + out, mask=out_inside, other=0.0).to(tl.float32)[:, None]
-            sums = tl.dot(part, tl.trans(weight.to(part.dtype)), sums, input_precision="ieee")
+            sums = tl.dot(part, tl.trans(code), sums, out_dtype=sums.dtype, input_precision="ieee")
     return sums
+
+
+@triton.jit
+@no_type_check
+def _scaled(sums, x_scale, rows, rows_inside, scale, out, out_inside, KIND: tl.constexpr):
+    """Sums as numbers: those of 8-bit codes times the scales of their rows and of the matrix's."""
+    found = sums.to(tl.float32)
+    if KIND == 1:
+        found = found * tl.load(x_scale + rows, mask=rows_inside, other=0.0)[:, None]
+        found = found * tl.load(scale + out, mask=out_inside, other=0.0).to(tl.float32)[None, :]
+    return found
 
 
 @triton.jit
 @no_type_check
 def _gate_up(
     x,
+    x_scale,
     order,
     block_expert,
     block_start,
@@ -104,6 +115,7 @@ def _gate_up(
     scale_step,
     GROUP: tl.constexpr,
     KIND: tl.constexpr,
+    SUMS: tl.constexpr,
     BLOCK_ROWS: tl.constexpr,
     BLOCK_OUT: tl.constexpr,
     BLOCK_IN: tl.constexpr,
@@ -120,10 +132,12 @@ def _gate_up(
     codes += expert * codes_step
     scale += expert * scale_step
     top += expert * 2 * ffn
-    gate = tl.zeros((BLOCK_ROWS, BLOCK_OUT), dtype=tl.float32)
-    up = tl.zeros((BLOCK_ROWS, BLOCK_OUT), dtype=tl.float32)
+    gate = tl.zeros((BLOCK_ROWS, BLOCK_OUT), dtype=SUMS)
+    up = tl.zeros((BLOCK_ROWS, BLOCK_OUT), dtype=SUMS)
     gate = _accumulate(gate, x, rows, rows_inside, codes, scale, top, out, out_inside, hidden, GROUP, KIND, BLOCK_IN)
     up = _accumulate(up, x, rows, rows_inside, codes, scale, top, out + ffn, out_inside, hidden, GROUP, KIND, BLOCK_IN)
+    gate = _scaled(gate, x_scale, rows, rows_inside, scale, out, out_inside, KIND)
+    up = _scaled(up, x_scale, rows, rows_inside, scale, out + ffn, out_inside, KIND)
     # Rounded where the twin rounds: after each matmul.
     gate = gate.to(result.dtype.element_ty).to(tl.float32)
     up = up.to(result.dtype.element_ty).to(tl.float32)
@@ -137,6 +151,7 @@ def _gate_up(
 @no_type_check
 def _down(
     x,
+    x_scale,
     order,
     weights,
     block_expert,
@@ -152,6 +167,8 @@ def _down(
     scale_step,
     GROUP: tl.constexpr,
     KIND: tl.constexpr,
+    ROUND: tl.constexpr,
+    SUMS: tl.constexpr,
     BLOCK_ROWS: tl.constexpr,
     BLOCK_OUT: tl.constexpr,
     BLOCK_IN: tl.constexpr,
@@ -165,14 +182,15 @@ def _down(
     choice = tl.load(order + place, mask=rows_inside, other=0)
     out = tl.program_id(1) * BLOCK_OUT + tl.arange(0, BLOCK_OUT)
     out_inside = out < hidden
-    sums = tl.zeros((BLOCK_ROWS, BLOCK_OUT), dtype=tl.float32)
+    scale += expert * scale_step
+    sums = tl.zeros((BLOCK_ROWS, BLOCK_OUT), dtype=SUMS)
     sums = _accumulate(
         sums,
         x,
         place,
         rows_inside,
         codes + expert * codes_step,
-        scale + expert * scale_step,
+        scale,
         top + expert * hidden,
         out,
         out_inside,
@@ -181,9 +199,10 @@ def _down(
         KIND,
         BLOCK_IN,
     )
-    sums = sums.to(x.dtype.element_ty).to(tl.float32) * tl.load(weights + choice, mask=rows_inside, other=0.0)[:, None]
+    found = _scaled(sums, x_scale, place, rows_inside, scale, out, out_inside, KIND).to(ROUND).to(tl.float32)
+    found = found * tl.load(weights + choice, mask=rows_inside, other=0.0)[:, None]
     mask = rows_inside[:, None] & out_inside[None, :]
-    tl.store(result + choice[:, None] * hidden + out[None, :], sums, mask=mask)
+    tl.store(result + choice[:, None] * hidden + out[None, :], found, mask=mask)
 
 
 def experts_kernel(experts: AnyExperts, x: Tensor, weights: Tensor, chosen: Tensor) -> Tensor:
@@ -195,15 +214,16 @@ def experts_kernel(experts: AnyExperts, x: Tensor, weights: Tensor, chosen: Tens
     inner = x.new_empty(rows * choices, ffn)
     tiles = (len(blocks[0]), triton.cdiv(ffn, _BLOCK_OUT))
     _gate_up[tiles](
-        _rounded(x, gate_up),
+        *_rounded(x, gate_up),
         *(order, *blocks, *_held(gate_up), inner, hidden, ffn, choices, *_steps(gate_up)),
         **_constants(gate_up),
     )
     each = torch.empty(rows * choices, hidden, dtype=torch.float32, device=x.device)
     _down[(len(blocks[0]), triton.cdiv(hidden, _BLOCK_OUT))](
-        _rounded(inner, down),
+        *_rounded(inner, down),
         *(order, weights.flatten().contiguous(), *blocks, *_held(down), each, ffn, hidden, *_steps(down)),
         **_constants(down),
+        ROUND=_TYPES[x.dtype],
     )
     return each.view(rows, choices, hidden).sum(1).to(x.dtype)
 
@@ -222,12 +242,12 @@ def _blocks(chosen: Tensor, experts: int) -> tuple[Tensor, Tensor, Tensor, Tenso
     return order, expert, start, ends[expert]
 
 
-def _rounded(x: Tensor, weight: Tensor | Packed) -> Tensor:
-    """Rows as the format reads them; contiguous."""
+def _rounded(x: Tensor, weight: Tensor | Packed) -> tuple[Tensor, Tensor]:
+    """Rows as the format reads them, contiguous, and their scales, which are never read where there are none."""
     if isinstance(weight, Packed) and weight.format.round_rows:
         codes, scale = round_rows(x, weight.format)
-        x = (codes.float() * scale).to(x.dtype)
-    return x.contiguous()
+        return codes.contiguous(), scale
+    return x.contiguous(), x
 
 
 def _held(weight: Tensor | Packed) -> tuple[Tensor, Tensor, Tensor]:
@@ -244,10 +264,11 @@ def _steps(weight: Tensor | Packed) -> tuple[int, int]:
     return codes[0].numel(), scale[0].numel()
 
 
-def _constants(weight: Tensor | Packed) -> dict[str, int]:
-    kind, group = _PLAIN, 0
+def _constants(weight: Tensor | Packed) -> dict[str, Any]:
+    kind, group, sums = _PLAIN, 0, tl.float32
     if isinstance(weight, Packed):
+        sums = tl.int32 if weight.format.dtype == torch.int8 else tl.float32
         group = weight.format.group
         kind = _EIGHT if weight.format.bits == 8 else _NVFP4 if weight.format.is_float else _INT4
     sizes = {"BLOCK_ROWS": _BLOCK_ROWS, "BLOCK_OUT": _BLOCK_OUT, "BLOCK_IN": _BLOCK_IN}
-    return {"GROUP": group, "KIND": kind, "num_warps": _WARPS, **sizes}
+    return {"GROUP": group, "KIND": kind, "SUMS": sums, "num_warps": _WARPS, **sizes}
