@@ -20,7 +20,9 @@ if TYPE_CHECKING:
 SAME_BITS_THREADS = 8
 """Up to here an answer is tested to be the same alone and in a batch, bit for bit; with 16 it was seen not to be."""
 
-PLAN_HELP = "pack the matrices: int8, int4, int4-g64, int8-e8, int4-e8, fp8, nvfp4, nvfp4-experts (default: as they are stored)"
+PLAN_HELP = (
+    "pack the matrices: int8, int4, int4-g64, int8-e8, int4-e8, fp8, nvfp4, nvfp4-experts (default: as they are stored)"
+)
 
 ADAPTER_HELP = "a LoRA adapter in PEFT's layout, merged into the weights"
 
@@ -121,9 +123,9 @@ def causal_flag(parser: argparse.ArgumentParser) -> None:
     )
 
 
-def preset_flag(parser: argparse.ArgumentParser) -> None:
+def preset_flag(parser: argparse.ArgumentParser, default: str = "reference", of: str = "") -> None:
     """Which sampler rules."""
-    parser.add_argument("--preset", default="reference", choices=PRESETS, help="sampler rules (default: reference)")
+    parser.add_argument("--preset", default=default, choices=PRESETS, help=f"sampler rules{of} (default: {default})")
 
 
 def load_engine(arguments: argparse.Namespace) -> Engine:

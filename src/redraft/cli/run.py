@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from redraft import __version__
 from redraft.cli.backend import backend_flags, backend_of
-from redraft.cli.common import Commands, command, load_engine, model_flags, print_json
+from redraft.cli.common import Commands, command, load_engine, model_flags, preset_flag, print_json
 
 if TYPE_CHECKING:
     from redraft.remote.channel import Backend
@@ -33,6 +33,7 @@ def add(commands: Commands) -> None:
     parser.add_argument("source", type=Path, metavar="IN.jsonl", help="requests, one a line")
     parser.add_argument("target", type=Path, metavar="OUT.jsonl", help="answers; continued if it exists")
     parser.add_argument("--seed", type=int, help="row i has this seed plus i, unless it brings its own")
+    preset_flag(parser, of=" of rows that name none")
     parser.add_argument("--at-once", type=int, default=64, metavar="N", help="rows under way (default: 64)")
     backend_flags(parser)
     model_flags(parser)
@@ -68,7 +69,8 @@ def _here(arguments: argparse.Namespace, rows: int) -> Done:
     engine = load_engine(arguments)
     many = 2**31  # a batch is bounded by --at-once alone
     limits = Limits(per_key=many, in_flight=many, request_sec=86_400)
-    service = Service(Settings(names=(Path(arguments.model).name, "*"), limits=limits, version=__version__))
+    names = (Path(arguments.model).name, "*")
+    service = Service(Settings(names, limits=limits, preset=arguments.preset, version=__version__))
     engine.loop.start()
     service.ready(engine)
     how = {"seed": arguments.seed, "at_once": arguments.at_once}

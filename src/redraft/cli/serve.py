@@ -12,7 +12,16 @@ from pathlib import Path
 from typing import TYPE_CHECKING, TextIO
 
 from redraft import __version__
-from redraft.cli.common import ADAPTER_HELP, PLAN_HELP, Commands, command, load_bar, model_flags, set_threads
+from redraft.cli.common import (
+    ADAPTER_HELP,
+    PLAN_HELP,
+    Commands,
+    command,
+    load_bar,
+    model_flags,
+    preset_flag,
+    set_threads,
+)
 from redraft.cli.place import experts_of, place_flags
 
 if TYPE_CHECKING:
@@ -36,6 +45,7 @@ def add(commands: Commands) -> None:
     """Add the command."""
     parser = command(commands, "serve", "answer over HTTP, in the forms that other tools speak", run, epilog=EPILOG)
     model_flags(parser, positional=True)
+    preset_flag(parser, "fast", " of requests that name none")
     parser.add_argument("--plan", metavar="NAME", help=PLAN_HELP)
     parser.add_argument("--adapter", metavar="FOLDER", help=ADAPTER_HELP)
     place_flags(parser)
@@ -128,6 +138,7 @@ def settings_of(arguments: argparse.Namespace) -> Settings:
         # A key is what keeps a page elsewhere out; without one, the name that it asks for is.
         hosts=("*",) if keys and not local else tuple(dict.fromkeys(hosts)),
         limits=limits,
+        preset=arguments.preset,
         page=not arguments.no_page,
         log_prompts=arguments.log_prompts,
         version=__version__,

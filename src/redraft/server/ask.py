@@ -11,7 +11,7 @@ from redraft.engine.request import Options, Request
 from redraft.errors import RequestError
 from redraft.server.refusal import Refusal
 from redraft.server.schema import CanvasOptions, Sampling
-from redraft.server.settings import Limits
+from redraft.server.settings import Limits, Settings
 
 NO_OPTIONS = CanvasOptions()
 
@@ -34,9 +34,11 @@ class Asked:
         return sum(map(len, self.prompts))
 
 
-def options_of(body: Sampling, engine: Engine, limits: Limits, *, max_tokens: int | None) -> Options:
+def options_of(body: Sampling, engine: Engine, settings: Settings, *, max_tokens: int | None) -> Options:
     """The engine's options. `max_tokens` holds where the body says nothing; None is the checkpoint's own."""
-    canvas = body.canvas or NO_OPTIONS
+    canvas, limits = body.canvas or NO_OPTIONS, settings.limits
+    # The dial and the causal mode have rules of their own, with which a preset would be refused.
+    others = canvas.causal or body.effort is not None or body.target_ms is not None
     wanted = max_tokens if body.max_tokens is None else body.max_tokens
     wanted = engine.config.generation.max_new_tokens if wanted is None else wanted
     options = Options(
@@ -50,7 +52,7 @@ def options_of(body: Sampling, engine: Engine, limits: Limits, *, max_tokens: in
         causal=canvas.causal or False,
         canvas=canvas.width,
         end_aware=canvas.end_aware,
-        preset=canvas.preset or "reference",
+        preset=canvas.preset or ("reference" if others else settings.preset),
         accept=tuple(canvas.accept or ()),
         cooling=canvas.cooling,
         effort=body.effort,

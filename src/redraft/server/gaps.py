@@ -43,7 +43,7 @@ class Gap:
 
 def gap_of(service: Service, body: Sampling, prefix: str, suffix: str, *, default: int) -> Gap:
     """Check what can be checked before anything runs. Raises Refusal and RequestError."""
-    options = options_of(body, service.engine, service.settings.limits, max_tokens=default)
+    options = options_of(body, service.engine, service.settings, max_tokens=default)
     longest = service.engine.config.model.canvas_length
     wanted = options.max_tokens or 0
     if getattr(body, "logprobs", None) is not None:

@@ -80,7 +80,7 @@ def _options(service: Service, body: Chat) -> Options:
         raise Refusal(400, "max_tokens and max_completion_tokens differ; send one", param="max_completion_tokens")
     if body.top_logprobs is not None and not body.logprobs:
         raise Refusal(400, "top_logprobs was sent without logprobs; set logprobs to true", param="top_logprobs")
-    options = options_of(body, service.engine, service.settings.limits, max_tokens=body.max_completion_tokens)
+    options = options_of(body, service.engine, service.settings, max_tokens=body.max_completion_tokens)
     return replace(options, logprobs=(body.top_logprobs or 0) if body.logprobs else None)
 
 
