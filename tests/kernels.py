@@ -10,10 +10,11 @@ from torch import Tensor
 
 from redraft.model.head import Head, Sums, pass_tiles, read_head
 from redraft.model.kernels import Causal, attend_eager, norm_exact
-from redraft.model.linear import PackedMatrix
+from redraft.model.linear import PackedMatrix, multiply_unpacked
 from redraft.model.moe import AnyExperts, Experts, PackedExperts, experts_grouped
 from redraft.model.packed import FORMATS, Format, pack
 from redraft.model.triton.attention import attend_kernel
+from redraft.model.triton.dense import multiply_kernel
 from redraft.model.triton.experts import experts_kernel
 from redraft.model.triton.head import pass_fused
 from redraft.model.triton.norm import norm_kernel
@@ -31,6 +32,7 @@ SPANS = [
     (5, 2, 2, 5, 512),
     (2, 16, 8, 70, 256),
 ]
+PRODUCTS = [(1, 70, 64), (17, 64, 192), (130, 130, 320)]
 TABLES = [(1000, 32, 5, 256), (517, 32, 3, 128), (64, 16, 2, 64), (65, 16, 1, 64), (300, 48, 9, 512)]
 
 
@@ -68,6 +70,13 @@ def check_span(case: tuple[int, int, int, int, int], window: int | None, *, caus
     k, v = torch.randn(2, kv_heads, keys + 3, dim, generator=made, device=device)[:, :, :keys].unbind()
     sight = Causal(rows, keys, window, torch.device(device)) if causal else None
     near(attend_kernel(q, k, v, sight), attend_eager(q, k, v, sight))
+
+
+def check_product(rows: int, outer: int, inner: int, form: Format, dtype: torch.dtype, device: str) -> None:
+    made = draw(rows, device)
+    packed = pack(torch.randn(outer, inner, generator=made, device=device) * inner**-0.5, form)
+    x = torch.randn(rows, inner, generator=made, device=device).to(dtype)
+    near(multiply_kernel(x, packed), multiply_unpacked(x, packed))
 
 
 def check_norm(shape: tuple[int, ...], weights: list[Tensor | None], onto: Tensor | None, dtype: torch.dtype) -> None:

@@ -24,6 +24,13 @@ def test_experts_equal_their_twin(case: tuple[int, ...], form: Format | None, dt
     kernels.check_experts(case, form, dtype, "cuda")
 
 
+@pytest.mark.parametrize("dtype", FLOATS, ids=str)
+@pytest.mark.parametrize("form", kernels.FORMS[1:], ids=lambda form: form.name)
+@pytest.mark.parametrize("case", [*kernels.PRODUCTS, (256, 4224, 2816)], ids=str)
+def test_products_of_the_kernel_equal_their_twin(case: tuple[int, int, int], form: Format, dtype: torch.dtype) -> None:
+    kernels.check_product(*case, form, dtype, "cuda")
+
+
 @pytest.mark.parametrize(("causal", "window"), [(False, None), (True, None), (True, 1024)])
 @pytest.mark.parametrize("case", [*kernels.SPANS, *LONG], ids=str)
 def test_attention_equals_its_twin(case: tuple[int, ...], causal: bool, window: int | None) -> None:

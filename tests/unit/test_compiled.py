@@ -18,7 +18,7 @@ COMPILE = """
 import sys, triton
 from triton.backends.compiler import GPUTarget
 from triton.compiler import ASTSource
-from redraft.model.triton import attention, experts, head, norm
+from redraft.model.triton import attention, dense, experts, head, norm
 
 def build(kernel, constants, warps, **types):
     names = kernel.arg_names
@@ -42,6 +42,10 @@ constants = {"GROUP": group, "KIND": kind, "SUMS": sums, **sizes}
 build(experts._gate_up, constants, 8, **held, choices="i32", result="*bf16")
 constants["ROUND"] = triton.language.bfloat16
 build(experts._down, constants, 8, **held, weights="*fp32", result="*fp32")
+if group:
+    del constants["ROUND"], constants["SUMS"]
+    build(dense._dense, constants | {"BLOCK_ROWS": 64}, 8, rows="i32", outer="i32", inner="i32", result="*bf16",
+          **{name: held[name] for name in ("x", "codes", "scale", "top")})
 if len(sys.argv) > 3:
     sys.exit()
 names = ("largest", "second", "total", "weighted", "fed_total", "shrink", "mass", "base", "temperature")
@@ -62,10 +66,10 @@ build(attention._attend, tile, 8, **tensors, **numbers, extent="*i64")
 @pytest.mark.parametrize(
     ("arguments", "wanted"),
     [
-        (["90", "nvfp4"], ["_gate_up", "_down", "_row", "_norm", "_attend", "_attend"]),
-        (["90", "fp8", "experts alone"], ["_gate_up", "_down"]),
-        (["80", "int8", "experts alone"], ["_gate_up", "_down"]),
-        (["80", "int4", "experts alone"], ["_gate_up", "_down"]),
+        (["90", "nvfp4"], ["_gate_up", "_down", "_dense", "_row", "_norm", "_attend", "_attend"]),
+        (["90", "fp8", "products alone"], ["_gate_up", "_down"]),
+        (["80", "int8", "products alone"], ["_gate_up", "_down"]),
+        (["80", "int4", "products alone"], ["_gate_up", "_down", "_dense"]),
     ],
     ids=["H100", "H100, fp8", "A100, int8", "A100"],
 )

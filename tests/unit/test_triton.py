@@ -33,6 +33,12 @@ def test_experts_in_half_precision_equal_their_twin(form: Format | None) -> None
     kernels.check_experts(kernels.CHOICES[1], form, torch.float16, "cpu")
 
 
+@pytest.mark.parametrize("form", kernels.FORMS[1:], ids=lambda form: form.name)
+@pytest.mark.parametrize("case", kernels.PRODUCTS, ids=str)
+def test_packed_products_equal_their_twin(case: tuple[int, int, int], form: Format) -> None:
+    kernels.check_product(*case, form, torch.float32, "cpu")
+
+
 @pytest.mark.parametrize(("causal", "window"), [(False, None), (True, None), (True, 3)])
 @pytest.mark.parametrize("case", kernels.SPANS, ids=str)
 def test_attention_equals_its_twin(case: tuple[int, ...], causal: bool, window: int | None) -> None:

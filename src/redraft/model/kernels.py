@@ -6,6 +6,7 @@ bit-equal to it; `FAST` is what runs. A model holds one `Kernels`; tests hold th
     norm      RMSNorm, with one weight, several or none
     attend    attention of some query rows over some keys
     experts   routed experts (their forms live in `model/moe.py`)
+    product   a matmul with a packed matrix
     head      one pass over the vocabulary, if a step's readings are taken as a stream (`model/head.py`)
 
 Forms for a GPU are in `model/triton/`.
@@ -23,6 +24,8 @@ from torch.nn import functional as F
 
 from redraft.model import moe
 from redraft.model.head import Pass, pass_tiles
+from redraft.model.linear import multiply_packed
+from redraft.model.packed import Packed
 from redraft.shapes import Bool, Float, Tensor
 
 
@@ -121,6 +124,9 @@ def attend_fused(q: Tensor, k: Tensor, v: Tensor, causal: Causal | None) -> Tens
     return out.permute(2, 0, 1, 3).reshape(rows, heads, dim)
 
 
+Product = Callable[[Tensor, Packed], Tensor]
+"""Rows times a packed matrix: `model/linear.py::multiply_packed`."""
+
 Standing = Callable[[Tensor, Tensor, Tensor, Tensor], Tensor]
 """Attention of a canvas over the part of whole buffers that the device is told of (`model/triton/graph.py`)."""
 
@@ -134,6 +140,7 @@ class Kernels:
     experts: moe.ExpertsForm = moe.experts_fast
     head: Pass = pass_tiles
     standing: Standing | None = None
+    product: Product = multiply_packed
 
 
 FAST = Kernels()

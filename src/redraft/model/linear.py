@@ -5,6 +5,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import torch
 from torch import nn
 from torch.nn import functional as F
@@ -110,8 +112,14 @@ class PackedMatrix(nn.Module):
 class PackedLinear(PackedMatrix):
     """y = x Wᵀ with a packed W."""
 
+    def __init__(
+        self, form: Format, shape: tuple[int, ...], product: Callable[[Tensor, Packed], Tensor] = multiply_packed
+    ) -> None:
+        super().__init__(form, shape)
+        self.product = product
+
     def forward(self, x: Float[Tensor, "rows inner"]) -> Float[Tensor, "rows outer"]:
-        return multiply_packed(x, self.packed)
+        return self.product(x, self.packed)
 
 
 class PackedTable(PackedMatrix):

@@ -119,7 +119,9 @@ def make_room(model: DiffusionGemma, wanted: Formats) -> DiffusionGemma:
             part = "attention" if owner is layer.attention else "mlp"
             form = wanted.get(f"layers.{i}.{part}.{name}.weight")
             if form is not None:
-                setattr(owner, name, PackedLinear(form, tuple(getattr(owner, name).weight.shape)))
+                setattr(
+                    owner, name, PackedLinear(form, tuple(getattr(owner, name).weight.shape), model.kernels.product)
+                )
         both = [wanted.get(f"layers.{i}.experts.{name}") for name in ("gate_up", "down")]
         if both[0] is not None and both[1] is not None:
             shapes = tuple(layer.experts.gate_up.shape), tuple(layer.experts.down.shape)

@@ -24,7 +24,7 @@ from redraft.model.moe import AnyExperts
 from redraft.model.packed import Packed, round_rows
 from redraft.shapes import Tensor
 
-_PLAIN, _EIGHT, _INT4, _NVFP4 = 0, 1, 2, 3
+_PLAIN, _EIGHT, INT4_CODES, NVFP4_CODES = 0, 1, 2, 3
 _TYPES = {torch.float32: tl.float32, torch.bfloat16: tl.bfloat16, torch.float16: tl.float16}
 _BLOCK_ROWS, _BLOCK_OUT, _BLOCK_IN = 16, 64, 64
 _WARPS = 8  # with four, the unpacking of nvfp4 does not fit into registers (compiled for compute 9.0)
@@ -269,6 +269,6 @@ def _constants(weight: Tensor | Packed) -> dict[str, Any]:
     if isinstance(weight, Packed):
         sums = tl.int32 if weight.format.dtype == torch.int8 else tl.float32
         group = weight.format.group
-        kind = _EIGHT if weight.format.bits == 8 else _NVFP4 if weight.format.is_float else _INT4
+        kind = _EIGHT if weight.format.bits == 8 else NVFP4_CODES if weight.format.is_float else INT4_CODES
     sizes = {"BLOCK_ROWS": _BLOCK_ROWS, "BLOCK_OUT": _BLOCK_OUT, "BLOCK_IN": _BLOCK_IN}
     return {"GROUP": group, "KIND": kind, "SUMS": sums, "num_warps": _WARPS, **sizes}
