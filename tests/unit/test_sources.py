@@ -126,20 +126,61 @@ def test_text_is_read_in_stretches(tmp_path: Path) -> None:
     (tmp_path / "b.txt").write_text("Karomi")
     (tmp_path / "empty.txt").write_text(" \n")
     (tmp_path / ".hidden").write_bytes(b"\xff")
-    found = FolderSource(tmp_path).samples(0, 30)
+    found = FolderSource(tmp_path, held_out=0).samples(0, 30)
     assert all(isinstance(sample, Passage) and sample.text for sample in found)
-    assert found == FolderSource(tmp_path).samples(0, 30)
+    assert found == FolderSource(tmp_path, held_out=0).samples(0, 30)
 
 
 def test_a_folder_without_readable_text_is_refused(tmp_path: Path) -> None:
     with pytest.raises(RecipeError, match="is not a folder"):
-        FolderSource(tmp_path / "absent")
+        FolderSource(tmp_path / "absent", held_out=0)
     (tmp_path / "empty").mkdir()
     with pytest.raises(RecipeError, match="holds no text"):
-        FolderSource(tmp_path / "empty")
+        FolderSource(tmp_path / "empty", held_out=0)
     (tmp_path / "empty" / "image.png").write_bytes(b"\x89PNG\xff")
     with pytest.raises(RecipeError, match=r"image\.png is no readable text"):
-        FolderSource(tmp_path / "empty")
+        FolderSource(tmp_path / "empty", held_out=0)
+
+
+def test_files_are_held_out_by_their_text(tmp_path: Path) -> None:
+    """Copies and their originals are on one side, whatever they are called."""
+    for i in range(60):
+        (tmp_path / f"{i}.txt").write_text(f"text {i}\n" * 4)
+        (tmp_path / f"copy-{i}.md").write_text(f"\n text {i}\n" + f"text {i}\n" * 3)
+    source = FolderSource(tmp_path, held_out=4)
+    kept = {sample.where.partition(",")[0] for sample in source.held_out(1000)}
+    seen = {sample.where.partition(",")[0] for seed in range(30) for sample in source.samples(seed, 60)}
+    assert kept
+    assert seen
+    assert kept | seen == {str(path) for path in tmp_path.iterdir()}
+    texts = [{Path(name).read_text().split()[1] for name in side} for side in (kept, seen)]
+    assert not texts[0] & texts[1]
+    assert 5 < len(texts[0]) < 30, "about one in four"
+    assert source.held_out(7) == FolderSource(tmp_path, held_out=4).held_out(7)
+    with pytest.raises(RecipeError, match=r"all of it is held out; set \[data\] held_out to 0"):
+        FolderSource(tmp_path, held_out=1)
+    rows = write_rows(tmp_path / "rows.jsonl", {"prompt": "a", "response": "b"})
+    with pytest.raises(RecipeError, match=r"no rows to train on; all are held out; set \[data\] held_out to 0"):
+        RowsSource(rows, held_out=1)
+
+
+def test_a_file_that_went_away_is_named(tmp_path: Path) -> None:
+    """It was told as an output folder that cannot be written to."""
+    (tmp_path / "a.txt").write_text("melu")
+    source = FolderSource(tmp_path, held_out=0)
+    (tmp_path / "a.txt").unlink()
+    with pytest.raises(RecipeError, match=r"a\.txt is no readable text"):
+        source.samples(0, 1)
+
+
+def test_a_text_shorter_than_a_canvas_is_one_narrow_canvas(tmp_path: Path) -> None:
+    (tmp_path / "text").mkdir()
+    (tmp_path / "text" / "a.txt").write_text("melu 7")
+    one = feed(tmp_path, f'folders = {{ "{tmp_path / "text"}" = 1.0 }}\nheld_out = 0')
+    (sample,) = one.sources[0][0].samples(0, 1)
+    row = one.row(sample, Random(0), 256)
+    tokens = one.text.encode("melu 7", bos=True)
+    assert [spot.target for spot in row.spots] == [tuple(tokens[1:])]
 
 
 # -- generators --------------------------------------------------------------------------------------------------------

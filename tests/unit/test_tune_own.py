@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import shutil
 from pathlib import Path
+from random import Random
 
 import msgspec
 import pytest
@@ -13,10 +14,11 @@ from tests.helpers import tiny_checkpoint, tiny_config
 
 import redraft
 from redraft.errors import RecipeError, RedraftError, RunError, WeightsError
+from redraft.tune import objective
 from redraft.tune import train as trainer
 from redraft.tune.base import read_base
 from redraft.tune.data import Feed
-from redraft.tune.objective import Batch, Corruption
+from redraft.tune.objective import Batch, Corruption, corrupt
 from redraft.tune.parallel import World
 from redraft.tune.recipe import Recipe, read_recipe
 from redraft.tune.state import FILE, fingerprint, restore
@@ -153,6 +155,35 @@ def test_the_best_average_is_shipped_not_the_last(tmp_path: Path, monkeypatch: p
     shipped = dict(load_model(out)[0].named_parameters())
     assert all(torch.equal(shipped[name], value) for name, value in state["best"].items())
     assert not torch.equal(state["best"]["embed.weight"], state["average"]["embed.weight"])
+
+
+def test_plain_text_is_probed_by_its_losses(tmp_path: Path) -> None:
+    """Held-out files have no right answer; the weights that lose least on them are shipped. Against a sum by hand."""
+    (tmp_path / "texts").mkdir()
+    for i in range(40):
+        (tmp_path / "texts" / f"{i}.txt").write_text(f"def area_{i}(r):\n    return {i} * r ** 2\n" * 3)
+    (tmp_path / "rows.jsonl").touch()
+    text = RECIPE.format(rows="", lora="", steps=4).replace("files = ", "folders = ").replace("fit_share = 1.0", "")
+    (tmp_path / "text.toml").write_text(text.replace('{ "" = 1.0 }', f'{{ "{tmp_path / "texts"}" = 1.0 }}'))
+    found = read_recipe(tmp_path / "text.toml")
+    out = train(found, tmp_path / "out", quiet)
+    rows = [json.loads(line) for line in (out / LOG).read_text().splitlines()]
+    name = f"{tmp_path / 'texts'} canvas nats"
+    probed = [row[name] for row in rows if name in row]
+    state = torch.load(out / FILE, weights_only=True)
+    assert len(probed) == 2
+    assert state["score"] == pytest.approx(max(-(row[name] + row[causal(name)]) / 2 for row in rows if name in row))
+    feed = Feed(found, read_base(found, tmp_path))
+    (sample,) = feed.sources[0][0].held_out(1)
+    (batch,) = feed.pack([feed.row(sample, Random(0), 256)])
+    lost = objective.losses(load_model(out)[0], batch, corrupt(batch, 631, torch.Generator().manual_seed(0)))
+    best = rows[1] if state["score"] == -(rows[1][name] + rows[1][causal(name)]) / 2 else rows[3]
+    assert lost.denoise is not None
+    assert (lost.encode.item(), lost.denoise.item()) == pytest.approx((best[causal(name)], best[name]), rel=1e-4)
+
+
+def causal(name: str) -> str:
+    return name.replace("canvas", "causal")
 
 
 def test_parts_of_a_step_add_up_to_the_step(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -28,6 +28,7 @@ docs/tuning.md goes from a JSON-lines file of your own to a tuned model."""
 
 EVERY = 50
 RECORD = "training-record.json"
+_JUDGED = (" exact", " nats")  # what a probe always finds one of
 _SPLIT = ("corrupted low", "corrupted middle", "corrupted high", "clean low", "clean middle", "clean high")
 
 
@@ -71,12 +72,12 @@ class Progress:
     def __call__(self, step: int, total: int, row: dict[str, float]) -> None:
         self.ran += 1
         left = (time.monotonic() - self._began) / self.ran * (total - step)
-        probed = any(name.endswith("exact") for name in row)
+        probed = any(name.endswith(_JUDGED) for name in row)
         if not (probed or sys.stderr.isatty() or step % EVERY == 0 or step == total):
             return
         parts = [f"{name} {row[name]:.3f}" for name in ("encode", "denoise") if name in row]
         parts += [f"{name} {row[name]:.2f}" for name in _SPLIT if name in row]
-        parts += [f"{name} {value:.2f}" for name, value in row.items() if name.endswith((" exact", " per forward"))]
+        parts += [f"{name} {value:.2f}" for name, value in row.items() if name.endswith((*_JUDGED, " per forward"))]
         line = f"step {step}/{total}  {'  '.join(parts)}  {left / 60:.0f} min left"
         stays = probed or step == total or not sys.stderr.isatty()
         print(f"\r{line:<110}", end="\n" if stays else "", file=sys.stderr, flush=True)
@@ -91,9 +92,9 @@ def record(recipe: Recipe, out: Path, seconds: float, ran: int) -> Record:
     spent = sum(row["seconds"] for row in rows)
     samples = len(rows) * recipe.train.batch_size
     probes = [
-        {"step": row["step"], **{name: value for name, value in row.items() if name.endswith((" exact", " steps"))}}
+        {"step": row["step"], **{name: value for name, value in row.items() if name.endswith((*_JUDGED, " steps"))}}
         for row in rows
-        if any(name.endswith(" exact") for name in row)
+        if any(name.endswith(_JUDGED) for name in row)
     ]
     return new_record(
         f"train-{recipe.name}",

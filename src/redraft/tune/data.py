@@ -174,11 +174,8 @@ class Feed:
         """Canvases from one point on, without an end: a passage is cut out of something longer."""
         config = self.base.config
         tokens = self.text.encode(sample.text, bos=True)[: config.max_positions]
-        width = min(other, config.canvas_length)
-        most = (len(tokens) - 1) // width
-        if not most:
-            raise RecipeError(f"{sample.where}: {len(tokens)} tokens of text do not fill a canvas of {width}")
-        count = min(most, self.recipe.data.most_blocks)
+        width = min(other, config.canvas_length, len(tokens) - 1)  # a short text is one narrow canvas
+        count = min((len(tokens) - 1) // width, self.recipe.data.most_blocks)
         start = rng.randint(1, len(tokens) - count * width)
         clean = tuple(tokens[: start + count * width])
         spots = tuple(

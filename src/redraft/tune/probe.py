@@ -5,7 +5,9 @@ A probe says whether a run is well, and which of its checkpoints to keep; `redra
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
+from random import Random
 from statistics import mean
 
 import torch
@@ -19,6 +21,7 @@ from redraft.shapes import Tensor
 from redraft.tasks import Example
 from redraft.tune.data import Feed
 from redraft.tune.layout import WIDTH_STEP
+from redraft.tune.objective import corrupt, losses
 from redraft.tune.sources import Conversation, Passage, Sample, TaskSource
 
 
@@ -34,13 +37,16 @@ class Said:
 def probe(model: DiffusionGemma, feed: Feed, count: int) -> dict[str, float]:
     """For each source with held-out samples: the share answered exactly, mean forwards, tokens accepted per forward.
 
-    The canvas is the narrowest that holds the right answer; samples that fit none are left out.
+    The canvas is the narrowest that holds the right answer; samples that fit none are left out. Plain text has no right
+    answer: what is found is both losses of it, on the same noise every time.
     """
     policy = reference_policy(feed.base.generation)
     found: dict[str, float] = {}
     for source, _ in feed.sources:
         said: list[tuple[bool, Said]] = []
-        for i, sample in enumerate(source.held_out(count)):
+        samples = source.held_out(count)
+        found |= _lost(model, feed, source.name, [sample for sample in samples if isinstance(sample, Passage)])
+        for i, sample in enumerate(samples):
             answer = None if isinstance(sample, Passage) else _answer(model, feed, sample, policy, i)
             if answer is None or isinstance(sample, Passage):
                 continue
@@ -58,9 +64,26 @@ def probe(model: DiffusionGemma, feed: Feed, count: int) -> dict[str, float]:
 
 
 def score(found: dict[str, float]) -> float:
-    """What checkpoints are compared by: the mean of the exact shares."""
+    """What checkpoints are compared by: the mean of the exact shares; without any, the losses of plain text."""
     shares = [value for name, value in found.items() if name.endswith(" exact")]
-    return mean(shares) if shares else -1.0
+    lost = [-value for name, value in found.items() if name.endswith(" nats")]
+    return mean(shares or lost or [0.0])
+
+
+@torch.inference_mode()
+def _lost(model: DiffusionGemma, feed: Feed, name: str, passages: Sequence[Passage]) -> dict[str, float]:
+    """Mean nats of the causal mode and of the canvases, on plain noise; nothing without passages."""
+    rng, generator = Random(0), torch.Generator().manual_seed(0)
+    width = model.config.canvas_length
+    batches = feed.pack([feed.row(passage, rng, width) for passage in passages])
+    sums = torch.zeros(2, 2, dtype=torch.float64)
+    for batch in batches:
+        found = losses(model, batch, corrupt(batch, model.config.vocab_size, generator))
+        assert found.denoise is not None, "every passage has a canvas"
+        told, weight = float(batch.told.sum()), float(batch.weight.sum())
+        sums += torch.tensor([[float(found.encode) * told, told], [float(found.denoise) * weight, weight]])
+    pairs = zip(("causal", "canvas"), sums.tolist(), strict=True)
+    return {f"{name} {mode} nats": lost / count for mode, (lost, count) in pairs if count}
 
 
 def _wanted(sample: Example | Conversation) -> str:

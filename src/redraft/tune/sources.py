@@ -67,7 +67,7 @@ def sources(data: DataRecipe) -> list[tuple[Source, float]]:
     """The sources of a recipe and their shares. Raises RecipeError for one that cannot be read or has nothing in it."""
     found: list[tuple[Source, float]] = [(TaskSource(task(name)), share) for name, share in data.tasks.items()]
     found += [(RowsSource(Path(name), data.held_out), share) for name, share in data.files.items()]
-    found += [(FolderSource(Path(name)), share) for name, share in data.folders.items()]
+    found += [(FolderSource(Path(name), data.held_out), share) for name, share in data.folders.items()]
     found += [(GeneratorSource(name), share) for name, share in data.generators.items()]
     return found
 
@@ -111,7 +111,8 @@ class RowsSource:
             more = f"; and {len(bad) - _MOST_SHOWN} more bad rows" if len(bad) > _MOST_SHOWN else ""
             raise RecipeError("; ".join(bad[:_MOST_SHOWN]) + more)
         if not self._train:
-            raise RecipeError(f"{path} has no rows to train on; every line is one JSON object")
+            why = "all are held out; set [data] held_out to 0" if self._kept else "every line is one JSON object"
+            raise RecipeError(f"{path} has no rows to train on; {why}")
 
     def samples(self, seed: int, count: int) -> list[Sample]:
         rng = Random(stream_seed(self.name, "train", seed))
@@ -157,36 +158,50 @@ class GeneratorSource:
 
 
 class FolderSource:
-    """The text files of a folder and the folders in it, each as likely as it is long."""
+    """The text files of a folder and the folders in it, each as likely as it is long.
 
-    def __init__(self, folder: Path) -> None:
+    Whether a file is held out is decided by a hash of its text, so copies of a file share their side.
+    """
+
+    def __init__(self, folder: Path, held_out: int) -> None:
         self.name, self._files, self._sizes = str(folder), list[Path](), list[int]()
+        self._kept: list[Path] = []
         if not folder.is_dir():
             raise RecipeError(f"{folder} is not a folder; [data] folders names folders of text files")
         for path in sorted(folder.rglob("*")):
             if path.is_file() and not any(part.startswith(".") for part in path.relative_to(folder).parts):
-                try:
-                    size = len(path.read_text(encoding="utf-8").strip())
-                except (OSError, UnicodeDecodeError) as error:
-                    raise RecipeError(f"{path} is no readable text ({error}); move it elsewhere") from None
-                if size:
+                text = _text(path)
+                if text and held_out and _is_held_out(text.encode(), held_out):
+                    self._kept.append(path)
+                elif text:
                     self._files.append(path)
-                    self._sizes.append(size)
+                    self._sizes.append(len(text))
         if not self._files:
-            raise RecipeError(f"{folder} holds no text; [data] folders names folders of text files")
+            why = "; all of it is held out; set [data] held_out to 0" if self._kept else ""
+            raise RecipeError(f"{folder} holds no text to train on; [data] folders names folders of text files{why}")
 
     def samples(self, seed: int, count: int) -> list[Sample]:
         rng = Random(stream_seed(self.name, "train", seed))
-        found: list[Sample] = []
-        for path in rng.choices(self._files, self._sizes, k=count):
-            text = path.read_text(encoding="utf-8").strip()
-            at = rng.randrange(max(1, len(text) - _PASSAGE_CHARS // 4))
-            start = text.rfind("\n", 0, at) + 1
-            found.append(Passage(text[start : start + _PASSAGE_CHARS], f"{path}, character {start}"))
-        return found
+        return [_passage(path, rng) for path in rng.choices(self._files, self._sizes, k=count)]
 
     def held_out(self, count: int) -> list[Sample]:
-        return []
+        rng = Random(stream_seed(self.name, "held_out", 1))
+        return [_passage(path, rng) for path in self._kept[:count]]
+
+
+def _passage(path: Path, rng: Random) -> Passage:
+    """A stretch of a file from the beginning of some line on."""
+    text = _text(path)
+    at = rng.randrange(max(1, len(text) - _PASSAGE_CHARS // 4))
+    start = text.rfind("\n", 0, at) + 1
+    return Passage(text[start : start + _PASSAGE_CHARS], f"{path}, character {start}")
+
+
+def _text(path: Path) -> str:
+    try:
+        return path.read_text(encoding="utf-8").strip()
+    except (OSError, UnicodeDecodeError) as error:
+        raise RecipeError(f"{path} is no readable text ({error}); move it elsewhere") from None
 
 
 def parse_row(line: bytes, where: str) -> Conversation:

@@ -6,6 +6,7 @@ The file is written beside its final name and renamed, so a kill at any moment l
 from __future__ import annotations
 
 import hashlib
+import math
 import os
 from contextlib import suppress
 from dataclasses import dataclass
@@ -44,7 +45,7 @@ class State:
     optimizer: torch.optim.Optimizer
     step: int = 0
     best: dict[str, Tensor] | None = None
-    score: float = -1.0
+    score: float = -math.inf
 
     @property
     def trained(self) -> dict[str, torch.nn.Parameter]:
