@@ -10,15 +10,19 @@ import re
 import shutil
 from collections.abc import Iterator
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 import pytest
 from tests.server.conftest import ANSWER, RECORD, ROOT, Process, ended, inside, start
 
+from redraft.__main__ import main
 from redraft.engine.dial import read_dial
 from redraft.engine.engine import Engine
+from redraft.errors import TraceError
 from redraft.server.settings import Settings, digest_of
 from redraft.tasks.grids import solve
+from redraft.trace import first_apart, read_trace
 
 playwright = pytest.importorskip("playwright.sync_api", reason="playwright is not installed")
 BROWSER = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
@@ -26,7 +30,7 @@ pytestmark = pytest.mark.skipif(BROWSER is None, reason="no browser: install Deb
 
 FLAGS = ["--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run", "--disable-background-networking"]
 FLAGS += ["--disable-component-update", "--disable-sync"]
-VIEWS = ("write", "infill", "edit", "schema", "sudoku")
+VIEWS = ("write", "infill", "edit", "schema", "sudoku", "trace")
 SETTLED = ".stage[data-state=settled]"
 # Long enough to be interrupted: many blocks, each with all its steps.
 LONG = {"max_tokens": 768, "min_tokens": 768, "entropy_bound": 0.0001, "max_steps": 48}
@@ -128,7 +132,7 @@ def test_a_canvas_settles_while_one_watches(browser: Any, server: Process) -> No
     context = browser.new_context()
     tab = Tab(context.new_page(), server.url)
     page = tab.open()
-    tab.change("v1/canvas", {"canvas": {"width": width}})
+    tab.change("v1/canvas", {"canvas": {"width": width, "preset": "reference"}})
     page.get_by_label("Prompt").press_sequentially(prompt)
     page.locator("summary").click()
     page.get_by_label("Seed").fill(str(seed))
@@ -150,7 +154,7 @@ def test_a_canvas_settles_while_one_watches(browser: Any, server: Process) -> No
 def test_the_timeline_goes_back_through_the_steps(tab: Tab) -> None:
     page = tab.open()
     prompt, seed, width, whole = readme()
-    tab.change("v1/canvas", {"canvas": {"width": width}})
+    tab.change("v1/canvas", {"canvas": {"width": width, "preset": "reference"}})
     ask(page, prompt, seed)
     page.wait_for_selector(SETTLED)
 
@@ -341,6 +345,107 @@ def test_a_span_is_revised_and_kept(tab: Tab) -> None:
     page.get_by_role("button", name="Keep it").click()
     assert page.get_by_label("Text", exact=True).input_value() == now
     assert tab.bodies[-1]["segments"][1]["revise"] == {"text": "3412", "strength": 1}
+
+
+def test_canvases_that_compete_are_seen_to_settle(browser: Any, server: Process) -> None:
+    """With motion: a line each while they run, then the winner's own steps, which read what was filled in."""
+    context = browser.new_context()
+    tab = Tab(context.new_page(), server.url)
+    page = tab.open("infill")
+    lanes = "() => { window.most = Math.max(window.most ?? 0, document.querySelectorAll('.lane code .cell').length) }"
+    page.evaluate(f"() => new MutationObserver({lanes}).observe(document.body, {{ childList: true, subtree: true }})")
+    page.locator("summary").click()
+    page.get_by_label("Seed").fill("3")
+    page.get_by_label("Every hole matches").fill("")
+    page.get_by_role("button", name="Fill").click()
+    page.wait_for_selector(".result .diff")
+    assert page.evaluate("window.most") > 16, "drafts of several widths were on view"
+    page.wait_for_selector(f".race {SETTLED}")
+    read = page.locator(".race .stage .cell:not(.over)").all_text_contents()
+    assert page.locator(".diff ins").text_content() in "".join(read).replace("⏎", "\n")
+    assert page.locator(".lanes").is_hidden()
+    assert tab.bodies[-1]["stream"] is True
+    page.goto(f"{server.url}/#edit")
+    page.get_by_role("button", name="Revise").click()
+    page.wait_for_selector(f".race {SETTLED}")
+    now = "".join(page.locator(".diff > :not(del)").all_text_contents())
+    assert now.split("\n")[3] == "".join(page.locator(".race .stage .cell:not(.over)").all_text_contents())
+    context.close()
+    tab.check()
+
+
+@pytest.fixture(scope="module")
+def traces(tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
+    """Two runs that read differently on the way, the second held to what is wrong."""
+    folder = tmp_path_factory.mktemp("traces")
+    words = ["generate", "--chat", "--threads", "1", "--canvas", "48", "--seed"]
+    for seed, more in (("5", []), ("6", ["--choice", ANSWER.replace("417", "418")])):
+        assert main([*words, seed, "--trace", str(folder / f"{seed}.jsonl"), *more, RECORD]) == 0
+    return [folder / "5.jsonl", folder / "6.jsonl"]
+
+
+def test_traces_are_loaded_and_compared_without_the_server(tab: Tab, traces: list[Path]) -> None:
+    page = tab.open("trace")
+    page.get_by_label("A trace").set_input_files(traces[0])
+    page.wait_for_selector(".side:nth-of-type(1) .cell")
+    one, other = (read_trace(path).main for path in traces)
+    slider = page.locator(".side:nth-of-type(1)").get_by_role("slider", name="Step")
+    for at, frame in enumerate(one.frames):
+        slider.fill(str(at))
+        shown = page.locator(".side:nth-of-type(1) .cell:not(.over)").all_text_contents()
+        wanted = [token.replace("\n", "⏎") for token in frame.tokens[: frame.end]]
+        assert [text.replace("␣", " ") for text in shown] == wanted
+    page.get_by_label("Another, to compare").set_input_files(traces[1])
+    page.wait_for_selector(".side:nth-of-type(2) .cell")
+    found = first_apart(one, other)
+    assert found is not None
+    many = len(found[1])
+    said = f"First apart at step {found[0] + 1}, in {many} place{'s' if many > 1 else ''}."
+    assert page.locator(".verdict").text_content() == said
+    slider = page.get_by_role("slider", name="Step")
+    assert slider.count() == 1, "one slider moves both"
+    slider.fill(str(found[0]))
+    for side in (1, 2):
+        marked = page.eval_on_selector_all(
+            f".side:nth-of-type({side}) .cell.apart", "cells => cells.map((cell) => Number(cell.dataset.at))"
+        )
+        assert set(marked) <= set(found[1])
+        assert marked
+    slider.press("End")
+    forced = other.frames[-1].drafted.forced
+    seen = page.locator(".side:nth-of-type(2) .cell.forced").count()
+    assert seen == len([at for at in forced if at < other.frames[-1].end])
+    assert not tab.bodies, "nothing of a trace is sent anywhere"
+
+
+def test_a_file_that_is_no_trace_is_refused_with_its_line(tab: Tab, traces: list[Path], tmp_path: Path) -> None:
+    lines = traces[0].read_text(encoding="utf-8").splitlines(keepends=True)
+    newer = lines[0].replace('"trace":1', '"trace":9')
+    first = lines[2].replace('"step":1', '"step":2')
+    page = tab.open("trace")
+    for told, said in (
+        ("hello", "Line 1 is not JSON"),
+        ("", "Line 1 is not the head of a trace."),
+        ("3\n", "Line 1 is not the head of a trace."),
+        (newer + "".join(lines[1:]), "of version 9; this page reads version 1"),
+        ("".join([*lines[:2], "{\n", *lines[3:]]), "Line 3 is not JSON"),
+        ("".join([lines[0], *lines[2:]]), "Line 2 cannot be used: request 0 has not begun"),
+        ("".join([*lines[:2], first]), "Line 3 cannot be used: step 2 does not follow"),
+        ("".join(lines[:2]), "There is no step in this trace"),
+        ("".join([*lines[:2], lines[2].replace('"accepted":[', '"accepted":[1,')]), "not one value a position"),
+    ):
+        path = tmp_path / "bad.jsonl"
+        path.write_text(told, encoding="utf-8")
+        page.get_by_label("A trace").set_input_files([])
+        page.get_by_label("A trace").set_input_files(path)
+        page.wait_for_function(
+            "said => document.querySelector('.side .error').textContent.includes(said)", arg=said, timeout=5000
+        )
+        with pytest.raises(TraceError):
+            read_trace(path)
+    page.get_by_label("A trace").set_input_files(traces[0])
+    page.wait_for_selector(".side .cell")
+    assert page.locator(".side .error").first.is_hidden()
 
 
 def test_an_answer_is_of_its_schema_and_each_field_tells_how_sure_it_is(tab: Tab) -> None:
@@ -538,18 +643,21 @@ def test_each_field_of_json_is_found_where_it_stands(tab: Tab) -> None:
 
 
 @pytest.mark.parametrize("view", VIEWS)
-def test_every_view_fits_a_phone_and_names_its_controls(tab: Tab, view: str) -> None:
+def test_every_view_fits_a_phone_and_names_its_controls(tab: Tab, view: str, traces: list[Path]) -> None:
     tab.page.set_viewport_size({"width": 320, "height": 640})
     page = tab.open(view)
-    button = {"write": "Send", "infill": "Fill", "edit": "Revise", "schema": "Answer", "sudoku": "Solve"}[view]
+    button = {"write": "Send", "infill": "Fill", "edit": "Revise", "schema": "Answer", "sudoku": "Solve"}.get(view)
     if view == "write":
         page.get_by_role("button", name="A record").click()
-    page.locator("summary").first.click()
-    page.get_by_role("button", name=button).click()
+    if view == "trace":
+        page.get_by_label("A trace").set_input_files(traces[0])
+    else:
+        page.locator("summary").first.click()
+        page.get_by_role("button", name=button).click()
     page.wait_for_selector(".result .diff" if view in ("infill", "edit") else SETTLED)
     assert page.evaluate("document.documentElement.scrollWidth") <= 320
     nameless = page.evaluate(
-        """() => [...document.querySelectorAll("input, textarea, button, [role=listbox], [role=grid]")]
+        """() => [...document.querySelectorAll("input, select, textarea, button, [role=listbox], [role=grid]")]
           .filter((one) => !one.labels?.length && !one.getAttribute("aria-label") && !one.textContent.trim())
           .map((one) => one.outerHTML)"""
     )

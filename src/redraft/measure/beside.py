@@ -1,7 +1,7 @@
 """The model at hand beside another server, on the same prompts and in turn, as a record.
 
 The order alternates, so that a machine that drifts hurts both. What is timed is what a user waits for, from the
-question to the whole answer: here in the process, there with HTTP between.
+question to the whole answer: here in the process by the preset `fast`, there with HTTP between and by its own rules.
 """
 
 from __future__ import annotations
@@ -60,7 +60,7 @@ def bench_beside(
 
 
 def _here(engine: Engine, prompt: str, seed: int) -> Told:
-    request = engine.request(prompt, chat=True, options=Options(seed=seed))
+    request = engine.request(prompt, chat=True, options=Options(seed=seed, preset="fast"))
     answer, began = Answer(engine.text, request), time.monotonic()
     for event in engine.events(request, drafts=False):
         answer.take(event)
@@ -82,7 +82,13 @@ def _record(engine: Engine, ours: list[Told], theirs: list[Told], where: str) ->
         figures[f"{side}_pairs_ms"] = [round(1e3 * one.seconds, 3) for one in told]
     return new_record(
         "beside",
-        workload={"model": name, "there": where, "prompts": len(ours), "requests": "one at a time, as chats"},
+        workload={
+            "model": name,
+            "there": where,
+            "prompts": len(ours),
+            "requests": "one at a time, as chats",
+            "sampler here": "fast",
+        },
         figures=figures,
         summary=[
             (f"{len(ours)} prompts answered by {name} here / at {where}", f"{ms[0]:.1f} / {ms[1]:.1f} ms, medians"),

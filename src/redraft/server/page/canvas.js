@@ -9,6 +9,7 @@ const BLANKS = { "\n": "⏎", "\t": "⇥", "": "∅" };
 export class Canvas {
   constructor() {
     this.mark = null; // called with the place of a cell that was chosen
+    this.apart = new Set(); // places that read otherwise on the canvas beside it
     this.held = new Set(); // places of the first block that are pinned
     this.cells = [];
     this.at = 0; // where the arrow keys are
@@ -66,6 +67,8 @@ export class Canvas {
     cell.classList.toggle("over", over);
     cell.classList.toggle("changed", frame.changed[i] && !over);
     cell.classList.toggle("accepted", frame.accepted[i] && !over);
+    cell.classList.toggle("forced", frame.forced.has(i) && !over);
+    cell.classList.toggle("apart", this.apart.has(i));
     cell.parentNode.classList.toggle("break", token === "\n" && !over);
     cell.parentNode.classList.toggle("gone", over && i > frame.end + 2 && i < frame.tokens.length - 1);
     const mark = frame.block === 0 ? this.marks.get(i) : undefined;
@@ -115,11 +118,11 @@ export class Canvas {
   tell() {
     const i = this.looked;
     if (i === null || !this.frame || i >= this.frame.tokens.length) return;
-    const { tokens, entropy, since, changes, end } = this.frame;
+    const { tokens, entropy, since, changes, end, forced } = this.frame;
     this.detail.textContent =
       i >= end
         ? `${i + 1} is behind the end of the answer`
-        : `${i + 1}  ${spoken(tokens[i])}  ${nats(entropy[i])}, reads so since step ${since[i]}, changed ${count(changes[i], "time")}`;
+        : `${i + 1}  ${spoken(tokens[i])}  ${nats(entropy[i])}, reads so since step ${since[i]}, changed ${count(changes[i], "time")}${forced.has(i) ? ", chosen by the constraint" : ""}`;
   }
 
   choose(cell) {

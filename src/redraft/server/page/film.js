@@ -19,6 +19,7 @@ export class Film {
       tokens,
       entropy: told.entropy,
       accepted: told.accepted.map(Boolean),
+      forced: new Set(told.forced),
       changed: tokens.map((token, i) => before !== null && token !== before.tokens[i]),
       since: before ? before.since.slice() : new Array(told.width).fill(told.step),
       changes: before ? before.changes.slice() : new Array(told.width).fill(0),

@@ -1,9 +1,10 @@
 // A chosen span of a text revised; everything else stays, byte for byte.
 
-import { post } from "../api.js";
 import { diff, shown } from "../diff.js";
 import { announce, count, field, h } from "../dom.js";
+import { textOf } from "../film.js";
 import { Knobs } from "../knobs.js";
+import { Race, follow } from "../race.js";
 import { Run } from "../run.js";
 
 export const id = "edit";
@@ -34,6 +35,7 @@ class Edit {
     this.slack = h("input", { type: "number", min: 0, max: 16, step: 1, inputmode: "numeric", placeholder: "0" });
     this.wish = h("input", { type: "text", placeholder: "none" });
     this.knobs = new Knobs(server, { effort: false });
+    this.race = new Race();
     this.result = h("section", { class: "result", "aria-label": "The changed text", hidden: true });
     this.run = new Run({ label: "Revise", go: (signal) => this.go(signal) });
     for (const kind of ["select", "keyup", "pointerup", "input"]) this.text.addEventListener(kind, () => this.read());
@@ -63,6 +65,7 @@ class Edit {
         this.run.error,
         this.knobs.element,
       ),
+      this.race.element,
       this.result,
     );
   }
@@ -89,7 +92,9 @@ class Edit {
     if (this.slack.value !== "") revise.slack = Number(this.slack.value);
     if (this.wish.value) revise.instruction = this.wish.value;
     const segments = [{ text: before }, { revise }, { text: behind }];
-    const done = await post(PATH.slice(1), { ...this.knobs.values(), segments }, signal);
+    this.result.hidden = true;
+    const done = await follow(PATH.slice(1), { ...this.knobs.values(), segments }, this.race, signal);
+    this.race.end((lane) => textOf(lane.film.frames.at(-1)) === done.revised, done);
     this.tell(before, part, behind, done);
   }
 

@@ -1,9 +1,9 @@
 // New text for holes in a text that stays as it is.
 
-import { post } from "../api.js";
 import { shown } from "../diff.js";
 import { announce, count, field, h } from "../dom.js";
 import { Knobs } from "../knobs.js";
+import { Race, follow } from "../race.js";
 import { Run } from "../run.js";
 
 export const id = "infill";
@@ -33,6 +33,7 @@ class Infill {
     this.dig = h("button", { type: "button", class: "chip", onclick: () => this.hole() }, `Put a hole ${HOLE} at the cursor`);
     this.run = new Run({ label: "Fill", go: (signal) => this.go(signal) });
     this.text.addEventListener("input", () => this.read());
+    this.race = new Race();
     this.result = h("section", { class: "result", "aria-label": "The filled text", hidden: true });
     this.element = h(
       "div",
@@ -48,6 +49,7 @@ class Infill {
         this.run.error,
         this.knobs.element,
       ),
+      this.race.element,
       this.result,
     );
   }
@@ -66,7 +68,9 @@ class Infill {
     const texts = this.text.value.split(HOLE);
     const hole = this.form.value ? { regex: this.form.value } : {};
     const segments = texts.flatMap((text, i) => (i ? [{ hole }, { text }] : [{ text }]));
-    const done = await post(PATH.slice(1), { ...this.knobs.values(), segments }, signal);
+    this.result.hidden = true;
+    const done = await follow(PATH.slice(1), { ...this.knobs.values(), segments }, this.race, signal);
+    this.race.end((lane) => lane.gap === done.holes.at(-1).candidates[0].tokens, done);
     this.tell(texts, done);
   }
 

@@ -1,0 +1,139 @@
+// Traces from files: gone through step by step, two of them beside each other.
+
+import { announce, count, field, h } from "../dom.js";
+import { Stage } from "../stage.js";
+import { main, readTrace } from "../trace.js";
+
+export const id = "trace";
+export const title = "Trace";
+
+/** It needs nothing of the server. */
+export function fits() {
+  return true;
+}
+
+/** The view. */
+export function build() {
+  return new Traces().element;
+}
+
+class Side {
+  constructor(label, place, changed) {
+    this.films = [];
+    this.changed = changed;
+    this.file = h("input", { type: "file", accept: ".jsonl,.json,application/jsonl", onchange: () => this.open() });
+    this.choice = h("select", { "aria-label": "Request", hidden: true, onchange: () => this.show(this.films[this.choice.value]) });
+    this.error = h("p", { class: "error", role: "alert", hidden: true });
+    this.about = h("p", { class: "facts" });
+    this.stage = new Stage({ shown: () => this.moved?.() });
+    this.picker = field(label, this.file);
+    this.element = h("section", { class: "side", "aria-label": place }, this.about, this.choice, this.error, this.stage.element);
+  }
+
+  async open() {
+    const [file] = this.file.files;
+    if (!file) return;
+    this.error.hidden = true;
+    this.clear();
+    try {
+      const { head, films } = readTrace(await file.text());
+      Object.assign(this, { head, films });
+      this.choice.replaceChildren(...films.map((film, i) => h("option", { value: i }, named(film))));
+      this.choice.hidden = films.length === 1;
+      const best = main(films);
+      this.choice.value = films.indexOf(best);
+      this.show(best);
+    } catch (error) {
+      this.about.textContent = "";
+      this.choice.hidden = true;
+      this.error.textContent = `${file.name}: ${error.message}`;
+      this.error.hidden = false;
+    }
+  }
+
+  clear() {
+    this.film = null;
+    this.stage.reset();
+    this.changed();
+  }
+
+  show(film) {
+    this.clear();
+    const { command, model, taken } = this.head;
+    this.about.textContent = `${command} · ${model} · ${taken} · ${this.file.files[0].name}`;
+    for (const told of film.told) this.stage.add(told);
+    this.stage.timeline.pause();
+    this.stage.end(film.finish && { steps: film.steps, seed: film.begun.seed, finish: film.finish });
+    this.film = film;
+    this.changed();
+  }
+
+  get frames() {
+    return this.stage.film.frames;
+  }
+}
+
+class Traces {
+  constructor() {
+    this.sides = [new Side("A trace", "Left", () => this.pair()), new Side("Another, to compare", "Right", () => this.pair())];
+    this.verdict = h("p", { class: "verdict", role: "status" });
+    this.both = h("div", { class: "sides" }, ...this.sides.map((side) => side.element));
+    this.element = h(
+      "div",
+      { class: "view" },
+      h("p", { class: "lead" }, "Every step of a run, from a file that --trace wrote. It is read here and sent nowhere."),
+      h("div", { class: "pickers" }, ...this.sides.map((side) => side.picker)),
+      this.verdict,
+      this.both,
+    );
+  }
+
+  /** Something else is on one of the sides: the longer one leads, the other follows, and what differs is marked. */
+  pair() {
+    const there = this.sides.filter((side) => side.film);
+    for (const side of this.sides) {
+      side.moved = null;
+      side.stage.canvas.apart = new Set();
+      side.stage.timeline.element.hidden = !side.film;
+    }
+    this.both.classList.toggle("two", there.length === 2);
+    this.verdict.textContent = "";
+    if (there.length === 2) {
+      const [lead, other] = there[1].frames.length > there[0].frames.length ? [there[1], there[0]] : there;
+      other.stage.timeline.element.hidden = true;
+      other.stage.timeline.pause();
+      lead.moved = () => this.together(lead, other);
+      this.verdict.textContent = parting(lead.frames, other.frames);
+      announce(this.verdict.textContent);
+    }
+    if (there.length) there.toSorted((a, b) => b.frames.length - a.frames.length)[0].stage.timeline.go(0);
+  }
+
+  together(lead, other) {
+    const at = Math.min(lead.stage.timeline.at, other.frames.length - 1);
+    const places = apart(lead.frames[lead.stage.timeline.at], other.frames[at]);
+    for (const side of [lead, other]) side.stage.canvas.apart = places;
+    other.stage.timeline.go(at);
+    lead.stage.canvas.render(lead.frames[lead.stage.timeline.at], lead.stage.canvas.before.textContent);
+  }
+}
+
+/** The places at which two frames read differently. */
+function apart(one, other) {
+  const wide = Math.max(one.tokens.length, other.tokens.length);
+  return new Set([...Array(wide).keys()].filter((at) => one.tokens[at] !== other.tokens[at]));
+}
+
+function parting(one, other) {
+  const last = (frames, at) => frames[Math.min(at, frames.length - 1)];
+  for (let at = 0; at < one.length; at += 1) {
+    const places = [...apart(last(one, at), last(other, at))];
+    if (places.length) return `First apart at step ${at + 1}, in ${count(places.length, "place")}.`;
+  }
+  return "They read the same at every step.";
+}
+
+function named(film) {
+  const { index, seed, width } = film.begun;
+  return `request ${index}: seed ${seed}, width ${width}, ${count(film.told.length, "step")}, ${film.finish ?? "cut off"}`;
+}
