@@ -1,13 +1,14 @@
-"""What a constraint gives and costs: four ways to get a valid record beside each other, noise, and time by vocabulary.
+"""What a constraint gives: ways to get valid JSON beside each other, how sure a draft was that was right, and noise.
 
     free            no constraint; the first answer counts
     retry           no constraint; answers with further seeds until one is valid, at most RETRIES
-    left to right   the same automaton as a mask on the model's causal mode, one token per forward
+    llguidance      a mask from that library on the model's causal mode, one token per forward
+    left to right   the same automaton as ours as a mask on the causal mode
     canvas          the canvas conditioned on the language
 
-All four answer the same prompts with the same model, seeds and prompts paired, in one run. The records are the task
+All answer the same prompts with the same model, seeds and prompts paired, in one run. Records and repairs are tasks
 that the embedded model was trained on; "off task" are prompts of another task, of which it was asked for a record all
-the same, where only validity can be judged.
+the same, where only validity can be judged. Canvases are those of the preset `fast`.
 """
 
 from __future__ import annotations
@@ -15,28 +16,28 @@ from __future__ import annotations
 import json
 import time
 from collections.abc import Callable
-from dataclasses import asdict, dataclass, replace
-from itertools import islice
+from dataclasses import asdict, dataclass, field, replace
+from itertools import islice, pairwise
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-import torch
-
-from redraft.constrain.language import Language, Vocabulary, ready
-from redraft.constrain.project import Projection
+from redraft.constrain.language import Language, ready
 from redraft.constrain.sources import schema_source
+from redraft.diffusion.stats import Stats
 from redraft.engine.engine import Engine, load
+from redraft.engine.mend import mended
 from redraft.engine.request import Generation, Options
+from redraft.errors import UnsatisfiedError
+from redraft.measure.guided import guided, installed
 from redraft.measure.noise import noise_trial
+from redraft.measure.projection import LARGE, TRIES, WIDE, large, share_of_step
 from redraft.measure.record import Progress, Record, median, new_record
 from redraft.tasks import Example, task
 
-OWN, OTHER = "records", "off task"
+PRESET = "fast"
 RETRIES = 5
 NOISE = 1000
-TRIES = 5
-LARGE, WIDE = 262_144, 256
+DOUBTS = (0.0, 0.05, 0.1, 0.2, 0.5, 1.0)
 RECORD = {
     "type": "object",
     "properties": {
@@ -47,69 +48,96 @@ RECORD = {
     "required": ["who", "qty", "item"],
     "additionalProperties": False,
 }
-TEN = {
-    "type": "object",
-    "properties": {
-        "id": {"type": "string", "pattern": "^[A-Z]{2}[0-9]{4}$"},
-        "name": {"type": "string"},
-        "note": {"type": "string", "maxLength": 40},
-        "age": {"type": "integer", "minimum": 0, "maximum": 150},
-        "born": {"type": "string", "format": "date"},
-        "active": {"type": "boolean"},
-        "colour": {"enum": ["red", "green", "blue"]},
-        "score": {"type": "number"},
-        "email": {"type": "string", "format": "email"},
-        "tags": {"type": "array", "items": {"type": "string"}, "maxItems": 5},
-    },
-    "required": ["id", "name", "age", "active"],
-    "additionalProperties": False,
+VALUE = {
+    "anyOf": [
+        {"type": "integer", "minimum": 0, "maximum": 999},
+        {"type": "string"},
+        {"type": "boolean"},
+        {"type": "null"},
+        {"type": "array", "items": {"type": "integer", "minimum": 0, "maximum": 99}, "minItems": 1, "maxItems": 3},
+    ]
 }
+OBJECT = {"type": "object", "additionalProperties": VALUE, "minProperties": 2, "maxProperties": 4}
+
+
+@dataclass(frozen=True)
+class Asked:
+    """Prompts of a task, and the schema that answers are held to. `own`: the task's answers are of that schema."""
+
+    name: str
+    task: str
+    schema: dict[str, Any]
+    own: bool = True
+
+    def examples(self, count: int) -> list[Example]:
+        """The first held-out ones."""
+        return list(islice(task(self.task).examples("held_out", 0), count))
+
+
+ASKED = (
+    Asked("records", "records", RECORD),
+    Asked("repairs", "repair", OBJECT),
+    Asked("off task", "sudoku-4x4", RECORD, own=False),
+)
 
 
 @dataclass(frozen=True)
 class Way:
     """One way's result: shares of valid and exactly right answers and of right fields, and what an answer cost.
 
-    `forwards` are those that denoise or draw; what commits a block rides in one of them.
+    `forwards` are those that denoise or draw; what commits a block rides in one of them. `count` is 0 where the library
+    is not installed.
     """
 
     way: str
     prompts: str
-    count: int
-    valid: float
-    exact: float | None
-    fields: float | None
-    forwards: float
-    tokens_per_forward: float
-    milliseconds: float
+    count: int = 0
+    valid: float = 0.0
+    exact: float | None = None
+    fields: float | None = None
+    forwards: float = 0.0
+    tokens_per_forward: float = 0.0
+    milliseconds: float = 0.0
+
+
+Ask = Callable[[str, int], tuple[Generation | None, int]]
+"""An answer to a prompt with a seed, None if there is none, and the forwards that it took."""
 
 
 def bench_constraints(folder: Path, *, count: int, dtype: str, progress: Progress) -> Record:
-    """All of it, by `count` prompts of either kind."""
+    """All of it, by `count` prompts of each kind."""
     engine = load(folder, dtype=dtype)
-    language = ready(schema_source(RECORD), engine.vocabulary)
-    own = list(islice(task("records").examples("held_out", 0), count))
-    other = list(islice(task("sudoku-4x4").examples("held_out", 0), count))
-    ways = []
-    for prompts, examples in ((OWN, own), (OTHER, other)):
-        for name, answer in _ways(engine, language).items():
-            ways.append(_measure(name, prompts, examples, answer))
-            progress(f"{prompts}, {name}", 1, 1)
+    ways, doubts = [], []
+    for asked in ASKED:
+        language, examples = ready(schema_source(asked.schema), engine.vocabulary), asked.examples(count)
+        for name, ask in _ways(engine, language).items():
+            ways.append(Way(name, asked.name) if ask is None else _measure(name, asked, examples, ask))
+            progress(f"{asked.name}, {name}", 1, 1)
+        doubts += _doubts(engine, language, asked, examples) if asked.own else []
     trials = [trial for number in range(NOISE) if (trial := noise_trial(number)) is not None]
     wrong = sum(bool(trial.problems) for trial in trials)
     progress("schemas on noise", NOISE, NOISE)
     figures: dict[str, Any] = {
         "ways": [asdict(way) for way in ways],
+        "doubts": _counted(doubts),
         "noise": {"trials": len(trials), "invalid": wrong, "canvases": sum(trial.canvases for trial in trials)},
-        "large": _large(),
-        "step": _share_of_step(engine, language),
+        "large": large(),
+        "step": share_of_step(engine, ready(schema_source(RECORD), engine.vocabulary)),
     }
-    workload = {"model": folder.name, "prompts": count, "split": "held_out", "schema": RECORD, "retries": RETRIES}
+    schemas = {asked.name: asked.schema for asked in ASKED}
+    workload = {
+        "model": folder.name,
+        "prompts": count,
+        "split": "held_out",
+        "schemas": schemas,
+        "preset": PRESET,
+        "retries": RETRIES,
+    }
     return new_record("constraints", workload=workload, figures=figures, summary=_summary(ways, figures))
 
 
-def _ways(engine: Engine, language: Language) -> dict[str, Callable[[str, int], tuple[Generation, int]]]:
-    """Each way as a function of a prompt and a seed: the answer, and the forwards it took."""
+def _ways(engine: Engine, language: Language) -> dict[str, Ask | None]:
+    """Each way as a function of a prompt and a seed; None for one that is not installed."""
 
     def once(prompt: str, options: Options, held: Language | None) -> tuple[Generation, int]:
         done = engine.finish(engine.request(prompt, chat=True, options=options, language=held))
@@ -118,45 +146,70 @@ def _ways(engine: Engine, language: Language) -> dict[str, Callable[[str, int], 
     def retry(prompt: str, seed: int) -> tuple[Generation, int]:
         forwards = 0
         for number in range(RETRIES):
-            done, took = once(prompt, Options(seed=seed + 1_000_000 * number), None)
+            done, took = once(prompt, Options(preset=PRESET, seed=seed + 1_000_000 * number), None)
             forwards += took
             if not language.problems(done.text):
                 break
         return done, forwards
 
+    def whole(prompt: str, options: Options) -> tuple[Generation | None, int]:
+        request = engine.request(prompt, chat=True, options=options, language=language)
+        try:
+            done = mended(engine, request, None)
+        except UnsatisfiedError:
+            return None, 0
+        return done, sum(done.steps)
+
+    theirs: Ask | None = None
+    if installed():
+        other = guided(engine, language)
+        theirs = lambda prompt, seed: once(prompt, Options(seed=seed, causal=True), other)  # noqa: E731
     return {
-        "free": lambda prompt, seed: once(prompt, Options(seed=seed), None),
+        "free": lambda prompt, seed: once(prompt, Options(preset=PRESET, seed=seed), None),
         "retry": retry,
-        "left to right": lambda prompt, seed: once(prompt, Options(seed=seed, causal=True), language),
-        "canvas": lambda prompt, seed: once(prompt, Options(seed=seed), language),
+        "llguidance": theirs,
+        "left to right": lambda prompt, seed: whole(prompt, Options(seed=seed, causal=True)),
+        "canvas": lambda prompt, seed: whole(prompt, Options(preset=PRESET, seed=seed)),
     }
 
 
-def _measure(
-    name: str, prompts: str, examples: list[Example], answer: Callable[[str, int], tuple[Generation, int]]
-) -> Way:
-    held, times, forwards, tokens = ready_to_judge(), [], 0, 0
+def _measure(name: str, asked: Asked, examples: list[Example], ask: Ask) -> Way:
+    judge, times, forwards, tokens = _judge(asked.schema), [], 0, 0
     valid = exact = fields = 0.0
-    records = task("records")
     for seed, example in enumerate(examples):
         began = time.perf_counter()
-        done, took = answer(example.prompt, seed)
+        done, took = ask(example.prompt, seed)
         times.append(time.perf_counter() - began)
+        if done is None:
+            continue
         forwards, tokens = forwards + took, tokens + len(done.tokens)
-        valid += held(done.text)
-        score = records.score(example, done.text)
-        exact += score.exact
-        fields += sum(score.parts[key] for key in ("who", "qty", "item")) / 3
+        valid += judge(done.text)
+        exact += task(asked.task).score(example, done.text).exact
+        fields += right_fields(example.answer, done.text) if asked.own else 0.0
     n = len(examples)
-    right, parts = (exact / n, fields / n) if prompts == OWN else (None, None)
-    return Way(name, prompts, n, valid / n, right, parts, forwards / n, tokens / forwards, median(times) * 1e3)
+    right, parts = (exact / n, fields / n) if asked.own else (None, None)
+    each = tokens / max(1, forwards)
+    return Way(name, asked.name, n, valid / n, right, parts, forwards / n, each, median(times) * 1e3)
 
 
-def ready_to_judge() -> Callable[[str], bool]:
-    """Whether a text is a valid record, by jsonschema-rs."""
+def right_fields(wanted: str, told: str) -> float:
+    """Share of the right answer's fields that an answer has right."""
+    right: dict[str, Any] = json.loads(wanted)
+    try:
+        got = json.loads(told)
+    except ValueError:
+        return 0.0
+    if not isinstance(got, dict):
+        return 0.0
+    same = [key in got and json.dumps(got[key]) == json.dumps(value) for key, value in right.items()]
+    return sum(same) / len(same)
+
+
+def _judge(schema: dict[str, Any]) -> Callable[[str], bool]:
+    """Whether a text is a valid value of a schema, by jsonschema-rs."""
     from jsonschema_rs import validator_for
 
-    validator = validator_for(RECORD)
+    validator = validator_for(schema)
 
     def judge(text: str) -> bool:
         try:
@@ -167,81 +220,37 @@ def ready_to_judge() -> Callable[[str], bool]:
     return judge
 
 
-def _large() -> dict[str, float]:
-    """Seconds at a vocabulary of 262,144 made-up tokens and a canvas of 256, on this processor; the best of TRIES
-    runs of what is repeated."""
-    source = np.random.default_rng(0)
-    pieces: dict[bytes, None] = {bytes([byte]): None for byte in range(256)}
-    letters = [chr(c) for c in (*range(97, 123), *range(65, 91), *range(0x430, 0x450), *range(0x4E00, 0x5E00))]
-    while len(pieces) < LARGE - 2:
-        low, high = ((0, 52), (0, 26), (52, 84), (84, len(letters)))[source.integers(4)]
-        word = "".join(letters[i] for i in source.integers(low, high, source.integers(1, 9)))
-        pieces[(" " * int(source.integers(2)) + word).encode()] = None
-    vocabulary = Vocabulary((None, None, *pieces), frozenset({0}), frozenset({0, 1}))
-    began = time.perf_counter()
-    assert len(vocabulary.trie.parent) > LARGE
-    tree = time.perf_counter() - began
-    began = time.perf_counter()
-    language = ready(schema_source(TEN), vocabulary)
-    compiled = time.perf_counter() - began
-    logits = torch.randn(WIDE, LARGE, generator=torch.Generator().manual_seed(0))
-    goal = language.start(WIDE)
-    goal(torch.log_softmax(logits, -1)).shifted()  # what is worked out once for a language
-    plain, projected = [], []
-    for _ in range(TRIES):
-        began = time.perf_counter()
-        log_p = torch.log_softmax(logits, -1)
-        (log_p.exp() * log_p).sum(-1)
-        plain.append(time.perf_counter() - began)
-        began = time.perf_counter()
-        found = goal(log_p)
-        _ = found.shifted(), found.draft
-        projected.append(time.perf_counter() - began)
-    return {
-        "trie_sec": tree,
-        "compile_sec": compiled,
-        "states": language.automaton.states,
-        "classes": language.automaton.classes,
-        "edges": len(language.automaton.src),
-        "softmax_and_entropy_sec": min(plain),
-        "projection_sec": min(projected),
-    }
-
-
-def _share_of_step(engine: Engine, language: Language) -> dict[str, float]:
-    """Milliseconds of a step of the embedded model with and without the language, pairs of runs, medians."""
-    prompt = next(iter(task("records").examples("held_out", 1))).prompt
-    plain = engine.request(prompt, chat=True, options=Options(seed=1))
-    plain = replace(plain, policy=replace(plain.policy, max_steps=8, halt=_Never()))
-    held = replace(plain, language=language)
-    times: dict[str, list[float]] = {"plain": [], "held": []}
-    for _ in range(30):
-        for name, request in (("plain", plain), ("held", held)):
-            began = time.perf_counter()
-            done = engine.finish(request)
-            times[name].append((time.perf_counter() - began) * 1e3 / sum(done.steps))
-    added = median([held - plain for held, plain in zip(times["held"], times["plain"], strict=True)])
-    goal = Projection(language.wiring, 0, engine.config.model.canvas_length)
-    shape = engine.config.model.canvas_length, engine.config.model.vocab_size
-    log_p = torch.log_softmax(torch.randn(*shape, generator=torch.Generator().manual_seed(0)), -1)
-    alone = []
-    for _ in range(50):
-        began = time.perf_counter()
-        found = goal(log_p)
-        _ = found.shifted(), found.draft
-        alone.append((time.perf_counter() - began) * 1e3)
-    return {"plain_ms": median(times["plain"]), "held_ms": median(times["held"]), "added_ms": added,
-            "projection_ms": median(alone), "edges": len(language.automaton.src)}  # fmt: skip
-
-
 @dataclass(frozen=True)
-class _Never:
-    """A halting rule that never halts, so that both runs take as many steps."""
+class _Once:
+    """A halting rule that stops after one look and notes the doubt in what it saw."""
 
+    seen: list[float] = field(default_factory=list)
     memory: int = 0
 
-    def __call__(self, stats: object, drafts: object) -> bool:
-        return False
+    def __call__(self, stats: Stats, drafts: object) -> bool:
+        assert stats.conditioned is not None
+        self.seen.append(stats.conditioned.doubt)
+        return True
+
+
+def _doubts(engine: Engine, language: Language, asked: Asked, examples: list[Example]) -> list[tuple[float, bool]]:
+    """Of each first draft the doubt that there was in it, and whether it was right."""
+    found = []
+    for seed, example in enumerate(examples):
+        options, rule = Options(preset=PRESET, seed=seed), _Once()
+        request = engine.request(example.prompt, chat=True, options=options, language=replace(language, checked=False))
+        done = engine.finish(replace(request, policy=replace(request.policy, halt=rule)))
+        found.append((rule.seen[0], task(asked.task).score(example, done.text).exact))
+    return found
+
+
+def _counted(doubts: list[tuple[float, bool]]) -> list[dict[str, float]]:
+    """How many drafts had a doubt in each range, and how many of them were wrong."""
+    inside = [
+        (low, high, [right for doubt, right in doubts if low <= doubt < high])
+        for low, high in pairwise((*DOUBTS, float("1e9")))
+    ]
+    return [{"from": low, "to": high, "drafts": len(some), "wrong": some.count(False)} for low, high, some in inside]
 
 
 def _right(way: Way) -> str:
@@ -252,23 +261,27 @@ def _summary(ways: list[Way], figures: dict[str, Any]) -> list[tuple[str, str]]:
     rows = [
         (
             f"{way.prompts}, {way.way}: {way.count} prompts",
-            f"{way.valid:.1%} valid, {_right(way)}{way.forwards:.1f} forwards, "
-            f"{way.tokens_per_forward:.1f} tokens per forward, {way.milliseconds:.0f} ms",
+            f"{way.valid:.1%} valid, {_right(way)}{way.forwards:.2f} forwards, "
+            f"{way.tokens_per_forward:.1f} tokens per forward, {way.milliseconds:.0f} ms"
+            if way.count
+            else "not installed",
         )
         for way in ways
     ]
-    noise, large, step = figures["noise"], figures["large"], figures["step"]
-    compiled = f"{large['compile_sec']:.2f} s, {large['states']} states, {large['edges']} edges"
+    noise, size, step = figures["noise"], figures["large"], figures["step"]
+    compiled = f"{size['compile_sec']:.2f} s, {size['states']} states, {size['edges']} edges"
+    sure = [f"{one['wrong']} of {one['drafts']} from {one['from']:g}" for one in figures["doubts"]]
     return [
         *rows,
+        ("first drafts that were wrong, by nats of doubt", ", ".join(sure)),
         ("random schemas, tokenizers and cuts on noise", f"{noise['invalid']} of {noise['trials']} answers invalid"),
         (f"a schema of ten fields compiled for {LARGE} tokens", compiled),
         (
             f"projection of {WIDE} positions, {LARGE} tokens, one core, best of {TRIES}",
-            f"{large['projection_sec']:.2f} s, beside {large['softmax_and_entropy_sec']:.2f} s of softmax and entropy",
+            f"{size['projection_sec']:.2f} s, beside {size['softmax_and_entropy_sec']:.2f} s of softmax and entropy",
         ),
         (
-            "added to a step of the embedded model by the record schema",
-            f"{step['added_ms']:.2f} ms to {step['plain_ms']:.2f} ms ({step['added_ms'] / step['plain_ms']:.0%})",
+            "added to a step of the embedded model on its whole canvas by the record schema",
+            f"{step['added_ms']:.2f} ms to {step['plain_ms']:.2f} ms ({step['share']:.0%})",
         ),
     ]

@@ -1,0 +1,107 @@
+"""What conditioning a canvas costs: added to a step of a model, and by itself at a vocabulary of 262,144."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass, replace
+
+import numpy as np
+import torch
+
+from redraft.constrain.language import Language, Vocabulary, ready
+from redraft.constrain.sources import schema_source
+from redraft.engine.engine import Engine
+from redraft.engine.request import Options
+from redraft.measure.record import median
+from redraft.tasks import task
+
+TRIES = 5
+LARGE, WIDE = 262_144, 256
+TEN = {
+    "type": "object",
+    "properties": {
+        "id": {"type": "string", "pattern": "^[A-Z]{2}[0-9]{4}$"},
+        "name": {"type": "string"},
+        "note": {"type": "string", "maxLength": 40},
+        "age": {"type": "integer", "minimum": 0, "maximum": 150},
+        "born": {"type": "string", "format": "date"},
+        "active": {"type": "boolean"},
+        "colour": {"enum": ["red", "green", "blue"]},
+        "score": {"type": "number"},
+        "email": {"type": "string", "format": "email"},
+        "tags": {"type": "array", "items": {"type": "string"}, "maxItems": 5},
+    },
+    "required": ["id", "name", "age", "active"],
+    "additionalProperties": False,
+}
+
+
+def large() -> dict[str, float]:
+    """Seconds at a vocabulary of 262,144 made-up tokens and a canvas of 256, on this processor; the best of TRIES
+    runs of what is repeated."""
+    source = np.random.default_rng(0)
+    pieces: dict[bytes, None] = {bytes([byte]): None for byte in range(256)}
+    letters = [chr(c) for c in (*range(97, 123), *range(65, 91), *range(0x430, 0x450), *range(0x4E00, 0x5E00))]
+    while len(pieces) < LARGE - 2:
+        low, high = ((0, 52), (0, 26), (52, 84), (84, len(letters)))[source.integers(4)]
+        word = "".join(letters[i] for i in source.integers(low, high, source.integers(1, 9)))
+        pieces[(" " * int(source.integers(2)) + word).encode()] = None
+    vocabulary = Vocabulary((None, None, *pieces), frozenset({0}), frozenset({0, 1}))
+    began = time.perf_counter()
+    assert len(vocabulary.trie.parent) > LARGE
+    tree = time.perf_counter() - began
+    began = time.perf_counter()
+    language = ready(schema_source(TEN), vocabulary)
+    compiled = time.perf_counter() - began
+    logits = torch.randn(WIDE, LARGE, generator=torch.Generator().manual_seed(0))
+    goal = language.start(WIDE)
+    goal(torch.log_softmax(logits, -1)).shifted()  # what is worked out once for a language
+    plain, projected = [], []
+    for _ in range(TRIES):
+        began = time.perf_counter()
+        log_p = torch.log_softmax(logits, -1)
+        (log_p.exp() * log_p).sum(-1)
+        plain.append(time.perf_counter() - began)
+        began = time.perf_counter()
+        found = goal(log_p)
+        _ = found.shifted(), found.draft
+        projected.append(time.perf_counter() - began)
+    return {
+        "trie_sec": tree,
+        "compile_sec": compiled,
+        "states": language.automaton.states,
+        "classes": language.automaton.classes,
+        "edges": len(language.automaton.src),
+        "softmax_and_entropy_sec": min(plain),
+        "projection_sec": min(projected),
+    }
+
+
+def share_of_step(engine: Engine, language: Language) -> dict[str, float]:
+    """Milliseconds of a step of the model on its own whole canvas, with and without the language: medians of pairs."""
+    prompt = next(iter(task("records").examples("held_out", 1))).prompt
+    plain = engine.request(
+        prompt, chat=True, options=Options(seed=1, end_aware=False, canvas=engine.config.model.canvas_length)
+    )
+    plain = replace(plain, policy=replace(plain.policy, max_steps=8, halt=_Never()))
+    held = replace(plain, language=language)
+    times: dict[str, list[float]] = {"plain": [], "held": []}
+    for _ in range(30):
+        for name, request in (("plain", plain), ("held", held)):
+            began = time.perf_counter()
+            done = engine.finish(request)
+            times[name].append((time.perf_counter() - began) * 1e3 / sum(done.steps))
+    added = median([held - plain for held, plain in zip(times["held"], times["plain"], strict=True)])
+    shares = [held / plain - 1 for held, plain in zip(times["held"], times["plain"], strict=True)]
+    return {"plain_ms": median(times["plain"]), "held_ms": median(times["held"]), "added_ms": added,
+            "share": median(shares), "edges": len(language.automaton.src)}  # fmt: skip
+
+
+@dataclass(frozen=True)
+class _Never:
+    """A halting rule that never halts, so that both runs take as many steps."""
+
+    memory: int = 0
+
+    def __call__(self, stats: object, drafts: object) -> bool:
+        return False
