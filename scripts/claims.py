@@ -9,10 +9,24 @@ from redraft.measure.record import Record, read_record
 NOT_MEASURED = "Not measured."
 
 
-def claims(root: Path, name: str, command: str) -> str:
-    """Every claim of a record, and the command that takes it again."""
-    path = root / "benchmarks" / f"{name}.json"
-    return _claims(read_record(path), command) if path.exists() else NOT_MEASURED
+def infills(root: Path) -> str:
+    """The claims of the record of infills."""
+    path = root / "benchmarks" / "eval-nano-infill.json"
+    if not path.exists():
+        return NOT_MEASURED
+    record = read_record(path)
+    count = next(iter(record.figures.values()))["count"]
+    return _claims(record, f"redraft eval --infill --count {count} --record benchmarks/{path.name}")
+
+
+def widths(root: Path) -> str:
+    """The claims of the record of rules for choosing a gap's width."""
+    path = root / "benchmarks" / "widths-nano.json"
+    if not path.exists():
+        return NOT_MEASURED
+    record = read_record(path)
+    command = f"python scripts/widths.py --count {record.workload['count']} --record benchmarks/{path.name}"
+    return _claims(record, command)
 
 
 def belief(root: Path) -> str:

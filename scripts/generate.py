@@ -46,6 +46,7 @@ def pages(root: Path) -> dict[Path, str]:
     readme, card = root / "README.md", root / "src" / "redraft" / "assets" / "nano" / "README.md"
     rules, held = root / "docs" / "denoising.md", root / "docs" / "constraints.md"
     server, decided = root / "docs" / "server.md", root / "docs" / "deciding.md"
+    gaps = root / "docs" / "infilling.md"
     regions = {
         "numbers": lambda: numbers(root / "benchmarks", HEADLINES),
         "speed": lambda: board.speed(root),
@@ -70,6 +71,10 @@ def pages(root: Path) -> dict[Path, str]:
             {"keywords": constraints.keywords, "ways": lambda: constraints.ways(root)},
         ),
         decided: fill(decided.read_text(encoding="utf-8"), {"belief": lambda: claims.belief(root)}),
+        gaps: fill(
+            gaps.read_text(encoding="utf-8"),
+            {"infills": lambda: claims.infills(root), "widths": lambda: claims.widths(root)},
+        ),
         server: fill(server.read_text(encoding="utf-8"), {"fields": fields.tables}),
         root / "docs" / "devices.md": devices.page(root),
         root / "docs" / "numbers.md": NUMBERS_PAGE + numbers(root / "benchmarks", above="../") + "\n",

@@ -5,7 +5,6 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
-import numpy as np
 import pytest
 
 import redraft
@@ -14,7 +13,6 @@ from redraft.engine.edit import fitted, renoised
 from redraft.engine.engine import Engine
 from redraft.engine.events import Draft
 from redraft.engine.gap import Around, canvas_width
-from redraft.engine.infill import Bias
 from redraft.engine.loop import LoopConfig
 from redraft.engine.race import Drop, Result, race
 from redraft.engine.request import Options, Request
@@ -78,12 +76,6 @@ def test_the_width_of_a_canvas_around_a_gap(gap: int, behind: int, length: int, 
 # -- choosing a width --------------------------------------------------------------------------------------------------
 
 
-def test_a_bias_between_measured_widths_is_on_a_straight_line() -> None:
-    bias = Bias((1, 2, 4, 8), (0.5, 1.0, 1.25, 2.0))
-    for width in range(1, 20):
-        assert bias.at(width) == pytest.approx(np.interp(width, bias.widths, bias.nats))
-
-
 def test_the_best_score_is_the_answer_and_a_width_alone_is_that_width(engine: Engine) -> None:
     done = engine.infill(BEFORE, BEHIND, max_tokens=8, seed=3, heal=False)
     assert done.tried == 8
@@ -97,10 +89,19 @@ def test_the_best_score_is_the_answer_and_a_width_alone_is_that_width(engine: En
         assert (alone.tried, alone.candidates[0].steps) == (1, candidate.steps)
 
 
-def test_the_bias_is_measured_once_and_is_what_a_race_over_noise_says(engine: Engine) -> None:
-    assert engine.length_bias is engine.length_bias
-    assert engine.length_bias.widths == (1, 2, 4, 8, 16, 32, 64, 128)
-    assert all(0 < nats < np.log(engine.config.model.vocab_size) for nats in engine.length_bias.nats)
+def test_a_score_is_the_mean_entropy_of_the_gap_after_two_steps(engine: Engine) -> None:
+    """Expected: each width alone, read off its second draft."""
+    done = engine.infill(BEFORE, BEHIND, max_tokens=5, seed=4, heal=False)
+    around = Around(tuple(engine.text.encode(BEFORE, bos=True)), tuple(engine.text.encode(BEHIND, bos=False)))
+    means = {}
+    for width in range(1, 6):
+        events = engine.events(around.request(width, Options(seed=4), engine))
+        second = next(event for event in events if isinstance(event, Draft) and event.step == 2)
+        events.close()
+        means[width] = mean(second.entropy[:width])
+    assert {one.width: one.score for one in done.candidates} == {
+        width: pytest.approx(means[width]) for width in sorted(means, key=means.__getitem__)[:4]
+    }
 
 
 def test_an_infill_does_not_depend_on_what_else_runs(engine: Engine) -> None:

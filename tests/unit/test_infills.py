@@ -49,6 +49,9 @@ def found(kind: str, *, tested: bool = False) -> set[str]:
 def test_gaps_are_statements_of_functions(module: Path) -> None:
     one = {"result = number * 2", "return result", 'answer = "no doctest"', "print(answer)", "return answer"}
     assert found("line") == one
+    assert found("part") == {
+        *("number", "number * 2", "result", "answer", "range", "range(3)", "print", "print(answer)"),
+    }
     assert found("lines") == {
         "result = number * 2\n    return result",
         'answer = "no doctest"\n    for i in range(3):\n        print(answer)',
@@ -59,6 +62,7 @@ def test_gaps_are_statements_of_functions(module: Path) -> None:
 
 def test_tested_gaps_are_those_that_a_doctest_notices(module: Path) -> None:
     assert found("line", tested=True) == {"result = number * 2", "return result"}
+    assert found("part", tested=True) == {"number * 2", "number", "result"}
 
 
 def test_only_held_out_modules_are_drawn_from() -> None:
@@ -132,4 +136,4 @@ def test_the_embedded_model_can_be_measured_and_recorded(module: Path) -> None:
     assert seen[-1][0] == len(seen)
     taken = record(tallies, model="/some/where/nano", seed=0, steps=2)
     assert taken.name == "eval-nano-infill"
-    assert "1 held-out gaps of one statement filled by nano (canvas)" in taken.summary[0].figure
+    assert "1 held-out gaps of one statement filled by nano (canvas)" in taken.summary[len(MODES)].figure

@@ -29,7 +29,7 @@ from redraft.engine.dial import read_dial
 from redraft.engine.edit import Edit, edit
 from redraft.engine.events import Event, Finished
 from redraft.engine.fill import Filled, fill
-from redraft.engine.infill import ANYTHING, Bias, Infill, infill, infill_all, measure_bias
+from redraft.engine.infill import ANYTHING, Infill, infill, infill_all
 from redraft.engine.knee import knee_key, read_knee
 from redraft.engine.loop import DEFAULT_LOOP, Loop, LoopConfig
 from redraft.engine.mend import Check, mended
@@ -254,11 +254,6 @@ class Engine:
     def vocabulary(self) -> Vocabulary:
         """The tokens as bytes, for languages; read at the first use."""
         return vocabulary_of(self.text, self.config)
-
-    @cached_property
-    def length_bias(self) -> Bias:
-        """How unsure this model is in a gap around noise, by width; measured at the first infill that compares some."""
-        return measure_bias(self)
 
     def request(
         self, prompt: Prompt, *, chat: bool = False, options: Options = DEFAULTS, language: Language | None = None

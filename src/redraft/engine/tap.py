@@ -65,10 +65,8 @@ class Tap(View):
 
 
 def seen_through(engine: Engine, loop: View, *, gaps: bool) -> Engine:
-    """The same engine on a view of its loop. What it measures of the model once, for `gaps`, is measured before."""
+    """The same engine on a view of its loop. The vocabulary, which `gaps` need, is read once for both."""
     held = replace(engine, loop=loop)
-    known = {"vocabulary": engine.vocabulary, "length_bias": engine.length_bias} if gaps else vars(engine)
-    for name in ("vocabulary", "length_bias"):
-        if name in known:
-            held.__dict__[name] = known[name]
+    if gaps or "vocabulary" in vars(engine):
+        held.__dict__["vocabulary"] = engine.vocabulary
     return held

@@ -1,7 +1,8 @@
 """Infills of standard-library functions that no training run has seen, beside the causal mode, which sees only what is
 in front of the gap.
 
-A gap is one statement of a function, or two or three in a row, in a module of the held-out split (tasks/task.py). What
+A gap is an expression in a function, one statement of it, or two or three in a row, in a module of the held-out split
+(tasks/task.py). What
 the model is shown around it is cut as in training (tasks/infill.py). An infill is scored three ways:
 
     exact      the text that was there, spaces at its ends aside
@@ -18,7 +19,7 @@ import subprocess
 import sys
 import sysconfig
 import tempfile
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
@@ -30,7 +31,7 @@ from redraft.measure.evals import wilson
 from redraft.measure.record import Record, new_record
 from redraft.tasks.task import split_of, stream_seed
 
-KINDS = ("line", "lines")
+KINDS = {"part": "an expression", "line": "one statement", "lines": "two or three statements"}
 MODES = ("canvas", "canvas, width told", "causal, prefix only")
 PREFIX, SUFFIX = 200, 160
 """Characters around a gap that are shown."""
@@ -39,7 +40,8 @@ MOST_DRAWS = 1000
 MOST_TOKENS = 40
 
 _LEFT_OUT = {"test", "tests", "idlelib", "lib2to3", "turtledemo", "encodings", "site-packages", "dist-packages"}
-_MOST_CHARS = {"line": 60, "lines": 120}
+_CHARS = {"part": (3, 32), "line": (8, 60), "lines": (8, 120)}
+_NOTHING = {"part": "None", "line": "pass", "lines": "pass"}
 _SECONDS, _BYTES = 20, 2**30
 _RUN = """
 import doctest, importlib.util, resource, sys
@@ -118,7 +120,7 @@ def gaps(kind: str, seed: int, fits: Callable[[str], bool], *, tested: bool = Fa
         start, end = rng.choice(spans[path])
         gap = Gap(path, _read(path), start, end, tested)
         new = (path, start, end) not in seen
-        if not tested or (new and not passes(path, gap.filled("pass"))):
+        if not tested or (new and not passes(path, gap.filled(_NOTHING[kind]))):
             yield gap
         seen.add((path, start, end))
 
@@ -212,8 +214,7 @@ def record(found: list[Tally], *, model: str, seed: int, steps: int | None, pres
         figures={f"{one.kind}, {one.mode}": _figures(one) for one in found},
         summary=[
             (
-                f"{one.count} held-out gaps of {'one statement' if one.kind == 'line' else 'two or three statements'}"
-                f" filled by {name} ({one.mode})",
+                f"{one.count} held-out gaps of {KINDS[one.kind]} filled by {name} ({one.mode})",
                 f"exact {_share(one.exact)}, parses {_share(one.parses)}, doctests pass on {_share(one.doctest)} of"
                 f" {one.tested}, {one.forwards:.1f} canvas steps, {one.seconds:.2f} s",
             )
@@ -233,7 +234,9 @@ def _choose(engine: Engine, kind: str, count: int, seed: int, most: int) -> list
 def _fill(engine: Engine, gap: Gap, mode: str, most: int, options: Options) -> tuple[str, int, float]:
     """The text of a gap, forwards and seconds."""
     if mode == MODES[2]:
-        lines = gap.wanted.count("\n") + 1  # it is told where to stop, which the canvas is not
+        # It is told where to stop, which the canvas is not: at the end of the line, or behind as many tokens.
+        lines, closed = gap.wanted.count("\n") + 1, not gap.behind.startswith("\n")
+        most = len(engine.text.encode(gap.wanted, bos=False)) if closed else most
         done = engine.generate(gap.before, max_tokens=most, stop=["\n"] if lines == 1 else [], options=_causal(options))
         return "\n".join(done.text.split("\n")[:lines]), sum(done.steps), done.seconds
     told = mode == MODES[1]
@@ -289,7 +292,7 @@ def _has_doctests(path: Path) -> bool:
 
 @cache
 def _spans(path: Path, kind: str) -> tuple[tuple[int, int], ...]:
-    """Where statements of functions stand: one on a line of its own, or two or three in a row of one block."""
+    """Where gaps of a kind stand in functions; a statement is on a line of its own, several are of one block."""
     source = _read(path)
     if not source.isascii() or "\t" in source or not parses(source):
         return ()
@@ -300,12 +303,30 @@ def _spans(path: Path, kind: str) -> tuple[tuple[int, int], ...]:
     for node in ast.walk(ast.parse(source)):
         if not isinstance(node, ast.FunctionDef):
             continue
+        if kind == "part":
+            found += [_span([part], starts) for part in _expressions(node)]
+            continue
         for inside in ast.walk(node):
             for block in (getattr(inside, name, None) for name in ("body", "orelse", "finalbody")):
                 if isinstance(block, list):
                     found += [_span(run, starts) for run in _runs(block, kind)]
-    spans = {span for span in found if 8 <= span[1] - span[0] <= _MOST_CHARS[kind]}
+    fewest, most = _CHARS[kind]
+    spans = {span for span in found if fewest <= span[1] - span[0] <= most}
     return tuple(sorted(span for span in spans if not source[slice(*span)].startswith(('"', "'", 'r"'))))
+
+
+def _expressions(function: ast.FunctionDef) -> Iterator[ast.expr]:
+    """Expressions on one line, but for what is assigned to. What stands inside an f-string is not told where."""
+    nodes = list(ast.walk(function))
+    inside = {id(part) for node in nodes if isinstance(node, ast.JoinedStr) for part in ast.walk(node)}
+    yield from (
+        node
+        for node in nodes
+        if isinstance(node, ast.expr)
+        and node.lineno == node.end_lineno
+        and id(node) not in inside
+        and not isinstance(getattr(node, "ctx", None), ast.Store)
+    )
 
 
 def _runs(block: list[ast.stmt], kind: str) -> Iterator[list[ast.stmt]]:
@@ -319,7 +340,7 @@ def _runs(block: list[ast.stmt], kind: str) -> Iterator[list[ast.stmt]]:
                 yield run
 
 
-def _span(run: list[ast.stmt], starts: list[int]) -> tuple[int, int]:
+def _span(run: Sequence[ast.stmt | ast.expr], starts: list[int]) -> tuple[int, int]:
     first, last = run[0], run[-1]
     assert last.end_lineno is not None
     assert last.end_col_offset is not None
