@@ -6,6 +6,7 @@ import errno
 import json
 import math
 import os
+import resource
 import shutil
 from collections.abc import Callable
 from dataclasses import dataclass, replace
@@ -28,7 +29,8 @@ from redraft.diffusion.halt import StableAndConfident
 from redraft.errors import RecipeError, RunError
 from redraft.model.gemma import DiffusionGemma
 from redraft.tasks import Example
-from redraft.tune import objective
+from redraft.tune import base, objective
+from redraft.tune import train as trainer
 from redraft.tune.base import read_base
 from redraft.tune.context import CleanContext
 from redraft.tune.data import Feed
@@ -635,6 +637,42 @@ def test_an_interrupted_run_continues_exactly(recipe: Recipe, trained: Path, tmp
     assert (tmp_path / "model.safetensors").read_bytes() == (trained / "model.safetensors").read_bytes()
 
 
+@pytest.mark.parametrize(
+    ("where", "name", "call"),
+    [
+        (torch, "save", 1),
+        (os, "replace", 1),
+        (torch.nn.utils, "clip_grad_norm_", 5),
+        (trainer, "probe", 0),
+        (base, "save_model", 0),
+    ],
+    ids=["half a state", "a state without its name", "half a step", "a probe", "half a checkpoint"],
+)
+def test_an_interrupt_at_any_moment_loses_nothing(
+    recipe: Recipe, trained: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, where: Any, name: str, call: int
+) -> None:
+    """The call of that number is cut off in its middle: a file it was to write is begun and no more."""
+    real, calls = getattr(where, name), list[int]()
+
+    def cut(*given: Any, **named: Any) -> Any:
+        calls.append(1)
+        if len(calls) <= call:
+            return real(*given, **named)
+        for path in given:
+            if isinstance(path, Path) and "save" in name:
+                target = path / "model.safetensors" if path.is_dir() else path
+                target.write_bytes(target.read_bytes()[:100] if target.exists() else b"beginning")
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr(where, name, cut)
+        with pytest.raises(KeyboardInterrupt):
+            train(recipe, tmp_path, quiet)
+    train(recipe, tmp_path, quiet)
+    assert rows(tmp_path) == rows(trained)
+    assert (tmp_path / "model.safetensors").read_bytes() == (trained / "model.safetensors").read_bytes()
+
+
 def test_a_finished_run_is_finished(recipe: Recipe, trained: Path) -> None:
     before = rows(trained)
     train(recipe, trained, quiet)
@@ -708,6 +746,23 @@ def test_a_full_disk_leaves_the_last_state(
         train(recipe, tmp_path, quiet)
     assert torch.load(tmp_path / FILE, weights_only=True)["step"] == saved[0] == 3
     assert not list(tmp_path.glob("*.new"))
+
+
+def test_a_disk_that_fills_up_at_the_end_costs_the_end_alone(recipe: Recipe, trained: Path, tmp_path: Path) -> None:
+    """A real limit, on the size of the files that this process may write: the checkpoint does not fit, then it does."""
+    shutil.copytree(trained, tmp_path, dirs_exist_ok=True)
+    whole = (tmp_path / "model.safetensors").read_bytes()
+    (tmp_path / "model.safetensors").unlink()
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (len(whole) // 2, before[1]))
+    try:
+        with pytest.raises(RunError, match=r"could not be saved to .*; free space"):
+            train(recipe, tmp_path, quiet)
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, before)
+    train(recipe, tmp_path, quiet)
+    assert (tmp_path / "model.safetensors").read_bytes() == whole
+    assert rows(tmp_path) == rows(trained)
 
 
 def test_a_disk_that_refuses_the_log_is_no_bug(recipe: Recipe, tmp_path: Path) -> None:

@@ -268,8 +268,12 @@ def test_a_start_of_another_shape_is_refused(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(
     "error",
-    [MemoryError(), RuntimeError("[enforce fail at alloc_cpu.cpp:119] DefaultCPUAllocator: can't allocate memory")],
-    ids=["Python's", "torch's"],
+    [
+        MemoryError(),
+        RuntimeError("[enforce fail at alloc_cpu.cpp:119] DefaultCPUAllocator: can't allocate memory"),
+        torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2.00 GiB. GPU 0 has a total capacity of 79 GiB"),
+    ],
+    ids=["Python's", "torch's", "a GPU's"],
 )
 def test_too_little_memory_is_told_with_a_remedy(
     error: Exception, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
