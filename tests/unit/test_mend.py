@@ -6,6 +6,7 @@ import itertools
 import json
 import re
 import sys
+import threading
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -19,10 +20,11 @@ from redraft.constrain.language import Vocabulary, ready
 from redraft.constrain.middle import between, leads_on
 from redraft.constrain.problem import Problem, span_of
 from redraft.constrain.sources import regex_source, schema_source
+from redraft.engine import mend
 from redraft.engine.engine import Engine
 from redraft.engine.mend import Check, command_check, mended
 from redraft.engine.request import Options
-from redraft.errors import ConstraintError, UnsatisfiedError
+from redraft.errors import ConstraintError, RunError, UnsatisfiedError
 
 PROMPT = "record\nSend 417 melu to Karomi."
 ANSWER = '{"who":"Karomi","qty":417,"item":"melu"}'
@@ -185,8 +187,6 @@ def test_the_command_mends_what_another_command_rejects(capsys: pytest.CaptureFi
     assert json.loads(told["text"])["qty"] != 417
     assert len(told["steps"]) > 1
     assert set(told["confidence"]) == {"/who", "/qty", "/item"}
-    assert main([*asked, "--rounds", "0"]) == 1
-    assert "not 417" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(
@@ -208,14 +208,26 @@ def test_a_command_may_name_what_is_wrong(text: str, said: str, wanted: str | No
     assert problem.reason == (said if wanted is None else said.splitlines()[0])
 
 
+def test_a_check_that_does_not_come_back_is_an_error(engine: Engine, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(mend, "MOST_SECONDS", 0.05)
+    forever = threading.Event()
+
+    def check(text: str) -> list[str]:
+        forever.wait(30)
+        return []
+
+    with pytest.raises(RunError, match=r"the check did not come back within 0.1 seconds"):
+        engine.generate("a", seed=1, check=check, options=Options(steps=1, max_tokens=2))
+    forever.set()
+
+
 @pytest.mark.parametrize(
     ("flags", "complaint"),
     [
-        (["--rounds", "2"], "--rounds was given without --check"),
         (["--check", "true", "--watch"], "--check and --watch were both given"),
         (["--check", "true", "-n", "2"], "--check and -n were both given"),
-        (["--check", "'"], "which is no command line"),
-        (["--check", " "], "--check is empty"),
+        (["--check", "'"], "which no shell reads"),
+        (["--check", " "], "write a command that reads stdin"),
         (["--check", "no-such-command"], "cannot be run"),
     ],
 )

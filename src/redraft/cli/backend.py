@@ -36,7 +36,6 @@ NEUTRAL: dict[str, object] = {
     "variants": None,
     "keep": None,
     "check": None,
-    "rounds": None,
     "pin": False,
     "infill": False,
     "regex": None,

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import argparse
-import shlex
 from pathlib import Path
 
+from redraft.cli.check import check_flag, check_of
 from redraft.cli.common import Commands, command, load_engine, model_flags, print_json, read_prompt
 from redraft.cli.trace import trace_flag, traced
 from redraft.errors import RequestError
@@ -29,9 +29,7 @@ def add(commands: Commands) -> None:
     parser.add_argument(
         "--kind", action="append", default=[], metavar="NAME=KIND", help="type a hole that the template leaves bare"
     )
-    parser.add_argument(
-        "--check", metavar="COMMAND", help="mend what this command, fed on stdin, does not end well for"
-    )
+    check_flag(parser)
     parser.add_argument("--max-tokens", type=int, metavar="N", help="most tokens of the filled text")
     parser.add_argument("--seed", type=int, help="seed of all noise; the same seed gives the same answer")
     trace_flag(parser)
@@ -42,13 +40,10 @@ def run(arguments: argparse.Namespace) -> int:
     """Load, fill, print."""
     template = read_prompt(arguments.template, arguments.file, "template")
     kinds = dict(_pair(given) for given in arguments.kind)
+    check = check_of(arguments)
 
-    check_words = None if arguments.check is None else _words(arguments.check)
-
-    from redraft.engine.mend import command_check
     from redraft.engine.request import Options
 
-    check = None if check_words is None else command_check(check_words)
     engine = load_engine(arguments)
     with traced(engine, arguments, "fill") as engine:
         done = engine.fill(
@@ -65,16 +60,6 @@ def run(arguments: argparse.Namespace) -> int:
     else:
         print(done.text)
     return 0
-
-
-def _words(given: str) -> list[str]:
-    try:
-        words = shlex.split(given)
-    except ValueError as error:
-        raise RequestError(f"--check is {given!r}, which no shell reads ({error}); mend its quotes") from None
-    if not words:
-        raise RequestError(f"--check is {given!r}; write a command that reads stdin, as 'python -m json.tool'")
-    return words
 
 
 def _pair(given: str) -> tuple[str, str]:

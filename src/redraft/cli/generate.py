@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from redraft.cli.backend import backend_flags, backend_of
-from redraft.cli.check import check_checks, check_flags, checked
+from redraft.cli.check import check_flag, check_of
 from redraft.cli.common import Commands, command, load_engine, model_flags, print_json, read_prompt, sampling_flags
 from redraft.cli.held import held_flags, held_source
 from redraft.cli.place import check_parallel, one_voice, place_flags
@@ -39,7 +39,7 @@ def add(commands: Commands) -> None:
     parser.add_argument("--stop", action="append", default=[], metavar="TEXT", help="end the answer at this text")
     backend_flags(parser)
     held_flags(parser)
-    check_flags(parser)
+    check_flag(parser)
     model_flags(parser, plan=True)
     place_flags(parser, parallel=True)
     sampling_flags(parser)
@@ -55,7 +55,7 @@ def run(arguments: argparse.Namespace) -> int:
 
 def _answer(arguments: argparse.Namespace) -> int:
     check_variants(arguments)
-    check_checks(arguments)
+    check = check_of(arguments)
     prompt = read_prompt(arguments.prompt, arguments.file)
     if (backend := backend_of(arguments)) is not None:
         from redraft.cli.abroad import generate_there
@@ -67,6 +67,7 @@ def _answer(arguments: argparse.Namespace) -> int:
 
     from redraft.cli.watch import Watch
     from redraft.engine.fields import field_confidence, field_entropy
+    from redraft.engine.mend import mended
     from redraft.engine.request import Options
 
     engine = load_engine(arguments)
@@ -97,8 +98,8 @@ def _answer(arguments: argparse.Namespace) -> int:
         if arguments.variants is not None:
             run_variants(engine, request, arguments)
             return 0
-        if arguments.check is not None or (language is not None and language.checked and not arguments.watch):
-            done = checked(engine, request, arguments)
+        if check is not None or (language is not None and language.checked and not arguments.watch):
+            done = mended(engine, request, check)
         elif arguments.watch:
             with Watch(engine.text) as watch:
                 done = engine.finish(request, watch.show)
