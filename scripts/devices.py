@@ -11,6 +11,7 @@ from redraft.config import ModelConfig, read_config
 from redraft.measure.record import Record, read_record
 from redraft.measure.roofline import CARDS, Card, step_work
 from redraft.weights.memory import GIGABYTE, footprint
+from redraft.weights.place import Placement
 from redraft.weights.plan import EIGHT_BIT_FLOATS, PLANS, Formats, Plan, formats
 
 SHAPE = Path("recipes") / "shapes" / "26b"
@@ -30,16 +31,49 @@ included, and end at the model's own limit of 262,144 tokens.
 """
 
 TAIL = """
+## Experts elsewhere
+
+`--offload experts` (`load(experts="host")`) keeps the experts in the processor's memory and copies those that rows are
+sent to, one ahead of the one that multiplies, into two places on the card. A canvas is sent to nearly all of them, so a
+step takes at least as long as reading them over the bus: 45.7 GB at the 25 GB/s of PCIe 4.0 x16 are 1.8 s in bfloat16,
+0.5 s in int4 (computed). Answers are those of experts on the card, bit for bit in float32 (tested on a CPU).
+
+```
+torchrun --nproc-per-node 2 -m redraft generate --model MODEL --device cuda --dtype bfloat16 \\
+  --parallel experts --file question.txt
+```
+
+`--parallel experts` (`load(experts="shared")`) gives each process its share of the experts and a copy of everything
+else; partial sums are made whole once a layer, through torch's DTensor. All processes take the same steps of the same
+request, so what goes by a clock (`--deadline`, `--target-ms`) is refused, and a server does not share experts. Two
+processes over gloo on a CPU tell what one tells (tested); over NCCL it has not run.
+
+`LoopConfig(graphs=True)` lets a GPU repeat the forward of a canvas that steps alone as one graph. Where the canvas
+stands is a number on the device, so one capture serves all blocks of a request, and the next request in the same
+buffers. Not in the graph: the reading of the head and the rules that follow it, several canvases in one forward,
+forwards that encode. It is refused with experts elsewhere.
+
 ## Measuring
 
 ```
+scripts/gpu_session.sh OUT
+```
+
+runs all of the following on one GPU in under 25 minutes, each part with a limit of its own, and leaves a small file for
+each in OUT; run again, it goes on with the parts that are missing. By hand:
+
+```
+python -m pytest -q -m gpu tests/gpu
+redraft bench --device-card --model recipes/shapes/26b --device cuda --dtype bfloat16 --record device-26b.json
 redraft bench --device-card --model recipes/shapes/26b --device cuda --dtype bfloat16 --plan int4 \\
-  --record-dir benchmarks
+  --record device-26b-int4.json
+redraft eval --model nano --device cuda --task records --task sudoku-4x4 --count 100 --json
 ```
 
 The folder holds the released model's shape and no weights; the command makes random ones in the plan's format, measures
-copying and multiplying, then prefill, steps of 1 to 16 canvases and behind 512 to 65,536 tokens, a commit and the head
-alone, and tells each as a multiple of its floor. With a checkpoint for `--model` it measures that.
+copying and multiplying, then prefill, steps of 1 to 16 canvases and behind 512 to 65,536 tokens, a step as one graph, a
+commit and the head alone, and tells each as a multiple of its floor. With a checkpoint for `--model` it measures that.
+Records named `device-*.json` in `benchmarks/` fill the column "measured" above.
 
 ## What has not been run
 
@@ -47,11 +81,8 @@ No GPU was at hand while this was built. The kernels in `model/triton/` are held
 interpreter, in float32 and, where the interpreter can, in half precision, and compile for compute 8.0 and 9.0;
 `pytest -m gpu` repeats the comparison natively and has not been run.
 
-Not measured: every time on a GPU; the share of experts that real text touches; bfloat16 inside the kernels' products.
-
-Not built: one CUDA graph per step; experts held in the processor's memory; several GPUs; experts multiplied in 8-bit
-floats. Weights of fp8 experts are read as such and multiplied in bfloat16, so with many canvases the floor of fp8 is
-out of reach.
+Not measured: every time on a GPU; the share of experts that real text touches; bfloat16 inside the kernels' products;
+the capture of a graph; copies that overlap with products; NCCL; transformers on the same card.
 """
 
 
@@ -68,7 +99,8 @@ def _plans_of(config: ModelConfig) -> list[tuple[str, Plan | None, Formats]]:
 
 
 def _memory(config: ModelConfig) -> Iterator[str]:
-    yield "Computed: longest context of one request, and canvases of 8,192 tokens at once.\n\n"
+    yield "Computed: longest context of one request, and canvases of 8,192 tokens at once. Where the card is too\n"
+    yield 'small, "host" is the context with `--offload experts`.\n\n'
     names = [name for name, _, _ in _plans_of(config)]
     yield f"| card | {' | '.join(names)} |\n{'|---' * (len(names) + 1)}|\n"
     for card in CARDS:
@@ -83,7 +115,8 @@ def _fit(config: ModelConfig, card: Card, packed: Formats) -> str:
     need = footprint(config, torch.bfloat16, packed)
     context = need.longest_context(card.memory)
     if context is None:
-        return "no"
+        context = footprint(config, torch.bfloat16, packed, Placement("host")).longest_context(card.memory)
+        return "no" if context is None else f"host: {context:,}"
     return f"{context:,}; {need.most_canvases(card.memory, 8192)}"
 
 

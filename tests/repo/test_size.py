@@ -14,7 +14,7 @@ CORE = {"", "model", "diffusion", "engine"}
 PART_WALLS = {
     "core": 9_000,
     "model/triton": 1_000,
-    "weights": 2_500,
+    "weights": 3_000,
     "constrain": 3_500,
     "tasks": 1_200,
     "tune": 2_500,

@@ -296,7 +296,7 @@ def test_the_command_writes_scores_and_refuses(plain: Path, tmp_path: Path, caps
     assert "exists; give the name" in capsys.readouterr().err
     for wrong, message in (
         (["--plan", "int3"], "plan is 'int3'; supported: int8, int4"),
-        (["--plan", "int4-e8"], "packs the embedding table, which files hold plain; use --plan on loading"),
+        (["--plan", "int4-g64-e8"], "packs the embedding table, which files hold plain; use --plan on loading"),
         (["--plan", "int4", "--eval", "0"], "--eval is 0; it must be at least 1"),
         (["--plan", "int4", "--task", "records"], "--task is records without --eval"),
     ):
@@ -412,8 +412,8 @@ def test_a_packed_table_reads_as_its_numbers_do(long: bool) -> None:
     """Looked up, as the head, fed back, and as a stream: against a model whose plain table holds the same numbers."""
     config = tiny_config(**WIDE, vocab_size=LONG if long else 64)
     plain = tiny_model(config)
-    packed = pack_model(tiny_model(config), PLANS["int4-e8"])
-    twin = pack_model(plain, PLANS["int4"])
+    packed = pack_model(tiny_model(config), PLANS["int4-g64-e8"])
+    twin = pack_model(plain, PLANS["int4-g64"])
     exact = twin.embed.weight.clone()
     twin.embed.weight.copy_(unpack(pack(exact, TABLE8)))
     off = float((twin.embed.weight - exact).norm() / exact.norm())

@@ -21,7 +21,7 @@ SAME_BITS_THREADS = 8
 """Up to here an answer is tested to be the same alone and in a batch, bit for bit; with 16 it was seen not to be."""
 
 PLAN_HELP = (
-    "pack the matrices: int8, int4, int4-g64, int8-e8, int4-e8, fp8, nvfp4, nvfp4-experts (default: as they are stored)"
+    "pack the matrices: int8, int4, int4-g64, int8-e8, int4-g64-e8, fp8, nvfp4, nvfp4-experts (default: as stored)"
 )
 
 ADAPTER_HELP = "a LoRA adapter in PEFT's layout, merged into the weights"

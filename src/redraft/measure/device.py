@@ -26,6 +26,7 @@ from redraft.model.kernels import Kernels
 from redraft.model.moe import AnyExperts, ExpertsForm
 from redraft.model.packed import Packed
 from redraft.model.rows import Mode, Span
+from redraft.model.triton.graph import GraphedStep
 from redraft.shapes import Float, Tensor
 from redraft.weights.build import empty_model
 from redraft.weights.memory import footprint, free_memory
@@ -94,6 +95,8 @@ def device_card(
         timed.append(_row("step", count, prefix, seconds, work, card, plan))
         if progress:
             progress("step", number, len(fit))
+    if model.kernels.standing is not None and device.type == "cuda":
+        timed.append(_graphed(model, min(USUAL, prefixes[-1]), packed, plan, card, touched, runs))
     timed += _encodes(model, packed, plan, card, touched, runs)
     timed.append(_head_row(model, card, plan, runs))
     figures = {
@@ -141,6 +144,18 @@ def step_of(model: DiffusionGemma, canvases: int, prefix: int) -> Callable[[], o
     tokens = torch.arange(canvases * width, device=model.device) % model.config.vocab_size
     soft = torch.zeros(canvases * width, model.config.hidden_size, dtype=model.dtype, device=model.device) + 0.01
     return lambda: read(model, model(tokens, soft, rows))
+
+
+def _graphed(
+    model: DiffusionGemma, prefix: int, packed: Formats, plan: Plan | None, card: Card, touched: float, runs: int
+) -> dict[str, Any]:
+    """The step of one canvas again, its forward replayed as one graph."""
+    width = model.config.canvas_length
+    step = GraphedStep(model, filled_prefix(model, prefix), width, model.kernels.standing)
+    tokens = torch.arange(width, device=model.device) % model.config.vocab_size
+    work = step_work(model.config, model.dtype, packed, prefix=prefix, touched=touched)
+    seconds = time_runs(lambda: read(model, step(tokens, step.soft)), model.device, runs)
+    return _row("graphed step", 1, prefix, seconds, work, card, plan)
 
 
 def read(model: DiffusionGemma, hidden: Float[Tensor, "rows hidden"]) -> object:
@@ -260,6 +275,7 @@ def _case(row: dict[str, Any]) -> str:
     count, behind = row["canvases"], f"behind {row['prefix']} tokens"
     words = {
         "step": f"a step of {count} canvas{'es' if count > 1 else ''} {behind}",
+        "graphed step": f"a step of 1 canvas {behind}, its forward as one graph",
         "commit": f"a commit {behind}",
         "prefill": f"{row.get('rows')} tokens of prompt {behind}",
         "head": "the head of one canvas alone",

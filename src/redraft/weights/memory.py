@@ -42,7 +42,7 @@ _PARTS = {"embed": "embedding", "attention": "attention", "mlp": "dense MLPs", "
 class Footprint:
     """Bytes. `weights` by part; `token` of context, per request; `request` and `canvas` each. `most` is the context.
 
-    `host` are those of experts that are not on the device.
+    `host` are those of experts that are not on the device, `workspace` those of a forward, however many its canvases.
     """
 
     weights: dict[str, int]
@@ -51,6 +51,7 @@ class Footprint:
     canvas: int
     most: int
     host: int = 0
+    workspace: int = 0
 
     @property
     def fixed(self) -> int:
@@ -59,7 +60,7 @@ class Footprint:
 
     def total(self, context: int, canvases: int = 1) -> int:
         """Of `canvases` requests at once, with `context` tokens each, canvas included."""
-        return self.fixed + canvases * (self.request + self.canvas + context * self.token)
+        return self.fixed + self.workspace + canvases * (self.request + self.canvas + context * self.token)
 
     def longest_context(self, memory: int, canvases: int = 1) -> int | None:
         """Tokens of each of `canvases` requests that fit; None if not even the weights and their steps do."""
@@ -69,7 +70,7 @@ class Footprint:
     def most_canvases(self, memory: int, context: int) -> int:
         """Requests of that context that fit at once."""
         each = self.request + self.canvas + context * self.token
-        return max(0, (memory - self.fixed) // each)
+        return max(0, (memory - self.fixed - self.workspace) // each)
 
 
 @dataclass(frozen=True)
@@ -99,9 +100,10 @@ def footprint(config: ModelConfig, dtype: torch.dtype, packed: Formats, placemen
         weights=weights,
         token=sum(size for window, size in each if window is None),
         request=sliding + 2 * rows * width * 4,
-        canvas=_step(config) + _activations(config, dtype) + _unpacking(config, packed),
+        canvas=_step(config) + _activations(config, dtype),
         most=config.max_positions,
         host=host,
+        workspace=_unpacking(config, packed),
     )
 
 

@@ -60,7 +60,7 @@ PLANS = {
         Plan("int4", INT4, INT8, INT8),
         Plan("int4-g64", INT4_G64, INT8, INT8),
         Plan("int8-e8", INT8, INT8, INT8, TABLE8),
-        Plan("int4-e8", INT4, INT8, INT8, TABLE8),
+        Plan("int4-g64-e8", INT4_G64, INT8, INT8, TABLE8),
         Plan("fp8", FP8, FP8, FP8),
         Plan("nvfp4", NVFP4, None, NVFP4),
         Plan("nvfp4-experts", NVFP4, None, None),
