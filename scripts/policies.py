@@ -17,7 +17,7 @@ import torch
 
 from redraft.config import GenerationConfig
 from redraft.diffusion.accept import AnyOf, Confidence, EntropyBound, Factor, Frechet, Gate, Margin
-from redraft.diffusion.check import Check
+from redraft.diffusion.check import CausalCheck
 from redraft.diffusion.denoise import Policy, reference_policy
 from redraft.diffusion.halt import StableAndConfident
 from redraft.diffusion.plan import Flow
@@ -116,7 +116,7 @@ def policies(config: GenerationConfig) -> Mapping[str, Policy]:
             PRESETS["fast"].policy(config), plan=Flow(steady, nats, least)
         )
     for share in (0.01, 0.1, 0.5):
-        found[f"check: {share}"] = replace(PRESETS["checked"].policy(config), check=Check(share))
+        found[f"check: {share}"] = replace(PRESETS["checked"].policy(config), check=CausalCheck(share))
     return found | {f"preset {name}": one.policy(config) for name, one in PRESETS.items() if name != "reference"}
 
 

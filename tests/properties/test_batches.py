@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from tests.helpers import tiny_config, tiny_model
 
 from redraft.config import CheckpointConfig, GenerationConfig
-from redraft.diffusion.check import Check
+from redraft.diffusion.check import CausalCheck
 from redraft.diffusion.noise import SeededNoise
 from redraft.diffusion.plan import Flow, Whole
 from redraft.diffusion.presets import PRESETS
@@ -47,7 +47,7 @@ def request(
     steps: int,
     canvas: int | None = None,
     end_aware: bool = False,
-    finish: Flow | Check | None = None,
+    finish: Flow | CausalCheck | None = None,
     sampler: Mapping[str, Any] = MappingProxyType({}),
 ) -> Request:
     shipped = CheckpointConfig(model().config, GenerationConfig(max_denoising_steps=6, eos_token_ids=(EOS,)))
@@ -93,7 +93,7 @@ shapes = st.tuples(
     st.integers(0, 6),  # steps; 0 stands for a causal request
     st.sampled_from([None, 16, 23]),  # canvas
     st.booleans(),  # end_aware
-    st.sampled_from([None, Flow(1, 0.8, 1), Flow(0, 0.6, 2), Check(0.5)]),
+    st.sampled_from([None, Flow(1, 0.8, 1), Flow(0, 0.6, 2), CausalCheck(0.5)]),
     samplers,
 )
 
@@ -123,7 +123,7 @@ class Told:
 )
 def test_every_batch_gives_what_each_request_has_alone(
     drawn: list[
-        tuple[tuple[int, int, int, int, int | None, bool, Flow | Check | None, dict[str, Any]], int, int | None]
+        tuple[tuple[int, int, int, int, int | None, bool, Flow | CausalCheck | None, dict[str, Any]], int, int | None]
     ],
     max_rows: int,
     max_running: int,

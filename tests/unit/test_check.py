@@ -12,7 +12,7 @@ from tests.helpers import tiny_config, tiny_model
 from redraft.cache import Prefix
 from redraft.config import CheckpointConfig, GenerationConfig
 from redraft.diffusion.canvas import fresh
-from redraft.diffusion.check import Check
+from redraft.diffusion.check import CausalCheck
 from redraft.diffusion.denoise import Policy, settle
 from redraft.diffusion.noise import SeededNoise
 from redraft.diffusion.plan import Flow
@@ -32,7 +32,7 @@ def model() -> DiffusionGemma:
     return tiny_model(replace(tiny_config(sliding_window=9), canvas_length=WIDTH))
 
 
-def checked(seed: int, max_tokens: int, check: Check) -> Request:
+def checked(seed: int, max_tokens: int, check: CausalCheck) -> Request:
     options = Options(seed=seed, max_tokens=max_tokens)
     asked = build_request([2, 17, 31, 44, 5], options, CheckpointConfig(model().config, SHIPPED))
     return replace(asked, policy=replace(asked.policy, check=check))
@@ -82,7 +82,7 @@ def plainly(request: Request, least: float) -> list[list[int]]:
 @settings(max_examples=8)
 @given(st.integers(0, 10_000), st.integers(1, 20), st.sampled_from([0.01, 0.2, 1.0]))
 def test_a_checked_answer_equals_a_plain_loop(seed: int, max_tokens: int, least: float) -> None:
-    request = checked(seed, max_tokens, Check(least))
+    request = checked(seed, max_tokens, CausalCheck(least))
     *events, finished = run_alone(model(), request, SeededNoise(seed), drafts=False)
     blocks = [event.tokens for event in events if isinstance(event, Block)]
     assert blocks == plainly(request, least)
@@ -95,7 +95,9 @@ def test_checks_do_cut_blocks_here_and_let_some_through() -> None:
     strict, lenient = (
         [
             len(event.tokens)
-            for event in run_alone(model(), replace(checked(1, 48, Check(least)), eos=frozenset()), SeededNoise(1))
+            for event in run_alone(
+                model(), replace(checked(1, 48, CausalCheck(least)), eos=frozenset()), SeededNoise(1)
+            )
             if isinstance(event, Block)
         ]
         for least in (1.0, 1e-30)
@@ -107,22 +109,22 @@ def test_checks_do_cut_blocks_here_and_let_some_through() -> None:
 def test_passing_by_hand() -> None:
     logits = torch.log(torch.tensor([[0.5, 0.4, 0.1], [0.5, 0.4, 0.1], [0.1, 0.1, 0.8], [1 / 3] * 3]))
     tokens = torch.tensor([2, 1, 2, 0])  # the first is not judged; then 0.4/0.5, 0.1/0.5, 0.1/0.8
-    assert Check(0.9).passing(logits, tokens) == 1
-    assert Check(0.7).passing(logits, tokens) == 2
-    assert Check(0.19).passing(logits, tokens) == 3
-    assert Check(0.12).passing(logits, tokens) == 4
-    assert Check(1.0).passing(logits[:1], tokens[:1]) == 1
+    assert CausalCheck(0.9).passing(logits, tokens) == 1
+    assert CausalCheck(0.7).passing(logits, tokens) == 2
+    assert CausalCheck(0.19).passing(logits, tokens) == 3
+    assert CausalCheck(0.12).passing(logits, tokens) == 4
+    assert CausalCheck(1.0).passing(logits[:1], tokens[:1]) == 1
 
 
 @pytest.mark.parametrize("least", [0.0, -1.0, 1.1, float("nan")])
 def test_meaningless_shares_are_refused(least: float) -> None:
     with pytest.raises(RequestError, match="the check's share"):
-        Check(least)
+        CausalCheck(least)
 
 
 def test_a_check_needs_whole_canvases() -> None:
     with pytest.raises(RequestError, match="a check needs whole canvases"):
-        Policy(plan=Flow(), check=Check())
+        Policy(plan=Flow(), check=CausalCheck())
 
 
 def test_a_check_and_pins_are_refused_together() -> None:

@@ -15,8 +15,11 @@ import pytest
 import torch
 
 import redraft
+from redraft.constrain.automaton import NOWHERE
 from redraft.constrain.language import Language, Vocabulary, ready
+from redraft.constrain.lift import TokenAutomaton
 from redraft.constrain.problem import Problem, span_of
+from redraft.constrain.project import Projected
 from redraft.constrain.sources import choices_source, grammar_source, regex_source, schema_source, source_of
 from redraft.diffusion.halt import AtLeast
 from redraft.diffusion.noise import SeededNoise
@@ -195,6 +198,47 @@ def test_a_deadline_gives_a_valid_answer_or_an_error(engine: Engine) -> None:
             failed += 1
     assert valid + failed == 4
     assert failed
+
+
+@torch.inference_mode()
+@pytest.mark.parametrize("least", [0, 12, 20])
+def test_what_a_deadline_cuts_short_is_long_enough_and_says_how_hard_it_was(engine: Engine, least: int) -> None:
+    """The answer that ends in time is another than the draft, and it is its own tokens that the model was asked for."""
+    language = engine.language(regex_source("[a-z]{1,40}( and so on)?"))
+    options = Options(seed=1, canvas=24, max_tokens=48, min_tokens=least)
+    lane = open_lane(
+        engine.model, engine.request("a", options=options, language=language), SeededNoise(1), drafts=False
+    )
+    engine.model.encode(lane.prompt, lane.prefix)
+    logits = engine.model.denoise(lane.canvas.tokens, lane.canvas.soft, lane.prefix)
+    logits[:, list(engine.config.generation.eos_token_ids)] -= 9.0  # so that the draft does not end
+    lane.advance(engine.model, logits)
+    conditioned = lane.canvas.conditioned
+    assert isinstance(conditioned, Projected)
+    assert not set(engine.config.generation.eos_token_ids) & set(lane.canvas.draft.tolist())
+    (block,) = lane.cut_short()
+    assert isinstance(block, Block)
+    assert language.holds(block.tokens)
+    assert least <= len(block.tokens) <= 24
+    assert len(block.log_mass) == len(block.tokens)
+    for i, told in enumerate(block.log_mass):
+        state = language.automaton.after(0, block.tokens[:i])
+        vocab = range(engine.config.model.vocab_size)
+        wanted = [token for token in vocab if _goes_on(language.automaton, state, token, least - i, 48 - i)]
+        assert told == pytest.approx(float(conditioned.log_p[i, wanted].double().logsumexp(-1)), abs=1e-4)
+
+
+def _goes_on(automaton: TokenAutomaton, state: int, token: int, least: int, most: int) -> bool:
+    """Whether an answer that may have so many more tokens can have this one next, or end with it."""
+    behind = automaton.after(state, [token])
+    if behind in (NOWHERE, automaton.end):
+        return behind == automaton.end and least <= 0
+    reached = np.arange(automaton.states) == behind
+    for count in range(1, most + 1):
+        if count >= least and bool((reached & automaton.accepts)[:-1].any()):
+            return True
+        reached = np.isin(np.arange(automaton.states), automaton.dst[reached[automaton.src]])
+    return False
 
 
 def test_a_language_whose_answers_cannot_end_is_refused(engine: Engine) -> None:

@@ -1,6 +1,7 @@
 """Acceptance, halting, temperature, shaping and readings, against values worked out another way."""
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise, product
 
@@ -285,7 +286,7 @@ class Held:
     def forced(self) -> list[bool]:
         raise NotImplementedError
 
-    def log_mass(self, rows: int) -> list[float]:
+    def log_mass(self, tokens: Sequence[int]) -> list[float]:
         raise NotImplementedError
 
 

@@ -209,20 +209,21 @@ class Projected:
         """Per position, whether the draft is another token than the likeliest before the language had its say."""
         return [bool(other) for other in self.draft != self.log_p.argmax(-1)]
 
-    def log_mass(self, rows: int) -> list[float]:
-        """How much the model wanted what it had to: of the first `rows` positions, the log of the probability that it
-        gave to all tokens with which the answer could still be completed, behind the draft's own beginning."""
+    def log_mass(self, tokens: Sequence[int]) -> list[float]:
+        """How much the model wanted what it had to: at each of the first positions, the log of the probability that it
+        gave to all with which the answer could still be completed, behind the tokens before it."""
         wiring, edges = self.projection.wiring, self.projection.wiring.by_source
-        self.weights.upto(rows)
-        found = []
-        for i, state in enumerate(self.path[0][: min(rows, len(self.path[1]))]):
+        self.weights.upto(len(tokens))
+        found, state = [], self.projection.state
+        for i, token in enumerate(tokens):
             out = slice(wiring.outgoing[state], wiring.outgoing[state + 1])
-            open_ = self.projection.allowed(i + 1)[edges.dst[out]]
-            mass = self.weights.mass[i, np.unique(edges.cls[out][open_])]
-            peak = mass.max()
+            allowed = self.projection.allowed(i + 1)[edges.dst[out]]
+            mass = self.weights.mass[i, np.unique(edges.cls[out][allowed])]
+            peak = mass.max(initial=NONE)
             # Probabilities of a softmax in float32 add up to a little more than 1.
             found.append(min(0.0, float(peak + np.log(np.exp(mass - peak).sum()))))
-        return found + [min(0.0, float(mass)) for mass in self.weights.behind[len(found) : rows]]
+            state = wiring.automaton.after(state, [token])
+        return found
 
     def _best_path(self, ends: Open) -> tuple[list[int], list[int]]:
         wiring, a, bests, best = self.projection.wiring, self.projection.wiring.automaton, self.bests, self.weights.best

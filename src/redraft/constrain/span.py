@@ -92,7 +92,7 @@ class SpanProjected:
         """Whether the draft is another token than the model's likeliest; never behind the span."""
         return [*self.span.forced(), *[False] * len(self.rest)]
 
-    def log_mass(self, rows: int) -> list[float]:
-        """Log of the probability of what was allowed, of the first positions; 0 behind the span."""
-        inside = min(rows, len(self.span.log_p))
-        return [*self.span.log_mass(inside), *[0.0] * (rows - inside)]
+    def log_mass(self, tokens: Sequence[int]) -> list[float]:
+        """Log of the probability of what was allowed at each of the first positions; 0 behind the span."""
+        inside = tokens[: len(self.span.log_p)]
+        return [*self.span.log_mass(inside), *[0.0] * (len(tokens) - len(inside))]

@@ -17,7 +17,7 @@ from redraft.shapes import Float, Int, Tensor
 
 
 @dataclass(frozen=True)
-class Check:
+class CausalCheck:
     """A token passes if its causal probability is at least `least` times that of the likeliest token there."""
 
     least: float = 0.1

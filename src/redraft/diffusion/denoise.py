@@ -23,7 +23,7 @@ import torch
 from redraft.config import GenerationConfig
 from redraft.diffusion.accept import Accept, EntropyBound
 from redraft.diffusion.canvas import Canvas
-from redraft.diffusion.check import Check
+from redraft.diffusion.check import CausalCheck
 from redraft.diffusion.halt import Halt, StableAndConfident
 from redraft.diffusion.noise import Noise
 from redraft.diffusion.plan import Plan, Whole
@@ -76,7 +76,7 @@ class Policy:
     max_steps: int = 48
     shaping: Shaping = Shaping()
     plan: Plan = Whole()
-    check: Check | None = None
+    check: CausalCheck | None = None
     pins: PinFeedback = "token"
 
     def __post_init__(self) -> None:

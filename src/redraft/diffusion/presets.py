@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 
 from redraft.config import GenerationConfig
 from redraft.diffusion.accept import EntropyBound
-from redraft.diffusion.check import Check
+from redraft.diffusion.check import CausalCheck
 from redraft.diffusion.denoise import Policy, reference_policy
 from redraft.diffusion.halt import EitherOf, StableAndConfident, Sure
 from redraft.diffusion.plan import Flow
@@ -65,7 +65,7 @@ def checked_policy(config: GenerationConfig) -> Policy:
         reference_policy(config),
         accept=EntropyBound(5 * config.entropy_bound),
         halt=StableAndConfident(0, 20 * config.confidence_threshold),
-        check=Check(),
+        check=CausalCheck(),
     )
 
 

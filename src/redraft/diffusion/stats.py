@@ -7,7 +7,7 @@ canvas are 268 MB in float32; they live inside `read_logits` and die there.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Protocol, runtime_checkable
 
@@ -75,8 +75,9 @@ class Conditioned(Protocol):
     def forced(self) -> list[bool]:
         """Per position, whether the draft is not what the model by itself held for likeliest there."""
 
-    def log_mass(self, rows: int) -> list[float]:
-        """Log of the probability that was left to what the language allowed, at the first positions of the draft."""
+    def log_mass(self, tokens: Sequence[int]) -> list[float]:
+        """Log of the probability that was left to what the language allowed, at each of the first positions, behind the
+        tokens before it."""
 
 
 Condition = Callable[[Float[Tensor, "canvas vocab"]], Conditioned]

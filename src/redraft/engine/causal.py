@@ -103,11 +103,10 @@ class CausalLane:
         policy, shaping = self.request.policy, self.request.policy.shaping
         coolest = policy.schedule.temperature(policy.max_steps, policy.max_steps)
         log_p = torch.log_softmax(shaping.biased(logits) / (coolest * shaping.temperature), dim=-1)
-        mass: list[float] = []
-        if self.goal is not None:
-            # A canvas of one: every token from which the answer can still be completed, and no other.
-            conditioned = self.goal(log_p)
-            log_p, mass = torch.log_softmax(conditioned.shifted(), dim=-1), conditioned.log_mass(1)
+        # A canvas of one: every token from which the answer can still be completed, and no other.
+        conditioned = None if self.goal is None else self.goal(log_p)
+        if conditioned is not None:
+            log_p = torch.log_softmax(conditioned.shifted(), dim=-1)
         p = log_p.exp()
         drawn = self.noise.sample(self.told, 1, shaping.narrowed(p)).to(p.device)
         token, entropy = int(drawn), float(-(p * log_p).sum())
@@ -115,6 +114,7 @@ class CausalLane:
         told = [] if count is None else logprobs(log_p, [token], count)
         if token in self.request.eos:
             return [Finished("stop", self.told, end=told[0] if self.request.read_prompt else ())]
+        mass = [] if conditioned is None else conditioned.log_mass([token])
         block = Block(self.told, [token], [entropy], [1], [0], steps=1, settled=True, logprobs=told, log_mass=mass)
         self.told, self.left = self.told + 1, self.left - 1
         self.goal = None if self.goal is None else self.goal.after([token])

@@ -251,7 +251,7 @@ class Lane:
             settled=settled,
             logprobs=self._logprobs(tokens[:kept]),
             rows=kept * self.canvas.step if age is None else int(age[:kept].sum()),
-            log_mass=[] if self.canvas.conditioned is None else self.canvas.conditioned.log_mass(kept),
+            log_mass=[] if self.canvas.conditioned is None else self.canvas.conditioned.log_mass(tokens[:kept]),
         )
         return block, end < len(tokens) and kept == end
 

@@ -92,9 +92,9 @@ class Masked:
         """Log-probabilities of what may come."""
         return self.log_p.masked_fill(~self.allowed, BIAS_OF_NONE)
 
-    def log_mass(self, rows: int) -> list[float]:
+    def log_mass(self, tokens: Sequence[int]) -> list[float]:
         """Log of the probability of what may come."""
-        return [float(row[self.allowed].logsumexp(-1)) for row in self.log_p[:rows]]
+        return [float(row[self.allowed].logsumexp(-1)) for row in self.log_p[: len(tokens)]]
 
 
 def guided(engine: Engine, language: Language) -> GuidedLanguage:
