@@ -1,11 +1,16 @@
 """Training throughput beside a plain loop over transformers' modules: same objective, model, samples and noise.
 
     python scripts/tuning_speed.py --steps 6 --record benchmarks/tuning-speed.json
+    python scripts/tuning_speed.py --device cuda --batch 1024 --steps 20 --record benchmarks/tuning-speed-cuda.json
 
 One sample is a 4x4 puzzle with its answer. Both loops encode it once, guess for the same half of the canvases and
 denoise. The plain loop does it as the published recipes do: one corruption behind each clean pass, on the canvas the
 model ships with. Ours is measured so, too, then with a matching canvas, with several corruptions behind a clean pass,
 and in bfloat16. Loops take turns, so that other load on the machine meets all of them.
+
+The share of the matmul peak is what torch's own counter finds a step multiplies, over its seconds and over the rate of
+one large square matmul in the same numbers, measured just before. Canvases a second are what to compare loops by: one
+that wastes arithmetic has a fine share.
 """
 
 from __future__ import annotations
@@ -14,6 +19,7 @@ import argparse
 import tempfile
 import time
 from collections.abc import Callable
+from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
 from random import Random
@@ -21,7 +27,9 @@ from typing import Any
 
 import torch
 from torch.nn import functional as F
+from torch.utils.flop_counter import FlopCounterMode
 
+from redraft.measure.device import measure_card
 from redraft.measure.record import median, new_record, write_record
 from redraft.tasks import Sudoku
 from redraft.tune.base import Base, read_base
@@ -29,7 +37,14 @@ from redraft.tune.data import Feed
 from redraft.tune.objective import Batch, Corruption, Noise, corrupt, losses
 from redraft.tune.recipe import DataRecipe, ObjectiveRecipe, Recipe, TrainRecipe
 
-BATCH = 32
+
+@dataclass(frozen=True)
+class Loop:
+    """A way to train: the canvases of a step, the numbers it multiplies, and the step."""
+
+    canvases: int
+    dtype: torch.dtype
+    step: Callable[[int], None]
 
 
 def main() -> None:
@@ -37,93 +52,129 @@ def main() -> None:
     parser = argparse.ArgumentParser(description="Training throughput beside transformers.")
     parser.add_argument("--steps", type=int, default=6, help="steps of each loop (default: 6)")
     parser.add_argument("--threads", type=int, default=1, help="processor threads (default: 1)")
+    parser.add_argument("--device", default="cpu", help="cpu, cuda or cuda:N (default: cpu)")
+    parser.add_argument("--batch", type=int, default=32, help="puzzles of a step (default: 32)")
     parser.add_argument("--record", type=Path, help="also write a benchmark record to this file")
     arguments = parser.parse_args()
     torch.set_num_threads(arguments.threads)
+    device, batch = torch.device(arguments.device), arguments.batch
+    peaks = {dtype: measure_card(device, dtype, 3).bf16 for dtype in (torch.float32, torch.bfloat16)}
     with tempfile.TemporaryDirectory() as folder:
-        base = read_base(recipe(1.0, 1), Path(folder))
-        loops = {"transformers, plain loop": plain(base, Path(folder))}
-        loops["redraft, the same batches"] = ours(base, 0.0, 1, bfloat16=False)
-        loops["redraft, matching canvas"] = ours(base, 1.0, 1, bfloat16=False)
-        loops["redraft, matching canvas, 3 corruptions"] = ours(base, 1.0, 3, bfloat16=False)
-        loops["redraft, matching canvas, 3 corruptions, bfloat16"] = ours(base, 1.0, 3, bfloat16=True)
-        rates: dict[str, list[float]] = {name: [] for name in loops}
-        for step in range(arguments.steps + 1):
-            for name, (canvases, loop) in loops.items():
-                began = time.monotonic()
-                loop(step)
-                if step:
-                    rates[name].append(canvases / (time.monotonic() - began))
-                print(f"\rstep {step}/{arguments.steps}  {name:<60}", end="", flush=True)
-    print()
-    figures = {name: {"canvases_per_sec": median(found), "runs": found} for name, found in rates.items()}
-    slowest = median(rates["transformers, plain loop"])
-    summary = [
-        (f"Training nano on 4x4 Sudoku, {name}", f"{median(found):.1f} canvases/s, {median(found) / slowest:.1f} times")
-        for name, found in rates.items()
-    ]
+        base = read_base(recipe(1.0, 1, batch), Path(folder))
+        loops = {"transformers, plain loop": plain(base, Path(folder), device, batch)}
+        loops["redraft, the same batches"] = ours(base, 0.0, 1, device, batch)
+        loops["redraft, matching canvas"] = ours(base, 1.0, 1, device, batch)
+        loops["redraft, matching canvas, 3 corruptions"] = ours(base, 1.0, 3, device, batch)
+        loops["redraft, matching canvas, 3 corruptions, bfloat16"] = ours(base, 1.0, 3, device, batch, torch.bfloat16)
+        work = {name: counted(loop) for name, loop in loops.items()}
+        seconds = timed(loops, device, arguments.steps)
+    figures: dict[str, Any] = {"matmul_peak": {str(dtype): peak for dtype, peak in peaks.items()}}
+    for name, loop in loops.items():
+        rates = [loop.canvases / each for each in seconds[name]]
+        share = work[name] / median(seconds[name]) / peaks[loop.dtype]
+        figures[name] = {"canvases_per_sec": median(rates), "share_of_matmul_peak": share, "runs": rates}
+    summary = told({name: figures[name] for name in loops}, device)
     for figure, value in summary:
         print(f"{figure}: {value}")
     if arguments.record:
-        workload = {"model": "nano", "batch": BATCH, "steps": arguments.steps, "canvas": base.config.canvas_length}
-        write_record(new_record("tuning-speed", workload=workload, figures=figures, summary=summary), arguments.record)
+        workload = {"model": "nano", "batch": batch, "steps": arguments.steps, "canvas": base.config.canvas_length}
+        workload |= {"device": str(device)}
+        write_record(
+            new_record(arguments.record.stem, workload=workload, figures=figures, summary=summary), arguments.record
+        )
 
 
-def recipe(fit_share: float, draws: int) -> Recipe:
+def told(figures: dict[str, dict[str, Any]], device: torch.device) -> list[tuple[str, str]]:
+    """The lines of the record, loop by loop."""
+    slowest = figures["transformers, plain loop"]["canvases_per_sec"]
+    where = "" if device.type == "cpu" else f" on {device.type}"
+    lines = []
+    for name, found in figures.items():
+        rate, share = found["canvases_per_sec"], found["share_of_matmul_peak"]
+        value = f"{rate:.1f} canvases/s, {rate / slowest:.1f} times, {share:.1%} of the matmul peak"
+        lines.append((f"Training nano on 4x4 Sudoku{where}, {name}", value))
+    return lines
+
+
+def counted(loop: Loop) -> int:
+    """Operations of the matmuls of a step, forward and backward, as torch counts them. It also warms up."""
+    with FlopCounterMode(display=False) as counter:
+        loop.step(0)
+    return int(counter.get_total_flops())
+
+
+def timed(loops: dict[str, Loop], device: torch.device, steps: int) -> dict[str, list[float]]:
+    """Seconds of each step of each loop."""
+    found: dict[str, list[float]] = {name: [] for name in loops}
+    for step in range(1, steps + 1):
+        for name, loop in loops.items():
+            began = time.monotonic()
+            loop.step(step)
+            if device.type == "cuda":
+                torch.cuda.synchronize(device)
+            found[name].append(time.monotonic() - began)
+            print(f"\rstep {step}/{steps}  {name:<60}", end="", flush=True)
+    print()
+    return found
+
+
+def recipe(fit_share: float, draws: int, batch: int) -> Recipe:
     """nano on 4x4 Sudoku."""
     return Recipe(
         name="speed",
         start="nano",
         data=DataRecipe(tasks={"sudoku-4x4": 1.0}, fit_share=fit_share),
         objective=ObjectiveRecipe(draws=draws),
-        train=TrainRecipe(steps=1, batch_size=BATCH),
+        train=TrainRecipe(steps=1, batch_size=batch),
     )
 
 
 def batch_of(base: Base, wanted: Recipe, step: int) -> Batch:
     """One step's samples; a puzzle's tokens do not differ in number, so there is one batch."""
     feed = Feed(wanted, base)
-    examples = islice(Sudoku().examples("train", step), BATCH)
+    examples = islice(Sudoku().examples("train", step), wanted.train.batch_size)
     (batch,) = feed.pack([feed.row(example, Random(step), base.config.canvas_length) for example in examples])
     return batch
 
 
-def ours(base: Base, fit_share: float, draws: int, *, bfloat16: bool) -> tuple[int, Callable[[int], None]]:
-    """Canvases of a step, and the step."""
-    wanted = recipe(fit_share, draws)
-    model = base.model().requires_grad_(True).train()
+def ours(
+    base: Base, fit_share: float, draws: int, device: torch.device, size: int, dtype: torch.dtype = torch.float32
+) -> Loop:
+    """The trainer's step."""
+    wanted = recipe(fit_share, draws, size)
+    model = base.model().to(device).requires_grad_(True).train()
     optimizer = torch.optim.AdamW(model.parameters(), fused=True)
 
     def step(number: int) -> None:
         batch = batch_of(base, wanted, number)
         noise = corrupt(batch, base.config.vocab_size, torch.Generator().manual_seed(number), Noise())
-        with torch.autocast("cpu", torch.bfloat16, enabled=bfloat16):
-            total = losses(model, batch, noise).total
+        with torch.autocast(device.type, torch.bfloat16, enabled=dtype is torch.bfloat16):
+            total = losses(model, batch.to(device), noise.to(device)).total
         total.backward()
         optimizer.step()
         optimizer.zero_grad(set_to_none=True)
 
-    return BATCH * draws, step
+    return Loop(size * draws, dtype, step)
 
 
-def plain(base: Base, folder: Path) -> tuple[int, Callable[[int], None]]:
+def plain(base: Base, folder: Path, device: torch.device, size: int) -> Loop:
     """The same step with transformers' modules, as their documentation would have it."""
     import transformers
 
     transformers.utils.logging.disable_progress_bar()
     base.save(base.model(), folder)
-    theirs = transformers.DiffusionGemmaForBlockDiffusion.from_pretrained(folder).train()
+    theirs = transformers.DiffusionGemmaForBlockDiffusion.from_pretrained(folder).to(device).train()
     optimizer = torch.optim.AdamW(theirs.parameters(), fused=True)
-    wanted = recipe(0.0, 1)
+    wanted = recipe(0.0, 1, size)
 
     def step(number: int) -> None:
         batch = batch_of(base, wanted, number)
         noise = corrupt(batch, base.config.vocab_size, torch.Generator().manual_seed(number), Noise())
-        plain_loss(theirs, batch, noise).backward()
+        plain_loss(theirs, batch.to(device), noise.to(device)).backward()
         optimizer.step()
         optimizer.zero_grad(set_to_none=True)
 
-    return BATCH, step
+    return Loop(size, torch.float32, step)
 
 
 def plain_loss(theirs: Any, batch: Batch, noise: Corruption) -> torch.Tensor:
