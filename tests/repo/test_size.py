@@ -21,7 +21,8 @@ PART_WALLS = {
     "measure": 4_000,
     "server": 4_500,
     "remote": 400,
-    "cli": 3_600,
+    "trace": 400,
+    "cli": 4_000,
 }
 
 

@@ -22,7 +22,8 @@ from redraft.engine.engine import Engine
 from redraft.errors import TraceError
 from redraft.server.settings import Settings, digest_of
 from redraft.tasks.grids import solve
-from redraft.trace import first_apart, read_trace
+from redraft.trace.file import read_trace
+from redraft.trace.film import first_apart
 
 playwright = pytest.importorskip("playwright.sync_api", reason="playwright is not installed")
 BROWSER = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import json
+import os
 import re
 import socket
 import subprocess
@@ -17,6 +18,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from tests.unit.test_terminal import ROOT
 
 from redraft.__main__ import main
 from redraft.cli.backend import NEUTRAL
@@ -274,7 +276,8 @@ def test_no_torch_is_loaded_to_ask_elsewhere() -> None:
     with Stub([says(GOOD)]) as stub:
         code = "import sys; from redraft.__main__ import main; main(['generate', 'x', '--chat', '--backend', 'openai', "
         code += f"'--base-url', {stub.url!r}]); print('torch' in sys.modules)"
-        ran = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+        where = os.environ | {"PYTHONPATH": str(ROOT / "src")}
+        ran = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, env=where)
     assert ran.stdout.splitlines() == ["Hello", "False"]
 
 

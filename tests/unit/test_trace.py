@@ -24,7 +24,9 @@ from redraft.engine.recorder import Recorder
 from redraft.engine.request import Options
 from redraft.engine.tap import Tap, seen_through
 from redraft.errors import RequestError, RunError, TraceError
-from redraft.trace import VERSION, Header, TraceFile, apart, first_apart, read_trace
+from redraft.trace.file import TraceFile, read_trace
+from redraft.trace.film import apart, first_apart
+from redraft.trace.lines import VERSION, Header
 
 RECORD = "record\nSend 417 melu to Karomi."
 HEAD = Header(trace=VERSION, redraft="0", command="generate", model="nano", taken="", options={})
@@ -200,7 +202,7 @@ def test_a_trace_plays_as_it_was_watched(tmp_path: Path, capsys: pytest.CaptureF
         assert main([*words, "--seed", seed, "--trace", str(path)]) == 0
         seen.append([line for line in capsys.readouterr().err.splitlines() if "nats" in line])
         assert main(["watch", str(path)]) == 0
-        assert [line.split() for line in capsys.readouterr().out.splitlines()] == [line.split() for line in seen[-1]]
+        assert capsys.readouterr().out.splitlines() == [squeezed(line) for line in seen[-1]]
     one, other = (read_trace(path).main for path in paths)
     told = list(lines([("a", one), ("b", other)]))
     assert [line for line in told if line.startswith("a")] == [f"a  {line}" for line in map(squeezed, seen[0])]
@@ -220,7 +222,7 @@ def test_a_trace_plays_as_it_was_watched(tmp_path: Path, capsys: pytest.CaptureF
 
 def squeezed(line: str) -> str:
     head, _, rest = line.partition("nats")
-    return f"{head}nats  {rest.lstrip()}"
+    return f"{head}nats  {rest.lstrip().removeprefix('⏎')}"  # the canvas that is redrawn in place has a line of its own
 
 
 def test_watch_refuses_what_it_cannot_show(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -285,5 +287,8 @@ def test_what_each_key_does() -> None:
 def test_no_model_is_loaded_to_play(tmp_path: Path) -> None:
     good(tmp_path / "a.jsonl")
     code = "import sys; from redraft.__main__ import main; main(['watch', 'a.jsonl']); print('torch' in sys.modules)"
-    ran = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, cwd=tmp_path)
+    where = os.environ | {"PYTHONPATH": str(ROOT / "src")}
+    ran = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, check=True, cwd=tmp_path, env=where
+    )
     assert ran.stdout.splitlines()[-1] == "False"

@@ -10,7 +10,7 @@ from redraft.cli.common import Commands, command, print_json
 from redraft.errors import RequestError
 
 if TYPE_CHECKING:
-    from redraft.trace import Film, Trace
+    from redraft.trace.film import Film, Trace
 
 EPILOG = """A trace is written by --trace of generate, infill, edit and fill; no model is loaded to play it. Keys, on a
 terminal: space to pause and go on, left and right for a step, home and end, + and - for the pace, q to leave. Elsewhere
@@ -36,7 +36,7 @@ def add(commands: Commands) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     """Read, then play or tell."""
-    from redraft.trace import read_trace
+    from redraft.trace.file import read_trace
 
     if not 0.01 <= arguments.speed <= 1000:
         raise RequestError(f"--speed is {arguments.speed}; it must be from 0.01 to 1000 steps a second")
@@ -63,7 +63,7 @@ def _chosen(trace: Trace, index: int | None, path: Path) -> Film:
 
 
 def _told(traces: list[Trace], films: list[Film]) -> dict[str, object]:
-    from redraft.trace import first_apart
+    from redraft.trace.film import first_apart
 
     rows = [
         {

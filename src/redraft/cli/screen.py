@@ -17,7 +17,7 @@ from rich.live import Live
 from rich.table import Table
 from rich.text import Text as Line
 
-from redraft.trace import Film, Frame, apart, first_apart
+from redraft.trace.film import Film, Frame, apart, first_apart
 
 KEYS = {b" ": "pause", b"\x1b[C": "on", b"l": "on", b"\x1b[D": "back", b"h": "back", b"\x1b[H": "first"}
 KEYS |= {b"\x1b[F": "last", b"+": "faster", b"-": "slower", b"q": "leave", b"\x04": "leave", b"": "leave"}

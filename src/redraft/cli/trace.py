@@ -32,7 +32,8 @@ def traced(engine: Engine, arguments: argparse.Namespace, command: str, *, gaps:
 
     from redraft.engine.recorder import Recorder
     from redraft.engine.tap import Tap, seen_through
-    from redraft.trace import VERSION, Header, TraceFile
+    from redraft.trace.file import TraceFile
+    from redraft.trace.lines import VERSION, Header
 
     named = {name: value for name, value in vars(arguments).items() if name not in OWN}
     given = {name: value for name, value in named.items() if value not in (None, [], False)}

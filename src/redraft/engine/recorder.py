@@ -9,7 +9,8 @@ from redraft.engine.events import Block, Draft, Event, Finished
 from redraft.engine.frames import Frames, block_frame
 from redraft.engine.loop import Listener
 from redraft.engine.request import Request
-from redraft.trace import Begun, Drafted, Ended, Settled, TraceFile
+from redraft.trace.file import TraceFile
+from redraft.trace.lines import Begun, Drafted, Ended, Settled
 
 DIGITS = 6
 """Of an entropy, behind the point."""

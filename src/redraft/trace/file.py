@@ -1,0 +1,86 @@
+"""A trace as a file: written line by line as things happen, read back whole or not at all."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import msgspec
+
+from redraft.errors import RequestError, RunError, TraceError
+from redraft.trace.film import Film, Trace
+from redraft.trace.lines import VERSION, Begun, Header, Line
+
+
+class TraceFile:
+    """A trace being written, line by line."""
+
+    def __init__(self, path: Path, header: Header) -> None:
+        """Raises RequestError for a place that cannot be written, or that holds something else than a trace."""
+        try:
+            if path.is_file() and path.stat().st_size and not path.read_bytes()[:9] == b'{"trace":':
+                raise RequestError(f"{path} holds something else than a trace, which would be lost; name another file")
+            self._file = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o666)
+        except OSError as error:
+            raise RequestError(f"the trace {path} cannot be written: {error.strerror}; name another file") from None
+        self._path, self._size = path, 0
+        self.write(header)
+
+    def write(self, line: Header | Line) -> None:
+        """One line, in one piece. Raises RunError where there is no room for it, and leaves whole lines behind."""
+        data = msgspec.json.encode(line) + b"\n"
+        try:
+            written = os.write(self._file, data)
+            while written < len(data):  # what is in the way says so at the second try
+                written += os.write(self._file, data[written:])
+        except OSError as error:
+            if self._path.is_file():
+                os.ftruncate(self._file, self._size)
+            raise RunError(f"the trace {self._path} cannot be written on: {error.strerror}; make room") from None
+        self._size += len(data)
+
+    def close(self) -> None:
+        """No more will come."""
+        os.close(self._file)
+
+
+def read_trace(path: Path) -> Trace:
+    """A trace from a file. Raises TraceError with the number of the line that cannot be used."""
+    films: dict[int, Film] = {}
+    try:
+        with path.open("rb") as file:
+            header = _header(path, file.readline())
+            for number, line in enumerate(file, start=2):
+                try:
+                    _take(films, msgspec.json.decode(line, type=Line))
+                except (msgspec.MsgspecError, UnicodeDecodeError, ValueError) as error:
+                    raise TraceError(f"line {number} of {path} cannot be used: {error}") from None
+    except OSError as error:
+        raise TraceError(f"{path} cannot be read: {error.strerror}") from None
+    found = tuple(film for film in films.values() if film.frames)
+    if not found:
+        raise TraceError(f"{path} holds no step of a canvas; there is nothing to show")
+    return Trace(header, found)
+
+
+def _take(films: dict[int, Film], line: Line) -> None:
+    if line.index in films:
+        films[line.index].take(line)
+    elif isinstance(line, Begun):
+        films[line.index] = Film(line)
+    else:
+        raise ValueError(f"request {line.index} has not begun")
+
+
+def _header(path: Path, line: bytes) -> Header:
+    """The first line; its version is looked at before anything else of it."""
+    try:
+        told = msgspec.json.decode(line)
+        version = told.get("trace") if isinstance(told, dict) else None
+        if type(version) is int and version != VERSION:
+            raise TraceError(
+                f"{path} is a trace of version {version}; this program reads version {VERSION}: use one that wrote it"
+            )
+        return msgspec.convert(told, Header)
+    except (msgspec.MsgspecError, UnicodeDecodeError) as error:
+        raise TraceError(f"line 1 of {path} is not the head of a trace: {error}") from None

@@ -1,0 +1,106 @@
+"""A trace put together again: films of whole canvases, and where two of them part."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, replace
+
+from redraft.trace.lines import Begun, Drafted, Ended, Header, Line, Settled
+
+
+@dataclass(frozen=True)
+class Frame:
+    """A canvas after a step, whole, behind the text of the blocks `before` it.
+
+    `changed` marks readings that differ from the frame before, if that was of the same canvas.
+    """
+
+    drafted: Drafted
+    tokens: tuple[str, ...]
+    ids: tuple[int, ...]
+    changed: tuple[bool, ...]
+    before: str
+
+    @property
+    def end(self) -> int:
+        """Positions up to the end of the answer."""
+        return self.drafted.width if self.drafted.end is None else self.drafted.end
+
+    @property
+    def text(self) -> str:
+        """What the answer reads now."""
+        return self.before + "".join(self.tokens[: self.end])
+
+
+def apart(one: Frame, other: Frame) -> list[int]:
+    """Positions at which two canvases read differently; those that only one of them has are among them."""
+    both = zip(one.ids, other.ids, strict=False)
+    least, most = sorted((len(one.ids), len(other.ids)))
+    return [at for at, (a, b) in enumerate(both) if a != b] + list(range(least, most))
+
+
+@dataclass
+class Film:
+    """One request of a trace: its frames, its blocks, and its end, if it came to one."""
+
+    begun: Begun
+    frames: list[Frame] = field(default_factory=list)
+    blocks: list[Settled] = field(default_factory=list)
+    ended: Ended | None = None
+
+    @property
+    def finish(self) -> str:
+        """Why it ended."""
+        return "cut off" if self.ended is None else self.ended.finish
+
+    def take(self, line: Line) -> None:
+        """Its next line. Raises ValueError for one that cannot follow."""
+        if self.ended is not None or isinstance(line, Begun):
+            raise ValueError(f"request {line.index} has ended" if self.ended else f"request {line.index} begins twice")
+        if isinstance(line, Ended):
+            self.ended = line
+        elif isinstance(line, Settled):
+            self.blocks.append(line)
+        else:
+            self.frames.append(self._frame(line))
+
+    def _frame(self, line: Drafted) -> Frame:
+        last = self.frames[-1] if self.frames else None
+        if last is not None and last.drafted.block != line.block:
+            last = None if line.step == 1 else replace(last, ids=())  # a canvas that flows goes on counting
+        if line.step != (1 if last is None else last.drafted.step + 1):
+            raise ValueError(f"step {line.step} of request {line.index} does not follow what is before it")
+        if last is not None and len(last.ids) == line.width:
+            tokens, ids = list(last.tokens), list(last.ids)
+        elif len(line.positions) == line.width:
+            tokens, ids = [""] * line.width, [0] * line.width
+        else:
+            raise ValueError(f"a new canvas of {line.width} positions is told only {len(line.positions)} of them")
+        for at, token, number in zip(line.positions, line.tokens, line.ids, strict=True):
+            tokens[at], ids[at] = token, number
+        past = () if last is None else last.ids
+        changed = tuple(at < len(past) and number != past[at] for at, number in enumerate(ids))
+        before = "".join(piece for block in self.blocks if block.block < line.block for piece in block.pieces)
+        return Frame(line, tuple(tokens), tuple(ids), changed, before)
+
+
+def first_apart(one: Film, other: Film) -> tuple[int, list[int]] | None:
+    """The first place among the frames of two films where they read differently, and the positions; None if they never
+    do. A film that ends sooner goes on reading as it did last."""
+    for at in range(max(len(one.frames), len(other.frames))):
+        found = apart(one.frames[min(at, len(one.frames) - 1)], other.frames[min(at, len(other.frames) - 1)])
+        if found:
+            return at, found
+    return None
+
+
+@dataclass(frozen=True)
+class Trace:
+    """A trace that was read. `films` are those that took a step, in the order in which they began."""
+
+    header: Header
+    films: tuple[Film, ...]
+
+    @property
+    def main(self) -> Film:
+        """The one to show first: of several that competed one that was told to its end, the longest."""
+        return max(self.films, key=lambda film: (film.finish not in ("aborted", "error", "cut off"), len(film.frames)))

@@ -1,0 +1,103 @@
+"""A trace: what happened on every canvas of a run, a line of JSON an event, to be gone through later.
+
+    {"trace": 1, …}                 which program, command and model, with which options
+    {"type": "request", …}          a canvas is begun; `index` tells it from others of the run
+    {"type": "draft", …}            a step of it: what reads otherwise, and of every position its doubt
+    {"type": "block", …}            it has settled
+    {"type": "finished", …}         nothing more follows of it
+
+docs/traces.md has every key. A line is written whole or not at all, as soon as the event has happened.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+
+VERSION = 1
+
+
+class Header(msgspec.Struct, frozen=True, kw_only=True):
+    """The first line. `options` are those of the command that were given."""
+
+    trace: int
+    redraft: str
+    command: str
+    model: str
+    taken: str
+    options: dict[str, Any]
+
+
+class Begun(msgspec.Struct, frozen=True, kw_only=True, tag="request"):
+    """A request: `width` positions a canvas (0: from left to right), at most `max_tokens` tokens behind the prompt.
+
+    `ends` are the ids that end an answer.
+    """
+
+    index: int
+    ms: float
+    seed: int
+    width: int
+    max_tokens: int
+    ends: list[int]
+    prompt: str
+    prompt_tokens: int
+
+
+class Drafted(msgspec.Struct, frozen=True, kw_only=True, tag="draft"):
+    """A step. `positions` read otherwise than in the line before, as `tokens` and `ids`; `end` is the first end token.
+
+    Of all positions `entropy`, in nats, and `accepted`; `forced` are those where the language, not the model, chose.
+    """
+
+    index: int
+    ms: float
+    block: int
+    step: int
+    width: int
+    end: int | None
+    positions: list[int]
+    tokens: list[str]
+    ids: list[int]
+    entropy: list[float]
+    accepted: list[int]
+    forced: list[int]
+
+    def __post_init__(self) -> None:
+        if not len(self.positions) == len(self.tokens) == len(self.ids):
+            raise ValueError("positions, tokens and ids are not equally many")
+        if not len(self.entropy) == len(self.accepted) == self.width:
+            raise ValueError(f"entropy and accepted must have {self.width} values, one a position")
+        if any(not 0 <= at < self.width for at in (*self.positions, *self.forced, self.end or 0)):
+            raise ValueError(f"a position is not from 0 to {self.width - 1}, the last of the canvas")
+
+
+class Settled(msgspec.Struct, frozen=True, kw_only=True, tag="block"):
+    """A block: its tokens, which will not change, their pieces of text, and of each what `Generation` tells."""
+
+    index: int
+    ms: float
+    block: int
+    tokens: list[int]
+    pieces: list[str]
+    entropy: list[float]
+    settled_at: list[int]
+    changes: list[int]
+    steps: int
+    settled: bool
+
+
+class Ended(msgspec.Struct, frozen=True, kw_only=True, tag="finished"):
+    """The end of a request, with its whole text; `error` says what went wrong, where the reason is "error"."""
+
+    index: int
+    ms: float
+    finish: str
+    text: str
+    steps: list[int]
+    commits: int
+    error: str | None = None
+
+
+Line = Begun | Drafted | Settled | Ended
