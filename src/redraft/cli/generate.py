@@ -16,7 +16,7 @@ from redraft.cli.trace import trace_flag, traced
 from redraft.cli.variants import check_variants, run_variants, variant_flags
 
 if TYPE_CHECKING:
-    from redraft.engine.request import Generation
+    from redraft.engine.request import Generation, Options
 
 EPILOG = """examples:
   redraft generate --chat $'sudoku\\n1..4\\n..1.\\n..42\\n4...'
@@ -68,32 +68,10 @@ def _answer(arguments: argparse.Namespace) -> int:
     from redraft.cli.watch import Watch
     from redraft.engine.fields import field_confidence, field_entropy
     from redraft.engine.mend import mended
-    from redraft.engine.request import Options
 
     engine = load_engine(arguments)
-    options = Options(
-        max_tokens=arguments.max_tokens,
-        seed=arguments.seed,
-        steps=arguments.steps,
-        entropy_bound=arguments.entropy_bound,
-        accept=tuple(arguments.accept),
-        cooling=arguments.cooling,
-        effort=arguments.effort,
-        min_effort=arguments.min_effort,
-        target_ms=arguments.target_ms,
-        preset=arguments.preset,
-        stop=tuple(arguments.stop),
-        temperature=arguments.temperature,
-        top_k=arguments.top_k,
-        top_p=arguments.top_p,
-        min_tokens=arguments.min_tokens,
-        deadline_sec=arguments.deadline,
-        canvas=arguments.canvas,
-        end_aware=arguments.end_aware,
-        causal=arguments.causal,
-    )
     language = None if source is None else engine.language(source)
-    request = engine.request(prompt, chat=arguments.chat, options=options, language=language)
+    request = engine.request(prompt, chat=arguments.chat, options=_options(arguments), language=language)
     with traced(engine, arguments, "generate") as engine:
         if arguments.variants is not None:
             run_variants(engine, request, arguments)
@@ -114,6 +92,32 @@ def _answer(arguments: argparse.Namespace) -> int:
     else:
         print(done.text)
     return 0
+
+
+def _options(arguments: argparse.Namespace) -> Options:
+    from redraft.engine.request import Options
+
+    return Options(
+        max_tokens=arguments.max_tokens,
+        seed=arguments.seed,
+        steps=arguments.steps,
+        entropy_bound=arguments.entropy_bound,
+        accept=tuple(arguments.accept),
+        cooling=arguments.cooling,
+        effort=arguments.effort,
+        min_effort=arguments.min_effort,
+        target_ms=arguments.target_ms,
+        preset=arguments.preset,
+        stop=tuple(arguments.stop),
+        temperature=arguments.temperature,
+        top_k=arguments.top_k,
+        top_p=arguments.top_p,
+        min_tokens=arguments.min_tokens,
+        deadline_sec=arguments.deadline,
+        canvas=arguments.canvas,
+        end_aware=arguments.end_aware,
+        causal=arguments.causal,
+    )
 
 
 def generation_json(done: Generation) -> dict[str, object]:
