@@ -17,7 +17,7 @@ PART_WALLS = {
     "weights": 3_000,
     "constrain": 3_500,
     "tasks": 1_200,
-    "tune": 2_500,
+    "tune": 2_600,
     "measure": 4_000,
     "server": 4_500,
     "remote": 400,
