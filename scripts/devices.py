@@ -67,6 +67,7 @@ python -m pytest -q -m gpu tests/gpu
 redraft bench --device-card --model recipes/shapes/26b --device cuda --dtype bfloat16 --record device-26b.json
 redraft bench --device-card --model recipes/shapes/26b --device cuda --dtype bfloat16 --plan int4 \\
   --record device-26b-int4.json
+python scripts/step_beside_transformers.py --device cuda --record step-26b.json
 redraft eval --model nano --device cuda --task records --task sudoku-4x4 --count 100 --json
 ```
 
@@ -82,7 +83,8 @@ interpreter, in float32 and, where the interpreter can, in half precision, and c
 `pytest -m gpu` repeats the comparison natively and has not been run.
 
 Not measured: every time on a GPU; the share of experts that real text touches; bfloat16 inside the kernels' products;
-the capture of a graph; copies that overlap with products; NCCL; transformers on the same card.
+the capture of a graph; copies that overlap with products; NCCL; transformers on the same card, which
+`scripts/step_beside_transformers.py` times at the same shape.
 """
 
 

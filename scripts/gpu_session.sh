@@ -34,8 +34,9 @@ part kernels.txt 420 $python -m pytest -q -m gpu tests/gpu
 part device-26b-int4.json 150 $card --plan int4 --record "$out/device-26b-int4.json"
 part device-26b-fp8.json 150 $card --plan fp8 --record "$out/device-26b-fp8.json"
 part device-26b.json 180 $card --record "$out/device-26b.json"
-part device-26b-nvfp4.json 120 $card --plan nvfp4 --record "$out/device-26b-nvfp4.json"
-part device-26b-int8.json 120 $card --plan int8 --record "$out/device-26b-int8.json"
-part device-26b-int4-g64-e8.json 120 $card --plan int4-g64-e8 --record "$out/device-26b-int4-g64-e8.json"
-part nano.json 120 $python -m redraft eval --model nano --device cuda --task records --task sudoku-4x4 --count 100 --json
+part step-26b.json 180 $python scripts/step_beside_transformers.py --record "$out/step-26b.json"
+part device-26b-nvfp4.json 100 $card --plan nvfp4 --record "$out/device-26b-nvfp4.json"
+part device-26b-int8.json 100 $card --plan int8 --record "$out/device-26b-int8.json"
+part device-26b-int4-g64-e8.json 100 $card --plan int4-g64-e8 --record "$out/device-26b-int4-g64-e8.json"
+part nano.json 60 $python -m redraft eval --model nano --device cuda --task records --task sudoku-4x4 --count 100 --json
 ls "$out"

@@ -371,7 +371,7 @@ def load(
     if adapter is not None:
         merge_adapter(found, Path(adapter))
     loaded = fuse_layers(found, form) if folds else found
-    if loop.max_rows is None:
+    if loop.max_rows is None and placement == ON_DEVICE:  # a knee was measured there
         loop = replace(loop, max_rows=read_knee(knee_key(folder, dtype, device, plan), report))
     return Engine(loaded, read_text(folder, config), config, Loop(loaded, loop), folder)
 
