@@ -19,7 +19,7 @@ def test_the_python_blocks_of_a_page_run(name: str) -> None:
     exec(compile("".join(blocks), name, "exec"), {})
 
 
-@pytest.mark.parametrize("name", PAGES)
+@pytest.mark.parametrize("name", [*PAGES, "clients.md"])
 def test_the_command_lines_of_a_page_parse(name: str) -> None:
     page = (DOCS / name).read_text(encoding="utf-8")
     lines = re.findall(r"^    redraft (.+)$|`redraft ((?:infill|edit|eval|generate) [^`]+)`", page, re.MULTILINE)

@@ -458,6 +458,14 @@ def test_an_answer_is_of_its_schema_and_each_field_tells_how_sure_it_is(tab: Tab
     assert {name: json.loads(value or "") for name, value in told.items()} == json.loads(ANSWER)
     sure = [float(rows.nth(i).locator("meter").get_attribute("value")) for i in range(3)]
     assert all(0.5 < one <= 1 for one in sure)
+    assert "the schema’s choice" not in page.locator(".fields").text_content()
+    held = {"who": {"const": "Karomi"}, "qty": {"const": 418}}
+    schema = json.dumps({"type": "object", "properties": held, "required": list(held)})
+    page.get_by_label("JSON Schema").fill(schema)
+    page.get_by_role("button", name="Answer").click()
+    page.wait_for_function("() => document.querySelector('.fields')?.textContent.includes('418')")
+    chosen = ["the schema’s choice" in (rows.nth(i).text_content() or "") for i in range(2)]
+    assert chosen == [False, True], "what the model would not have said is certain, and said to be forced"
     page.get_by_label("JSON Schema").fill("{")
     page.get_by_role("button", name="Answer").click()
     assert "not JSON" in page.get_by_role("alert").text_content()

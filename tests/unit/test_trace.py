@@ -95,10 +95,16 @@ def test_a_tap_changes_no_answer_and_tells_every_request(engine: Engine, taken: 
     assert {film.finish for film in trace.films} == {trace.main.finish, "aborted"}
 
 
+MADE: list[str] = []
+
+
 def good(path: Path) -> list[str]:
-    """A whole trace, line by line."""
-    assert main(["generate", "--chat", "--seed", "5", "--threads", "1", "--trace", str(path), RECORD]) == 0
-    return path.read_text(encoding="utf-8").splitlines()
+    """A whole trace, line by line; the run is made once."""
+    if not MADE:
+        assert main(["generate", "--chat", "--seed", "5", "--threads", "1", "--trace", str(path), RECORD]) == 0
+        MADE[:] = path.read_text(encoding="utf-8").splitlines()
+    path.write_text("".join(f"{line}\n" for line in MADE), encoding="utf-8")
+    return list(MADE)
 
 
 def spoilt(lines: list[str], at: int, **changed: object) -> list[str]:
@@ -133,14 +139,9 @@ def test_what_is_no_trace_is_refused_with_its_line(
     spoil: Callable[[list[str]], list[str]], said: str, tmp_path: Path
 ) -> None:
     path = tmp_path / "a.jsonl"
-    told = good(path) if not CACHE else CACHE[0]
-    CACHE[:] = [told]
-    path.write_bytes("".join(line + "\n" for line in spoil(told)).encode("latin-1"))
+    path.write_bytes("".join(line + "\n" for line in spoil(good(path))).encode("latin-1"))
     with pytest.raises(TraceError, match=said):
         read_trace(path)
-
-
-CACHE: list[list[str]] = []
 
 
 def test_another_files_content_is_never_lost(tmp_path: Path) -> None:

@@ -38,17 +38,17 @@ export function leaves(text) {
   return found;
 }
 
-/** Product of the probabilities of the tokens that a value is made of; null if they were not told. */
+/** Product of the probabilities of the tokens that a value is made of, null if they were not told; and their places. */
 export function sureness(logprobs, from, to) {
   let at = 0;
   let sum = 0;
-  let known = false;
-  for (const { bytes, logprob } of logprobs) {
+  const places = [];
+  logprobs.forEach(({ bytes, logprob }, place) => {
     const start = at;
     at += bytes.length;
-    if (at <= from || start >= to) continue;
+    if (at <= from || start >= to) return;
     sum += logprob;
-    known = true;
-  }
-  return known && at >= to ? Math.exp(sum) : null;
+    places.push(place);
+  });
+  return { sure: places.length && at >= to ? Math.exp(sum) : null, places };
 }

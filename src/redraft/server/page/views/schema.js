@@ -53,7 +53,7 @@ export function build(server) {
       const messages = [{ role: "user", content: prompt.value }];
       const body = { messages, response_format: format, logprobs: true, canvas: { stream: true } };
       const said = await ask(PATH.slice(1), { ...knobs.values(), ...body }, stage, signal);
-      table.replaceChildren(...rows(said));
+      table.replaceChildren(...rows(said, stage.film.frames));
       if (stage.element.dataset.state === "settled") result.hidden = table.children.length === 0;
     },
   });
@@ -83,12 +83,16 @@ function parsed(text) {
   }
 }
 
-function rows(said) {
+/** A row a value. Where the schema chose a token against the model, that is said: what is forced looks certain. */
+function rows(said, frames) {
   if (!said.finish || said.finish === "length") return [];
+  const last = frames.at(-1);
+  const forced = last && last.block === 0 ? last.forced : new Set();
   return leaves(said.text).map(({ path, value, from, to }) => {
-    const sure = sureness(said.logprobs, from, to);
+    const { sure, places } = sureness(said.logprobs, from, to);
+    const against = places.some((at) => forced.has(at));
     const bar = h("meter", { min: 0, max: 1, low: 0.5, high: 0.9, optimum: 1, value: sure ?? 0 });
     const told = sure === null ? "not told" : `${(sure * 100).toFixed(sure < 0.9995 ? 1 : 0)}%`;
-    return h("tr", {}, h("th", { scope: "row" }, path), h("td", {}, h("code", {}, value)), h("td", {}, bar, " ", told));
+    return h("tr", {}, h("th", { scope: "row" }, path), h("td", {}, h("code", {}, value)), h("td", {}, bar, " ", told, against ? h("small", {}, " the schema’s choice") : null));
   });
 }
