@@ -87,7 +87,7 @@ def quickly(wiring: Wiring, weights: Weights, start: int, gates: Gates) -> Messa
         gates.shut(alpha[i + 1], i + 1, 0.0)
         if (i + 1) % STRIDE == 0 and alpha[i + 1, end] > 0 and gates.end[end]:
             inside = float(alpha[i + 1, :end].sum())
-            if inside == 0 or math.log(inside / alpha[i + 1, end]) - behind[i + 1] < -NEGLIGIBLE:
+            if inside == 0 or math.log(inside) - math.log(alpha[i + 1, end]) - behind[i + 1] < -NEGLIGIBLE:
                 live = i + 1
                 break
     beta, back = _backwards(wiring, shares[:live], peaks, gates, None if live == width else float(behind[live]))
