@@ -226,6 +226,18 @@ def squeezed(line: str) -> str:
     return f"{head}nats  {rest.lstrip().removeprefix('⏎')}"  # the canvas that is redrawn in place has a line of its own
 
 
+def test_a_strangers_trace_steers_no_terminal(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = tmp_path / "a.jsonl"
+    told = good(path)
+    first = json.loads(told[2])
+    first["tokens"][1] = "\x1b]0;owned\x07\x9b31m"
+    path.write_text("\n".join([*told[:2], json.dumps(first), *told[3:], ""]), encoding="utf-8")
+    assert main(["watch", str(path)]) == 0
+    shown = capsys.readouterr().out
+    assert "owned" in shown
+    assert shown.replace("\n", "").isprintable()
+
+
 def test_watch_refuses_what_it_cannot_show(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     path = tmp_path / "a.jsonl"
     good(path)

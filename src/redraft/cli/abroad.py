@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import argparse
 import json
+import sys
 from collections.abc import Callable
 from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from redraft.cli.common import print_json, read_prompt
+from redraft.cli.common import print_json, read_prompt, tame
 from redraft.cli.held import read_schema
 from redraft.errors import RequestError
 from redraft.remote.channel import Backend, Reply
@@ -44,7 +45,7 @@ def generate_there(backend: Backend, arguments: argparse.Namespace, prompt: str)
     if arguments.json:
         print_json(told(backend, reply))
     else:
-        print(reply.text)
+        print(tame(reply.text) if sys.stdout.isatty() else reply.text)
     return 0
 
 

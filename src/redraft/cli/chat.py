@@ -11,7 +11,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from redraft.cli.backend import backend_flags, backend_of
-from redraft.cli.common import Commands, command, decoded, load_engine, model_flags, preset_flag
+from redraft.cli.common import Commands, command, decoded, load_engine, model_flags, preset_flag, tame
 from redraft.cli.place import place_flags
 from redraft.errors import RedraftError, RequestError
 
@@ -110,7 +110,7 @@ def _answering(arguments: argparse.Namespace) -> Iterator[Answering]:
 
 
 def _piece(text: str) -> None:
-    print(text, end="", flush=True)
+    print(tame(text) if sys.stdout.isatty() else text, end="", flush=True)
 
 
 def _silent(text: str) -> None:

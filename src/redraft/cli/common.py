@@ -214,6 +214,11 @@ def decoded(raw: bytes, source: str) -> str:
         raise RequestError(f"{source} is not UTF-8 (byte {error.start} is 0x{raw[error.start]:02x})") from None
 
 
+def tame(text: str) -> str:
+    """A text that a stranger wrote, without what would steer a terminal: control characters but line ends and tabs."""
+    return "".join(one if one.isprintable() or one in "\n\t" else "\ufffd" for one in text)
+
+
 def _text(raw: bytes, source: str) -> str:
     return _some(decoded(raw, source), source).removesuffix("\n")
 

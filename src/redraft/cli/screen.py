@@ -17,6 +17,7 @@ from rich.live import Live
 from rich.table import Table
 from rich.text import Text as Line
 
+from redraft.cli.common import tame
 from redraft.trace.film import Film, Frame, apart, first_apart
 
 KEYS = {b" ": "pause", b"\x1b[C": "on", b"l": "on", b"\x1b[D": "back", b"h": "back", b"\x1b[H": "first"}
@@ -78,7 +79,7 @@ def lines(films: Named) -> Iterator[str]:
         for name, film in films:
             if at < len(film.frames):
                 frame = film.frames[at]
-                said = (Line(frame.before) + _canvas(film, frame, ())).plain.replace("\n", "⏎")
+                said = (Line(tame(frame.before)) + _canvas(film, frame, ())).plain.replace("\n", "⏎")
                 yield (f"{name}  " if len(films) > 1 else "") + f"{_head(frame)}  {said}"
     if len(films) > 1:
         yield _parting(films)
@@ -91,7 +92,7 @@ def screen(films: Named, place: Place) -> RenderableType:
     shown = []
     for (name, film), frame in zip(films, frames, strict=True):
         head = Line(f"{name}  {_head(frame)}\n", style="cyan")
-        shown.append(head + Line(frame.before) + _canvas(film, frame, marked))
+        shown.append(head + Line(tame(frame.before)) + _canvas(film, frame, marked))
     grid = Table.grid(expand=True, padding=(0, 2))
     for _ in shown:
         grid.add_column(ratio=1)
@@ -168,6 +169,6 @@ def canvas_line(
         style = (
             "black on yellow" if i in marked else "bold white on blue" if changed[i] else "" if accepted[i] else "dim"
         )
-        line.append(piece or "�", style=f"{style} underline" if forced and forced[i] else style)
+        line.append(tame(piece) or "�", style=f"{style} underline" if forced and forced[i] else style)
     ends = len(pieces) - told
     return line.append("·" * ends if ends <= MOST_ENDS else f"·×{ends}", style="dim")
