@@ -110,7 +110,7 @@ CANVAS_ONLY = (
 DIALLED = ("preset", "accept", "entropy_bound", "cooling", "steps")
 """Options that the dial sets."""
 
-_NO_OPTIONS = Options()
+_NO_OPTIONS, _TYPES = Options(), get_type_hints(Options)
 
 
 @dataclass(frozen=True)
@@ -245,11 +245,11 @@ def _held_to(language: Language, request: Request, options: Options) -> Request:
 
 def _typed(options: Options) -> Options:
     """The options with every value of the type that its field names. A list stands for a tuple."""
-    hints, values = get_type_hints(Options), dict[str, Any]()
+    values = dict[str, Any]()
     for field in fields(Options):
         value = getattr(options, field.name)
         try:
-            values[field.name] = msgspec.convert(value, hints[field.name])
+            values[field.name] = msgspec.convert(value, _TYPES[field.name])
         except msgspec.ValidationError:
             raise RequestError(f"{field.name} is {value!r}; it must be of type {field.type}") from None
     return Options(**values)

@@ -42,6 +42,11 @@ class Mending:
             self.open.discard(i)
         return i, event
 
+    @property
+    def ready(self) -> bool:
+        """As `Run.ready`."""
+        return not self._told.empty()
+
     def stop(self, i: int) -> None:
         """Nothing to stop: an answer is whole when it is told."""
         self.open.discard(i)

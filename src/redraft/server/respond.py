@@ -11,10 +11,12 @@ from starlette.responses import JSONResponse, Response
 
 from redraft.engine.events import Draft, Event, Finished
 from redraft.engine.frames import Frames
+from redraft.errors import RedraftError
 from redraft.server.ask import Asked
 from redraft.server.body import Body
 from redraft.server.mending import Mending
 from redraft.server.metrics import Served
+from redraft.server.refusal import Refusal
 from redraft.server.replies import Form, Head, Json, usage
 from redraft.server.run import Run
 from redraft.server.schema import Sampling
@@ -135,30 +137,39 @@ class Exchange:
         return said
 
     async def _chunks(self) -> Chunks:
+        """What comes together is told together: one write to the socket, not one for each chunk."""
         head, form, options = self.head.of(chunk=True), self.form, self.body.stream_options
-        if options is not None and options.include_usage:
-            head["usage"] = None
+        with_usage = options is not None and bool(options.include_usage)
+        head |= {"usage": None} if with_usage else {}
         running = options is not None and bool(options.continuous_usage_stats)
         engine = self.service.engine
         frames = Frames(engine.text, engine.config.generation.eos_token_ids)
-        for i in range(len(self.voices)):
-            if first := form.first(i):
-                yield head | {"choices": [first]}
-        async for told in self.events():
-            if told is None:
-                yield None
-                continue
-            i, voice, said = told.i, self.voices[told.i], told.said
-            if isinstance(told.event, Draft):
-                yield head | {"choices": [form.piece(i, voice, Said())], "canvas": frames.of(i, told.event)}
-                continue
-            more = {"usage": self.usage()} if running else {}
-            if said.content or said.reasoning or said.logprobs or said.read:
-                yield head | {"choices": [form.piece(i, voice, said)]} | more
-            if isinstance(told.event, Finished) or voice.stopped:
-                yield head | {"choices": [form.last(i, voice)]} | more
-        if options is not None and options.include_usage and not self.run.gone:
-            yield head | {"choices": [], "usage": self.usage()}
+        if firsts := [first for i in range(len(self.voices)) if (first := form.first(i))]:
+            yield [head | {"choices": [first]} for first in firsts]
+        batch: list[Json] = []
+        try:
+            async for told in self.events():
+                if told is None:
+                    yield None
+                    continue
+                i, voice, said = told.i, self.voices[told.i], told.said
+                if isinstance(told.event, Draft):
+                    batch.append(head | {"choices": [form.piece(i, voice, Said())], "canvas": frames.of(i, told.event)})
+                more = {"usage": self.usage()} if running else {}
+                if said.content or said.reasoning or said.logprobs or said.read:
+                    batch.append(head | {"choices": [form.piece(i, voice, said)]} | more)
+                if isinstance(told.event, Finished) or voice.stopped:
+                    batch.append(head | {"choices": [form.last(i, voice)]} | more)
+                if batch and self.run.open and not self.run.ready:
+                    yield batch
+                    batch = []
+        except (RedraftError, Refusal):
+            if batch:
+                yield batch
+            raise
+        batch += [head | {"choices": [], "usage": self.usage()}] if with_usage and not self.run.gone else []
+        if batch:
+            yield batch
 
     def usage(self) -> Json:
         """Of all answers so far."""

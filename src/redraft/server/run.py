@@ -56,12 +56,18 @@ class Run:
                     self.open.discard(told[0])
                 return told[0], found
             try:
-                await asyncio.wait_for(self._wake.wait(), quiet_sec)
+                async with asyncio.timeout(quiet_sec):
+                    await self._wake.wait()
             except TimeoutError:
                 return None
             self._wake.clear()
             self._called = False
         return None
+
+    @property
+    def ready(self) -> bool:
+        """Whether more has been told already."""
+        return bool(self._told)
 
     def stop(self, i: int) -> None:
         """End one answer; its rows are free at the next forward."""

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping
+from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping, Sequence
 from contextlib import aclosing
 from typing import Any, TypeVar
 
@@ -23,8 +23,9 @@ from redraft.errors import RedraftError
 from redraft.server.refusal import Refusal, refusal_of
 
 T = TypeVar("T")
-Chunks = AsyncGenerator[Mapping[str, Any] | None, None]
-"""Chunks of a stream; None stands for a while in which nothing happened."""
+Chunk = Mapping[str, Any]
+Chunks = AsyncGenerator[Chunk | Sequence[Chunk] | None, None]
+"""Chunks of a stream, several where they come together; None stands for a while in which nothing happened."""
 
 Line = Callable[[Mapping[str, Any]], bytes]
 DONE, WAITING = b"data: [DONE]\n\n", b": waiting\n\n"
@@ -61,10 +62,9 @@ class EventStream(Response):
             await send({"type": "http.response.start", "status": 200, "headers": self.raw_headers})
             async with aclosing(self._lines()) as lines:
                 async for line in lines:
-                    await asyncio.wait_for(
-                        send({"type": "http.response.body", "body": line, "more_body": True}), self._stall_sec
-                    )
-            await send({"type": "http.response.body", "body": b""})
+                    async with asyncio.timeout(self._stall_sec):
+                        await send({"type": "http.response.body", "body": line, "more_body": True})
+            await send({"type": "http.response.body", "body": self._end})
         except (OSError, TimeoutError):  # the client went away, or reads no longer
             self._gone()
         finally:
@@ -74,13 +74,15 @@ class EventStream(Response):
     async def _lines(self) -> AsyncGenerator[bytes, None]:
         try:
             async with aclosing(self._chunks) as chunks:
-                async for chunk in chunks:
-                    yield WAITING if chunk is None else self._line(chunk)
+                async for told in chunks:
+                    if told is None:
+                        yield WAITING
+                    else:
+                        yield self._line(told) if isinstance(told, Mapping) else b"".join(map(self._line, told))
         except RedraftError as error:
             yield line_of(refusal_of(error).body)
         except Refusal as refusal:
             yield line_of(refusal.body)
-        yield self._end
 
 
 def line_of(chunk: Mapping[str, Any]) -> bytes:
