@@ -327,6 +327,11 @@ def test_eval_and_bench_ask_there(tmp_path: Path, capsys: pytest.CaptureFixture[
         assert main(["eval", "--task", "records", "--count", "2", "--json", *there]) == 0
         (found,) = json.loads(capsys.readouterr().out)
         assert (found["task"], found["count"], found["exact"], found["mean_steps"]) == ("records", 2, 0.0, 7.0)
+        stub.acts[0] = says(HEAD + chunk("x", "stop"))  # a server that counts nothing
+        assert main(["eval", "--task", "records", "--count", "1", "--json", *there]) == 0
+        (found,) = json.loads(capsys.readouterr().out)
+        assert found["mean_steps"] is found["tokens_per_sec"] is None
+        stub.acts[0] = says(GOOD)
         assert main(["eval", "--task", "infill-python", "--count", "2", *there]) == 2
         assert "fills a gap, which needs a canvas" in capsys.readouterr().err
         prompts = tmp_path / "prompts.txt"

@@ -98,8 +98,9 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 def _show(found: list[Evaluation], *, as_json: bool) -> None:
-    if as_json:
-        print_json([asdict(one) for one in found])
+    if as_json:  # what another server does not tell is null
+        told = ("mean_steps", "tokens_per_forward", "tokens_per_sec")
+        print_json([asdict(one) | {name: getattr(one, name) or None for name in told} for one in found])
     else:
         _table(found)
 
@@ -129,7 +130,8 @@ def _table(found: list[Evaluation]) -> None:
     for one in found:
         interval = f"{one.low:.1%} to {one.high:.1%}"
         steps = (f"{one.mean_steps:.1f}", f"{one.tokens_per_forward:.1f}") if one.mean_steps else ("not told",) * 2
-        table.add_row(one.task, str(one.count), f"{one.exact:.1%}", interval, *steps, f"{one.tokens_per_sec:.0f}")
+        rate = f"{one.tokens_per_sec:.0f}" if one.tokens_per_sec else "not told"
+        table.add_row(one.task, str(one.count), f"{one.exact:.1%}", interval, *steps, rate)
     Console().print(table)
     for one in found:
         print(f"{one.task}: " + ", ".join(f"{name} {share:.1%}" for name, share in one.parts.items()))
