@@ -19,7 +19,7 @@ from redraft.errors import WeightsError
 from redraft.model.moe import experts_loop
 from redraft.model.packed import INT4, NVFP4, Format, pack, unpack
 from redraft.model.rows import Mode, Span
-from redraft.weights.calibrate import ROWS, Calibration, Chat, output_error, pack_for
+from redraft.weights.calibrate import ROWS, Calibration, Chat, output_error, pack_for, sharing
 from redraft.weights.layouts import matrices
 from redraft.weights.load import load_model
 from redraft.weights.names import slots
@@ -48,7 +48,7 @@ def correlated(seed: int, rows: int, width: int) -> Tensor:
 @pytest.mark.parametrize("form", [INT4, NVFP4], ids=lambda form: form.name)
 def test_rows_that_favour_no_column_round_as_without_calibration(form: Format) -> None:
     weight = torch.randn(9, 96, generator=torch.Generator().manual_seed(1))
-    ours, theirs = pack_for(torch.eye(96) * 96**0.5, weight, form), pack(weight, form)
+    ours, theirs = pack_for(sharing(torch.eye(96) * 96**0.5), weight, form, "x"), pack(weight, form)
     assert torch.equal(ours.codes, theirs.codes)
     assert torch.equal(ours.scale.float(), theirs.scale.float())
 
@@ -57,7 +57,7 @@ def test_codes_are_those_of_solving_least_squares_after_every_column() -> None:
     """The definition, without its algebra: fix a column at its nearest code, then refit all columns behind it."""
     form = replace(INT4, group=32)
     rows, weight = correlated(2, 200, 32).double(), torch.randn(5, 32, generator=torch.Generator().manual_seed(3))
-    packed = pack_for(rows.float(), weight, form)
+    packed = pack_for(sharing(rows.float()), weight, form, "x")
     scale = packed.scale.double()
     damped = rows.T @ rows / len(rows)
     damped = damped + 0.01 * damped.diagonal().mean() * torch.eye(32)
@@ -75,14 +75,14 @@ def test_codes_are_those_of_solving_least_squares_after_every_column() -> None:
 def test_what_comes_out_changes_less_on_these_rows_and_on_others_like_them(form: Format) -> None:
     rows, others = correlated(4, 600, 96).split(300)
     weight = torch.randn(40, 96, generator=torch.Generator().manual_seed(5))
-    ours, theirs = pack_for(rows, weight, form), pack(weight, form)
+    ours, theirs = pack_for(sharing(rows), weight, form, "x"), pack(weight, form)
     for seen, most in ((rows, 0.5), (others, 0.6)):
         assert output_error(seen, weight, ours)[0] < most * output_error(seen, weight, theirs)[0]
 
 
 def test_an_expert_that_reads_only_zeros_is_rounded_by_its_own_numbers() -> None:
     weight = torch.randn(4, 32)
-    assert torch.equal(pack_for(torch.zeros(3, 32), weight, INT4).codes, pack(weight, INT4).codes)
+    assert torch.equal(pack_for(sharing(torch.zeros(3, 32)), weight, INT4, "x").codes, pack(weight, INT4).codes)
 
 
 def test_matrices_read_what_they_read_in_the_model(plain: Path) -> None:

@@ -78,6 +78,7 @@ class Calibration:
         self.rounds = kept
         self._layer, self._x = -1, self._first()
         self._read: dict[tuple[str, int | None], Tensor] = {}
+        self._shared: tuple[Tensor, Sharing | None] | None = None
 
     @property
     def num_rows(self) -> int:
@@ -91,6 +92,12 @@ class Calibration:
             self._advance()
         assert self._layer == index, "matrices come in the order of the layers"
         return self._read.get((matrix.slot.target, matrix.expert))
+
+    def sharing(self, rows: Float[Tensor, "rows inner"]) -> Sharing | None:
+        """What follows from these rows; of the last ones it is kept, for two matrices may read the same."""
+        if self._shared is None or self._shared[0] is not rows:
+            self._shared = rows, sharing(rows)
+        return self._shared[1]
 
     @torch.no_grad()
     def _advance(self) -> None:
@@ -175,28 +182,42 @@ class Calibration:
         return found
 
 
+@dataclass(frozen=True)
+class Sharing:
+    """What follows from the rows alone. `weigh`: how much a column's error counts; `share`: row j says how what column
+    j loses is best shared among the columns behind it."""
+
+    weigh: Float[Tensor, "inner"]
+    share: Float[Tensor, "inner inner"]
+
+
+def sharing(rows: Float[Tensor, "rows inner"]) -> Sharing | None:
+    """Of the rows that a matrix reads; None if they are all zero."""
+    gram = rows.T @ rows / len(rows)
+    mean = gram.diagonal().mean()
+    if not mean > 0:
+        return None
+    gram.diagonal().add_(_DAMPING * mean)
+    upper = torch.linalg.cholesky(torch.cholesky_inverse(torch.linalg.cholesky(gram)), upper=True)
+    return Sharing(gram.diagonal(), upper)
+
+
 @torch.no_grad()
-def pack_for(
-    rows: Float[Tensor, "rows inner"], weight: Float[Tensor, "outer inner"], form: Format, what: str = "the matrix"
-) -> Packed:
-    """Round a matrix to a 4-bit format so that its products with these rows change least, column by column.
+def pack_for(found: Sharing | None, weight: Float[Tensor, "outer inner"], form: Format, what: str) -> Packed:
+    """Round a matrix to a 4-bit format so that its products with the rows change least, column by column.
 
     Raises WeightsError as `pack` does.
     """
     form.check(what, weight.shape[1])
-    gram = rows.T @ rows / len(rows)
-    mean = gram.diagonal().mean()
-    if not mean > 0:
+    if found is None:
         return pack(weight, form, what)
-    gram.diagonal().add_(_DAMPING * mean)
-    # Row j of the inverse's upper factor says how what column j loses is best shared among the columns behind it.
-    share = torch.linalg.cholesky(torch.cholesky_inverse(torch.linalg.cholesky(gram)), upper=True)
+    share = found.share
     left, codes, scales = weight.float().clone(), [], []
     top = top_of(weight) if form.is_float else None
     for start in range(0, weight.shape[1], form.group):
         end = start + form.group
         block = left[:, start:end]
-        scale = fit_scale(block.unsqueeze(1), form, top, gram.diagonal()[start:end])
+        scale = fit_scale(block.unsqueeze(1), form, top, found.weigh[start:end])
         step = scale_step(scale, top)[:, 0]
         lost = torch.empty_like(block)
         for j in range(form.group):

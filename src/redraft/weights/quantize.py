@@ -315,12 +315,13 @@ class _Work:
         if not all(bound.isfinite() for bound in weight.aminmax()):
             raise WeightsError(f"{stored} holds NaN or infinity; fetch or make the weights again")
         packed = pack(weight, form, matrix.prefix)
-        rows = self.calibration.inputs(matrix) if self.calibration is not None and form.bits == 4 else None
-        if rows is None:
+        calibration = self.calibration if form.bits == 4 else None
+        rows = None if calibration is None else calibration.inputs(matrix)
+        if calibration is None or rows is None:
             errors.add(matrix.slot.target, error(weight, packed))
         else:
             before = output_error(rows, weight, packed)
-            packed = pack_for(rows, weight, form, matrix.prefix)
+            packed = pack_for(calibration.sharing(rows), weight, form, matrix.prefix)
             after = output_error(rows, weight, packed)
             errors.add(matrix.slot.target, (*error(weight, packed), after[0], before[0], before[1]))
         yield from stored_names(matrix.prefix, packed).values()
