@@ -45,6 +45,7 @@ def main() -> None:
     models = arguments.model or ["nano"]
     figures = {Path(model).name: measured(load(model), arguments, ways=len(models) > 1) for model in models}
     workload = {"models": list(figures), "split": "held_out", "count": arguments.count, "seed": arguments.seed}
+    workload["tokens"] = "the end token counted"
     summary = [line for name, found in figures.items() for line in told(name, found, arguments.count)]
     write_record(
         new_record(arguments.record.stem, workload=workload, figures=figures, summary=summary), arguments.record

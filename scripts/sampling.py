@@ -16,7 +16,7 @@ def halts(root: Path) -> str:
     head = (
         f"`python scripts/forwards.py --count {count} --seed {seed} --record benchmarks/forwards-nano.json`, taken "
         f"{record.taken}; {name},\npreset `fast` but for its halt. A cell is: exact, gained and lost against the first "
-        "row, forwards, tokens per forward."
+        "row, forwards, tokens per forward with the end token counted."
     )
     rows = [f"| ends when | {' | '.join(found)} |", "| --- |" + " --- |" * len(found)]
     for label in next(iter(found.values()))["under"]:
