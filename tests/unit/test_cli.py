@@ -31,7 +31,8 @@ from redraft.tasks import names, task
 
 ROOT = Path(__file__).resolve().parents[2]
 COMMANDS = (
-    *("demo", "generate", "chat", "decide", "infill", "fill", "edit", "serve", "run", "connect", "doctor"),
+    *("demo", "generate", "json", "chat", "decide", "infill", "fill", "edit", "watch"),
+    *("serve", "run", "connect", "doctor"),
     *("eval", "inspect", "verify", "bench", "tune", "quantize", "pull"),
 )
 PROMPT = "record\nSend 417 melu to Karomi."

@@ -45,12 +45,14 @@ function open(server, views) {
       else link.removeAttribute("aria-current");
     });
     if (!built.has(wanted.id)) built.set(wanted.id, wanted.build(server));
+    if (view.lastChild === built.get(wanted.id)) return; // moved out and in it would lose the focus
     view.replaceChildren(h("h1", { class: "unseen" }, wanted.title), built.get(wanted.id));
     document.title = `${wanted.title} — redraft`;
   };
   addEventListener("hashchange", () => {
+    const before = wanted;
     show();
-    view.focus({ preventScroll: true });
+    if (wanted !== before) view.focus({ preventScroll: true });
   });
   show();
 }
