@@ -9,6 +9,7 @@ from typing import Any
 
 Span = tuple[int, int]
 
+FENCE = "```"
 _DECODER = json.JSONDecoder()
 
 
@@ -24,16 +25,25 @@ def schema_problems(schema: Any, text: str) -> list[Problem]:
     """What jsonschema-rs says against a text as a value of a schema."""
     from jsonschema_rs import validator_for
 
+    begin = text.find("\n") + 1 if text.startswith(FENCE) else 0
+    inner = unfenced(text)
     try:
-        value = json.loads(text)
+        value = json.loads(inner)
     except ValueError as error:
         return [Problem(f"not JSON: {error}")]
     found = []
     for said in validator_for(schema, validate_formats=True).iter_errors(value):
         path = list(said.instance_path)
         where = "/".join(map(str, path)) or "the top"
-        found.append(Problem(f"at {where}: {str(said.message)[:200]}", span_of(text, path) if path else None))
+        span = span_of(inner, path) if path else None
+        placed = None if span is None else (begin + span[0], begin + span[1])
+        found.append(Problem(f"at {where}: {str(said.message)[:200]}", placed))
     return found
+
+
+def unfenced(text: str) -> str:
+    """A JSON text without the Markdown code block that it may stand in."""
+    return text[text.find("\n") + 1 :].removesuffix("\n```") if text.startswith(FENCE) else text
 
 
 def span_of(text: str, path: Sequence[str | int]) -> Span:

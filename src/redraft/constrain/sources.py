@@ -39,16 +39,23 @@ def source_of(
     return given[0][2](given[0][1]) if given else None
 
 
-def schema_source(schema: Any, *, depth: int = 4, spaces: bool = True) -> Source:
-    """The JSON texts of a schema: a dict or boolean, JSON text, a class with `model_json_schema`, or a dataclass."""
+def schema_source(schema: Any, *, depth: int = 4, spaces: bool = True, fence: bool = False) -> Source:
+    """The JSON texts of a schema: a dict or boolean, JSON text, a class with `model_json_schema`, or a dataclass.
+
+    With `fence` the value may stand in a Markdown code block, as many models are used to; `unfenced` takes it off.
+    """
     plain = _plain_schema(schema)
     text = json.dumps(plain, ensure_ascii=False)
 
     def compile_it(limits: Limits) -> tuple[Dfa, bool]:
         found = compile_schema(plain, depth=depth, spaces=spaces, limits=limits)
-        return found.dfa, found.checked
+        if not fence:
+            return found.dfa, found.checked
+        build = Builder(limits)
+        block = [build.literal(b"```json\n"), build.embed(found.dfa), build.literal(b"\n```")]
+        return build.finish(build.either([build.embed(found.dfa), build.then(*block)])), found.checked
 
-    return Source("schema", text, compile_it, (depth, spaces))
+    return Source("schema", text, compile_it, (depth, spaces, *["fence"] * fence))
 
 
 def anything() -> Source:
@@ -77,8 +84,8 @@ def regex_source(pattern: str) -> Source:
     return Source("regex", pattern, compile_it)
 
 
-def choices_source(choices: Sequence[str]) -> Source:
-    """One of some texts."""
+def choices_source(choices: Sequence[str], *, any_case: bool = False) -> Source:
+    """One of some texts; with `any_case` each letter may be small or capital."""
     listed = isinstance(choices, Collection) and not isinstance(choices, str)
     if not listed or not all(isinstance(choice, str) for choice in choices):
         raise ConstraintError(f"choices is {choices!r:.80}; it must be a list of strings")
@@ -88,9 +95,15 @@ def choices_source(choices: Sequence[str]) -> Source:
 
     def compile_it(limits: Limits) -> tuple[Dfa, bool]:
         build = Builder(limits)
+        if any_case:
+            letters = [[{c, c.lower(), c.upper()} for c in choice] for choice in kept]
+            cased = [
+                [build.either(build.literal(c.encode()) for c in sorted(cases)) for cases in one] for one in letters
+            ]
+            return build.finish(build.either(build.then(*one) for one in cased)), False
         return build.finish(build.either([build.literal(choice.encode()) for choice in kept])), False
 
-    return Source("choices", json.dumps(kept, ensure_ascii=False), compile_it)
+    return Source("choices", json.dumps(kept, ensure_ascii=False), compile_it, ("any case",) * any_case)
 
 
 def grammar_source(grammar: str, *, depth: int = DEPTH) -> Source:
