@@ -23,15 +23,15 @@ def test_many_streams_of_three_kinds_leave_nothing_behind(served: Inside) -> Non
     told = asyncio.run(_level(*place(served), 16, 40, Random(0)))
     assert (told["good"], told["left"], told["refused"], told["errors"]) == (34, 4, 2, 0)
     loop = served.engine.loop
-    assert (served.service.under_way, loop.runner.num_bytes) == (0, 0)
+    assert eventually(lambda: (served.service.under_way, loop.runner.num_bytes) == (0, 0)), "one that left still runs"
     loop.check()
 
 
 def test_nothing_is_left_of_a_request_that_is_over(served: Inside) -> None:
-    """What is kept of each request grows in every round of 20; what else grows at times does not in every round."""
+    """What is kept of each request grows in every round of 12; what else grows at times does not in every round."""
     counts = []
-    for _ in range(5):
-        asyncio.run(_level(*place(served), 8, 20, Random(1)))
+    for _ in range(4):
+        asyncio.run(_level(*place(served), 8, 12, Random(1)))
         assert eventually(lambda: served.service.under_way == 0 and not served.engine.loop.scheduler.running)
         gc.collect()
         found = gc.get_objects()
@@ -39,7 +39,7 @@ def test_nothing_is_left_of_a_request_that_is_over(served: Inside) -> None:
         del found
     objects, tensors = zip(*counts, strict=True)
     assert min(after - before for before, after in pairwise(tensors)) <= 0
-    assert min(after - before for before, after in pairwise(objects)) < 10, "something is kept of each request"
+    assert min(after - before for before, after in pairwise(objects)) < 6, "something is kept of each request"
 
 
 def test_an_answer_is_read_with_its_times(served: Inside) -> None:
