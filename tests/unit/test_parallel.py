@@ -161,9 +161,16 @@ def test_two_processes_train_as_one_and_continue_each_others_runs(tmp_path: Path
     train(read_recipe(written(tmp_path, "adapters", adapters, 1)), tmp_path / "adapters", quiet)
     begun, continued = written(tmp_path, "whole", whole, 1), written(tmp_path, "adapters", adapters, 4)
     (tmp_path / "twice.py").write_text(TWICE)
-    command = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node", "2", str(tmp_path / "twice.py")]
+    command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
     ran = subprocess.run(
-        [*command, str(begun), str(tmp_path / "whole"), str(continued), str(tmp_path / "adapters")],
+        [
+            *command,
+            str(tmp_path / "twice.py"),
+            str(begun),
+            str(tmp_path / "whole"),
+            str(continued),
+            str(tmp_path / "adapters"),
+        ],
         env={**os.environ, "PYTHONPATH": "src", "OMP_NUM_THREADS": "1"},
         capture_output=True,
         text=True,

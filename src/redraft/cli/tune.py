@@ -21,7 +21,7 @@ The folder receives the checkpoint, training-log.jsonl with a row for every step
 examples:
   redraft tune recipes/nano-first.toml --out runs/nano-first
   redraft tune my-task.toml --out runs/my-task
-  torchrun --nproc-per-node 4 -m redraft tune my-task.toml --out runs/my-task      one GPU each
+  torchrun --standalone --nproc-per-node 4 -m redraft tune my-task.toml --out runs/my-task      one GPU each
   redraft generate --model runs/my-task --chat "..."
 
 docs/tuning.md goes from a JSON-lines file of your own to a tuned model."""

@@ -1,4 +1,4 @@
-"""Training by several processes of one machine, by torch's FSDP2: `torchrun --nproc-per-node N -m redraft tune …`.
+"""Training by several processes of one machine, which torchrun starts, by torch's FSDP2.
 
 Every process draws up the whole step, samples and noise, and keeps every N-th line of each batch. Weights, average and
 optimizer are in pieces, one a process; a layer is put together when it runs.
@@ -16,6 +16,7 @@ pinned throughout, and so weighs nothing.
 
 from __future__ import annotations
 
+import atexit
 import os
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -92,9 +93,11 @@ def world_of(recipe: Recipe) -> Iterator[World]:
     if not distributed.is_initialized():
         distributed.init_process_group("nccl" if device.type == "cuda" else "gloo", timeout=_PATIENCE)
     yield World(device, rank, count)
-    # Not after an error: the others may wait for this process, and torchrun ends them once it is gone.
+    # Not after an error: the others may wait for this process, and torchrun ends them once it is gone. And only at the
+    # end of all: a second group under the same torchrun would be made from the addresses of the first.
     distributed.barrier()
-    distributed.destroy_process_group()
+    atexit.unregister(_leave)
+    atexit.register(_leave)
 
 
 def spread(model: DiffusionGemma, world: World) -> None:
@@ -164,6 +167,11 @@ def pieces_of(value: Tensor, like: Tensor, world: World) -> Tensor:
 
     assert isinstance(like, DTensor), "spread left a parameter whole"
     return distribute_tensor(value.to(like.device), like.device_mesh, like.placements)
+
+
+def _leave() -> None:
+    if distributed.is_initialized():
+        distributed.destroy_process_group()
 
 
 def _turns(drawn: Corruption) -> Int[Tensor, "canvases"]:
