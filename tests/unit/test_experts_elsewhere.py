@@ -26,10 +26,10 @@ from redraft.errors import RequestError, RunError
 from redraft.model.gemma import DiffusionGemma
 from redraft.model.kernels import Kernels
 from redraft.model.moe import experts_grouped
-from redraft.weights.offload import HostExperts
 from redraft.model.packed import Packed
 from redraft.weights.load import load_model
 from redraft.weights.memory import Room, check_fits, footprint
+from redraft.weights.offload import HostExperts
 from redraft.weights.place import ON_DEVICE, Placement
 from redraft.weights.plan import PLANS, formats
 from redraft.weights.quantize import quantize_checkpoint
