@@ -101,7 +101,7 @@ def test_marks_that_answers_may_hold_are_refused() -> None:
         choices_source(["a"]).compile(DEFAULT_LIMITS)[0], build_trie(PIECES), frozenset({EOS}), frozenset({EOS, PAD})
     )
     plain = Language(regex_source("a"), Wiring(lifted), False)
-    for closing, opening in ((2, None), (EOS, None), (CLOSE, 2), (CLOSE, CLOSE)):
+    for closing, opening in ((2, None), (EOS, None), (CLOSE, 2), (CLOSE, CLOSE), (99, None), (-1, None)):
         with pytest.raises(ConstraintError, match="thinking is marked by tokens"):
             after_thinking(plain, closing, opening)
     with pytest.raises(ConstraintError, match="checked in the finished text"):

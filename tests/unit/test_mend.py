@@ -20,9 +20,10 @@ from redraft.constrain.language import Vocabulary, ready
 from redraft.constrain.middle import between, leads_on
 from redraft.constrain.problem import Problem, span_of
 from redraft.constrain.sources import regex_source, schema_source
+from redraft.constrain.thinking import after_thinking
 from redraft.engine import mend
 from redraft.engine.engine import Engine
-from redraft.engine.mend import Check, command_check, mended
+from redraft.engine.mend import Check, command_check, mended, python_check
 from redraft.engine.request import Options
 from redraft.errors import ConstraintError, RunError, UnsatisfiedError
 
@@ -196,6 +197,9 @@ def test_the_command_mends_what_another_command_rejects(capsys: pytest.CaptureFi
         ('{"a":[1,2]}', "/a/0: no\nand more", "1"),
         ("a\nbc\nd", "line 2: no", "bc"),
         ('{"a":1}', "/b: no", None),
+        ("[1,2]", "/-1: no", None),
+        ('```json\n{"a":[1,2]}\n```', "/a/1: no", "2"),
+        ("a\u2028b\x0c\r\nc\nd", "line 2: no", "c"),
         ("a", "line 2: no", None),
         ("no JSON", "/a: no", None),
         ("a", "no", None),
@@ -206,6 +210,39 @@ def test_a_command_may_name_what_is_wrong(text: str, said: str, wanted: str | No
     assert isinstance(problem, Problem)
     assert (None if problem.span is None else text[slice(*problem.span)]) == wanted
     assert problem.reason == (said if wanted is None else said.splitlines()[0])
+
+
+def test_the_line_that_python_names_is_the_one_that_is_wrong() -> None:
+    """A line separator within a string ends no line there."""
+    text = 's = "\u2028"\nx = = 1\ny = 2'
+    (problem,) = python_check(text)
+    assert problem.span is not None
+    assert text[slice(*problem.span)] == "x = = 1"
+
+
+@pytest.mark.parametrize("opening", [None, 4])
+def test_an_answer_behind_thinking_is_mended_behind_thinking(engine: Engine, opening: int | None) -> None:
+    """Marked by tokens that nano has no other use for."""
+    plain = engine.language(schema_source(RECORD))
+    language = after_thinking(plain, closing=3, opening=opening)
+    request = engine.request(PROMPT, chat=True, options=Options(seed=1, max_tokens=60), language=language)
+    seen = list[str]()
+
+    def check(text: str) -> str | tuple[()]:
+        seen.append(text)
+        return "once more" if len(seen) < 3 else ()
+
+    done = mended(engine, request, check)
+    assert len(seen) == 3
+    assert language.holds(done.tokens)
+    assert plain.holds(language.answer(done.tokens))
+    assert opening is not None or 3 in done.tokens
+
+
+def test_a_check_may_say_one_reason_alone(engine: Engine) -> None:
+    with pytest.raises(UnsatisfiedError) as error:
+        engine.generate(PROMPT, seed=1, check=lambda _: "never", options=Options(steps=1, max_tokens=2))
+    assert error.value.reasons == ["never"]
 
 
 def test_a_check_that_does_not_come_back_is_an_error(engine: Engine, monkeypatch: pytest.MonkeyPatch) -> None:

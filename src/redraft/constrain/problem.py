@@ -25,33 +25,35 @@ def schema_problems(schema: Any, text: str) -> list[Problem]:
     """What jsonschema-rs says against a text as a value of a schema."""
     from jsonschema_rs import validator_for
 
-    begin = text.find("\n") + 1 if text.startswith(FENCE) else 0
-    inner = unfenced(text)
     try:
-        value = json.loads(inner)
+        value = json.loads(unfenced(text))
     except ValueError as error:
         return [Problem(f"not JSON: {error}")]
     found = []
     for said in validator_for(schema, validate_formats=True).iter_errors(value):
         path = list(said.instance_path)
         where = "/".join(map(str, path)) or "the top"
-        span = span_of(inner, path) if path else None
-        placed = None if span is None else (begin + span[0], begin + span[1])
-        found.append(Problem(f"at {where}: {str(said.message)[:200]}", placed))
+        span = span_of(text, path) if path else None
+        found.append(Problem(f"at {where}: {str(said.message)[:200]}", span))
     return found
 
 
 def unfenced(text: str) -> str:
     """A JSON text without the Markdown code block that it may stand in."""
-    return text[text.find("\n") + 1 :].removesuffix("\n```") if text.startswith(FENCE) else text
+    return text[_opened(text) :].removesuffix("\n```") if text.startswith(FENCE) else text
 
 
 def span_of(text: str, path: Sequence[str | int]) -> Span:
-    """Where the value at a path of a JSON text stands, white space not counted."""
-    start = _skip(text, 0)
+    """Where the value at a path of a JSON text stands, white space and a code block around it not counted."""
+    start = _skip(text, _opened(text))
     for step in path:
         start = _inside(text, start, step)
     return start, _DECODER.raw_decode(text, start)[1]
+
+
+def _opened(text: str) -> int:
+    """Where the text within a code block begins; 0 without one."""
+    return text.find("\n") + 1 if text.startswith(FENCE) else 0
 
 
 def _inside(text: str, start: int, step: str | int) -> int:

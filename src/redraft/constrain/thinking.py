@@ -47,7 +47,7 @@ def after_thinking(language: Language, closing: int, opening: int | None = None)
         raise ConstraintError("the schema has parts that are checked in the finished text; thinking needs one without")
     marks = [closing] if opening is None else [closing, opening]
     a = language.automaton
-    if len(set(marks)) < len(marks) or any(a.class_of[mark] for mark in marks):
+    if len(set(marks)) < len(marks) or any(not 0 <= mark < len(a.class_of) or a.class_of[mark] for mark in marks):
         raise ConstraintError(f"thinking is marked by tokens {marks}; they must be two that no answer holds")
     wiring = Wiring(_behind(a, closing, opening))
     return ThinkingLanguage(language.source, wiring, language.checked, closing=closing)

@@ -35,13 +35,13 @@ def field_confidence(text: Text, done: Generation, temperature: float = 1.0) -> 
 
 def _by_field(text: Text, done: Generation) -> dict[str, list[float]]:
     try:
-        value = json.loads(inner := unfenced(done.text))
+        value = json.loads(unfenced(done.text))
     except ValueError:
         return {}
     places = token_spans(text, done.tokens)
     found = {}
     for path in _plain(value, []):
-        begin, end = (done.text.index(inner) + at for at in span_of(inner, path))
+        begin, end = span_of(done.text, path)
         pointer = "".join("/" + str(step).replace("~", "~0").replace("/", "~1") for step in path)
         found[pointer] = [nats for nats, (a, b) in zip(done.entropy, places, strict=True) if a < end and begin < b]
     return found

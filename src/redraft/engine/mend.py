@@ -16,6 +16,7 @@ After `rounds` of that the error carries the attempt with the fewest complaints 
 from __future__ import annotations
 
 import ast
+import io
 import json
 import re
 import subprocess
@@ -26,8 +27,9 @@ from typing import TYPE_CHECKING, Any
 
 from redraft.constrain.language import Language, ready
 from redraft.constrain.middle import between
-from redraft.constrain.problem import Problem, Span, span_of
+from redraft.constrain.problem import Problem, Span, span_of, unfenced
 from redraft.constrain.sources import anything, excluding
+from redraft.constrain.thinking import ThinkingLanguage
 from redraft.diffusion.halt import AtLeast
 from redraft.diffusion.plan import Whole
 from redraft.diffusion.seed import LEAST_STEPS, SeedCanvas
@@ -114,9 +116,10 @@ def _named(text: str, line: str) -> Span | None:
         return line_span(text, int(found[1]))
     if found := re.match(r"((?:/[^/\s:]*)+):", line):
         try:
-            value, path = json.loads(text), list[str | int]()
+            value, path = json.loads(unfenced(text)), list[str | int]()
             for step in found[1].split("/")[1:]:
-                path.append(int(step) if isinstance(value, list) else step.replace("~1", "/").replace("~0", "~"))
+                at = isinstance(value, list) and step.isdecimal()
+                path.append(int(step) if at else step.replace("~1", "/").replace("~0", "~"))
                 value = value[path[-1]]
         except (ValueError, LookupError, TypeError):
             return None
@@ -126,11 +129,11 @@ def _named(text: str, line: str) -> Span | None:
 
 def line_span(text: str, number: int) -> Span | None:
     """Where a line of that number stands, counted from 1, its end not counted; None if there is none."""
-    lines = text.splitlines(keepends=True)
+    lines = list(io.StringIO(text, newline=""))  # as Python's parser counts them; splitlines has more ends
     if not 1 <= number <= len(lines):
         return None
     begin = sum(map(len, lines[: number - 1]))
-    return begin, begin + len(lines[number - 1].rstrip("\n"))
+    return begin, begin + len(lines[number - 1].rstrip("\r\n"))
 
 
 def _problems(request: Request, text: str, check: Check | None) -> list[Problem]:
@@ -143,7 +146,8 @@ def _problems(request: Request, text: str, check: Check | None) -> list[Problem]
 
     def run() -> None:
         try:
-            said.extend(check(text))
+            found = check(text)
+            said.extend([found] if isinstance(found, str) else found)
         except BaseException as error:
             failed.append(error)
 
@@ -196,6 +200,8 @@ def _again(
 
 def _without(engine: Engine, request: Request, rejected: Sequence[str]) -> Language:
     """What the answer may still be."""
+    if isinstance(request.language, ThinkingLanguage):
+        return request.language  # a text holds its thinking, too, and of that there is always another
     source = anything() if request.language is None else request.language.source
     forbidden = frozenset(request.policy.shaping.forbidden)
     return replace(ready(excluding(source, rejected), engine.vocabulary).without(forbidden), checked=False)
