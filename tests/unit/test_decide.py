@@ -14,8 +14,10 @@ import torch
 import redraft
 from redraft.__main__ import main
 from redraft.cache import Prefix
+from redraft.constrain.sources import choices_source
 from redraft.diffusion.canvas import fresh
 from redraft.diffusion.noise import SeededNoise
+from redraft.diffusion.seed import SeedCanvas
 from redraft.engine.decide import Decision, decide, decide_all, read_form
 from redraft.engine.engine import Engine
 from redraft.engine.request import Options
@@ -89,6 +91,14 @@ def test_what_cannot_be_decided_is_refused(engine: Engine) -> None:
         decide(engine, request, [])
     with pytest.raises(ConstraintError, match="shortest valid answer"):
         decide(engine, request, ["a long answer, longer than four tokens"])
+    pins = SeedCanvas(pins=((0, 7),))
+    causal, seeded = (engine.request(PROMPT, options=one) for one in (Options(causal=True), Options(seed_canvas=pins)))
+    held = engine.request(PROMPT, language=engine.language(choices_source(["a"])))
+    for other, name in ((causal, "causal"), (held, "a language"), (seeded, "seed_canvas")):
+        with pytest.raises(RequestError, match=f"{name} was given; a decision is read off a canvas of noise"):
+            decide(engine, other, ["a", "b"])
+        with pytest.raises(RequestError, match=f"{name} was given"):
+            decide_all(engine, other, [["a", "b"]])
 
 
 PUZZLE = "sudoku\n1..4\n..1.\n..42\n4..."
@@ -155,6 +165,7 @@ def test_a_temperature_divides_the_logs_of_the_shares() -> None:
     assert humbler.temperature == 2.0
     assert list(humbler.at(1.0).shares.values()) == pytest.approx(list(own.shares.values()))
     assert Decision({"a": 1.0, "b": 0.0}, 0.0).at(3.0).shares["a"] == pytest.approx(1)
+    assert own.at(5e-324).shares == {"a": 1.0, "b": 0.0, "c": 0.0}
 
 
 @pytest.mark.parametrize(

@@ -63,7 +63,8 @@ class Decision:
             raise RequestError(f"temperature is {temperature}; it must be a number above 0 (1 is the model's own)")
         tiniest = torch.finfo(torch.float64).tiny
         logs = torch.tensor([*self.shares.values()], dtype=torch.float64).clamp_min(tiniest).log()
-        shares = torch.softmax(logs * self.temperature / temperature, 0).tolist()
+        # Below the largest, so that what overflows at a tiny temperature is the others alone.
+        shares = torch.softmax((logs - logs.max()) * self.temperature / temperature, 0).tolist()
         return Decision(dict(zip(self.shares, shares, strict=True)), self.log_mass, temperature)
 
     @property
@@ -77,6 +78,7 @@ class Decision:
 
 def decide(engine: Engine, request: Request, choices: Sequence[str], *, canvases: int = 1) -> Decision:
     """The shares of some choices as answers to a request's prompt. Raises RequestError for choices that do not fit."""
+    _refuse(request, canvases)
     choices_source(choices)  # refuses what is no list of texts
     kept = list(dict.fromkeys(choices))
     goals = [ready(choices_source([choice]), engine.vocabulary).start(request.width) for choice in kept]
@@ -90,6 +92,7 @@ def decide_all(engine: Engine, request: Request, form: Form, *, canvases: int = 
     A choice is read as the tokens it is encoded to. Raises RequestError for a form without a slot, one that the canvas
     cannot hold, and choices of one slot that have not the same number of tokens.
     """
+    _refuse(request, canvases)
     pins, slots = _laid_out(engine, request, form)
     read = list(_read(engine, request, pins, canvases))
     return [_decision(slot.choices, [slot.log_p(log_p) for log_p in read]) for slot in slots]
@@ -159,13 +162,24 @@ def _decision(choices: Sequence[str], found: Sequence[Tensor]) -> Decision:
     return Decision(dict(zip(choices, shares, strict=True)), min(0.0, float(torch.logsumexp(mean, 0))))
 
 
+def _refuse(request: Request, canvases: int) -> None:
+    """Refuse what a decision cannot honour."""
+    if type(canvases) is not int or not 1 <= canvases <= MOST_CANVASES:
+        raise RequestError(f"canvases is {canvases!r}; it must be an integer from 1 to {MOST_CANVASES}")
+    for name, given in (
+        ("causal", request.causal),
+        ("a language", request.language),
+        ("seed_canvas", request.seed_canvas),
+    ):
+        if given:
+            raise RequestError(f"{name} was given; a decision is read off a canvas of noise: leave it out")
+
+
 @torch.inference_mode()
 def _read(
     engine: Engine, request: Request, pins: tuple[tuple[int, int], ...], canvases: int
 ) -> Iterator[Float[Tensor, "canvas vocab"]]:
     """Log-probabilities of canvases at their first step, not cooled: the schedule is for settling, not for shares."""
-    if not 1 <= canvases <= MOST_CANVASES:
-        raise RequestError(f"canvases is {canvases}; it must be from 1 to {MOST_CANVASES}")
     model = engine.model
     prefix = Prefix(model.config.layers, room=len(request.prompt), dtype=model.dtype, device=model.device)
     for chunk in torch.tensor(request.prompt, device=model.device).split(PREFILL_CHUNK):
