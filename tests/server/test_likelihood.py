@@ -110,3 +110,12 @@ def test_what_cannot_be_read_is_refused(served: Inside, more: dict[str, Any], pa
     assert told["error"]["type"] == "invalid_request_error"
     if param is not None:
         assert told["error"]["param"] == param
+
+
+@pytest.mark.parametrize("stream", [False, True])
+def test_a_prompt_that_there_was_no_time_to_read_is_an_error(served: Inside, stream: bool) -> None:
+    body = READ | {"prompt": RECORD * 60, "deadline_ms": 1, "stream": stream}
+    said = httpx2.post(served.base + "/completions", json=body, timeout=30)
+    assert said.status_code == (200 if stream else 504)
+    assert "the time was up before the prompt was read; raise deadline_ms" in said.text
+    assert "finish_reason" not in said.text

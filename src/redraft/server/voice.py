@@ -122,9 +122,16 @@ class Voice:
             self._close_call()
             self.finish, self.cut = "stop" if met else event.reason, met
             said.logprobs += [event.end] if event.end and not met else []
+            self._check_read()
             self._check_language()
         self.seconds = time.monotonic() - self.began
         return self._shown(said)
+
+    def _check_read(self) -> None:
+        """A prompt that had to be read has been, or there is nothing to tell. Raises Refusal."""
+        unread = self.request.read_prompt and len(self.prompt_logprobs) < len(self.request.prompt) - 1
+        if unread and self.finish == "deadline":
+            raise Refusal(504, "the time was up before the prompt was read; raise deadline_ms", code="deadline")
 
     def _check_language(self) -> None:
         """An answer that had to be in a language is, or is an error. Raises Refusal."""
