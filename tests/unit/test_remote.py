@@ -184,6 +184,10 @@ SAID = {"error": {"message": f"Incorrect API key: {KEY} \x1b[31m\nin two lines",
             "answered 500: Incorrect API key: [the key]",
         ),
         (says(reply(SAID, "401 No")), RequestError, "answered 401: Incorrect API key: [the key] [31m in two lines"),
+        (says(reply({"error": "x" * 290 + KEY}, "401 No")), RequestError, "x[the key"),
+        (says(HEAD + chunk("He") + b'data: {"error": "bad %s"}\n\n' % KEY.encode()), RunError, "bad [the key]"),
+        (says(HEAD + b'data: {"x": "%s"}\n\n' % KEY.encode()), RunError, '{"x": "[the key]"}'),
+        (says(HEAD + b'data: {"choices": [], "usage": 5}\n\n'), RunError, "which is not of OpenAI's interface"),
         (says(reply(b"<html>nope</html>", "404 Not Found")), RequestError, "answered 404: <html>nope</html>"),
         (says(reply(b"", "302 Found", "location: http://127.0.0.1:1/")), RequestError, "answered 302: nothing else"),
         (says(HEAD + chunk("He")), RunError, "broke off after 2 characters"),
@@ -214,8 +218,35 @@ def test_whatever_goes_wrong_is_one_line_in_time(
     assert time.monotonic() - began < 4
     assert stub.seen[0][1]["authorization"] == f"Bearer {KEY}"
     shown = f"{caught.value!s} {caught.value!r}"
-    assert KEY not in shown
+    assert KEY[:5] not in shown
     assert shown.isprintable()
+
+
+def test_an_error_of_null_is_none_and_halves_of_a_character_are_put_together() -> None:
+    halves = [b'data: {"error": null, "choices": [{"text": "%s"}]}\n\n' % half for half in (rb"\ud83d", rb"\ude00")]
+    pieces = list[str]()
+    with Stub([says(HEAD + b"".join(halves) + chunk("\ud800", "stop"))]) as stub, Remote(Backend(stub.url)) as remote:
+        assert remote.ask("hi", Wish(), pieces.append).text == "\U0001f600\ufffd"
+    assert pieces == ["\ufffd"] * 3
+
+
+def test_numbers_that_json_has_not_are_refused(capsys: pytest.CaptureFixture[str]) -> None:
+    with Stub([says(GOOD)]) as stub:
+        words = ["generate", "x", "--temperature", "nan", "--backend", "openai", "--base-url", stub.url]
+        assert main(words) == 2
+    assert "cannot be written as JSON" in capsys.readouterr().err
+    assert stub.seen == []
+
+
+def test_a_row_that_cannot_be_sent_is_refused_and_a_half_character_is_kept(tmp_path: Path) -> None:
+    place, out = tmp_path / "in.jsonl", tmp_path / "out.jsonl"
+    row = '{"custom_id": "%s", "url": "/v1/chat/completions", "body": {"messages": []%s}}\n'
+    place.write_text(row % ("a", ', "temperature": NaN') + row % ("b", r', "x": "\ud800"') + row % (r"\ud800", ""))
+    with Stub([says(reply(rb'{"choices": [], "said": "\ud800"}'))]) as stub:
+        assert main(["run", str(place), str(out), "--backend", "openai", "--base-url", stub.url]) == 0
+    told = [json.loads(line) for line in out.read_text(encoding="utf-8").splitlines()]
+    assert [line["response"]["status_code"] for line in told] == [400, 400, 200]
+    assert told[2]["custom_id"] == told[2]["response"]["body"]["said"] == "\ud800"
 
 
 def test_an_answer_without_end_is_not_kept() -> None:
@@ -348,6 +379,8 @@ def test_flags_that_need_each_other(capsys: pytest.CaptureFixture[str]) -> None:
     for words, said in (
         (["generate", "x", "--base-url", "http://a"], "--base-url was given without --backend"),
         (["bench", "--prompts", "x"], "--prompts was given without --backend"),
+        (["bench", "--adapter", "x"], "--adapter was given"),
+        (["bench", "--backend", "openai", "--base-url", "http://a", "--prompts", "no"], "redraft: no cannot be read"),
         (["generate", "x", "--backend", "openai"], "needs --base-url"),
         (["bench", "--backend", "openai", "--base-url", "http://a", "--knee"], "were given together"),
         (["chat", "--backend", "openai", "--base-url", "http://a", "--timeout", "0"], "the time for an answer is 0.0"),

@@ -172,6 +172,8 @@ def _check_flags(arguments: argparse.Namespace, mode: str = "") -> None:
     for name, modes in own.items():
         if getattr(arguments, name) is not None and (mode or "none") not in modes:
             raise RequestError(f"--{name} goes with {modes}; leave it out")
+    if arguments.adapter is not None:
+        raise RequestError("--adapter was given, and what is measured are models as stored; leave it out")
     if arguments.against and mode not in ("", "--scenario"):
         raise RequestError(f"--against was given with {mode}, which measures redraft alone; leave it out")
     if arguments.runs is not None and mode.removeprefix("--") in COUNTED:

@@ -192,7 +192,7 @@ def read_prompt(argument: str | None, file: Path | None, what: str = "prompt") -
         try:
             raw = file.read_bytes()
         except OSError as error:
-            raise RequestError(f"--file {file} cannot be read: {error.strerror}") from None
+            raise RequestError(f"{file} cannot be read: {error.strerror}") from None
         return _text(raw, str(file))
     if argument is not None and argument != "-":
         return _some(argument, f"the {what}")

@@ -153,8 +153,11 @@ class Channel:
     async def _sent(self, method: str, path: str, body: Json | None, *, final: bool = False) -> httpx2.Response:
         """The answer to a request, its head read and found to be good; with `final` also a refusal for good."""
         url = f"{self.backend.base_url.rstrip('/')}/{path}"
+        content, headers = None if body is None else encoded(body), {"content-type": "application/json"}
         for left in range(TRIES - 1, -1, -1):
-            answer = await self._client.send(self._client.build_request(method, url, json=body), stream=True)
+            answer = await self._client.send(
+                self._client.build_request(method, url, content=content, headers=headers), stream=True
+            )
             if answer.status_code == 200 or (final and not (left and answer.status_code in PASSING)):
                 return answer
             async with aclosing(answer):
@@ -172,8 +175,7 @@ class Channel:
             said = error["message"] if isinstance(error, dict) else error
         except (ValueError, KeyError, TypeError, RecursionError):
             said = raw.decode(errors="replace")
-        said = _plain(str(said)).replace(self._key or "\0", "[the key]")
-        told = f"{self.backend.base_url} answered {answer.status_code}: {said or 'nothing else'}"
+        told = f"{self.backend.base_url} answered {answer.status_code}: {self._shown(said) or 'nothing else'}"
         mine = 400 <= answer.status_code < 500 and answer.status_code not in PASSING
         return RequestError(told) if mine or 300 <= answer.status_code < 400 else RunError(told)
 
@@ -191,16 +193,16 @@ class Channel:
                 break
             try:
                 chunk = json.loads(data)
-                if "error" in chunk:
-                    said = chunk["error"].get("message", "") if isinstance(chunk["error"], dict) else chunk["error"]
-                    raise RunError(f"{self.backend.base_url} gave up in the middle: {_plain(str(said))}")
-                usage = chunk.get("usage") or usage
+                if (error := chunk.get("error")) is not None:
+                    said = error.get("message", "") if isinstance(error, dict) else error
+                    raise RunError(f"{self.backend.base_url} gave up in the middle: {self._shown(said)}")
+                usage = dict(chunk.get("usage") or usage)
                 for choice in chunk["choices"]:
                     piece = choice["delta"].get("content") if "delta" in choice else choice["text"]
                     if piece:
                         first = first or time.monotonic() - began
                         pieces.append(str(piece))
-                        told(str(piece))
+                        told(whole(pieces[-1]))
                     finish = choice.get("finish_reason") or finish
             except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
                 raise self._strange(data.decode(errors="replace")) from None
@@ -209,13 +211,30 @@ class Channel:
             raise RunError(f"{self.backend.base_url} broke off {said}; ask again")
         seconds = time.monotonic() - began
         tokens, steps = (_count(usage.get(name)) for name in ("completion_tokens", "steps"))
-        return Reply("".join(pieces), str(finish), tokens, steps, seconds, first or seconds)
+        return Reply(whole("".join(pieces)), str(finish), tokens, steps, seconds, first or seconds)
 
     def _strange(self, said: object) -> RunError:
-        shown = _plain(str(said))[:120]
+        shown = self._shown(said)[:120]
         return RunError(
             f"{self.backend.base_url} answered {shown!r}, which is not of OpenAI's interface; look at the URL"
         )
+
+    def _shown(self, said: object) -> str:
+        """What may be shown of the other side's words; hidden before it is cut, the key leaves no half behind."""
+        return _plain(str(said).replace(self._key or "\0", "[the key]"))
+
+
+def encoded(body: Json) -> bytes:
+    """A body as JSON. Raises RequestError for numbers and characters that JSON does not have."""
+    try:
+        return json.dumps(body, ensure_ascii=False, allow_nan=False).encode()
+    except (ValueError, RecursionError) as error:
+        raise RequestError(f"what is asked cannot be written as JSON: {_plain(str(error))}") from None
+
+
+def whole(text: str) -> str:
+    """A text without halves of characters, which JSON can hold and nothing can print."""
+    return text.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
 
 
 async def _events(answer: httpx2.Response) -> AsyncIterator[bytes]:

@@ -136,7 +136,7 @@ async def _run(
             return Done(done, errors, tokens, forwards)
         line = await running.popleft()
         try:
-            out.write(json.dumps(line, ensure_ascii=False).encode() + b"\n")
+            out.write(json.dumps(line, ensure_ascii=False).encode(errors="backslashreplace") + b"\n")
             out.flush()
         except OSError as error:
             raise RunError(f"the output cannot be written: {error.strerror}; free some room and run it again") from None
