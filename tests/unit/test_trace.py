@@ -131,6 +131,8 @@ def spoilt(lines: list[str], at: int, **changed: object) -> list[str]:
         (lambda t: spoilt(t, 2, end=-1), "line 3 of .* a position is not from 0 to 255"),
         (lambda t: spoilt(t, 2, positions=[], tokens=[], ids=[]), "line 3 of .* is told only 0 of them"),
         (lambda t: spoilt(t, 4, type="nonsense"), "line 5 of .* cannot be used"),
+        (lambda t: ['{"trace":1,"x":' + "[" * 100_000], "line 1 of .* is not the head of a trace"),
+        (lambda t: [*t[:2], '{"type":"draft","x":' + "[" * 100_000], "line 3 of .* cannot be used"),
         (lambda t: t[:2], "holds no step"),
         (lambda t: [*t[:2], "\xff"], "line 3 of .* cannot be used"),
     ],
@@ -269,12 +271,24 @@ def test_keys_walk_through_a_trace(tmp_path: Path) -> None:
         read_until(screen, b"1 of 2, paused")
         os.write(screen, b"\x1b[F")
         read_until(screen, b"2 of 2, paused")
+        os.write(screen, b"\x1b[1~")  # home, as tmux sends it
+        read_until(screen, b"1 of 2, paused")
         os.write(screen, b"q")
         assert process.wait(30) == 0
     finally:
         process.kill()
         process.wait()
         os.close(screen)
+
+
+def test_a_terminal_that_redraws_nothing_gets_lines(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    good(tmp_path / "a.jsonl")
+    monkeypatch.setenv("TERM", "dumb")
+    monkeypatch.setattr("rich.console.Console.is_terminal", True)
+    assert main(["watch", str(tmp_path / "a.jsonl"), "--speed", "1000"]) == 0
+    assert [line[:15] for line in capsys.readouterr().out.splitlines()] == ["block 0  step  ", "block 0  step  "]
 
 
 def test_what_each_key_does() -> None:

@@ -30,7 +30,10 @@ def add(commands: Commands) -> None:
     parser.add_argument("second", type=Path, nargs="?", metavar="OTHER", help="another, to compare with it")
     parser.add_argument("--speed", type=float, default=3.0, metavar="N", help="steps a second (default: 3)")
     parser.add_argument(
-        "--request", type=int, metavar="I", help="which of several requests of a trace (default: the one that won)"
+        "--request",
+        type=int,
+        metavar="I",
+        help="which of several in a trace (default: of those that ran to their end the longest)",
     )
 
 

@@ -21,6 +21,7 @@ from redraft.cli.common import tame
 from redraft.trace.film import Film, Frame, apart, first_apart
 
 KEYS = {b" ": "pause", b"\x1b[C": "on", b"l": "on", b"\x1b[D": "back", b"h": "back", b"\x1b[H": "first"}
+KEYS |= {b"\x1b[1~": "first", b"\x1b[4~": "last"}  # as screen and tmux send home and end
 KEYS |= {b"\x1b[F": "last", b"+": "faster", b"-": "slower", b"q": "leave", b"\x04": "leave", b"": "leave"}
 
 MOST_ENDS = 16
@@ -53,7 +54,7 @@ class Place:
 def play(films: Named, speed: float) -> None:
     """Show one film, or two beside each other, on stdout; until the reader leaves, if there are keys to leave by."""
     console = Console(highlight=False)
-    if not console.is_terminal:
+    if not console.is_terminal or console.is_dumb_terminal:
         for line in lines(films):
             print(line)
         return

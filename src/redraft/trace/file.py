@@ -18,7 +18,7 @@ class TraceFile:
     def __init__(self, path: Path, header: Header) -> None:
         """Raises RequestError for a place that cannot be written, or that holds something else than a trace."""
         try:
-            if path.is_file() and path.stat().st_size and not path.read_bytes()[:9] == b'{"trace":':
+            if path.is_file() and path.stat().st_size and not _is_trace(path):
                 raise RequestError(f"{path} holds something else than a trace, which would be lost; name another file")
             self._file = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o666)
         except OSError as error:
@@ -44,6 +44,11 @@ class TraceFile:
         os.close(self._file)
 
 
+def _is_trace(path: Path) -> bool:
+    with path.open("rb") as file:
+        return file.read(9) == b'{"trace":'
+
+
 def read_trace(path: Path) -> Trace:
     """A trace from a file. Raises TraceError with the number of the line that cannot be used."""
     films: dict[int, Film] = {}
@@ -53,7 +58,7 @@ def read_trace(path: Path) -> Trace:
             for number, line in enumerate(file, start=2):
                 try:
                     _take(films, msgspec.json.decode(line, type=Line))
-                except (msgspec.MsgspecError, UnicodeDecodeError, ValueError) as error:
+                except (msgspec.MsgspecError, UnicodeDecodeError, ValueError, RecursionError) as error:
                     raise TraceError(f"line {number} of {path} cannot be used: {error}") from None
     except OSError as error:
         raise TraceError(f"{path} cannot be read: {error.strerror}") from None
@@ -82,5 +87,5 @@ def _header(path: Path, line: bytes) -> Header:
                 f"{path} is a trace of version {version}; this program reads version {VERSION}: use one that wrote it"
             )
         return msgspec.convert(told, Header)
-    except (msgspec.MsgspecError, UnicodeDecodeError) as error:
+    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
         raise TraceError(f"line 1 of {path} is not the head of a trace: {error}") from None
