@@ -85,6 +85,9 @@ def test_with_json_each_field_tells_its_doubt(
         (["--schema", "size S||L"], "'size S||L' is no field"),
         (["--schema", "a nonsense"], "'a nonsense' is no field"),
         (["--schema", ""], "'' is no field"),
+        (["--schema", "name: str, age: int"], "'name: str' is no field"),
+        (["--schema", ", ".join(f"{'x' * 300}{i} nonsense" for i in range(2))], "is no field"),
+        (["--schema", "a", "--seed", "-1"], "seed is -1"),
         (["--schema", "none.json"], "none.json cannot be read"),
         (["--schema", "{"], "not JSON"),
         (["--schema", '{"type": "nonsense"}'], "is no JSON Schema"),
@@ -103,7 +106,7 @@ def test_the_terse_form_means_what_it_says() -> None:
     """Against a validator that knows nothing of it."""
     schema = read_schema("who, age int?, size S|M|L, tags str[], born date, ok? bool, marks enum a | b[]")
     validator = jsonschema_rs.validator_for(schema, validate_formats=True)
-    right = {"who": "x", "size": "M", "tags": ["a"], "born": "2026-01-31", "marks": ["a", "b"]}
+    right: dict[str, object] = {"who": "x", "size": "M", "tags": ["a"], "born": "2026-01-31", "marks": ["a", "b"]}
     assert validator.is_valid(right)
     assert validator.is_valid(right | {"age": 3, "ok": True})
     wrong: list[dict[str, object]] = [{"age": "3"}, {"size": "X"}, {"tags": "a"}, {"born": "31.1."}, {"more": 1}]

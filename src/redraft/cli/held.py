@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import os
 import re
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -26,7 +27,7 @@ TYPES = {
 }
 
 FIELD = re.compile(
-    r"(?P<name>[^\s?*\[\]|]+)(?P<maybe>\?)?(?:\s+(?:enum\s+)?(?P<kind>\S.*?))?(?P<many>\*|\[\])?(?P<too>\?)?"
+    r"(?P<name>[^\s?*\[\]|:]+)(?P<maybe>\?)?(?:\s+(?:enum\s+)?(?P<kind>\S.*?))?(?P<many>\*|\[\])?(?P<too>\?)?"
 )
 """One of the terse form: a name, a type, or texts separated by |, `[]` for a list, `?` for what may be missing."""
 
@@ -60,7 +61,7 @@ def read_schema(given: str) -> Any:
     if given.lstrip().startswith("{"):
         return given
     path = Path(given)
-    if path.suffix == ".json" or path.is_file():
+    if path.suffix == ".json" or os.path.isfile(path):  # noqa: PTH113, it takes fields of any length
         return _read(path, "--schema")
     fields, required = dict[str, Any](), list[str]()
     for said in given.split(","):

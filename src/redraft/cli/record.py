@@ -85,6 +85,7 @@ def _asker(engine: Engine, source: Source, arguments: argparse.Namespace) -> Ask
 
     language = engine.language(source)
     options = Options(max_tokens=arguments.max_tokens, seed=arguments.seed, preset=arguments.preset)
+    engine.request("x", chat=True, options=options, language=language)  # what no text would do is refused at once
     before = "" if arguments.instruction is None else f"{arguments.instruction}\n"
 
     def ask(engine: Engine, text: str, number: int) -> str:
