@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import gc
+import logging
+from collections.abc import Iterator
 from itertools import pairwise
 from random import Random
 
@@ -27,6 +29,15 @@ def test_many_streams_of_three_kinds_leave_nothing_behind(served: Inside) -> Non
     loop.check()
 
 
+@pytest.fixture
+def unlogged() -> Iterator[None]:
+    """pytest keeps every record that is logged while a test runs: one a request."""
+    logging.disable(logging.CRITICAL)
+    yield
+    logging.disable(logging.NOTSET)
+
+
+@pytest.mark.usefixtures("unlogged")
 def test_nothing_is_left_of_a_request_that_is_over(served: Inside) -> None:
     """What is kept of each request grows in every round of 12; what else grows at times does not in every round."""
     counts = []
