@@ -126,6 +126,22 @@ def test_a_run_that_is_interrupted_loses_nothing(lora: str, tmp_path: Path) -> N
     assert all(torch.equal(one[name], other[name]) for name in one)
 
 
+def test_a_run_that_is_interrupted_before_any_canvas_goes_on(tmp_path: Path) -> None:
+    """No gradient has reached self-conditioning by then, so the optimizer has nothing of it."""
+    plain = recipe(tmp_path)
+    whole = msgspec.structs.replace(plain, train=msgspec.structs.replace(plain.train, encode_steps=3, steps=1))
+
+    def interrupt(step: int, total: int, row: dict[str, float]) -> None:
+        if step == 2:
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        train(whole, tmp_path / "cut", interrupt)
+    straight, cut = train(whole, tmp_path / "straight", quiet), train(whole, tmp_path / "cut", quiet)
+    one, other = (load_model(folder)[0].state_dict() for folder in (straight, cut))
+    assert all(torch.equal(one[name], other[name]) for name in one)
+
+
 def test_workers_draw_up_the_same_steps_and_tell_what_is_wrong(tmp_path: Path) -> None:
     """In the same order, from wherever the run goes on; a row that fits no canvas is told as it is without them."""
     plain = recipe(tmp_path)
@@ -157,13 +173,15 @@ def test_the_best_average_is_shipped_not_the_last(tmp_path: Path, monkeypatch: p
     assert not torch.equal(state["best"]["embed.weight"], state["average"]["embed.weight"])
 
 
-def test_plain_text_is_probed_by_its_losses(tmp_path: Path) -> None:
+@pytest.mark.parametrize("left_out", [False, True])
+def test_plain_text_is_probed_by_its_losses(left_out: bool, tmp_path: Path) -> None:
     """Held-out files have no right answer; the weights that lose least on them are shipped. Against a sum by hand."""
     (tmp_path / "texts").mkdir()
     for i in range(40):
         (tmp_path / "texts" / f"{i}.txt").write_text(f"def area_{i}(r):\n    return {i} * r ** 2\n" * 3)
     (tmp_path / "rows.jsonl").touch()
     text = RECIPE.format(rows="", lora="", steps=4).replace("files = ", "folders = ").replace("fit_share = 1.0", "")
+    text += f"[objective]\nleave_one_out = {str(left_out).lower()}\n"
     (tmp_path / "text.toml").write_text(text.replace('{ "" = 1.0 }', f'{{ "{tmp_path / "texts"}" = 1.0 }}'))
     found = read_recipe(tmp_path / "text.toml")
     out = train(found, tmp_path / "out", quiet)
@@ -176,7 +194,8 @@ def test_plain_text_is_probed_by_its_losses(tmp_path: Path) -> None:
     feed = Feed(found, read_base(found, tmp_path))
     (sample,) = feed.sources[0][0].held_out(1)
     (batch,) = feed.pack([feed.row(sample, Random(0), 256)])
-    lost = objective.losses(load_model(out)[0], batch, corrupt(batch, 631, torch.Generator().manual_seed(0)))
+    noisy = corrupt(batch, 631, torch.Generator().manual_seed(0))
+    lost = objective.losses(load_model(out)[0], batch, noisy, leave_one_out=left_out)
     best = rows[1] if state["score"] == -(rows[1][name] + rows[1][causal(name)]) / 2 else rows[3]
     assert lost.denoise is not None
     assert (lost.encode.item(), lost.denoise.item()) == pytest.approx((best[causal(name)], best[name]), rel=1e-4)

@@ -76,9 +76,10 @@ def _lost(model: DiffusionGemma, feed: Feed, name: str, passages: Sequence[Passa
     rng, generator = Random(0), torch.Generator().manual_seed(0)
     width = model.config.canvas_length
     batches = feed.pack([feed.row(passage, rng, width) for passage in passages])
-    sums = torch.zeros(2, 2, dtype=torch.float64)
+    sums, left_out = torch.zeros(2, 2, dtype=torch.float64), feed.recipe.objective.leave_one_out
     for batch in batches:
-        found = losses(model, batch, corrupt(batch, model.config.vocab_size, generator))
+        noisy = corrupt(batch, model.config.vocab_size, generator)
+        found = losses(model, batch, noisy, leave_one_out=left_out)
         assert found.denoise is not None, "every passage has a canvas"
         told, weight = float(batch.told.sum()), float(batch.weight.sum())
         sums += torch.tensor([[float(found.encode) * told, told], [float(found.denoise) * weight, weight]])

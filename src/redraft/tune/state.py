@@ -91,8 +91,8 @@ def _take(state: State, saved: dict[str, Any]) -> None:
             value.copy_(pieces_of(saved["weights"][name], value, world))
     moments = saved["optimizer"]["state"]
     order = [value for group in state.optimizer.param_groups for value in group["params"]]
-    for i, value in enumerate(order):
-        moments[i] |= {name: pieces_of(moments[i][name], value, world) for name in _MOMENTS}
+    for i, kept in moments.items():  # what no step has reached yet, such as self-conditioning, has none
+        moments[i] = kept | {name: pieces_of(kept[name], order[i], world) for name in _MOMENTS}
     state.optimizer.load_state_dict(saved["optimizer"])
     state.average = {name: pieces_of(value, like[name], world) for name, value in saved["average"].items()}
     if saved["best"] is not None:
