@@ -111,6 +111,16 @@ def test_a_buffer_that_had_to_grow_is_noticed() -> None:
     assert not step.serves(prefix, 7)
 
 
+def test_a_buffer_that_grew_where_another_lay_is_noticed() -> None:
+    """An allocator may give the same address again; a graph has the old one's strides."""
+    model = model_of("plain layers")
+    prefix = new_prefix(model)
+    step = GraphedStep(model, prefix, 7)
+    layer = prefix.layers[0]
+    layer.keys = layer.keys[:, :-1]
+    assert not step.serves(prefix, 7)
+
+
 def test_graphs_are_refused_where_there_is_no_gpu() -> None:
     with pytest.raises(RequestError, match="graphs is True and the model runs on cpu without a GPU's kernels"):
         Loop(model_of("plain layers"), LoopConfig(graphs=True))

@@ -118,9 +118,12 @@ class GraphedStep:
                 self._forward()
         torch.cuda.current_stream().wait_stream(side)
         self.rows.forget()
-        self._graph = torch.cuda.CUDAGraph()
-        with torch.cuda.graph(self._graph):
+        graph = torch.cuda.CUDAGraph()
+        with torch.cuda.graph(graph):
             self._hidden = self._forward()
+        self._graph = graph  # not one that a failure has left half recorded
 
-    def _addresses(self) -> list[int]:
-        return [buffer.data_ptr() for layer in self.prefix.layers for buffer in (layer.keys, layer.values)]
+    def _addresses(self) -> list[tuple[int, int]]:
+        """Of each buffer its first byte and its rows: one that grew may come to lie where another was."""
+        buffers = (buffer for layer in self.prefix.layers for buffer in (layer.keys, layer.values))
+        return [(buffer.data_ptr(), buffer.shape[1]) for buffer in buffers]
