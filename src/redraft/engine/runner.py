@@ -80,9 +80,14 @@ class Runner:
         self._chains.pop(number, None)
         self._rows = None
 
-    @torch.inference_mode()
     def run(self, batch: Batch) -> dict[int, list[Event]]:
         """One forward over the pieces of a batch; what each request has to tell of it."""
+        device = self.model.device
+        # Kernels of ours and graphs start on the GPU that the thread is at, wherever their tensors are.
+        with torch.inference_mode(), torch.cuda.device(device if device.type == "cuda" else -1):
+            return self._run(batch)
+
+    def _run(self, batch: Batch) -> dict[int, list[Event]]:
         hidden = self._forward(batch)
         for piece in batch:
             if piece.encode:
