@@ -110,7 +110,8 @@ def test_the_terse_form_means_what_it_says() -> None:
     assert validator.is_valid(right)
     assert validator.is_valid(right | {"age": 3, "ok": True})
     wrong: list[dict[str, object]] = [{"age": "3"}, {"size": "X"}, {"tags": "a"}, {"born": "31.1."}, {"more": 1}]
-    for changed in [*wrong, {"marks": ["c"]}, {"ok": 1}]:
+    wrong += [{"marks": ["c"]}, {"ok": 1}]
+    for changed in wrong:
         assert not validator.is_valid(right | changed)
     for name in right:
         assert not validator.is_valid({key: value for key, value in right.items() if key != name})
