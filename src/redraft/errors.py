@@ -73,6 +73,10 @@ class BusyError(RunError):
     """The queue is full; the same call may go through later."""
 
 
+class DeadlineError(RunError):
+    """The time was up before there was a valid answer."""
+
+
 class UnsatisfiedError(RunError):
     """No answer passed its checks. `attempt` is the text that came nearest, `reasons` what is said against it."""
 

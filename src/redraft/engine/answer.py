@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 
 from redraft.engine.events import Block, Event, Finished, PromptRead
 from redraft.engine.request import FinishReason, Generation, Request
-from redraft.errors import RedraftError, RunError, UnsatisfiedError
+from redraft.errors import DeadlineError, RedraftError, RunError, UnsatisfiedError
 from redraft.text import Detokenizer, StopStrings, Text
 
 
@@ -93,7 +93,9 @@ class Answer:
                 raise UnsatisfiedError(attempt, [problem.reason for problem in problems])
             return
         if self.reason == "deadline":
-            raise RunError(f"deadline_sec is {self.request.deadline_sec} and no valid answer had been found; raise it")
+            raise DeadlineError(
+                f"deadline_sec is {self.request.deadline_sec} and no valid answer had been found; raise it"
+            )
         raise RunError("the answer left its constraint, which is a bug of redraft; please report it")
 
     def _say(self, piece: str) -> None:

@@ -72,6 +72,11 @@ def options_of(body: Sampling, engine: Engine, settings: Settings, *, max_tokens
     return options
 
 
+def kept_whole(settings: Settings) -> Settings:
+    """Where a canvas begins with a caller's text: a served preset that would slide it or drop a pin gives way."""
+    return replace(settings, preset="fast") if settings.preset in ("flow", "checked") else settings
+
+
 def asked(
     engine: Engine, prompts: Sequence[Sequence[int]], options: Options, answers: int, source: Source | None = None
 ) -> Asked:

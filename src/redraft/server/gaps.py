@@ -12,7 +12,7 @@ from starlette.responses import JSONResponse, Response
 from redraft.engine.engine import Engine
 from redraft.engine.infill import Infill
 from redraft.engine.request import Generation, Options
-from redraft.server.ask import options_of
+from redraft.server.ask import kept_whole, options_of
 from redraft.server.leash import Leash, on_thread
 from redraft.server.metrics import Served
 from redraft.server.refusal import unsupported
@@ -43,7 +43,7 @@ class Gap:
 
 def gap_of(service: Service, body: Sampling, prefix: str, suffix: str, *, default: int) -> Gap:
     """Check what can be checked before anything runs. Raises Refusal and RequestError."""
-    options = options_of(body, service.engine, service.settings, max_tokens=default)
+    options = options_of(body, service.engine, kept_whole(service.settings), max_tokens=default)
     longest = service.engine.config.model.canvas_length
     wanted = options.max_tokens or 0
     if getattr(body, "logprobs", None) is not None:

@@ -6,7 +6,7 @@ import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from redraft.errors import BusyError, CallerError, ConstraintError, RedraftError, UnsatisfiedError
+from redraft.errors import BusyError, CallerError, ConstraintError, DeadlineError, RedraftError, UnsatisfiedError
 
 TYPES: Mapping[int, str] = {
     401: "authentication_error",
@@ -21,6 +21,8 @@ TYPES: Mapping[int, str] = {
 }
 RENAMED = {"deadline_sec": "deadline_ms", "steps": "max_steps", "thinking": "reasoning_effort"}
 """The engine's word: the field of a request."""
+
+NO_TIME = "the time was up before there was a valid answer; raise deadline_ms"
 
 NAMED = re.compile(r"(\w+)(?:\[\d+\])? (?:is|has|holds|names|of token)\b")
 
@@ -62,6 +64,8 @@ def refusal_of(error: RedraftError) -> Refusal:
         return Refusal(503, message, code="queue_full", retry_sec=1)
     if isinstance(error, UnsatisfiedError):
         return Refusal(422, message[:2000], code="constraint_unsatisfied")
+    if isinstance(error, DeadlineError):
+        return Refusal(504, NO_TIME, code="deadline")
     if not isinstance(error, CallerError):
         return Refusal(500, message, code="engine_failed")
     if "the model's context is" in message:

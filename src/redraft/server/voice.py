@@ -13,7 +13,7 @@ from typing import Literal
 from redraft.engine.events import Block, Event, Finished, PromptRead
 from redraft.engine.request import FinishReason, Request
 from redraft.errors import RunError
-from redraft.server.refusal import Refusal
+from redraft.server.refusal import NO_TIME, Refusal
 from redraft.text import Detokenizer, StopStrings, Text
 
 Kind = Literal["content", "reasoning", "call"]
@@ -140,9 +140,7 @@ class Voice:
             return
         if not language.holds(self.tokens):
             if self.finish == "deadline":
-                raise Refusal(
-                    504, "the time was up before there was a valid answer; raise deadline_ms", code="deadline"
-                )
+                raise Refusal(504, NO_TIME, code="deadline")
             raise RunError("the answer left its constraint, which is a bug of redraft; please report it")
 
     def _split(self, tokens: Sequence[int]) -> list[tuple[Kind, Sequence[int]]]:

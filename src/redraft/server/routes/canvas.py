@@ -18,7 +18,7 @@ from redraft.diffusion.seed import SeedCanvas
 from redraft.engine.engine import Engine
 from redraft.engine.events import Block, Draft, Finished
 from redraft.engine.frames import Frames, block_frame
-from redraft.server.ask import asked, options_of
+from redraft.server.ask import asked, kept_whole, options_of
 from redraft.server.body import Body, Int, Str
 from redraft.server.document import Document, Segment, complete
 from redraft.server.languages import structured
@@ -91,7 +91,8 @@ def _prepare(service: Service, body: Canvas) -> Work:
     engine = service.engine
     if (body.n or 1) != 1:
         raise Refusal(400, f"n is {body.n}; a canvas is one answer, so leave it out", param="n")
-    options = options_of(body, engine, service.settings, max_tokens=None)
+    settings = kept_whole(service.settings) if body.pins or body.given else service.settings
+    options = options_of(body, engine, settings, max_tokens=None)
     pins = tuple(pair for held in body.pins or () for pair in held.pairs(engine))
     begun = tuple(pair for held in body.given or () for pair in held.pairs(engine))
     if pins or begun:
@@ -142,7 +143,7 @@ async def _document(service: Service, request: Request, body: Canvas) -> Respons
     for name in ("pins", "given", "structured_outputs", "n", "stop"):
         if getattr(body, name):
             raise Refusal(400, f"{name} was sent with segments; leave it out", param=name)
-    options = options_of(body, service.engine, service.settings, max_tokens=None)
+    options = options_of(body, service.engine, kept_whole(service.settings), max_tokens=None)
     document = Document(tuple(body.segments or ()), body.max_tokens, options)
     leash, limits, held = Leash(service.engine.loop), service.settings.limits, ExitStack()
     held.enter_context(service.enter(1, key_of(request)))

@@ -10,7 +10,7 @@ from fastapi import APIRouter, Request, Response
 from redraft.diffusion.seed import SeedCanvas
 from redraft.engine.engine import Engine
 from redraft.engine.request import Options
-from redraft.server.ask import asked, options_of
+from redraft.server.ask import asked, kept_whole, options_of
 from redraft.server.languages import Choice, choice_of, source_of
 from redraft.server.offload import offload
 from redraft.server.refusal import Refusal, unsupported
@@ -80,7 +80,8 @@ def _options(service: Service, body: Chat) -> Options:
         raise Refusal(400, "max_tokens and max_completion_tokens differ; send one", param="max_completion_tokens")
     if body.top_logprobs is not None and not body.logprobs:
         raise Refusal(400, "top_logprobs was sent without logprobs; set logprobs to true", param="top_logprobs")
-    options = options_of(body, service.engine, service.settings, max_tokens=body.max_completion_tokens)
+    settings = service.settings if body.prediction is None else kept_whole(service.settings)
+    options = options_of(body, service.engine, settings, max_tokens=body.max_completion_tokens)
     return replace(options, logprobs=(body.top_logprobs or 0) if body.logprobs else None)
 
 
@@ -103,7 +104,7 @@ def _thinking(body: Chat) -> bool:
 
 def _seeded(engine: Engine, options: Options, predicted: tuple[int, ...]) -> Options:
     """The first canvas begins with what the answer is likely to be; all of it stays open."""
-    width = options.canvas or engine.config.model.canvas_length
+    width = engine.request_of([engine.text.bos_token_id], options).width  # presets and the dial have a say in it
     return replace(options, seed_canvas=SeedCanvas(given=tuple(enumerate(predicted[:width]))))
 
 

@@ -14,7 +14,7 @@ from fastapi.responses import JSONResponse
 from pydantic import Field
 
 from redraft.engine.request import Options
-from redraft.server.ask import options_of
+from redraft.server.ask import kept_whole, options_of
 from redraft.server.body import BOOKKEEPING, Real, Str
 from redraft.server.leash import Leash, on_thread
 from redraft.server.refusal import Refusal
@@ -52,7 +52,7 @@ async def edit(request: Request, body: Edit) -> Response:
     if body.stream or (body.n or 1) != 1:
         raise Refusal(400, "an edit is one answer, told whole; leave stream and n out", param="stream")
     before, region, behind = region_of(body.messages[-1].text)
-    options = options_of(body, service.engine, service.settings, max_tokens=None)
+    options = options_of(body, service.engine, kept_whole(service.settings), max_tokens=None)
     options = replace(options, max_tokens=body.max_tokens)
     leash, engine = Leash(service.engine.loop), service.engine
     strength = 0.5 if body.strength is None else body.strength

@@ -1,0 +1,53 @@
+"""Whatever preset is served, a request that names none is answered: also one whose canvas begins with a text."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import httpx2
+import pytest
+from tests.server.conftest import ANSWER, RECORD, Inside, inside
+
+from redraft.engine.engine import Engine
+from redraft.server.settings import Settings
+
+TURN = {"messages": [{"role": "user", "content": RECORD}], "seed": 1}
+GAP = {"prompt": "x = ", "suffix": "\ny = 2\n", "max_tokens": 4, "seed": 1}
+EDIT = {
+    "messages": [{"role": "user", "content": "<|code_to_edit|>x = 1<|/code_to_edit|>\ny = 2\n"}],
+    "seed": 1,
+}
+
+
+@pytest.mark.parametrize("preset", ["reference", "fast", "flow", "checked"])
+def test_requests_that_name_no_preset_are_answered(nano: Engine, preset: str) -> None:
+    pin = [{"at": 0, "text": "{"}]
+    asked: list[tuple[str, dict[str, Any]]] = [
+        ("chat/completions", TURN),
+        ("chat/completions", TURN | {"prediction": {"type": "content", "content": ANSWER}}),
+        ("completions", GAP),
+        ("edit/completions", EDIT),
+        ("canvas", TURN | {"pins": pin}),
+        ("canvas", {"segments": [{"text": "x = "}, {"hole": {"width": 4}}, {"text": "\n"}], "seed": 1}),
+    ]
+    for at in inside(nano, Settings(preset=preset)):
+        for path, body in asked:
+            said = httpx2.post(f"{at.base}/{path}", json=body, timeout=30)
+            assert said.status_code == 200, (path, said.text)
+        named = httpx2.post(f"{at.base}/completions", json=GAP | {"canvas": {"preset": "flow"}}, timeout=30)
+        assert named.json()["error"]["message"].startswith("preset is 'flow'; a gap needs whole canvases")
+
+
+@pytest.mark.parametrize("more", [{}, {"max_tokens": 10}, {"effort": 0.5}, {"canvas": {"preset": "reference"}}])
+def test_a_prediction_may_be_longer_than_the_canvas(served: Inside, more: dict[str, Any]) -> None:
+    """A preset may make the canvas narrower than the checkpoint's; what does not fit on it is left out."""
+    body = TURN | {"prediction": {"type": "content", "content": ANSWER * 20}} | more
+    assert httpx2.post(f"{served.base}/chat/completions", json=body, timeout=30).status_code == 200
+
+
+def test_the_time_may_be_up_before_a_checked_answer(served: Inside) -> None:
+    """As for a language that needs no check."""
+    schema = {"type": "array", "items": {"enum": list(range(9))}, "uniqueItems": True, "minItems": 5}
+    body = TURN | {"structured_outputs": {"json": schema}, "deadline_ms": 0.01, "canvas": {"width": 4}}
+    said = httpx2.post(f"{served.base}/chat/completions", json=body, timeout=30)
+    assert (said.status_code, said.json()["error"]["code"]) == (504, "deadline")
