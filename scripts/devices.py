@@ -45,8 +45,9 @@ torchrun --nproc-per-node 2 -m redraft generate --model MODEL --device cuda --dt
 
 `--parallel experts` (`load(experts="shared")`) gives each process its share of the experts and a copy of everything
 else; partial sums are made whole once a layer, through torch's DTensor. All processes take the same steps of the same
-request, so what goes by a clock (`--deadline`, `--target-ms`) is refused, and a server does not share experts. Two
-processes over gloo on a CPU tell what one tells (tested); over NCCL it has not run.
+request, so what goes by a clock (`--deadline`, `--target-ms`) or by a command's verdict (`--check`) is refused, and a
+server does not share experts. The seed, where none is given, is the first process's; a program that calls `load` gives
+each request one. Two processes over gloo on a CPU tell what one tells (tested); over NCCL it has not run.
 
 `LoopConfig(graphs=True)` lets a GPU repeat the forward of a canvas that steps alone as one graph. Where the canvas
 stands is a number on the device, so one capture serves all blocks of a request, and the next request in the same

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import os
+import secrets
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager, redirect_stdout
@@ -12,7 +13,7 @@ from pathlib import Path
 from redraft.errors import RequestError
 
 CLOCKED = {"deadline": "--deadline", "target_ms": "--target-ms"}
-ALONE = {"watch": "--watch", "trace": "--trace"}
+ALONE = {"watch": "--watch", "trace": "--trace", "check": "--check"}
 
 
 def place_flags(parser: argparse.ArgumentParser, *, parallel: bool = False) -> None:
@@ -46,6 +47,17 @@ def check_parallel(arguments: argparse.Namespace) -> None:
             raise RequestError(f"{flag} is for one process; leave it out with --parallel")
     if arguments.prompt in (None, "-") and arguments.file is None:
         raise RequestError("several processes cannot read one stdin; pass the prompt, or --file, with --parallel")
+
+
+def agree_on_seed(arguments: argparse.Namespace) -> None:
+    """Give all processes of a group one seed, which the first draws, where the caller gives none."""
+    if arguments.parallel is None or arguments.seed is not None:
+        return
+    from torch import distributed
+
+    drawn = [secrets.randbits(32)]
+    distributed.broadcast_object_list(drawn, src=0)
+    arguments.seed = drawn[0]
 
 
 @contextmanager
