@@ -177,6 +177,27 @@ def test_a_full_disk_is_told_and_leaves_whole_lines(tmp_path: Path, monkeypatch:
     assert json.loads((tmp_path / "a").read_text(encoding="utf-8"))["trace"] == VERSION
 
 
+@pytest.mark.timeout(30)
+@pytest.mark.parametrize("lines", [1, 2, 4, 5])
+def test_a_disk_that_fills_up_ends_the_run(lines: int, engine: Engine) -> None:
+    """At the first line of a request, in its middle, and at its last, which is the fifth."""
+    left = [lines]
+
+    class Scarce(Recorder):
+        def _ms(self) -> float:
+            left[0] -= 1
+            if left[0] <= 0:
+                raise RunError("the trace cannot be written on")
+            return 0.0
+
+    file = TraceFile(Path(os.devnull), HEAD)
+    traced = seen_through(engine, Tap(engine.loop, Scarce(file, engine).opened), gaps=False)
+    with pytest.raises(RunError, match="cannot be written on"):
+        traced.generate(RECORD, chat=True, seed=5)
+    file.close()
+    assert engine.generate(RECORD, chat=True, seed=5).text
+
+
 @pytest.mark.parametrize("killed", [signal.SIGINT, signal.SIGKILL])
 def test_a_run_that_is_cut_off_leaves_a_trace_that_can_be_read(killed: signal.Signals, tmp_path: Path) -> None:
     path = tmp_path / "cut.jsonl"

@@ -10,7 +10,7 @@ from collections.abc import Callable
 from dataclasses import replace
 
 from redraft.engine.engine import Engine
-from redraft.engine.events import Draft, Event
+from redraft.engine.events import Draft, Event, Finished
 from redraft.engine.loop import Listener, Loop
 from redraft.engine.request import Request
 
@@ -54,10 +54,15 @@ class Tap(View):
 
         def listen(event: Event) -> None:
             nonlocal watcher
-            if watcher is None:  # a queue that is full refuses before this, and the same request comes again
-                watcher = self._opened(self._count, request)
-                self._count += 1
-            watcher(event)
+            try:
+                if watcher is None:  # a queue that is full refuses before this, and the same request comes again
+                    watcher = self._opened(self._count, request)
+                    self._count += 1
+                watcher(event)
+            except Exception as error:  # the loop ends the request, and whoever waits for it hears of the end
+                if not isinstance(event, Finished):
+                    raise
+                event = event if event.error else replace(event, reason="error", error=error)
             if drafts or not isinstance(event, Draft):
                 listener(event)
 
