@@ -17,6 +17,7 @@ PUBLIC = [
     "CallerError",
     "ConfigError",
     "ConstraintError",
+    "DeadlineError",
     "RecipeError",
     "RecordError",
     "RedraftError",
