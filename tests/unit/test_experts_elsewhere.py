@@ -29,7 +29,7 @@ from redraft.model.moe import experts_grouped
 from redraft.model.packed import Packed
 from redraft.weights.load import load_model
 from redraft.weights.memory import Room, check_fits, footprint
-from redraft.weights.offload import HostExperts
+from redraft.weights.offload import HostExperts, keep_on_host
 from redraft.weights.place import ON_DEVICE, Placement
 from redraft.weights.plan import PLANS, formats
 from redraft.weights.quantize import quantize_checkpoint
@@ -88,6 +88,15 @@ def test_only_experts_that_rows_are_sent_to_are_copied_into_the_planned_memory(p
     whole = footprint(config.model, torch.float32, formats(config.model, chosen))
     assert need.host == whole.weights["experts"]
     assert need.fixed == whole.fixed - need.host + 2 * one
+
+
+def test_layers_in_different_forms_share_no_places(plain: Path) -> None:
+    near, packed = load_model(plain, kernels=GROUPED)[0], load_model(plain, plan=PLANS["int4"])[0]
+    near.layers[1].experts = packed.layers[1].experts
+    wanted = told(near, 1)
+    far = keep_on_host(near)
+    assert told(far, 1) == wanted
+    assert far.layers[0].experts.courier is not far.layers[1].experts.courier
 
 
 def test_a_pair_stays_whole_while_it_is_used(plain: Path) -> None:

@@ -97,11 +97,14 @@ class Courier:
 
 def keep_on_host(model: DiffusionGemma) -> DiffusionGemma:
     """Let the layers of a model, whose experts are in the processor's memory, fetch them. Returns the model."""
-    courier = Courier(model.device)
+    couriers: dict[object, Courier] = {}  # layers in one form share places; a folder may mix forms
     for layer in model.layers:
         assert isinstance(layer, Layer)
         assert isinstance(layer.experts, Experts | PackedExperts)
-        layer.experts = HostExperts(layer.experts, courier)
+        form = _form((layer.experts.gate_up, layer.experts.down))
+        if form not in couriers:
+            couriers[form] = Courier(model.device)
+        layer.experts = HostExperts(layer.experts, couriers[form])
         layer.kernels = replace(layer.kernels, experts=experts_grouped)
     return model
 
@@ -114,6 +117,12 @@ def _parts(pair: Matrices | None) -> list[Tensor]:
         else:
             found.append(matrix)
     return found
+
+
+def _form(pair: Matrices) -> tuple[object, ...]:
+    """What two layers' experts must have in common to use the same places."""
+    formats = [matrix.format if isinstance(matrix, Packed) else None for matrix in pair]
+    return (*formats, *((part.dtype, part.shape[1:]) for part in _parts(pair)))
 
 
 def _room(matrix: Tensor | Packed, device: torch.device) -> Tensor | Packed:
