@@ -16,14 +16,13 @@ from redraft.cache import Prefix
 from redraft.diffusion.canvas import fresh
 from redraft.diffusion.denoise import Policy, reference_policy, step
 from redraft.diffusion.noise import SeededNoise
-from redraft.engine.engine import load
+from redraft.engine.engine import Engine, load
 from redraft.engine.events import Draft
-from redraft.engine.loop import Loop, LoopConfig
+from redraft.engine.loop import Loop
 from redraft.engine.scheduler import PREFILL_CHUNK
 from redraft.measure.record import Progress, Record, median, new_record, silent
 from redraft.measure.scenario import TASKS, Material, plain, random_checkpoint
-from redraft.measure.sides import Ours
-from redraft.measure.throughput import run_pairs
+from redraft.measure.throughput import ours, run_pairs
 from redraft.model.gemma import DiffusionGemma
 from redraft.model.rows import Mode, Span
 from redraft.weights.build import DTYPES
@@ -50,7 +49,7 @@ def bench_scaling(
     """Throughput by concurrent requests, a step by prefix, matmuls against the machine's peak, steps by phase."""
     engine = load(folder, dtype=dtype)
     material = Material(engine.text, engine.config)
-    load_figures = _by_load(engine.model, material, runs, progress)
+    load_figures = _by_load(engine, material, runs, progress)
     with random_checkpoint(locate(EMBEDDED), POSITIONS) as place:
         model, config = load_model(place, dtype=DTYPES[dtype])
         steps = _by_prefix(model, reference_policy(config.generation), max(runs, 3), progress)
@@ -63,7 +62,7 @@ def bench_scaling(
             "model": folder.name,
             "dtype": dtype,
             "runs": runs,
-            "requests": "held-out prompts of " + " and ".join(TASKS) + ", at most so many at a time, a queue behind",
+            "requests": "held-out prompts of " + " and ".join(TASKS) + ", preset fast, so many at a time",
             "prefix": f"a random model of nano's shape, context {POSITIONS}, window {model.config.window}",
             "step": "one canvas: forward, readings, acceptance, next canvas",
             "phases": f"{count} held-out examples",
@@ -71,7 +70,7 @@ def bench_scaling(
         figures={"by_load": load_figures, "by_prefix": steps, "matmuls": matmuls, "phases": phases},
         summary=[
             (
-                f"Useful tokens per second, one request at a time / {fastest['at_once']} at a time, {folder.name}, CPU",
+                f"Useful tokens per second, one request / {fastest['at_once']} at a time, {folder.name}, preset fast, CPU",
                 f"{load_figures[0]['tokens_per_sec']:.0f} / {fastest['tokens_per_sec']:.0f}",
             ),
             (
@@ -82,12 +81,12 @@ def bench_scaling(
     )
 
 
-def _by_load(model: DiffusionGemma, material: Material, runs: int, progress: Progress) -> list[dict[str, Any]]:
+def _by_load(engine: Engine, material: Material, runs: int, progress: Progress) -> list[dict[str, Any]]:
     found = []
     for i, at_once in enumerate(AT_ONCE):
         progress("requests at a time", i, len(AT_ONCE))
         made = [plain(replace(material, seed=seed), max(16, 2 * at_once)) for seed in range(runs + 1)]
-        (one,) = run_pairs([Ours(model, LoopConfig(max_running=at_once))], made, serial=False)
+        (one,) = run_pairs([ours(engine, "fast", at_once)], made, serial=False)
         figures = one.figures(material.text)
         kept = ("tokens_per_sec", "requests_per_sec", "forwards", "tokens_per_forward", "exact")
         found.append({"at_once": at_once, "requests": len(made[0]), **{name: figures[name] for name in kept}})

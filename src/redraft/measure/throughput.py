@@ -15,7 +15,7 @@ from typing import Any
 
 from redraft.config import read_config
 from redraft.engine.engine import Engine, load
-from redraft.engine.loop import LoopConfig
+from redraft.engine.loop import DEFAULT_LOOP, LoopConfig
 from redraft.engine.request import Options, Request, build_request
 from redraft.engine.scheduler import POLICIES
 from redraft.measure.evals import wilson
@@ -119,7 +119,7 @@ def bench_scenario(
         def tick(done: int) -> None:
             progress(scenario.name, done, runs)
 
-        sides: list[Side] = [_ours(engine, "reference"), _ours(engine, "fast"), Theirs(theirs)]
+        sides: list[Side] = [ours(engine, "reference"), ours(engine, "fast"), Theirs(theirs)]
         runs_of = run_pairs(sides, made, serial=scenario.serial, tick=tick)
         peaks = {who: peak_mib(_serve_alone, who, scenario.name, place, dtype) for who in IN_MEMORY}
     figures = {who: side.figures(material.text) for who, side in zip(SIDES, runs_of, strict=True)}
@@ -127,14 +127,14 @@ def bench_scenario(
     return scenario_record(scenario, runs_of, figures, peaks, workload)
 
 
-def _ours(engine: Engine, preset: str) -> Ours:
+def ours(engine: Engine, preset: str, at_once: int = DEFAULT_LOOP.max_running) -> Ours:
     """The engine as it was loaded, by the rules of a preset and with the canvas that it takes."""
 
     def change(request: Request) -> Request:
         options = Options(max_tokens=request.max_tokens, seed=request.seed, preset=preset)
         return build_request(list(request.prompt), options, engine.config)
 
-    return Ours(engine.model, LoopConfig(max_rows=engine.loop.scheduler.max_rows), change)
+    return Ours(engine.model, LoopConfig(max_rows=engine.loop.scheduler.max_rows, max_running=at_once), change)
 
 
 def _serve_alone(who: str, name: str, folder: Path, dtype: str) -> None:
