@@ -70,7 +70,7 @@ def bench_scaling(
         figures={"by_load": load_figures, "by_prefix": steps, "matmuls": matmuls, "phases": phases},
         summary=[
             (
-                f"Useful tokens per second, one request / {fastest['at_once']} at a time, {folder.name}, preset fast, CPU",
+                f"Useful tokens per second, one / {fastest['at_once']} at a time, {folder.name}, preset fast, CPU",
                 f"{load_figures[0]['tokens_per_sec']:.0f} / {fastest['tokens_per_sec']:.0f}",
             ),
             (
