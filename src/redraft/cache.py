@@ -20,8 +20,8 @@ import torch
 from redraft.config import LayerConfig
 from redraft.shapes import Float, Tensor
 
-MIN_ROOM = 64
-"""Rows a buffer has at least, and a sliding one beyond twice its window."""
+MIN_ROOM = 256
+"""Rows a buffer has at least, and a sliding one beyond twice its window: a canvas or a chunk of a prompt finds room."""
 
 
 class LayerPrefix:
@@ -30,6 +30,7 @@ class LayerPrefix:
     def __init__(self, layer: LayerConfig, room: int, dtype: torch.dtype, device: torch.device) -> None:
         self.window = layer.window
         self.origin = 0
+        self._widest = 0  # rows placed at once since the last trim, which a sliding buffer may have had to grow for
         if layer.window is not None:
             room = min(room, 2 * layer.window + MIN_ROOM)
         shape = (layer.num_kv_heads, max(room, MIN_ROOM), layer.head_dim)
@@ -51,7 +52,7 @@ class LayerPrefix:
 
     def claim(self, start: int, rows: int) -> slice:
         """Make room for rows at sequence index `start`; the part of the buffer that they may see, themselves last."""
-        end = start + rows
+        end, self._widest = start + rows, max(self._widest, rows)
         first = 0 if self.window is None else max(0, start - self.window + 1)
         if end - self.origin > self.keys.shape[1]:
             self._make_room(first, start, end)
@@ -94,8 +95,15 @@ class LayerPrefix:
             setattr(self, name, new)
         self.origin = first
 
+    @property
+    def most_room(self) -> int:
+        """Rows a sliding buffer may have: twice its window and a canvas, or what a wider one had to see."""
+        assert self.window is not None
+        return max(2 * self.window + MIN_ROOM, self.window - 1 + self._widest)
+
     def trim(self, length: int) -> None:
         """Give back what one long prompt chunk needed beyond the bound of a sliding layer."""
+        self._widest = 0
         if self.window is None or self.keys.shape[1] <= 2 * self.window + MIN_ROOM:
             return
         first = max(0, length - self.window + 1)
@@ -159,5 +167,4 @@ class Prefix:
             if layer.window is None:
                 assert layer.origin == 0, f"layer {i}: a full layer forgot its first {layer.origin} tokens"
             else:
-                bound = 2 * layer.window + MIN_ROOM
-                assert layer.keys.shape[1] <= bound or self.length == 0, f"layer {i}: sliding buffer over {bound} rows"
+                assert layer.keys.shape[1] <= layer.most_room, f"layer {i}: sliding buffer over {layer.most_room} rows"

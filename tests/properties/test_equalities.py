@@ -148,9 +148,21 @@ def test_a_sliding_layer_does_not_grow_with_the_prefix() -> None:
         prefix.layers[0].place(prefix.length, torch.zeros(7, 1, 4), torch.zeros(7, 1, 4))
         prefix.advance(7)
         prefix.check()
-    assert prefix.layers[0].keys.shape[1] <= 2 * 16 + 64, (
-        "the bound of a sliding buffer is twice its window and a margin"
-    )
+    assert prefix.layers[0].keys.shape[1] <= 2 * 16 + 256, "twice the window and a canvas"
+
+
+def test_a_canvas_wider_than_its_margin_is_given_room_until_the_commit() -> None:
+    """A window of 64 and canvases of 256 had let the cache's own check fail between two steps."""
+    layer = LayerConfig(16, 1, 4, RopeConfig(10_000.0))
+    prefix = Prefix([layer])
+    for rows in (7, 700, 7, 256, 700):
+        for _ in range(2):
+            prefix.layers[0].place(prefix.length, torch.zeros(rows, 1, 4), torch.zeros(rows, 1, 4))
+            prefix.check()
+        assert prefix.layers[0].keys.shape[1] <= max(2 * 16 + 256, 16 - 1 + rows)
+        prefix.advance(7)
+        prefix.check()
+        assert prefix.layers[0].keys.shape[1] <= 2 * 16 + 256
 
 
 def test_a_full_layer_copies_its_prefix_a_logarithmic_number_of_times() -> None:

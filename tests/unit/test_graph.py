@@ -107,7 +107,7 @@ def test_a_buffer_that_had_to_grow_is_noticed() -> None:
         ours = step(torch.arange(7), None)
         assert torch.equal(ours, model(torch.arange(7), None, model.rows([step.rows.spans[0]])))
         assert step.serves(prefix, 7)
-        model.encode(torch.arange(100) % 60 + 2, prefix)
+        model.encode(torch.arange(300) % 60 + 2, prefix)
     assert not step.serves(prefix, 7)
 
 
