@@ -7,6 +7,7 @@ import json
 import re
 import sys
 import threading
+import time
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -237,6 +238,16 @@ def test_an_answer_behind_thinking_is_mended_behind_thinking(engine: Engine, ope
     assert language.holds(done.tokens)
     assert plain.holds(language.answer(done.tokens))
     assert opening is not None or 3 in done.tokens
+
+
+def test_a_deadline_is_one_for_all_rounds(engine: Engine) -> None:
+    """Every round had the whole of it."""
+    request = engine.request(PROMPT, chat=True, options=Options(seed=1, deadline_sec=0.5))
+    began = time.monotonic()
+    with pytest.raises(UnsatisfiedError) as caught:
+        mended(engine, request, lambda _: time.sleep(0.1) or ["no"], rounds=100)  # type: ignore[func-returns-value]
+    assert time.monotonic() - began < 10
+    assert caught.value.reasons == ["no"]
 
 
 def test_a_check_may_say_one_reason_alone(engine: Engine) -> None:

@@ -21,6 +21,7 @@ import json
 import re
 import subprocess
 import threading
+import time
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
@@ -51,14 +52,15 @@ MOST_SECONDS = 10.0
 def mended(engine: Engine, request: Request, check: Check | None, rounds: int = ROUNDS) -> Generation:
     """An answer that passes its language's own checks and `check`, after at most `rounds` repairs.
 
-    Steps and commits of all rounds are counted. Raises UnsatisfiedError, and RunError for a check that fails itself.
+    Steps and commits of all rounds are counted, and `deadline_sec` is for all of them. Raises UnsatisfiedError, and
+    RunError for a check that fails itself.
     """
     if not 0 <= rounds <= 100:
         raise RequestError(f"rounds is {rounds}; it must be from 0 to 100")
     # The language's own check is made here, where something can be done about it.
     language = None if request.language is None else replace(request.language, checked=False)
     whole = replace(request, language=language)
-    done = engine.finish(whole)
+    began, done = time.monotonic(), engine.finish(whole)
     best: tuple[str, list[Problem]] | None = None
     rejected: list[str] = []
     while problems := _problems(whole, done.text, check):
@@ -68,7 +70,7 @@ def mended(engine: Engine, request: Request, check: Check | None, rounds: int = 
         try:
             if len(rejected) > rounds:
                 raise ConstraintError("no round is left")
-            done = _beside(done, _again(engine, whole, done, problems, rejected))
+            done = _beside(done, _again(engine, _hurried(whole, began), done, problems, rejected))
         except ConstraintError:  # or everything else that may be said has been rejected
             raise UnsatisfiedError(best[0], [problem.reason for problem in best[1]]) from None
     return replace(done, seed=request.seed)
@@ -161,6 +163,16 @@ def _problems(request: Request, text: str, check: Check | None) -> list[Problem]
             raise failed[0]
         raise RunError(f"the check failed itself: {type(failed[0]).__name__}: {failed[0]}") from failed[0]
     return [problem if isinstance(problem, Problem) else Problem(str(problem)) for problem in said]
+
+
+def _hurried(request: Request, began: float) -> Request:
+    """The request with what is left of its time. Raises ConstraintError if nothing is."""
+    if request.deadline_sec is None:
+        return request
+    left = began + request.deadline_sec - time.monotonic()
+    if left <= 0:
+        raise ConstraintError("no time is left")
+    return replace(request, deadline_sec=left)
 
 
 def _beside(before: Generation, done: Generation) -> Generation:
