@@ -8,6 +8,8 @@ import httpx2
 import pytest
 from tests.server.conftest import ANSWER, RECORD, Inside, inside
 
+from redraft.cli.main import build_parser
+from redraft.cli.serve import settings_of
 from redraft.engine.engine import Engine
 from redraft.server.settings import Settings
 
@@ -51,3 +53,17 @@ def test_the_time_may_be_up_before_a_checked_answer(served: Inside) -> None:
     body = TURN | {"structured_outputs": {"json": schema}, "deadline_ms": 0.01, "canvas": {"width": 4}}
     said = httpx2.post(f"{served.base}/chat/completions", json=body, timeout=30)
     assert (said.status_code, said.json()["error"]["code"]) == (504, "deadline")
+
+
+@pytest.mark.parametrize(
+    ("words", "preset"),
+    [
+        ([], "fast"),
+        (["nano", "--preset", "reference"], "reference"),
+        (["./other"], "reference"),
+        (["./other", "--preset", "flow"], "flow"),
+    ],
+)
+def test_another_checkpoint_is_served_by_its_own_rules(words: list[str], preset: str) -> None:
+    """Narrow canvases are for a model that has seen some."""
+    assert settings_of(build_parser().parse_args(["serve", *words])).preset == preset

@@ -123,9 +123,11 @@ def causal_flag(parser: argparse.ArgumentParser) -> None:
     )
 
 
-def preset_flag(parser: argparse.ArgumentParser, default: str = "reference", of: str = "") -> None:
+def preset_flag(parser: argparse.ArgumentParser, of: str = "") -> None:
     """Which sampler rules."""
-    parser.add_argument("--preset", default=default, choices=PRESETS, help=f"sampler rules{of} (default: {default})")
+    parser.add_argument(
+        "--preset", default="reference", choices=PRESETS, help=f"sampler rules{of} (default: reference)"
+    )
 
 
 def load_engine(arguments: argparse.Namespace) -> Engine:

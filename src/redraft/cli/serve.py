@@ -15,11 +15,11 @@ from redraft import __version__
 from redraft.cli.common import (
     ADAPTER_HELP,
     PLAN_HELP,
+    PRESETS,
     Commands,
     command,
     load_bar,
     model_flags,
-    preset_flag,
     set_threads,
 )
 from redraft.cli.place import experts_of, place_flags
@@ -45,7 +45,11 @@ def add(commands: Commands) -> None:
     """Add the command."""
     parser = command(commands, "serve", "answer over HTTP, in the forms that other tools speak", run, epilog=EPILOG)
     model_flags(parser, positional=True)
-    preset_flag(parser, "fast", " of requests that name none")
+    parser.add_argument(
+        "--preset",
+        choices=PRESETS,
+        help="sampler rules of requests that name none (default: fast for nano, which learned for it, else reference)",
+    )
     parser.add_argument("--plan", metavar="NAME", help=PLAN_HELP)
     parser.add_argument("--adapter", metavar="FOLDER", help=ADAPTER_HELP)
     place_flags(parser)
@@ -117,6 +121,7 @@ def settings_of(arguments: argparse.Namespace) -> Settings:
     from redraft.errors import RequestError
     from redraft.server.process import is_loopback
     from redraft.server.settings import LOOPBACK, Limits, Settings, read_keys
+    from redraft.weights.source import EMBEDDED
 
     _check(arguments)
     keys = read_keys(arguments.api_key_file, os.environ.get(KEYS))
@@ -138,7 +143,7 @@ def settings_of(arguments: argparse.Namespace) -> Settings:
         # A key is what keeps a page elsewhere out; without one, the name that it asks for is.
         hosts=("*",) if keys and not local else tuple(dict.fromkeys(hosts)),
         limits=limits,
-        preset=arguments.preset,
+        preset=arguments.preset or ("fast" if arguments.model == EMBEDDED else "reference"),
         page=not arguments.no_page,
         log_prompts=arguments.log_prompts,
         version=__version__,
