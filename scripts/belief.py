@@ -80,10 +80,11 @@ def judged(what: str, found: dict[str, GuessesAt], name: str) -> tuple[dict[str,
     for label, at in (("as they are", 1.0), ("at the fitted temperature", temperature)):
         guesses = found["held_out"](at)
         error, nats, right = calibration_error(guesses), surprise(guesses), share([one.right for one in guesses])
+        told = sum(one.told for one in guesses) / len(guesses)
         figures[label] = {
             "count": len(guesses),
             "right": right,
-            "told": sum(one.told for one in guesses) / len(guesses),
+            "told": told,
             "error": error,
             "surprise": nats,
             "reliability": [asdict(one) for one in reliability(guesses)],
@@ -91,7 +92,7 @@ def judged(what: str, found: dict[str, GuessesAt], name: str) -> tuple[dict[str,
         summary.append(
             (
                 f"{what} of {name} {label} ({at:.2f}), {len(guesses)} held out: told on average, and right",
-                f"{figures[label]['told']:.1%}, {words(right)}; calibration error {error:.2%}, {nats:.4f} nats",  # type: ignore[index]
+                f"{told:.1%}, {words(right)}; calibration error {error:.2%}, {nats:.4f} nats",
             )
         )
     return figures, summary
@@ -166,13 +167,13 @@ def packing(engine: Engine, count: int) -> tuple[dict[str, object], list[tuple[s
 
 def fields(engine: Engine, count: int) -> dict[str, GuessesAt]:
     """The values of JSON answers, each right or not, by split."""
-    found: dict[str, GuessesAt] = {}
-    for split in SPLITS:
-        answers = list(answered(engine, split, count))
-        found[split] = lambda temperature, answers=answers: [  # type: ignore[misc]
+
+    def of(answers: list[tuple[Example, Generation]]) -> GuessesAt:
+        return lambda temperature: [
             guess for example, done in answers for guess in guesses(engine, example, done, temperature)
         ]
-    return found
+
+    return {split: of(list(answered(engine, split, count))) for split in SPLITS}
 
 
 def answered(engine: Engine, split: str, count: int) -> Iterator[tuple[Example, Generation]]:

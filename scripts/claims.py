@@ -6,37 +6,25 @@ from pathlib import Path
 
 from redraft.measure.record import Record, read_record
 
-NOT_MEASURED = "Not measured."
-
 
 def infills(root: Path) -> str:
     """The claims of the record of infills."""
-    path = root / "benchmarks" / "eval-nano-infill.json"
-    if not path.exists():
-        return NOT_MEASURED
-    record = read_record(path)
+    record = read_record(root / "benchmarks" / "eval-nano-infill.json")
     count = next(iter(record.figures.values()))["count"]
-    return _claims(record, f"redraft eval --infill --count {count} --record benchmarks/{path.name}")
+    return _claims(record, f"redraft eval --infill --count {count}")
 
 
 def widths(root: Path) -> str:
     """The claims of the record of rules for choosing a gap's width."""
-    path = root / "benchmarks" / "widths-nano.json"
-    if not path.exists():
-        return NOT_MEASURED
-    record = read_record(path)
-    command = f"python scripts/widths.py --count {record.workload['count']} --record benchmarks/{path.name}"
-    return _claims(record, command)
+    record = read_record(root / "benchmarks" / "widths-nano.json")
+    return _claims(record, f"python scripts/widths.py --count {record.workload['count']}")
 
 
 def belief(root: Path) -> str:
     """The claims of the record of probabilities, and how often held-out decisions came true, by what was told."""
-    path = root / "benchmarks" / "belief-nano.json"
-    if not path.exists():
-        return NOT_MEASURED
-    record = read_record(path)
-    command = f"python scripts/belief.py --count {record.workload['count']} --record benchmarks/{path.name}"
-    rows = [_claims(record, command), "", "A tenth of all held-out guesses in each row:", ""]
+    record = read_record(root / "benchmarks" / "belief-nano.json")
+    rows = [_claims(record, f"python scripts/belief.py --count {record.workload['count']}"), ""]
+    rows += ["A tenth of all held-out guesses in each row:", ""]
     rows += ["| decisions told | came true | fields told | came true |", "| --- | --- | --- | --- |"]
     both = [record.figures[what]["at the fitted temperature"]["reliability"] for what in ("decisions", "fields")]
     for pair in zip(*both, strict=True):
@@ -45,7 +33,8 @@ def belief(root: Path) -> str:
 
 
 def _claims(record: Record, command: str) -> str:
-    head = f"`{command}`, taken {record.taken}; CPU."
+    """The record's claims behind the command that takes it."""
+    head = f"`{command} --record benchmarks/{record.name}.json`, taken {record.taken}; CPU."
     return "\n".join(
         [head, "", "| | |", "| --- | --- |", *(f"| {one.figure} | {one.value} |" for one in record.summary)]
     )

@@ -17,6 +17,7 @@ import subprocess
 import sys
 from pathlib import Path
 from random import Random
+from typing import Any
 
 import torch
 
@@ -183,7 +184,7 @@ def main() -> int:
     parser.add_argument("--node", type=Path, help="folder with node_modules/openai")
     arguments = parser.parse_args()
     command = [sys.executable, "-m", "redraft", "serve", "--port", "0", "--quiet"]
-    found: dict[str, dict[str, object]] = {}
+    found: dict[str, dict[str, Any]] = {}
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as server:
         assert server.stdout is not None
         base = server.stdout.readline().strip() + "/v1"
@@ -201,7 +202,7 @@ def main() -> int:
     tried = {name: told for name, told in found.items() if told["version"]}
     wrong = [name for name, told in tried.items() if told["wrong"]]
     claims = [
-        (f"{name} {told['version']} against a server on nano", "all right: " + ", ".join(told["right"]))  # type: ignore[arg-type]
+        (f"{name} {told['version']} against a server on nano", "all right: " + ", ".join(told["right"]))
         for name, told in tried.items()
         if not told["wrong"]
     ]

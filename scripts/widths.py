@@ -82,6 +82,10 @@ class Gap:
     answer: str
     width: int
 
+    def off(self, run: Run) -> float:
+        """How far a width is from the right one."""
+        return abs(run.width - self.width)
+
     def chosen(self, score: Reading) -> tuple[bool, bool]:
         """Whether the width of the lowest score has the right text, and whether it is the right width."""
         best = min(self.runs, key=score)
@@ -227,7 +231,7 @@ def from_left(engine: Engine, around: Around, tokens: Sequence[int], prefix: Pre
 def shares(gaps: Sequence[Gap], name: str, score: Reading) -> dict[str, dict[str, float]]:
     """How often a rule has the right text and the right width, with intervals at 95%."""
     if name == "told":
-        rows = [gap.chosen(lambda run, gap=gap: abs(run.width - gap.width)) for gap in gaps]  # type: ignore[misc]
+        rows = [gap.chosen(gap.off) for gap in gaps]
     else:
         rows = [gap.chosen(score) for gap in gaps]
     found = {}

@@ -6,7 +6,7 @@ import argparse
 from dataclasses import asdict
 
 from redraft.cli.common import Commands, command, load_engine, model_flags
-from redraft.cli.infill import gap_flags, show, wanted
+from redraft.cli.infill import gap_flags, gap_options, show, wanted
 from redraft.cli.source import PLACE_HELP, read_source
 from redraft.cli.trace import traced
 
@@ -40,7 +40,6 @@ def run(arguments: argparse.Namespace) -> int:
     """Read, load, revise, print, write."""
     source = read_source(arguments.place)
 
-    from redraft.engine.request import Options
     from redraft.errors import RequestError
 
     if len(source.spans) > 1:
@@ -55,13 +54,7 @@ def run(arguments: argparse.Namespace) -> int:
             instruction=arguments.instruction,
             slack=arguments.slack,
             wanted=asked,
-            options=Options(
-                seed=arguments.seed,
-                steps=arguments.steps,
-                temperature=arguments.temperature,
-                deadline_sec=arguments.deadline,
-                preset=arguments.preset,
-            ),
+            options=gap_options(arguments),
         )
     show(source, done.data, {key: value for key, value in asdict(done).items() if key != "data"}, arguments)
     return 0

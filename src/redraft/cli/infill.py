@@ -13,6 +13,7 @@ from redraft.cli.trace import trace_flag, traced
 from redraft.errors import RequestError
 
 if TYPE_CHECKING:
+    from redraft.engine.request import Options
     from redraft.engine.wanted import Wanted
 
 EPILOG = """The lines named are left out and never shown to the model; it sees what stands before and behind them. The
@@ -73,22 +74,27 @@ def wanted(arguments: argparse.Namespace) -> Wanted:
     return Wanted(arguments.regex, tuple(words), tuple(arguments.contains), tuple(arguments.lacks))
 
 
-def run(arguments: argparse.Namespace) -> int:
-    """Read, load, fill, print, write."""
-    source = read_source(arguments.place)
-
-    from redraft.engine.infill import infill_all
+def gap_options(arguments: argparse.Namespace) -> Options:
+    """What `gap_flags` say of the sampler."""
     from redraft.engine.request import Options
 
-    asked = wanted(arguments)
-    engine = load_engine(arguments)
-    options = Options(
+    return Options(
         seed=arguments.seed,
         steps=arguments.steps,
         temperature=arguments.temperature,
         deadline_sec=arguments.deadline,
         preset=arguments.preset,
     )
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """Read, load, fill, print, write."""
+    source = read_source(arguments.place)
+
+    from redraft.engine.infill import infill_all
+
+    asked = wanted(arguments)
+    engine = load_engine(arguments)
     edges = [0, *(edge for span in source.spans for edge in span), len(source.data)]
     parts = [source.data[edges[i] : edges[i + 1]] for i in range(0, len(edges), 2)]
     with traced(engine, arguments, "infill", gaps=True) as engine:
@@ -99,7 +105,7 @@ def run(arguments: argparse.Namespace) -> int:
             width=arguments.width,
             wanted=asked,
             heal=not arguments.no_heal,
-            options=options,
+            options=gap_options(arguments),
         )
     gaps = [{key: value for key, value in asdict(one).items() if key not in ("data", "answer")} for one in done]
     show(source, done[-1].data, {"gaps": gaps}, arguments)

@@ -160,14 +160,15 @@ def _ways(engine: Engine, language: Language) -> dict[str, Ask | None]:
             return None, 0
         return done, sum(done.steps)
 
-    theirs: Ask | None = None
-    if installed():
-        other = guided(engine, language)
-        theirs = lambda prompt, seed: once(prompt, Options(seed=seed, causal=True), other)  # noqa: E731
+    other = guided(engine, language) if installed() else None
+
+    def theirs(prompt: str, seed: int) -> tuple[Generation, int]:
+        return once(prompt, Options(seed=seed, causal=True), other)
+
     return {
         "free": lambda prompt, seed: once(prompt, Options(preset=PRESET, seed=seed), None),
         "retry": retry,
-        "llguidance": theirs,
+        "llguidance": None if other is None else theirs,
         "left to right": lambda prompt, seed: whole(prompt, Options(seed=seed, causal=True)),
         "canvas": lambda prompt, seed: whole(prompt, Options(preset=PRESET, seed=seed)),
     }

@@ -10,6 +10,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import Any
 
 import torch
@@ -227,7 +228,7 @@ def _encodes(
         prefix = min(USUAL, model.config.max_positions - rows)
         context = model.rows([Span(filled_prefix(model, prefix), rows, Mode.ENCODE)])
         tokens = torch.arange(rows, device=model.device) % model.config.vocab_size
-        seconds = time_runs(lambda t=tokens, c=context: model(t, None, c), model.device, runs)  # type: ignore[misc]
+        seconds = time_runs(partial(model, tokens, None, context), model.device, runs)
         work = encode_work(model.config, model.dtype, packed, rows=rows, prefix=prefix, touched=touched)
         found.append(_row(what, 1, prefix, seconds, work, card, plan) | {"rows": rows})
     return found

@@ -54,7 +54,7 @@ class GuidedProjection(Projection):
     matcher: Any
     stops: frozenset[int]
 
-    def __call__(self, log_p: Float[Tensor, "canvas vocab"]) -> Masked:  # type: ignore[override]
+    def __call__(self, log_p: Float[Tensor, "canvas vocab"]) -> Masked:  # type: ignore[override]  # a Conditioned is all that is read
         """Leave what may come next."""
         from llguidance.numpy import allocate_token_bitmask, fill_next_token_bitmask
 

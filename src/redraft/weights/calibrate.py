@@ -80,11 +80,6 @@ class Calibration:
         self._read: dict[tuple[str, int | None], Tensor] = {}
         self._shared: tuple[Tensor, Sharing | None] | None = None
 
-    @property
-    def num_rows(self) -> int:
-        """Rows that are read."""
-        return self._x.shape[0]
-
     def inputs(self, matrix: Matrix) -> Float[Tensor, "rows inner"] | None:
         """The rows that a matrix of a layer reads, None for an expert that none is sent to."""
         index = int(matrix.slot.target.split(".")[1])

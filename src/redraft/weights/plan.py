@@ -112,7 +112,7 @@ def make_room(model: DiffusionGemma, wanted: Formats) -> DiffusionGemma:
     Raises WeightsError if one of a layer's expert matrices is packed and the other is not.
     """
     if (form := wanted.get("embed.weight")) is not None:
-        model.embed = PackedTable(form, tuple(model.embed.weight.shape))  # type: ignore[assignment]
+        model.embed = PackedTable(form, tuple(model.embed.weight.shape))  # type: ignore[assignment]  # read as model.table
     for i, layer in enumerate(model.layers):
         assert isinstance(layer, Layer)
         for owner, name in ((layer.attention, "qkv"), (layer.attention, "out"), *((layer.mlp, n) for n in _MLP)):
