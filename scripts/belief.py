@@ -1,10 +1,11 @@
 """Measures how far a model's probabilities can be believed: of decisions, and of the fields of JSON answers.
 
-    python scripts/belief.py --count 100 [--model nano] --record benchmarks/belief-nano.json
+    python scripts/belief.py --count 100 [--model nano] --record benchmarks/belief-nano.json --keep
 
 A temperature is fitted on examples of the training split, which training has not seen in this order but may have seen,
-and judged on held-out ones. Decisions are the blank cells of Sudokus, all of a puzzle packed in one canvas; beside them
-the same questions with a canvas for each, which has other noise in the other cells.
+and judged on held-out ones; with --keep that of the decisions is written beside the checkpoint, where `redraft decide`
+and the server find it. Decisions are the blank cells of Sudokus, all of a puzzle packed in one canvas; beside them the
+same questions with a canvas for each, which has other noise in the other cells.
 """
 
 from __future__ import annotations
@@ -15,11 +16,13 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass, replace
 from itertools import islice
 from pathlib import Path
+from typing import Any
 
 import torch
 
 from redraft.constrain.sources import schema_source
-from redraft.engine.decide import Decision, Form, decide_all
+from redraft.engine.decide import Belief, Decision, Form, decide_all, write_belief
+from redraft.engine.dial import fingerprint
 from redraft.engine.engine import Engine, load
 from redraft.engine.fields import field_confidence
 from redraft.engine.request import Generation, Options
@@ -54,6 +57,7 @@ def main() -> None:
     parser.add_argument("--model", default="nano")
     parser.add_argument("--count", type=int, default=100, help="examples of each task and split (default: 100)")
     parser.add_argument("--record", type=Path, required=True, metavar="FILE")
+    parser.add_argument("--keep", action="store_true", help="write the decisions' temperature beside the checkpoint")
     arguments = parser.parse_args()
     torch.set_num_threads(1)
     engine, count, name = load(arguments.model), arguments.count, Path(arguments.model).name
@@ -65,8 +69,26 @@ def main() -> None:
     workload = {"model": name, "count": count, "tasks": [*PUZZLES, *ANSWERS], "steps": list(STEPS), "seeds": SPLITS}
     record = new_record(f"belief-{name}", workload=workload, figures=figures, summary=[*summary, *told])
     write_record(record, arguments.record)
+    if arguments.keep and engine.folder is not None:
+        write_belief(belief(engine.folder, figures["decisions"], record.taken), engine.folder)
     for claim in record.summary:
         print(f"{claim.figure}: {claim.value}")
+
+
+def belief(folder: Path, figures: dict[str, Any], taken: str) -> Belief:
+    """What is kept of the decisions."""
+    plain, fitted_ = figures["as they are"], figures["at the fitted temperature"]
+    return Belief(
+        checkpoint=fingerprint(folder),
+        taken=taken,
+        tasks=tuple(PUZZLES),
+        decisions=fitted_["count"],
+        temperature=figures["temperature"],
+        told=fitted_["told"],
+        right=fitted_["right"]["share"],
+        error=fitted_["error"],
+        error_before=plain["error"],
+    )
 
 
 GuessesAt = Callable[[float], list[Guess]]

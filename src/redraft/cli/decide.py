@@ -13,8 +13,8 @@ from redraft.errors import RequestError
 if TYPE_CHECKING:
     from redraft.engine.decide import Decision
 
-EPILOG = """Shares are the model's own, of the choices given. --temperature takes one that was fitted on questions whose
-answers are known (docs/deciding.md).
+EPILOG = """Shares are of the choices given, told at a temperature that was fitted on questions whose answers are known,
+if one is kept beside the checkpoint (docs/deciding.md), else as the model has them.
 
 examples:
   redraft decide --chat --choice yes --choice no 'Is 7 prime?'
@@ -37,7 +37,7 @@ def add(commands: Commands) -> None:
         help="an answer to many questions, with {{yes|no}} wherever one is; all are read from one canvas",
     )
     parser.add_argument(
-        "--temperature", type=float, default=1.0, metavar="X", help="above 1 for humbler shares (default: 1)"
+        "--temperature", type=float, metavar="X", help="above 1 for humbler shares (default: the fitted one, or 1)"
     )
     parser.add_argument("--canvases", type=int, default=1, metavar="N", help="canvases to average over (default: 1)")
     parser.add_argument("--seed", type=int, default=0, help="seed of the canvases' noise (default: 0)")
@@ -50,7 +50,7 @@ def run(arguments: argparse.Namespace) -> int:
         raise RequestError("--form and --choice were both given; a form has its choices in it: leave --choice out")
     prompt = read_prompt(arguments.prompt, arguments.file)
 
-    from redraft.engine.decide import decide, decide_all, read_form
+    from redraft.engine.decide import decide, decide_all, read_belief, read_form
     from redraft.engine.request import Options
 
     engine = load_engine(arguments)
@@ -59,7 +59,10 @@ def run(arguments: argparse.Namespace) -> int:
         found = [decide(engine, request, arguments.choice or ["yes", "no"], canvases=arguments.canvases)]
     else:
         found = decide_all(engine, request, read_form(arguments.form), canvases=arguments.canvases)
-    found = [one.at(arguments.temperature) for one in found]
+    temperature, belief = arguments.temperature, read_belief(engine)
+    if temperature is None:
+        temperature = 1.0 if belief is None else belief.temperature
+    found = [one.at(temperature) for one in found]
     if arguments.json:
         told = [{"best": one.best} | asdict(one) for one in found]
         print_json(told[0] if arguments.form is None else {"decisions": told})

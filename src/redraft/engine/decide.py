@@ -9,7 +9,7 @@ read. What is told is each choice's share of all of them. Several canvases of ot
         1 : ▒ ⏎ 2 : ▒ ⏎ 3 : ▒ ⏎        choices of a slot have one number of tokens, so everything else has its place
 
 Shares are the model's own. `Decision.at` takes a temperature; one that was fitted on questions whose answers are known
-makes probabilities of them (docs/deciding.md).
+makes probabilities of them (docs/deciding.md), and may be kept beside the checkpoint (`read_belief`).
 """
 
 from __future__ import annotations
@@ -18,8 +18,10 @@ import math
 import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING
 
+import msgspec
 import torch
 
 from redraft.cache import Prefix
@@ -27,6 +29,7 @@ from redraft.constrain.language import ready
 from redraft.constrain.sources import choices_source
 from redraft.diffusion.noise import SeededNoise
 from redraft.diffusion.seed import SeedCanvas, seeded
+from redraft.engine.dial import known_fingerprint
 from redraft.engine.request import Request
 from redraft.engine.scheduler import PREFILL_CHUNK
 from redraft.errors import RequestError
@@ -36,6 +39,7 @@ if TYPE_CHECKING:
     from redraft.engine.engine import Engine
 
 MOST_CANVASES = 64
+BELIEF = "belief.json"
 
 Form = Sequence[str | Sequence[str]]
 """Texts, and lists of choices where an answer is to be read."""
@@ -76,6 +80,40 @@ class Decision:
             raise RequestError(f"choices {list(self.shares)[:5]} are not all numbers; a mean needs numbers") from None
 
 
+@dataclass(frozen=True)
+class Belief:
+    """How far the decisions of a checkpoint come true (scripts/belief.py). On so many of `tasks`, held out and told at
+    the fitted `temperature`, `told` was the average probability and `right` the share that was; `error` is the expected
+    calibration error, `error_before` the same at temperature 1."""
+
+    checkpoint: str
+    taken: str
+    tasks: tuple[str, ...]
+    decisions: int
+    temperature: float
+    told: float
+    right: float
+    error: float
+    error_before: float
+
+
+def read_belief(engine: Engine) -> Belief | None:
+    """What is kept beside the checkpoint; None if that is nothing, nothing whole, or of other weights than these."""
+    if engine.folder is None or not engine.as_stored:
+        return None
+    try:
+        found = msgspec.json.decode((engine.folder / BELIEF).read_bytes(), type=Belief)
+    except (OSError, ValueError):  # msgspec's errors are ValueErrors
+        return None
+    ours = found.checkpoint == known_fingerprint(engine.folder)
+    return found if ours and 0 < found.temperature < math.inf else None
+
+
+def write_belief(belief: Belief, folder: Path) -> None:
+    """Keep it beside the checkpoint. Raises OSError."""
+    (folder / BELIEF).write_bytes(msgspec.json.format(msgspec.json.encode(belief), indent=1) + b"\n")
+
+
 def decide(engine: Engine, request: Request, choices: Sequence[str], *, canvases: int = 1) -> Decision:
     """The shares of some choices as answers to a request's prompt. Raises RequestError for choices that do not fit."""
     _refuse(request, canvases)
@@ -96,6 +134,14 @@ def decide_all(engine: Engine, request: Request, form: Form, *, canvases: int = 
     pins, slots = _laid_out(engine, request, form)
     read = list(_read(engine, request, pins, canvases))
     return [_decision(slot.choices, [slot.log_p(log_p) for log_p in read]) for slot in slots]
+
+
+def form_size(engine: Engine, form: Form) -> int:
+    """Tokens of a form. Raises RequestError as `decide_all`."""
+    return sum(
+        len(engine.text.encode(part, bos=False)) if isinstance(part, str) else len(_slot(engine, 0, part, 1).tokens[0])
+        for part in form
+    )
 
 
 def read_form(text: str) -> Form:

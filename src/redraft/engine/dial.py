@@ -116,6 +116,11 @@ def fingerprint(folder: Path) -> str:
     return digest.hexdigest()
 
 
+def known_fingerprint(folder: Path) -> str:
+    """The same, worked out once for as long as the weights stay as they are."""
+    return _fingerprint(folder, tuple(one.stat().st_mtime_ns for one in sorted(folder.glob("*.safetensors"))))
+
+
 def dial_files(folder: Path) -> tuple[Path, Path]:
     """Where a checkpoint's table may be: beside it, or in the user's cache if that cannot be written."""
     cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "redraft" / "dials"
@@ -129,10 +134,9 @@ def read_dial(folder: Path) -> Dial:
     found = [path for path in dial_files(folder) if path.exists()]
     if not found:
         raise RequestError(f"effort needs a table of settings and {folder} has none; {remedy}")
-    stamps = tuple(one.stat().st_mtime_ns for one in sorted(folder.glob("*.safetensors")))
     for path in found:
         dial = _read(path, path.stat().st_mtime_ns, remedy)
-        if dial.checkpoint == _fingerprint(folder, stamps):
+        if dial.checkpoint == known_fingerprint(folder):
             return dial
     raise RequestError(f"{path} was measured on another checkpoint than {folder}; {remedy}")
 

@@ -57,13 +57,15 @@ Watch = Callable[[Event, Request], None]
 
 @dataclass(frozen=True)
 class Engine:
-    """A model, its text side and its settings, ready to answer. `folder` is where they came from."""
+    """A model, its text side and its settings, ready to answer. `folder` is where they came from, `as_stored` whether
+    nothing was merged into the weights or packed on the way in."""
 
     model: DiffusionGemma
     text: Text
     config: CheckpointConfig
     loop: Loop
     folder: Path | None = None
+    as_stored: bool = True
 
     def generate(
         self,
@@ -373,7 +375,8 @@ def load(
     loaded = fuse_layers(found, form) if folds else found
     if loop.max_rows is None and placement == ON_DEVICE:  # a knee was measured there
         loop = replace(loop, max_rows=read_knee(knee_key(folder, dtype, device, plan), report))
-    return Engine(loaded, read_text(folder, config), config, Loop(loaded, loop), folder)
+    as_stored = adapter is None and chosen is None
+    return Engine(loaded, read_text(folder, config), config, Loop(loaded, loop), folder, as_stored)
 
 
 @dataclass
