@@ -16,6 +16,7 @@ import torch
 
 import redraft
 from redraft.constrain.automaton import NOWHERE
+from redraft.constrain.checks import Check, command_check, python_check
 from redraft.constrain.language import Language, Vocabulary, ready
 from redraft.constrain.lift import TokenAutomaton
 from redraft.constrain.problem import Problem, span_of
@@ -28,7 +29,7 @@ from redraft.engine.answer import Answer
 from redraft.engine.engine import Engine
 from redraft.engine.events import Block, Draft, Event, Finished
 from redraft.engine.lane import open_lane
-from redraft.engine.mend import Check, command_check, mended, python_check
+from redraft.engine.mend import mended
 from redraft.engine.request import Options, Request
 from redraft.engine.runner import run_alone
 from redraft.errors import ConstraintError, RequestError, RunError, UnsatisfiedError

@@ -17,6 +17,7 @@ import torch
 
 import redraft
 from redraft.__main__ import main
+from redraft.constrain.checks import Check, command_check, python_check
 from redraft.constrain.language import Vocabulary, ready
 from redraft.constrain.middle import between, leads_on
 from redraft.constrain.problem import Problem, span_of
@@ -24,7 +25,7 @@ from redraft.constrain.sources import regex_source, schema_source
 from redraft.constrain.thinking import after_thinking
 from redraft.engine import mend
 from redraft.engine.engine import Engine
-from redraft.engine.mend import Check, command_check, mended, python_check
+from redraft.engine.mend import mended
 from redraft.engine.request import Options
 from redraft.errors import ConstraintError, RunError, UnsatisfiedError
 

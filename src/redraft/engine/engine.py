@@ -21,6 +21,7 @@ from pathlib import Path
 from typing import Any
 
 from redraft.config import CheckpointConfig, read_config
+from redraft.constrain.checks import Check
 from redraft.constrain.language import Language, Source, Vocabulary, cache_folder, ready, vocabulary_of
 from redraft.constrain.sources import source_of
 from redraft.engine.answer import Answer
@@ -32,7 +33,7 @@ from redraft.engine.fill import Filled, fill
 from redraft.engine.infill import ANYTHING, Infill, infill, infill_all
 from redraft.engine.knee import knee_key, read_knee
 from redraft.engine.loop import DEFAULT_LOOP, Loop, LoopConfig
-from redraft.engine.mend import Check, mended
+from redraft.engine.mend import mended
 from redraft.engine.race import Drop
 from redraft.engine.request import Generation, Options, Request, build_request
 from redraft.engine.variants import Variant, ranked
@@ -44,6 +45,7 @@ from redraft.model.kernels import FAST, Kernels
 from redraft.text import Message, Text, read_text
 from redraft.weights.adapter import merge_adapter
 from redraft.weights.build import DTYPES, usable_device
+from redraft.weights.group import Group
 from redraft.weights.load import load_model
 from redraft.weights.place import ON_DEVICE, place_experts
 from redraft.weights.plan import find_plan
@@ -330,7 +332,7 @@ def load(
     progress: Callable[[int, int], None] | None = None,
     loop: LoopConfig = DEFAULT_LOOP,
     kernels: Kernels = FAST,
-    experts: str = "device",
+    experts: str | Group = "device",
 ) -> Engine:
     """Load a checkpoint: "nano" (in the package), a folder, or a repository name already in the local cache.
 
@@ -340,7 +342,8 @@ def load(
     `report` is told what was found and left unused; `progress` gets (elements placed, elements in all).
     `loop` bounds what runs side by side (redraft.engine.loop.LoopConfig); what it leaves open follows from the model
     and from what `redraft bench --knee` has measured on this machine. `kernels` is what the model runs on,
-    `experts` where they are (redraft.weights.place): "device", "host", or "shared" by the processes of a torchrun.
+    `experts` where they are (redraft.weights.place): "device", "host", or "shared" by the processes of a torchrun (or by
+    those of a group that has met): only the first gets an engine; the others help it until it ends, and end with it.
     Raises WeightsError, ConfigError or TextError if the checkpoint is not whole or not supported.
     """
     if dtype not in DTYPES:
@@ -354,9 +357,9 @@ def load(
     config = read_config(folder)
     placement, where = place_experts(experts, where, config.model.num_experts)
     if adapter is not None and placement != ON_DEVICE:
-        raise RequestError(f"adapter was given and experts are to be on the {experts}; merge it first: redraft tune")
+        raise RequestError(f"adapter was given and experts are {placement.place}; merge it first: redraft tune")
     if loop.graphs and placement != ON_DEVICE:
-        raise RequestError(f"graphs is True and experts are to be on the {experts}, which a graph cannot wait for")
+        raise RequestError(f"graphs is True and experts are {placement.place}; a graph cannot wait for those elsewhere")
     # Folded first and packed then, where layers are folded: a matrix is rounded once.
     folds = placement == ON_DEVICE and pays(config.model, DTYPES[dtype])
     form = chosen.experts if chosen and chosen.is_uniform and folds else None

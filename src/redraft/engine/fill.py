@@ -10,9 +10,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
+from redraft.constrain.checks import Check
 from redraft.constrain.problem import Problem
 from redraft.constrain.template import Template, read_template
-from redraft.engine.mend import Check, mended
+from redraft.engine.mend import mended
 from redraft.engine.request import Generation, Options
 
 if TYPE_CHECKING:

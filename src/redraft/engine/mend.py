@@ -15,20 +15,16 @@ After `rounds` of that the error carries the attempt with the fewest complaints 
 
 from __future__ import annotations
 
-import ast
-import io
-import json
-import re
-import subprocess
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
+from redraft.constrain.checks import MOST_SECONDS, Check
 from redraft.constrain.language import Language, ready
 from redraft.constrain.middle import between
-from redraft.constrain.problem import Problem, Span, span_of, unfenced
+from redraft.constrain.problem import Problem, Span
 from redraft.constrain.sources import anything, excluding
 from redraft.constrain.thinking import ThinkingLanguage
 from redraft.diffusion.halt import AtLeast
@@ -41,12 +37,7 @@ from redraft.errors import ConstraintError, RequestError, RunError, UnsatisfiedE
 if TYPE_CHECKING:
     from redraft.engine.engine import Engine
 
-Check = Callable[[str], Sequence[Problem | str]]
-"""What is wrong with a text: problems with their place, or reasons alone; nothing if it is right."""
-
 ROUNDS = 3
-MOST_SECONDS = 10.0
-"""A check that takes longer has failed."""
 
 
 def mended(engine: Engine, request: Request, check: Check | None, rounds: int = ROUNDS) -> Generation:
@@ -74,68 +65,6 @@ def mended(engine: Engine, request: Request, check: Check | None, rounds: int = 
         except ConstraintError:  # or everything else that may be said has been rejected
             raise UnsatisfiedError(best[0], [problem.reason for problem in best[1]]) from None
     return replace(done, seed=request.seed)
-
-
-def python_check(text: str) -> list[Problem]:
-    """Whether a text is Python that parses; the line that does not is the problem."""
-    try:
-        ast.parse(text)
-    except SyntaxError as error:
-        span = None if error.lineno is None else line_span(text, error.lineno)
-        where = "" if span is None else f", line {error.lineno}"
-        return [Problem(f"not Python{where}: {error.msg}", span)]
-    except (ValueError, RecursionError, MemoryError) as error:
-        return [Problem(f"not Python: {error}")]
-    return []
-
-
-def command_check(command: Sequence[str], seconds: float = MOST_SECONDS) -> Check:
-    """A check by a command that reads the text on stdin; any exit code but 0 is a complaint, stderr says which.
-
-    A line of stderr may name what is wrong, by a JSON pointer or a line, as "/qty: too large" or "line 3: no such
-    name"; without one, all of the text is wrong.
-    """
-
-    def run(text: str) -> list[Problem]:
-        try:
-            done = subprocess.run(command, input=text.encode(), capture_output=True, timeout=seconds, check=False)
-        except subprocess.TimeoutExpired:
-            raise RunError(f"the check {command[0]!r} took over {seconds:g} seconds; make it quicker") from None
-        except OSError as error:
-            raise RequestError(f"the check {command[0]!r} cannot be run: {error.strerror}") from None
-        if not done.returncode:
-            return []
-        said = (done.stderr or done.stdout).decode(errors="replace").strip()
-        placed = [Problem(line[:300], span) for line in said.splitlines() if (span := _named(text, line))]
-        return placed or [Problem(said[:300] or f"{command[0]} ended with {done.returncode}")]
-
-    return run
-
-
-def _named(text: str, line: str) -> Span | None:
-    """Where the part of a text stands that a complaint begins with the name of, if it does."""
-    if found := re.match(r"line (\d+)\b", line):
-        return line_span(text, int(found[1]))
-    if found := re.match(r"((?:/[^/\s:]*)+):", line):
-        try:
-            value, path = json.loads(unfenced(text)), list[str | int]()
-            for step in found[1].split("/")[1:]:
-                at = isinstance(value, list) and step.isdecimal()
-                path.append(int(step) if at else step.replace("~1", "/").replace("~0", "~"))
-                value = value[path[-1]]
-        except (ValueError, LookupError, TypeError):
-            return None
-        return span_of(text, path)
-    return None
-
-
-def line_span(text: str, number: int) -> Span | None:
-    """Where a line of that number stands, counted from 1, its end not counted; None if there is none."""
-    lines = list(io.StringIO(text, newline=""))  # as Python's parser counts them; splitlines has more ends
-    if not 1 <= number <= len(lines):
-        return None
-    begin = sum(map(len, lines[: number - 1]))
-    return begin, begin + len(lines[number - 1].rstrip("\r\n"))
 
 
 def _problems(request: Request, text: str, check: Check | None) -> list[Problem]:

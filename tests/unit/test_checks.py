@@ -1,0 +1,131 @@
+"""Commands that judge an answer are strangers: however much they say and whatever they leave behind, they end."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+import tracemalloc
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+
+from redraft.constrain import checks
+from redraft.constrain.checks import command_check
+from redraft.constrain.problem import Problem
+from redraft.errors import RunError
+
+LONG = 600.0
+"""Seconds that no test waits for."""
+
+
+def is_running(pid: int) -> bool:
+    """Whether a process runs; one that has ended and that nobody has asked about does not."""
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()[0] != "Z"
+    except (FileNotFoundError, ProcessLookupError):
+        return False
+
+
+def comes_to_an_end(pid: int) -> bool:
+    """A killed process may take a moment."""
+    until = time.monotonic() + 60
+    while is_running(pid) and time.monotonic() < until:
+        time.sleep(0.01)
+    return not is_running(pid)
+
+
+def test_of_a_flood_only_the_head_is_kept() -> None:
+    """16 MiB on each stream, and the complaint is at the top of the second."""
+    flood = (
+        "import sys\nsys.stderr.write('line 2: bad\\n')\n"
+        "for _ in range(256): sys.stdout.write('y\\n' * 32768); sys.stderr.write('z\\n' * 32768)\nsys.exit(1)"
+    )
+    tracemalloc.start()
+    problems = command_check([sys.executable, "-c", flood], LONG)("a\nbc")
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert problems == [Problem("line 2: bad", (2, 4))]
+    assert peak < 16 * checks.MOST_KEPT
+
+
+@pytest.mark.parametrize(
+    "script",
+    ["yes", "yes >&2", "trap '' TERM INT HUP; while :; do sleep 1; done", "sleep 1000", "exec >&- 2>&-; sleep 1000"],
+)
+def test_a_command_that_never_ends_is_ended_with_all_that_it_started(
+    script: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The clock jumps once both processes are there, so no machine is too slow for this."""
+    told = tmp_path / "pids"
+    clock = SimpleNamespace(monotonic=lambda: 1e9 if told.exists() and told.read_text().endswith("\n") else 0.0)
+    monkeypatch.setattr(checks, "time", clock)
+    both = f"sleep 1000 & echo $$ $! > {told}; {script}"
+    with pytest.raises(RunError, match="the check 'sh' took over 5 seconds"):
+        command_check(["sh", "-c", both], 5.0)("a")
+    assert all(comes_to_an_end(int(pid)) for pid in told.read_text().split())
+
+
+def test_a_child_that_holds_the_pipes_is_not_waited_for(tmp_path: Path) -> None:
+    told = tmp_path / "pid"
+    script = f"echo wrong >&2; sleep 1000 & echo $! > {told}; exit 3"
+    assert command_check(["sh", "-c", script], LONG)("a") == [Problem("wrong")]
+    assert comes_to_an_end(int(told.read_text()))
+    script = f"yes >&2 & echo $! > {told}; exit 0"
+    assert command_check(["sh", "-c", script], LONG)("a") == []
+    assert comes_to_an_end(int(told.read_text()))
+
+
+def test_a_child_in_a_session_of_its_own_is_not_waited_for(tmp_path: Path) -> None:
+    """It cannot be found to be ended, and nothing waits for it."""
+    told = tmp_path / "pid"
+    away = f"""
+import os, time
+came, went = os.pipe()
+if os.fork():
+    os.read(came, 1)
+    os._exit(4)
+os.setsid()
+with open({str(told)!r}, "w") as file: file.write(str(os.getpid()))
+os.write(went, b"!")
+time.sleep(1000)
+"""
+    try:
+        (problem,) = command_check([sys.executable, "-c", away], LONG)("a")
+        assert isinstance(problem, Problem)
+        assert problem.reason.endswith("ended with 4")
+    finally:
+        os.kill(int(told.read_text()), signal.SIGKILL)
+
+
+def test_a_long_text_that_nobody_reads_is_no_trouble() -> None:
+    assert command_check(["false"], LONG)("a" * 1_000_000) == [Problem("false ended with 1")]
+    assert command_check(["true"], LONG)("a" * 1_000_000) == []
+    assert command_check(["sh", "-c", "test $(wc -c) = 1000000"], LONG)("a" * 1_000_000) == []
+
+
+def test_who_leaves_while_a_command_runs_leaves_nothing_running(tmp_path: Path) -> None:
+    """Checks run beside the main thread, which an interrupt ends."""
+    told = tmp_path / "pid"
+    leaver = f"""
+import pathlib, sys, threading, time
+from redraft.constrain.checks import command_check
+check = command_check(["sh", "-c", "echo $$ > {told}; exec sleep 1000"], 1000)
+threading.Thread(target=check, args=["a"], daemon=True).start()
+while not (pathlib.Path({str(told)!r}).exists() and pathlib.Path({str(told)!r}).read_text().endswith("\\n")):
+    time.sleep(0.01)
+raise KeyboardInterrupt
+"""
+    done = subprocess.run([sys.executable, "-c", leaver], capture_output=True, timeout=LONG, check=False)
+    assert b"KeyboardInterrupt" in done.stderr
+    assert comes_to_an_end(int(told.read_text()))
+
+
+@pytest.mark.parametrize("said", ["line " + "9" * 5000 + ": no", "/" + "0/" * 3000 + "0: no", "/" * 5000 + ": no"])
+def test_places_that_are_nowhere_are_no_places(said: str) -> None:
+    command = [sys.executable, "-c", "import sys; sys.exit(sys.stdin.read() and sys.argv[1])", said]
+    for text in ("[" * 3000 + "]" * 3000, "[]", "no JSON"):
+        assert command_check(command, LONG)(text) == [Problem(said[:300])]
