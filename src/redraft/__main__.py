@@ -8,6 +8,7 @@ import sys
 from collections.abc import Sequence
 
 from redraft.cli.main import build_parser
+from redraft.cli.place import run_command
 from redraft.errors import RedraftError
 
 INTERRUPTED = 130
@@ -19,7 +20,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     if unknown:
         arguments.mistaken(f"unrecognized arguments: {' '.join(unknown)}")
     try:
-        code = int(arguments.run(arguments) or 0)
+        code = run_command(arguments)
         if sys.stdout is not None:
             sys.stdout.flush()  # here, where a reader that went away or a full disk still has an exit code
         return code

@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING
 
 from redraft.cli.backend import backend_flags, backend_of
 from redraft.cli.common import Commands, command, decoded, load_engine, model_flags, preset_flag, tame
-from redraft.cli.place import place_flags
 from redraft.errors import RedraftError, RequestError
 
 if TYPE_CHECKING:
@@ -43,7 +42,6 @@ def add(commands: Commands) -> None:
     preset_flag(parser)
     backend_flags(parser)
     model_flags(parser, plan=True)
-    place_flags(parser)
 
 
 def run(arguments: argparse.Namespace) -> int:

@@ -10,7 +10,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from redraft.cli.place import experts_of
+from redraft.cli.place import experts_of, place_flags
 from redraft.config import MOST_THREADS
 from redraft.errors import RequestError
 
@@ -62,6 +62,7 @@ def model_flags(parser: argparse.ArgumentParser, *, positional: bool = False, pl
     parser.add_argument(
         "--dtype", default="float32", choices=("float32", "bfloat16"), help="number format (default: float32)"
     )
+    place_flags(parser)
     if plan:
         parser.add_argument("--plan", metavar="NAME", help=PLAN_HELP)
         parser.add_argument("--adapter", metavar="FOLDER", help=ADAPTER_HELP)
@@ -142,14 +143,15 @@ def load_engine(arguments: argparse.Namespace) -> Engine:
         if arguments.model != "nano":
             print(f"redraft: {line}", file=sys.stderr)
 
+    helps = getattr(arguments, "helps", False)  # of several processes only the first shows what it does
     return load(
         arguments.model,
         device=arguments.device,
         dtype=arguments.dtype,
         plan=getattr(arguments, "plan", None),
         adapter=getattr(arguments, "adapter", None),
-        report=note,
-        progress=load_bar(),
+        report=None if helps else note,
+        progress=None if helps else load_bar(),
         kernels=kernels_for(arguments.device),
         experts=experts_of(arguments),
     )

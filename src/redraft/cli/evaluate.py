@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING
 
 from redraft.cli.backend import backend_flags, backend_of
 from redraft.cli.common import Commands, causal_flag, command, load_engine, model_flags, preset_flag, print_json
-from redraft.cli.place import place_flags
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -31,7 +30,6 @@ def add(commands: Commands) -> None:
     """Add the command."""
     parser = command(commands, "eval", "score a model on held-out examples", run, epilog=EPILOG)
     model_flags(parser, plan=True)
-    place_flags(parser)
     parser.add_argument("--task", action="append", metavar="NAME", help="a task; repeatable (default: all)")
     parser.add_argument("--count", type=int, default=500, metavar="N", help="examples per task (default: 500)")
     parser.add_argument("--steps", type=int, metavar="N", help="cap on denoising steps per canvas")

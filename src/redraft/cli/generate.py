@@ -11,7 +11,6 @@ from redraft.cli.backend import backend_flags, backend_of
 from redraft.cli.check import check_flag, check_of
 from redraft.cli.common import Commands, command, load_engine, model_flags, print_json, read_prompt, sampling_flags
 from redraft.cli.held import held_flags, held_source
-from redraft.cli.place import agree_on_seed, check_parallel, one_voice, place_flags
 from redraft.cli.trace import trace_flag, traced
 from redraft.cli.variants import check_variants, run_variants, variant_flags
 
@@ -41,19 +40,12 @@ def add(commands: Commands) -> None:
     held_flags(parser)
     check_flag(parser)
     model_flags(parser, plan=True)
-    place_flags(parser, parallel=True)
     sampling_flags(parser)
     variant_flags(parser)
 
 
 def run(arguments: argparse.Namespace) -> int:
     """Load, generate, print."""
-    check_parallel(arguments)
-    with one_voice(arguments):
-        return _answer(arguments)
-
-
-def _answer(arguments: argparse.Namespace) -> int:
     check_variants(arguments)
     check = check_of(arguments)
     prompt = read_prompt(arguments.prompt, arguments.file)
@@ -70,7 +62,6 @@ def _answer(arguments: argparse.Namespace) -> int:
     from redraft.engine.mend import mended
 
     engine = load_engine(arguments)
-    agree_on_seed(arguments)
     language = None if source is None else engine.language(source)
     request = engine.request(prompt, chat=arguments.chat, options=_options(arguments), language=language)
     with traced(engine, arguments, "generate") as engine:

@@ -1,80 +1,83 @@
-"""`--offload experts` and `--parallel experts`: where a model's experts are."""
+"""`--offload experts` and `--parallel experts`: where a model's experts are, and which process does what."""
 
 from __future__ import annotations
 
 import argparse
 import os
-import secrets
+import signal
 import sys
-from collections.abc import Iterator
-from contextlib import contextmanager, redirect_stdout
-from pathlib import Path
+import threading
+from typing import TYPE_CHECKING, NoReturn
 
-from redraft.errors import RequestError
+from redraft.errors import RedraftError, RequestError
 
-CLOCKED = {"deadline": "--deadline", "target_ms": "--target-ms"}
-ALONE = {"watch": "--watch", "trace": "--trace", "check": "--check"}
+if TYPE_CHECKING:
+    from redraft.weights.group import Group
+
+GRACE_SEC = 2.0
+"""What a command that has lost another process has to tell so itself, to all who wait for its answers."""
 
 
-def place_flags(parser: argparse.ArgumentParser, *, parallel: bool = False) -> None:
-    """The flags; `parallel` where a command gives every process the same work."""
+def place_flags(parser: argparse.ArgumentParser) -> None:
+    """The flags."""
     parser.add_argument(
         "--offload", choices=("experts",), help="keep experts in the processor's memory, for a GPU with too little"
     )
-    if parallel:
-        parser.add_argument(
-            "--parallel", choices=("experts",), help="share experts among the processes that torchrun has started"
-        )
+    parser.add_argument(
+        "--parallel", choices=("experts",), help="share experts among the processes that torchrun has started"
+    )
 
 
-def experts_of(arguments: argparse.Namespace) -> str:
-    """What `load` is to be told. Raises RequestError for flags that exclude each other."""
-    offload, parallel = getattr(arguments, "offload", None), getattr(arguments, "parallel", None)
-    if offload and parallel:
-        raise RequestError("--offload and --parallel were given together; experts can be in one place only")
-    return "host" if offload else "shared" if parallel else "device"
+def experts_of(arguments: argparse.Namespace) -> str | Group:
+    """What `load` is to be told."""
+    if arguments.offload:
+        return "host"
+    group: Group | None = getattr(arguments, "group", None)
+    return "device" if group is None else group
 
 
-def check_parallel(arguments: argparse.Namespace) -> None:
-    """Refuse what processes that take the same steps cannot do: to go by their own clocks, or to write one file."""
-    if arguments.parallel is None:
-        return
-    for name, flag in CLOCKED.items():
-        if getattr(arguments, name, None) is not None:
-            raise RequestError(f"{flag} goes by each process's own clock; leave it out with --parallel")
-    for name, flag in ALONE.items():
-        if getattr(arguments, name, None):
-            raise RequestError(f"{flag} is for one process; leave it out with --parallel")
-    if arguments.prompt in (None, "-") and arguments.file is None:
-        raise RequestError("several processes cannot read one stdin; pass the prompt, or --file, with --parallel")
+def run_command(arguments: argparse.Namespace) -> int:
+    """A command, which knows nothing of other processes: the first of those that share experts runs it, others help.
 
-
-def agree_on_seed(arguments: argparse.Namespace) -> None:
-    """Give all processes of a group one seed, which the first draws, where the caller gives none."""
-    if arguments.parallel is None or arguments.seed is not None:
-        return
-    from torch import distributed
-
-    drawn = [secrets.randbits(32)]
-    distributed.broadcast_object_list(drawn, src=0)
-    arguments.seed = drawn[0]
-
-
-@contextmanager
-def one_voice(arguments: argparse.Namespace) -> Iterator[None]:
-    """Of several processes only the first prints a result; all leave their group at the end."""
+    Raises whatever the command does, and RunError where a process was lost, whatever the command has made of that.
+    """
     if getattr(arguments, "parallel", None) is None:
-        yield
-        return
-    from torch import distributed
+        return int(arguments.run(arguments) or 0)
+    if arguments.offload:
+        raise RequestError("--offload and --parallel were given together; experts can be in one place only")
 
+    from redraft.weights.group import Group
+
+    arguments.group = group = Group()
+    if group.rank:
+        _help(arguments, group)
+    before = signal.signal(signal.SIGTERM, lambda number, _: sys.exit(128 + number))
+    threading.Thread(target=_watch, args=(group,), daemon=True).start()
     try:
-        if os.environ.get("RANK", "0") == "0":
-            yield
-        else:
-            with Path(os.devnull).open("w", encoding="utf-8") as nowhere, redirect_stdout(nowhere):
-                yield
+        return int(arguments.run(arguments) or 0)
     finally:
-        sys.stdout.flush()
-        if distributed.is_initialized():
-            distributed.destroy_process_group()
+        signal.signal(signal.SIGTERM, before)
+        group.close()
+
+
+def _help(arguments: argparse.Namespace, group: Group) -> NoReturn:
+    """Be one of the others until the first ends; who ends them all tells the first, and signals reach every one."""
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, signal.SIG_IGN)
+
+    from redraft.cli.common import load_engine
+
+    arguments.helps = True
+    try:
+        load_engine(arguments)
+    except RedraftError as error:
+        raise type(error)(f"process {group.rank}: {error}") from error
+    raise AssertionError("only the first process is given an engine")
+
+
+def _watch(group: Group) -> None:
+    """End a command that has lost another process and goes on all the same, as a server would."""
+    group.broken.wait()
+    if not group.closed.wait(GRACE_SEC):
+        print(f"redraft: {group.failure}", file=sys.stderr, flush=True)
+        os._exit(1)

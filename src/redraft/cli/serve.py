@@ -22,7 +22,7 @@ from redraft.cli.common import (
     model_flags,
     set_threads,
 )
-from redraft.cli.place import experts_of, place_flags
+from redraft.cli.place import experts_of
 
 if TYPE_CHECKING:
     from redraft.engine.engine import Engine
@@ -52,7 +52,6 @@ def add(commands: Commands) -> None:
     )
     parser.add_argument("--plan", metavar="NAME", help=PLAN_HELP)
     parser.add_argument("--adapter", metavar="FOLDER", help=ADAPTER_HELP)
-    place_flags(parser)
     parser.add_argument("--host", default="127.0.0.1", help="address to listen on (default: 127.0.0.1)")
     parser.add_argument("--port", type=int, default=PORT, help=f"0 for a free one (default: {PORT})")
     parser.add_argument("--name", metavar="NAME", help="what the model is called (default: its name or folder)")

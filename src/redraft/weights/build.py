@@ -46,7 +46,7 @@ def empty_model(
         return model
     num_bytes = sum(t.numel() * t.element_size() for t in model.state_dict().values())
     try:
-        return _take_memory(model, torch.device(device), on_host=placement.place == "host")
+        return _take_memory(model, torch.device(device), placement)
     except RuntimeError as error:  # torch.OutOfMemoryError on a GPU, a plain RuntimeError on a CPU
         reason = str(error).partition("\n")[0]
         raise RunError(
@@ -55,8 +55,13 @@ def empty_model(
         ) from None
 
 
-def _take_memory(model: DiffusionGemma, device: torch.device, *, on_host: bool) -> DiffusionGemma:
-    if not on_host:
+def _take_memory(model: DiffusionGemma, device: torch.device, placement: Placement) -> DiffusionGemma:
+    if placement.rank:  # the rest is in the first process, and stays without memory here
+        for layer in model.layers:
+            assert isinstance(layer.experts, nn.Module)
+            layer.experts.to_empty(device=device)
+        return model
+    if placement.place != "host":
         return model.to_empty(device=device)
     experts = [layer.experts for layer in model.layers]
     for layer in model.layers:

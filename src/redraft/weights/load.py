@@ -74,7 +74,8 @@ def load_model(
     for name in [name for name in shapes if ".experts." in name and shapes[name][0] == len(own)]:
         shapes[name] = (count, *shapes[name][1:])
     check_filled(wanted, shapes)
-    _fill(Filler(ours, held, own if len(own) < count else None), source, layout, progress)
+    filler = Filler(ours, held, own if len(own) < count else None)
+    _fill(filler, source, layout, progress, of_experts=placement.rank > 0)
     return placement.settle(model.eval().requires_grad_(False)), config
 
 
@@ -125,10 +126,20 @@ def _check_copy(source: Source, name: str, original: str) -> None:
 
 
 @torch.no_grad()
-def _fill(filler: Filler, source: Source, layout: Layout, progress: Callable[[int, int], None] | None) -> None:
+def _fill(
+    filler: Filler,
+    source: Source,
+    layout: Layout,
+    progress: Callable[[int, int], None] | None,
+    *,
+    of_experts: bool,
+) -> None:
+    """Read and place everything, or what is `of_experts`, where a process has nothing else."""
     slots = {slot.stored: slot for slot in layout.whole}
     pieces = {piece.stored: piece for piece in layout.pieces}
-    names = slots.keys() | pieces.keys()
+    targets = {name: slot.target for name, slot in slots.items()}
+    targets |= {name: piece.matrix.slot.target for name, piece in pieces.items()}
+    names = {name for name, target in targets.items() if not of_experts or ".experts." in target}
     done, total = 0, sum(math.prod(source.tensors[name].shape) for name in names)
     for stored, tensor in source.stream(names):
         name = stored.name

@@ -89,7 +89,10 @@ def footprint(config: ModelConfig, dtype: torch.dtype, packed: Formats, placemen
         words = slot.target.split(".")
         part = _PARTS.get(words[2] if words[0] == "layers" else words[0], "rest")
         weights[part] = weights.get(part, 0) + num_bytes(slot, packed.get(slot.target), dtype)
-    host, weights["experts"] = 0, weights["experts"] // placement.ranks
+    host, own = 0, len(placement.share(config.num_experts))
+    weights["experts"] = weights["experts"] * own // config.num_experts
+    if placement.rank:
+        return Footprint({"experts": weights["experts"]}, 0, 0, _activations(config, dtype), config.max_positions)
     if placement.place == "host":
         host = weights["experts"]
         weights["experts"] = PLACES * host // (len(config.layers) * config.num_experts)
