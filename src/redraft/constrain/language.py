@@ -35,6 +35,15 @@ from redraft.text import Text
 _FORM = 1
 """Part of every hash: a change to what a source means must not meet what was kept before it."""
 MOST_SOURCE_BYTES = 1_000_000
+TEXT = "text with calls"
+MARKS = {
+    "<|tool_call>": b"\xf8",
+    "<tool_call|>": b"\xf9",
+    '<|"|>': b"\xfa",
+    "<|channel>": b"\xfb",
+    "<channel|>": b"\xfc",
+}
+"""Special tokens that a language may hold (constrain/calls.py), as bytes that UTF-8 does not have."""
 
 
 @dataclass(frozen=True)
@@ -95,6 +104,11 @@ class Language:
         """The automaton over tokens."""
         return self.wiring.automaton
 
+    @property
+    def is_text(self) -> bool:
+        """Whether answers may be any text, and so be cut where there is no more room."""
+        return self.source.kind == TEXT
+
     def start(self, max_tokens: int, min_tokens: int = 0) -> Projection:
         """The constraint on the first canvas of an answer. Raises ConstraintError if none has so many tokens."""
         found = Projection(self.wiring, 0, max_tokens, min_tokens)
@@ -145,7 +159,12 @@ def ready(
 def vocabulary_of(text: Text, config: CheckpointConfig) -> Vocabulary:
     """The vocabulary of a checkpoint: behind an answer may stand its end tokens again, or padding."""
     ends = frozenset(config.generation.eos_token_ids)
-    pieces = token_bytes(text, config.model.vocab_size)
+    ours = frozenset(MARKS.values())  # a token of such a byte alone is no way to any character
+    pieces = [None if piece in ours else piece for piece in token_bytes(text, config.model.vocab_size)]
+    for mark, byte in MARKS.items():
+        token = text.tokenizer.token_to_id(mark)
+        if token is not None and token < len(pieces):
+            pieces[token] = byte
     return Vocabulary(tuple(pieces), ends, ends | {config.generation.pad_token_id})
 
 

@@ -8,6 +8,7 @@ JSON would allow beyond that (other orders, \\u escapes, exponents) is not writt
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from decimal import Decimal
@@ -26,6 +27,8 @@ from redraft.errors import ConstraintError
 MOST_COUNTED = 1000
 MOST_PATTERNS = 4
 MOST_DIVISOR = 9999
+BARE = r"[^\s:,{}\[\]<>\"]+"
+"""Keys that need no quotes around them."""
 FREE_DEPTH = 2
 """How deep a value may nest that the schema says nothing about."""
 
@@ -38,15 +41,18 @@ class Compiled:
     checked: bool
 
 
-def compile_schema(schema: Any, *, depth: int = 4, spaces: bool = True, limits: Limits = DEFAULT_LIMITS) -> Compiled:
+def compile_schema(
+    schema: Any, *, depth: int = 4, spaces: bool = True, quote: bytes = b"", limits: Limits = DEFAULT_LIMITS
+) -> Compiled:
     """The language of a schema, a value of JSON as `json.loads` gives it.
 
-    `depth` is how often a reference may be open inside itself; without `spaces` the text is compact.
+    `depth` is how often a reference may be open inside itself; without `spaces` the text is compact. With a `quote`
+    that no text holds, strings stand between two of it as they are, and keys without any.
     Raises ConstraintError for unsupported keywords, for a schema that nothing satisfies, and over the limits.
     """
     checked = check_keywords(schema)
     _check_form(schema)
-    compiler = _Compiler(Resolver(schema, depth), Builder(limits), spaces)
+    compiler = _Compiler(Resolver(schema, depth), Builder(limits), spaces, quote)
     try:
         with watching(limits):
             dfa = compiler.builder.finish(compiler.value(schema, ()))
@@ -74,6 +80,7 @@ class _Compiler:
     resolver: Resolver
     builder: Builder
     spaces: bool
+    quote: bytes
     free: int = FREE_DEPTH
     texts: dict[str, Dfa] = field(default_factory=dict)
 
@@ -91,7 +98,7 @@ class _Compiler:
     def of_type(self, kind: str, plain: Schema, trail: tuple[str, ...], free: int) -> Part:
         """The texts of values of one type."""
         if kind == "string":
-            return self.builder.embed(quoted(self.text(plain)))
+            return self.string(self.text(plain))
         if kind in ("integer", "number"):
             return self.builder.embed(self.number(plain, whole=kind == "integer"))
         if kind == "object":
@@ -106,13 +113,32 @@ class _Compiler:
         build = self.builder
         if isinstance(value, dict):
             pairs = [
-                build.then(build.literal(_dumps(key) + b":"), self.space(lines=False), self.literal(inner))
+                build.then(build.literal(self.key(key) + b":"), self.space(lines=False), self.literal(inner))
                 for key, inner in value.items()
             ]
             return self.bracket("{}", self.listed(pairs))
         if isinstance(value, list):
             return self.bracket("[]", self.listed([self.literal(inner) for inner in value]))
+        if self.quote and isinstance(value, str):
+            return build.literal(self.quote + value.encode() + self.quote)
         return build.literal(_dumps(value))
+
+    def string(self, said: Dfa) -> Part:
+        """A string that says a text of a language."""
+        build = self.builder
+        if not self.quote:
+            return build.embed(quoted(said))
+        return build.then(build.literal(self.quote), build.embed(said), build.literal(self.quote))
+
+    def key(self, name: str) -> bytes:
+        """A key as it is written. Raises ConstraintError for one that needs marks where there are none."""
+        if self.quote and not re.fullmatch(BARE, name):
+            raise ConstraintError(f"the key {name!r:.80} cannot stand without quotes; rename it")
+        return name.encode() if self.quote else _dumps(name)
+
+    def any_key(self, names: Dfa) -> Dfa:
+        """Keys of a language as they are written."""
+        return intersect(names, whole_match(BARE)) if self.quote else quoted(names)
 
     def fits(self, plain: Schema, value: Any) -> bool:
         """Whether a listed value satisfies the keywords beside the list, as a validator of its own reads them."""
@@ -218,7 +244,7 @@ class _Compiler:
             inner, names = together(says(plain, key)), plain.get("names", [])
             if names and not self.keys(plain).matches(key.encode()):
                 inner = False
-            yield key, self.pair(self.builder, _dumps(key), inner, trail, free if key in declared else free - 1)
+            yield key, self.pair(self.builder, self.key(key), inner, trail, free if key in declared else free - 1)
 
     def pair(
         self, build: Builder, key: bytes | Dfa, inner: Any, trail: tuple[str, ...], free: int
@@ -246,12 +272,12 @@ class _Compiler:
                 inside = reduce(intersect, [keys, *(ecma_search(one) for one in chosen)])
                 inside = reduce(subtract, [inside, *(ecma_search(one) for one in patterns if one not in chosen)])
                 inner = together([patterns[one] for one in chosen])
-                yield self.pair(self.builder, quoted(inside), inner, trail, free)
+                yield self.pair(self.builder, self.any_key(inside), inner, trail, free)
         stated = "additionalProperties" in plain
         if stated or not ("properties" in plain or patterns):
             rest = reduce(subtract, [keys, *(ecma_search(one) for one in patterns)])
             inner = plain.get("additionalProperties", True)
-            yield self.pair(self.builder, quoted(rest), inner, trail, free - (inner is True))
+            yield self.pair(self.builder, self.any_key(rest), inner, trail, free - (inner is True))
 
     def keys(self, plain: Schema) -> Dfa:
         """What a key may say."""

@@ -18,7 +18,7 @@ from redraft.cache import Prefix
 from redraft.constrain.project import Projection
 from redraft.diffusion.denoise import Softener
 from redraft.diffusion.noise import Noise
-from redraft.diffusion.shaping import FORBIDDEN
+from redraft.diffusion.shaping import forbid
 from redraft.engine.events import Block, Event, Finished, PromptRead
 from redraft.engine.lane import logprobs
 from redraft.engine.request import Request
@@ -99,7 +99,7 @@ class CausalLane:
 
     def _draw(self, logits: Float[Tensor, "1 vocab"]) -> list[Event]:
         if self.told < self.request.min_tokens:
-            logits[:, sorted(self.request.eos)] = FORBIDDEN
+            forbid(logits, self.request.eos)
         policy, shaping = self.request.policy, self.request.policy.shaping
         coolest = policy.schedule.temperature(policy.max_steps, policy.max_steps)
         log_p = torch.log_softmax(shaping.biased(logits) / (coolest * shaping.temperature), dim=-1)
@@ -108,8 +108,7 @@ class CausalLane:
         if conditioned is not None:
             log_p = torch.log_softmax(conditioned.shifted(), dim=-1)
         p = log_p.exp()
-        drawn = self.noise.sample(self.told, 1, shaping.narrowed(p)).to(p.device)
-        token, entropy = int(drawn), float(-(p * log_p).sum())
+        token, entropy = int(self.noise.sample(self.told, 1, shaping.narrowed(p))), float(-(p * log_p).sum())
         count = self.request.logprobs
         told = [] if count is None else logprobs(log_p, [token], count)
         if token in self.request.eos:
@@ -119,8 +118,10 @@ class CausalLane:
         self.told, self.left = self.told + 1, self.left - 1
         self.goal = None if self.goal is None else self.goal.after([token])
         if self.left == 0 or (self.goal is not None and self.goal.is_over):
-            return [block, Finished("length" if self.goal is None else "stop", self.told - 1)]
-        self.commit = drawn
+            language = self.request.language
+            cut = language is None or language.is_text
+            return [block, Finished("length" if cut else "stop", self.told - 1)]
+        self.commit = torch.tensor([token])
         return [block]
 
     def cut_short(self) -> list[Event]:
@@ -135,7 +136,7 @@ def open_causal(model: DiffusionGemma, request: Request, noise: Noise) -> Causal
         request=request,
         noise=noise,
         prefix=Prefix(model.config.layers, room=room, dtype=model.dtype, device=model.device),
-        prompt=torch.tensor(request.prompt, device=model.device),
+        prompt=torch.tensor(request.prompt),
         left=request.max_tokens,
         goal=None if request.language is None else request.language.start(request.max_tokens, request.min_tokens),
     )

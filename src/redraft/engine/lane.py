@@ -14,7 +14,7 @@ from redraft.diffusion.halt import first_end
 from redraft.diffusion.noise import Noise
 from redraft.diffusion.presets import narrowest
 from redraft.diffusion.seed import seeded
-from redraft.diffusion.shaping import FORBIDDEN
+from redraft.diffusion.shaping import forbid
 from redraft.engine.events import Block, Draft, Event, Finished
 from redraft.engine.pace import Timing
 from redraft.engine.request import Request
@@ -109,7 +109,7 @@ class Lane:
         """Forbid end tokens where the answer would be shorter than the request's `min_tokens`."""
         early = self.ends_held_back
         if early > 0:
-            logits[:early, sorted(self.request.eos)] = FORBIDDEN
+            forbid(logits[:early], self.request.eos)
         self.logits = logits if self.request.logprobs is not None else None
         return logits
 
@@ -181,7 +181,7 @@ class Lane:
             whole = None if conditioned is None else self.canvas.draft if ends else conditioned.finished()
             if whole is None:
                 return []
-            self.canvas = replace(self.canvas, draft=whole)
+            self.canvas = replace(self.canvas, draft=whole.cpu())
         # What has just come to a canvas that flows is still noise.
         rows = self.canvas.width if self.canvas.age is None else int((self.canvas.age > 0).sum())
         return [self._block(rows, settled=False)[0]] if rows else []
@@ -191,9 +191,10 @@ class Lane:
         in_time = self.canvas.settled or self.canvas.oldest < self.policy.max_steps
         block, ended = self._block(rows, settled=in_time)
         self.left -= len(block.tokens)
-        if self.goal is not None:
+        if self.goal is not None and (language := self.request.language) is not None:
             self.goal = self.goal.after(block.tokens)
-            ended = ended or self.left == 0 or self.goal.is_over
+            # Where there is no room, a text ends because it has to.
+            ended = self.left > 0 and ended if language.is_text else ended or self.left == 0 or self.goal.is_over
         if ended or self.left == 0:
             checks = 0 if self.policy.check is None else 1
             return [block, Finished("stop" if ended else "length", commits=self.blocks + checks)]
@@ -265,7 +266,7 @@ class Lane:
         cooled = temperature(policy, canvas.step if canvas.age is None else canvas.age)
         read = policy.shaping.biased(self.logits)[: canvas.width]
         # What has come to a canvas that has slid has no logits yet.
-        cooled = cooled if isinstance(cooled, float) else cooled[: len(read)]
+        cooled = cooled if isinstance(cooled, float) else cooled[: len(read)].to(read.device)
         return logprobs(read / cooled, tokens, self.request.logprobs)
 
 
@@ -283,8 +284,8 @@ def open_lane(
         request=request,
         noise=noise,
         prefix=spare,
-        prompt=torch.tensor(request.prompt, device=model.device),
-        canvas=seeded(noise, request.width, request.vocab, request.seed_canvas, model.device),
+        prompt=torch.tensor(request.prompt),
+        canvas=seeded(noise, request.width, request.vocab, request.seed_canvas),
         left=request.max_tokens,
         drafts=drafts,
         goal=None if request.language is None else request.language.start(request.max_tokens, request.min_tokens),

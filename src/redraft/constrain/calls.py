@@ -1,0 +1,68 @@
+"""What an answer may be where the model itself decides whether to call a tool: text, thinking and calls.
+
+    Let me see. <|tool_call>call:weather{city:<|"|>Oslo<|"|>,days:3}<tool_call|>
+
+Marks are tokens of their own; to an automaton they are bytes that no text has. Arguments are of the tool's schema, in
+the notation that the released model has learned: keys bare, strings between marks as they are, and no white space.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Mapping
+from typing import Any
+
+from redraft.constrain.automaton import Builder, Dfa, Part
+from redraft.constrain.language import MARKS, TEXT, Source
+from redraft.constrain.schema import compile_schema
+from redraft.constrain.values import text_of
+from redraft.constrain.watch import Limits, naming
+from redraft.errors import ConstraintError
+
+OPEN, CLOSE, QUOTE = "<|tool_call>", "<tool_call|>", '<|"|>'
+THINK, THOUGHT = "<|channel>", "<channel|>"
+NAME = re.compile(r"[\w.:-]+")
+
+
+def calls_source(tools: Mapping[str, Any], *, several: bool = True, content: Source | None = None) -> Source:
+    """Answers that may call tools, given by name with the schema of their arguments; at most once unless `several`.
+
+    With `content` an answer that calls none of them is of that language; else calls stand anywhere in a text. Thinking
+    may stand in front of either. What only a validator knows of arguments is left to whoever reads them.
+    Raises ConstraintError for a name or a key that cannot be written.
+    """
+    for name in tools:
+        if not NAME.fullmatch(name):
+            raise ConstraintError(f"the tool {name!r:.80} cannot be written in a call; use letters, digits and _.:-")
+
+    def compile_it(limits: Limits) -> tuple[Dfa, bool]:
+        build = Builder(limits)
+
+        def call() -> Part:
+            return build.either([_call(build, name, schema) for name, schema in tools.items()])
+
+        def said() -> Part:
+            return build.repeat(lambda: build.either([build.embed(text_of()), _thought(build)]), 0, None)
+
+        if content is not None:
+            calls = build.repeat(call, 1, None if several else 1)
+            answer = build.either([build.embed(content.compile(limits)[0]), calls])
+            return build.finish(build.then(build.maybe(_thought(build)), answer)), False
+        if not several:
+            return build.finish(build.then(said(), build.maybe(build.then(call(), said())))), False
+        return build.finish(build.repeat(lambda: build.either([said(), call()]), 0, None)), False
+
+    parts = [tools, several, None if content is None else [content.kind, content.text, content.options]]
+    return Source(TEXT if content is None else "content or calls", json.dumps(parts, ensure_ascii=False), compile_it)
+
+
+def _call(build: Builder, name: str, schema: Any) -> Part:
+    with naming(f"tool {name}"):
+        arguments = compile_schema(schema, spaces=False, quote=MARKS[QUOTE], limits=build.limits)
+    begin = build.literal(MARKS[OPEN] + f"call:{name}".encode())
+    return build.then(begin, build.embed(arguments.dfa), build.literal(MARKS[CLOSE]))
+
+
+def _thought(build: Builder) -> Part:
+    return build.then(build.literal(MARKS[THINK]), build.embed(text_of()), build.literal(MARKS[THOUGHT]))

@@ -1,0 +1,171 @@
+"""Text with tool calls: whatever a model would like to write, what is marked as a call is one, and valid."""
+
+from __future__ import annotations
+
+import itertools
+import re
+from typing import Any
+
+import jsonschema_rs
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from redraft.constrain.calls import CLOSE, OPEN, QUOTE, THINK, THOUGHT, calls_source
+from redraft.constrain.language import MARKS, Language, Vocabulary, ready
+from redraft.constrain.project import Projection
+from redraft.constrain.sources import regex_source, schema_source
+from redraft.errors import ConstraintError
+from redraft.server.calls import read_call
+
+EOS, PAD = 0, 1
+NAMES = [OPEN, CLOSE, QUOTE, THINK, THOUGHT]
+WORDS = [b"call:", b'":', b"{", b"true", b"a:", b",b:", b"no", b"-1"]
+PIECES = (None, None, *(MARKS[name] for name in NAMES), *WORDS, *(bytes([byte]) for byte in range(0xF8)))
+SPELT = {2 + i: name.encode() for i, name in enumerate(NAMES)}
+VOCABULARY = Vocabulary(PIECES, frozenset({EOS}), frozenset({EOS, PAD}))
+FLAGS = {"type": "object", "additionalProperties": {"type": "boolean"}}
+TOOLS: dict[str, Any] = {
+    "weather.now": {
+        "type": "object",
+        "properties": {"a": {"type": "string", "maxLength": 4}, "b": {"type": "integer", "minimum": -3, "maximum": 40}},
+        "required": ["a"],
+        "additionalProperties": False,
+    },
+    "note": {
+        "type": "object",
+        "properties": {
+            "kind": {"enum": ["x y", 'q"', 3, None, {"k": ["s"]}]},
+            "of": {
+                "type": "array",
+                "items": {"type": "object", "additionalProperties": {"type": "boolean"}},
+                "maxItems": 2,
+            },
+        },
+    },
+}
+
+
+def spelt(tokens: list[int]) -> str:
+    return b"".join(SPELT.get(token) or PIECES[token] or b"" for token in tokens).decode()
+
+
+def tokens_of(text: str) -> list[int]:
+    """A byte at a time, marks as tokens."""
+    parts = re.split("(" + "|".join(map(re.escape, NAMES)) + ")", text)
+    ids = {name: 2 + i for i, name in enumerate(NAMES)}
+    return [
+        token
+        for part in parts
+        for token in ([ids[part]] if part in ids else [2 + len(NAMES) + len(WORDS) + byte for byte in part.encode()])
+    ]
+
+
+def calls_in(text: str) -> list[tuple[str, Any]]:
+    """The calls of a text, read as the server reads them; each is some tool's, with arguments that are valid."""
+    found = []
+    for part in text.split(OPEN)[1:]:
+        written, closed, _ = part.partition(CLOSE)
+        call = read_call(written)
+        assert closed, text
+        assert call is not None, written
+        name, arguments = call
+        assert jsonschema_rs.validator_for(TOOLS[name]).is_valid(arguments), written
+        found.append(call)
+    return found
+
+
+def written(language: Language, room: int, width: int, seed: int) -> list[int]:
+    """An answer of a model that has no idea, but likes to call, in canvases."""
+    goal: Projection = language.start(room)
+    told: list[int] = []
+    draw = torch.Generator().manual_seed(seed)
+    while goal.left and not goal.is_over:
+        logits = 4 * torch.randn(width, len(PIECES), generator=draw, dtype=torch.float64)
+        logits[:, 2] += 60.0
+        draft = goal(torch.log_softmax(logits, -1)).draft.tolist()
+        content = list(itertools.takewhile(lambda token: token != EOS, draft))[: goal.left]
+        told, goal = told + content, goal.after(content)
+        if len(content) < width:
+            break
+    return told
+
+
+@pytest.fixture(scope="module")
+def languages() -> dict[bool, Language]:
+    return {several: ready(calls_source(TOOLS, several=several), VOCABULARY) for several in (True, False)}
+
+
+@given(several=st.booleans(), room=st.integers(0, 150), width=st.integers(5, 60), seed=st.integers(0, 10**6))
+@settings(max_examples=40, deadline=None)
+def test_noise_is_text_or_valid_calls(
+    languages: dict[bool, Language], several: bool, room: int, width: int, seed: int
+) -> None:
+    told = written(languages[several], room, width, seed)
+    calls = calls_in(spelt(told))
+    assert len(told) <= room
+    assert several or len(calls) <= 1
+
+
+@pytest.mark.parametrize("name", TOOLS)
+def test_a_model_that_likes_to_call_does(name: str) -> None:
+    """Else what noise says would be text, which proves nothing."""
+    language = ready(calls_source({name: TOOLS[name]}), VOCABULARY)
+    assert any(calls_in(spelt(written(language, 120, 40, seed))) for seed in range(4))
+
+
+GOOD = f'{OPEN}call:weather.now{{a:{QUOTE}"x\n{QUOTE},b:40}}{CLOSE}'
+
+
+@pytest.mark.parametrize(
+    ("text", "holds"),
+    [
+        ("", True),
+        ("Just text, naïvely: call:weather.now{}", True),
+        (GOOD, True),
+        (f"{THINK}thought\nhm{THOUGHT}See. {GOOD} so", True),
+        (GOOD + GOOD, None),
+        (f"{OPEN}call:note{{kind:{QUOTE}x y{QUOTE},of:[{{z:true}},{{}}]}}{CLOSE}", True),
+        (f"{OPEN}call:note{{kind:{{k:[{QUOTE}s{QUOTE}]}}}}{CLOSE}", True),
+        (GOOD.replace("b:40", "b:41"), False),
+        (GOOD.replace("weather.now", "other"), False),
+        (GOOD.replace(f'a:{QUOTE}"x\n{QUOTE},', ""), False),
+        (GOOD.replace(CLOSE, ""), False),
+        (GOOD.replace("a:", '"a":'), False),
+        (f"{THINK}for ever", False),
+        (f"{QUOTE}", False),
+    ],
+)
+def test_what_is_of_the_language(languages: dict[bool, Language], text: str, holds: bool | None) -> None:
+    """None: only if there may be several calls."""
+    assert languages[True].holds(tokens_of(text)) == (holds is not False)
+    assert languages[False].holds(tokens_of(text)) == (holds is True)
+
+
+def test_where_content_has_a_form_an_answer_is_of_it_or_calls() -> None:
+    content = schema_source({"enum": ["a", 1]})
+    language = ready(calls_source(TOOLS, content=content), VOCABULARY)
+    for text, holds in (('"a"', True), ("a", False), (GOOD, True), (GOOD + "1", False), ("", False), (GOOD * 2, True)):
+        assert language.holds(tokens_of(text)) == holds
+        assert language.holds(tokens_of(f"{THINK}x{THOUGHT}{text}")) == holds
+    assert not language.is_text
+
+
+def test_other_languages_hold_no_marks() -> None:
+    language = ready(regex_source("(?s).*"), VOCABULARY)
+    assert language.holds(tokens_of("ab"))
+    assert not any(language.holds(tokens_of(name)) for name in NAMES)
+
+
+@pytest.mark.parametrize(
+    ("tools", "said"),
+    [
+        ({"two words": {}}, "the tool 'two words' cannot be written"),
+        ({"a": {"type": "object", "properties": {"x:y": {}}}}, "the key 'x:y' cannot stand without quotes"),
+        ({"a": {"type": "object", "properties": {"x": {"$dynamicRef": "#"}}}}, "dynamicRef"),
+    ],
+)
+def test_tools_that_cannot_be_written_are_refused_by_name(tools: dict[str, Any], said: str) -> None:
+    with pytest.raises(ConstraintError, match=re.escape(said)):
+        ready(calls_source(tools), VOCABULARY)
