@@ -62,7 +62,7 @@ def start(*words: str, env: dict[str, str] | None = None) -> Process:
 
 def ended(process: Process) -> int:
     """Its exit code, once it has gone."""
-    process.popen.communicate(timeout=30)
+    process.popen.communicate(timeout=120)
     return process.popen.returncode
 
 
@@ -72,8 +72,8 @@ def end(process: Process) -> int:
     return ended(process)
 
 
-def eventually(is_so: Callable[[], bool], seconds: float = 10.0) -> bool:
-    """Whether it comes true within a while."""
+def eventually(is_so: Callable[[], bool], seconds: float = 100.0) -> bool:
+    """Whether it comes true within a while: a long one, for a slow machine; what comes true is not waited for."""
     until = time.monotonic() + seconds
     while not is_so() and time.monotonic() < until:
         time.sleep(0.005)
@@ -125,7 +125,7 @@ def inside(
     thread.start()
     yield Inside(f"http://127.0.0.1:{listening.getsockname()[1]}", service, engine)
     server.should_exit = True
-    thread.join(10)
+    thread.join(60)
     listening.close()
 
 

@@ -17,7 +17,7 @@ PUZZLE, SOLUTION = "sudoku\n1..4\n..1.\n..42\n4...", "1324\n2413\n3142\n4231"
 
 @pytest.fixture(scope="module")
 def http(server: Process) -> Iterator[httpx2.Client]:
-    with httpx2.Client(base_url=server.url, timeout=60) as client:
+    with httpx2.Client(base_url=server.url, timeout=100) as client:
         yield client
 
 

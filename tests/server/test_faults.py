@@ -32,22 +32,34 @@ LONG: dict[str, Any] = {
     "ignore_eos": True,
     "canvas": {"width": 32},
 }
+ENDLESS = LONG | {"max_steps": 9000, "entropy_bound": 1e-9}
+"""It lasts until somebody ends it, on the quickest machine too."""
 SHORT: dict[str, Any] = {"messages": [{"role": "user", "content": RECORD}], "seed": 7}
 PATH = "/v1/chat/completions"
 
 
+def get(url: str) -> httpx2.Response:
+    return httpx2.get(url, timeout=100)
+
+
 def nothing_is_left(at: Inside) -> bool:
-    return at.service.under_way == 0 and not at.engine.loop.scheduler.running
+    """A client has its answer a moment before the server's thread has put away what it took."""
+    loop = at.engine.loop
+    return at.service.under_way == loop.runner.num_bytes == 0 and not loop.scheduler.running
 
 
-def raw(at: str, body: dict[str, Any]) -> socket.socket:
+def so_many(at: Inside, answers: int) -> bool:
+    return at.service.under_way == answers
+
+
+def raw(at: str, body: dict[str, Any], path: str = PATH) -> socket.socket:
     """A request by hand, so that nothing reads the answer."""
     host, port = at.removeprefix("http://").split(":")
     content = json.dumps(body).encode()
     made = socket.socket()
     made.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 2048)
     made.connect((host, int(port)))
-    head = ["POST /v1/chat/completions HTTP/1.1", "Host: 127.0.0.1", "Content-Type: application/json"]
+    head = [f"POST {path} HTTP/1.1", "Host: 127.0.0.1", "Content-Type: application/json"]
     made.sendall("\r\n".join([*head, f"Content-Length: {len(content)}", "", ""]).encode() + content)
     return made
 
@@ -55,21 +67,20 @@ def raw(at: str, body: dict[str, Any]) -> socket.socket:
 @pytest.mark.parametrize("stream", [True, False])
 def test_a_client_that_leaves_frees_its_rows_within_a_step(served: Inside, stream: bool) -> None:
     loop = served.engine.loop
-    client = raw(served.url, LONG | {"stream": stream})
+    client = raw(served.url, ENDLESS | {"stream": stream})
     assert eventually(lambda: len(loop.scheduler.running) == 1)
     assert eventually(lambda: loop.forwards > 0 and loop.runner.num_bytes > 0)
     client.close()
-    assert eventually(lambda: not loop.scheduler.running), "rows are still held"
-    assert served.service.under_way == 0
-    assert loop.runner.num_bytes == 0
+    assert eventually(functools.partial(nothing_is_left, served)), "rows are still held"
     loop.check()
 
 
 def test_a_gap_is_given_up_when_its_editor_has_gone_on(served: Inside) -> None:
     body = {"prompt": "record\nSend", "suffix": "melu", "max_tokens": 24, "max_steps": 5000, "entropy_bound": 1e-9}
     loop = served.engine.loop
-    with pytest.raises(httpx2.TimeoutException):
-        httpx2.post(served.url + "/v1/completions", json=body, timeout=0.3)
+    editor = raw(served.url, body, "/v1/completions")
+    assert eventually(lambda: len(loop.scheduler.running) > 0)
+    editor.close()
     assert eventually(lambda: not loop.scheduler.running and not loop.scheduler.waiting)
     assert eventually(lambda: served.service.under_way == 0)
 
@@ -79,14 +90,15 @@ def test_a_reader_that_does_not_read_is_dropped_and_hurts_nobody(nano: Engine) -
     for at in inside(nano, Settings(limits=Limits(stall_sec=0.3)), Log(sink), send_buffer=4096):
         slow = raw(
             at.url,
-            LONG | {"stream": True, "canvas": {"stream": True, "width": 32}, "logprobs": True, "top_logprobs": 20},
+            ENDLESS | {"stream": True, "canvas": {"stream": True, "width": 32}, "logprobs": True, "top_logprobs": 20},
         )
-        told = httpx2.post(at.url + PATH, json=SHORT, timeout=30).json()
+        told = httpx2.post(at.url + PATH, json=SHORT, timeout=100).json()
         assert told["choices"][0]["message"]["content"] == ANSWER
-        assert eventually(functools.partial(nothing_is_left, at), 20)
+        assert eventually(functools.partial(nothing_is_left, at))
         slow.close()
     lines = [json.loads(line) for line in sink.getvalue().splitlines()]
-    assert [line["tokens"] for line in lines if line.get("gone")] < [900]
+    (gone,) = (line for line in lines if line.get("gone"))
+    assert gone["tokens"] < 900
 
 
 def test_a_forward_that_fails_is_told_to_those_in_it_and_the_server_goes_on(
@@ -102,60 +114,68 @@ def test_a_forward_that_fails_is_told_to_those_in_it_and_the_server_goes_on(
 
     for at in inside(nano, Settings()):
         monkeypatch.setattr(Runner, "run", fail_once)
-        told = httpx2.post(at.url + PATH, json=SHORT, timeout=30)
+        told = httpx2.post(at.url + PATH, json=SHORT, timeout=100)
         assert (told.status_code, told.json()["error"]["code"]) == (500, "engine_failed")
         assert "somebody" not in told.text
         left.append(1)
-        stream = httpx2.post(at.url + PATH, json=SHORT | {"stream": True}, timeout=30).text
+        stream = httpx2.post(at.url + PATH, json=SHORT | {"stream": True}, timeout=100).text
         assert '"engine_failed"' in stream
         assert stream.endswith("data: [DONE]\n\n")
-        assert httpx2.post(at.url + PATH, json=SHORT, timeout=30).json()["choices"][0]["message"]["content"] == ANSWER
-        assert at.service.under_way == 0
+        assert httpx2.post(at.url + PATH, json=SHORT, timeout=100).json()["choices"][0]["message"]["content"] == ANSWER
+        assert eventually(functools.partial(nothing_is_left, at))
 
 
 def test_a_full_queue_is_told_with_the_time_to_come_again(nano: Engine) -> None:
     for at in inside(nano, Settings(limits=Limits(in_flight=4))):
-        with ThreadPoolExecutor(12) as pool:
-            ask = functools.partial(httpx2.post, at.url + PATH, json=LONG | {"max_tokens": 64}, timeout=60)
-            replies = [asking.result() for asking in [pool.submit(ask) for _ in range(12)]]
-        codes = {reply.status_code for reply in replies}
-        assert codes == {200, 503}
-        assert all("retry-after" in reply.headers for reply in replies if reply.status_code == 503)
+        clients = [raw(at.url, ENDLESS | {"stream": i % 2 == 0}) for i in range(4)]
+        assert eventually(functools.partial(so_many, at, 4))
+        told = httpx2.post(at.url + PATH, json=SHORT, timeout=100)
+        assert (told.status_code, told.json()["error"]["code"]) == (503, "queue_full")
+        assert int(told.headers["retry-after"]) > 0
+        clients.pop().close()
+        assert eventually(functools.partial(so_many, at, 3))
+        assert httpx2.post(at.url + PATH, json=SHORT, timeout=100).status_code == 200
+        for client in clients:
+            client.close()
+        assert eventually(functools.partial(nothing_is_left, at))
 
 
 def test_term_lets_answers_finish_and_refuses_new_ones() -> None:
-    process = start("--quiet")
+    """The answer lasts as long as its deadline, so that there is time for all of this while it is written."""
+    process = start("--quiet", "--drain", "100")
     found: list[httpx2.Response] = []
-    body = LONG | {"seed": 1, "max_steps": 40, "entropy_bound": 1e-9, "max_tokens": 200}
-    asking = threading.Thread(target=lambda: found.append(httpx2.post(process.url + PATH, json=body, timeout=60)))
+    body = ENDLESS | {"seed": 1, "deadline_ms": 8000.0}
+    asking = threading.Thread(target=lambda: found.append(httpx2.post(process.url + PATH, json=body, timeout=100)))
     asking.start()
-    assert eventually(lambda: "redraft_running_requests 1.0" in httpx2.get(process.url + "/metrics").text)
+    assert eventually(lambda: "redraft_running_requests 1.0" in get(process.url + "/metrics").text)
     process.popen.send_signal(signal.SIGTERM)
-    assert eventually(lambda: httpx2.get(process.url + "/health").status_code == 503)
-    told = httpx2.post(process.url + PATH, json=SHORT)
+    assert eventually(lambda: get(process.url + "/health").status_code == 503)
+    told = httpx2.post(process.url + PATH, json=SHORT, timeout=100)
     assert (told.status_code, told.json()["error"]["code"]) == (503, "draining")
     assert int(told.headers["retry-after"]) > 0
-    asking.join(60)
+    asking.join(100)
     assert found[0].status_code == 200
-    assert found[0].json()["usage"]["completion_tokens"] == 200
+    (choice,) = found[0].json()["choices"]
+    assert choice["canvas"]["finish"] == "deadline"
+    assert choice["message"]["content"]
     assert ended(process) == 0
 
 
 def test_kill_under_load_leaves_a_port_that_can_be_had_again_and_a_second_term_ends_it() -> None:
     first = start("--quiet")
-    clients = [raw(first.url, LONG | {"stream": i % 2 == 0, "seed": i}) for i in range(8)]
-    assert eventually(lambda: "redraft_running_requests 8.0" in httpx2.get(first.url + "/metrics").text)
+    clients = [raw(first.url, ENDLESS | {"stream": i % 2 == 0, "seed": i}) for i in range(8)]
+    assert eventually(lambda: "redraft_running_requests 8.0" in get(first.url + "/metrics").text)
     first.popen.kill()
     assert ended(first) < 0
     for client in clients:
         client.close()
-    again = start("--quiet", "--port", first.url.rpartition(":")[2], "--drain", "60")
+    again = start("--quiet", "--port", first.url.rpartition(":")[2], "--drain", "900")
     assert again.url == first.url
-    assert httpx2.post(again.url + PATH, json=SHORT, timeout=30).json()["choices"][0]["message"]["content"] == ANSWER
-    client = raw(again.url, LONG | {"max_steps": 9000, "entropy_bound": 1e-9})
-    assert eventually(lambda: "redraft_running_requests 1.0" in httpx2.get(again.url + "/metrics").text)
+    assert httpx2.post(again.url + PATH, json=SHORT, timeout=100).json()["choices"][0]["message"]["content"] == ANSWER
+    client = raw(again.url, ENDLESS)
+    assert eventually(lambda: "redraft_running_requests 1.0" in get(again.url + "/metrics").text)
     again.popen.send_signal(signal.SIGTERM)
-    assert eventually(lambda: httpx2.get(again.url + "/health").status_code == 503)
+    assert eventually(lambda: get(again.url + "/health").status_code == 503)
     again.popen.send_signal(signal.SIGTERM)
     assert ended(again) == 0
     client.close()
@@ -163,7 +183,8 @@ def test_kill_under_load_leaves_a_port_that_can_be_had_again_and_a_second_term_e
 
 @pytest.mark.parametrize("finishes", [False, True])
 def test_a_term_waits_as_long_as_it_was_told_to(nano: Engine, finishes: bool) -> None:
-    service = Service(Settings(limits=Limits(drain_sec=0.3)))
+    """The bound is far below the 30 seconds that are the default, and no nearer to those that it was told."""
+    service = Service(Settings(limits=Limits(drain_sec=900.0 if finishes else 0.3)))
     service.ready(nano)
     server = Server(uvicorn.Config(create_app(service, Log(None))), service)
     with service.enter(1, None):
@@ -172,7 +193,7 @@ def test_a_term_waits_as_long_as_it_was_told_to(nano: Engine, finishes: bool) ->
         assert (service.phase, server.should_exit) == ("draining", False)
         if not finishes:
             assert eventually(lambda: server.force_exit)
-            assert 0.3 <= time.monotonic() - began < 3
+            assert 0.3 <= time.monotonic() - began < 15
     assert eventually(lambda: server.should_exit)
     assert server.force_exit is not finishes
 
@@ -192,43 +213,41 @@ def test_a_clock_that_jumps_changes_nothing_but_dates(
     """The clock on the wall is set by a day, forwards and back, between any two looks at it."""
     sink, looks, now = io.StringIO(), itertools.count(), time.time
     monkeypatch.setattr(time, "time", lambda: now() + (jump_sec if next(looks) % 2 else 0.0))
-    limits = Limits(request_sec=20.0, quiet_sec=5.0, stall_sec=5.0)
+    limits = Limits(request_sec=200.0, quiet_sec=200.0, stall_sec=200.0)
     for at in inside(nano, Settings(limits=limits), Log(sink, time.time)):
-        for more in ({}, {"deadline_ms": 15_000.0}, {"target_ms": 15_000.0}, {"stream": True}):
-            began = time.monotonic()
-            told = httpx2.post(at.url + PATH, json=SHORT | more, timeout=30)
-            assert time.monotonic() - began < 15
+        for more in ({}, {"deadline_ms": 150_000.0}, {"target_ms": 150_000.0}, {"stream": True}):
+            told = httpx2.post(at.url + PATH, json=SHORT | more, timeout=100)
             if "stream" in more:
                 assert told.text.endswith("data: [DONE]\n\n")
                 assert ": waiting" not in told.text
                 continue
             (choice,) = told.json()["choices"]
             assert (choice["message"]["content"], choice["canvas"]["finish"]) == (ANSWER, "stop")
-            assert 0 < choice["canvas"]["first_text_ms"] <= choice["canvas"]["ms"] < 15_000
+            assert 0 < choice["canvas"]["first_text_ms"] <= choice["canvas"]["ms"] < 100_000
     lines = [json.loads(line) for line in sink.getvalue().splitlines()]
     assert len(lines) == 4
-    assert all(0 <= line["ms"] < 15_000 for line in lines)
+    assert all(0 <= line["ms"] < 100_000 for line in lines)
 
 
 def test_the_time_of_an_answer_is_bounded_and_what_there_is_is_told(nano: Engine) -> None:
-    hard = LONG | {"max_steps": 9000, "entropy_bound": 1e-9, "seed": 1}
-    for at in inside(nano, Settings(limits=Limits(request_sec=0.4, quiet_sec=0.1))):
+    hard = ENDLESS | {"seed": 1}
+    for at in inside(nano, Settings(limits=Limits(request_sec=1.5, quiet_sec=0.1))):
         began = time.monotonic()
-        (choice,) = httpx2.post(at.url + PATH, json=hard | {"deadline_ms": 60_000.0}, timeout=30).json()["choices"]
-        assert 0.3 < time.monotonic() - began < 10
+        (choice,) = httpx2.post(at.url + PATH, json=hard | {"deadline_ms": 200_000.0}, timeout=100).json()["choices"]
+        assert 1.4 < time.monotonic() - began < 100
         assert (choice["finish_reason"], choice["canvas"]["finish"]) == ("length", "deadline")
         assert choice["message"]["content"]
-        stream = httpx2.post(at.url + PATH, json=hard | {"stream": True}, timeout=30).text
+        stream = httpx2.post(at.url + PATH, json=hard | {"stream": True}, timeout=100).text
         assert ": waiting\n\n" in stream, "a while without text is told"
         assert ": ping" not in stream
         late = SHORT | {"structured_outputs": {"regex": "[a-z]{40}"}, "deadline_ms": 0.01, "max_tokens": 60}
-        told = httpx2.post(at.url + PATH, json=late, timeout=30)
+        told = httpx2.post(at.url + PATH, json=late, timeout=100)
         assert (told.status_code, told.json()["error"]["code"]) == (504, "deadline")
 
 
 def test_a_seed_repeats_an_answer_whoever_else_is_served(served: Inside) -> None:
     body = {"messages": [{"role": "user", "content": "go on"}], "seed": 11, "max_tokens": 24, "canvas": {"width": 32}}
-    ask = functools.partial(httpx2.post, served.url + PATH, timeout=60)
+    ask = functools.partial(httpx2.post, served.url + PATH, timeout=100)
     alone = ask(json=body).json()["choices"][0]["message"]["content"]
     with ThreadPoolExecutor(6) as pool:
         others = [pool.submit(ask, json=LONG | {"max_tokens": 64, "seed": i}) for i in range(5)]

@@ -82,7 +82,7 @@ SAMPLER = ("temperature", "top_p", "top_k", "entropy_bound", "max_steps", "seed"
 
 @pytest.fixture(scope="module")
 def http(server: Process) -> Iterator[httpx2.Client]:
-    with httpx2.Client(base_url=server.url, timeout=60) as client:
+    with httpx2.Client(base_url=server.url, timeout=100) as client:
         yield client
 
 

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import httpx2
 import pytest
-from tests.server.conftest import ANSWER, RECORD, Inside, inside
+from tests.server.conftest import ANSWER, RECORD, Inside, eventually, inside
 
 from redraft.__main__ import main
 from redraft.engine.engine import Engine
@@ -32,7 +32,7 @@ def guarded(nano: Engine) -> Iterator[Inside]:
 
 
 def ask(at: Inside, path: str = PATH, **headers: str) -> httpx2.Response:
-    return httpx2.post(at.url + path, json=MESSAGES, headers=headers, timeout=60)
+    return httpx2.post(at.url + path, json=MESSAGES, headers=headers, timeout=100)
 
 
 @pytest.mark.parametrize("key", ["first-key", "second-key"])
@@ -96,7 +96,7 @@ def test_limits_per_key_and_in_all_say_when_to_come_again(guarded: Inside) -> No
         with service.enter(1, 1):
             told = ask(guarded, authorization="Bearer second-key")
             assert (told.status_code, "retry-after" in told.headers) == (503, True)
-    assert service.under_way == 0
+    assert eventually(lambda: service.under_way == 0)
     assert ask(guarded, authorization="Bearer first-key").status_code == 200
 
 
@@ -139,7 +139,7 @@ def test_the_log_has_prompts_only_if_it_is_told_to(nano: Engine) -> None:
     sink = io.StringIO()
     for at in inside(nano, Settings(log_prompts=True), Log(sink)):
         ask(at)
-        httpx2.post(at.url + "/v1/completions", json={"prompt": "ab", "suffix": "cd", "max_tokens": 2}, timeout=60)
+        httpx2.post(at.url + "/v1/completions", json={"prompt": "ab", "suffix": "cd", "max_tokens": 2}, timeout=100)
     one, two = (json.loads(line) for line in sink.getvalue().splitlines())
     assert "Karomi" in one["prompts"][0]
     assert two["prompts"] == ["ab", "cd"]

@@ -25,7 +25,7 @@ MARKED = {
 
 @pytest.fixture(scope="module")
 def post(server: Process):
-    with httpx2.Client(base_url=server.url, timeout=60) as client:
+    with httpx2.Client(base_url=server.url, timeout=100) as client:
         yield lambda path, body: client.post(path, json=body)
 
 

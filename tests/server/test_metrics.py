@@ -45,7 +45,7 @@ def test_rows_forwards_and_steps_are_those_that_ran(fresh: Inside, monkeypatch: 
     monkeypatch.setattr(Runner, "run", lambda self, batch: batches.append(batch) or run(self, batch))  # type: ignore[func-returns-value]
     bodies: list[dict[str, Any]] = [USER | {"seed": 7}, USER | {"n": 3, "max_tokens": 40, "ignore_eos": True}]
     bodies += [USER | {"seed": 2, "canvas": {"causal": True}}]
-    told = [httpx2.post(fresh.base + "/chat/completions", json=body, timeout=60).json() for body in bodies]
+    told = [httpx2.post(fresh.base + "/chat/completions", json=body, timeout=100).json() for body in bodies]
     found = figures(fresh)
     assert found["redraft_forwards_total"] == len(batches) > 10
     assert found["redraft_rows_total.encode"] == sum(piece.encode for batch in batches for piece in batch)

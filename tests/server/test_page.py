@@ -48,7 +48,7 @@ class Tags(HTMLParser):
 def fetch(server: Process | Inside, path: str) -> tuple[int, dict[str, str], bytes]:
     request = urllib.request.Request(server.url + path)
     try:
-        with urllib.request.urlopen(request, timeout=10) as answer:
+        with urllib.request.urlopen(request, timeout=100) as answer:
             return answer.status, {k.lower(): v for k, v in answer.headers.items()}, answer.read()
     except urllib.error.HTTPError as error:
         with error:

@@ -34,9 +34,9 @@ def test_requests_that_name_no_preset_are_answered(nano: Engine, preset: str) ->
     ]
     for at in inside(nano, Settings(preset=preset)):
         for path, body in asked:
-            said = httpx2.post(f"{at.base}/{path}", json=body, timeout=30)
+            said = httpx2.post(f"{at.base}/{path}", json=body, timeout=100)
             assert said.status_code == 200, (path, said.text)
-        named = httpx2.post(f"{at.base}/completions", json=GAP | {"canvas": {"preset": "flow"}}, timeout=30)
+        named = httpx2.post(f"{at.base}/completions", json=GAP | {"canvas": {"preset": "flow"}}, timeout=100)
         assert named.json()["error"]["message"].startswith("preset is 'flow'; a gap needs whole canvases")
 
 
@@ -44,14 +44,14 @@ def test_requests_that_name_no_preset_are_answered(nano: Engine, preset: str) ->
 def test_a_prediction_may_be_longer_than_the_canvas(served: Inside, more: dict[str, Any]) -> None:
     """A preset may make the canvas narrower than the checkpoint's; what does not fit on it is left out."""
     body = TURN | {"prediction": {"type": "content", "content": ANSWER * 20}} | more
-    assert httpx2.post(f"{served.base}/chat/completions", json=body, timeout=30).status_code == 200
+    assert httpx2.post(f"{served.base}/chat/completions", json=body, timeout=100).status_code == 200
 
 
 def test_the_time_may_be_up_before_a_checked_answer(served: Inside) -> None:
     """As for a language that needs no check."""
     schema = {"type": "array", "items": {"enum": list(range(9))}, "uniqueItems": True, "minItems": 5}
     body = TURN | {"structured_outputs": {"json": schema}, "deadline_ms": 0.01, "canvas": {"width": 4}}
-    said = httpx2.post(f"{served.base}/chat/completions", json=body, timeout=30)
+    said = httpx2.post(f"{served.base}/chat/completions", json=body, timeout=100)
     assert (said.status_code, said.json()["error"]["code"]) == (504, "deadline")
 
 
