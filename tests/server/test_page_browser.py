@@ -33,8 +33,9 @@ FLAGS = ["--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run", "-
 FLAGS += ["--disable-component-update", "--disable-sync"]
 VIEWS = ("write", "infill", "edit", "schema", "sudoku", "trace")
 SETTLED = ".stage[data-state=settled]"
-# Long enough to be interrupted: many blocks, each with all its steps.
-LONG = {"max_tokens": 768, "min_tokens": 768, "entropy_bound": 0.0001, "max_steps": 48}
+PACE_MS = 340  # of timeline.js, from one step to the next
+# It lasts until somebody ends it, on the quickest machine too.
+ENDLESS = {"max_tokens": 768, "min_tokens": 768, "entropy_bound": 1e-9, "max_steps": 9000}
 
 
 def readme() -> tuple[str, int, int, list[str]]:
@@ -59,7 +60,7 @@ class Tab:
     expected: int = 0
 
     def __post_init__(self) -> None:
-        self.page.set_default_timeout(15_000)
+        self.page.set_default_timeout(120_000)
         self.page.on(
             "console", lambda told: self.errors.append(told.text) if told.type in ("error", "warning") else None
         )
@@ -128,28 +129,50 @@ def ask(page: Any, text: str, seed: int = 5) -> None:
 
 
 def test_a_canvas_settles_while_one_watches(browser: Any, server: Process) -> None:
-    """With motion: steps are shown one after the other, the answer when they have been seen."""
-    prompt, seed, width, steps = readme()
+    """With motion: a step after the other, the answer when they have been seen. The page's clock is the test's."""
     context = browser.new_context()
     tab = Tab(context.new_page(), server.url)
+    tab.page.clock.install(time=0)
     page = tab.open()
-    tab.change("v1/canvas", {"canvas": {"width": width, "preset": "reference"}})
-    page.get_by_label("Prompt").press_sequentially(prompt)
-    page.locator("summary").click()
-    page.get_by_label("Seed").fill(str(seed))
-    page.get_by_role("button", name="Send").click()
-    page.wait_for_selector(".stage[data-state=running] .cell")
-    assert page.locator(".answer").is_hidden(), "the answer is told before the canvas has been seen to settle"
-    assert page.get_by_role("button", name="Pause").is_visible()
-    page.wait_for_selector(SETTLED)
-    assert page.locator(".answer").text_content() == steps[-1].strip()
-    last = f"step {len(steps)} "
-    assert page.locator(".where").text_content() == f"{last}of {len(steps)}"
+    page.clock.pause_at(86_400)
+    tab.pretend("v1/canvas", [*drafts("ab", "cb", "cd"), *ending("cd", steps=3)])
+    ask(page, "anything")
+    page.get_by_role("button", name="Send").wait_for()  # all is told, and no time has passed
+    where, answer, pause = page.locator(".where"), page.locator(".answer"), page.get_by_role("button", name="Pause")
+    page.clock.run_for(PACE_MS // 2)  # the first is shown at once
+    for step in (1, 2):
+        assert where.text_content() == f"step {step} of 3"
+        assert page.locator(".stage[data-state=running] .cell").count() == 2
+        assert answer.is_hidden(), "the answer is told before the canvas has been seen to settle"
+        assert pause.is_visible()
+        page.clock.run_for(PACE_MS)
+    assert page.locator(SETTLED).count() == 1
+    assert (where.text_content(), answer.text_content()) == ("step 3 of 3", "cd")
     page.get_by_role("button", name="Play").click()
-    page.wait_for_function("last => !document.querySelector('.where').textContent.startsWith(last)", arg=last)
-    page.get_by_role("button", name="Pause").click()
+    page.clock.run_for(PACE_MS)
+    assert where.text_content() == "step 2 of 3"
+    pause.click()
+    page.clock.run_for(10 * PACE_MS)
+    assert where.text_content() == "step 2 of 3"
     context.close()
     tab.check()
+
+
+def drafts(*texts: str) -> list[dict[str, Any]]:
+    """A step each, a token for each character."""
+    return [
+        {"type": "draft", "index": 0, "block": 0, "step": i + 1, "width": len(text), "end": None}
+        | {"positions": [*range(len(text))], "tokens": [*text], "entropy": [0.1] * len(text)}
+        | {"accepted": [1] * len(text)}
+        for i, text in enumerate(texts)
+    ]
+
+
+def ending(text: str, steps: int) -> list[dict[str, Any]]:
+    """The block that has settled, and what came of the request."""
+    told = {"seed": 1, "finish": "stop", "steps": [steps], "commits": 0, "tokens_per_forward": 1.0, "mean_entropy": 0}
+    block = {"type": "block", "text": text, "block": 0, "tokens": [1] * len(text), "pieces": [*text]}
+    return [block, {"type": "finished", "text": text, "canvas": told}]
 
 
 def test_the_timeline_goes_back_through_the_steps(tab: Tab) -> None:
@@ -288,7 +311,7 @@ def test_a_draft_that_is_refused_leaves_the_one_before_as_it_was(tab: Tab) -> No
 
 def test_a_reader_who_pauses_stays_while_steps_come_in(tab: Tab) -> None:
     page = tab.open()
-    tab.change("v1/canvas", LONG)
+    tab.change("v1/canvas", ENDLESS)
     ask(page, RECORD)
     page.wait_for_selector(".stage[data-state=running] .cell")
     page.get_by_role("slider", name="Step").fill("0")
@@ -439,9 +462,7 @@ def test_a_file_that_is_no_trace_is_refused_with_its_line(tab: Tab, traces: list
         path.write_text(told, encoding="utf-8")
         page.get_by_label("A trace").set_input_files([])
         page.get_by_label("A trace").set_input_files(path)
-        page.wait_for_function(
-            "said => document.querySelector('.side .error').textContent.includes(said)", arg=said, timeout=5000
-        )
+        page.wait_for_function("said => document.querySelector('.side .error').textContent.includes(said)", arg=said)
         with pytest.raises(TraceError):
             read_trace(path)
     page.get_by_label("A trace").set_input_files(traces[0])
@@ -527,7 +548,7 @@ def test_effort_shows_what_was_measured_and_is_sent(tab: Tab) -> None:
 
 def test_stop_ends_the_answer_on_the_server_too(tab: Tab) -> None:
     page = tab.open()
-    tab.change("v1/canvas", LONG)
+    tab.change("v1/canvas", ENDLESS)
     ask(page, RECORD)
     page.wait_for_selector(".stage[data-state=running] .cell")
     page.keyboard.press("Escape")
@@ -547,7 +568,7 @@ def test_a_server_that_goes_away_is_told(browser: Any) -> None:
     tab = Tab(context.new_page(), process.url)
     try:
         page = tab.open()
-        tab.change("v1/canvas", LONG)
+        tab.change("v1/canvas", ENDLESS)
         ask(page, RECORD)
         page.wait_for_selector(".stage[data-state=running] .cell")
         process.popen.kill()
