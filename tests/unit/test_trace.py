@@ -177,7 +177,6 @@ def test_a_full_disk_is_told_and_leaves_whole_lines(tmp_path: Path, monkeypatch:
     assert json.loads((tmp_path / "a").read_text(encoding="utf-8"))["trace"] == VERSION
 
 
-@pytest.mark.timeout(30)
 @pytest.mark.parametrize("lines", [1, 2, 4, 5])
 def test_a_disk_that_fills_up_ends_the_run(lines: int, engine: Engine) -> None:
     """At the first line of a request, in its middle, and at its last, which is the fifth."""
