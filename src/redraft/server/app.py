@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from fastapi import FastAPI, Request, Response
-from fastapi.exceptions import RequestValidationError
 from pydantic import ValidationError
 from starlette.exceptions import HTTPException
 from starlette.types import ASGIApp
@@ -26,10 +25,10 @@ def create_app(service: Service, log: Log) -> ASGIApp:
         separate_input_output_schemas=False,
     )
     app.state.service = service
-    for module in (meta, chat, completions, infill, edits, canvas, responses, decisions):
-        app.include_router(module.router)
-    if service.settings.page:
-        app.include_router(page.router)
+    modules = [chat, completions, responses, canvas, infill, edits, decisions, meta]
+    modules += [page] if service.settings.page else []
+    # All in one list: a router in a router is matched twice for every request.
+    app.router.routes += [route for module in modules for route in module.router.routes]
     _tell_errors(app, service, log)
     return Guard(app, service, log)
 
@@ -48,20 +47,11 @@ def _tell_errors(app: FastAPI, service: Service, log: Log) -> None:
         return tell(refusal_of(error))
 
     async def invalid(_: Request, error: Exception) -> Response:
-        assert isinstance(error, RequestValidationError)
-        return tell(first_refusal(error.errors()))
-
-    async def inner(_: Request, error: Exception) -> Response:
-        """A request that was turned into one of another endpoint, and is none there."""
         assert isinstance(error, ValidationError)
-        return tell(first_refusal([one | {"loc": ("body", *one["loc"])} for one in error.errors()]))
+        return tell(first_refusal(error.errors()))
 
     async def http(request: Request, error: Exception) -> Response:
         assert isinstance(error, HTTPException)
-        if isinstance(error.__cause__, Refusal):  # of the body, while it was read
-            return tell(error.__cause__)
-        if error.status_code == 400:
-            return tell(Refusal(400, "the body is not JSON", code="invalid_json"))
         message = f"there is no {request.method} {request.url.path[:200]} here; see /openapi.json"
         return tell(Refusal(error.status_code, message, code="not_found"))
 
@@ -71,7 +61,6 @@ def _tell_errors(app: FastAPI, service: Service, log: Log) -> None:
 
     app.add_exception_handler(Refusal, refused)
     app.add_exception_handler(RedraftError, ours)
-    app.add_exception_handler(RequestValidationError, invalid)
-    app.add_exception_handler(ValidationError, inner)
+    app.add_exception_handler(ValidationError, invalid)
     app.add_exception_handler(HTTPException, http)
     app.add_exception_handler(Exception, broken)

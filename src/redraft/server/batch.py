@@ -186,7 +186,7 @@ def _work(service: Service, row: bytes, seed: int | None) -> Work:
     try:
         checked = Chat.model_validate(body) if path == PATHS[0] else Completion.model_validate(body)
     except pydantic.ValidationError as error:
-        raise first_refusal([one | {"loc": ("body", *one["loc"])} for one in error.errors()]) from None
+        raise first_refusal(error.errors()) from None
     if checked.stream:
         raise Refusal(400, "stream is true; a row is told whole, so leave it out", param="stream")
     if isinstance(checked, Chat):

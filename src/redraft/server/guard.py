@@ -7,9 +7,9 @@ or one that was allowed, and `Host` one of the names the server knows (a page ca
 from __future__ import annotations
 
 import re
-import secrets
 import time
 from collections.abc import MutableMapping
+from random import getrandbits
 from typing import Any
 
 from starlette.datastructures import Headers, MutableHeaders
@@ -22,13 +22,16 @@ from redraft.server.service import Service
 
 OPEN = ("/health", "/v1/health", "/live", "/ready")  # for probes, which have no key
 SAFE_ID = re.compile(r"[\w.:-]{1,128}")
-HEADERS = {
-    "x-content-type-options": "nosniff",
-    "referrer-policy": "no-referrer",
-    "cross-origin-resource-policy": "same-origin",
-    "content-security-policy": "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' data:; "
-    "connect-src 'self'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'",
-}
+HEADERS = (
+    (b"x-content-type-options", b"nosniff"),
+    (b"referrer-policy", b"no-referrer"),
+    (b"cross-origin-resource-policy", b"same-origin"),
+    (
+        b"content-security-policy",
+        b"default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' data:; connect-src 'self'; "
+        b"base-uri 'none'; form-action 'none'; frame-ancestors 'none'",
+    ),
+)
 
 
 class Guard:
@@ -135,10 +138,11 @@ class _Seen:
     async def send(self, message: Message) -> None:
         if message["type"] == "http.response.start":
             self.status = message["status"]
-            headers = MutableHeaders(scope=message)
-            for name, value in {**HEADERS, "x-request-id": self.id}.items():
-                headers.setdefault(name, value)
+            own = {name for name, _ in message["headers"]}  # the page's policy is its own
+            message["headers"] += [pair for pair in HEADERS if pair[0] not in own]
+            message["headers"].append((b"x-request-id", self.id.encode()))
             if self.origin is not None:
+                headers = MutableHeaders(scope=message)
                 headers["access-control-allow-origin"] = self.origin
                 headers["access-control-expose-headers"] = "x-request-id, x-ignored-fields, retry-after"
                 headers.add_vary_header("origin")
@@ -165,7 +169,7 @@ def _preflight(headers: Headers) -> Response:
 
 def _request_id(headers: Headers) -> str:
     given = headers.get("x-request-id", "")
-    return given if SAFE_ID.fullmatch(given) else f"req-{secrets.token_hex(12)}"
+    return given if SAFE_ID.fullmatch(given) else f"req-{getrandbits(96):024x}"
 
 
 def _key(headers: Headers) -> str:

@@ -16,6 +16,7 @@ from collections.abc import Callable, Iterator
 from types import FrameType
 
 import uvicorn
+from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
 from redraft.engine.engine import Engine
 from redraft.engine.request import Options
@@ -28,6 +29,7 @@ Loader = Callable[[Callable[[int, int], None]], Engine]
 """Loads the engine; told where to report (elements placed, elements in all)."""
 
 POLL_SEC = 0.05
+MAX_HEAD_BYTES = 64 * 2**10
 
 
 def serve(
@@ -42,12 +44,13 @@ def serve(
     url = f"http://{name}:{listening.getsockname()[1]}"
     config = uvicorn.Config(
         create_app(service, log),
+        http=Protocol,
         log_config=None,
         access_log=False,
+        proxy_headers=False,
         server_header=False,
         lifespan="off",
         timeout_keep_alive=30,
-        h11_max_incomplete_event_size=64 * 2**10,
     )
     server = _Server(config, service)
     loading = threading.Thread(target=_load, args=(service, load, server, lambda e: ready(e, url)), daemon=True)
@@ -100,6 +103,29 @@ def _load(service: Service, load: Loader, server: _Server, ready: Callable[[Engi
 def warm_up(engine: Engine) -> None:
     """One short answer: the first forward of a process is slower than all others."""
     engine.finish(engine.request_of([engine.text.bos_token_id], Options(max_tokens=1, steps=2, seed=0)))
+
+
+class Protocol(HttpToolsProtocol):
+    """uvicorn's, whose parser would read heads, trailers and other things that are no body without an end."""
+
+    unread = 0
+
+    def data_received(self, data: bytes) -> None:
+        """Read on, but not so much that nothing comes of."""
+        self.unread += len(data)
+        super().data_received(data)
+        if self.unread > MAX_HEAD_BYTES:
+            self.send_400_response("The head is too long.")
+
+    def on_headers_complete(self) -> None:
+        """Something came of it."""
+        self.unread = 0
+        super().on_headers_complete()
+
+    def on_body(self, body: bytes) -> None:
+        """Likewise."""
+        self.unread = 0
+        super().on_body(body)
 
 
 class _Server(uvicorn.Server):

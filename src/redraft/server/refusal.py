@@ -57,8 +57,8 @@ def unsupported(param: str, message: str) -> Refusal:
     return Refusal(400, message, param=param, code="unsupported_parameter")
 
 
-def refusal_of(error: RedraftError) -> Refusal:
-    """An error of the engine's as an answer."""
+def refusal_of(error: RedraftError, *, field: str | None = None) -> Refusal:
+    """An error of the engine's as an answer; `field` names what asked for a constraint."""
     message = str(error)
     if isinstance(error, BusyError):
         return Refusal(503, message, code="queue_full", retry_sec=1)
@@ -71,7 +71,7 @@ def refusal_of(error: RedraftError) -> Refusal:
     if "the model's context is" in message:
         return Refusal(400, message, param="messages", code="context_length_exceeded")
     if isinstance(error, ConstraintError):
-        return Refusal(400, message, param="response_format", code="invalid_schema")
+        return Refusal(400, message, param=field or "response_format", code="invalid_schema")
     named = NAMED.match(message)
     param = None if named is None else RENAMED.get(named[1], named[1])
     return Refusal(400, message, param=param, code="unsupported_parameter" if "not supported" in message else None)
@@ -81,10 +81,8 @@ def first_refusal(errors: Sequence[Any]) -> Refusal:
     """The most telling of a body's mistakes: the one deepest inside it, and of these the first."""
     error = max(errors, key=lambda one: len(one["loc"]))
     kind, context = error["type"], error.get("ctx", {})
-    path = [part for part in error["loc"][1:] if isinstance(part, int) or str(part).isidentifier()]
+    path = [part for part in error["loc"] if isinstance(part, int) or str(part).isidentifier()]
     field = ".".join(map(str, path)) or None
-    if kind == "json_invalid":
-        return Refusal(400, f"the body is not JSON ({context.get('error', 'unreadable')})", code="invalid_json")
     if kind == "extra_forbidden":
         message = f"{field} is not a field of this endpoint; leave it out (docs/server.md lists the fields)"
         return Refusal(400, message, param=field, code="unsupported_parameter")

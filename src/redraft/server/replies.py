@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import json
-import secrets
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from random import getrandbits
 from typing import Any, Protocol, runtime_checkable
 
 from redraft.engine.request import FinishReason
@@ -57,7 +57,7 @@ class Head:
     model: str
     fingerprint: str
     form: Form
-    id: str = field(default_factory=lambda: secrets.token_hex(12))
+    id: str = field(default_factory=lambda: f"{getrandbits(96):024x}")
     created: int = field(default_factory=lambda: int(time.time()))
 
     def of(self, *, chunk: bool) -> Json:

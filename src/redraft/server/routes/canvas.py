@@ -28,11 +28,12 @@ from redraft.server.refusal import Refusal
 from redraft.server.relay import relayed
 from redraft.server.replies import Json, TextForm, told
 from redraft.server.respond import GONE, Exchange, Work, headers_of, key_of, service_of
+from redraft.server.route import BodyRoute
 from redraft.server.schema import Message, Sampling, StructuredOutputs
 from redraft.server.service import Service
 from redraft.server.stream import Chunks, EventStream, unless_gone
 
-router = APIRouter()
+router = APIRouter(route_class=BodyRoute)
 
 
 class Held(Body):

@@ -16,11 +16,12 @@ from redraft.server.offload import offload
 from redraft.server.refusal import Refusal, unsupported
 from redraft.server.replies import ChatForm
 from redraft.server.respond import Exchange, Work, service_of
+from redraft.server.route import BodyRoute
 from redraft.server.schema import Chat
 from redraft.server.service import Service
 from redraft.server.voice import Voice
 
-router = APIRouter()
+router = APIRouter(route_class=BodyRoute)
 
 
 @router.post("/v1/chat/completions", response_model=None)

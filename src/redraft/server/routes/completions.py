@@ -16,10 +16,11 @@ from redraft.server.offload import offload
 from redraft.server.refusal import Refusal, unsupported
 from redraft.server.replies import Echo, TextForm
 from redraft.server.respond import Exchange, Work, service_of
+from redraft.server.route import BodyRoute
 from redraft.server.schema import Completion
 from redraft.server.service import Service
 
-router = APIRouter()
+router = APIRouter(route_class=BodyRoute)
 
 DEFAULT_TOKENS = 16
 NO_OPTIONS = Options()

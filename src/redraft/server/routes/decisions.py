@@ -26,11 +26,12 @@ from redraft.server.body import BOOKKEEPING, Body, Flag, Int, Real, Str
 from redraft.server.refusal import Refusal
 from redraft.server.replies import Json
 from redraft.server.respond import GONE, headers_of, key_of, service_of
+from redraft.server.route import BodyRoute
 from redraft.server.routes.responses import Item
 from redraft.server.schema import Part
 from redraft.server.stream import unless_gone
 
-router = APIRouter()
+router = APIRouter(route_class=BodyRoute)
 
 YES, NO = "yes", "no"
 

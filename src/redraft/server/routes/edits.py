@@ -20,12 +20,13 @@ from redraft.server.leash import Leash, on_thread
 from redraft.server.refusal import Refusal
 from redraft.server.replies import ChatForm, Head, usage
 from redraft.server.respond import fingerprint, headers_of, key_of, service_of
+from redraft.server.route import BodyRoute
 from redraft.server.routes.chat import respond
 from redraft.server.schema import Chat, Message, Prediction, Sampling
 from redraft.server.stream import unless_gone
 from redraft.server.voice import Voice
 
-router = APIRouter()
+router = APIRouter(route_class=BodyRoute)
 
 REGION = re.compile(r"<\|code_to_edit\|>\n?(.*?)\n?<\|/code_to_edit\|>", re.DOTALL)
 FILE = re.compile(r"<\|current_file_content\|>\n?(.*?)<\|/current_file_content\|>", re.DOTALL)

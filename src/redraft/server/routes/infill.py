@@ -16,9 +16,10 @@ from redraft.server.gaps import Gap, gap_of, respond_gap, run_gap
 from redraft.server.refusal import Refusal
 from redraft.server.replies import TextForm
 from redraft.server.respond import headers_of, service_of
+from redraft.server.route import BodyRoute
 from redraft.server.schema import Sampling
 
-router = APIRouter()
+router = APIRouter(route_class=BodyRoute)
 
 DEFAULT_TOKENS = 64
 

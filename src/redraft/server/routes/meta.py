@@ -15,10 +15,11 @@ from redraft.server.body import Body, Flag, Int, Str
 from redraft.server.offload import offload
 from redraft.server.refusal import Refusal
 from redraft.server.respond import headers_of, service_of
+from redraft.server.route import BodyRoute
 from redraft.server.schema import Message, Sampling
 from redraft.server.service import Service
 
-router = APIRouter()
+router = APIRouter(route_class=BodyRoute)
 
 CREATED = 1767225600  # a checkpoint has no date of its own
 

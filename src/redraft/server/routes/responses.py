@@ -15,11 +15,12 @@ from redraft.server.body import BOOKKEEPING, Body, Flag, Int, Real, Str
 from redraft.server.offload import offload
 from redraft.server.replies import Json
 from redraft.server.respond import GONE, Exchange, headers_of, service_of
+from redraft.server.route import BodyRoute
 from redraft.server.routes.chat import prepare
 from redraft.server.schema import CanvasOptions, Chat, Part
 from redraft.server.stream import named_line
 
-router = APIRouter()
+router = APIRouter(route_class=BodyRoute)
 
 
 class OutputPart(Part):

@@ -1,0 +1,87 @@
+"""What stands before the routes: requests read by httptools, bodies read without FastAPI's own handler."""
+
+from __future__ import annotations
+
+import socket
+from urllib.parse import urlsplit
+
+import httpx2
+import pytest
+from tests.server.conftest import Process
+
+PATH = "/v1/chat/completions"
+HEAD = b"POST /v1/chat/completions HTTP/1.1\r\nHost: 127.0.0.1\r\n"
+CHUNKED = HEAD + b"Content-Type: application/json\r\nTransfer-Encoding: chunked\r\n\r\n"
+
+
+def told(server: Process, *sent: bytes) -> bytes:
+    """What the server answers to bytes, until it hangs up."""
+    at = urlsplit(server.url)
+    with socket.create_connection((at.hostname, at.port), timeout=60) as link:
+        found = b""
+        try:
+            for part in sent:
+                link.sendall(part)
+            while part := link.recv(2**16):
+                found += part
+        except ConnectionError:  # it hung up while more was on its way
+            pass
+        return found
+
+
+@pytest.mark.parametrize(
+    "sent",
+    [
+        [HEAD, b"X-Long: ", *[b"a" * 2**14] * 64],
+        [b"GET /", *[b"a" * 2**14] * 64],
+        [HEAD, *[b"X-Many: " + b"a" * 1000 + b"\r\n"] * 1000],
+        [CHUNKED, b"2;", *[b"a" * 2**14] * 64],
+        [CHUNKED, b"2\r\n{}\r\n0\r\n", *[b"X-Many: " + b"a" * 1000 + b"\r\n"] * 1000],
+    ],
+    ids=["header", "path", "headers", "chunk", "trailers"],
+)
+def test_what_is_no_body_has_an_end(server: Process, sent: list[bytes]) -> None:
+    """The parser alone would keep a megabyte of it, or all that is sent."""
+    answer = told(server, *sent)
+    assert not answer or b" 400 " in answer.partition(b"\r\n")[0]
+    assert httpx2.get(f"{server.url}/live").status_code == 200
+
+
+def test_a_head_that_is_long_and_no_longer_is_read(server: Process) -> None:
+    headers = {"x-long": "a" * 40_000}
+    with httpx2.Client(base_url=server.url, timeout=60) as http:  # counted afresh for each on one connection
+        assert [http.get("/live", headers=headers).status_code for _ in range(4)] == [200] * 4
+
+
+def test_what_is_no_request_is_refused(server: Process) -> None:
+    assert told(server, b"what\r\n\r\n").startswith(b"HTTP/1.1 400 ")
+
+
+@pytest.mark.parametrize(
+    ("content", "kind", "code"),
+    [
+        (b"{", "application/json", "invalid_json"),
+        (b"", "application/json", "invalid_json"),
+        (b"\xff", "application/json", "invalid_json"),
+        (b"[" * 100_000, "application/json", "invalid_json"),
+        (b'{"messages": []}', "text/plain", "invalid_json"),
+        (b"[]", "application/json", "invalid_value"),
+        (b"null", "application/json", "invalid_value"),
+        (b"{}", "application/json; charset=utf-8", "missing_required_parameter"),
+    ],
+)
+def test_a_body_that_is_none_is_refused(server: Process, content: bytes, kind: str, code: str) -> None:
+    found = httpx2.post(server.url + PATH, content=content, headers={"content-type": kind}, timeout=60)
+    assert (found.status_code, found.json()["error"]["code"]) == (400, code)
+
+
+def test_a_field_deep_in_a_body_is_named(server: Process) -> None:
+    body = {"messages": [{"role": "user", "content": "x"}, {"role": "user", "content": 5}]}
+    assert httpx2.post(server.url + PATH, json=body).json()["error"]["param"].startswith("messages.1.content")
+
+
+def test_the_interface_still_has_every_body(server: Process) -> None:
+    paths = httpx2.get(f"{server.url}/openapi.json").json()["paths"]
+    posts = {path: told["post"] for path, told in paths.items() if "post" in told}
+    assert len(posts) >= 12
+    assert all("$ref" in post["requestBody"]["content"]["application/json"]["schema"] for post in posts.values())
