@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import random
+import socket
 from collections import Counter
 from collections.abc import Iterator
 from functools import lru_cache
@@ -18,6 +20,7 @@ import pytest
 from redraft.constrain.automaton import NOWHERE, Dfa
 from redraft.constrain.keywords import CARE, FORMATS, KEYWORDS, Care
 from redraft.constrain.pattern import whole_match
+from redraft.constrain.problem import schema_problems
 from redraft.constrain.schema import Compiled, compile_schema
 from redraft.constrain.watch import Limits
 from redraft.errors import ConstraintError
@@ -39,7 +42,7 @@ def compiled() -> dict[str, Compiled | str]:
     found: dict[str, Compiled | str] = {}
     for name, schema, _ in groups():
         try:
-            found[name] = compile_schema(schema, depth=2, spaces=False)
+            found[name] = compile_schema(schema, depth=2, spaces=False, limits=Limits(seconds=600.0))
         except ConstraintError as error:
             found[name] = str(error)
     return found
@@ -198,16 +201,38 @@ def test_habits_of_writing_are_admitted() -> None:
         ({"$ref": "#/allOf/²", "allOf": [True]}, "names nothing"),
         ({"$ref": "#/enum", "enum": [1]}, "must be an object"),
         ({"pattern": "^[^+--]$"}, "-- in a class"),
+        ({"anyOf": [{"type": "integer"}, {"not": {"$ref": "https://example.com/x"}}]}, "is no JSON Schema: .*disabled"),
+        ({"type": "null", "items": {"$ref": "#a"}}, "is no JSON Schema: .*'a' does not exist"),
+        ({"type": "null", "not": {"$schema": "no uri"}}, "is no JSON Schema: Invalid URI"),
+        ({"type": "integer", "not": {"pattern": "["}}, "is no JSON Schema: .*regex"),
         (
             {"$ref": "#/$defs/0", "$defs": {str(i): {"allOf": [{"$ref": f"#/$defs/{i + 1}"}] * 2} for i in range(30)}
              | {"30": True}},
-            "alternatives",
+            "alternatives|seconds",
         ),
     ],
 )  # fmt: skip
 def test_schemas_that_would_never_be_ready_or_name_no_schema_are_refused(schema: Any, complaint: str) -> None:
     with pytest.raises(ConstraintError, match=complaint):
         compile_schema(schema)
+
+
+def test_nothing_is_fetched_for_a_schema() -> None:
+    """Not for the draft that it names, nor for references in parts that only the validator reads."""
+    asked = []
+    with socket.create_server(("127.0.0.1", 0)) as listening:
+        listening.settimeout(0.2)
+        where = f"http://127.0.0.1:{listening.getsockname()[1]}/x"
+        kept = {"$schema": where, "type": "integer", "not": {"const": 1}}
+        assert schema_problems(kept, "2") == []
+        assert compile_schema(kept).checked
+        for part in ("not", "if", "contains"):
+            for run in (compile_schema, lambda schema: schema_problems(schema, "1")):
+                with pytest.raises(ConstraintError, match="is no JSON Schema"):
+                    run({part: {"$ref": where}, "then": True})
+        with contextlib.suppress(TimeoutError):
+            asked.append(listening.accept())
+    assert not asked
 
 
 def test_what_a_reference_names_is_a_schema_wherever_it_stands() -> None:

@@ -5,7 +5,12 @@ from __future__ import annotations
 import json
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
+
+from redraft.errors import ConstraintError
+
+if TYPE_CHECKING:
+    from jsonschema_rs import Draft202012Validator
 
 Span = tuple[int, int]
 
@@ -22,20 +27,33 @@ class Problem:
 
 
 def schema_problems(schema: Any, text: str) -> list[Problem]:
-    """What jsonschema-rs says against a text as a value of a schema."""
-    from jsonschema_rs import validator_for
-
+    """What jsonschema-rs says against a text as a value of a schema. Raises ConstraintError as `validator_of`."""
     try:
         value = json.loads(unfenced(text))
     except ValueError as error:
         return [Problem(f"not JSON: {error}")]
     found = []
-    for said in validator_for(schema, validate_formats=True).iter_errors(value):
+    for said in validator_of(schema).iter_errors(value):
         path = list(said.instance_path)
         where = "/".join(map(str, path)) or "the top"
         span = span_of(text, path) if path else None
         found.append(Problem(f"at {where}: {str(said.message)[:200]}", span))
     return found
+
+
+def validator_of(schema: Any) -> Draft202012Validator:
+    """jsonschema-rs for a schema, read by draft 2020-12 whatever it says itself; nothing is fetched.
+
+    Raises ConstraintError for a schema that it cannot read, as with a reference that leads nowhere.
+    """
+    from jsonschema_rs import Draft202012Validator, ReferencingError
+
+    try:
+        return Draft202012Validator(schema, validate_formats=True, offline=True)
+    except (ValueError, ReferencingError) as error:  # its own ValidationError is a ValueError
+        where = "/".join(map(str, getattr(error, "instance_path", [])))
+        said = getattr(error, "message", str(error))[:200]
+        raise ConstraintError(f"schema at #{where and '/'}{where} is no JSON Schema: {said}") from None
 
 
 def unfenced(text: str) -> str:

@@ -20,6 +20,7 @@ from redraft.constrain.automaton import Builder, Dfa, Part, any_of, intersect, s
 from redraft.constrain.keywords import FORMATS, check_keywords
 from redraft.constrain.merge import Resolver, Schema, exact, item_at, says, tightest, together
 from redraft.constrain.pattern import ecma_search, whole_match
+from redraft.constrain.problem import validator_of
 from redraft.constrain.values import multiple, number, quoted, space, text_of
 from redraft.constrain.watch import DEFAULT_LIMITS, Limits, look, naming, watching
 from redraft.errors import ConstraintError
@@ -60,6 +61,7 @@ def compile_schema(
         raise ConstraintError("the schema nests too deeply to compile; flatten it") from None
     if dfa.is_empty:
         raise ConstraintError("no JSON value satisfies the schema; look for keywords that contradict each other")
+    validator_of(schema)  # also what the language has no need of must be read by whoever checks an answer
     return Compiled(dfa, checked or compiler.resolver.inexact)
 
 
@@ -142,8 +144,6 @@ class _Compiler:
 
     def fits(self, plain: Schema, value: Any) -> bool:
         """Whether a listed value satisfies the keywords beside the list, as a validator of its own reads them."""
-        from jsonschema_rs import validator_for
-
         look()
         words = {key: inner for key, inner in plain.items() if not isinstance(inner, dict | list) or key == "type"}
         words["allOf"] = [{}, *({"pattern": one} for one in plain.get("patterns", []))]
@@ -151,7 +151,7 @@ class _Compiler:
         words["allOf"] += [{"format": one} for one in plain.get("formats", [])]
         if isinstance(value, dict | list):
             self.resolver.inexact = True
-        return bool(validator_for(words, validate_formats=True).is_valid(value))
+        return validator_of(words).is_valid(value)
 
     def text(self, plain: Schema) -> Dfa:
         """What a string may say."""
