@@ -14,6 +14,8 @@ from openai.types.chat import ChatCompletionMessageParam, ChatCompletionToolPara
 from pydantic import BaseModel
 from tests.server.conftest import RECORD, Process
 
+from redraft.constrain.problem import unfenced
+
 USER: list[ChatCompletionMessageParam] = [{"role": "user", "content": RECORD}]
 SCHEMA: dict[str, Any] = {
     "type": "object",
@@ -67,6 +69,8 @@ def test_json_object_is_one(client: OpenAI) -> None:
         ({"json": SCHEMA}, lambda text: Order.model_validate_json(text)),
         ({"regex": "[0-9]{3}-[a-f]{2}"}, lambda text: len(text) == 6 and text[3] == "-"),
         ({"choice": ["north", "south"]}, lambda text: text in ("north", "south")),
+        ({"choice": ["north", "south"], "any_case": True}, lambda text: text.lower() in ("north", "south")),
+        ({"json": SCHEMA, "fence": True}, lambda text: Order.model_validate_json(unfenced(text))),
     ],
 )
 def test_structured_outputs(client: OpenAI, wanted: dict[str, object], fits: Any) -> None:
@@ -140,6 +144,9 @@ def test_of_several_tools_the_answer_names_one(client: OpenAI) -> None:
         ({"structured_outputs": {"regex": "("}}, 400, "invalid_schema"),
         ({"structured_outputs": {"regex": "a", "choice": ["a"]}}, 400, "unsupported_parameter"),
         ({"structured_outputs": {"choice": []}}, 400, "invalid_schema"),
+        ({"structured_outputs": {"choice": ["a"], "fence": True}}, 400, "unsupported_parameter"),
+        ({"structured_outputs": {"regex": "a", "any_case": True}}, 400, "unsupported_parameter"),
+        ({"structured_outputs": {"fence": True}}, 400, "unsupported_parameter"),
         ({"structured_outputs": {"regex": "a" * 100_000}}, 400, None),
         ({"structured_outputs": {"regex": "[0-9]{30}"}, "max_tokens": 4}, 400, "invalid_schema"),
         ({"structured_outputs": {"choice": ["a"]}, "stop": "x"}, 400, None),

@@ -1,7 +1,7 @@
 """Thinking and tool calls, which a checkpoint marks with tokens of its own, told apart over HTTP.
 
-nano has no such tokens, so its tokenizer gets them here, its template a thinking switch and a list of tools, and the
-engine a loop that says what the test has written, in blocks cut where the test wants them.
+nano has no such tokens, so its tokenizer gets them here, and its template a thinking switch and a list of tools. Most
+tests have a loop that says what they have written, in blocks cut where they want them; the others nano's own.
 """
 
 from __future__ import annotations
@@ -12,12 +12,14 @@ from dataclasses import replace
 from typing import Any
 
 import httpx2
+import jsonschema_rs
 import pytest
 from openai import OpenAI
 from openai.types.chat import ChatCompletionMessageParam, ChatCompletionToolParam
 from tests.server.conftest import ANSWER, RECORD, Inside, inside
 from tokenizers import AddedToken, Tokenizer
 
+from redraft.constrain.problem import unfenced
 from redraft.engine.engine import Engine
 from redraft.engine.events import Block, Finished
 from redraft.engine.loop import Listener, Loop
@@ -74,9 +76,14 @@ class Scripted(Loop):
 
 
 def marked(text: Text) -> Text:
-    tokenizer = Tokenizer.from_str(text.tokenizer.to_str())
+    """With the marks in the places of bytes that nobody writes, so that the model can say them."""
+    whole = json.loads(text.tokenizer.to_str())
+    places = {whole["model"]["vocab"].pop(f"<0x{i:02X}>"): mark for i, mark in enumerate(MARKS, 1)}
+    whole["model"]["vocab"] |= {mark: place for place, mark in places.items()}
+    tokenizer = Tokenizer.from_str(json.dumps(whole))
     tokenizer.add_special_tokens([AddedToken(mark, special=True) for mark in MARKS])
-    return replace(text, tokenizer=tokenizer, template=TEMPLATE)
+    ids, special = text.byte_ids.difference(places), text.special_ids.union(places)
+    return replace(text, tokenizer=tokenizer, template=TEMPLATE, byte_ids=ids, special_ids=special)
 
 
 @pytest.fixture(scope="module")
@@ -174,8 +181,9 @@ def test_the_model_decides_whether_to_call(
     ],
 )
 def test_what_is_no_valid_call_is_text_and_never_a_call(at: Inside, client: OpenAI, said: str, tools: Any) -> None:
+    """Nothing holds a model to calls where a stop string may cut them."""
     says(at, "So: " + said, (4,))
-    more: Any = {"tools": tools} if tools else {}
+    more: Any = {"tools": tools, "stop": "never"} if tools else {}
     written = said
     for mark in MARKS[2:4]:
         written = written.replace(mark, "")
@@ -197,11 +205,101 @@ def test_the_template_shows_the_tools_unless_none_may_be_called(at: Inside, clie
     assert with_tools.usage.prompt_tokens > without.usage.prompt_tokens + 20
 
 
-def test_nano_itself_decides_for_text_behind_tools_that_it_is_shown(nano: Engine) -> None:
-    """The real model and loop behind the same template: what it says goes the same way."""
-    for at in inside(replace(nano, text=marked(nano.text)), Settings()):
-        body: dict[str, Any] = {"messages": USER, "tools": [WEATHER], "seed": 1, "max_tokens": 24}
-        told = httpx2.post(at.base + "/chat/completions", json=body | {"canvas": {"width": 32}}, timeout=30).json()
-        (choice,) = told["choices"]
-        assert choice["finish_reason"] in ("stop", "length", "tool_calls")
-        assert (choice["finish_reason"] == "tool_calls") == ("tool_calls" in choice["message"])
+@pytest.fixture(scope="module")
+def real(nano: Engine) -> Iterator[Inside]:
+    """The real model and loop behind the same template and marks."""
+    yield from inside(replace(nano, text=marked(nano.text)), Settings())
+
+
+def told(at: Inside, **body: Any) -> dict[str, Any]:
+    reply = httpx2.post(at.base + "/chat/completions", json={"messages": USER, "seed": 1} | body, timeout=100)
+    assert reply.status_code == 200, reply.text
+    (choice,) = reply.json()["choices"]
+    assert isinstance(choice, dict)
+    return choice
+
+
+def pushed(at: Inside) -> dict[str, Any]:
+    """A model that would say the marks of calls everywhere, and nothing between them."""
+    return {"logit_bias": {str(at.engine.text.tokenizer.token_to_id(mark)): 100 for mark in MARKS[2:]}}
+
+
+def test_whoever_decides_text_or_calls_are_what_it_says(real: Inside) -> None:
+    """nano has never seen a tool: what it says is text, unless it is pushed; then its calls are valid all the same."""
+    left_alone = told(real, tools=[WEATHER], max_tokens=24)
+    assert left_alone["finish_reason"] in ("stop", "length", "tool_calls")
+    for more in ({}, {"parallel_tool_calls": False}, {"response_format": {"type": "json_object"}}):
+        choice = told(real, tools=[WEATHER], max_tokens=45, **pushed(real), **more)
+        assert choice["finish_reason"] == "tool_calls"
+        calls = choice["message"]["tool_calls"]
+        assert (len(calls) > 1) == ("parallel_tool_calls" not in more)
+        for call in calls:
+            assert call["function"]["name"] == "weather"
+            schema = WEATHER["function"]["parameters"]
+            assert jsonschema_rs.validator_for(schema).is_valid(json.loads(call["function"]["arguments"]))
+        assert "response_format" not in more or not choice["message"]["content"]
+
+
+def test_a_text_with_tools_is_cut_where_there_is_no_room(real: Inside) -> None:
+    choice = told(real, tools=[WEATHER], max_tokens=7, min_tokens=7)
+    assert choice["finish_reason"] == "length"
+
+
+GO: dict[str, Any] = {"type": "object", "properties": {"to": {"enum": ["ab"]}}, "required": ["to"]}
+FORMS: dict[str, dict[str, Any]] = {
+    "schema": {"response_format": {"type": "json_schema", "json_schema": {"name": "x", "schema": {"enum": ["ab", 3]}}}},
+    "choice": {"structured_outputs": {"choice": ["Yes", "no"], "any_case": True}},
+    "fence": {"structured_outputs": {"json": {"enum": ["ab", 3]}, "fence": True}},
+    "tool": {
+        "tools": [{"type": "function", "function": {"name": "go", "parameters": GO}}],
+        "tool_choice": "required",
+    },
+}
+
+
+@pytest.mark.parametrize("name", FORMS)
+def test_an_answer_of_a_form_stands_behind_thinking(real: Inside, name: str) -> None:
+    """More tokens are asked for than the answers have: the rest has to be thought."""
+    body = {"reasoning_effort": "high", "seed": 1, "max_tokens": 50, "min_tokens": 40} | FORMS[name]
+    message = told(real, **body)["message"]
+    assert message["reasoning_content"]
+    assert message["reasoning"] == message["reasoning_content"]
+    if name == "tool":
+        assert json.loads(message["tool_calls"][0]["function"]["arguments"]) == {"to": "ab"}
+    elif name == "choice":
+        assert message["content"].lower() in ("yes", "no")
+    else:
+        assert json.loads(unfenced(message["content"])) in ("ab", 3)
+    with OpenAI(base_url=real.base, api_key="none", max_retries=0) as client:
+        stream = client.chat.completions.create(model="nano", messages=USER, stream=True, extra_body=body)
+        deltas = [chunk.choices[0].delta for chunk in stream]
+    assert "".join((delta.model_extra or {}).get("reasoning_content") or "" for delta in deltas) == message["reasoning"]
+    assert "".join(delta.content or "" for delta in deltas) == (message["content"] or "")
+
+
+def test_what_thinking_cannot_be_joined_with_is_refused_by_name(real: Inside) -> None:
+    unique = {"type": "array", "items": {"enum": [1, 2]}, "uniqueItems": True}
+    body = {"messages": USER, "reasoning_effort": "high", "structured_outputs": {"json": unique}}
+    reply = httpx2.post(real.base + "/chat/completions", json=body, timeout=100)
+    assert (reply.status_code, reply.json()["error"]["param"]) == (400, "structured_outputs")
+    tools = [{"type": "function", "function": {"name": "two words"}}]
+    reply = httpx2.post(real.base + "/chat/completions", json={"messages": USER, "tools": tools}, timeout=100)
+    assert (reply.status_code, reply.json()["error"]["param"]) == (400, "tools")
+
+
+def test_a_template_is_given_the_arguments_of_calls_as_an_object(at: Inside, monkeypatch: pytest.MonkeyPatch) -> None:
+    says(at, ANSWER, (3,))
+    seen = list[Any]()
+    render = Text.render
+
+    def rendered(self: Text, messages: Any, **more: Any) -> str:
+        seen.extend(call["function"]["arguments"] for one in messages for call in one.get("tool_calls", ()))
+        return render(self, messages, **more)
+
+    monkeypatch.setattr(Text, "render", rendered)
+    calls = [
+        {"id": str(i), "function": {"name": "f", "arguments": said}} for i, said in enumerate(('{"a": 1}', "no", "[]"))
+    ]
+    turns = [*USER, {"role": "assistant", "content": "", "tool_calls": calls}, {"role": "tool", "content": "5"}]
+    told(at, messages=turns)
+    assert seen == [{"a": 1}, "no", "[]"]

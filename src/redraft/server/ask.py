@@ -5,13 +5,14 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-from redraft.constrain.language import Source
+from redraft.constrain.language import Language, Source
+from redraft.constrain.thinking import after_thinking
 from redraft.engine.engine import Engine
 from redraft.engine.request import Options, Request
-from redraft.errors import RequestError
-from redraft.server.refusal import Refusal
+from redraft.errors import ConstraintError, RequestError
+from redraft.server.refusal import refusal_of
 from redraft.server.schema import CanvasOptions, Sampling
-from redraft.server.settings import Limits, Settings
+from redraft.server.settings import Settings
 
 NO_OPTIONS = CanvasOptions()
 
@@ -32,6 +33,21 @@ class Asked:
     def prompt_tokens(self) -> int:
         """Tokens of the prompts."""
         return sum(map(len, self.prompts))
+
+
+@dataclass(frozen=True)
+class Held:
+    """What an answer is held to, and the field that asks for it. With `marks` it may stand behind thinking, which the
+    first of these tokens begins and the second ends."""
+
+    source: Source
+    field: str
+    marks: tuple[int, int] | None = None
+
+    def language(self, engine: Engine) -> Language:
+        """Ready for an engine. Raises ConstraintError."""
+        plain = engine.language(self.source)
+        return plain if self.marks is None else after_thinking(plain, self.marks[1], self.marks[0])
 
 
 def options_of(body: Sampling, engine: Engine, settings: Settings, *, max_tokens: int | None) -> Options:
@@ -78,26 +94,23 @@ def kept_whole(settings: Settings) -> Settings:
 
 
 def asked(
-    engine: Engine, prompts: Sequence[Sequence[int]], options: Options, answers: int, source: Source | None = None
+    engine: Engine, prompts: Sequence[Sequence[int]], options: Options, answers: int, held: Held | None = None
 ) -> Asked:
-    """`answers` requests for each prompt, which is read once; their seeds count up. Held to a language if given."""
-    language = None if source is None else engine.language(source)
+    """`answers` requests for each prompt, which is read once; their seeds count up. Raises Refusal for a language that
+    has no answer for one."""
     requests: list[Request] = []
     behind: list[int | None] = []
-    for prompt in prompts:
-        first = len(requests)
-        request = engine.request_of(list(prompt), options, language)
-        for i in range(answers):
-            requests.append(replace(request, seed=(request.seed + i) % 2**64))
-            behind.append(first if i else None)
+    try:
+        language = None if held is None else held.language(engine)
+        for prompt in prompts:
+            first = len(requests)
+            request = engine.request_of(list(prompt), options, language)
+            for i in range(answers):
+                requests.append(replace(request, seed=(request.seed + i) % 2**64))
+                behind.append(first if i else None)
+    except ConstraintError as error:
+        raise refusal_of(error, field=None if held is None else held.field) from None
     return Asked(tuple(requests), tuple(behind))
-
-
-def bounded(what: str, text: str, limits: Limits) -> str:
-    """A schema or expression as it came, if it is not too long."""
-    if len(text) > limits.constraint_bytes:
-        raise Refusal(400, f"{what} has {len(text)} characters; at most {limits.constraint_bytes}", param=what)
-    return text
 
 
 def _stops(given: str | list[str] | None) -> tuple[str, ...]:

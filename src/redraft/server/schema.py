@@ -150,12 +150,14 @@ class ResponseFormat(Body):
 
 
 class StructuredOutputs(Body):
-    """What language the answer is in; one of these."""
+    """What language the answer is in; one of the first four."""
 
     json_: dict[str, Any] | Str | None = Field(default=None, alias="json", description="a JSON Schema")
     regex: Str | None = Field(default=None, description="a regular expression for the whole answer")
     choice: list[Str] | None = Field(default=None, description="texts of which the answer is one")
     grammar: Str | None = Field(default=None, description="a grammar, whose rule `start` the answer is")
+    fence: Flag | None = Field(default=None, description="with json: it may stand in a Markdown code block")
+    any_case: Flag | None = Field(default=None, description="with choice: small and capital letters are alike")
 
 
 class Declared(Body):
@@ -230,7 +232,9 @@ class Chat(Sampling):
     tool_choice: Literal["none", "auto", "required"] | NamedTool | None = Field(
         default=None, description="none, auto, required or one"
     )
-    parallel_tool_calls: Flag | None = Field(default=None, description="an answer has at most one call")
+    parallel_tool_calls: Flag | None = Field(
+        default=None, description="false: at most one call; a forced one is always alone"
+    )
     logprobs: Flag | None = Field(default=None, description="log-probabilities of the answer's tokens")
     top_logprobs: Int | None = Field(default=None, ge=0, le=20, description="and of this many of the likeliest")
     reasoning_effort: Literal["none", "minimal", "low", "medium", "high", "xhigh"] | None = Field(

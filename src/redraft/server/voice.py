@@ -31,6 +31,12 @@ class Marks:
     opening: Mapping[int, Kind]
     closing: Mapping[int, Kind]
 
+    @property
+    def thinking(self) -> tuple[int, int] | None:
+        """Those around thinking."""
+        found = [at for marks in (self.opening, self.closing) for at, kind in marks.items() if kind == "reasoning"]
+        return (found[0], found[1]) if len(found) == 2 else None
+
 
 def marks_of(text: Text) -> Marks:
     """Those that a tokenizer has as single tokens."""

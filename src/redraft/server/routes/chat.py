@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+from contextlib import suppress
 from dataclasses import replace
 from typing import Any
 
@@ -11,13 +13,13 @@ from redraft.diffusion.seed import SeedCanvas
 from redraft.engine.engine import Engine
 from redraft.engine.request import Options
 from redraft.server.ask import asked, kept_whole, options_of
-from redraft.server.languages import Choice, choice_of, source_of
+from redraft.server.languages import check_tools, choice_of, held_to
 from redraft.server.offload import offload
-from redraft.server.refusal import Refusal, unsupported
+from redraft.server.refusal import Refusal
 from redraft.server.replies import ChatForm
 from redraft.server.respond import Exchange, Work, service_of
 from redraft.server.route import BodyRoute
-from redraft.server.schema import Chat
+from redraft.server.schema import Call, Chat
 from redraft.server.service import Service
 from redraft.server.voice import Voice
 
@@ -47,16 +49,15 @@ def prepare(service: Service, body: Chat) -> Work:
     if body.prediction is not None:
         predicted = tuple(engine.text.encode(body.prediction.text, bos=False))
         options = _seeded(engine, options, predicted)
-    choice, source = choice_of(body), source_of(body, service.settings.limits)
-    declared = _declared(engine, choice)
-    if choice.forced:
-        if source is not None:
-            raise Refusal(400, "a tool has to be called and a format was sent, too; send one", param="response_format")
-        source = choice.source()
-    said = engine.text.render(messages_of(body), thinking=_thinking(body), tools=declared)
+    choice, thinking = choice_of(body), _thinking(body)
+    check_tools(choice, engine.text)
+    held = held_to(body, choice, service.settings.limits, service.marks.thinking if thinking else None)
+    # A forced call needs no telling: the constraint has it.
+    declared = [tool.model_dump(exclude_none=True) for tool in choice.tools] if engine.text.knows_tools else []
+    said = engine.text.render(messages_of(body), thinking=thinking, tools=declared)
     prompt = engine.text.encode(said, bos=False)
     form = ChatForm(engine.text, bool(body.logprobs), choice)
-    wanted = asked(engine, [prompt], options, body.n or 1, source)
+    wanted = asked(engine, [prompt], options, body.n or 1, held)
     return Work(body, wanted, form, lambda voices: _compared(predicted, voices))
 
 
@@ -67,13 +68,22 @@ def messages_of(body: Chat) -> list[dict[str, Any]]:
         role = "system" if message.role == "developer" else message.role
         one: dict[str, Any] = {"role": role, "content": message.text}
         if message.tool_calls:
-            one["tool_calls"] = [call.model_dump() for call in message.tool_calls]
+            one["tool_calls"] = [_called(call) for call in message.tool_calls]
         if message.tool_call_id is not None:
             one["tool_call_id"] = message.tool_call_id
         if message.name is not None:
             one["name"] = message.name
         found.append(one)
     return found
+
+
+def _called(call: Call) -> dict[str, Any]:
+    """A call that was made, its arguments as templates want them: an object, if they are one."""
+    told = call.model_dump()
+    with suppress(ValueError, RecursionError):
+        arguments = json.loads(call.function.arguments)
+        told["function"]["arguments"] = arguments if isinstance(arguments, dict) else call.function.arguments
+    return told
 
 
 def _options(service: Service, body: Chat) -> Options:
@@ -84,14 +94,6 @@ def _options(service: Service, body: Chat) -> Options:
     settings = service.settings if body.prediction is None else kept_whole(service.settings)
     options = options_of(body, service.engine, settings, max_tokens=body.max_completion_tokens)
     return replace(options, logprobs=(body.top_logprobs or 0) if body.logprobs else None)
-
-
-def _declared(engine: Engine, choice: Choice) -> list[dict[str, Any]]:
-    """The tools as the template is told of them. A forced call needs no telling: the constraint has it."""
-    if choice.tools and not choice.forced and not engine.text.knows_tools:
-        message = "tool_choice auto needs a chat template that knows tools, which this checkpoint lacks; name the tool"
-        raise unsupported("tool_choice", message)
-    return [tool.model_dump(exclude_none=True) for tool in choice.tools] if engine.text.knows_tools else []
 
 
 def _thinking(body: Chat) -> bool:
