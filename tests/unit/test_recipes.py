@@ -30,7 +30,7 @@ from redraft.tune import train as trainer
 from redraft.tune.base import TEXT_FILES, Base, read_base
 from redraft.tune.data import Feed
 from redraft.tune.initial import initial_model
-from redraft.tune.objective import Batch, Corruption, Losses, losses
+from redraft.tune.objective import Batch, Corruption, Losses, Scoring, losses
 from redraft.tune.recipe import DataRecipe, Recipe, read_recipe
 from redraft.tune.train import train
 from redraft.weights.save import save_model
@@ -130,9 +130,9 @@ def test_the_first_losses_are_pinned_and_the_first_is_that_of_transformers_modul
 ) -> None:
     seen: Seen = []
 
-    def noted(model: Any, batch: Batch, corruption: Corruption | None, *, leave_one_out: bool) -> Losses:
-        assert not leave_one_out, "transformers has no such loss"
-        found = losses(model, batch, corruption)
+    def noted(model: Any, batch: Batch, corruption: Corruption | None, scoring: Scoring) -> Losses:
+        assert not scoring.leave_one_out, "transformers has no such loss"
+        found = losses(model, batch, corruption, scoring)
         assert corruption is not None
         seen.append((batch, corruption, found))
         return found
@@ -144,10 +144,12 @@ def test_the_first_losses_are_pinned_and_the_first_is_that_of_transformers_modul
         assert row == pytest.approx(pinned, rel=TOLERANCE)
     base = read_base(recipe, tmp_path)
     first = seen[: len(Feed(recipe, base).batches(0))]
-    assert pins[path.stem][0] == pytest.approx(theirs_of(base, first, tmp_path), rel=TOLERANCE)
+    assert pins[path.stem][0] == pytest.approx(
+        theirs_of(base, first, tmp_path, recipe.objective.certainty), rel=TOLERANCE
+    )
 
 
-def theirs_of(base: Base, seen: Seen, folder: Path) -> dict[str, float]:
+def theirs_of(base: Base, seen: Seen, folder: Path, certainty: float) -> dict[str, float]:
     """What transformers' modules lose on the batches of a step, which count by what they score."""
     transformers = pytest.importorskip("transformers")
     from tests.unit.test_tune import their_losses
@@ -159,7 +161,7 @@ def theirs_of(base: Base, seen: Seen, folder: Path) -> dict[str, float]:
     for batch, noise, ours in seen:
         assert ours.seen is not None
         weights = torch.tensor([float(batch.told.sum()), float((~batch.pinned).sum(1).float().sqrt().sum())])
-        each = torch.tensor(their_losses(theirs, batch, noise, ours.seen))
+        each = torch.tensor(their_losses(theirs, batch, noise, ours.seen, certainty))
         sums += torch.where(weights > 0, each, 0.0) * weights
         counts += weights
     encode, denoise = (sums / counts).tolist()

@@ -36,7 +36,7 @@ from redraft.tune.context import CleanContext
 from redraft.tune.data import Feed
 from redraft.tune.initial import initial_model
 from redraft.tune.layout import pack
-from redraft.tune.objective import Batch, Corruption, Noise, Roll, corrupt, losses
+from redraft.tune.objective import Batch, Corruption, Noise, Roll, Scoring, corrupt, losses
 from redraft.tune.probe import _Behind
 from redraft.tune.recipe import Recipe, TrainRecipe, generation_config, model_config, read_recipe
 from redraft.tune.recompute import recompute_layers
@@ -276,7 +276,9 @@ def test_nothing_is_guessed_where_no_example_is_conditioned(feed: Feed, model: D
 
 
 @torch.no_grad()
-def their_losses(theirs: Any, batch: Batch, noise: Corruption, seen: Tensor) -> tuple[float, float]:
+def their_losses(
+    theirs: Any, batch: Batch, noise: Corruption, seen: Tensor, certainty: float = 0.0
+) -> tuple[float, float]:
     """The same two losses out of transformers' modules, one sequence and canvas at a time: no padding, no mask of ours.
 
     `seen` are the canvases that our second pass was shown.
@@ -309,7 +311,9 @@ def their_losses(theirs: Any, batch: Batch, noise: Corruption, seen: Tensor) -> 
             self_conditioning_mask=noise.conditioned[i][None],
         ).logits[0]
         scored = ~batch.pinned[i]
-        denoise.append(F.cross_entropy(said[scored], batch.target[i][scored]))
+        read, wanted = torch.distributions.Categorical(logits=said[scored]), batch.target[i][scored]
+        doubt = torch.where(read.mode == wanted, read.entropy(), 0.0)
+        denoise.append((certainty * doubt - read.log_prob(wanted)).mean())
         weights.append(math.sqrt(int(scored.sum())))
     mean = sum(w * d for w, d in zip(weights, denoise, strict=True)) / sum(weights)
     return float(torch.cat(encode).mean()) if encode else 0.0, float(mean)
@@ -592,12 +596,38 @@ def test_leaving_one_out_scores_what_is_believed_after_looking(feed: Feed, model
         shows = (canvas[:, None] == torch.arange(432)) * (1 - level) + level / 432
         believed = left_out * shows / (left_out * shows).sum(-1, keepdim=True)
         wanted.append(-believed[torch.arange(24), target].log().mean())
-    found = losses(model, batch, noise, leave_one_out=True).denoise
+    found = losses(model, batch, noise, Scoring(leave_one_out=True)).denoise
     assert found is not None
     assert found.item() == pytest.approx(float(torch.stack(wanted).mean()), rel=1e-5)
     plain = losses(model, batch, noise).denoise
     assert plain is not None
     assert abs(plain.item() - found.item()) > 0.01
+
+
+def test_certainty_adds_the_entropy_of_what_is_read_right(feed: Feed, model: DiffusionGemma) -> None:
+    """Against the mean over canvases of cross-entropy and, where the argmax is the target, entropy, by numpy."""
+    batch = only(feed)
+    noise = replace(corrupt(batch, 432, torch.Generator().manual_seed(1)), conditioned=torch.zeros(5).bool())
+    wanted, right = [], 0
+    for canvas, target, start, clean in zip(noise.canvas, batch.target, batch.start, batch.clean, strict=True):
+        prefix = Prefix(feed.base.config.layers, room=200)
+        with torch.no_grad():
+            model.encode(clean[:start], prefix)
+            p = model.denoise(canvas, None, prefix).double().softmax(-1).numpy()
+        for at in range(24):
+            token = int(target[at])
+            wanted.append(-math.log(p[at, token]))
+            if p[at].argmax() == token:
+                right += 1
+                wanted[-1] += 0.7 * -sum(x * math.log(x) for x in p[at].tolist() if x)
+    assert 0 < right < len(wanted), "some are read right and some are not"
+    found = losses(model, batch, noise, Scoring(certainty=0.7))
+    assert found.denoise is not None
+    assert found.denoise.item() == pytest.approx(sum(wanted) / len(wanted), rel=1e-5)
+    plain = losses(model, batch, noise)
+    assert plain.each is not None
+    assert found.each is not None
+    assert torch.equal(found.each, plain.each), "reports stay cross-entropy"
 
 
 # -- the trainer -------------------------------------------------------------------------------------------------------

@@ -195,7 +195,7 @@ def test_plain_text_is_probed_by_its_losses(left_out: bool, tmp_path: Path) -> N
     (sample,) = feed.sources[0][0].held_out(1)
     (batch,) = feed.pack([feed.row(sample, Random(0), 256)])
     noisy = corrupt(batch, 631, torch.Generator().manual_seed(0))
-    lost = objective.losses(load_model(out)[0], batch, noisy, leave_one_out=left_out)
+    lost = objective.losses(load_model(out)[0], batch, noisy, objective.Scoring(left_out))
     best = rows[1] if state["score"] == -(rows[1][name] + rows[1][causal(name)]) / 2 else rows[3]
     assert lost.denoise is not None
     assert (lost.encode.item(), lost.denoise.item()) == pytest.approx((best[causal(name)], best[name]), rel=1e-4)
@@ -297,7 +297,7 @@ def test_a_start_of_another_shape_is_refused(tmp_path: Path) -> None:
 def test_too_little_memory_is_told_with_a_remedy(
     error: Exception, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def full(*given: object, leave_one_out: bool) -> None:
+    def full(*given: object) -> None:
         raise error
 
     monkeypatch.setattr(trainer, "losses", full)
@@ -306,7 +306,7 @@ def test_too_little_memory_is_told_with_a_remedy(
 
 
 def test_a_bug_is_not_taken_for_too_little_memory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def broken(*given: object, leave_one_out: bool) -> None:
+    def broken(*given: object) -> None:
         raise RuntimeError("shapes do not match")
 
     monkeypatch.setattr(trainer, "losses", broken)

@@ -9,7 +9,7 @@ or a gap in a text. A canvas past the answer's end is filled with end tokens.
     roll      some of those go on one step of the sampler from the guess, as they would at inference
     own       a share begins as a caller's canvas does, in noise alone, and goes some steps of the sampler from there
     denoise   the canvas, conditioned on the guess or on an exact zero
-              → cross-entropy on the scored positions, corrupted or not
+              → cross-entropy on the scored positions, corrupted or not; where it reads right, its entropy, if wanted
 
 Pinned positions stay clean, feed their token back and are not scored; half of the canvases with pins start from pure
 noise everywhere else, as a caller's does.
@@ -83,6 +83,14 @@ class Noise:
 
 
 @dataclass(frozen=True)
+class Scoring:
+    """What a canvas is scored by beside cross-entropy; the words are the recipe's (`ObjectiveRecipe`)."""
+
+    leave_one_out: bool = False
+    certainty: float = 0.0
+
+
+@dataclass(frozen=True)
 class Roll:
     """Steps of the sampler that canvases go before they are scored: how many each, and for each step its temperature,
     the uniform number behind each sample, and what replaces the rest."""
@@ -141,6 +149,7 @@ class Losses:
 
 
 PLAIN = Noise()
+REFERENCE = Scoring()
 
 
 def corrupt(batch: Batch, vocab: int, generator: torch.Generator, noise: Noise = PLAIN) -> Corruption:
@@ -175,13 +184,12 @@ def corrupt(batch: Batch, vocab: int, generator: torch.Generator, noise: Noise =
     return Corruption(canvas, level, conditioned, roll)
 
 
-def losses(
-    model: DiffusionGemma, batch: Batch, corruption: Corruption | None, *, leave_one_out: bool = False
-) -> Losses:
+def losses(model: DiffusionGemma, batch: Batch, corruption: Corruption | None, scoring: Scoring = REFERENCE) -> Losses:
     """Both losses of a batch; without a corruption only the autoregressive one, and no canvas is run.
 
     With `leave_one_out` the logits of a position are taken for those of one who does not see what it shows, and are
-    told that (`observed`) before they are scored.
+    told that (`observed`) before they are scored. `certainty` weighs the entropy of positions whose likeliest token is
+    the right one (certainty forcing, arXiv 2509.26488): a sampler waits for what is right and doubted.
     """
     clean = CleanContext(model.config, batch.clean, batch.first)
     hidden = model(batch.clean.flatten(), None, clean).view(*batch.clean.shape, -1)
@@ -193,11 +201,12 @@ def losses(
     context = CanvasContext(clean, batch.owner, batch.origin, batch.start, batch.target.shape[1])
     seen, soft = _guess(model, context, batch, corruption)
     logits = _canvas_logits(model, context, seen, soft)
-    if leave_one_out:
+    if scoring.leave_one_out:
         logits = observed(logits, seen, corruption.level)
     each = F.cross_entropy(logits.flatten(0, 1), batch.target.flatten(), reduction="none").view(batch.target.shape)
     scored, weight = ~batch.pinned, batch.weight
-    means = (each * scored).sum(1) / scored.sum(1).clamp_min(1)
+    nats = each + scoring.certainty * _doubt(logits, batch.target) if scoring.certainty else each
+    means = (nats * scored).sum(1) / scored.sum(1).clamp_min(1)
     return Losses(encode, (means * weight).sum() / weight.sum().clamp_min(1), each.detach(), seen)
 
 
@@ -213,6 +222,14 @@ def observed(
     """
     told = torch.log1p(logits.shape[-1] * (1 - level) / level)[:, None, None].to(logits.dtype)
     return logits.scatter_add(2, canvas[..., None], told.expand(*canvas.shape, 1))
+
+
+def _doubt(
+    logits: Float[Tensor, "canvases canvas vocab"], target: Int[Tensor, "canvases canvas"]
+) -> Float[Tensor, "canvases canvas"]:
+    """Entropy in nats where the likeliest token is the target, else 0."""
+    log = logits.float().log_softmax(-1)
+    return -(log.exp() * log).sum(-1) * (logits.argmax(-1) == target)
 
 
 @torch.no_grad()

@@ -21,7 +21,7 @@ from redraft.shapes import Tensor
 from redraft.tasks import Example
 from redraft.tune.data import Feed
 from redraft.tune.layout import WIDTH_STEP
-from redraft.tune.objective import corrupt, losses
+from redraft.tune.objective import Scoring, corrupt, losses
 from redraft.tune.sources import Conversation, Passage, Sample, TaskSource
 
 
@@ -76,10 +76,10 @@ def _lost(model: DiffusionGemma, feed: Feed, name: str, passages: Sequence[Passa
     rng, generator = Random(0), torch.Generator().manual_seed(0)
     width = model.config.canvas_length
     batches = feed.pack([feed.row(passage, rng, width) for passage in passages])
-    sums, left_out = torch.zeros(2, 2, dtype=torch.float64), feed.recipe.objective.leave_one_out
+    sums, scoring = torch.zeros(2, 2, dtype=torch.float64), Scoring(feed.recipe.objective.leave_one_out)
     for batch in batches:
         noisy = corrupt(batch, model.config.vocab_size, generator)
-        found = losses(model, batch, noisy, leave_one_out=left_out)
+        found = losses(model, batch, noisy, scoring)
         assert found.denoise is not None, "every passage has a canvas"
         told, weight = float(batch.told.sum()), float(batch.weight.sum())
         sums += torch.tensor([[float(found.encode) * told, told], [float(found.denoise) * weight, weight]])

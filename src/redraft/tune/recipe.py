@@ -91,6 +91,7 @@ class ObjectiveRecipe(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     own                share of the canvases that begin in noise alone and go 0 to `own_steps` steps of the sampler on
     correct_from       step from which `plausible`, `rolled` and `own` hold
     leave_one_out      the logits of a position mean what one believes who does not see what it shows
+    certainty          weight of the entropy of positions that are read right
     """
 
     causal_weight: float = 1.0
@@ -105,6 +106,7 @@ class ObjectiveRecipe(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     own_steps: int = 0
     correct_from: int = 0
     leave_one_out: bool = False
+    certainty: float = 0.0
 
 
 class LoraRecipe(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -337,7 +339,7 @@ _RANGES: dict[str, dict[str, tuple[float, float]]] = {
     "data": {"held_out": _LARGE, "fit_share": _SHARE, "widths": _COUNT, "most_blocks": _COUNT, "pack_tokens": _LARGE},
     "objective": {
         **dict.fromkeys(("causal_share", "self_conditioning", "pinned_share", "plausible", "rolled", "own"), _SHARE),
-        "causal_weight": (0, _NUMBER),
+        **dict.fromkeys(("causal_weight", "certainty"), (0, _NUMBER)),
         "draws": _COUNT,
         "own_steps": (0, 48),  # as many as the released sampler takes
         "correct_from": _LARGE,

@@ -23,7 +23,7 @@ from redraft.model.gemma import DiffusionGemma
 from redraft.tune.base import Base, read_base
 from redraft.tune.data import SEED_STRIDE, Feed
 from redraft.tune.lora import adapt, adapters, merge
-from redraft.tune.objective import Batch, Corruption, Losses, Noise, corrupt, losses
+from redraft.tune.objective import Batch, Corruption, Losses, Noise, Scoring, corrupt, losses
 from redraft.tune.parallel import World, share, whole, world_of
 from redraft.tune.probe import probe, score
 from redraft.tune.recipe import Recipe
@@ -128,7 +128,7 @@ def _backward(recipe: Recipe, state: State, batches: Sequence[Batch]) -> dict[st
     wanted, objective, device = recipe.train, recipe.objective, state.world.device
     generator = torch.Generator().manual_seed(wanted.seed * SEED_STRIDE + state.step)
     both = state.step >= wanted.encode_steps
-    noise = _noise(recipe, state.step)
+    noise, scoring = _noise(recipe, state.step), Scoring(objective.leave_one_out, objective.certainty)
     told = max(1, sum(int(batch.told.sum()) for batch in batches))
     weight = sum(float(batch.weight.sum()) for batch in batches)
     sums = torch.zeros(2, dtype=torch.float64)
@@ -138,7 +138,7 @@ def _backward(recipe: Recipe, state: State, batches: Sequence[Batch]) -> dict[st
         batch, drawn = share(drawn_up, noisy, state.world)
         batch, drawn = batch.to(device), drawn.to(device)
         with torch.autocast(device.type, torch.bfloat16, enabled=wanted.bfloat16):
-            found = losses(state.model, batch, drawn if both else None, leave_one_out=objective.leave_one_out)
+            found = losses(state.model, batch, drawn if both else None, scoring)
         encode = found.encode * (int(batch.told.sum()) / told)
         total, sums[0] = encode * objective.causal_weight, sums[0] + encode.item()
         if found.denoise is not None:
