@@ -15,7 +15,7 @@ PART_WALLS = {
     "core": 9_000,
     "model/triton": 1_000,
     "weights": 3_000,
-    "constrain": 3_700,
+    "constrain": 3_900,
     "tasks": 1_200,
     "tune": 2_600,
     "measure": 4_300,

@@ -41,6 +41,9 @@ NEUTRAL: dict[str, object] = {
     "regex": None,
     "choice": None,
     "grammar": None,
+    "fence": False,
+    "any_case": False,
+    "thinking": False,
 }
 """What only a canvas, a checkpoint at hand or a constraint of ours can do, and the value that asks for nothing."""
 

@@ -24,13 +24,16 @@ def check_flag(parser: argparse.ArgumentParser) -> None:
 
 def check_of(arguments: argparse.Namespace) -> Check | None:
     """What the flag says, None if it says nothing. Raises RequestError for what is no command, and beside flags that
-    show or give more than the one answer that is mended."""
+    show or give more than the one answer that is mended, or put around it what a command could not read."""
     given = arguments.check
     if given is None:
         return None
     for name, flag in (("watch", "--watch"), ("variants", "-n")):
         if getattr(arguments, name, None):
             raise RequestError(f"--check and {flag} were both given; one answer is mended, and told when it is right")
+    for name in ("fence", "thinking"):
+        if getattr(arguments, name, False):
+            raise RequestError(f"--check and --{name} were both given; a command reads the answer alone: choose one")
     try:
         words = shlex.split(given)
     except ValueError as error:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import sys
 from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -11,6 +12,7 @@ from redraft.cli.backend import backend_flags, backend_of
 from redraft.cli.check import check_flag, check_of
 from redraft.cli.common import Commands, command, load_engine, model_flags, print_json, read_prompt, sampling_flags
 from redraft.cli.held import held_flags, held_source
+from redraft.cli.thinking import check_thinking, thinking_flag, thoughtful, told_apart
 from redraft.cli.trace import trace_flag, traced
 from redraft.cli.variants import check_variants, run_variants, variant_flags
 
@@ -39,6 +41,7 @@ def add(commands: Commands) -> None:
     backend_flags(parser)
     held_flags(parser)
     check_flag(parser)
+    thinking_flag(parser, "they go to stderr, or beside the answer with --json")
     model_flags(parser, plan=True)
     sampling_flags(parser)
     variant_flags(parser)
@@ -48,6 +51,7 @@ def run(arguments: argparse.Namespace) -> int:
     """Load, generate, print."""
     check_variants(arguments)
     check = check_of(arguments)
+    check_thinking(arguments)
     prompt = read_prompt(arguments.prompt, arguments.file)
     if (backend := backend_of(arguments)) is not None:
         from redraft.cli.abroad import generate_there
@@ -58,12 +62,16 @@ def run(arguments: argparse.Namespace) -> int:
     import torch
 
     from redraft.cli.watch import Watch
+    from redraft.constrain.problem import unfenced
     from redraft.engine.fields import field_confidence, field_entropy
     from redraft.engine.mend import mended
 
     engine = load_engine(arguments)
     language = None if source is None else engine.language(source)
-    request = engine.request(prompt, chat=arguments.chat, options=_options(arguments), language=language)
+    if arguments.thinking:
+        request = thoughtful(engine, prompt, _options(arguments), language)
+    else:
+        request = engine.request(prompt, chat=arguments.chat, options=_options(arguments), language=language)
     with traced(engine, arguments, "generate") as engine:
         if arguments.variants is not None:
             run_variants(engine, request, arguments)
@@ -75,14 +83,19 @@ def run(arguments: argparse.Namespace) -> int:
                 done = engine.finish(request, watch.show)
         else:
             done = engine.finish(request)
+    told: dict[str, object] = {"threads": torch.get_num_threads()}
+    if arguments.thinking:
+        told["thinking"], done = told_apart(engine.text, done)
+        if not arguments.json:
+            print(told["thinking"], file=sys.stderr)
+    said = unfenced(done.text) if arguments.fence else done.text
     if arguments.json:
-        told: dict[str, object] = {"threads": torch.get_num_threads()}
         if language is not None and language.source.kind == "schema":
             told["fields"] = field_entropy(engine.text, done)
             told["confidence"] = field_confidence(engine.text, done)
-        print_json(generation_json(done) | told)
+        print_json(generation_json(done) | told | {"text": said})
     else:
-        print(done.text)
+        print(said)
     return 0
 
 

@@ -37,11 +37,22 @@ def held_flags(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--schema", metavar="FILE|FIELDS", help="answer with JSON of this schema: a file, or fields as 'name, age int'"
     )
+    fence_flag(parser, " with --schema:")
     parser.add_argument("--regex", metavar="PATTERN", help="answer with text that matches this from end to end")
     parser.add_argument(
         "--choice", action="append", metavar="TEXT", help="answer with one of these texts; repeat for each"
     )
+    parser.add_argument("--any-case", action="store_true", help="with --choice: its letters may be small or capital")
     parser.add_argument("--grammar", type=Path, metavar="FILE", help="answer with text of this grammar's rule start")
+
+
+def fence_flag(parser: argparse.ArgumentParser, where: str = "") -> None:
+    """What many models are used to."""
+    parser.add_argument(
+        "--fence",
+        action="store_true",
+        help=f"{where} the JSON may be written in a Markdown code block, as many models do; it is told without".strip(),
+    )
 
 
 def held_source(arguments: argparse.Namespace) -> Source | None:
@@ -53,6 +64,8 @@ def held_source(arguments: argparse.Namespace) -> Source | None:
         regex=arguments.regex,
         choices=arguments.choice,
         grammar=None if arguments.grammar is None else _read(arguments.grammar, "--grammar"),
+        fence=arguments.fence,
+        any_case=arguments.any_case,
     )
 
 

@@ -12,13 +12,14 @@ from itertools import islice
 from typing import TYPE_CHECKING
 
 from redraft.cli.common import Commands, command, decoded, load_engine, model_flags, preset_flag, read_prompt
-from redraft.cli.held import read_schema
+from redraft.cli.held import fence_flag, read_schema
+from redraft.cli.thinking import thinking_flag, thoughtful, told_apart
 from redraft.errors import RedraftError, RequestError
 
 if TYPE_CHECKING:
     from redraft.constrain.language import Source
     from redraft.engine.engine import Engine
-    from redraft.engine.request import Generation
+    from redraft.engine.request import Generation, Options, Request
 
 AT_ONCE = 32
 
@@ -42,6 +43,8 @@ def add(commands: Commands) -> None:
     parser = command(commands, "json", "read a text as JSON of a schema", run, epilog=EPILOG)
     parser.add_argument("text", nargs="?", metavar="TEXT", help='the text; "-" or nothing reads stdin')
     parser.add_argument("--schema", required=True, metavar="FILE|FIELDS", help="what to answer with")
+    fence_flag(parser)
+    thinking_flag(parser, "--json tells them")
     parser.add_argument("--instruction", metavar="TEXT", help="what to do, in front of the text")
     parser.add_argument("--many", action="store_true", help="answer each line of stdin, in order")
     parser.add_argument("--max-tokens", type=int, metavar="N", help="most tokens of an answer")
@@ -62,7 +65,7 @@ def run(arguments: argparse.Namespace) -> int:
     from redraft.constrain.sources import schema_source
 
     engine = load_engine(arguments)
-    ask = _asker(engine, schema_source(schema), arguments)
+    ask = _asker(engine, schema_source(schema, fence=arguments.fence), arguments)
     if text is not None:
         print(ask(engine, text, 0), flush=True)
         return 0
@@ -85,30 +88,38 @@ def _asker(engine: Engine, source: Source, arguments: argparse.Namespace) -> Ask
 
     language = engine.language(source)
     options = Options(max_tokens=arguments.max_tokens, seed=arguments.seed, preset=arguments.preset)
-    engine.request("x", chat=True, options=options, language=language)  # what no text would do is refused at once
     before = "" if arguments.instruction is None else f"{arguments.instruction}\n"
+
+    def asked(text: str, options: Options) -> Request:
+        if arguments.thinking:
+            return thoughtful(engine, before + text, options, language)
+        return engine.request(before + text, chat=True, options=options, language=language)
+
+    asked("x", options)  # what no text would do is refused at once
 
     def ask(engine: Engine, text: str, number: int) -> str:
         seed = None if options.seed is None else (options.seed + number) % 2**64
-        request = engine.request(before + text, chat=True, options=replace(options, seed=seed), language=language)
+        request = asked(text, replace(options, seed=seed))
         done = mended(engine, request, None) if language.checked else engine.finish(request)
-        return _line(engine, done, told=arguments.json)
+        thought, done = told_apart(engine.text, done) if arguments.thinking else (None, done)
+        return _line(engine, done, thought, told=arguments.json)
 
     return ask
 
 
-def _line(engine: Engine, done: Generation, *, told: bool) -> str:
+def _line(engine: Engine, done: Generation, thought: str | None, *, told: bool) -> str:
     """The answer on a line as it was written, without the space between its parts."""
     import msgspec
 
+    from redraft.constrain.problem import unfenced
     from redraft.engine.fields import field_entropy
 
-    value = msgspec.Raw(msgspec.json.format(done.text.encode(), indent=-1))
+    value = msgspec.Raw(msgspec.json.format(unfenced(done.text).encode(), indent=-1))
     if not told:
         return bytes(value).decode()
     sure = {path: round(nats, 6) for path, nats in field_entropy(engine.text, done).items()}
     whole = {"value": value, "fields": sure, "seed": done.seed, "steps": done.steps, "finish": done.finish}
-    return msgspec.json.encode(whole).decode()
+    return msgspec.json.encode(whole if thought is None else whole | {"thinking": thought}).decode()
 
 
 def _each(engine: Engine, ask: Ask) -> Iterator[tuple[int, str | RedraftError]]:

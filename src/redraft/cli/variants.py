@@ -35,6 +35,9 @@ def check_variants(arguments: argparse.Namespace) -> None:
         raise RequestError("--keep was given without -n; it says how many of the variants are finished")
     if arguments.variants is not None and arguments.watch:
         raise RequestError("--watch and -n were both given; one canvas can be watched: choose one")
+    for name in ("fence", "thinking"):
+        if arguments.variants is not None and getattr(arguments, name):
+            raise RequestError(f"--{name} and -n were both given; variants are compared as they stand: choose one")
     if arguments.keep is not None and arguments.keep > arguments.variants:
         raise RequestError(f"--keep is {arguments.keep} and -n is {arguments.variants}; no more can go on than begin")
 

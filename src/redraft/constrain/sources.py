@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import json
 from collections.abc import Callable, Collection, Sequence
+from functools import partial
 from typing import Any
 
 import msgspec
@@ -25,12 +26,24 @@ def source_of(
     regex: str | None = None,
     choices: Sequence[str] | None = None,
     grammar: str | None = None,
+    fence: bool = False,
+    any_case: bool = False,
 ) -> Source | None:
-    """The source of the one that is given, None if none is. Raises ConstraintError if several are."""
+    """The source of the one that is given, None if none is. Raises ConstraintError if several are.
+
+    `fence` goes with a schema, `any_case` with choices (`schema_source`, `choices_source`).
+    """
+    if fence and schema is None:
+        raise ConstraintError("fence was given without a schema; it says how JSON may be written: leave it out")
+    if any_case and choices is None:
+        raise ConstraintError(
+            "any_case was given without choices; a validator compares a schema's texts exactly: list the spellings that"
+            " you take, and in a regex write (?i)"
+        )
     makers: list[tuple[str, Any, Callable[[Any], Source]]] = [
-        ("schema", schema, schema_source),
+        ("schema", schema, partial(schema_source, fence=fence)),
         ("regex", regex, regex_source),
-        ("choices", choices, choices_source),
+        ("choices", choices, partial(choices_source, any_case=any_case)),
         ("grammar", grammar, grammar_source),
     ]
     given = [(name, value, make) for name, value, make in makers if value is not None]

@@ -1,0 +1,194 @@
+"""Flags for what models are used to: a code block around JSON, choices in any case, thinking ahead of the answer.
+
+nano writes none of it, so what it says is written by the test and checked against the language that it was asked for; a
+checkpoint that thinks is nano with two marks in place of two bytes that no text here has, and a switch in its template.
+"""
+
+from __future__ import annotations
+
+import json
+import shutil
+from pathlib import Path
+
+import pytest
+
+import redraft
+from redraft.__main__ import main
+from redraft.constrain.sources import source_of
+from redraft.engine.engine import Engine
+from redraft.engine.request import Generation, Request
+from redraft.errors import ConstraintError
+from redraft.weights.source import locate
+
+SAID = "record\nSend 417 melu to Karomi."
+FIELDS = "who, qty int, item"
+RECORD = '{"who":"Karomi","qty":417,"item":"melu"}'
+
+
+@pytest.fixture(autouse=True)
+def _own_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+
+
+@pytest.fixture(scope="module")
+def thinker(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """nano with marks of thinking and a template that can turn it on."""
+    folder = tmp_path_factory.mktemp("thinker")
+    shutil.copytree(locate("nano"), folder, dirs_exist_ok=True)
+    file = folder / "tokenizer.json"
+    tokenizer = json.loads(file.read_text())
+    plain = dict(tokenizer["added_tokens"][0])
+    for byte, mark in (("<0xF3>", "<|channel>"), ("<0xF4>", "<channel|>")):
+        vocabulary = tokenizer["model"]["vocab"]
+        vocabulary[mark] = vocabulary.pop(byte)
+        tokenizer["added_tokens"].append(plain | {"id": vocabulary[mark], "content": mark})
+    file.write_text(json.dumps(tokenizer))
+    template = folder / "chat_template.jinja"
+    template.write_text(template.read_text() + "{%- if enable_thinking -%}{%- endif -%}")
+    return folder
+
+
+def saying(monkeypatch: pytest.MonkeyPatch, text: str) -> list[Request]:
+    """Every answer is a text as tokens; what was asked is kept. That the language has the text is asserted."""
+    asked = list[Request]()
+
+    def finish(self: Engine, request: Request, watch: object = None) -> Generation:
+        asked.append(request)
+        tokens = tuple(self.text.encode(text, bos=False))
+        assert request.language is None or request.language.holds(tokens)
+        told = tuple(float(i) for i in range(len(tokens)))
+        whole = self.text.decode(tokens)
+        return Generation(
+            text=whole, tokens=tokens, entropy=told, settled_at=(1,) * len(tokens), changes=(0,) * len(tokens),
+            finish="stop", seed=request.seed, prompt_tokens=len(request.prompt), steps=(2,), commits=0, seconds=0.1,
+            first_text_sec=0.1, log_mass=told,
+        )  # fmt: skip
+
+    monkeypatch.setattr(Engine, "finish", finish)
+    return asked
+
+
+def test_a_code_block_is_admitted_and_not_printed(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    saying(monkeypatch, f"```json\n{RECORD}\n```")
+    assert main(["generate", "--chat", SAID, "--schema", FIELDS, "--fence"]) == 0
+    assert capsys.readouterr().out == RECORD + "\n"
+    assert main(["generate", "--chat", SAID, "--schema", FIELDS, "--fence", "--json"]) == 0
+    told = json.loads(capsys.readouterr().out)
+    assert told["text"] == RECORD
+    assert set(told["fields"]) == {"/who", "/qty", "/item"}
+    assert main(["json", SAID, "--schema", FIELDS, "--fence"]) == 0
+    assert capsys.readouterr().out == RECORD + "\n"
+
+
+def test_a_real_answer_is_the_same_with_a_code_block_admitted(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["json", SAID, "--schema", FIELDS, "--fence", "--seed", "1"]) == 0
+    assert set(json.loads(capsys.readouterr().out)) == {"who", "qty", "item"}
+    assert main(["generate", "Well?", "--choice", "yes", "--choice", "no", "--any-case", "--seed", "1"]) == 0
+    assert capsys.readouterr().out.strip().lower() in ("yes", "no")
+
+
+def test_choices_may_be_written_in_any_case(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    saying(monkeypatch, "YeS")
+    assert main(["generate", "Well?", "--choice", "yes", "--choice", "no", "--any-case"]) == 0
+    assert capsys.readouterr().out == "YeS\n"
+
+
+@pytest.mark.parametrize("thought", ["", "<|channel>thought\nKaromi, I think.<channel|>", "<|channel>?<channel|>"])
+def test_thinking_is_told_apart_from_the_answer(
+    thought: str, thinker: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Whether the model thinks or not; numbers told of tokens are those of the answer's."""
+    asked = saying(monkeypatch, thought + RECORD)
+    model = ["--model", str(thinker), "--schema", FIELDS, "--thinking", SAID]
+    plain = thought.removeprefix("<|channel>").removeprefix("thought\n").removesuffix("<channel|>")
+    assert main(["generate", "--chat", *model]) == 0
+    out, err = capsys.readouterr()
+    assert out == RECORD + "\n"
+    assert plain in err
+    assert main(["generate", "--chat", *model, "--json"]) == 0
+    told = json.loads(capsys.readouterr().out)
+    assert (told["text"], told["thinking"]) == (RECORD, plain)
+    text = redraft.load(thinker).text
+    assert text.decode(told["tokens"]) == RECORD
+    assert len(told["entropy"]) == len(told["log_mass"]) == len(told["tokens"])
+    before = len(text.encode(thought, bos=False))
+    assert told["entropy"][0] == before
+    assert told["fields"]["/item"] >= told["fields"]["/qty"] > before
+    assert main(["json", *model, "--json"]) == 0
+    told = json.loads(capsys.readouterr().out)
+    assert (told["value"], told["thinking"]) == (json.loads(RECORD), plain)
+    assert main(["json", *model]) == 0
+    assert capsys.readouterr().out == RECORD + "\n"
+    assert all(request.language is not None for request in asked)
+
+
+def test_a_model_that_thinks_on_for_ever_has_not_answered(
+    thinker: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    saying(monkeypatch, "<|channel>thought\nHm, hm")
+    assert main(["generate", "--chat", "--thinking", "--model", str(thinker), SAID]) == 0
+    out, err = capsys.readouterr()
+    assert out == "\n"
+    assert err.endswith("\nHm, hm\n")
+
+
+def test_behind_thinking_a_real_answer_is_held(thinker: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    asked = ["--schema", FIELDS, "--thinking", "--model", str(thinker), SAID, "--seed", "3", "--max-tokens", "60"]
+    assert main(["json", *asked]) == 0
+    assert set(json.loads(capsys.readouterr().out)) == {"who", "qty", "item"}
+
+
+@pytest.mark.parametrize(
+    ("flags", "complaint"),
+    [
+        (["generate", "a", "--fence"], "fence was given without a schema"),
+        (["generate", "a", "--regex", "a", "--fence"], "fence was given without a schema"),
+        (["generate", "a", "--any-case"], "any_case was given without choices"),
+        (["generate", "a", "--schema", "size S|M", "--any-case"], "list the spellings that you take"),
+        (["generate", "a", "--schema", "size S|M", "--choice", "a", "--any-case"], "schema and choices were given"),
+        (["generate", "a", "--thinking"], "add --chat"),
+        (["generate", "--chat", "a", "--thinking"], "has no enable_thinking"),
+        (["json", "a", "--schema", "a", "--thinking"], "has no enable_thinking"),
+        (["generate", "--chat", "a", "--thinking", "-n", "2"], "--thinking and -n were both given"),
+        (["generate", "a", "--schema", "a", "--fence", "-n", "2"], "--fence and -n were both given"),
+        (["generate", "a", "--schema", "a", "--fence", "--check", "true"], "--check and --fence were both given"),
+        (["generate", "--chat", "a", "--thinking", "--check", "true"], "--check and --thinking were both given"),
+        (["generate", "a", "--backend", "openai", "--base-url", "http://x/v1", "--fence"], "--fence was given with"),
+    ],
+)
+def test_flags_that_do_not_go_together_are_refused(
+    capsys: pytest.CaptureFixture[str], flags: list[str], complaint: str
+) -> None:
+    assert main(flags) == 2
+    assert complaint in capsys.readouterr().err
+
+
+def test_a_schema_with_checked_parts_cannot_stand_behind_thinking(
+    thinker: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    file = tmp_path / "unequal.json"
+    file.write_text('{"type": "array", "uniqueItems": true}')
+    assert main(["json", "a", "--schema", str(file), "--thinking", "--model", str(thinker)]) == 2
+    assert "thinking needs one without" in capsys.readouterr().err
+
+
+def test_marks_are_needed_to_think(
+    thinker: Path, tmp_path_factory: pytest.TempPathFactory, capsys: pytest.CaptureFixture[str]
+) -> None:
+    folder = tmp_path_factory.mktemp("markless")
+    shutil.copytree(thinker, folder, dirs_exist_ok=True)
+    shutil.copy(locate("nano") / "tokenizer.json", folder)
+    assert main(["generate", "--chat", "a", "--thinking", "--model", str(folder)]) == 2
+    assert "no tokens that mark thinking" in capsys.readouterr().err
+
+
+def test_manners_belong_to_what_they_go_with() -> None:
+    assert source_of(choices=["a"], any_case=True) is not None
+    assert source_of(schema={"type": "null"}, fence=True) is not None
+    for given in ({"regex": "a", "any_case": True}, {"choices": ["a"], "fence": True}, {"any_case": True}):
+        with pytest.raises(ConstraintError, match="was given without"):
+            source_of(**given)
