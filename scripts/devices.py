@@ -39,15 +39,24 @@ step takes at least as long as reading them over the bus: 45.7 GB at the 25 GB/s
 0.5 s in int4 (computed). Answers are those of experts on the card, bit for bit in float32 (tested on a CPU).
 
 ```
-torchrun --nproc-per-node 2 -m redraft generate --model MODEL --device cuda --dtype bfloat16 \\
-  --parallel experts --file question.txt
+torchrun --nproc-per-node 2 -m redraft serve MODEL --device cuda --dtype bfloat16 --parallel experts
 ```
 
-`--parallel experts` (`load(experts="shared")`) gives each process its share of the experts and a copy of everything
-else; partial sums are made whole once a layer, through torch's DTensor. All processes take the same steps of the same
-request, so what goes by a clock (`--deadline`, `--target-ms`) or by a command's verdict (`--check`) is refused, and a
-server does not share experts. The seed, where none is given, is the first process's; a program that calls `load` gives
-each request one. Two processes over gloo on a CPU tell what one tells (tested); over NCCL it has not run.
+`--parallel experts` (`load(experts="shared")`) gives each process its share of the experts, and the first everything
+else, too. The first runs the command, whichever it is; the others have experts and nothing more: once a layer they are
+sent its rows, with the weights and numbers of their experts, and add up what their share makes of them
+(`weights/group.py`). They keep nothing between two layers, so they cannot come to differ from the first, and what
+requests there are, when, and by which clock is its affair alone. Experts need not divide by the processes: of 128 among
+three, the first has 42, the others 43 each. In a program `load` returns in the first process; the others end with it.
+
+That is broadcasts and sums of our own, over gloo on a processor and NCCL between GPUs, and not torch's DTensor: DTensor
+is for a program that every process runs alike, and here one runs it. As much travels as in a sum that all would get.
+
+When a process dies the others end with exit code 1 and a line that says so, at once where they wait for it, within five
+seconds where the first is idle; one that is alive and silent is waited for five minutes. A signal to the first is what
+it always is (a server lets answers finish) and ends all. Two and three processes over gloo on a CPU answer what one
+answers (tested: a server, in every number format); over NCCL it has not run. Refused with it: `--offload`, `--adapter`,
+graphs, more processes than experts, and the modes of `redraft bench` but `--soak`.
 
 `LoopConfig(graphs=True)` lets a GPU repeat the forward of a canvas that steps alone as one graph. Where the canvas
 stands is a number on the device, so one capture serves all blocks of a request, and the next request in the same

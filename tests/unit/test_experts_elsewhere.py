@@ -2,10 +2,6 @@
 
 from __future__ import annotations
 
-import json
-import os
-import subprocess
-import sys
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -19,6 +15,7 @@ import redraft
 from redraft.__main__ import main
 from redraft.config import CheckpointConfig, GenerationConfig, ModelConfig, parse_model
 from redraft.diffusion.noise import SeededNoise
+from redraft.engine.engine import load
 from redraft.engine.events import Block
 from redraft.engine.request import Options, build_request
 from redraft.engine.runner import run_alone
@@ -27,10 +24,11 @@ from redraft.model.gemma import DiffusionGemma
 from redraft.model.kernels import Kernels
 from redraft.model.moe import experts_grouped
 from redraft.model.packed import Packed
+from redraft.weights.group import Group, SharedForm
 from redraft.weights.load import load_model
 from redraft.weights.memory import Room, check_fits, footprint
 from redraft.weights.offload import HostExperts, keep_on_host
-from redraft.weights.place import ON_DEVICE, Placement
+from redraft.weights.place import ON_DEVICE, Placement, place_experts
 from redraft.weights.plan import PLANS, formats
 from redraft.weights.quantize import quantize_checkpoint
 
@@ -128,8 +126,12 @@ def test_the_plan_of_memory_offers_the_host_where_a_card_is_too_small() -> None:
 
 
 def test_processes_share_the_weight_of_experts() -> None:
-    whole, half = (footprint(RELEASED, HALF, {}, place) for place in (ON_DEVICE, Placement("shared", 1, 2)))
-    assert whole.fixed - half.fixed == 22_837_985_280
+    whole, first, other = (
+        footprint(RELEASED, HALF, {}, place)
+        for place in (ON_DEVICE, Placement("shared", 0, 2), Placement("shared", 1, 2))
+    )
+    assert whole.fixed - first.fixed == other.fixed == 22_837_985_280
+    assert other.token == other.request == 0
 
 
 @pytest.mark.parametrize("kind", ["plain", "packed on the way", "packed"])
@@ -148,29 +150,58 @@ def test_each_process_loads_its_own_experts(plain: Path, tmp_path: Path, kind: s
         assert torch.equal(parts[0][i].router.proj.weight, layer.router.proj.weight)
 
 
-def test_two_processes_tell_what_one_tells(capsys: pytest.CaptureFixture[str]) -> None:
-    """Under torchrun, over gloo, in 4 bits: the whole way from the shell, one voice at the end of it.
+class Together(Group):
+    """What a group does, in one process: every share of the experts adds its own, one after another."""
 
-    No seed is given: the processes have to agree on one, or they would add up what belongs to different canvases.
-    """
-    command = ["generate", "--chat", "--plan", "int4", "--threads", "1", "--json", "--temperature", "2"]
-    command += ["--max-tokens", "300", "record\nSend 417 melu to Karomi. Send 12 tovi to Brena."]
-    source = str(Path(redraft.__file__).parents[1])
-    torchrun = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
-    shared = subprocess.run(
-        [*torchrun, "-m", "redraft", *command, "--parallel", "experts"],
-        env={**os.environ, "PYTHONPATH": source, "OMP_NUM_THREADS": "1"},
-        capture_output=True,
-        text=True,
-        timeout=120,
-        check=False,
+    def __init__(self, parts: list[DiffusionGemma], places: list[Placement]) -> None:
+        config, both = parts[0].config, list(zip(parts, places, strict=True))
+        self.forms = [
+            [
+                SharedForm(experts_grouped, part.layers[i].experts, place.share(config.num_experts), self, i)
+                for part, place in both
+            ]
+            for i in range(len(config.layers))
+        ]
+
+    def sum(self, form: SharedForm, rows: Tensor, dtype: torch.dtype) -> Tensor:
+        """In the order of the processes."""
+        total = form.room(rows)
+        for one in self.forms[form.layer]:
+            one.add_share(total, rows, dtype)
+        return total
+
+
+@pytest.mark.parametrize(("plan", "processes"), [(None, 1), (None, 2), *((plan, 3) for plan in (None, *PLANS))])
+def test_shares_add_up_in_every_format(plain: Path, plan: str | None, processes: int) -> None:
+    """Four experts among three processes are one, one and two; the others hold experts and nothing else."""
+    chosen = PLANS[plan] if plan else None
+    near = load_model(plain, kernels=GROUPED, plan=chosen)[0]
+    places = [Placement("shared", rank, processes) for rank in range(processes)]
+    parts = [load_model(plain, kernels=GROUPED, plan=chosen, placement=place)[0] for place in places]
+    for part in parts[1:]:
+        held = {name for name, value in part.state_dict().items() if value.device.type != "meta"}
+        assert held == {name for name in held if ".experts." in name} != set()
+    far, together = parts[0], Together(parts, places)
+    for layer, forms in zip(far.layers, together.forms, strict=True):
+        layer.kernels = replace(layer.kernels, experts=forms[0])
+    tokens = torch.arange(6) + 20
+    ours, theirs = (model.denoise(tokens, None, new_prefix(model)) for model in (far, near))
+    assert torch.allclose(ours, theirs, atol=1e-5)
+    assert told(far, 1) == told(near, 1)
+
+
+def test_rows_in_half_precision_lose_nothing_on_their_way(plain: Path) -> None:
+    near = load_model(plain, kernels=GROUPED, dtype=HALF)[0]
+    place = Placement("shared", 0, 1)
+    far = load_model(plain, kernels=GROUPED, dtype=HALF, placement=place)[0]
+    for layer, forms in zip(far.layers, Together([far], [place]).forms, strict=True):
+        layer.kernels = replace(layer.kernels, experts=forms[0])
+    x = torch.randn(9, 64, generator=torch.Generator().manual_seed(0)).to(HALF)
+    weights, chosen = near.layers[0].router(x)
+    ours, theirs = (
+        one.layers[0].kernels.experts(one.layers[0].experts, x, weights, chosen).float() for one in (far, near)
     )
-    assert shared.returncode == 0, shared.stderr
-    found = json.loads(shared.stdout)
-    assert main([*command, "--seed", str(found["seed"])]) == 0
-    alone = json.loads(capsys.readouterr().out)
-    for key in ("text", "tokens", "steps", "finish"):
-        assert found[key] == alone[key], key
+    assert torch.allclose(ours, theirs, atol=2**-7 * float(theirs.abs().max()))
 
 
 @pytest.mark.parametrize(
@@ -186,21 +217,21 @@ def test_a_place_that_cannot_be_had_is_refused(options: dict[str, Any], message:
         redraft.load("nano", **options)
 
 
-def test_experts_that_do_not_divide_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("WORLD_SIZE", "3")
-    with pytest.raises(RequestError, match="4 experts cannot be shared equally by 3 processes"):
-        redraft.load("nano", experts="shared")
+def test_more_processes_than_experts_and_a_card_for_all_are_refused() -> None:
+    class Met(Group):
+        def __init__(self) -> None:
+            self.rank, self.ranks = 0, 5
+
+    with pytest.raises(RequestError, match="5 processes cannot share 4 experts; start at most 4"):
+        load("nano", experts=Met())
+    with pytest.raises(RequestError, match="device is cuda:1; shared experts take one GPU a process, so give cuda"):
+        place_experts(Met(), torch.device("cuda:1"), 8)
 
 
 @pytest.mark.parametrize(
     ("flags", "message"),
     [
         (["--offload", "experts", "--parallel", "experts", "x"], "experts can be in one place only"),
-        (["--parallel", "experts", "--deadline", "1", "x"], "--deadline goes by each process's own clock"),
-        (["--parallel", "experts", "--target-ms", "1", "x"], "--target-ms goes by each process's own clock"),
-        (["--parallel", "experts", "--watch", "x"], "--watch is for one process"),
-        (["--parallel", "experts", "--check", "true", "x"], "--check is for one process"),
-        (["--parallel", "experts"], "several processes cannot read one stdin"),
         (["--parallel", "experts", "x"], "not started by torchrun"),
         (["--offload", "experts", "x"], "the device is cpu"),
     ],

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 from redraft.cli.backend import backend_flags, backend_of
 from redraft.cli.card import add_flags, take_card
 from redraft.cli.common import Commands, command, model_flags, print_json, set_threads
+from redraft.cli.place import experts_of
 
 if TYPE_CHECKING:
     from redraft.measure.record import Record
@@ -169,11 +170,13 @@ def _check_flags(arguments: argparse.Namespace, mode: str = "") -> None:
     from redraft.measure.record import check_place
 
     own = {"canvases": "--device-card", "prefixes": "--device-card", "plan": "--device-card and --knee"}
+    own |= {"parallel": "--soak"}
     for name, modes in own.items():
         if getattr(arguments, name) is not None and (mode or "none") not in modes:
             raise RequestError(f"--{name} goes with {modes}; leave it out")
-    if arguments.adapter is not None:
-        raise RequestError("--adapter was given, and what is measured are models as stored; leave it out")
+    for name in ("adapter", "offload"):
+        if getattr(arguments, name) is not None:
+            raise RequestError(f"--{name} was given, and what is measured are models as stored; leave it out")
     if arguments.against and mode not in ("", "--scenario"):
         raise RequestError(f"--against was given with {mode}, which measures redraft alone; leave it out")
     if arguments.runs is not None and mode.removeprefix("--") in COUNTED:
@@ -259,7 +262,7 @@ def _soak(arguments: argparse.Namespace, folder: Path) -> Record:
     from redraft.engine.engine import load
     from redraft.measure.soak import bench_soak
 
-    engine = load(folder, dtype=arguments.dtype)
+    engine = load(folder, dtype=arguments.dtype, experts=experts_of(arguments))
     return bench_soak(
         engine.model,
         engine.config,

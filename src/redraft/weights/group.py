@@ -128,6 +128,7 @@ class Group:
             distributed.broadcast(torch.tensor([number, rows]), 0)
         if number == _END:
             self.failure = RunError("the processes that share the experts have ended; start them again")
+            distributed.destroy_process_group()  # its threads, left to the interpreter's end, would abort it
 
     def _exchange(self, form: SharedForm, rows: Tensor, dtype: torch.dtype) -> Tensor:
         if self.rank == 0:
@@ -150,6 +151,7 @@ class Group:
                 distributed.broadcast(told, 0)
             number, rows = told.tolist()
             if number == _END:
+                distributed.destroy_process_group()
                 raise SystemExit(0)
             if number != _PULSE:
                 self._exchange(forms[number], torch.empty(rows, width, device=self.device), dtype)
@@ -165,6 +167,8 @@ class Group:
                 f" gone, or was silent for too long; start them all again ({_brief(error)})"
             )
             self.broken.set()
+            if self._over_nccl is None:  # which waits for who will not come
+                distributed.destroy_process_group()
             raise self.failure from error
 
     def _leave(self) -> None:
