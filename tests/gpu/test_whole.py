@@ -31,7 +31,7 @@ def test_a_replayed_graph_computes_what_single_launches_do(folder: Path, plan: s
     """Behind prefixes that grow, with and without a soft embedding, several replays of one capture."""
     pytest.importorskip("triton")
     from redraft.model.rows import Mode, Span
-    from redraft.model.triton.graph import GraphedStep
+    from redraft.model.triton.graph import GraphedStep, Placed
     from redraft.model.triton.kernels import GPU
     from redraft.weights.load import load_model
     from redraft.weights.plan import PLANS
@@ -39,14 +39,14 @@ def test_a_replayed_graph_computes_what_single_launches_do(folder: Path, plan: s
     chosen = PLANS[plan] if plan else None
     model = load_model(folder, dtype=getattr(torch, dtype), device="cuda", kernels=GPU, plan=chosen)[0]
     prefix = new_prefix(model)
-    step = GraphedStep(model, prefix, 16, GPU.standing)
+    step = GraphedStep(model, [prefix], 16, 1, GPU.standing)
     tokens = torch.arange(16, device="cuda") + 3
     with torch.inference_mode():
         for length in (5, 16, 16, 1):
             model.encode(tokens[:length], prefix)
             for seed in range(3):
                 soft = torch.randn(16, 64, device="cuda", dtype=model.dtype) if seed else None
-                ours = step(tokens + seed, soft).clone()
+                ours = step([Placed(0, tokens.cpu() + seed, soft)])[0].clone()
                 theirs = model(tokens + seed, soft, model.rows([Span(prefix, 16, Mode.DENOISE)]))
                 assert float((ours.float() - theirs.float()).norm() / theirs.float().norm()) < 0.01
     assert step._graph is not None, "nothing was captured"

@@ -20,7 +20,9 @@ from redraft.engine.runner import run_alone
 from redraft.errors import RequestError
 from redraft.model.fused import fuse_layers
 from redraft.model.gemma import DiffusionGemma
-from redraft.model.triton.graph import GraphedStep
+from redraft.model.head import Head, read_head
+from redraft.model.rows import Mode, Span
+from redraft.model.triton.graph import PLACES, GraphedStep, Placed, Places
 
 SHAPES: dict[str, dict[str, Any]] = {"plain layers": {"num_experts": 6}, "fused layers": {}}
 
@@ -51,18 +53,18 @@ def test_answers_in_standing_memory_are_the_same_bit_for_bit(shape: str) -> None
     """Alone over several blocks, one after another, and two at once, which share forwards for a while."""
     model = model_of(shape)
     loop = Loop(model, LoopConfig())
-    loop.runner.graphs = True
+    loop.runner.places = Places(model)
     first, second, third = (request_of(model, 9 + 40 * seed, seed) for seed in (1, 2, 3))
     wanted = [list(run_alone(model, one, SeededNoise(one.seed))) for one in (first, second, third)]
     assert told(loop, first) == wanted[:1]
-    step = loop.runner._step
-    assert step is not None, "nothing was ever alone"
+    (kept,) = loop.runner.places.prefixes
+    assert loop.runner.places._steps, "nothing stepped at its place"
     assert told(loop, replace(second, prompt=second.prompt[:12])) == [
         list(run_alone(model, replace(second, prompt=second.prompt[:12]), SeededNoise(2)))
     ]
-    assert loop.runner._step is not None
-    assert loop.runner._step.prefix is step.prefix, "the next request could have had the same buffers"
+    assert loop.runner.places.prefixes == [kept], "the next request could have had the same buffers"
     assert told(loop, second, third) == wanted[1:]
+    assert len(loop.runner.places.prefixes) == 2
 
 
 @pytest.mark.parametrize("shape", SHAPES)
@@ -71,54 +73,113 @@ def test_nothing_that_is_read_or_written_moves(shape: str) -> None:
     model, prefix = model_of(shape), None
     prefix = new_prefix(model)
     prefix.restart(64)
-    step = GraphedStep(model, prefix, 7)
+    step = GraphedStep(model, [prefix], 7)
     tokens, soft = torch.arange(7) + 20, torch.randn(7, 32)
+    rows = Span(prefix, 7, Mode.DENOISE)
 
     def addresses() -> list[int]:
         turned = [part for pair in step.rows._rotations.values() for part in pair]
         held = [buffer for layer in prefix.layers for buffer in (layer.keys, layer.values)]
-        standing = (step.tokens, step.soft, step.rows.seen, step.rows.positions)
+        standing = (step.given, step.soft, step.rows.seen, step.rows.positions)
         return [tensor.data_ptr() for tensor in (*standing, *turned, *held)]
 
     with torch.inference_mode():
         model.encode(tokens, prefix)
-        step(tokens, None)
+        step([Placed(0, tokens, None)])
         before = addresses()
         for length in (3, 7, 7):
             model.encode(tokens[:length], prefix)
             for given in (None, soft):
-                assert torch.equal(step(tokens, given), model(tokens, given, model.rows([step.rows.spans[0]])))
+                ours, _ = step([Placed(0, tokens, given)])
+                assert torch.equal(ours, model(tokens, given, model.rows([rows])))
                 assert addresses() == before
-                assert step.serves(prefix, 7)
+                assert step.serves([prefix])
         with profile(activities=[ProfilerActivity.CPU], profile_memory=True) as seen:
-            kept = step(tokens, soft)
+            kept, _ = step([Placed(0, tokens, soft)])
         left = sum(event.self_cpu_memory_usage for event in seen.key_averages())
         assert left == kept.numel() * kept.element_size()
-    assert not step.serves(new_prefix(model), 7)
-    assert not step.serves(prefix, 6)
+    assert not step.serves([new_prefix(model)])
+    assert not step.serves([prefix, prefix])
 
 
 def test_a_buffer_that_had_to_grow_is_noticed() -> None:
     model = model_of("plain layers")
     prefix = new_prefix(model)
-    step = GraphedStep(model, prefix, 7)
+    step = GraphedStep(model, [prefix], 7)
     with torch.inference_mode():
         model.encode(torch.arange(60) % 60 + 2, prefix)
-        ours = step(torch.arange(7), None)
-        assert torch.equal(ours, model(torch.arange(7), None, model.rows([step.rows.spans[0]])))
-        assert step.serves(prefix, 7)
+        ours, _ = step([Placed(0, torch.arange(7), None)])
+        assert torch.equal(ours, model(torch.arange(7), None, model.rows([Span(prefix, 7, Mode.DENOISE)])))
+        assert step.serves([prefix])
         model.encode(torch.arange(300) % 60 + 2, prefix)
-    assert not step.serves(prefix, 7)
+    assert not step.serves([prefix])
 
 
 def test_a_buffer_that_grew_where_another_lay_is_noticed() -> None:
     """An allocator may give the same address again; a graph has the old one's strides."""
     model = model_of("plain layers")
     prefix = new_prefix(model)
-    step = GraphedStep(model, prefix, 7)
+    step = GraphedStep(model, [prefix], 7)
     layer = prefix.layers[0]
     layer.keys = layer.keys[:, :-1]
-    assert not step.serves(prefix, 7)
+    assert not step.serves([prefix])
+
+
+@pytest.mark.parametrize("shape", SHAPES)
+def test_dead_rows_and_empty_places_change_nothing(shape: str) -> None:
+    """Four places: canvases of two widths at two of them, one that nobody steps at, and one that nobody has."""
+    model = model_of(shape)
+    prefixes = [new_prefix(model) for _ in range(3)]
+    step = GraphedStep(model, prefixes, 7, 4, reads=True)
+    draw = torch.Generator().manual_seed(3)
+    with torch.inference_mode():
+        for prefix, length in zip(prefixes, (5, 20, 13), strict=True):
+            model.encode(torch.arange(length) + 2, prefix)
+        for widths in ((7, 3), (2, 7), (7, 3)):
+            canvases = [
+                Placed(
+                    place,
+                    torch.randint(64, (width,), generator=draw),
+                    torch.randn(width, 32, generator=draw),
+                    torch.rand(2, width, generator=draw) + torch.tensor([[0.4], [0.0]]),
+                )
+                for place, width in zip((0, 2), widths, strict=True)
+            ]
+            step.soft.fill_(1e3)  # left by others
+            held = [(layer.keys.clone(), layer.values.clone()) for layer in prefixes[1].layers]
+            hidden, reading = step(canvases)
+            assert reading is not None
+            for one in canvases:
+                assert one.draws is not None
+                rows = model.rows([Span(prefixes[one.place], one.width, Mode.DENOISE)])
+                theirs = model(one.tokens, one.soft, rows)
+                torch.testing.assert_close(hidden[step.of(one)], theirs, rtol=1e-4, atol=1e-5)
+                head = Head(model.table, model.config.logit_cap, model.dtype)
+                read = read_head(theirs, head, one.draws[0, :, None], one.draws[1])
+                assert torch.equal(reading.sample[step.of(one)], read.sample)
+                assert torch.equal(reading.argmax[step.of(one)], read.argmax)
+                torch.testing.assert_close(reading.soft[step.of(one)], read.soft, rtol=1e-3, atol=1e-4)
+            for layer, (keys, values) in zip(prefixes[1].layers, held, strict=True):
+                end = prefixes[1].length - layer.origin
+                assert torch.equal(layer.keys[:, :end], keys[:, :end]), "a prefix that nobody steps behind has changed"
+                assert torch.equal(layer.values[:, :end], values[:, :end])
+
+
+def test_places_are_given_again_and_grow_only_where_there_is_no_room() -> None:
+    model = model_of("plain layers")
+    places = Places(model)
+    first = places.prefix(100, [])
+    assert first is not None
+    assert places.prefix(90, []) is first
+    others = [places.prefix(90, places.prefixes) for _ in range(PLACES - 1)]
+    assert len({id(one) for one in (first, *others)}) == PLACES
+    assert places.prefix(90, places.prefixes) is None
+    larger = places.prefix(1000, places.prefixes[1:])
+    assert larger is not None
+    assert places.prefixes == [larger, *others]
+    assert places.of(larger, 7) == 0
+    assert places.of(larger, 8) is None, "a canvas that is wider than a place"
+    assert places.of(first, 7) is None
 
 
 def test_graphs_are_refused_where_there_is_no_gpu() -> None:
@@ -141,12 +202,13 @@ def test_the_kernel_that_is_told_where_to_read_equals_the_one_that_is_given_it()
     plain = tiny_model(config)
     gpu = with_kernels(plain, GPU)
     prefixes = [new_prefix(plain), new_prefix(plain)]
-    step = GraphedStep(gpu, prefixes[0], 6, gpu.kernels.standing)
+    step = GraphedStep(gpu, prefixes[:1], 6, 1, gpu.kernels.standing)
     with torch.inference_mode():
         for length in (13, 4):
             for model, prefix in zip((gpu, plain), prefixes, strict=True):
                 model.encode(torch.arange(length) + 3, prefix)
-            rows = plain.rows([replace(step.rows.spans[0], prefix=prefixes[1])])
+            rows = plain.rows([Span(prefixes[1], 6, Mode.DENOISE)])
             soft = torch.randn(6, 64, generator=draw)
-            ours, theirs = step(torch.arange(6), soft), plain(torch.arange(6), soft, rows)
+            ours, _ = step([Placed(0, torch.arange(6), soft)])
+            theirs = plain(torch.arange(6), soft, rows)
             torch.testing.assert_close(ours, theirs, rtol=2e-3, atol=2e-3)

@@ -207,7 +207,7 @@ class Projected:
 
     def forced(self) -> list[bool]:
         """Per position, whether the draft is another token than the likeliest before the language had its say."""
-        return [bool(other) for other in self.draft != self.log_p.argmax(-1)]
+        return list((self.draft != self.log_p.argmax(-1)).tolist())
 
     def log_mass(self, tokens: Sequence[int]) -> list[float]:
         """How much the model wanted what it had to: at each of the first positions, the log of the probability that it

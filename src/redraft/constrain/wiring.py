@@ -112,7 +112,7 @@ class Weights:
         self.best, self.mass = np.full(shape, NONE), np.full(shape, NONE)
         if wiring.behind:
             over = log_p[:, wiring.behind].double()
-            self.behind, self.behind_best = (x.cpu().numpy() for x in (over.logsumexp(-1), over.amax(-1)))
+            self.behind, self.behind_best = torch.stack([over.logsumexp(-1), over.amax(-1)]).cpu().numpy()
         else:
             self.behind = self.behind_best = np.full(len(log_p), NONE)
 
@@ -142,7 +142,7 @@ def by_class(wiring: Wiring, log_p: Float[Tensor, "canvas vocab"]) -> tuple[Real
         class_of = wiring.class_of(log_p.device).expand_as(log_p)
         peaks = torch.full(shape, NONE, device=log_p.device).scatter_reduce(1, class_of, log_p.float(), "amax")
         sums = torch.zeros_like(peaks).scatter_add(1, class_of, (log_p - peaks.gather(1, class_of)).exp())
-        peak, total = peaks[:, present].cpu().numpy(), sums[:, present].cpu().numpy()
+        peak, total = torch.stack([peaks, sums]).cpu().numpy()[:, :, present]
     barred = peak < BARRED
     best[:, present] = np.where(barred, NONE, peak)
     mass[:, present] = np.where(barred, NONE, peak + np.log(total))

@@ -16,7 +16,8 @@ from redraft.shapes import Bool, Float, Int, Tensor
 
 @dataclass(frozen=True)
 class Canvas:
-    """A canvas between two steps.
+    """A canvas between two steps. What the rules read and decide is on the host; soft, belief and conditioned are where
+    the model is.
 
     tokens    what the network is shown next: accepted samples, pins, and noise elsewhere
     soft      soft embedding of the last distribution; None before the first step
@@ -66,7 +67,6 @@ def fresh(
     *,
     seed: Int[Tensor, "canvas"] | None = None,
     pinned: Bool[Tensor, "canvas"] | None = None,
-    device: torch.device | str = "cpu",
 ) -> Canvas:
     """A canvas before its first step: noise, or a seed canvas given by the caller, whose pinned tokens stay.
 
@@ -74,13 +74,13 @@ def fresh(
     """
     if seed is None and pinned is not None:
         raise RequestError("positions are pinned but no seed canvas says which tokens to hold there; pass both")
-    tokens = noise.tokens(block, START, width, vocab).to(device)
+    tokens = noise.tokens(block, START, width, vocab)
     if seed is not None:
         if seed.shape[0] != width:
             raise RequestError(f"the seed canvas has {seed.shape[0]} tokens; this canvas has {width} positions")
         if int(seed.min()) < 0 or int(seed.max()) >= vocab:
             raise RequestError(f"the seed canvas holds a token id outside 0..{vocab - 1}")
-        tokens = seed.to(device)
+        tokens = seed
     return Canvas(block, 0, tokens, tokens, pinned=pinned)
 
 
@@ -100,7 +100,7 @@ def slide(canvas: Canvas, gone: int, width: int, noise: Noise, vocab: int) -> Ca
     kept = canvas.width - gone
     more = max(0, width - kept)
     origin = canvas.origin + gone
-    start = noise.tokens(canvas.block, START, more, vocab, origin + kept).to(canvas.tokens.device)
+    start = noise.tokens(canvas.block, START, more, vocab, origin + kept)
     age = torch.full_like(canvas.tokens, canvas.step) if canvas.age is None else canvas.age
 
     def moved(value: Tensor, filler: float | int) -> Tensor:

@@ -28,7 +28,7 @@ class CausalCheck:
 
     def passing(self, logits: Float[Tensor, "rows vocab"], tokens: Int[Tensor, "rows"]) -> int:
         """How many of the first tokens pass, at least 1; row i of `logits` says what follows token i."""
-        ahead, said = logits[:-1], tokens[1:].unsqueeze(-1)
+        ahead, said = logits[:-1], tokens[1:].unsqueeze(-1).to(logits.device)
         behind = ahead.max(-1).values - ahead.gather(-1, said).squeeze(-1)
         passes = behind <= -torch.log(torch.tensor(self.least, device=logits.device))
         return 1 + int(passes.cumprod(0).sum())

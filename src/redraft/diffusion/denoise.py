@@ -129,7 +129,7 @@ def taken(canvas: Canvas, stats: Stats, vocab: int, policy: Policy, noise: Noise
     """The canvas after a step whose readings are there, however they were taken."""
     number = canvas.step + 1
     accepted = policy.accept(stats, canvas.pinned, canvas.drafts)
-    random = noise.tokens(canvas.block, number, canvas.width, vocab, canvas.origin).to(accepted.device)
+    random = noise.tokens(canvas.block, number, canvas.width, vocab, canvas.origin)
     tokens, draft = torch.where(accepted, stats.sample, random), stats.argmax
     if canvas.pinned is not None:
         # Pins are written last, so no policy can move one.
@@ -160,7 +160,7 @@ def temperature(policy: Policy, steps: int | Int[Tensor, "canvas"]) -> float | F
     if isinstance(steps, int):
         last = min(steps, policy.max_steps)
         return policy.schedule.temperature(last, policy.max_steps) * policy.shaping.temperature
-    table = torch.tensor(_temperatures(policy), device=steps.device)
+    table = torch.tensor(_temperatures(policy))
     return (table[(steps - 1).clamp(max=policy.max_steps - 1)] * policy.shaping.temperature).unsqueeze(-1)
 
 
@@ -178,18 +178,23 @@ def _read(
     condition: Condition | None,
 ) -> Stats:
     """Everything this step needs to know of the logits."""
-    shaping, number, needs = policy.shaping, canvas.step + 1, policy.accept.needs
+    shaping, number, needs, device = policy.shaping, canvas.step + 1, policy.accept.needs, logits.device
+    cooled = temperature(policy, number if canvas.age is None else canvas.age + 1)
+    there = canvas
+    if canvas.pinned is not None:
+        tokens, pinned = (x.to(device, non_blocking=True) for x in (canvas.tokens, canvas.pinned))
+        there = replace(canvas, tokens=tokens, pinned=pinned)
     stats = read_logits(
         shaping.biased(logits),
-        temperature(policy, number if canvas.age is None else canvas.age + 1),
+        cooled if isinstance(cooled, float) else cooled.to(device, non_blocking=True),
         lambda p: noise.sample(canvas.block, number, shaping.narrowed(p), canvas.origin).to(p.device),
-        _fed_back(canvas, model, policy.pins),
+        _fed_back(there, model, policy.pins),
         model.dtype,
         top=needs.top,
         remember=needs.drifts > 0,
         before=canvas.belief,
-        condition=None if condition is None else lambda log_p: condition(_pinned(canvas, log_p)),
-    )
+        condition=None if condition is None else lambda log_p: condition(_pinned(there, log_p)),
+    ).landed()
     if needs.drifts:
         stats = replace(stats, drifts=(*canvas.drifts, *stats.drifts)[-needs.drifts :])
     if canvas.pinned is None:

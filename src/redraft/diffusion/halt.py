@@ -129,11 +129,7 @@ class UntilEnd:
         end = first_end(stats.argmax, self.ends)
         if end is None:
             return self.rule(stats, drafts)
-        top = None if stats.top is None else stats.top[: end + 1]
-        pinned = None if stats.pinned is None else stats.pinned[: end + 1]
-        judged = (stats.argmax[: end + 1], stats.sample[: end + 1], stats.entropy[: end + 1], stats.soft[: end + 1])
-        cut = Stats(*judged, top, pinned=pinned, conditioned=stats.conditioned)
-        return self.rule(cut, [draft[: end + 1] for draft in drafts])
+        return self.rule(stats.part(slice(end + 1)), [draft[: end + 1] for draft in drafts])
 
 
 @dataclass(frozen=True)

@@ -70,7 +70,7 @@ class SeededNoise:
         self, block: int, step: int, probabilities: Float[Tensor, "canvas vocab"], origin: int = 0
     ) -> Int[Tensor, "canvas"]:
         """Inverse transform: the first id whose cumulated probability exceeds the position's uniform."""
-        uniform = self.uniform(block, step, probabilities.shape[0], origin).to(probabilities.device)
+        uniform = self.uniform(block, step, probabilities.shape[0], origin).to(probabilities.device, non_blocking=True)
         cumulated = probabilities.cumsum(-1)
         # Scaled by the last entry, because float32 sums of a row of probabilities end near 1, not at it.
         threshold = (uniform * cumulated[:, -1]).unsqueeze(-1)

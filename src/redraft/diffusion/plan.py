@@ -58,7 +58,7 @@ class Whole:
 
     def following(self, canvas: Canvas, released: int, width: int, noise: Noise, vocab: int) -> Canvas:
         """The next block."""
-        return fresh(noise, canvas.block + 1, width, vocab, device=canvas.tokens.device)
+        return fresh(noise, canvas.block + 1, width, vocab)
 
 
 @dataclass(frozen=True)

@@ -57,13 +57,12 @@ class SeedCanvas:
         return min(closing) if closing else 1 + max(position for position, _ in self.pins)
 
 
-def seeded(noise: Noise, width: int, vocab: int, seed: SeedCanvas | None, device: torch.device | str = "cpu") -> Canvas:
+def seeded(noise: Noise, width: int, vocab: int, seed: SeedCanvas | None) -> Canvas:
     """The first canvas of a request before its first step."""
     if seed is None or not (seed.pins or seed.given):
-        return fresh(noise, 0, width, vocab, device=device)
+        return fresh(noise, 0, width, vocab)
     tokens, pinned = noise.tokens(0, START, width, vocab), torch.zeros(width, dtype=torch.bool)
     for position, token in (*seed.given, *seed.pins):
         tokens[position] = token
     pinned[[position for position, _ in seed.pins]] = True
-    held = pinned.to(device) if seed.pins else None
-    return fresh(noise, 0, width, vocab, seed=tokens, pinned=held, device=device)
+    return fresh(noise, 0, width, vocab, seed=tokens, pinned=pinned if seed.pins else None)

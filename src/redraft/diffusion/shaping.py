@@ -10,6 +10,7 @@ they change it only through the tokens that the network is shown on the way.
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 import torch
@@ -24,6 +25,13 @@ COLDEST, HOTTEST, MOST_BIAS = 0.01, 10.0, 100.0
 
 FEW = 1024
 """As many tokens are ranked for top_p; all of them only where these do not reach it, because a full sort is slow."""
+
+
+def forbid(logits: Float[Tensor, "rows vocab"], tokens: Iterable[int]) -> None:
+    """Forbid tokens in place."""
+    logits.index_fill_(
+        -1, torch.tensor(sorted(tokens), dtype=torch.int64).to(logits.device, non_blocking=True), FORBIDDEN
+    )
 
 
 @dataclass(frozen=True)
@@ -64,9 +72,8 @@ class Shaping:
         if not self.bias and not self.forbidden:
             return logits
         changes = [*self.bias, *((token, FORBIDDEN) for token in self.forbidden)]
-        ids = torch.tensor([token for token, _ in changes], device=logits.device)
-        nats = torch.tensor([nats for _, nats in changes], device=logits.device, dtype=logits.dtype)
-        return logits + torch.zeros_like(logits[0]).index_add(0, ids, nats)
+        ids, nats = (torch.tensor(column).to(logits.device, non_blocking=True) for column in zip(*changes, strict=True))
+        return logits + torch.zeros_like(logits[0]).index_add(0, ids, nats.to(logits.dtype))
 
     def narrowed(self, p: Float[Tensor, "canvas vocab"]) -> Float[Tensor, "canvas vocab"]:
         """What a sample is drawn from. Rows need not sum to 1. One top_k token may stand for several equal ones."""

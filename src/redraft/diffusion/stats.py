@@ -8,7 +8,7 @@ canvas are 268 MB in float32; they live inside `read_logits` and die there.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Protocol, runtime_checkable
 
 import torch
@@ -101,6 +101,29 @@ class Stats:
     drifts: tuple[Float[Tensor, "canvas"], ...] = ()
     pinned: Bool[Tensor, "canvas"] | None = None
     conditioned: Conditioned | None = None
+
+    def landed(self) -> Stats:
+        """The same with what the rules read on the host: one small copy. float32 holds every token id exactly."""
+        if self.argmax.device.type == "cpu":
+            return self
+        top = () if self.top is None else self.top.unbind(-1)
+        parts = (self.argmax, self.sample, self.entropy, *top, *self.drifts)
+        argmax, sample, entropy, *rest = torch.stack([part.float() for part in parts]).cpu()
+        return replace(
+            self,
+            argmax=argmax.long(),
+            sample=sample.long(),
+            entropy=entropy,
+            top=torch.stack(rest[:2], -1) if top else None,
+            drifts=tuple(rest[len(top) :]),
+        )
+
+    def part(self, rows: slice) -> Stats:
+        """Of some positions; for readings of several canvases at once, which remember nothing and hold to nothing."""
+        top = None if self.top is None else self.top[rows]
+        pinned = None if self.pinned is None else self.pinned[rows]
+        read = (self.argmax[rows], self.sample[rows], self.entropy[rows], self.soft[rows], top)
+        return Stats(*read, pinned=pinned, conditioned=self.conditioned)
 
     @property
     def confidence(self) -> Float[Tensor, "canvas"]:

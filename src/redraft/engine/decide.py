@@ -228,10 +228,10 @@ def _read(
     """Log-probabilities of canvases at their first step, not cooled: the schedule is for settling, not for shares."""
     model = engine.model
     prefix = Prefix(model.config.layers, room=len(request.prompt), dtype=model.dtype, device=model.device)
-    for chunk in torch.tensor(request.prompt, device=model.device).split(PREFILL_CHUNK):
+    for chunk in torch.tensor(request.prompt).split(PREFILL_CHUNK):
         model.encode(chunk, prefix)
     for number in range(canvases):
         noise = SeededNoise((request.seed + number) % 2**64)
-        canvas = seeded(noise, request.width, request.vocab, SeedCanvas(pins), model.device)
+        canvas = seeded(noise, request.width, request.vocab, SeedCanvas(pins))
         logits = request.policy.shaping.biased(model.denoise(canvas.tokens, None, prefix))
         yield torch.log_softmax(logits / request.policy.shaping.temperature, dim=-1)

@@ -270,20 +270,21 @@ class Lane:
         return logprobs(read / cooled, tokens, self.request.logprobs)
 
 
-def open_lane(
-    model: DiffusionGemma, request: Request, noise: Noise, *, drafts: bool, spare: Prefix | None = None
-) -> Lane:
-    """A lane before its first forward. The prefix has room for the whole request, so it never moves.
+def room_of(request: Request) -> int:
+    """Tokens that the prefix of a request has room for: all of it, so it never moves."""
+    return len(request.prompt) + request.max_tokens + 2 * request.width
 
-    It is the `spare` one, which nobody needs any more, if that has the room.
-    """
-    room = len(request.prompt) + request.max_tokens + 2 * request.width
-    if spare is None or not spare.restart(room):
-        spare = Prefix(model.config.layers, room=room, dtype=model.dtype, device=model.device)
+
+def open_lane(
+    model: DiffusionGemma, request: Request, noise: Noise, *, drafts: bool, prefix: Prefix | None = None
+) -> Lane:
+    """A lane before its first forward. `prefix` is an empty one that has room for the whole request."""
+    if prefix is None:
+        prefix = Prefix(model.config.layers, room=room_of(request), dtype=model.dtype, device=model.device)
     return Lane(
         request=request,
         noise=noise,
-        prefix=spare,
+        prefix=prefix,
         prompt=torch.tensor(request.prompt),
         canvas=seeded(noise, request.width, request.vocab, request.seed_canvas),
         left=request.max_tokens,

@@ -45,8 +45,8 @@ class LoopConfig:
 
     `max_rows` None is what `redraft bench --knee` measured for the checkpoint on this machine where `load` finds it
     (engine/knee.py), else DEFAULT_CANVASES canvases. `prefix_bytes` None is room for a prompt of a few thousand tokens
-    (engine/prefixes.py). `policy` says which requests go together. `graphs` lets a GPU repeat the forward of a canvas
-    that is alone as one graph; experimental.
+    (engine/prefixes.py). `policy` says which requests go together. `graphs` lets a GPU repeat the steps of up to
+    eight canvases as one graph; experimental.
     """
 
     max_rows: int | None = None

@@ -14,37 +14,36 @@ never committed.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
 import torch
 
-from redraft.cache import Prefix
 from redraft.diffusion.denoise import settle
 from redraft.diffusion.noise import Noise
 from redraft.engine.causal import CausalLane, open_causal
 from redraft.engine.events import Event, Finished
-from redraft.engine.lane import Lane, open_lane
+from redraft.engine.lane import Lane, open_lane, room_of
 from redraft.engine.pace import Timing
 from redraft.engine.prefixes import Chain, Prefixes
 from redraft.engine.request import Request
 from redraft.engine.scheduler import PREFILL_CHUNK, Batch, Piece
-from redraft.engine.stream import due, take_steps
+from redraft.engine.stream import Due, draws, streams, take_read, take_steps
 from redraft.model.gemma import DiffusionGemma
 from redraft.model.rows import Mode, Rows, Span
-from redraft.model.triton.graph import GraphedStep
+from redraft.model.triton.graph import Placed, Places
 from redraft.shapes import Float, Int, Tensor
 
 
 class Runner:
     """Lanes by request number, and the forward that moves some of them on.
 
-    With `graphs` a canvas that takes its step alone does so in memory that stands still (`model/triton/graph.py`).
+    With `graphs` the first few requests have prefixes that stand still and are kept for the next ones; canvases
+    behind them step as one graph (`model/triton/graph.py`), unless something is encoded in the same forward.
     """
 
     def __init__(self, model: DiffusionGemma, prefixes: Prefixes, *, graphs: bool = False) -> None:
-        self.model, self.prefixes, self.graphs = model, prefixes, graphs
-        self._step: GraphedStep | None = None
+        self.model, self.prefixes, self.places = model, prefixes, Places(model) if graphs else None
         self.lanes: dict[int, Lane | CausalLane] = {}
         self._chains: dict[int, Chain] = {}
         self._rows: tuple[Batch, Rows] | None = None
@@ -54,7 +53,9 @@ class Runner:
         if request.causal:
             lane: Lane | CausalLane = open_causal(self.model, request, noise)
         else:
-            lane = open_lane(self.model, request, noise, drafts=drafts, spare=self._spare())
+            used = [lane.prefix for lane in self.lanes.values()]
+            prefix = None if self.places is None else self.places.prefix(room_of(request), used)
+            lane = open_lane(self.model, request, noise, drafts=drafts, prefix=prefix)
         self.lanes[number] = lane
         self._chains[number] = Chain(request.prompt)
         # Who reads its prompt needs the logits of all of it, which no kept prefix has.
@@ -88,16 +89,19 @@ class Runner:
             return self._run(batch)
 
     def _run(self, batch: Batch) -> dict[int, list[Event]]:
-        hidden = self._forward(batch)
+        placed = self._placed(batch)
+        if placed and all(one.draws is not None for one in placed.values()):
+            return self._step_placed(placed)
+        parts = self._forward(batch) if placed is None else self._hidden_placed(placed)
         for piece in batch:
             if piece.encode:
                 self._encoded(piece)
-        read = [(piece, part) for piece, part in zip(batch, self._to_read(batch, hidden), strict=True) if len(part)]
-        stepping = ((piece.number, due(self.model, self.lanes[piece.number], part)) for piece, part in read)
-        streams = {number: one for number, one in stepping if one}
-        read = [(piece, part) for piece, part in read if piece.number not in streams]
-        canvases = take_steps(self.model, list(streams.values()))
-        told = {n: one.lane.took(canvas) for (n, one), canvas in zip(streams.items(), canvases, strict=True)}
+        read = [(piece, part) for piece, part in zip(batch, self._to_read(batch, parts), strict=True) if len(part)]
+        stepping = ((piece.number, self.lanes[piece.number], part) for piece, part in read)
+        due = {n: Due(lane, part) for n, lane, part in stepping if isinstance(lane, Lane) and streams(self.model, lane)}
+        read = [(piece, part) for piece, part in read if piece.number not in due]
+        canvases = take_steps(self.model, list(due.values()))
+        told = {n: one.lane.took(canvas) for (n, one), canvas in zip(due.items(), canvases, strict=True)}
         if not read:
             return told
         logits = self.model.logits(torch.cat([part for _, part in read])).split([len(part) for _, part in read])
@@ -106,28 +110,48 @@ class Runner:
             for (piece, _), own in zip(read, logits, strict=True)
         }
 
-    def _forward(self, batch: Batch) -> Float[Tensor, "rows hidden"]:
-        """Hidden states of all rows; what was encoded has become prefix."""
-        lane = self.lanes[batch[0].number]
-        if self.graphs and len(batch) == 1 and batch[0].canvas and not batch[0].encode:
-            if self._step is None or not self._step.serves(lane.prefix, batch[0].canvas):
-                self._step = GraphedStep(self.model, lane.prefix, batch[0].canvas, self.model.kernels.standing)
-            return self._step(self._tokens(batch), self._soft(batch))
+    def _forward(self, batch: Batch) -> Sequence[Float[Tensor, "piece hidden"]]:
+        """Hidden states of each piece's rows; what was encoded has become prefix."""
         rows = self._context(batch)
         hidden: Tensor = self.model(self._tokens(batch), self._soft(batch), rows)
         rows.commit()
-        return hidden
+        return list(hidden.split([piece.rows for piece in batch]))
 
-    def _spare(self) -> Prefix | None:
-        """The prefix that a graph was made for, if its request has ended: the next one need not make another."""
-        if self._step is None or any(lane.prefix is self._step.prefix for lane in self.lanes.values()):
+    def _placed(self, batch: Batch) -> dict[int, Placed] | None:
+        """The canvases at their places, if all of them step behind prefixes that stand still and nothing is encoded."""
+        if self.places is None or any(piece.encode for piece in batch):
             return None
-        return self._step.prefix
+        lanes = {piece.number: lane for piece in batch if isinstance(lane := self.lanes[piece.number], Lane)}
+        at = {number: self.places.of(lane.prefix, lane.width) for number, lane in lanes.items()}
+        if len(lanes) < len(batch) or None in at.values():
+            return None
+        reads = all(streams(self.model, lane) for lane in lanes.values())
+        return {
+            number: Placed(place, lane.canvas.tokens, lane.canvas.soft, draws(lane) if reads else None)
+            for (number, lane), place in zip(lanes.items(), at.values(), strict=True)
+            if place is not None
+        }
 
-    def _to_read(self, batch: Batch, hidden: Float[Tensor, "rows hidden"]) -> Iterator[Float[Tensor, "some hidden"]]:
+    def _step_placed(self, placed: dict[int, Placed]) -> dict[int, list[Event]]:
+        """One step, reading included, of canvases at their places."""
+        assert self.places is not None
+        step = self.places.step(list(placed.values()), reads=True)
+        _, reading = step(list(placed.values()))
+        assert reading is not None
+        lanes = {number: lane for number in placed if isinstance(lane := self.lanes[number], Lane)}
+        canvases = take_read(self.model, list(lanes.values()), reading, [step.of(one) for one in placed.values()])
+        return {number: lane.took(canvas) for (number, lane), canvas in zip(lanes.items(), canvases, strict=True)}
+
+    def _hidden_placed(self, placed: dict[int, Placed]) -> Sequence[Float[Tensor, "canvas hidden"]]:
+        assert self.places is not None
+        step = self.places.step(list(placed.values()), reads=False)
+        hidden, _ = step(list(placed.values()))
+        return [hidden[step.of(one)] for one in placed.values()]
+
+    def _to_read(self, batch: Batch, parts: Sequence[Tensor]) -> Iterator[Float[Tensor, "some hidden"]]:
         """Of each piece the rows whose logits count: a canvas, a causal request's last row, a prompt that is read, a
         block that is checked, or none."""
-        for piece, part in zip(batch, hidden.split([piece.rows for piece in batch]), strict=True):
+        for piece, part in zip(batch, parts, strict=True):
             yield part[piece.rows - (piece.canvas or self.lanes[piece.number].wants_logits) :]
 
     def _encoded(self, piece: Piece) -> None:

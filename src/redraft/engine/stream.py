@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import accumulate
 
 import torch
 
@@ -32,16 +33,14 @@ class Due:
     hidden: Float[Tensor, "canvas hidden"]
 
 
-def due(model: DiffusionGemma, lane: Lane | CausalLane, hidden: Float[Tensor, "some hidden"]) -> Due | None:
-    """The lane's step if it can be read as a stream, None if it goes by its logits."""
+def streams(model: DiffusionGemma, lane: Lane | CausalLane) -> bool:
+    """Whether the lane's step can be read as a stream; if not, it goes by its logits."""
     if model.config.vocab_size < LONG or not isinstance(lane, Lane) or not isinstance(lane.noise, SeededNoise):
-        return None
+        return False
     policy, request = lane.policy, lane.request
     changed = policy.shaping != Shaping(temperature=policy.shaping.temperature) or lane.ends_held_back > 0
     kept = request.logprobs is not None or lane.goal is not None or policy.accept.needs.drifts > 0
-    if changed or kept or lane.checking or lane.canvas.pinned is not None:
-        return None
-    return Due(lane, hidden)
+    return not (changed or kept or lane.checking or lane.canvas.pinned is not None)
 
 
 def take_steps(model: DiffusionGemma, steps: Sequence[Due]) -> list[Canvas]:
@@ -49,40 +48,28 @@ def take_steps(model: DiffusionGemma, steps: Sequence[Due]) -> list[Canvas]:
     if not steps:
         return []
     head = Head(model.table, model.config.logit_cap, model.dtype)
-    reading = read_head(
-        torch.cat([one.hidden for one in steps]),
-        head,
-        torch.cat([_temperature(one) for one in steps]),
-        torch.cat([_uniform(one) for one in steps]),
-        model.kernels.head,
-    )
-    found, start = [], 0
-    for one in steps:
-        rows = slice(start, start + one.hidden.shape[0])
-        stats = _stats(reading, rows, model.embed_scale)
-        found.append(taken(one.lane.canvas, stats, model.config.vocab_size, one.lane.policy, one.lane.noise))
-        start = rows.stop
-    return found
+    hidden = torch.cat([one.hidden for one in steps])
+    temperature, uniform = torch.cat([draws(one.lane) for one in steps], -1).to(hidden.device, non_blocking=True)
+    reading = read_head(hidden, head, temperature[:, None], uniform, model.kernels.head)
+    ends = list(accumulate(one.hidden.shape[0] for one in steps))
+    rows = [slice(end - one.hidden.shape[0], end) for end, one in zip(ends, steps, strict=True)]
+    return take_read(model, [one.lane for one in steps], reading, rows)
 
 
-def _temperature(one: Due) -> Float[Tensor, "canvas 1"]:
-    canvas = one.lane.canvas
-    cooled = temperature(one.lane.policy, canvas.step + 1 if canvas.age is None else canvas.age + 1)
-    blank = torch.ones(canvas.width, 1, device=one.hidden.device)
-    return blank * cooled
+def take_read(model: DiffusionGemma, lanes: Sequence[Lane], reading: Reading, rows: Sequence[slice]) -> list[Canvas]:
+    """Every lane's canvas after its step, from its rows of one reading: one small copy to the host for all."""
+    soft = reading.soft * model.embed_scale
+    stats = Stats(reading.argmax, reading.sample, reading.entropy, soft, reading.top).landed()
+    return [
+        taken(lane.canvas, stats.part(own), model.config.vocab_size, lane.policy, lane.noise)
+        for lane, own in zip(lanes, rows, strict=True)
+    ]
 
 
-def _uniform(one: Due) -> Float[Tensor, "canvas"]:
-    noise, canvas = one.lane.noise, one.lane.canvas
+def draws(lane: Lane) -> Float[Tensor, "2 canvas"]:
+    """What a step is given beside its canvas: of each position the temperature, and the uniform of its sample."""
+    noise, canvas = lane.noise, lane.canvas
     assert isinstance(noise, SeededNoise)
-    return noise.uniform(canvas.block, canvas.step + 1, canvas.width, canvas.origin).to(one.hidden.device)
-
-
-def _stats(reading: Reading, rows: slice, scale: float) -> Stats:
-    return Stats(
-        argmax=reading.argmax[rows],
-        sample=reading.sample[rows],
-        entropy=reading.entropy[rows],
-        soft=reading.soft[rows] * scale,
-        top=reading.top[rows],
-    )
+    cooled = temperature(lane.policy, canvas.step + 1 if canvas.age is None else canvas.age + 1)
+    uniform = noise.uniform(canvas.block, canvas.step + 1, canvas.width, canvas.origin)
+    return torch.stack([(torch.ones(canvas.width, 1) * cooled).squeeze(-1), uniform])

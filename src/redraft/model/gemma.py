@@ -25,7 +25,10 @@ from redraft.shapes import Float, Int, Tensor
 
 
 class DiffusionGemma(nn.Module):
-    """The network. `weights/load.py` builds one from a checkpoint, `weights/build.py` one of random numbers."""
+    """The network. `weights/load.py` builds one from a checkpoint, `weights/build.py` one of random numbers.
+
+    Tokens may be given on the host, wherever the network is: they are few, and nothing waits for their copy.
+    """
 
     def __init__(self, config: ModelConfig, kernels: Kernels = FAST) -> None:
         super().__init__()
@@ -100,7 +103,7 @@ class DiffusionGemma(nn.Module):
         return (probabilities.to(self.dtype) @ plain(self.table, self.dtype)) * self.embed_scale
 
     def _input(self, tokens: Tensor, soft: Tensor | None, context: Context) -> Tensor:
-        x: Tensor = self.embed(tokens).to(self.dtype) * self.embed_scale
+        x: Tensor = self.embed(tokens.to(self.device, non_blocking=True)).to(self.dtype) * self.embed_scale
         if context.is_canvas is False:
             return x
         conditioned: Tensor = self.self_conditioning(x, soft)

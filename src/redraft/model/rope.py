@@ -25,7 +25,7 @@ def rotation(
     rope: RopeConfig, head_dim: int, positions: Int[Tensor, "rows"], dtype: torch.dtype
 ) -> tuple[Float[Tensor, "rows 1 head_dim"], Float[Tensor, "rows 1 head_dim"]]:
     """cos and sin of every row, computed in float32, then cast. The first half of the sine is negated for `rotate`."""
-    angles = positions.float()[:, None] * inverse_frequencies(rope, head_dim).to(positions.device)
+    angles = positions.float()[:, None] * inverse_frequencies(rope, head_dim).to(positions.device, non_blocking=True)
     cos, sin = angles.cos().to(dtype), angles.sin().to(dtype)
     return torch.cat([cos, cos], -1).unsqueeze(1), torch.cat([-sin, sin], -1).unsqueeze(1)
 

@@ -1,45 +1,82 @@
-"""The denoising forward of one canvas as one graph: memory that stands still, and nothing for the host to decide.
+"""Denoising steps as one graph: memory that stands still, and nothing for the host to decide.
 
-    once a block     where the canvas stands ─► `seen`, cos and sin       (a few small copies to the device)
-    every step       tokens, soft ─► static buffers ─► replay ─► hidden
+    once a block     where the canvases stand ─► `seen`, cos and sin    (a few small copies to the device)
+    every step       tokens, temperatures, uniforms ─► `given`   (one small copy) ─┐
+                     soft embeddings ─► `soft` ────────────────────────────────────┴► replay ─► hidden, reading
 
 A graph repeats launches with the addresses and sizes that they had. What moves from block to block is therefore a
-number in memory: which part of a layer's buffers the canvas sees, and its own rows behind that part. On a processor the
-same forward runs launch by launch; it is what the tests hold to `model/rows.py::Rows`.
+number in memory: which part of a layer's buffers a canvas sees, and where its own rows go. A graph has so many places
+for canvases, each as wide as the model's. Rows that no canvas fills are dead: they are computed and nobody sees them,
+neither their keys nor what comes of them. So one graph serves all canvases at its places, some of them or all, and
+narrower ones, too. Places that nobody has are filled up with an empty prefix.
 
-Not covered: several canvases in one forward, forwards that encode, and what is read of the hidden states afterwards.
+On a processor the same step runs launch by launch; it is what the tests hold to `model/rows.py::Rows`. Not covered:
+forwards that encode, and readings that go by the logits.
 """
 
 from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
 
 import torch
 
 from redraft.cache import Prefix
 from redraft.model.gemma import DiffusionGemma
+from redraft.model.head import Head, Reading, read_head
 from redraft.model.kernels import Attend, Standing
 from redraft.model.rows import Mode, Rows, Span
 from redraft.shapes import Float, Int, Tensor
 
 _WARM_UPS = 2
+PLACES = 8
+"""Requests whose prefixes stand still. With more canvases a forward takes so long that the host has launched the next
+operation before one has ended."""
+
+
+@dataclass(frozen=True)
+class Placed:
+    """A canvas that steps: at which place, and what it is shown. Of a reading also its temperatures and uniforms."""
+
+    place: int
+    tokens: Int[Tensor, "canvas"]
+    soft: Float[Tensor, "canvas hidden"] | None
+    draws: Float[Tensor, "2 canvas"] | None = None
+
+    @property
+    def width(self) -> int:
+        """Rows that live."""
+        return self.tokens.shape[0]
 
 
 class StandingRows(Rows):
-    """The rows of one canvas behind one prefix, in buffers that stay where they are."""
+    """The rows of canvases behind their prefixes, `width` each, in buffers that stay where they are."""
 
-    def __init__(self, model: DiffusionGemma, prefix: Prefix, width: int, standing: Standing | None) -> None:
-        span = Span(prefix, width, Mode.DENOISE)
-        super().__init__(model.config, [span], model.device, model.dtype)
-        self.prefix, self.width, self.standing = prefix, width, standing
-        self.parts: list[slice] = []
-        self.seen: Int[Tensor, "layers 2"] = torch.zeros(len(prefix.layers), 2, dtype=torch.int64, device=model.device)
-        self._behind = torch.arange(-width, 0, device=model.device)
+    def __init__(
+        self, model: DiffusionGemma, prefixes: Sequence[Prefix], width: int, standing: Standing | None
+    ) -> None:
+        spans = [Span(prefix, width, Mode.DENOISE) for prefix in prefixes]
+        super().__init__(model.config, spans, model.device, model.dtype)
+        self.prefixes, self.width, self.standing = tuple(prefixes), width, standing
+        self.parts: list[list[slice]] = []
+        # Of each canvas in each layer: the first row and the end of what it sees, and its own first row.
+        shape = (len(spans), len(model.config.layers), 3)
+        self.seen: Int[Tensor, "canvases layers 3"] = torch.zeros(shape, dtype=torch.int64, device=model.device)
+        self._own = torch.arange(width, device=model.device)
 
-    def stand(self) -> None:
-        """Take the place behind the prefix as it is now."""
-        start = self.prefix.length
-        self.parts = [layer.claim(start, self.width) for layer in self.prefix.layers]
-        self.seen.copy_(torch.tensor([(part.start, part.stop) for part in self.parts]))
-        self.positions.copy_(torch.arange(start, start + self.width))
+    def stand(self, lives: Sequence[int]) -> None:
+        """Take the places behind the prefixes as they are now. Of each canvas the first `lives` rows are seen."""
+        claimed = [[layer.claim(one.length, self.width) for layer in one.layers] for one in self.prefixes]
+        dead = [self.width - live for live in lives]
+        self.parts = [[slice(at.start, at.stop - d) for at in one] for one, d in zip(claimed, dead, strict=True)]
+        found = [
+            [(part.start, part.stop, at.stop - self.width) for part, at in zip(*both, strict=True)]
+            for both in zip(self.parts, claimed, strict=True)
+        ]
+        self.seen.copy_(torch.tensor(found), non_blocking=True)
+        starts = torch.tensor([one.length for one in self.prefixes])
+        behind = (starts[:, None] + torch.arange(self.width)).flatten()
+        self.positions.copy_(behind, non_blocking=True)
         kept, self._rotations = self._rotations, {}
         for layer in self.config.layers:
             fresh = self.rotation(layer)
@@ -53,61 +90,102 @@ class StandingRows(Rows):
         """Drop what was worked out of the rotations, so that the next forward does it again."""
         self._scaled.clear()
 
-    def attend(self, index: int, q: Tensor, k: Tensor, v: Tensor, kernel: Attend) -> Tensor:
-        """Write the canvas's own keys behind the part that is seen, and read all of it."""
-        layer = self.prefix.layers[index]
-        own = self.seen[index, 1] + self._behind
+    def _attend_span(self, i: int, index: int, q: Tensor, k: Tensor, v: Tensor, kernel: Attend) -> Tensor:
+        """Write the canvas's own keys at their place, and read what it sees."""
+        layer, seen = self.prefixes[i].layers[index], self.seen[i, index]
+        own = seen[2] + self._own
         layer.keys.index_copy_(1, own, k.transpose(0, 1))
         layer.values.index_copy_(1, own, v.transpose(0, 1))
         if self.standing is not None:
-            return self.standing(q, layer.keys, layer.values, self.seen[index])
-        return kernel(q, layer.keys[:, self.parts[index]], layer.values[:, self.parts[index]], None)
+            return self.standing(q, layer.keys, layer.values, seen[:2])
+        part = self.parts[i][index]
+        return kernel(q, layer.keys[:, part], layer.values[:, part], None)
 
 
 class GraphedStep:
-    """The forward of a canvas of one width behind one prefix. With `standing` on a GPU it is captured and replayed."""
+    """The step of canvases at places of one width. With `standing` on a GPU it is captured and replayed.
 
-    def __init__(self, model: DiffusionGemma, prefix: Prefix, width: int, standing: Standing | None = None) -> None:
-        self.model, self.prefix, self.width = model, prefix, width
-        self.rows = StandingRows(model, prefix, width, standing)
-        self.tokens = torch.zeros(width, dtype=torch.int64, device=model.device)
-        self.soft = torch.zeros(width, model.config.hidden_size, dtype=model.dtype, device=model.device)
+    `prefixes` are those of the first `places`. With `reads` the head is read as a stream in the same graph.
+    """
+
+    def __init__(
+        self,
+        model: DiffusionGemma,
+        prefixes: Sequence[Prefix],
+        width: int,
+        places: int = 1,
+        standing: Standing | None = None,
+        *,
+        reads: bool = False,
+    ) -> None:
+        self.model, self.prefixes, self.width, self.reads = model, tuple(prefixes), width, reads
+        nobody = Prefix(model.config.layers, dtype=model.dtype, device=model.device)
+        self.rows = StandingRows(model, [*prefixes, *[nobody] * (places - len(prefixes))], width, standing)
+        count, device = places * width, model.device
+        # Tokens, temperatures and uniforms: float32 holds every token id exactly.
+        self.given: Float[Tensor, "3 rows"] = torch.ones(3, count, device=device)
+        self.soft = torch.zeros(count, model.config.hidden_size, dtype=model.dtype, device=device)
         self._graph: torch.cuda.CUDAGraph | None = None
-        self._hidden: Tensor | None = None
+        self._found: tuple[Tensor, Reading | None] | None = None
         self._stands: list[int] = []
         self._places = self._addresses()
 
-    def serves(self, prefix: Prefix, width: int) -> bool:
-        """Whether it is made for this prefix, whose buffers have not moved, and canvases of this width."""
-        return prefix is self.prefix and width == self.width and self._places == self._addresses()
+    def serves(self, prefixes: Sequence[Prefix]) -> bool:
+        """Whether it is made for these prefixes, and their buffers have not moved."""
+        same = len(prefixes) == len(self.prefixes)
+        same = same and all(ours is theirs for ours, theirs in zip(self.prefixes, prefixes, strict=True))
+        return same and self._places == self._addresses()
 
-    def __call__(
-        self, tokens: Int[Tensor, "canvas"], soft: Float[Tensor, "canvas hidden"] | None
-    ) -> Float[Tensor, "canvas hidden"]:
-        """Normed hidden states, good until the next call. `soft` None is an exact zero, which changes nothing."""
-        stands = [self.prefix.length, *(layer.origin for layer in self.prefix.layers)]
-        if self._stands != stands:
-            self.rows.stand()
-            self._stands = [self.prefix.length, *(layer.origin for layer in self.prefix.layers)]
-            if self._places != self._addresses():
-                self._places, self._graph = self._addresses(), None
-        self.tokens.copy_(tokens)
-        if soft is None:
-            self.soft.zero_()
-        else:
-            self.soft.copy_(soft)
+    def __call__(self, canvases: Sequence[Placed]) -> tuple[Float[Tensor, "rows hidden"], Reading | None]:
+        """Normed hidden states of all places and what was read of them, good until the next call.
+
+        A soft embedding of None is an exact zero, which changes nothing.
+        """
+        self._stand({one.place: one.width for one in canvases})
+        self._give(canvases)
         if self.rows.standing is None or self.model.device.type != "cuda":
-            return self._forward()
+            return self._step()
         if self._graph is None:
             self._capture()
         assert self._graph is not None
         self._graph.replay()
-        assert self._hidden is not None
-        return self._hidden
+        assert self._found is not None
+        return self._found
 
-    def _forward(self) -> Tensor:
-        hidden: Tensor = self.model(self.tokens, self.soft, self.rows)
-        return hidden
+    def of(self, canvas: Placed) -> slice:
+        """Where the rows of a canvas are among all."""
+        return slice(canvas.place * self.width, canvas.place * self.width + canvas.width)
+
+    def _stand(self, widths: dict[int, int]) -> None:
+        lives = [widths.get(place, self.width) for place in range(len(self.rows.prefixes))]
+        if self._stands == lives + self._origins():
+            return
+        self.rows.stand(lives)
+        self._stands = lives + self._origins()
+        if self._places != self._addresses():
+            self._places, self._graph = self._addresses(), None
+
+    def _give(self, canvases: Sequence[Placed]) -> None:
+        given = torch.ones(self.given.shape)
+        for one in canvases:
+            rows = self.of(one)
+            given[0, rows] = one.tokens.float()
+            if one.draws is not None:
+                given[1:, rows] = one.draws
+            if one.soft is None:
+                self.soft[rows].zero_()
+            else:
+                self.soft[rows].copy_(one.soft)
+        self.given.copy_(given, non_blocking=True)
+
+    def _step(self) -> tuple[Tensor, Reading | None]:
+        model = self.model
+        tokens, temperature, uniform = self.given.unbind()
+        hidden: Tensor = model(tokens.long(), self.soft, self.rows)
+        if not self.reads:
+            return hidden, None
+        head = Head(model.table, model.config.logit_cap, model.dtype)
+        return hidden, read_head(hidden, head, temperature[:, None], uniform, model.kernels.head)
 
     def _capture(self) -> None:
         """Record the launches; first some that are not recorded, in which kernels are compiled and tables made."""
@@ -115,15 +193,65 @@ class GraphedStep:
         side.wait_stream(torch.cuda.current_stream())
         with torch.cuda.stream(side):
             for _ in range(_WARM_UPS):
-                self._forward()
+                self._step()
         torch.cuda.current_stream().wait_stream(side)
         self.rows.forget()
         graph = torch.cuda.CUDAGraph()
-        with torch.cuda.graph(graph):
-            self._hidden = self._forward()
+        # Other threads may use the device meanwhile: what they do is no part of the graph, nor an error.
+        with torch.cuda.graph(graph, capture_error_mode="thread_local"):
+            self._found = self._step()
         self._graph = graph  # not one that a failure has left half recorded
+
+    def _origins(self) -> list[int]:
+        return [at for one in self.prefixes for at in (one.length, *(layer.origin for layer in one.layers))]
 
     def _addresses(self) -> list[tuple[int, int]]:
         """Of each buffer its first byte and its rows: one that grew may come to lie where another was."""
-        buffers = (buffer for layer in self.prefix.layers for buffer in (layer.keys, layer.values))
+        layers = (layer for one in self.prefixes for layer in one.layers)
+        buffers = (buffer for layer in layers for buffer in (layer.keys, layer.values))
         return [(buffer.data_ptr(), buffer.shape[1]) for buffer in buffers]
+
+
+class Places:
+    """The prefixes that stand still, and the graphs recorded with them: one for 1, 2, 4 and 8 places."""
+
+    def __init__(self, model: DiffusionGemma) -> None:
+        self.model, self.width = model, model.config.canvas_length
+        self.prefixes: list[Prefix] = []
+        self._steps: dict[tuple[int, bool], GraphedStep] = {}
+
+    def prefix(self, room: int, used: Sequence[Prefix]) -> Prefix | None:
+        """An empty one with that room beside its canvases, that is not among the used; None if there is none left.
+
+        Room is rounded up, so that the prefix will do for other requests and what was recorded with it stays of use.
+        """
+        least = room + 2 * self.width
+        free = [place for place, one in enumerate(self.prefixes) if not any(one is other for other in used)]
+        for place in free:
+            if self.prefixes[place].restart(least):
+                return self.prefixes[place]
+        if not free and len(self.prefixes) == PLACES:
+            return None
+        room = 1 << (least - 1).bit_length()
+        made = Prefix(self.model.config.layers, room=room, dtype=self.model.dtype, device=self.model.device)
+        if len(self.prefixes) < PLACES:
+            self.prefixes.append(made)
+        else:
+            self.prefixes[free[0]] = made
+            self._steps.clear()  # or what they were recorded with would stay in memory
+        return made
+
+    def of(self, prefix: Prefix, width: int) -> int | None:
+        """The place of a canvas of that width behind that prefix; None if it has none."""
+        found = (place for place, one in enumerate(self.prefixes) if one is prefix)
+        return next(found, None) if 0 < width <= self.width else None
+
+    def step(self, canvases: Sequence[Placed], *, reads: bool) -> GraphedStep:
+        """The graph of as many places as these canvases need, rounded up to a power of two."""
+        count = 1 << max(one.place for one in canvases).bit_length()
+        prefixes = self.prefixes[:count]
+        known = self._steps.get((count, reads))
+        if known is None or not known.serves(prefixes):
+            known = GraphedStep(self.model, prefixes, self.width, count, self.model.kernels.standing, reads=reads)
+            self._steps[count, reads] = known
+        return known

@@ -1,0 +1,256 @@
+"""Whole requests on a CUDA device that is pretended: nothing is left on the host, and a step waits once.
+
+The tiny model has the real one's structure: both kinds of layers, routed experts, a head read as a stream. Most of it
+runs on operations of torch that a GPU need not wait for; once everything goes through our kernels, under Triton's
+interpreter.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from tests.helpers import tiny_checkpoint, tiny_config
+from torch import Tensor
+
+pytest.importorskip("triton", reason=f"there is no triton for {sys.platform}")
+
+from tests.pretend import CUDA, Device, Held, Mixed, pretend
+
+from redraft.config import CheckpointConfig
+from redraft.constrain.language import Language, Vocabulary, ready
+from redraft.constrain.sources import regex_source
+from redraft.diffusion.plan import Flow
+from redraft.diffusion.seed import SeedCanvas
+from redraft.engine import stream
+from redraft.engine.events import Block, Event, Finished
+from redraft.engine.loop import Loop
+from redraft.engine.request import Options, Request, build_request
+from redraft.model.gemma import DiffusionGemma
+from redraft.model.kernels import Kernels, attend_eager, norm_exact
+from redraft.model.moe import experts_dense
+from redraft.model.triton import graph
+from redraft.model.triton.graph import Places
+from redraft.model.triton.kernels import GPU
+from redraft.weights.load import load_model
+from redraft.weights.plan import PLANS
+
+WIDTH = 16
+
+
+def attend_masked(q: Tensor, k: Tensor, v: Tensor, seen: Tensor) -> Tensor:
+    """What `attend_standing` computes, in operations of torch that the host need not wait for."""
+    group, key = q.shape[1] // k.shape[0], torch.arange(k.shape[1], device=q.device)
+    inside = (key >= seen[0]) & (key < seen[1])
+    k, v = (torch.where(inside[:, None], x, 0.0).repeat_interleave(group, dim=0) for x in (k, v))
+    scores = (q.transpose(0, 1) @ k.transpose(1, 2)).masked_fill(~inside, -torch.inf)
+    return (torch.softmax(scores, dim=-1) @ v).transpose(0, 1)
+
+
+TORCH = Kernels(norm_exact, attend_eager, experts_dense, standing=attend_masked)
+
+
+@dataclass(frozen=True)
+class Told:
+    """What each request was told, and of each tick what the host waited for and how many canvases stepped."""
+
+    events: list[list[Event]]
+    waits: list[list[str]]
+    canvases: list[int]
+    operations: list[int]
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    place = tmp_path_factory.mktemp("model") / "tiny"
+    tiny_checkpoint(place, replace(tiny_config(), canvas_length=WIDTH))
+    return place
+
+
+@pytest.fixture
+def device(monkeypatch: pytest.MonkeyPatch) -> Any:
+    with pretend(monkeypatch) as found:
+        yield found
+
+
+def load(folder: Path, where: str, kernels: Kernels = TORCH) -> tuple[DiffusionGemma, CheckpointConfig]:
+    return load_model(folder, kernels=kernels, device=where)
+
+
+def told(model: DiffusionGemma, requests: Sequence[Request], device: Device | None, *, graphs: bool = False) -> Told:
+    """Every request to its end, side by side."""
+    loop, found = Loop(model), Told([[] for _ in requests], [], [], [])
+    loop.runner.places = Places(model) if graphs else None
+    for request, events in zip(requests, found.events, strict=True):
+        loop.submit(request, events.append, drafts=True)
+    left = True
+    while left:
+        before = loop.canvas_rows
+        if device is not None:
+            device.seen.clear()
+        left = loop.tick()
+        if device is not None:
+            found.waits.append(list(device.seen.waits))
+            found.operations.append(device.seen.operations)
+        found.canvases.append((loop.canvas_rows - before) // WIDTH)
+    for events in found.events:
+        assert isinstance(events[-1], Finished)
+        if events[-1].error is not None:
+            raise events[-1].error
+    return found
+
+
+def requests_of(config: CheckpointConfig, count: int = 2, most: int = 40, **options: Any) -> list[Request]:
+    """Prompts of several lengths, answers of several blocks."""
+    made = [Options(max_tokens=most - 8 * i, seed=i, steps=4, **options) for i in range(count)]
+    return [
+        replace(build_request([2] + [9 + i] * (3 + 8 * i), one, config), eos=frozenset()) for i, one in enumerate(made)
+    ]
+
+
+def test_a_step_waits_once_whatever_rides_along(folder: Path, device: Device, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Prompts, commits and canvases in one forward, with drafts told after each: one copy to the host for all."""
+    monkeypatch.setattr(stream, "LONG", 1)
+    there, config = load(folder, "cuda")
+    requests = requests_of(config, 3)
+    found = told(there, requests, device)
+    assert found.events == told(load(folder, "cpu")[0], requests, None).events
+    assert max(found.canvases) == 3
+    for waits, canvases in zip(found.waits, found.canvases, strict=True):
+        assert len(waits) == min(canvases, 1), waits
+        assert all(wait.startswith("a copy to the host stats.py") for wait in waits)
+
+
+def test_a_step_by_the_logits_waits_once_for_each_canvas(folder: Path, device: Device) -> None:
+    there, config = load(folder, "cuda")
+    requests = requests_of(config)
+    found = told(there, requests, device)
+    assert found.events == told(load(folder, "cpu")[0], requests, None).events
+    assert [len(waits) for waits in found.waits] == found.canvases
+
+
+def language(config: CheckpointConfig) -> Language:
+    pieces = [None if token < 3 else bytes([94 + token % 28]) for token in range(config.model.vocab_size)]
+    return ready(regex_source("[a-d]{3,30}e"), Vocabulary(tuple(pieces), frozenset((1,)), frozenset((0, 1))))
+
+
+def special(config: CheckpointConfig) -> dict[str, Request]:
+    """One request for each thing that a step does beside the usual."""
+    (usual,) = requests_of(config, 1, 24)
+    (checked,) = requests_of(config, 1, 24, preset="checked")
+    (causal,) = requests_of(config, 1, 4, causal=True, logprobs=1)
+    (held,) = requests_of(config, 1, 24, min_tokens=9, top_p=0.5, logit_bias=((5, 2.0),))
+    pins = SeedCanvas(pins=((2, 7), (9, 8)))
+    words = language(config)
+    spoken = build_request([2, 9], Options(max_tokens=40, seed=1, steps=4), config, language=words)
+    return {
+        "pins": replace(usual, seed_canvas=pins),
+        "flow": replace(usual, policy=replace(usual.policy, plan=Flow(nats=3.0, least=2))),
+        "checked": checked,
+        "causal": causal,
+        "sampling": held,
+        "logprobs": replace(usual, logprobs=2),
+        "language": spoken,
+        "language, causal": replace(causal, language=words),
+    }
+
+
+def tokens_of(found: Told) -> list[list[int]]:
+    return [event.tokens for events in found.events for event in events if isinstance(event, Block)]
+
+
+# top_p asks whether it has looked at enough tokens; log-probabilities and languages are read by the host.
+MOST_WAITS = {"causal": 6, "checked": 3, "sampling": 2, "logprobs": 5, "language": 8, "language, causal": 10}
+
+
+@pytest.mark.parametrize(
+    "what", ["pins", "flow", "checked", "causal", "sampling", "logprobs", "language", "language, causal"]
+)
+def test_what_is_not_usual_runs_there_too(folder: Path, device: Device, what: str) -> None:
+    there, config = load(folder, "cuda")
+    request = special(config)[what]
+    found = told(there, [request], device)
+    expected = told(load(folder, "cpu")[0], [request], None)
+    if request.language is None:
+        assert found.events == expected.events
+    else:  # the sums of classes are taken in another order there
+        assert tokens_of(found) == tokens_of(expected)
+    assert max(len(waits) for waits in found.waits) <= MOST_WAITS.get(what, 1), found.waits
+
+
+@pytest.mark.parametrize("long", [True, False], ids=["a stream", "logits"])
+def test_a_graph_of_several_canvases_is_recorded_and_replayed(
+    folder: Path, device: Device, long: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """While it is recorded the host may wait for nothing; replayed, it computes what single launches do."""
+    if long:
+        monkeypatch.setattr(stream, "LONG", 1)
+    there, config = load(folder, "cuda")
+    requests = requests_of(config)
+    plain, graphed = told(there, requests, device), told(there, requests, device, graphs=True)
+    assert graphed.events == plain.events
+    assert [len(waits) for waits in graphed.waits] == [len(waits) for waits in plain.waits]
+    assert 4 * min(graphed.operations) < min(plain.operations), "nothing was replayed"
+
+
+def test_our_kernels_are_given_what_is_on_the_device_and_recorded(
+    tmp_path: Path, device: Device, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The forms of a GPU, launch by launch and replayed: as few rows as there can be, for the interpreter is slow."""
+    monkeypatch.setattr(stream, "LONG", 1)
+    monkeypatch.setattr(graph, "_WARM_UPS", 1)
+    tiny_checkpoint(tmp_path / "tiny", replace(tiny_config(), canvas_length=2))
+    there, config = load(tmp_path / "tiny", "cuda", GPU)
+    request = replace(build_request([2, 9], Options(max_tokens=2, seed=1, steps=3), config), eos=frozenset())
+    graphed = told(there, [request], device, graphs=True)
+    assert graphed.events == told(load(tmp_path / "tiny", "cpu", GPU)[0], [request], None).events
+    assert [len(waits) for waits in graphed.waits] == [1, 1, 1]
+    assert 4 * min(graphed.operations) < max(graphed.operations), "nothing was replayed"
+
+
+@pytest.mark.parametrize("plan", [None, *PLANS])
+def test_a_model_is_loaded_to_the_device_whole(tmp_path: Path, device: Device, plan: str | None) -> None:
+    tiny_checkpoint(tmp_path / "tiny", tiny_config(hidden_size=64, intermediate_size=64, moe_intermediate_size=64))
+    model = load_model(tmp_path / "tiny", device="cuda", plan=PLANS[plan] if plan else None)[0]
+    tensors = [*model.parameters(), *model.buffers()]
+    assert tensors
+    assert {tensor.device for tensor in tensors} == {CUDA}
+    assert all(isinstance(tensor, Held) for tensor in tensors)
+
+
+def test_the_pretence_notices_what_it_is_for(device: Device) -> None:
+    x = torch.arange(3.0, device="cuda")
+    with pytest.raises(Mixed, match="add"):
+        x + torch.ones(3)
+    with pytest.raises(TypeError, match="numpy"):
+        x.numpy()
+    for wait in (
+        lambda: x.tolist(),
+        lambda: bool(x.any()),
+        lambda: float(x.sum()),
+        lambda: x[x > 1],
+        lambda: torch.equal(x, x),
+        lambda: torch.tensor([1, 2], device="cuda"),
+        lambda: x[torch.tensor([0])],
+    ):
+        device.seen.clear()
+        wait()
+        assert len(device.seen.waits) == 1, device.seen.waits
+    device.seen.clear()
+    with torch.inference_mode():
+        x += torch.ones(3).to(CUDA, non_blocking=True)
+    assert not device.seen.waits
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        y = x * 2
+    with pytest.raises(AssertionError, match="while a graph is recorded"), torch.cuda.graph(torch.cuda.CUDAGraph()):
+        float(x.sum())
+    x.fill_(7.0)
+    assert y.tolist() == [2.0, 4.0, 6.0]
+    graph.replay()
+    assert y.tolist() == [14.0, 14.0, 14.0]
