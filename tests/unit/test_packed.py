@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -13,7 +14,7 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from redraft.errors import WeightsError
-from redraft.model.linear import float8_matmul, multiply, multiply_unpacked
+from redraft.model.linear import float8_matmul, int_matmul, int_matmul_in_floats, multiply, multiply_unpacked
 from redraft.model.packed import FORMATS, FP8, INT4, INT8, NVFP4, Format, error, pack, round_rows, unpack
 from redraft.weights.layouts import stored_names
 
@@ -99,6 +100,16 @@ def test_packed_products_equal_their_twin(rows: int, form: Format) -> None:
     packed = pack(random_matrix(24, 128, seed=rows), form)
     x = torch.randn(rows, 128, generator=torch.Generator().manual_seed(rows))
     torch.testing.assert_close(multiply(x, packed), multiply_unpacked(x, packed), rtol=1e-4, atol=1e-4)
+
+
+@pytest.mark.parametrize("inner", [64, 1025, 3000])
+@pytest.mark.parametrize("product", [int_matmul, int_matmul_in_floats])
+def test_sums_of_int8_products_are_exact(product: Callable[[Tensor, Tensor], Tensor], inner: int) -> None:
+    """The largest there are: on a CPU without VNNI they came out as something else."""
+    draw = torch.Generator().manual_seed(inner)
+    x, weight = ((torch.randint(0, 2, (rows, inner), generator=draw) * 255 - 128).to(torch.int8) for rows in (5, 24))
+    x[0], weight[0] = -128, -128
+    assert torch.equal(product(x, weight), (x.long() @ weight.long().T).int())
 
 
 @pytest.mark.parametrize("rows", [1, 16, 33])

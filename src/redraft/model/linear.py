@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import cache
 
 import torch
 from torch import nn
@@ -15,6 +16,8 @@ from redraft.model.packed import Format, Packed, round_rows, unpack
 from redraft.shapes import Float, Int, Tensor
 
 LEAST_ON_GPU = 32
+EXACT_IN_FLOAT = 1024
+"""Products of int8 numbers that float32 sums exactly, in any order: 128 · 128 · 1024 is 2**24."""
 ROW_GROUP = 4
 """Rows that a float32 matmul takes at a time; those left over go through another kernel (measured)."""
 
@@ -60,9 +63,24 @@ def multiply_unpacked(x: Float[Tensor, "rows inner"], weight: Packed) -> Float[T
 def int_matmul(x: Int[Tensor, "rows inner"], weight: Int[Tensor, "outer inner"]) -> Int[Tensor, "rows outer"]:
     """x Wᵀ of int8 numbers, summed in int32. On a GPU the library takes no fewer rows than LEAST_ON_GPU."""
     rows = x.shape[0]
+    if not x.is_cuda and not sums_in_32_bits():
+        return int_matmul_in_floats(x, weight)
     if x.is_cuda and rows < LEAST_ON_GPU:
         x = F.pad(x, (0, 0, 0, LEAST_ON_GPU - rows))
     return torch._int_mm(x, weight.T)[:rows]
+
+
+def int_matmul_in_floats(x: Int[Tensor, "rows inner"], weight: Int[Tensor, "outer inner"]) -> Int[Tensor, "rows outer"]:
+    """The plain twin: in float32, so many numbers at a time that their sum is exact."""
+    parts = zip(x.split(EXACT_IN_FLOAT, 1), weight.split(EXACT_IN_FLOAT, 1), strict=True)
+    return torch.stack([(a.float() @ b.float().T).int() for a, b in parts]).sum(0, dtype=torch.int32)
+
+
+@cache
+def sums_in_32_bits() -> bool:
+    """Whether this CPU does. One without VNNI adds pairs of products in 16 bits, where they overflow in silence."""
+    most = torch.full((16, 64), 127, dtype=torch.int8)
+    return torch.equal(torch._int_mm(most, most.T), torch.full((16, 16), 64 * 127**2, dtype=torch.int32))
 
 
 def float8_matmul(x: Float[Tensor, "rows inner"], weight: Packed) -> Float[Tensor, "rows outer"]:
