@@ -14,7 +14,7 @@ CORE = {"", "model", "diffusion", "engine"}
 PART_WALLS = {
     "core": 9_000,
     "model/triton": 1_000,
-    "weights": 3_000,
+    "weights": 3_150,
     "constrain": 3_900,
     "tasks": 1_200,
     "tune": 2_600,
