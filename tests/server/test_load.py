@@ -13,8 +13,8 @@ import pytest
 import torch
 from tests.server.conftest import ANSWER, RECORD, Inside, eventually
 
-from redraft.measure.client import Reply, stream_chat
-from redraft.measure.serving import _level, _told
+from redraft.measure.client import Link, Reply, stream_chat
+from redraft.measure.serving import _alone, _cost, _level, _plain, _told
 
 
 def place(at: Inside) -> tuple[str, int]:
@@ -73,3 +73,26 @@ def test_what_is_wrong_is_counted(kind: str, reply: Reply) -> None:
     fine = ("good", Reply(200, "a", 1, 0.1, 0.1))
     assert _told([fine, (kind, reply)], 1.0)["errors"] == 1
     assert _told([fine], 1.0)["errors"] == 0
+
+
+def test_a_connection_that_is_kept_serves_the_next_request(served: Inside) -> None:
+    async def both() -> tuple[list[Link], list[Link], list[Reply]]:
+        body = {"messages": [{"role": "user", "content": RECORD}], "seed": 7}
+        links, seen, replies = list[Link](), list[Link](), list[Reply]()
+        for _ in range(2):
+            replies.append(await stream_chat(*place(served), body, links=links))
+            seen += links
+        links[0][1].close()
+        return links, seen, replies
+
+    links, seen, replies = asyncio.run(both())
+    assert len(links) == 1
+    assert seen == [links[0], links[0]]
+    assert [reply.order and reply.text for reply in replies] == [replies[0].text] * 2 != ["", ""]
+
+
+def test_what_http_costs_is_of_the_same_answers(served: Inside) -> None:
+    jobs = [(RECORD, seed) for seed in range(3)]
+    assert asyncio.run(_plain(*place(served), "fast", jobs)) > 0
+    assert _alone(served.engine, "fast", jobs) > 0
+    assert _cost([(4, 5), (8, 10), (16, 20)]) == {"share": pytest.approx(0.2), "ms": pytest.approx(25)}

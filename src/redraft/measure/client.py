@@ -27,25 +27,39 @@ class Reply:
     left: bool = False
 
 
-async def stream_chat(host: str, port: int, body: Mapping[str, Any], *, leave: bool = False) -> Reply:
-    """Ask, and read to the end; with `leave` hang up after the first chunk. Raises OSError."""
+Link = tuple[asyncio.StreamReader, asyncio.StreamWriter]
+
+
+async def stream_chat(
+    host: str, port: int, body: Mapping[str, Any], *, leave: bool = False, links: list[Link] | None = None
+) -> Reply:
+    """Ask, and read to the end; with `leave` hang up after the first chunk. Raises OSError.
+
+    The connection is its own, or one of `links`, to which it goes back: as clients with a pool do.
+    """
     began = time.monotonic()
-    reader, writer = await asyncio.open_connection(host, port)
+    reader, writer = links.pop() if links else await asyncio.open_connection(host, port)
     try:
         content = json.dumps({**body, "stream": True, "stream_options": {"include_usage": True}}).encode()
         head = f"POST /v1/chat/completions HTTP/1.1\r\nHost: {host}\r\nContent-Type: application/json\r\n"
-        writer.write(f"{head}Connection: close\r\nContent-Length: {len(content)}\r\n\r\n".encode() + content)
+        head += "Connection: close\r\n" if links is None else ""
+        writer.write(f"{head}Content-Length: {len(content)}\r\n\r\n".encode() + content)
         await writer.drain()
         status = int((await reader.readline()).split()[1])
         while (await reader.readline()).strip():
             pass
         if status != 200:
             return Reply(status, seconds=time.monotonic() - began)
-        return await _read(reader, began, leave)
+        reply = await _read(reader, began, leave)
+        if links is not None and reply.order and not leave:
+            await reader.readuntil(b"\r\n0\r\n\r\n")
+            links.append((reader, writer))
+        return reply
     finally:
-        writer.close()
-        with suppress(OSError):
-            await writer.wait_closed()
+        if not (links and links[-1][1] is writer):
+            writer.close()
+            with suppress(OSError):
+                await writer.wait_closed()
 
 
 async def _read(reader: asyncio.StreamReader, began: float, leave: bool) -> Reply:
@@ -76,5 +90,6 @@ async def _chunks(reader: asyncio.StreamReader) -> AsyncIterator[dict[str, Any] 
     while line := await reader.readline():
         if line.startswith(b"data: [DONE]"):
             yield None
+            return
         elif line.startswith(b"data: "):
             yield json.loads(line[6:])

@@ -1,8 +1,11 @@
 """The server under load: many streams at once, some of which leave and some of which are nonsense, and what HTTP costs.
 
 Requests arrive as a Poisson stream whose rate keeps about `streams` of them under way. Lengths are mixed, one in ten
-hangs up after its first chunk, one in twenty is refused. Then the same plain requests go through the engine alone and
-through the server, both with 32 at once, in turns.
+hangs up after its first chunk, one in twenty is refused.
+
+What HTTP costs is measured in turns, with the same plain requests: 32 clients of the server, which keep connections and
+read streams to their ends, and 32 requests under way in an engine here. Both begin with a prompt's text and end with an
+answer's; whenever one ends the next begins. The clients run in this process, not the server's: it takes two cores.
 """
 
 from __future__ import annotations
@@ -14,16 +17,20 @@ import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from itertools import islice
 from pathlib import Path
+from queue import SimpleQueue
 from random import Random
 from typing import Any
 
 import torch
 
-from redraft.engine.engine import load
+from redraft.engine.answer import Answer
+from redraft.engine.engine import Engine, load
+from redraft.engine.events import Event, Finished
 from redraft.engine.request import Options
 from redraft.errors import RunError
-from redraft.measure.client import Reply, stream_chat
+from redraft.measure.client import Link, Reply, stream_chat
 from redraft.measure.record import Record, median, new_record
 from redraft.tasks import task
 
@@ -57,8 +64,8 @@ def bench_serve(model: str, *, count: int, progress: Progress) -> Record:
             preset: _pairs(model, preset, plain, lambda name: asyncio.run(_plain(host, port, name, plain)), progress)
             for preset in PRESETS
         }
-    costs = {preset: 1 - median([http / alone for http, alone in rates]) for preset, rates in pairs.items()}
-    figures = {"levels": levels, "tokens_per_sec_http_and_engine": pairs, "http_cost": costs}
+    costs = {preset: _cost(rates) for preset, rates in pairs.items()}
+    figures = {"levels": levels, "answers_per_sec_http_and_engine": pairs, "http_cost": costs}
     return new_record(
         "serve",
         workload={"model": model, "requests": count, "leave": LEAVE, "bad": BAD, "lengths": LENGTHS, "threads": 1},
@@ -118,16 +125,48 @@ def _draws(count: int, rng: Random) -> list[float]:
 
 
 async def _plain(host: str, port: int, preset: str, jobs: Sequence[tuple[str, int]]) -> float:
-    """Tokens per second of undisturbed requests."""
-    gate, began = asyncio.Semaphore(AT_ONCE), time.monotonic()
+    """Answers per second to undisturbed requests. Raises RunError for one that was not answered."""
+    gate, links, began = asyncio.Semaphore(AT_ONCE), list[Link](), time.monotonic()
 
-    async def one(prompt: str, seed: int) -> Reply:
+    async def one(prompt: str, seed: int) -> None:
         async with gate:
             body = {"messages": [{"role": "user", "content": prompt}], "seed": seed, "canvas": {"preset": preset}}
-            return await stream_chat(host, port, body)
+            reply = await stream_chat(host, port, body, links=links)
+            if reply.status != 200 or not reply.order:
+                raise RunError(f"a request was answered with status {reply.status} and no whole stream")
 
-    replies = await asyncio.gather(*(one(*job) for job in jobs))
-    return sum(reply.tokens for reply in replies) / (time.monotonic() - began)
+    await asyncio.gather(*(one(*job) for job in jobs))
+    seconds = time.monotonic() - began
+    for _, writer in links:
+        writer.close()
+    return len(jobs) / seconds
+
+
+def _alone(engine: Engine, preset: str, jobs: Sequence[tuple[str, int]]) -> float:
+    """The same of an engine."""
+    ended, left, began = SimpleQueue[tuple[Answer, Finished]](), iter(jobs), time.monotonic()
+
+    def start(prompt: str, seed: int) -> None:
+        request = engine.request(prompt, chat=True, options=Options(seed=seed, preset=preset))
+        answer = Answer(engine.text, request)
+
+        def listen(event: Event) -> None:
+            if isinstance(event, Finished):
+                ended.put((answer, event))
+            else:
+                answer.take(event)
+
+        engine.loop.submit(request, listen)
+
+    for job in islice(left, AT_ONCE):
+        start(*job)
+    for _ in jobs:
+        answer, finished = ended.get()
+        answer.take(finished)
+        answer.done()
+        for job in islice(left, 1):
+            start(*job)
+    return len(jobs) / (time.monotonic() - began)
 
 
 def _pairs(
@@ -137,23 +176,29 @@ def _pairs(
     over_http: Callable[[str], float],
     progress: Progress,
 ) -> list[tuple[float, float]]:
-    """Tokens per second over HTTP and, right behind it, through an engine here: a busy machine slows both."""
+    """Answers per second over HTTP and, right behind it, of an engine here: a busy machine slows both."""
     engine = load(model)
     engine.loop.start()
-    requests = [engine.request(prompt, chat=True, options=Options(seed=seed, preset=preset)) for prompt, seed in jobs]
-    list(engine.map(requests[:AT_ONCE], at_once=AT_ONCE))  # warm
+    _alone(engine, preset, jobs[:AT_ONCE])  # warm
+    over_http(preset)
     found = []
     for i in range(PAIRS):
         progress("pair", i, PAIRS)
-        http, began = over_http(preset), time.monotonic()
-        tokens = sum(len(done.tokens) for done in engine.map(requests, at_once=AT_ONCE))
-        found.append((http, tokens / (time.monotonic() - began)))
+        found.append((over_http(preset), _alone(engine, preset, jobs)))
     progress("pair", PAIRS, PAIRS)
     engine.loop.stop()
     return found
 
 
-def _summary(levels: dict[str, Any], costs: dict[str, float], count: int) -> list[tuple[str, str]]:
+def _cost(rates: Sequence[tuple[float, float]]) -> dict[str, float]:
+    """What HTTP takes of the engine's throughput, and of the time of an answer."""
+    return {
+        "share": 1 - median([http / alone for http, alone in rates]),
+        "ms": 1e3 * median([1 / http - 1 / alone for http, alone in rates]),
+    }
+
+
+def _summary(levels: dict[str, Any], costs: dict[str, dict[str, float]], count: int) -> list[tuple[str, str]]:
     found = []
     for streams, level in levels.items():
         first = level["first_text_ms"]
@@ -167,7 +212,12 @@ def _summary(levels: dict[str, Any], costs: dict[str, float], count: int) -> lis
     before, after = levels[str(STREAMS[0])]["resident_mb"][0], levels[str(STREAMS[-1])]["resident_mb"][1]
     found.append(("Server's memory before and after these", f"{before:.0f} and {after:.0f} MB"))
     for preset, cost in costs.items():
-        found.append((f"What HTTP costs of the engine's throughput, nano, preset {preset}, 32 at once", f"{cost:.0%}"))
+        found.append(
+            (
+                f"What HTTP costs of the engine's throughput, nano, preset {preset}, {AT_ONCE} at once",
+                f"{cost['share']:.0%}, {cost['ms']:.1f} ms an answer",
+            )
+        )
     return found
 
 

@@ -106,7 +106,7 @@ def asked(
             first = len(requests)
             request = engine.request_of(list(prompt), options, language)
             for i in range(answers):
-                requests.append(replace(request, seed=(request.seed + i) % 2**64))
+                requests.append(replace(request, seed=(request.seed + i) % 2**64) if i else request)
                 behind.append(first if i else None)
     except ConstraintError as error:
         raise refusal_of(error, field=None if held is None else held.field) from None

@@ -222,8 +222,7 @@ def _ignored(value: object, path: str) -> list[str]:
     if isinstance(value, Body):
         found = [path + name for name in value.ignored]
         for name in value.model_fields_set:
-            found += _ignored(getattr(value, name), f"{path}{name}.")
+            inner = getattr(value, name)
+            found += _ignored(inner, f"{path}{name}.") if isinstance(inner, Body | list) else []
         return found
-    if isinstance(value, list):
-        return [name for one in value for name in _ignored(one, path)]
-    return []
+    return [name for one in value for name in _ignored(one, path)] if isinstance(value, list) else []

@@ -93,7 +93,7 @@ def _options(service: Service, body: Chat) -> Options:
         raise Refusal(400, "top_logprobs was sent without logprobs; set logprobs to true", param="top_logprobs")
     settings = service.settings if body.prediction is None else kept_whole(service.settings)
     options = options_of(body, service.engine, settings, max_tokens=body.max_completion_tokens)
-    return replace(options, logprobs=(body.top_logprobs or 0) if body.logprobs else None)
+    return replace(options, logprobs=body.top_logprobs or 0) if body.logprobs else options
 
 
 def _thinking(body: Chat) -> bool:
