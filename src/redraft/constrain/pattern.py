@@ -94,7 +94,8 @@ def _run(pattern: str) -> tuple[int, NDArray[np.int64], NDArray[np.int64]]:
         look()
         raise ValueError(f"it took over {MOST_SECONDS} seconds; narrow its counts") from None
     if done.returncode == 2:
-        raise ValueError(" ".join(done.stderr.decode(errors="replace").split())[:200])
+        said = " ".join(done.stderr.decode(errors="replace").split())
+        raise ValueError("a part of it matches no text at all" if "Found no transitions" in said else said[:200])
     if done.returncode:
         raise ValueError(f"it needed over {MOST_SECONDS} seconds or {MOST_BYTES >> 20} MiB; narrow its counts")
     found = np.frombuffer(done.stdout, np.int64)
