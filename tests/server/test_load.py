@@ -95,4 +95,4 @@ def test_what_http_costs_is_of_the_same_answers(served: Inside) -> None:
     jobs = [(RECORD, seed) for seed in range(3)]
     assert asyncio.run(_plain(*place(served), "fast", jobs)) > 0
     assert _alone(served.engine, "fast", jobs) > 0
-    assert _cost([(4, 5), (8, 10), (16, 20)]) == {"share": pytest.approx(0.2), "ms": pytest.approx(25)}
+    assert _cost([(4.0, 5.0), (8.0, 10.0), (16.0, 20.0)]) == {"share": pytest.approx(0.2), "ms": pytest.approx(25)}
