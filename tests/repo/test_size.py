@@ -19,7 +19,7 @@ PART_WALLS = {
     "tasks": 1_200,
     "tune": 2_600,
     "measure": 4_300,
-    "server": 4_500,
+    "server": 5_000,
     "remote": 400,
     "trace": 400,
     "cli": 4_000,

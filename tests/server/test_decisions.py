@@ -62,7 +62,7 @@ def test_shares_of_choices_sum_to_one_and_the_right_answer_leads(client: OpenAI)
     ],
 )
 def test_what_is_no_question_is_refused(server: Process, question: object) -> None:
-    told = httpx2.post(f"{server.base}/decisions", json={"input": "a", "questions": [question]}, timeout=30)
+    told = httpx2.post(f"{server.base}/decisions", json={"input": "a", "questions": [question]}, timeout=100)
     assert told.status_code == 400
     assert told.json()["error"]["param"].startswith("questions")
 
@@ -74,7 +74,7 @@ def test_questions_packed_in_one_canvas_are_read_as_the_form_they_make(nano: Eng
         {"type": "choice", "instructions": "who?", "choices": [{"value": "Karomi"}, {"value": "x"}, {"value": True}]},
         {"type": "score", "instructions": "how much?", "levels": [{"label": "1"}, {"label": "2"}]},
     ]
-    told = httpx2.post(f"{served.base}/decisions", json={"input": RECORD, "questions": questions}, timeout=60).json()
+    told = httpx2.post(f"{served.base}/decisions", json={"input": RECORD, "questions": questions}, timeout=100).json()
     asked = f"{RECORD}\n1. which?\n2. who?\nA: Karomi\nB: x\nC: true\n3. how much?"
     request = nano.request(asked, chat=True, options=Options(seed=0, max_tokens=nano.config.model.canvas_length))
     wanted = decide_all(nano, request, read_form("1: {{4|7}}\n2: {{A|B|C}}\n3: {{1|2}}\n"))
@@ -90,12 +90,12 @@ def test_questions_packed_in_one_canvas_are_read_as_the_form_they_make(nano: Eng
 def test_more_questions_than_a_canvas_holds_take_as_few_as_hold_them(nano: Engine, served: Inside) -> None:
     questions = [{"type": "predicate", "instructions": "?"}] * 60
     body = {"input": "a", "questions": questions, "canvases": 2}
-    told = httpx2.post(f"{served.base}/decisions", json=body, timeout=60).json()
+    told = httpx2.post(f"{served.base}/decisions", json=body, timeout=100).json()
     size = len(nano.text.encode("60: ", bos=False)) + len(nano.text.encode("\n", bos=False)) + 1
     assert len(told["answers"]) == 60
     assert 4 <= told["usage"]["forwards"] <= 2 * (60 * size // nano.config.model.canvas_length + 1)
     alone = httpx2.post(
-        f"{served.base}/decisions", json=body | {"questions": questions[:3], "joint": False}, timeout=60
+        f"{served.base}/decisions", json=body | {"questions": questions[:3], "joint": False}, timeout=100
     )
     assert alone.json()["usage"]["forwards"] == 6
 
@@ -112,7 +112,7 @@ def test_probabilities_are_told_at_a_temperature_and_what_is_known_of_it(nano: E
 
         def told(url: str = f"{at.base}/decisions", **more: object) -> tuple[float, object, float]:
             body = {"input": RECORD, "questions": [question]} | more
-            found = httpx2.post(url, json=body, timeout=60).json()
+            found = httpx2.post(url, json=body, timeout=100).json()
             return found["temperature"], found["calibration"], found["answers"][0]["confidence"]
 
         plain = told()
@@ -133,5 +133,5 @@ def test_probabilities_are_told_at_a_temperature_and_what_is_known_of_it(nano: E
 @pytest.mark.parametrize(("field", "value"), [("temperature", 0), ("temperature", "1"), ("canvases", 65), ("top_p", 1)])
 def test_what_a_decision_cannot_honour_is_refused_by_name(server: Process, field: str, value: object) -> None:
     body = {"input": "a", "questions": [{"type": "predicate", "instructions": "?"}], field: value}
-    told = httpx2.post(f"{server.base}/decisions", json=body, timeout=30)
+    told = httpx2.post(f"{server.base}/decisions", json=body, timeout=100)
     assert (told.status_code, told.json()["error"]["param"]) == (400, field)

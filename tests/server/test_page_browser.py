@@ -13,8 +13,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+import httpx2
 import pytest
-from tests.server.conftest import ANSWER, RECORD, ROOT, Process, ended, inside, start
+from tests.server.conftest import ANSWER, RECORD, ROOT, Process, end, ended, inside, start
 
 from redraft.__main__ import main
 from redraft.engine.dial import read_dial
@@ -712,3 +713,52 @@ def test_light_dark_and_what_the_reader_prefers(tab: Tab) -> None:
     page.reload()
     page.wait_for_selector("nav a[aria-current]")
     assert not light(page), "the choice is kept"
+
+
+def test_in_front_of_another_server_the_page_offers_what_that_one_can_do(browser: Any, server: Process) -> None:
+    """Text as it comes, schemas and traces; nothing that needs a canvas. The browser asks nobody but this server."""
+    front = start("--quiet", "--backend", "openai", "--base-url", server.base)
+    context = browser.new_context(reduced_motion="reduce")
+    try:
+        tab = Tab(context.new_page(), front.url)
+        page = tab.open()
+        assert [link.text_content() for link in page.locator("nav a").all()] == ["Write", "Schema", "Trace"]
+        assert server.base in page.locator(".lead").text_content()
+        ask(page, RECORD)
+        page.wait_for_function("() => document.querySelector('.facts')?.textContent.includes('token')")
+        body = {"messages": [{"role": "user", "content": RECORD}], "seed": 5}
+        told = httpx2.post(f"{server.base}/chat/completions", json=body, timeout=100).json()
+        answer = told["choices"][0]["message"]["content"]
+        assert page.locator(".answer").text_content() == answer
+        page.get_by_label("Prompt").fill("once more")
+        page.get_by_role("button", name="Send").click()
+        page.wait_for_function("() => document.querySelectorAll('.facts')[1]?.textContent.includes('token')")
+        roles = [turn["role"] for turn in tab.bodies[-1]["messages"]]
+        assert roles == ["user", "assistant", "user"], "the conversation so far goes along"
+        page.get_by_role("link", name="Schema").click()
+        page.get_by_role("button", name="Answer").click()
+        page.wait_for_selector("table.fields:visible")
+        assert [row.text_content() for row in page.locator("tbody th").all()] == ["who", "qty", "item"]
+        assert page.locator("tbody td").nth(1).text_content().strip() == "not told"
+        tab.check()
+    finally:
+        context.close()
+        end(front)
+
+
+def test_that_the_other_server_is_down_is_said(browser: Any) -> None:
+    away = start("--quiet")
+    front = start("--quiet", "--backend", "openai", "--base-url", away.base)
+    context = browser.new_context(reduced_motion="reduce")
+    try:
+        end(away)
+        tab = Tab(context.new_page(), front.url, expected=1)
+        page = tab.open()
+        ask(page, RECORD)
+        page.wait_for_selector(".error:visible")
+        assert "does not answer" in page.locator(".error").first.text_content()
+        assert page.locator(".turn").count() == 0
+        tab.check()
+    finally:
+        context.close()
+        end(front)

@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import argparse
+import asyncio
 import os
 import re
 import sys
-from collections.abc import Callable
-from contextlib import suppress
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, TextIO
 
 from redraft import __version__
+from redraft.cli.backend import backend_flags, backend_of
 from redraft.cli.common import (
     ADAPTER_HELP,
     PLAN_HELP,
@@ -26,19 +29,24 @@ from redraft.cli.place import experts_of
 
 if TYPE_CHECKING:
     from redraft.engine.engine import Engine
+    from redraft.remote.channel import Channel
+    from redraft.server.log import Log
     from redraft.server.settings import Settings
 
 PORT = 8642
 KEYS = "REDRAFT_API_KEYS"
+RUNNING = 64
 
 EPILOG = f"""Point any tool with a "base URL" at http://127.0.0.1:{PORT}/v1; `redraft connect` prints the lines for
 some. The page is at the URL itself. A server that others can reach needs API keys, one a line in --api-key-file
 or separated by commas in {KEYS}. SIGTERM lets answers finish, a second one does not.
+With --backend the page and its two endpoints for text ask another server, and no model is loaded.
 
 examples:
   redraft serve
   redraft serve ./checkpoint --port 9000 --alias gpt-4o-mini
-  redraft serve --host 0.0.0.0 --api-key-file keys.txt --allow-host gpu.lan"""
+  redraft serve --host 0.0.0.0 --api-key-file keys.txt --allow-host gpu.lan
+  redraft serve --backend openai --base-url https://api.example/v1 --api-key-env THEIR_KEY"""
 
 
 def add(commands: Commands) -> None:
@@ -52,6 +60,7 @@ def add(commands: Commands) -> None:
     )
     parser.add_argument("--plan", metavar="NAME", help=PLAN_HELP)
     parser.add_argument("--adapter", metavar="FOLDER", help=ADAPTER_HELP)
+    backend_flags(parser)
     parser.add_argument("--host", default="127.0.0.1", help="address to listen on (default: 127.0.0.1)")
     parser.add_argument("--port", type=int, default=PORT, help=f"0 for a free one (default: {PORT})")
     parser.add_argument("--name", metavar="NAME", help="what the model is called (default: its name or folder)")
@@ -70,7 +79,9 @@ def add(commands: Commands) -> None:
     parser.add_argument("--log-file", type=Path, metavar="FILE", help="append the log there (default: stderr)")
     parser.add_argument("--log-prompts", action="store_true", help="write prompts to the log, too")
     parser.add_argument("--quiet", action="store_true", help="no log")
-    parser.add_argument("--max-running", type=int, default=64, metavar="N", help="requests at a time (default: 64)")
+    parser.add_argument(
+        "--max-running", type=int, default=RUNNING, metavar="N", help="requests at a time (default: 64)"
+    )
     parser.add_argument("--max-waiting", type=int, default=1024, metavar="N", help="answers under way (default: 1024)")
     parser.add_argument("--per-key", type=int, default=256, metavar="N", help="of one key (default: 256)")
     parser.add_argument("--max-seconds", type=float, default=600.0, metavar="SEC", help="longest answer (default: 600)")
@@ -79,12 +90,14 @@ def add(commands: Commands) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     """Serve until a signal."""
+    if arguments.backend is not None or arguments.base_url is not None:
+        return _pass_on(arguments)
+    backend_of(arguments)  # refuses what only another server is asked with
     set_threads(arguments.threads)
 
     from redraft.cli.kernels import kernels_for
     from redraft.engine.engine import load
     from redraft.engine.loop import LoopConfig
-    from redraft.server.log import Log
     from redraft.server.process import serve
     from redraft.server.service import Service
 
@@ -109,10 +122,53 @@ def run(arguments: argparse.Namespace) -> int:
         )
 
     service = Service(settings_of(arguments))
-    with _Sink(arguments.log_file) as sink:
-        log = Log(None if arguments.quiet else sink)
+    with _logged(arguments) as log:
         serve(service, loader, host=arguments.host, port=arguments.port, log=log, ready=_say)
     return 0
+
+
+def _pass_on(arguments: argparse.Namespace) -> int:
+    """Serve the page, and another server's answers."""
+    from redraft.errors import RequestError
+
+    if arguments.max_running != RUNNING:
+        raise RequestError("--max-running was given with --backend openai; what runs there is that server's affair")
+    arguments.preset = arguments.preset or "reference"  # what asks for nothing
+    backend = backend_of(arguments)
+    assert backend is not None
+    settings = settings_of(arguments)
+    backend = replace(backend, seconds=min(backend.seconds, arguments.max_seconds))
+
+    from redraft.remote.channel import Channel
+    from redraft.server.process import pass_on
+    from redraft.server.service import Service
+
+    name = asyncio.run(_name(Channel(backend)))
+    names = settings.names if arguments.name else (name, *arguments.alias)
+    service = Service(replace(settings, names=tuple(dict.fromkeys(names))))
+
+    def ready(url: str) -> None:
+        print(f"redraft: passing on to {name} at {backend.base_url}", file=sys.stderr)
+        print(url, flush=True)
+
+    with _logged(arguments) as log:
+        there = Channel(replace(backend, model=name))
+        pass_on(service, there, host=arguments.host, port=arguments.port, log=log, ready=ready)
+    return 0
+
+
+async def _name(channel: Channel) -> str:
+    """What the model is called there; that nobody is there is known at once. Raises RequestError and RunError."""
+    async with channel:
+        return await channel.known()
+
+
+@contextmanager
+def _logged(arguments: argparse.Namespace) -> Iterator[Log]:
+    from redraft.server.log import Log
+
+    with _Sink(arguments.log_file) as sink:
+        yield Log(None if arguments.quiet else sink)
 
 
 def settings_of(arguments: argparse.Namespace) -> Settings:

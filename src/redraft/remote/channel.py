@@ -11,7 +11,7 @@ import asyncio
 import json
 import os
 import time
-from collections.abc import AsyncIterator, Callable, Mapping
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Mapping
 from contextlib import aclosing, asynccontextmanager
 from dataclasses import dataclass
 from types import TracebackType
@@ -106,6 +106,21 @@ class Channel:
             async with aclosing(await self._sent("POST", path, streamed)) as answer:
                 return await self._read(answer, began, told)
 
+    @property
+    def where(self) -> str:
+        """The base URL."""
+        return self.backend.base_url
+
+    async def chunks(self, path: str, body: Json) -> AsyncGenerator[Json, None]:
+        """The chunks of a streamed answer as they come, what they say unread. Raises as `ask`."""
+        async with self._within():
+            streamed = {"model": await self.model(), **body, "stream": True}
+            async with aclosing(await self._sent("POST", path, streamed)) as answer:
+                async for data in _events(answer):
+                    if data == b"[DONE]":
+                        return
+                    yield self._chunk(data)
+
     async def post(self, path: str, body: Json) -> tuple[int, Json]:
         """Status and JSON of an answer that is not streamed, whatever it is. Raises RunError for no answer at all."""
         async with self._within():
@@ -118,6 +133,11 @@ class Channel:
             if not isinstance(found, dict):
                 raise self._strange(found)
             return 200, found
+
+    async def known(self) -> str:
+        """`model`, within the time that there is: whether anybody is there. Raises RunError, too."""
+        async with self._within():
+            return await self.model()
 
     async def model(self) -> str:
         """The name to ask by. Raises RequestError if there are several to choose from."""
@@ -191,11 +211,8 @@ class Channel:
         async for data in _events(answer):
             if data == b"[DONE]":
                 break
+            chunk = self._chunk(data)
             try:
-                chunk = json.loads(data)
-                if (error := chunk.get("error")) is not None:
-                    said = error.get("message", "") if isinstance(error, dict) else error
-                    raise RunError(f"{self.backend.base_url} gave up in the middle: {self._shown(said)}")
                 usage = dict(chunk.get("usage") or usage)
                 for choice in chunk["choices"]:
                     piece = choice["delta"].get("content") if "delta" in choice else choice["text"]
@@ -204,7 +221,7 @@ class Channel:
                         pieces.append(str(piece))
                         told(whole(pieces[-1]))
                     finish = choice.get("finish_reason") or finish
-            except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
+            except (ValueError, KeyError, TypeError, AttributeError):
                 raise self._strange(data.decode(errors="replace")) from None
         if finish is None:
             said = f"after {sum(map(len, pieces))} characters of an answer"
@@ -212,6 +229,19 @@ class Channel:
         seconds = time.monotonic() - began
         tokens, steps = (_count(usage.get(name)) for name in ("completion_tokens", "steps"))
         return Reply(whole("".join(pieces)), str(finish), tokens, steps, seconds, first or seconds)
+
+    def _chunk(self, data: bytes) -> Json:
+        """One chunk of a stream. Raises RunError for an error in its place, and for what is none."""
+        try:
+            chunk = json.loads(data)
+            error = chunk.get("error")
+        except (ValueError, AttributeError, RecursionError):
+            raise self._strange(data.decode(errors="replace")) from None
+        if error is not None:
+            said = error.get("message", "") if isinstance(error, dict) else error
+            raise RunError(f"{self.backend.base_url} gave up in the middle: {self._shown(said)}")
+        found: Json = chunk
+        return found
 
     def _strange(self, said: object) -> RunError:
         shown = self._shown(said)[:120]

@@ -11,12 +11,12 @@ from redraft.errors import RedraftError
 from redraft.server.guard import Guard, answer
 from redraft.server.log import Log
 from redraft.server.refusal import Refusal, first_refusal, refusal_of
-from redraft.server.routes import canvas, chat, completions, decisions, edits, infill, meta, page, responses
+from redraft.server.routes import canvas, chat, completions, decisions, edits, elsewhere, infill, meta, page, responses
 from redraft.server.service import Service
 
 
-def create_app(service: Service, log: Log) -> ASGIApp:
-    """The server as an ASGI application."""
+def create_app(service: Service, log: Log, there: elsewhere.Elsewhere | None = None) -> ASGIApp:
+    """The server as an ASGI application; one that passes on to another server if there is one."""
     app = FastAPI(
         title="redraft",
         version=service.settings.version,
@@ -25,7 +25,8 @@ def create_app(service: Service, log: Log) -> ASGIApp:
         separate_input_output_schemas=False,
     )
     app.state.service = service
-    modules = [chat, completions, responses, canvas, infill, edits, decisions, meta]
+    app.state.elsewhere = there
+    modules = [chat, completions, responses, canvas, infill, edits, decisions, meta] if there is None else [elsewhere]
     modules += [page] if service.settings.page else []
     # All in one list: a router in a router is matched twice for every request.
     app.router.routes += [route for module in modules for route in module.router.routes]

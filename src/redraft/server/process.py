@@ -16,6 +16,7 @@ from collections.abc import Callable, Iterator
 from types import FrameType
 
 import uvicorn
+from starlette.types import ASGIApp
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
 from redraft.engine.engine import Engine
@@ -23,6 +24,7 @@ from redraft.engine.request import Options
 from redraft.errors import RedraftError, RequestError, RunError
 from redraft.server.app import create_app
 from redraft.server.log import Log
+from redraft.server.routes.elsewhere import Elsewhere
 from redraft.server.service import Service
 
 Loader = Callable[[Callable[[int, int], None]], Engine]
@@ -39,11 +41,33 @@ def serve(
 
     Raises RequestError if the address cannot be had, and whatever loading raises.
     """
+
+    def begun(server: _Server, url: str) -> None:
+        threading.Thread(target=_load, args=(service, load, server, lambda e: ready(e, url)), daemon=True).start()
+
+    _run(create_app(service, log), service, host, port, begun)
+    with contextlib.suppress(RedraftError):
+        service.engine.loop.stop()
+
+
+def pass_on(
+    service: Service, there: Elsewhere, *, host: str, port: int, log: Log, ready: Callable[[str], None]
+) -> None:
+    """Serve another server's answers until a signal. `ready` is told the URL. Raises as `serve`."""
+
+    def begun(_: _Server, url: str) -> None:
+        service.phase = "ready"
+        ready(url)
+
+    _run(create_app(service, log, there), service, host, port, begun)
+
+
+def _run(app: ASGIApp, service: Service, host: str, port: int, begun: Callable[[_Server, str], None]) -> None:
+    """The socket, and everything that is asked on it. Raises RequestError, and what came of what was `begun`."""
     listening = listen(host, port)
     name = host if ":" not in host else f"[{host}]"
-    url = f"http://{name}:{listening.getsockname()[1]}"
     config = uvicorn.Config(
-        create_app(service, log),
+        app,
         http=Protocol,
         log_config=None,
         access_log=False,
@@ -53,16 +77,13 @@ def serve(
         timeout_keep_alive=30,
     )
     server = _Server(config, service)
-    loading = threading.Thread(target=_load, args=(service, load, server, lambda e: ready(e, url)), daemon=True)
-    loading.start()
+    begun(server, f"http://{name}:{listening.getsockname()[1]}")
     try:
         server.run(sockets=[listening])
     finally:
         listening.close()
     if service.failure is not None:
         raise service.failure
-    with contextlib.suppress(RedraftError):
-        service.engine.loop.stop()
 
 
 def listen(host: str, port: int) -> socket.socket:

@@ -16,6 +16,7 @@ TYPES: Mapping[int, str] = {
     429: "rate_limit_error",
     500: "server_error",
     501: "not_implemented_error",
+    502: "server_error",
     503: "unavailable_error",
     504: "timeout_error",
 }

@@ -1,0 +1,205 @@
+"""Another server that speaks OpenAI's interface, behind this one's page, keys and limits (`--backend openai`).
+
+    page ──► /v1/chat/completions, /v1/completions ──► Elsewhere ──► the other server
+
+A body goes there as it came, but for the model's name, and whatever that server honours or refuses is told on. What
+needs a canvas, or a model at hand, is refused with its reason. Where the other server is was said when this one was
+started; nothing of a request has a say in it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncGenerator, Mapping
+from contextlib import ExitStack, aclosing
+from typing import Any, Protocol, runtime_checkable
+
+from fastapi import APIRouter, Request, Response
+from fastapi.responses import JSONResponse
+from pydantic import ConfigDict
+
+from redraft.errors import CallerError, RedraftError
+from redraft.server.body import Body, Flag, Str
+from redraft.server.refusal import Refusal
+from redraft.server.respond import GONE, key_of, service_of
+from redraft.server.route import BodyRoute
+from redraft.server.routes.meta import CREATED, live, metrics, ready, version
+from redraft.server.stream import Chunk, Chunks, EventStream, unless_gone
+
+router = APIRouter(route_class=BodyRoute)
+for path, told in (("/health", ready), ("/v1/health", ready), ("/ready", ready), ("/live", live)):
+    router.add_api_route(path, told)
+router.add_api_route("/metrics", metrics)
+router.add_api_route("/version", version)
+
+OURS = ("responses", "fim/completions", "edit/completions", "apply/completions", "canvas", "decisions")
+AT_HAND = ("/infill", "/tokenize", "/detokenize", "/tokenizer_info", *(f"/v1/{name}" for name in OURS))
+
+
+@runtime_checkable
+class Elsewhere(Protocol):
+    """The other server. Calls raise RequestError for what it refuses for good, RunError for everything else."""
+
+    @property
+    def where(self) -> str:
+        """Its base URL."""
+
+    async def post(self, path: str, body: Mapping[str, Any]) -> tuple[int, Chunk]:
+        """Status and JSON of an answer that is whole."""
+
+    def chunks(self, path: str, body: Mapping[str, Any]) -> AsyncGenerator[Chunk, None]:
+        """The chunks of a stream."""
+
+
+class Anything(Body):
+    """A body that another server reads; the fields named here are what the page uses."""
+
+    model_config = ConfigDict(extra="allow", frozen=True)
+
+    model: Str | None = None
+    stream: Flag | None = None
+    max_tokens: Any = None
+    seed: Any = None
+
+
+class Turns(Anything):
+    """`POST /v1/chat/completions`."""
+
+    messages: Any
+    response_format: Any = None
+
+
+class Continued(Anything):
+    """`POST /v1/completions`."""
+
+    prompt: Any
+
+
+@router.get("/v1/models")
+@router.get("/models")
+async def models(request: Request) -> dict[str, Any]:
+    """The one that is asked, under each of its names."""
+    names = [name for name in service_of(request).settings.names if name != "*"]
+    return {"object": "list", "data": [_model(request, name) for name in names]}
+
+
+@router.get("/v1/models/{name:path}")
+async def model(request: Request, name: str) -> dict[str, Any]:
+    """One of them."""
+    service_of(request).check_name(name)
+    return _model(request, name)
+
+
+@router.post("/v1/chat/completions", response_model=None)
+async def chat(request: Request, body: Turns) -> Response:
+    """Answer a conversation, elsewhere."""
+    return await _answer(request, "chat/completions", body)
+
+
+@router.post("/v1/completions", response_model=None)
+async def completions(request: Request, body: Continued) -> Response:
+    """Continue a text, elsewhere."""
+    return await _answer(request, "completions", body)
+
+
+async def at_hand(request: Request) -> Response:
+    """What only a model at hand can do."""
+    message = f"{request.url.path} needs a model at hand; this server only passes on to {_elsewhere(request).where}"
+    raise Refusal(501, message, code="needs_a_model")
+
+
+for path in AT_HAND:
+    router.add_api_route(path, at_hand, methods=["GET", "POST"], include_in_schema=False)
+
+
+async def _answer(request: Request, path: str, body: Anything) -> Response:
+    service, there = service_of(request), _elsewhere(request)
+    service.check_name(body.model)
+    asked = body.model_dump(exclude_unset=True, exclude={"model", "stream"})
+    if service.settings.log_prompts:
+        request.scope["state"]["log"]["prompts"] = [asked.get("messages", asked.get("prompt"))]
+    held = ExitStack()
+    held.enter_context(service.enter(1, key_of(request)))
+    try:
+        if body.stream:
+            return await _streamed(request, there.chunks(path, asked), held)
+        work = asyncio.ensure_future(there.post(path, asked))
+        held.callback(work.cancel)
+        status, told = await unless_gone(request, work, held.close)
+    except asyncio.CancelledError:
+        held.close()
+        return Response(status_code=GONE)
+    except RedraftError as error:
+        held.close()
+        raise _refusal(400 if isinstance(error, CallerError) else 502, str(error)) from None
+    held.close()
+    if status != 200:
+        raise _refusal(status, str(told["error"]["message"]))
+    return JSONResponse(told)
+
+
+async def _streamed(request: Request, chunks: AsyncGenerator[Chunk, None], held: ExitStack) -> Response:
+    """A stream, once its first chunk is there: what is refused before that has a status of its own."""
+    limits, pump = service_of(request).settings.limits, _Pump(chunks)
+    held.callback(pump.stop)
+    first = await unless_gone(request, pump.next(), pump.stop)
+    return EventStream(
+        pump.chunks(first, limits.quiet_sec), gone=pump.stop, over=held.close, stall_sec=limits.stall_sec, headers={}
+    )
+
+
+class _Pump:
+    """Chunks from elsewhere, read on a task of their own, which ends when nobody waits for them."""
+
+    def __init__(self, chunks: AsyncGenerator[Chunk, None]) -> None:
+        self._told: asyncio.Queue[Chunk | RedraftError | None] = asyncio.Queue()
+        self._task = asyncio.create_task(self._run(chunks))
+
+    def stop(self) -> None:
+        """End it; whoever waits is told so."""
+        self._task.cancel()
+        self._told.put_nowait(None)
+
+    async def next(self) -> Chunk | None:
+        """The next chunk, None behind the last. Raises what the other server's answer was instead."""
+        told = await self._told.get()
+        if isinstance(told, RedraftError):
+            raise told
+        return told
+
+    async def chunks(self, first: Chunk | None, quiet_sec: float) -> Chunks:
+        """All of them."""
+        told = first
+        while told is not None:
+            yield told
+            while True:
+                try:
+                    told = await asyncio.wait_for(self.next(), quiet_sec)
+                    break
+                except TimeoutError:
+                    yield None
+
+    async def _run(self, chunks: AsyncGenerator[Chunk, None]) -> None:
+        try:
+            async with aclosing(chunks):
+                async for chunk in chunks:
+                    self._told.put_nowait(chunk)
+        except RedraftError as error:
+            self._told.put_nowait(error)
+        self._told.put_nowait(None)
+
+
+def _refusal(status: int, message: str) -> Refusal:
+    """What the other server said, as ours. That it does not know our key, or fails, is no fault of who asks here."""
+    passes = 400 <= status < 500 and status not in (401, 403)
+    retry_sec = 1 if status == 429 else 0
+    return Refusal(status if passes else 502, message, code="elsewhere", retry_sec=retry_sec)
+
+
+def _elsewhere(request: Request) -> Elsewhere:
+    found: Elsewhere = request.app.state.elsewhere
+    return found
+
+
+def _model(request: Request, name: str) -> dict[str, Any]:
+    return {"id": name, "object": "model", "created": CREATED, "owned_by": _elsewhere(request).where}

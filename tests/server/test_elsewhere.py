@@ -1,0 +1,172 @@
+"""A server in front of another one: what it passes on, what it refuses, and that nobody's failure is a stranger's."""
+
+from __future__ import annotations
+
+import json
+import threading
+from collections.abc import Iterator
+from typing import Any
+
+import httpx2
+import openai
+import pytest
+from openai import OpenAI
+from tests.server.conftest import RECORD, Process, end, eventually, start
+from tests.unit.test_remote import GOOD, HEAD, KEY, Act, Stub, Write, chunk, reply, says
+
+from redraft.__main__ import main
+
+USER: list[Any] = [{"role": "user", "content": RECORD}]
+
+
+def front(url: str, *words: str, env: dict[str, str] | None = None) -> Process:
+    return start("--quiet", "--backend", "openai", "--base-url", url, *words, env=env)
+
+
+@pytest.fixture(scope="module")
+def stub() -> Iterator[Stub]:
+    with Stub([says(GOOD)]) as made:
+        yield made
+
+
+@pytest.fixture(scope="module")
+def before(stub: Stub) -> Iterator[Process]:
+    """In front of the stub, which it gives a key, and with a key of its own."""
+    words = ["--api-key-env", "THEIR_KEY", "--name", "ours", "--alias", "other", "--timeout", "60"]
+    process = front(stub.url, *words, env={"THEIR_KEY": KEY, "REDRAFT_API_KEYS": "one-secret-key"})
+    yield process
+    end(process)
+
+
+def ask(process: Process, path: str = "chat/completions", **body: Any) -> httpx2.Response:
+    headers = {"authorization": "Bearer one-secret-key"}
+    body = body if "prompt" in body else {"messages": USER} | body
+    return httpx2.post(f"{process.base}/{path}", json=body, headers=headers, timeout=100)
+
+
+def test_the_openai_client_gets_what_the_other_server_says(server: Process) -> None:
+    """Our own server behind ours, whole and streamed, beside the same asked directly."""
+    process = front(server.base)
+    try:
+        told = []
+        for base in (server.base, process.base):
+            with OpenAI(base_url=base, api_key="none", max_retries=0) as client:
+                (model,) = [one.id for one in client.models.list() if one.id != "other-name"]
+                whole = client.chat.completions.create(model=model, messages=USER, seed=5)
+                stream = client.chat.completions.create(
+                    model=model, messages=USER, seed=5, stream=True, stream_options={"include_usage": True}
+                )
+                chunks = list(stream)
+                text = client.completions.create(model=model, prompt="record", seed=5, max_tokens=8)
+                said = "".join(one.choices[0].delta.content or "" for one in chunks if one.choices)
+                usage = chunks[-1].usage
+                assert usage is not None
+                told.append((whole.choices[0].message.content, said, usage.completion_tokens, text.choices[0].text))
+                with pytest.raises(openai.BadRequestError, match="is not a field of this endpoint"):
+                    client.chat.completions.create(model=model, messages=USER, extra_body={"strength": 1})
+                with pytest.raises(openai.NotFoundError):
+                    client.chat.completions.create(model="unheard-of", messages=USER)
+        assert told[0] == told[1]
+        assert told[0][0] == told[0][1]
+        assert "other-name" in [one["id"] for one in httpx2.get(f"{server.base}/models", timeout=100).json()["data"]]
+    finally:
+        assert end(process) == 0
+
+
+def test_a_body_goes_as_it_came_under_the_name_the_model_has_there(stub: Stub, before: Process) -> None:
+    stub.acts[0] = says(reply({"choices": [], "said": "é"}))
+    told = ask(before, model="other", temperature=0.5, unheard={"of": [1]}, user=None)
+    assert (told.status_code, told.json()) == (200, {"choices": [], "said": "é"})
+    path, headers, body = stub.seen[-1]
+    assert path == "/v1/chat/completions"
+    assert headers["authorization"] == f"Bearer {KEY}"
+    assert "one-secret-key" not in json.dumps(headers)
+    assert body == {"model": "theirs", "messages": USER, "temperature": 0.5, "unheard": {"of": [1]}}
+    assert ask(before, "completions", prompt="x").status_code == 200
+    assert stub.seen[-1][0] == "/v1/completions"
+    models = httpx2.get(f"{before.base}/models", headers={"x-api-key": "one-secret-key"}, timeout=100).json()["data"]
+    assert [one["id"] for one in models] == ["ours", "other"]
+    assert httpx2.post(f"{before.base}/chat/completions", json={"messages": USER}, timeout=100).status_code == 401
+
+
+@pytest.mark.parametrize(
+    ("act", "status", "said"),
+    [
+        (says(reply({"error": {"message": "no such thing"}}, "404 No")), 404, "answered 404: no such thing"),
+        (says(reply({"error": {"message": f"bad key {KEY}"}}, "401 No")), 502, "bad key [the key]"),
+        (says(reply({"error": "down"}, "500 Broken", "retry-after: 0")), 502, "answered 500: down"),
+        (says(reply(b"<html>")), 502, "which is not of OpenAI's interface"),
+        (says(b""), 502, "broke off the connection"),
+    ],
+)
+def test_what_goes_wrong_there_is_told_as_such(stub: Stub, before: Process, act: Act, status: int, said: str) -> None:
+    stub.acts[0] = act
+    told = ask(before)
+    assert (told.status_code, told.json()["error"]["code"]) == (status, "elsewhere")
+    assert said in told.json()["error"]["message"]
+    assert KEY not in told.text
+
+
+@pytest.mark.parametrize(
+    ("data", "said"),
+    [
+        (HEAD + chunk("He") + b'data: {"error": {"message": "no room"}}\n\n', "gave up in the middle: no room"),
+        (HEAD + chunk("He") + b"data: nonsense\n\n", "which is not of OpenAI's interface"),
+    ],
+)
+def test_a_stream_that_fails_ends_with_an_error(stub: Stub, before: Process, data: bytes, said: str) -> None:
+    stub.acts[0] = says(data)
+    told = ask(before, stream=True)
+    assert told.status_code == 200
+    pieces = [json.loads(line[6:]) for line in told.text.split("\n\n") if line.startswith("data: {")]
+    assert pieces[0]["choices"][0]["delta"]["content"] == "He"
+    assert said in pieces[-1]["error"]["message"]
+    stub.acts[0] = says(reply({"error": {"message": "no"}}, "400 Bad"))
+    assert ask(before, stream=True).status_code == 400
+
+
+@pytest.mark.parametrize("path", ["canvas", "decisions", "responses", "fim/completions", "edit/completions"])
+def test_what_needs_a_model_at_hand_is_refused_with_the_reason(before: Process, path: str) -> None:
+    told = ask(before, path)
+    assert (told.status_code, told.json()["error"]["code"]) == (501, "needs_a_model")
+    assert "needs a model at hand" in told.json()["error"]["message"]
+
+
+def test_a_client_that_goes_away_ends_the_question_there(stub: Stub, before: Process) -> None:
+    left = threading.Event()
+
+    def talks(stub: Stub, write: Write) -> None:
+        try:
+            write(HEAD)
+            while not stub.over.wait(0.05):
+                write(chunk("He"))
+        except OSError:
+            left.set()
+            raise
+
+    stub.acts[0] = talks
+    headers = {"authorization": "Bearer one-secret-key"}
+    body = {"messages": USER, "stream": True}
+    with httpx2.stream("POST", f"{before.base}/chat/completions", json=body, headers=headers, timeout=100) as told:
+        assert next(told.iter_lines())
+    assert left.wait(60)
+    stub.acts[0] = says(reply({"choices": []}))
+    assert eventually(lambda: ask(before).status_code == 200, 60)
+
+
+@pytest.mark.parametrize(
+    ("words", "code", "said"),
+    [
+        (["--backend", "openai"], 2, "needs --base-url"),
+        (["--base-url", "http://a"], 2, "without --backend"),
+        (["--backend", "openai", "--base-url", "http://a", "--plan", "int8"], 2, "--plan was given"),
+        (["--backend", "openai", "--base-url", "http://a", "--preset", "fast"], 2, "--preset was given"),
+        (["--backend", "openai", "--base-url", "http://a", "--max-running", "2"], 2, "--max-running was given"),
+        (["--backend", "openai", "--base-url", "http://127.0.0.1:9/v1"], 1, "does not answer"),
+    ],
+)
+def test_flags_that_do_not_go_together(
+    words: list[str], code: int, said: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["serve", "--port", "0", *words]) == code
+    assert said in capsys.readouterr().err
