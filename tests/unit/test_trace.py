@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import base64
 import json
 import os
+import re
+import shutil
 import signal
 import subprocess
 import sys
@@ -108,42 +111,102 @@ def good(path: Path) -> list[str]:
 
 
 def spoilt(lines: list[str], at: int, **changed: object) -> list[str]:
+    at %= len(lines)
     return [*lines[:at], json.dumps(json.loads(lines[at]) | changed), *lines[at + 1 :]]
 
 
-@pytest.mark.parametrize(
-    ("spoil", "said"),
-    [
-        (lambda t: spoilt(t, 0, trace=2), "is a trace of version 2; this program reads version 1"),
-        (lambda t: spoilt(t, 0, trace="1"), "line 1 of .* is not the head of a trace"),
-        (lambda t: t[1:], "line 1 of .* is not the head of a trace"),
-        (lambda t: [], "line 1 of .* is not the head of a trace"),
-        (lambda t: [t[0], t[1], t[2][:-9], *t[3:]], "line 3 of .* cannot be used"),
-        (lambda t: [*t[:-1], t[-1][:20]], "line 6 of .* cannot be used"),
-        (lambda t: [t[0], *t[2:]], "line 2 of .*: request 0 has not begun"),
-        (lambda t: [*t[:4], t[3]], "line 5 of .*: step 2 .* does not follow"),
-        (lambda t: [*t[:2], *t[3:]], "line 3 of .*: step 2 .* does not follow"),
-        (lambda t: [*t, t[2]], "line 7 of .*: request 0 has ended"),
-        (lambda t: [*t[:2], t[1], *t[2:]], "line 3 of .*: request 0 begins twice"),
-        (lambda t: spoilt(t, 2, entropy=[0.0]), "line 3 of .* one a position"),
-        (lambda t: spoilt(t, 2, positions=[]), "line 3 of .* not equally many"),
-        (lambda t: spoilt(t, 2, forced=[256]), "line 3 of .* a position is not from 0 to 255"),
-        (lambda t: spoilt(t, 2, end=-1), "line 3 of .* a position is not from 0 to 255"),
-        (lambda t: spoilt(t, 2, positions=[], tokens=[], ids=[]), "line 3 of .* is told only 0 of them"),
-        (lambda t: spoilt(t, 4, type="nonsense"), "line 5 of .* cannot be used"),
-        (lambda t: ['{"trace":1,"x":' + "[" * 100_000], "line 1 of .* is not the head of a trace"),
-        (lambda t: [*t[:2], '{"type":"draft","x":' + "[" * 100_000], "line 3 of .* cannot be used"),
-        (lambda t: t[:2], "holds no step"),
-        (lambda t: [*t[:2], "\xff"], "line 3 of .* cannot be used"),
-    ],
-)
+def without(lines: list[str], at: int, key: str) -> list[str]:
+    told = json.loads(lines[at])
+    del told[key]
+    at %= len(lines)
+    return [*lines[:at], json.dumps(told), *lines[at + 1 :]]
+
+
+BAD: list[tuple[Callable[[list[str]], list[str]], str]] = [
+    (lambda t: spoilt(t, 0, trace=2), "is a trace of version 2; this program reads version 1"),
+    (lambda t: spoilt(t, 0, trace="1"), "line 1 of .* is not the head of a trace"),
+    (lambda t: t[1:], "line 1 of .* is not the head of a trace"),
+    (lambda t: [], "line 1 of .* is not the head of a trace"),
+    (lambda t: [t[0], t[1], t[2][:-9], *t[3:]], "line 3 of .* cannot be used"),
+    (lambda t: [*t[:-1], t[-1][:20]], "line 6 of .* cannot be used"),
+    (lambda t: [t[0], *t[2:]], "line 2 of .*: request 0 has not begun"),
+    (lambda t: [*t[:4], t[3]], "line 5 of .*: step 2 .* does not follow"),
+    (lambda t: [*t[:2], *t[3:]], "line 3 of .*: step 2 .* does not follow"),
+    (lambda t: [*t, t[2]], "line 7 of .*: request 0 has ended"),
+    (lambda t: [*t[:2], t[1], *t[2:]], "line 3 of .*: request 0 begins twice"),
+    (lambda t: spoilt(t, 2, entropy=[0.0]), "line 3 of .* one a position"),
+    (lambda t: spoilt(t, 2, positions=[]), "line 3 of .* not equally many"),
+    (lambda t: spoilt(t, 2, forced=[256]), "line 3 of .* a position is not from 0 to 255"),
+    (lambda t: spoilt(t, 2, end=-1), "line 3 of .* a position is not from 0 to 255"),
+    (lambda t: spoilt(t, 2, positions=[], tokens=[], ids=[]), "line 3 of .* is told only 0 of them"),
+    (lambda t: spoilt(t, 4, type="nonsense"), "line 5 of .* cannot be used"),
+    (lambda t: ['{"trace":1,"x":' + "[" * 100_000], "line 1 of .* is not the head of a trace"),
+    (lambda t: [*t[:2], '{"type":"draft","x":' + "[" * 100_000], "line 3 of .* cannot be used"),
+    (lambda t: t[:2], "holds no step"),
+    (lambda t: [*t[:2], "\xff"], "line 3 of .* cannot be used"),
+    (lambda t: spoilt(t, 0, taken=None), "line 1 of .* is not the head of a trace"),
+    (lambda t: spoilt(t, 0, options=[]), "line 1 of .* is not the head of a trace"),
+    (lambda t: without(t, 0, "model"), "line 1 of .* is not the head of a trace"),
+    (lambda t: spoilt(t, 1, ends=5), "line 2 of .* cannot be used"),
+    (lambda t: spoilt(t, 1, width="256"), "line 2 of .* cannot be used"),
+    (lambda t: without(t, 1, "ms"), "line 2 of .* cannot be used"),
+    (lambda t: spoilt(t, 2, step="1"), "line 3 of .* cannot be used"),
+    (lambda t: spoilt(t, 2, forced=None), "line 3 of .* cannot be used"),
+    (lambda t: spoilt(t, 2, tokens=[5] * 256), "line 3 of .* cannot be used"),
+    (lambda t: spoilt(t, 2, entropy=["0"] * 256), "line 3 of .* cannot be used"),
+    (lambda t: without(t, 2, "ids"), "line 3 of .* cannot be used"),
+    (lambda t: spoilt(t, -2, settled=1), "line 5 of .* cannot be used"),
+    (lambda t: without(t, -2, "pieces"), "line 5 of .* cannot be used"),
+    (lambda t: spoilt(t, -1, text=None), "line 6 of .* cannot be used"),
+    (lambda t: spoilt(t, -1, error=5), "line 6 of .* cannot be used"),
+    (lambda t: [*t, "[]"], "line 7 of .* cannot be used"),
+    (lambda t: [*t[:3], "", *t[3:]], "line 4 of .* cannot be used"),
+]
+
+
+def in_bytes(lines: list[str]) -> bytes:
+    return "".join(line + "\n" for line in lines).encode("latin-1")
+
+
+@pytest.mark.parametrize(("spoil", "said"), BAD)
 def test_what_is_no_trace_is_refused_with_its_line(
     spoil: Callable[[list[str]], list[str]], said: str, tmp_path: Path
 ) -> None:
     path = tmp_path / "a.jsonl"
-    path.write_bytes("".join(line + "\n" for line in spoil(good(path))).encode("latin-1"))
+    path.write_bytes(in_bytes(spoil(good(path))))
     with pytest.raises(TraceError, match=said):
         read_trace(path)
+
+
+READER = """
+const source = Buffer.from(process.argv[1], "base64").toString();
+const { readTrace } = await import("data:text/javascript," + encodeURIComponent(source));
+let told = "";
+for await (const part of process.stdin) told += part;
+const read = (text) => {
+  try {
+    return readTrace(text).films.length;
+  } catch (error) {
+    return error.message;
+  }
+};
+console.log(JSON.stringify(JSON.parse(told).map((one) => read(Buffer.from(one, "base64").toString()))));
+"""
+
+
+@pytest.mark.skipif(shutil.which("node") is None, reason="needs node")
+def test_the_page_refuses_what_the_reader_refuses_and_reads_what_it_reads(tmp_path: Path) -> None:
+    lines = good(tmp_path / "a.jsonl")
+    fine = [lines, lines[:-1], [lines[0].replace("{", '{"more":1,', 1), *lines[1:]]]
+    sent = [base64.b64encode(in_bytes(one)).decode() for one in [*fine, *(spoil(lines) for spoil, _ in BAD)]]
+    page = base64.b64encode((ROOT / "src/redraft/server/page/trace.js").read_bytes()).decode()
+    run = ["node", "--input-type=module", "-e", READER, page]
+    found = json.loads(subprocess.run(run, input=json.dumps(sent), capture_output=True, text=True, check=True).stdout)
+    assert found[: len(fine)] == [1] * len(fine)
+    for answer, (_, said) in zip(found[len(fine) :], BAD, strict=True):
+        line = re.match(r"line (\d+)", said)
+        assert isinstance(answer, str), f"the page reads what is refused with: {said}"
+        assert line is None or answer.startswith(f"Line {line[1]} "), (answer, said)
 
 
 def test_another_files_content_is_never_lost(tmp_path: Path) -> None:

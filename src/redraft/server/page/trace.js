@@ -1,14 +1,52 @@
 // A trace file (docs/traces.md), read in the browser and sent nowhere.
 
 const VERSION = 1;
-const LISTS = ["positions", "tokens", "entropy", "accepted"];
+
+const int = Number.isInteger;
+const number = (value) => typeof value === "number";
+const text = (value) => typeof value === "string";
+const flag = (value) => typeof value === "boolean";
+const list = (of) => (value) => Array.isArray(value) && value.every(of);
+const maybe = (of) => (value) => value === null || of(value);
+const record = (value) => value !== null && typeof value === "object" && !Array.isArray(value);
+
+/** What each key of a line must be; docs/traces.md says what it means. Others are passed over. */
+const HEAD = { redraft: text, command: text, model: text, taken: text, options: record };
+const EVERY = { index: int, ms: number };
+const KINDS = {
+  request: { seed: int, width: int, max_tokens: int, ends: list(int), prompt: text, prompt_tokens: int },
+  draft: {
+    block: int,
+    step: int,
+    width: int,
+    end: maybe(int),
+    positions: list(int),
+    tokens: list(text),
+    ids: list(int),
+    entropy: list(number),
+    accepted: list(int),
+    forced: list(int),
+  },
+  block: {
+    block: int,
+    tokens: list(int),
+    pieces: list(text),
+    entropy: list(number),
+    settled_at: list(int),
+    changes: list(int),
+    steps: int,
+    settled: flag,
+  },
+  finished: { finish: text, text, steps: list(int), commits: int, error: (value) => value === undefined || maybe(text)(value) },
+};
 
 /** Its head and its films, those that took a step. Throws Error with the line that cannot be used. */
 export function readTrace(text) {
   const lines = text.split("\n").filter((line, i, all) => line !== "" || i < all.length - 1);
   const [head, ...rest] = lines.map(parsed);
-  if (!head || typeof head.trace !== "number") throw new Error("Line 1 is not the head of a trace.");
+  if (!record(head) || !int(head.trace)) throw new Error("Line 1 is not the head of a trace.");
   if (head.trace !== VERSION) throw new Error(`This trace is of version ${head.trace}; this page reads version ${VERSION}.`);
+  if (misfit(head, HEAD)) throw new Error("Line 1 is not the head of a trace.");
   const films = new Map();
   rest.forEach((line, i) => take(films, line, i + 2));
   const found = [...films.values()].filter((film) => film.told.length);
@@ -30,21 +68,38 @@ function parsed(line, i) {
   }
 }
 
+/** The first key of a line that is not as it must be. */
+function misfit(line, keys) {
+  return Object.keys(keys).find((key) => !keys[key](line[key]));
+}
+
 function take(films, line, number) {
   const wrong = (why) => new Error(`Line ${number} cannot be used: ${why}.`);
-  const film = films.get(line?.index);
-  if (line?.type === "request") films.set(line.index, { begun: line, told: [], finish: null, text: null });
-  else if (!film) throw wrong(`request ${line?.index} has not begun`);
+  if (!record(line) || !Object.hasOwn(KINDS, line.type)) throw wrong(`its type is ${line?.type}`);
+  const key = misfit(line, { ...EVERY, ...KINDS[line.type] });
+  if (key) throw wrong(`its ${key} is missing or of another kind`);
+  const film = films.get(line.index);
+  if (film?.finish != null) throw wrong(`request ${line.index} has ended`);
+  if (line.type === "request") {
+    if (film) throw wrong(`request ${line.index} begins twice`);
+    films.set(line.index, { begun: line, told: [], finish: null, text: null });
+  } else if (!film) throw wrong(`request ${line.index} has not begun`);
   else if (line.type === "finished") Object.assign(film, { finish: line.finish, text: line.text, steps: line.steps });
   else if (line.type === "draft") {
-    if (!LISTS.every((name) => Array.isArray(line[name]))) throw wrong("a list is missing");
-    const last = film.told.at(-1);
-    const whole = !last || last.block !== line.block || last.width !== line.width;
-    if (line.entropy.length !== line.width || line.accepted.length !== line.width) throw wrong("not one value a position");
-    if (line.positions.length !== line.tokens.length) throw wrong("positions and tokens are not equally many");
-    if (whole && line.positions.length !== line.width) throw wrong("a new canvas is not told whole");
-    const flows = last && last.block !== line.block && line.step === 1;
-    if (line.step !== (last && !flows ? last.step + 1 : 1)) throw wrong(`step ${line.step} does not follow`);
+    const why = unfit(line, film.told.at(-1));
+    if (why) throw wrong(why);
     film.told.push(line);
-  } else if (line.type !== "block") throw wrong(`its type is ${line.type}`);
+  }
+}
+
+/** Why a step cannot stand behind another, the last one or none. */
+function unfit(line, last) {
+  const { width, positions } = line;
+  if (line.entropy.length !== width || line.accepted.length !== width) return "not one value a position";
+  if (positions.length !== line.tokens.length || positions.length !== line.ids.length) return "positions, tokens and ids are not equally many";
+  if ([...positions, ...line.forced, line.end ?? 0].some((at) => at < 0 || at >= width)) return "a position is not of the canvas";
+  const flows = last && last.block !== line.block && line.step === 1;
+  if (line.step !== (last && !flows ? last.step + 1 : 1)) return `step ${line.step} does not follow`;
+  const whole = !last || last.block !== line.block || last.width !== width;
+  return whole && positions.length !== width ? "a new canvas is not told whole" : null;
 }
