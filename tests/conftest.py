@@ -28,3 +28,16 @@ def _one_thread() -> Iterator[None]:
     torch.set_num_threads(1)
     yield
     torch.set_num_threads(before)
+
+
+@pytest.fixture(autouse=True, scope="session")
+def _time_to_compile() -> Iterator[None]:
+    """A constraint that is none too large is compiled on a slow machine, too; tests of the limit bring their own."""
+    from redraft.constrain import pattern, watch
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(pattern, "MOST_SECONDS", 60)
+        before = watch.DEFAULT_LIMITS.seconds
+        object.__setattr__(watch.DEFAULT_LIMITS, "seconds", 60.0)  # the default of many functions, so it is one value
+        yield
+        object.__setattr__(watch.DEFAULT_LIMITS, "seconds", before)

@@ -12,6 +12,7 @@ from typing import Any
 import msgspec
 import pytest
 import torch
+from safetensors.torch import load_file
 
 from redraft.cli.main import build_parser
 from redraft.engine.engine import Engine, load
@@ -216,11 +217,11 @@ def small(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_a_batch_is_what_has_arrived(material: Material) -> None:
     (job, *_), stand = plain(material, 1), Stand(32)
-    jobs = [replace(job, arrives=when) for when in (0.0, 0.0, 0.0, 0.05, 0.05)]
+    jobs = [replace(job, arrives=when) for when in (0.0, 0.0, 0.0, 0.7, 0.7)]
     one = Theirs(stand).serve(jobs, serial=False)
     assert stand.batches == [3, 2]
     assert one.forwards == 2
-    assert one.seconds >= 0.05
+    assert one.seconds >= 0.7
     assert one.tokens == 5 * 32
 
 
@@ -286,9 +287,14 @@ def test_scaling_ends_as_a_record(tmp_path: Path) -> None:
     assert [one["prefix"] for one in record.figures["by_prefix"]] == [256, 512]
     assert record.figures["phases"]["canvases"] == 4
     assert sum(record.figures["phases"]["steps"].values()) >= 8
-    for one in record.figures["matmuls"]["forwards"]:
+    matmuls = record.figures["matmuls"]
+    tensors = load_file(locate("nano") / "model.safetensors").values()
+    weights = sum(tensor.numel() for tensor in tensors if tensor.ndim >= 2)
+    for one in matmuls["forwards"]:  # how long they took is the machine's affair, how much they did is not
         assert 0 < one["matmul_share"] < 1
-        assert one["forward_of_peak"] <= one["matmuls_of_peak"] * 1.5
+        assert one["matmuls_of_peak"] > 0
+        flops = one["forward_of_peak"] * matmuls["peak_gflops"] * 1e9 * one["ms"] * 1e-3
+        assert flops == pytest.approx(2 * one["rows"] * weights, rel=0.1)
     check_record(record, tmp_path)
 
 

@@ -7,9 +7,10 @@ import json
 import re
 import sys
 import threading
-import time
 from collections.abc import Sequence
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import numpy as np
 import pytest
@@ -26,7 +27,7 @@ from redraft.constrain.thinking import after_thinking
 from redraft.engine import mend
 from redraft.engine.engine import Engine
 from redraft.engine.mend import mended
-from redraft.engine.request import Options
+from redraft.engine.request import Generation, Options, Request
 from redraft.errors import ConstraintError, RunError, UnsatisfiedError
 
 PROMPT = "record\nSend 417 melu to Karomi."
@@ -241,13 +242,24 @@ def test_an_answer_behind_thinking_is_mended_behind_thinking(engine: Engine, ope
     assert opening is not None or 3 in done.tokens
 
 
-def test_a_deadline_is_one_for_all_rounds(engine: Engine) -> None:
-    """Every round had the whole of it."""
-    request = engine.request(PROMPT, chat=True, options=Options(seed=1, deadline_sec=0.5))
-    began = time.monotonic()
+def test_a_deadline_is_one_for_all_rounds(engine: Engine, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Every round had the whole of it. Here a check takes 100 seconds of it, and nothing else takes any."""
+    request = engine.request(PROMPT, chat=True, options=Options(seed=1, deadline_sec=450.0))
+    now, given, again = [0.0], list[float | None](), mend._again
+
+    def check(text: str) -> list[str]:
+        now[0] += 100.0
+        return ["no"]
+
+    def seen(engine: Engine, request: Request, *more: Any) -> Generation:
+        given.append(request.deadline_sec)
+        return again(engine, request, *more)
+
+    monkeypatch.setattr(mend, "time", SimpleNamespace(monotonic=lambda: now[0]))
+    monkeypatch.setattr(mend, "_again", seen)
     with pytest.raises(UnsatisfiedError) as caught:
-        mended(engine, request, lambda _: time.sleep(0.1) or ["no"], rounds=100)  # type: ignore[func-returns-value]
-    assert time.monotonic() - began < 10
+        mended(engine, request, check, rounds=100)
+    assert given == [350.0, 250.0, 150.0, 50.0]
     assert caught.value.reasons == ["no"]
 
 
