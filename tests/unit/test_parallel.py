@@ -153,7 +153,7 @@ def test_the_shares_of_a_batch_add_up_to_it_and_run_as_many_forwards(feed: Feed,
 
 def test_two_processes_train_as_one_and_continue_each_others_runs(tmp_path: Path) -> None:
     """Begun by two and continued by one, all weights; begun by one and continued by two, adapters and recomputation."""
-    whole, adapters = SHAPE, ADAPTERS.format(start="nano")
+    whole, adapters = SHAPE, ADAPTERS.format(start=tmp_path / "straight-whole")
     straight = {
         name: train(read_recipe(written(tmp_path, name, start, 4)), tmp_path / f"straight-{name}", quiet)
         for name, start in (("whole", whole), ("adapters", adapters))

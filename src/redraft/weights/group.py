@@ -56,6 +56,7 @@ class Group:
             raise RequestError("these processes share the experts of a model already; start others for another one")
         try:
             distributed.init_process_group("gloo", timeout=PATIENCE)
+            self._loading: Any = distributed.new_group(backend="gloo", timeout=LOADING)
         except (RuntimeError, ValueError) as error:
             raise RunError(f"the processes that are to share experts did not meet ({_brief(error)})") from error
         self.rank, self.ranks = distributed.get_rank(), distributed.get_world_size()
@@ -80,7 +81,7 @@ class Group:
         Raises SystemExit then, and RunError if another is lost.
         """
         with self._together():
-            distributed.monitored_barrier(timeout=LOADING)
+            distributed.barrier(self._loading)
         forms = [SharedForm(layer.kernels.experts, layer.experts, share, self, i) for i, layer in _layers(model)]
         if self.rank:
             self._serve(forms, model.config.hidden_size + 2 * model.config.top_k_experts, model.dtype)
