@@ -58,10 +58,25 @@ it always is (a server lets answers finish) and ends all. Two and three processe
 answers (tested: a server, in every number format); over NCCL it has not run. Refused with it: `--offload`, `--adapter`,
 graphs, more processes than experts, and the modes of `redraft bench` but `--soak`.
 
-`LoopConfig(graphs=True)` lets a GPU repeat the forward of a canvas that steps alone as one graph. Where the canvas
-stands is a number on the device, so one capture serves all blocks of a request, and the next request in the same
-buffers. Not in the graph: the reading of the head and the rules that follow it, several canvases in one forward,
-forwards that encode. It is refused with experts elsewhere.
+## A step
+
+What a step decides by is a few numbers a position: argmax, sample, entropy, and the likeliest probabilities if a rule
+asks. They are copied to the host at once for all canvases of a forward, 12 to 20 bytes a position, and the rules run
+there; soft embeddings stay on the device. Back go tokens, and the temperature and the uniform of each sample, without a
+wait. So the host waits for a GPU once a step, whatever prompts and commits ride along. Steps that go by their logits
+wait once for each canvas, and a few times more where log-probabilities or a language are read.
+
+`LoopConfig(graphs=True)` lets a GPU repeat the steps of up to eight canvases as one graph, forward and reading of the
+head together, with one graph for 1, 2, 4 and 8 places. Where a canvas stands is a number on the device, so one capture
+serves all blocks of a request, and the next request in the same buffers. Narrower canvases and places where nobody
+steps are filled up with dead rows, which nothing sees. Not in the graph: acceptance, stopping and renoising, which are a
+caller's to choose; forwards that encode; a head that goes by the logits. It is refused with experts elsewhere.
+
+The next step is launched when the flags of the last one are known, and not one step late: late flags would hide the
+host's part of a step, and cost every canvas one forward more than it needs. Which is dearer is not measured.
+
+All of this is tested on a CUDA device that is pretended (`tests/pretend.py`): tensors that say they are there, with
+true numbers. It fails where tensors of both sides meet, counts what the host waits for, and records and replays graphs.
 
 ## Measuring
 
@@ -70,7 +85,9 @@ scripts/gpu_session.sh OUT
 ```
 
 runs all of the following on one GPU in under 25 minutes, each part with a limit of its own, and leaves a small file for
-each in OUT; run again, it goes on with the parts that are missing. By hand:
+each in OUT, and `all.tar.gz` of them; run again, it goes on with the parts that are missing. `LIMIT=540` ends it in
+time, `TRAIN=recipes/nano-gpu.toml` trains first, `SMALL=1` runs every part on a CPU with next to nothing to do. By
+hand:
 
 ```
 python -m pytest -q -m gpu tests/gpu
@@ -82,7 +99,7 @@ redraft eval --model nano --device cuda --task records --task sudoku-4x4 --count
 ```
 
 The folder holds the released model's shape and no weights; the command makes random ones in the plan's format, measures
-copying and multiplying, then prefill, steps of 1 to 16 canvases and behind 512 to 65,536 tokens, a step as one graph, a
+copying and multiplying, then prefill, steps of 1 to 16 canvases and behind 512 to 65,536 tokens, steps as one graph, a
 commit and the head alone, and tells each as a multiple of its floor. With a checkpoint for `--model` it measures that.
 Records named `device-*.json` in `benchmarks/` fill the column "measured" above.
 
@@ -93,7 +110,7 @@ interpreter, in float32 and, where the interpreter can, in half precision, and c
 `pytest -m gpu` repeats the comparison natively and has not been run.
 
 Not measured: every time on a GPU; the share of experts that real text touches; bfloat16 inside the kernels' products;
-the capture of a graph; copies that overlap with products; NCCL; transformers on the same card, which
+the capture of graphs; copies that overlap with products; NCCL; transformers on the same card, which
 `scripts/step_beside_transformers.py` times at the same shape.
 """
 

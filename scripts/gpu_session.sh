@@ -2,41 +2,89 @@
 # All that is to be measured on a GPU, in under 25 minutes: scripts/gpu_session.sh OUT
 #
 # Each part has a limit and writes one small file; a part whose file is there is not run again, so a session that was
-# cut off goes on where it stopped. A part that fails or takes too long leaves NAME.failed with the end of what it said.
+# cut off goes on where it stopped. A part that fails or takes too long leaves NAME.failed with the end of what it said,
+# and the others go on. After each part OUT/all.tar.gz holds everything that there is.
+#
+#   LIMIT=540          seconds in all: what does not fit in is left for the next time
+#   TRAIN=RECIPE       first train this recipe, for up to TRAIN_SEC (720) seconds at a time, into runs/NAME, which goes on
+#                      where it stopped; STEPS=N in place of the recipe's. The model comes as OUT/NAME.tar.gz.aa, .ab, …
+#   SMALL=1            every part on the CPU with next to nothing to do, to see that it runs
 set -u
 out=${1:?usage: scripts/gpu_session.sh OUT}
-python=${PYTHON:-python}
+python=${PYTHON:-python3}
 mkdir -p "$out"
-export PYTHONPATH="${PYTHONPATH:+$PYTHONPATH:}src" OMP_NUM_THREADS=${OMP_NUM_THREADS:-4}
-export TRITON_CACHE_DIR=${TRITON_CACHE_DIR:-$out/triton}
-card="$python -m redraft bench --device-card --model recipes/shapes/26b --device cuda --dtype bfloat16 --runs 5"
+out=$(cd "$out" && pwd)
+cd "$(dirname "$0")/.." || exit 1
+began=$SECONDS
+export PYTHONPATH="${PYTHONPATH:+$PYTHONPATH:}src" OMP_NUM_THREADS=${OMP_NUM_THREADS:-4} PYTHONUNBUFFERED=1
+device=cuda dtype=bfloat16 shape=recipes/shapes/26b runs=5 count=100 short=
+if [ -n "${SMALL:-}" ]; then
+  device=cpu dtype=float32 shape=src/redraft/assets/nano runs=1 count=1 short="--canvases 1,2 --prefixes 64"
+fi
+card="$python -m redraft bench --device-card --model $shape --device $device --dtype $dtype --runs $runs $short"
+# Not the settings of the project's own checks: another version of torch may warn where ours does not.
+tests="$python -m pytest -o addopts= -o filterwarnings= --import-mode=importlib -q --tb=short --maxfail=8 -m gpu"
 
 part() { # NAME SECONDS COMMAND…, which is to write $out/NAME
-  local name=$1 limit=$2
+  local name=$1 limit=$2 left=$((${LIMIT:-86400} - SECONDS + began)) status=0
   shift 2
   if [ -e "$out/$name" ]; then
     echo "$name: there already"
     return
   fi
+  if [ "$left" -lt 30 ]; then
+    echo "$name: not begun, no time is left"
+    return
+  fi
   echo "$name: at most $limit s"
-  if timeout "$limit" "$@" >"$out/$name.said" 2>&1; then
+  # An interrupt, so that what is cut off still tells what it has found.
+  timeout -s INT -k 15 "$((limit < left ? limit : left))" "$@" >"$out/$name.said" 2>&1 || status=$?
+  if [ "$status" = 0 ]; then
     [ -e "$out/$name" ] || mv "$out/$name.said" "$out/$name"
     rm -f "$out/$name.said" "$out/$name.failed"
   else
-    tail -c 4000 "$out/$name.said" >"$out/$name.failed"
+    tail -c 20000 "$out/$name.said" >"$out/$name.failed"
     rm -f "$out/$name.said" "$out/$name"
-    echo "$name: failed, see $out/$name.failed"
+    echo "$name: failed ($status), see $out/$name.failed"
+    tail -n 3 "$out/$name.failed"
   fi
+  (cd "$out" && tar -czf all.tar.gz --exclude=all.tar.gz --exclude='*.tar.gz.*' .)
 }
 
-part machine.txt 30 nvidia-smi --query-gpu=name,driver_version,memory.total,compute_cap --format=csv
-part kernels.txt 420 $python -m pytest -q -m gpu tests/gpu
+needs() { # says which modules are missing, at once and in words
+  $python - "$@" <<'END'
+import importlib.util, sys
+
+missing = [name for name in sys.argv[1:] if importlib.util.find_spec(name) is None]
+print(f"{sys.executable}: {'missing: ' + ', '.join(missing) if missing else 'nothing is missing'}")
+END
+}
+
+train() { # RECIPE: the model that comes of it, in pieces
+  local name steps=${STEPS:-}
+  name=$(basename "$1" .toml)
+  mkdir -p "runs"
+  sed "${steps:+s/^steps = .*/steps = $steps/}" "$1" >"runs/$name.toml"
+  part "$name-trained.txt" "${TRAIN_SEC:-720}" $python -m redraft tune "runs/$name.toml" --out "runs/$name"
+  cp "runs/$name"/training-* "$out" 2>"/dev/null"
+  [ -e "$out/$name-trained.txt" ] || return
+  tar -cz -C runs --exclude='*state*' "$name" | split -b 15m - "$out/$name.tar.gz."
+}
+
+needs torch triton numpy safetensors tokenizers jaxtyping msgspec pytest hypothesis transformers
+part machine.txt 10 nvidia-smi --query-gpu=name,driver_version,memory.total,compute_cap --format=csv
+part whole.txt 120 $tests tests/gpu/test_whole.py
+[ -z "${TRAIN:-}" ] || train "$TRAIN"
 part device-26b-int4.json 150 $card --plan int4 --record "$out/device-26b-int4.json"
+part device-26b.json 170 $card --record "$out/device-26b.json"
+part step-26b.json 180 $python scripts/step_beside_transformers.py --model $shape --device $device --dtype $dtype \
+  --runs $runs --record "$out/step-26b.json"
 part device-26b-fp8.json 150 $card --plan fp8 --record "$out/device-26b-fp8.json"
-part device-26b.json 180 $card --record "$out/device-26b.json"
-part step-26b.json 180 $python scripts/step_beside_transformers.py --record "$out/step-26b.json"
+part kernels-small.txt 110 $tests tests/gpu/test_kernels.py -k "not experts and not products"
+part kernels-experts.txt 150 $tests tests/gpu/test_kernels.py -k experts
+part kernels-products.txt 120 $tests tests/gpu/test_kernels.py -k products
 part device-26b-nvfp4.json 100 $card --plan nvfp4 --record "$out/device-26b-nvfp4.json"
 part device-26b-int8.json 100 $card --plan int8 --record "$out/device-26b-int8.json"
-part device-26b-int4-g64-e8.json 100 $card --plan int4-g64-e8 --record "$out/device-26b-int4-g64-e8.json"
-part nano.json 60 $python -m redraft eval --model nano --device cuda --task records --task sudoku-4x4 --count 100 --json
-ls "$out"
+part device-26b-int4-g64-e8.json 80 $card --plan int4-g64-e8 --record "$out/device-26b-int4-g64-e8.json"
+part nano.json 50 $python -m redraft eval --model nano --device $device --task records --task sudoku-4x4 --count $count --json
+ls -l "$out"

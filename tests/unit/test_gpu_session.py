@@ -42,5 +42,5 @@ def test_its_commands_exist_and_what_is_there_is_not_measured_again(tmp_path: Pa
     again = session(tmp_path, "false")
     assert again.count("there already") >= len(written)
     limits = [int(line.split()[3]) for line in session(tmp_path / "new", "true").splitlines() if " at most " in line]
-    assert len(limits) == 10
+    assert len(limits) == 13
     assert sum(limits) < 25 * 60
