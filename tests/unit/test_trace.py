@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import io
 import json
 import os
 import re
@@ -207,6 +208,18 @@ def test_the_page_refuses_what_the_reader_refuses_and_reads_what_it_reads(tmp_pa
         line = re.match(r"line (\d+)", said)
         assert isinstance(answer, str), f"the page reads what is refused with: {said}"
         assert line is None or answer.startswith(f"Line {line[1]} "), (answer, said)
+
+
+def test_a_conversation_is_traced_answer_by_answer(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path, turn = tmp_path / "a.jsonl", RECORD.replace("\n", "\\\n")
+    monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(f"{turn}\n{turn}\n".encode())))
+    assert main(["chat", "--seed", "5", "--threads", "1", "--trace", str(path)]) == 0
+    trace = read_trace(path)
+    said = [film.ended.text for film in trace.films if film.ended is not None]
+    assert (trace.header.command, [film.begun.seed for film in trace.films]) == ("chat", [5, 6])
+    assert capsys.readouterr().out == "".join(f"{text}\n" for text in said)
 
 
 def test_another_files_content_is_never_lost(tmp_path: Path) -> None:

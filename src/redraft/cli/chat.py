@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 
 from redraft.cli.backend import backend_flags, backend_of
 from redraft.cli.common import Commands, command, decoded, load_engine, model_flags, preset_flag, tame
+from redraft.cli.trace import trace_flag, traced
 from redraft.errors import RedraftError, RequestError
 
 if TYPE_CHECKING:
@@ -40,6 +41,7 @@ def add(commands: Commands) -> None:
         "--temperature", type=float, default=1.0, metavar="X", help="factor on the schedule; 0 samples the likeliest"
     )
     preset_flag(parser)
+    trace_flag(parser)
     backend_flags(parser)
     model_flags(parser, plan=True)
 
@@ -93,7 +95,6 @@ def _answering(arguments: argparse.Namespace) -> Iterator[Answering]:
 
     from redraft.engine.request import Options
 
-    engine = load_engine(arguments)
     options = Options(
         max_tokens=arguments.max_tokens,
         steps=arguments.steps,
@@ -101,10 +102,12 @@ def _answering(arguments: argparse.Namespace) -> Iterator[Answering]:
         preset=arguments.preset,
     )
 
-    def here(asked: list[Message], seed: int | None) -> str:
-        return _answer(engine, asked, replace(options, seed=seed), as_json=arguments.json).text
+    with traced(load_engine(arguments), arguments, "chat") as engine:
 
-    yield here
+        def here(asked: list[Message], seed: int | None) -> str:
+            return _answer(engine, asked, replace(options, seed=seed), as_json=arguments.json).text
+
+        yield here
 
 
 def _piece(text: str) -> None:

@@ -26,6 +26,7 @@ from redraft.cli.common import (
     set_threads,
 )
 from redraft.cli.place import experts_of
+from redraft.cli.trace import traced_apart
 
 if TYPE_CHECKING:
     from redraft.engine.engine import Engine
@@ -80,6 +81,9 @@ def add(commands: Commands) -> None:
     parser.add_argument("--log-prompts", action="store_true", help="write prompts to the log, too")
     parser.add_argument("--quiet", action="store_true", help="no log")
     parser.add_argument(
+        "--trace", type=Path, metavar="FOLDER", help="write every step there, a file each of the newest 1000 requests"
+    )
+    parser.add_argument(
         "--max-running", type=int, default=RUNNING, metavar="N", help="requests at a time (default: 64)"
     )
     parser.add_argument("--max-waiting", type=int, default=1024, metavar="N", help="answers under way (default: 1024)")
@@ -121,7 +125,7 @@ def run(arguments: argparse.Namespace) -> int:
             experts=experts_of(arguments),
         )
 
-    service = Service(settings_of(arguments))
+    service = Service(settings_of(arguments), traced_apart(arguments, "serve"))
     with _logged(arguments) as log:
         serve(service, loader, host=arguments.host, port=arguments.port, log=log, ready=_say)
     return 0

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import argparse
 import datetime
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -13,6 +13,10 @@ from redraft import __version__
 
 if TYPE_CHECKING:
     from redraft.engine.engine import Engine
+    from redraft.trace.lines import Header
+
+MOST = 1000
+"""Files that a folder of traces keeps."""
 
 OWN = {"run", "mistaken", "json", "debug", "trace", "model", "watch", "write"}
 """Of a command's arguments those that a trace tells otherwise, or that change no step."""
@@ -33,11 +37,39 @@ def traced(engine: Engine, arguments: argparse.Namespace, command: str, *, gaps:
     from redraft.engine.recorder import Recorder
     from redraft.engine.tap import Tap, seen_through
     from redraft.trace.file import TraceFile
+
+    file = TraceFile(arguments.trace, _head(arguments, command))
+    try:
+        yield seen_through(engine, Tap(engine.loop, Recorder(file, engine).opened), gaps=gaps)
+    finally:
+        file.close()
+
+
+def traced_apart(arguments: argparse.Namespace, command: str) -> Callable[[Engine], Engine]:
+    """What makes of an engine one whose requests are written to files of their own in the folder of --trace, if there
+    is one. Raises RequestError for a place that cannot be one."""
+    if arguments.trace is None:
+        return lambda engine: engine
+
+    from redraft.engine.recorder import Recorder
+    from redraft.engine.tap import Tap, seen_through
+    from redraft.trace.folder import TraceFolder
+
+    folder = TraceFolder(arguments.trace, _head(arguments, command), MOST)
+
+    def seen(engine: Engine) -> Engine:
+        tap = Tap(engine.loop, lambda _, request: Recorder(folder.begin(), engine).opened(0, request))
+        return seen_through(engine, tap, gaps=False)
+
+    return seen
+
+
+def _head(arguments: argparse.Namespace, command: str) -> Header:
     from redraft.trace.lines import VERSION, Header
 
     named = {name: value for name, value in vars(arguments).items() if name not in OWN}
     given = {name: value for name, value in named.items() if value not in (None, [], False)}
-    head = Header(
+    return Header(
         trace=VERSION,
         redraft=__version__,
         command=command,
@@ -45,8 +77,3 @@ def traced(engine: Engine, arguments: argparse.Namespace, command: str, *, gaps:
         taken=datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
         options={name: str(value) if isinstance(value, Path) else value for name, value in given.items()},
     )
-    file = TraceFile(arguments.trace, head)
-    try:
-        yield seen_through(engine, Tap(engine.loop, Recorder(file, engine).opened), gaps=gaps)
-    finally:
-        file.close()

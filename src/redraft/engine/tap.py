@@ -32,6 +32,10 @@ class View(Loop):
         """As the loop's."""
         self._loop.abort(number)
 
+    def stop(self) -> None:
+        """As the loop's."""
+        self._loop.stop()
+
     def turn_until(self, ready: Callable[[], bool]) -> None:
         """As the loop's."""
         self._loop.turn_until(ready)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Literal
 
@@ -20,8 +20,9 @@ Phase = Literal["loading", "ready", "draining", "failed"]
 class Service:
     """One server's state. Everything but `ready` and `progress` runs on the event loop."""
 
-    def __init__(self, settings: Settings) -> None:
-        self.settings, self.metrics = settings, Metrics()
+    def __init__(self, settings: Settings, seen: Callable[[Engine], Engine] = lambda engine: engine) -> None:
+        """`seen` is how requests are to see the engine."""
+        self.settings, self.metrics, self._seen = settings, Metrics(), seen
         self.phase: Phase = "loading"
         self.done, self.total = 0, 0
         self.failure: RedraftError | None = None
@@ -31,7 +32,7 @@ class Service:
 
     def ready(self, engine: Engine) -> None:
         """The model is loaded and its loop turns."""
-        self._engine, self._marks = engine, marks_of(engine.text)
+        self._engine, self._marks = self._seen(engine), marks_of(engine.text)
         self.metrics.watch(engine)
         if self.phase == "loading":
             self.phase = "ready"
