@@ -69,8 +69,8 @@ wait once for each canvas, and a few times more where log-probabilities or a lan
 `LoopConfig(graphs=True)` lets a GPU repeat the steps of up to eight canvases as one graph, forward and reading of the
 head together, with one graph for 1, 2, 4 and 8 places. Where a canvas stands is a number on the device, so one capture
 serves all blocks of a request, and the next request in the same buffers. Narrower canvases and places where nobody
-steps are filled up with dead rows, which nothing sees. Not in the graph: acceptance, stopping and renoising, which are a
-caller's to choose; forwards that encode; a head that goes by the logits. It is refused with experts elsewhere.
+steps are filled up with dead rows, which nothing sees. Not in the graph: acceptance, stopping and renoising, which a
+caller chooses; forwards that encode; a head that goes by the logits. It is refused with experts elsewhere.
 
 The next step is launched when the flags of the last one are known, and not one step late: late flags would hide the
 host's part of a step, and cost every canvas one forward more than it needs. Which is dearer is not measured.

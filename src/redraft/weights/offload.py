@@ -80,6 +80,8 @@ class Courier:
         place, self._number = self._number % PLACES, self._number + 1
         if self.places[place] is None:
             self.places[place] = (_room(pair[0], self.device), _room(pair[1], self.device))
+            if self.side is not None:  # what lay there before may still be read
+                self.side.wait_stream(torch.cuda.current_stream(self.device))
         parts = list(zip(_parts(self.places[place]), _parts(pair), strict=True))
         self.copied += sum(source.numel() * source.element_size() for _, source in parts)
         if self.side is None:
