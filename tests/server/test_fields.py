@@ -164,3 +164,23 @@ def test_a_field_without_effect_is_named(http: httpx2.Client, name: str) -> None
     told = http.post("/v1/chat/completions", json=BASE | {name: "something"})
     assert told.status_code == 200
     assert told.headers["x-ignored-fields"] == name
+
+
+@pytest.mark.parametrize(
+    ("path", "body", "field"),
+    [
+        ("chat/completions", BASE | {"canvas": {"stream": True}}, "canvas.stream"),
+        ("responses", {"input": "a", "stream": True, "canvas": {"stream": True}}, "canvas.stream"),
+        ("completions", {"prompt": "a", "suffix": "b", "stream": True, "canvas": {"stream": True}}, "canvas.stream"),
+        (
+            "edit/completions",
+            {"messages": [{"role": "user", "content": "<|code_to_edit|>a<|/code_to_edit|>"}], "max_tokens": 4},
+            "max_tokens",
+        ),
+    ],
+)
+def test_a_field_with_nothing_to_do_is_refused_by_name(
+    http: httpx2.Client, path: str, body: dict[str, Any], field: str
+) -> None:
+    told = http.post(f"/v1/{path}", json=body)
+    assert (told.status_code, told.json()["error"]["param"]) == (400, field)

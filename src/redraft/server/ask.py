@@ -10,7 +10,7 @@ from redraft.constrain.thinking import after_thinking
 from redraft.engine.engine import Engine
 from redraft.engine.request import Options, Request
 from redraft.errors import ConstraintError, RequestError
-from redraft.server.refusal import refusal_of
+from redraft.server.refusal import refusal_of, unsupported
 from redraft.server.schema import CanvasOptions, Sampling
 from redraft.server.settings import Settings
 
@@ -53,6 +53,10 @@ class Held:
 def options_of(body: Sampling, engine: Engine, settings: Settings, *, max_tokens: int | None) -> Options:
     """The engine's options. `max_tokens` holds where the body says nothing; None is the checkpoint's own."""
     canvas, limits = body.canvas or NO_OPTIONS, settings.limits
+    if canvas.stream and not body.stream:
+        raise unsupported(
+            "canvas.stream", "canvas.stream tells steps between the texts of a stream; set stream to true"
+        )
     # The dial and the causal mode have rules of their own, with which a preset would be refused.
     others = canvas.causal or body.effort is not None or body.target_ms is not None
     wanted = max_tokens if body.max_tokens is None else body.max_tokens

@@ -48,6 +48,10 @@ def gap_of(service: Service, body: Sampling, prefix: str, suffix: str, *, defaul
     wanted = options.max_tokens or 0
     if getattr(body, "logprobs", None) is not None:
         raise unsupported("logprobs", "logprobs are not supported for a gap; leave them out")
+    if body.canvas is not None and body.canvas.stream:
+        raise unsupported(
+            "canvas.stream", "the steps of a gap are told by segments of /v1/canvas; leave canvas.stream out"
+        )
     StopStrings(options.stop)
     seed = options.seed if options.seed is not None else time.monotonic_ns() % 2**32
     return Gap(

@@ -25,7 +25,7 @@ RENAMED = {"deadline_sec": "deadline_ms", "steps": "max_steps", "thinking": "rea
 
 NO_TIME = "the time was up before there was a valid answer; raise deadline_ms"
 
-NAMED = re.compile(r"(\w+)(?:\[\d+\])? (?:is|has|holds|names|of token)\b")
+NAMED = re.compile(r"(\w+)(?:\[\d+\])? (?:is|has|holds|names|of token|was given)\b")
 
 
 class Refusal(Exception):  # noqa: N818, it is an answer

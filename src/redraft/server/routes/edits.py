@@ -51,7 +51,9 @@ async def edit(request: Request, body: Edit) -> Response:
     service = service_of(request)
     service.check_name(body.model)
     if body.stream or (body.n or 1) != 1:
-        raise Refusal(400, "an edit is one answer, told whole; leave stream and n out", param="stream")
+        raise Refusal(
+            400, "an edit is one answer, told whole; leave stream and n out", param="stream" if body.stream else "n"
+        )
     before, region, behind = region_of(body.messages[-1].text)
     options = options_of(body, service.engine, kept_whole(service.settings), max_tokens=None)
     options = replace(options, max_tokens=body.max_tokens)

@@ -13,6 +13,7 @@ from pydantic import Field
 
 from redraft.server.body import BOOKKEEPING, Body, Flag, Int, Real, Str
 from redraft.server.offload import offload
+from redraft.server.refusal import unsupported
 from redraft.server.replies import Json
 from redraft.server.respond import GONE, Exchange, headers_of, service_of
 from redraft.server.route import BodyRoute
@@ -103,6 +104,10 @@ class Responses(Body):
 @router.post("/v1/responses", response_model=None)
 async def responses(request: Request, body: Responses) -> Response:
     """Answer a text or a conversation."""
+    if body.canvas is not None and body.canvas.stream:
+        raise unsupported(
+            "canvas.stream", "steps have no event in this interface; leave canvas.stream out, or use chat"
+        )
     same = Chat.model_validate(as_chat(body))
     slow = same.response_format is not None
     service = service_of(request)
