@@ -164,7 +164,7 @@ def test_the_gate_bounds_the_divergence_over_all_its_steps() -> None:
 def test_a_drift_is_the_divergence_if_all_is_remembered_and_never_more(vocab: int, sharp: float, seed: int) -> None:
     draw = torch.Generator().manual_seed(seed)
     before, now = (torch.softmax(sharp * torch.randn(3, vocab, generator=draw, dtype=torch.float64), -1) for _ in "ab")
-    laws = [torch.distributions.Categorical(probs=law) for law in (now, before)]
+    laws = [torch.distributions.Categorical(logits=law.log()) for law in (now, before)]
     exact = torch.distributions.kl_divergence(*laws)
     drift = Belief.of(before.float()).drift(now.float()).double()
     if vocab <= REMEMBERED:
@@ -297,6 +297,35 @@ def test_sure_asks_a_language_for_the_doubt_in_the_draft() -> None:
         held = replace(smeared, conditioned=Held(doubt, smeared.argmax))
         assert Sure(0.2)(held, ()) is halts
         assert UntilEnd(Sure(0.2), frozenset({5}))(held, ()) is halts
+
+
+@dataclass(frozen=True)
+class Narrowed(Held):
+    """Another distribution than the model's own, instead of one conditioned by a language."""
+
+    log_p: torch.Tensor
+
+    def shifted(self) -> torch.Tensor:
+        return self.log_p
+
+
+def test_what_only_the_language_makes_certain_is_kept_last() -> None:
+    """The first of three positions is sure by the language alone, the others by the model as well."""
+    sharp, flat = [0.997, 0.001, 0.001, 0.001], [0.25] * 4
+    model, held = torch.tensor([flat, sharp, sharp]).log(), torch.tensor([sharp, sharp, sharp]).log()
+    conditioned = Narrowed(0.0, torch.tensor([0, 0, 0]), held)
+    stats = read_logits(model, 1.0, lambda p: p.argmax(-1), lambda p: p, condition=lambda _: conditioned)
+    sure, unsure = (-sum(p * math.log(p) for p in row) for row in (sharp, flat))
+    assert stats.entropy.tolist() == pytest.approx([sure] * 3, rel=1e-4)
+    assert stats.cost.tolist() == pytest.approx([unsure, sure, sure], rel=1e-4)
+    assert stats.soft.tolist() == [pytest.approx(sharp, rel=1e-4)] * 3, "what is fed back is conditioned all the same"
+    bound = EntropyBound(1.2 * sure)
+    assert bound(stats, None).tolist() == [False, True, True]
+    assert bound(replace(stats, own=None), None).tolist() == [True, True, False]
+    assert Gate(1, bound)(stats, None).tolist() == [False, True, False]
+    free = read_logits(model, 1.0, lambda p: p.argmax(-1), lambda p: p)
+    assert free.own is None
+    assert torch.equal(free.cost, free.entropy)
 
 
 def test_sure_adds_up_what_is_open_and_either_rule_is_enough() -> None:

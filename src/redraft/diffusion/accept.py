@@ -76,7 +76,7 @@ class EntropyBound:
         self, stats: Stats, pinned: Bool[Tensor, "canvas"] | None, drafts: Sequence[Int[Tensor, "canvas"]] = ()
     ) -> Bool[Tensor, "canvas"]:
         # Literally so, to round as the reference does.
-        return _surest_first(stats.entropy, pinned, lambda spent: spent.cumsum(-1) - spent <= self.bound)
+        return _surest_first(stats.cost, pinned, lambda spent: spent.cumsum(-1) - spent <= self.bound)
 
 
 @dataclass(frozen=True)
@@ -196,7 +196,7 @@ class Gate:
     def __call__(
         self, stats: Stats, pinned: Bool[Tensor, "canvas"] | None, drafts: Sequence[Int[Tensor, "canvas"]] = ()
     ) -> Bool[Tensor, "canvas"]:
-        surest = _surest_first(stats.entropy, pinned, lambda doubt: torch.zeros_like(doubt, dtype=torch.bool))
+        surest = _surest_first(stats.cost, pinned, lambda doubt: torch.zeros_like(doubt, dtype=torch.bool))
         if len(drafts) < self.steps:
             return surest
         mask = self.rule(stats, pinned, drafts)

@@ -89,7 +89,8 @@ class Stats:
 
     `entropy` is in nats. If a rule asked for them: `top`, each position's two largest probabilities; `belief`, what to
     remember for the next step; `drifts`, how far each position moved at the last steps, oldest first, in nats.
-    `pinned` positions read as their token, with an entropy of 0.
+    `pinned` positions read as their token, with an entropy of 0. Where a language is kept to, `own` is the entropy of
+    the model's distribution before it was conditioned.
     """
 
     argmax: Int[Tensor, "canvas"]
@@ -101,13 +102,15 @@ class Stats:
     drifts: tuple[Float[Tensor, "canvas"], ...] = ()
     pinned: Bool[Tensor, "canvas"] | None = None
     conditioned: Conditioned | None = None
+    own: Float[Tensor, "canvas"] | None = None
 
     def landed(self) -> Stats:
         """The same with what the rules read on the host: one small copy. float32 holds every token id exactly."""
         if self.argmax.device.type == "cpu":
             return self
         top = () if self.top is None else self.top.unbind(-1)
-        parts = (self.argmax, self.sample, self.entropy, *top, *self.drifts)
+        own = () if self.own is None else (self.own,)
+        parts = (self.argmax, self.sample, self.entropy, *top, *own, *self.drifts)
         argmax, sample, entropy, *rest = torch.stack([part.float() for part in parts]).cpu()
         return replace(
             self,
@@ -115,7 +118,8 @@ class Stats:
             sample=sample.long(),
             entropy=entropy,
             top=torch.stack(rest[:2], -1) if top else None,
-            drifts=tuple(rest[len(top) :]),
+            own=rest[len(top)] if own else None,
+            drifts=tuple(rest[len(top) + len(own) :]),
         )
 
     def part(self, rows: slice) -> Stats:
@@ -124,6 +128,15 @@ class Stats:
         pinned = None if self.pinned is None else self.pinned[rows]
         read = (self.argmax[rows], self.sample[rows], self.entropy[rows], self.soft[rows], top)
         return Stats(*read, pinned=pinned, conditioned=self.conditioned)
+
+    @property
+    def cost(self) -> Float[Tensor, "canvas"]:
+        """Nats that it costs to keep a position's sample: its entropy, with a language the larger of both entropies.
+
+        What the language alone makes certain may be so because nothing else fits between two readings of which one is
+        wrong; shown to the network, it would be evidence for both.
+        """
+        return self.entropy if self.own is None else torch.maximum(self.entropy, self.own)
 
     @property
     def confidence(self) -> Float[Tensor, "canvas"]:
@@ -160,11 +173,13 @@ def read_logits(
     """
     scaled = logits / temperature
     log_p = torch.log_softmax(scaled, dim=-1)
-    conditioned = None if condition is None else condition(log_p)
-    if conditioned is not None:
-        scaled = log_p = conditioned.shifted()
+    conditioned, own = None if condition is None else condition(log_p), None
     # Not log_p.exp(): an exponential that underflows takes ten times as long, and a softmax takes none.
     p = torch.softmax(scaled, dim=-1)
+    if conditioned is not None:
+        own = -(p * log_p).sum(-1)
+        scaled = log_p = conditioned.shifted()
+        p = torch.softmax(scaled, dim=-1)
     entropy = -(p * log_p).sum(-1)
     fed_back = p if feedback == torch.float32 else torch.softmax(scaled.to(feedback).float(), dim=-1)
     return Stats(
@@ -176,4 +191,5 @@ def read_logits(
         Belief.of(p) if remember else None,
         () if before is None else (before.drift(p),),
         conditioned=conditioned,
+        own=own,
     )
