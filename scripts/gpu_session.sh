@@ -6,7 +6,7 @@
 # and the others go on. After each part OUT/all.tar.gz holds everything that there is.
 #
 #   LIMIT=540          seconds in all: what does not fit in is left for the next time
-#   TRAIN=RECIPE       first train this recipe, for up to TRAIN_SEC (720) seconds at a time, into runs/NAME, which goes on
+#   TRAIN=RECIPE       first train this recipe, for up to TRAIN_SEC (720) seconds at a time, into OUT/NAME, which goes on
 #                      where it stopped; STEPS=N in place of the recipe's. The model comes as OUT/NAME.tar.gz.aa, .ab, …
 #   SMALL=1            every part on the CPU with next to nothing to do, to see that it runs
 set -u
@@ -48,7 +48,7 @@ part() { # NAME SECONDS COMMAND…, which is to write $out/NAME
     echo "$name: failed ($status), see $out/$name.failed"
     tail -n 3 "$out/$name.failed"
   fi
-  (cd "$out" && tar -czf all.tar.gz --exclude=all.tar.gz --exclude='*.tar.gz.*' .)
+  (cd "$out" && find . -maxdepth 1 -type f ! -name '*.tar.gz*' -print0 | tar -czf all.tar.gz --null -T -)
 }
 
 needs() { # says which modules are missing, at once and in words
@@ -63,12 +63,11 @@ END
 train() { # RECIPE: the model that comes of it, in pieces
   local name steps=${STEPS:-}
   name=$(basename "$1" .toml)
-  mkdir -p "runs"
-  sed "${steps:+s/^steps = .*/steps = $steps/}" "$1" >"runs/$name.toml"
-  part "$name-trained.txt" "${TRAIN_SEC:-720}" $python -m redraft tune "runs/$name.toml" --out "runs/$name"
-  cp "runs/$name"/training-* "$out" 2>"/dev/null"
+  sed "${steps:+s/^steps = .*/steps = $steps/}" "$1" >"$out/$name.toml"
+  part "$name-trained.txt" "${TRAIN_SEC:-720}" $python -m redraft tune "$out/$name.toml" --out "$out/$name"
+  cp "$out/$name"/training-* "$out" 2>"/dev/null"
   [ -e "$out/$name-trained.txt" ] || return
-  tar -cz -C runs --exclude='*state*' "$name" | split -b 15m - "$out/$name.tar.gz."
+  tar -cz -C "$out" --exclude='*state*' "$name" | split -b 15m - "$out/$name.tar.gz."
 }
 
 needs torch triton numpy safetensors tokenizers jaxtyping msgspec pytest hypothesis transformers
