@@ -299,6 +299,17 @@ def test_sure_asks_a_language_for_the_doubt_in_the_draft() -> None:
         assert UntilEnd(Sure(0.2), frozenset({5}))(held, ()) is halts
 
 
+@pytest.mark.parametrize(("doubt", "halts"), [(0.04, True), (0.06, True), (0.49, True), (0.51, False)])
+def test_sure_lets_more_doubt_pass_in_a_text_of_a_language_that_stands(doubt: float, halts: bool) -> None:
+    stats, other = stats_of([0.7, 0.7, 0.7], [4, 5, 6]), torch.tensor([4, 7, 6])
+    held = replace(stats, conditioned=Held(doubt, stats.argmax))
+    assert Sure(0.2).memory == 2
+    assert Sure(0.2)(held, (other, stats.argmax, stats.argmax)) is halts
+    for drafts in ((stats.argmax,), (stats.argmax, other), (other, stats.argmax)):
+        assert Sure(0.2)(held, drafts) is (doubt < 0.05)
+    assert not Sure(0.2)(stats, (stats.argmax, stats.argmax)), "without a language the entropies decide"
+
+
 @dataclass(frozen=True)
 class Narrowed(Held):
     """Another distribution than the model's own, instead of one conditioned by a language."""
@@ -333,7 +344,7 @@ def test_sure_adds_up_what_is_open_and_either_rule_is_enough() -> None:
     assert [Sure(nats)(stats, ()) for nats in (0.44, 0.46)] == [False, True]
     assert Sure(0.16)(replace(stats, pinned=torch.tensor([False, False, True])), ())
     either = EitherOf((StableAndConfident(1, 0.2), Sure(0.2)))
-    assert either.memory == 1
+    assert either.memory == 2
     assert not either(stats, ())
     assert either(stats, (torch.tensor([4, 5, 6]),)), "the mean is below 0.2 and the draft has stood"
     assert either(stats_of([0.1, 0.05, 0.0], [4, 5, 6]), ()), "the sum is below 0.2"

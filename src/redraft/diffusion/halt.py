@@ -14,6 +14,8 @@ from redraft.shapes import Int, Tensor
 
 OVERSTATED = 4.0
 """How many times entropies overstate a doubt; `redraft bench --constraints` counts how often each doubt was right."""
+STOOD, LENIENT = 2, 10.0
+"""The likeliest valid text that has not changed for so many steps may be in so many times the doubt."""
 
 
 @runtime_checkable
@@ -69,7 +71,8 @@ class Sure:
 
     Where a language is kept to, the draft's own probability among all valid texts is known, and its doubt is judged
     instead. It is asked to be OVERSTATED times as small, because entropies add up to far more than that: a text that
-    may stand one position further on is in doubt at every one of them.
+    may stand one position further on is in doubt at every one of them. Where that text has not changed for STOOD steps
+    more of them would hardly make it another, and LENIENT times the doubt is let pass.
     """
 
     nats: float = 0.2
@@ -80,12 +83,13 @@ class Sure:
 
     @property
     def memory(self) -> int:
-        """None."""
-        return 0
+        """As many as tell that a language's likeliest text stands."""
+        return STOOD
 
     def __call__(self, stats: Stats, drafts: Sequence[Int[Tensor, "canvas"]]) -> bool:
         if stats.conditioned is not None:
-            return stats.conditioned.doubt < self.nats / OVERSTATED
+            stands = len(drafts) >= STOOD and all(torch.equal(stats.argmax, draft) for draft in drafts[-STOOD:])
+            return stats.conditioned.doubt < self.nats / OVERSTATED * (LENIENT if stands else 1)
         unsure = stats.entropy if stats.pinned is None else stats.entropy[~stats.pinned]
         return float(unsure.sum()) < self.nats
 
