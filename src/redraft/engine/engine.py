@@ -342,8 +342,8 @@ def load(
     `report` is told what was found and left unused; `progress` gets (elements placed, elements in all).
     `loop` bounds what runs side by side (redraft.engine.loop.LoopConfig); what it leaves open follows from the model
     and from what `redraft bench --knee` has measured on this machine. `kernels` is what the model runs on,
-    `experts` where they are (redraft.weights.place): "device", "host", or "shared" by the processes of a torchrun (or by
-    those of a group that has met): only the first gets an engine; the others help it until it ends, and end with it.
+    `experts` where they are (redraft.weights.place): "device", "host", or "shared" by the processes of a torchrun (or
+    by those of a group that has met): only the first gets an engine; the others help it until it ends, and end with it.
     Raises WeightsError, ConfigError or TextError if the checkpoint is not whole or not supported.
     """
     if dtype not in DTYPES:
