@@ -152,6 +152,12 @@ def test_where_content_has_a_form_an_answer_is_of_it_or_calls() -> None:
     assert not language.is_text
 
 
+def test_content_that_only_a_validator_can_judge_is_refused() -> None:
+    content = schema_source({"type": "array", "items": {"enum": [1, 2]}, "maxItems": 2, "uniqueItems": True})
+    with pytest.raises(ConstraintError, match="only a validator can judge; tools need one without"):
+        ready(calls_source(TOOLS, content=content), VOCABULARY)
+
+
 def test_other_languages_hold_no_marks() -> None:
     language = ready(regex_source("(?s).*"), VOCABULARY)
     assert language.holds(tokens_of("ab"))

@@ -30,7 +30,7 @@ def calls_source(tools: Mapping[str, Any], *, several: bool = True, content: Sou
 
     With `content` an answer that calls none of them is of that language; else calls stand anywhere in a text. Thinking
     may stand in front of either. What only a validator knows of arguments is left to whoever reads them.
-    Raises ConstraintError for a name or a key that cannot be written.
+    Raises ConstraintError for a name or a key that cannot be written, and for a `content` with parts of that kind.
     """
     for name in tools:
         if not NAME.fullmatch(name):
@@ -47,7 +47,10 @@ def calls_source(tools: Mapping[str, Any], *, several: bool = True, content: Sou
 
         if content is not None:
             calls = build.repeat(call, 1, None if several else 1)
-            answer = build.either([build.embed(content.compile(limits)[0]), calls])
+            inside, checked = content.compile(limits)
+            if checked:
+                raise ConstraintError("the schema has parts that only a validator can judge; tools need one without")
+            answer = build.either([build.embed(inside), calls])
             return build.finish(build.then(build.maybe(_thought(build)), answer)), False
         if not several:
             return build.finish(build.then(said(), build.maybe(build.then(call(), said())))), False
