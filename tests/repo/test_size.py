@@ -18,7 +18,7 @@ PART_WALLS = {
     "constrain": 3_900,
     "tasks": 1_200,
     "tune": 2_600,
-    "measure": 4_300,
+    "measure": 4_400,
     "server": 5_000,
     "remote": 400,
     "trace": 400,

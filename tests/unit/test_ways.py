@@ -51,7 +51,14 @@ def test_fields_are_counted_and_what_was_not_run_says_so() -> None:
     counted = _counted([(0.01, True), (0.07, False), (0.08, True), (9.0, False)])
     assert [(one["drafts"], one["wrong"]) for one in counted] == [(1, 0), (2, 1), (0, 0), (0, 0), (0, 0), (1, 1)]
     step = {"added_ms": 1.0, "plain_ms": 10.0, "share": 0.1}
-    large = {"compile_sec": 1.0, "states": 1, "edges": 1, "projection_sec": 1.0, "softmax_and_entropy_sec": 1.0}
+    large = {
+        "compile_sec": 1.0,
+        "states": 1,
+        "edges": 1,
+        "projection_sec": 1.0,
+        "messages_sec": 1.0,
+        "softmax_and_entropy_sec": 1.0,
+    }
     noise = {"invalid": 0, "trials": 9}
     told = dict(
         _summary([Way("llguidance", "records")], {"noise": noise, "large": large, "step": step, "doubts": counted})

@@ -279,7 +279,8 @@ def _summary(ways: list[Way], figures: dict[str, Any]) -> list[tuple[str, str]]:
         (f"a schema of ten fields compiled for {LARGE} tokens", compiled),
         (
             f"projection of {WIDE} positions, {LARGE} tokens, one core, best of {TRIES}",
-            f"{size['projection_sec']:.2f} s, beside {size['softmax_and_entropy_sec']:.2f} s of softmax and entropy",
+            f"{size['projection_sec']:.2f} s, beside {size['softmax_and_entropy_sec']:.2f} s of softmax and entropy; "
+            f"{size['messages_sec'] * 1e3:.0f} ms of it are messages, on a CPU with a GPU, too",
         ),
         (
             "added to a step of the embedded model on its whole canvas by the record schema",
