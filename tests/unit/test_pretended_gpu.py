@@ -31,6 +31,7 @@ from redraft.engine import stream
 from redraft.engine.events import Block, Event, Finished
 from redraft.engine.loop import Loop
 from redraft.engine.request import Options, Request, build_request
+from redraft.measure import device as measured
 from redraft.model.gemma import DiffusionGemma
 from redraft.model.kernels import Kernels, attend_eager, norm_exact
 from redraft.model.moe import experts_dense
@@ -196,6 +197,32 @@ def test_a_graph_of_several_canvases_is_recorded_and_replayed(
     assert graphed.events == plain.events
     assert [len(waits) for waits in graphed.waits] == [len(waits) for waits in plain.waits]
     assert 4 * min(graphed.operations) < min(plain.operations), "nothing was replayed"
+
+
+def test_steps_are_timed_as_one_graph_behind_whatever_prefix_is_usual(
+    folder: Path, device: Device, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(torch.cuda, "mem_get_info", lambda _: (2**40, 2**40))
+    monkeypatch.setattr(torch.cuda, "get_device_name", lambda _: "pretended")
+    monkeypatch.setattr(torch.cuda, "synchronize", lambda _: None)
+    monkeypatch.setitem(measured._COPIED, "cuda", 2**10)
+    monkeypatch.setitem(measured._SQUARE, "cuda", 8)
+    there, config = load(folder, "cuda")
+    record = measured.device_card(
+        config.model,
+        name="tiny",
+        device=CUDA,
+        dtype=torch.float32,
+        plan=None,
+        kernels=TORCH,
+        model=there,
+        canvases=(1, 3),
+        prefixes=(12, 24),
+        runs=1,
+    )
+    rows = [(row["what"], row["canvases"], row["prefix"]) for row in record.figures["timed"]]
+    steps = [("step", 1, 24), ("graphed step", 1, 24), ("step", 3, 24), ("step", 1, 12)]
+    assert rows[:4] == steps
 
 
 def test_our_kernels_are_given_what_is_on_the_device_and_recorded(

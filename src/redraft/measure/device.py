@@ -38,7 +38,7 @@ PREFIXES = (512, 2048, 8192, 32768, 65536)
 USUAL = 2048
 """Prefix of the steps that vary in canvases; steps that vary in prefix have one canvas."""
 
-_GRAPHED = {(1, USUAL), (2, USUAL), (4, USUAL), (PLACES, USUAL)}
+_GRAPHED = (1, 2, 4, PLACES)
 _COPIED = {"cuda": 2**30, "cpu": 2**26}
 _SQUARE = {"cuda": 8192, "cpu": 1024}
 
@@ -85,7 +85,8 @@ def device_card(
     packed = formats(config, plan) if plan else {}
     need, free = footprint(config, dtype, packed), free_memory(device)
     model = random_weights(config, dtype, device, packed, kernels) if model is None else model
-    cases = [(count, min(USUAL, prefixes[-1])) for count in canvases]
+    usual = min(USUAL, prefixes[-1])
+    cases = [(count, usual) for count in canvases]
     cases += [(1, prefix) for prefix in prefixes if (1, prefix) not in cases]
     fit = [case for case in cases if free is None or need.total(case[1], case[0]) <= free]
     fit = [case for case in fit if case[1] + config.canvas_length <= config.max_positions]
@@ -93,11 +94,12 @@ def device_card(
     timed = []
     for number, (count, prefix) in enumerate(fit, start=1):
         work = step_work(config, dtype, packed, canvases=count, prefix=prefix, touched=touched)
-        ways = {"step": step_of(model, count, prefix)}
-        if model.kernels.standing is not None and device.type == "cuda" and (count, prefix) in _GRAPHED:
-            ways["graphed step"] = graphed_step_of(model, count, prefix)
+        ways = {"step": step_of}
+        if model.kernels.standing is not None and device.type == "cuda" and prefix == usual and count in _GRAPHED:
+            ways["graphed step"] = graphed_step_of
         for what, way in ways.items():
-            timed.append(_row(what, count, prefix, time_runs(way, device, runs), work, card, plan))
+            seconds = time_runs(way(model, count, prefix), device, runs)
+            timed.append(_row(what, count, prefix, seconds, work, card, plan))
         if progress:
             progress("step", number, len(fit))
     timed += _encodes(model, packed, plan, card, touched, runs)
