@@ -112,6 +112,7 @@ def test_what_goes_wrong_there_is_told_as_such(stub: Stub, before: Process, act:
     [
         (HEAD + chunk("He") + b'data: {"error": {"message": "no room"}}\n\n', "gave up in the middle: no room"),
         (HEAD + chunk("He") + b"data: nonsense\n\n", "which is not of OpenAI's interface"),
+        (HEAD + chunk("He"), "broke off in the middle"),
     ],
 )
 def test_a_stream_that_fails_ends_with_an_error(stub: Stub, before: Process, data: bytes, said: str) -> None:
@@ -121,8 +122,39 @@ def test_a_stream_that_fails_ends_with_an_error(stub: Stub, before: Process, dat
     pieces = [json.loads(line[6:]) for line in told.text.split("\n\n") if line.startswith("data: {")]
     assert pieces[0]["choices"][0]["delta"]["content"] == "He"
     assert said in pieces[-1]["error"]["message"]
-    stub.acts[0] = says(reply({"error": {"message": "no"}}, "400 Bad"))
-    assert ask(before, stream=True).status_code == 400
+    assert pieces[-1]["error"]["code"] == "elsewhere"
+
+
+def test_a_stream_without_a_last_word_is_whole_once_it_has_a_reason(stub: Stub, before: Process) -> None:
+    stub.acts[0] = says(HEAD + chunk("He", "stop"))
+    told = ask(before, stream=True)
+    assert told.text.endswith("data: [DONE]\n\n")
+    assert "error" not in told.text
+
+
+@pytest.mark.parametrize("stream", [False, True])
+@pytest.mark.parametrize(
+    ("line", "status"), [("400 Bad", 400), ("401 No", 502), ("404 No", 404), ("422 No", 422), ("429 Wait", 429)]
+)
+def test_a_refusal_keeps_its_status_streamed_or_not(
+    stub: Stub, before: Process, line: str, status: int, stream: bool
+) -> None:
+    stub.acts[0] = says(reply({"error": {"message": "no"}}, line, "retry-after: 0"))
+    told = ask(before, stream=stream)
+    assert (told.status_code, told.json()["error"]["code"]) == (status, "elsewhere")
+    assert ("retry-after" in told.headers) == (status == 429)
+
+
+def test_json_that_others_write_comes_through(stub: Stub, before: Process) -> None:
+    """Half a character in each of two chunks, and a number that JSON does not have."""
+    odd = b'{"choices": [{"index": 0, "delta": {"content": "\\ud83d"}, "finish_reason": "stop"}], "worth": NaN}'
+    stub.acts[0] = says(reply(odd))
+    told = ask(before)
+    assert (told.status_code, repr(json.loads(told.text))) == (200, repr(json.loads(odd)))
+    stub.acts[0] = says(HEAD + b"data: " + odd + b"\n\n" + chunk("on") + b"data: [DONE]\n\n")
+    lines = [line[6:] for line in ask(before, stream=True).text.split("\n\n") if line]
+    assert repr(json.loads(lines[0])) == repr(json.loads(odd))
+    assert lines[2:] == ["[DONE]"]
 
 
 @pytest.mark.parametrize("path", ["canvas", "decisions", "responses", "fim/completions", "edit/completions"])
@@ -150,6 +182,11 @@ def test_a_client_that_goes_away_ends_the_question_there(stub: Stub, before: Pro
     with httpx2.stream("POST", f"{before.base}/chat/completions", json=body, headers=headers, timeout=100) as told:
         assert next(told.iter_lines())
     assert left.wait(60)
+
+    def figures() -> str:
+        return httpx2.get(f"{before.url}/metrics", headers=headers, timeout=100).text
+
+    assert eventually(lambda: "redraft_disconnects_total 1.0" in figures(), 60)
     stub.acts[0] = says(reply({"choices": []}))
     assert eventually(lambda: ask(before).status_code == 200, 60)
 

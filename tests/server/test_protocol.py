@@ -68,6 +68,7 @@ def test_what_is_no_request_is_refused(server: Process) -> None:
         (b"[]", "application/json", "invalid_value"),
         (b"null", "application/json", "invalid_value"),
         (b"{}", "application/json; charset=utf-8", "missing_required_parameter"),
+        (b"{}", "Application/JSON", "missing_required_parameter"),
     ],
 )
 def test_a_body_that_is_none_is_refused(server: Process, content: bytes, kind: str, code: str) -> None:

@@ -111,24 +111,31 @@ class Channel:
         """The base URL."""
         return self.backend.base_url
 
-    async def chunks(self, path: str, body: Json) -> AsyncGenerator[Json, None]:
-        """The chunks of a streamed answer as they come, what they say unread. Raises as `ask`."""
+    async def chunks(self, path: str, body: Json) -> AsyncGenerator[tuple[int, Json], None]:
+        """Status and JSON of each chunk of a streamed answer, what it says unread; of a refusal, once. Raises RunError
+        for no answer at all, and for one that breaks off."""
         async with self._within():
-            streamed = {"model": await self.model(), **body, "stream": True}
-            async with aclosing(await self._sent("POST", path, streamed)) as answer:
+            streamed, over = {"model": await self.model(), **body, "stream": True}, False
+            async with aclosing(await self._sent("POST", path, streamed, final=True)) as answer:
+                if answer.status_code != 200:
+                    yield await self._refused(answer)
+                    return
                 async for data in _events(answer):
                     if data == b"[DONE]":
                         return
-                    yield self._chunk(data)
+                    chunk = self._chunk(data)
+                    over = over or _ends(chunk)
+                    yield 200, chunk
+            if not over:
+                raise RunError(f"{self.backend.base_url} broke off in the middle of an answer; ask again")
 
     async def post(self, path: str, body: Json) -> tuple[int, Json]:
         """Status and JSON of an answer that is not streamed, whatever it is. Raises RunError for no answer at all."""
         async with self._within():
             named = {"model": body.get("model") or await self.model(), **body}
-            answer = await self._sent("POST", path, named, final=True)
-            async with aclosing(answer):
+            async with aclosing(await self._sent("POST", path, named, final=True)) as answer:
                 if answer.status_code != 200:
-                    return answer.status_code, {"error": {"message": str(await self._refusal(answer))}}
+                    return await self._refused(answer)
                 found = await self._json(answer)
             if not isinstance(found, dict):
                 raise self._strange(found)
@@ -198,6 +205,9 @@ class Channel:
         told = f"{self.backend.base_url} answered {answer.status_code}: {self._shown(said) or 'nothing else'}"
         mine = 400 <= answer.status_code < 500 and answer.status_code not in PASSING
         return RequestError(told) if mine or 300 <= answer.status_code < 400 else RunError(told)
+
+    async def _refused(self, answer: httpx2.Response) -> tuple[int, Json]:
+        return answer.status_code, {"error": {"message": str(await self._refusal(answer))}}
 
     async def _json(self, answer: httpx2.Response) -> Any:
         raw = await _bytes(answer, MOST_BYTES)
@@ -289,6 +299,12 @@ async def _bytes(answer: httpx2.Response, most: int) -> bytes:
         if len(found) > most:
             return found[:most]
     return found
+
+
+def _ends(chunk: Json) -> bool:
+    """Whether a choice has its reason to end."""
+    choices = chunk.get("choices")
+    return isinstance(choices, list) and any(isinstance(one, dict) and one.get("finish_reason") for one in choices)
 
 
 def _wait(answer: httpx2.Response, tried: int) -> float:

@@ -99,7 +99,7 @@ class Guard:
                 if read > limit:
                     raise _too_large(limit)
             elif message["type"] == "http.disconnect" and not seen.done:
-                seen.gone = True
+                seen.notes["gone"] = True
             return message
 
         return bounded
@@ -110,8 +110,6 @@ class Guard:
         path = getattr(scope.get("route"), "path", "other")
         metrics.requests.labels(path, str(seen.status)).inc()
         metrics.seconds.labels(path).observe(time.monotonic() - seen.began)
-        if seen.gone and not seen.done:
-            seen.notes["gone"] = True
         if seen.notes.get("gone"):
             metrics.gone.inc()
         self.log.write(
@@ -132,7 +130,7 @@ class _Seen:
 
     def __init__(self, scope: Scope, send: Send, id_: str, origin: str | None) -> None:
         self.scope, self._send, self.id, self.origin = scope, send, id_, origin
-        self.began, self.status, self.done, self.gone = time.monotonic(), 0, False, False
+        self.began, self.status, self.done = time.monotonic(), 0, False
         self.notes: MutableMapping[str, Any] = {}
 
     async def send(self, message: Message) -> None:

@@ -36,7 +36,7 @@ class BodyRoute(APIRoute):
 
 async def _read(request: Request) -> Any:
     kind = request.headers.get("content-type", "")
-    if "json" not in kind:
+    if "json" not in kind.lower():
         message = f"the content-type is {kind[:100]!r}; send JSON, as application/json"
         raise Refusal(400, message, code="invalid_json")
     try:

@@ -10,12 +10,12 @@ started; nothing of a request has a say in it.
 from __future__ import annotations
 
 import asyncio
+import json
 from collections.abc import AsyncGenerator, Mapping
 from contextlib import ExitStack, aclosing
 from typing import Any, Protocol, runtime_checkable
 
 from fastapi import APIRouter, Request, Response
-from fastapi.responses import JSONResponse
 from pydantic import ConfigDict
 
 from redraft.errors import CallerError, RedraftError
@@ -47,8 +47,8 @@ class Elsewhere(Protocol):
     async def post(self, path: str, body: Mapping[str, Any]) -> tuple[int, Chunk]:
         """Status and JSON of an answer that is whole."""
 
-    def chunks(self, path: str, body: Mapping[str, Any]) -> AsyncGenerator[Chunk, None]:
-        """The chunks of a stream."""
+    def chunks(self, path: str, body: Mapping[str, Any]) -> AsyncGenerator[tuple[int, Chunk], None]:
+        """The same of each chunk of a stream, or once of a refusal."""
 
 
 class Anything(Body):
@@ -118,41 +118,41 @@ async def _answer(request: Request, path: str, body: Anything) -> Response:
     asked = body.model_dump(exclude_unset=True, exclude={"model", "stream"})
     if service.settings.log_prompts:
         request.scope["state"]["log"]["prompts"] = [asked.get("messages", asked.get("prompt"))]
-    held = ExitStack()
-    held.enter_context(service.enter(1, key_of(request)))
-    try:
+    with ExitStack() as held:
+        held.enter_context(service.enter(1, key_of(request)))
         if body.stream:
             return await _streamed(request, there.chunks(path, asked), held)
         work = asyncio.ensure_future(there.post(path, asked))
         held.callback(work.cancel)
-        status, told = await unless_gone(request, work, held.close)
-    except asyncio.CancelledError:
-        held.close()
-        return Response(status_code=GONE)
-    except RedraftError as error:
-        held.close()
-        raise _refusal(400 if isinstance(error, CallerError) else 502, str(error)) from None
-    held.close()
-    if status != 200:
-        raise _refusal(status, str(told["error"]["message"]))
-    return JSONResponse(told)
+        try:
+            told = _good(*await unless_gone(request, work, held.close))
+        except asyncio.CancelledError:
+            return Response(status_code=GONE)
+        except RedraftError as error:
+            raise _failure(error) from None
+    return Response(_as_it_came(told), media_type="application/json")
 
 
-async def _streamed(request: Request, chunks: AsyncGenerator[Chunk, None], held: ExitStack) -> Response:
+async def _streamed(request: Request, chunks: AsyncGenerator[tuple[int, Chunk], None], held: ExitStack) -> Response:
     """A stream, once its first chunk is there: what is refused before that has a status of its own."""
     limits, pump = service_of(request).settings.limits, _Pump(chunks)
     held.callback(pump.stop)
     first = await unless_gone(request, pump.next(), pump.stop)
     return EventStream(
-        pump.chunks(first, limits.quiet_sec), gone=pump.stop, over=held.close, stall_sec=limits.stall_sec, headers={}
+        pump.chunks(first, limits.quiet_sec),
+        gone=pump.stop,
+        over=held.pop_all().close,
+        stall_sec=limits.stall_sec,
+        headers={},
+        line=lambda chunk: b"data: " + _as_it_came(chunk) + b"\n\n",
     )
 
 
 class _Pump:
     """Chunks from elsewhere, read on a task of their own, which ends when nobody waits for them."""
 
-    def __init__(self, chunks: AsyncGenerator[Chunk, None]) -> None:
-        self._told: asyncio.Queue[Chunk | RedraftError | None] = asyncio.Queue()
+    def __init__(self, chunks: AsyncGenerator[tuple[int, Chunk], None]) -> None:
+        self._told: asyncio.Queue[Chunk | Exception | None] = asyncio.Queue()
         self._task = asyncio.create_task(self._run(chunks))
 
     def stop(self) -> None:
@@ -163,7 +163,7 @@ class _Pump:
     async def next(self) -> Chunk | None:
         """The next chunk, None behind the last. Raises what the other server's answer was instead."""
         told = await self._told.get()
-        if isinstance(told, RedraftError):
+        if isinstance(told, Exception):
             raise told
         return told
 
@@ -179,21 +179,35 @@ class _Pump:
                 except TimeoutError:
                     yield None
 
-    async def _run(self, chunks: AsyncGenerator[Chunk, None]) -> None:
+    async def _run(self, chunks: AsyncGenerator[tuple[int, Chunk], None]) -> None:
         try:
             async with aclosing(chunks):
-                async for chunk in chunks:
-                    self._told.put_nowait(chunk)
-        except RedraftError as error:
-            self._told.put_nowait(error)
+                async for status, chunk in chunks:
+                    self._told.put_nowait(_good(status, chunk))
+        except Exception as error:  # whatever it is, who waits is told
+            self._told.put_nowait(_failure(error) if isinstance(error, RedraftError) else error)
         self._told.put_nowait(None)
 
 
-def _refusal(status: int, message: str) -> Refusal:
-    """What the other server said, as ours. That it does not know our key, or fails, is no fault of who asks here."""
+def _good(status: int, told: Chunk) -> Chunk:
+    """What the other server said. Raises Refusal for its own; that it does not know our key, or fails, is no fault of
+    who asks here."""
+    if status == 200:
+        return told
     passes = 400 <= status < 500 and status not in (401, 403)
     retry_sec = 1 if status == 429 else 0
-    return Refusal(status if passes else 502, message, code="elsewhere", retry_sec=retry_sec)
+    message = str(told["error"]["message"])
+    raise Refusal(status if passes else 502, message, code="elsewhere", retry_sec=retry_sec)
+
+
+def _failure(error: RedraftError) -> Refusal:
+    """Why it said nothing."""
+    return Refusal(400 if isinstance(error, CallerError) else 502, str(error), code="elsewhere")
+
+
+def _as_it_came(told: Chunk) -> bytes:
+    """JSON with whatever its writers put there: numbers that are none, halves of characters in two chunks."""
+    return json.dumps(told).encode()
 
 
 def _elsewhere(request: Request) -> Elsewhere:
