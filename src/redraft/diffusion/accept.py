@@ -58,7 +58,7 @@ class Accept(Protocol):
 
 @dataclass(frozen=True)
 class EntropyBound:
-    """Keep the most certain positions while the entropy spent before each stays within `bound` nats.
+    """Keep the most certain positions while the entropy (`Stats.cost`) spent before each stays within `bound` nats.
 
     Ben-Hamu et al., "Accelerated sampling by entropy bounded unmasking" (arXiv 2505.24857), as the reference applies
     it (model spec 3.3): in ascending order of entropy the k-th is kept iff cumsum_k - H_k <= bound, so at least one
@@ -175,7 +175,7 @@ class Gate:
     (Kim et al., arXiv 2511.05664: confident, and less than `kl` nats of divergence from one step to the next, at each
     of the last `steps`; `stats.Belief` says what of a distribution is remembered). KLASS has no condition on the token.
     The rule judges unstable positions too, and a rule with a budget spends it on them. Where nothing is left, as on the
-    first `steps` steps of every canvas, the position of the lowest entropy is kept.
+    first `steps` steps of every canvas, the position of the lowest cost is kept.
     """
 
     steps: int

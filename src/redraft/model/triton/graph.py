@@ -79,10 +79,10 @@ class StandingRows(Rows):
         self.positions.copy_(behind, non_blocking=True)
         kept, self._rotations = self._rotations, {}
         for layer in self.config.layers:
-            fresh = self.rotation(layer)
-            if (layer.rope, layer.head_dim) in kept:
-                for place, value in zip(kept[layer.rope, layer.head_dim], fresh, strict=True):
-                    place.copy_(value)
+            self.rotation(layer)
+        for kind, places in kept.items():
+            for place, value in zip(places, self._rotations[kind], strict=True):
+                place.copy_(value)
         self._rotations |= kept
         self.forget()
 
