@@ -83,6 +83,8 @@ def test_a_gap_is_given_up_when_its_editor_has_gone_on(served: Inside) -> None:
     editor.close()
     assert eventually(lambda: not loop.scheduler.running and not loop.scheduler.waiting)
     assert eventually(lambda: served.service.under_way == 0)
+    left = b'redraft_requests_total{path="/v1/completions",status="499"} 1.0'
+    assert eventually(lambda: left in served.service.metrics.text()), "a failure of the engine, where nothing failed"
 
 
 def test_a_reader_that_does_not_read_is_dropped_and_hurts_nobody(nano: Engine) -> None:

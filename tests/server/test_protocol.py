@@ -6,6 +6,7 @@ import socket
 from urllib.parse import urlsplit
 
 import httpx2
+import jsonschema_rs
 import pytest
 from tests.server.conftest import Process
 
@@ -86,3 +87,12 @@ def test_the_interface_still_has_every_body(server: Process) -> None:
     posts = {path: told["post"] for path, told in paths.items() if "post" in told}
     assert len(posts) >= 12
     assert all("$ref" in post["requestBody"]["content"]["application/json"]["schema"] for post in posts.values())
+    assert all("422" not in post["responses"] and "default" in post["responses"] for post in posts.values())
+
+
+def test_an_error_is_of_the_form_that_the_interface_tells(server: Process) -> None:
+    interface = httpx2.get(f"{server.url}/openapi.json").json()
+    told = interface["paths"][PATH]["post"]["responses"]["default"]["content"]["application/json"]["schema"]
+    error = httpx2.post(server.url + PATH, json={"messages": 1}).json()
+    assert jsonschema_rs.is_valid(told, error)
+    assert told["properties"]["error"]["properties"].keys() == error["error"].keys()

@@ -149,7 +149,7 @@ def _pass_on(arguments: argparse.Namespace) -> int:
 
     name = asyncio.run(_name(Channel(backend)))
     names = settings.names if arguments.name else (name, *arguments.alias)
-    service = Service(replace(settings, names=tuple(dict.fromkeys(names))))
+    service = Service(replace(settings, names=tuple(dict.fromkeys(names)), beyond=backend.base_url))
 
     def ready(url: str) -> None:
         print(f"redraft: passing on to {name} at {backend.base_url}", file=sys.stderr)

@@ -106,11 +106,6 @@ class Channel:
             async with aclosing(await self._sent("POST", path, streamed)) as answer:
                 return await self._read(answer, began, told)
 
-    @property
-    def where(self) -> str:
-        """The base URL."""
-        return self.backend.base_url
-
     async def chunks(self, path: str, body: Json) -> AsyncGenerator[tuple[int, Json], None]:
         """Status and JSON of each chunk of a streamed answer, what it says unread; of a refusal, once. Raises RunError
         for no answer at all, and for one that breaks off."""

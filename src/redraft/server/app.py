@@ -11,6 +11,7 @@ from redraft.errors import RedraftError
 from redraft.server.guard import Guard, answer
 from redraft.server.log import Log
 from redraft.server.refusal import Refusal, first_refusal, refusal_of
+from redraft.server.respond import GONE
 from redraft.server.routes import canvas, chat, completions, decisions, edits, elsewhere, infill, meta, page, responses
 from redraft.server.service import Service
 
@@ -43,8 +44,10 @@ def _tell_errors(app: FastAPI, service: Service, log: Log) -> None:
         assert isinstance(error, Refusal)
         return tell(error)
 
-    async def ours(_: Request, error: Exception) -> Response:
+    async def ours(request: Request, error: Exception) -> Response:
         assert isinstance(error, RedraftError)
+        if request.scope["state"]["log"].get("gone"):  # work that was cut short is no failure
+            return Response(status_code=GONE)
         return tell(refusal_of(error))
 
     async def invalid(_: Request, error: Exception) -> Response:

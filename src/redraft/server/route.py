@@ -10,12 +10,22 @@ import json
 from collections.abc import Callable, Coroutine
 from typing import Any
 
-from fastapi import Request, Response
+from fastapi import APIRouter, Request, Response
 from fastapi.routing import APIRoute
 from starlette.requests import ClientDisconnect
 
 from redraft.server.body import Body
 from redraft.server.refusal import Refusal
+
+TEXT = {"type": "string"}
+ERROR = {"message": TEXT, "type": TEXT, "param": {"type": ["string", "null"]}, "code": {"type": ["string", "null"]}}
+TOLD = {"type": "object", "properties": {"error": {"type": "object", "properties": ERROR}}}
+REFUSED = {"description": "A refusal or a failure", "content": {"application/json": {"schema": TOLD}}}
+
+
+def router_of_bodies() -> APIRouter:
+    """A router of such routes, each of which has errors of one form."""
+    return APIRouter(route_class=BodyRoute, responses={"default": REFUSED})
 
 
 class BodyRoute(APIRoute):

@@ -7,7 +7,7 @@ from contextlib import suppress
 from dataclasses import replace
 from typing import Any
 
-from fastapi import APIRouter, Request, Response
+from fastapi import Request, Response
 
 from redraft.diffusion.seed import SeedCanvas
 from redraft.engine.engine import Engine
@@ -18,12 +18,12 @@ from redraft.server.offload import offload
 from redraft.server.refusal import Refusal
 from redraft.server.replies import ChatForm
 from redraft.server.respond import Exchange, Work, service_of
-from redraft.server.route import BodyRoute
+from redraft.server.route import router_of_bodies
 from redraft.server.schema import Call, Chat
 from redraft.server.service import Service
 from redraft.server.voice import Voice
 
-router = APIRouter(route_class=BodyRoute)
+router = router_of_bodies()
 
 
 @router.post("/v1/chat/completions", response_model=None)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import cast
 
-from fastapi import APIRouter, Request, Response
+from fastapi import Request, Response
 
 from redraft.engine.request import CANVAS_ONLY, Options
 from redraft.server.ask import asked, options_of
@@ -16,11 +16,11 @@ from redraft.server.offload import offload
 from redraft.server.refusal import Refusal, unsupported
 from redraft.server.replies import Echo, TextForm
 from redraft.server.respond import Exchange, Work, service_of
-from redraft.server.route import BodyRoute
+from redraft.server.route import router_of_bodies
 from redraft.server.schema import Completion
 from redraft.server.service import Service
 
-router = APIRouter(route_class=BodyRoute)
+router = router_of_bodies()
 
 DEFAULT_TOKENS = 16
 NO_OPTIONS = Options()

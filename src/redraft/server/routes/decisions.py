@@ -15,7 +15,7 @@ from itertools import pairwise
 from string import ascii_uppercase
 from typing import Annotated, Any, ClassVar, Literal
 
-from fastapi import APIRouter, Request, Response
+from fastapi import Request, Response
 from fastapi.responses import JSONResponse
 from pydantic import Field
 
@@ -26,12 +26,12 @@ from redraft.server.body import BOOKKEEPING, Body, Flag, Int, Real, Str
 from redraft.server.refusal import Refusal
 from redraft.server.replies import Json
 from redraft.server.respond import GONE, headers_of, key_of, service_of
-from redraft.server.route import BodyRoute
+from redraft.server.route import router_of_bodies
 from redraft.server.routes.responses import Item
 from redraft.server.schema import Part
 from redraft.server.stream import unless_gone
 
-router = APIRouter(route_class=BodyRoute)
+router = router_of_bodies()
 
 YES, NO = "yes", "no"
 

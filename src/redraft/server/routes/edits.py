@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 from dataclasses import replace
 
-from fastapi import APIRouter, Request, Response
+from fastapi import Request, Response
 from fastapi.responses import JSONResponse
 from pydantic import Field
 
@@ -20,13 +20,13 @@ from redraft.server.leash import Leash, on_thread
 from redraft.server.refusal import Refusal
 from redraft.server.replies import ChatForm, Head, usage
 from redraft.server.respond import fingerprint, headers_of, key_of, service_of
-from redraft.server.route import BodyRoute
+from redraft.server.route import router_of_bodies
 from redraft.server.routes.chat import respond
 from redraft.server.schema import Chat, Message, Prediction, Sampling
 from redraft.server.stream import unless_gone
 from redraft.server.voice import Voice
 
-router = APIRouter(route_class=BodyRoute)
+router = router_of_bodies()
 
 REGION = re.compile(r"<\|code_to_edit\|>\n?(.*?)\n?<\|/code_to_edit\|>", re.DOTALL)
 FILE = re.compile(r"<\|current_file_content\|>\n?(.*?)<\|/current_file_content\|>", re.DOTALL)

@@ -15,22 +15,24 @@ from collections.abc import AsyncGenerator, Mapping
 from contextlib import ExitStack, aclosing
 from typing import Any, Protocol, runtime_checkable
 
-from fastapi import APIRouter, Request, Response
+from fastapi import Request, Response
 from pydantic import ConfigDict
 
 from redraft.errors import CallerError, RedraftError
 from redraft.server.body import Body, Flag, Str
 from redraft.server.refusal import Refusal
 from redraft.server.respond import GONE, key_of, service_of
-from redraft.server.route import BodyRoute
-from redraft.server.routes.meta import CREATED, live, metrics, ready, version
+from redraft.server.route import router_of_bodies
+from redraft.server.routes.meta import live, metrics, model, models, ready, version
 from redraft.server.stream import Chunk, Chunks, EventStream, unless_gone
 
-router = APIRouter(route_class=BodyRoute)
-for path, told in (("/health", ready), ("/v1/health", ready), ("/ready", ready), ("/live", live)):
+router = router_of_bodies()
+for path in ("/health", "/v1/health", "/ready"):
+    router.add_api_route(path, ready)
+for path, told in (("/live", live), ("/metrics", metrics), ("/version", version), ("/v1/models/{name:path}", model)):
     router.add_api_route(path, told)
-router.add_api_route("/metrics", metrics)
-router.add_api_route("/version", version)
+for path in ("/v1/models", "/models"):
+    router.add_api_route(path, models)
 
 OURS = ("responses", "fim/completions", "edit/completions", "apply/completions", "canvas", "decisions")
 AT_HAND = ("/infill", "/tokenize", "/detokenize", "/tokenizer_info", *(f"/v1/{name}" for name in OURS))
@@ -38,11 +40,7 @@ AT_HAND = ("/infill", "/tokenize", "/detokenize", "/tokenizer_info", *(f"/v1/{na
 
 @runtime_checkable
 class Elsewhere(Protocol):
-    """The other server. Calls raise RequestError for what it refuses for good, RunError for everything else."""
-
-    @property
-    def where(self) -> str:
-        """Its base URL."""
+    """The other server. Calls raise RequestError for a body that cannot be sent, RunError for no whole answer."""
 
     async def post(self, path: str, body: Mapping[str, Any]) -> tuple[int, Chunk]:
         """Status and JSON of an answer that is whole."""
@@ -75,21 +73,6 @@ class Continued(Anything):
     prompt: Any
 
 
-@router.get("/v1/models")
-@router.get("/models")
-async def models(request: Request) -> dict[str, Any]:
-    """The one that is asked, under each of its names."""
-    names = [name for name in service_of(request).settings.names if name != "*"]
-    return {"object": "list", "data": [_model(request, name) for name in names]}
-
-
-@router.get("/v1/models/{name:path}")
-async def model(request: Request, name: str) -> dict[str, Any]:
-    """One of them."""
-    service_of(request).check_name(name)
-    return _model(request, name)
-
-
 @router.post("/v1/chat/completions", response_model=None)
 async def chat(request: Request, body: Turns) -> Response:
     """Answer a conversation, elsewhere."""
@@ -104,7 +87,8 @@ async def completions(request: Request, body: Continued) -> Response:
 
 async def at_hand(request: Request) -> Response:
     """What only a model at hand can do."""
-    message = f"{request.url.path} needs a model at hand; this server only passes on to {_elsewhere(request).where}"
+    beyond = service_of(request).settings.beyond
+    message = f"{request.url.path} needs a model at hand; this server only passes on to {beyond}"
     raise Refusal(501, message, code="needs_a_model")
 
 
@@ -113,7 +97,8 @@ for path in AT_HAND:
 
 
 async def _answer(request: Request, path: str, body: Anything) -> Response:
-    service, there = service_of(request), _elsewhere(request)
+    service, there = service_of(request), request.app.state.elsewhere
+    assert isinstance(there, Elsewhere)
     service.check_name(body.model)
     asked = body.model_dump(exclude_unset=True, exclude={"model", "stream"})
     if service.settings.log_prompts:
@@ -208,12 +193,3 @@ def _failure(error: RedraftError) -> Refusal:
 def _as_it_came(told: Chunk) -> bytes:
     """JSON with whatever its writers put there: numbers that are none, halves of characters in two chunks."""
     return json.dumps(told).encode()
-
-
-def _elsewhere(request: Request) -> Elsewhere:
-    found: Elsewhere = request.app.state.elsewhere
-    return found
-
-
-def _model(request: Request, name: str) -> dict[str, Any]:
-    return {"id": name, "object": "model", "created": CREATED, "owned_by": _elsewhere(request).where}

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any, ClassVar
 
-from fastapi import APIRouter, Request, Response
+from fastapi import Request, Response
 from fastapi.responses import JSONResponse
 from pydantic import Field
 
@@ -16,10 +16,10 @@ from redraft.server.gaps import Gap, gap_of, respond_gap, run_gap
 from redraft.server.refusal import Refusal
 from redraft.server.replies import TextForm
 from redraft.server.respond import headers_of, service_of
-from redraft.server.route import BodyRoute
+from redraft.server.route import router_of_bodies
 from redraft.server.schema import Sampling
 
-router = APIRouter(route_class=BodyRoute)
+router = router_of_bodies()
 
 DEFAULT_TOKENS = 64
 

@@ -6,7 +6,7 @@ import platform
 from pathlib import Path
 from typing import Any
 
-from fastapi import APIRouter, Request, Response
+from fastapi import Request, Response
 from fastapi.responses import JSONResponse, PlainTextResponse
 
 from redraft.engine.dial import read_dial
@@ -15,11 +15,11 @@ from redraft.server.body import Body, Flag, Int, Str
 from redraft.server.offload import offload
 from redraft.server.refusal import Refusal
 from redraft.server.respond import headers_of, service_of
-from redraft.server.route import BodyRoute
+from redraft.server.route import router_of_bodies
 from redraft.server.schema import Message, Sampling
 from redraft.server.service import Service
 
-router = APIRouter(route_class=BodyRoute)
+router = router_of_bodies()
 
 CREATED = 1767225600  # a checkpoint has no date of its own
 
@@ -156,12 +156,12 @@ def _tokenize(service: Service, body: Tokenize) -> Response:
 
 
 def _model(service: Service, name: str) -> dict[str, Any]:
+    beyond = service.settings.beyond
+    known = {"id": name, "object": "model", "created": CREATED, "owned_by": beyond or "redraft"}
+    if beyond is not None:
+        return known
     config = service.engine.config
-    return {
-        "id": name,
-        "object": "model",
-        "created": CREATED,
-        "owned_by": "redraft",
+    return known | {
         "max_model_len": config.model.max_positions,
         "canvas_length": config.model.canvas_length,
         "fields": sorted(Sampling.model_fields),

@@ -7,7 +7,7 @@ import time
 from collections.abc import AsyncGenerator, Mapping
 from typing import Annotated, Any, ClassVar, Literal
 
-from fastapi import APIRouter, Request, Response
+from fastapi import Request, Response
 from fastapi.responses import JSONResponse
 from pydantic import Field
 
@@ -16,12 +16,12 @@ from redraft.server.offload import offload
 from redraft.server.refusal import unsupported
 from redraft.server.replies import Json
 from redraft.server.respond import GONE, Exchange, headers_of, service_of
-from redraft.server.route import BodyRoute
+from redraft.server.route import router_of_bodies
 from redraft.server.routes.chat import prepare
 from redraft.server.schema import CanvasOptions, Chat, Part
 from redraft.server.stream import named_line
 
-router = APIRouter(route_class=BodyRoute)
+router = router_of_bodies()
 
 
 class OutputPart(Part):
