@@ -16,6 +16,7 @@ from typing import Any
 import httpx2
 import pytest
 from tests.server.conftest import ANSWER, RECORD, ROOT, Process, end, ended, inside, start
+from tests.unit.test_remote import HEAD, Stub, chunk, says
 
 from redraft.__main__ import main
 from redraft.engine.dial import read_dial
@@ -744,6 +745,25 @@ def test_in_front_of_another_server_the_page_offers_what_that_one_can_do(browser
     finally:
         context.close()
         end(front)
+
+
+def test_chunks_of_another_server_may_lack_what_ours_have(browser: Any) -> None:
+    bare: list[Any] = [{"type": "ping"}, {"choices": [{"index": 0, "finish_reason": "length"}]}, {"usage": {}}]
+    odd = b"".join(b"data: " + json.dumps(one).encode() + b"\n\n" for one in bare)
+    context = browser.new_context(reduced_motion="reduce")
+    with Stub([says(HEAD + chunk("Hello") + odd + b"data: [DONE]\n\n")]) as stub:
+        front = start("--quiet", "--backend", "openai", "--base-url", stub.url)
+        try:
+            tab = Tab(context.new_page(), front.url)
+            page = tab.open()
+            ask(page, RECORD)
+            page.wait_for_function("() => document.querySelector('.facts')?.textContent.includes('cut at its limit')")
+            assert page.locator(".answer").text_content() == "Hello"
+            assert page.locator(".facts").text_content().startswith("tokens not told")
+            tab.check()
+        finally:
+            context.close()
+            end(front)
 
 
 def test_that_the_other_server_is_down_is_said(browser: Any) -> None:

@@ -28,9 +28,9 @@ function ours(chunk, stage, said) {
 function theirs(chunk, stage, said) {
   if (chunk.canvas && stage.add) stage.add(chunk.canvas);
   if (chunk.usage) said.usage = chunk.usage;
-  const [choice] = chunk.choices;
+  const choice = chunk.choices?.[0]; // another server's chunks need not have one
   if (!choice) return;
-  said.text += choice.delta.content ?? "";
+  said.text += choice.delta?.content ?? "";
   stage.heard?.(said.text);
   said.logprobs.push(...(choice.logprobs?.content ?? []));
   if (choice.finish_reason) Object.assign(said, { finish: choice.finish_reason, told: choice.canvas ?? null });

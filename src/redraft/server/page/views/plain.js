@@ -65,7 +65,7 @@ class Plain {
     try {
       const { text, finish, usage } = await ask(PATH.slice(1), body, silent, signal);
       const seconds = (performance.now() - begun) / 1000;
-      const parts = [usage ? count(usage.completion_tokens, "token") : "tokens not told", `${seconds.toFixed(1)} s`];
+      const parts = [usage?.completion_tokens == null ? "tokens not told" : count(usage.completion_tokens, "token"), `${seconds.toFixed(1)} s`];
       if (finish === "length") parts.push("cut at its limit");
       facts.textContent = parts.join(" · ");
       this.messages.push(asked, { role: "assistant", content: text });
