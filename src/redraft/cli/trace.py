@@ -18,8 +18,8 @@ if TYPE_CHECKING:
 MOST = 1000
 """Files that a folder of traces keeps."""
 
-OWN = {"run", "mistaken", "json", "debug", "trace", "model", "watch", "write"}
-"""Of a command's arguments those that a trace tells otherwise, or that change no step."""
+OWN = {"run", "mistaken", "json", "debug", "trace", "model", "watch", "write", "group"}
+"""Of a command's arguments those that a trace tells otherwise, that change no step, or that nobody gave."""
 
 
 def trace_flag(parser: argparse.ArgumentParser) -> None:
