@@ -151,17 +151,17 @@ def step_of(model: DiffusionGemma, canvases: int, prefix: int) -> Callable[[], o
     return lambda: read(model, model(tokens, soft, rows))
 
 
-def graphed_step_of(model: DiffusionGemma, count: int, prefix: int) -> Callable[[], object]:
+def graphed_step_of(model: DiffusionGemma, canvases: int, prefix: int) -> Callable[[], object]:
     """The same step, reading included, replayed as one graph."""
     width, reads = model.config.canvas_length, model.config.vocab_size >= LONG
-    prefixes = [filled_prefix(model, prefix) for _ in range(count)]
-    step = GraphedStep(model, prefixes, width, count, model.kernels.standing, reads=reads)
+    prefixes = [filled_prefix(model, prefix) for _ in range(canvases)]
+    step = GraphedStep(model, prefixes, width, canvases, model.kernels.standing, reads=reads)
     tokens, draws = torch.arange(width) % model.config.vocab_size, torch.full((2, width), 0.6)
     soft = torch.full((width, model.config.hidden_size), 0.01, dtype=model.dtype, device=model.device)
-    canvases = [Placed(place, tokens, soft, draws) for place in range(count)]
+    placed = [Placed(place, tokens, soft, draws) for place in range(canvases)]
 
     def run() -> object:
-        hidden, reading = step(canvases)
+        hidden, reading = step(placed)
         return read(model, hidden) if reading is None else reading
 
     return run
