@@ -8,6 +8,7 @@ import os
 import socket
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import httpx2
 import pytest
@@ -143,6 +144,24 @@ def test_the_log_has_prompts_only_if_it_is_told_to(nano: Engine) -> None:
     one, two = (json.loads(line) for line in sink.getvalue().splitlines())
     assert "Karomi" in one["prompts"][0]
     assert two["prompts"] == ["ab", "cd"]
+
+
+@pytest.mark.parametrize(
+    ("path", "body"),
+    [
+        (
+            "/v1/edit/completions",
+            {"messages": [{"role": "user", "content": "<|code_to_edit|>Karomi<|/code_to_edit|>"}]},
+        ),
+        ("/v1/canvas", {"segments": [{"text": "Karomi"}, {"hole": {"width": 2}}]}),
+        ("/v1/decisions", {"input": "Karomi", "questions": [{"type": "predicate", "instructions": "Is it?"}]}),
+    ],
+)
+def test_the_log_has_prompts_of_whatever_was_asked(nano: Engine, path: str, body: dict[str, Any]) -> None:
+    sink = io.StringIO()
+    for at in inside(nano, Settings(log_prompts=True), Log(sink)):
+        assert httpx2.post(at.url + path, json=body, timeout=100).status_code == 200
+    assert "Karomi" in str(json.loads(sink.getvalue())["prompts"])
 
 
 def test_a_full_disk_costs_lines_and_no_request(nano: Engine) -> None:

@@ -17,7 +17,7 @@ from redraft.server.leash import Leash, on_thread
 from redraft.server.metrics import Served
 from redraft.server.refusal import unsupported
 from redraft.server.replies import Head, Json, TextForm, usage
-from redraft.server.respond import fingerprint, headers_of, key_of
+from redraft.server.respond import fingerprint, headers_of, key_of, note_prompts
 from redraft.server.schema import Sampling
 from redraft.server.service import Service
 from redraft.server.stream import Chunks, EventStream, unless_gone
@@ -67,14 +67,12 @@ def gap_of(service: Service, body: Sampling, prefix: str, suffix: str, *, defaul
 async def run_gap(service: Service, request: Request, gap: Gap) -> list[Voice]:
     """Fill it, beside the event loop; given up if the client goes away."""
     engine, loop = service.engine, Leash(service.engine.loop)
+    note_prompts(request, [gap.prefix, gap.suffix])
     with service.enter(gap.answers, key_of(request)):
         voices = await unless_gone(request, on_thread(engine, loop, lambda held: _fill(service, held, gap)), loop.cut)
     for voice in voices:
         service.metrics.served(Served(voice.steps, len(voice.tokens), voice.first_sec))
-    notes = request.scope["state"].get("log", {})
-    notes["tokens"] = sum(len(voice.tokens) for voice in voices)
-    if service.settings.log_prompts:
-        notes["prompts"] = [gap.prefix, gap.suffix]
+    request.scope["state"]["log"]["tokens"] = sum(len(voice.tokens) for voice in voices)
     return voices
 
 

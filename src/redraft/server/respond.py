@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, Callable
+from collections.abc import AsyncGenerator, Callable, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field
 
@@ -210,6 +210,12 @@ def service_of(request: Request) -> Service:
     found = request.app.state.service
     assert isinstance(found, Service)
     return found
+
+
+def note_prompts(request: Request, prompts: Sequence[object]) -> None:
+    """For a request's line of the log, if that is to have them."""
+    if service_of(request).settings.log_prompts:
+        request.scope["state"]["log"]["prompts"] = prompts
 
 
 def headers_of(body: Body) -> dict[str, str]:

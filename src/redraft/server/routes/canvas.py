@@ -27,7 +27,7 @@ from redraft.server.offload import offload
 from redraft.server.refusal import Refusal
 from redraft.server.relay import relayed
 from redraft.server.replies import Json, TextForm, told
-from redraft.server.respond import GONE, Exchange, Work, headers_of, key_of, service_of
+from redraft.server.respond import GONE, Exchange, Work, headers_of, key_of, note_prompts, service_of
 from redraft.server.route import router_of_bodies
 from redraft.server.schema import Message, Sampling, StructuredOutputs
 from redraft.server.service import Service
@@ -146,6 +146,7 @@ async def _document(service: Service, request: Request, body: Canvas) -> Respons
             raise Refusal(400, f"{name} was sent with segments; leave it out", param=name)
     options = options_of(body, service.engine, kept_whole(service.settings), max_tokens=None)
     document = Document(tuple(body.segments or ()), body.max_tokens, options)
+    note_prompts(request, [segment.model_dump(exclude_none=True) for segment in document.segments])
     leash, limits, held = Leash(service.engine.loop), service.settings.limits, ExitStack()
     held.enter_context(service.enter(1, key_of(request)))
 

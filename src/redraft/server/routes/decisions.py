@@ -25,7 +25,7 @@ from redraft.engine.request import Options
 from redraft.server.body import BOOKKEEPING, Body, Flag, Int, Real, Str
 from redraft.server.refusal import Refusal
 from redraft.server.replies import Json
-from redraft.server.respond import GONE, headers_of, key_of, service_of
+from redraft.server.respond import GONE, headers_of, key_of, note_prompts, service_of
 from redraft.server.route import router_of_bodies
 from redraft.server.routes.responses import Item
 from redraft.server.schema import Part
@@ -109,6 +109,7 @@ async def decisions(request: Request, body: Decisions) -> Response:
     service = service_of(request)
     service.check_name(body.model)
     gone = threading.Event()
+    note_prompts(request, [turn["content"] for turn in _turns(body.input, "")] + [one.said for one in body.questions])
     with service.enter(1, key_of(request)):
         work = asyncio.to_thread(_read, service.engine, body, gone)
         read = await unless_gone(request, work, gone.set)

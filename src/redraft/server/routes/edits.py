@@ -19,7 +19,7 @@ from redraft.server.body import BOOKKEEPING, Real, Str
 from redraft.server.leash import Leash, on_thread
 from redraft.server.refusal import Refusal
 from redraft.server.replies import ChatForm, Head, usage
-from redraft.server.respond import fingerprint, headers_of, key_of, service_of
+from redraft.server.respond import fingerprint, headers_of, key_of, note_prompts, service_of
 from redraft.server.route import router_of_bodies
 from redraft.server.routes.chat import respond
 from redraft.server.schema import Chat, Message, Prediction, Sampling
@@ -57,6 +57,7 @@ async def edit(request: Request, body: Edit) -> Response:
     before, region, behind = region_of(body.messages[-1].text)
     options = options_of(body, service.engine, kept_whole(service.settings), max_tokens=None)
     options = replace(options, max_tokens=body.max_tokens)
+    note_prompts(request, [before + region + behind])
     leash, engine = Leash(service.engine.loop), service.engine
     strength = 0.5 if body.strength is None else body.strength
     with service.enter(1, key_of(request)):

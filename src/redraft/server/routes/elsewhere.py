@@ -21,7 +21,7 @@ from pydantic import ConfigDict
 from redraft.errors import CallerError, RedraftError
 from redraft.server.body import Body, Flag, Str
 from redraft.server.refusal import Refusal
-from redraft.server.respond import GONE, key_of, service_of
+from redraft.server.respond import GONE, key_of, note_prompts, service_of
 from redraft.server.route import router_of_bodies
 from redraft.server.routes.meta import live, metrics, model, models, ready, version
 from redraft.server.stream import Chunk, Chunks, EventStream, unless_gone
@@ -101,8 +101,7 @@ async def _answer(request: Request, path: str, body: Anything) -> Response:
     assert isinstance(there, Elsewhere)
     service.check_name(body.model)
     asked = body.model_dump(exclude_unset=True, exclude={"model", "stream"})
-    if service.settings.log_prompts:
-        request.scope["state"]["log"]["prompts"] = [asked.get("messages", asked.get("prompt"))]
+    note_prompts(request, [asked.get("messages", asked.get("prompt"))])
     with ExitStack() as held:
         held.enter_context(service.enter(1, key_of(request)))
         if body.stream:
