@@ -123,8 +123,7 @@ class Stats:
         )
 
     def part(self, rows: slice) -> Stats:
-        """Of some positions: of one canvas among several read at once, which has no more than this, or for a halting
-        rule, which reads no more."""
+        """Of some positions: one canvas of several that were read at once, or as much as a halting rule judges."""
         top = None if self.top is None else self.top[rows]
         pinned = None if self.pinned is None else self.pinned[rows]
         read = (self.argmax[rows], self.sample[rows], self.entropy[rows], self.soft[rows], top)

@@ -122,14 +122,13 @@ class Runner:
         if self.places is None or any(piece.encode for piece in batch):
             return None
         lanes = {piece.number: lane for piece in batch if isinstance(lane := self.lanes[piece.number], Lane)}
-        at = {number: self.places.of(lane.prefix, lane.width) for number, lane in lanes.items()}
-        if len(lanes) < len(batch) or None in at.values():
+        at = [place for lane in lanes.values() if (place := self.places.of(lane.prefix, lane.width)) is not None]
+        if len(at) < len(batch):
             return None
         reads = all(streams(self.model, lane) for lane in lanes.values())
         return {
             number: Placed(place, lane.canvas.tokens, lane.canvas.soft, draws(lane) if reads else None)
-            for (number, lane), place in zip(lanes.items(), at.values(), strict=True)
-            if place is not None
+            for (number, lane), place in zip(lanes.items(), at, strict=True)
         }
 
     def _step_placed(self, placed: dict[int, Placed]) -> dict[int, list[Event]]:
