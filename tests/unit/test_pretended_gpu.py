@@ -202,9 +202,6 @@ def test_a_graph_of_several_canvases_is_recorded_and_replayed(
 def test_steps_are_timed_as_one_graph_behind_whatever_prefix_is_usual(
     folder: Path, device: Device, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(torch.cuda, "mem_get_info", lambda _: (2**40, 2**40))
-    monkeypatch.setattr(torch.cuda, "get_device_name", lambda _: "pretended")
-    monkeypatch.setattr(torch.cuda, "synchronize", lambda _: None)
     monkeypatch.setitem(measured._COPIED, "cuda", 2**10)
     monkeypatch.setitem(measured._SQUARE, "cuda", 8)
     there, config = load(folder, "cuda")
