@@ -1,6 +1,7 @@
 """Settings that hold for every test."""
 
 import os
+import signal
 from collections.abc import Iterator
 
 import pytest
@@ -13,10 +14,13 @@ settings.load_profile("repeatable")
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """Kernels run under Triton's interpreter, except in a run of the GPU's own tests.
+    """Kernels run under Triton's interpreter, except in a run of the GPU's own tests; and interrupts interrupt.
 
-    Triton looks at the variable when it is first imported, and several libraries import it.
+    Triton looks at the variable when it is first imported, and several libraries import it. A shell has what it runs in
+    the background ignore SIGINT, and what that starts in turn ignores it, too.
     """
+    if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
     if config.option.markexpr == "not gpu":
         os.environ["TRITON_INTERPRET"] = "1"
 
