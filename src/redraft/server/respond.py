@@ -177,6 +177,7 @@ class Exchange:
 
     def over(self) -> None:
         """Whatever happened: free the rows and the room, and count."""
+        gone = self.run.gone  # before what an error has left open is ended
         self.run.abort() if self.run.open else None
         self.room.close()
         metrics = self.service.metrics
@@ -186,7 +187,7 @@ class Exchange:
             metrics.served(Served(voice.steps, len(voice.tokens), voice.first_sec))
         notes = None if self.request is None else self.request.scope["state"].get("log")
         if notes is not None:
-            notes["gone"] = self.run.gone
+            notes["gone"] = gone
             if self.service.settings.log_prompts:
                 notes["prompts"] = [self.service.engine.text.decode(one) for one in self.asked.prompts]
             notes["prompt_tokens"] = self.asked.prompt_tokens
