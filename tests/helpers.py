@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from itertools import takewhile
 from pathlib import Path
 from typing import Any
 
@@ -10,6 +11,7 @@ from torch import Tensor
 
 from redraft.cache import Prefix
 from redraft.config import GenerationConfig, ModelConfig, parse_model
+from redraft.constrain.project import Projection
 from redraft.model.gemma import DiffusionGemma
 from redraft.model.kernels import FAST, Kernels
 from redraft.weights.build import random_model
@@ -19,6 +21,29 @@ from redraft.weights.save import save_model
 ORACLE = Path(__file__).parent / "oracle"
 DATA = Path(__file__).parent / "data"
 SLIDING, FULL = "sliding_attention", "full_attention"
+
+
+def written_on_noise(
+    goal: Projection,
+    width: int,
+    vocab: int,
+    end: int,
+    draw: torch.Generator,
+    *,
+    spread: float = 1.0,
+    lifted: tuple[int, float],
+) -> list[int]:
+    """The answer of a model that has no idea, but likes one token by so many nats, in canvases of that width."""
+    told: list[int] = []
+    while goal.left and not goal.is_over:
+        logits = spread * torch.randn(width, vocab, generator=draw, dtype=torch.float64)
+        logits[:, lifted[0]] += lifted[1]
+        draft = goal(torch.log_softmax(logits, -1)).draft.tolist()
+        content = list(takewhile(lambda token: token != end, draft))[: goal.left]
+        told, goal = told + content, goal.after(content)
+        if len(content) < width:
+            break
+    return told
 
 
 def released_json() -> dict[str, Any]:

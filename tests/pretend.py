@@ -122,7 +122,7 @@ class Device(TorchDispatchMode):
     """Everything on the pretended device passes here while it is entered."""
 
     # Of all modes this one keeps torch from asking a driver for the device.
-    _mode_key = torch._C._TorchDispatchModeKey.FAKE  # type: ignore[attr-defined]
+    _mode_key = torch._C._TorchDispatchModeKey.FAKE  # type: ignore[attr-defined]  # torch's stubs leave it out
 
     def __init__(self) -> None:
         super().__init__()
@@ -213,7 +213,7 @@ class Device(TorchDispatchMode):
 
 
 def _entered() -> Device:
-    found = torch._C._get_dispatch_mode(Device._mode_key)  # type: ignore[attr-defined]
+    found = torch._C._get_dispatch_mode(Device._mode_key)  # type: ignore[attr-defined]  # torch's stubs leave it out
     assert isinstance(found, Device), "a tensor of the pretended device is used outside of `pretend`"
     return found
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 import re
 from typing import Any
 
@@ -11,10 +10,10 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from tests.helpers import written_on_noise
 
 from redraft.constrain.calls import CLOSE, OPEN, QUOTE, THINK, THOUGHT, calls_source
 from redraft.constrain.language import MARKS, Language, Vocabulary, ready
-from redraft.constrain.project import Projection
 from redraft.constrain.sources import regex_source, schema_source
 from redraft.errors import ConstraintError
 from redraft.server.calls import read_call
@@ -78,18 +77,8 @@ def calls_in(text: str) -> list[tuple[str, Any]]:
 
 def written(language: Language, room: int, width: int, seed: int) -> list[int]:
     """An answer of a model that has no idea, but likes to call, in canvases."""
-    goal: Projection = language.start(room)
-    told: list[int] = []
     draw = torch.Generator().manual_seed(seed)
-    while goal.left and not goal.is_over:
-        logits = 4 * torch.randn(width, len(PIECES), generator=draw, dtype=torch.float64)
-        logits[:, 2] += 60.0
-        draft = goal(torch.log_softmax(logits, -1)).draft.tolist()
-        content = list(itertools.takewhile(lambda token: token != EOS, draft))[: goal.left]
-        told, goal = told + content, goal.after(content)
-        if len(content) < width:
-            break
-    return told
+    return written_on_noise(language.start(room), width, len(PIECES), EOS, draw, spread=4.0, lifted=(2, 60.0))
 
 
 @pytest.fixture(scope="module")

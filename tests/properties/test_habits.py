@@ -10,6 +10,7 @@ import pytest
 import torch
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
+from tests.helpers import written_on_noise
 
 from redraft.constrain.automaton import NOWHERE, Dfa
 from redraft.constrain.language import Language, Vocabulary, ready
@@ -70,17 +71,8 @@ def test_room_for_the_answer_is_kept_however_long_the_thinking(
     assume(not dfa.is_empty)
     language = language_of(dfa, opening)
     left = int(language.automaton.to_end[0]) + more
-    goal: Projection = language.start(left)
-    told: list[int] = []
     draw = torch.Generator().manual_seed(seed)
-    while goal.left and not goal.is_over:
-        logits = torch.randn(width, len(PIECES), generator=draw, dtype=torch.float64)
-        logits[:, 2] += 30.0
-        draft = goal(torch.log_softmax(logits, -1)).draft.tolist()
-        content = list(itertools.takewhile(lambda token: token != EOS, draft))[: goal.left]
-        told, goal = told + content, goal.after(content)
-        if len(content) < width:
-            break
+    told = written_on_noise(language.start(left), width, len(PIECES), EOS, draw, lifted=(2, 30.0))
     assert is_answer(dfa, tuple(told), opening)
     assert len(told) <= left
     text = b"".join(PIECES[token] or b"" for token in language.answer(told))

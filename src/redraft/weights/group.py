@@ -121,7 +121,7 @@ class Group:
                 if self.failure is not None:
                     raise self.failure
                 done.set_result(work())
-            except Exception as error:
+            except Exception as error:  # whatever it is, who asked for the work is told
                 done.set_exception(error)
 
     def _tell(self, number: int, rows: int = 0) -> None:
