@@ -101,7 +101,7 @@ def test_a_step_holds_as_many_logits_as_are_counted(dtype: str, least: float) ->
     environment = os.environ | {"PYTHONPATH": f"{root / 'src'}{os.pathsep}{root}"}
     command = [sys.executable, "-c", STEP, dtype]
     told = subprocess.run(command, env=environment, capture_output=True, text=True, check=True, timeout=120).stdout
-    assert least < float(told) < STEP_LOGITS + 0.25, f"{float(told):.2f} tensors of the logits' size"
+    assert least < float(told) < STEP_LOGITS + 0.5, f"{float(told):.2f} tensors of the logits' size"
 
 
 @pytest.mark.parametrize(
