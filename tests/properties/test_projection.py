@@ -325,3 +325,20 @@ def test_weights_out_of_the_range_of_a_float_are_summed_with_care() -> None:
     assert quickly(project.wiring, Weights(project.wiring, log_p), 0, project.gates(3)) is None
     assert project(log_p).log_total == pytest.approx(-900)
     assert project(log_p).draft.tolist() == [3, 2, EOS]
+
+
+def test_merged_edges_are_the_edges() -> None:
+    """Every edge is in one merged edge, by its kind's classes; `a` and `c` lead the same way, and are of one kind."""
+    language = Language({(0, 97): 1, (0, 99): 1, (1, 98): 0, (1, 97): 1, (1, 99): 1}, frozenset({0}), 2)
+    wiring = projection(language, 4, 0).wiring
+    merged, a = wiring.merged, wiring.automaton
+    kinds = np.split(merged.members, merged.firsts[1:])
+    found = [
+        (int(src), int(cls), int(dst))
+        for src, kind, dst in zip(merged.edges.src, merged.edges.cls, merged.edges.dst, strict=True)
+        for cls in kinds[kind]
+    ]
+    assert sorted(found) == sorted(zip(a.src.tolist(), a.cls.tolist(), a.dst.tolist(), strict=True))
+    assert len(merged.edges.src) < len(a.src)
+    assert len({(src, dst) for src, _, dst in found}) == len(merged.edges.src)
+    assert len({tuple(kind) for kind in kinds}) == len(kinds)

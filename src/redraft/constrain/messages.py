@@ -3,11 +3,11 @@
     alpha    of ways from the left into a state        beta    of ways from a state to the right end
     bias     of each class at each position: the sum over its edges of alpha · beta, as a share of the whole
 
-`carefully` works with logarithms throughout and is the plain twin. `quickly` works with the weights themselves, scaled
-at every position, which spares an exponential per edge, and it does not look behind the position by which all but
-e^-NEGLIGIBLE of the language has ended: what a canvas holds behind its answer costs nothing. Weights too small for a
-float64 are lost to it. How large they could have been is known from the scales; if they could have mattered, it gives
-None, and the careful way is taken.
+`carefully` works with logarithms throughout, edge by edge, and is the plain twin. `quickly` works with merged edges and
+with the weights themselves, scaled at every position, which spares an exponential per edge, and it does not look behind
+the position by which all but e^-NEGLIGIBLE of the language has ended: what a canvas holds behind its answer costs
+nothing. Weights too small for a float64 are lost to it. How large they could have been is known from the scales; if they
+could have mattered, it gives None, and the careful way is taken.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from redraft.constrain.wiring import CACHED, NONE, Indices, Reals, Weights, Wiring
+from redraft.constrain.wiring import CACHED, NONE, Indices, Merged, Order, Reals, Weights, Wiring
 from redraft.errors import ConstraintError
 
 NEGLIGIBLE = 90.0
@@ -59,11 +59,11 @@ class Messages:
 
 def quickly(wiring: Wiring, weights: Weights, start: int, gates: Gates) -> Messages | None:
     """The messages from the state `start`; None if they need care."""
-    width, end, edges = len(weights), wiring.automaton.end, wiring.by_target
+    width, end, merged, edges = len(weights), wiring.automaton.end, wiring.merged, wiring.merged.by_target
     alpha, scale = np.zeros((width + 1, wiring.automaton.states)), np.zeros(width + 1)
-    alpha[0, start], shares, peaks = 1.0, np.empty(weights.mass.shape), np.empty(width)
+    alpha[0, start], shares, peaks = 1.0, np.empty((width, len(merged.firsts))), np.empty(width)
     behind = np.append(weights.behind[::-1].cumsum()[::-1], 0.0)
-    scores, sums, rows, live = np.empty(len(edges.src)), np.empty(len(edges.sums)), _rows(edges.src), width
+    scores, sums, rows, live = np.empty(len(edges.src)), np.empty(len(edges.sums)), _rows(edges, merged), width
     for i in range(width):
         if i % rows == 0:
             part = slice(i, i + rows)
@@ -71,7 +71,7 @@ def quickly(wiring: Wiring, weights: Weights, start: int, gates: Gates) -> Messa
             peaks[part] = weights.mass[part].max(1)
             if peaks[part].min() < NONE / 2:  # a position with nothing for the language
                 return None
-            shares[part] = np.exp(weights.mass[part] - peaks[part, None])
+            shares[part] = merged.of_kinds(np.exp(weights.mass[part] - peaks[part, None]), np.add)
             spread = np.take(shares[part], edges.cls, axis=1)
         np.take(alpha[i], edges.src, out=scores, mode="clip")
         scores *= spread[i % rows]
@@ -106,13 +106,13 @@ def quickly(wiring: Wiring, weights: Weights, start: int, gates: Gates) -> Messa
 def _backwards(wiring: Wiring, shares: Reals, peaks: Reals, gates: Gates, behind: float | None) -> tuple[Reals, Reals]:
     """Beta at every boundary and its scales. `behind` is the log-weight of a tail that follows, None at the canvas's
     end."""
-    live, edges = len(shares), wiring.by_source
+    live, edges = len(shares), wiring.merged.by_source
     beta, scale = np.zeros((live + 1, wiring.automaton.states)), np.zeros(live + 1)
     if behind is None:
         beta[live] = gates.end
     else:
         beta[live, wiring.automaton.end], scale[live] = 1.0, behind
-    scores, sums, rows = np.empty(len(edges.src)), np.empty(len(edges.sums)), _rows(edges.src)
+    scores, sums, rows = np.empty(len(edges.src)), np.empty(len(edges.sums)), _rows(edges, wiring.merged)
     for i in range(live - 1, -1, -1):
         if i % rows == rows - 1 or i == live - 1:
             spread = np.take(shares[i // rows * rows : i + 1], edges.cls, axis=1)
@@ -129,13 +129,14 @@ def _backwards(wiring: Wiring, shares: Reals, peaks: Reals, gates: Gates, behind
 
 def _ways(wiring: Wiring, alpha: Reals, beta: Reals) -> Reals:
     """Of every class at every position the sum over its edges of alpha and beta."""
-    edges, live = wiring.by_class, len(beta) - 1
-    found, rows = np.zeros((live, wiring.automaton.classes)), _rows(edges.src)
+    edges, classes, live = wiring.merged.by_kind, wiring.merged.by_class, len(beta) - 1
+    found, rows = np.zeros((live, wiring.automaton.classes)), _rows(edges, wiring.merged)
     for i in range(0, live, rows):
         part = slice(i, min(i + rows, live))
         ways = np.take(alpha[part], edges.src, axis=1)
         ways *= np.take(beta[1:][part], edges.dst, axis=1)
-        found[part, edges.sums] = np.add.reduceat(ways, edges.starts, axis=1)
+        kinds = np.add.reduceat(ways, edges.starts, axis=1)
+        found[part, classes.sums] = np.add.reduceat(np.take(kinds, classes.src, axis=1), classes.starts, axis=1)
     return found
 
 
@@ -165,15 +166,15 @@ def carefully(wiring: Wiring, weights: Weights, start: int, gates: Gates) -> Mes
 def best_ways(wiring: Wiring, weights: Weights, start: int, gates: Gates, stride: int = STRIDE) -> Reals:
     """Log-weight of the best way into each state at every boundary; up to the one from which on nothing that has not
     ended can be better than what has, looked for every `stride` positions."""
-    width, end, edges = len(weights), wiring.automaton.end, wiring.by_target
+    width, end, merged, edges = len(weights), wiring.automaton.end, wiring.merged, wiring.merged.by_target
     found = np.full((width + 1, wiring.automaton.states), NONE)
     found[0, start] = 0.0
     behind = np.append(weights.behind_best[::-1].cumsum()[::-1], 0.0)
-    scores, peak, rows = np.empty(len(edges.src)), np.empty(len(edges.sums)), _rows(edges.src)
+    scores, peak, rows = np.empty(len(edges.src)), np.empty(len(edges.sums)), _rows(edges, merged)
     for i in range(width):
         if i % rows == 0:
             weights.upto(i + rows)
-            spread = np.take(weights.best[i : i + rows], edges.cls, axis=1)
+            spread = np.take(merged.of_kinds(weights.best[i : i + rows], np.maximum), edges.cls, axis=1)
         np.take(found[i], edges.src, out=scores, mode="clip")
         scores += spread[i % rows]
         np.maximum.reduceat(scores, edges.starts, out=peak)
@@ -186,9 +187,9 @@ def best_ways(wiring: Wiring, weights: Weights, start: int, gates: Gates, stride
     return found
 
 
-def _rows(edges: Indices) -> int:
+def _rows(edges: Order, merged: Merged) -> int:
     """Positions whose edges are spread out at once."""
-    return max(1, min(4 * STRIDE, CACHED // len(edges)))
+    return max(1, min(4 * STRIDE, CACHED // max(len(edges.src), len(merged.members))))
 
 
 def _log_sums(values: Reals, starts: Indices) -> Reals:
