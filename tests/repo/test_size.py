@@ -22,7 +22,7 @@ PART_WALLS = {
     "server": 5_000,
     "remote": 400,
     "trace": 400,
-    "cli": 4_000,
+    "cli": 4_050,
 }
 
 

@@ -6,6 +6,7 @@ import pytest
 from tests.helpers import tiny_config, tiny_model
 
 from redraft.cli.common import PRESETS as COMMAND_PRESETS
+from redraft.cli.common import preset_of
 from redraft.cli.main import build_parser
 from redraft.config import CheckpointConfig, GenerationConfig
 from redraft.diffusion.accept import AnyOf, Confidence, Gate, Margin
@@ -193,3 +194,26 @@ def test_what_cannot_be_honoured_is_refused_by_name_and_value(
 ) -> None:
     with pytest.raises(RequestError, match=words):
         build_request(PROMPT, options, CheckpointConfig(model.config, SHIPPED))
+
+
+@pytest.mark.parametrize(
+    ("words", "wanted"),
+    [
+        (["generate", "x"], "fast"),
+        (["generate", "x", "--model", "another"], "reference"),
+        (["generate", "x", "--preset", "flow"], "flow"),
+        (["generate", "x", "--causal"], "reference"),
+        (["generate", "x", "--effort", "0"], "reference"),
+        (["generate", "x", "--target-ms", "9"], "reference"),
+        (["chat"], "fast"),
+        (["fill"], "fast"),
+        (["infill", "x"], "fast"),
+        (["run", "a", "b"], "fast"),
+        (["serve"], "fast"),
+        (["serve", "another"], "reference"),
+        (["demo"], "fast"),
+        (["eval"], "reference"),
+    ],
+)
+def test_the_shell_takes_the_rules_that_a_model_learned_for(words: list[str], wanted: str) -> None:
+    assert preset_of(build_parser().parse_args(words)) == wanted

@@ -34,6 +34,8 @@ from redraft.trace.lines import VERSION, Header
 
 RECORD = "record\nSend 417 melu to Karomi."
 HEAD = Header(trace=VERSION, redraft="0", command="generate", model="nano", taken="", options={})
+SLOWLY = ["--threads", "1", "--preset", "reference"]
+"""Several steps where nano is sure, too."""
 SLOW = ["generate", "Ka", "--steps", "9000", "--entropy-bound", "1e-9", "--temperature", "10", "--threads", "1"]
 
 
@@ -105,7 +107,7 @@ MADE: list[str] = []
 def good(path: Path) -> list[str]:
     """A whole trace, line by line; the run is made once."""
     if not MADE:
-        assert main(["generate", "--chat", "--seed", "5", "--threads", "1", "--trace", str(path), RECORD]) == 0
+        assert main(["generate", "--chat", "--seed", "5", *SLOWLY, "--trace", str(path), RECORD]) == 0
         MADE[:] = path.read_text(encoding="utf-8").splitlines()
     path.write_text("".join(f"{line}\n" for line in MADE), encoding="utf-8")
     return list(MADE)
@@ -294,7 +296,7 @@ def test_a_run_that_is_cut_off_leaves_a_trace_that_can_be_read(killed: signal.Si
 
 
 def test_a_trace_plays_as_it_was_watched(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    words = ["generate", "--chat", "--threads", "1", "--watch", "sudoku\n....\n2.1.\n....\n.243"]
+    words = ["generate", "--chat", *SLOWLY, "--watch", "sudoku\n....\n2.1.\n....\n.243"]
     paths = [tmp_path / "5.jsonl", tmp_path / "6.jsonl"]
     seen = []
     for seed, path in zip("56", paths, strict=True):

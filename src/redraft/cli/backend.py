@@ -28,7 +28,7 @@ NEUTRAL: dict[str, object] = {
     "canvas": None,
     "end_aware": None,
     "causal": False,
-    "preset": "reference",
+    "preset": None,
     "trace": None,
     "top_k": None,
     "min_tokens": 0,

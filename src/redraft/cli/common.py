@@ -124,11 +124,19 @@ def causal_flag(parser: argparse.ArgumentParser) -> None:
     )
 
 
-def preset_flag(parser: argparse.ArgumentParser, of: str = "") -> None:
-    """Which sampler rules."""
-    parser.add_argument(
-        "--preset", default="reference", choices=PRESETS, help=f"sampler rules{of} (default: reference)"
-    )
+def preset_flag(parser: argparse.ArgumentParser, of: str = "", default: str | None = None) -> None:
+    """Which sampler rules; `preset_of` reads it."""
+    told = default or "fast for nano, which learned for it, else reference"
+    parser.add_argument("--preset", default=default, choices=PRESETS, help=f"sampler rules{of} (default: {told})")
+
+
+def preset_of(arguments: argparse.Namespace) -> str:
+    """The sampler rules that were asked for, else those that the model learned for."""
+    if (asked := getattr(arguments, "preset", None)) is not None:
+        return str(asked)
+    # The causal mode and the dial have rules of their own, with which any but the engine's default would be refused.
+    others = any(getattr(arguments, name, None) not in (None, False) for name in ("causal", "effort", "target_ms"))
+    return "fast" if arguments.model == "nano" and not others else "reference"
 
 
 def load_engine(arguments: argparse.Namespace) -> Engine:

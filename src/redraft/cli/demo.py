@@ -7,7 +7,7 @@ import secrets
 import sys
 from typing import TYPE_CHECKING
 
-from redraft.cli.common import Commands, command, load_engine, model_flags, print_json
+from redraft.cli.common import Commands, command, load_engine, model_flags, preset_of, print_json
 
 if TYPE_CHECKING:
     from redraft.measure.evals import Trial
@@ -35,11 +35,11 @@ def run(arguments: argparse.Namespace) -> int:
     if arguments.count < 1:
         raise RequestError(f"--count is {arguments.count}; it must be at least 1")
     seed = secrets.randbits(31) if arguments.seed is None else arguments.seed
-    engine = load_engine(arguments)
+    engine, preset = load_engine(arguments), preset_of(arguments)
     trials: list[tuple[str, Trial]] = []
     for name in names():
         for i, example in zip(range(arguments.count), task(name).examples("held_out", seed), strict=False):
-            request = engine.request(example.prompt, chat=True, options=Options(seed=seed + i))
+            request = engine.request(example.prompt, chat=True, options=Options(seed=seed + i, preset=preset))
             if i == 0 and not arguments.json:
                 print(f"\n{example.prompt}\n", file=sys.stderr)
                 with Watch(engine.text) as watch:

@@ -43,7 +43,7 @@ def add(commands: Commands) -> None:
         "what the model wrote, in processes with limits",
     )
     causal_flag(parser)
-    preset_flag(parser)
+    preset_flag(parser, default="reference")
     backend_flags(parser)
     parser.add_argument("--seed", type=int, default=0, help="which examples and which noise (default: 0)")
     parser.add_argument("--record", type=Path, metavar="FILE", help="also write a benchmark record to this file")

@@ -6,7 +6,16 @@ import argparse
 from pathlib import Path
 
 from redraft.cli.check import check_flag, check_of
-from redraft.cli.common import Commands, command, load_engine, model_flags, print_json, read_prompt
+from redraft.cli.common import (
+    Commands,
+    command,
+    load_engine,
+    model_flags,
+    preset_flag,
+    preset_of,
+    print_json,
+    read_prompt,
+)
 from redraft.cli.trace import trace_flag, traced
 from redraft.errors import RequestError
 
@@ -32,6 +41,7 @@ def add(commands: Commands) -> None:
     check_flag(parser)
     parser.add_argument("--max-tokens", type=int, metavar="N", help="most tokens of the filled text")
     parser.add_argument("--seed", type=int, help="seed of all noise; the same seed gives the same answer")
+    preset_flag(parser)
     trace_flag(parser)
     model_flags(parser)
 
@@ -52,7 +62,7 @@ def run(arguments: argparse.Namespace) -> int:
             prompt=arguments.prompt,
             chat=arguments.chat,
             check=check,
-            options=Options(max_tokens=arguments.max_tokens, seed=arguments.seed),
+            options=Options(max_tokens=arguments.max_tokens, seed=arguments.seed, preset=preset_of(arguments)),
         )
     if arguments.json:
         seed, steps = done.done.seed, list(done.done.steps)

@@ -10,7 +10,16 @@ from typing import TYPE_CHECKING
 
 from redraft.cli.backend import backend_flags, backend_of
 from redraft.cli.check import check_flag, check_of
-from redraft.cli.common import Commands, command, load_engine, model_flags, print_json, read_prompt, sampling_flags
+from redraft.cli.common import (
+    Commands,
+    command,
+    load_engine,
+    model_flags,
+    preset_of,
+    print_json,
+    read_prompt,
+    sampling_flags,
+)
 from redraft.cli.held import held_flags, held_source
 from redraft.cli.thinking import check_thinking, thinking_flag, thoughtful, told_apart
 from redraft.cli.trace import trace_flag, traced
@@ -112,7 +121,7 @@ def _options(arguments: argparse.Namespace) -> Options:
         effort=arguments.effort,
         min_effort=arguments.min_effort,
         target_ms=arguments.target_ms,
-        preset=arguments.preset,
+        preset=preset_of(arguments),
         stop=tuple(arguments.stop),
         temperature=arguments.temperature,
         top_k=arguments.top_k,

@@ -7,7 +7,7 @@ import sys
 from dataclasses import asdict
 from typing import TYPE_CHECKING
 
-from redraft.cli.common import Commands, command, load_engine, model_flags, preset_flag, print_json
+from redraft.cli.common import Commands, command, load_engine, model_flags, preset_flag, preset_of, print_json
 from redraft.cli.source import PLACE_HELP, Source, read_source
 from redraft.cli.trace import trace_flag, traced
 from redraft.errors import RequestError
@@ -83,7 +83,7 @@ def gap_options(arguments: argparse.Namespace) -> Options:
         steps=arguments.steps,
         temperature=arguments.temperature,
         deadline_sec=arguments.deadline,
-        preset=arguments.preset,
+        preset=preset_of(arguments),
     )
 
 

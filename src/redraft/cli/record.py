@@ -11,7 +11,7 @@ from dataclasses import replace
 from itertools import islice
 from typing import TYPE_CHECKING
 
-from redraft.cli.common import Commands, command, decoded, load_engine, model_flags, preset_flag, read_prompt
+from redraft.cli.common import Commands, command, decoded, load_engine, model_flags, preset_flag, preset_of, read_prompt
 from redraft.cli.held import fence_flag, read_schema
 from redraft.cli.thinking import thinking_flag, thoughtful, told_apart
 from redraft.errors import RedraftError, RequestError
@@ -87,7 +87,7 @@ def _asker(engine: Engine, source: Source, arguments: argparse.Namespace) -> Ask
     from redraft.engine.request import Options
 
     language = engine.language(source)
-    options = Options(max_tokens=arguments.max_tokens, seed=arguments.seed, preset=arguments.preset)
+    options = Options(max_tokens=arguments.max_tokens, seed=arguments.seed, preset=preset_of(arguments))
     before = "" if arguments.instruction is None else f"{arguments.instruction}\n"
 
     def asked(text: str, options: Options) -> Request:

@@ -18,11 +18,12 @@ from redraft.cli.backend import backend_flags, backend_of
 from redraft.cli.common import (
     ADAPTER_HELP,
     PLAN_HELP,
-    PRESETS,
     Commands,
     command,
     load_bar,
     model_flags,
+    preset_flag,
+    preset_of,
     set_threads,
 )
 from redraft.cli.place import experts_of
@@ -54,11 +55,7 @@ def add(commands: Commands) -> None:
     """Add the command."""
     parser = command(commands, "serve", "answer over HTTP, in the forms that other tools speak", run, epilog=EPILOG)
     model_flags(parser, positional=True)
-    parser.add_argument(
-        "--preset",
-        choices=PRESETS,
-        help="sampler rules of requests that name none (default: fast for nano, which learned for it, else reference)",
-    )
+    preset_flag(parser, of=" of requests that name none")
     parser.add_argument("--plan", metavar="NAME", help=PLAN_HELP)
     parser.add_argument("--adapter", metavar="FOLDER", help=ADAPTER_HELP)
     backend_flags(parser)
@@ -137,7 +134,6 @@ def _pass_on(arguments: argparse.Namespace) -> int:
 
     if arguments.max_running != RUNNING:
         raise RequestError("--max-running was given with --backend openai; what runs there is that server's affair")
-    arguments.preset = arguments.preset or "reference"  # what asks for nothing
     backend = backend_of(arguments)
     assert backend is not None
     settings = settings_of(arguments)
@@ -180,7 +176,6 @@ def settings_of(arguments: argparse.Namespace) -> Settings:
     from redraft.errors import RequestError
     from redraft.server.process import is_loopback
     from redraft.server.settings import LOOPBACK, Limits, Settings, read_keys
-    from redraft.weights.source import EMBEDDED
 
     _check(arguments)
     keys = read_keys(arguments.api_key_file, os.environ.get(KEYS))
@@ -202,7 +197,7 @@ def settings_of(arguments: argparse.Namespace) -> Settings:
         # A key is what keeps a page elsewhere out; without one, the name that it asks for is.
         hosts=("*",) if keys and not local else tuple(dict.fromkeys(hosts)),
         limits=limits,
-        preset=arguments.preset or ("fast" if arguments.model == EMBEDDED else "reference"),
+        preset=preset_of(arguments),
         page=not arguments.no_page,
         log_prompts=arguments.log_prompts,
         version=__version__,
