@@ -135,8 +135,9 @@ def preset_of(arguments: argparse.Namespace) -> str:
     if (asked := getattr(arguments, "preset", None)) is not None:
         return str(asked)
     # The causal mode and the dial have rules of their own, with which any but the engine's default would be refused.
-    others = any(getattr(arguments, name, None) not in (None, False) for name in ("causal", "effort", "target_ms"))
-    return "fast" if arguments.model == "nano" and not others else "reference"
+    others = [getattr(arguments, name, None) for name in ("causal", "effort", "target_ms")]
+    unasked = all(one is None or one is False for one in others)
+    return "fast" if arguments.model == "nano" and unasked else "reference"
 
 
 def load_engine(arguments: argparse.Namespace) -> Engine:
