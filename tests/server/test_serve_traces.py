@@ -18,6 +18,7 @@ from redraft.trace.folder import TraceFolder
 from redraft.trace.lines import VERSION, Header
 
 HEAD = Header(trace=VERSION, redraft="0", command="serve", model="nano", taken="", options={})
+ROOM = 10**9
 
 
 def test_every_request_to_a_server_leaves_a_trace_of_its_answer(tmp_path: Path) -> None:
@@ -48,21 +49,43 @@ def ask(engine: Engine, shelf: TraceFolder, seed: int) -> str:
 
 
 def test_only_the_newest_are_kept_from_run_to_run(nano: Engine, folder: Path) -> None:
-    shelf = TraceFolder(folder, HEAD, 2)
+    shelf = TraceFolder(folder, HEAD, 2, ROOM)
     assert list(folder.iterdir()) == []
     for seed in range(3):
         ask(nano, shelf, seed)
     (folder / "00000002.jsonl").unlink()  # somebody tidies up
-    said = ask(nano, TraceFolder(folder, HEAD, 2), 3)
-    ask(nano, TraceFolder(folder, HEAD, 2), 4)
+    shelf.close()
+    shelf = TraceFolder(folder, HEAD, 2, ROOM)
+    said = ask(nano, shelf, 3)
+    ask(nano, shelf, 4)
     assert sorted(path.name for path in folder.iterdir()) == ["00000004.jsonl", "00000005.jsonl"]
     assert read_trace(folder / "00000004.jsonl").main.frames[-1].text == said
+
+
+def test_the_oldest_go_when_there_are_too_many_bytes(nano: Engine, folder: Path) -> None:
+    shelf = TraceFolder(folder, HEAD, 100, ROOM)
+    for seed in range(3):
+        ask(nano, shelf, seed)
+    sizes = [path.stat().st_size for path in sorted(folder.iterdir())]
+    shelf.close()
+    shelf = TraceFolder(folder, HEAD, 100, sizes[1] + sizes[2])  # sizes of an earlier run count like those of this one
+    ask(nano, shelf, 3)
+    assert sorted(path.name for path in folder.iterdir()) == [f"0000000{at}.jsonl" for at in (2, 3, 4)]
+    shelf.close()
+
+
+def test_two_servers_cannot_write_to_one_folder(folder: Path) -> None:
+    shelf = TraceFolder(folder, HEAD, 9, ROOM)
+    with pytest.raises(RequestError, match="is being written by another program; name another"):
+        TraceFolder(folder, HEAD, 9, ROOM)
+    shelf.close()
+    TraceFolder(folder, HEAD, 9, ROOM).close()
 
 
 def test_a_trace_that_cannot_be_written_costs_no_answer(
     nano: Engine, folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    shelf, files = TraceFolder(folder, HEAD, 9), len(list(Path("/proc/self/fd").iterdir()))
+    shelf, files = TraceFolder(folder, HEAD, 9, ROOM), len(list(Path("/proc/self/fd").iterdir()))
     said = ask(nano, shelf, 1)
     monkeypatch.setattr(
         "redraft.trace.file.os.write", full := lambda *_: (_ for _ in ()).throw(OSError(28, "No space"))
@@ -80,5 +103,5 @@ def test_a_trace_that_cannot_be_written_costs_no_answer(
 def test_a_place_that_cannot_be_a_folder_is_refused_at_once(tmp_path: Path) -> None:
     (tmp_path / "a").write_text("precious", encoding="utf-8")
     with pytest.raises(RequestError, match="cannot be made"):
-        TraceFolder(tmp_path / "a", HEAD, 9)
+        TraceFolder(tmp_path / "a", HEAD, 9, ROOM)
     assert (tmp_path / "a").read_text(encoding="utf-8") == "precious"

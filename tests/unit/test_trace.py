@@ -236,6 +236,18 @@ def test_another_files_content_is_never_lost(tmp_path: Path) -> None:
     TraceFile(tmp_path / "trace.jsonl", HEAD).close()  # a trace may be written over
 
 
+def test_two_programs_cannot_write_one_trace(tmp_path: Path) -> None:
+    """The second one wiped the first one's lines, which then stood behind zeros."""
+    path = tmp_path / "trace.jsonl"
+    first = TraceFile(path, HEAD)
+    said = path.read_bytes()
+    with pytest.raises(RequestError, match="is being written by another program; name another place"):
+        TraceFile(path, HEAD)
+    assert path.read_bytes() == said
+    first.close()
+    TraceFile(path, HEAD).close()
+
+
 def test_a_full_disk_is_told_and_leaves_whole_lines(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(RunError, match="No space left on device; make room"):
         TraceFile(Path("/dev/full"), HEAD)

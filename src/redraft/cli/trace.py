@@ -16,8 +16,8 @@ if TYPE_CHECKING:
     from redraft.engine.engine import Engine
     from redraft.trace.lines import Header
 
-MOST = 1000
-"""Files that a folder of traces keeps."""
+MOST, MOST_BYTES = 1000, 10**9
+"""Files that a folder of traces keeps, and what they may hold when another is begun."""
 
 OWN = {"run", "mistaken", "json", "debug", "trace", "model", "watch", "write", "group"}
 """Of a command's arguments those that a trace tells otherwise, that change no step, or that nobody gave."""
@@ -56,7 +56,7 @@ def traced_apart(arguments: argparse.Namespace, command: str) -> Callable[[Engin
     from redraft.engine.tap import Tap, seen_through
     from redraft.trace.folder import TraceFolder
 
-    folder = TraceFolder(arguments.trace, _head(arguments, command), MOST)
+    folder = TraceFolder(arguments.trace, _head(arguments, command), MOST, MOST_BYTES)
 
     def seen(engine: Engine) -> Engine:
         tap = Tap(engine.loop, lambda _, request: Recorder(folder.begin(), engine).opened(0, request))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import fcntl
 import os
 from pathlib import Path
 
@@ -13,17 +14,22 @@ from redraft.trace.lines import VERSION, Begun, Header, Line
 
 
 class TraceFile:
-    """A trace being written, line by line."""
+    """A trace being written at `path`, line by line; `size` is its bytes."""
 
     def __init__(self, path: Path, header: Header) -> None:
-        """Raises RequestError for a place that cannot be written, or that holds something else than a trace."""
+        """Raises RequestError for a place that cannot be written, that another program is writing, or that holds
+        something else than a trace."""
+        self.path, self.size = path, 0
         try:
             if path.is_file() and path.stat().st_size and not _is_trace(path):
                 raise RequestError(f"{path} holds something else than a trace, which would be lost; name another file")
-            self._file = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o666)
+            file = os.open(path, os.O_WRONLY | os.O_CREAT, 0o666)
+            if path.is_file():
+                hold(file, path)
+                os.ftruncate(file, 0)
         except OSError as error:
             raise RequestError(f"the trace {path} cannot be written: {error.strerror}; name another file") from None
-        self._path, self._size = path, 0
+        self._file = file
         self.write(header)
 
     def write(self, line: Header | Line) -> None:
@@ -34,14 +40,28 @@ class TraceFile:
             while written < len(data):  # what is in the way says so at the second try
                 written += os.write(self._file, data[written:])
         except OSError as error:
-            if self._path.is_file():
-                os.ftruncate(self._file, self._size)
-            raise RunError(f"the trace {self._path} cannot be written on: {error.strerror}; make room") from None
-        self._size += len(data)
+            if self.path.is_file():
+                os.ftruncate(self._file, self.size)
+            raise RunError(f"the trace {self.path} cannot be written on: {error.strerror}; make room") from None
+        self.size += len(data)
 
     def close(self) -> None:
         """No more will come."""
         os.close(self._file)
+
+
+def hold(handle: int, path: Path) -> None:
+    """Keep what is open for this program alone until it is closed, which the end of the program does, too.
+
+    Raises RequestError, and closes it, if another one holds it. Where a file system has no locks, nothing is held.
+    """
+    try:
+        fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        os.close(handle)
+        raise RequestError(f"{path} is being written by another program; name another place") from None
+    except OSError:
+        return
 
 
 def _is_trace(path: Path) -> bool:

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import os
 from collections import deque
 from contextlib import suppress
+from dataclasses import dataclass
 from pathlib import Path
 
 from redraft.errors import RedraftError, RequestError, RunError
-from redraft.trace.file import TraceFile
+from redraft.trace.file import TraceFile, hold
 from redraft.trace.lines import Ended, Header, Line
 
 DIGITS = 8
@@ -15,18 +17,32 @@ NONE = -1
 """What is no file."""
 
 
-class TraceFolder:
-    """Files 00000001.jsonl and so on, at most `most` of them; those of an earlier run count, too."""
+@dataclass(frozen=True)
+class _Left:
+    """A file of an earlier run."""
 
-    def __init__(self, path: Path, header: Header, most: int) -> None:
-        """Raises RequestError for a place that cannot be written."""
+    path: Path
+    size: int
+
+
+class TraceFolder:
+    """Files 00000001.jsonl and so on; those of an earlier run count, too.
+
+    When a request begins, the oldest go until there are fewer than `most` and no more than `most_bytes` of them.
+    """
+
+    def __init__(self, path: Path, header: Header, most: int, most_bytes: int) -> None:
+        """Raises RequestError for a place that cannot be written, or that another program writes to."""
         try:
             path.mkdir(parents=True, exist_ok=True)
-            self._kept = deque(sorted(path.glob(f"{'[0-9]' * DIGITS}.jsonl")))
+            self._held = os.open(path, os.O_RDONLY)
+            hold(self._held, path)
+            found = sorted(path.glob(f"{'[0-9]' * DIGITS}.jsonl"))
+            self._kept = deque[_Left | _File](_Left(file, file.stat().st_size) for file in found)
         except OSError as error:
             raise RequestError(f"the folder {path} cannot be made: {error.strerror}; name another") from None
-        self._path, self._header, self._most = path, header, most
-        self._number = int(self._kept[-1].stem) if self._kept else 0
+        self._path, self._header, self._most, self._most_bytes = path, header, most, most_bytes
+        self._number = int(found[-1].stem) if found else 0
         TraceFile(self._next, header).close()  # what cannot be written is said before anything is asked
         self._next.unlink()
 
@@ -35,13 +51,20 @@ class TraceFolder:
         return self._path / f"{self._number + 1:0{DIGITS}}.jsonl"
 
     def begin(self) -> TraceFile:
-        """The next file, which closes itself at the end of its request; the oldest goes, if there are too many."""
-        while len(self._kept) >= self._most:
+        """The next file, which closes itself at the end of its request; the oldest go, if there are too many."""
+        while self._kept and (
+            len(self._kept) >= self._most or sum(file.size for file in self._kept) > self._most_bytes
+        ):
             with suppress(OSError):  # somebody else has taken it away
-                self._kept.popleft().unlink()
-        self._kept.append(self._next)
+                self._kept.popleft().path.unlink()
+        file = _File(self._next, self._header)
         self._number += 1
-        return _File(self._kept[-1], self._header)
+        self._kept.append(file)
+        return file
+
+    def close(self) -> None:
+        """Leave the folder to others."""
+        os.close(self._held)
 
 
 class _File(TraceFile):
