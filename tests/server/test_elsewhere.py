@@ -11,7 +11,7 @@ import httpx2
 import openai
 import pytest
 from openai import OpenAI
-from tests.server.conftest import RECORD, Process, end, eventually, start
+from tests.server.conftest import ANSWER, RECORD, Process, end, eventually, start
 from tests.unit.test_remote import GOOD, HEAD, KEY, Act, Stub, Write, chunk, reply, says
 
 from redraft.__main__ import main
@@ -191,6 +191,76 @@ def test_a_client_that_goes_away_ends_the_question_there(stub: Stub, before: Pro
     assert eventually(lambda: ask(before).status_code == 200, 60)
 
 
+@pytest.fixture(scope="module")
+def next_to(stub: Stub) -> Iterator[Process]:
+    """A model at hand, and the stub beside it, both with keys."""
+    words = ["--quiet", "--beside", stub.url, "--their-model", "big", "--api-key-env", "THEIR_KEY"]
+    process = start(*words, env={"THEIR_KEY": KEY, "REDRAFT_API_KEYS": "one-secret-key"})
+    yield process
+    end(process)
+
+
+def ask_beside(process: Process, path: str = "chat/completions", **body: Any) -> httpx2.Response:
+    headers = {"authorization": "Bearer one-secret-key"}
+    body = body if "prompt" in body else {"messages": USER} | body
+    return httpx2.post(f"{process.url}/beside/{path}", json=body, headers=headers, timeout=100)
+
+
+def test_a_server_beside_ours_is_asked_under_a_path_of_its_own(stub: Stub, next_to: Process) -> None:
+    stub.acts[0] = says(reply({"choices": [], "said": "é"}))
+    asked = len(stub.seen)
+    own = ask(next_to, seed=5).json()
+    assert own["model"] == "nano"
+    assert own["choices"][0]["message"]["content"] == ANSWER
+    assert len(stub.seen) == asked, "our own answers are nobody else's affair"
+    told = ask_beside(next_to, seed=5)
+    assert (told.status_code, told.json()) == (200, {"choices": [], "said": "é"})
+    path, headers, body = stub.seen[-1]
+    assert (path, body) == ("/v1/chat/completions", {"model": "big", "messages": USER, "seed": 5})
+    assert headers["authorization"] == f"Bearer {KEY}"
+    assert "one-secret-key" not in json.dumps(headers)
+    assert ask_beside(next_to, "completions", prompt="x").status_code == 200
+    assert stub.seen[-1][0] == "/v1/completions"
+    (model,) = httpx2.get(f"{next_to.base}/models", headers={"x-api-key": "one-secret-key"}, timeout=100).json()["data"]
+    assert model["beside"] == stub.url
+    stub.acts[0] = says(GOOD)
+    assert ask_beside(next_to, stream=True).text.endswith("data: [DONE]\n\n")
+
+
+def test_nothing_of_a_request_says_where_beside_is_or_who_answers_there(stub: Stub, next_to: Process) -> None:
+    asked = len(stub.seen)
+    told = ask_beside(next_to, model="bigger")
+    assert (told.status_code, told.json()["error"]["param"]) == (400, "model")
+    for path in ("models", "chat/completions/../models", "http://127.0.0.1:9/v1/chat/completions"):
+        assert ask_beside(next_to, path).status_code == 404
+    assert (
+        httpx2.post(f"{next_to.url}/beside/chat/completions", json={"messages": USER}, timeout=100).status_code == 401
+    )
+    assert len(stub.seen) == asked
+
+
+def test_without_the_flag_there_is_no_such_path(server: Process) -> None:
+    assert ask_beside(server).status_code == 404
+    assert "/beside/chat/completions" not in httpx2.get(f"{server.url}/openapi.json", timeout=100).json()["paths"]
+    assert httpx2.get(f"{server.base}/models", timeout=100).json()["data"][0]["beside"] is None
+
+
+def test_a_server_beside_that_is_down_or_fails_breaks_nothing_of_ours(stub: Stub, next_to: Process) -> None:
+    stub.acts[0] = says(reply({"error": f"key {KEY} is down"}, "500 Broken", "retry-after: 0"))
+    told = ask_beside(next_to, stream=True)
+    assert (told.status_code, told.json()["error"]["code"]) == (502, "elsewhere")
+    assert "answered 500: key [the key] is down" in told.json()["error"]["message"]
+    assert ask(next_to, seed=5).json()["choices"][0]["message"]["content"] == ANSWER
+    away = start("--quiet", "--beside", "http://127.0.0.1:9/v1")  # it may be started later
+    try:
+        told = ask_beside(away)
+        assert told.status_code == 502
+        assert "http://127.0.0.1:9/v1 does not answer" in told.json()["error"]["message"]
+        assert ask(away, seed=5).json()["choices"][0]["message"]["content"] == ANSWER
+    finally:
+        assert end(away) == 0
+
+
 @pytest.mark.parametrize(
     ("words", "code", "said"),
     [
@@ -200,6 +270,14 @@ def test_a_client_that_goes_away_ends_the_question_there(stub: Stub, before: Pro
         (["--backend", "openai", "--base-url", "http://a", "--preset", "fast"], 2, "--preset was given"),
         (["--backend", "openai", "--base-url", "http://a", "--max-running", "2"], 2, "--max-running was given"),
         (["--backend", "openai", "--base-url", "http://127.0.0.1:9/v1"], 1, "does not answer"),
+        (["--backend", "openai", "--base-url", "http://a", "--beside", "http://b"], 2, "--beside was given"),
+        (["--backend", "openai", "--base-url", "http://a", "--their-model", "b"], 2, "--their-model was given"),
+        (["--beside", "http://a", "--base-url", "http://b"], 2, "--base-url was given"),
+        (["--beside", "a/v1"], 2, "the base URL is 'a/v1'"),
+        (["--beside", "http://a", "--timeout", "0"], 2, "the time for an answer is 0"),
+        (["--beside", "http://a", "--api-key-env", "NOT_SET_ANYWHERE"], 2, "the variable NOT_SET_ANYWHERE"),
+        (["--their-model", "a"], 2, "--their-model was given without"),
+        (["--timeout", "3"], 2, "--timeout was given without"),
     ],
 )
 def test_flags_that_do_not_go_together(

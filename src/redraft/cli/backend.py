@@ -44,6 +44,8 @@ NEUTRAL: dict[str, object] = {
     "fence": False,
     "any_case": False,
     "thinking": False,
+    "beside": None,
+    "their_model": None,
 }
 """What only a canvas, a checkpoint at hand or a constraint of ours can do, and the value that asks for nothing."""
 
@@ -51,16 +53,16 @@ NEUTRAL: dict[str, object] = {
 def backend_flags(parser: argparse.ArgumentParser, *, beside: bool = False) -> None:
     """Where to ask instead of here, or `beside` the model at hand."""
     if beside:
-        parser.add_argument("--their-model", metavar="NAME", help="with --backend: the model there, if there are more")
+        parser.add_argument("--their-model", metavar="NAME", help="the other server's model, if it has more than one")
     parser.add_argument("--backend", choices=("openai",), help="ask another server that speaks OpenAI's interface")
     parser.add_argument("--base-url", metavar="URL", help="with --backend: where, as http://127.0.0.1:8642/v1")
     parser.add_argument(
         "--api-key-env",
         metavar="NAME",
-        help="with --backend: the variable that holds the key (default: no key is sent)",
+        help="the variable that holds the key for another server (default: no key is sent)",
     )
     parser.add_argument(
-        "--timeout", type=float, metavar="SEC", help="with --backend: how long an answer may take (default: 600)"
+        "--timeout", type=float, metavar="SEC", help="how long another server's answer may take (default: 600)"
     )
 
 
@@ -92,3 +94,11 @@ def backend_of(arguments: argparse.Namespace, *, beside: bool = False) -> Backen
         key_env=arguments.api_key_env,
         seconds=600.0 if arguments.timeout is None else arguments.timeout,
     )
+
+
+def beside_of(arguments: argparse.Namespace) -> Backend | None:
+    """The server that `--beside` names, None without it. Raises RequestError as `backend_of`."""
+    if arguments.beside is None:
+        return backend_of(arguments)
+    there = {"backend": "openai", "base_url": arguments.beside}
+    return backend_of(argparse.Namespace(**vars(arguments) | there), beside=True)

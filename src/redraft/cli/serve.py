@@ -11,10 +11,10 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, TextIO
+from typing import TYPE_CHECKING
 
 from redraft import __version__
-from redraft.cli.backend import backend_flags, backend_of
+from redraft.cli.backend import backend_flags, backend_of, beside_of
 from redraft.cli.common import (
     ADAPTER_HELP,
     PLAN_HELP,
@@ -28,10 +28,11 @@ from redraft.cli.common import (
 )
 from redraft.cli.place import experts_of
 from redraft.cli.trace import traced_apart
+from redraft.errors import RequestError
 
 if TYPE_CHECKING:
     from redraft.engine.engine import Engine
-    from redraft.remote.channel import Channel
+    from redraft.remote.channel import Backend, Channel
     from redraft.server.log import Log
     from redraft.server.settings import Settings
 
@@ -42,13 +43,15 @@ RUNNING = 64
 EPILOG = f"""Point any tool with a "base URL" at http://127.0.0.1:{PORT}/v1; `redraft connect` prints the lines for
 some. The page is at the URL itself. A server that others can reach needs API keys, one a line in --api-key-file
 or separated by commas in {KEYS}. SIGTERM lets answers finish, a second one does not.
-With --backend the page and its two endpoints for text ask another server, and no model is loaded.
+With --backend the page and its two endpoints for text ask another server, and no model is loaded. With --beside the
+page sends a prompt to both at once and shows the two answers beside each other, with what each took.
 
 examples:
   redraft serve
   redraft serve ./checkpoint --port 9000 --alias gpt-4o-mini
   redraft serve --host 0.0.0.0 --api-key-file keys.txt --allow-host gpu.lan
-  redraft serve --backend openai --base-url https://api.example/v1 --api-key-env THEIR_KEY"""
+  redraft serve --backend openai --base-url https://api.example/v1 --api-key-env THEIR_KEY
+  redraft serve --beside http://127.0.0.1:8000/v1"""
 
 
 def add(commands: Commands) -> None:
@@ -58,7 +61,10 @@ def add(commands: Commands) -> None:
     preset_flag(parser, of=" of requests that name none")
     parser.add_argument("--plan", metavar="NAME", help=PLAN_HELP)
     parser.add_argument("--adapter", metavar="FOLDER", help=ADAPTER_HELP)
-    backend_flags(parser)
+    parser.add_argument(
+        "--beside", metavar="URL", help="another server, whose answers the page shows beside those of this one"
+    )
+    backend_flags(parser, beside=True)
     parser.add_argument("--host", default="127.0.0.1", help="address to listen on (default: 127.0.0.1)")
     parser.add_argument("--port", type=int, default=PORT, help=f"0 for a free one (default: {PORT})")
     parser.add_argument("--name", metavar="NAME", help="what the model is called (default: its name or folder)")
@@ -93,7 +99,7 @@ def run(arguments: argparse.Namespace) -> int:
     """Serve until a signal."""
     if arguments.backend is not None or arguments.base_url is not None:
         return _pass_on(arguments)
-    backend_of(arguments)  # refuses what only another server is asked with
+    beside = beside_of(arguments)  # refuses, too, what only another server is asked with
     set_threads(arguments.threads)
 
     from redraft.cli.kernels import kernels_for
@@ -123,27 +129,24 @@ def run(arguments: argparse.Namespace) -> int:
         )
 
     service = Service(settings_of(arguments), traced_apart(arguments, "serve"))
+    there = None if beside is None else _channel(beside, arguments)
     with _logged(arguments) as log:
-        serve(service, loader, host=arguments.host, port=arguments.port, log=log, ready=_say)
+        serve(service, loader, host=arguments.host, port=arguments.port, log=log, ready=_say, beside=there)
     return 0
 
 
 def _pass_on(arguments: argparse.Namespace) -> int:
     """Serve the page, and another server's answers."""
-    from redraft.errors import RequestError
-
     if arguments.max_running != RUNNING:
         raise RequestError("--max-running was given with --backend openai; what runs there is that server's affair")
     backend = backend_of(arguments)
     assert backend is not None
     settings = settings_of(arguments)
-    backend = replace(backend, seconds=min(backend.seconds, arguments.max_seconds))
 
-    from redraft.remote.channel import Channel
     from redraft.server.process import pass_on
     from redraft.server.service import Service
 
-    name = asyncio.run(_name(Channel(backend)))
+    name = asyncio.run(_name(_channel(backend, arguments)))
     names = settings.names if arguments.name else (name, *arguments.alias)
     service = Service(replace(settings, names=tuple(dict.fromkeys(names)), beyond=backend.base_url))
 
@@ -152,9 +155,16 @@ def _pass_on(arguments: argparse.Namespace) -> int:
         print(url, flush=True)
 
     with _logged(arguments) as log:
-        there = Channel(replace(backend, model=name))
+        there = _channel(replace(backend, model=name), arguments)
         pass_on(service, there, host=arguments.host, port=arguments.port, log=log, ready=ready)
     return 0
+
+
+def _channel(backend: Backend, arguments: argparse.Namespace) -> Channel:
+    """The other server, whose answers take no longer than ours may. Raises RequestError for a key that is not there."""
+    from redraft.remote.channel import Channel
+
+    return Channel(replace(backend, seconds=min(backend.seconds, arguments.max_seconds)))
 
 
 async def _name(channel: Channel) -> str:
@@ -165,15 +175,24 @@ async def _name(channel: Channel) -> str:
 
 @contextmanager
 def _logged(arguments: argparse.Namespace) -> Iterator[Log]:
+    """The log, and its file closed at the end. Raises RequestError for one that cannot be written."""
     from redraft.server.log import Log
 
-    with _Sink(arguments.log_file) as sink:
+    path, sink = arguments.log_file, sys.stderr
+    try:
+        sink = sink if path is None else path.open("a", encoding="utf-8")
+    except OSError as error:
+        raise RequestError(f"--log-file {path} cannot be written: {error.strerror}") from None
+    try:
         yield Log(None if arguments.quiet else sink)
+    finally:
+        if path is not None:
+            with suppress(OSError):  # what could not be written is lost
+                sink.close()
 
 
 def settings_of(arguments: argparse.Namespace) -> Settings:
     """The server's settings. Raises RequestError for those that would leave it open to others."""
-    from redraft.errors import RequestError
     from redraft.server.process import is_loopback
     from redraft.server.settings import LOOPBACK, Limits, Settings, read_keys
 
@@ -201,13 +220,12 @@ def settings_of(arguments: argparse.Namespace) -> Settings:
         page=not arguments.no_page,
         log_prompts=arguments.log_prompts,
         version=__version__,
+        beside=arguments.beside,
     )
 
 
 def _check(arguments: argparse.Namespace) -> None:
     """Raise RequestError for a value that no server can have, by the flag's own name."""
-    from redraft.errors import RequestError
-
     if not 0 <= arguments.port < 65536:
         raise RequestError(f"--port is {arguments.port}; it must be from 0 to 65535")
     for flag, value in (("--max-seconds", arguments.max_seconds), ("--drain", arguments.drain)):
@@ -223,28 +241,6 @@ def _check(arguments: argparse.Namespace) -> None:
     for flag, names in (("--name", [arguments.name or "nano"]), ("--alias", arguments.alias)):
         if not all(name.strip() for name in names):
             raise RequestError(f"{flag} is empty; give a name, or leave it out")
-
-
-class _Sink:
-    """Where the log goes, closed at the end if it is a file."""
-
-    def __init__(self, path: Path | None) -> None:
-        self.path, self.file = path, sys.stderr
-
-    def __enter__(self) -> TextIO:
-        from redraft.errors import RequestError
-
-        if self.path is not None:
-            try:
-                self.file = self.path.open("a", encoding="utf-8")
-            except OSError as error:
-                raise RequestError(f"--log-file {self.path} cannot be written: {error.strerror}") from None
-        return self.file
-
-    def __exit__(self, *_: object) -> None:
-        if self.path is not None:
-            with suppress(OSError):  # what could not be written is lost
-                self.file.close()
 
 
 def _say(engine: Engine, url: str) -> None:

@@ -154,7 +154,8 @@ class Channel:
                 names = [self.backend.likely]
             if len(set(names)) != 1:
                 some = ", ".join(map(_plain, names[:8])) or "none"
-                raise RequestError(f"{self.backend.base_url} has these models: {some}; name one with --model")
+                flags = "--model, or beside a model at hand with --their-model"
+                raise RequestError(f"{self.backend.base_url} has these models: {some}; name one with {flags}")
             self._model = names[0]
         return self._model
 

@@ -17,7 +17,7 @@ from redraft.server.service import Service
 
 
 def create_app(service: Service, log: Log, there: elsewhere.Elsewhere | None = None) -> ASGIApp:
-    """The server as an ASGI application; one that passes on to another server if there is one."""
+    """The server as an ASGI application. Another server is behind it or beside it, as the settings say."""
     app = FastAPI(
         title="redraft",
         version=service.settings.version,
@@ -27,10 +27,13 @@ def create_app(service: Service, log: Log, there: elsewhere.Elsewhere | None = N
     )
     app.state.service = service
     app.state.elsewhere = there
-    modules = [chat, completions, responses, canvas, infill, edits, decisions, meta] if there is None else [elsewhere]
-    modules += [page] if service.settings.page else []
+    settings, modules = service.settings, (chat, completions, responses, canvas, infill, edits, decisions)
+    at_hand = [*(module.router for module in modules), meta.tokens]
+    routers = at_hand if settings.beyond is None else [elsewhere.router]
+    routers += [meta.router] + ([page.router] if settings.page else [])
+    routers += [elsewhere.beside] if settings.beside is not None else []
     # All in one list: a router in a router is matched twice for every request.
-    app.router.routes += [route for module in modules for route in module.router.routes]
+    app.router.routes += [route for router in routers for route in router.routes]
     _tell_errors(app, service, log)
     return Guard(app, service, log)
 

@@ -35,7 +35,14 @@ MAX_HEAD_BYTES = 64 * 2**10
 
 
 def serve(
-    service: Service, load: Loader, *, host: str, port: int, log: Log, ready: Callable[[Engine, str], None]
+    service: Service,
+    load: Loader,
+    *,
+    host: str,
+    port: int,
+    log: Log,
+    ready: Callable[[Engine, str], None],
+    beside: Elsewhere | None = None,
 ) -> None:
     """Serve until a signal. `ready` is told the engine and the URL once requests are answered.
 
@@ -45,7 +52,7 @@ def serve(
     def begun(server: _Server, url: str) -> None:
         threading.Thread(target=_load, args=(service, load, server, lambda e: ready(e, url)), daemon=True).start()
 
-    _run(create_app(service, log), service, host, port, begun)
+    _run(create_app(service, log, beside), service, host, port, begun)
     with contextlib.suppress(RedraftError):
         service.engine.loop.stop()
 

@@ -32,7 +32,7 @@ export async function* stream(path, body, signal) {
   const answer = await send(path, { method: "POST", body: JSON.stringify({ ...body, stream: true }), signal });
   for await (const data of events(answer.body)) {
     if (data === "[DONE]") return;
-    const chunk = JSON.parse(data);
+    const chunk = parsed(data);
     if (chunk.error) throw told(0, chunk.error);
     yield chunk;
   }
@@ -60,6 +60,14 @@ export async function* events(bytes) {
     }
   } finally {
     reader.cancel().catch(() => {});
+  }
+}
+
+function parsed(data) {
+  try {
+    return JSON.parse(data);
+  } catch {
+    throw new ApiError(0, `A piece of the answer is not JSON: ${data.slice(0, 100)}`);
   }
 }
 

@@ -2,15 +2,19 @@
 
 import { stream } from "./api.js";
 
-/** Ask, and show every step. Returns the text, its log-probabilities, why it ended, and what the server tells of it. */
+/** Ask, and show every step. Returns the text, its log-probabilities, why it ended, what the server tells of it, and how
+ * long it was to the first text and to the end. */
 export async function ask(path, body, stage, signal) {
-  const said = { text: "", logprobs: [], finish: null, told: null, usage: null };
+  const said = { text: "", logprobs: [], finish: null, told: null, usage: null, model: null, firstMs: null, ms: null };
+  const take = path === "v1/canvas" ? ours : theirs;
+  const begun = performance.now();
   stage.reset();
   try {
     for await (const chunk of stream(path, body, signal)) {
-      if (chunk.type) ours(chunk, stage, said);
-      else theirs(chunk, stage, said);
+      take(chunk, stage, said);
+      if (said.text) said.firstMs ??= performance.now() - begun;
     }
+    said.ms = performance.now() - begun;
   } finally {
     stage.end(said.told);
   }
@@ -20,17 +24,24 @@ export async function ask(path, body, stage, signal) {
 /** The stream of /v1/canvas. */
 function ours(chunk, stage, said) {
   if (chunk.type === "draft") stage.add(chunk);
-  if (chunk.type === "block") stage.blocks.push(chunk);
-  if (chunk.type === "finished") Object.assign(said, { text: chunk.text, finish: chunk.canvas.finish, told: chunk.canvas });
+  if (chunk.type === "block") {
+    stage.blocks.push(chunk);
+    said.text += chunk.text;
+  }
+  if (chunk.type === "finished") {
+    const { text, canvas, usage } = chunk;
+    Object.assign(said, { text, usage, finish: canvas.finish, told: canvas });
+  }
 }
 
-/** Chunks of a chat, with the canvas as a key of their own. `stage.heard` is told the text so far, where it listens. */
+/** Chunks of a chat or a text, with the canvas as a key of their own. `stage.heard` is told the text so far, where it listens. */
 function theirs(chunk, stage, said) {
   if (chunk.canvas && stage.add) stage.add(chunk.canvas);
   if (chunk.usage) said.usage = chunk.usage;
+  said.model ??= chunk.model;
   const choice = chunk.choices?.[0]; // another server's chunks need not have one
   if (!choice) return;
-  said.text += choice.delta?.content ?? "";
+  said.text += choice.delta?.content ?? choice.text ?? "";
   stage.heard?.(said.text);
   said.logprobs.push(...(choice.logprobs?.content ?? []));
   if (choice.finish_reason) Object.assign(said, { finish: choice.finish_reason, told: choice.canvas ?? null });

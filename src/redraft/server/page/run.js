@@ -49,11 +49,16 @@ export class Run {
     }
   }
 
-  /** Show an error. Only ours are for people; others are shown as what they are. */
+  /** Show an error. */
   tell(error) {
-    const wait = error.retry ? ` Try again in ${error.retry} s.` : "";
-    this.error.textContent = error instanceof ApiError ? error.message + wait : `The page failed: ${error.message}`;
+    this.error.textContent = worded(error);
     this.error.hidden = false;
     if (!(error instanceof ApiError)) throw error;
   }
+}
+
+/** An error in words. Only ours are for people; others are shown as what they are. */
+export function worded(error) {
+  const wait = error.retry ? ` Try again in ${error.retry} s.` : "";
+  return error instanceof ApiError ? error.message + wait : `The page failed: ${error.message}`;
 }

@@ -55,6 +55,7 @@ export class Timeline {
   /** No more will come. */
   end() {
     this.over = true;
+    this.tell();
     if (this.at === this.frames.length - 1) this.arrived();
   }
 

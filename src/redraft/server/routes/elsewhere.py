@@ -1,6 +1,7 @@
-"""Another server that speaks OpenAI's interface, behind this one's page, keys and limits (`--backend openai`).
+"""Another server that speaks OpenAI's interface, behind this one's page, keys and limits.
 
-    page ──► /v1/chat/completions, /v1/completions ──► Elsewhere ──► the other server
+    --backend openai   page ──► /v1/chat/completions, /v1/completions ──────────► Elsewhere ──► the other server
+    --beside URL       page ──► /beside/chat/completions, /beside/completions ──► Elsewhere ──► the other server
 
 A body goes there as it came, but for the model's name, and whatever that server honours or refuses is told on. What
 needs a canvas, or a model at hand, is refused with its reason. Where the other server is was said when this one was
@@ -23,16 +24,9 @@ from redraft.server.body import Body, Flag, Str
 from redraft.server.refusal import Refusal
 from redraft.server.respond import GONE, key_of, note_prompts, service_of
 from redraft.server.route import router_of_bodies
-from redraft.server.routes.meta import live, metrics, model, models, ready, version
 from redraft.server.stream import Chunk, Chunks, EventStream, unless_gone
 
-router = router_of_bodies()
-for path in ("/health", "/v1/health", "/ready"):
-    router.add_api_route(path, ready)
-for path, told in (("/live", live), ("/metrics", metrics), ("/version", version), ("/v1/models/{name:path}", model)):
-    router.add_api_route(path, told)
-for path in ("/v1/models", "/models"):
-    router.add_api_route(path, models)
+router, beside = router_of_bodies(), router_of_bodies()
 
 OURS = ("responses", "fim/completions", "edit/completions", "apply/completions", "canvas", "decisions")
 AT_HAND = ("/infill", "/tokenize", "/detokenize", "/tokenizer_info", *(f"/v1/{name}" for name in OURS))
@@ -74,12 +68,14 @@ class Continued(Anything):
 
 
 @router.post("/v1/chat/completions", response_model=None)
+@beside.post("/beside/chat/completions", response_model=None)
 async def chat(request: Request, body: Turns) -> Response:
     """Answer a conversation, elsewhere."""
     return await _answer(request, "chat/completions", body)
 
 
 @router.post("/v1/completions", response_model=None)
+@beside.post("/beside/completions", response_model=None)
 async def completions(request: Request, body: Continued) -> Response:
     """Continue a text, elsewhere."""
     return await _answer(request, "completions", body)
@@ -99,6 +95,8 @@ for path in AT_HAND:
 async def _answer(request: Request, path: str, body: Anything) -> Response:
     service, there = service_of(request), request.app.state.elsewhere
     assert isinstance(there, Elsewhere)
+    if service.settings.beside is not None and body.model is not None:
+        raise Refusal(400, "which model answers there is said by --their-model; leave model out", param="model")
     service.check_name(body.model)
     asked = body.model_dump(exclude_unset=True, exclude={"model", "stream"})
     note_prompts(request, [asked.get("messages", asked.get("prompt"))])

@@ -19,7 +19,8 @@ from redraft.server.route import router_of_bodies
 from redraft.server.schema import Message, Sampling
 from redraft.server.service import Service
 
-router = router_of_bodies()
+router, tokens = router_of_bodies(), router_of_bodies()
+"""Of any server, and of one with a model at hand."""
 
 CREATED = 1767225600  # a checkpoint has no date of its own
 
@@ -94,13 +95,13 @@ async def model(request: Request, name: str) -> dict[str, Any]:
     return _model(service, name)
 
 
-@router.post("/tokenize", response_model=None)
+@tokens.post("/tokenize", response_model=None)
 async def tokenize(request: Request, body: Tokenize) -> Response:
     """Text to token ids."""
     return await offload(request, lambda: _tokenize(service_of(request), body))
 
 
-@router.post("/detokenize", response_model=None)
+@tokens.post("/detokenize", response_model=None)
 async def detokenize(request: Request, body: Detokenize) -> Response:
     """Token ids to text."""
     service = service_of(request)
@@ -113,7 +114,7 @@ async def detokenize(request: Request, body: Detokenize) -> Response:
     return JSONResponse({"prompt": said, "content": said}, headers=headers_of(body))
 
 
-@router.get("/tokenizer_info")
+@tokens.get("/tokenizer_info")
 async def tokenizer_info(request: Request) -> dict[str, Any]:
     """What a client needs to count tokens as this server does."""
     engine = service_of(request).engine
@@ -166,6 +167,7 @@ def _model(service: Service, name: str) -> dict[str, Any]:
         "canvas_length": config.model.canvas_length,
         "fields": sorted(Sampling.model_fields),
         "dial": _dial(service.engine.folder),
+        "beside": service.settings.beside,
     }
 
 

@@ -1,8 +1,8 @@
 // A conversation with a server that tells text and no canvas: another one, which this page stands in front of.
 
-import { ask } from "../ask.js";
-import { announce, count, h } from "../dom.js";
+import { announce, h } from "../dom.js";
 import { Knobs } from "../knobs.js";
+import { Reply } from "../reply.js";
 import { Run } from "../run.js";
 
 export const id = "write";
@@ -53,27 +53,18 @@ class Plain {
 
   async go(signal) {
     const asked = { role: "user", content: this.prompt.value };
-    const answer = h("pre", { class: "answer" });
-    const facts = h("p", { class: "facts" });
-    const said = h("div", { class: "said" }, h("h2", {}, this.server.name), answer, facts);
+    const reply = new Reply();
+    const said = h("div", { class: "said" }, h("h2", {}, this.server.name), reply.answer, reply.took.element, reply.facts);
     const turn = h("li", { class: "turn" }, h("div", { class: "asked" }, h("h2", {}, "You"), h("pre", {}, asked.content)), said);
     this.turns.append(turn);
     this.anew.hidden = false;
-    const begun = performance.now();
-    const body = { ...this.knobs.values(), messages: [...this.messages, asked], stream_options: { include_usage: true } };
-    const silent = { reset() {}, end() {}, heard: (text) => (answer.textContent = text) };
     try {
-      const { text, finish, usage } = await ask(PATH.slice(1), body, silent, signal);
-      const seconds = (performance.now() - begun) / 1000;
-      const parts = [usage?.completion_tokens == null ? "tokens not told" : count(usage.completion_tokens, "token"), `${seconds.toFixed(1)} s`];
-      if (finish === "length") parts.push("cut at its limit");
-      facts.textContent = parts.join(" · ");
+      const { text } = await reply.ask(PATH.slice(1), { ...this.knobs.values(), messages: [...this.messages, asked] }, signal);
       this.messages.push(asked, { role: "assistant", content: text });
       this.prompt.value = "";
       announce(text);
     } catch (error) {
-      if (answer.textContent) facts.textContent = "Stopped.";
-      else turn.remove();
+      if (!reply.answer.textContent) turn.remove();
       throw error;
     }
   }

@@ -1,9 +1,11 @@
 // A conversation, or a text continued, with the canvas of every answer.
 
 import { ask } from "../ask.js";
+import { Beside } from "../beside.js";
 import { h } from "../dom.js";
 import { Knobs } from "../knobs.js";
 import { Marks } from "../marks.js";
+import { Took } from "../reply.js";
 import { Run } from "../run.js";
 import { Stage } from "../stage.js";
 
@@ -30,6 +32,7 @@ class Write {
     this.server = server;
     this.last = null;
     this.prompt = h("textarea", { rows: 4, spellcheck: "false", "aria-label": "Prompt", placeholder: "Ask something" });
+    this.beside = Beside.of(server);
     this.modes = modes(() => this.clear());
     this.knobs = new Knobs(server);
     this.run = new Run({ label: "Send", go: (signal, wish) => this.go(signal, wish) });
@@ -50,7 +53,7 @@ class Write {
       { class: "composer" },
       this.prompt,
       h("div", { class: "row spread" }, h("div", { class: "chips" }, ...examples), this.modes.element),
-      h("div", { class: "row" }, this.run.button, this.anew, h("small", {}, "Ctrl Enter sends, Esc stops")),
+      h("div", { class: "row" }, this.run.button, this.anew, h("small", {}, "Ctrl Enter sends, Esc stops"), this.beside?.element ?? null),
       this.run.error,
       this.knobs.element,
     );
@@ -64,6 +67,7 @@ class Write {
   clear() {
     this.run.stop();
     this.last = null;
+    this.beside?.clear();
     this.turns.replaceChildren();
     this.anew.hidden = true;
   }
@@ -73,9 +77,15 @@ class Write {
     const turn = again?.turn ?? this.turn();
     const body = { ...this.knobs.values(), ...turn.body, ...(again && { pins: again.pins }) };
     const stage = turn.next(again?.pins ?? [], (pins) => this.run.start({ turn, pins }));
-    const said = await ask("v1/canvas", body, stage, signal).finally(() => turn.over(stage));
-    turn.tell(said.text);
-    if (!again) this.prompt.value = "";
+    const theirs = again ? null : turn.half?.ask(body, signal);
+    try {
+      const said = await ask("v1/canvas", body, stage, signal).finally(() => turn.over(stage));
+      turn.tell(said, again === null);
+      if (!again) this.prompt.value = "";
+    } finally {
+      await theirs;
+      turn.rest();
+    }
   }
 
   turn() {
@@ -84,7 +94,7 @@ class Write {
     const chat = this.modes.value === "chat";
     const body = chat ? { messages: [...before, { role: "user", content: asked }] } : { prompt: asked };
     this.last?.close();
-    this.last = new Turn(asked, body, this.server.name);
+    this.last = new Turn(asked, body, this.server.name, this.beside?.half() ?? null);
     this.turns.append(this.last.element);
     this.anew.hidden = false;
     return this.last;
@@ -93,17 +103,26 @@ class Write {
 
 /** What was asked, and the answer as it settles, as often as it is drafted. */
 class Turn {
-  constructor(asked, body, name) {
+  constructor(asked, body, name, half) {
     this.body = body;
+    this.half = half;
     this.text = null;
     this.said = h("div", { class: "said" }, h("h2", {}, name));
     const question = h("div", { class: "asked" }, h("h2", {}, "You"), h("pre", {}, asked));
-    this.element = h("li", { class: "turn" }, question, this.said);
+    this.element = h("li", { class: "turn" }, question, half ? this.both() : this.said);
+  }
+
+  /** The other server's half beside ours, and what each took. */
+  both() {
+    this.took = new Took();
+    this.said.append(h("small", {}, "this server"), this.took.element);
+    return h("div", { class: "sides two" }, this.said, this.half.element);
   }
 
   /** A stage for the next draft. */
   next(pins, again) {
     this.marks?.offer(false);
+    this.busy = true;
     this.before = { marks: this.marks, parts: this.parts };
     const stage = new Stage({ settled: () => this.settled(stage) });
     const answer = h("pre", { class: "answer", hidden: true });
@@ -114,9 +133,11 @@ class Turn {
     return stage;
   }
 
-  tell(text) {
-    this.text = text;
-    this.parts.answer.textContent = text;
+  /** The answer, and if it is the `first` draft, what it took: it alone was asked for when the other server was. */
+  tell(said, first) {
+    this.text = said.text;
+    this.parts.answer.textContent = said.text;
+    if (first) this.took?.tell(said);
     this.parts.whole = true;
     this.settled(this.parts.stage);
   }
@@ -125,7 +146,7 @@ class Turn {
   settled(stage) {
     if (!this.parts.whole || stage !== this.parts.stage || stage.element.dataset.state !== "settled") return;
     this.parts.answer.hidden = this.text === "";
-    this.marks.offer(!this.closed && stage.blocks.length > 0);
+    this.marks.offer(!this.closed && !this.busy && stage.blocks.length > 0);
   }
 
   /** A draft that never took a step leaves nothing behind. */
@@ -134,7 +155,14 @@ class Turn {
     stage.element.parentNode.remove();
     Object.assign(this, this.before);
     this.marks?.offer(true);
-    if (this.said.children.length === 1) this.element.remove();
+  }
+
+  /** Nothing is under way any more. What nobody answered leaves nothing behind. */
+  rest() {
+    this.busy = false;
+    if (this.text === null) this.took?.tell(null);
+    if (this.parts) this.settled(this.parts.stage);
+    else if (!this.half?.answered) this.element.remove();
   }
 
   close() {
