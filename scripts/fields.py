@@ -6,10 +6,10 @@ import types
 import typing
 from collections.abc import Iterator
 
+from redraft.server import document
 from redraft.server.body import Body
-from redraft.server.document import Segment
-from redraft.server.routes.canvas import Canvas
-from redraft.server.routes.decisions import Decisions
+from redraft.server.routes.canvas import Canvas, Held
+from redraft.server.routes.decisions import Choice, Decisions, Predicate, Score
 from redraft.server.routes.edits import Edit
 from redraft.server.routes.infill import Fim, Hole
 from redraft.server.routes.responses import Responses
@@ -28,8 +28,14 @@ PAGES: dict[str, type[Body]] = {
     "`POST /infill`": Hole,
     "`POST /v1/edit/completions`": Edit,
     "`POST /v1/canvas`": Canvas,
-    "`segments` of a canvas": Segment,
+    "One of `pins` or `given` of a canvas": Held,
+    "One of `segments` of a canvas": document.Segment,
+    "`hole` of a segment": document.Hole,
+    "`revise` of a segment": document.Revision,
     "`POST /v1/decisions`": Decisions,
+    "One of `questions`: a predicate": Predicate,
+    "Or a choice": Choice,
+    "Or a score": Score,
 }
 
 
@@ -47,7 +53,8 @@ def _table(name: str, model: type[Body]) -> Iterator[str]:
     yield from ("| field | takes | what it does |", "|---|---|---|")
     for key, field in rows:
         need = " (required)" if field.is_required() else ""
-        yield f"| `{key}`{need} | {_kind(field.annotation)} | {(field.description or '').replace('|', '&#124;')} |"
+        told = field.description or (Sampling.model_fields[key].description if key in Sampling.model_fields else None)
+        yield f"| `{key}`{need} | {_kind(field.annotation)} | {(told or '').replace('|', '&#124;')} |"
     inert = sorted(model.inert - (Sampling.inert if shared else frozenset()))
     if inert:
         yield from ("", f"No effect, and named in `x-ignored-fields`: {_listed(inert)}.")

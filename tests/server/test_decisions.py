@@ -67,6 +67,14 @@ def test_what_is_no_question_is_refused(server: Process, question: object) -> No
     assert told.json()["error"]["param"].startswith("questions")
 
 
+def test_a_question_without_a_type_is_told_what_it_lacks(server: Process) -> None:
+    """The check's own words were told, of a tag that cannot be extracted by a discriminator."""
+    told = httpx2.post(f"{server.base}/decisions", json={"input": "x", "questions": [{"instructions": "Is it?"}]})
+    assert told.status_code == 400
+    error = told.json()["error"]
+    assert (error["param"], error["message"]) == ("questions.0.type", "questions.0.type is missing")
+
+
 def test_questions_packed_in_one_canvas_are_read_as_the_form_they_make(nano: Engine, served: Inside) -> None:
     """One forward for all; the same shares as the engine reads from that form, by letter where lengths differ."""
     questions = [

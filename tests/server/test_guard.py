@@ -118,6 +118,7 @@ def test_what_is_not_there_is_said_in_the_same_form(served: Inside, method: str,
     told = httpx2.request(method, served.url + path)
     assert told.status_code == status
     assert set(told.json()["error"]) == {"message", "type", "param", "code"}
+    assert told.headers.get("allow") == ({"DELETE": "GET", "GET": "POST"}[method] if status == 405 else None)
 
 
 @pytest.mark.parametrize("body", [b"", b"{", b"[]", b"null", b'"x"', b"\xff\xfe", b"[" * 100_000, b'{"messages": NaN}'])

@@ -60,7 +60,9 @@ def _tell_errors(app: FastAPI, service: Service, log: Log) -> None:
     async def http(request: Request, error: Exception) -> Response:
         assert isinstance(error, HTTPException)
         message = f"there is no {request.method} {request.url.path[:200]} here; see /openapi.json"
-        return tell(Refusal(error.status_code, message, code="not_found"))
+        reply = tell(Refusal(error.status_code, message, code="not_found"))
+        reply.headers.update(error.headers or {})  # Allow, of 405
+        return reply
 
     async def broken(request: Request, error: Exception) -> Response:
         log.write("failure", {"id": request.scope["state"].get("request_id"), "kind": type(error).__name__})

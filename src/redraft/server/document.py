@@ -31,7 +31,7 @@ class Hole(Body):
 class Revision(Body):
     """A span and how far it may change."""
 
-    text: Str
+    text: Str = Field(description="how it reads now")
     strength: Real | None = Field(default=None, description="share of it that starts as noise (0.5)")
     slack: Int | None = Field(default=None, ge=0, description="tokens it may grow or shrink by (0)")
     instruction: Str | None = Field(default=None, description="what to change")
@@ -40,9 +40,9 @@ class Revision(Body):
 class Segment(Body):
     """One of the three."""
 
-    text: Str | None = None
-    hole: Hole | None = None
-    revise: Revision | None = None
+    text: Str | None = Field(default=None, description="what stays as it is")
+    hole: Hole | None = Field(default=None, description="what is to be written; {} for any text")
+    revise: Revision | None = Field(default=None, description="what is to be written anew; at most one")
 
 
 @dataclass(frozen=True)

@@ -84,6 +84,8 @@ def first_refusal(errors: Sequence[Any]) -> Refusal:
     kind, context = error["type"], error.get("ctx", {})
     path = [part for part in error["loc"] if isinstance(part, int) or str(part).isidentifier()]
     field = ".".join(map(str, path)) or None
+    if kind == "union_tag_not_found":  # what says which of several forms is meant
+        field, kind = f"{field}.{context['discriminator'][1:-1]}", "missing"
     if kind == "extra_forbidden":
         message = f"{field} is not a field of this endpoint; leave it out (docs/server.md lists the fields)"
         return Refusal(400, message, param=field, code="unsupported_parameter")

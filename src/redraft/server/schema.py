@@ -26,7 +26,7 @@ class CanvasOptions(Body):
     """What only a diffusion model has; one object, so that no name can clash with a client's."""
 
     width: Int | None = Field(default=None, description="positions of a canvas; narrower ones cost less per step")
-    preset: Str | None = Field(default=None, description="sampler rules: reference, fast or flow; else as served")
+    preset: Str | None = Field(default=None, description="sampler rules: reference, fast, flow or checked; else as served")
     end_aware: Flag | None = Field(default=None, description="compute nothing behind the answer's end")
     accept: list[Str] | None = Field(default=None, description="acceptance rules in words, as confidence:0.9")
     cooling: Int | None = Field(default=None, description="steps over which the temperature falls, whatever the cap")
@@ -76,7 +76,7 @@ class Sampling(Body):
         default=None, description="texts that end the answer, at most 16; not part of it"
     )
     stream: Flag | None = Field(default=None, description="server-sent events, text as it becomes certain")
-    stream_options: StreamOptions | None = None
+    stream_options: StreamOptions | None = Field(default=None, description="its fields are below")
     logit_bias: dict[str, Real] | None = Field(default=None, description="token id: nats, -100 to 100, at every step")
     presence_penalty: Real | None = Field(default=None, description="refused unless 0: nothing is said before another")
     frequency_penalty: Real | None = Field(default=None, description="refused unless 0, likewise")
@@ -87,7 +87,7 @@ class Sampling(Body):
     entropy_bound: Real | None = Field(default=None, description="nats that one step may accept, for the whole canvas")
     deadline_ms: Real | None = Field(default=None, description="after this long the best canvas so far is the answer")
     target_ms: Real | None = Field(default=None, description="move along the dial so as to be done by then")
-    canvas: CanvasOptions | None = None
+    canvas: CanvasOptions | None = Field(default=None, description="what only a canvas has; its fields are below")
 
 
 class Part(Body):

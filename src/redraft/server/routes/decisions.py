@@ -55,8 +55,8 @@ class Level(Body):
 class Asking(Body):
     """What every question has."""
 
-    instructions: Str | list[Part]
-    name: Str | None = None
+    instructions: Str | list[Part] = Field(description="the question")
+    name: Str | None = Field(default=None, description="what its answer is called in the reply")
 
     @property
     def said(self) -> str:
@@ -74,14 +74,14 @@ class Choice(Asking):
     """Which of some values."""
 
     type: Literal["choice"]
-    choices: list[Option] = Field(min_length=2, max_length=255)
+    choices: list[Option] = Field(min_length=2, max_length=255, description="objects with a `value`, at least two")
 
 
 class Score(Asking):
     """How far along ordered levels; the first counts 0."""
 
     type: Literal["score"]
-    levels: list[Level] = Field(min_length=2, max_length=255)
+    levels: list[Level] = Field(min_length=2, max_length=255, description="objects with a `label`, lowest first")
 
 
 Question = Annotated[Predicate | Choice | Score, Field(discriminator="type")]
