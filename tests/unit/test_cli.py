@@ -525,10 +525,16 @@ def test_inspect_needs_no_weights(tmp_path: Path, capsys: Captured) -> None:
     found = json.loads(capsys.readouterr().out)
     assert found["parameters_total"] == 25_250_986_812
     assert found["stored_bytes"] == "unknown: the folder has no weights"
-    assert found["fits"]["24 GB bfloat16"] == "weights of 50.5 GB do not fit"
-    assert re.fullmatch(r"context of \d+ tokens, or \d+ canvases of 8192 each", found["fits"]["80 GB bfloat16"])
-    assert main(["inspect", str(tmp_path)]) == 0
-    assert "stored bytes: unknown: the folder has no weights" in capsys.readouterr().out
+    plain = next(row for row in found["fits"] if row["numbers"] == "bfloat16")
+    assert (round(plain["weights_gb"], 1), plain["most"]["24 GB"]) == (50.5, {"context": 0, "contexts": 0})
+    # 30 GB are left and a token takes 20,480 bytes: the whole context fits, one of 8192 tokens over 30 times.
+    assert plain["most"]["80 GB"]["context"] == 262_144
+    assert 30 < plain["most"]["80 GB"]["contexts"] < 30e9 / (8192 * 20_480)
+    assert main(["inspect", str(tmp_path), "--memory", "24", "--memory", "80"]) == 0
+    told = capsys.readouterr().out
+    assert "stored bytes: unknown: the folder has no weights" in told
+    assert re.search(r"^  bfloat16 +50\.5 GB +- +262,144 / \d+$", told, re.MULTILINE)
+    assert max(map(len, told.partition("fits:")[2].splitlines())) <= 120
 
 
 def test_inspect_says_which_keys_it_does_not_know(tmp_path: Path, capsys: Captured) -> None:

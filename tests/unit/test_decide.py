@@ -192,6 +192,8 @@ def test_the_command_reads_a_form(capsys: pytest.CaptureFixture[str]) -> None:
     assert [(one["best"], one["temperature"]) for one in told] == [("3", 2.0), ("2", 2.0)]
     assert main(["decide", PUZZLE, "--form", GRID, "--choice", "a"]) == 2
     assert "leave --choice out" in capsys.readouterr().err
+    assert main(["decide", PROMPT, "--choice", "yes", "--choice", "yes"]) == 2
+    assert "--choice is 'yes' alone; give another" in capsys.readouterr().err
 
 
 def test_the_command_prints_shares(capsys: pytest.CaptureFixture[str]) -> None:

@@ -81,7 +81,7 @@ def test_with_json_each_field_tells_its_doubt(
 @pytest.mark.parametrize(
     ("words", "said"),
     [
-        (["--schema", "who, who"], "'who' is no field"),
+        (["--schema", "who, who"], "names 'who' twice; leave one out"),
         (["--schema", "size S||L"], "'size S||L' is no field"),
         (["--schema", "a nonsense"], "'a nonsense' is no field"),
         (["--schema", ""], "'' is no field"),

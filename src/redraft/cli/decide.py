@@ -17,9 +17,9 @@ EPILOG = """Shares are of the choices given, told at a temperature that was fitt
 if one is kept beside the checkpoint (docs/deciding.md), else as the model has them.
 
 examples:
-  redraft decide --chat --choice yes --choice no 'Is 7 prime?'
+  redraft decide --chat --form $'1{{2|3}}24\\n2413\\n3142\\n4{{1|2|3}}31' $'sudoku\\n1..4\\n..1.\\n..42\\n4...'
   redraft decide --choice 1 --choice 2 --choice 3 --canvases 8 --json 'Score from 1 to 3:'
-  redraft decide --chat --form '7: {{yes|no}}, 8: {{yes|no}}' 'Which of 7 and 8 are prime?'"""
+  redraft decide --model ./checkpoint --chat 'Is 7 prime?'"""
 
 
 def add(commands: Commands) -> None:
@@ -48,6 +48,8 @@ def run(arguments: argparse.Namespace) -> int:
     """Load, read, print."""
     if arguments.form is not None and arguments.choice:
         raise RequestError("--form and --choice were both given; a form has its choices in it: leave --choice out")
+    if arguments.choice and len(set(arguments.choice)) < 2:
+        raise RequestError(f"--choice is {arguments.choice[0]!r} alone; give another to compare it with")
     prompt = read_prompt(arguments.prompt, arguments.file)
 
     from redraft.engine.decide import decide, decide_all, read_belief, read_form

@@ -17,7 +17,7 @@ meanwhile.
 
 examples:
   redraft edit notes.md:4-6 --strength 0.4
-  redraft edit order.json:1 --strength 1 --slack 3 --instruction 'Set qty to 52.' --write"""
+  redraft edit order.json:1 --strength 1 --instruction 'Set qty to 520.' --write"""
 
 
 def add(commands: Commands) -> None:

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 EPILOG = """Examples are held out by construction: no training run of this repository can have seen them.
 Intervals are Wilson's at 95%.
 
-example:
+examples:
   redraft eval --task records --count 500 --json
   redraft eval --task sudoku-4x4 --pin --count 1000
   redraft eval --infill --count 100"""

@@ -80,7 +80,9 @@ def read_schema(given: str) -> Any:
     for said in given.split(","):
         field = FIELD.fullmatch(said.strip())
         kind = None if field is None else _kind(field["kind"])
-        if field is None or kind is None or field["name"] in fields:
+        if field is not None and field["name"] in fields:
+            raise RequestError(f"--schema {given!r} names {field['name']!r} twice; leave one out")
+        if field is None or kind is None:
             raise RequestError(
                 f"--schema {given!r}: {said.strip()!r} is no field; write a file's name, or fields as "
                 f"'name, age int?, size S|M|L, tags str[]' with types {', '.join(TYPES)}"

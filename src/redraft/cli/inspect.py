@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import argparse
 import math
+from collections.abc import Iterator
 from contextlib import suppress
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from redraft.cli.common import Commands, command, print_json
 
@@ -47,14 +48,16 @@ def run(arguments: argparse.Namespace) -> int:
     if arguments.json:
         print_json(found)
     else:
+        rows = found.pop("fits")
         for key, value in found.items():
             print(f"{key.replace('_', ' ')}: " + _plain(value))
+        print("\n".join(_table(rows)))
     return 0
 
 
 def describe(
     config: CheckpointConfig, anatomy: Anatomy, disk: dict[str, int] | None, sizes: list[float]
-) -> dict[str, object]:
+) -> dict[str, Any]:
     """Everything the command prints, by name. Bytes are bytes, GB are 10^9 of them; no `disk`: there are no weights."""
     model = config.model
     full = sum(layer.is_full for layer in model.layers)
@@ -69,13 +72,16 @@ def describe(
         "stored_bytes": "unknown: the folder has no weights" if disk is None else disk,
         "cache_bytes_per_token": anatomy.cache_growth,
         "cache_bytes_sliding_most": anatomy.cache_window,
-        "fits": fits(model, sizes),
         "unknown_config_keys": list(config.unknown_keys),
+        "fits": fits(model, sizes),
     }
 
 
-def fits(model: ModelConfig, sizes: list[float]) -> dict[str, str]:
-    """What fits in each memory, by "memory numbers": plain in both dtypes, and each plan beside bfloat16."""
+def fits(model: ModelConfig, sizes: list[float]) -> list[dict[str, Any]]:
+    """What fits in each memory, a row for plain numbers of both dtypes and for each plan beside bfloat16.
+
+    `most` has for each memory the longest context of one request, and how many requests of `tokens` each fit at once.
+    """
     import torch
 
     from redraft.errors import WeightsError
@@ -86,18 +92,26 @@ def fits(model: ModelConfig, sizes: list[float]) -> dict[str, str]:
     for plan in PLANS.values():
         with suppress(WeightsError):  # its groups do not divide this model's rows
             needs[plan.name] = footprint(model, torch.bfloat16, formats(model, plan))
-    found = {}
-    for size in sizes:
-        for name, need in needs.items():
-            context = need.longest_context(int(size * GIGABYTE))
-            if context is None:
-                found[f"{size:g} GB {name}"] = f"weights of {need.fixed / GIGABYTE:.1f} GB do not fit"
-            else:
-                canvases = need.most_canvases(int(size * GIGABYTE), min(8192, need.most))
-                found[f"{size:g} GB {name}"] = (
-                    f"context of {context} tokens, or {canvases} canvases of {min(8192, need.most)} each"
-                )
+    found = []
+    for name, need in needs.items():
+        each, most = min(8192, need.most), {}
+        for size in sizes:
+            room = int(size * GIGABYTE)
+            context = need.longest_context(room) or 0
+            most[f"{size:g} GB"] = {"context": context, "contexts": need.most_canvases(room, each) if context else 0}
+        found.append({"numbers": name, "weights_gb": need.fixed / GIGABYTE, "tokens": each, "most": most})
     return found
+
+
+def _table(rows: list[dict[str, Any]]) -> Iterator[str]:
+    """Rows of `fits`, for people."""
+    each, sizes = rows[0]["tokens"], list(rows[0]["most"])
+    yield f"fits: the longest context / how many contexts of {each:,} tokens; - where the weights leave no room"
+    yield f"  {'numbers':<16}{'weights':>12}" + "".join(f"{size:>20}" for size in sizes)
+    for row in rows:
+        most = [f"{one['context']:,} / {one['contexts']:,}" if one["context"] else "-" for one in row["most"].values()]
+        weights = f"{row['weights_gb']:.3g} GB"
+        yield f"  {row['numbers']:<16}{weights:>12}" + "".join(f"{one:>20}" for one in most)
 
 
 def _plain(value: object) -> str:

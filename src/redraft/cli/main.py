@@ -33,7 +33,7 @@ EPILOG = """examples:
   redraft demo                                       see a canvas settle on the model in the package
   redraft generate --chat --watch $'record\\nSend 417 melu to Karomi.'
   redraft eval --json > scores.json
-  redraft inspect google/diffusiongemma-26B-A4B-it
+  redraft serve                                      a page to watch, and an API for other tools
 
 The result goes to stdout, everything else to stderr. Exit codes: 0 done, 1 our failure, 2 a mistake in the call,
 130 interrupted."""

@@ -34,7 +34,7 @@ where it stopped when the same command is given again.
 examples:
   redraft quantize google/diffusiongemma-26B-A4B-it --plan int4 --out diffusiongemma-int4
   redraft quantize nano --plan int4 --out nano-int4 --calibrate chats.jsonl
-  redraft quantize nano --plan int8 --out nano-int8 --eval 200 --task records --task sudoku"""
+  redraft quantize nano --plan int8 --out nano-int8 --eval 200 --task records --task sudoku-4x4"""
 
 
 def add(commands: Commands) -> None:

@@ -12,9 +12,10 @@ from redraft.errors import RequestError
 if TYPE_CHECKING:
     from redraft.trace.film import Film, Trace
 
-EPILOG = """A trace is written by --trace of generate, infill, edit and fill; no model is loaded to play it. Keys, on a
-terminal: space to pause and go on, left and right for a step, home and end, + and - for the pace, q to leave. Elsewhere
-every step is a line. Of two traces the same steps are shown together, and what reads differently is marked.
+EPILOG = """A trace is written by --trace of generate, chat, infill, edit, fill and serve; no model is loaded to play
+it. Keys, on a terminal: space to pause and go on, left and right for a step, home and end, + and - for the pace, q to
+leave. Elsewhere every step is a line. Of two traces the same steps are shown together, and what reads differently is
+marked.
 
 examples:
   redraft generate --chat --seed 5 --trace five.jsonl $'sudoku\\n1..4\\n..1.\\n..42\\n4...'

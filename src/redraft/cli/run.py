@@ -21,10 +21,11 @@ if TYPE_CHECKING:
 EPILOG = """A row of the input is a JSON object: OpenAI's batch form (custom_id, url, body), or a body alone, with
 `messages` or `prompt` and the fields that the server takes (docs/server.md). Row i of the output answers row i
 of the input. Run the same command again after an interruption: rows that are done stay, the others follow.
+A row that is refused has its error as its answer; the exit code is 0 all the same, and stderr counts them.
 
 examples:
   redraft run questions.jsonl answers.jsonl --seed 1
-  echo '{"prompt":"record","max_tokens":8}' > in.jsonl; redraft run in.jsonl out.jsonl"""
+  echo '{"messages":[{"role":"user","content":"Send 3 vune to Tavi."}]}' > in.jsonl; redraft run in.jsonl out.jsonl"""
 
 
 def add(commands: Commands) -> None:

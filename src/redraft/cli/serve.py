@@ -39,6 +39,7 @@ if TYPE_CHECKING:
 PORT = 8642
 KEYS = "REDRAFT_API_KEYS"
 RUNNING = 64
+TRY = r'{"messages":[{"role":"user","content":"record\nSend 417 melu to Karomi."}]}'
 
 EPILOG = f"""Point any tool with a "base URL" at http://127.0.0.1:{PORT}/v1; `redraft connect` prints the lines for
 some. The page is at the URL itself. A server that others can reach needs API keys, one a line in --api-key-file
@@ -248,7 +249,7 @@ def _say(engine: Engine, url: str) -> None:
     bits = str(model.dtype).removeprefix("torch.")
     print(f"redraft: serving {engine.folder or 'a model'} on {model.device}, {bits}", file=sys.stderr)
     print(
-        f"redraft: try  curl {url}/v1/completions -H 'content-type: application/json' -d '{{\"prompt\":\"record\"}}'",
+        f"redraft: try  curl {url}/v1/chat/completions -H 'content-type: application/json' -d '{TRY}'",
         file=sys.stderr,
     )
     print(url, flush=True)
