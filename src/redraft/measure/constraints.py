@@ -5,6 +5,7 @@
     llguidance      a mask from that library on the model's causal mode, one token per forward
     left to right   the same automaton as ours as a mask on the causal mode
     canvas          the canvas conditioned on the language
+    canvas, early   the same, ended in EARLY times the doubt: what fewer forwards cost
 
 All answer the same prompts with the same model, seeds and prompts paired, in one run. Records and repairs are tasks
 that the embedded model was trained on; "off task" are prompts of another task, of which it was asked for a record all
@@ -23,6 +24,8 @@ from typing import Any
 
 from redraft.constrain.language import Language, ready
 from redraft.constrain.sources import schema_source
+from redraft.diffusion.halt import Halt, UntilEnd
+from redraft.diffusion.presets import fast_policy
 from redraft.diffusion.stats import Stats
 from redraft.engine.engine import Engine, load
 from redraft.engine.mend import mended
@@ -35,7 +38,7 @@ from redraft.measure.record import Progress, Record, median, new_record
 from redraft.tasks import Example, task
 
 PRESET = "fast"
-RETRIES = 5
+RETRIES, EARLY = 5, 4
 NOISE = 1000
 DOUBTS = (0.0, 0.05, 0.1, 0.2, 0.5, 1.0)
 RECORD = {
@@ -152,14 +155,18 @@ def _ways(engine: Engine, language: Language) -> dict[str, Ask | None]:
                 break
         return done, forwards
 
-    def whole(prompt: str, options: Options) -> tuple[Generation | None, int]:
+    def whole(prompt: str, options: Options, halt: Halt | None = None) -> tuple[Generation | None, int]:
         request = engine.request(prompt, chat=True, options=options, language=language)
+        request = request if halt is None else replace(request, policy=replace(request.policy, halt=halt))
         try:
             done = mended(engine, request, None)
         except UnsatisfiedError:
             return None, 0
         return done, sum(done.steps)
 
+    shipped = engine.config.generation
+    sooner = fast_policy(replace(shipped, entropy_bound=EARLY * shipped.entropy_bound))
+    early = UntilEnd(sooner.halt, frozenset(shipped.eos_token_ids))
     other = guided(engine, language) if installed() else None
 
     def theirs(prompt: str, seed: int) -> tuple[Generation, int]:
@@ -171,6 +178,7 @@ def _ways(engine: Engine, language: Language) -> dict[str, Ask | None]:
         "llguidance": None if other is None else theirs,
         "left to right": lambda prompt, seed: whole(prompt, Options(seed=seed, causal=True)),
         "canvas": lambda prompt, seed: whole(prompt, Options(preset=PRESET, seed=seed)),
+        "canvas, early": lambda prompt, seed: whole(prompt, Options(preset=PRESET, seed=seed), early),
     }
 
 
