@@ -29,10 +29,10 @@ def main(argv: Sequence[str] | None = None) -> int:
             raise
         print(f"redraft: {error}", file=sys.stderr)
         return error.exit_code
-    except KeyboardInterrupt:
+    except KeyboardInterrupt as error:
         if arguments.debug:
             raise
-        print("redraft: interrupted", file=sys.stderr)
+        print(f"redraft: {str(error) or 'interrupted'}", file=sys.stderr)
         return INTERRUPTED
     except BrokenPipeError:
         _drop_output()  # its reader went away, as `head` does

@@ -8,7 +8,8 @@ import math
 import os
 import resource
 import shutil
-from collections.abc import Callable
+import signal
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from itertools import product
 from pathlib import Path
@@ -665,6 +666,45 @@ def test_an_interrupted_run_continues_exactly(recipe: Recipe, trained: Path, tmp
     for part in ("weights", "average"):
         assert all(torch.equal(one[part][name], other[part][name]) for name in one[part])
     assert (tmp_path / "model.safetensors").read_bytes() == (trained / "model.safetensors").read_bytes()
+
+
+@pytest.fixture
+def interruptible() -> Iterator[None]:
+    """Python's own handler of SIGINT, which whoever started the tests may have switched off."""
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    yield
+    signal.signal(signal.SIGINT, before)
+
+
+@pytest.mark.usefixtures("interruptible")
+def test_the_step_of_an_interrupt_is_kept(recipe: Recipe, trained: Path, tmp_path: Path) -> None:
+    """A run of fewer steps than lie between two saved states began anew after every ctrl-C."""
+
+    def interrupt(step: int, total: int, row: dict[str, float]) -> None:
+        if step == 1:
+            signal.raise_signal(signal.SIGINT)
+
+    with pytest.raises(KeyboardInterrupt, match="behind step 2 of 6; the same command goes on"):
+        train(recipe, tmp_path, interrupt)
+    assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
+    steps: list[int] = []
+    train(recipe, tmp_path, lambda step, total, row: steps.append(step))
+    assert steps == [3, 4, 5, 6]
+    assert rows(tmp_path) == rows(trained)
+    assert (tmp_path / "model.safetensors").read_bytes() == (trained / "model.safetensors").read_bytes()
+
+
+@pytest.mark.usefixtures("interruptible")
+def test_a_second_interrupt_ends_at_once(recipe: Recipe, tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    def interrupt(step: int, total: int, row: dict[str, float]) -> None:
+        signal.raise_signal(signal.SIGINT)
+        assert "interrupt again to end at once" in capfd.readouterr().err
+        signal.raise_signal(signal.SIGINT)
+        pytest.fail("it went on")
+
+    with pytest.raises(KeyboardInterrupt):
+        train(recipe, tmp_path, interrupt)
+    assert not (tmp_path / FILE).exists()
 
 
 @pytest.mark.parametrize(

@@ -15,7 +15,8 @@ if TYPE_CHECKING:
     from redraft.measure.record import Record
     from redraft.tune.recipe import Recipe
 
-EPILOG = """An interrupted run continues exactly where its last saved state was: run the same command again.
+EPILOG = """An interrupted run goes on where it was: run the same command again. Ctrl-C keeps the step that runs; a kill
+loses what is behind the last saved state ([train] save_every).
 The folder receives the checkpoint, training-log.jsonl with a row for every step, and training-record.json.
 
 examples:
@@ -63,7 +64,7 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 class Progress:
-    """A line on stderr: rewritten in place on a terminal, every `EVERY` steps elsewhere; a probe keeps its line."""
+    """A line on stderr: rewritten in place on a terminal, else at the first step and each `EVERY`; a probe's stays."""
 
     def __init__(self) -> None:
         self.ran = 0
@@ -73,7 +74,7 @@ class Progress:
         self.ran += 1
         left = (time.monotonic() - self._began) / self.ran * (total - step)
         probed = any(name.endswith(_JUDGED) for name in row)
-        if not (probed or sys.stderr.isatty() or step % EVERY == 0 or step == total):
+        if not (probed or sys.stderr.isatty() or self.ran == 1 or step % EVERY == 0 or step == total):
             return
         parts = [f"{name} {row[name]:.3f}" for name in ("encode", "denoise") if name in row]
         parts += [f"{name} {row[name]:.2f}" for name in _SPLIT if name in row]

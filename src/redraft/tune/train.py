@@ -25,6 +25,7 @@ from redraft.tune.data import SEED_STRIDE, Feed
 from redraft.tune.lora import adapt, adapters, merge
 from redraft.tune.objective import Batch, Corruption, Losses, Noise, Scoring, corrupt, losses
 from redraft.tune.parallel import World, share, whole, world_of
+from redraft.tune.pause import pausable
 from redraft.tune.probe import probe, score
 from redraft.tune.recipe import Recipe
 from redraft.tune.state import FILE, State, cut_log, follow, keep, restore
@@ -77,7 +78,8 @@ def _run(recipe: Recipe, out: Path, mine: Path, progress: Progress, world: World
     state = restore(recipe, base, out / FILE, world)
     cut_log(mine / LOG, state.step)
     total = recipe.train.encode_steps + recipe.train.steps
-    with (mine / LOG).open("a", encoding="utf-8") as log:
+    alone = world.count == 1  # several would have to agree on the step
+    with (mine / LOG).open("a", encoding="utf-8") as log, pausable() if alone else nullcontext(bool) as paused:
         began = time.monotonic()
         for batches in feed.ahead(range(state.step, total)):
             row = train_step(recipe, state, batches)
@@ -86,10 +88,13 @@ def _run(recipe: Recipe, out: Path, mine: Path, progress: Progress, world: World
                 row |= _judge(recipe, feed, state)
             log.write(json.dumps({"step": state.step, **row}) + "\n")
             log.flush()
-            if state.step % recipe.train.save_every == 0 or state.step == total:
+            leaving = paused() and state.step < total
+            if state.step % recipe.train.save_every == 0 or state.step == total or leaving:
                 keep(state, out / FILE)
             if world.first:
                 progress(state.step, total, row)
+            if leaving:
+                raise KeyboardInterrupt(f"interrupted behind step {state.step} of {total}; the same command goes on")
             began = time.monotonic()
     _ship(recipe, base, state, out)
 
