@@ -125,9 +125,9 @@ def causal_flag(parser: argparse.ArgumentParser) -> None:
 
 
 def preset_flag(parser: argparse.ArgumentParser, of: str = "", default: str | None = None) -> None:
-    """Which sampler rules; `preset_of` reads it."""
+    """Which sampler rules, None for those that nobody asked for; `preset_of` reads it where there is no `default`."""
     told = default or "fast for nano, which learned for it, else reference"
-    parser.add_argument("--preset", default=default, choices=PRESETS, help=f"sampler rules{of} (default: {told})")
+    parser.add_argument("--preset", choices=PRESETS, help=f"sampler rules{of} (default: {told})")
 
 
 def preset_of(arguments: argparse.Namespace) -> str:

@@ -79,8 +79,8 @@ def run(arguments: argparse.Namespace) -> int:
 
         _show(evaluate_there(backend, arguments, progress), as_json=arguments.json)
         return 0
-    engine, options = load_engine(arguments), Options(preset=arguments.preset, causal=arguments.causal)
-    how = {"seed": arguments.seed, "steps": arguments.steps}
+    options = Options(preset=arguments.preset or "reference", causal=arguments.causal)
+    engine, how = load_engine(arguments), {"seed": arguments.seed, "steps": arguments.steps}
     if arguments.infill:
         return _infill(arguments, engine, progress)
     found = [
@@ -107,7 +107,7 @@ def _infill(arguments: argparse.Namespace, engine: Engine, progress: Callable[[i
     from redraft.measure.infills import record, score_infills
     from redraft.measure.record import write_record
 
-    how = {"seed": arguments.seed, "steps": arguments.steps, "preset": arguments.preset}
+    how = {"seed": arguments.seed, "steps": arguments.steps, "preset": arguments.preset or "reference"}
     found = score_infills(engine, arguments.count, **how, progress=progress)
     taken = record(found, model=arguments.model, **how)
     if arguments.record:
