@@ -14,7 +14,7 @@ import argparse
 import ast
 import re
 import sys
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 
 import board
@@ -29,7 +29,6 @@ from redraft.measure.record import read_record
 
 ROOT = Path(__file__).resolve().parent.parent
 CARD_RECORDS = ("train-nano", "eval-nano")
-HEADLINES = ("against-transformers", "soak", "startup", "train-nano")
 NUMBERS_PAGE = """# Numbers
 
 <!-- Written by scripts/generate.py from benchmarks/*.json; take a record, then run `make docs`. -->
@@ -47,11 +46,7 @@ def pages(root: Path) -> dict[Path, str]:
     rules, held = root / "docs" / "denoising.md", root / "docs" / "constraints.md"
     server, decided = root / "docs" / "server.md", root / "docs" / "deciding.md"
     gaps = root / "docs" / "infilling.md"
-    regions = {
-        "numbers": lambda: numbers(root / "benchmarks", HEADLINES),
-        "speed": lambda: board.speed(root),
-        "accuracy": lambda: board.accuracy(root),
-    }
+    regions = {"speed": lambda: board.speed(root), "accuracy": lambda: board.accuracy(root)}
     built = root / "docs" / "architecture.md"
     return {
         readme: fill(readme.read_text(encoding="utf-8"), regions),
@@ -90,10 +85,9 @@ def fill(page: str, regions: Mapping[str, Callable[[], str]]) -> str:
     return REGION.sub(lambda match: f"{match[1]}\n{regions[match['name']]()}\n\n{match[3]}", page)
 
 
-def numbers(folder: Path, only: Sequence[str] | None = None, above: str = "") -> str:
-    """One table row for each quotable figure of each record, or of those named, records in order of name."""
+def numbers(folder: Path, above: str = "") -> str:
+    """One table row for each quotable figure of each record, records in order of name."""
     records = sorted(((read_record(path), path) for path in folder.glob("*.json")), key=lambda pair: pair[0].name)
-    records = [pair for pair in records if only is None or pair[0].name in only]
     rows = [
         f"| {_cell(claim.figure)} | {_cell(claim.value)} | {record.taken}"
         f" | [{_cell(record.name)}]({above}{folder.name}/{path.name}) |"
