@@ -5,9 +5,16 @@ Which of the two it is, `conftest.py` says.
 
 from __future__ import annotations
 
+import numpy as np
+import pytest
 import torch
 from torch import Tensor
 
+from redraft.constrain.lift import TokenAutomaton
+from redraft.constrain.project import Projection, Walked
+from redraft.constrain.walked import walked
+from redraft.constrain.wiring import Weights, Wiring
+from redraft.errors import ConstraintError
 from redraft.model.head import Head, Sums, pass_tiles, read_head
 from redraft.model.kernels import Causal, attend_eager, norm_exact
 from redraft.model.linear import PackedMatrix, multiply_unpacked
@@ -18,6 +25,7 @@ from redraft.model.triton.dense import multiply_kernel
 from redraft.model.triton.experts import experts_kernel
 from redraft.model.triton.head import pass_fused
 from redraft.model.triton.norm import norm_kernel
+from redraft.model.triton.walk import walk_kernel
 
 FORMS: tuple[Format | None, ...] = (None, *FORMATS.values())
 
@@ -34,6 +42,18 @@ SPANS = [
 ]
 PRODUCTS = [(1, 70, 64), (17, 64, 192), (130, 130, 320)]
 TABLES = [(1000, 32, 5, 256), (517, 32, 3, 128), (64, 16, 2, 64), (65, 16, 1, 64), (300, 48, 9, 512)]
+# (states, positions, tokens left, tokens at least, how sharp, a pin, states that lead to one of them): an end inside
+# the canvas and behind it, gates at every boundary, one position, weights beyond floats, rows of rows of rows.
+WALKS = [
+    (4, 6, 20, 0, 1.0, None, 0),
+    (3, 8, 3, 0, 1.0, None, 0),
+    (5, 7, 9, 5, 2.0, (3, 4), 0),
+    (2, 1, 1, 0, 0.0, None, 0),
+    (7, 9, 30, 0, 3000.0, (0, 5), 0),
+    (6, 5, 4, 4, 40.0, None, 0),
+    (300, 3, 3, 0, 5.0, None, 200),
+    (40, 4, 60, 2, 1.0, None, 20),
+]
 
 
 def draw(seed: int, device: str) -> torch.Generator:
@@ -101,6 +121,56 @@ def check_head(case: tuple[int, int, int, int], dtype: torch.dtype, device: str,
     uniform = torch.rand(rows, generator=made, device=device)
     drawn = [read_head(states, head, temperature, uniform, one) for one in (lambda *a: ours, lambda *a: theirs)]
     assert torch.equal(drawn[0].sample, drawn[1].sample)
+
+
+def some_automaton(states: int, heavy: int, seed: int, vocab: int = 24, classes: int = 7) -> TokenAutomaton:
+    """A random one: tokens 0 and 1 are the end's, `heavy` states lead to state 1 whatever comes."""
+    made = np.random.default_rng(seed)
+    class_of = np.concatenate([[classes, classes], made.integers(0, classes, vocab - 2)]).astype(np.int32)
+    table = np.where(made.random((states, classes)) < 0.5, made.integers(0, states, (states, classes)), -1)
+    table[2 : heavy + 2], table[:, 0] = 1, -1  # class 0 is of no language
+    accepts = np.append(made.random(states) < 0.6, False)
+    src, cls = np.nonzero(table >= 0)
+    ends = np.append(np.flatnonzero(accepts), states)
+    src, cls, dst = (
+        np.concatenate(both)
+        for both in ((src, ends), (cls, np.full(len(ends), classes)), (table[src, cls], np.full(len(ends), states)))
+    )
+    order = np.argsort(dst, kind="stable")
+    return TokenAutomaton(class_of, *(part[order].astype(np.int32) for part in (src, cls, dst)), accepts)
+
+
+def check_walk(
+    case: tuple[int, int, int, int, float, tuple[int, int] | None, int], seed: int, device: str, vocab: int = 24
+) -> bool:
+    """Messages on the device beside the careful ones of the host; whether anything was left of the language."""
+    states, width, left, least, sharp, pin, heavy = case
+    project = Projection(Wiring(some_automaton(states, heavy, seed, vocab)), 0, left, least)
+    log_p = torch.log_softmax(sharp * torch.randn(width, vocab, generator=draw(seed, "cpu"), dtype=torch.float64), -1)
+    if pin is not None:
+        log_p[pin[0]] = -1e9
+        log_p[pin[0], pin[1]] = 0.0
+    there = Weights(project.wiring, log_p.to(device))
+    try:
+        slow = project.carefully(log_p)
+    except ConstraintError:
+        with pytest.raises(ConstraintError, match="no valid answer is left"):
+            walked(walk_kernel, there, project.state, project.gates(width))
+        return False
+    fast = Walked(project, there, *walked(walk_kernel, there, project.state, project.gates(width)))
+    assert fast.log_total == pytest.approx(slow.log_total, rel=1e-6, abs=1e-5)
+    torch.testing.assert_close(fast.shifted().exp().cpu(), slow.shifted().exp(), atol=1e-5, rtol=1e-4)
+    assert fast.doubt == pytest.approx(slow.doubt, rel=1e-5, abs=1e-4)
+    for ours, theirs in ((fast.draft, slow.draft), (fast.finished(), slow.finished())):
+        assert (ours is None) == (theirs is None)
+        if ours is not None and theirs is not None:  # of equal ones it may be another
+            scores = [float(log_p[torch.arange(width), one.cpu()].sum()) for one in (ours, theirs)]
+            assert scores[0] == pytest.approx(scores[1], rel=1e-9, abs=1e-9)
+    tokens = fast.draft.tolist()
+    assert fast.log_mass(tokens) == pytest.approx(slow.log_mass(tokens), rel=1e-6, abs=1e-5)
+    after = project.wiring.automaton.after(0, fast.draw(np.random.default_rng(seed)).tolist())
+    assert project.allowed(width)[after]
+    return True
 
 
 def near(ours: Tensor, theirs: Tensor) -> None:

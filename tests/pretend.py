@@ -312,7 +312,7 @@ def pretend(patch: pytest.MonkeyPatch) -> Iterator[Device]:
 
 
 def _pretend_kernels(patch: pytest.MonkeyPatch, device: Device) -> None:
-    from redraft.model.triton import attention, dense, experts, head, norm
+    from redraft.model.triton import attention, dense, experts, head, norm, walk
 
     for module, names in (
         (attention, ["_attend"]),
@@ -320,6 +320,7 @@ def _pretend_kernels(patch: pytest.MonkeyPatch, device: Device) -> None:
         (experts, ["_gate_up", "_down"]),
         (head, ["_row"]),
         (norm, ["_norm"]),
+        (walk, ["_walk", "_back"]),
     ):
         for name in names:
             patch.setattr(module, name, Launch(getattr(module, name), device))

@@ -51,6 +51,14 @@ def test_the_head_equals_its_twin(case: tuple[int, ...], form: Format | None, dt
     kernels.check_head(case, dtype, "cuda", form)
 
 
+@pytest.mark.parametrize(
+    "case", [*kernels.WALKS, (1000, 256, 300, 0, 3.0, None, 500), (90, 256, 200, 180, 30.0, (7, 9), 40)], ids=str
+)
+def test_messages_equal_their_twin(case: tuple[int, ...]) -> None:
+    left = [kernels.check_walk(case, seed, "cuda", 2000) for seed in range(3)]
+    assert any(left)
+
+
 @pytest.mark.parametrize("dtype", FLOATS, ids=str)
 @pytest.mark.parametrize("form", [form for form in kernels.FORMS if form], ids=lambda form: form.name)
 @pytest.mark.parametrize("rows", [1, 31, 256])

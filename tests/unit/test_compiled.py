@@ -18,7 +18,7 @@ COMPILE = """
 import sys, triton
 from triton.backends.compiler import GPUTarget
 from triton.compiler import ASTSource
-from redraft.model.triton import attention, dense, experts, head, norm
+from redraft.model.triton import attention, dense, experts, head, norm, walk, ways
 
 def build(kernel, constants, warps, **types):
     names = kernel.arg_names
@@ -60,13 +60,19 @@ tile = {"GROUP": 8, "DIM": 512, "CAUSAL": True, "STANDING": False, "BLOCK_ROWS":
 build(attention._attend, tile, 8, **tensors, **numbers, extent="*i64")
 tile |= {"CAUSAL": False, "STANDING": True}
 build(attention._attend, tile, 8, **tensors, **numbers, extent="*i64")
+numbers = dict.fromkeys(("width", "places", "nodes", "states", "count"), "i32")
+tensors = dict.fromkeys(("rows", "weights", "levels", "firsts", "others", "kinds", "path"), "*i32")
+tensors |= {"shares": "*i64", "sums": "*i64", "tops": "*fp64", "best": "*fp64", "gates": "*i8", "ends": "*i8"}
+sizes = {name: getattr(ways, name) for name in ("ROWS", "WIDE", "FEWER", "WIDER")}
+build(walk._walk, sizes | {"DEEP": 3, "GATED": True, "NOTHING": -(2**30), "NONE": -1e30}, 16, **tensors, **numbers)
+build(walk._back, {"NONE": -1e30, "AT_ONCE": 128}, 1, **tensors, **numbers)
 """
 
 
 @pytest.mark.parametrize(
     ("arguments", "wanted"),
     [
-        (["90", "nvfp4"], ["_gate_up", "_down", "_dense", "_row", "_norm", "_attend", "_attend"]),
+        (["90", "nvfp4"], ["_gate_up", "_down", "_dense", "_row", "_norm", "_attend", "_attend", "_walk", "_back"]),
         (["90", "fp8", "products alone"], ["_gate_up", "_down"]),
         (["80", "int8", "products alone"], ["_gate_up", "_down"]),
         (["80", "int4", "products alone"], ["_gate_up", "_down", "_dense"]),

@@ -35,7 +35,7 @@ from redraft.measure import device as measured
 from redraft.model.gemma import DiffusionGemma
 from redraft.model.kernels import Kernels, attend_eager, norm_exact
 from redraft.model.moe import experts_dense
-from redraft.model.triton import graph
+from redraft.model.triton import graph, walk
 from redraft.model.triton.graph import Places
 from redraft.model.triton.kernels import GPU
 from redraft.weights.load import load_model
@@ -182,6 +182,17 @@ def test_what_is_not_usual_runs_there_too(folder: Path, device: Device, what: st
     else:  # the sums of classes are taken in another order there
         assert tokens_of(found) == tokens_of(expected)
     assert max(len(waits) for waits in found.waits) <= MOST_WAITS.get(what, 1), found.waits
+
+
+def test_messages_are_passed_there_and_a_held_step_waits_twice(folder: Path, device: Device) -> None:
+    """Once for the likeliest text and once for the readings; once more to tell a draft, and once to tell a block."""
+    there, config = load(folder, "cuda", replace(TORCH, walk=walk.walk_kernel))
+    request = special(config)["language"]
+    request = replace(request, max_tokens=20, policy=replace(request.policy, max_steps=2))
+    found = told(there, [request], device)
+    assert tokens_of(found) == tokens_of(told(load(folder, "cpu")[0], [request], None))
+    steps = [len(waits) for waits in found.waits if waits]
+    assert (min(steps), max(steps[1:])) == (3, 4), found.waits  # the first one takes the language there
 
 
 @pytest.mark.parametrize("long", [True, False], ids=["a stream", "logits"])

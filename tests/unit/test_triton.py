@@ -60,6 +60,17 @@ def test_the_head_equals_its_twin(case: tuple[int, ...], form: Format | None, dt
     kernels.check_head(case, dtype, "cpu", form)
 
 
+@pytest.mark.parametrize("case", kernels.WALKS, ids=str)
+def test_messages_equal_their_twin(case: tuple[int, ...]) -> None:
+    """With something left of the language and, in some of the smaller cases, nothing."""
+    left = [kernels.check_walk(case, seed, "cpu") for seed in range(3 if case[0] < 10 else 1)]
+    assert any(left)
+
+
+def test_a_language_of_which_nothing_is_left_is_noticed() -> None:
+    assert not kernels.check_walk((2, 3, 0, 0, 1.0, (0, 5), 0), 1, "cpu")
+
+
 def mixed(model: DiffusionGemma) -> list[torch.Tensor]:
     """A prompt beyond the window, then in one forward its commit and canvas, another's canvas, a third's prompt."""
     tokens, soft = torch.arange(23) % 61 + 3, torch.randn(23, 64, generator=torch.Generator().manual_seed(3))

@@ -6,8 +6,8 @@
 `carefully` works with logarithms throughout, edge by edge, and is the plain twin. `quickly` works with merged edges and
 with the weights themselves, scaled at every position, which spares an exponential per edge, and it does not look behind
 the position by which all but e^-NEGLIGIBLE of the language has ended: what a canvas holds behind its answer costs
-nothing. Weights too small for a float64 are lost to it. How large they could have been is known from the scales; if they
-could have mattered, it gives None, and the careful way is taken.
+nothing. Weights too small for a float64 are lost to it. How large they could have been is known from the scales; if
+they could have mattered, it gives None, and the careful way is taken.
 """
 
 from __future__ import annotations
@@ -21,6 +21,7 @@ from numpy.typing import NDArray
 
 from redraft.constrain.wiring import CACHED, NONE, Indices, Merged, Order, Reals, Weights, Wiring
 from redraft.errors import ConstraintError
+from redraft.shapes import Tensor
 
 NEGLIGIBLE = 90.0
 """Nats below the whole at which something is nothing; in float32 it is, from 87 on."""
@@ -49,11 +50,12 @@ class Gates:
 @dataclass(frozen=True, eq=False)
 class Messages:
     """What has been summed: log alpha at every boundary and the bias at every position up to `live`, both relative to
-    nothing but themselves and the whole; and the log of the whole. Behind `live` the answer is over."""
+    nothing but themselves and the whole; and the log of the whole. Behind `live` the answer is over. All is where it
+    was summed."""
 
     live: int
-    alpha: Reals
-    bias: Reals
+    alpha: Reals | Tensor
+    bias: Reals | Tensor
     log_total: float
 
 

@@ -10,23 +10,27 @@ language count. Messages from either side say how much of that there is (`constr
 
 Samples or argmaxes taken position by position are strings of the language only by luck, and are never emitted.
 
-Classes are reduced where the logits are; messages run on the CPU.
+Classes are reduced where the logits are. Messages are passed on the host, or there, too, if there is a `walk` for it
+(`constrain/walked.py`).
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
+from torch.nn import functional as F
 
 from redraft.constrain.automaton import FAR
 from redraft.constrain.messages import BIAS_OF_NONE, Gates, Messages, Open, best_ways, carefully, quickly
+from redraft.constrain.walked import Way, walked
 from redraft.constrain.wiring import CACHED, NONE, Reals, Weights, Wiring
 from redraft.errors import ConstraintError
+from redraft.model.triton.ways import Walk
 from redraft.shapes import Float, Int, Tensor
 
 FAINTEST = -80.0
@@ -37,17 +41,20 @@ class Projection:
     """What is left of a constraint for one canvas.
 
     `state` is the automaton's after all blocks before; `left` and `least` count the tokens that the answer may and must
-    still have, the end token not among them.
+    still have, the end token not among them. `walk` passes messages where the logits are, if that is not the host.
     """
 
     wiring: Wiring
     state: int
     left: int
     least: int = 0
+    walk: Walk | None = field(default=None, kw_only=True)
 
     def __call__(self, log_p: Float[Tensor, "canvas vocab"]) -> Projected:
         """Condition log-probabilities on the language. Raises ConstraintError if nothing is left of it."""
         weights, gates = Weights(self.wiring, log_p), self.gates(len(log_p))
+        if self.walk is not None and log_p.device.type != "cpu":
+            return Walked(self, weights, *walked(self.walk, weights, self.state, gates))
         messages = quickly(self.wiring, weights, self.state, gates)
         return Projected(self, weights, messages or carefully(self.wiring, weights, self.state, gates))
 
@@ -93,8 +100,8 @@ class Projection:
 
     def after(self, tokens: Sequence[int]) -> Projection:
         """What is left when some tokens have been told, the end token not among them."""
-        state = self.wiring.automaton.after(self.state, tokens)
-        return Projection(self.wiring, state, self.left - len(tokens), max(0, self.least - len(tokens)))
+        state, count = self.wiring.automaton.after(self.state, tokens), len(tokens)
+        return replace(self, state=state, left=self.left - count, least=max(0, self.least - count))
 
     @property
     def is_over(self) -> bool:
@@ -148,19 +155,20 @@ class Projected:
         behind its end."""
         a, (states, classes) = self.projection.wiring.automaton, self.path
         told = next((i for i, state in enumerate(states) if state == a.end), len(classes))
-        inside = float(self.weights.best[np.arange(told), classes[:told]].sum())
-        return max(0.0, self.log_total - inside - float(self.weights.behind[told:].sum()))
+        return max(0.0, self.log_total - float(self.scores[:told].sum()) - float(self.weights.behind[told:].sum()))
 
     def shifted(self) -> Float[Tensor, "canvas vocab"]:
         """Log-probabilities of the conditioned distributions: with the bias of each token's class."""
         wiring, log_p, live = self.projection.wiring, self.log_p, self.messages.live
-        found = torch.full_like(log_p, BIAS_OF_NONE)
-        bias = torch.from_numpy(self.messages.bias[:live]).to(log_p)
-        shifted = log_p[:live] + bias.index_select(1, wiring.class_of(log_p.device))
+        bias = torch.as_tensor(self.messages.bias[:live]).to(log_p)
+        shifted = bias.index_select(1, wiring.class_of(log_p.device)).add_(log_p[:live])
         # Below this a float32 probability is subnormal: worth nothing, and many times slower to compute with.
-        found[:live] = shifted.masked_fill_(shifted < FAINTEST, BIAS_OF_NONE)
-        if live < len(found):
-            found[live:, wiring.behind] = torch.log_softmax(log_p[live:, wiring.behind], -1).clamp_min(BIAS_OF_NONE)
+        F.threshold(shifted, FAINTEST, BIAS_OF_NONE, inplace=True)
+        if live == len(log_p):
+            return shifted
+        found = torch.full_like(log_p, BIAS_OF_NONE)
+        found[:live] = shifted
+        found[live:, wiring.behind] = torch.log_softmax(log_p[live:, wiring.behind], -1).clamp_min(BIAS_OF_NONE)
         return found
 
     @cached_property
@@ -173,6 +181,12 @@ class Projected:
     def path(self) -> tuple[list[int], list[int]]:
         """The likeliest valid string: states at the boundaries that matter, the class at each position between them."""
         return self._best_path(self.projection.allowed(len(self.weights)))
+
+    @cached_property
+    def scores(self) -> Reals:
+        """The log-probability of the likeliest token of each class on that path."""
+        classes = self.path[1]
+        return self.weights.best[np.arange(len(classes)), classes]
 
     @cached_property
     def draft(self) -> Int[Tensor, "canvas"]:
@@ -189,7 +203,8 @@ class Projected:
     def draw(self, random: np.random.Generator) -> Int[Tensor, "canvas"]:
         """One valid string in proportion to its probability: filtered forwards, sampled backwards."""
         wiring, a, live = self.projection.wiring, self.projection.wiring.automaton, self.messages.live
-        alpha, mass = self.messages.alpha, self.weights.mass
+        self.weights.upto(live)
+        alpha, mass = np.asarray(torch.as_tensor(self.messages.alpha).cpu()), self.weights.mass
         whole = live == len(self.weights)
         ends = self.projection.allowed(live) if whole else np.arange(a.states) == a.end
         state = _pick(np.where(ends, alpha[live], NONE), random)
@@ -262,6 +277,34 @@ class Projected:
     def _behind(self, live: int) -> Reals:
         """Log-probabilities of what may stand behind the end, from a position on."""
         return np.asarray(self.log_p[live:, self.projection.wiring.behind].double().cpu().numpy())
+
+
+@dataclass(frozen=True, eq=False)
+class Walked(Projected):
+    """The same where messages were passed on the logits' own device. What nobody asks for stays there."""
+
+    way: Way
+
+    @cached_property
+    def bests(self) -> Reals:
+        """The best ways into all states, brought to the host, and the weights with them."""
+        self.weights.upto(len(self.weights))
+        return np.asarray(self.way.best.cpu())
+
+    @property
+    def path(self) -> tuple[list[int], list[int]]:
+        """As it was found there."""
+        return self.way.states, self.way.classes
+
+    @property
+    def scores(self) -> Reals:
+        """As they were found there."""
+        return self.way.scores
+
+    @property
+    def draft(self) -> Int[Tensor, "canvas"]:
+        """The likeliest valid string, still there."""
+        return self.way.draft
 
 
 def _pick(log_weights: Reals, random: np.random.Generator) -> int:

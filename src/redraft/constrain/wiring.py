@@ -11,6 +11,7 @@ import torch
 from numpy.typing import NDArray
 
 from redraft.constrain.lift import TokenAutomaton
+from redraft.model.triton.ways import Edges, lay_out
 from redraft.shapes import Float, Int, Tensor
 
 Reals = NDArray[np.float64]
@@ -84,12 +85,72 @@ class Merged:
         return np.asarray(take.reduceat(np.take(values, self.members, axis=1), self.firsts, axis=1))
 
 
+@dataclass(frozen=True, eq=False)
+class Runs:
+    """Consecutive runs of numbers on a device: where each begins, their end, and which run each number is of."""
+
+    offsets: Int[Tensor, "_"]
+    labels: Int[Tensor, "numbers"]
+
+    @staticmethod
+    def of(starts: Indices, numbers: int, device: torch.device) -> Runs:
+        """Runs that begin at `starts`."""
+        offsets = np.append(starts, numbers)
+        labels = np.repeat(np.arange(len(starts)), np.diff(offsets))
+        return Runs(*(torch.from_numpy(one.astype(np.int64)).to(device) for one in (offsets, labels)))
+
+    def largest(self, values: Float[Tensor, "numbers canvas"]) -> Float[Tensor, "runs canvas"]:
+        """Of each run."""
+        return torch.segment_reduce(values, "max", offsets=self.offsets, unsafe=True)
+
+    def log_sums(self, values: Float[Tensor, "numbers canvas"]) -> Float[Tensor, "runs canvas"]:
+        """Logs of the sums of exponentials of each run."""
+        peak = self.largest(values)
+        shares = (values - peak.index_select(0, self.labels)).exp_()
+        return peak + torch.segment_reduce(shares, "sum", offsets=self.offsets, unsafe=True).log()
+
+
+@dataclass(frozen=True, eq=False)
+class Placed:
+    """A wiring on a device: edges for a walk, and what sums are made of before and behind it.
+
+    members, by_kind   classes, kind by kind           kinds, by_class   kinds, class by class; `classes` are those
+    sources, targets, by_pair   both ends of merged edges, kind by kind
+    """
+
+    edges: Edges
+    members: Int[Tensor, "members"]
+    by_kind: Runs
+    kinds: Int[Tensor, "members"]
+    by_class: Runs
+    classes: Int[Tensor, "_"]
+    sources: Int[Tensor, "edges"]
+    targets: Int[Tensor, "edges"]
+    by_pair: Runs
+
+    @staticmethod
+    def of(wiring: Wiring, device: torch.device) -> Placed:
+        """Made once for a language and a device."""
+        merged, a = wiring.merged, wiring.automaton
+        left, right, pairs, back = merged.by_target, merged.by_source, merged.by_kind, merged.by_class
+        ahead, back_again = (left.src, left.cls, left.dst), (right.dst, right.cls, right.src)
+        edges = lay_out(ahead, back_again, a.states, len(merged.firsts), device)
+        members, kinds, classes, sources, targets = (
+            torch.from_numpy(one.astype(np.int64)).to(device)
+            for one in (merged.members, back.src, back.sums, pairs.src, pairs.dst)
+        )
+        by_kind, by_class = (Runs.of(one, len(members), device) for one in (merged.firsts, back.starts))
+        by_pair = Runs.of(pairs.starts, len(sources), device)
+        return Placed(edges, members, by_kind, kinds, by_class, classes, sources, targets, by_pair)
+
+
 @dataclass(frozen=True)
 class Wiring:
     """An automaton's edges and tokens, sorted once for all canvases."""
 
     automaton: TokenAutomaton
-    placed: dict[torch.device, Tensor] = field(default_factory=dict)
+    placed: dict[torch.device, tuple[Tensor, Tensor]] = field(default_factory=dict)
+    walks: dict[torch.device, Placed] = field(default_factory=dict)
 
     def _by(self, keys: Indices) -> Order:
         return ordered(keys, self.automaton.src, self.automaton.cls, self.automaton.dst)
@@ -156,9 +217,21 @@ class Wiring:
 
     def class_of(self, device: torch.device) -> Int[Tensor, "vocab"]:
         """The class of each token, where the logits are."""
+        return self.tokens_on(device)[0]
+
+    def tokens_on(self, device: torch.device) -> tuple[Int[Tensor, "vocab"], Int[Tensor, "behind"]]:
+        """The class of each token, and the tokens that may stand behind the end, where the logits are."""
         if device not in self.placed:
-            self.placed[device] = torch.from_numpy(self.automaton.class_of).long().to(device)
+            both = np.concatenate([self.automaton.class_of, self.behind]).astype(np.int64)
+            there = torch.from_numpy(both).to(device)
+            self.placed[device] = there[: len(both) - len(self.behind)], there[len(both) - len(self.behind) :]
         return self.placed[device]
+
+    def on(self, device: torch.device) -> Placed:
+        """What messages need of it to be passed there."""
+        if device not in self.walks:
+            self.walks[device] = Placed.of(self, device)
+        return self.walks[device]
 
 
 class Weights:
@@ -172,43 +245,77 @@ class Weights:
         self.wiring, self.log_p, self.known = wiring, log_p, 0
         shape = (len(log_p), wiring.automaton.classes)
         self.best, self.mass = np.full(shape, NONE), np.full(shape, NONE)
-        if wiring.behind:
-            over = log_p[:, wiring.behind].double()
-            self.behind, self.behind_best = torch.stack([over.logsumexp(-1), over.amax(-1)]).cpu().numpy()
-        else:
-            self.behind = self.behind_best = np.full(len(log_p), NONE)
+
+    @cached_property
+    def there(self) -> tuple[Float[Tensor, "canvas classes"], Float[Tensor, "canvas classes"]]:
+        """Largest and sum of every class at every position where the logits are."""
+        return classes_there(self.wiring, self.log_p)
+
+    @cached_property
+    def behind_there(self) -> Float[Tensor, "2 canvas"]:
+        """Sum and largest of what may stand behind the end, where the logits are."""
+        if not self.wiring.behind:
+            return torch.full((2, len(self)), NONE, dtype=torch.float64, device=self.log_p.device)
+        over = self.log_p.index_select(1, self.wiring.tokens_on(self.log_p.device)[1]).double()
+        return torch.stack([over.logsumexp(-1), over.amax(-1)])
+
+    @cached_property
+    def behind(self) -> Reals:
+        """The sums, on the host."""
+        return np.asarray(self._behind[0])
+
+    @cached_property
+    def behind_best(self) -> Reals:
+        """The largest, on the host."""
+        return np.asarray(self._behind[1])
+
+    @cached_property
+    def _behind(self) -> Reals:
+        return np.asarray(self.behind_there.cpu())
 
     def __len__(self) -> int:
         return len(self.mass)
 
     def upto(self, stop: int) -> None:
         """Know the first `stop` positions; where the logits are on another device, all of them at once."""
-        stop = min(stop, len(self)) if self.log_p.device.type == "cpu" else len(self)
+        here = self.log_p.device.type == "cpu"
+        stop = min(stop, len(self)) if here else len(self)
         if stop > self.known:
             rows = slice(self.known, stop)
-            self.best[rows], self.mass[rows] = by_class(self.wiring, self.log_p[rows])
+            if here:
+                self.best[rows], self.mass[rows] = by_class(self.wiring, self.log_p[rows])
+            else:
+                self.best, self.mass = torch.stack(self.there).cpu().numpy()
             self.known = stop
 
 
 def by_class(wiring: Wiring, log_p: Float[Tensor, "canvas vocab"]) -> tuple[Reals, Reals]:
-    """The largest and the summed log-probability of each class at each position, [canvas, classes]."""
+    """The largest and the summed log-probability of each class at each position, [canvas, classes], on the host."""
     shape = (len(log_p), wiring.automaton.classes)
     best, mass = np.full(shape, NONE), np.full(shape, NONE)
     _order, present, _at = wiring.tokens
-    if log_p.device.type == "cpu":
-        # As many rows at a time as stay in the processor's cache: at 262,144 tokens one, which is eight times as fast.
-        values, rows = log_p.numpy(), max(1, CACHED // log_p.shape[1])
-        parts = [_reduced(wiring, values[i : i + rows]) for i in range(0, len(values), rows)]
-        peak, total = (np.concatenate(part) for part in zip(*parts, strict=True))
-    else:
-        class_of = wiring.class_of(log_p.device).expand_as(log_p)
-        peaks = torch.full(shape, NONE, device=log_p.device).scatter_reduce(1, class_of, log_p.float(), "amax")
-        sums = torch.zeros_like(peaks).scatter_add(1, class_of, (log_p - peaks.gather(1, class_of)).exp())
-        peak, total = torch.stack([peaks, sums]).cpu().numpy()[:, :, present]
+    # As many rows at a time as stay in the processor's cache: at 262,144 tokens one, which is eight times as fast.
+    values, rows = log_p.numpy(), max(1, CACHED // log_p.shape[1])
+    parts = [_reduced(wiring, values[i : i + rows]) for i in range(0, len(values), rows)]
+    peak, total = (np.concatenate(part) for part in zip(*parts, strict=True))
     barred = peak < BARRED
     best[:, present] = np.where(barred, NONE, peak)
     mass[:, present] = np.where(barred, NONE, peak + np.log(total))
     return best, mass
+
+
+def classes_there(
+    wiring: Wiring, log_p: Float[Tensor, "canvas vocab"]
+) -> tuple[Float[Tensor, "canvas classes"], Float[Tensor, "canvas classes"]]:
+    """The same on a device, where it stays; its twin is `by_class`."""
+    class_of = wiring.class_of(log_p.device).expand_as(log_p)
+    shape = (len(log_p), wiring.automaton.classes)
+    log_p = log_p.to(torch.promote_types(log_p.dtype, torch.float32))
+    peak = torch.full(shape, NONE, dtype=log_p.dtype, device=log_p.device).scatter_reduce(1, class_of, log_p, "amax")
+    total = torch.zeros_like(peak).scatter_add(1, class_of, (log_p - peak.gather(1, class_of)).exp())
+    best, mass = peak.double(), peak.double() + total.double().log()
+    barred = (peak < BARRED) | (torch.arange(shape[1], device=peak.device) == 0)  # class 0 is of no language
+    return best.masked_fill(barred, NONE), mass.masked_fill(barred, NONE)
 
 
 def _reduced(wiring: Wiring, log_p: NDArray[Any]) -> tuple[NDArray[Any], NDArray[Any]]:

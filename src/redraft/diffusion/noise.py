@@ -74,8 +74,7 @@ class SeededNoise:
         cumulated = probabilities.cumsum(-1)
         # Scaled by the last entry, because float32 sums of a row of probabilities end near 1, not at it.
         threshold = (uniform * cumulated[:, -1]).unsqueeze(-1)
-        drawn = torch.searchsorted(cumulated, threshold, right=True).squeeze(-1)
-        return drawn.clamp_(max=probabilities.shape[-1] - 1)
+        return torch.searchsorted(cumulated, threshold, right=True).squeeze(-1).clamp_(max=probabilities.shape[-1] - 1)
 
     def uniform(self, block: int, step: int, width: int, origin: int = 0) -> Float[Tensor, "canvas"]:
         """The number in [0, 1) by which each position's sample is drawn."""

@@ -138,5 +138,7 @@ def open_causal(model: DiffusionGemma, request: Request, noise: Noise) -> Causal
         prefix=Prefix(model.config.layers, room=room, dtype=model.dtype, device=model.device),
         prompt=torch.tensor(request.prompt),
         left=request.max_tokens,
-        goal=None if request.language is None else request.language.start(request.max_tokens, request.min_tokens),
+        goal=None
+        if request.language is None
+        else request.language.start(request.max_tokens, request.min_tokens, model.kernels.walk),
     )

@@ -289,7 +289,9 @@ def open_lane(
         canvas=seeded(noise, request.width, request.vocab, request.seed_canvas),
         left=request.max_tokens,
         drafts=drafts,
-        goal=None if request.language is None else request.language.start(request.max_tokens, request.min_tokens),
+        goal=None
+        if request.language is None
+        else request.language.start(request.max_tokens, request.min_tokens, model.kernels.walk),
     )
 
 

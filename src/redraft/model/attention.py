@@ -47,5 +47,4 @@ class Attention(nn.Module):
 
     def qk_scale(self) -> Float[Tensor, "qk_heads head_dim"]:
         """Norm weights of every query and key head, in the order of `qkv`."""
-        q = self.q_norm.weight.expand(self.heads, -1)
-        return torch.cat([q, self.k_norm.weight.expand(self.kv_heads, -1)])
+        return torch.cat([self.q_norm.weight.expand(self.heads, -1), self.k_norm.weight.expand(self.kv_heads, -1)])

@@ -49,8 +49,7 @@ class Router(nn.Module):
         r = normed * self.scale * normed.shape[-1] ** -0.5
         p = torch.softmax(self.proj(r), dim=-1, dtype=torch.float32)
         weights, chosen = torch.topk(p, self.top_k, dim=-1)
-        weights = weights / weights.sum(-1, keepdim=True)
-        return weights * self.per_expert_scale[chosen], chosen
+        return weights / weights.sum(-1, keepdim=True) * self.per_expert_scale[chosen], chosen
 
 
 class Experts(nn.Module):

@@ -196,8 +196,7 @@ def decode(codes: Tensor, form: Format) -> Tensor:
     """What 4-bit codes, a byte each, stand for, in steps."""
     if not form.is_float:
         return codes.float() - 8
-    table = torch.tensor([*LEVELS, *(-level for level in LEVELS)], device=codes.device)
-    return table.take(codes.long())
+    return torch.tensor([*LEVELS, *(-level for level in LEVELS)], device=codes.device).take(codes.long())
 
 
 def two_a_byte(codes: Tensor) -> Tensor:

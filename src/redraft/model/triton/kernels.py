@@ -8,5 +8,6 @@ from redraft.model.triton.dense import multiply_kernel
 from redraft.model.triton.experts import experts_kernel
 from redraft.model.triton.head import pass_fused
 from redraft.model.triton.norm import norm_kernel
+from redraft.model.triton.walk import walk_kernel
 
-GPU = Kernels(norm_kernel, attend_kernel, experts_kernel, pass_fused, attend_standing, multiply_kernel)
+GPU = Kernels(norm_kernel, attend_kernel, experts_kernel, pass_fused, attend_standing, multiply_kernel, walk_kernel)

@@ -1,0 +1,89 @@
+"""Messages passed where the logits are: of a canvas only its likeliest text comes to the host.
+
+    log p ──► classes ──► kinds ──► walk ──► ways on either side ──► kinds ──► classes: the bias
+                                      └────► the best way ──► draft, and one small copy
+
+The sums are those of `constrain/messages.py::carefully`, logarithms over the whole canvas; tests hold the two equal.
+All positions are worked on at once but in the walk (`model/triton/ways.py`).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+
+from redraft.constrain.messages import BIAS_OF_NONE, Gates, Messages
+from redraft.constrain.wiring import NONE, Placed, Reals, Weights
+from redraft.errors import ConstraintError
+from redraft.model.triton.ways import Walk, Ways
+from redraft.shapes import Bool, Float, Int, Tensor
+
+MOST_AT_ONCE = 2**24
+"""Numbers that are worked on at once; in float64 they are 128 MB."""
+
+
+@dataclass(frozen=True, eq=False)
+class Way:
+    """The likeliest valid string of a canvas: its tokens on the device; on the host the states at its boundaries, the
+    classes between them and their largest log-probabilities. `best` has the log-weights of all best ways, there."""
+
+    draft: Int[Tensor, "canvas"]
+    states: list[int]
+    classes: list[int]
+    scores: Reals
+    best: Float[Tensor, "boundaries states"]
+
+
+def walked(walk: Walk, weights: Weights, start: int, gates: Gates) -> tuple[Messages, Way]:
+    """The messages from the state `start`, and the likeliest string. Raises ConstraintError if nothing is left."""
+    wiring, (best, mass), device, width = weights.wiring, weights.there, weights.log_p.device, len(weights)
+    placed, ends = wiring.on(device), torch.from_numpy(gates.end).to(device, non_blocking=True)
+    tops = torch.cat([placed.by_kind.largest(part) for part in _spread(best, placed.members)], 1).T
+    sums = torch.cat([placed.by_kind.log_sums(part) for part in _spread(mass, placed.members)], 1).T
+    ways = walk(placed.edges, sums, tops, start, ends, _inside(gates, width, device))
+    total = ways.before[-1].masked_fill(~ends, NONE).logsumexp(0, keepdim=True)
+    bias = torch.full_like(mass, BIAS_OF_NONE)
+    bias.index_copy_(1, placed.classes, (_through(placed, ways) - total).clamp_(min=BIAS_OF_NONE))
+    classes, scores = _likeliest(placed, ways, best)
+    draft = weights.log_p.masked_fill(wiring.class_of(device) != classes[:, None], -torch.inf).argmax(-1)
+    told = torch.cat([total, ways.states, classes, scores, weights.behind_there[0]]).cpu().numpy()
+    if told[0] < NONE / 2:
+        raise ConstraintError("no valid answer is left for this canvas; its pins contradict the constraint")
+    states, numbers, scored, weights.behind = np.split(told[1:], np.cumsum([width + 1, width, width]))
+    way = Way(draft, states.astype(int).tolist(), numbers.astype(int).tolist(), scored, ways.best)
+    return Messages(width, ways.before, bias, float(told[0])), way
+
+
+def _spread(values: Float[Tensor, "canvas some"], index: Int[Tensor, "numbers"]) -> list[Float[Tensor, "numbers part"]]:
+    """The values of every number at every position, in parts of the canvas."""
+    parts = values.split(max(1, MOST_AT_ONCE // len(index)))
+    return [part.T.contiguous().index_select(0, index) for part in parts]
+
+
+def _inside(gates: Gates, width: int, device: torch.device) -> Bool[Tensor, "boundaries states"] | None:
+    """States that may be passed at each boundary before the canvas's end; what `ends` says of that is not repeated."""
+    if gates.inside is None:
+        return None
+    opened = [*(gates.inside(i) for i in range(width)), np.ones_like(gates.end)]
+    return torch.from_numpy(np.stack(opened)).to(device, non_blocking=True)
+
+
+def _through(placed: Placed, ways: Ways) -> Float[Tensor, "canvas classes"]:
+    """Of each class that has edges, at each position, the log of the sum of all ways through it."""
+    before, behind = _spread(ways.before[:-1], placed.sources), _spread(ways.behind[1:], placed.targets)
+    kinds = torch.cat([placed.by_pair.log_sums(one + other) for one, other in zip(before, behind, strict=True)], 1)
+    return torch.cat([placed.by_class.log_sums(part) for part in _spread(kinds.T, placed.kinds)], 1).T
+
+
+def _likeliest(
+    placed: Placed, ways: Ways, best: Float[Tensor, "canvas classes"]
+) -> tuple[Int[Tensor, "canvas"], Float[Tensor, "canvas"]]:
+    """Of the kinds on the best way the class with the likeliest token, and the log-probability of that."""
+    rows = max(1, MOST_AT_ONCE // len(placed.members))
+    found = []
+    for values, kinds in zip(_spread(best, placed.members), ways.kinds.split(rows), strict=True):
+        others = placed.by_kind.labels[:, None] != kinds
+        found.append(values.masked_fill(others, 2 * NONE).max(0))
+    return placed.members[torch.cat([one.indices for one in found])], torch.cat([one.values for one in found])

@@ -1,0 +1,107 @@
+"""What a walk over an automaton's edges reads and gives (`walk.py`), for those who have no Triton, too."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from redraft.shapes import Float, Int, Tensor
+
+Indices = NDArray[np.integer[Any]]
+
+WIDE, WIDER = 8, 16
+"""Numbers that a row adds up: of edges, and of rows that were too many for one. Half of all states have a single edge,
+and some have hundreds."""
+ROWS, FEWER = 256, 64
+"""Rows at once."""
+
+
+@dataclass(frozen=True, eq=False)
+class Edges:
+    """The edges of an automaton laid out for a walk from the left and one from the right.
+
+    A state is the last row that adds up what leads to it: some edges each, or some rows each. A row has as many places
+    as its kind of rows adds up; what is to spare reads a row that is always nothing.
+
+    rows, weights           of each place the row that is read, and the kind of edge; one more kind for rows of rows
+    levels                  first row, number of rows, first place: of rows of edges, of rows of those, and so on
+    firsts, others, kinds   from the left, as they are: where each state's begin, and the end; sources; kinds
+    nodes, states           the row of each state; the state of each row, or their number
+    """
+
+    rows: Int[Tensor, "2 places"]
+    weights: Int[Tensor, "2 places"]
+    levels: Int[Tensor, "2 levels 3"]
+    firsts: Int[Tensor, "_"]
+    others: Int[Tensor, "edges"]
+    kinds: Int[Tensor, "edges"]
+    nodes: Int[Tensor, "2 states"]
+    states: Int[Tensor, "2 rows"]
+
+
+@dataclass(frozen=True, eq=False)
+class Ways:
+    """Of every state at every boundary the logs of the sums of ways `before` and `behind` it and of the `best` way
+    there; of the best way of all the `states` at the boundaries and the `kinds` between them."""
+
+    before: Float[Tensor, "boundaries states"]
+    behind: Float[Tensor, "boundaries states"]
+    best: Float[Tensor, "boundaries states"]
+    states: Int[Tensor, "boundaries"]
+    kinds: Int[Tensor, "canvas"]
+
+
+Walk = Callable[[Edges, Tensor, Tensor, int, Tensor, Tensor | None], Ways]
+"""From edges, summed and largest log-weights [canvas, kinds], the state at the left, and the states that may be passed
+at the right end and at each boundary (None for all)."""
+
+Side = tuple[Indices, Indices, Indices]
+"""Edges in the order of the states that they lead to: where they come from, their kinds, where they lead."""
+
+
+def lay_out(left: Side, right: Side, states: int, kinds: int, device: torch.device) -> Edges:
+    """Edges of `kinds` kinds between `states` states."""
+    sides = [_rows_of(*side, states, kinds) for side in (left, right)]
+    rows, weights, levels, nodes, names = (_stack(*parts) for parts in zip(*sides, strict=True))
+    firsts = np.searchsorted(left[2], np.arange(states + 1))
+    small = (torch.from_numpy(one.astype(np.int32)).to(device) for one in (rows, weights, levels, firsts, *left[:2]))
+    return Edges(*small, *(torch.from_numpy(one).to(device) for one in (nodes, names)))
+
+
+def _stack(one: Indices, other: Indices) -> Indices:
+    """Both directions side by side, the shorter one filled up with what is never read, or is of no level."""
+    most = max(len(one), len(other))
+    return np.stack([np.pad(x, [(0, most - len(x))] + [(0, 0)] * (x.ndim - 1)) for x in (one, other)])
+
+
+def _rows_of(others: Indices, kinds: Indices, targets: Indices, states: int, rest: int) -> tuple[Indices, ...]:
+    """One direction: what places read, their kinds, the levels, the states' rows, the rows' states."""
+    left, counts = np.arange(states), np.bincount(targets, minlength=states)  # states to be added up, and how much each
+    numbers, first, place = np.arange(len(others)), 0, 0  # edges, then rows, state by state
+    read, levels, names = list[Indices](), list[tuple[int, int, int]](), list[Indices]()
+    nodes = np.empty(states, np.int64)
+    while len(left):
+        wide, at_once = (WIDER, FEWER) if levels else (WIDE, ROWS)
+        needed = np.maximum(-(-counts // wide), 1)
+        begins = np.cumsum(needed) - needed
+        size = int(-(-(needed.sum() + 1) // at_once)) * at_once  # the last row is to spare
+        rows = np.full((size, wide), -1)
+        within = np.arange(len(numbers)) - np.repeat(np.cumsum(counts) - counts, counts)
+        rows[np.repeat(begins, counts) + within // wide, within % wide] = numbers
+        done = needed == 1
+        nodes[left[done]] = first + begins[done]
+        name = np.full(size, states)
+        name[begins[done]] = left[done]
+        read, levels, names = [*read, rows.ravel()], [*levels, (first, size, place)], [*names, name]
+        numbers = first + np.flatnonzero(np.repeat(~done, needed))
+        left, counts, first, place = left[~done], needed[~done], first + size, place + rows.size
+    nothing, edge = levels[0][1] - 1, read[0]
+    weights = [np.where(edge < 0, rest, kinds[edge]), *(np.full(len(one), rest) for one in read[1:])]
+    read[0] = np.where(edge < 0, -1, nodes[others[edge]])
+    every = np.concatenate(read)
+    return np.where(every < 0, nothing, every), np.concatenate(weights), np.array(levels), nodes, np.concatenate(names)
