@@ -64,6 +64,26 @@ def test_cases_that_do_not_fit_are_told_as_left_out() -> None:
     assert record.figures["left_out"] == [[1, 2048], [1, 5000]], "the context is 256 tokens"
 
 
+def test_holding_a_canvas_to_a_schema_is_timed_where_the_vocabulary_can_spell_one() -> None:
+    config = tiny_config(vocab_size=600)
+    record = device_card(
+        config,
+        name="tiny",
+        device=CPU,
+        dtype=torch.float32,
+        plan=None,
+        kernels=FAST,
+        canvases=(1,),
+        prefixes=(20,),
+        runs=2,
+    )
+    row = record.figures["timed"][-1]
+    assert row["what"] == "held by the host"
+    assert row["bytes"] == 3 * 4 * 600 * config.canvas_length
+    assert len(row["runs_ms"]) == 2
+    assert record.summary[-1].figure.startswith("holding it with messages passed by the host")
+
+
 def test_experts_touched_are_counted_and_not_assumed() -> None:
     experts = Experts(8, 4, 16).requires_grad_(False)
     for tensor in experts.parameters():

@@ -32,6 +32,7 @@ from redraft.engine.events import Block, Event, Finished
 from redraft.engine.loop import Loop
 from redraft.engine.request import Options, Request, build_request
 from redraft.measure import device as measured
+from redraft.measure.roofline import Card
 from redraft.model.gemma import DiffusionGemma
 from redraft.model.kernels import Kernels, attend_eager, norm_exact
 from redraft.model.moe import experts_dense
@@ -231,6 +232,14 @@ def test_steps_are_timed_as_one_graph_behind_whatever_prefix_is_usual(
     rows = [(row["what"], row["canvases"], row["prefix"]) for row in record.figures["timed"]]
     steps = [("step", 1, 24), ("graphed step", 1, 24), ("step", 3, 24), ("step", 1, 12)]
     assert rows[:4] == steps
+
+
+def test_holding_a_canvas_is_timed_with_messages_passed_on_either_side(device: Device) -> None:
+    config = replace(tiny_config(vocab_size=600), canvas_length=2)
+    card = Card("pretended", 10**9, 1e9, 1e9)
+    rows = measured._held_rows(config, CUDA, walk.walk_kernel, card, None, 1)
+    assert [row["what"] for row in rows] == ["held", "walk", "held by the host"]
+    assert rows[1]["ms"] > 0
 
 
 def test_our_kernels_are_given_what_is_on_the_device_and_recorded(

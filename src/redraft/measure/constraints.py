@@ -288,7 +288,7 @@ def _summary(ways: list[Way], figures: dict[str, Any]) -> list[tuple[str, str]]:
         (
             f"projection of {WIDE} positions, {LARGE} tokens, one core, best of {TRIES}",
             f"{size['projection_sec']:.2f} s, beside {size['softmax_and_entropy_sec']:.2f} s of softmax and entropy; "
-            f"{size['messages_sec'] * 1e3:.0f} ms of it are messages, which stay on the CPU",
+            f"{size['messages_sec'] * 1e3:.0f} ms of it are messages",
         ),
         (
             "added to a step of the embedded model on its whole canvas by the record schema",

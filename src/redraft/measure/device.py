@@ -1,8 +1,9 @@
 """A device card: what a device can do, what a step on it costs, and how near the two are.
 
 First the device alone (copying, multiplying), then the model: prefill, a denoising step by canvases and by prefix, a
-commit, the head alone. Each time is told with its floor (`measure/roofline.py`), worked out for the rates just measured
-and for the experts that were really touched. Without weights the numbers are random, which times the same.
+commit, the head alone, and what it takes to hold a canvas to a schema. Each time is told with its floor
+(`measure/roofline.py`), worked out for the rates just measured and for the experts that were really touched. Without
+weights the numbers are random, which times the same.
 """
 
 from __future__ import annotations
@@ -17,8 +18,12 @@ import torch
 
 from redraft.cache import Prefix
 from redraft.config import ModelConfig
+from redraft.constrain.language import ready
+from redraft.constrain.project import Projection
+from redraft.constrain.sources import schema_source
 from redraft.diffusion.stats import read_logits
 from redraft.errors import RequestError
+from redraft.measure.projection import TEN, made_up
 from redraft.measure.record import Record, median, new_record
 from redraft.measure.roofline import Card, Work, encode_work, step_work
 from redraft.model.gemma import DiffusionGemma, Layer
@@ -28,6 +33,7 @@ from redraft.model.moe import AnyExperts, ExpertsForm
 from redraft.model.packed import Packed
 from redraft.model.rows import Mode, Span
 from redraft.model.triton.graph import PLACES, GraphedStep, Placed
+from redraft.model.triton.ways import Edges, Walk, Ways
 from redraft.shapes import Float, Tensor
 from redraft.weights.build import empty_model
 from redraft.weights.memory import footprint, free_memory
@@ -38,6 +44,10 @@ PREFIXES = (512, 2048, 8192, 32768, 65536)
 USUAL = 2048
 """Prefix of the steps that vary in canvases; steps that vary in prefix have one canvas."""
 
+SPOKEN = 512
+"""Vocabularies from here on can spell a schema of ten fields in a canvas; below there are hardly more than bytes."""
+
+_ROOM = 1024  # tokens for an answer: more than a canvas
 _GRAPHED = (1, 2, 4, PLACES)
 _COPIED = {"cuda": 2**30, "cpu": 2**26}
 _SQUARE = {"cuda": 8192, "cpu": 1024}
@@ -104,6 +114,7 @@ def device_card(
             progress("step", number, len(fit))
     timed += _encodes(model, packed, plan, card, touched, runs)
     timed.append(_head_row(model, card, plan, runs))
+    timed += _held_rows(config, device, kernels.walk, card, plan, runs)
     figures = {
         "card": {"bandwidth": card.bandwidth, "matmul": card.bf16, "memory_free": free},
         "weights": need.weights,
@@ -251,6 +262,54 @@ def _head_row(model: DiffusionGemma, card: Card, plan: Plan | None, runs: int) -
     return _row("head", 1, 0, seconds, work, card, plan)
 
 
+def _held_rows(
+    config: ModelConfig, device: torch.device, walk: Walk | None, card: Card, plan: Plan | None, runs: int
+) -> list[dict[str, Any]]:
+    """Holding a canvas of noise to a schema of ten fields: with messages passed on the device, if there is a kernel for
+    that, and what of it is that kernel; and with messages passed by the host. The floor is that of log-probabilities
+    read twice and written once."""
+    if config.vocab_size < SPOKEN:
+        return []
+    language = ready(schema_source(TEN), made_up(config.vocab_size))
+    log_p = torch.randn(config.canvas_length, config.vocab_size, device=device).log_softmax(-1)
+    walk = walk if device.type == "cuda" else None
+    clocked = None if walk is None else Clocked(walk, device)
+    found = []
+    for what, one in {"held": walk, "walk": clocked, "held by the host": None}.items():
+        if what == "held by the host" or one is not None:
+            goal = language.start(_ROOM, walk=one)
+            seconds = time_runs(partial(_held, goal, log_p), device, runs)
+            seconds = clocked.seconds[-runs:] if clocked is not None and what == "walk" else seconds
+            found.append(_row(what, 1, 0, seconds, Work(3 * log_p.nbytes, 0, 0), card, plan))
+    return found
+
+
+def _held(goal: Projection, log_p: Float[Tensor, "canvas vocab"]) -> object:
+    """All that a step asks of a language."""
+    found = goal(log_p)
+    return found.shifted(), found.draft, found.doubt
+
+
+@dataclass
+class Clocked:
+    """Stands in for a walk and tells how long it took, each time by itself."""
+
+    walk: Walk
+    device: torch.device
+    seconds: list[float] = field(default_factory=list)
+
+    def __call__(
+        self, edges: Edges, mass: Tensor, tops: Tensor, start: int, ends: Tensor, gates: Tensor | None
+    ) -> Ways:
+        """The walk's result."""
+        _wait(self.device)
+        began = time.perf_counter()
+        found = self.walk(edges, mass, tops, start, ends, gates)
+        _wait(self.device)
+        self.seconds.append(time.perf_counter() - began)
+        return found
+
+
 def _row(
     what: str, canvases: int, prefix: int, seconds: list[float], work: Work, card: Card, plan: Plan | None
 ) -> dict[str, Any]:
@@ -288,6 +347,9 @@ def _case(row: dict[str, Any]) -> str:
         "commit": f"a commit {behind}",
         "prefill": f"{row.get('rows')} tokens of prompt {behind}",
         "head": "the head of one canvas alone",
+        "held": "holding one canvas to a schema of ten fields",
+        "walk": "the kernel of its messages",
+        "held by the host": "holding it with messages passed by the host",
     }
     return words[row["what"]]
 

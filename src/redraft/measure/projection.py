@@ -38,17 +38,22 @@ TEN = {
 }
 
 
-def large() -> dict[str, float]:
-    """Seconds at a vocabulary of 262,144 made-up tokens and a canvas of 256, on this processor; the best of TRIES
-    runs of what is repeated."""
+def made_up(size: int) -> Vocabulary:
+    """So many tokens, at least 258: an end, padding, every byte, and words of several scripts."""
     source = np.random.default_rng(0)
     pieces: dict[bytes, None] = {bytes([byte]): None for byte in range(256)}
     letters = [chr(c) for c in (*range(97, 123), *range(65, 91), *range(0x430, 0x450), *range(0x4E00, 0x5E00))]
-    while len(pieces) < LARGE - 2:
+    while len(pieces) < size - 2:
         low, high = ((0, 52), (0, 26), (52, 84), (84, len(letters)))[source.integers(4)]
         word = "".join(letters[i] for i in source.integers(low, high, source.integers(1, 9)))
         pieces[(" " * int(source.integers(2)) + word).encode()] = None
-    vocabulary = Vocabulary((None, None, *pieces), frozenset({0}), frozenset({0, 1}))
+    return Vocabulary((None, None, *pieces), frozenset({0}), frozenset({0, 1}))
+
+
+def large() -> dict[str, float]:
+    """Seconds at a vocabulary of 262,144 made-up tokens and a canvas of 256, on this processor; the best of TRIES
+    runs of what is repeated."""
+    vocabulary = made_up(LARGE)
     began = time.perf_counter()
     assert len(vocabulary.trie.parent) > LARGE
     tree = time.perf_counter() - began
