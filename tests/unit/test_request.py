@@ -212,7 +212,6 @@ def test_what_cannot_be_honoured_is_refused_by_name_and_value(
         (["serve"], "fast"),
         (["serve", "another"], "reference"),
         (["demo"], "fast"),
-        (["eval"], "reference"),
     ],
 )
 def test_the_shell_takes_the_rules_that_a_model_learned_for(words: list[str], wanted: str) -> None:
