@@ -273,6 +273,10 @@ def test_several_models_are_to_be_named(monkeypatch: pytest.MonkeyPatch) -> None
         ("127.0.0.1:80", "write it as http"),
         ("file:///etc/passwd", "write it as http"),
         ("http://", "write it as http"),
+        ("http://[bad", "write it as http"),
+        ("http://a:99999/v1", "write it as http"),
+        ("http://a b/v1", "write it as http"),
+        (f"http://127.0.0.1/v1?key={KEY}", "something behind its path"),
         (f"http://me:{KEY}@127.0.0.1/v1", "has a name or a password in it"),
     ],
 )
@@ -364,6 +368,8 @@ def test_eval_and_bench_ask_there(tmp_path: Path, capsys: pytest.CaptureFixture[
         (found,) = json.loads(capsys.readouterr().out)
         assert found["mean_steps"] is found["tokens_per_sec"] is None
         stub.acts[0] = says(GOOD)
+        assert main(["eval", "--preset", "reference", *there]) == 2
+        assert "--preset was given" in capsys.readouterr().err
         assert main(["eval", "--task", "infill-python", "--count", "2", *there]) == 2
         assert "fills a gap, which needs a canvas" in capsys.readouterr().err
         prompts = tmp_path / "prompts.txt"

@@ -44,9 +44,15 @@ class Backend:
     seconds: float = 600.0
 
     def __post_init__(self) -> None:
-        parts = urlsplit(self.base_url)
-        if parts.scheme not in ("http", "https") or not parts.hostname:
+        try:
+            parts = urlsplit(self.base_url)
+            good = parts.scheme in ("http", "https") and parts.hostname and parts.port != 0
+        except ValueError:  # of brackets, or a port that is none
+            good = False
+        if not good or not self.base_url.isprintable() or " " in self.base_url:
             raise RequestError(f"the base URL is {self.base_url!r}; write it as http://127.0.0.1:8642/v1")
+        if parts.query or parts.fragment:  # paths go behind it, and it is shown to whoever asks
+            raise RequestError("the base URL has something behind its path; leave out what follows the ? or the #")
         if parts.username is not None or parts.password is not None:
             raise RequestError("the base URL has a name or a password in it; put the key in a variable and name that")
         if not 0 < self.seconds <= 86_400:
