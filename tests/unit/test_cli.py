@@ -21,6 +21,7 @@ from tests.helpers import released_json
 
 import redraft.cli.watch
 from redraft.__main__ import main
+from redraft.cli.common import print_json
 from redraft.cli.main import build_parser
 from redraft.cli.verify import LIMIT
 from redraft.engine.events import Draft, Event
@@ -406,6 +407,15 @@ def test_an_answer_is_the_same_from_argument_file_and_stdin(
         out, err = capsys.readouterr()
         assert out == told + "\n"
         assert "Traceback" not in err
+
+
+def test_numbers_of_a_list_share_a_line_and_stay_what_they_are(capsys: Captured) -> None:
+    """An answer of 18 tokens took 130 lines."""
+    told = {"a": [1, -2.5, 3e-05], "b": [[1], [], ["[\n1,\n2\n]"], [True, 2]], "[\n 1\n]": {"c": [7]}, "d": 1e300}
+    print_json(told)
+    out = capsys.readouterr().out
+    assert json.loads(out) == told
+    assert '"a": [1, -2.5, 3e-05]' in out
 
 
 def test_json_has_these_keys_and_adds_up(capsys: Captured) -> None:

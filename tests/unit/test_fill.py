@@ -75,7 +75,7 @@ def test_schemas_beside_the_template_and_names_that_repeat(engine: Engine) -> No
         ("no holes", {}, "has no hole"),
         ("{{a}}", {}, "hole 'a' has no kind"),
         ("{{a: int}}", {"a": "int"}, "is typed in the template and beside it"),
-        ("{{a: int}}", {"b": "int"}, "no hole 'b'"),
+        ("{{a: int}}", {"b": "int"}, "no hole 'b'; it has a"),
         ("{{a: whole}}", {}, "of kind 'whole'"),
         ("{{a: int(3)}}", {}, "write its range"),
         ("{{a: int(1..x)}}", {}, "write its range"),

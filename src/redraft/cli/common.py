@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import json
 import os
+import re
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -215,8 +216,9 @@ def read_prompt(argument: str | None, file: Path | None, what: str = "prompt") -
 
 
 def print_json(value: object) -> None:
-    """One JSON document on stdout."""
-    print(json.dumps(value, ensure_ascii=False, indent=1))
+    """One JSON document on stdout, a list of numbers on a line."""
+    told = json.dumps(value, ensure_ascii=False, indent=1)
+    print(re.sub(r"\[\n[\s\d.,e+-]+\]", lambda found: f"[{' '.join(found[0][1:-1].split())}]", told))
 
 
 def decoded(raw: bytes, source: str) -> str:

@@ -11,7 +11,7 @@ import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 from redraft.cli.common import Commands, command, print_json
 from redraft.cli.serve import PORT
@@ -114,10 +114,9 @@ def _formats() -> Iterator[Finding]:
     yield Finding("number formats", "good", f"a {ROWS} x {WIDTH} x {WIDTH} matmul takes {said}; use --dtype {best}")
 
 
-def _matmul_ms(dtype: object) -> float:
+def _matmul_ms(dtype: Any) -> float:
     import torch
 
-    assert isinstance(dtype, torch.dtype)
     a, b = torch.ones(ROWS, WIDTH, dtype=dtype), torch.ones(WIDTH, WIDTH, dtype=dtype)
     times = []
     for _ in range(TIMES):
@@ -141,7 +140,7 @@ def _model(name: str) -> Iterator[Finding]:
         Source(folder)
         size = sum(path.stat().st_size for path in folder.glob("*.safetensors"))
     except RedraftError as error:
-        yield Finding("model", "wrong", f"{name}: {error}", "")
+        yield Finding("model", "wrong", *str(error).rsplit("; ", 1))
         return
     free = _free_bytes()
     said = f"{folder}, {size / 1e9:.3g} GB of weights, context {config.model.max_positions}"

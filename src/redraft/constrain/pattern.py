@@ -64,7 +64,8 @@ def _compile(pattern: str, name: str, shown: str | None = None) -> Dfa:
         with naming(f"{name} {shown or pattern!r:.80}"):
             start, final, edges = _run(rf"(?:{pattern})\x00")
     except ValueError as error:
-        raise ConstraintError(f"{name} {shown or pattern!r:.200} cannot be made into an automaton: {error}") from None
+        reason = (_misspelt(shown or pattern) if "building NFA" in str(error) else None) or error
+        raise ConstraintError(f"{name} {shown or pattern!r:.200} cannot be made into an automaton: {reason}") from None
     edges = edges[edges[:, 1] < 256]
     if len(np.unique(edges[:, 0])) > MOST_PAIRS:
         raise ConstraintError(f"{name} {shown or pattern!r:.80} needs over {MOST_PAIRS} states; narrow its counts")
@@ -78,6 +79,17 @@ def _compile(pattern: str, name: str, shown: str | None = None) -> Dfa:
     table[:, 0] = NOWHERE
     columns, class_of = np.unique(table, axis=1, return_inverse=True)
     return Dfa(columns.astype(np.int32), class_of.reshape(-1).astype(np.int32), accepts).trimmed()
+
+
+def _misspelt(pattern: str) -> str | None:
+    """What Python finds wrong with how a pattern is written, and where; the library says only that something is."""
+    try:
+        re.compile(pattern)
+    except re.error as error:
+        return str(error)
+    except (OverflowError, RecursionError, Warning):
+        return None
+    return None
 
 
 def _run(pattern: str) -> tuple[int, NDArray[np.int64], NDArray[np.int64]]:

@@ -145,7 +145,8 @@ def read_template(text: str, kinds: Mapping[str, Any] | None = None) -> Template
     if not holes:
         raise ConstraintError("the template has no hole; write one as {{name: string}}")
     if set(given) - used:
-        raise ConstraintError(f"the template has no hole {sorted(set(given) - used)[0]!r}")
+        names = ", ".join(hole.name for hole in holes)
+        raise ConstraintError(f"the template has no hole {sorted(set(given) - used)[0]!r}; it has {names}")
     return Template(text, (*literals, text[at:]), tuple(holes))
 
 

@@ -87,7 +87,7 @@ def locate(name_or_path: str) -> Path:
     if is_repository(name_or_path):
         return _cached(name_or_path)
     raise WeightsError(
-        f"no model {name_or_path!r}: give {EMBEDDED!r}, an existing folder, or a repository name such as"
+        f"no model {name_or_path!r}; give {EMBEDDED!r}, an existing folder, or a repository name such as"
         " google/diffusiongemma-26B-A4B-it"
     )
 
