@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import json
 import math
+import multiprocessing
 import os
 import resource
 import shutil
@@ -692,6 +693,30 @@ def test_the_step_of_an_interrupt_is_kept(recipe: Recipe, trained: Path, tmp_pat
     assert steps == [3, 4, 5, 6]
     assert rows(tmp_path) == rows(trained)
     assert (tmp_path / "model.safetensors").read_bytes() == (trained / "model.safetensors").read_bytes()
+
+
+@pytest.mark.usefixtures("interruptible")
+def test_an_interrupt_that_workers_and_a_reader_hear_keeps_the_step(
+    recipe: Recipe, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    """A terminal sends it to a whole pipeline: each worker said the trainer's words, and `| tee log`, gone before the
+    trainer could write, cost the step."""
+    gone, end = os.pipe()
+    os.close(gone)
+
+    def interrupt(step: int, total: int, row: dict[str, float]) -> None:
+        if step == 1:
+            for worker in multiprocessing.active_children():
+                os.kill(worker.pid or 0, signal.SIGINT)
+            with monkeypatch.context() as patch, os.fdopen(end, "w") as broken:
+                patch.setattr("sys.__stderr__", broken)
+                signal.raise_signal(signal.SIGINT)
+
+    helped = msgspec.structs.replace(recipe, train=msgspec.structs.replace(recipe.train, workers=1))
+    with pytest.raises(KeyboardInterrupt, match="behind step 2 of 6"):
+        train(helped, tmp_path, interrupt)
+    assert (tmp_path / FILE).exists()
+    assert "redraft" not in capfd.readouterr().err
 
 
 @pytest.mark.usefixtures("interruptible")

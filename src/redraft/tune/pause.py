@@ -5,9 +5,9 @@ from __future__ import annotations
 import os
 import signal
 import sys
-import threading
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
+from threading import current_thread, main_thread
 
 SAID = b"\nredraft: the step that runs is finished and kept; interrupt again to end at once\n"
 
@@ -18,20 +18,24 @@ def pausable() -> Iterator[Callable[[], bool]]:
 
     Where Python would not raise KeyboardInterrupt at one (it is ignored, or somebody else's), nothing changes.
     """
-    asked = threading.Event()
+    asked, trainer = False, os.getpid()
 
     def hear(_number: int, _frame: object) -> None:
-        if asked.is_set():
+        nonlocal asked
+        if os.getpid() != trainer:  # a terminal's reaches workers, too, which the trainer still needs
+            return
+        if asked:
             raise KeyboardInterrupt
-        asked.set()
-        os.write(sys.__stderr__.fileno() if sys.__stderr__ else 2, SAID)  # no print: it may be in one just now
+        asked = True
+        if sys.__stderr__ is not None:
+            with suppress(OSError):  # what it leads into heard the same ctrl-C, and may be gone
+                os.write(sys.__stderr__.fileno(), SAID)  # no print: it may be in one just now
 
-    ours = threading.current_thread() is threading.main_thread()
-    ours = ours and signal.getsignal(signal.SIGINT) is signal.default_int_handler
+    ours = current_thread() is main_thread() and signal.getsignal(signal.SIGINT) is signal.default_int_handler
     if ours:
         signal.signal(signal.SIGINT, hear)
     try:
-        yield asked.is_set
+        yield lambda: asked
     finally:
         if ours:
             signal.signal(signal.SIGINT, signal.default_int_handler)
