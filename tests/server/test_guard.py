@@ -128,6 +128,20 @@ def test_what_is_no_request_is_refused(served: Inside, body: bytes) -> None:
     assert told.json()["error"]["message"]
 
 
+@pytest.mark.parametrize(
+    ("wrong", "param"),
+    [
+        ({"stop": 5}, "stop"),  # was stop.str
+        ({"messages": [{"role": "user", "content": 5}]}, "messages.0.content"),
+        ({"mesages": []}, "mesages"),  # was told that messages are missing
+    ],
+)
+def test_a_wrong_field_is_named_as_its_sender_wrote_it(served: Inside, wrong: dict[str, object], param: str) -> None:
+    body = wrong if "mesages" in wrong else {"messages": [{"role": "user", "content": "x"}]} | wrong
+    error = httpx2.post(served.url + PATH, json=body).json()["error"]
+    assert (error["param"], error["message"].split()[0]) == (param, param)
+
+
 def test_the_log_has_no_text_of_anybody(nano: Engine) -> None:
     sink = io.StringIO()
     for at in inside(nano, Settings(), Log(sink)):

@@ -23,6 +23,7 @@ TYPES: Mapping[int, str] = {
 RENAMED = {"deadline_sec": "deadline_ms", "steps": "max_steps", "thinking": "reasoning_effort"}
 """The engine's word: the field of a request."""
 
+KINDS = ("str", "int", "float", "bool")  # in the path of a field that takes several, the one that was tried
 NO_TIME = "the time was up before there was a valid answer; raise deadline_ms"
 
 NAMED = re.compile(r"(\w+)(?:\[\d+\])? (?:is|has|holds|names|of token|was given)\b")
@@ -79,10 +80,10 @@ def refusal_of(error: RedraftError, *, field: str | None = None) -> Refusal:
 
 
 def first_refusal(errors: Sequence[Any]) -> Refusal:
-    """The most telling of a body's mistakes: the one deepest inside it, and of these the first."""
-    error = max(errors, key=lambda one: len(one["loc"]))
+    """The most telling of a body's mistakes: the deepest inside it, of these a name that nobody knows, or the first."""
+    error = max(errors, key=lambda one: (len(one["loc"]), one["type"] == "extra_forbidden"))
     kind, context = error["type"], error.get("ctx", {})
-    path = [part for part in error["loc"] if isinstance(part, int) or str(part).isidentifier()]
+    path = [part for part in error["loc"] if isinstance(part, int) or (part.isidentifier() and part not in KINDS)]
     field = ".".join(map(str, path)) or None
     if kind == "union_tag_not_found":  # what says which of several forms is meant
         field, kind = f"{field}.{context['discriminator'][1:-1]}", "missing"
@@ -94,6 +95,5 @@ def first_refusal(errors: Sequence[Any]) -> Refusal:
         return Refusal(400, error["msg"], param=field, code="unsupported_parameter")
     if kind == "missing":
         return Refusal(400, f"{field or 'the body'} is missing", param=field, code="missing_required_parameter")
-    said = repr(error["input"])
-    said = said if len(said) <= 100 else said[:100] + "…"
+    said = f"{error['input']!r:.100}"
     return Refusal(400, f"{field or 'the body'} is {said}: {error['msg']}", param=field, code="invalid_value")
