@@ -207,7 +207,7 @@ def ask_beside(process: Process, path: str = "chat/completions", **body: Any) ->
 
 
 def test_a_server_beside_ours_is_asked_under_a_path_of_its_own(stub: Stub, next_to: Process) -> None:
-    stub.acts[0] = says(reply({"choices": [], "said": "é"}))
+    stub.acts[0] = says(reply({"choices": [], "said": "é"}, "200 OK", "set-cookie: whose=another"))
     asked = len(stub.seen)
     own = ask(next_to, seed=5).json()
     assert own["model"] == "nano"
@@ -220,7 +220,9 @@ def test_a_server_beside_ours_is_asked_under_a_path_of_its_own(stub: Stub, next_
     assert headers["authorization"] == f"Bearer {KEY}"
     assert "one-secret-key" not in json.dumps(headers)
     assert ask_beside(next_to, "completions", prompt="x").status_code == 200
-    assert stub.seen[-1][0] == "/v1/completions"
+    path, headers, _ = stub.seen[-1]
+    assert path == "/v1/completions"
+    assert "cookie" not in headers, "what it remembers of one of ours is not told of another"
     (model,) = httpx2.get(f"{next_to.base}/models", headers={"x-api-key": "one-secret-key"}, timeout=100).json()["data"]
     assert model["beside"] == stub.url
     stub.acts[0] = says(GOOD)

@@ -14,6 +14,7 @@ import time
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Mapping
 from contextlib import aclosing, asynccontextmanager
 from dataclasses import dataclass
+from http.cookiejar import CookieJar, DefaultCookiePolicy
 from types import TracebackType
 from typing import Any
 from urllib.parse import urlsplit
@@ -91,7 +92,8 @@ class Channel:
         self._model = backend.model
         headers = {"authorization": f"Bearer {self._key}"} if self._key else {}
         limits = httpx2.Timeout(backend.seconds, connect=min(CONNECT_SEC, backend.seconds))
-        self._client = httpx2.AsyncClient(headers=headers, timeout=limits)
+        none = CookieJar(DefaultCookiePolicy(allowed_domains=()))  # one asker's would go along with another's question
+        self._client = httpx2.AsyncClient(headers=headers, timeout=limits, cookies=none)
 
     async def __aenter__(self) -> Channel:
         return self
