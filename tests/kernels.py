@@ -13,7 +13,7 @@ from torch import Tensor
 from redraft.constrain.lift import TokenAutomaton
 from redraft.constrain.project import Projection, Walked
 from redraft.constrain.walked import walked
-from redraft.constrain.wiring import Weights, Wiring
+from redraft.constrain.wiring import NONE, Weights, Wiring, by_class
 from redraft.errors import ConstraintError
 from redraft.model.head import Head, Sums, pass_tiles, read_head
 from redraft.model.kernels import Causal, attend_eager, norm_exact
@@ -21,11 +21,13 @@ from redraft.model.linear import PackedMatrix, multiply_unpacked
 from redraft.model.moe import AnyExperts, Experts, PackedExperts, experts_grouped
 from redraft.model.packed import FORMATS, Format, pack
 from redraft.model.triton.attention import attend_kernel
+from redraft.model.triton.classes import classes_kernel
 from redraft.model.triton.dense import multiply_kernel
 from redraft.model.triton.experts import experts_kernel
 from redraft.model.triton.head import pass_fused
+from redraft.model.triton.kernels import HOLDING
 from redraft.model.triton.norm import norm_kernel
-from redraft.model.triton.walk import walk_kernel
+from redraft.model.triton.ways import cut
 
 FORMS: tuple[Format | None, ...] = (None, *FORMATS.values())
 
@@ -140,6 +142,26 @@ def some_automaton(states: int, heavy: int, seed: int, vocab: int = 24, classes:
     return TokenAutomaton(class_of, *(part[order].astype(np.int32) for part in (src, cls, dst)), accepts)
 
 
+def check_classes(vocab: int, wide: int, device: str) -> None:
+    """Tiles of tokens, put together to classes, beside classes on the host."""
+    wiring = Wiring(some_automaton(5, 0, vocab, vocab))
+    log_p = torch.log_softmax(5 * torch.randn(6, vocab, generator=draw(vocab, "cpu")), -1)
+    log_p[2, 30:35] = -torch.inf  # what is forbidden, and pins
+    log_p[4, :9] = -1e9
+    order, present, at = wiring.tokens
+    tiles, firsts = cut(order, at, torch.device(device), wide)
+    largest, sums, likeliest = (one.cpu() for one in classes_kernel(log_p.to(device), tiles))
+    assert torch.equal(log_p.gather(1, likeliest.long()).clamp(min=NONE), largest)
+    assert np.isin(wiring.automaton.class_of[likeliest], present).all()
+    best, mass = by_class(wiring, log_p)
+    peak = np.maximum.reduceat(largest.numpy(), firsts, axis=1)
+    every = np.repeat(peak, np.diff(np.append(firsts, largest.shape[1])), axis=1)
+    total = np.log(np.add.reduceat(sums.numpy() * np.exp(largest.numpy() - every), firsts, axis=1)) + peak
+    there = best[:, present] > NONE / 2
+    assert np.array_equal(np.where(there, peak, NONE), best[:, present])
+    assert np.allclose(np.where(there, total, NONE), mass[:, present], rtol=1e-6, atol=1e-5)
+
+
 def check_walk(
     case: tuple[int, int, int, int, float, tuple[int, int] | None, int], seed: int, device: str, vocab: int = 24
 ) -> bool:
@@ -155,9 +177,9 @@ def check_walk(
         slow = project.carefully(log_p)
     except ConstraintError:
         with pytest.raises(ConstraintError, match="no valid answer is left"):
-            walked(walk_kernel, there, project.state, project.gates(width))
+            walked(HOLDING, there, project.state, project.gates(width))
         return False
-    fast = Walked(project, there, *walked(walk_kernel, there, project.state, project.gates(width)))
+    fast = Walked(project, there, *walked(HOLDING, there, project.state, project.gates(width)), HOLDING.shift)
     assert fast.log_total == pytest.approx(slow.log_total, rel=1e-6, abs=1e-5)
     torch.testing.assert_close(fast.shifted().exp().cpu(), slow.shifted().exp(), atol=1e-5, rtol=1e-4)
     assert fast.doubt == pytest.approx(slow.doubt, rel=1e-5, abs=1e-4)

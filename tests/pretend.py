@@ -312,7 +312,7 @@ def pretend(patch: pytest.MonkeyPatch) -> Iterator[Device]:
 
 
 def _pretend_kernels(patch: pytest.MonkeyPatch, device: Device) -> None:
-    from redraft.model.triton import attention, dense, experts, head, norm, walk
+    from redraft.model.triton import attention, classes, dense, experts, head, norm, walk
 
     for module, names in (
         (attention, ["_attend"]),
@@ -321,6 +321,7 @@ def _pretend_kernels(patch: pytest.MonkeyPatch, device: Device) -> None:
         (head, ["_row"]),
         (norm, ["_norm"]),
         (walk, ["_walk", "_back"]),
+        (classes, ["_tile", "_shift"]),
     ):
         for name in names:
             patch.setattr(module, name, Launch(getattr(module, name), device))

@@ -51,6 +51,11 @@ def test_the_head_equals_its_twin(case: tuple[int, ...], form: Format | None, dt
     kernels.check_head(case, dtype, "cuda", form)
 
 
+@pytest.mark.parametrize(("vocab", "wide"), [(70, 4), (262144, 2048)])
+def test_tokens_by_class_equal_their_twin(vocab: int, wide: int) -> None:
+    kernels.check_classes(vocab, wide, "cuda")
+
+
 @pytest.mark.parametrize(
     "case", [*kernels.WALKS, (1000, 256, 300, 0, 3.0, None, 500), (90, 256, 200, 180, 30.0, (7, 9), 40)], ids=str
 )

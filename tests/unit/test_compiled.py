@@ -18,7 +18,7 @@ COMPILE = """
 import sys, triton
 from triton.backends.compiler import GPUTarget
 from triton.compiler import ASTSource
-from redraft.model.triton import attention, dense, experts, head, norm, walk, ways
+from redraft.model.triton import attention, dense, experts, head, norm, walk, ways, classes
 
 def build(kernel, constants, warps, **types):
     names = kernel.arg_names
@@ -65,6 +65,10 @@ tensors = dict.fromkeys(("rows", "weights", "levels", "firsts", "others", "kinds
 tensors |= {"shares": "*i64", "sums": "*i64", "tops": "*fp64", "best": "*fp64", "gates": "*i8", "ends": "*i8"}
 sizes = {name: getattr(ways, name) for name in ("ROWS", "WIDE", "FEWER", "WIDER")}
 build(walk._walk, sizes | {"DEEP": 3, "GATED": True, "NOTHING": -(2**30), "NONE": -1e30}, 16, **tensors, **numbers)
+types = {"log_p": "*fp32", "vocab": "i32", "classes": "i32", **tensors, "likeliest": "*i32", "tokens": "*i32"}
+types |= dict.fromkeys(("begins", "ends"), "*i32") | dict.fromkeys(("largest", "sums", "bias", "out"), "*fp32")
+build(classes._tile, {"NONE": -1e30, "WIDE": 2048}, 4, **types)
+build(classes._shift, {"WIDE": 2048}, 4, **types, class_of="*i64", faintest="fp32", nothing="fp32")
 build(walk._back, {"NONE": -1e30, "AT_ONCE": 128}, 1, **tensors, **numbers)
 """
 
@@ -72,7 +76,10 @@ build(walk._back, {"NONE": -1e30, "AT_ONCE": 128}, 1, **tensors, **numbers)
 @pytest.mark.parametrize(
     ("arguments", "wanted"),
     [
-        (["90", "nvfp4"], ["_gate_up", "_down", "_dense", "_row", "_norm", "_attend", "_attend", "_walk", "_back"]),
+        (
+            ["90", "nvfp4"],
+            ["_gate_up", "_down", "_dense", "_row", "_norm", "_attend", "_attend", "_walk", "_tile", "_shift", "_back"],
+        ),
         (["90", "fp8", "products alone"], ["_gate_up", "_down"]),
         (["80", "int8", "products alone"], ["_gate_up", "_down"]),
         (["80", "int4", "products alone"], ["_gate_up", "_down", "_dense"]),

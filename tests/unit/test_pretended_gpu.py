@@ -36,9 +36,9 @@ from redraft.measure.roofline import Card
 from redraft.model.gemma import DiffusionGemma
 from redraft.model.kernels import Kernels, attend_eager, norm_exact
 from redraft.model.moe import experts_dense
-from redraft.model.triton import graph, walk
+from redraft.model.triton import graph
 from redraft.model.triton.graph import Places
-from redraft.model.triton.kernels import GPU
+from redraft.model.triton.kernels import GPU, HOLDING
 from redraft.weights.load import load_model
 from redraft.weights.plan import PLANS
 
@@ -187,7 +187,7 @@ def test_what_is_not_usual_runs_there_too(folder: Path, device: Device, what: st
 
 def test_messages_are_passed_there_and_a_held_step_waits_twice(folder: Path, device: Device) -> None:
     """Once for the likeliest text and once for the readings; once more to tell a draft, and once to tell a block."""
-    there, config = load(folder, "cuda", replace(TORCH, walk=walk.walk_kernel))
+    there, config = load(folder, "cuda", replace(TORCH, holding=HOLDING))
     request = special(config)["language"]
     request = replace(request, max_tokens=20, policy=replace(request.policy, max_steps=2))
     found = told(there, [request], device)
@@ -237,7 +237,7 @@ def test_steps_are_timed_as_one_graph_behind_whatever_prefix_is_usual(
 def test_holding_a_canvas_is_timed_with_messages_passed_on_either_side(device: Device) -> None:
     config = replace(tiny_config(vocab_size=600), canvas_length=2)
     card = Card("pretended", 10**9, 1e9, 1e9)
-    rows = measured._held_rows(config, CUDA, walk.walk_kernel, card, None, 1)
+    rows = measured._held_rows(config, CUDA, HOLDING, card, None, 1)
     assert [row["what"] for row in rows] == ["held", "walk", "held by the host"]
     assert rows[1]["ms"] > 0
 

@@ -67,6 +67,11 @@ def test_messages_equal_their_twin(case: tuple[int, ...]) -> None:
     assert any(left)
 
 
+@pytest.mark.parametrize("wide", [4, 2048])
+def test_tokens_by_class_equal_their_twin(wide: int) -> None:
+    kernels.check_classes(70, wide, "cpu")
+
+
 def test_a_language_of_which_nothing_is_left_is_noticed() -> None:
     assert not kernels.check_walk((2, 3, 0, 0, 1.0, (0, 5), 0), 1, "cpu")
 

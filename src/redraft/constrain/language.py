@@ -30,7 +30,7 @@ from redraft.constrain.project import Projection
 from redraft.constrain.watch import DEFAULT_LIMITS, Limits, watching
 from redraft.constrain.wiring import Wiring
 from redraft.errors import ConstraintError
-from redraft.model.triton.ways import Walk
+from redraft.model.triton.ways import Holding
 from redraft.text import Text
 
 _FORM = 1
@@ -110,9 +110,9 @@ class Language:
         """Whether answers may be any text, and so be cut where there is no more room."""
         return self.source.kind == TEXT
 
-    def start(self, max_tokens: int, min_tokens: int = 0, walk: Walk | None = None) -> Projection:
+    def start(self, max_tokens: int, min_tokens: int = 0, holding: Holding | None = None) -> Projection:
         """The constraint on the first canvas of an answer. Raises ConstraintError if none has so many tokens."""
-        found = Projection(self.wiring, 0, max_tokens, min_tokens, walk=walk)
+        found = Projection(self.wiring, 0, max_tokens, min_tokens, holding=holding)
         found.check()
         return found
 

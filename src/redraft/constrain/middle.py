@@ -20,7 +20,7 @@ from redraft.constrain.language import Language
 from redraft.constrain.lift import TokenAutomaton
 from redraft.constrain.project import Projection
 from redraft.errors import ConstraintError
-from redraft.model.triton.ways import Walk
+from redraft.model.triton.ways import Holding
 
 
 @dataclass(frozen=True, eq=False)
@@ -31,9 +31,9 @@ class MiddleLanguage(Language):
     width: int
     goals: NDArray[np.bool_]
 
-    def start(self, max_tokens: int, min_tokens: int = 0, walk: Walk | None = None) -> MiddleProjection:
+    def start(self, max_tokens: int, min_tokens: int = 0, holding: Holding | None = None) -> MiddleProjection:
         """The constraint on the canvas."""
-        return MiddleProjection(self.wiring, self.state, self.width, walk=walk, goals=self.goals)
+        return MiddleProjection(self.wiring, self.state, self.width, holding=holding, goals=self.goals)
 
     def holds(self, tokens: Sequence[int]) -> bool:
         """Whether these tokens fit between the two texts."""

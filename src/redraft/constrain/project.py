@@ -10,7 +10,7 @@ language count. Messages from either side say how much of that there is (`constr
 
 Samples or argmaxes taken position by position are strings of the language only by luck, and are never emitted.
 
-Classes are reduced where the logits are. Messages are passed on the host, or there, too, if there is a `walk` for it
+Classes are reduced where the logits are. Messages are passed on the host, or there, too, if there are kernels for it
 (`constrain/walked.py`).
 """
 
@@ -30,7 +30,7 @@ from redraft.constrain.messages import BIAS_OF_NONE, Gates, Messages, Open, best
 from redraft.constrain.walked import Way, walked
 from redraft.constrain.wiring import CACHED, NONE, Reals, Weights, Wiring
 from redraft.errors import ConstraintError
-from redraft.model.triton.ways import Walk
+from redraft.model.triton.ways import Holding, Shift
 from redraft.shapes import Float, Int, Tensor
 
 FAINTEST = -80.0
@@ -41,20 +41,20 @@ class Projection:
     """What is left of a constraint for one canvas.
 
     `state` is the automaton's after all blocks before; `left` and `least` count the tokens that the answer may and must
-    still have, the end token not among them. `walk` passes messages where the logits are, if that is not the host.
+    still have, the end token not among them. `holding` does the work where the logits are, if that is not the host.
     """
 
     wiring: Wiring
     state: int
     left: int
     least: int = 0
-    walk: Walk | None = field(default=None, kw_only=True)
+    holding: Holding | None = field(default=None, kw_only=True)
 
     def __call__(self, log_p: Float[Tensor, "canvas vocab"]) -> Projected:
         """Condition log-probabilities on the language. Raises ConstraintError if nothing is left of it."""
         weights, gates = Weights(self.wiring, log_p), self.gates(len(log_p))
-        if self.walk is not None and log_p.device.type != "cpu":
-            return Walked(self, weights, *walked(self.walk, weights, self.state, gates))
+        if self.holding is not None and log_p.device.type != "cpu":
+            return Walked(self, weights, *walked(self.holding, weights, self.state, gates), self.holding.shift)
         messages = quickly(self.wiring, weights, self.state, gates)
         return Projected(self, weights, messages or carefully(self.wiring, weights, self.state, gates))
 
@@ -284,6 +284,12 @@ class Walked(Projected):
     """The same where messages were passed on the logits' own device. What nobody asks for stays there."""
 
     way: Way
+    shift: Shift
+
+    def shifted(self) -> Float[Tensor, "canvas vocab"]:
+        """Log-probabilities of the conditioned distributions, in one pass."""
+        class_of, bias = self.projection.wiring.class_of(self.log_p.device), torch.as_tensor(self.messages.bias)
+        return self.shift(self.log_p, class_of, bias, FAINTEST, BIAS_OF_NONE)
 
     @cached_property
     def bests(self) -> Reals:

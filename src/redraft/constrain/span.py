@@ -15,7 +15,7 @@ from redraft.constrain.automaton import NOWHERE
 from redraft.constrain.language import Language
 from redraft.constrain.project import Projected, Projection
 from redraft.errors import ConstraintError
-from redraft.model.triton.ways import Walk
+from redraft.model.triton.ways import Holding
 from redraft.shapes import Float, Int, Tensor
 
 
@@ -25,9 +25,9 @@ class SpanLanguage(Language):
 
     width: int
 
-    def start(self, max_tokens: int, min_tokens: int = 0, walk: Walk | None = None) -> SpanProjection:
+    def start(self, max_tokens: int, min_tokens: int = 0, holding: Holding | None = None) -> SpanProjection:
         """The constraint on the canvas. Raises ConstraintError if the language has no text of so many tokens."""
-        found = SpanProjection(self.wiring, 0, self.width, self.width, walk=walk)
+        found = SpanProjection(self.wiring, 0, self.width, self.width, holding=holding)
         found.check()
         return found
 

@@ -15,9 +15,9 @@ import numpy as np
 import torch
 
 from redraft.constrain.messages import BIAS_OF_NONE, Gates, Messages
-from redraft.constrain.wiring import NONE, Placed, Reals, Weights
+from redraft.constrain.wiring import BARRED, NONE, Placed, Reals, Weights
 from redraft.errors import ConstraintError
-from redraft.model.triton.ways import Walk, Ways
+from redraft.model.triton.ways import Holding, Reduce, Ways
 from redraft.shapes import Bool, Float, Int, Tensor
 
 MOST_AT_ONCE = 2**24
@@ -36,24 +36,43 @@ class Way:
     best: Float[Tensor, "boundaries states"]
 
 
-def walked(walk: Walk, weights: Weights, start: int, gates: Gates) -> tuple[Messages, Way]:
+def walked(holding: Holding, weights: Weights, start: int, gates: Gates) -> tuple[Messages, Way]:
     """The messages from the state `start`, and the likeliest string. Raises ConstraintError if nothing is left."""
-    wiring, (best, mass), device, width = weights.wiring, weights.there, weights.log_p.device, len(weights)
-    placed, ends = wiring.on(device), torch.from_numpy(gates.end).to(device, non_blocking=True)
+    device, width = weights.log_p.device, len(weights)
+    placed, ends = weights.wiring.on(device), torch.from_numpy(gates.end).to(device, non_blocking=True)
+    peaks, tokens = _classes(holding.reduce, placed, weights)
+    best, mass = weights.there
     tops = torch.cat([placed.by_kind.largest(part) for part in _spread(best, placed.members)], 1).T
     sums = torch.cat([placed.by_kind.log_sums(part) for part in _spread(mass, placed.members)], 1).T
-    ways = walk(placed.edges, sums, tops, start, ends, _inside(gates, width, device))
+    ways = holding.walk(placed.edges, sums, tops, start, ends, _inside(gates, width, device))
     total = ways.before[-1].masked_fill(~ends, NONE).logsumexp(0, keepdim=True)
     bias = torch.full_like(mass, BIAS_OF_NONE)
     bias.index_copy_(1, placed.classes, (_through(placed, ways) - total).clamp_(min=BIAS_OF_NONE))
     classes, scores = _likeliest(placed, ways, best)
-    draft = weights.log_p.masked_fill(wiring.class_of(device) != classes[:, None], -torch.inf).argmax(-1)
+    others = placed.present.index_select(0, placed.by_tile.labels)[:, None] != classes
+    draft = tokens.T.gather(0, peaks.masked_fill(others, 2 * NONE).argmax(0, keepdim=True))[0].long()
     told = torch.cat([total, ways.states, classes, scores, weights.behind_there[0]]).cpu().numpy()
     if told[0] < NONE / 2:
         raise ConstraintError("no valid answer is left for this canvas; its pins contradict the constraint")
     states, numbers, scored, weights.behind = np.split(told[1:], np.cumsum([width + 1, width, width]))
     way = Way(draft, states.astype(int).tolist(), numbers.astype(int).tolist(), scored, ways.best)
     return Messages(width, ways.before, bias, float(told[0])), way
+
+
+def _classes(
+    reduce: Reduce, placed: Placed, weights: Weights
+) -> tuple[Float[Tensor, "tiles canvas"], Int[Tensor, "canvas tiles"]]:
+    """Of each tile of tokens the largest log-probability and its token; `weights` knows those of classes behind it."""
+    peak, total, tokens = reduce(weights.log_p, placed.tiles)
+    best, barred = peak.double(), peak < BARRED
+    both = [one.masked_fill(barred, NONE).T.contiguous() for one in (best, best + total.double().log())]
+    found = torch.full(
+        (2, len(weights), weights.wiring.automaton.classes), NONE, dtype=torch.float64, device=peak.device
+    )
+    for there, one in zip(found, (placed.by_tile.largest(both[0]), placed.by_tile.log_sums(both[1])), strict=True):
+        there.index_copy_(1, placed.present, one.T)
+    weights.there = found[0], found[1]
+    return both[0], tokens
 
 
 def _spread(values: Float[Tensor, "canvas some"], index: Int[Tensor, "numbers"]) -> list[Float[Tensor, "numbers part"]]:

@@ -11,7 +11,7 @@ import torch
 from numpy.typing import NDArray
 
 from redraft.constrain.lift import TokenAutomaton
-from redraft.model.triton.ways import Edges, lay_out
+from redraft.model.triton.ways import Edges, Tiles, cut, lay_out
 from redraft.shapes import Float, Int, Tensor
 
 Reals = NDArray[np.float64]
@@ -114,11 +114,15 @@ class Runs:
 class Placed:
     """A wiring on a device: edges for a walk, and what sums are made of before and behind it.
 
+    tiles, by_tile     tokens, class by class          present           those classes
     members, by_kind   classes, kind by kind           kinds, by_class   kinds, class by class; `classes` are those
     sources, targets, by_pair   both ends of merged edges, kind by kind
     """
 
     edges: Edges
+    tiles: Tiles
+    by_tile: Runs
+    present: Int[Tensor, "_"]
     members: Int[Tensor, "members"]
     by_kind: Runs
     kinds: Int[Tensor, "members"]
@@ -135,13 +139,18 @@ class Placed:
         left, right, pairs, back = merged.by_target, merged.by_source, merged.by_kind, merged.by_class
         ahead, back_again = (left.src, left.cls, left.dst), (right.dst, right.cls, right.src)
         edges = lay_out(ahead, back_again, a.states, len(merged.firsts), device)
-        members, kinds, classes, sources, targets = (
+        order, classed, at = wiring.tokens
+        tiles, firsts = cut(order, at, device)
+        present, members, kinds, classes, sources, targets = (
             torch.from_numpy(one.astype(np.int64)).to(device)
-            for one in (merged.members, back.src, back.sums, pairs.src, pairs.dst)
+            for one in (classed, merged.members, back.src, back.sums, pairs.src, pairs.dst)
         )
+        by_tile = Runs.of(firsts, len(tiles.begins), device)
         by_kind, by_class = (Runs.of(one, len(members), device) for one in (merged.firsts, back.starts))
         by_pair = Runs.of(pairs.starts, len(sources), device)
-        return Placed(edges, members, by_kind, kinds, by_class, classes, sources, targets, by_pair)
+        return Placed(
+            edges, tiles, by_tile, present, members, by_kind, kinds, by_class, classes, sources, targets, by_pair
+        )
 
 
 @dataclass(frozen=True)

@@ -140,5 +140,5 @@ def open_causal(model: DiffusionGemma, request: Request, noise: Noise) -> Causal
         left=request.max_tokens,
         goal=None
         if request.language is None
-        else request.language.start(request.max_tokens, request.min_tokens, model.kernels.walk),
+        else request.language.start(request.max_tokens, request.min_tokens, model.kernels.holding),
     )

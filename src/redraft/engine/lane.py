@@ -291,7 +291,7 @@ def open_lane(
         drafts=drafts,
         goal=None
         if request.language is None
-        else request.language.start(request.max_tokens, request.min_tokens, model.kernels.walk),
+        else request.language.start(request.max_tokens, request.min_tokens, model.kernels.holding),
     )
 
 

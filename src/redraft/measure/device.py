@@ -33,7 +33,7 @@ from redraft.model.moe import AnyExperts, ExpertsForm
 from redraft.model.packed import Packed
 from redraft.model.rows import Mode, Span
 from redraft.model.triton.graph import PLACES, GraphedStep, Placed
-from redraft.model.triton.ways import Edges, Walk, Ways
+from redraft.model.triton.ways import Edges, Holding, Walk, Ways
 from redraft.shapes import Float, Tensor
 from redraft.weights.build import empty_model
 from redraft.weights.memory import footprint, free_memory
@@ -114,7 +114,7 @@ def device_card(
             progress("step", number, len(fit))
     timed += _encodes(model, packed, plan, card, touched, runs)
     timed.append(_head_row(model, card, plan, runs))
-    timed += _held_rows(config, device, kernels.walk, card, plan, runs)
+    timed += _held_rows(config, device, kernels.holding, card, plan, runs)
     figures = {
         "card": {"bandwidth": card.bandwidth, "matmul": card.bf16, "memory_free": free},
         "weights": need.weights,
@@ -263,7 +263,7 @@ def _head_row(model: DiffusionGemma, card: Card, plan: Plan | None, runs: int) -
 
 
 def _held_rows(
-    config: ModelConfig, device: torch.device, walk: Walk | None, card: Card, plan: Plan | None, runs: int
+    config: ModelConfig, device: torch.device, holding: Holding | None, card: Card, plan: Plan | None, runs: int
 ) -> list[dict[str, Any]]:
     """Holding a canvas of noise to a schema of ten fields: with messages passed on the device, if there is a kernel for
     that, and what of it is that kernel; and with messages passed by the host. The floor is that of log-probabilities
@@ -272,12 +272,13 @@ def _held_rows(
         return []
     language = ready(schema_source(TEN), made_up(config.vocab_size))
     log_p = torch.randn(config.canvas_length, config.vocab_size, device=device).log_softmax(-1)
-    walk = walk if device.type == "cuda" else None
-    clocked = None if walk is None else Clocked(walk, device)
+    holding = holding if device.type == "cuda" else None
+    clocked = None if holding is None else Clocked(holding.walk, device)
+    alone = None if holding is None or clocked is None else replace(holding, walk=clocked)
     found = []
-    for what, one in {"held": walk, "walk": clocked, "held by the host": None}.items():
+    for what, one in {"held": holding, "walk": alone, "held by the host": None}.items():
         if what == "held by the host" or one is not None:
-            goal = language.start(_ROOM, walk=one)
+            goal = language.start(_ROOM, holding=one)
             seconds = time_runs(partial(_held, goal, log_p), device, runs)
             seconds = clocked.seconds[-runs:] if clocked is not None and what == "walk" else seconds
             found.append(_row(what, 1, 0, seconds, Work(3 * log_p.nbytes, 0, 0), card, plan))

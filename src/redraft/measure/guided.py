@@ -17,7 +17,7 @@ from redraft.constrain.language import Language
 from redraft.constrain.messages import BIAS_OF_NONE
 from redraft.constrain.project import Projection
 from redraft.engine.engine import Engine
-from redraft.model.triton.ways import Walk
+from redraft.model.triton.ways import Holding
 from redraft.shapes import Bool, Float, Int, Tensor
 
 if TYPE_CHECKING:
@@ -36,7 +36,7 @@ class GuidedLanguage(Language):
     tokenizer: Any
     stops: frozenset[int]
 
-    def start(self, max_tokens: int, min_tokens: int = 0, walk: Walk | None = None) -> GuidedProjection:
+    def start(self, max_tokens: int, min_tokens: int = 0, holding: Holding | None = None) -> GuidedProjection:
         """What may come first."""
         from llguidance import LLMatcher
 

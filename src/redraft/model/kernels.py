@@ -8,7 +8,7 @@ bit-equal to it; `FAST` is what runs. A model holds one `Kernels`; tests hold th
     experts   routed experts (their forms live in `model/moe.py`)
     product   a matmul with a packed matrix
     head      one pass over the vocabulary, if a step's readings are taken as a stream (`model/head.py`)
-    walk      messages of a constraint where the logits are; None: on the host (`constrain/messages.py`)
+    holding   to a language, where the logits are; None: messages are passed on the host (`constrain/messages.py`)
 
 Forms for a GPU are in `model/triton/`.
 """
@@ -27,7 +27,7 @@ from redraft.model import moe
 from redraft.model.head import Pass, pass_tiles
 from redraft.model.linear import multiply_packed
 from redraft.model.packed import Packed
-from redraft.model.triton.ways import Walk
+from redraft.model.triton.ways import Holding
 from redraft.shapes import Bool, Float, Tensor
 
 
@@ -143,7 +143,7 @@ class Kernels:
     head: Pass = pass_tiles
     standing: Standing | None = None
     product: Product = multiply_packed
-    walk: Walk | None = None
+    holding: Holding | None = None
 
 
 FAST = Kernels()

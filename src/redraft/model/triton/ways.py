@@ -1,4 +1,4 @@
-"""What a walk over an automaton's edges reads and gives (`walk.py`), for those who have no Triton, too."""
+"""What holding a canvas to a language on a device is made of (`classes.py`, `walk.py`), without Triton."""
 
 from __future__ import annotations
 
@@ -56,9 +56,39 @@ class Ways:
     kinds: Int[Tensor, "canvas"]
 
 
+@dataclass(frozen=True, eq=False)
+class Tiles:
+    """Tokens in the order of their classes, in tiles of at most `wide`, each of one class, from `begins` to `ends`."""
+
+    tokens: Int[Tensor, "usable"]
+    begins: Int[Tensor, "tiles"]
+    ends: Int[Tensor, "tiles"]
+    wide: int
+
+
+Read = tuple[Float[Tensor, "canvas tiles"], Float[Tensor, "canvas tiles"], Int[Tensor, "canvas tiles"]]
+"""Of each tile at each position the largest log-probability, the sum of probabilities as a multiple of that, and the
+token."""
+
+Reduce = Callable[[Tensor, Tiles], Read]
+"""From log-probabilities [canvas, vocab]."""
+
+Shift = Callable[[Tensor, Tensor, Tensor, float, float], Tensor]
+"""Log-probabilities with a bias for the class of each token; below the first number they are the second."""
+
 Walk = Callable[[Edges, Tensor, Tensor, int, Tensor, Tensor | None], Ways]
 """From edges, summed and largest log-weights [canvas, kinds], the state at the left, and the states that may be passed
 at the right end and at each boundary (None for all)."""
+
+
+@dataclass(frozen=True)
+class Holding:
+    """The steps of it that have kernels."""
+
+    reduce: Reduce
+    walk: Walk
+    shift: Shift
+
 
 Side = tuple[Indices, Indices, Indices]
 """Edges in the order of the states that they lead to: where they come from, their kinds, where they lead."""
@@ -71,6 +101,18 @@ def lay_out(left: Side, right: Side, states: int, kinds: int, device: torch.devi
     firsts = np.searchsorted(left[2], np.arange(states + 1))
     small = (torch.from_numpy(one.astype(np.int32)).to(device) for one in (rows, weights, levels, firsts, *left[:2]))
     return Edges(*small, *(torch.from_numpy(one).to(device) for one in (nodes, names)))
+
+
+def cut(tokens: Indices, starts: Indices, device: torch.device, wide: int = 2048) -> tuple[Tiles, Indices]:
+    """Tiles of tokens whose classes begin at `starts`, and of each class its first tile."""
+    sizes = np.diff(np.append(starts, len(tokens)))
+    needed = -(-sizes // wide)
+    firsts = np.cumsum(needed) - needed
+    within = np.arange(needed.sum()) - np.repeat(firsts, needed)
+    begins = np.repeat(starts, needed) + within * wide
+    ends = np.minimum(begins + wide, np.repeat(starts + sizes, needed))
+    one, begin, end = (torch.from_numpy(part.astype(np.int32)).to(device) for part in (tokens, begins, ends))
+    return Tiles(one, begin, end, wide), firsts
 
 
 def _stack(one: Indices, other: Indices) -> Indices:
