@@ -85,5 +85,6 @@ def test_on_a_terminal_a_mistake_does_not_end_the_conversation(
     assert main(["chat", "--max-tokens", "2", "--json"]) == 0
     out, err = capsys.readouterr()
     assert json.loads(out)["finish"] in ("length", "stop")
+    assert err.startswith("redraft: a line is a turn")
     assert err.count("> ") == 3
     assert "the model's context is" in err

@@ -54,6 +54,8 @@ def run(arguments: argparse.Namespace) -> int:
     opening: list[Message] = [] if arguments.system is None else [{"role": "system", "content": arguments.system}]
     said, seed = opening, arguments.seed
     with _answering(arguments) as answer:
+        if sys.stdin.isatty():
+            print("redraft: a line is a turn, one that ends in \\ goes on; /new forgets, /quit leaves", file=sys.stderr)
         while (turn := _turn()) not in (None, "/quit"):
             if turn == "/new":
                 said = opening

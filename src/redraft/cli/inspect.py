@@ -48,10 +48,8 @@ def run(arguments: argparse.Namespace) -> int:
     if arguments.json:
         print_json(found)
     else:
-        rows = found.pop("fits")
         for key, value in found.items():
-            print(f"{key.replace('_', ' ')}: " + _plain(value))
-        print("\n".join(_table(rows)))
+            print("\n".join(_table(value)) if key == "fits" else f"{key.replace('_', ' ')}: {_plain(value)}")
     return 0
 
 
@@ -110,8 +108,7 @@ def _table(rows: list[dict[str, Any]]) -> Iterator[str]:
     yield f"  {'numbers':<16}{'weights':>12}" + "".join(f"{size:>20}" for size in sizes)
     for row in rows:
         most = [f"{one['context']:,} / {one['contexts']:,}" if one["context"] else "-" for one in row["most"].values()]
-        weights = f"{row['weights_gb']:.3g} GB"
-        yield f"  {row['numbers']:<16}{weights:>12}" + "".join(f"{one:>20}" for one in most)
+        yield f"  {row['numbers']:<16}{row['weights_gb']:>9.3g} GB" + "".join(f"{one:>20}" for one in most)
 
 
 def _plain(value: object) -> str:
