@@ -12,6 +12,7 @@ and a template can reach neither files nor network.
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
@@ -56,7 +57,8 @@ class Text:
         except UnicodeEncodeError as error:
             bad = f"{text[error.start]!r} at character {error.start}"
             raise RequestError(f"the text has an unpaired surrogate, {bad}; send valid Unicode") from None
-        ids: list[int] = self.tokenizer.encode(text, add_special_tokens=False).ids
+        # As a batch of one, which lets other threads run meanwhile.
+        ids: list[int] = self.tokenizer.encode_batch_fast([text], add_special_tokens=False)[0].ids
         return [self.bos_token_id, *ids] if bos and ids[:1] != [self.bos_token_id] else ids
 
     def decode(self, ids: Sequence[int], *, skip_special: bool = True) -> str:
@@ -128,13 +130,14 @@ class Detokenizer:
     """
 
     def __init__(self, text: Text, *, skip_special: bool = True) -> None:
-        self._text, self._skip_special = text, skip_special
+        self._text, self._hidden = text, text.special_ids if skip_special else frozenset()
         self._run: list[int] = []
 
     def push(self, ids: Sequence[int]) -> str:
         """Take the next ids; returns the text that is now certain."""
         # Skipped ids must go first: to the decoder, the bytes on both sides of one are a single run.
-        shown = [token for token in ids if self._is_shown(token)]
+        piece = self._text.tokenizer.id_to_token
+        shown = [token for token in ids if token not in self._hidden and piece(token) is not None]
         held = 0
         while held < len(shown) and shown[-1 - held] in self._text.byte_ids:
             held += 1
@@ -148,12 +151,7 @@ class Detokenizer:
     def finish(self) -> str:
         """The text still held, when no more ids follow."""
         ready, self._run = self._run, []
-        return self._text.decode(ready, skip_special=False)
-
-    def _is_shown(self, token: int) -> bool:
-        if self._skip_special and token in self._text.special_ids:
-            return False
-        return self._text.tokenizer.id_to_token(token) is not None
+        return self._text.decode(ready, skip_special=False) if ready else ""
 
 
 class StopStrings:
@@ -232,6 +230,7 @@ def _read_tokenizer(path: Path) -> Tokenizer:
         tokenizer = Tokenizer.from_file(str(path))
     except Exception as error:  # the library raises plain Exception
         raise TextError(f"{path} is not a tokenizer ({error}); fetch the file again") from None
+    os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")  # a batch of one text needs no threads of its own
     tokenizer.no_truncation()  # a file saved while training can carry a length limit, which cuts prompts in silence
     tokenizer.no_padding()
     # The state that pickle would store is the library's one cheap way to read a decoder's settings.

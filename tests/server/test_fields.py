@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import typing
 from collections.abc import Iterator
 from typing import Any
@@ -164,6 +165,16 @@ def test_a_field_without_effect_is_named(http: httpx2.Client, name: str) -> None
     told = http.post("/v1/chat/completions", json=BASE | {name: "something"})
     assert told.status_code == 200
     assert told.headers["x-ignored-fields"] == name
+
+
+def test_fields_without_effect_are_named_wherever_they_stand(http: httpx2.Client) -> None:
+    body = BASE | {"stream_options": {"include_obfuscation": True}, "metadata": "deep"}
+    body["messages"] = [{**BASE["messages"][0], "annotations": []}]
+    deep = '{"user": ' * 300 + "1" + "}" * 300  # what has no effect may hold anything, names of such fields, too
+    content = json.dumps(body).replace('"deep"', deep)
+    told = http.post("/v1/chat/completions", content=content, headers={"content-type": "application/json"})
+    assert told.status_code == 200
+    assert told.headers["x-ignored-fields"] == "messages.annotations, metadata, stream_options.include_obfuscation"
 
 
 @pytest.mark.parametrize(

@@ -142,6 +142,29 @@ def test_a_wrong_field_is_named_as_its_sender_wrote_it(served: Inside, wrong: di
     assert (error["param"], error["message"].split()[0]) == (param, param)
 
 
+def test_a_body_may_come_in_pieces(served: Inside) -> None:
+    raw = json.dumps(MESSAGES).encode()
+    told = httpx2.post(
+        served.url + PATH, content=iter([raw[:9], raw[9:]]), headers={"content-type": "application/json"}
+    )
+    assert told.json()["choices"][0]["message"]["content"] == ANSWER
+
+
+def test_a_mistake_of_ours_is_told_as_one_and_logged(nano: Engine, monkeypatch: pytest.MonkeyPatch) -> None:
+    def broken(name: str | None) -> None:
+        raise ZeroDivisionError(name)
+
+    sink = io.StringIO()
+    for at in inside(nano, Settings(), Log(sink)):
+        with monkeypatch.context() as patched:
+            patched.setattr(at.service, "check_name", broken)
+            told = ask(at)
+        assert (told.status_code, told.json()["error"]["code"]) == (500, "internal_error")
+        assert ask(at).status_code == 200
+    kinds = [line.get("kind") for line in map(json.loads, sink.getvalue().splitlines()) if line["event"] == "failure"]
+    assert kinds == ["ZeroDivisionError"]
+
+
 def test_the_log_has_no_text_of_anybody(nano: Engine) -> None:
     sink = io.StringIO()
     for at in inside(nano, Settings(), Log(sink)):

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
+from functools import lru_cache
 
 from redraft.config import GenerationConfig
 from redraft.diffusion.accept import EntropyBound
@@ -48,6 +49,7 @@ def narrowest(tokens: int, most: int) -> int:
     return next((width for width in WIDTHS if tokens <= width < most), most)
 
 
+@lru_cache
 def fast_policy(config: GenerationConfig) -> Policy:
     """The reference without its confirming step: a canvas is done once it is certain, on average or as a whole."""
     certain = EitherOf((StableAndConfident(0, config.confidence_threshold), Sure(DOUBT * config.entropy_bound)))

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import re
 import secrets
-from dataclasses import dataclass, fields, replace
-from typing import Any, Literal, get_type_hints
+from dataclasses import dataclass, replace
+from typing import Literal
 
 import msgspec
 
@@ -110,7 +111,7 @@ CANVAS_ONLY = (
 DIALLED = ("preset", "accept", "entropy_bound", "cooling", "steps")
 """Options that the dial sets."""
 
-_NO_OPTIONS, _TYPES = Options(), get_type_hints(Options)
+_NO_OPTIONS = Options()
 
 
 @dataclass(frozen=True)
@@ -245,14 +246,12 @@ def _held_to(language: Language, request: Request, options: Options) -> Request:
 
 def _typed(options: Options) -> Options:
     """The options with every value of the type that its field names. A list stands for a tuple."""
-    values = dict[str, Any]()
-    for field in fields(Options):
-        value = getattr(options, field.name)
-        try:
-            values[field.name] = msgspec.convert(value, _TYPES[field.name])
-        except msgspec.ValidationError:
-            raise RequestError(f"{field.name} is {value!r}; it must be of type {field.type}") from None
-    return Options(**values)
+    try:
+        return msgspec.convert(vars(options), Options)
+    except msgspec.ValidationError as error:
+        name = re.split(r"\W+", str(error).partition("$.")[2])[0]
+        wanted = Options.__annotations__[name]
+        raise RequestError(f"{name} is {getattr(options, name)!r}; it must be of type {wanted}") from None
 
 
 def _pinned_reach(options: Options, max_tokens: int, width: int, config: CheckpointConfig) -> int:

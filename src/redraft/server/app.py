@@ -12,6 +12,7 @@ from redraft.server.guard import Guard, answer
 from redraft.server.log import Log
 from redraft.server.refusal import Refusal, first_refusal, refusal_of
 from redraft.server.respond import GONE
+from redraft.server.route import FORESEEN, Direct, Tell
 from redraft.server.routes import canvas, chat, completions, decisions, edits, elsewhere, infill, meta, page, responses
 from redraft.server.service import Service
 
@@ -34,42 +35,37 @@ def create_app(service: Service, log: Log, there: elsewhere.Elsewhere | None = N
     routers += [elsewhere.beside] if settings.beside is not None else []
     # All in one list: a router in a router is matched twice for every request.
     app.router.routes += [route for router in routers for route in router.routes]
-    _tell_errors(app, service, log)
-    return Guard(app, service, log)
+    tell = _teller(service, log)
+    for kind in (*FORESEEN, Exception):
+        app.add_exception_handler(kind, tell)
+    return Guard(Direct(app, tell), service, log)
 
 
-def _tell_errors(app: FastAPI, service: Service, log: Log) -> None:
-    def tell(refusal: Refusal) -> Response:
+def _teller(service: Service, log: Log) -> Tell:
+    async def tell(request: Request, error: Exception) -> Response:
+        if isinstance(error, RedraftError) and request.scope["state"]["log"].get("gone"):
+            return Response(status_code=GONE)  # work that was cut short is no failure
+        if not isinstance(error, FORESEEN):
+            log.write("failure", {"id": request.scope["state"].get("request_id"), "kind": type(error).__name__})
+        refusal = _refusal(request, error)
         service.metrics.errors.labels(refusal.code or str(refusal.status)).inc()
-        return answer(refusal)
-
-    async def refused(_: Request, error: Exception) -> Response:
-        assert isinstance(error, Refusal)
-        return tell(error)
-
-    async def ours(request: Request, error: Exception) -> Response:
-        assert isinstance(error, RedraftError)
-        if request.scope["state"]["log"].get("gone"):  # work that was cut short is no failure
-            return Response(status_code=GONE)
-        return tell(refusal_of(error))
-
-    async def invalid(_: Request, error: Exception) -> Response:
-        assert isinstance(error, ValidationError)
-        return tell(first_refusal(error.errors()))
-
-    async def http(request: Request, error: Exception) -> Response:
-        assert isinstance(error, HTTPException)
-        message = f"there is no {request.method} {request.url.path[:200]} here; see /openapi.json"
-        reply = tell(Refusal(error.status_code, message, code="not_found"))
-        reply.headers.update(error.headers or {})  # Allow, of 405
+        reply = answer(refusal)
+        if isinstance(error, HTTPException):
+            reply.headers.update(error.headers or {})  # Allow, of 405
         return reply
 
-    async def broken(request: Request, error: Exception) -> Response:
-        log.write("failure", {"id": request.scope["state"].get("request_id"), "kind": type(error).__name__})
-        return tell(Refusal(500, "the server failed; the log has its kind", code="internal_error"))
+    return tell
 
-    app.add_exception_handler(Refusal, refused)
-    app.add_exception_handler(RedraftError, ours)
-    app.add_exception_handler(ValidationError, invalid)
-    app.add_exception_handler(HTTPException, http)
-    app.add_exception_handler(Exception, broken)
+
+def _refusal(request: Request, error: Exception) -> Refusal:
+    match error:
+        case Refusal():
+            return error
+        case RedraftError():
+            return refusal_of(error)
+        case ValidationError():
+            return first_refusal(error.errors())
+        case HTTPException():
+            message = f"there is no {request.method} {request.url.path[:200]} here; see /openapi.json"
+            return Refusal(error.status_code, message, code="not_found")
+    return Refusal(500, "the server failed; the log has its kind", code="internal_error")

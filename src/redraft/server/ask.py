@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 
 from redraft.constrain.language import Language, Source
 from redraft.constrain.thinking import after_thinking
@@ -29,7 +30,7 @@ class Asked:
         """The prompts, each once."""
         return [one.prompt for one, behind in zip(self.requests, self.behind, strict=True) if behind is None]
 
-    @property
+    @cached_property
     def prompt_tokens(self) -> int:
         """Tokens of the prompts."""
         return sum(map(len, self.prompts))

@@ -11,9 +11,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from typing import Annotated, Any, ClassVar
+from typing import Annotated, Any, ClassVar, TypeVar
 
-from pydantic import BaseModel, ConfigDict, Field, PrivateAttr, model_validator
+from pydantic import BaseModel, ConfigDict, Field, model_validator
 from pydantic_core import PydanticCustomError
 
 Int = Annotated[int, Field(strict=True, ge=-(2**63), lt=2**64)]
@@ -37,34 +37,49 @@ BOOKKEEPING = frozenset(
 
 
 class Body(BaseModel):
-    """A JSON object from outside. `ignored` names the fields of this one that have no effect."""
+    """A JSON object from outside."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
     inert: ClassVar[frozenset[str]] = frozenset()
     neutral: ClassVar[Mapping[str, tuple[Any, ...]]] = {}
 
-    _ignored: tuple[str, ...] = PrivateAttr(default=())
-
-    @property
-    def ignored(self) -> tuple[str, ...]:
-        """For the header."""
-        return self._ignored
-
     @model_validator(mode="wrap")
     @classmethod
-    def _sort(cls, data: Any, handler: Callable[[Any], Body]) -> Body:
-        """Take out what has no effect, and remember it; refuse what would need one."""
+    def _sort(cls, data: Any, handler: Callable[[Any], Body], info: Any) -> Body:
+        """Take out what has no effect, and tell it; refuse what would need one."""
         if not isinstance(data, dict):
             return handler(data)
         given = {key: value for key, value in data.items() if value is not None}
-        for key, allowed in cls.neutral.items():
-            if key in given and not any(given[key] == one and type(given[key]) is type(one) for one in allowed):
+        inert = [key for key in given if key in cls.inert]
+        neutral = [key for key in given if key in cls.neutral]
+        for key in neutral:
+            if not any(given[key] == one and type(given[key]) is type(one) for one in cls.neutral[key]):
                 raise PydanticCustomError(
                     "unsupported",
                     "{field} is not supported here; leave it out",
                     {"field": key},
                 )
-        found = handler({key: value for key, value in given.items() if key not in cls.inert | cls.neutral.keys()})
-        found._ignored = tuple(sorted(given.keys() & cls.inert))
-        return found
+        if inert and isinstance(info.context, list):
+            info.context.append((data, inert))
+        for key in (*inert, *neutral):
+            del given[key]
+        return handler(given)
+
+
+B = TypeVar("B", bound=Body)
+
+
+def read_body(kind: type[B], data: Any) -> tuple[B, list[str]]:
+    """Some JSON as a body of this kind, and which of its fields have no effect, as paths. Raises ValidationError."""
+    told: list[tuple[object, list[str]]] = []
+    body = kind.model_validate(data, context=told)
+    inert = {id(part): names for part, names in told}
+    left, found = [("", data)], list[str]()
+    for path, part in left if inert else ():
+        if isinstance(part, dict):
+            found += [path + name for name in inert.get(id(part), ())]
+            left += [(f"{path}{name}.", inner) for name, inner in part.items()]
+        elif isinstance(part, list):
+            left += [(path, inner) for inner in part]
+    return body, sorted(set(found))

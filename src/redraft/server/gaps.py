@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
 from starlette.requests import Request
-from starlette.responses import JSONResponse, Response
+from starlette.responses import Response
 
 from redraft.engine.engine import Engine
 from redraft.engine.infill import Infill
@@ -17,7 +17,7 @@ from redraft.server.leash import Leash, on_thread
 from redraft.server.metrics import Served
 from redraft.server.refusal import unsupported
 from redraft.server.replies import Head, Json, TextForm, usage
-from redraft.server.respond import fingerprint, headers_of, key_of, note_prompts
+from redraft.server.respond import key_of, note_prompts
 from redraft.server.schema import Sampling
 from redraft.server.service import Service
 from redraft.server.stream import Chunks, EventStream, unless_gone
@@ -76,23 +76,18 @@ async def run_gap(service: Service, request: Request, gap: Gap) -> list[Voice]:
     return voices
 
 
-async def respond_gap(service: Service, request: Request, body: Sampling, gap: Gap, form: TextForm) -> Response:
+async def respond_gap(service: Service, request: Request, body: Sampling, gap: Gap, form: TextForm) -> Response | Json:
     """The whole response, or a stream of one piece: a gap is told when it is filled."""
     prompt_tokens = sum(len(service.engine.text.encode(part, bos=False)) for part in (gap.prefix, gap.suffix))
     voices = await run_gap(service, request, gap)
-    head = Head(service.settings.name, fingerprint(service), form)
+    head = Head(service.settings, form)
     told = usage(voices, prompt_tokens)
     if not body.stream:
         choices = [form.whole(i, voice) for i, voice in enumerate(voices)]
-        return JSONResponse(head.of(chunk=False) | {"choices": choices, "usage": told}, headers=headers_of(body))
+        return head.of(chunk=False) | {"choices": choices, "usage": told}
     wanted = body.stream_options is not None and bool(body.stream_options.include_usage)
-    return EventStream(
-        _chunks(head, form, voices, told if wanted else None),
-        gone=_nothing,
-        over=_nothing,
-        stall_sec=service.settings.limits.stall_sec,
-        headers=headers_of(body),
-    )
+    chunks = _chunks(head, form, voices, told if wanted else None)
+    return EventStream(chunks, stall_sec=service.settings.limits.stall_sec)
 
 
 def _fill(service: Service, engine: Engine, gap: Gap) -> list[Voice]:
@@ -134,7 +129,3 @@ async def _chunks(head: Head, form: TextForm, voices: Sequence[Voice], told: Jso
         yield common | {"choices": [form.last(i, voice)]}
     if told is not None:
         yield common | {"choices": [], "usage": told}
-
-
-def _nothing() -> None:
-    """The work is done before the stream begins."""

@@ -8,11 +8,11 @@ from __future__ import annotations
 
 import re
 import time
-from collections.abc import MutableMapping
+from collections.abc import Mapping, MutableMapping
 from random import getrandbits
 from typing import Any
 
-from starlette.datastructures import Headers, MutableHeaders
+from starlette.datastructures import MutableHeaders
 from starlette.responses import JSONResponse, Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
@@ -45,7 +45,8 @@ class Guard:
         if scope["type"] != "http":
             await self.app(scope, receive, send)
             return
-        headers = Headers(scope=scope)
+        # Of two headers of one name the first holds.
+        headers = {name.decode("latin-1"): value.decode("latin-1") for name, value in reversed(scope["headers"])}
         seen = _Seen(scope, send, _request_id(headers), self._allowed_origin(headers))
         scope.setdefault("state", {})["request_id"] = seen.id
         scope["state"]["log"] = seen.notes
@@ -61,13 +62,17 @@ class Guard:
         finally:
             self._account(scope, seen)
 
-    def _refuse(self, scope: Scope, headers: Headers) -> Refusal | None:
+    def _refuse(self, scope: Scope, headers: Mapping[str, str]) -> Refusal | None:
         settings, path = self.service.settings, scope["path"]
         host = re.sub(r":\d+$", "", headers.get("host", ""))
         if "*" not in settings.hosts and host not in settings.hosts:
             return Refusal(403, f"the host {host!r} is not one of this server's names; use --allow-host", code="host")
         origin = headers.get("origin")
-        if origin is not None and self._allowed_origin(headers) is None and not _is_own(origin, headers):
+        if (
+            origin is not None
+            and self._allowed_origin(headers) is None
+            and origin.partition("://")[2] != headers.get("host")
+        ):
             return Refusal(403, f"pages of {origin!r} may not call this server; use --cors-origin", code="origin")
         length = headers.get("content-length", "0")
         if length.isdigit() and int(length) > settings.limits.body_bytes:
@@ -81,7 +86,7 @@ class Guard:
         scope["state"]["key"] = number
         return None
 
-    def _allowed_origin(self, headers: Headers) -> str | None:
+    def _allowed_origin(self, headers: Mapping[str, str]) -> str | None:
         """The origin to be named in an answer to a page elsewhere, if it may see it."""
         origin = headers.get("origin")
         allowed = self.service.settings.origins
@@ -155,7 +160,7 @@ def answer(refusal: Refusal) -> Response:
     return JSONResponse(refusal.body, refusal.status, refusal.headers)
 
 
-def _preflight(headers: Headers) -> Response:
+def _preflight(headers: Mapping[str, str]) -> Response:
     wanted = headers.get("access-control-request-headers", "content-type")
     allowed = {
         "access-control-allow-methods": "GET, POST",
@@ -165,18 +170,14 @@ def _preflight(headers: Headers) -> Response:
     return Response(status_code=204, headers=allowed)
 
 
-def _request_id(headers: Headers) -> str:
+def _request_id(headers: Mapping[str, str]) -> str:
     given = headers.get("x-request-id", "")
     return given if SAFE_ID.fullmatch(given) else f"req-{getrandbits(96):024x}"
 
 
-def _key(headers: Headers) -> str:
+def _key(headers: Mapping[str, str]) -> str:
     scheme, _, key = headers.get("authorization", "").partition(" ")
     return key.strip() if scheme.lower() == "bearer" else headers.get("x-api-key", "")
-
-
-def _is_own(origin: str, headers: Headers) -> bool:
-    return origin.partition("://")[2] == headers.get("host")
 
 
 def _too_large(limit: int) -> Refusal:

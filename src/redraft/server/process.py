@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import errno
+import gc
 import signal
 import socket
 import threading
@@ -116,6 +117,9 @@ def _load(service: Service, load: Loader, server: _Server, ready: Callable[[Engi
         engine = load(service.progress)
         engine.loop.start()
         warm_up(engine)
+        gc.collect()
+        gc.freeze()  # what is there now stays: the collector need not look at it again, a fifth of a second each time
+        gc.set_threshold(10_000)  # answers leave few cycles behind
     except RedraftError as error:
         service.failure = error
     except Exception as error:

@@ -12,6 +12,7 @@ from typing import Any, Protocol, runtime_checkable
 from redraft.engine.request import FinishReason
 from redraft.server.calls import read_call
 from redraft.server.languages import Choice, called
+from redraft.server.settings import Settings
 from redraft.server.voice import Logprobs, Said, Voice
 from redraft.text import Detokenizer, Text
 
@@ -54,8 +55,7 @@ class Form(Protocol):
 class Head:
     """What every chunk of an answer has in common."""
 
-    model: str
-    fingerprint: str
+    settings: Settings
     form: Form
     id: str = field(default_factory=lambda: f"{getrandbits(96):024x}")
     created: int = field(default_factory=lambda: int(time.time()))
@@ -66,8 +66,8 @@ class Head:
             "id": f"{self.form.prefix}-{self.id}",
             "object": self.form.chunk_object if chunk else self.form.whole_object,
             "created": self.created,
-            "model": self.model,
-            "system_fingerprint": self.fingerprint,
+            "model": self.settings.name,
+            "system_fingerprint": f"redraft-{self.settings.version}",  # what answers under one seed depend on, too
         }
 
 

@@ -2,18 +2,19 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncGenerator, Callable, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field
+from typing import TypeVar
 
 from starlette.requests import Request
-from starlette.responses import JSONResponse, Response
+from starlette.responses import Response
 
 from redraft.engine.events import Draft, Event, Finished
 from redraft.engine.frames import Frames
 from redraft.errors import RedraftError
 from redraft.server.ask import Asked
-from redraft.server.body import Body
 from redraft.server.mending import Mending
 from redraft.server.metrics import Served
 from redraft.server.refusal import Refusal
@@ -24,7 +25,9 @@ from redraft.server.service import Service
 from redraft.server.stream import DONE, Chunks, EventStream, Line, line_of, unless_gone
 from redraft.server.voice import Said, Voice
 
+R = TypeVar("R")
 GONE = 499  # nobody reads it; the log does
+SMALL_BYTES = 16 * 2**10  # made into tokens at once; a thread would cost more
 Predicted = Callable[[list[Voice]], tuple[int, int]]
 
 
@@ -60,10 +63,10 @@ class Exchange:
     def __post_init__(self) -> None:
         engine = self.service.engine
         self.body, self.asked, self.form = self.work.body, self.work.asked, self.work.form
-        self.head = Head(self.service.settings.name, fingerprint(self.service), self.form)
+        self.head = Head(self.service.settings, self.form)
         self.voices = [Voice(engine.text, request, self.service.marks) for request in self.asked.requests]
 
-    async def respond(self) -> Response:
+    async def respond(self) -> Response | Json:
         """Answer. Raises Refusal if there is no room."""
         options = self.body.canvas
         self.open(drafts=bool(self.body.stream and options is not None and options.stream))
@@ -71,14 +74,15 @@ class Exchange:
             return self.stream(self._chunks())
         if not await self.finish():
             return Response(status_code=GONE)
-        return JSONResponse(self.whole(), headers=headers_of(self.body))
+        return self.whole()
 
     def open(self, *, drafts: bool) -> None:
         """Submit the requests. Raises Refusal if there is no room; `over` has to be called otherwise."""
         self.room.enter_context(self.service.enter(len(self.voices), key_of(self.request)))
         try:
             engine = self.service.engine
-            if self.held:
+            # Nothing may be told before a validator has read it, if the language has one.
+            if any(one.language is not None and one.language.checked for one in self.asked.requests):
                 self.run = Mending(engine, self.asked.requests)
             else:
                 self.run = Run(engine.loop, self.asked.requests, behind=self.asked.behind, drafts=drafts)
@@ -89,10 +93,7 @@ class Exchange:
     def stream(self, chunks: Chunks, line: Line = line_of, end: bytes = DONE) -> EventStream:
         """A response that tells chunks."""
         stall = self.service.settings.limits.stall_sec
-        headers = headers_of(self.body)
-        return EventStream(
-            chunks, gone=self.run.abort, over=self.over, stall_sec=stall, headers=headers, line=line, end=end
-        )
+        return EventStream(chunks, gone=self.run.abort, over=self.over, stall_sec=stall, line=line, end=end)
 
     async def finish(self) -> bool:
         """Run to the end. False if the client went away meanwhile. Calls `over`."""
@@ -120,11 +121,6 @@ class Exchange:
         """The finished answers."""
         choices = [self.form.whole(i, voice) for i, voice in enumerate(self.voices)]
         return self.head.of(chunk=False) | {"choices": choices, "usage": self.usage()}
-
-    @property
-    def held(self) -> bool:
-        """Whether nothing may be told before a validator has read it."""
-        return any(one.language is not None and one.language.checked for one in self.asked.requests)
 
     async def _finish(self) -> None:
         async for _ in self.events():
@@ -195,9 +191,11 @@ class Exchange:
             notes["steps"] = sum(sum(voice.steps) for voice in self.voices)
 
 
-def fingerprint(service: Service) -> str:
-    """What answers under one seed depend on beside the model and the machine."""
-    return f"redraft-{service.settings.version}"
+async def offload(request: Request, work: Callable[[], R], *, slow: bool = False) -> R:
+    """Work on what was asked, done here if that is small and the work is not `slow`, otherwise on a thread."""
+    if not slow and request.scope["state"]["size"] <= SMALL_BYTES:
+        return work()
+    return await asyncio.to_thread(work)
 
 
 def key_of(request: Request | None) -> int | None:
@@ -208,28 +206,11 @@ def key_of(request: Request | None) -> int | None:
 
 def service_of(request: Request) -> Service:
     """The server that a request came to."""
-    found = request.app.state.service
-    assert isinstance(found, Service)
-    return found
+    service: Service = request.app.state.service
+    return service
 
 
 def note_prompts(request: Request, prompts: Sequence[object]) -> None:
     """For a request's line of the log, if that is to have them."""
     if service_of(request).settings.log_prompts:
         request.scope["state"]["log"]["prompts"] = prompts
-
-
-def headers_of(body: Body) -> dict[str, str]:
-    """Names of the fields that have no effect."""
-    ignored = sorted(set(_ignored(body, "")))
-    return {"x-ignored-fields": ", ".join(ignored)} if ignored else {}
-
-
-def _ignored(value: object, path: str) -> list[str]:
-    if isinstance(value, Body):
-        found = [path + name for name in value.ignored]
-        for name in value.model_fields_set:
-            inner = getattr(value, name)
-            found += _ignored(inner, f"{path}{name}.") if isinstance(inner, Body | list) else []
-        return found
-    return [name for one in value for name in _ignored(one, path)] if isinstance(value, list) else []

@@ -1,20 +1,24 @@
-"""A route that takes a JSON body: FastAPI's, which describes it in the interface, but for how a request is read.
+"""Endpoints that take a JSON body: FastAPI describes them in the interface, and they are called without it.
 
-FastAPI's own way looks for dependencies, forms and response models, too, of which there are none here (docs/log.md has
-what that costs).
+Its own way leads through seven layers that look for dependencies, forms, response models and others' errors, of which
+there are none here (docs/log.md has what that costs).
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Coroutine
+from collections.abc import Awaitable, Callable
 from typing import Any
 
-from fastapi import APIRouter, Request, Response
+import msgspec
+from fastapi import APIRouter, FastAPI, Request, Response
 from fastapi.routing import APIRoute
-from starlette.requests import ClientDisconnect
+from pydantic import ValidationError
+from starlette.exceptions import HTTPException
+from starlette.types import Receive, Scope, Send
 
-from redraft.server.body import Body
+from redraft.errors import RedraftError
+from redraft.server.body import Body, read_body
 from redraft.server.refusal import Refusal
 
 TEXT = {"type": "string"}
@@ -22,36 +26,74 @@ ERROR = {"message": TEXT, "type": TEXT, "param": {"type": ["string", "null"]}, "
 TOLD = {"type": "object", "properties": {"error": {"type": "object", "properties": ERROR}}}
 REFUSED = {"description": "A refusal or a failure", "content": {"application/json": {"schema": TOLD}}}
 
+Tell = Callable[[Request, Exception], Awaitable[Response]]
+"""What is answered to an error."""
+
+FORESEEN = (Refusal, RedraftError, ValidationError, HTTPException)
+"""Errors that are an answer and no failure of the server's."""
+
 
 def router_of_bodies() -> APIRouter:
-    """A router of such routes, each of which has errors of one form."""
-    return APIRouter(route_class=BodyRoute, responses={"default": REFUSED})
+    """A router of such endpoints, each of which has errors of one form."""
+    return APIRouter(responses={"default": REFUSED})
 
 
-class BodyRoute(APIRoute):
-    """Calls its endpoint with the request and the checked body, if it takes one."""
+class Direct:
+    """An application whose endpoints that take a body are called from here; the others are its own to call."""
 
-    def get_route_handler(self) -> Callable[[Request], Coroutine[Any, Any, Response]]:
-        """What reads a request. It raises Refusal and ValidationError."""
-        body = None if self.body_field is None else self.body_field.field_info.annotation
-        if not (isinstance(body, type) and issubclass(body, Body)):
-            return super().get_route_handler()
+    def __init__(self, app: FastAPI, tell: Tell) -> None:
+        self.app, self.tell = app, tell
+        routes = [route for route in app.routes if isinstance(route, APIRoute)]
+        self.routes = {route.path: (route, body) for route in routes if (body := _body_of(route)) is not None}
 
-        async def handle(request: Request) -> Response:
-            answer: Response = await self.endpoint(request, body.model_validate(await _read(request)))
-            return answer
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """One request."""
+        route, body = self.routes.get(scope.get("path", ""), (None, Body))
+        if route is None or scope.get("method") != "POST":
+            await self.app(scope, receive, send)
+            return
+        scope["app"], scope["route"] = self.app, route
+        request, begun = Request(scope, receive), False
+        try:
+            asked, ignored = read_body(body, await _read(scope, receive))
+            told = await route.endpoint(request, asked)
+            answer = (
+                told
+                if isinstance(told, Response)
+                else Response(msgspec.json.encode(told), media_type="application/json")
+            )
+            if ignored:
+                answer.headers["x-ignored-fields"] = ", ".join(ignored)
+            begun = True
+            await answer(scope, receive, send)
+        except Exception as error:
+            answer = await self.tell(request, error)
+            if not begun:
+                await answer(scope, receive, send)
+            if begun or not isinstance(error, FORESEEN):
+                raise
 
-        return handle
+
+def _body_of(route: APIRoute) -> type[Body] | None:
+    """What an endpoint takes, if it is a body of ours."""
+    found = None if route.body_field is None else route.body_field.field_info.annotation
+    return found if isinstance(found, type) and issubclass(found, Body) else None
 
 
-async def _read(request: Request) -> Any:
-    kind = request.headers.get("content-type", "")
+async def _read(scope: Scope, receive: Receive) -> Any:
+    kind = dict(scope["headers"]).get(b"content-type", b"").decode("latin-1")
     if "json" not in kind.lower():
         message = f"the content-type is {kind[:100]!r}; send JSON, as application/json"
         raise Refusal(400, message, code="invalid_json")
+    raw, more = bytearray(), True
+    while more:
+        part = await receive()
+        if part["type"] == "http.disconnect":
+            raise Refusal(400, "the body ended early", code="invalid_json")
+        raw += part.get("body", b"")
+        more = part.get("more_body", False)
+    scope["state"]["size"] = len(raw)
     try:
-        return json.loads(await request.body())
-    except ClientDisconnect:
-        raise Refusal(400, "the body ended early", code="invalid_json") from None
+        return json.loads(raw)
     except (ValueError, RecursionError) as error:
         raise Refusal(400, f"the body is not JSON ({error})", code="invalid_json") from None

@@ -30,7 +30,7 @@ class Run:
         self._wake, self._lock = asyncio.Event(), threading.Lock()
         self._told: deque[tuple[int, Event | None]] = deque()
         self._drafts: dict[int, Draft] = {}
-        self._called = False
+        self._called = self._hushed = False
         self._numbers: list[int] = []
         self.open = set(range(len(requests)))
         self.dropped_drafts = 0
@@ -55,13 +55,16 @@ class Run:
                 if isinstance(found, Finished):
                     self.open.discard(told[0])
                 return told[0], found
+            quiet = self._here.call_later(quiet_sec, self._hush)
             try:
-                async with asyncio.timeout(quiet_sec):
-                    await self._wake.wait()
-            except TimeoutError:
-                return None
+                await self._wake.wait()
+            finally:
+                quiet.cancel()
             self._wake.clear()
             self._called = False
+            if self._hushed:
+                self._hushed = False
+                return None
         return None
 
     @property
@@ -80,6 +83,10 @@ class Run:
             self._loop.abort(number)
         self.open.clear()
         self.gone = True
+        self._wake.set()
+
+    def _hush(self) -> None:
+        self._hushed = True
         self._wake.set()
 
     def _listener(self, i: int) -> Listener:

@@ -10,11 +10,11 @@ A reader who takes nothing for `stall_sec` is dropped, and the rows of its answe
 from __future__ import annotations
 
 import asyncio
-import json
-from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping, Sequence
+from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping
 from contextlib import aclosing
 from typing import Any, TypeVar
 
+import msgspec
 from starlette.requests import Request
 from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
@@ -24,10 +24,15 @@ from redraft.server.refusal import Refusal, refusal_of
 
 T = TypeVar("T")
 Chunk = Mapping[str, Any]
-Chunks = AsyncGenerator[Chunk | Sequence[Chunk] | None, None]
+Chunks = AsyncGenerator[Chunk | list[dict[str, Any]] | None, None]
 """Chunks of a stream, several where they come together; None stands for a while in which nothing happened."""
 
 Line = Callable[[Mapping[str, Any]], bytes]
+HEADERS = (
+    (b"content-type", b"text/event-stream; charset=utf-8"),
+    (b"cache-control", b"no-store"),
+    (b"x-accel-buffering", b"no"),
+)
 DONE, WAITING = b"data: [DONE]\n\n", b": waiting\n\n"
 
 
@@ -37,33 +42,31 @@ class EventStream(Response):
     `gone` is called if the client goes away or stops reading, `over` at the end, whatever it was.
     """
 
-    media_type = "text/event-stream"
-
     def __init__(
         self,
         chunks: Chunks,
         *,
-        gone: Callable[[], None],
-        over: Callable[[], None],
+        gone: Callable[[], None] = lambda: None,
+        over: Callable[[], None] = lambda: None,
         stall_sec: float,
-        headers: Mapping[str, str],
         line: Line | None = None,
         end: bytes = DONE,
     ) -> None:
-        super().__init__(headers={"cache-control": "no-store", "x-accel-buffering": "no", **headers})
-        del self.headers["content-length"]
+        super().__init__()
+        self.raw_headers = [*HEADERS]
         self._chunks, self._gone, self._over, self._stall_sec = chunks, gone, over, stall_sec
         self._line, self._end = line or line_of, end
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Tell them all."""
-        watch = asyncio.create_task(_until_gone(receive, self._gone))
+        watch, now = asyncio.create_task(_until_gone(receive, self._gone)), asyncio.get_running_loop().time
         try:
             await send({"type": "http.response.start", "status": 200, "headers": self.raw_headers})
-            async with aclosing(self._lines()) as lines:
+            async with asyncio.timeout(None) as stalled, aclosing(self._lines()) as lines:
                 async for line in lines:
-                    async with asyncio.timeout(self._stall_sec):
-                        await send({"type": "http.response.body", "body": line, "more_body": True})
+                    stalled.reschedule(now() + self._stall_sec)
+                    await send({"type": "http.response.body", "body": line, "more_body": True})
+                    stalled.reschedule(None)
             await send({"type": "http.response.body", "body": self._end})
         except (OSError, TimeoutError):  # the client went away, or reads no longer
             self._gone()
@@ -78,7 +81,7 @@ class EventStream(Response):
                     if told is None:
                         yield WAITING
                     else:
-                        yield self._line(told) if isinstance(told, Mapping) else b"".join(map(self._line, told))
+                        yield b"".join(map(self._line, told)) if isinstance(told, list) else self._line(told)
         except RedraftError as error:
             yield line_of(refusal_of(error).body)
         except Refusal as refusal:
@@ -87,7 +90,7 @@ class EventStream(Response):
 
 def line_of(chunk: Mapping[str, Any]) -> bytes:
     """One event. JSON escapes line ends, so a text cannot end it."""
-    return b"data: " + json.dumps(chunk, ensure_ascii=False, separators=(",", ":")).encode() + b"\n\n"
+    return b"data: " + msgspec.json.encode(chunk) + b"\n\n"
 
 
 def named_line(chunk: Mapping[str, Any]) -> bytes:

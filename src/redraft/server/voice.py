@@ -72,6 +72,7 @@ class Voice:
     content: str = ""
     reasoning: str = ""
     calls: list[str] = field(default_factory=list)
+    blocks: list[Block] = field(default_factory=list)
     tokens: list[int] = field(default_factory=list)
     entropy: list[float] = field(default_factory=list)
     logprobs: list[Logprobs] = field(default_factory=list)
@@ -94,6 +95,7 @@ class Voice:
     def take(self, event: Event) -> Said:
         """Account for one event. Raises RunError if the engine failed."""
         if isinstance(event, Block):
+            self.blocks.append(event)
             self.steps.append(event.steps)
             self.commits = event.block
             self.tokens += event.tokens

@@ -11,7 +11,6 @@ from contextlib import ExitStack
 from dataclasses import replace
 
 from fastapi import Request, Response
-from fastapi.responses import JSONResponse
 from pydantic import Field
 
 from redraft.diffusion.seed import SeedCanvas
@@ -23,11 +22,10 @@ from redraft.server.body import Body, Int, Str
 from redraft.server.document import Document, Segment, complete
 from redraft.server.languages import structured
 from redraft.server.leash import Leash, on_thread
-from redraft.server.offload import offload
 from redraft.server.refusal import Refusal
 from redraft.server.relay import relayed
 from redraft.server.replies import Json, TextForm, told
-from redraft.server.respond import GONE, Exchange, Work, headers_of, key_of, note_prompts, service_of
+from redraft.server.respond import GONE, Exchange, Work, key_of, note_prompts, offload, service_of
 from redraft.server.route import router_of_bodies
 from redraft.server.schema import Message, Sampling, StructuredOutputs
 from redraft.server.service import Service
@@ -63,7 +61,7 @@ class Canvas(Sampling):
 
 
 @router.post("/v1/canvas", response_model=None)
-async def canvas(request: Request, body: Canvas) -> Response:
+async def canvas(request: Request, body: Canvas) -> Response | Json:
     """Answer with every detail, or complete a document."""
     service = service_of(request)
     service.check_name(body.model)
@@ -78,14 +76,9 @@ async def canvas(request: Request, body: Canvas) -> Response:
     exchange.open(drafts=bool(body.stream))
     if body.stream:
         return exchange.stream(_frames(exchange))
-    blocks: list[Block] = []
-    try:
-        await unless_gone(request, _gather(exchange, blocks), exchange.run.abort)
-    finally:
-        exchange.over()
-    if exchange.run.gone:
+    if not await exchange.finish():
         return Response(status_code=GONE)
-    return JSONResponse(_whole(exchange, blocks), headers=headers_of(body))
+    return _whole(exchange)
 
 
 def _prepare(service: Service, body: Canvas) -> Work:
@@ -107,14 +100,8 @@ def _prepare(service: Service, body: Canvas) -> Work:
     return Work(body, wanted, TextForm(engine.text))
 
 
-async def _gather(exchange: Exchange, blocks: list[Block]) -> None:
-    async for one in exchange.events():
-        if one is not None and isinstance(one.event, Block):
-            blocks.append(one.event)
-
-
 async def _frames(exchange: Exchange) -> Chunks:
-    engine, blocks = exchange.service.engine, list[Block]()
+    engine = exchange.service.engine
     frames = Frames(engine.text, engine.config.generation.eos_token_ids)
     async for one in exchange.events():
         if one is None:
@@ -122,25 +109,24 @@ async def _frames(exchange: Exchange) -> Chunks:
         elif isinstance(one.event, Draft):
             yield {"type": "draft"} | frames.of(0, one.event)
         elif isinstance(one.event, Block):
-            blocks.append(one.event)
             yield {"type": "block", "text": one.said.content} | block_frame(engine.text, one.event)
         if one is not None and isinstance(one.event, Finished):
-            yield {"type": "finished"} | _whole(exchange, blocks)
+            yield {"type": "finished"} | _whole(exchange)
 
 
-def _whole(exchange: Exchange, blocks: list[Block]) -> Json:
+def _whole(exchange: Exchange) -> Json:
     (voice,) = exchange.voices
     return {
         "object": "canvas",
         "model": exchange.service.settings.name,
         "text": voice.content,
-        "blocks": [block_frame(exchange.service.engine.text, block) for block in blocks],
+        "blocks": [block_frame(exchange.service.engine.text, block) for block in voice.blocks],
         "canvas": told(voice),
         "usage": exchange.usage(),
     }
 
 
-async def _document(service: Service, request: Request, body: Canvas) -> Response:
+async def _document(service: Service, request: Request, body: Canvas) -> Response | Json:
     for name in ("pins", "given", "structured_outputs", "n", "stop"):
         if getattr(body, name):
             raise Refusal(400, f"{name} was sent with segments; leave it out", param=name)
@@ -159,8 +145,6 @@ async def _document(service: Service, request: Request, body: Canvas) -> Respons
             gone=leash.cut,
             over=held.close,
             stall_sec=limits.stall_sec,
-            headers=headers_of(body),
         )
     with held:
-        done = await unless_gone(request, on_thread(service.engine, leash, work), leash.cut)
-    return JSONResponse(done, headers=headers_of(body))
+        return await unless_gone(request, on_thread(service.engine, leash, work), leash.cut)

@@ -14,10 +14,9 @@ from redraft.engine.engine import Engine
 from redraft.engine.request import Options
 from redraft.server.ask import asked, kept_whole, options_of
 from redraft.server.languages import check_tools, choice_of, held_to
-from redraft.server.offload import offload
 from redraft.server.refusal import Refusal
-from redraft.server.replies import ChatForm
-from redraft.server.respond import Exchange, Work, service_of
+from redraft.server.replies import ChatForm, Json
+from redraft.server.respond import Exchange, Work, offload, service_of
 from redraft.server.route import router_of_bodies
 from redraft.server.schema import Call, Chat
 from redraft.server.service import Service
@@ -27,12 +26,12 @@ router = router_of_bodies()
 
 
 @router.post("/v1/chat/completions", response_model=None)
-async def chat(request: Request, body: Chat) -> Response:
+async def chat(request: Request, body: Chat) -> Response | Json:
     """Answer a conversation."""
     return await respond(request, body)
 
 
-async def respond(request: Request, body: Chat) -> Response:
+async def respond(request: Request, body: Chat) -> Response | Json:
     """Prepare, run, tell."""
     slow = any(value is not None for value in (body.response_format, body.structured_outputs, body.tools))
     service = service_of(request)

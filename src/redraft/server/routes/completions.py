@@ -12,10 +12,9 @@ from redraft.server.ask import asked, options_of
 from redraft.server.gaps import gap_of, respond_gap
 from redraft.server.languages import source_of
 from redraft.server.marks import split
-from redraft.server.offload import offload
 from redraft.server.refusal import Refusal, unsupported
-from redraft.server.replies import Echo, TextForm
-from redraft.server.respond import Exchange, Work, service_of
+from redraft.server.replies import Echo, Json, TextForm
+from redraft.server.respond import Exchange, Work, offload, service_of
 from redraft.server.route import router_of_bodies
 from redraft.server.schema import Completion
 from redraft.server.service import Service
@@ -27,7 +26,7 @@ NO_OPTIONS = Options()
 
 
 @router.post("/v1/completions", response_model=None)
-async def completions(request: Request, body: Completion) -> Response:
+async def completions(request: Request, body: Completion) -> Response | Json:
     """Continue a text, or fill the gap in front of `suffix`."""
     service = service_of(request)
     hole = hole_of(service, body)

@@ -16,7 +16,6 @@ from string import ascii_uppercase
 from typing import Annotated, Any, ClassVar, Literal
 
 from fastapi import Request, Response
-from fastapi.responses import JSONResponse
 from pydantic import Field
 
 from redraft.engine.decide import Belief, Decision, Form, decide, decide_all, form_size, read_belief
@@ -25,7 +24,7 @@ from redraft.engine.request import Options
 from redraft.server.body import BOOKKEEPING, Body, Flag, Int, Real, Str
 from redraft.server.refusal import Refusal
 from redraft.server.replies import Json
-from redraft.server.respond import GONE, headers_of, key_of, note_prompts, service_of
+from redraft.server.respond import GONE, key_of, note_prompts, service_of
 from redraft.server.route import router_of_bodies
 from redraft.server.routes.responses import Item
 from redraft.server.schema import Part
@@ -104,7 +103,7 @@ class Decisions(Body):
 
 
 @router.post("/v1/decisions", response_model=None)
-async def decisions(request: Request, body: Decisions) -> Response:
+async def decisions(request: Request, body: Decisions) -> Response | Json:
     """Answer questions about a text."""
     service = service_of(request)
     service.check_name(body.model)
@@ -126,7 +125,7 @@ async def decisions(request: Request, body: Decisions) -> Response:
         "total_tokens": read.tokens,
         "forwards": read.forwards,
     }
-    told = {
+    return {
         "object": "decision",
         "model": service.settings.name,
         "answers": [
@@ -137,7 +136,6 @@ async def decisions(request: Request, body: Decisions) -> Response:
         "temperature": temperature,
         "calibration": _calibration(belief, temperature),
     }
-    return JSONResponse(told, headers=headers_of(body))
 
 
 @dataclass

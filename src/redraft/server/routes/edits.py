@@ -10,7 +10,6 @@ import re
 from dataclasses import replace
 
 from fastapi import Request, Response
-from fastapi.responses import JSONResponse
 from pydantic import Field
 
 from redraft.engine.request import Options
@@ -18,8 +17,8 @@ from redraft.server.ask import kept_whole, options_of
 from redraft.server.body import BOOKKEEPING, Real, Str
 from redraft.server.leash import Leash, on_thread
 from redraft.server.refusal import Refusal
-from redraft.server.replies import ChatForm, Head, usage
-from redraft.server.respond import fingerprint, headers_of, key_of, note_prompts, service_of
+from redraft.server.replies import ChatForm, Head, Json, usage
+from redraft.server.respond import key_of, note_prompts, service_of
 from redraft.server.route import router_of_bodies
 from redraft.server.routes.chat import respond
 from redraft.server.schema import Chat, Message, Prediction, Sampling
@@ -46,7 +45,7 @@ class Edit(Sampling):
 
 
 @router.post("/v1/edit/completions", response_model=None)
-async def edit(request: Request, body: Edit) -> Response:
+async def edit(request: Request, body: Edit) -> Json:
     """Revise a region of a text."""
     service = service_of(request)
     service.check_name(body.model)
@@ -81,13 +80,13 @@ async def edit(request: Request, body: Edit) -> Response:
     voice = Voice(engine.text, asked, service.marks, content=done.after, steps=[done.forwards], finish="stop")
     voice.tokens = engine.text.encode(done.after, bos=False)
     form = ChatForm(engine.text)
-    head = Head(service.settings.name, fingerprint(service), form).of(chunk=False)
+    head = Head(service.settings, form).of(chunk=False)
     told = usage([voice], len(engine.text.encode(before + region + behind, bos=False)))
-    return JSONResponse(head | {"choices": [form.whole(0, voice)], "usage": told}, headers=headers_of(body))
+    return head | {"choices": [form.whole(0, voice)], "usage": told}
 
 
 @router.post("/v1/apply/completions", response_model=None)
-async def apply(request: Request, body: Chat) -> Response:
+async def apply(request: Request, body: Chat) -> Response | Json:
     """Write a text anew with a change; the canvas starts from the original."""
     original = ORIGINAL.search(body.messages[-1].text)
     if original is None:

@@ -125,7 +125,6 @@ async def _streamed(request: Request, chunks: AsyncGenerator[tuple[int, Chunk], 
         gone=pump.stop,
         over=held.pop_all().close,
         stall_sec=limits.stall_sec,
-        headers={},
         line=lambda chunk: b"data: " + _as_it_came(chunk) + b"\n\n",
     )
 

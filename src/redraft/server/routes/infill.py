@@ -8,14 +8,13 @@ from dataclasses import replace
 from typing import Any, ClassVar
 
 from fastapi import Request, Response
-from fastapi.responses import JSONResponse
 from pydantic import Field
 
 from redraft.server.body import BOOKKEEPING, Body, Flag, Int, Real, Str
 from redraft.server.gaps import Gap, gap_of, respond_gap, run_gap
 from redraft.server.refusal import Refusal
-from redraft.server.replies import TextForm
-from redraft.server.respond import headers_of, service_of
+from redraft.server.replies import Json, TextForm
+from redraft.server.respond import service_of
 from redraft.server.route import router_of_bodies
 from redraft.server.schema import Sampling
 
@@ -73,7 +72,7 @@ class Hole(Body):
 
 @router.post("/v1/fim/completions", response_model=None)
 @router.post("/fim/completions", response_model=None)
-async def fim(request: Request, body: Fim) -> Response:
+async def fim(request: Request, body: Fim) -> Response | Json:
     """Fill a gap between two texts."""
     service = service_of(request)
     service.check_name(body.model)
@@ -86,7 +85,7 @@ async def fim(request: Request, body: Fim) -> Response:
 
 
 @router.post("/infill", response_model=None)
-async def infill(request: Request, body: Hole) -> Response:
+async def infill(request: Request, body: Hole) -> Json:
     """Fill a gap for an editor."""
     service = service_of(request)
     service.check_name(body.model)
@@ -106,7 +105,7 @@ async def infill(request: Request, body: Hole) -> Response:
     gap = gap_of(service, same, before + body.input_prefix + body.prompt, body.input_suffix, default=DEFAULT_TOKENS)
     if body.n_indent:
         gap = replace(gap, cut=lambda text: outdented(text, body.n_indent or 0))
-    return JSONResponse(await _told(request, body, gap), headers=headers_of(body))
+    return await _told(request, body, gap)
 
 
 def outdented(text: str, indent: int) -> str:
@@ -117,7 +116,7 @@ def outdented(text: str, indent: int) -> str:
     return text if found is None else text[: found.start()]
 
 
-async def _told(request: Request, body: Hole, gap: Gap) -> dict[str, Any]:
+async def _told(request: Request, body: Hole, gap: Gap) -> Json:
     service = service_of(request)
     (voice,) = await run_gap(service, request, gap)
     text, ms = service.engine.text, voice.seconds * 1e3

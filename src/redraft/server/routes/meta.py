@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import platform
 from pathlib import Path
-from typing import Any
 
 from fastapi import Request, Response
 from fastapi.responses import JSONResponse, PlainTextResponse
@@ -12,9 +11,9 @@ from fastapi.responses import JSONResponse, PlainTextResponse
 from redraft.engine.dial import read_dial
 from redraft.errors import RequestError
 from redraft.server.body import Body, Flag, Int, Str
-from redraft.server.offload import offload
 from redraft.server.refusal import Refusal
-from redraft.server.respond import headers_of, service_of
+from redraft.server.replies import Json
+from redraft.server.respond import offload, service_of
 from redraft.server.route import router_of_bodies
 from redraft.server.schema import Message, Sampling
 from redraft.server.service import Service
@@ -81,14 +80,14 @@ async def version(request: Request) -> dict[str, str]:
 
 @router.get("/v1/models")
 @router.get("/models")
-async def models(request: Request) -> dict[str, Any]:
+async def models(request: Request) -> Json:
     """The one there is, under each of its names."""
     service = service_of(request)
     return {"object": "list", "data": [_model(service, name) for name in service.settings.names if name != "*"]}
 
 
 @router.get("/v1/models/{name:path}")
-async def model(request: Request, name: str) -> dict[str, Any]:
+async def model(request: Request, name: str) -> Json:
     """One of them."""
     service = service_of(request)
     service.check_name(name)
@@ -96,13 +95,13 @@ async def model(request: Request, name: str) -> dict[str, Any]:
 
 
 @tokens.post("/tokenize", response_model=None)
-async def tokenize(request: Request, body: Tokenize) -> Response:
+async def tokenize(request: Request, body: Tokenize) -> Json:
     """Text to token ids."""
     return await offload(request, lambda: _tokenize(service_of(request), body))
 
 
 @tokens.post("/detokenize", response_model=None)
-async def detokenize(request: Request, body: Detokenize) -> Response:
+async def detokenize(request: Request, body: Detokenize) -> Json:
     """Token ids to text."""
     service = service_of(request)
     service.check_name(body.model)
@@ -111,11 +110,11 @@ async def detokenize(request: Request, body: Detokenize) -> Response:
     if outside is not None:
         raise Refusal(400, f"tokens holds {outside}; the vocabulary ends at {size - 1}", param="tokens")
     said = text.decode(body.tokens, skip_special=False)
-    return JSONResponse({"prompt": said, "content": said}, headers=headers_of(body))
+    return {"prompt": said, "content": said}
 
 
 @tokens.get("/tokenizer_info")
-async def tokenizer_info(request: Request) -> dict[str, Any]:
+async def tokenizer_info(request: Request) -> Json:
     """What a client needs to count tokens as this server does."""
     engine = service_of(request).engine
     named = dict(engine.text.named_tokens)
@@ -129,7 +128,7 @@ async def tokenizer_info(request: Request) -> dict[str, Any]:
     }
 
 
-def _tokenize(service: Service, body: Tokenize) -> Response:
+def _tokenize(service: Service, body: Tokenize) -> Json:
     service.check_name(body.model)
     text = service.engine.text
     given = [name for name in ("prompt", "content", "messages") if getattr(body, name) is not None]
@@ -144,7 +143,7 @@ def _tokenize(service: Service, body: Tokenize) -> Response:
         bos = bool(body.add_special) if body.content is not None else body.add_special_tokens is not False
         ids = text.encode(body.content if body.content is not None else body.prompt or "", bos=bos)
     pieces = [text.decode([token], skip_special=False) for token in ids]
-    found: dict[str, Any] = {
+    found: Json = {
         "tokens": ids,
         "count": len(ids),
         "max_model_len": service.engine.config.model.max_positions,
@@ -153,10 +152,10 @@ def _tokenize(service: Service, body: Tokenize) -> Response:
         found["tokens"] = [{"id": token, "piece": piece} for token, piece in zip(ids, pieces, strict=True)]
     if body.return_token_strs:
         found["token_strs"] = pieces
-    return JSONResponse(found, headers=headers_of(body))
+    return found
 
 
-def _model(service: Service, name: str) -> dict[str, Any]:
+def _model(service: Service, name: str) -> Json:
     beyond = service.settings.beyond
     known = {"id": name, "object": "model", "created": CREATED, "owned_by": beyond or "redraft"}
     if beyond is not None:
@@ -171,7 +170,7 @@ def _model(service: Service, name: str) -> dict[str, Any]:
     }
 
 
-def _dial(folder: Path | None) -> dict[str, Any] | None:
+def _dial(folder: Path | None) -> Json | None:
     """What was measured of the checkpoint's settings, cheapest first, if anything was: what `effort` moves along."""
     try:
         dial = None if folder is None else read_dial(folder)

@@ -8,14 +8,12 @@ from collections.abc import AsyncGenerator, Mapping
 from typing import Annotated, Any, ClassVar, Literal
 
 from fastapi import Request, Response
-from fastapi.responses import JSONResponse
 from pydantic import Field
 
 from redraft.server.body import BOOKKEEPING, Body, Flag, Int, Real, Str
-from redraft.server.offload import offload
 from redraft.server.refusal import unsupported
 from redraft.server.replies import Json
-from redraft.server.respond import GONE, Exchange, headers_of, service_of
+from redraft.server.respond import GONE, Exchange, offload, service_of
 from redraft.server.route import router_of_bodies
 from redraft.server.routes.chat import prepare
 from redraft.server.schema import CanvasOptions, Chat, Part
@@ -102,7 +100,7 @@ class Responses(Body):
 
 
 @router.post("/v1/responses", response_model=None)
-async def responses(request: Request, body: Responses) -> Response:
+async def responses(request: Request, body: Responses) -> Response | Json:
     """Answer a text or a conversation."""
     if body.canvas is not None and body.canvas.stream:
         raise unsupported(
@@ -119,7 +117,7 @@ async def responses(request: Request, body: Responses) -> Response:
         return exchange.stream(told.events(), line=named_line, end=b"")
     if not await exchange.finish():
         return Response(status_code=GONE)
-    return JSONResponse(told.whole(), headers=headers_of(body))
+    return told.whole()
 
 
 def as_chat(body: Responses) -> Json:
