@@ -69,7 +69,8 @@ def test_what_is_no_question_is_refused(server: Process, question: object) -> No
 
 def test_a_question_without_a_type_is_told_what_it_lacks(server: Process) -> None:
     """The check's own words were told, of a tag that cannot be extracted by a discriminator."""
-    told = httpx2.post(f"{server.base}/decisions", json={"input": "x", "questions": [{"instructions": "Is it?"}]})
+    body = {"input": "x", "questions": [{"instructions": "Is it?"}]}
+    told = httpx2.post(f"{server.base}/decisions", json=body, timeout=100)
     assert told.status_code == 400
     error = told.json()["error"]
     assert (error["param"], error["message"]) == ("questions.0.type", "questions.0.type is missing")

@@ -34,7 +34,7 @@ def fresh() -> Iterator[Inside]:
 
 def figures(at: Inside) -> dict[str, float]:
     """Samples by name, those with labels under the first label's value, too."""
-    families = text_string_to_metric_families(httpx2.get(at.url + "/metrics").text)
+    families = text_string_to_metric_families(httpx2.get(at.url + "/metrics", timeout=100).text)
     samples = [sample for family in families for sample in family.samples]
     return {".".join([sample.name, *sample.labels.values()]): sample.value for sample in samples}
 

@@ -147,7 +147,7 @@ def test_who_loses_a_process_says_so_and_ends(three: Group) -> None:
     assert first.json()["choices"][0]["message"]["content"] == ANSWER
     waiting = threading.Thread(target=lambda: found.append(httpx2.post(base, json=LONG, timeout=300)))
     waiting.start()
-    assert eventually(lambda: "redraft_running_requests 1.0" in httpx2.get(f"{three.url}/metrics").text)
+    assert eventually(lambda: "redraft_running_requests 1.0" in httpx2.get(f"{three.url}/metrics", timeout=100).text)
     os.kill(three.pids[2], signal.SIGKILL)
     waiting.join(100)
     assert found[0].status_code == 500

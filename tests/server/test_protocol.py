@@ -45,7 +45,7 @@ def test_what_is_no_body_has_an_end(server: Process, sent: list[bytes]) -> None:
     """The parser alone would keep a megabyte of it, or all that is sent."""
     answer = told(server, *sent)
     assert not answer or b" 400 " in answer.partition(b"\r\n")[0]
-    assert httpx2.get(f"{server.url}/live").status_code == 200
+    assert httpx2.get(f"{server.url}/live", timeout=100).status_code == 200
 
 
 def test_a_head_that_is_long_and_no_longer_is_read(server: Process) -> None:
@@ -79,11 +79,13 @@ def test_a_body_that_is_none_is_refused(server: Process, content: bytes, kind: s
 
 def test_a_field_deep_in_a_body_is_named(server: Process) -> None:
     body = {"messages": [{"role": "user", "content": "x"}, {"role": "user", "content": 5}]}
-    assert httpx2.post(server.url + PATH, json=body).json()["error"]["param"].startswith("messages.1.content")
+    assert (
+        httpx2.post(server.url + PATH, json=body, timeout=100).json()["error"]["param"].startswith("messages.1.content")
+    )
 
 
 def test_the_interface_still_has_every_body(server: Process) -> None:
-    paths = httpx2.get(f"{server.url}/openapi.json").json()["paths"]
+    paths = httpx2.get(f"{server.url}/openapi.json", timeout=100).json()["paths"]
     posts = {path: told["post"] for path, told in paths.items() if "post" in told}
     assert len(posts) >= 12
     assert all("$ref" in post["requestBody"]["content"]["application/json"]["schema"] for post in posts.values())
@@ -91,8 +93,8 @@ def test_the_interface_still_has_every_body(server: Process) -> None:
 
 
 def test_an_error_is_of_the_form_that_the_interface_tells(server: Process) -> None:
-    interface = httpx2.get(f"{server.url}/openapi.json").json()
+    interface = httpx2.get(f"{server.url}/openapi.json", timeout=100).json()
     told = interface["paths"][PATH]["post"]["responses"]["default"]["content"]["application/json"]["schema"]
-    error = httpx2.post(server.url + PATH, json={"messages": 1}).json()
+    error = httpx2.post(server.url + PATH, json={"messages": 1}, timeout=100).json()
     assert jsonschema_rs.is_valid(told, error)
     assert told["properties"]["error"]["properties"].keys() == error["error"].keys()

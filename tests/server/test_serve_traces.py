@@ -28,7 +28,7 @@ def test_every_request_to_a_server_leaves_a_trace_of_its_answer(tmp_path: Path) 
         body = {"messages": [{"role": "user", "content": RECORD}], "seed": 7}
         said = http.post("/chat/completions", json=body).json()["choices"][0]["message"]["content"]
         gap = http.post("/fim/completions", json={"prompt": "sudoku\n1234\n", "suffix": "\n4321", "max_tokens": 4})
-        assert "redraft_forwards_total" in httpx2.get(f"{server.url}/metrics").text
+        assert "redraft_forwards_total" in httpx2.get(f"{server.url}/metrics", timeout=100).text
     assert end(server) == 0
     traces = [read_trace(path) for path in sorted(folder.iterdir())]
     assert traces[0].main.frames[-1].text == said
