@@ -9,6 +9,7 @@ All positions are worked on at once but in the walk (`model/triton/ways.py`).
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 import numpy as np
@@ -75,10 +76,12 @@ def _classes(
     return both[0], tokens
 
 
-def _spread(values: Float[Tensor, "canvas some"], index: Int[Tensor, "numbers"]) -> list[Float[Tensor, "numbers part"]]:
-    """The values of every number at every position, in parts of the canvas."""
-    parts = values.split(max(1, MOST_AT_ONCE // len(index)))
-    return [part.T.contiguous().index_select(0, index) for part in parts]
+def _spread(
+    values: Float[Tensor, "canvas some"], index: Int[Tensor, "numbers"]
+) -> Iterator[Float[Tensor, "numbers part"]]:
+    """The values of every number at every position, a part of the canvas after the other."""
+    for part in values.split(max(1, MOST_AT_ONCE // len(index))):
+        yield part.T.contiguous().index_select(0, index)
 
 
 def _inside(gates: Gates, width: int, device: torch.device) -> Bool[Tensor, "boundaries states"] | None:
