@@ -11,6 +11,7 @@ GROUND := pyproject.toml constraints.txt
 
 demo: .venv/base.stamp
 	$(BIN)/redraft demo
+	@echo "next: . $(BIN)/activate; redraft --help"
 
 test: .venv/dev.stamp
 	$(MAKE) check
