@@ -81,24 +81,25 @@ true numbers. It fails where tensors of both sides meet, counts what the host wa
 ## Held to a language
 
 Tokens are summed by class where the logits are, a kernel passes the messages of the [constraint](constraints.md) there,
-too, and adds the bias; of a canvas only its likeliest text and a few sums come to the host, in one copy. What it takes on
-an H100 is **estimated** and not measured, for a canvas of 256, 262,144 tokens and a schema of ten fields (1,025 states,
-30,840 edges, which merge to 4,185 of 157 kinds):
+too, and adds the bias; of a canvas only its likeliest text and a few sums come to the host, in one copy. What it takes
+on an H100 is **estimated** and not measured, for a canvas of 256, 262,144 tokens and a schema of ten fields (1,025
+states, 30,840 edges, which merge to 4,185 of 157 kinds):
 
 | part | what bounds it | ms |
 |---|---|---|
 | tokens to classes | 268 MB of log-probabilities read once, small classes from whole sectors | 0.1 |
-| the walk: from the left, from the right and the best way, a multiprocessor each | 256 positions one after the other, 2,500 clock cycles each to issue the instructions that the compiler makes, 4,400 with every latency waited for | 0.4 to 0.65 |
+| the walk, three ways at once | 256 positions in turn, 2,500 to 4,400 cycles each | 0.4 to 0.65 |
 | the way back | 256 times four reads that wait for each other | 0.15 |
 | bias added | 268 MB read and written | 0.2 |
 | all between, about a hundred operations of torch | their launches, half of them behind a kernel | 0.3 to 0.4 |
 | together | | 1.1 to 1.5 |
 
-A tenth of a step is 1.5 ms in bfloat16, 0.8 in 8 bits and 0.5 in 4 (the floors above): by this estimate a language adds
-no more than a tenth in bfloat16, and more than that in fewer bits. What cannot be avoided are the three passes over the
-log-probabilities, 0.24 ms, so there is room; launches as one graph are what to try first when it can be measured. Not
-counted is what a step pays for going by its logits at all, which a stream never makes. `redraft bench --device-card`
-times a canvas held, the walk by itself, and messages on the host.
+The lower figure of the walk is its instructions, as compiled, on one multiprocessor; the higher one waits for every
+read. A tenth of a step is 1.5 ms in bfloat16, 0.8 in 8 bits and 0.5 in 4 (the floors above): by this estimate a
+language adds no more than a tenth in bfloat16, and more than that in fewer bits. What cannot be avoided are the three
+passes over the log-probabilities, 0.24 ms, so there is room; launches as one graph are what to try first when it can be
+measured. Not counted is what a step pays for going by its logits at all, which a stream never makes. `redraft bench
+--device-card` times a canvas held, the walk by itself, and messages on the host.
 
 ## Measuring
 
@@ -122,8 +123,8 @@ redraft eval --model nano --device cuda --task records --task sudoku-4x4 --count
 
 The folder holds the released model's shape and no weights; the command makes random ones in the plan's format, measures
 copying and multiplying, then prefill, steps of 1 to 16 canvases and behind 512 to 65,536 tokens, steps as one graph, a
-commit, the head alone, and holding a canvas to a schema, and tells each as a multiple of its floor. With a checkpoint for `--model` it measures that.
-Records named `device-*.json` in `benchmarks/` fill the column "measured" above.
+commit, the head alone, and holding a canvas to a schema, and tells each as a multiple of its floor. With a checkpoint
+for `--model` it measures that. Records named `device-*.json` in `benchmarks/` fill the column "measured" above.
 
 ## What has not been run
 
