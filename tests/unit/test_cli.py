@@ -723,7 +723,7 @@ max_denoising_steps = 2
         ("probe_examples = 1", "probe_examples = 0", "probe_examples is 0"),
         ("max_denoising_steps = 2", "max_denoising_steps = 0", "[sampling] max_denoising_steps is 0"),
         ("max_denoising_steps = 2", "entropy_bound = 0.0", "[sampling] entropy_bound is 0.0"),
-        ("canvas_length = 24", "canvas_length = 4", "raise [model] canvas_length"),
+        ("canvas_length = 24", "canvas_length = 4", "raise [data] widths or most_blocks, or [model]"),
         ("canvas_length = 24", "canvas_length = 129", "[model] canvas_length is 129; at most the context"),
         ("threads = 1", "threads = 1000000", "threads is 1000000; it must be from 1 to 1024"),
         ("max_denoising_steps = 2", "max_new_tokens = 128", "[sampling] max_new_tokens is 128"),

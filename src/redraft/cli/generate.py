@@ -41,7 +41,8 @@ EPILOG = """examples:
 def add(commands: Commands) -> None:
     """Add the command."""
     parser = command(commands, "generate", "answer a prompt", run, epilog=EPILOG)
-    parser.add_argument("prompt", nargs="?", metavar="PROMPT", help='the prompt; "-" or nothing reads stdin')
+    told = 'the prompt, a text to go on with unless --chat is given; "-" or nothing reads stdin'
+    parser.add_argument("prompt", nargs="?", metavar="PROMPT", help=told)
     parser.add_argument("--file", type=Path, help="read the prompt from a file")
     parser.add_argument("--chat", action="store_true", help="send it as a user's turn through the chat template")
     parser.add_argument("--watch", action="store_true", help="show the canvas settling, changed tokens marked (stderr)")

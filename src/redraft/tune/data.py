@@ -143,7 +143,7 @@ class Feed:
         if needed > data.most_blocks:
             raise RecipeError(
                 f"{where}: the answer has {len(answer)} tokens and one for its end; {data.most_blocks} canvases of"
-                f" {width} are allowed; raise [model] canvas_length or [data] most_blocks"
+                f" {width} are allowed; raise [data] widths or most_blocks, or [model] canvas_length"
             )
         spots = blocks(answer, given, len(prompt), width, self.end)
         if needed == 1 and rng.random() >= objective.causal_share:
