@@ -23,6 +23,7 @@ pytest.importorskip("triton", reason=f"there is no triton for {sys.platform}")
 from tests.pretend import CUDA, Device, Held, Mixed, pretend
 
 from redraft.config import CheckpointConfig
+from redraft.constrain import project
 from redraft.constrain.language import Language, Vocabulary, ready
 from redraft.constrain.sources import regex_source
 from redraft.diffusion.plan import Flow
@@ -185,7 +186,9 @@ def test_what_is_not_usual_runs_there_too(folder: Path, device: Device, what: st
     assert max(len(waits) for waits in found.waits) <= MOST_WAITS.get(what, 1), found.waits
 
 
-def test_messages_are_passed_there_and_a_held_step_waits_twice(folder: Path, device: Device) -> None:
+def test_messages_are_passed_there_and_a_held_step_waits_twice(
+    folder: Path, device: Device, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Once for the likeliest text and once for the readings; once more to tell a draft, and once to tell a block."""
     there, config = load(folder, "cuda", replace(TORCH, holding=HOLDING))
     request = special(config)["language"]
@@ -194,6 +197,10 @@ def test_messages_are_passed_there_and_a_held_step_waits_twice(folder: Path, dev
     assert tokens_of(found) == tokens_of(told(load(folder, "cpu")[0], [request], None))
     steps = [len(waits) for waits in found.waits if waits]
     assert (min(steps), max(steps[1:])) == (3, 4), found.waits  # the first one takes the language there
+    monkeypatch.setattr(project, "MOST_WALKED", 0)
+    by_the_host = told(there, [request], device)
+    assert tokens_of(by_the_host) == tokens_of(found)
+    assert min(len(waits) for waits in by_the_host.waits if waits) > 4
 
 
 @pytest.mark.parametrize("long", [True, False], ids=["a stream", "logits"])
@@ -234,7 +241,10 @@ def test_steps_are_timed_as_one_graph_behind_whatever_prefix_is_usual(
     assert rows[:4] == steps
 
 
-def test_holding_a_canvas_is_timed_with_messages_passed_on_either_side(device: Device) -> None:
+def test_holding_a_canvas_is_timed_with_messages_passed_on_either_side(
+    device: Device, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(measured, "TEN", {"type": "boolean"})
     config = replace(tiny_config(vocab_size=600), canvas_length=2)
     card = Card("pretended", 10**9, 1e9, 1e9)
     rows = measured._held_rows(config, CUDA, HOLDING, card, None, 1)

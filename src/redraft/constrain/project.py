@@ -34,6 +34,8 @@ from redraft.model.triton.ways import Holding, Shift
 from redraft.shapes import Float, Int, Tensor
 
 FAINTEST = -80.0
+MOST_WALKED = 2**18
+"""Merged edges of a language whose messages are passed on a device: those of a canvas take up to a gigabyte there."""
 
 
 @dataclass(frozen=True)
@@ -53,7 +55,8 @@ class Projection:
     def __call__(self, log_p: Float[Tensor, "canvas vocab"]) -> Projected:
         """Condition log-probabilities on the language. Raises ConstraintError if nothing is left of it."""
         weights, gates = Weights(self.wiring, log_p), self.gates(len(log_p))
-        if self.holding is not None and log_p.device.type != "cpu":
+        small = len(self.wiring.merged.edges.src) <= MOST_WALKED
+        if self.holding is not None and log_p.device.type != "cpu" and small:
             return Walked(self, weights, *walked(self.holding, weights, self.state, gates), self.holding.shift)
         messages = quickly(self.wiring, weights, self.state, gates)
         return Projected(self, weights, messages or carefully(self.wiring, weights, self.state, gates))
