@@ -18,7 +18,7 @@ ROOT = Path(__file__).resolve().parents[2]
 SHOWN, HIDDEN = b"\x1b[?25h", b"\x1b[?25l"
 
 
-def read_until(screen: int, wanted: bytes | None, seen: bytes = b"", seconds: float = 60.0) -> bytes:
+def read_until(screen: int, wanted: bytes | None, seen: bytes = b"", seconds: float = 300.0) -> bytes:
     """What the process draws, until `wanted` is among it, or until it closes the terminal."""
     ends = time.monotonic() + seconds
     while wanted is None or wanted not in seen:
@@ -54,7 +54,7 @@ def test_an_interrupt_while_watching_gives_the_terminal_back(tmp_path: Path) -> 
     try:
         seen = read_until(screen, b"step  3")
         process.send_signal(signal.SIGINT)
-        out, _ = process.communicate(timeout=60)
+        out, _ = process.communicate(timeout=300)
         after = termios.tcgetattr(screen)
         seen = read_until(screen, None, seen)
     finally:

@@ -295,12 +295,12 @@ def test_a_run_that_is_cut_off_leaves_a_trace_that_can_be_read(killed: signal.Si
         env=os.environ | {"PYTHONPATH": str(ROOT / "src")},
         stderr=subprocess.DEVNULL,
     )
-    ends = time.monotonic() + 60
+    ends = time.monotonic() + 300
     while not (path.exists() and path.read_bytes().count(b"\n") > 6):
         assert time.monotonic() < ends
         time.sleep(0.02)
     process.send_signal(killed)
-    assert process.wait(60) == (130 if killed == signal.SIGINT else -signal.SIGKILL)
+    assert process.wait(300) == (130 if killed == signal.SIGINT else -signal.SIGKILL)
     trace = read_trace(path)
     assert len(trace.main.frames) >= 4
     # An interrupt is an error of the request in whose forward it came, or aborts it between two.
