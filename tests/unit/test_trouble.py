@@ -101,7 +101,7 @@ def test_values_of_another_type_are_refused_by_name() -> None:
     """In a process of its own: here the types of every call are checked, which no caller of ours has done for him."""
     words, source = [sys.executable, "-c", BAD_VALUES], str(Path(redraft.__file__).parents[1])
     environment = os.environ | {"PYTHONPATH": source, "OMP_NUM_THREADS": "1"}
-    run = subprocess.run(words, env=environment, capture_output=True, text=True, timeout=60, check=False)
+    run = subprocess.run(words, env=environment, capture_output=True, text=True, timeout=300, check=False)
     assert run.stderr == ""
     assert run.stdout.split("\n")[:-1] == ["refused"] * 20
 
