@@ -278,7 +278,7 @@ def test_a_server_beside_that_is_down_or_fails_breaks_nothing_of_ours(stub: Stub
         (["--beside", "a/v1"], 2, "the base URL is 'a/v1'"),
         (["--beside", "http://a", "--timeout", "0"], 2, "the time for an answer is 0"),
         (["--beside", "http://a", "--api-key-env", "NOT_SET_ANYWHERE"], 2, "the variable NOT_SET_ANYWHERE"),
-        (["--their-model", "a"], 2, "--their-model was given without"),
+        (["--their-model", "a"], 2, "--their-model was given without --beside URL; add that"),
         (["--timeout", "3"], 2, "--timeout was given without"),
     ],
 )

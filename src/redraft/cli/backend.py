@@ -71,7 +71,8 @@ def backend_of(arguments: argparse.Namespace, *, beside: bool = False) -> Backen
     if arguments.backend is None:
         for name in ("base_url", "api_key_env", "timeout", "their_model", "prompts"):
             if getattr(arguments, name, None) is not None:
-                raise RequestError(f"--{name.replace('_', '-')} was given without --backend; add --backend openai")
+                where = "--beside URL" if "beside" in arguments and name == "their_model" else "--backend openai"
+                raise RequestError(f"--{name.replace('_', '-')} was given without {where}; add that")
         return None
     if arguments.base_url is None:
         raise RequestError("--backend openai needs --base-url, as http://127.0.0.1:8642/v1")
@@ -98,7 +99,5 @@ def backend_of(arguments: argparse.Namespace, *, beside: bool = False) -> Backen
 
 def beside_of(arguments: argparse.Namespace) -> Backend | None:
     """The server that `--beside` names, None without it. Raises RequestError as `backend_of`."""
-    if arguments.beside is None:
-        return backend_of(arguments)
-    there = {"backend": "openai", "base_url": arguments.beside}
-    return backend_of(argparse.Namespace(**vars(arguments) | there), beside=True)
+    there = {} if arguments.beside is None else {"backend": "openai", "base_url": arguments.beside}
+    return backend_of(argparse.Namespace(**vars(arguments) | there), beside=bool(there))
