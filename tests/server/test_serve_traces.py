@@ -55,6 +55,7 @@ def test_only_the_newest_are_kept_from_run_to_run(nano: Engine, folder: Path) ->
         ask(nano, shelf, seed)
     (folder / "00000002.jsonl").unlink()  # somebody tidies up
     shelf.close()
+    (folder / "00000001.jsonl").symlink_to("/nowhere/at all")  # or moves it, and the disk it went to is not there
     shelf = TraceFolder(folder, HEAD, 2, ROOM)
     said = ask(nano, shelf, 3)
     ask(nano, shelf, 4)

@@ -38,7 +38,7 @@ class TraceFolder:
             self._held = os.open(path, os.O_RDONLY)
             hold(self._held, path)
             found = sorted(path.glob(f"{'[0-9]' * DIGITS}.jsonl"))
-            self._kept = deque[_Left | _File](_Left(file, file.stat().st_size) for file in found)
+            self._kept = deque[_Left | _File](_Left(file, file.lstat().st_size) for file in found)
         except OSError as error:
             raise RequestError(f"the folder {path} cannot be made: {error.strerror}; name another") from None
         self._path, self._header, self._most, self._most_bytes = path, header, most, most_bytes
