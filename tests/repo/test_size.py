@@ -21,7 +21,7 @@ PART_WALLS = {
     "measure": 4_400,
     "server": 5_000,
     "remote": 400,
-    "trace": 420,
+    "trace": 500,
     "cli": 4_050,
 }
 

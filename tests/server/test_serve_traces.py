@@ -9,13 +9,13 @@ import pytest
 from tests.server.conftest import RECORD, end, start
 
 from redraft.engine.engine import Engine
-from redraft.engine.recorder import Recorder
 from redraft.engine.request import Options
 from redraft.engine.tap import Tap, seen_through
 from redraft.errors import RequestError
 from redraft.trace.file import read_trace
 from redraft.trace.folder import TraceFolder
 from redraft.trace.lines import VERSION, Header
+from redraft.trace.recorder import Recorder
 
 HEAD = Header(trace=VERSION, redraft="0", command="serve", model="nano", taken="", options={})
 ROOM = 10**9

@@ -34,7 +34,7 @@ def add(commands: Commands) -> None:
         "--request",
         type=int,
         metavar="I",
-        help="which of several in a trace (default: of those that ran to their end the longest)",
+        help="which of several in a trace (default: the one that was taken, else the longest)",
     )
 
 

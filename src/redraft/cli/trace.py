@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 import datetime
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -35,15 +35,13 @@ def traced(engine: Engine, arguments: argparse.Namespace, command: str, *, gaps:
         yield engine
         return
 
-    from redraft.engine.recorder import Recorder
     from redraft.engine.tap import Tap, seen_through
     from redraft.trace.file import TraceFile
+    from redraft.trace.recorder import Recorder
 
-    file = TraceFile(arguments.trace, _head(arguments, command))
-    try:
-        yield seen_through(engine, Tap(engine.loop, Recorder(file, engine).opened), gaps=gaps)
-    finally:
-        file.close()
+    with closing(TraceFile(arguments.trace, _head(arguments, command))) as file:
+        recorder = Recorder(file, engine)
+        yield seen_through(engine, Tap(engine.loop, recorder.opened, recorder.taken), gaps=gaps)
 
 
 def traced_apart(arguments: argparse.Namespace, command: str) -> Callable[[Engine], Engine]:
@@ -52,9 +50,9 @@ def traced_apart(arguments: argparse.Namespace, command: str) -> Callable[[Engin
     if arguments.trace is None:
         return lambda engine: engine
 
-    from redraft.engine.recorder import Recorder
     from redraft.engine.tap import Tap, seen_through
     from redraft.trace.folder import TraceFolder
+    from redraft.trace.recorder import Recorder
 
     folder = TraceFolder(arguments.trace, _head(arguments, command), MOST, MOST_BYTES)
 

@@ -166,6 +166,7 @@ def _revise(
     if not whole:
         raise RunError(f"no canvas had taken a step after {options.deadline_sec} s; raise deadline_sec")
     best = min(whole, key=lambda result: (result.doubt, result.place))
+    engine.loop.took(best.number)
     return list(best.done.tokens[: tried[best.place]]), sum(best.done.steps)
 
 

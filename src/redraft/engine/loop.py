@@ -130,6 +130,9 @@ class Loop:
             if ours:
                 self._collect()
 
+    def took(self, number: int) -> None:
+        """Of several requests that competed this one's answer was taken. News for a tap (engine/tap.py), not for it."""
+
     def tick(self) -> bool:
         """One forward, if there is anything to run. Returns whether any request is left.
 

@@ -44,11 +44,13 @@ class Drop:
 
 @dataclass(frozen=True)
 class Result:
-    """One that was not dropped: its place among the requests, its answer, and its doubt at the step of judgement."""
+    """One that was not dropped: its place among the requests, its answer, its doubt at the step of judgement, and its
+    number in the loop."""
 
     place: int
     done: Generation
     doubt: float
+    number: int
 
 
 @dataclass
@@ -148,4 +150,4 @@ def _result(told: _Race, place: int) -> Result:
     if runner.error is not None:
         raise RunError(f"an answer could not be read: {runner.error}") from runner.error
     assert runner.doubt is not None
-    return Result(place, runner.answer.done(), runner.doubt)
+    return Result(place, runner.answer.done(), runner.doubt, runner.number)

@@ -32,6 +32,10 @@ class View(Loop):
         """As the loop's."""
         self._loop.abort(number)
 
+    def took(self, number: int) -> None:
+        """As the loop's."""
+        self._loop.took(number)
+
     def stop(self) -> None:
         """As the loop's."""
         self._loop.stop()
@@ -46,21 +50,24 @@ class View(Loop):
 
 
 class Tap(View):
-    """Every request that goes through it is watched, draft by draft."""
+    """Every request that goes through it is watched, draft by draft; `taken` hears which of those that competed won."""
 
-    def __init__(self, loop: Loop, opened: Opened) -> None:
+    def __init__(self, loop: Loop, opened: Opened, taken: Callable[[int], None] | None = None) -> None:
         super().__init__(loop)
-        self._opened, self._count = opened, 0
+        self._opened, self._taken, self._count = opened, taken, 0
+        self._places: dict[int, list[int]] = {}
 
     def submit(self, request: Request, listener: Listener, *, drafts: bool = False, behind: int | None = None) -> int:
         """As the loop's; the listener still hears of drafts only if it wants to."""
         watcher: Listener | None = None
+        place: list[int] = []
 
         def listen(event: Event) -> None:
             nonlocal watcher
             try:
                 if watcher is None:  # a queue that is full refuses before this, and the same request comes again
                     watcher = self._opened(self._count, request)
+                    place.append(self._count)
                     self._count += 1
                 watcher(event)
             except Exception as error:  # the loop ends the request, and whoever waits for it hears of the end
@@ -70,7 +77,16 @@ class Tap(View):
             if drafts or not isinstance(event, Draft):
                 listener(event)
 
-        return self._loop.submit(request, listen, drafts=True, behind=behind)
+        number = self._loop.submit(request, listen, drafts=True, behind=behind)
+        if self._taken is not None:
+            self._places[number] = place
+        return number
+
+    def took(self, number: int) -> None:
+        """As the loop's; whoever wants to hear of it does."""
+        if self._taken is not None:
+            self._taken(self._places[number][0])
+        super().took(number)
 
 
 def seen_through(engine: Engine, loop: View, *, gaps: bool) -> Engine:

@@ -51,12 +51,14 @@ def ranked(
     if drop is not None and request.causal:
         raise RequestError("keep and causal were both given; a causal answer has no canvas to judge: leave one out")
     requests = [replace(request, seed=(request.seed + i) % 2**64) for i in range(count)]
-    found = []
+    found = dict[int, Generation]()
     for result in race(engine, requests, lambda _, entropy: mean(entropy), drop):
-        found.append(result.done)
+        found[result.number] = result.done
         if told is not None:
             told(result.done)
-    return rank(found)
+    variants = rank(list(found.values()))
+    engine.loop.took(next(number for number, done in found.items() if done is variants[0].answers[0]))
+    return variants
 
 
 def rank(answers: Sequence[Generation]) -> list[Variant]:

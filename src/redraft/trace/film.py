@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
 
-from redraft.trace.lines import Begun, Drafted, Ended, Header, Line, Settled
+from redraft.trace.lines import Begun, Drafted, Ended, Header, Line, Settled, Taken
 
 
 @dataclass(frozen=True)
@@ -40,12 +40,13 @@ def apart(one: Frame, other: Frame) -> list[int]:
 
 @dataclass
 class Film:
-    """One request of a trace: its frames, its blocks, and its end, if it came to one."""
+    """One request of a trace: its frames, its blocks, its end, if it came to one, and whether it won against others."""
 
     begun: Begun
     frames: list[Frame] = field(default_factory=list)
     blocks: list[Settled] = field(default_factory=list)
     ended: Ended | None = None
+    taken: bool = False
 
     @property
     def finish(self) -> str:
@@ -54,6 +55,9 @@ class Film:
 
     def take(self, line: Line) -> None:
         """Its next line. Raises ValueError for one that cannot follow."""
+        if isinstance(line, Taken):
+            self.taken = True
+            return
         if self.ended is not None or isinstance(line, Begun):
             raise ValueError(f"request {line.index} has ended" if self.ended else f"request {line.index} begins twice")
         if isinstance(line, Ended):
@@ -102,5 +106,9 @@ class Trace:
 
     @property
     def main(self) -> Film:
-        """The one to show first: of several that competed one that was told to its end, the longest."""
-        return max(self.films, key=lambda film: (film.finish not in ("aborted", "error", "cut off"), len(film.frames)))
+        """The one to show first: the one that was taken, else of those that were told to their end the longest."""
+
+        def worth(film: Film) -> tuple[bool, bool, int]:
+            return film.taken, film.finish not in ("aborted", "error", "cut off"), len(film.frames)
+
+        return max(self.films, key=worth)

@@ -4,7 +4,8 @@
     {"type": "request", …}          a canvas is begun; `index` tells it from others of the run
     {"type": "draft", …}            a step of it: what reads otherwise, and of every position its doubt
     {"type": "block", …}            it has settled
-    {"type": "finished", …}         nothing more follows of it
+    {"type": "finished", …}         its end
+    {"type": "taken", …}            of several that competed it was the best
 
 docs/traces.md has every key. A line is written whole or not at all, as soon as the event has happened.
 """
@@ -100,4 +101,11 @@ class Ended(msgspec.Struct, frozen=True, kw_only=True, tag="finished"):
     error: str | None = None
 
 
-Line = Begun | Drafted | Settled | Ended
+class Taken(msgspec.Struct, frozen=True, kw_only=True, tag="taken"):
+    """Of several requests that competed and have ended, the one whose answer was taken."""
+
+    index: int
+    ms: float
+
+
+Line = Begun | Drafted | Settled | Ended | Taken

@@ -37,6 +37,7 @@ const KINDS = {
     steps: int,
     settled: flag,
   },
+  taken: {},
   finished: { finish: text, text, steps: list(int), commits: int, error: (value) => value === undefined || maybe(text)(value) },
 };
 
@@ -54,9 +55,10 @@ export function readTrace(text) {
   return { head, films: found };
 }
 
-/** The film to show first: of several that competed one that was told to its end, the longest. */
+/** The film to show first: the one that was taken, else of those that were told to their end the longest. */
 export function main(films) {
-  const worth = (film) => (["aborted", "error"].includes(film.finish ?? "aborted") ? 0 : 1e6) + film.told.length;
+  const ended = (film) => (["aborted", "error"].includes(film.finish ?? "aborted") ? 0 : 1e6);
+  const worth = (film) => (film.taken ? 1e9 : 0) + ended(film) + film.told.length;
   return films.reduce((best, film) => (worth(film) > worth(best) ? film : best));
 }
 
@@ -79,6 +81,7 @@ function take(films, line, number) {
   const key = misfit(line, { ...EVERY, ...KINDS[line.type] });
   if (key) throw wrong(`its ${key} is missing or of another kind`);
   const film = films.get(line.index);
+  if (film && line.type === "taken") return void (film.taken = true);
   if (film?.finish != null) throw wrong(`request ${line.index} has ended`);
   if (line.type === "request") {
     if (film) throw wrong(`request ${line.index} begins twice`);

@@ -10,14 +10,14 @@ from redraft.engine.frames import Frames, block_frame
 from redraft.engine.loop import Listener
 from redraft.engine.request import Request
 from redraft.trace.file import TraceFile
-from redraft.trace.lines import Begun, Drafted, Ended, Settled
+from redraft.trace.lines import Begun, Drafted, Ended, Settled, Taken
 
 DIGITS = 6
 """Of an entropy, behind the point."""
 
 
 class Recorder:
-    """A trace of all requests that go through a tap: `Tap(engine.loop, recorder.opened)`."""
+    """A trace of all requests that go through a tap: `Tap(engine.loop, recorder.opened, recorder.taken)`."""
 
     def __init__(self, file: TraceFile, engine: Engine) -> None:
         self._file, self._text, self._began = file, engine.text, time.monotonic()
@@ -62,6 +62,10 @@ class Recorder:
                 )
 
         return listen
+
+    def taken(self, index: int) -> None:
+        """Write that this one was taken of several. Raises RunError for a full disk."""
+        self._file.write(Taken(index=index, ms=self._ms()))
 
     def _ms(self) -> float:
         return round(1e3 * (time.monotonic() - self._began), 3)
