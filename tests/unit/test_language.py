@@ -432,4 +432,3 @@ def test_the_draft_told_on_the_way_is_always_a_valid_beginning(engine: Engine) -
         if isinstance(event, Draft):
             tokens = event.tokens
             assert language.automaton.after(0, tokens) == language.automaton.end, engine.text.decode(tokens)
-    assert torch.get_num_threads() >= 1
