@@ -10,7 +10,7 @@ import os
 import resource
 import shutil
 import signal
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from itertools import product
 from pathlib import Path
@@ -669,15 +669,6 @@ def test_an_interrupted_run_continues_exactly(recipe: Recipe, trained: Path, tmp
     assert (tmp_path / "model.safetensors").read_bytes() == (trained / "model.safetensors").read_bytes()
 
 
-@pytest.fixture
-def interruptible() -> Iterator[None]:
-    """Python's own handler of SIGINT, which whoever started the tests may have switched off."""
-    before = signal.signal(signal.SIGINT, signal.default_int_handler)
-    yield
-    signal.signal(signal.SIGINT, before)
-
-
-@pytest.mark.usefixtures("interruptible")
 def test_the_step_of_an_interrupt_is_kept(recipe: Recipe, trained: Path, tmp_path: Path) -> None:
     """A run of fewer steps than lie between two saved states began anew after every ctrl-C."""
 
@@ -695,7 +686,6 @@ def test_the_step_of_an_interrupt_is_kept(recipe: Recipe, trained: Path, tmp_pat
     assert (tmp_path / "model.safetensors").read_bytes() == (trained / "model.safetensors").read_bytes()
 
 
-@pytest.mark.usefixtures("interruptible")
 def test_an_interrupt_that_workers_and_a_reader_hear_keeps_the_step(
     recipe: Recipe, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
@@ -719,7 +709,6 @@ def test_an_interrupt_that_workers_and_a_reader_hear_keeps_the_step(
     assert "interrupt again" not in capfd.readouterr().err
 
 
-@pytest.mark.usefixtures("interruptible")
 def test_a_second_interrupt_ends_at_once(recipe: Recipe, tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
     def interrupt(step: int, total: int, row: dict[str, float]) -> None:
         signal.raise_signal(signal.SIGINT)
