@@ -51,10 +51,10 @@ def test_nothing_else_does(guarded: Inside, value: str) -> None:
 
 
 def test_probes_need_no_key_and_figures_do(guarded: Inside) -> None:
-    assert httpx2.get(guarded.url + "/health").status_code == 200
-    assert httpx2.get(guarded.url + "/live").status_code == 200
-    assert httpx2.get(guarded.url + "/metrics").status_code == 401
-    assert httpx2.get(guarded.url + "/v1/models").status_code == 401
+    assert httpx2.get(guarded.url + "/health", timeout=100).status_code == 200
+    assert httpx2.get(guarded.url + "/live", timeout=100).status_code == 200
+    assert httpx2.get(guarded.url + "/metrics", timeout=100).status_code == 401
+    assert httpx2.get(guarded.url + "/v1/models", timeout=100).status_code == 401
 
 
 def test_a_page_elsewhere_gets_nothing(guarded: Inside) -> None:
@@ -82,7 +82,7 @@ def test_too_large_a_body_is_refused_with_and_without_a_length(guarded: Inside) 
     headers = {"authorization": "Bearer first-key", "content-type": "application/json"}
     big = json.dumps({"messages": [{"role": "user", "content": "x" * 3000}]}).encode()
     for content in (big, iter([big[:100], big[100:]])):
-        told = httpx2.post(guarded.url + PATH, content=content, headers=headers)
+        told = httpx2.post(guarded.url + PATH, content=content, headers=headers, timeout=100)
         assert (told.status_code, told.json()["error"]["code"]) == (413, "body_too_large")
 
 
@@ -102,11 +102,11 @@ def test_limits_per_key_and_in_all_say_when_to_come_again(guarded: Inside) -> No
 
 
 def test_every_reply_is_safe_and_numbered(served: Inside) -> None:
-    told = httpx2.get(served.url + "/v1/models", headers={"x-request-id": "mine-1"})
+    told = httpx2.get(served.url + "/v1/models", headers={"x-request-id": "mine-1"}, timeout=100)
     assert told.headers["x-request-id"] == "mine-1"
     assert told.headers["x-content-type-options"] == "nosniff"
     assert "script-src 'self'" in told.headers["content-security-policy"]
-    bad = httpx2.get(served.url + "/v1/models", headers={"x-request-id": "<script>"})
+    bad = httpx2.get(served.url + "/v1/models", headers={"x-request-id": "<script>"}, timeout=100)
     assert bad.headers["x-request-id"].startswith("req-")
 
 
@@ -115,7 +115,7 @@ def test_every_reply_is_safe_and_numbered(served: Inside) -> None:
     [("GET", "/nothing", 404), ("DELETE", "/v1/models", 405), ("GET", PATH, 405), ("POST", "/v1/embeddings", 404)],
 )
 def test_what_is_not_there_is_said_in_the_same_form(served: Inside, method: str, path: str, status: int) -> None:
-    told = httpx2.request(method, served.url + path)
+    told = httpx2.request(method, served.url + path, timeout=100)
     assert told.status_code == status
     assert set(told.json()["error"]) == {"message", "type", "param", "code"}
     assert told.headers.get("allow") == ({"DELETE": "GET", "GET": "POST"}[method] if status == 405 else None)
@@ -123,7 +123,7 @@ def test_what_is_not_there_is_said_in_the_same_form(served: Inside, method: str,
 
 @pytest.mark.parametrize("body", [b"", b"{", b"[]", b"null", b'"x"', b"\xff\xfe", b"[" * 100_000, b'{"messages": NaN}'])
 def test_what_is_no_request_is_refused(served: Inside, body: bytes) -> None:
-    told = httpx2.post(served.url + PATH, content=body, headers={"content-type": "application/json"})
+    told = httpx2.post(served.url + PATH, content=body, headers={"content-type": "application/json"}, timeout=100)
     assert told.status_code == 400
     assert told.json()["error"]["message"]
 
@@ -138,15 +138,13 @@ def test_what_is_no_request_is_refused(served: Inside, body: bytes) -> None:
 )
 def test_a_wrong_field_is_named_as_its_sender_wrote_it(served: Inside, wrong: dict[str, object], param: str) -> None:
     body = wrong if "mesages" in wrong else {"messages": [{"role": "user", "content": "x"}]} | wrong
-    error = httpx2.post(served.url + PATH, json=body).json()["error"]
+    error = httpx2.post(served.url + PATH, json=body, timeout=100).json()["error"]
     assert (error["param"], error["message"].split()[0]) == (param, param)
 
 
 def test_a_body_may_come_in_pieces(served: Inside) -> None:
-    raw = json.dumps(MESSAGES).encode()
-    told = httpx2.post(
-        served.url + PATH, content=iter([raw[:9], raw[9:]]), headers={"content-type": "application/json"}
-    )
+    raw, headers = json.dumps(MESSAGES).encode(), {"content-type": "application/json"}
+    told = httpx2.post(served.url + PATH, content=iter([raw[:9], raw[9:]]), headers=headers, timeout=100)
     assert told.json()["choices"][0]["message"]["content"] == ANSWER
 
 
@@ -215,8 +213,8 @@ def test_a_full_disk_costs_lines_and_no_request(nano: Engine) -> None:
 
 def test_metrics_count_what_was_served(served: Inside) -> None:
     ask(served)
-    httpx2.post(served.url + PATH, json={"messages": []})
-    page = httpx2.get(served.url + "/metrics").text
+    httpx2.post(served.url + PATH, json={"messages": []}, timeout=100)
+    page = httpx2.get(served.url + "/metrics", timeout=100).text
     assert f'redraft_requests_total{{path="{PATH}",status="200"}} 1.0' in page
     assert f'redraft_requests_total{{path="{PATH}",status="400"}} 1.0' in page
     assert "redraft_tokens_total 18.0" in page
@@ -226,8 +224,8 @@ def test_metrics_count_what_was_served(served: Inside) -> None:
 
 def test_a_stranger_cannot_grow_the_metrics(served: Inside) -> None:
     for i in range(5):
-        httpx2.get(f"{served.url}/x{i}")
-    page = httpx2.get(served.url + "/metrics").text
+        httpx2.get(f"{served.url}/x{i}", timeout=100)
+    page = httpx2.get(served.url + "/metrics", timeout=100).text
     assert "/x1" not in page
     assert 'path="other"' in page
 
