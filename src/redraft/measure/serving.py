@@ -36,7 +36,7 @@ from redraft.tasks import task
 
 STREAMS = (1, 8, 32, 128)
 AT_ONCE = 32
-PAIRS = 7
+PAIRS = 21
 PRESETS = ("reference", "fast")
 """HTTP costs the same per answer; its share is larger where the engine needs one step of it."""
 
