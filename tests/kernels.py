@@ -81,7 +81,14 @@ def check_experts(
     x = torch.randn(rows, hidden, generator=made, device=device).to(dtype)
     chosen = torch.stack([torch.randperm(used, generator=made, device=device)[:choices] for _ in range(rows)])
     weights = torch.rand(rows, choices, generator=made, device=device)
-    near(experts_kernel(experts, x, weights, chosen), experts_grouped(experts, x, weights, chosen))
+    ours, theirs = experts_kernel(experts, x, weights, chosen), experts_grouped(experts, x, weights, chosen)
+    if form is not None and form.round_rows and dtype == torch.float32:
+        # Between the two products numbers are rounded to 8 bits; one at a border may fall on either side of it.
+        off = (ours - theirs).abs().amax(1) > 2e-5 * (1 + theirs.abs().amax(1))
+        assert off.sum() <= 1 + rows // 10, off
+        assert (ours - theirs).norm() <= 0.02 * theirs.norm()
+    else:
+        near(ours, theirs)
 
 
 def check_span(case: tuple[int, int, int, int, int], window: int | None, *, causal: bool, device: str) -> None:

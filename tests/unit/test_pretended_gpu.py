@@ -10,6 +10,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -213,7 +214,10 @@ def test_a_graph_of_several_canvases_is_recorded_and_replayed(
     there, config = load(folder, "cuda")
     requests = requests_of(config)
     plain, graphed = told(there, requests, device), told(there, requests, device, graphs=True)
-    assert graphed.events == plain.events
+    for one, other in zip(chain(*graphed.events), chain(*plain.events), strict=True):
+        # Sums of other widths may come in another order; which they are is up to the CPU's kernels.
+        wanted = vars(other) | {"entropy": pytest.approx(getattr(other, "entropy", []), rel=1e-3, abs=1e-4)}
+        assert (type(one), {"entropy": []} | vars(one)) == (type(other), wanted)
     assert [len(waits) for waits in graphed.waits] == [len(waits) for waits in plain.waits]
     assert 4 * min(graphed.operations) < min(plain.operations), "nothing was replayed"
 
