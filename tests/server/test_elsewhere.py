@@ -12,7 +12,7 @@ import openai
 import pytest
 from openai import OpenAI
 from tests.server.conftest import ANSWER, RECORD, Process, end, eventually, start
-from tests.unit.test_remote import GOOD, HEAD, KEY, Act, Stub, Write, chunk, reply, says
+from tests.unit.test_remote import GOOD, HEAD, KEY, Act, Stub, chunk, reply, says, talks_until
 
 from redraft.__main__ import main
 
@@ -166,17 +166,7 @@ def test_what_needs_a_model_at_hand_is_refused_with_the_reason(before: Process, 
 
 def test_a_client_that_goes_away_ends_the_question_there(stub: Stub, before: Process) -> None:
     left = threading.Event()
-
-    def talks(stub: Stub, write: Write) -> None:
-        try:
-            write(HEAD)
-            while not stub.over.wait(0.05):
-                write(chunk("He"))
-        except OSError:
-            left.set()
-            raise
-
-    stub.acts[0] = talks
+    stub.acts[0] = talks_until(left)
     headers = {"authorization": "Bearer one-secret-key"}
     body = {"messages": USER, "stream": True}
     with httpx2.stream("POST", f"{before.base}/chat/completions", json=body, headers=headers, timeout=100) as told:

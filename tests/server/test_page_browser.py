@@ -17,7 +17,7 @@ from typing import Any
 import httpx2
 import pytest
 from tests.server.conftest import ANSWER, RECORD, ROOT, Process, end, ended, inside, start
-from tests.unit.test_remote import HEAD, Stub, chunk, says
+from tests.unit.test_remote import HEAD, Stub, chunk, says, talks_until
 
 from redraft.__main__ import main
 from redraft.engine.dial import read_dial
@@ -916,17 +916,8 @@ def test_what_another_server_says_is_never_markup(browser: Any) -> None:
 
 def test_stop_ends_both(browser: Any) -> None:
     left = threading.Event()
-
-    def talks(stub: Stub, write: Any) -> None:
-        try:
-            write(HEAD)
-            while not stub.over.wait(0.05):
-                write(chunk("He"))
-        except OSError:
-            left.set()
-
     context = browser.new_context(reduced_motion="reduce")
-    with Stub([talks]) as stub:
+    with Stub([talks_until(left)]) as stub:
         front = start("--quiet", "--beside", stub.url)
         try:
             tab = Tab(context.new_page(), front.url)

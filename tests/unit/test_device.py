@@ -11,30 +11,38 @@ from tests.helpers import tiny_checkpoint, tiny_config, tiny_json
 
 from redraft.__main__ import main
 from redraft.cli.kernels import kernels_for
+from redraft.config import ModelConfig
 from redraft.errors import WeightsError
 from redraft.measure.device import Touched, device_card, filled_prefix, measure_card, random_weights, touched_share
+from redraft.measure.record import Record
 from redraft.measure.roofline import step_work
 from redraft.model.kernels import FAST
 from redraft.model.moe import Experts, experts_grouped
-from redraft.weights.plan import PLANS, check_device, formats
+from redraft.weights.plan import PLANS, Plan, check_device, formats
 
 CPU = torch.device("cpu")
 WIDE = tiny_config(hidden_size=64, intermediate_size=96, moe_intermediate_size=64)
 
 
-@pytest.mark.parametrize("plan", [None, "int4", "fp8", "nvfp4"])
-def test_a_card_tells_every_case_with_its_floor(plan: str | None) -> None:
-    record = device_card(
-        WIDE,
+def card(
+    config: ModelConfig, *, canvases: tuple[int, ...], prefixes: tuple[int, ...], runs: int, plan: Plan | None = None
+) -> Record:
+    return device_card(
+        config,
         name="tiny",
         device=CPU,
         dtype=torch.float32,
-        plan=PLANS[plan] if plan else None,
+        plan=plan,
         kernels=FAST,
-        canvases=(1, 3),
-        prefixes=(20, 40),
-        runs=2,
+        canvases=canvases,
+        prefixes=prefixes,
+        runs=runs,
     )
+
+
+@pytest.mark.parametrize("plan", [None, "int4", "fp8", "nvfp4"])
+def test_a_card_tells_every_case_with_its_floor(plan: str | None) -> None:
+    record = card(WIDE, plan=PLANS[plan] if plan else None, canvases=(1, 3), prefixes=(20, 40), runs=2)
     rows = record.figures["timed"]
     told = [(row["what"], row["canvases"], row["prefix"]) for row in rows]
     steps = [("step", 1, 40), ("step", 3, 40), ("step", 1, 20)]
@@ -50,33 +58,13 @@ def test_a_card_tells_every_case_with_its_floor(plan: str | None) -> None:
 
 
 def test_cases_that_do_not_fit_are_told_as_left_out() -> None:
-    record = device_card(
-        WIDE,
-        name="tiny",
-        device=CPU,
-        dtype=torch.float32,
-        plan=None,
-        kernels=FAST,
-        canvases=(1,),
-        prefixes=(20, 5000),
-        runs=1,
-    )
+    record = card(WIDE, canvases=(1,), prefixes=(20, 5000), runs=1)
     assert record.figures["left_out"] == [[1, 2048], [1, 5000]], "the context is 256 tokens"
 
 
 def test_holding_a_canvas_to_a_schema_is_timed_where_the_vocabulary_can_spell_one() -> None:
     config = tiny_config(vocab_size=600)
-    record = device_card(
-        config,
-        name="tiny",
-        device=CPU,
-        dtype=torch.float32,
-        plan=None,
-        kernels=FAST,
-        canvases=(1,),
-        prefixes=(20,),
-        runs=2,
-    )
+    record = card(config, canvases=(1,), prefixes=(20,), runs=2)
     row = record.figures["timed"][-1]
     assert row["what"] == "held by the host"
     assert row["bytes"] == 3 * 4 * 600 * config.canvas_length

@@ -102,6 +102,21 @@ def says(data: bytes) -> Act:
     return lambda stub, write: write(data)
 
 
+def talks_until(left: threading.Event) -> Act:
+    """A stream of text without end; `left` is set when its reader has gone."""
+
+    def talks(stub: Stub, write: Write) -> None:
+        try:
+            write(HEAD)
+            while not stub.over.wait(0.05):
+                write(chunk("He"))
+        except OSError:
+            left.set()
+            raise
+
+    return talks
+
+
 def drips(stub: Stub, write: Write) -> None:
     write(HEAD)
     while not stub.over.wait(0.05):

@@ -66,7 +66,7 @@ class Direct:
                 answer.headers["x-ignored-fields"] = ", ".join(ignored)
             begun = True
             await answer(scope, receive, send)
-        except Exception as error:
+        except Exception as error:  # whatever it is, who asked is told in the one form that errors have
             answer = await self.tell(request, error)
             if not begun:
                 await answer(scope, receive, send)
