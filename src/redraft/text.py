@@ -12,7 +12,6 @@ and a template can reach neither files nor network.
 from __future__ import annotations
 
 import json
-import os
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
@@ -230,7 +229,6 @@ def _read_tokenizer(path: Path) -> Tokenizer:
         tokenizer = Tokenizer.from_file(str(path))
     except Exception as error:  # the library raises plain Exception
         raise TextError(f"{path} is not a tokenizer ({error}); fetch the file again") from None
-    os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")  # a batch of one text needs no threads of its own
     tokenizer.no_truncation()  # a file saved while training can carry a length limit, which cuts prompts in silence
     tokenizer.no_padding()
     # The state that pickle would store is the library's one cheap way to read a decoder's settings.

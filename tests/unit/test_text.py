@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -133,6 +134,14 @@ def test_an_unpaired_surrogate_is_refused(text: Text) -> None:
     """JSON can carry one ("\\ud800"); the tokenizer then raised a TypeError about something else."""
     with pytest.raises(RequestError, match=r"unpaired surrogate.*character 1"):
         text.encode("a\ud800", bos=False)
+
+
+def test_reading_and_encoding_leave_the_environment_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A load set TOKENIZERS_PARALLELISM, which every other tokenizer of the user's process then read as well."""
+    monkeypatch.delenv("TOKENIZERS_PARALLELISM", raising=False)
+    before = dict(os.environ)
+    read_text(write_checkpoint(tmp_path), build_config()).encode("a beagle", bos=True)
+    assert dict(os.environ) == before
 
 
 def test_a_length_limit_in_the_tokenizer_file_does_not_cut_prompts(tmp_path: Path) -> None:
