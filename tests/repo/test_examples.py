@@ -26,3 +26,13 @@ def test_the_command_lines_of_a_page_parse(name: str) -> None:
     assert lines
     for line in (indented or inline for indented, inline in lines):
         build_parser().parse_args(shlex.split(line))
+
+
+def test_the_functions_that_the_pages_point_to_are_there() -> None:
+    """A function that is renamed leaves a page pointing at nothing, and nobody hears of it."""
+    pages = "".join(page.read_text(encoding="utf-8") for page in DOCS.glob("*.md"))
+    places = set(re.findall(r"([\w/]+\.py)::(\w+)", pages))
+    assert places
+    for path, name in sorted(places):
+        source = (DOCS.parent / "src" / "redraft" / path).read_text(encoding="utf-8")
+        assert re.search(rf"(def|class) {name}\b", source), f"{path} has no {name}"
