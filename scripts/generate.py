@@ -34,7 +34,8 @@ NUMBERS_PAGE = """# Numbers
 <!-- Written by scripts/generate.py from benchmarks/*.json; take a record, then run `make docs`. -->
 
 Every quotable figure of every record. A record says what ran, on which machine and at which commit, and holds the runs
-that its medians are taken from. All were taken on two cores without a GPU; nothing here is about one.
+that its medians are taken from; `python scripts/records.py --list` says which command takes it again. All were taken on
+two cores without a GPU; nothing here is about one.
 
 """
 REGION = re.compile(r"(<!-- generated: (?P<name>[\w-]+) -->\n).*?(<!-- end -->)", re.DOTALL)

@@ -123,6 +123,10 @@ def _processor() -> str:
     return next((line.split(":", 1)[1].strip() for line in lines if line.startswith("model name")), "unknown")
 
 
+# What a record, or a measurement kept beside a checkpoint, has just written is not the code that ran.
+_CODE = (":/src", ":/scripts", ":(top,exclude)*/dial.json", ":(top,exclude)*/belief.json")
+
+
 def _commit() -> str:
     package = Path(__file__).resolve().parents[1]
     try:
@@ -130,7 +134,7 @@ def _commit() -> str:
         if Path(_git(package, "rev-parse", "--show-toplevel")) / "src" / "redraft" != package:
             return "unknown"
         commit = _git(package, "rev-parse", "--short=12", "HEAD")
-        changes = _git(package, "status", "--porcelain", "--untracked-files=no")
+        changes = _git(package, "status", "--porcelain", "--untracked-files=no", "--", *_CODE)
     except (OSError, subprocess.CalledProcessError):
         return "unknown"
     return f"{commit} dirty" if changes else commit
