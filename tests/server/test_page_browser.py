@@ -885,6 +885,32 @@ def test_the_other_server_fails_in_its_own_half(pair: Pair) -> None:
     assert "–" not in figures[0].values()
 
 
+def test_our_own_refusal_is_told_while_the_other_server_goes_on(browser: Any) -> None:
+    """It was told when the other one had ended."""
+    left = threading.Event()
+    context = browser.new_context(reduced_motion="reduce")
+    with Stub([talks_until(left)]) as stub:
+        front = start("--quiet", "--beside", stub.url)
+        try:
+            tab = Tab(context.new_page(), front.url, expected=1)
+            page = tab.open()
+            tab.change("v1/canvas", {"n": 2})
+            ask(page, RECORD)
+            page.wait_for_selector(".composer .error:visible")
+            assert "a canvas is one answer" in page.locator(".composer .error").text_content()
+            assert set(took(page)[0].values()) == {"–"}
+            page.wait_for_function("() => document.querySelector('.answer')?.textContent.includes('HeHe')")
+            assert page.get_by_role("button", name="Stop").is_visible(), "one is still under way"
+            page.keyboard.press("Escape")
+            page.get_by_role("button", name="Send").wait_for()
+            assert left.wait(100)
+            assert page.locator(".composer .error").is_visible()
+            tab.check()
+        finally:
+            context.close()
+            end(front)
+
+
 def test_what_another_server_says_is_never_markup(browser: Any) -> None:
     """Nor is its name, and numbers that are none are not told. A stream that breaks off says so beside its text."""
     evil = "<img src=x onerror=alert(1)>"

@@ -82,6 +82,9 @@ class Write {
       const said = await ask("v1/canvas", body, stage, signal).finally(() => turn.over(stage));
       turn.tell(said, again === null);
       if (!again) this.prompt.value = "";
+    } catch (error) {
+      turn.failed();
+      if (error.name !== "AbortError") this.run.tell(error); // now, though the other half may go on for long
     } finally {
       await theirs;
       turn.rest();
@@ -157,10 +160,14 @@ class Turn {
     this.marks?.offer(true);
   }
 
+  /** Our half has no answer, or no other one than before. */
+  failed() {
+    if (this.text === null) this.took?.tell(null);
+  }
+
   /** Nothing is under way any more. What nobody answered leaves nothing behind. */
   rest() {
     this.busy = false;
-    if (this.text === null) this.took?.tell(null);
     if (this.parts) this.settled(this.parts.stage);
     else if (!this.half?.answered) this.element.remove();
   }
