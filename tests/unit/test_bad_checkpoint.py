@@ -87,9 +87,8 @@ def test_a_damaged_checkpoint_is_one_line_and_left_alone(
     before = {path: path.read_bytes() for path in tmp_path.rglob("*") if path.is_file()}
     assert main(["generate", "hi", "--max-tokens", "1", "--model", str(folder)]) == 2
     out, err = capsys.readouterr()
-    *notes, line = err.splitlines()
+    (line,) = err.splitlines()
     assert (out, line.startswith("redraft: "), said in line) == ("", True, True), err
-    assert all("vision tensors" in note for note in notes)
     assert {path: path.read_bytes() for path in tmp_path.rglob("*") if path.is_file()} == before
 
 

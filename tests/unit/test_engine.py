@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+import shutil
 import time
 from dataclasses import replace
 from pathlib import Path
@@ -16,6 +18,7 @@ from redraft.engine.engine import Engine
 from redraft.engine.events import Block, Draft, Finished
 from redraft.engine.request import Generation, Options
 from redraft.errors import RequestError, TextError, WeightsError
+from redraft.weights.source import locate
 
 ROOT = Path(__file__).resolve().parents[2]
 PROMPT = "record\nSend 417 melu to Karomi."
@@ -199,11 +202,15 @@ def test_a_model_that_is_not_there_is_refused() -> None:
         redraft.load("no-such-model")
 
 
-def test_loading_tells_what_it_leaves_out_and_how_far_it_is() -> None:
+def test_loading_tells_what_has_no_effect_and_how_far_it_is(tmp_path: Path) -> None:
+    folder = tmp_path / "model"
+    shutil.copytree(locate("nano"), folder)
+    config = json.loads((folder / "config.json").read_text())
+    (folder / "config.json").write_text(json.dumps(config | {"colour": "blue"}))
     lines: list[str] = []
     seen: list[tuple[int, int]] = []
-    redraft.load("nano", report=lines.append, progress=lambda done, total: seen.append((done, total)))
-    assert [line for line in lines if "vision tensors" in line]
+    redraft.load(str(folder), report=lines.append, progress=lambda done, total: seen.append((done, total)))
+    assert [line for line in lines if "colour" in line]
     assert seen[-1][0] == seen[-1][1] > 0
 
 

@@ -149,9 +149,7 @@ def load_engine(arguments: argparse.Namespace) -> Engine:
     from redraft.engine.engine import load
 
     def note(line: str) -> None:
-        # The model in the package has nothing to tell: its unused vision tower is of our own making.
-        if arguments.model != "nano":
-            print(f"redraft: {line}", file=sys.stderr)
+        print(f"redraft: {line}", file=sys.stderr)
 
     helps = getattr(arguments, "helps", False)  # of several processes only the first shows what it does
     return load(

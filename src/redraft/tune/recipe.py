@@ -23,6 +23,7 @@ from redraft.config import MOST_THREADS, GenerationConfig, LayerConfig, ModelCon
 from redraft.errors import ConfigError, RecipeError
 from redraft.tasks import task
 from redraft.tune.vocabulary import VOCABULARIES
+from redraft.weights.names import TINY_VISION
 
 
 class ModelRecipe(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -235,23 +236,6 @@ def generation_config(recipe: Recipe) -> GenerationConfig:
 
 
 LEAST_VOCAB = 6  # the special tokens, which the config names
-
-# The format has a vision tower. A text-only model of ours carries the smallest one that transformers will build.
-TINY_VISION = {
-    "model_type": "gemma4_vision",
-    "hidden_size": 8,
-    "intermediate_size": 8,
-    "num_hidden_layers": 1,
-    "num_attention_heads": 1,
-    "num_key_value_heads": 1,
-    "head_dim": 8,
-    "global_head_dim": 8,
-    "patch_size": 2,
-    "pooling_kernel_size": 2,
-    "position_embedding_size": 4,
-    "default_output_length": 4,
-    "standardize": True,
-}
 
 
 def check(recipe: Recipe) -> None:

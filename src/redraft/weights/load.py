@@ -15,7 +15,7 @@ from typing import Any
 
 import torch
 
-from redraft.config import CheckpointConfig, read_config
+from redraft.config import CheckpointConfig, ModelConfig, read_config
 from redraft.errors import WeightsError
 from redraft.model.gemma import DiffusionGemma
 from redraft.model.kernels import FAST, Kernels
@@ -26,7 +26,7 @@ from redraft.weights.fill import Filler
 from redraft.weights.gguf import open_source
 from redraft.weights.layouts import FLOATS, Layout, read_layout
 from redraft.weights.memory import Room, check_fits, free_memory
-from redraft.weights.names import Slot, check_filled, shown, slots, sort_names
+from redraft.weights.names import TINY_VISION, Slot, check_filled, shown, slots, sort_names
 from redraft.weights.place import ON_DEVICE, Placement
 from redraft.weights.plan import Plan, check_device, formats, packed_matrices, plain_tensors
 from redraft.weights.source import Source
@@ -61,7 +61,7 @@ def load_model(
     layout = read_layout(source.tensors, wanted, read_settings(folder))
     if layout.formats and plan:
         raise WeightsError(f"{folder} is packed already; plan {plan.name} needs the checkpoint that is not quantized")
-    _check_headers(source, layout, report)
+    _check_headers(source, layout, config.model, report)
     packed = layout.formats or formats(config.model, plan)
     check_device(packed, torch.device(device))
     room = Room(free_memory(torch.device(device)), free_memory(torch.device("cpu")), torch.device(device).type)
@@ -79,7 +79,7 @@ def load_model(
     return placement.settle(model.eval().requires_grad_(False)), config
 
 
-def _check_headers(source: Source, layout: Layout, report: Callable[[str], None]) -> None:
+def _check_headers(source: Source, layout: Layout, config: ModelConfig, report: Callable[[str], None]) -> None:
     known = {piece.stored for piece in layout.pieces} | set(layout.unread)
     names = sort_names(source.tensors.keys() - known, layout.whole)
     if names.missing:
@@ -96,7 +96,7 @@ def _check_headers(source: Source, layout: Layout, report: Callable[[str], None]
         _check_header(source, slot)
     for copy, original in names.tied:
         _check_copy(source, copy, original)
-    if names.vision:
+    if names.vision and config.vision != TINY_VISION:
         report(f"{source.folder}: {len(names.vision)} vision tensors are not loaded; redraft runs the text model")
     if layout.unread:
         report(f"{source.folder}: {len(layout.unread)} scales of activations or caches are not used")
