@@ -47,7 +47,11 @@ def pages(root: Path) -> dict[Path, str]:
     rules, held = root / "docs" / "denoising.md", root / "docs" / "constraints.md"
     server, decided = root / "docs" / "server.md", root / "docs" / "deciding.md"
     gaps = root / "docs" / "infilling.md"
-    regions = {"speed": lambda: board.speed(root), "accuracy": lambda: board.accuracy(root)}
+    regions = {
+        "headline": lambda: board.headline(root),
+        "speed": lambda: board.speed(root),
+        "accuracy": lambda: board.accuracy(root),
+    }
     built = root / "docs" / "architecture.md"
     return {
         readme: fill(readme.read_text(encoding="utf-8"), regions),
