@@ -5,6 +5,8 @@ from __future__ import annotations
 import itertools
 import json
 import re
+import subprocess
+import sys
 from decimal import Decimal
 
 import pytest
@@ -117,3 +119,14 @@ def test_a_pattern_that_explodes_is_refused_in_time(monkeypatch: pytest.MonkeyPa
     monkeypatch.setattr("redraft.constrain.pattern.MOST_SECONDS", 1)
     with pytest.raises(ConstraintError, match="narrow its counts"):
         whole_match("(a|b)*a(a|b){26}")
+
+
+def test_a_lower_limit_that_holds_already_is_no_fault_of_the_pattern() -> None:
+    """Under `ulimit -t` of less than our own limit every pattern was said to need too many seconds."""
+    lower = (
+        "import resource; resource.setrlimit(resource.RLIMIT_CPU, (500, 500))\n"
+        "from redraft.constrain import pattern; pattern.MOST_SECONDS = 1000\n"
+        "print(pattern.whole_match('a+').matches(b'aaa'))"
+    )
+    done = subprocess.run([sys.executable, "-c", lower], capture_output=True, text=True, check=False)
+    assert done.stdout == "True\n", done.stderr
