@@ -1,12 +1,12 @@
-"""The prefix of one sequence: keys and values of its committed tokens, layer by layer.
+"""The KV cache of one sequence, its prefix: keys and values of committed tokens, layer by layer.
 
     full layer      one buffer that grows by doubling:   [ 0 .......... length | rows of this forward ]
     sliding layer   a bounded buffer of the last tokens:       [ length-(W-1) . length | rows ... ]
 
-A forward *places* its rows behind the prefix and reads one contiguous view of what they may see, prefix and own rows
-together, so a denoising step copies its own 256 keys and nothing else. What it placed is forgotten unless the forward
-ends in `advance` (a commit). Full layers keep everything; a sliding layer of window W keeps what the next canvas may
-see, its last W-1 tokens (model spec 2.2), and up to as many again so that it moves memory once in W tokens.
+A forward *places* the keys and values of its rows behind the prefix and attends over one contiguous view, prefix and
+own rows together. So a denoising step copies its own 256 keys and nothing else, and the next one overwrites them; only
+`advance`, a commit, makes them prefix. Full layers keep everything. A sliding layer of window W keeps what the next
+canvas may see, the last W-1 tokens (model spec 2.2), and up to as many again so that it moves memory once in W tokens.
 
 This file knows tensors and lengths. It knows no model, no position ids and no masks.
 """
@@ -21,11 +21,11 @@ from redraft.config import LayerConfig
 from redraft.shapes import Float, Tensor
 
 MIN_ROOM = 256
-"""Rows a buffer has at least, and a sliding one beyond twice its window: a canvas or a chunk of a prompt finds room."""
+"""Rows that every buffer has at least, and a sliding one beyond twice its window: a canvas or a prompt chunk fits."""
 
 
 class LayerPrefix:
-    """Keys and values of one layer, [kv_heads, room, head_dim]. `origin` is the sequence index of buffer row 0."""
+    """Keys and values of one layer, [kv_heads, room, head_dim]. Buffer row 0 is token `origin` of the sequence."""
 
     def __init__(self, layer: LayerConfig, room: int, dtype: torch.dtype, device: torch.device) -> None:
         self.window = layer.window
@@ -51,7 +51,7 @@ class LayerPrefix:
         return self.keys[:, seen], self.values[:, seen]
 
     def claim(self, start: int, rows: int) -> slice:
-        """Make room for rows at sequence index `start`; the part of the buffer that they may see, themselves last."""
+        """Make room for rows at sequence index `start`; returns which buffer rows they may see, themselves last."""
         end, self._widest = start + rows, max(self._widest, rows)
         first = 0 if self.window is None else max(0, start - self.window + 1)
         if end - self.origin > self.keys.shape[1]:
@@ -102,7 +102,7 @@ class LayerPrefix:
         return max(2 * self.window + MIN_ROOM, self.window - 1 + self._widest)
 
     def trim(self, length: int) -> None:
-        """Give back what one long prompt chunk needed beyond the bound of a sliding layer."""
+        """Shrink a sliding buffer that one wide forward had grown beyond its bound."""
         self._widest = 0
         if self.window is None or self.keys.shape[1] <= 2 * self.window + MIN_ROOM:
             return
@@ -118,7 +118,7 @@ class LayerPrefix:
 
 
 class Prefix:
-    """The cache of one sequence. `length` counts committed tokens; it moves only in `advance`."""
+    """The KV cache of one sequence. `length` counts committed tokens; a forward changes it only by `advance`."""
 
     def __init__(
         self,
@@ -144,7 +144,7 @@ class Prefix:
         self.length = other.length
 
     def restart(self, room: int) -> bool:
-        """Become empty, in the same buffers, if there is room for that many tokens; whether there is."""
+        """Become empty, in the same buffers, if they have room for that many tokens; returns whether they have."""
         if any(layer.window is None and layer.keys.shape[1] < room for layer in self.layers):
             return False
         self.length = 0

@@ -12,6 +12,7 @@
     │   └── TraceError            a trace is missing, damaged or of another version
     └── RunError                  exit 1: the call was right, the run failed (disk full, network, a bug of ours)
         ├── BusyError             the queue is full; the same call may go through later
+        ├── DeadlineError         the time was up before there was a valid answer
         └── UnsatisfiedError      no answer passed the checks that a language cannot hold; it carries the best attempt
 
 `assert` is for our own mistakes and never reports a caller's.

@@ -48,7 +48,8 @@ def fuse_layers(model: DiffusionGemma, form: Format | None = None) -> DiffusionG
 
 
 class FusedLayer(nn.Module):
-    """One layer. `inner` stacks rows of four kinds: all gates, all ups (dense first, then expert by expert), router."""
+    """One layer. `inner`, [2·(ffn + experts·expert_ffn) + experts, hidden], stacks all gates, then all ups, each dense
+    first and then expert by expert, then the router."""
 
     qkv: Tensor | Packed
     qk_scale: Tensor

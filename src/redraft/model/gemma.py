@@ -27,7 +27,7 @@ from redraft.shapes import Float, Int, Tensor
 class DiffusionGemma(nn.Module):
     """The network. `weights/load.py` builds one from a checkpoint, `weights/build.py` one of random numbers.
 
-    Tokens may be given on the host, wherever the network is: they are few, and nothing waits for their copy.
+    Token ids may be on the host, wherever the network is: they are few, and their copy is asynchronous.
     """
 
     def __init__(self, config: ModelConfig, kernels: Kernels = FAST) -> None:
@@ -79,7 +79,7 @@ class DiffusionGemma(nn.Module):
         return self.logits(self.forward(canvas, soft, rows))
 
     def rows(self, spans: list[Span]) -> Rows:
-        """The context of a forward over these spans; reusable for every step of a canvas."""
+        """The context of a forward over these spans. While no prefix grows, further steps may use it again."""
         return Rows(self.config, spans, self.device, self.dtype)
 
     # -- any mix of rows ---------------------------------------------------------------------------------------------
@@ -87,7 +87,10 @@ class DiffusionGemma(nn.Module):
     def forward(
         self, tokens: Int[Tensor, "rows"], soft: Float[Tensor, "rows hidden"] | None, context: Context
     ) -> Float[Tensor, "rows hidden"]:
-        """Normed hidden states of rows in any mix of modes. `soft` is read on canvas rows only."""
+        """Normed hidden states of rows in any mix of modes; keys and values go where the context puts them.
+
+        `soft`, the soft embeddings, is read on canvas rows only; None is zero for all.
+        """
         x = self._input(tokens, soft, context)
         for layer in self.layers:
             x = layer(x, context)

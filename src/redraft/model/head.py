@@ -29,6 +29,7 @@ from redraft.model.packed import Packed, plain
 from redraft.shapes import Float, Int, Tensor
 
 STRIPE = 64
+"""Neighbouring tokens whose probabilities are kept as one sum, in which a sample is found."""
 TILE = 4096
 LONG = 32768
 """Vocabulary from which a step is read as a stream. Below it all logits at once are the faster way on a CPU."""
@@ -37,7 +38,8 @@ _ROWS_AT_ONCE = 32
 
 @dataclass(frozen=True)
 class Reading:
-    """What is read of each row's distribution. `entropy` is in nats, `soft` not yet scaled by √d."""
+    """What is read of each row's distribution. `entropy` is in nats, `soft` not yet scaled by √d, `top` the two largest
+    probabilities."""
 
     argmax: Int[Tensor, "rows"]
     sample: Int[Tensor, "rows"]
@@ -60,22 +62,26 @@ class Head:
         temperature: Float[Tensor, "rows 1"],
         tokens: slice,
     ) -> Float[Tensor, "rows tile"]:
-        """Scaled logits of some tokens, float32."""
+        """Logits of some tokens, soft-capped and divided by the temperature, float32."""
         return self.read(hidden, self.part(tokens, hidden.dtype), temperature)
 
     def part(self, tokens: slice | Tensor, dtype: torch.dtype) -> Float[Tensor, "*tokens hidden"]:
-        """Some rows of the table as numbers."""
+        """Some rows of the table, unpacked."""
         return plain(self.table[tokens], dtype)
 
     def read(self, hidden: Tensor, part: Tensor, temperature: Tensor) -> Float[Tensor, "rows tile"]:
-        """Scaled logits of a part."""
+        """`logits` of rows of the table that are at hand."""
         z = multiply(hidden, part).float()
         return torch.tanh(z / self.cap) * self.cap / temperature
 
 
 @dataclass(frozen=True)
 class Sums:
-    """What a pass over the table leaves of each row. `mass` is Σe of each stripe, relative to the row's `largest`."""
+    """What a pass over the table leaves of each row. With z the scaled logits, e is exp(z - largest).
+
+    `largest` and `second` are of z; `total` is Σe, `weighted` Σe·(z - largest), `mass` Σe of each stripe; `soft` is the
+    mean of the table's rows, weighted by e and divided by its sum.
+    """
 
     largest: Float[Tensor, "rows"]
     second: Float[Tensor, "rows"]
@@ -87,6 +93,7 @@ class Sums:
 
 
 Pass = Callable[[Float[Tensor, "rows hidden"], Head, Float[Tensor, "rows 1"]], Sums]
+"""One pass over the table, from hidden states, the head and each row's temperature."""
 
 
 def read_head(
@@ -96,7 +103,7 @@ def read_head(
     uniform: Float[Tensor, "rows"],
     one_pass: Pass | None = None,
 ) -> Reading:
-    """Read every row's distribution. `uniform` in [0, 1) draws the samples; `one_pass` goes over the table."""
+    """Read every row's distribution. `uniform` in [0, 1) picks the sample; `one_pass` is the form to run."""
     sums = (one_pass or pass_tiles)(hidden, head, temperature)
     return Reading(
         argmax=sums.argmax,

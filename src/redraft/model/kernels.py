@@ -8,7 +8,8 @@ bit-equal to it; `FAST` is what runs. A model holds one `Kernels`; tests hold th
     experts   routed experts (their forms live in `model/moe.py`)
     product   a matmul with a packed matrix
     head      one pass over the vocabulary, if a step's readings are taken as a stream (`model/head.py`)
-    holding   to a language, where the logits are; None: messages are passed on the host (`constrain/messages.py`)
+    standing  attention of a canvas in a captured graph, on a GPU (`model/triton/graph.py`); None elsewhere
+    holding   conditioning on a language next to the logits, on a GPU; None: on the host (`constrain/messages.py`)
 
 Forms for a GPU are in `model/triton/`.
 """
@@ -45,10 +46,10 @@ class Norm(Protocol):
 
 @dataclass(frozen=True)
 class Causal:
-    """What encoded rows see (spec 1.5): they are the last of their keys, and each sees those up to its own place.
+    """The causal mask of encoded rows (spec 1.5): they are the last of their keys; each sees those up to its own.
 
-    `window` counts the row itself; None means that nothing is too far behind. A kernel needs no more than that; a form
-    that reads a mask finds one here, made once for all layers of a forward.
+    `window` counts the row itself; None is no limit. A kernel needs these numbers only; a form that reads a mask finds
+    one here, made once for all layers of a forward.
     """
 
     rows: int
@@ -58,7 +59,7 @@ class Causal:
 
     @cached_property
     def mask(self) -> Bool[Tensor, "rows keys"]:
-        """Whether a row sees a key."""
+        """True where a row sees a key."""
         key = torch.arange(self.keys, device=self.device)[None]
         place = torch.arange(self.keys - self.rows, self.keys, device=self.device)[:, None]
         return key <= place if self.window is None else (key <= place) & (key > place - self.window)
@@ -130,12 +131,12 @@ Product = Callable[[Tensor, Packed], Tensor]
 """Rows times a packed matrix: `model/linear.py::multiply_packed`."""
 
 Standing = Callable[[Tensor, Tensor, Tensor, Tensor], Tensor]
-"""Attention of a canvas over the part of whole buffers that the device is told of (`model/triton/graph.py`)."""
+"""Attention of a canvas over fixed buffers; numbers on the device say which part counts (`model/triton/graph.py`)."""
 
 
 @dataclass(frozen=True)
 class Kernels:
-    """One choice of forms. Frozen: a model that should run otherwise is given another."""
+    """One form of each operation. Frozen: to run a model with other forms, give it another value."""
 
     norm: Norm = norm_fused
     attend: Attend = attend_fused

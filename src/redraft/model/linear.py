@@ -1,6 +1,6 @@
 """Matrices and norms: the parts every block is made of. No biases anywhere (model spec 1.1, 1.2).
 
-`multiply` is the one door through which a matrix meets rows, whatever numbers it is written in (`model/packed.py`).
+Every product of rows with a matrix goes through `multiply`, in whatever format the matrix is (`model/packed.py`).
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ from redraft.model.packed import Format, Packed, round_rows, unpack
 from redraft.shapes import Float, Int, Tensor
 
 LEAST_ON_GPU = 32
+"""Rows that a GPU's int8 matmul takes at least: torch refuses 16 and fewer."""
 EXACT_IN_FLOAT = 1024
 """Products of int8 numbers that float32 sums exactly, in any order: 128 · 128 · 1024 is 2**24."""
 ROW_GROUP = 4
@@ -78,7 +79,7 @@ def int_matmul_in_floats(x: Int[Tensor, "rows inner"], weight: Int[Tensor, "oute
 
 @cache
 def sums_in_32_bits() -> bool:
-    """Whether this CPU does. One without VNNI adds pairs of products in 16 bits, where they overflow in silence."""
+    """Whether this CPU sums int8 products in 32 bits. Without VNNI it adds pairs in 16 bits, and overflows."""
     most = torch.full((16, 64), 127, dtype=torch.int8)
     return torch.equal(torch._int_mm(most, most.T), torch.full((16, 16), 64 * 127**2, dtype=torch.int32))
 
@@ -102,7 +103,7 @@ class Linear(nn.Module):
 
 
 class PackedMatrix(nn.Module):
-    """Holds a matrix, or a stack of them, in a format. Buffers, so that they are loaded, moved and counted."""
+    """Holds a packed matrix, or a stack of them, as buffers, so that it is loaded, moved and counted with the model."""
 
     codes: Tensor
     scale: Tensor
@@ -123,7 +124,7 @@ class PackedMatrix(nn.Module):
         return Packed(self.format, self.codes, self.scale, self.top)
 
     def take(self, packed: Packed) -> None:
-        """Hold these numbers."""
+        """Hold another matrix of the same format."""
         self.codes, self.scale, self.top = packed.codes, packed.scale, packed.top
 
 

@@ -27,7 +27,6 @@ from redraft.shapes import Float, Int, Tensor
 # Dense costs experts/top times the arithmetic of a choice. Measured on two AVX2 cores, it wins up to this ratio.
 DENSE_RATIO = 2
 
-
 Matrices = tuple[Tensor | Packed, Tensor | Packed]
 """One expert's gate and up, and its down."""
 
@@ -147,7 +146,7 @@ def experts_grouped(experts: AnyExperts, x: Tensor, weights: Tensor, chosen: Ten
 
 
 def experts_dense(experts: Experts, x: Tensor, weights: Tensor, chosen: Tensor) -> Tensor:
-    """Every expert on every row: two matmuls in all, whatever the router chose."""
+    """Every expert on every row, in two matmuls; experts that a row did not choose have weight 0."""
     count, double, hidden = experts.gate_up.shape
     gate, up = multiply(x, experts.gate_up.reshape(-1, hidden)).view(-1, count, double).chunk(2, dim=-1)
     share = torch.zeros(x.shape[0], count, dtype=weights.dtype, device=x.device).scatter(1, chosen, weights)

@@ -1,4 +1,4 @@
-"""Matrices in fewer bits than they were trained in: the number formats, and what they cost in exactness.
+"""Quantized matrices: the number formats, rounding to them, and what their codes stand for.
 
     name      a weight is                       scales                                     bits a weight
     int8      an integer of 8 bits              one a row                                  8
@@ -34,7 +34,10 @@ _SHRINKS = (1.0, 0.95, 0.9, 0.85, 0.8, 0.75, 0.7)
 
 @dataclass(frozen=True)
 class Format:
-    """One way to write a matrix. `group` inputs share a scale, 0 means a whole row; `round_rows`: see above."""
+    """One number format. `group` inputs share a scale, 0 means a whole row; `dtype` is that of the stored codes.
+
+    With `round_rows` the rows that are multiplied with the matrix are rounded to the format, too.
+    """
 
     name: str
     bits: int
@@ -74,7 +77,7 @@ class Packed:
     """A matrix, or a stack of them, in a format.
 
     codes  [..., outer, inner], or [..., outer, inner/2] bytes of two    scale  [..., outer, groups]
-    top    [..., outer, 1] float32, nvfp4 only: multiplies the row's scales
+    top    [..., outer, 1] float32, nvfp4 only: its global scale, which multiplies the others
     """
 
     format: Format
@@ -84,7 +87,7 @@ class Packed:
 
     @property
     def shape(self) -> tuple[int, ...]:
-        """Of the matrix that this stands for."""
+        """The shape of the matrix, not of its codes."""
         return (*self.codes.shape[:-1], self.codes.shape[-1] * 8 // self.format.bits)
 
     @property
@@ -129,14 +132,14 @@ def unpack(packed: Packed, dtype: torch.dtype = torch.float32) -> Float[Tensor, 
 
 
 def plain(matrix: Tensor | Packed, dtype: torch.dtype) -> Tensor:
-    """A matrix as numbers, whatever it is written in."""
+    """A matrix unpacked, if it is packed."""
     return unpack(matrix, dtype) if isinstance(matrix, Packed) else matrix
 
 
 def round_rows(
     x: Float[Tensor, "rows inner"], form: Format
 ) -> tuple[Float[Tensor, "rows inner"] | Int[Tensor, "rows inner"], Float[Tensor, "rows 1"]]:
-    """Rows as codes of an 8-bit format, and the scale of each."""
+    """Rows rounded to an 8-bit format: codes, and the scale of each row."""
     largest = _LARGEST_FP8 if form.is_float else _LARGEST_INT8
     scale = (x.abs().amax(-1, keepdim=True).float() / largest).clamp_(min=_TINY)
     codes = x.float() / scale
@@ -200,7 +203,7 @@ def decode(codes: Tensor, form: Format) -> Tensor:
 
 
 def two_a_byte(codes: Tensor) -> Tensor:
-    """4-bit codes as they are stored."""
+    """4-bit codes as they are stored: two a byte, the first in the low half."""
     return codes[..., ::2] | codes[..., 1::2] << 4
 
 

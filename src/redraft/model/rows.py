@@ -5,9 +5,9 @@ A forward runs over a flat list of rows. A `Span` is a run of rows of one sequen
     ENCODE    causal rows; what they write can become prefix      (prompt, commit)
     DENOISE   a canvas; every row sees the prefix and the whole canvas, and nothing is kept
 
-Rows of different sequences, lengths and modes ride in one forward; only attention knows the borders. Spans of one
+Rows of different sequences, lengths and modes share one forward; only attention knows the borders. Spans of one
 sequence follow each other, so a block can be committed and the next canvas take its first step in the same forward:
-layer by layer, the canvas reads the keys that the block has just placed.
+in every layer, the canvas reads the keys that the block has just placed.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ class Mode(Enum):
 class Span:
     """Rows of one sequence. `position` is the position id of the first row; None means the index in the sequence.
 
-    Encoded rows become prefix with `Rows.commit`, unless `keep` is False: then whoever placed them advances the prefix.
+    Encoded rows become prefix with `Rows.commit`, unless `keep` is False: then the caller advances the prefix itself.
     """
 
     prefix: Prefix
@@ -51,7 +51,7 @@ class Span:
 
 @runtime_checkable
 class Context(Protocol):
-    """What the layers ask about the rows they carry. Training has its own (tune/objective.py)."""
+    """What the layers ask about the rows that they carry. `Rows` is for inference, tune/context.py for training."""
 
     is_canvas: bool | Bool[Tensor, "rows 1"]
 
@@ -79,8 +79,8 @@ def by_mode(context: Context, encode: Tensor, denoise: Tensor) -> Tensor:
 class Rows:
     """The context of an inference forward over cached prefixes.
 
-    Built once and used for every step of a canvas whose prefix stands still: rotations and masks are made on first use
-    and kept. `starts` is the sequence index of each span's first row.
+    Built once and used for every step of a canvas while its prefix does not grow: rotations and masks are made on first
+    use and kept. `starts` is the sequence index of each span's first row.
     """
 
     def __init__(self, config: ModelConfig, spans: Sequence[Span], device: torch.device, dtype: torch.dtype) -> None:
@@ -125,7 +125,7 @@ class Rows:
         v: Float[Tensor, "rows kv_heads head_dim"],
         kernel: Attend,
     ) -> Float[Tensor, "rows heads head_dim"]:
-        """Place each span's keys behind its prefix and let its rows read; spans in order, so earlier ones are seen."""
+        """Place each span's keys behind its prefix, then attend; in order, so a later span sees those before it."""
         if len(self.spans) == 1:
             return self._attend_span(0, index, q, k, v, kernel)
         sizes = [span.rows for span in self.spans]
@@ -133,7 +133,7 @@ class Rows:
         return torch.cat([self._attend_span(i, index, *part, kernel) for i, part in enumerate(parts)])
 
     def commit(self) -> None:
-        """Everything that was encoded and is to be kept becomes prefix."""
+        """The commit: encoded rows become prefix, but for spans that are not kept."""
         for span in self.spans:
             if span.mode is Mode.ENCODE and span.keep:
                 span.prefix.advance(span.rows)
