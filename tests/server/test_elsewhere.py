@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import threading
+import typing
 from collections.abc import Iterator
 from typing import Any
 
@@ -11,6 +12,8 @@ import httpx2
 import openai
 import pytest
 from openai import OpenAI
+from openai.types import completion_create_params as text_params
+from openai.types.chat import completion_create_params as chat_params
 from tests.server.conftest import ANSWER, RECORD, Process, end, eventually, start
 from tests.unit.test_remote import GOOD, HEAD, KEY, Act, Stub, chunk, reply, says, talks_until
 
@@ -44,6 +47,24 @@ def ask(process: Process, path: str = "chat/completions", **body: Any) -> httpx2
     return httpx2.post(f"{process.base}/{path}", json=body, headers=headers, timeout=100)
 
 
+@pytest.mark.parametrize(
+    ("path", "params"), [("chat/completions", chat_params), ("completions", text_params)], ids=["chat", "text"]
+)
+def test_what_openai_names_is_passed_on_and_nothing_else(stub: Stub, before: Process, path: str, params: Any) -> None:
+    """A router's list of `models` would have said who answers, which is said by --model there."""
+    named = typing.get_type_hints(params.CompletionCreateParamsNonStreaming).keys() - {"model", "stream"}
+    body = {name: {"of": [name]} for name in named}
+    stub.acts[0] = says(reply({"choices": []}))
+    assert ask(before, path, **body).status_code == 200
+    assert stub.seen[-1][2] == body | {"model": "theirs"}
+    asked = len(stub.seen)
+    for name in ("models", "route", "provider", "fallbacks", "extra_body", "unheard"):
+        error = ask(before, path, **body | {name: ["bigger"]}).json()["error"]
+        assert (error["param"], error["code"]) == (name, "unsupported_parameter")
+        assert f"{name} is not a field of this endpoint" in error["message"]
+    assert len(stub.seen) == asked
+
+
 def test_the_openai_client_gets_what_the_other_server_says(server: Process) -> None:
     """Our own server behind ours, whole and streamed, beside the same asked directly."""
     process = front(server.base)
@@ -75,13 +96,13 @@ def test_the_openai_client_gets_what_the_other_server_says(server: Process) -> N
 
 def test_a_body_goes_as_it_came_under_the_name_the_model_has_there(stub: Stub, before: Process) -> None:
     stub.acts[0] = says(reply({"choices": [], "said": "é"}))
-    told = ask(before, model="other", temperature=0.5, unheard={"of": [1]}, user=None)
+    told = ask(before, model="other", temperature=0.5, tools=[{"of": [1]}], user=None)
     assert (told.status_code, told.json()) == (200, {"choices": [], "said": "é"})
     path, headers, body = stub.seen[-1]
     assert path == "/v1/chat/completions"
     assert headers["authorization"] == f"Bearer {KEY}"
     assert "one-secret-key" not in json.dumps(headers)
-    assert body == {"model": "theirs", "messages": USER, "temperature": 0.5, "unheard": {"of": [1]}}
+    assert body == {"model": "theirs", "messages": USER, "temperature": 0.5, "tools": [{"of": [1]}]}
     assert ask(before, "completions", prompt="x").status_code == 200
     assert stub.seen[-1][0] == "/v1/completions"
     models = httpx2.get(f"{before.base}/models", headers={"x-api-key": "one-secret-key"}, timeout=100).json()["data"]
@@ -221,8 +242,9 @@ def test_a_server_beside_ours_is_asked_under_a_path_of_its_own(stub: Stub, next_
 
 def test_nothing_of_a_request_says_where_beside_is_or_who_answers_there(stub: Stub, next_to: Process) -> None:
     asked = len(stub.seen)
-    told = ask_beside(next_to, model="bigger")
-    assert (told.status_code, told.json()["error"]["param"]) == (400, "model")
+    for name in ("model", "models", "provider"):
+        told = ask_beside(next_to, **{name: "bigger"})
+        assert (told.status_code, told.json()["error"]["param"]) == (400, name)
     for path in ("models", "chat/completions/../models", "http://127.0.0.1:9/v1/chat/completions"):
         assert ask_beside(next_to, path).status_code == 404
     assert (

@@ -195,3 +195,13 @@ def test_a_field_with_nothing_to_do_is_refused_by_name(
 ) -> None:
     told = http.post(f"/v1/{path}", json=body)
     assert (told.status_code, told.json()["error"]["param"]) == (400, field)
+
+
+@pytest.mark.parametrize("name", ["unheard", "x-y", "int", "", "two words"])
+def test_a_field_that_nobody_knows_is_named_as_it_came(http: httpx2.Client, name: str) -> None:
+    """A name that is no identifier was told as None, and one like a type's not at all."""
+    turn = {**BASE["messages"][0], name: 1}
+    for body, field in ((BASE | {name: 1}, name), (BASE | {"messages": [turn]}, f"messages.0.{name}")):
+        error = http.post("/v1/chat/completions", json=body).json()["error"]
+        assert (error["param"], error["code"]) == (field, "unsupported_parameter")
+        assert error["message"].startswith(f"{field} is not a field of this endpoint")

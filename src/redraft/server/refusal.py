@@ -59,6 +59,13 @@ def unsupported(param: str, message: str) -> Refusal:
     return Refusal(400, message, param=param, code="unsupported_parameter")
 
 
+def unknown(field: str) -> Refusal:
+    """A field that an endpoint does not have."""
+    return unsupported(
+        field, f"{field} is not a field of this endpoint; leave it out (docs/server.md lists the fields)"
+    )
+
+
 def refusal_of(error: RedraftError, *, field: str | None = None) -> Refusal:
     """An error of the engine's as an answer; `field` names what asked for a constraint."""
     message = str(error)
@@ -82,18 +89,23 @@ def refusal_of(error: RedraftError, *, field: str | None = None) -> Refusal:
 def first_refusal(errors: Sequence[Any]) -> Refusal:
     """The most telling of a body's mistakes: the deepest inside it, of these a name that nobody knows, or the first."""
     error = max(errors, key=lambda one: (len(one["loc"]), one["type"] == "extra_forbidden"))
-    kind, context = error["type"], error.get("ctx", {})
-    path = [part for part in error["loc"] if isinstance(part, int) or (part.isidentifier() and part not in KINDS)]
-    field = ".".join(map(str, path)) or None
+    kind, context, loc = error["type"], error.get("ctx", {}), error["loc"]
+    strange = len(loc) - 1 if kind == "extra_forbidden" else len(loc)  # told as it came, whatever it is
+    path = [
+        part
+        for i, part in enumerate(loc)
+        if i == strange or isinstance(part, int) or (part.isidentifier() and part not in KINDS)
+    ]
+    field = ".".join(map(str, path))
     if kind == "union_tag_not_found":  # what says which of several forms is meant
         field, kind = f"{field}.{context['discriminator'][1:-1]}", "missing"
     if kind == "extra_forbidden":
-        message = f"{field} is not a field of this endpoint; leave it out (docs/server.md lists the fields)"
-        return Refusal(400, message, param=field, code="unsupported_parameter")
+        return unknown(field)
     if kind == "unsupported":
         field = ".".join(filter(None, [field, context["field"]]))
-        return Refusal(400, error["msg"], param=field, code="unsupported_parameter")
+        return unsupported(field, error["msg"])
+    what, param = field or "the body", field or None
     if kind == "missing":
-        return Refusal(400, f"{field or 'the body'} is missing", param=field, code="missing_required_parameter")
+        return Refusal(400, f"{what} is missing", param=param, code="missing_required_parameter")
     said = f"{error['input']!r:.100}"
-    return Refusal(400, f"{field or 'the body'} is {said}: {error['msg']}", param=field, code="invalid_value")
+    return Refusal(400, f"{what} is {said}: {error['msg']}", param=param, code="invalid_value")

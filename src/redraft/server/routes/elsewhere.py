@@ -3,9 +3,10 @@
     --backend openai   page ──► /v1/chat/completions, /v1/completions ──────────► Elsewhere ──► the other server
     --beside URL       page ──► /beside/chat/completions, /beside/completions ──► Elsewhere ──► the other server
 
-A body goes there as it came, but for the model's name, and whatever that server honours or refuses is told on. What
-needs a canvas, or a model at hand, is refused with its reason. Where the other server is was said when this one was
-started; nothing of a request has a say in it.
+A body goes there as it came, but for the model's name, and whatever that server honours or refuses is told on. A field
+that our own endpoints do not know is refused by name: a router takes some that say who answers. What needs a canvas, or
+a model at hand, is refused with its reason. Where the other server is was said when this one was started; nothing of a
+request has a say in it.
 """
 
 from __future__ import annotations
@@ -14,16 +15,17 @@ import asyncio
 import json
 from collections.abc import AsyncGenerator, Mapping
 from contextlib import ExitStack, aclosing
-from typing import Any, Protocol, runtime_checkable
+from typing import Any, ClassVar, Protocol, runtime_checkable
 
 from fastapi import Request, Response
 from pydantic import ConfigDict
 
 from redraft.errors import CallerError, RedraftError
 from redraft.server.body import Body, Flag, Str
-from redraft.server.refusal import Refusal
+from redraft.server.refusal import Refusal, unknown
 from redraft.server.respond import GONE, key_of, note_prompts, service_of
 from redraft.server.route import router_of_bodies
+from redraft.server.schema import Chat, Completion
 from redraft.server.stream import Chunk, Chunks, EventStream, unless_gone
 
 router, beside = router_of_bodies(), router_of_bodies()
@@ -43,10 +45,16 @@ class Elsewhere(Protocol):
         """The same of each chunk of a stream, or once of a refusal."""
 
 
+def names_of(kind: type[Body]) -> frozenset[str]:
+    """Every field that an endpoint of ours knows, honoured here or not."""
+    return frozenset({*kind.model_fields, *kind.inert, *kind.neutral})
+
+
 class Anything(Body):
-    """A body that another server reads; the fields named here are what the page uses."""
+    """A body that another server reads, with the fields that are `known`; those named here are what the page uses."""
 
     model_config = ConfigDict(extra="allow", frozen=True)
+    known: ClassVar[frozenset[str]] = frozenset()
 
     model: Str | None = None
     stream: Flag | None = None
@@ -57,12 +65,16 @@ class Anything(Body):
 class Turns(Anything):
     """`POST /v1/chat/completions`."""
 
+    known = names_of(Chat)
+
     messages: Any
     response_format: Any = None
 
 
 class Continued(Anything):
     """`POST /v1/completions`."""
+
+    known = names_of(Completion)
 
     prompt: Any
 
@@ -98,6 +110,8 @@ async def _answer(request: Request, path: str, body: Anything) -> Response:
     if service.settings.beside is not None and body.model is not None:
         raise Refusal(400, "which model answers there is said by --their-model; leave model out", param="model")
     service.check_name(body.model)
+    if strange := sorted((body.model_extra or {}).keys() - body.known):
+        raise unknown(strange[0])
     asked = body.model_dump(exclude_unset=True, exclude={"model", "stream"})
     note_prompts(request, [asked.get("messages", asked.get("prompt"))])
     with ExitStack() as held:
