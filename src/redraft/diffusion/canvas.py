@@ -16,20 +16,21 @@ from redraft.shapes import Bool, Float, Int, Tensor
 
 @dataclass(frozen=True)
 class Canvas:
-    """A canvas between two steps. What the rules read and decide is on the host; soft, belief and conditioned are where
-    the model is.
+    """A canvas between two steps. soft, belief and conditioned are on the model's device, everything else on the host.
 
-    tokens    what the network is shown next: accepted samples, pins, and noise elsewhere
+    block     number of the block, from 0               step       steps taken
+    tokens    what the network reads next: accepted samples, pins, and noise elsewhere
+    draft     argmax of the last logits, which is what is emitted; before the first step the start tokens
     soft      soft embedding of the last distribution; None before the first step
-    draft     argmax reading of the last logits; what is emitted. The start tokens before the first step
-    drafts    earlier drafts, oldest first, as many as the halting rule looks back on
+    drafts    the last drafts, oldest first, the current one last; as many as the rules look back on
     entropy   nats per position at the last step        accepted   positions whose sample was kept at the last step
     pinned    positions held fixed; None if there are none
-    belief    what the last step remembers of its distribution, and `drifts`, how far it moved at earlier ones, oldest
-              first, as many as the acceptance rule looks back on; None and none if it does not
+    settled   whether the halting rule was content with the last step
+    belief    the likeliest tokens of the last distribution, and `drifts`, how far it moved at the last steps, oldest
+              first; None and none unless the acceptance rule asks
     origin    where the first position stands in the block; above 0 only once a flowing canvas has slid
-    conditioned   what the language of the answer made of the last distributions; None without one
     age       steps that each position has taken; None while all have taken `step`. It never rises along the canvas
+    conditioned   the last distributions conditioned on the answer's language; None without one
     """
 
     block: int
@@ -111,7 +112,7 @@ def slide(canvas: Canvas, gone: int, width: int, noise: Noise, vocab: int) -> Ca
 
 
 NOTHING = -1
-"""Instead of a draft that is not there: it equals no token."""
+"""Stands where there is no draft; it equals no token."""
 
 _FILLERS: dict[str, float] = {
     "tokens": NOTHING,
@@ -125,7 +126,7 @@ _FILLERS: dict[str, float] = {
 
 
 def _each(canvas: Canvas, change: Callable[[Tensor, float | int], Tensor]) -> Canvas:
-    """`change` applied to everything a canvas holds per position, with what stands for nothing there."""
+    """`change` applied to every field with a value per position; its second argument is the filler of new positions."""
     changed: dict[str, Any] = {
         name: change(value, filler) for name, filler in _FILLERS.items() if (value := getattr(canvas, name)) is not None
     }

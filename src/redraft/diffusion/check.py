@@ -1,4 +1,4 @@
-"""A finished block, judged from left to right by the causal mode of the same weights before it is told.
+"""A finished block, verified from left to right by the causal mode of the same weights before it is emitted.
 
 A draft's positions were decided side by side; read causally, each token must follow from those before it. The longest
 beginning that does so is kept and encoded, the rest is denoised anew behind it (after S2D2, arXiv 2603.25702: block

@@ -41,7 +41,7 @@ PinFeedback = Literal["token", "nothing", "belief"]
 
 @runtime_checkable
 class Softener(Protocol):
-    """What a step needs of a model beside its logits."""
+    """What a step needs of a model besides logits."""
 
     def soften(self, probabilities: Float[Tensor, "canvas vocab"]) -> Float[Tensor, "canvas hidden"]:
         """Soft embedding of a distribution."""
@@ -99,9 +99,9 @@ def reference_policy(config: GenerationConfig) -> Policy:
 def settle(
     denoiser: Denoiser, canvas: Canvas, policy: Policy, noise: Noise, condition: Condition | None = None
 ) -> Iterator[Canvas]:
-    """Every canvas after a step, up to and including the one that settles or meets the step cap. Emit its draft.
+    """Yields the canvas after every step, up to the one that settles or meets the step cap, whose draft is the block.
 
-    With a plan that lets positions go sooner, up to the canvas from which some do. `condition` holds the canvas to a
+    With the plan `Flow`, up to the first canvas of which some positions are finished. `condition` holds the canvas to a
     language.
     """
     while not policy.plan.released(canvas, policy.max_steps):
@@ -126,7 +126,7 @@ def step(
 
 
 def taken(canvas: Canvas, stats: Stats, vocab: int, policy: Policy, noise: Noise) -> Canvas:
-    """The canvas after a step whose readings are there, however they were taken."""
+    """The canvas after a step, from its readings: of `read_logits`, or taken as a stream (engine/stream.py)."""
     number = canvas.step + 1
     accepted = policy.accept(stats, canvas.pinned, canvas.drafts)
     random = noise.tokens(canvas.block, number, canvas.width, vocab, canvas.origin)
@@ -153,9 +153,9 @@ def taken(canvas: Canvas, stats: Stats, vocab: int, policy: Policy, noise: Noise
 
 
 def temperature(policy: Policy, steps: int | Int[Tensor, "canvas"]) -> float | Float[Tensor, "canvas 1"]:
-    """What the logits of a step are divided by; `steps` have been taken, this one included, by all or by each.
+    """What the logits of a step are divided by. `steps` is its number, from 1; one for all positions, or one for each.
 
-    A step beyond the cap, which there is where the rules change on the way, is as cool as the last.
+    Steps beyond the cap, which occur where the rules change on the way (engine/pace.py), are as cool as the last.
     """
     if isinstance(steps, int):
         last = min(steps, policy.max_steps)
@@ -177,7 +177,7 @@ def _read(
     noise: Noise,
     condition: Condition | None,
 ) -> Stats:
-    """Everything this step needs to know of the logits."""
+    """The readings of this step's logits, shaped by the caller and with pins in force."""
     shaping, number, needs, device = policy.shaping, canvas.step + 1, policy.accept.needs, logits.device
     cooled = temperature(policy, number if canvas.age is None else canvas.age + 1)
     there = canvas
@@ -205,7 +205,7 @@ def _read(
 
 
 def _pinned(canvas: Canvas, log_p: Float[Tensor, "canvas vocab"]) -> Float[Tensor, "canvas vocab"]:
-    """Pinned positions as certain of their token, so that a language is held to around them."""
+    """Log-probabilities with pinned positions certain of their token, so that a language fits around them."""
     if canvas.pinned is None:
         return log_p
     certain = torch.full_like(log_p, IMPOSSIBLE).scatter_(-1, canvas.tokens.unsqueeze(-1), 0.0)
@@ -213,7 +213,7 @@ def _pinned(canvas: Canvas, log_p: Float[Tensor, "canvas vocab"]) -> Float[Tenso
 
 
 def _fed_back(canvas: Canvas, model: Softener, pins: PinFeedback) -> Soften:
-    """What the next step is conditioned on."""
+    """How a distribution becomes the next step's soft embedding, and what pinned positions feed back."""
     pinned = canvas.pinned
     if pinned is None or pins == "belief":
         return model.soften

@@ -13,9 +13,9 @@ from redraft.errors import RequestError
 from redraft.shapes import Int, Tensor
 
 OVERSTATED = 4.0
-"""How many times entropies overstate a doubt; `redraft bench --constraints` counts how often each doubt was right."""
+"""How many times a sum of entropies overstates a draft's doubt; `redraft bench --constraints` counts what was right."""
 STOOD, LENIENT = 2, 10.0
-"""The likeliest valid text that has not changed for so many steps may be in so many times the doubt."""
+"""A valid draft that has not changed for STOOD steps may have LENIENT times the doubt."""
 
 
 @runtime_checkable
@@ -67,12 +67,13 @@ class Sure:
 
     A position of entropy H reads wrong with a chance of at most H / (2 ln 2) under its own distribution (Hellman and
     Raviv, "Probability of error, equivocation, and the Chernoff bound", 1970), so the whole reading with one of at
-    most 0.72 `nats`, whatever depends on what. Unlike a mean, the sum lets no certain position excuse a doubtful one.
+    most 0.72 `nats`, however positions depend on each other. In a sum, unlike a mean, certain positions cannot excuse a
+    doubtful one.
 
-    Where a language is kept to, the draft's own probability among all valid texts is known, and its doubt is judged
-    instead. It is asked to be OVERSTATED times as small, because entropies add up to far more than that: a text that
-    may stand one position further on is in doubt at every one of them. Where that text has not changed for STOOD steps
-    more of them would hardly make it another, and LENIENT times the doubt is let pass.
+    With a language the draft's own probability among all valid texts is known, and its doubt is judged instead. It has
+    to be OVERSTATED times as small, because entropies add up to far more: a text that may begin one position later is
+    in doubt at every position. A draft that has not changed for STOOD steps would hardly change with more of them, so
+    LENIENT times the doubt is let pass.
     """
 
     nats: float = 0.2
@@ -83,7 +84,7 @@ class Sure:
 
     @property
     def memory(self) -> int:
-        """As many as tell that a language's likeliest text stands."""
+        """Enough to tell that a valid draft has not changed."""
         return STOOD
 
     def __call__(self, stats: Stats, drafts: Sequence[Int[Tensor, "canvas"]]) -> bool:
@@ -96,7 +97,7 @@ class Sure:
 
 @dataclass(frozen=True)
 class EitherOf:
-    """As soon as one of `rules` says so."""
+    """Settled as soon as one of `rules` says so."""
 
     rules: tuple[Halt, ...]
 
@@ -106,7 +107,7 @@ class EitherOf:
 
     @property
     def memory(self) -> int:
-        """As much as the longest of them."""
+        """The longest memory among them."""
         return max(rule.memory for rule in self.rules)
 
     def __call__(self, stats: Stats, drafts: Sequence[Int[Tensor, "canvas"]]) -> bool:
@@ -117,8 +118,8 @@ class EitherOf:
 class UntilEnd:
     """Another rule, judged on the answer alone: positions behind the draft's first end token do not count.
 
-    What stands there is never told, and it may keep a canvas of short answers from settling for many steps. A draft
-    without an end token is judged whole.
+    They are never emitted, and could keep a short answer from settling for many steps. A draft without an end token is
+    judged whole.
     """
 
     rule: Halt
@@ -145,7 +146,7 @@ class AtLeast:
 
     @property
     def memory(self) -> int:
-        """Drafts the rule keeps, and as many as tell that the time has come."""
+        """The rule's memory, and enough to count the steps."""
         return max(self.rule.memory, self.steps - 1)
 
     def __call__(self, stats: Stats, drafts: Sequence[Int[Tensor, "canvas"]]) -> bool:

@@ -1,4 +1,4 @@
-"""Sampler rules by name: what a caller chooses between who does not want to choose rules.
+"""Presets: sampler rules under one name, for callers who do not want to choose each rule.
 
 reference   transformers' rules with the checkpoint's own settings, and canvases of the checkpoint's width
 fast        no step to confirm a certain canvas, canvases no wider than the answer may be, nothing behind its end
@@ -20,11 +20,10 @@ from redraft.diffusion.halt import EitherOf, StableAndConfident, Sure
 from redraft.diffusion.plan import Flow
 
 WIDTHS = (16, 32, 64, 128, 256)
-"""Canvases of requests that leave the choice to a preset."""
-
+"""Widths of canvas that a preset chooses from."""
 
 DOUBT = 2.0
-"""Entropy that may be left in a finished canvas of `fast`, in times of what one step may accept."""
+"""Entropy that may be left in a finished canvas of `fast`, as a multiple of the entropy bound."""
 
 
 @dataclass(frozen=True)

@@ -1,4 +1,4 @@
-"""Acceptance rules as words, for a command line or a request in JSON: "factor", "confidence:0.9", "gate:2:margin".
+"""Acceptance rules spelt as words, for flags and JSON: "factor", "confidence:0.9", "gate:2:margin".
 
     entropy[:NATS]  confidence[:P]  factor[:F]  frechet[:MARGIN]  margin[:P]    a rule, with its own default if bare
     gate[:STEPS]:RULE     only what has read the same for STEPS steps (1 if bare)

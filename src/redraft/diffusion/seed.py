@@ -4,9 +4,9 @@
     given   (position, token): shown at the first step, free from then on
     neither                    noise
 
-Nothing marks the gap between pins: the network infers the noise level from the canvas, and many pins read as "almost
-done". So a canvas with pins takes at least LEAST_STEPS steps (its first guess is never its answer), and halting judges
-the open positions alone.
+The network is not told which positions are pinned. It infers the noise level from the canvas, and many pins read as
+"almost done". So a canvas with pins takes at least LEAST_STEPS steps, so that its first guess is never its answer, and
+the halting rule judges the open positions alone.
 """
 
 from __future__ import annotations

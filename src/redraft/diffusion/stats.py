@@ -1,4 +1,4 @@
-"""What a step needs to know of the model's distribution at every position, and nothing wider than the canvas is kept.
+"""What a step reads of the model's distribution at every position; nothing as wide as the vocabulary is kept.
 
 From logits [canvas, vocab] one reading gives the argmax, one sample, the entropy and the soft embedding that conditions
 the next step; and the two largest probabilities, if a rule asks. At a vocabulary of 262,144 the probabilities of one
@@ -22,8 +22,8 @@ REMEMBERED = 64
 """Tokens per position that a step remembers of a distribution, if a rule asks how far it moves."""
 
 _NEVER, _LITTLE = 1e-30, 1e-7
-"""Instead of a probability of 0, so that a divergence is large and not infinite; and instead of less than float32 can
-tell the rest of a law from nothing."""
+"""Floors in a divergence: of a token's probability, which 0 would make infinite; of what all tokens that are not
+remembered have together, which float32 cannot tell from 0 below it."""
 
 
 @dataclass(frozen=True)
@@ -40,7 +40,7 @@ class Belief:
         return Belief(likeliest.indices, likeliest.values)
 
     def drift(self, p: Float[Tensor, "canvas vocab"]) -> Float[Tensor, "canvas"]:
-        """KL divergence of `p` from this, in nats, all tokens that are not remembered counted as one.
+        """KL divergence of `p` from this, in nats, with all tokens that are not remembered counted as one.
 
         Counting tokens together can only lower a divergence, so this is a lower bound of the exact one, and equal to
         it where every token is remembered.
@@ -56,7 +56,7 @@ def _with_rest(p: Float[Tensor, "canvas few"]) -> Float[Tensor, "canvas _"]:
 
 @runtime_checkable
 class Conditioned(Protocol):
-    """A canvas's distributions, conditioned on its text being in some language."""
+    """A canvas's distributions, conditioned on its text being in a language (made by constrain/project.py)."""
 
     @property
     def draft(self) -> Int[Tensor, "canvas"]:
@@ -64,7 +64,7 @@ class Conditioned(Protocol):
 
     @property
     def doubt(self) -> float:
-        """Nats that the draft is short of certain: -log of its probability among all valid texts, until it ends."""
+        """-log of the draft's probability among all valid texts, up to its end token, in nats; 0 is certain."""
 
     def shifted(self) -> Float[Tensor, "canvas vocab"]:
         """Log-probabilities of the conditioned distributions, position by position."""
@@ -73,11 +73,11 @@ class Conditioned(Protocol):
         """The likeliest valid text that ends the answer within the canvas; None if there is none."""
 
     def forced(self) -> list[bool]:
-        """Per position, whether the draft is not what the model by itself held for likeliest there."""
+        """Per position, whether the draft differs from the argmax of the model alone."""
 
     def log_mass(self, tokens: Sequence[int]) -> list[float]:
-        """Log of the probability that was left to what the language allowed, at each of the first positions, behind the
-        tokens before it."""
+        """Of each token, log of the probability that the model gave to all that the language allowed behind the tokens
+        before it."""
 
 
 Condition = Callable[[Float[Tensor, "canvas vocab"]], Conditioned]
@@ -89,8 +89,8 @@ class Stats:
 
     `entropy` is in nats. If a rule asked for them: `top`, each position's two largest probabilities; `belief`, what to
     remember for the next step; `drifts`, how far each position moved at the last steps, oldest first, in nats.
-    `pinned` positions read as their token, with an entropy of 0. Where a language is kept to, `own` is the entropy of
-    the model's distribution before it was conditioned.
+    `pinned` positions read as their token, with an entropy of 0. With a language, `conditioned` are the conditioned
+    distributions, which all else is read from, and `own` is the entropy of the model's before conditioning.
     """
 
     argmax: Int[Tensor, "canvas"]
@@ -105,7 +105,7 @@ class Stats:
     own: Float[Tensor, "canvas"] | None = None
 
     def landed(self) -> Stats:
-        """The same with what the rules read on the host: one small copy. float32 holds every token id exactly."""
+        """The same with what the rules read copied to the host at once. float32 holds every token id exactly."""
         if self.argmax.device.type == "cpu":
             return self
         top = () if self.top is None else self.top.unbind(-1)
@@ -123,7 +123,7 @@ class Stats:
         )
 
     def part(self, rows: slice) -> Stats:
-        """Of some positions: one canvas of several that were read at once, or as much as a halting rule judges."""
+        """Those of some positions: of one canvas among several read at once, or what a halting rule judges."""
         top = None if self.top is None else self.top[rows]
         pinned = None if self.pinned is None else self.pinned[rows]
         read = (self.argmax[rows], self.sample[rows], self.entropy[rows], self.soft[rows], top)
@@ -131,10 +131,10 @@ class Stats:
 
     @property
     def cost(self) -> Float[Tensor, "canvas"]:
-        """Nats that it costs to keep a position's sample: its entropy, with a language the larger of both entropies.
+        """Nats that it costs to accept a position's sample: its entropy; with a language the larger of both entropies.
 
-        What the language alone makes certain may be so because nothing else fits between two readings of which one is
-        wrong; shown to the network, it would be evidence for both.
+        A position that only the language makes certain may lie between two readings one of which is wrong. Accepted, it
+        would be shown to the network as evidence for both.
         """
         return self.entropy if self.own is None else torch.maximum(self.entropy, self.own)
 
@@ -165,11 +165,11 @@ def read_logits(
 ) -> Stats:
     """Divide by the temperature and read off everything the step needs (model spec 3.1-3.3).
 
-    The temperature is one for all positions or each one's own.
-    `feedback` is the dtype the reference rounds the scaled logits to before they condition the next step: its
-    parameter dtype. In bfloat16 that coarsens them visibly (steps of 0.5 near 75), so it is part of the rule.
-    `before` is what the step before remembered. With a `condition`, everything is read off the conditioned
-    distributions, and the argmax is the likeliest text that satisfies it, not the likeliest token of each position.
+    The temperature is one for all positions or one for each. `sample` draws from probabilities, `soften` makes the soft
+    embedding. `feedback` is the dtype that the reference rounds the scaled logits to before they condition the next
+    step: its parameter dtype. In bfloat16 that coarsens them visibly (steps of 0.5 near 75), so it is part of the rule.
+    `before` is the belief of the step before. With a `condition`, everything is read off the conditioned distributions,
+    and the argmax is the likeliest text that satisfies it, not the likeliest token of each position.
     """
     scaled = logits / temperature
     log_p = torch.log_softmax(scaled, dim=-1)
