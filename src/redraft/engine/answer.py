@@ -13,7 +13,7 @@ from redraft.text import Detokenizer, StopStrings, Text
 
 @dataclass
 class Answer:
-    """Gathers the events of one request. `stopped` turns true when a stop string has been met; nothing more is said."""
+    """Gathers the events of one request. `stopped` turns true when a stop string is met; what follows is ignored."""
 
     text: Text
     request: Request

@@ -27,7 +27,7 @@ WIDTH_STEP = 16
 
 @dataclass(frozen=True)
 class History:
-    """How a canvas's reading came about: the last one, where it just changed, since which step it stands, how often."""
+    """Of each position: the last draft, whether it just changed, since which step it stands, how often it changed."""
 
     draft: Int[Tensor, "canvas"]
     changed: Bool[Tensor, "canvas"]
@@ -51,13 +51,16 @@ class History:
 
 @dataclass
 class Lane:
-    """State of one request between two forwards.
+    """State of one request between two forwards. `CausalLane` (engine/causal.py) has the same face.
 
-    `read` counts prompt tokens encoded, `left` tokens still allowed, `blocks` what has been told, `settled_rows` its
-    canvas rows, `counted` the steps of this canvas that were told with it. `timing` chooses the rules of a request that
-    has a time to keep, `checking` counts the rows of a finished block that is to be checked before it is told.
-    `goal` is what is left of the answer's language.
-    `logits` are those of the last step, kept for a request that asks for log-probabilities.
+    left    tokens of the answer still allowed      read        prompt tokens encoded
+    commit  tokens to encode before the canvas's next step: a block that has settled; None if there are none
+    blocks  blocks told                             settled_rows    their canvas rows
+    counted     steps of this canvas told with earlier blocks, on a canvas that flows
+    checking    rows of a finished block that is verified before it is told; 0 if there is none
+    timing  chooses the rules of a request that has a time to keep
+    goal    what is left of the answer's language   drafts      whether Draft events are wanted
+    logits  of the last step, [canvas, vocab], kept for a request that asks for log-probabilities
     """
 
     request: Request
@@ -171,7 +174,7 @@ class Lane:
         self.history = self.history.cut(width)
 
     def cut_short(self) -> list[Event]:
-        """The best reading so far as the last block, for a deadline or an abort."""
+        """The current draft as the last block, for a deadline."""
         if self.canvas.step == 0 or self.history is None:
             return []
         if self.goal is not None:
@@ -257,7 +260,7 @@ class Lane:
         return block, end < len(tokens) and kept == end
 
     def _logprobs(self, tokens: list[int]) -> list[tuple[tuple[int, float], ...]]:
-        """Of the first positions, in the distribution that the last step read."""
+        """Log-probabilities of the first positions, in the distribution that the last step read."""
         if self.logits is None or self.request.logprobs is None:
             return []
         policy, canvas = self.policy, self.canvas
@@ -271,7 +274,7 @@ class Lane:
 
 
 def room_of(request: Request) -> int:
-    """Tokens that the prefix of a request has room for: all of it, so it never moves."""
+    """Tokens that the prefix of a request has room for: enough for all of it, so that no buffer is copied."""
     return len(request.prompt) + request.max_tokens + 2 * request.width
 
 

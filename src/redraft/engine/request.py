@@ -1,4 +1,4 @@
-"""What one generation is asked to do, and what came of it. Both are frozen records."""
+"""One generation as frozen records: `Options` as a caller gives them, the checked `Request`, the `Generation`."""
 
 from __future__ import annotations
 
@@ -27,10 +27,10 @@ from redraft.errors import RequestError
 FinishReason = Literal["stop", "length", "deadline", "aborted", "error"]
 
 MOST_STEPS = 10_000
-"""A canvas that has not settled by then never will, and nobody would wait for more."""
+"""Most steps of a canvas; one that has not settled by then never will."""
 
 MOST_LOGPROBS = 20
-"""As many alternatives per position can be told; what the clients that ask for them ask for."""
+"""Most alternatives per position; OpenAI's clients ask for no more."""
 
 
 @dataclass(frozen=True)
@@ -116,10 +116,10 @@ _NO_OPTIONS = Options()
 
 @dataclass(frozen=True)
 class Request:
-    """A checked request: every limit resolved, the prompt as tokens. `width` is the canvas's; 0 for a causal one.
+    """A checked request: every limit resolved, the prompt as token ids. Most fields are those of `Options`.
 
-    If `fitted`, a later canvas is no wider than what is left needs. With a `pace`, `policy` is the one to begin with.
-    With a `language`, the answer is of it.
+    `width` is the canvas's in tokens, 0 for a causal answer; if `fitted`, a later canvas is no wider than what is left
+    needs. `vocab` is the vocabulary's size, `eos` the end tokens. With a `pace`, `policy` is the one to begin with.
     """
 
     prompt: tuple[int, ...]
@@ -150,13 +150,13 @@ class Request:
 class Generation:
     """A finished answer.
 
-    `tokens` are what `text` was read from, up to the end token; a block that a stop string cuts counts whole. Per
-    token: `entropy`, in nats, at the last step of its canvas; `settled_at`, the step since which it reads so;
-    `changes`, how often its reading changed after the first step; `logprobs`, if asked for, (token id,
-    log-probability) of the token itself and then of the likeliest ones; `log_mass`, with a language, log of the
-    probability that the model gave to what the language still allowed there. `prompt_logprobs`, if asked for, are those
-    of the prompt's tokens but the first (engine/events.py). `steps` counts the denoising forwards of
-    each canvas, `commits` the blocks that were encoded for a next one. Times are seconds from submission.
+    `tokens` are those of `text`, without the end token; a block that a stop string cuts counts whole. Per token:
+    `entropy`, in nats, at the last step of its canvas; `settled_at`, the step since which it has not changed;
+    `changes`, how often it changed after the first step; `logprobs`, if asked for, (token id, log-probability) of the
+    token and then of the likeliest ones; `log_mass`, with a language, log of the probability that the model gave to all
+    that the language allowed there. `prompt_logprobs`, if asked for, are those of the prompt's tokens but the first.
+    `steps` are the denoising forwards of each canvas, `commits` the blocks that were encoded for a next one. Times are
+    seconds from submission.
     """
 
     text: str
@@ -182,7 +182,7 @@ class Generation:
 
     @property
     def tokens_per_pass(self) -> float:
-        """The same with the commits counted."""
+        """`tokens` per forward with commits counted, too."""
         return len(self.tokens) / max(1, sum(self.steps) + self.commits)
 
 
@@ -229,7 +229,7 @@ def build_request(
 
 
 def _held_to(language: Language, request: Request, options: Options) -> Request:
-    """The request with a language that has an answer for it."""
+    """The request held to a language. Raises RequestError, as a ConstraintError if no text of it fits."""
     if options.stop:
         raise RequestError(
             f"stop is {list(options.stop)} with a constraint, which says itself where to end; leave it out"
@@ -314,7 +314,7 @@ def _preset(options: Options) -> Preset:
 
 
 def _notches(options: Options, dial: Dial | None) -> tuple[Notch, ...]:
-    """Of the dial, the part that the options allow; nothing without them."""
+    """The notches of the dial that effort and target allow; none if neither is given."""
     if options.target_ms is None and options.min_effort:
         raise RequestError(f"min_effort is {options.min_effort} without target_ms; it is how far a target may lower it")
     if options.effort is None and options.target_ms is None:
