@@ -1,23 +1,32 @@
-"""What a running request tells: drafts while a canvas is denoised, a block when it has settled, and the end.
+"""The events of a running request: drafts while a canvas is denoised, a block when it has settled, and the end.
 
-One that reads its prompt tells of it first.
+A request that reads its prompt tells of it first.
 """
 
 from __future__ import annotations
 
 import math
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 
 from redraft.engine.request import FinishReason
 from redraft.errors import RunError
 
 
+def refuse_nan(numbers: Iterable[float]) -> None:
+    """Raise RunError for NaN among what would be told: nothing beside it means anything, and JSON tells it as null."""
+    if any(map(math.isnan, numbers)):
+        raise RunError(
+            "the network's numbers overflow to NaN, so its tokens mean nothing; check the weights, or use float32"
+        )
+
+
 @dataclass(frozen=True)
 class Draft:
     """A canvas after one step. Lists run over its positions; `changed` marks readings that differ from the step before.
 
-    `step` counts from 1, and on from block to block where the canvas flows. `entropy` is in nats. A draft may still
-    change in every position. With a language, `forced` marks readings that are not the model's own likeliest token.
+    `step` counts from 1; on a canvas that flows it counts on from block to block. `entropy` is in nats. A draft may still
+    change in every position. With a language, `forced` marks tokens that are not the model's own argmax.
     """
 
     block: int
@@ -28,16 +37,18 @@ class Draft:
     entropy: list[float]
     forced: list[bool] = field(default_factory=list)
 
+    def __post_init__(self) -> None:
+        refuse_nan(self.entropy)
+
 
 @dataclass(frozen=True)
 class Block:
-    """A settled canvas, or what has left one that flows, cut at its end token and at the request's limit. These tokens
-    will not change.
+    """A settled canvas, or what has left one that flows, cut at its end token and at the request's limit. It is final.
 
-    Per token: `entropy` at the last step, in nats; `settled_at`, the step since which it reads so; `changes`, how often
-    its reading changed after the first step; `logprobs`, if asked for, and `log_mass`, with a language, as in
-    `Generation`. `rows` counts the canvas rows that these tokens took, one for each of their steps. Raises RunError for
-    NaN.
+    Per token: `entropy` at the last step, in nats; `settled_at`, the step since which the token has not changed;
+    `changes`, how often it changed after the first step; `logprobs` and `log_mass` as in `Generation`. `steps` counts
+    the block's denoising steps, `rows` the canvas rows that these tokens took in them. `settled` is False where the step
+    cap or a deadline ended it. Raises RunError for NaN.
     """
 
     block: int
@@ -52,25 +63,22 @@ class Block:
     rows: int = 0
 
     def __post_init__(self) -> None:
-        if any(map(math.isnan, self.entropy)):
-            raise RunError(
-                "the network's numbers overflow to NaN, so its tokens mean nothing; check the weights, or use float32"
-            )
+        refuse_nan(self.entropy)
 
 
 @dataclass(frozen=True)
 class PromptRead:
-    """Of each prompt token but the first, how likely it was behind those before it: (token id, log-probability) of
-    itself and then of the likeliest ones, in the causal mode's own distribution, at temperature 1."""
+    """Per prompt token but the first: (token id, log-probability) of the token and then of the likeliest ones in its
+    place, behind those before it, in the causal mode at temperature 1."""
 
     logprobs: list[tuple[tuple[int, float], ...]]
 
 
 @dataclass(frozen=True)
 class Finished:
-    """The last event of a request. `error` is what went wrong, where the reason is "error".
+    """The last event of a request. `commits` counts the blocks that were encoded, `error` is the cause of an "error".
 
-    `end` is the log-probabilities of the end token of a request that reads its prompt, if it drew one.
+    `end` are the log-probabilities of the end token of a request that reads its prompt, if it drew one.
     """
 
     reason: FinishReason
