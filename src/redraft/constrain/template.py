@@ -66,8 +66,12 @@ class Template:
         def compile_it(limits: Limits) -> tuple[Dfa, bool]:
             build = Builder(limits)
             parts = [build.literal(self.literals[0].encode())]
+            before: Hole | None = None  # the holes so far that no text stands behind
             for hole, literal in zip(self.holes, self.literals[1:], strict=True):
-                parts += [build.embed(hole.dfa), build.literal(literal.encode())]
+                dfa = hole.dfa if before is None else _joined(before, hole, limits)
+                before = None if literal else Hole(hole.name, dfa)
+                if literal or hole is self.holes[-1]:
+                    parts += [build.embed(dfa), build.literal(literal.encode())]
             return build.finish(build.then(*parts)), False
 
         digest = hashlib.sha256()
@@ -219,6 +223,17 @@ _COUNTED: Mapping[str, Callable[[], Dfa] | None] = {
 }
 _PLAIN = {"bool": "true|false", "date": FORMATS["date"], "time": FORMATS["time"], "uuid": FORMATS["uuid"],
           "email": FORMATS["email"]}  # fmt: skip
+
+
+def _joined(before: Hole, hole: Hole, limits: Limits) -> Dfa:
+    """One hole right behind another: where the first ends is everybody's guess, which can take many states."""
+    build = Builder(limits)
+    try:
+        return build.finish(build.then(build.embed(before.dfa), build.embed(hole.dfa)))
+    except ConstraintError as error:
+        raise ConstraintError(
+            f"hole {hole.name!r} is right behind hole {before.name!r}: {error}, or write some text between the two"
+        ) from None
 
 
 def _ends(dfa: Dfa, data: bytes, at: int) -> Iterator[int]:
