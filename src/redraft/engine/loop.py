@@ -1,8 +1,8 @@
-"""The loop that turns: take what the scheduler picks, run it, tell each request what came of it.
+"""The engine's loop: run the batch that the scheduler picks, and tell each request its events.
 
-One loop serves one model. `tick` is one forward; a caller may turn it by hand, or `start` a thread that does. Requests
-may be submitted and aborted from any thread, without waiting for a forward: both are mail, which the next tick takes.
-Everything else happens in the tick.
+One loop serves one model. `tick` is one forward; a caller may call it, or `start` a thread that does. Requests may be
+submitted and aborted from any thread, without waiting for a forward: both are put down as mail, which the next tick
+takes. Everything else happens in the tick.
 
 Every request is told Finished once, whatever happens. What goes wrong in opening one or in its listener ends that
 request and no other; a forward that fails ends those that were in it. They hear of the cause in Finished.error.
@@ -67,8 +67,8 @@ DEFAULT_LOOP = LoopConfig()
 class Loop:
     """Many requests, one model.
 
-    It counts its forwards and the rows in them, causal ones and those of canvases, and of these the wasted ones: rows
-    of requests that have ended that no token told has come of, for want of room in the answer or for good.
+    It counts its forwards and the rows in them, encoded ones and those of canvases. Of the latter, `wasted_rows` are
+    those of ended requests from which no token was told, because it stood behind the answer's end or was never final.
     """
 
     def __init__(
@@ -131,7 +131,7 @@ class Loop:
                 self._collect()
 
     def took(self, number: int) -> None:
-        """Of several requests that competed this one's answer was taken. News for a tap (engine/tap.py), not for it."""
+        """Of several competing requests this one's answer was used. Nothing to the loop; a tap (engine/tap.py) hears it."""
 
     def tick(self) -> bool:
         """One forward, if there is anything to run. Returns whether any request is left.
@@ -210,7 +210,7 @@ class Loop:
 
     @contextmanager
     def _turn(self, *, wait: bool = True) -> Iterator[bool]:
-        """Hold the turn; whether it could be had, if it is not waited for."""
+        """Hold the turn; yields whether it could be had, which is only in doubt without `wait`."""
         ours = self._turn_lock.acquire(blocking=wait)
         if not ours:
             yield False

@@ -1,10 +1,10 @@
-"""Prefixes that outlive their request: a later prompt that begins the same way takes them over instead of encoding.
+"""The prefix cache across requests: a prompt that begins like an earlier one takes over its KV instead of encoding.
 
-A prompt is cut at multiples of PREFILL_CHUNK, where its forwards are cut anyway. Each chunk is named by a digest of
-its tokens and of the name before it, so a chunk's name implies everything before it, and holds what a cache needs to
-stand at its end: on full layers the chunk's own keys and values, on sliding layers the last W-1 tokens'. A hit is
-copied into the new request's cache, so nothing is shared while it runs; a hit and a miss give bit-equal answers,
-because the remaining forwards are the same ones.
+A prompt is cut at multiples of PREFILL_CHUNK, where its forwards are cut anyway. A chunk's name is a digest of its
+tokens and of the name before it, so it implies everything before it. A chunk holds what a `Prefix` needs to stand at
+its end: on full layers its own keys and values, on sliding layers those of the last W-1 tokens. A hit is copied into
+the new request's cache, so nothing is shared while it runs. A hit and a miss give bit-equal answers, because the
+remaining forwards are the same.
 
 Memory is bounded in bytes. Least recently used chunks go first, ends of chains before what they stand on.
 """

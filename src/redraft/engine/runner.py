@@ -1,13 +1,12 @@
-"""Batches on one model: the rows that the scheduler chose, one forward, one step for every canvas among them.
+"""One forward for many requests: the rows that the scheduler chose, then one step for every canvas among them.
 
     PREFILL   a prompt chunk is encoded                             → prefix
     DENOISE   a canvas takes one step behind its prefix             → the next canvas, or a block
     COMMIT    a settled block is encoded, if another canvas follows → prefix
 
-No encoding costs a forward of its own where a canvas waits for it: the last prompt chunk and every commit ride in the
-first denoising forward of the canvas behind them. That is exact, because a canvas row needs of layer l only the keys
-that the encoded rows have placed in layer l just before it. A block is told the moment it has settled; the last one is
-never committed.
+The last prompt chunk and every commit share the forward of the next canvas's first step, so they cost no forward of
+their own. That is exact, because in each layer a canvas row needs only the keys that the encoded rows have placed in
+the same layer just before. A block is told the moment it has settled; the last one is never committed.
 
 `run_alone` is the plain twin: one request, the loop of `diffusion/denoise.py`, every encoding a forward of its own.
 """
@@ -38,8 +37,8 @@ from redraft.shapes import Float, Int, Tensor
 class Runner:
     """Lanes by request number, and the forward that moves some of them on.
 
-    With `graphs` the first few requests have prefixes that stand still and are kept for the next ones; canvases
-    behind them step as one graph (`model/triton/graph.py`), unless something is encoded in the same forward.
+    With `graphs` the first few requests get prefixes in fixed buffers, which later requests use again. Canvases behind
+    them step as one CUDA graph (`model/triton/graph.py`), unless something is encoded in the same forward.
     """
 
     def __init__(self, model: DiffusionGemma, prefixes: Prefixes, *, graphs: bool = False) -> None:
@@ -49,7 +48,7 @@ class Runner:
         self._rows: tuple[Batch, Rows] | None = None
 
     def open(self, number: int, request: Request, noise: Noise, *, drafts: bool) -> int:
-        """Make room for a request; returns how many tokens of its prompt a kept prefix has spared it."""
+        """Open a lane for a request; returns how many tokens of its prompt the prefix cache has spared it."""
         if request.causal:
             lane: Lane | CausalLane = open_causal(self.model, request, noise)
         else:
@@ -82,7 +81,7 @@ class Runner:
         self._rows = None
 
     def run(self, batch: Batch) -> dict[int, list[Event]]:
-        """One forward over the pieces of a batch; what each request has to tell of it."""
+        """One forward over the pieces of a batch; returns the events of each request, by number."""
         device = self.model.device
         # Kernels of ours and graphs start on the GPU that the thread is at, wherever their tensors are.
         with torch.inference_mode(), torch.cuda.device(device if device.type == "cuda" else -1):
@@ -118,7 +117,7 @@ class Runner:
         return list(hidden.split([piece.rows for piece in batch]))
 
     def _placed(self, batch: Batch) -> dict[int, Placed] | None:
-        """The canvases at their places, if all of them step behind prefixes that stand still and nothing is encoded."""
+        """The canvases at their places in the graph, if all have one and nothing is encoded; None otherwise."""
         if self.places is None or any(piece.encode for piece in batch):
             return None
         lanes = {piece.number: lane for piece in batch if isinstance(lane := self.lanes[piece.number], Lane)}
@@ -148,8 +147,8 @@ class Runner:
         return [hidden[step.of(one)] for one in placed.values()]
 
     def _to_read(self, batch: Batch, parts: Sequence[Tensor]) -> Iterator[Float[Tensor, "some hidden"]]:
-        """Of each piece the rows whose logits count: a canvas, a causal request's last row, a prompt that is read, a
-        block that is checked, or none."""
+        """Per piece, the hidden states whose logits are needed: a canvas, a causal request's last row, a prompt that is
+        read, a block that is checked, or none."""
         for piece, part in zip(batch, parts, strict=True):
             yield part[piece.rows - (piece.canvas or self.lanes[piece.number].wants_logits) :]
 
@@ -172,7 +171,7 @@ class Runner:
             lane.check()
 
     def _context(self, batch: Batch) -> Rows:
-        """The forward's rows; the last one again if the same canvases step once more behind the same prefixes."""
+        """The forward's context; that of the last one if the same canvases step once more behind the same prefixes."""
         still = not any(piece.encode for piece in batch)
         if still and self._rows is not None and self._rows[0] == batch:
             return self._rows[1]
@@ -234,7 +233,7 @@ class _Alone:
 
 @torch.inference_mode()
 def run_alone(model: DiffusionGemma, request: Request, noise: Noise, *, drafts: bool = True) -> Iterator[Event]:
-    """The events of a request, in order, by the plainest way: what every batch has to reproduce."""
+    """The events of one request, computed the plainest way: the twin that every batch has to reproduce."""
     if request.causal:
         yield from _run_causal_alone(model, request, noise)
         return

@@ -5,9 +5,9 @@ The unit of work is the row. A request asks for rows in one of two phases:
     PREFILL   its next prompt chunk; the last chunk brings the first canvas along (pass fusion)
     DENOISE   its canvas, and before it, when a block has just settled, the block to commit
 
-Chunks are cut at fixed distances from the start of a prompt, never by what happens to fit, so that a request's forwards
-are the same whatever runs beside it. A `Policy` picks from what is ready, up to `max_rows`; the oldest request is never
-passed over, so nothing starves.
+Chunks are cut at multiples of PREFILL_CHUNK from the start of a prompt, never by what happens to fit, so that a
+request's forwards are the same whatever runs beside it. A `Policy` (not the sampler's) picks from what is ready, up to
+`max_rows`; the oldest request always goes, so nothing starves.
 """
 
 from __future__ import annotations
@@ -32,10 +32,11 @@ class Phase(Enum):
 
 @dataclass(frozen=True)
 class Entry:
-    """One request's place. `prompt` counts prompt tokens not yet encoded; `commit` block tokens waiting to be.
+    """What the scheduler knows of one request. `prompt` counts prompt tokens not yet encoded, `commit` block tokens to
+    encode, `width` the rows of its canvas, `step` that canvas's steps.
 
-    `width` is 0 for a causal request, which commits one token per forward and has no canvas. `behind` is a request with
-    the same prompt whose encoding this one waits for; None if it runs by itself.
+    A causal request has no canvas (`width` 0) and commits one token per forward. `behind` is the number of a request
+    with the same prompt whose encoding this one waits for; None if it runs by itself.
     """
 
     number: int
@@ -51,7 +52,7 @@ class Entry:
         return Phase.PREFILL if self.prompt else Phase.DENOISE
 
     def piece(self) -> Piece:
-        """The rows of its next forward. A causal request has none of its own but the prompt and what it commits."""
+        """Its rows in the next forward: a prompt chunk alone, or the canvas with the last chunk or a commit before it."""
         if self.prompt > PREFILL_CHUNK:
             return Piece(self.number, PREFILL_CHUNK, 0)
         return Piece(self.number, self.prompt + self.commit, self.width)
@@ -151,7 +152,7 @@ class Scheduler:
         self.waiting[number] = Entry(number, prompt, width, behind=behind)
 
     def admit(self) -> tuple[int, ...]:
-        """Requests that move from the queue to the running ones, as far as there is room."""
+        """Move requests from the queue to the running ones, as far as there is room; returns their numbers."""
         joined = []
         while self.waiting and len(self.running) < self.max_running:
             number = next(iter(self.waiting))
@@ -160,7 +161,7 @@ class Scheduler:
         return tuple(joined)
 
     def skip(self, number: int, tokens: int) -> None:
-        """The first `tokens` of a prompt need no encoding: they were found in a kept prefix."""
+        """The first `tokens` of a prompt need no encoding: they were found in the prefix cache."""
         self.running[number] = replace(self.running[number], prompt=self.running[number].prompt - tokens)
 
     def next(self) -> Batch:

@@ -1,8 +1,8 @@
-"""Steps whose distribution is read as a stream: no logits are kept (`model/head.py`).
+"""Steps whose distribution is read tile by tile, so that the logits are never in memory at once (`model/head.py`).
 
-A vocabulary of 262,144 makes 268 MB of logits for one canvas, and several passes over them; a stream reads the same
-from one pass over the table. It reads what the sampler rules read of the distribution itself, so a step whose logits
-somebody changes, keeps or holds to a language goes the plain way. The plain twin is `runner.run_alone`.
+With a vocabulary of 262,144 the logits of one canvas take 268 MB, and a step reads them several times. A stream reads
+the same from one pass over the embedding table. It covers what the sampler rules need; a step whose logits are changed,
+kept or held to a language takes the plain path. The plain twin is `runner.run_alone`.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ class Due:
 
 
 def streams(model: DiffusionGemma, lane: Lane | CausalLane) -> bool:
-    """Whether the lane's step can be read as a stream; if not, it goes by its logits."""
+    """Whether the lane's step can be read as a stream; if not, its logits are computed."""
     if model.config.vocab_size < LONG or not isinstance(lane, Lane) or not isinstance(lane.noise, SeededNoise):
         return False
     policy, request = lane.policy, lane.request
@@ -67,7 +67,7 @@ def take_read(model: DiffusionGemma, lanes: Sequence[Lane], reading: Reading, ro
 
 
 def draws(lane: Lane) -> Float[Tensor, "2 canvas"]:
-    """What a step is given beside its canvas: of each position the temperature, and the uniform of its sample."""
+    """Per position, the temperature of the next step and the uniform number that picks its sample."""
     noise, canvas = lane.noise, lane.canvas
     assert isinstance(noise, SeededNoise)
     cooled = temperature(lane.policy, canvas.step + 1 if canvas.age is None else canvas.age + 1)
