@@ -20,6 +20,7 @@ from tests.server.conftest import ANSWER, RECORD, Inside, ended, eventually, ins
 
 from redraft.engine.engine import Engine
 from redraft.engine.runner import Runner
+from redraft.model.gemma import DiffusionGemma
 from redraft.server.app import create_app
 from redraft.server.log import Log
 from redraft.server.process import _Server as Server
@@ -125,6 +126,42 @@ def test_a_forward_that_fails_is_told_to_those_in_it_and_the_server_goes_on(
         assert stream.endswith("data: [DONE]\n\n")
         assert httpx2.post(at.url + PATH, json=SHORT, timeout=100).json()["choices"][0]["message"]["content"] == ANSWER
         assert eventually(functools.partial(nothing_is_left, at))
+
+
+TURNS = SHORT["messages"]
+HOLE = {"segments": [{"text": "a"}, {"hole": {}}, {"text": "b"}]}
+REGION = [{"role": "user", "content": "<|code_to_edit|>a<|/code_to_edit|>"}]
+ASKED = {"type": "predicate", "instructions": "Is it?"}
+
+
+@pytest.mark.parametrize(
+    ("path", "body"),
+    [
+        ("chat/completions", {"messages": TURNS, "logprobs": True}),
+        ("chat/completions", {"messages": TURNS, "stream": True, "canvas": {"stream": True}}),
+        ("chat/completions", {"messages": TURNS, "structured_outputs": {"choice": ["a", "b"]}}),
+        ("completions", {"prompt": "record", "echo": True, "logprobs": 2, "max_tokens": 0}),
+        ("completions", {"prompt": "record", "logprobs": 2, "canvas": {"causal": True}}),
+        ("canvas", {"messages": TURNS, "stream": True}),
+        ("canvas", HOLE | {"stream": True}),
+        ("canvas", HOLE),
+        ("fim/completions", {"prompt": "a", "suffix": "b"}),
+        ("edit/completions", {"messages": REGION}),
+        ("decisions", {"input": "a", "questions": [ASKED]}),
+        ("decisions", {"input": "a", "questions": [ASKED, ASKED]}),
+    ],
+)
+def test_numbers_that_are_none_are_an_error_and_never_told(
+    served: Inside, monkeypatch: pytest.MonkeyPatch, path: str, body: dict[str, Any]
+) -> None:
+    """JSON has no NaN: drafts, probabilities and log-probabilities of a network that overflows were told as null."""
+    logits = DiffusionGemma.logits
+    monkeypatch.setattr(DiffusionGemma, "logits", lambda *asked: logits(*asked) * float("nan"))
+    told = httpx2.post(f"{served.base}/{path}", json=body, timeout=100)
+    assert told.status_code == (200 if body.get("stream") else 500)
+    assert '"engine_failed"' in told.text
+    assert '"draft"' not in told.text
+    assert '"positions"' not in told.text
 
 
 def test_a_full_queue_is_told_with_the_time_to_come_again(nano: Engine) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Iterator
 from typing import Any, Literal
 
@@ -168,3 +169,25 @@ def test_tools_that_must_not_be_called_are_not(client: OpenAI) -> None:
     choice: Literal["none"] = "none"
     done = client.chat.completions.create(model="nano", messages=USER, tools=[ORDER], tool_choice=choice, seed=7)
     assert done.choices[0].message.tool_calls is None
+
+
+def test_what_a_format_rules_out_has_a_log_probability_that_is_a_number(client: OpenAI) -> None:
+    """JSON has no infinity, and a client reads a float."""
+    done = client.chat.completions.create(
+        model="nano",
+        messages=USER,
+        logprobs=True,
+        top_logprobs=20,
+        seed=1,
+        extra_body={"structured_outputs": {"regex": "[ab]"}},
+    )
+    told = done.choices[0].logprobs
+    assert told is not None
+    assert told.content is not None
+    (row,) = told.content
+    possible = {top.token: top.logprob for top in row.top_logprobs if top.logprob > -1000}
+    assert possible.keys() <= {"a", "b"}
+    assert sum(map(math.exp, possible.values())) == pytest.approx(1, abs=1e-4)
+    others = [top.logprob for top in row.top_logprobs if top.token not in possible]
+    assert len(others) >= 18
+    assert max(others) < -9999

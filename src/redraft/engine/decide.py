@@ -30,6 +30,7 @@ from redraft.constrain.sources import choices_source
 from redraft.diffusion.noise import SeededNoise
 from redraft.diffusion.seed import SeedCanvas, seeded
 from redraft.engine.dial import known_fingerprint
+from redraft.engine.events import refuse_nan
 from redraft.engine.request import Request
 from redraft.engine.scheduler import PREFILL_CHUNK
 from redraft.errors import RequestError
@@ -205,6 +206,7 @@ def _decision(choices: Sequence[str], found: Sequence[Tensor]) -> Decision:
     # Averaged as logarithms: one canvas that all but rules a choice out is not outvoted by its neighbours' noise.
     mean = torch.stack([one.double() for one in found]).mean(0)
     shares = torch.softmax(mean, 0).tolist()
+    refuse_nan(shares)
     return Decision(dict(zip(choices, shares, strict=True)), min(0.0, float(torch.logsumexp(mean, 0))))
 
 

@@ -25,8 +25,9 @@ def refuse_nan(numbers: Iterable[float]) -> None:
 class Draft:
     """A canvas after one step. Lists run over its positions; `changed` marks readings that differ from the step before.
 
-    `step` counts from 1; on a canvas that flows it counts on from block to block. `entropy` is in nats. A draft may still
-    change in every position. With a language, `forced` marks tokens that are not the model's own argmax.
+    `step` counts from 1; on a canvas that flows it counts on from block to block. `entropy` is in nats. A draft may
+    still change in every position. With a language, `forced` marks tokens that are not the model's own argmax. Raises
+    RunError for NaN.
     """
 
     block: int
@@ -47,8 +48,8 @@ class Block:
 
     Per token: `entropy` at the last step, in nats; `settled_at`, the step since which the token has not changed;
     `changes`, how often it changed after the first step; `logprobs` and `log_mass` as in `Generation`. `steps` counts
-    the block's denoising steps, `rows` the canvas rows that these tokens took in them. `settled` is False where the step
-    cap or a deadline ended it. Raises RunError for NaN.
+    the block's denoising steps, `rows` the canvas rows that these tokens took in them. `settled` is False where the
+    step cap or a deadline ended it. Raises RunError for NaN.
     """
 
     block: int
@@ -69,9 +70,12 @@ class Block:
 @dataclass(frozen=True)
 class PromptRead:
     """Per prompt token but the first: (token id, log-probability) of the token and then of the likeliest ones in its
-    place, behind those before it, in the causal mode at temperature 1."""
+    place, behind those before it, in the causal mode at temperature 1. Raises RunError for NaN."""
 
     logprobs: list[tuple[tuple[int, float], ...]]
+
+    def __post_init__(self) -> None:
+        refuse_nan(row[0][1] for row in self.logprobs)
 
 
 @dataclass(frozen=True)
