@@ -66,14 +66,14 @@ def load(
 ) -> Engine:
     """Load a checkpoint: "nano" (in the package), a folder, or a repository name already in the local cache.
 
-    `plan` packs matrices on the way in (redraft.weights.plan.PLANS: "int8", "int4", "fp8", …); a packed checkpoint
-    needs none. `adapter` is the folder of a LoRA adapter in PEFT's layout, which is merged into the weights; not with a
-    plan or a packed checkpoint, whose matrices cannot be added to.
+    `plan` quantizes matrices while loading (redraft.weights.plan.PLANS: "int8", "int4", "fp8", …); a quantized
+    checkpoint needs none. `adapter` is the folder of a LoRA adapter in PEFT's layout, which is merged into the weights;
+    not with a plan or a quantized checkpoint, whose matrices cannot be added to.
     `report` is told what was found and left unused; `progress` gets (elements placed, elements in all).
     `loop` bounds what runs side by side (redraft.engine.loop.LoopConfig); what it leaves open follows from the model
-    and from what `redraft bench --knee` has measured on this machine. `experts` says where they are
-    (redraft.weights.place): "device", "host", or "shared" by the processes of a torchrun, of which the first gets an
-    engine; the others help it until it ends, and end with it.
+    and from what `redraft bench --knee` has measured on this machine. `experts` says where the experts are
+    (redraft.weights.place): "device", "host", or "shared" by the processes of a torchrun, of which only the first gets
+    an engine; the others help it until it ends, and end with it.
     Raises WeightsError, ConfigError or TextError if the checkpoint is not whole or not supported.
     """
     from redraft.cli.kernels import kernels_for

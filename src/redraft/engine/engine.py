@@ -4,8 +4,8 @@
     done = engine.generate("record\\nSend 417 melu to Karomi.", chat=True, seed=7)
     for event in engine.events(engine.request("Once", options=Options(seed=7))): ...
 
-One engine holds one model and one loop, and the loop runs any number of requests side by side. Who waits for an answer
-turns the loop, unless `engine.loop.start()` has given it a thread of its own.
+One engine holds one model and one loop, and the loop runs any number of requests side by side. Whoever waits for an
+answer runs the loop meanwhile, unless `engine.loop.start()` has given it a thread of its own.
 """
 
 from __future__ import annotations
@@ -59,8 +59,8 @@ Watch = Callable[[Event, Request], None]
 
 @dataclass(frozen=True)
 class Engine:
-    """A model, its text side and its settings, ready to answer. `folder` is where they came from, `as_stored` whether
-    nothing was merged into the weights or packed on the way in."""
+    """A model, its tokenizer and its settings, ready to answer. `folder` is where they came from; `as_stored` is whether
+    the weights are those of the folder, with nothing merged or packed while loading."""
 
     model: DiffusionGemma
     text: Text
@@ -87,11 +87,11 @@ class Engine:
     ) -> Generation:
         """Answer a prompt and return when it is finished.
 
-        A string is continued as it stands, after the beginning-of-text token; with `chat` it becomes one user turn.
-        A list of {"role", "content"} messages always goes through the chat template. The keywords are the everyday
-        ones of `Options` and win over those of `options`, which has all of them. One of `schema`, `regex`, `choices`
-        and `grammar` holds the answer to a language (docs/constraints.md): it is valid, or an error is raised. What a
-        `check` complains of is mended (redraft.engine.mend).
+        A string is continued as it stands, after `<bos>`; with `chat` it becomes one user turn. A list of {"role",
+        "content"} messages always goes through the chat template. The keywords are the everyday ones of `Options` and
+        win over those of `options`, which has all of them. One of `schema`, `regex`, `choices` and `grammar` holds the
+        answer to a language (docs/constraints.md): it is valid, or an error is raised. What a `check` rejects is
+        mended (redraft.engine.mend).
         Raises RequestError for options that contradict each other or the model, UnsatisfiedError if mending fails.
         """
         if isinstance(stop, str):  # a tuple of it would be its characters
@@ -334,18 +334,7 @@ def load(
     kernels: Kernels = FAST,
     experts: str | Group = "device",
 ) -> Engine:
-    """Load a checkpoint: "nano" (in the package), a folder, or a repository name already in the local cache.
-
-    `plan` packs matrices on the way in (redraft.weights.plan.PLANS: "int8", "int4", "fp8", …); a packed checkpoint
-    needs none. `adapter` is the folder of a LoRA adapter in PEFT's layout, which is merged into the weights; not with a
-    plan or a packed checkpoint, whose matrices cannot be added to.
-    `report` is told what was found and left unused; `progress` gets (elements placed, elements in all).
-    `loop` bounds what runs side by side (redraft.engine.loop.LoopConfig); what it leaves open follows from the model
-    and from what `redraft bench --knee` has measured on this machine. `kernels` is what the model runs on,
-    `experts` where they are (redraft.weights.place): "device", "host", or "shared" by the processes of a torchrun (or
-    by those of a group that has met): only the first gets an engine; the others help it until it ends, and end with it.
-    Raises WeightsError, ConfigError or TextError if the checkpoint is not whole or not supported.
-    """
+    """`redraft.load`, which explains the arguments, with the model's `kernels` given; `experts` may be a running group."""
     if dtype not in DTYPES:
         raise RequestError(f"dtype is {dtype!r}; supported: {', '.join(DTYPES)}")
     folder = locate(str(model))

@@ -131,7 +131,7 @@ class Loop:
                 self._collect()
 
     def took(self, number: int) -> None:
-        """Of several competing requests this one's answer was used. Nothing to the loop; a tap (engine/tap.py) hears it."""
+        """Of several competing requests this one's answer was used: news for a tap (engine/tap.py)."""
 
     def tick(self) -> bool:
         """One forward, if there is anything to run. Returns whether any request is left.

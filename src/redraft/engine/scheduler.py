@@ -52,7 +52,7 @@ class Entry:
         return Phase.PREFILL if self.prompt else Phase.DENOISE
 
     def piece(self) -> Piece:
-        """Its rows in the next forward: a prompt chunk alone, or the canvas with the last chunk or a commit before it."""
+        """Its rows in the next forward: a prompt chunk, or the canvas behind the last chunk, a commit or nothing."""
         if self.prompt > PREFILL_CHUNK:
             return Piece(self.number, PREFILL_CHUNK, 0)
         return Piece(self.number, self.prompt + self.commit, self.width)
