@@ -12,9 +12,19 @@ from compressed_tensors.quantization import QuantizationArgs, QuantizationScheme
 from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_leaves
 
 from redraft.errors import WeightsError
-from redraft.model.linear import float8_matmul, int_matmul, int_matmul_in_floats, multiply, multiply_unpacked
+from redraft.model.linear import (
+    EXACT_IN_FLOAT,
+    OUTER_IN_FLOAT,
+    float8_matmul,
+    int_matmul,
+    int_matmul_in_floats,
+    multiply,
+    multiply_unpacked,
+)
 from redraft.model.packed import FORMATS, FP8, INT4, INT8, NVFP4, Format, error, pack, round_rows, unpack
 from redraft.weights.layouts import stored_names
 
@@ -110,6 +120,28 @@ def test_sums_of_int8_products_are_exact(product: Callable[[Tensor, Tensor], Ten
     x, weight = ((torch.randint(0, 2, (rows, inner), generator=draw) * 255 - 128).to(torch.int8) for rows in (5, 24))
     x[0], weight[0] = -128, -128
     assert torch.equal(product(x, weight), (x.long() @ weight.long().T).int())
+
+
+class Largest(TorchDispatchMode):
+    """Bytes of the largest tensor that any operation within makes."""
+
+    bytes = 0
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        made = func(*args, **(kwargs or {}))
+        tensors = [one for one in tree_leaves(made) if isinstance(one, Tensor)]
+        self.bytes = max([self.bytes, *(one.numel() * one.element_size() for one in tensors)])
+        return made
+
+
+def test_without_vnni_a_large_matrix_is_never_floats_as_a_whole() -> None:
+    """Logits of 262,144 tokens needed seven times their own memory, and a gigabyte of floats beside it."""
+    draw = torch.Generator().manual_seed(0)
+    x, weight = (torch.randint(-128, 128, (rows, 1100), generator=draw, dtype=torch.int8) for rows in (2, 20_000))
+    with Largest() as largest:
+        found = int_matmul_in_floats(x, weight)
+    assert torch.equal(found, (x.double() @ weight.double().T).int())
+    assert largest.bytes <= max(4 * EXACT_IN_FLOAT * OUTER_IN_FLOAT, weight.numel())
 
 
 @pytest.mark.parametrize("rows", [1, 16, 33])

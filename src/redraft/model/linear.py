@@ -19,6 +19,8 @@ LEAST_ON_GPU = 32
 """Rows that a GPU's int8 matmul takes at least: torch refuses 16 and fewer."""
 EXACT_IN_FLOAT = 1024
 """Products of int8 numbers that float32 sums exactly, in any order: 128 · 128 · 1024 is 2**24."""
+OUTER_IN_FLOAT = 4096
+"""Rows of such a matrix that are floats at a time: 16 MiB, where all of a large vocabulary's are a gigabyte."""
 ROW_GROUP = 4
 """Rows that a float32 matmul takes at a time; those left over go through another kernel (measured)."""
 
@@ -72,9 +74,12 @@ def int_matmul(x: Int[Tensor, "rows inner"], weight: Int[Tensor, "outer inner"])
 
 
 def int_matmul_in_floats(x: Int[Tensor, "rows inner"], weight: Int[Tensor, "outer inner"]) -> Int[Tensor, "rows outer"]:
-    """The plain twin: in float32, so many numbers at a time that their sum is exact."""
-    parts = zip(x.split(EXACT_IN_FLOAT, 1), weight.split(EXACT_IN_FLOAT, 1), strict=True)
-    return torch.stack([(a.float() @ b.float().T).int() for a, b in parts]).sum(0, dtype=torch.int32)
+    """The plain twin: in float32, so many numbers at a time that their sum is exact, of OUTER_IN_FLOAT rows."""
+    found = x.new_zeros(len(x), len(weight), dtype=torch.int32)
+    for rows, sums in zip(weight.split(OUTER_IN_FLOAT), found.split(OUTER_IN_FLOAT, 1), strict=True):
+        for a, b in zip(x.split(EXACT_IN_FLOAT, 1), rows.split(EXACT_IN_FLOAT, 1), strict=True):
+            sums += (a.float() @ b.float().T).int()
+    return found
 
 
 @cache
