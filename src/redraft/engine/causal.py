@@ -1,11 +1,10 @@
 """A request answered from left to right: the same weights in their causal mode, one token per forward.
 
-It is here to be compared with: same model, same prompts, same engine. A token is a block of one: drawn from the
-next-token distribution at the request's coolest temperature, told, and encoded by the next forward, which draws the
-token after it. Noise is addressed by (seed, token, step 1, position 0).
+It is the baseline that canvases are compared with: same model, same prompts, same engine. A token is a block of one:
+drawn from the next-token distribution at the request's lowest temperature, told, and encoded by the next forward, which
+draws the token after it. Noise is addressed by (seed, token, step 1, position 0).
 
-It is also the mode that gives a text a probability: a request that reads its prompt is told how likely each token of it
-was.
+The causal mode also gives a text a probability: a request that reads its prompt is told that of each of its tokens.
 """
 
 from __future__ import annotations
@@ -28,9 +27,10 @@ from redraft.shapes import Float, Int, Tensor
 
 @dataclass
 class CausalLane:
-    """State of one causal request between two forwards. The runner sees it as it sees a `Lane` without a canvas.
+    """State of one causal request between two forwards. To the runner it is a `Lane` without a canvas.
 
-    `fresh` counts the rows that the last forward encoded, `heard` has the log-probabilities of the prompt so far.
+    `left`, `read`, `commit` and `goal` are as there; `told` counts tokens told, `fresh` rows that the last forward
+    encoded; `heard` has the log-probabilities of the prompt so far.
     """
 
     request: Request

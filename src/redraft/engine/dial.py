@@ -3,8 +3,8 @@
     redraft bench --dial ──► dial.json beside the checkpoint, or in the user's cache ──► Options.effort
 
 Effort 0 is the cheapest setting worth having, 1 the best one found. Single knobs are not monotone, so the dial walks
-the settings of which none was both dearer and no better than another. A table belongs to the weights and settings it
-was measured on, and to no others.
+the Pareto front: settings of which none cost more than another without being better. A table belongs to the weights and
+settings it was measured on, and to no others.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ _WHOLE, _SAMPLES, _SAMPLE = 2**24, 256, 2**14
 
 @dataclass(frozen=True)
 class Rules:
-    """What a notch sets; everything else is the checkpoint's own."""
+    """The sampler rules that a notch sets; all others are the checkpoint's own."""
 
     max_steps: int
     entropy_bound: float
@@ -63,7 +63,7 @@ class Notch:
     canvases: tuple[int, ...]
 
     def steps_left(self, taken: int) -> float:
-        """Steps that a canvas still takes on average when it has taken so many; 1 if none was ever seen to go on."""
+        """Average steps that a canvas takes beyond its first `taken`; 1 if none was seen to take more."""
         later = [(steps - taken, count) for steps, count in enumerate(self.canvases) if steps > taken and count]
         total = sum(count for _, count in later)
         return sum(steps * count for steps, count in later) / total if total else 1.0

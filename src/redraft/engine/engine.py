@@ -59,8 +59,8 @@ Watch = Callable[[Event, Request], None]
 
 @dataclass(frozen=True)
 class Engine:
-    """A model, its tokenizer and its settings, ready to answer. `folder` is where they came from; `as_stored` is whether
-    the weights are those of the folder, with nothing merged or packed while loading."""
+    """A model, its tokenizer and its settings, ready to answer. `folder` is where they came from; `as_stored` says
+    whether the weights are the folder's own, with nothing merged or packed while loading."""
 
     model: DiffusionGemma
     text: Text
@@ -334,7 +334,7 @@ def load(
     kernels: Kernels = FAST,
     experts: str | Group = "device",
 ) -> Engine:
-    """`redraft.load`, which explains the arguments, with the model's `kernels` given; `experts` may be a running group."""
+    """`redraft.load`, which explains the arguments, with the `kernels` given; `experts` may be a group that has met."""
     if dtype not in DTYPES:
         raise RequestError(f"dtype is {dtype!r}; supported: {', '.join(DTYPES)}")
     folder = locate(str(model))

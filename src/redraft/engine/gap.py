@@ -1,10 +1,10 @@
-"""A gap in a text, as a canvas: what stands before it in the encoder, what stands behind it pinned.
+"""A gap in a text, as a canvas: the text before it is the prompt, the text behind it is pinned.
 
     <bos> text before │ g tokens of gap │ text behind, pinned │ end tokens, pinned
         prompt        └──────────────── canvas ────────────────┘
 
-The end stands in the canvas only if the text ends there. The text around a gap is bytes or str, and whoever puts the
-result together takes those, never what the tokenizer made of them; so they come back as they were.
+End tokens stand in the canvas only if the text ends there. The text around a gap is bytes or str, and the result is put
+together from those, never from their tokens; so they come back byte for byte.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ TAKEN = (
     *("max_tokens", "stop", "min_tokens", "causal", "canvas", "seed_canvas", "logprobs"),
     *("effort", "min_effort", "target_ms"),
 )
-"""Options that a gap decides by itself."""
+"""Options that follow from the gap, so that a caller cannot set them."""
 
 _DEFAULTS = Options()
 
@@ -82,8 +82,10 @@ class Around:
 
 
 def canvas_width(gap: int, behind: int, canvas_length: int) -> int:
-    """The canvas of a gap: with all of the text behind it, or half a canvas of it. Raises RequestError for too wide a
-    gap."""
+    """Width of a gap's canvas: the gap, and of the text behind it as much as there is, up to half the model's canvas.
+
+    Raises RequestError for a gap that no canvas holds.
+    """
     if gap > canvas_length:
         raise RequestError(f"the gap has {gap} tokens; the model's canvas holds {canvas_length}: ask for fewer")
     wanted = gap + min(behind + 1, max(WIDTH_STEP, canvas_length // 2))

@@ -1,13 +1,13 @@
 """Infilling: text for a gap between two texts that stay as they are, byte for byte.
 
-Nobody knows how many tokens a gap needs, and a canvas has to be told. So several widths run side by side as canvases
+How many tokens a gap needs is not known, but a canvas has a fixed width. So several widths run side by side as canvases
 behind one prompt (engine/race.py), are judged after a few steps, and the best go on:
 
     score(width) = mean entropy of the gap's positions at the step of judgement, in nats
 
-Nothing is taken off for the width. What a reading of the canvas is around noise, what it is on gaps of training
-modules, and how common a width is were tried, with sums and means, surprises and agreement, on gaps whose width is
-known (scripts/widths.py): none was clearly better than this on held-out ones, and most were worse.
+The score has no term for the width. Baselines (the entropy around noise, or on training modules), the frequency of a
+width, sums, surprisal and agreement were tried on gaps of known width (scripts/widths.py): on held-out ones none was
+clearly better than this, and most were worse.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ ANYTHING = Wanted()
 
 @dataclass(frozen=True)
 class Candidate:
-    """One width that ran to its end: its text, its score (lower is better), the final mean entropy."""
+    """One width that ran to its end: its text, its score (lower is better), its final mean entropy, both in nats."""
 
     gap: str
     width: int
@@ -56,8 +56,8 @@ class Candidate:
 class Infill:
     """A filled gap. `data` is prefix, gap and suffix as bytes; `text` the same as str, if all of it is UTF-8.
 
-    `candidates` are those that ran to the end, best first; the first is the answer. `forwards` counts the steps of
-    these; `tried` all widths that were begun. `answer` tells of the gap's tokens what any generation tells.
+    `candidates` are those that ran to the end, best first; the first is the answer. `forwards` counts their steps,
+    `tried` all widths that were begun. `answer` is the gap as a `Generation`.
     """
 
     data: bytes
@@ -151,7 +151,7 @@ def infill_all(
 
 @dataclass(frozen=True)
 class _Hole:
-    """A gap with the tokens at its seams taken in: what its text is held to, and the bytes that are not its own."""
+    """A gap that has taken in the tokens at its seams: its language, and the bytes at either end that are theirs."""
 
     around: Around
     language: Language | None

@@ -1,4 +1,4 @@
-"""The knee, rows per forward from which more do not pay, kept from the day it was measured for every later load.
+"""The knee: rows per forward beyond which more do not raise throughput, kept on disk for later loads.
 
     redraft bench --knee ──► knees.json in the user's cache ──► redraft.load: LoopConfig.max_rows
 
@@ -40,12 +40,11 @@ def knee_key(folder: Path, dtype: str, device: str, plan: str | None = None) -> 
 def read_knee(key: str, report: Callable[[str], None] | None = None) -> int | None:
     """Rows at the knee, None if nobody has measured; `report` is told of a file that cannot be used."""
     try:
-        rows = _read(knees_file()).get(key)
+        return _read(knees_file()).get(key)
     except (OSError, ValueError) as error:
         if report is not None:
             report(f"{knees_file()} cannot be used ({error}); `redraft bench --knee` writes it anew")
         return None
-    return rows
 
 
 def write_knee(key: str, rows: int) -> Path:

@@ -1,9 +1,9 @@
-"""Keeping an answer within a time: how far along the dial the rest of it may be, decided anew after every step.
+"""Keeping an answer within a target time: which notch of the dial the rest of it may use, decided after every step.
 
-Passes still to come are predicted from the steps that canvases took when the dial was measured, and a pass is taken to
-last what this request's passes have lasted. Down the dial at once, up it one notch at a time and only with half the
-time to spare, so that a noisy clock does not make it swing. It never goes below the request's floor: a target that the
-floor cannot keep is missed.
+The passes still to come are predicted from the steps that canvases took when the dial was measured, and their time from
+this request's passes so far. The effort falls as far as needed at once. It rises one notch at a time, and only if half
+the time that is left would do, so that a noisy clock does not make it swing. It never falls below the request's floor:
+a target that the floor cannot keep is missed.
 """
 
 from __future__ import annotations
@@ -69,7 +69,7 @@ class Timing:
         return self.pace.policies[self.at]
 
     def after(self, steps: int, canvases: int) -> Timing:
-        """When a pass has ended, after which a canvas has taken `steps` steps and `canvases` may be left."""
+        """The timing after a pass has ended; the canvas has taken `steps` steps, and `canvases` may be left."""
         now = self.clock()
         step_sec = self.pace.step_sec if self.step_sec is None else self.step_sec
         if self.last is not None:
