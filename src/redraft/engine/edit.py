@@ -1,12 +1,12 @@
 """Edits: a span of a text is revised, everything else stays as it is, byte for byte.
 
-The canvas starts as the span's own tokens, each replaced by noise with probability `strength`, and runs on from the
-temperature that the schedule would have reached with that much noise left: SDEdit (Meng et al., arXiv 2108.01073) for
-tokens. Nothing is fed back at the first step, so the model reads the canvas as it is. The sampler keeps no memory of
-what a canvas began with, which is why everything outside the span is pinned or in the encoder, never merely given.
+The canvas starts as the span's own tokens, each replaced by noise with probability `strength`, at the temperature that
+the schedule would have reached with that much noise left: SDEdit (Meng et al., arXiv 2108.01073) for tokens. The first
+step has no soft embedding, so the model reads the canvas as it is. The sampler does not remember what a canvas began
+with, so everything outside the span is pinned or in the prompt, never merely given.
 
-A span longer than a canvas is revised from left to right, each piece behind what has been revised, before the source of
-what comes next.
+A span longer than a canvas is revised in pieces from left to right. Each piece has the revised pieces before it and the
+unrevised ones behind it.
 """
 
 from __future__ import annotations
@@ -126,7 +126,7 @@ def _check(text: str | bytes, span: tuple[int, int], strength: float, slack: int
 
 
 def _pieces(source: list[int], canvas_length: int) -> list[list[int]]:
-    """The span cut into pieces as equal as can be, each leaving a quarter of the canvas for what stands behind it."""
+    """The span cut into pieces as equal as possible, each leaving a quarter of the canvas for the text behind it."""
     room = max(1, canvas_length * 3 // 4)
     count = max(1, -(-len(source) // room))
     ends = [len(source) * i // count for i in range(count + 1)]
@@ -143,7 +143,7 @@ def _revise(
     language: Language | None,
     options: Options,
 ) -> tuple[list[int], int]:
-    """One piece revised, and the steps it took."""
+    """One piece revised, and the steps it took. Widths up to `slack` off its own compete."""
     assert options.seed is not None
     widths = [width for width in range(len(piece) - slack, len(piece) + slack + 1) if width > 0]
     widths.sort(key=lambda width: abs(width - len(piece)))  # among equals the source's own length wins
@@ -187,7 +187,7 @@ def renoised(tokens: list[int | None], seed: int, block: int, strength: float) -
 
 
 def _late(request: Request, strength: float) -> Request:
-    """The request as if the steps that more noise would have needed had been taken."""
+    """The request begun late in its schedule, by the steps that the noise left out would have taken."""
     total = request.policy.max_steps
     skipped = min(round((1 - strength) * total), max(0, total - LEAST_STEPS))
     policy = replace(request.policy, schedule=LateStart(request.policy.schedule, skipped), max_steps=total - skipped)

@@ -16,8 +16,8 @@ from redraft.text import Text
 def field_entropy(text: Text, done: Generation) -> dict[str, float]:
     """Of each plain value, by its JSON pointer, the largest entropy of its tokens, in nats; 0 is certainty.
 
-    Nothing for a text that is not JSON. Entropies are those of the conditioned distributions at the last step of the
-    canvas, so what the language forces is certain; `Generation.log_mass` tells what the model made of that.
+    Empty for a text that is not JSON. Entropies are those of the conditioned distributions at the last step of the
+    canvas, so what the language forces is certain; `Generation.log_mass` tells how likely that was to the model.
     """
     return {pointer: max(nats, default=0.0) for pointer, nats in _by_field(text, done).items()}
 

@@ -1,4 +1,4 @@
-"""A live canvas as others see it: what changed since the last frame that was sent, not since the last step."""
+"""Frames of a live canvas for a client: what changed since the last frame that was sent, not since the last step."""
 
 from __future__ import annotations
 

@@ -1,16 +1,16 @@
-"""Repair instead of retry: what is wrong with an answer is written anew, and the rest of it stays.
+"""Repair instead of retry: what is wrong with an answer is denoised again, and the rest of it stays.
 
-What an answer's checks complain of goes back to noise; every other token is pinned, and the canvas settles again around
-them. An answer of one canvas is looked at before anything of it is committed. In a longer one canvases are laid where
-something is wrong, each of as many tokens as it replaces: what stands before one is its prompt, what stands behind it
-is what it has to lead on to, and neither changes.
+The tokens that an answer's checks complain of go back to noise; every other token is pinned, and the canvas settles
+again around them. In an answer of several canvases, new canvases are laid where something is wrong, each of as many
+tokens as it replaces: the text before one is its prompt, the text behind it is what its own must lead to, and neither
+changes.
 
     answer      ....................x........................xx.........
     canvases                        └──── canvas ────┘       └─ canvas ─┘
 
-Where nothing says which part is wrong, and where the parts that stay leave no room, the answer is written anew as a
-whole. What has been rejected is taken out of the language, because a model that is sure of it would write it again.
-After `rounds` of that the error carries the attempt with the fewest complaints and what they were.
+Where no check says which part is wrong, or the parts that stay leave no room, the whole answer is generated again.
+Rejected texts are taken out of the language, because a model that is sure of one would write it again. After `rounds`
+repairs the error carries the attempt with the fewest complaints, and what they were.
 """
 
 from __future__ import annotations
@@ -105,7 +105,7 @@ def _hurried(request: Request, began: float) -> Request:
 
 
 def _beside(before: Generation, done: Generation) -> Generation:
-    """An attempt that also tells what those before it cost."""
+    """An attempt with the costs of those before it added."""
     return replace(
         done,
         steps=before.steps + done.steps,
@@ -140,7 +140,7 @@ def _again(
 
 
 def _without(engine: Engine, request: Request, rejected: Sequence[str]) -> Language:
-    """What the answer may still be."""
+    """The answer's language without the rejected texts."""
     if isinstance(request.language, ThinkingLanguage):
         return request.language  # a text holds its thinking, too, and of that there is always another
     source = anything() if request.language is None else request.language.source

@@ -1,12 +1,12 @@
-"""Several requests about one prompt, run side by side: results as they finish, losers dropped early if wanted.
+"""Several requests with one prompt, run side by side: results as they finish, the least certain dropped early.
 
     first ──► prompt encoded ──► canvas ──► step 1 ──► step 2 ──┬──► … ──► result
     second ─────── waits for it ─► canvas ──► step 1 ──► step 2 ─┼──► … ──► result
     third  ─────── waits for it ─► canvas ──► step 1 ──► step 2 ─┴──✕
                                                         judged here, once all have come so far
 
-Who is dropped depends on what each canvas read at the step of judgement and on nothing else: not on which of them a
-busy engine ran first. So a seed gives the same result in any company.
+Which are dropped depends only on what each canvas read at the step of judgement, not on which of them a busy engine ran
+first. So a seed gives the same result in any batch.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""A loop as one caller sees it, and a tap on it: whatever is submitted there is watched, whoever submitted it.
+"""A tap on a loop: every request that goes through it is watched, whoever submitted it.
 
 The engine's calls (generate, infill, edit, fill, variants) submit requests of their own, several where widths compete
-or an answer is mended. Behind a tap all of them can be drawn or written down, and none of these calls knows.
+or an answer is mended. With a tap all of them can be drawn or recorded, and none of these calls has to know.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ Opened = Callable[[int, Request], Listener]
 
 
 class View(Loop):
-    """A loop, seen from outside: nothing is made anew."""
+    """The public face of another loop; it has no state of its own."""
 
     def __init__(self, loop: Loop) -> None:
         self._loop = loop

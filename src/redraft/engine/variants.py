@@ -1,7 +1,7 @@
-"""Variants: several answers to one prompt, alike ones merged, the likeliest first.
+"""Variants: several answers to one prompt, equal ones merged, the likeliest first.
 
-Answers are ranked by how many came out alike, then by mean entropy at their last step. Both are the model's opinion of
-itself; docs/numbers.md says what picking by them was worth where it was measured.
+Answers are ranked by how many came out equal, then by mean entropy at their last step. Both are the model's own
+confidence; docs/numbers.md says what picking by them was worth where it was measured.
 """
 
 from __future__ import annotations
@@ -62,7 +62,7 @@ def ranked(
 
 
 def rank(answers: Sequence[Generation]) -> list[Variant]:
-    """Alike answers merged, then by agreement, mean entropy and seed. The order of `answers` does not matter."""
+    """Equal answers merged; sorted by agreement, mean entropy and seed. The order of `answers` does not matter."""
     alike: dict[str, list[Generation]] = {}
     for done in sorted(answers, key=lambda done: (mean(done.entropy), done.seed)):
         alike.setdefault(done.text, []).append(done)

@@ -1,8 +1,8 @@
-"""What a caller wants of the text in a gap, as a language; and the seams, where tokens may want to grow together.
+"""Conditions on the text in a gap, as a language, and token healing at the gap's seams.
 
-A tokenizer cuts the text before a gap as if nothing followed. Where the last token before it begins a longer one, or
-the first behind it ends one, the model has learnt to expect the longer; held to the cut, it has to say something odd.
-So such a token is taken back into the gap, whose text must then begin, or end, with that token's bytes: token healing.
+A tokenizer cuts the text before a gap as if nothing followed. Where the last token before the gap begins a longer one,
+or the first behind it ends one, the model has learnt to expect the longer, and the cut forces an unlikely text on it.
+Token healing takes such a token into the gap, whose text must then begin, or end, with that token's bytes.
 """
 
 from __future__ import annotations
@@ -91,12 +91,12 @@ def span_language(wanted: Wanted, vocabulary: Vocabulary, *, begins: bytes = b""
 
 
 def of_width(language: Language, width: int) -> SpanLanguage:
-    """The same for a gap of so many tokens."""
+    """The language for a gap of exactly `width` tokens."""
     return SpanLanguage(language.source, language.wiring, language.checked, width)
 
 
 def grows_right(vocabulary: Vocabulary, token: int) -> bytes:
-    """The bytes of a token that begins a longer one; none otherwise."""
+    """The bytes of a token if it begins a longer one, else none."""
     node = int(vocabulary.trie.node_of[token])
     piece = vocabulary.pieces[token]
     if piece is None or node < 0 or not bool(np.any(vocabulary.trie.parent == node)):
@@ -105,7 +105,7 @@ def grows_right(vocabulary: Vocabulary, token: int) -> bytes:
 
 
 def grows_left(vocabulary: Vocabulary, token: int) -> bytes:
-    """The bytes of a token that ends a longer one; none otherwise."""
+    """The bytes of a token if it ends a longer one, else none."""
     piece = vocabulary.pieces[token]
     if not piece:
         return b""
