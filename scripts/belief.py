@@ -27,7 +27,7 @@ from redraft.engine.engine import Engine, load
 from redraft.engine.fields import field_confidence
 from redraft.engine.request import Generation, Options
 from redraft.measure.belief import Guess, calibration_error, fitted, reliability, surprise
-from redraft.measure.evals import wilson
+from redraft.measure.evals import said, share_of
 from redraft.measure.record import new_record, write_record
 from redraft.tasks import Example, task
 
@@ -114,7 +114,7 @@ def judged(what: str, found: dict[str, GuessesAt], name: str) -> tuple[dict[str,
         summary.append(
             (
                 f"{what} of {name} {label} ({at:.2f}), {len(guesses)} held out: told on average, and right",
-                f"{told:.1%}, {words(right)}; calibration error {error:.2%}, {nats:.4f} nats",
+                f"{told:.1%}, {said(right)}; calibration error {error:.2%}, {nats:.4f} nats",
             )
         )
     return figures, summary
@@ -180,8 +180,7 @@ def packing(engine: Engine, count: int) -> tuple[dict[str, object], list[tuple[s
         summary.append(
             (
                 f"{len(same)} cells of {name} decided in {forwards} canvases, and in one canvas each",
-                f"right {words(share(packed))} packed, {words(share(single))} alone;"
-                f" the same answer {words(share(same))}",
+                f"right {said(share(packed))} packed, {said(share(single))} alone; the same answer {said(share(same))}",
             )
         )
     return figures, summary
@@ -236,14 +235,8 @@ def there(value: object, pointer: str) -> object:
 
 
 def share(right: Sequence[bool]) -> dict[str, float]:
-    """A share with its interval at 95%."""
-    low, high = wilson(sum(right), len(right))
-    return {"share": sum(right) / len(right), "low": low, "high": high}
-
-
-def words(found: dict[str, float]) -> str:
-    """A share in words."""
-    return f"{found['share']:.1%} ({found['low']:.1%} to {found['high']:.1%})"
+    """A share with its interval."""
+    return share_of(sum(right), len(right))
 
 
 if __name__ == "__main__":

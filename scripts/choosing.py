@@ -10,6 +10,7 @@ from __future__ import annotations
 import argparse
 from collections.abc import Iterator
 from dataclasses import replace
+from itertools import islice
 from pathlib import Path
 from typing import get_args
 
@@ -18,7 +19,7 @@ import torch
 from redraft.diffusion.denoise import PinFeedback
 from redraft.engine.engine import Engine, load
 from redraft.engine.request import Options, Request
-from redraft.measure.evals import pinned, wilson
+from redraft.measure.evals import pinned, said, share_of
 from redraft.measure.record import new_record, write_record
 from redraft.tasks import Example, Task, task
 
@@ -35,9 +36,9 @@ def main() -> None:
     arguments = parser.parse_args()
     torch.set_num_threads(1)
     engine, one = load(arguments.model), task(arguments.task)
-    examples = [example for _, example in zip(range(arguments.count), one.examples("held_out", 0), strict=False)]
+    examples = list(islice(one.examples("held_out", 0), arguments.count))
     shares = {
-        label: share(right)
+        label: share_of(sum(right), len(right), "exact")
         for label, right in {**pins(engine, one, examples), **variants(engine, one, examples)}.items()
     }
     name = Path(arguments.model).name
@@ -53,14 +54,14 @@ def main() -> None:
             },
             figures=shares,
             summary=[
-                (f"{one.name}, {len(examples)} held-out puzzles exact by {name}, {label}", told(found))
+                (f"{one.name}, {len(examples)} held-out puzzles exact by {name}, {label}", said(found, "exact"))
                 for label, found in shares.items()
             ],
         ),
         arguments.record,
     )
     for label, found in shares.items():
-        print(f"{label}: {told(found)}")
+        print(f"{label}: {said(found, 'exact')}")
 
 
 def pins(engine: Engine, one: Task, examples: list[Example]) -> dict[str, list[bool]]:
@@ -110,17 +111,6 @@ def variants(engine: Engine, one: Task, examples: list[Example]) -> dict[str, li
         f"the most certain of {VARIANTS} {where}": found["certain"],
         f"any of {VARIANTS} {where}": found["any"],
     }
-
-
-def share(right: list[bool]) -> dict[str, float]:
-    """The share that is right, with its interval at 95%."""
-    low, high = wilson(sum(right), len(right))
-    return {"exact": sum(right) / len(right), "low": low, "high": high}
-
-
-def told(found: dict[str, float]) -> str:
-    """A share in words."""
-    return f"{found['exact']:.1%} ({found['low']:.1%} to {found['high']:.1%})"
 
 
 if __name__ == "__main__":

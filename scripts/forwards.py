@@ -24,7 +24,7 @@ from redraft.diffusion.halt import EitherOf, Halt, StableAndConfident, Sure, Unt
 from redraft.diffusion.stats import Stats
 from redraft.engine.engine import Engine, load
 from redraft.engine.request import Options
-from redraft.measure.evals import evaluate, wilson
+from redraft.measure.evals import evaluate, share_of
 from redraft.measure.record import new_record, write_record
 from redraft.shapes import Tensor
 from redraft.tasks import Example, Task, task
@@ -123,7 +123,7 @@ def by_forwards(engine: Engine, one: Task, count: int, seed: int) -> dict[str, A
             under[label].append((*read(engine, one, example, watch.drafts[forwards - 1]), forwards))
     base = [right for right, _, _ in next(iter(under.values()))]
     return {
-        "after": {str(forwards): share(right, count) for forwards, right in after.items()},
+        "after": {str(forwards): share_of(right, count, "exact") for forwards, right in after.items()},
         "under": {label: figures(rows, base) for label, rows in under.items()},
     }
 
@@ -135,16 +135,10 @@ def read(engine: Engine, one: Task, example: Example, draft: Tensor) -> tuple[bo
     return one.score(example, engine.text.decode(said)).exact, len(said) + (end is not None)
 
 
-def share(right: int, count: int) -> dict[str, float]:
-    """A share and its interval at 95%."""
-    low, high = wilson(right, count)
-    return {"exact": round(right / count, 4), "low": round(low, 4), "high": round(high, 4)}
-
-
 def figures(rows: Sequence[tuple[bool, int, int]], base: Sequence[bool]) -> dict[str, float]:
     """Of one rule; `gained` and `lost` are against the first."""
     forwards = sum(taken for _, _, taken in rows)
-    return share(sum(right for right, _, _ in rows), len(rows)) | {
+    return share_of(sum(right for right, _, _ in rows), len(rows), "exact") | {
         "gained": sum(right and not before for (right, _, _), before in zip(rows, base, strict=True)),
         "lost": sum(before and not right for (right, _, _), before in zip(rows, base, strict=True)),
         "forwards": round(forwards / len(rows), 3),

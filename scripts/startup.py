@@ -16,9 +16,10 @@ import tempfile
 import time
 from collections.abc import Callable
 from pathlib import Path
+from statistics import median
 
 from redraft.errors import RedraftError, RunError
-from redraft.measure.record import Record, check_place, median, new_record, write_record
+from redraft.measure.record import Record, check_place, new_record, write_record
 
 ROOT = Path(__file__).resolve().parent.parent
 REDRAFT = [sys.executable, "-m", "redraft"]

@@ -13,6 +13,7 @@ import gc
 import time
 from collections.abc import Callable
 from pathlib import Path
+from statistics import median
 from typing import Any
 
 import torch
@@ -21,7 +22,7 @@ import transformers
 from redraft.cli.kernels import kernels_for
 from redraft.config import read_config
 from redraft.measure.device import random_weights, step_of, time_runs
-from redraft.measure.record import median, new_record, write_record
+from redraft.measure.record import new_record, write_record
 from redraft.weights.source import locate
 
 

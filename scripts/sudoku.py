@@ -17,7 +17,7 @@ import torch
 
 from redraft.engine.engine import Engine, load
 from redraft.engine.request import Options
-from redraft.measure.evals import Trial, attempt, pinned, wilson
+from redraft.measure.evals import Trial, attempt, pinned, said, share_of
 from redraft.measure.record import new_record, write_record
 from redraft.tasks import Example, Sudoku
 from redraft.tasks.grids import BOXES
@@ -94,13 +94,9 @@ def banded(pairs: list[tuple[Example, Trial]]) -> dict[str, dict[str, float]]:
 
 def row(trials: list[Trial]) -> dict[str, float]:
     """Exact share with its interval, clues kept, mean forwards."""
-    right = sum(trial.score.exact for trial in trials)
-    low, high = wilson(right, len(trials))
     return {
         "count": len(trials),
-        "exact": right / len(trials),
-        "low": low,
-        "high": high,
+        **share_of(sum(trial.score.exact for trial in trials), len(trials), "exact"),
         "clues_kept": sum(trial.score.parts["clues_kept"] for trial in trials) / len(trials),
         "forwards": sum(sum(trial.done.steps) for trial in trials) / len(trials),
     }
@@ -108,8 +104,7 @@ def row(trials: list[Trial]) -> dict[str, float]:
 
 def told(figures: Mapping[str, float]) -> str:
     """One line."""
-    share = f"{figures['exact']:.1%} ({figures['low']:.1%} to {figures['high']:.1%})"
-    return f"{share}, clues kept {figures['clues_kept']:.1%}, {figures['forwards']:.1f} forwards"
+    return f"{said(figures, 'exact')}, clues kept {figures['clues_kept']:.1%}, {figures['forwards']:.1f} forwards"
 
 
 if __name__ == "__main__":

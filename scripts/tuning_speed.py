@@ -23,6 +23,7 @@ from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
 from random import Random
+from statistics import median
 from typing import Any
 
 import torch
@@ -30,7 +31,7 @@ from torch.nn import functional as F
 from torch.utils.flop_counter import FlopCounterMode
 
 from redraft.measure.device import measure_card
-from redraft.measure.record import median, new_record, write_record
+from redraft.measure.record import new_record, write_record
 from redraft.tasks import Sudoku
 from redraft.tune.base import Base, read_base
 from redraft.tune.data import Feed

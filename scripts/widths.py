@@ -27,7 +27,7 @@ from redraft.engine.events import Block, Draft, Event
 from redraft.engine.gap import Around
 from redraft.engine.request import Options
 from redraft.engine.variants import mean
-from redraft.measure.evals import wilson
+from redraft.measure.evals import said, share_of
 from redraft.measure.record import new_record, write_record
 from redraft.model.rows import Mode, Span
 from redraft.tasks import Example, task
@@ -234,12 +234,7 @@ def shares(gaps: Sequence[Gap], name: str, score: Reading) -> dict[str, dict[str
         rows = [gap.chosen(gap.off) for gap in gaps]
     else:
         rows = [gap.chosen(score) for gap in gaps]
-    found = {}
-    for column, key in enumerate(("exact", "width")):
-        right = sum(row[column] for row in rows)
-        low, high = wilson(right, len(rows))
-        found[key] = {"share": right / len(rows), "low": low, "high": high}
-    return found
+    return {key: share_of(sum(row[i] for row in rows), len(rows)) for i, key in enumerate(("exact", "width"))}
 
 
 def picking(found: Mapping[str, Mapping[str, float]]) -> tuple[float, float]:
@@ -249,8 +244,7 @@ def picking(found: Mapping[str, Mapping[str, float]]) -> tuple[float, float]:
 
 def told(rows: Mapping[str, Mapping[str, Mapping[str, float]]]) -> str:
     """Shares of held-out gaps in words."""
-    held = rows["held_out"]
-    return ", ".join(f"{key} {one['share']:.1%} ({one['low']:.1%} to {one['high']:.1%})" for key, one in held.items())
+    return ", ".join(f"{key} {said(one)}" for key, one in rows["held_out"].items())
 
 
 def ids(engine: Engine, text: str) -> list[int]:

@@ -1,6 +1,7 @@
 """What benchmarks send, how they count, and what they record; two passes on tiny loads, never a timing."""
 
 import argparse
+import math
 import os
 import subprocess
 import sys
@@ -21,7 +22,7 @@ from redraft.engine.events import Draft
 from redraft.engine.loop import LoopConfig
 from redraft.errors import RedraftError, RequestError
 from redraft.measure import bench, peak, scaling, sides, throughput
-from redraft.measure.record import Record, read_record, write_record
+from redraft.measure.record import Record, percentiles_ms, read_record, write_record
 from redraft.measure.scenario import (
     SCENARIOS,
     Job,
@@ -35,7 +36,7 @@ from redraft.measure.scenario import (
     random_checkpoint,
 )
 from redraft.measure.sides import Ours, Theirs
-from redraft.measure.throughput import Runs, percentile, run_pairs
+from redraft.measure.throughput import Runs, run_pairs
 from redraft.weights.source import locate
 
 
@@ -118,10 +119,9 @@ def test_the_random_checkpoint_answers_at_full_length() -> None:
 
 
 def test_percentiles_by_hand() -> None:
-    assert percentile([7.0], 0.95) == 7.0
-    assert percentile([4.0, 1.0, 3.0, 2.0], 0.5) == 2.5
-    assert percentile([10.0, 20.0, 30.0], 0.95) == pytest.approx(29.0)
-    assert percentile([1.0, 2.0], 1.0) == 2.0
+    assert percentiles_ms([0.007], 95) == {"p95": 7.0}
+    assert percentiles_ms([0.010, 0.030, 0.020], 50, 95) == {"p50": 20.0, "p95": 29.0}
+    assert math.isnan(percentiles_ms([], 50)["p50"])
 
 
 def outcome(material: Material, max_tokens: int, arrives: float = 1.0) -> Outcome:

@@ -131,7 +131,7 @@ def test_every_mode_is_scored_on_the_same_gaps(module: Path, monkeypatch: pytest
 
 def test_the_embedded_model_can_be_measured_and_recorded(module: Path) -> None:
     seen: list[tuple[int, int]] = []
-    tallies = score_infills(redraft.load("nano"), 1, steps=2, progress=lambda done, total: seen.append((done, total)))
+    tallies = score_infills(redraft.load("nano"), 1, steps=2, progress=lambda _, *done: seen.append(done))
     assert [(row.kind, row.mode) for row in tallies] == [(kind, mode) for kind in KINDS for mode in MODES]
     assert seen[-1][0] == len(seen)
     taken = record(tallies, model="/some/where/nano", seed=0, steps=2)

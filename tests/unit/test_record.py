@@ -17,7 +17,7 @@ import pytest
 
 from redraft.errors import RecordError, RunError
 from redraft.measure import record
-from redraft.measure.record import Record, machine, median, new_record, read_record, write_record
+from redraft.measure.record import Record, machine, new_record, read_record, write_record
 
 
 def some_record() -> Record:
@@ -136,10 +136,3 @@ def test_the_commit_of_another_repository_is_not_ours(tmp_path: Path) -> None:
     environment = os.environ | {"PYTHONPATH": str(package.parent)}
     told = subprocess.run([sys.executable, "-c", ask], env=environment, capture_output=True, text=True, check=True)
     assert told.stdout.split() == [str(package / "measure" / "record.py"), "unknown"]
-
-
-@pytest.mark.parametrize(
-    ("values", "wanted"), [([3.0], 3.0), ([5.0, 1.0, 9.0], 5.0), ([4.0, 1.0, 3.0, 2.0], 2.5), ([1.0, 2.0], 1.5)]
-)
-def test_the_median_is_the_middle(values: list[float], wanted: float) -> None:
-    assert median(values) == wanted

@@ -5,12 +5,11 @@ from __future__ import annotations
 import argparse
 import json
 import sys
-from collections.abc import Callable
 from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from redraft.cli.common import print_json, read_prompt, tame
+from redraft.cli.common import print_json, progress, read_prompt, tame
 from redraft.cli.held import read_schema
 from redraft.errors import RequestError
 from redraft.remote.channel import Backend, Reply
@@ -18,7 +17,7 @@ from redraft.remote.remote import Remote, Wish
 
 if TYPE_CHECKING:
     from redraft.measure.evals import Evaluation
-    from redraft.measure.record import Progress, Record
+    from redraft.measure.record import Record
     from redraft.tasks import Task
 
 
@@ -55,9 +54,7 @@ def told(backend: Backend, reply: Reply) -> dict[str, object]:
     return {"base_url": backend.base_url} | asdict(reply) | rounded
 
 
-def evaluate_there(
-    backend: Backend, arguments: argparse.Namespace, progress: Callable[[int, int], None]
-) -> list[Evaluation]:
+def evaluate_there(backend: Backend, arguments: argparse.Namespace) -> list[Evaluation]:
     """`redraft eval`: tasks whose answers are written into a canvas have none there."""
     from redraft.tasks import names, task
 
@@ -68,27 +65,26 @@ def evaluate_there(
     if gaps and arguments.task:
         raise RequestError(f"--task {gaps[0]} fills a gap, which needs a canvas; --backend openai has none")
     with Remote(backend) as remote:
-        return [
-            _evaluated(remote, one, arguments.count, arguments.seed, progress) for one in chosen if one.name not in gaps
-        ]
+        return [_evaluated(remote, one, arguments.count, arguments.seed) for one in chosen if one.name not in gaps]
 
 
-def _evaluated(remote: Remote, one: Task, count: int, seed: int, progress: Callable[[int, int], None]) -> Evaluation:
+def _evaluated(remote: Remote, one: Task, count: int, seed: int) -> Evaluation:
     from redraft.measure.evals import tally
 
     scores, replies = [], list[Reply]()
     for i, example in zip(range(count), one.examples("held_out", seed), strict=False):
         replies.append(remote.ask([_turn(example.prompt)], Wish(seed=seed + i)))
         scores.append(one.score(example, replies[-1].text))
-        progress(i + 1, count)
+        progress("example", i + 1, count)
     tokens, steps = sum(reply.tokens or 0 for reply in replies), sum(reply.steps or 0 for reply in replies)
     return tally(one.name, scores, tokens=tokens, steps=steps, seconds=sum(reply.seconds for reply in replies))
 
 
-def bench_there(backend: Backend, arguments: argparse.Namespace, progress: Progress) -> Record:
+def bench_there(backend: Backend, arguments: argparse.Namespace) -> Record:
     """`redraft bench`: the model at hand and the other server on the same prompts, in turn."""
     from redraft.engine.engine import load
-    from redraft.measure.beside import Told, bench_beside, held_out
+    from redraft.measure.beside import Told, bench_beside
+    from redraft.measure.scenario import held_out
     from redraft.weights.source import locate
 
     if arguments.runs is not None and arguments.prompts is not None:

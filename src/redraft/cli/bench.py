@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 from redraft.cli.backend import backend_flags, backend_of
 from redraft.cli.card import add_flags, take_card
-from redraft.cli.common import Commands, command, model_flags, print_json, set_threads
+from redraft.cli.common import Commands, command, model_flags, print_json, progress, set_threads
 from redraft.cli.place import experts_of
 
 if TYPE_CHECKING:
@@ -201,37 +201,37 @@ def _measure(arguments: argparse.Namespace) -> Iterator[Record]:
     if (backend := backend_of(arguments, beside=True)) is not None:
         from redraft.cli.abroad import bench_there
 
-        yield bench_there(backend, arguments, _progress)
+        yield bench_there(backend, arguments)
     elif arguments.device_card:
-        yield take_card(arguments, runs, _progress)
+        yield take_card(arguments, runs, progress)
     elif arguments.scenario:
         for scenario in find_scenarios(arguments.scenario):
-            yield throughput.bench_scenario(scenario, folder, runs=runs, dtype=dtype, rate=rate, progress=_progress)
+            yield throughput.bench_scenario(scenario, folder, runs=runs, dtype=dtype, rate=rate, progress=progress)
     elif arguments.scaling:
-        yield scaling.bench_scaling(folder, runs=runs, dtype=dtype, progress=_progress)
+        yield scaling.bench_scaling(folder, runs=runs, dtype=dtype, progress=progress)
     elif arguments.knee:
         yield _knee(arguments, folder, runs)
     elif arguments.policies:
-        yield throughput.bench_policies(folder, runs=runs, dtype=dtype, rate=rate, progress=_progress)
+        yield throughput.bench_policies(folder, runs=runs, dtype=dtype, rate=rate, progress=progress)
     elif arguments.dial is not None:
         yield _dial(arguments, folder)
     elif arguments.presets is not None:
-        yield presets.bench_presets(folder, count=arguments.presets, dtype=dtype, progress=_progress)
+        yield presets.bench_presets(folder, count=arguments.presets, dtype=dtype, progress=progress)
     elif arguments.plans is not None:
-        yield packing.bench_plans(folder, count=arguments.plans, dtype=dtype, progress=_progress)
+        yield packing.bench_plans(folder, count=arguments.plans, dtype=dtype, progress=progress)
     elif arguments.constraints is not None:
         from redraft.measure.constraints import bench_constraints
 
-        yield bench_constraints(folder, count=arguments.constraints, dtype=dtype, progress=_progress)
+        yield bench_constraints(folder, count=arguments.constraints, dtype=dtype, progress=progress)
     elif arguments.serve is not None:
         from redraft.measure.serving import bench_serve
 
-        yield bench_serve(arguments.model, count=arguments.serve, progress=_progress)
+        yield bench_serve(arguments.model, count=arguments.serve, progress=progress)
     elif arguments.soak is not None:
         yield _soak(arguments, folder)
     else:
         pairs = arguments.runs or PAIRS
-        yield bench.bench_against(folder, runs=pairs, dtype=dtype, progress=lambda i, n: _progress("pair", i, n))
+        yield bench.bench_against(folder, runs=pairs, dtype=dtype, progress=progress)
 
 
 def _knee(arguments: argparse.Namespace, folder: Path, runs: int) -> Record:
@@ -240,7 +240,7 @@ def _knee(arguments: argparse.Namespace, folder: Path, runs: int) -> Record:
     from redraft.measure.scaling import bench_knee
 
     plan = arguments.plan
-    record = bench_knee(folder, runs=runs, dtype=arguments.dtype, plan=plan, progress=_progress)
+    record = bench_knee(folder, runs=runs, dtype=arguments.dtype, plan=plan, progress=progress)
     try:
         path = write_knee(knee_key(folder, arguments.dtype, arguments.device, plan), record.figures["knee_rows"])
         print(f"redraft: kept in {path} for loads in these numbers with as many threads", file=sys.stderr)
@@ -253,7 +253,7 @@ def _dial(arguments: argparse.Namespace, folder: Path) -> Record:
     from redraft.engine.dial import write_dial
     from redraft.measure.dial import bench_dial
 
-    dial, record = bench_dial(folder, count=arguments.dial, dtype=arguments.dtype, progress=_progress)
+    dial, record = bench_dial(folder, count=arguments.dial, dtype=arguments.dtype, progress=progress)
     print(f"redraft: kept in {write_dial(dial, folder)}; --effort walks it", file=sys.stderr)
     return record
 
@@ -268,11 +268,5 @@ def _soak(arguments: argparse.Namespace, folder: Path) -> Record:
         engine.config,
         name=folder.name,
         count=arguments.soak,
-        progress=lambda sent, count: _progress("request", sent, count),
+        progress=progress,
     )
-
-
-def _progress(what: str, done: int, total: int) -> None:
-    """A line on a terminal's stderr, and nothing elsewhere."""
-    if sys.stderr.isatty():
-        print(f"\r\x1b[K{what} {done}/{total}", end="\n" if done >= total else "", file=sys.stderr, flush=True)

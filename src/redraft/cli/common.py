@@ -159,7 +159,7 @@ def load_engine(arguments: argparse.Namespace) -> Engine:
         plan=getattr(arguments, "plan", None),
         adapter=getattr(arguments, "adapter", None),
         report=None if helps else note,
-        progress=None if helps else load_bar(),
+        progress=None if helps else loaded,
         kernels=kernels_for(arguments.device),
         experts=experts_of(arguments),
     )
@@ -177,17 +177,21 @@ def set_threads(wanted: int | None) -> None:
     torch.set_num_threads(min(torch.get_num_threads(), idle, SAME_BITS_THREADS) if wanted is None else wanted)
 
 
-def load_bar() -> Callable[[int, int], None] | None:
-    """A line of progress on a terminal's stderr for loads that take a while; nothing elsewhere."""
-    if not sys.stderr.isatty():
-        return None
+def loaded(done: int, total: int) -> None:
+    """Progress of a load that takes a while."""
+    if total >= MANY_ELEMENTS:
+        show(f"loading {done / total:.0%} of {total / 1e9:.1f}e9 numbers", last=done == total)
 
-    def show(done: int, total: int) -> None:
-        if total >= MANY_ELEMENTS:
-            end = "\n" if done == total else ""
-            print(f"\rloading {done / total:.0%} of {total / 1e9:.1f}e9 numbers", end=end, file=sys.stderr, flush=True)
 
-    return show
+def progress(what: str, done: int, total: int) -> None:
+    """Progress of what is counted."""
+    show(f"{what} {done}/{total}", last=done >= total)
+
+
+def show(line: str, *, last: bool) -> None:
+    """A line on a terminal's stderr in the place of the one before it; nothing elsewhere."""
+    if sys.stderr.isatty():
+        print(f"\r\x1b[K{line}", end="\n" if last else "", file=sys.stderr, flush=True)
 
 
 MANY_ELEMENTS = 100_000_000

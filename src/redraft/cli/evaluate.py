@@ -3,17 +3,23 @@
 from __future__ import annotations
 
 import argparse
-import sys
 from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from redraft.cli.backend import backend_flags, backend_of
-from redraft.cli.common import Commands, causal_flag, command, load_engine, model_flags, preset_flag, print_json
+from redraft.cli.common import (
+    Commands,
+    causal_flag,
+    command,
+    load_engine,
+    model_flags,
+    preset_flag,
+    print_json,
+    progress,
+)
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
     from redraft.engine.engine import Engine
     from redraft.measure.evals import Evaluation
 
@@ -70,19 +76,15 @@ def run(arguments: argparse.Namespace) -> int:
     if arguments.record:
         check_place(arguments.record)
 
-    def progress(done: int, total: int) -> None:
-        if sys.stderr.isatty():
-            print(f"\rexample {done}/{total}", end="\n" if done == total else "", file=sys.stderr, flush=True)
-
     if (backend := backend_of(arguments)) is not None:
         from redraft.cli.abroad import evaluate_there
 
-        _show(evaluate_there(backend, arguments, progress), as_json=arguments.json)
+        _show(evaluate_there(backend, arguments), as_json=arguments.json)
         return 0
     options = Options(preset=arguments.preset or "reference", causal=arguments.causal)
     engine, how = load_engine(arguments), {"seed": arguments.seed, "steps": arguments.steps}
     if arguments.infill:
-        return _infill(arguments, engine, progress)
+        return _infill(arguments, engine)
     found = [
         evaluate(engine, one, arguments.count, **how, options=options, pin=pin, progress=progress)
         for one in chosen
@@ -103,7 +105,7 @@ def _show(found: list[Evaluation], *, as_json: bool) -> None:
         _table(found)
 
 
-def _infill(arguments: argparse.Namespace, engine: Engine, progress: Callable[[int, int], None]) -> int:
+def _infill(arguments: argparse.Namespace, engine: Engine) -> int:
     from redraft.measure.infills import record, score_infills
     from redraft.measure.record import write_record
 

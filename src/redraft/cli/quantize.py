@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import argparse
-import sys
 from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from redraft.cli.common import Commands, command, print_json
+from redraft.cli.common import Commands, command, print_json, show
 
 if TYPE_CHECKING:
     from redraft.measure.evals import Evaluation
@@ -65,8 +64,7 @@ def run(arguments: argparse.Namespace) -> int:
 
     plan, folder = find_plan(arguments.plan), locate(arguments.model)
     chats = [] if arguments.calibrate is None else _chats(arguments.calibrate, folder, plan)
-    progress = _bar if sys.stderr.isatty() else None
-    report = quantize_checkpoint(folder, arguments.out, plan, chats=chats, progress=progress)
+    report = quantize_checkpoint(folder, arguments.out, plan, chats=chats, progress=_written)
     scores: dict[str, list[Evaluation]] = {}
     if arguments.eval is not None:
         from redraft.engine.engine import load
@@ -125,8 +123,5 @@ def _show(report: Report, scores: dict[str, list[Evaluation]]) -> None:
         print(f"{before.task}: {before.exact:.1%} exact before, {after.exact:.1%} after ({before.count} examples)")
 
 
-def _bar(done: int, total: int) -> None:
-    end = "\n" if done == total else ""
-    print(
-        f"\rwritten {done / 1e9:.2f} of {total / 1e9:.2f} GB ({done / total:.0%})", end=end, file=sys.stderr, flush=True
-    )
+def _written(done: int, total: int) -> None:
+    show(f"written {done / 1e9:.2f} of {total / 1e9:.2f} GB ({done / total:.0%})", last=done == total)

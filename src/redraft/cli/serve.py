@@ -20,7 +20,7 @@ from redraft.cli.common import (
     PLAN_HELP,
     Commands,
     command,
-    load_bar,
+    loaded,
     model_flags,
     preset_flag,
     preset_of,
@@ -109,13 +109,10 @@ def run(arguments: argparse.Namespace) -> int:
     from redraft.server.process import serve
     from redraft.server.service import Service
 
-    bar = load_bar()
-
     def loader(progress: Callable[[int, int], None]) -> Engine:
         def report(done: int, total: int) -> None:
             progress(done, total)
-            if bar is not None:
-                bar(done, total)
+            loaded(done, total)
 
         return load(
             arguments.model,

@@ -7,6 +7,7 @@ import json
 import sys
 import time
 from pathlib import Path
+from statistics import median
 from typing import TYPE_CHECKING
 
 from redraft.cli.common import Commands, command, print_json
@@ -86,7 +87,7 @@ class Progress:
 
 def record(recipe: Recipe, out: Path, seconds: float, ran: int) -> Record:
     """What was trained, from the log: how many steps and samples, how long, and every probe."""
-    from redraft.measure.record import median, new_record
+    from redraft.measure.record import new_record
     from redraft.tune.train import LOG
 
     rows = [json.loads(line) for line in (out / LOG).read_text(encoding="utf-8").splitlines()]

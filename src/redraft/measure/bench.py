@@ -11,9 +11,9 @@ own. `throughput.py` has the many requests.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
+from statistics import median
 from typing import Any
 
 import torch
@@ -21,10 +21,9 @@ import torch
 from redraft.engine.engine import Engine, load
 from redraft.engine.request import Options, Request
 from redraft.measure.peak import peak_mib
-from redraft.measure.record import Record, median, new_record
-from redraft.measure.scenario import TASKS
+from redraft.measure.record import Progress, Record, new_record, silent
+from redraft.measure.scenario import TASKS, held_out
 from redraft.measure.verify import load_reference
-from redraft.tasks import task
 
 
 @dataclass(frozen=True)
@@ -39,9 +38,7 @@ class Pair:
     fast_steps: int
 
 
-def bench_against(
-    folder: Path, *, runs: int, dtype: str = "float32", progress: Callable[[int, int], None] | None = None
-) -> Record:
+def bench_against(folder: Path, *, runs: int, dtype: str = "float32", progress: Progress = silent) -> Record:
     """Time `runs` paired answers after one warm-up pair, and both peaks of memory."""
     engine = load(folder, dtype=dtype)
     theirs, version = load_reference(folder, engine.model.dtype)
@@ -49,17 +46,15 @@ def bench_against(
     pairs = []
     for i, (request, fitted) in enumerate(zip(requests, fast, strict=True)):
         pairs.append(_pair(engine, theirs, request, fitted, ours_first=i % 2 == 0))
-        if progress is not None:
-            progress(i, runs)
+        progress("pair", i, runs)
     peaks = {who: peak_mib(_answer_alone, who, folder, dtype) for who in ("ours", "transformers")}
     return _record(folder, pairs[1:], peaks, version, dtype, len(requests[0].prompt))
 
 
 def _requests(engine: Engine, count: int, preset: str = "reference") -> list[Request]:
-    streams = [task(name).examples("held_out", 0) for name in TASKS]
-    prompts = [next(streams[i % len(streams)]).prompt for i in range(count)]
     return [
-        engine.request(prompt, chat=True, options=Options(seed=i, preset=preset)) for i, prompt in enumerate(prompts)
+        engine.request(prompt, chat=True, options=Options(seed=i, preset=preset))
+        for i, prompt in enumerate(held_out(count))
     ]
 
 

@@ -9,14 +9,13 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from statistics import median
 
 from redraft.engine.answer import Answer
 from redraft.engine.engine import Engine
 from redraft.engine.request import Options
 from redraft.errors import RequestError
-from redraft.measure.record import Progress, Record, median, new_record, silent
-from redraft.measure.scenario import TASKS
-from redraft.tasks import task
+from redraft.measure.record import Progress, Record, new_record, silent
 
 
 @dataclass(frozen=True)
@@ -27,12 +26,6 @@ class Told:
     tokens: int | None
     seconds: float
     first_sec: float
-
-
-def held_out(count: int) -> list[str]:
-    """Prompts that nano was not trained on."""
-    streams = [task(name).examples("held_out", 0) for name in TASKS]
-    return [next(streams[i % len(streams)]).prompt for i in range(count)]
 
 
 def bench_beside(

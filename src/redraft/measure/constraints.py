@@ -20,6 +20,7 @@ from collections.abc import Callable
 from dataclasses import asdict, dataclass, field, replace
 from itertools import islice, pairwise
 from pathlib import Path
+from statistics import median
 from typing import Any
 
 from redraft.constrain.language import Language, ready
@@ -34,7 +35,7 @@ from redraft.errors import UnsatisfiedError
 from redraft.measure.guided import guided, installed
 from redraft.measure.noise import noise_trial
 from redraft.measure.projection import LARGE, TRIES, WIDE, large, share_of_step
-from redraft.measure.record import Progress, Record, median, new_record
+from redraft.measure.record import Progress, Record, new_record
 from redraft.tasks import Example, task
 
 PRESET = "fast"

@@ -12,6 +12,7 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
+from statistics import median
 from typing import Any
 
 import torch
@@ -24,7 +25,7 @@ from redraft.constrain.sources import schema_source
 from redraft.diffusion.stats import read_logits
 from redraft.errors import RequestError
 from redraft.measure.projection import TEN, made_up
-from redraft.measure.record import Record, median, new_record
+from redraft.measure.record import Record, new_record
 from redraft.measure.roofline import Card, Work, encode_work, step_work
 from redraft.model.gemma import DiffusionGemma, Layer
 from redraft.model.head import LONG, Head, read_head

@@ -13,14 +13,15 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from itertools import islice
 from pathlib import Path
+from statistics import median
 
 from redraft.config import GenerationConfig
 from redraft.engine.dial import Dial, Notch, Rules, fingerprint
 from redraft.engine.engine import Engine, load
 from redraft.engine.request import Generation, Options, Request, build_request
 from redraft.errors import RequestError
-from redraft.measure.evals import wilson
-from redraft.measure.record import Progress, Record, median, new_record, silent
+from redraft.measure.evals import said, share_of
+from redraft.measure.record import Progress, Record, new_record, silent
 from redraft.tasks import Example, Task, task
 
 TASKS = ("records", "sudoku-4x4", "sudoku-6x6", "repair", "edit-records", "sudoku-9x9")
@@ -117,11 +118,10 @@ def _measure(engine: Engine, rules: Rules, sheets: Sequence[Sheet]) -> Notch:
     for sheet in sheets:
         some, answers = _answers(engine, rules, sheet)
         right, done = right + some, done + answers
-    low, high = wilson(right, len(done))
     steps = Counter(count for one in done for count in one.steps)
     forwards = sum(sum(one.steps) + one.commits for one in done) / len(done)
     canvases = tuple(steps[number] for number in range(max(steps, default=0) + 1))
-    return Notch(rules, round(right / len(done), 4), round(low, 4), round(high, 4), round(forwards, 4), canvases)
+    return Notch(rules, **share_of(right, len(done), "quality"), forwards=round(forwards, 4), canvases=canvases)
 
 
 def _step_sec(engine: Engine, rules: Rules, sheets: Sequence[Sheet]) -> float:
@@ -192,4 +192,4 @@ def _record(name: str, dtype: str, dial: Dial, measured: Sequence[Notch], paced:
 
 
 def _claim(notch: Notch) -> str:
-    return f"{notch.quality:.1%} ({notch.low:.1%} to {notch.high:.1%}), {notch.forwards:.2f} forwards"
+    return f"{said(vars(notch), 'quality')}, {notch.forwards:.2f} forwards"

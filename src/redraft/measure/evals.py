@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
+from typing import Any
 
 from redraft.diffusion.seed import SeedCanvas
 from redraft.engine.engine import DEFAULTS, Engine
 from redraft.engine.gap import Around, refuse_taken
 from redraft.engine.request import Generation, Options
 from redraft.errors import RequestError
-from redraft.measure.record import Record, new_record
+from redraft.measure.record import Progress, Record, new_record, silent
 from redraft.tasks import Example, Score, Task
 
 
@@ -50,7 +51,7 @@ def evaluate(
     steps: int | None = None,
     options: Options = DEFAULTS,
     pin: bool = False,
-    progress: Callable[[int, int], None] | None = None,
+    progress: Progress = silent,
 ) -> Evaluation:
     """Answer `count` held-out examples through the chat template and score them.
 
@@ -62,8 +63,7 @@ def evaluate(
         seed_canvas = pinned(engine, task, example) if pin else options.seed_canvas
         changed = replace(options, seed_canvas=seed_canvas)
         trials.append(attempt(engine, task, example, seed=seed + i, steps=steps, options=changed))
-        if progress is not None:
-            progress(i + 1, count)
+        progress("example", i + 1, count)
     return summarise(f"{task.name}, clues pinned" if pin else task.name, trials)
 
 
@@ -141,6 +141,17 @@ def wilson(right: int, count: int, z: float = 1.96) -> tuple[float, float]:
     return max(0.0, (middle - spread) / whole), min(1.0, (middle + spread) / whole)
 
 
+def share_of(right: int, count: int, name: str = "share") -> dict[str, float]:
+    """A share by that name and its bounds at 95%, as records have them."""
+    low, high = wilson(right, count)
+    return {name: round(right / count, 4), "low": round(low, 4), "high": round(high, 4)}
+
+
+def said(found: Mapping[str, Any], name: str = "share") -> str:
+    """Such a share in words."""
+    return f"{found[name]:.1%} ({found['low']:.1%} to {found['high']:.1%})"
+
+
 def record(
     found: list[Evaluation],
     *,
@@ -161,7 +172,7 @@ def record(
         summary=[
             (
                 f"{one.task}, {one.count} held-out examples answered exactly by {name}{how}",
-                f"{one.exact:.1%} ({one.low:.1%} to {one.high:.1%}), {one.mean_steps:.1f} forwards, "
+                f"{said(vars(one), 'exact')}, {one.mean_steps:.1f} forwards, "
                 f"{one.tokens_per_forward:.1f} tokens per forward, {one.tokens_per_sec:.0f} tokens/s"
                 + (f", clues kept {one.parts['clues_kept']:.1%}" if pin else ""),
             )

@@ -28,7 +28,7 @@ from random import Random
 from redraft.engine.engine import Engine
 from redraft.engine.request import Options
 from redraft.measure.evals import wilson
-from redraft.measure.record import Record, new_record
+from redraft.measure.record import Progress, Record, new_record, silent
 from redraft.tasks.task import split_of, stream_seed
 
 KINDS = {"part": "an expression", "line": "one statement", "lines": "two or three statements"}
@@ -172,7 +172,7 @@ def score_infills(
     seed: int = 0,
     steps: int | None = None,
     preset: str = "reference",
-    progress: Callable[[int, int], None] | None = None,
+    progress: Progress = silent,
 ) -> list[Tally]:
     """Fill `count` gaps of each kind in each mode, half of them gaps that doctests notice, if there are any."""
     most = min(MOST_TOKENS, engine.config.model.canvas_length // 2)
@@ -191,8 +191,7 @@ def score_infills(
                     (right, sound, gap.tested, sound and gap.tested and passes(gap.path, whole), forwards, seconds)
                 )
                 done += 1
-                if progress is not None:
-                    progress(done, len(KINDS) * len(MODES) * len(chosen))
+                progress("gap", done, len(KINDS) * len(MODES) * len(chosen))
             found.append(_tally(kind, mode, rows))
     return found
 

@@ -7,9 +7,10 @@ same examples with the same seeds; the models differ in nothing but their plan.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
+from statistics import median
 from typing import Any
 
 import torch
@@ -19,7 +20,7 @@ from redraft.engine.engine import Engine, load
 from redraft.errors import WeightsError
 from redraft.measure.device import filled_prefix, random_weights, step_of
 from redraft.measure.evals import evaluate
-from redraft.measure.record import Record, median, new_record
+from redraft.measure.record import Progress, Record, new_record, silent
 from redraft.measure.scenario import TASKS
 from redraft.model.fused import fuse_layers
 from redraft.model.gemma import DiffusionGemma
@@ -33,7 +34,6 @@ from redraft.weights.plan import PLANS, formats
 STEPS = 200
 WIDER = (2, 4)
 """Widths, as multiples of the checkpoint's, at which int8 is timed beside float32 on random numbers."""
-Progress = Callable[[str, int, int], None]
 
 _CPU = torch.device("cpu")
 
@@ -45,7 +45,7 @@ def bench_plans(
     dtype: str = "float32",
     plans: Sequence[str] = tuple(PLANS),
     steps: int = STEPS,
-    progress: Progress | None = None,
+    progress: Progress = silent,
 ) -> Record:
     """Plans that fit the checkpoint beside none, on `count` examples of each task of the embedded model."""
     engines: dict[str, Engine] = {"none": load(folder, dtype=dtype)}
@@ -66,8 +66,7 @@ def bench_plans(
             "step_ms": 1e3 * median(times[name]),
             "exact": {one: evaluate(engine, task(one), count).exact for one in TASKS},
         }
-        if progress:
-            progress("plan", number, len(engines))
+        progress("plan", number, len(engines))
     summary = [(f"{folder.name} with {_said(name)}", _sentence(figures[name], count)) for name in engines]
     for factor in WIDER:
         found = _wider(engines["none"].config.model, factor, steps)

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from statistics import median
 from typing import Any
 
 from redraft.diffusion.presets import PRESETS
@@ -16,8 +17,8 @@ from redraft.engine.engine import Engine, load
 from redraft.engine.request import Generation, Options
 from redraft.errors import RequestError
 from redraft.measure.dial import Sheet, candidates, known_tasks
-from redraft.measure.evals import wilson
-from redraft.measure.record import Progress, Record, median, new_record, silent
+from redraft.measure.evals import share_of
+from redraft.measure.record import Progress, Record, new_record, silent
 
 EXAMPLES = 100
 CANVASES = (None, 16, 32, 64)
@@ -39,17 +40,14 @@ class Column:
 
     def figures(self, base: Sequence[bool]) -> dict[str, Any]:
         """Averages over answers; `base` is what the reference had right on the same canvas."""
-        right, count = sum(self.exact), len(self.exact)
-        low, high = wilson(right, count)
+        count = len(self.exact)
         tokens = sum(len(one.tokens) for one in self.done)
         steps = sum(sum(one.steps) for one in self.done)
         commits = sum(one.commits for one in self.done)
         return {
             "preset": self.preset,
             "canvas": self.canvas,
-            "exact": round(right / count, 4),
-            "low": round(low, 4),
-            "high": round(high, 4),
+            **share_of(sum(self.exact), count, "exact"),
             "gained": sum(new and not old for new, old in zip(self.exact, base, strict=True)),
             "lost": sum(old and not new for new, old in zip(self.exact, base, strict=True)),
             "tokens": round(tokens / count, 2),

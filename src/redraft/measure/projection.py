@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from dataclasses import dataclass, replace
 from itertools import pairwise
+from statistics import median
 
 import numpy as np
 import torch
@@ -14,7 +15,6 @@ from redraft.constrain.messages import best_ways, quickly
 from redraft.constrain.sources import schema_source
 from redraft.engine.engine import Engine
 from redraft.engine.request import Options
-from redraft.measure.record import median
 from redraft.tasks import task
 
 TRIES = 5

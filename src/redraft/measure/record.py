@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import datetime
+import math
 import os
 import platform
 import secrets
@@ -13,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import msgspec
+import numpy as np
 
 from redraft.errors import RecordError, RunError
 
@@ -108,11 +110,10 @@ def machine() -> dict[str, Any]:
     return found
 
 
-def median(values: Sequence[float]) -> float:
-    """The middle value; the mean of the two middle ones of an even count."""
-    ordered = sorted(values)
-    half = len(ordered) // 2
-    return ordered[half] if len(ordered) % 2 else (ordered[half - 1] + ordered[half]) / 2
+def percentiles_ms(seconds: Sequence[float], *shares: int) -> dict[str, float]:
+    """Milliseconds that so many percent of the times do not exceed, as "p95"; NaN if there are no times."""
+    found = np.percentile(seconds, shares) if seconds else [math.nan] * len(shares)
+    return {f"p{share}": round(1e3 * float(one), 2) for share, one in zip(shares, found, strict=True)}
 
 
 def _processor() -> str:

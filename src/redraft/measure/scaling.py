@@ -7,6 +7,7 @@ from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
+from statistics import median
 from typing import Any
 
 import torch
@@ -20,7 +21,7 @@ from redraft.engine.engine import Engine, load
 from redraft.engine.events import Draft
 from redraft.engine.loop import Loop
 from redraft.engine.scheduler import PREFILL_CHUNK
-from redraft.measure.record import Progress, Record, median, new_record, silent
+from redraft.measure.record import Progress, Record, new_record, silent
 from redraft.measure.scenario import TASKS, Material, plain, random_checkpoint
 from redraft.measure.throughput import ours, run_pairs
 from redraft.model.gemma import DiffusionGemma

@@ -174,6 +174,12 @@ def examples(name: str, seed: int, count: int) -> tuple[Example, ...]:
     return tuple(islice(task(name).examples("held_out", seed), count))
 
 
+def held_out(count: int) -> list[str]:
+    """Prompts of both tasks in turn."""
+    streams = [task(name).examples("held_out", 0) for name in TASKS]
+    return [next(streams[i % len(streams)]).prompt for i in range(count)]
+
+
 def user(example: Example) -> Message:
     """The turn that asks."""
     return {"role": "user", "content": example.prompt}

@@ -21,6 +21,7 @@ from itertools import islice
 from pathlib import Path
 from queue import SimpleQueue
 from random import Random
+from statistics import median
 from typing import Any
 
 import torch
@@ -31,7 +32,7 @@ from redraft.engine.events import Event, Finished
 from redraft.engine.request import Options
 from redraft.errors import RunError
 from redraft.measure.client import Link, Reply, stream_chat
-from redraft.measure.record import Record, median, new_record
+from redraft.measure.record import Progress, Record, new_record, percentiles_ms
 from redraft.tasks import task
 
 STREAMS = (1, 8, 32, 128)
@@ -42,8 +43,6 @@ PRESETS = ("reference", "fast")
 
 LEAVE, BAD = 0.10, 0.05
 LENGTHS = (8, 16, 24, 32, 64)
-
-Progress = Callable[[str, int, int], None]
 
 
 def bench_serve(model: str, *, count: int, progress: Progress) -> Record:
@@ -97,7 +96,7 @@ def _told(replies: Sequence[tuple[str, Reply]], seconds: float) -> dict[str, Any
     good = [reply for kind, reply in replies if kind == "good"]
     wrong = [r for kind, r in replies if r.status != {"good": 200, "leave": 200, "bad": 400}[kind]]
     wrong += [reply for reply in good if reply.status == 200 and not (reply.order and reply.tokens)]
-    first = sorted(reply.first_sec for reply in good if reply.first_sec is not None)
+    first = [reply.first_sec for reply in good if reply.first_sec is not None]
     return {
         "seconds": seconds,
         "good": len(good),
@@ -105,7 +104,7 @@ def _told(replies: Sequence[tuple[str, Reply]], seconds: float) -> dict[str, Any
         "refused": sum(kind == "bad" and reply.status == 400 for kind, reply in replies),
         "errors": len(wrong),
         "tokens_per_sec": sum(reply.tokens for reply in good) / seconds,
-        "first_text_ms": {f"p{share}": _at(first, share) * 1e3 for share in (50, 95, 99)},
+        "first_text_ms": percentiles_ms(first, 50, 95, 99),
         "answer_ms_p50": median([reply.seconds for reply in good]) * 1e3,
     }
 
@@ -219,10 +218,6 @@ def _summary(levels: dict[str, Any], costs: dict[str, dict[str, float]], count: 
             )
         )
     return found
-
-
-def _at(ordered: Sequence[float], share: int) -> float:
-    return ordered[min(len(ordered) - 1, len(ordered) * share // 100)] if ordered else float("nan")
 
 
 def _resident_mb(pid: int) -> float:

@@ -16,7 +16,6 @@ from __future__ import annotations
 import os
 import time
 from collections import Counter
-from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from random import Random
@@ -31,7 +30,7 @@ from redraft.engine.request import Options, Request, build_request
 from redraft.engine.runner import run_alone
 from redraft.engine.scheduler import POLICIES, PREFILL_CHUNK
 from redraft.errors import BusyError, RequestError, RunError
-from redraft.measure.record import Record, new_record
+from redraft.measure.record import Progress, Record, new_record, silent
 from redraft.model.gemma import DiffusionGemma
 
 REQUESTS = 2000
@@ -118,7 +117,7 @@ class Soak:
         self.due: dict[int, list[int]] = {}
         self.head = [self.rng.randrange(self.config.model.vocab_size) for _ in range(700)]
 
-    def run(self, progress: Callable[[int, int], None] | None = None) -> None:
+    def run(self, progress: Progress = silent) -> None:
         """Submit, abort and turn until all requests have come and gone. Raises RunError on a hang."""
         sent, pending, busy = 0, None, True
         while sent < self.count or busy:
@@ -136,8 +135,7 @@ class Soak:
             if self.ticks % CHECK_EVERY == 0:
                 self._check()
                 self.loop.scheduler.policy = self.rng.choice(list(POLICIES.values()))
-                if progress is not None:
-                    progress(sent, self.count)
+                progress("request", sent, self.count)
         self._check_end()
 
     def _draw(self) -> Client | None:
@@ -248,7 +246,7 @@ def bench_soak(
     name: str,
     count: int = REQUESTS,
     seed: int = 0,
-    progress: Callable[[int, int], None] | None = None,
+    progress: Progress = silent,
 ) -> Record:
     """Run a soak and record it. Raises AssertionError if something is left behind, RunError on a hang."""
     began, before = time.monotonic(), resident_mib()

@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
+from statistics import median
 from typing import Any
 
 from redraft.config import read_config
@@ -18,9 +19,9 @@ from redraft.engine.engine import Engine, load
 from redraft.engine.loop import DEFAULT_LOOP, LoopConfig
 from redraft.engine.request import Options, Request, build_request
 from redraft.engine.scheduler import POLICIES
-from redraft.measure.evals import wilson
+from redraft.measure.evals import share_of
 from redraft.measure.peak import peak_mib
-from redraft.measure.record import Progress, Record, median, new_record, silent
+from redraft.measure.record import Progress, Record, new_record, percentiles_ms, silent
 from redraft.measure.scenario import RATE, SCENARIOS, Job, Material, Pass, Scenario, checkpoint_of
 from redraft.measure.sides import Ours, Side, Theirs
 from redraft.measure.verify import load_reference
@@ -33,15 +34,6 @@ SIDES = ("ours", "ours_fast", "transformers")
 IN_MEMORY = ("ours", "transformers")
 
 
-def percentile(values: Sequence[float], share: float) -> float:
-    """The value that a share of the values does not exceed, read on the straight line between the two nearest."""
-    ordered = sorted(values)
-    place = share * (len(ordered) - 1)
-    low = int(place)
-    high = min(low + 1, len(ordered) - 1)
-    return ordered[low] + (place - low) * (ordered[high] - ordered[low])
-
-
 @dataclass(frozen=True)
 class Runs:
     """All counted passes of one side, and the jobs of each."""
@@ -52,15 +44,14 @@ class Runs:
     def figures(self, text: Text) -> dict[str, Any]:
         """Medians over passes, percentiles over all their requests, and exactness."""
         outcomes = [outcome for one in self.passes for outcome in one.outcomes]
-        first, latency = [1e3 * one.first_sec for one in outcomes], [1e3 * one.latency for one in outcomes]
         return {
             "tokens_per_sec": round(median([one.tokens_per_sec for one in self.passes]), 2),
             "requests_per_sec": round(median([one.requests_per_sec for one in self.passes]), 2),
             "tokens": sum(one.tokens for one in self.passes),
             "forwards": median([float(one.forwards) for one in self.passes]),
             "tokens_per_forward": round(median([one.tokens / max(1, one.forwards) for one in self.passes]), 3),
-            "first_text_ms": {"p50": round(percentile(first, 0.5), 2), "p95": round(percentile(first, 0.95), 2)},
-            "latency_ms": {"p50": round(percentile(latency, 0.5), 2), "p95": round(percentile(latency, 0.95), 2)},
+            "first_text_ms": percentiles_ms([one.first_sec for one in outcomes], 50, 95),
+            "latency_ms": percentiles_ms([one.latency for one in outcomes], 50, 95),
             "exact": self.exact(text),
             "passes": [[round(one.seconds, 5), one.tokens, one.forwards] for one in self.passes],
         }
@@ -75,15 +66,7 @@ class Runs:
         ]
         if not right:
             return None
-        low, high = wilson(sum(right), len(right))
-        share = sum(right) / len(right)
-        return {
-            "right": sum(right),
-            "of": len(right),
-            "share": round(share, 4),
-            "low": round(low, 4),
-            "high": round(high, 4),
-        }
+        return {"right": sum(right), "of": len(right), **share_of(sum(right), len(right))}
 
 
 def run_pairs(
