@@ -84,7 +84,10 @@ class LayerConfig:
 
 @dataclass(frozen=True)
 class ModelConfig:
-    """The network's shape. Sizes are element counts; `layers` runs from the first layer to the last, which is full."""
+    """The network's shape. Sizes are element counts; `layers` runs from the first layer to the last, which is full.
+
+    `vision` and `root` are what a text forward does not read, kept so that `model_json` can write it back.
+    """
 
     vocab_size: int
     hidden_size: int
@@ -139,7 +142,7 @@ class GenerationConfig:
 
 @dataclass(frozen=True)
 class CheckpointConfig:
-    """Both files of one checkpoint, and the keys in them that this code does not know."""
+    """Both config files of one checkpoint, and the names of the keys in them that this code does not know."""
 
     model: ModelConfig
     generation: GenerationConfig

@@ -1,4 +1,4 @@
-"""Takes typed values out of a JSON object that somebody else wrote, and remembers which keys nobody asked for.
+"""Reads typed values out of somebody else's JSON object, and remembers which keys were never read.
 
 Whatever the JSON holds, a read either gives a value of the type asked for or raises ConfigError with the key, the value
 and what it must be. `null` means the same as an absent key, except to `fixed`, which allows the values it is given.
@@ -27,7 +27,7 @@ class Reader:
         self._inner: list[Reader] = []
 
     def value(self, key: str, default: Any = None) -> Any:
-        """Whatever is there."""
+        """The value of any type."""
         self._read.add(key)
         found = self.source.get(key)
         return default if found is None else found

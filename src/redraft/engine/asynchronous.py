@@ -1,4 +1,4 @@
-"""The engine's asyncio face: thin, over the same loop.
+"""The engine for asyncio: a thin layer over the same loop.
 
     engine = AsyncEngine(redraft.load("nano"))
     async for event in engine.events(request): ...

@@ -1,4 +1,4 @@
-"""A bar on stderr while many requests are answered."""
+"""A progress bar on stderr while many requests are answered."""
 
 from __future__ import annotations
 

@@ -1,15 +1,15 @@
-"""Decisions: how likely each of some answers is, read from one step and without writing any.
+"""Decisions: the probabilities of given answers, read from one denoising step; nothing is generated.
 
-The prompt is encoded, a canvas of noise is denoised once, and of its distributions the probability of every choice is
-read. What is told is each choice's share of all of them. Several canvases of other noise are averaged.
+The prompt is encoded, a canvas of noise is denoised once, and the probability of every choice is read from its
+distributions. A choice's *share* is its part of what all choices have. Several canvases of other noise are averaged.
 
-    decide       one question: of all ways to spell a choice in tokens, with the end behind it, the exact probability
+    decide       one question: the exact probability of a choice and the end behind it, over all its tokenizations
     decide_all   many questions in one canvas: a form, whose text is pinned, with a slot of noise for every answer
 
         1 : ▒ ⏎ 2 : ▒ ⏎ 3 : ▒ ⏎        choices of a slot have one number of tokens, so everything else has its place
 
-Shares are the model's own. `Decision.at` takes a temperature; one that was fitted on questions whose answers are known
-makes probabilities of them (docs/deciding.md), and may be kept beside the checkpoint (`read_belief`).
+Shares are the model's own. `Decision.at` applies a temperature; one fitted on questions with known answers calibrates
+them (docs/deciding.md), and may be kept beside the checkpoint (`read_belief`).
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ Form = Sequence[str | Sequence[str]]
 
 @dataclass(frozen=True)
 class Decision:
-    """Shares of the choices, which sum to 1, in their order; `log_mass` is the log of what they had together.
+    """Shares of the choices, which sum to 1, in their order; `log_mass` is the log of the probability of all choices.
 
     `temperature` is what the logs of the model's own shares were divided by.
     """
@@ -63,7 +63,7 @@ class Decision:
         return max(self.shares, key=self.shares.__getitem__)
 
     def at(self, temperature: float) -> Decision:
-        """The same at a temperature: above 1 humbler, below it bolder. Raises RequestError for one that is none."""
+        """The same at a temperature: above 1 flatter, below 1 sharper. Raises RequestError unless it is above 0."""
         if not 0 < temperature < math.inf:
             raise RequestError(f"temperature is {temperature}; it must be a number above 0 (1 is the model's own)")
         tiniest = torch.finfo(torch.float64).tiny
@@ -83,9 +83,9 @@ class Decision:
 
 @dataclass(frozen=True)
 class Belief:
-    """How far the decisions of a checkpoint come true (scripts/belief.py). On so many of `tasks`, held out and told at
-    the fitted `temperature`, `told` was the average probability and `right` the share that was; `error` is the expected
-    calibration error, `error_before` the same at temperature 1."""
+    """How well a checkpoint's decisions are calibrated (scripts/belief.py). On `decisions` held-out ones of `tasks`, at
+    the fitted `temperature`, `told` was the mean probability of the best choice and `right` the share that was right;
+    `error` is the expected calibration error, `error_before` that at temperature 1."""
 
     checkpoint: str
     taken: str
@@ -99,7 +99,7 @@ class Belief:
 
 
 def read_belief(engine: Engine) -> Belief | None:
-    """What is kept beside the checkpoint; None if that is nothing, nothing whole, or of other weights than these."""
+    """The calibration beside the checkpoint; None if there is none, it is damaged, or it is of other weights."""
     if engine.folder is None or not engine.as_stored:
         return None
     try:
@@ -111,7 +111,7 @@ def read_belief(engine: Engine) -> Belief | None:
 
 
 def write_belief(belief: Belief, folder: Path) -> None:
-    """Keep it beside the checkpoint. Raises OSError."""
+    """Write a calibration beside the checkpoint. Raises OSError."""
     (folder / BELIEF).write_bytes(msgspec.json.format(msgspec.json.encode(belief), indent=1) + b"\n")
 
 
