@@ -21,7 +21,7 @@ PART_WALLS = {
     "measure": 4_400,
     "server": 5_000,
     "remote": 400,
-    "trace": 500,
+    "trace": 525,
     "cli": 4_050,
 }
 

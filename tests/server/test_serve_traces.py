@@ -11,11 +11,11 @@ from tests.server.conftest import RECORD, end, start
 from redraft.engine.engine import Engine
 from redraft.engine.request import Options
 from redraft.engine.tap import Tap, seen_through
-from redraft.errors import RequestError
-from redraft.trace.file import read_trace
+from redraft.errors import RequestError, RunError
+from redraft.trace.file import TraceFile, read_trace
 from redraft.trace.folder import TraceFolder
 from redraft.trace.lines import VERSION, Header
-from redraft.trace.recorder import Recorder
+from redraft.trace.recorder import Apart, Recorder
 
 HEAD = Header(trace=VERSION, redraft="0", command="serve", model="nano", taken="", options={})
 ROOM = 10**9
@@ -36,6 +36,9 @@ def test_every_request_to_a_server_leaves_a_trace_of_its_answer(tmp_path: Path) 
     assert gap.status_code == 200
     assert len(traces) > 2, "widths that compete for a gap are requests of their own"
     assert sum(trace.main.finish != "aborted" for trace in traces) >= 2
+    (won,) = (trace.main for trace in traces if trace.main.taken)
+    assert won.ended is not None
+    assert gap.json()["choices"][0]["text"] in won.ended.text, "of those that competed, the one that came of it"
 
 
 @pytest.fixture
@@ -88,17 +91,47 @@ def test_a_trace_that_cannot_be_written_costs_no_answer(
 ) -> None:
     shelf, files = TraceFolder(folder, HEAD, 9, ROOM), len(list(Path("/proc/self/fd").iterdir()))
     said = ask(nano, shelf, 1)
-    monkeypatch.setattr(
-        "redraft.trace.file.os.write", full := lambda *_: (_ for _ in ()).throw(OSError(28, "No space"))
-    )
+    monkeypatch.setattr("redraft.trace.file.os.write", lambda *_: (_ for _ in ()).throw(OSError(28, "No space")))
     assert ask(nano, shelf, 1) == said
     monkeypatch.undo()
-    assert full
     for path in folder.iterdir():
         path.unlink()
     folder.rmdir()
     assert ask(nano, shelf, 1) == said
     assert len(list(Path("/proc/self/fd").iterdir())) <= files + 1, "files are closed"
+
+
+def test_what_cannot_be_begun_is_held_no_longer(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """On a full disk the folder and the file stayed open, and locked, until the program ended."""
+    folder.mkdir(parents=True)
+    place = folder / "trace.jsonl"
+    with monkeypatch.context() as patch:
+        patch.setattr("redraft.trace.file.os.write", lambda *_: (_ for _ in ()).throw(OSError(28, "No space")))
+        for begin in (lambda: TraceFile(place, HEAD), lambda: TraceFolder(folder, HEAD, 9, ROOM)):
+            with pytest.raises(RunError, match="make room"):
+                begin()
+    with monkeypatch.context() as patch:
+        patch.setattr("redraft.trace.folder.Path.lstat", lambda _: (_ for _ in ()).throw(OSError(5, "I/O error")))
+        (folder / "00000001.jsonl").touch()
+        with pytest.raises(RequestError, match="I/O error"):
+            TraceFolder(folder, HEAD, 9, ROOM)
+    TraceFile(place, HEAD).close()
+    TraceFolder(folder, HEAD, 9, ROOM).close()
+
+
+def test_a_trace_that_is_gone_does_not_come_back_for_having_won(nano: Engine, folder: Path) -> None:
+    shelf = TraceFolder(folder, HEAD, 1, ROOM)
+    apart = Apart(shelf, nano)
+    said = seen_through(nano, Tap(nano.loop, apart.opened, apart.taken), gaps=False)
+    for seed in range(2):
+        said.generate(RECORD, chat=True, seed=seed, options=Options(steps=2))
+    apart.taken(0)
+    apart.taken(1)
+    apart.taken(7)
+    shelf.close()
+    (path,) = folder.iterdir()
+    assert path.name == "00000002.jsonl"
+    assert read_trace(path).main.taken
 
 
 def test_a_place_that_cannot_be_a_folder_is_refused_at_once(tmp_path: Path) -> None:

@@ -52,13 +52,13 @@ def traced_apart(arguments: argparse.Namespace, command: str) -> Callable[[Engin
 
     from redraft.engine.tap import Tap, seen_through
     from redraft.trace.folder import TraceFolder
-    from redraft.trace.recorder import Recorder
+    from redraft.trace.recorder import Apart
 
     folder = TraceFolder(arguments.trace, _head(arguments, command), MOST, MOST_BYTES)
 
     def seen(engine: Engine) -> Engine:
-        tap = Tap(engine.loop, lambda _, request: Recorder(folder.begin(), engine).opened(0, request))
-        return seen_through(engine, tap, gaps=False)
+        apart = Apart(folder, engine)
+        return seen_through(engine, Tap(engine.loop, apart.opened, apart.taken), gaps=False)
 
     return seen
 

@@ -17,6 +17,9 @@ from redraft.engine.request import Request
 Opened = Callable[[int, Request], Listener]
 """Who watches a request, from its number in order of their first events."""
 
+KEPT = 2**16
+"""So many requests behind the newest, one may still be said to have won: a server's tap sees them without end."""
+
 
 class View(Loop):
     """The public face of another loop; it has no state of its own."""
@@ -80,12 +83,13 @@ class Tap(View):
         number = self._loop.submit(request, listen, drafts=True, behind=behind)
         if self._taken is not None:
             self._places[number] = place
+            self._places.pop(number - KEPT, None)
         return number
 
     def took(self, number: int) -> None:
         """As the loop's; whoever wants to hear of it does."""
-        if self._taken is not None:
-            self._taken(self._places[number][0])
+        if self._taken is not None and (place := self._places.get(number)):
+            self._taken(place[0])
         super().took(number)
 
 

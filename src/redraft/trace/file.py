@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import fcntl
 import os
+from contextlib import ExitStack
 from pathlib import Path
 
 import msgspec
@@ -20,17 +21,21 @@ class TraceFile:
         """Raises RequestError for a place that cannot be written, that another program is writing, or that holds
         something else than a trace."""
         self.path, self.size = path, 0
-        try:
-            if path.is_file() and path.stat().st_size and not _is_trace(path):
-                raise RequestError(f"{path} holds something else than a trace, which would be lost; name another file")
-            file = os.open(path, os.O_WRONLY | os.O_CREAT, 0o666)
-            if path.is_file():
-                hold(file, path)
-                os.ftruncate(file, 0)
-        except OSError as error:
-            raise RequestError(f"the trace {path} cannot be written: {error.strerror}; name another file") from None
-        self._file = file
-        self.write(header)
+        with ExitStack() as undo:
+            try:
+                if path.is_file() and path.stat().st_size and not _is_trace(path):
+                    raise RequestError(
+                        f"{path} holds something else than a trace, which would be lost; name another file"
+                    )
+                self._file = os.open(path, os.O_WRONLY | os.O_CREAT, 0o666)
+                undo.callback(os.close, self._file)
+                if path.is_file():
+                    hold(self._file, path)
+                    os.ftruncate(self._file, 0)
+            except OSError as error:
+                raise RequestError(f"the trace {path} cannot be written: {error.strerror}; name another file") from None
+            self.write(header)
+            undo.pop_all()
 
     def write(self, line: Header | Line) -> None:
         """One line, in one piece. Raises RunError where there is no room for it, and leaves whole lines behind."""
@@ -53,12 +58,11 @@ class TraceFile:
 def hold(handle: int, path: Path) -> None:
     """Keep what is open for this program alone until it is closed, which the end of the program does, too.
 
-    Raises RequestError, and closes it, if another one holds it. Where a file system has no locks, nothing is held.
+    Raises RequestError if another one holds it. Where a file system has no locks, nothing is held.
     """
     try:
         fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:
-        os.close(handle)
         raise RequestError(f"{path} is being written by another program; name another place") from None
     except OSError:
         return

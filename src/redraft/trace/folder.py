@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import os
 from collections import deque
-from contextlib import suppress
+from contextlib import ExitStack, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
 from redraft.errors import RedraftError, RequestError, RunError
 from redraft.trace.file import TraceFile, hold
-from redraft.trace.lines import Ended, Header, Line
+from redraft.trace.lines import Ended, Header, Line, Taken
 
 DIGITS = 8
 NONE = -1
@@ -33,18 +33,21 @@ class TraceFolder:
 
     def __init__(self, path: Path, header: Header, most: int, most_bytes: int) -> None:
         """Raises RequestError for a place that cannot be written, or that another program writes to."""
-        try:
-            path.mkdir(parents=True, exist_ok=True)
-            self._held = os.open(path, os.O_RDONLY)
-            hold(self._held, path)
-            found = sorted(path.glob(f"{'[0-9]' * DIGITS}.jsonl"))
-            self._kept = deque[_Left | _File](_Left(file, file.lstat().st_size) for file in found)
-        except OSError as error:
-            raise RequestError(f"the folder {path} cannot be made: {error.strerror}; name another") from None
-        self._path, self._header, self._most, self._most_bytes = path, header, most, most_bytes
-        self._number = int(found[-1].stem) if found else 0
-        TraceFile(self._next, header).close()  # what cannot be written is said before anything is asked
-        self._next.unlink()
+        self.most, self._path, self._header, self._most_bytes = most, path, header, most_bytes
+        with ExitStack() as undo:
+            try:
+                path.mkdir(parents=True, exist_ok=True)
+                self._held = os.open(path, os.O_RDONLY)
+                undo.callback(os.close, self._held)
+                hold(self._held, path)
+                found = sorted(path.glob(f"{'[0-9]' * DIGITS}.jsonl"))
+                self._kept = deque[_Left | _File](_Left(file, file.lstat().st_size) for file in found)
+            except OSError as error:
+                raise RequestError(f"the folder {path} cannot be made: {error.strerror}; name another") from None
+            self._number = int(found[-1].stem) if found else 0
+            TraceFile(self._next, header).close()  # what cannot be written is said before anything is asked
+            self._next.unlink()
+            undo.pop_all()
 
     @property
     def _next(self) -> Path:
@@ -52,9 +55,7 @@ class TraceFolder:
 
     def begin(self) -> TraceFile:
         """The next file, which closes itself at the end of its request; the oldest go, if there are too many."""
-        while self._kept and (
-            len(self._kept) >= self._most or sum(file.size for file in self._kept) > self._most_bytes
-        ):
+        while self._kept and (len(self._kept) >= self.most or sum(file.size for file in self._kept) > self._most_bytes):
             with suppress(OSError):  # somebody else has taken it away
                 self._kept.popleft().path.unlink()
         file = _File(self._next, self._header)
@@ -71,17 +72,21 @@ class _File(TraceFile):
     """What cannot be written is lost, with all that is behind it, and no request with it."""
 
     def __init__(self, path: Path, header: Header) -> None:
-        self._file = NONE
-        with suppress(RedraftError):
+        try:
             super().__init__(path, header)
+        except RedraftError:
+            self._file = NONE
 
     def write(self, line: Header | Line) -> None:
-        """One line, if there is a file."""
+        """One line, if there is a file. It is closed at the end of its request, and opened once more if that won."""
+        if isinstance(line, Taken):
+            with suppress(OSError):
+                self._file = os.open(self.path, os.O_WRONLY | os.O_APPEND)
         if self._file == NONE:
             return
         try:
             super().write(line)
-            over = isinstance(line, Ended)
+            over = isinstance(line, Ended | Taken)
         except RunError:
             over = True
         if over:

@@ -10,6 +10,7 @@ from redraft.engine.frames import Frames, block_frame
 from redraft.engine.loop import Listener
 from redraft.engine.request import Request
 from redraft.trace.file import TraceFile
+from redraft.trace.folder import TraceFolder
 from redraft.trace.lines import Begun, Drafted, Ended, Settled, Taken
 
 DIGITS = 6
@@ -69,3 +70,21 @@ class Recorder:
 
     def _ms(self) -> float:
         return round(1e3 * (time.monotonic() - self._began), 3)
+
+
+class Apart:
+    """The same with a trace for each request, in a folder: `Tap(engine.loop, apart.opened, apart.taken)`."""
+
+    def __init__(self, folder: TraceFolder, engine: Engine) -> None:
+        self._folder, self._engine, self._newest = folder, engine, dict[int, Recorder]()
+
+    def opened(self, index: int, request: Request) -> Listener:
+        """As a recorder's, in the next file."""
+        recorder = self._newest[index] = Recorder(self._folder.begin(), self._engine)
+        self._newest.pop(index - self._folder.most, None)
+        return recorder.opened(0, request)
+
+    def taken(self, index: int) -> None:
+        """As a recorder's, in the file of that request, if it is kept."""
+        if (recorder := self._newest.get(index)) is not None:
+            recorder.taken(0)
