@@ -339,6 +339,19 @@ def test_what_only_the_language_makes_certain_is_kept_last() -> None:
     assert torch.equal(free.cost, free.entropy)
 
 
+@pytest.mark.parametrize("rule", [Confidence(0.9), Factor(0.75), Frechet(0.25), Margin(0.8)])
+def test_rules_of_confidences_do_not_take_the_languages_word_alone(rule: Accept) -> None:
+    """They kept what only the language made certain, which the entropy bound leaves for last."""
+    sharp, flat, tie = [0.97, 0.01, 0.01, 0.01], [0.25] * 4, [0.49, 0.49, 0.01, 0.01]
+    model, held = torch.tensor([sharp, flat, tie, sharp]).log(), torch.tensor([sharp, sharp, sharp, tie]).log()
+    conditioned = Narrowed(0.0, torch.tensor([0, 0, 0, 0]), held)
+    stats = read_logits(model, 1.0, lambda p: p.argmax(-1), lambda p: p, top=True, condition=lambda _: conditioned)
+    assert stats.confidence.tolist() == pytest.approx([0.97, 0.25, 0.49, 0.49], rel=1e-4)
+    for both, one in zip(stats.margin.tolist(), (0.96, 0.0, 0.0, 0.0), strict=True):
+        assert both <= one + 1e-4, "no surer than either distribution"
+    assert rule(stats, None).tolist() == [True, False, False, False]
+
+
 def test_sure_adds_up_what_is_open_and_either_rule_is_enough() -> None:
     stats = stats_of([0.1, 0.05, 0.3], [4, 5, 6])
     assert [Sure(nats)(stats, ()) for nats in (0.44, 0.46)] == [False, True]

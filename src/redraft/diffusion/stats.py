@@ -90,7 +90,8 @@ class Stats:
     `entropy` is in nats. If a rule asked for them: `top`, each position's two largest probabilities; `belief`, what to
     remember for the next step; `drifts`, how far each position moved at the last steps, oldest first, in nats.
     `pinned` positions read as their token, with an entropy of 0. With a language, `conditioned` are the conditioned
-    distributions, which all else is read from, and `own` is the entropy of the model's before conditioning.
+    distributions, which all else is read from, and `own` is the entropy of the model's before conditioning; `top` is no
+    surer than either of the two.
     """
 
     argmax: Int[Tensor, "canvas"]
@@ -176,10 +177,12 @@ def read_logits(
     conditioned, own = None if condition is None else condition(log_p), None
     # Not log_p.exp(): an exponential that underflows takes ten times as long, and a softmax takes none.
     p = torch.softmax(scaled, dim=-1)
+    two = p.topk(2).values if top else None
     if conditioned is not None:
         own = -(p * log_p).sum(-1)
         scaled = log_p = conditioned.shifted()
         p = torch.softmax(scaled, dim=-1)
+        two = None if two is None else _less_sure(two, p.topk(2).values)
     entropy = -(p * log_p).sum(-1)
     fed_back = p if feedback == torch.float32 else torch.softmax(scaled.to(feedback).float(), dim=-1)
     return Stats(
@@ -187,9 +190,14 @@ def read_logits(
         sample(p),
         entropy,
         soften(fed_back),
-        p.topk(2).values if top else None,
+        two,
         Belief.of(p) if remember else None,
         () if before is None else (before.drift(p),),
         conditioned=conditioned,
         own=own,
     )
+
+
+def _less_sure(a: Float[Tensor, "canvas 2"], b: Float[Tensor, "canvas 2"]) -> Float[Tensor, "canvas 2"]:
+    """Of two readings of the two largest probabilities, the smaller first and the larger second one."""
+    return torch.stack([torch.minimum(a[:, 0], b[:, 0]), torch.maximum(a[:, 1], b[:, 1])], -1)
