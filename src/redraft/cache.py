@@ -83,15 +83,19 @@ class LayerPrefix:
 
     def _make_room(self, first: int, start: int, end: int) -> None:
         """Move what is still visible to the front; take a larger buffer only if that is not enough."""
-        kept = slice(first - self.origin, start - self.origin)
         room = self.keys.shape[1]
         if end - first > room:
             room = end - first if self.window is not None else max(2 * room, end)
+        self._move(first, start, room)
+
+    def _move(self, first: int, end: int, room: int) -> None:
+        """Move tokens `first` to `end` to the front of a buffer of `room` rows: this one, or a new one of that size."""
+        kept = slice(first - self.origin, end - self.origin)
         for name in ("keys", "values"):
             old = getattr(self, name)
             new = old if room == old.shape[1] else old.new_empty(old.shape[0], room, old.shape[2])
-            moved = old[:, kept]
-            new[:, : start - first] = moved.clone() if new is old else moved
+            # Within one buffer both ends may overlap.
+            new[:, : end - first] = old[:, kept].clone() if new is old else old[:, kept]
             setattr(self, name, new)
         self.origin = first
 
@@ -104,17 +108,8 @@ class LayerPrefix:
     def trim(self, length: int) -> None:
         """Shrink a sliding buffer that one wide forward had grown beyond its bound."""
         self._widest = 0
-        if self.window is None or self.keys.shape[1] <= 2 * self.window + MIN_ROOM:
-            return
-        first = max(0, length - self.window + 1)
-        kept = slice(first - self.origin, length - self.origin)
-        shape = (self.keys.shape[0], 2 * self.window + MIN_ROOM, self.keys.shape[2])
-        for name in ("keys", "values"):
-            old = getattr(self, name)
-            new = old.new_empty(shape)
-            new[:, : length - first] = old[:, kept]
-            setattr(self, name, new)
-        self.origin = first
+        if self.window is not None and self.keys.shape[1] > (room := 2 * self.window + MIN_ROOM):
+            self._move(max(0, length - self.window + 1), length, room)
 
 
 class Prefix:

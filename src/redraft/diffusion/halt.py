@@ -49,7 +49,6 @@ class StableAndConfident:
 
     @property
     def memory(self) -> int:
-        """Number of earlier drafts to keep for the rule."""
         return self.stability
 
     def __call__(self, stats: Stats, drafts: Sequence[Int[Tensor, "canvas"]]) -> bool:
@@ -107,7 +106,6 @@ class EitherOf:
 
     @property
     def memory(self) -> int:
-        """The longest memory among them."""
         return max(rule.memory for rule in self.rules)
 
     def __call__(self, stats: Stats, drafts: Sequence[Int[Tensor, "canvas"]]) -> bool:
@@ -127,7 +125,6 @@ class UntilEnd:
 
     @property
     def memory(self) -> int:
-        """Number of earlier drafts to keep for the rule."""
         return self.rule.memory
 
     def __call__(self, stats: Stats, drafts: Sequence[Int[Tensor, "canvas"]]) -> bool:

@@ -49,7 +49,6 @@ class Whole:
 
     @property
     def memory(self) -> int:
-        """None."""
         return 0
 
     def released(self, canvas: Canvas, max_steps: int) -> int:
@@ -57,7 +56,6 @@ class Whole:
         return canvas.width if canvas.settled or canvas.step >= max_steps else 0
 
     def following(self, canvas: Canvas, released: int, width: int, noise: Noise, vocab: int) -> Canvas:
-        """The next block."""
         return fresh(noise, canvas.block + 1, width, vocab)
 
 

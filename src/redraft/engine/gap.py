@@ -82,10 +82,8 @@ class Around:
 
 
 def canvas_width(gap: int, behind: int, canvas_length: int) -> int:
-    """Width of a gap's canvas: the gap, and of the text behind it as much as there is, up to half the model's canvas.
-
-    Raises RequestError for a gap that no canvas holds.
-    """
+    """Width of a gap's canvas: the gap and the text behind it, of which no more than half the model's canvas is shown.
+    Raises RequestError for a gap that no canvas holds."""
     if gap > canvas_length:
         raise RequestError(f"the gap has {gap} tokens; the model's canvas holds {canvas_length}: ask for fewer")
     wanted = gap + min(behind + 1, max(WIDTH_STEP, canvas_length // 2))

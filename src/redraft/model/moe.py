@@ -60,7 +60,6 @@ class Experts(nn.Module):
         self.down = nn.Parameter(torch.empty(num_experts, hidden, ffn))
 
     def fetch(self, wanted: Sequence[int]) -> Iterator[Matrices]:
-        """The matrices of some experts, in order."""
         return ((self.gate_up[e], self.down[e]) for e in wanted)
 
 
@@ -73,16 +72,13 @@ class PackedExperts(nn.Module):
 
     @property
     def gate_up(self) -> Packed:
-        """[experts, 2·ffn, hidden]."""
         return self._packed("gate_up")
 
     @property
     def down(self) -> Packed:
-        """[experts, hidden, ffn]."""
         return self._packed("down")
 
     def fetch(self, wanted: Sequence[int]) -> Iterator[Matrices]:
-        """The matrices of some experts, in order."""
         gate_up, down = self.gate_up, self.down
         return ((gate_up[e], down[e]) for e in wanted)
 
