@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import os
 import signal
@@ -14,6 +15,7 @@ from typing import Any
 import pytest
 from tests.server.conftest import ANSWER, RECORD, ROOT
 
+from redraft.__main__ import main
 from redraft.engine.engine import Engine
 from redraft.errors import RequestError
 from redraft.server.batch import Done, run_batch
@@ -95,10 +97,58 @@ def test_more_rows_are_never_read_than_run_at_once(nano: Engine, tmp_path: Path)
     assert most <= 4
 
 
-def test_an_output_of_another_input_is_refused(run: Callable[..., Any]) -> None:
-    run([{"custom_id": "a", "messages": TURN}])
-    with pytest.raises(RequestError, match="another row"):
-        run([{"custom_id": "b", "messages": TURN}, {"messages": TURN}])
+@pytest.mark.parametrize("name", [{}, {"custom_id": "a"}])
+def test_a_row_that_was_edited_is_refused_by_its_number(
+    run: Callable[..., Any], tmp_path: Path, name: dict[str, str]
+) -> None:
+    """Its old answer was kept, and nobody was told."""
+    rows = [{"prompt": "record\n", "max_tokens": 2, **name} for _ in range(3)]
+    run(rows)
+    before = (tmp_path / "out.jsonl").read_bytes()
+    with pytest.raises(RequestError, match=r"row 2 of .*in\.jsonl is not the one .* keep the first 1 lines"):
+        run([rows[0], rows[1] | {"max_tokens": 3}, rows[2]])
+    assert (tmp_path / "out.jsonl").read_bytes() == before
+
+
+def test_an_output_goes_on_behind_rows_that_end_otherwise(run: Callable[..., Any], tmp_path: Path) -> None:
+    """Line ends and blank lines are no edit; each line tells which row it answers."""
+    rows = [json.dumps({"prompt": "record\n", "max_tokens": tokens, "ignore_eos": True}) for tokens in (1, 2)]
+    run([rows[0] + "\r"])
+    found = run(["", f"  {rows[0]}", "", rows[1]])
+    assert [line["row_sha256"] for line in found] == [hashlib.sha256(row.encode()).hexdigest() for row in rows]
+    assert [line["response"]["body"]["usage"]["completion_tokens"] for line in found] == [1, 2]
+
+
+@pytest.mark.parametrize("held", [b"precious", b"precious\n", b'{"id": 1}\n', b'{"prompt": "a"}', b"[]\n{}", b"\xff\n"])
+def test_a_file_that_is_no_output_stays_as_it_is(run: Callable[..., Any], tmp_path: Path, held: bytes) -> None:
+    """What had no line end was taken for a line that was cut short, and removed."""
+    (tmp_path / "out.jsonl").write_bytes(held)
+    with pytest.raises(RequestError, match=r"line 1 of .* is not of a run's output"):
+        run([{"messages": TURN}] * 3)
+    assert (tmp_path / "out.jsonl").read_bytes() == held
+
+
+@pytest.mark.parametrize("cut", [1, 10, 200])
+def test_a_line_that_was_cut_short_is_done_again(run: Callable[..., Any], tmp_path: Path, cut: int) -> None:
+    rows = [{"prompt": "record\n", "max_tokens": 2}] * 2
+    whole, target = run(rows), tmp_path / "out.jsonl"
+    first, second = target.read_bytes().splitlines(keepends=True)
+    target.write_bytes(first + second[:cut])
+    assert [said(line) for line in run(rows)] == [said(line) for line in whole]
+
+
+def test_the_exit_code_tells_that_rows_have_no_answer(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """It was 0. A later run counts what an earlier one has met."""
+    source, target = tmp_path / "in.jsonl", tmp_path / "out.jsonl"
+    good, bad = json.dumps({"prompt": "record\n", "max_tokens": 2}), json.dumps({"prompt": "a", "nonsense": 1})
+    command = ["run", str(source), str(target), "--seed", "1", "--threads", "1"]
+    for rows, code, errors in (([good], 0, 0), ([good, bad, good], 3, 1), ([good, bad, good], 3, 1)):
+        source.write_text("\n".join(rows))
+        assert main([*command, "--json"]) == code
+        told = json.loads(capsys.readouterr().out)
+        assert (told["rows"], told["errors"]) == (len(rows), errors)
+    assert main(command) == 3
+    assert "3 rows, 1 with an error in place of an answer; 0 tokens" in capsys.readouterr().err
 
 
 def test_an_output_with_more_rows_is_refused(run: Callable[..., Any]) -> None:

@@ -258,8 +258,8 @@ def test_a_row_that_cannot_be_sent_is_refused_and_a_half_character_is_kept(tmp_p
     place, out = tmp_path / "in.jsonl", tmp_path / "out.jsonl"
     row = '{"custom_id": "%s", "url": "/v1/chat/completions", "body": {"messages": []%s}}\n'
     place.write_text(row % ("a", ', "temperature": NaN') + row % ("b", r', "x": "\ud800"') + row % (r"\ud800", ""))
-    with Stub([says(reply(rb'{"choices": [], "said": "\ud800"}'))]) as stub:
-        assert main(["run", str(place), str(out), "--backend", "openai", "--base-url", stub.url]) == 0
+    with Stub([says(reply(rb'{"choices": [], "said": "\ud800", "usage": null}'))]) as stub:
+        assert main(["run", str(place), str(out), "--backend", "openai", "--base-url", stub.url]) == 3
     told = [json.loads(line) for line in out.read_text(encoding="utf-8").splitlines()]
     assert [line["response"]["status_code"] for line in told] == [400, 400, 200]
     assert told[2]["custom_id"] == told[2]["response"]["body"]["said"] == "\ud800"
@@ -365,7 +365,7 @@ def test_a_file_of_rows_is_answered_there_and_goes_on_after_an_outage(
     assert "broke off the connection" in capsys.readouterr().err
     assert [body["seed"] for _, _, body in stub.seen] == [10, 11, 12, 13]
     with Stub([whole]) as stub:
-        assert main([*words, stub.url]) == 0
+        assert main([*words, stub.url]) == 3
     assert [body["seed"] for _, _, body in stub.seen] == [13, 14, 15]
     told = [json.loads(line) for line in out.read_text(encoding="utf-8").splitlines()]
     assert [line["custom_id"] for line in told] == ["0", "1", "2", "3", "4", "5", "7"]

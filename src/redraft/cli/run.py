@@ -20,12 +20,17 @@ if TYPE_CHECKING:
 
 EPILOG = """A row of the input is a JSON object: OpenAI's batch form (custom_id, url, body), or a body alone, with
 `messages` or `prompt` and the fields that the server takes (docs/server.md). Row i of the output answers row i
-of the input. Run the same command again after an interruption: rows that are done stay, the others follow.
-A row that is refused has its error as its answer; the exit code is 0 all the same, and stderr counts them.
+of the input. Run the same command again after an interruption: rows that are done stay, the others follow. A row
+that was edited since is refused by its number. A row that has no answer has its error in its place: the last line
+of stderr counts them, and to ask them again write them into a file of their own. Exit codes: 0 all rows have an
+answer, 3 all are done and some have an error, 1 it ended before (run it again), 2 a mistake in the call.
 
 examples:
   redraft run questions.jsonl answers.jsonl --seed 1
   echo '{"messages":[{"role":"user","content":"Send 3 vune to Tavi."}]}' > in.jsonl; redraft run in.jsonl out.jsonl"""
+
+SOME_WRONG = 3
+"""The exit code where all rows are done and some have no answer."""
 
 
 def add(commands: Commands) -> None:
@@ -57,9 +62,9 @@ def run(arguments: argparse.Namespace) -> int:
     if arguments.json:
         print_json({"rows": done.rows, "errors": done.errors, "tokens": done.tokens, "forwards": done.forwards})
     else:
-        said = f"{done.rows} row{'' if done.rows == 1 else 's'}, {done.errors} of this run with an error"
+        said = f"{done.rows} row{'' if done.rows == 1 else 's'}, {done.errors} with an error in place of an answer"
         print(f"{said}; {done.tokens} tokens, {done.forwards} forwards, {seconds:.1f} s", file=sys.stderr)
-    return 0
+    return SOME_WRONG if done.errors else 0
 
 
 def _here(arguments: argparse.Namespace, rows: int) -> Done:
@@ -69,7 +74,7 @@ def _here(arguments: argparse.Namespace, rows: int) -> Done:
 
     engine = load_engine(arguments)
     many = 2**31  # a batch is bounded by --at-once alone
-    limits = Limits(per_key=many, in_flight=many, request_sec=86_400)
+    limits = Limits(per_key=many, in_flight=many, request_sec=86_400.0)
     names = (Path(arguments.model).name, "*")
     service = Service(Settings(names, limits=limits, preset=preset_of(arguments), version=__version__))
     engine.loop.start()

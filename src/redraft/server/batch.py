@@ -3,14 +3,16 @@
     {"custom_id": "a", "method": "POST", "url": "/v1/chat/completions", "body": {...}}    OpenAI's batch form
     {"messages": [...], "seed": 7}    {"prompt": "..."}                                   ours: the body alone
 
-Row i of the output answers row i of the input, so what is done is how many whole lines there are. A line that a kill
-cut short is cut off, and its row is done again; rows behind it were never written.
+Row i of the output answers row i of the input and has its SHA-256, so what is done is how many whole lines there are,
+and a row that was edited since is found. A line that a kill cut short is cut off, and its row is done again; rows
+behind it were never written.
 """
 
 from __future__ import annotations
 
 import asyncio
 import fcntl
+import hashlib
 import json
 import os
 from collections import deque
@@ -20,6 +22,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Any
 
+import msgspec
 import pydantic
 
 from redraft.errors import RedraftError, RequestError, RunError
@@ -32,7 +35,8 @@ from redraft.server.service import Service
 PATHS = ("/v1/chat/completions", "/v1/completions")
 MOST_LINE_BYTES = 16 * 2**20
 NOTHING: AbstractAsyncContextManager[object] = nullcontext()
-
+BEGUN = b'{"id": "batch_req_'
+"""How every line of an output begins."""
 
 Answered = Callable[[bytes, int], Coroutine[Any, Any, dict[str, Any]]]
 """What makes the line that answers a row, from the row and its number."""
@@ -40,12 +44,31 @@ Answered = Callable[[bytes, int], Coroutine[Any, Any, dict[str, Any]]]
 
 @dataclass(frozen=True)
 class Done:
-    """How far a run is: rows in all so far, of these with an error, tokens and forwards of this run."""
+    """How far a run is: rows of its output and those with an error, earlier runs' too; its own tokens and forwards."""
 
     rows: int
     errors: int
-    tokens: int
-    forwards: int
+    tokens: int = 0
+    forwards: int = 0
+
+    def after(self, line: Mapping[str, Any]) -> Done:
+        """With one line more. What another server counts need not be a number."""
+        told = line["response"]["body"].get("usage")
+        counts = [told.get(name) if isinstance(told, dict) else None for name in ("completion_tokens", "forwards")]
+        tokens, forwards = (count if type(count) is int else 0 for count in counts)
+        wrong = line["response"]["status_code"] != 200
+        return Done(self.rows + 1, self.errors + wrong, self.tokens + tokens, self.forwards + forwards)
+
+
+class _Reply(msgspec.Struct):
+    status_code: int
+
+
+class _Told(msgspec.Struct):
+    """What is read of a line that is there already."""
+
+    row_sha256: str
+    response: _Reply
 
 
 def run_batch(
@@ -77,7 +100,7 @@ def answer_rows(
     if at_once < 1:
         raise RequestError(f"the number of rows at once is {at_once}; it must be at least 1")
 
-    async def whole(rows: Iterator[bytes], out: IO[bytes], begun: int) -> Done:
+    async def whole(rows: Iterator[bytes], out: IO[bytes], begun: Done) -> Done:
         async with within:
             return await _run(answered, rows, out, begun, at_once, told)
 
@@ -91,37 +114,45 @@ def count_rows(path: Path) -> int:
         return sum(1 for line in file if line.strip())
 
 
-def resume(rows: Iterator[bytes], out: IO[bytes], source: Path, target: Path) -> int:
-    """Skip the rows that are done already; how many these are. A line that was cut short is removed."""
+def resume(rows: Iterator[bytes], out: IO[bytes], source: Path, target: Path) -> Done:
+    """Skip the rows that are done already; how many these are. A line that was cut short is removed.
+
+    Raises RequestError, and leaves the output as it is, for one that answers other rows.
+    """
     out.seek(0)
-    done, end, last = 0, 0, b""
+    done, errors, end = 0, 0, 0
     for line in out:
-        if not line.endswith(b"\n"):
+        if not line.endswith(b"\n") and line.startswith(BEGUN[: len(line)]):
             break
-        done, end, last = done + 1, end + len(line), line
+        try:
+            found = msgspec.json.decode(line, type=_Told)
+        except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
+            said = f"line {done + 1} of {target} is not of a run's output, which would be lost; name another output"
+            raise RequestError(said) from None
+        row = next(rows, None)
+        if row is None:
+            raise RequestError(f"{target} has more than the {done} rows of {source}; they do not belong together")
+        if found.row_sha256 != _digest(row):
+            said = (
+                f"row {done + 1} of {source} is not the one that {target} answers: it was edited, or is of another file"
+            )
+            raise RequestError(f"{said}; name another output, or keep the first {done} lines of this one")
+        done, errors, end = done + 1, errors + (found.response.status_code != 200), end + len(line)
     out.truncate(end)
     out.seek(end)
-    row = b""
-    for i in range(done):
-        row = next(rows, b"")
-        if not row:
-            raise RequestError(f"{target} has {done} rows and {source} only {i}; they do not belong together")
-    if done and _id_of(row, done - 1) != _told_id(last):
-        raise RequestError(f"row {done} of {target} answers another row than {source} has there; name another output")
-    return done
+    return Done(done, errors)
 
 
 async def _run(
     answered: Answered,
     rows: Iterator[bytes],
     out: IO[bytes],
-    begun: int,
+    done: Done,
     at_once: int,
     told: Callable[[Done], None],
 ) -> Done:
     running: deque[asyncio.Task[dict[str, Any]]] = deque()
-    number, done, errors, tokens, forwards = begun, begun, 0, 0, 0
-    more = True
+    number, more = done.rows, True
     while True:
         while more and len(running) < at_once:
             row = next(rows, None)
@@ -133,17 +164,15 @@ async def _run(
         if not running:
             out.flush()
             os.fsync(out.fileno())
-            return Done(done, errors, tokens, forwards)
+            return done
         line = await running.popleft()
         try:
             out.write(json.dumps(line, ensure_ascii=False).encode(errors="backslashreplace") + b"\n")
             out.flush()
         except OSError as error:
             raise RunError(f"the output cannot be written: {error.strerror}; free some room and run it again") from None
-        usage = line["response"]["body"].get("usage", {})
-        done, errors = done + 1, errors + (line["response"]["status_code"] != 200)
-        tokens, forwards = tokens + usage.get("completion_tokens", 0), forwards + usage.get("forwards", 0)
-        told(Done(done, errors, tokens, forwards))
+        done = done.after(line)
+        told(done)
 
 
 async def answer(service: Service, row: bytes, number: int, seed: int | None) -> dict[str, Any]:
@@ -164,8 +193,13 @@ async def answer(service: Service, row: bytes, number: int, seed: int | None) ->
 
 def line_of(row: bytes, number: int, status: int, body: Mapping[str, Any]) -> dict[str, Any]:
     """The line that answers a row."""
-    reply = {"status_code": status, "request_id": f"row-{number + 1}", "body": body}
-    return {"id": f"batch_req_{number + 1}", "custom_id": _id_of(row, number), "response": reply, "error": None}
+    return {
+        "id": f"batch_req_{number + 1}",
+        "custom_id": _id_of(row, number),
+        "row_sha256": _digest(row),
+        "response": {"status_code": status, "request_id": f"row-{number + 1}", "body": body},
+        "error": None,
+    }
 
 
 def read_row(row: bytes, seed: int | None) -> tuple[str, Any]:
@@ -218,12 +252,9 @@ def _id_of(row: bytes, number: int) -> str:
     return str(number + 1) if name is None else str(name)
 
 
-def _told_id(line: bytes) -> str | None:
-    try:
-        found = json.loads(line)
-    except ValueError:
-        return None
-    return found.get("custom_id") if isinstance(found, dict) else None
+def _digest(row: bytes) -> str:
+    """What tells a row from what it may be edited to; not how its line ends."""
+    return hashlib.sha256(row.strip()).hexdigest()
 
 
 @contextmanager
