@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from random import Random
 
 from redraft.tasks.records import FIELDS, invent, read_object, template
-from redraft.tasks.task import Example, Score, split_of, stream_seed
+from redraft.tasks.task import Example, Score, share, split_of, stream_seed
 
 FORMS = ("Set {key} to {value}.", "Change {key} to {value}.", "{key}: {value}", "Make {value} the {key}.")
 REMOVE = ("Remove {key}.", "Drop {key}.")
@@ -25,9 +25,7 @@ REMOVE = ("Remove {key}.", "Drop {key}.")
 class Edits:
     """One or two fields set anew, or one removed."""
 
-    @property
-    def name(self) -> str:
-        return "edit-records"
+    name = "edit-records"
 
     def examples(self, split: str, seed: int) -> Iterator[Example]:
         """Endless edits of records about the names of one split. Raises RecipeError for an unknown split."""
@@ -44,7 +42,7 @@ class Edits:
         right = {key: wanted.get(key) == got.get(key) and (key in wanted) == (key in got) for key in before}
         changed = [ok for key, ok in right.items() if wanted.get(key) != before[key]]
         kept = [ok for key, ok in right.items() if wanted.get(key) == before[key]]
-        parts = {"valid": float(bool(got)), "changed": _share(changed), "kept": _share(kept)}
+        parts = {"valid": float(bool(got)), "changed": share(changed), "kept": share(kept)}
         return Score(exact=answer == example.answer, parts=parts)
 
     def _stream(self, split: str, rng: Random) -> Iterator[Example]:
@@ -77,7 +75,3 @@ def _write(values: dict[str, str]) -> tuple[str, tuple[tuple[int, int], ...]]:
         parts += [f'{before}"{key}":{quote}', value]
         before = f"{quote},"
     return template([*parts, before[:-1] + "}"])
-
-
-def _share(right: list[bool]) -> float:
-    return sum(right) / len(right) if right else 1.0

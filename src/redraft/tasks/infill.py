@@ -38,9 +38,7 @@ _PIECE = re.compile(r"\w+|\s+|[^\w\s]")
 class InfillPython:
     """Gaps in the standard library."""
 
-    @property
-    def name(self) -> str:
-        return "infill-python"
+    name = "infill-python"
 
     def examples(self, split: str, seed: int) -> Iterator[Example]:
         """Endless gaps in modules of one split. Raises RecipeError for an unknown split, or if no source is found."""

@@ -36,9 +36,7 @@ FIELDS = {"who": str, "qty": int, "item": str}  # the keys of an answer, in orde
 class Records:
     """Names of two or three syllables, quantities 1 to 999, items of two syllables, each drawn evenly."""
 
-    @property
-    def name(self) -> str:
-        return "records"
+    name = "records"
 
     def examples(self, split: str, seed: int) -> Iterator[Example]:
         """Endless sentences about the names of one split. Raises RecipeError for an unknown split."""

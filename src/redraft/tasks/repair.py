@@ -25,9 +25,7 @@ _MOST_BREAKS = 3
 class Repair:
     """Compact objects; what was broken is not told."""
 
-    @property
-    def name(self) -> str:
-        return "repair"
+    name = "repair"
 
     def examples(self, split: str, seed: int) -> Iterator[Example]:
         """Endless broken objects of one split. Raises RecipeError for an unknown split."""
@@ -76,14 +74,6 @@ def _drop(text: str, sought: str, rng: Random) -> str:
     return text[:at] + text[at + 1 :]
 
 
-def _no_quote(text: str, rng: Random) -> str:
-    return _drop(text, '"', rng)
-
-
-def _no_colon(text: str, rng: Random) -> str:
-    return _drop(text, ":", rng)
-
-
 def _no_comma(text: str, rng: Random) -> str:
     """Without a comma between members; between numbers of a list the way back would be a guess."""
     places = [i for i, char in enumerate(text) if text[i : i + 2] == ',"']
@@ -91,21 +81,9 @@ def _no_comma(text: str, rng: Random) -> str:
     return text[:at] + text[at + 1 :]
 
 
-def _no_end(text: str, _: Random) -> str:
-    return text[:-1] if text[-1:] in "]}" else text
-
-
-def _single_quotes(text: str, _: Random) -> str:
-    return text.replace('"', "'")
-
-
 def _comma_at_end(text: str, rng: Random) -> str:
     at = rng.choice([i for i, char in enumerate(text) if char in "]}"] or [len(text)])
     return text[:at] + "," + text[at:]
-
-
-def _python_literals(text: str, _: Random) -> str:
-    return text.replace(":true", ":True").replace(":false", ":False").replace(":null", ":None")
 
 
 def _bare_key(text: str, rng: Random) -> str:
@@ -117,14 +95,13 @@ def _bare_key(text: str, rng: Random) -> str:
     return text if start < 0 else text[:start] + text[start + 1 : end] + text[end + 1 :]
 
 
-Break = Callable[[str, Random], str]
-BREAKS: tuple[Break, ...] = (
-    _no_quote,
-    _no_colon,
+BREAKS: tuple[Callable[[str, Random], str], ...] = (
+    lambda text, rng: _drop(text, '"', rng),
+    lambda text, rng: _drop(text, ":", rng),
     _no_comma,
-    _no_end,
-    _single_quotes,
+    lambda text, _: text[:-1] if text[-1:] in "]}" else text,
+    lambda text, _: text.replace('"', "'"),
     _comma_at_end,
-    _python_literals,
+    lambda text, _: text.replace(":true", ":True").replace(":false", ":False").replace(":null", ":None"),
     _bare_key,
 )

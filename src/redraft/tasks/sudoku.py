@@ -23,14 +23,13 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cache
-from itertools import permutations
 
 import numpy as np
 from numpy.typing import NDArray
 
 from redraft.errors import RecipeError
 from redraft.tasks import grids
-from redraft.tasks.task import Example, Score, split_of, stream_seed
+from redraft.tasks.task import Example, Score, share, split_of, stream_seed
 
 _FEWEST_GIVENS = {4: 4, 6: 8, 9: 17}  # below this no puzzle has one solution, and the search would not end
 _USUAL_GIVENS = {4: (5, 10), 6: (12, 22), 9: (28, 45)}
@@ -84,8 +83,8 @@ class Sudoku:
         clues = _read(example.prompt.partition("\n")[2], self.size)
         right = [got == want for got, want in zip(_read(answer, self.size), wanted, strict=True)]
         parts = {
-            "cells": _share([ok for ok, clue in zip(right, clues, strict=True) if clue == "."]),
-            "clues_kept": _share([ok for ok, clue in zip(right, clues, strict=True) if clue != "."]),
+            "cells": share([ok for ok, clue in zip(right, clues, strict=True) if clue == "."]),
+            "clues_kept": share([ok for ok, clue in zip(right, clues, strict=True) if clue != "."]),
             "valid": float(_is_legal(answer, self.size)),
         }
         return Score(exact=answer == example.answer, parts=parts)
@@ -165,23 +164,8 @@ def _example(puzzle: grids.Grid, solution: grids.Grid, size: int) -> Example:
 @cache
 def _grids(size: int) -> NDArray[np.uint8]:
     """Every legal grid, one a row of size*size digits, in lexical order."""
-    lines = list(permutations(range(1, size + 1)))
-    every: list[tuple[int, ...]] = [()]
-    for _ in range(size):
-        every = [grid + line for grid in every for line in lines if _fits(grid, line, size)]
-    return np.array(every, dtype=np.uint8)
-
-
-def _fits(grid: tuple[int, ...], line: tuple[int, ...], size: int) -> bool:
-    """Whether a row can follow the rows above it."""
-    rows, columns = grids.BOXES[size]
-    row = len(grid) // size
-    for column, digit in enumerate(line):
-        box_top, box_left = row - row % rows, column - column % columns
-        box = [grid[r * size + box_left + c] for r in range(box_top, row) for c in range(columns)]
-        if digit in grid[column::size] or digit in box:
-            return False
-    return True
+    every = grids.solve([0] * size**2, size, limit=1000).solutions
+    return np.array(sorted(every), dtype=np.uint8)
 
 
 def _words(cells: NDArray[np.uint8], size: int) -> NDArray[np.uint64]:
@@ -216,17 +200,8 @@ def _read(text: str, size: int) -> list[str]:
 
 def _is_legal(text: str, size: int) -> bool:
     """Whether the text is nothing but a complete grid that breaks no rule."""
-    lines = text.split("\n")
-    if len(lines) != size or any(len(line) != size or not set(line) <= set("123456789"[:size]) for line in lines):
+    digits, lines = set("123456789"[:size]), text.split("\n")
+    if len(lines) != size or any(len(line) != size for line in lines):
         return False
-    grid: tuple[int, ...] = ()
-    for line in lines:
-        row = tuple(map(int, line))
-        if len(set(row)) != size or not _fits(grid, row, size):
-            return False
-        grid += row
-    return True
-
-
-def _share(right: list[bool]) -> float:
-    return sum(right) / len(right) if right else 1.0
+    cells = "".join(lines)
+    return all({cells[at] for at in unit} == digits for unit in grids.units(size))

@@ -8,7 +8,7 @@ the key belongs to, and a stream skips keys of the other one.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from hashlib import blake2b
 from typing import Literal, Protocol, get_args, runtime_checkable
@@ -59,6 +59,11 @@ class Task(Protocol):
     def score(self, example: Example, answer: str) -> Score:
         """Judge any string at all; never raises."""
         ...
+
+
+def share(right: Sequence[bool]) -> float:
+    """The share that is right; 1.0 of none."""
+    return sum(right) / len(right) if right else 1.0
 
 
 def split_of(key: str) -> Split:
