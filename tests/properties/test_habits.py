@@ -96,8 +96,6 @@ def test_marks_that_answers_may_hold_are_refused() -> None:
     for closing, opening in ((2, None), (EOS, None), (CLOSE, 2), (CLOSE, CLOSE), (99, None), (-1, None)):
         with pytest.raises(ConstraintError, match="thinking is marked by tokens"):
             after_thinking(plain, closing, opening)
-    with pytest.raises(ConstraintError, match="checked in the finished text"):
-        after_thinking(Language(regex_source("a"), Wiring(lifted), True), CLOSE)
 
 
 def test_a_fence_is_admitted_and_taken_off() -> None:

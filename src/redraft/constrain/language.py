@@ -121,6 +121,10 @@ class Language:
         state = self.automaton.after(0, tokens)
         return state != NOWHERE and bool(self.automaton.accepts[state])
 
+    def answer(self, tokens: Sequence[int]) -> Sequence[int]:
+        """What of the tokens told is the answer, of which checks read the text: all of them."""
+        return tokens
+
     def problems(self, text: str) -> list[Problem]:
         """What an independent validator has to say against an answer; nothing for languages other than schemas."""
         return schema_problems(json.loads(self.source.text), text) if self.source.kind == "schema" else []

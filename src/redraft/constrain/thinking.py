@@ -17,40 +17,34 @@ import numpy as np
 
 from redraft.constrain.language import Language
 from redraft.constrain.lift import TokenAutomaton
-from redraft.constrain.problem import Problem
 from redraft.constrain.wiring import Wiring
 from redraft.errors import ConstraintError
 
 
 @dataclass(frozen=True, eq=False)
 class ThinkingLanguage(Language):
-    """Answers of a language behind thinking. `closing` is the token that ends it."""
+    """Answers of a language behind thinking. `closing` is the token that ends it, `opening` one that begins it."""
 
     closing: int
+    opening: int | None
 
     def answer(self, tokens: Sequence[int]) -> Sequence[int]:
         """What stands behind the thinking."""
         return tokens[list(tokens).index(self.closing) + 1 :] if self.closing in tokens else tokens
-
-    def problems(self, text: str) -> list[Problem]:
-        """None: the text of an answer does not say where its thinking ends. Ask the language of `answer`'s tokens."""
-        return []
 
 
 def after_thinking(language: Language, closing: int, opening: int | None = None) -> ThinkingLanguage:
     """The language behind thinking that `closing` ends. With `opening` it is optional and begins with that token;
     without, the answer begins inside it, as where the prompt has opened it.
 
-    Raises ConstraintError for schemas with parts that are checked afterwards, and for marks that answers may hold.
+    Raises ConstraintError for marks that answers may hold.
     """
-    if language.checked:
-        raise ConstraintError("the schema has parts that are checked in the finished text; thinking needs one without")
     marks = [closing] if opening is None else [closing, opening]
     a = language.automaton
     if len(set(marks)) < len(marks) or any(not 0 <= mark < len(a.class_of) or a.class_of[mark] for mark in marks):
         raise ConstraintError(f"thinking is marked by tokens {marks}; they must be two that no answer holds")
     wiring = Wiring(_behind(a, closing, opening))
-    return ThinkingLanguage(language.source, wiring, language.checked, closing=closing)
+    return ThinkingLanguage(language.source, wiring, language.checked, closing, opening)
 
 
 def _behind(a: TokenAutomaton, closing: int, opening: int | None) -> TokenAutomaton:

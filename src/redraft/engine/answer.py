@@ -88,7 +88,7 @@ class Answer:
         if language is None or self.reason == "aborted":
             return
         if language.holds(self.tokens):
-            attempt = self.text.decode(self.tokens)
+            attempt = self.text.decode(language.answer(self.tokens))
             if language.checked and (problems := language.problems(attempt)):
                 raise UnsatisfiedError(attempt, [problem.reason for problem in problems])
             return

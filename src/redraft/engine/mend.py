@@ -26,7 +26,7 @@ from redraft.constrain.language import Language, ready
 from redraft.constrain.middle import between
 from redraft.constrain.problem import Problem, Span
 from redraft.constrain.sources import anything, excluding
-from redraft.constrain.thinking import ThinkingLanguage
+from redraft.constrain.thinking import ThinkingLanguage, after_thinking
 from redraft.diffusion.halt import AtLeast
 from redraft.diffusion.plan import Whole
 from redraft.diffusion.seed import LEAST_STEPS, SeedCanvas
@@ -54,10 +54,10 @@ def mended(engine: Engine, request: Request, check: Check | None, rounds: int = 
     began, done = time.monotonic(), engine.finish(whole)
     best: tuple[str, list[Problem]] | None = None
     rejected: list[str] = []
-    while problems := _problems(whole, done.text, check):
+    while problems := _problems(whole, _said(engine, whole, done), check):
+        rejected.append(_said(engine, whole, done))
         if best is None or len(problems) < len(best[1]):
-            best = done.text, problems
-        rejected.append(done.text)
+            best = rejected[-1], problems
         try:
             if len(rejected) > rounds:
                 raise ConstraintError("no round is left")
@@ -65,6 +65,13 @@ def mended(engine: Engine, request: Request, check: Check | None, rounds: int = 
         except ConstraintError:  # or everything else that may be said has been rejected
             raise UnsatisfiedError(best[0], [problem.reason for problem in best[1]]) from None
     return replace(done, seed=request.seed)
+
+
+def _said(engine: Engine, request: Request, done: Generation) -> str:
+    """What is checked of an attempt: its text, without the thinking in front of it."""
+    if not isinstance(request.language, ThinkingLanguage):
+        return done.text
+    return engine.text.decode(request.language.answer(done.tokens))
 
 
 def _problems(request: Request, text: str, check: Check | None) -> list[Problem]:
@@ -129,8 +136,9 @@ def _again(
     spans = [problem.span for problem in problems if problem.span is not None]
     if len(spans) < len(problems) or request.causal or request.seed_canvas is not None:
         return engine.finish(fresh)
-    places = token_spans(engine.text, done.tokens)
-    wrong = [i for i, place in enumerate(places) if _touches(place, spans)]
+    answer = done.tokens if request.language is None else request.language.answer(done.tokens)
+    places = enumerate(token_spans(engine.text, answer), len(done.tokens) - len(answer))
+    wrong = [i for i, place in places if _touches(place, spans)]
     try:
         if len(done.tokens) <= request.width:
             return engine.finish(_around(fresh, done, wrong))
@@ -141,11 +149,11 @@ def _again(
 
 def _without(engine: Engine, request: Request, rejected: Sequence[str]) -> Language:
     """The answer's language without the rejected texts."""
-    if isinstance(request.language, ThinkingLanguage):
-        return request.language  # a text holds its thinking, too, and of that there is always another
     source = anything() if request.language is None else request.language.source
-    forbidden = frozenset(request.policy.shaping.forbidden)
-    return replace(ready(excluding(source, rejected), engine.vocabulary).without(forbidden), checked=False)
+    language = ready(excluding(source, rejected), engine.vocabulary)
+    if isinstance(request.language, ThinkingLanguage):
+        language = after_thinking(language, request.language.closing, request.language.opening)
+    return replace(language.without(frozenset(request.policy.shaping.forbidden)), checked=False)
 
 
 def _around(fresh: Request, done: Generation, wrong: list[int]) -> Request:
@@ -169,8 +177,8 @@ def _patched(engine: Engine, fresh: Request, done: Generation, wrong: list[int],
         begin, stop = left[0], min(left[0] + fresh.width, len(done.tokens))
         inside, left = [i for i in left if i < stop], [i for i in left if i >= stop]
         # Also not the text as it is now: else a canvas could write again what is wrong in it.
-        known = done.text in rejected
-        language = fresh.language if known else _without(engine, fresh, [*rejected, done.text])
+        said = _said(engine, fresh, done)
+        language = fresh.language if said in rejected else _without(engine, fresh, [*rejected, said])
         part = engine.finish(_patch(fresh, language, done.tokens, begin, stop, inside))
         if len(part.tokens) < stop - begin:
             raise ConstraintError("a deadline came before the canvas had taken a step")
