@@ -1,40 +1,46 @@
-"""What records say, as tables in the pages that they belong to."""
+"""What records say, as tables in the pages that they belong to, behind the command that takes them."""
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 
-from redraft.measure.record import Record, read_record
+import records
+from redraft.measure.record import Claim, Record, read_record
 
 
-def infills(root: Path) -> str:
-    """The claims of the record of infills."""
-    record = read_record(root / "benchmarks" / "eval-nano-infill.json")
-    count = next(iter(record.figures.values()))["count"]
-    return _claims(record, f"redraft eval --infill --count {count}")
+def record_of(root: Path, name: str) -> Record:
+    """A record of benchmarks/."""
+    return read_record(root / "benchmarks" / f"{name}.json")
 
 
-def widths(root: Path) -> str:
-    """The claims of the record of rules for choosing a gap's width."""
-    record = read_record(root / "benchmarks" / "widths-nano.json")
-    return _claims(record, f"python scripts/widths.py --count {record.workload['count']}")
+def taken(record: Record) -> str:
+    """The command that takes it, and when it did."""
+    command = next(take.whole for take in records.TABLE if take.name == record.name)
+    return f"`{command}`, taken {record.taken}; CPU."
+
+
+def table(columns: Sequence[str], rows: Iterable[Sequence[object]]) -> str:
+    """Rows of cells under the names of their columns."""
+    lines = (columns, ["---"] * len(columns), *rows)
+    return "\n".join(f"| {' | '.join(map(str, line))} |" for line in lines)
+
+
+def listed(claims: Iterable[Claim]) -> str:
+    """What may be quoted."""
+    return table(("", ""), ((claim.figure, claim.value) for claim in claims))
+
+
+def all_of(root: Path, name: str) -> str:
+    """All that may be quoted of one record."""
+    record = record_of(root, name)
+    return f"{taken(record)}\n\n{listed(record.summary)}"
 
 
 def belief(root: Path) -> str:
     """The claims of the record of probabilities, and how often held-out decisions came true, by what was told."""
-    record = read_record(root / "benchmarks" / "belief-nano.json")
-    rows = [_claims(record, f"python scripts/belief.py --count {record.workload['count']}"), ""]
-    rows += ["A tenth of all held-out guesses in each row:", ""]
-    rows += ["| decisions told | came true | fields told | came true |", "| --- | --- | --- | --- |"]
-    both = [record.figures[what]["at the fitted temperature"]["reliability"] for what in ("decisions", "fields")]
-    for pair in zip(*both, strict=True):
-        rows.append("| " + " | ".join(f"{one['told']:.1%} | {one['right']:.1%}" for one in pair) + " |")
-    return "\n".join(rows)
-
-
-def _claims(record: Record, command: str) -> str:
-    """The record's claims behind the command that takes it."""
-    head = f"`{command} --record benchmarks/{record.name}.json`, taken {record.taken}; CPU."
-    return "\n".join(
-        [head, "", "| | |", "| --- | --- |", *(f"| {one.figure} | {one.value} |" for one in record.summary)]
-    )
+    figures = record_of(root, "belief-nano").figures
+    both = [figures[what]["at the fitted temperature"]["reliability"] for what in ("decisions", "fields")]
+    rows = [[f"{one[kind]:.1%}" for one in pair for kind in ("told", "right")] for pair in zip(*both, strict=True)]
+    tenths = table(("decisions told", "came true", "fields told", "came true"), rows)
+    return f"{all_of(root, 'belief-nano')}\n\nA tenth of all held-out guesses in each row:\n\n{tenths}"

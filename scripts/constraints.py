@@ -4,28 +4,26 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from claims import listed, record_of, table, taken
 from redraft.constrain.keywords import FORMATS, KEYWORDS
 from redraft.measure.constraints import Way
-from redraft.measure.record import read_record
 
 
 def keywords() -> str:
     """A row for each keyword of JSON Schema draft 2020-12."""
-    rows = ["| keyword | | |", "| --- | --- | --- |"]
-    rows += [f"| `{keyword.name}` | {keyword.care.value} | {keyword.note} |" for keyword in KEYWORDS]
-    return "\n".join([*rows, "", "Formats: " + ", ".join(f"`{name}`" for name in sorted(FORMATS)) + "."])
+    rows = [(f"`{keyword.name}`", keyword.care.value, keyword.note) for keyword in KEYWORDS]
+    formats = ", ".join(f"`{name}`" for name in sorted(FORMATS))
+    return f"{table(('keyword', '', ''), rows)}\n\nFormats: {formats}."
 
 
 def ways(root: Path) -> str:
     """The figures of the record of `redraft bench --constraints`."""
-    record = read_record(root / "benchmarks" / "constraints.json")
-    head = f"`redraft bench --constraints {record.workload['prompts']} --threads 1 --record-dir benchmarks`"
-    rows = [f"{head}, taken {record.taken}; model {record.workload['model']}, CPU.", ""]
-    rows += ["| prompts | way | valid | exact | fields | forwards | tokens per forward | ms |", "| --- " * 8 + "|"]
+    record = record_of(root, "constraints")
     ways = [Way(**way) for way in record.figures["ways"]]
-    rows += [f"| {way.prompts} | {way.way} | {' | '.join(_cells(way))} |" for way in ways]
+    columns = ("prompts", "way", "valid", "exact", "fields", "forwards", "tokens per forward", "ms")
+    rows = [(way.prompts, way.way, *_cells(way)) for way in ways]
     rest = [claim for claim in record.summary if not any(claim.figure.startswith(f"{way.prompts}, ") for way in ways)]
-    return "\n".join([*rows, "", "| | |", "| --- | --- |", *(f"| {claim.figure} | {claim.value} |" for claim in rest)])
+    return f"{taken(record)}\n\n{table(columns, rows)}\n\n{listed(rest)}"
 
 
 def _cells(way: Way) -> list[str]:

@@ -15,6 +15,7 @@ import ast
 import re
 import sys
 from collections.abc import Callable, Iterator, Mapping
+from functools import partial
 from pathlib import Path
 
 import board
@@ -41,41 +42,31 @@ two cores without a GPU; nothing here is about one.
 REGION = re.compile(r"(<!-- generated: (?P<name>[\w-]+) -->\n).*?(<!-- end -->)", re.DOTALL)
 
 
+REGIONS: Mapping[str, Mapping[str, Callable[[Path], str]]] = {
+    "README.md": {"headline": board.headline, "speed": board.speed, "accuracy": board.accuracy},
+    "src/redraft/assets/nano/README.md": {"scores": lambda root: scores(root / "benchmarks")},
+    "docs/architecture.md": {"tree": lambda root: tree(root / "src" / "redraft")},
+    "docs/denoising.md": {"halts": sampling.halts, "presets": sampling.presets, "dial": sampling.dial},
+    "docs/constraints.md": {"keywords": lambda _: constraints.keywords(), "ways": constraints.ways},
+    "docs/deciding.md": {"belief": claims.belief},
+    "docs/infilling.md": {
+        "infills": lambda root: claims.all_of(root, "eval-nano-infill"),
+        "widths": lambda root: claims.all_of(root, "widths-nano"),
+    },
+    "docs/server.md": {"fields": lambda _: fields.tables()},
+}
+"""What each page has of generated regions."""
+
+
 def pages(root: Path) -> dict[Path, str]:
     """Every generated page of the repository at `root`, with the text that it should have."""
-    readme, card = root / "README.md", root / "src" / "redraft" / "assets" / "nano" / "README.md"
-    rules, held = root / "docs" / "denoising.md", root / "docs" / "constraints.md"
-    server, decided = root / "docs" / "server.md", root / "docs" / "deciding.md"
-    gaps = root / "docs" / "infilling.md"
-    regions = {
-        "headline": lambda: board.headline(root),
-        "speed": lambda: board.speed(root),
-        "accuracy": lambda: board.accuracy(root),
-    }
-    built = root / "docs" / "architecture.md"
+    filled = {}
+    for page, made in REGIONS.items():
+        regions = {name: partial(make, root) for name, make in made.items()}
+        filled[root / page] = fill((root / page).read_text(encoding="utf-8"), regions)
     return {
-        readme: fill(readme.read_text(encoding="utf-8"), regions),
-        card: fill(card.read_text(encoding="utf-8"), {"scores": lambda: scores(root / "benchmarks")}),
-        built: fill(built.read_text(encoding="utf-8"), {"tree": lambda: tree(root / "src" / "redraft")}),
+        **filled,
         root / "docs" / "cli.md": command_line(build_parser()),
-        rules: fill(
-            rules.read_text(encoding="utf-8"),
-            {
-                "halts": lambda: sampling.halts(root),
-                "presets": lambda: sampling.presets(root),
-                "dial": lambda: sampling.dial(root),
-            },
-        ),
-        held: fill(
-            held.read_text(encoding="utf-8"),
-            {"keywords": constraints.keywords, "ways": lambda: constraints.ways(root)},
-        ),
-        decided: fill(decided.read_text(encoding="utf-8"), {"belief": lambda: claims.belief(root)}),
-        gaps: fill(
-            gaps.read_text(encoding="utf-8"),
-            {"infills": lambda: claims.infills(root), "widths": lambda: claims.widths(root)},
-        ),
-        server: fill(server.read_text(encoding="utf-8"), {"fields": fields.tables}),
         root / "docs" / "devices.md": devices.page(root),
         root / "docs" / "numbers.md": NUMBERS_PAGE + numbers(root / "benchmarks", above="../") + "\n",
     }

@@ -37,6 +37,11 @@ class Take:
     needs: str = ""
 
     @property
+    def whole(self) -> str:
+        """The command as it is to be typed."""
+        return f"{self.command} --record benchmarks/{self.name}.json"
+
+    @property
     def path(self) -> Path:
         """Where the record is."""
         return ROOT / "benchmarks" / f"{self.name}.json"
@@ -62,7 +67,7 @@ TABLE = (
     Take("throughput-variants", 1, f"{BENCH} --scenario variants --runs 5"),
     Take("throughput-together", 1, f"{BENCH} --scenario together --runs 3"),
     Take("throughput-long", 1, f"{BENCH} --scenario long --runs 3"),
-    Take("throughput-long-4k", 3, f"{BENCH} --scenario long-4k --runs 3"),
+    Take("throughput-long-4k", 5, f"{BENCH} --scenario long-4k --runs 3"),
     Take("throughput-poisson", 4, f"{BENCH} --scenario poisson --runs 2"),
     Take("forwards-nano", 1, "python scripts/forwards.py --count 300 --seed 7000"),
     Take("constraints", 5, f"{BENCH} --constraints 300"),
@@ -74,10 +79,10 @@ TABLE = (
     Take("eval-nano-infill", 14, f"{EVAL} --infill --count 40"),
     Take("serve", 2, f"{BENCH} --serve 400"),
     Take("soak", 2, f"{BENCH} --soak 2000"),
-    Take("scaling", 4, f"{BENCH} --scaling --runs 3"),
-    Take("policies", 3, f"{BENCH} --policies --runs 3"),
+    Take("scaling", 3, f"{BENCH} --scaling --runs 3"),
+    Take("policies", 6, f"{BENCH} --policies --runs 3"),
     Take("device-nano", 1, f"{BENCH} --device-card"),
-    Take("tuning-speed", 2, "python scripts/tuning_speed.py --steps 6"),
+    Take("tuning-speed", 4, "python scripts/tuning_speed.py --steps 6"),
     Take("schema-suite", 2, "python scripts/schema_suite.py"),
     Take("startup", 4, "python scripts/startup.py --runs 7"),
     Take("clients", 5, "python scripts/clients.py --venv A --venv B --node C", "every client, in folders A, B and C"),
