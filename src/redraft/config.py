@@ -166,7 +166,7 @@ def read_config(folder: Path) -> CheckpointConfig:
 
 
 def parse_model(root: Mapping[str, Any]) -> tuple[ModelConfig, tuple[str, ...]]:
-    """ModelConfig from the JSON of `config.json`, and the names of the keys that were not recognised."""
+    """ModelConfig from the JSON of `config.json`, and the names of unknown keys. Raises as `read_config`."""
     kind = root.get("model_type")
     if kind != "diffusion_gemma":
         raise ConfigError(f"config.json: model_type is {kind!r}; supported: 'diffusion_gemma'")

@@ -15,8 +15,8 @@ import torch
 
 from redraft.shapes import Bool, Float, Int, Tensor
 
-Sample = Callable[[Float[Tensor, "canvas vocab"]], Int[Tensor, "canvas"]]
-Soften = Callable[[Float[Tensor, "canvas vocab"]], Float[Tensor, "canvas hidden"]]
+Sample = Callable[[Float[Tensor, "canvas vocab"]], Int[Tensor, "canvas"]]  # draws from probabilities
+Soften = Callable[[Float[Tensor, "canvas vocab"]], Float[Tensor, "canvas hidden"]]  # from probabilities
 
 REMEMBERED = 64
 """Tokens per position that a step remembers of a distribution, if a rule asks how far it moves."""
@@ -80,7 +80,7 @@ class Conditioned(Protocol):
         before it."""
 
 
-Condition = Callable[[Float[Tensor, "canvas vocab"]], Conditioned]
+Condition = Callable[[Float[Tensor, "canvas vocab"]], Conditioned]  # from log-probabilities
 
 
 @dataclass(frozen=True)

@@ -39,7 +39,7 @@ class AsyncEngine:
         return answer.done()
 
     async def events(self, request: Request, *, drafts: bool = True) -> AsyncGenerator[Event, None]:
-        """Drafts, blocks and the end of a request, as they happen. Closing the generator aborts it."""
+        """Drafts, blocks and the end of a request. Closing the generator aborts it. Raises RunError after `close`."""
         told: asyncio.Queue[Event] = asyncio.Queue()
         here = asyncio.get_running_loop()
 

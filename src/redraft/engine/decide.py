@@ -40,7 +40,7 @@ if TYPE_CHECKING:
     from redraft.engine.engine import Engine
 
 MOST_CANVASES = 64
-BELIEF = "belief.json"
+BELIEF = "belief.json"  # in the checkpoint's folder
 
 Form = Sequence[str | Sequence[str]]
 """Texts, and lists of choices where an answer is to be read."""

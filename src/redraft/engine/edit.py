@@ -34,8 +34,8 @@ from redraft.errors import ConstraintError, RequestError, RunError
 if TYPE_CHECKING:
     from redraft.engine.engine import Engine
 
-KEEP, JUDGED_AT = 2, 2
-MOST_SLACK = 16
+KEEP, JUDGED_AT = 2, 2  # widths that go on, and the step at which all are judged
+MOST_SLACK = 16  # tokens that a revised span may be shorter or longer
 _DEFAULTS = Options()
 _REPLACES = 1  # last word of the counter: draws that no canvas makes
 

@@ -54,7 +54,7 @@ from redraft.weights.source import locate
 DEFAULTS = Options()
 
 Prompt = str | Sequence[Message]
-Watch = Callable[[Event, Request], None]
+Watch = Callable[[Event, Request], None]  # is shown a request's events
 
 
 @dataclass(frozen=True)
@@ -141,7 +141,7 @@ class Engine:
         """Answers in the order of the requests, up to `at_once` of them running side by side.
 
         Requests are taken from the iterable as room appears, so memory is bounded however long it is; a full queue is
-        waited for. `progress` shows a bar on stderr.
+        waited for. `progress` shows a bar on stderr. Raises RequestError for `at_once` below 1.
         """
         if at_once < 1:
             raise RequestError(f"at_once is {at_once}; it must be at least 1")
@@ -160,7 +160,7 @@ class Engine:
                 self._abort(running)
 
     def variants(self, request: Request, count: int) -> list[Generation]:
-        """`count` answers to one prompt, which is encoded once: seeds are the request's and the integers after it."""
+        """`count` answers to one prompt, encoded once; seeds count up from the request's. Raises RequestError."""
         if count < 1:
             raise RequestError(f"count is {count}; it must be at least 1")
         jobs: list[_Job] = []

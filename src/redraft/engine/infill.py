@@ -28,9 +28,9 @@ from redraft.errors import ConstraintError, RequestError, RunError
 if TYPE_CHECKING:
     from redraft.engine.engine import Engine
 
-DEFAULT_TOKENS = 32
-KEEP = 4
-JUDGED_AT = 2
+DEFAULT_TOKENS = 32  # widest gap that is tried if the caller sets no limit
+KEEP = 4  # widths that go on after the judgement
+JUDGED_AT = 2  # step at which all widths are judged
 EVERY_WIDTH = 16
 """Up to this width each is tried; wider ones in steps of an eighth."""
 

@@ -22,7 +22,7 @@ from redraft.engine.scheduler import PREFILL_CHUNK
 from redraft.errors import RequestError
 from redraft.shapes import Tensor
 
-Name = bytes
+Name = bytes  # of a chunk
 ROOT: Name = b""
 
 LEAST_BYTES = 256 * 2**20

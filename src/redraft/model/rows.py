@@ -25,7 +25,7 @@ from redraft.model.kernels import Attend, Causal
 from redraft.model.rope import rotation
 from redraft.shapes import Bool, Float, Int, Tensor
 
-Rotation = tuple[Float[Tensor, "rows _ head_dim"], Float[Tensor, "rows _ head_dim"]]
+Rotation = tuple[Float[Tensor, "rows _ head_dim"], Float[Tensor, "rows _ head_dim"]]  # cos and sin
 
 
 class Mode(Enum):
