@@ -10,43 +10,11 @@ from redraft.errors import RequestError
 if TYPE_CHECKING:
     from redraft.remote.channel import Backend
 
-NEUTRAL: dict[str, object] = {
-    "device": "cpu",
-    "threads": None,
-    "dtype": "float32",
-    "plan": None,
-    "adapter": None,
-    "offload": None,
-    "parallel": None,
-    "steps": None,
-    "entropy_bound": None,
-    "accept": [],
-    "cooling": None,
-    "effort": None,
-    "min_effort": 0.0,
-    "target_ms": None,
-    "canvas": None,
-    "end_aware": None,
-    "causal": False,
-    "preset": None,
-    "trace": None,
-    "top_k": None,
-    "min_tokens": 0,
-    "watch": False,
-    "variants": None,
-    "keep": None,
-    "check": None,
-    "pin": False,
-    "infill": False,
-    "regex": None,
-    "choice": None,
-    "grammar": None,
-    "fence": False,
-    "any_case": False,
-    "thinking": False,
-    "beside": None,
-    "their_model": None,
-}
+NEUTRAL: dict[str, object] = {"device": "cpu", "dtype": "float32", "accept": [], "min_effort": 0.0, "min_tokens": 0}
+NEUTRAL |= dict.fromkeys(("causal", "watch", "pin", "infill", "fence", "any_case", "thinking"), False)
+NEUTRAL |= dict.fromkeys(("threads", "plan", "adapter", "offload", "parallel", "trace", "variants", "keep", "check"))
+NEUTRAL |= dict.fromkeys(("steps", "entropy_bound", "cooling", "effort", "target_ms", "canvas", "end_aware", "preset"))
+NEUTRAL |= dict.fromkeys(("top_k", "regex", "choice", "grammar", "beside", "their_model"))
 """What only a canvas, a checkpoint at hand or a constraint of ours can do, and the value that asks for nothing."""
 
 

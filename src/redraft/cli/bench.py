@@ -16,8 +16,16 @@ from redraft.cli.place import experts_of
 if TYPE_CHECKING:
     from redraft.measure.record import Record
 
-PAIRS, PASSES, REQUESTS, EXAMPLES, SERVED = 30, 10, 2000, 100, 400
-COUNTED = ("soak", "serve", "dial", "presets", "plans", "constraints")
+PAIRS, PASSES = 30, 10
+COUNTED = {
+    "dial": (100, "the table that an effort walks, by N examples a task; kept beside the checkpoint"),
+    "presets": (100, "presets beside each other on several canvases an answer, N examples a task"),
+    "plans": (100, "number formats beside each other, N examples a task"),
+    "constraints": (100, "ways to a valid record beside each other, N prompts each; noise; what it costs"),
+    "soak": (2000, "N random requests"),
+    "serve": (400, "the server under 1 to 128 streams, N requests each, and what HTTP costs"),
+}
+"""Modes that take a number of examples or requests: how many unless told, and what is measured."""
 
 EPILOG = """Timings on a shared machine are noisy: runs are paired and medians are reported. Without a flag that
 says what to measure (--scenario to --serve, --device-card), single answers are compared.
@@ -52,7 +60,9 @@ def add(commands: Commands) -> None:
         "--knee", action="store_true", help="rows per forward from which more do not pay; kept for later loads"
     )
     parser.add_argument("--policies", action="store_true", help="scheduling policies beside each other")
-    _counted_flags(parser)
+    for name, (usual, what) in COUNTED.items():
+        help_ = f"{what} (default: {usual})"
+        parser.add_argument(f"--{name}", type=int, nargs="?", const=usual, metavar="N", help=help_)
     parser.add_argument(
         "--runs", type=int, metavar="N", help=f"repetitions (default: {PAIRS} pairs of single answers, {PASSES} else)"
     )
@@ -64,53 +74,6 @@ def add(commands: Commands) -> None:
     )
     backend_flags(parser, beside=True)
     add_flags(parser)
-
-
-def _counted_flags(parser: argparse.ArgumentParser) -> None:
-    """The modes that take a number of examples or requests."""
-    parser.add_argument(
-        "--dial",
-        type=int,
-        nargs="?",
-        const=EXAMPLES,
-        metavar="N",
-        help=f"the table that an effort walks, by N examples a task (default: {EXAMPLES}); kept beside the checkpoint",
-    )
-    parser.add_argument(
-        "--presets",
-        type=int,
-        nargs="?",
-        const=EXAMPLES,
-        metavar="N",
-        help=f"presets beside each other on several canvases an answer, N examples a task (default: {EXAMPLES})",
-    )
-    parser.add_argument(
-        "--plans",
-        type=int,
-        nargs="?",
-        const=EXAMPLES,
-        metavar="N",
-        help=f"number formats beside each other, N examples a task (default: {EXAMPLES})",
-    )
-    parser.add_argument(
-        "--constraints",
-        type=int,
-        nargs="?",
-        const=EXAMPLES,
-        metavar="N",
-        help=f"ways to a valid record beside each other, N prompts each; noise; what it costs (default: {EXAMPLES})",
-    )
-    parser.add_argument(
-        "--soak", type=int, nargs="?", const=REQUESTS, metavar="N", help=f"N random requests (default: {REQUESTS})"
-    )
-    parser.add_argument(
-        "--serve",
-        type=int,
-        nargs="?",
-        const=SERVED,
-        metavar="N",
-        help=f"the server under 1 to 128 streams, N requests each, and what HTTP costs (default: {SERVED})",
-    )
 
 
 def run(arguments: argparse.Namespace) -> int:

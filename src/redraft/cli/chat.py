@@ -11,7 +11,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from redraft.cli.backend import backend_flags, backend_of
-from redraft.cli.common import Commands, command, decoded, load_engine, model_flags, preset_flag, preset_of, tame
+from redraft.cli.common import Commands, command, decoded, load_engine, model_flags, options_of, preset_flag, tame
 from redraft.cli.trace import trace_flag, traced
 from redraft.errors import RedraftError, RequestError
 
@@ -95,15 +95,7 @@ def _answering(arguments: argparse.Namespace) -> Iterator[Answering]:
             yield there
         return
 
-    from redraft.engine.request import Options
-
-    options = Options(
-        max_tokens=arguments.max_tokens,
-        steps=arguments.steps,
-        temperature=arguments.temperature,
-        preset=preset_of(arguments),
-    )
-
+    options = options_of(arguments)
     with traced(load_engine(arguments), arguments, "chat") as engine:
 
         def here(asked: list[Message], seed: int | None) -> str:

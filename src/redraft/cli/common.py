@@ -17,6 +17,7 @@ from redraft.errors import RequestError
 
 if TYPE_CHECKING:
     from redraft.engine.engine import Engine
+    from redraft.engine.request import Options
 
 SAME_BITS_THREADS = 8
 """Up to here an answer is tested to be the same alone and in a batch, bit for bit; with 16 it was seen not to be."""
@@ -139,6 +140,18 @@ def preset_of(arguments: argparse.Namespace) -> str:
     others = [getattr(arguments, name, None) for name in ("causal", "effort", "target_ms")]
     unasked = all(one is None or one is False for one in others)
     return "fast" if arguments.model == "nano" and unasked else "reference"
+
+
+def options_of(arguments: argparse.Namespace) -> Options:
+    """What the flags of a command say of its answers; what has no flag there is left as it is."""
+    from dataclasses import fields
+
+    from redraft.engine.request import Options
+
+    flags: dict[str, Any] = vars(arguments) | {"deadline_sec": getattr(arguments, "deadline", None)}
+    given = {one.name: flags[one.name] for one in fields(Options) if flags.get(one.name) is not None}
+    given = {name: tuple(value) if isinstance(value, list) else value for name, value in given.items()}
+    return Options(**given | {"preset": preset_of(arguments)})
 
 
 def load_engine(arguments: argparse.Namespace) -> Engine:

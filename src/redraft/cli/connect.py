@@ -132,14 +132,10 @@ def _openai(place: Place) -> str:
 
 
 def _llm(place: Place) -> str:
-    return "\n".join(
-        [
-            f"- model_id: {place.name}",
-            f"  model_name: {place.name}",
-            f"  api_base: {place.base}",
-            "  supports_schema: true",
-        ]
-    )
+    return f"""- model_id: {place.name}
+  model_name: {place.name}
+  api_base: {place.base}
+  supports_schema: true"""
 
 
 def _aider(place: Place) -> str:
@@ -147,21 +143,17 @@ def _aider(place: Place) -> str:
 
 
 def _continue(place: Place) -> str:
-    return "\n".join(
-        [
-            "models:",
-            "  - name: redraft",
-            "    provider: openai",
-            f"    model: {place.name}",
-            f"    apiBase: {place.base}",
-            "    roles: [chat, edit, apply]",
-            "  - name: redraft infill",
-            "    provider: mistral",
-            f"    model: {place.name}",
-            f"    apiBase: {place.base}/",
-            "    roles: [autocomplete]",
-        ]
-    )
+    return f"""models:
+  - name: redraft
+    provider: openai
+    model: {place.name}
+    apiBase: {place.base}
+    roles: [chat, edit, apply]
+  - name: redraft infill
+    provider: mistral
+    model: {place.name}
+    apiBase: {place.base}/
+    roles: [autocomplete]"""
 
 
 def _zed_settings(place: Place) -> dict[str, object]:

@@ -130,8 +130,11 @@ def _model(name: str) -> Iterator[Finding]:
     from redraft.errors import RedraftError
 
     try:
+        import torch
+
         from redraft.config import read_config
         from redraft.text import read_text
+        from redraft.weights.memory import free_memory
         from redraft.weights.source import Source, locate
 
         folder = locate(name)
@@ -142,7 +145,7 @@ def _model(name: str) -> Iterator[Finding]:
     except RedraftError as error:
         yield Finding("model", "wrong", *str(error).rsplit("; ", 1))
         return
-    free = _free_bytes()
+    free = free_memory(torch.device("cpu"))
     said = f"{folder}, {size / 1e9:.3g} GB of weights, context {config.model.max_positions}"
     if free is not None and size > free:
         remedy = f"{free / 1e9:.3g} GB are free; see redraft inspect {name} for number formats that fit"
@@ -151,14 +154,6 @@ def _model(name: str) -> Iterator[Finding]:
         yield Finding("model", "good", said)
     if not text.has_template:
         yield Finding("chat template", "slow", "there is none", "conversations are refused; use /v1/completions")
-
-
-def _free_bytes() -> int | None:
-    try:
-        lines = Path("/proc/meminfo").read_text(encoding="utf-8").splitlines()
-    except OSError:
-        return None
-    return next((int(line.split()[1]) * 1024 for line in lines if line.startswith("MemAvailable")), None)
 
 
 def _port(port: int) -> Iterator[Finding]:

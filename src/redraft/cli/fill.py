@@ -11,8 +11,8 @@ from redraft.cli.common import (
     command,
     load_engine,
     model_flags,
+    options_of,
     preset_flag,
-    preset_of,
     print_json,
     read_prompt,
 )
@@ -52,8 +52,6 @@ def run(arguments: argparse.Namespace) -> int:
     kinds = dict(_pair(given) for given in arguments.kind)
     check = check_of(arguments)
 
-    from redraft.engine.request import Options
-
     engine = load_engine(arguments)
     with traced(engine, arguments, "fill") as engine:
         done = engine.fill(
@@ -62,7 +60,7 @@ def run(arguments: argparse.Namespace) -> int:
             prompt=arguments.prompt,
             chat=arguments.chat,
             check=check,
-            options=Options(max_tokens=arguments.max_tokens, seed=arguments.seed, preset=preset_of(arguments)),
+            options=options_of(arguments),
         )
     if arguments.json:
         seed, steps = done.done.seed, list(done.done.steps)

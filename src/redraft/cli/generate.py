@@ -15,7 +15,7 @@ from redraft.cli.common import (
     command,
     load_engine,
     model_flags,
-    preset_of,
+    options_of,
     print_json,
     read_prompt,
     sampling_flags,
@@ -26,7 +26,7 @@ from redraft.cli.trace import trace_flag, traced
 from redraft.cli.variants import check_variants, run_variants, variant_flags
 
 if TYPE_CHECKING:
-    from redraft.engine.request import Generation, Options
+    from redraft.engine.request import Generation
 
 EPILOG = """examples:
   redraft generate --chat $'sudoku\\n1..4\\n..1.\\n..42\\n4...'
@@ -76,12 +76,12 @@ def run(arguments: argparse.Namespace) -> int:
     from redraft.engine.fields import field_confidence, field_entropy
     from redraft.engine.mend import mended
 
-    engine = load_engine(arguments)
+    engine, options = load_engine(arguments), options_of(arguments)
     language = None if source is None else engine.language(source)
     if arguments.thinking:
-        request = thoughtful(engine, prompt, _options(arguments), language)
+        request = thoughtful(engine, prompt, options, language)
     else:
-        request = engine.request(prompt, chat=arguments.chat, options=_options(arguments), language=language)
+        request = engine.request(prompt, chat=arguments.chat, options=options, language=language)
     with traced(engine, arguments, "generate") as engine:
         if arguments.variants is not None:
             run_variants(engine, request, arguments)
@@ -107,32 +107,6 @@ def run(arguments: argparse.Namespace) -> int:
     else:
         print(said)
     return 0
-
-
-def _options(arguments: argparse.Namespace) -> Options:
-    from redraft.engine.request import Options
-
-    return Options(
-        max_tokens=arguments.max_tokens,
-        seed=arguments.seed,
-        steps=arguments.steps,
-        entropy_bound=arguments.entropy_bound,
-        accept=tuple(arguments.accept),
-        cooling=arguments.cooling,
-        effort=arguments.effort,
-        min_effort=arguments.min_effort,
-        target_ms=arguments.target_ms,
-        preset=preset_of(arguments),
-        stop=tuple(arguments.stop),
-        temperature=arguments.temperature,
-        top_k=arguments.top_k,
-        top_p=arguments.top_p,
-        min_tokens=arguments.min_tokens,
-        deadline_sec=arguments.deadline,
-        canvas=arguments.canvas,
-        end_aware=arguments.end_aware,
-        causal=arguments.causal,
-    )
 
 
 def generation_json(done: Generation) -> dict[str, object]:

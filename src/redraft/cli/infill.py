@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import argparse
 import sys
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from typing import TYPE_CHECKING
 
-from redraft.cli.common import Commands, command, load_engine, model_flags, preset_flag, preset_of, print_json
+from redraft.cli.common import Commands, command, load_engine, model_flags, options_of, preset_flag, print_json
 from redraft.cli.source import PLACE_HELP, Source, read_source
 from redraft.cli.trace import trace_flag, traced
 from redraft.errors import RequestError
@@ -76,15 +76,7 @@ def wanted(arguments: argparse.Namespace) -> Wanted:
 
 def gap_options(arguments: argparse.Namespace) -> Options:
     """What `gap_flags` say of the sampler."""
-    from redraft.engine.request import Options
-
-    return Options(
-        seed=arguments.seed,
-        steps=arguments.steps,
-        temperature=arguments.temperature,
-        deadline_sec=arguments.deadline,
-        preset=preset_of(arguments),
-    )
+    return replace(options_of(arguments), max_tokens=None)  # which is the widest gap, where there is such a flag
 
 
 def run(arguments: argparse.Namespace) -> int:

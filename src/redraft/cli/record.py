@@ -11,7 +11,16 @@ from dataclasses import replace
 from itertools import islice
 from typing import TYPE_CHECKING
 
-from redraft.cli.common import Commands, command, decoded, load_engine, model_flags, preset_flag, preset_of, read_prompt
+from redraft.cli.common import (
+    Commands,
+    command,
+    decoded,
+    load_engine,
+    model_flags,
+    options_of,
+    preset_flag,
+    read_prompt,
+)
 from redraft.cli.held import fence_flag, read_schema
 from redraft.cli.thinking import thinking_flag, thoughtful, told_apart
 from redraft.errors import RedraftError, RequestError
@@ -84,10 +93,9 @@ Ask = Callable[["Engine", str, int], str]
 def _asker(engine: Engine, source: Source, arguments: argparse.Namespace) -> Ask:
     """What answers a text with a line. Raises RequestError for what no text would do."""
     from redraft.engine.mend import mended
-    from redraft.engine.request import Options
 
     language = engine.language(source)
-    options = Options(max_tokens=arguments.max_tokens, seed=arguments.seed, preset=preset_of(arguments))
+    options = options_of(arguments)
     before = "" if arguments.instruction is None else f"{arguments.instruction}\n"
 
     def asked(text: str, options: Options) -> Request:
