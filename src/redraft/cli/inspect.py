@@ -5,7 +5,6 @@ from __future__ import annotations
 import argparse
 import math
 from collections.abc import Iterator
-from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
 from redraft.cli.common import Commands, command, print_json
@@ -82,14 +81,11 @@ def fits(model: ModelConfig, sizes: list[float]) -> list[dict[str, Any]]:
     """
     import torch
 
-    from redraft.errors import WeightsError
     from redraft.weights.memory import GIGABYTE, footprint
-    from redraft.weights.plan import PLANS, formats
+    from redraft.weights.plan import fitting_plans
 
     needs = {name: footprint(model, getattr(torch, name), {}) for name in ("float32", "bfloat16")}
-    for plan in PLANS.values():
-        with suppress(WeightsError):  # its groups do not divide this model's rows
-            needs[plan.name] = footprint(model, torch.bfloat16, formats(model, plan))
+    needs |= {name: footprint(model, torch.bfloat16, packed) for name, packed in fitting_plans(model)}
     found = []
     for name, need in needs.items():
         each, most = min(8192, need.most), {}

@@ -18,12 +18,12 @@ import torch
 
 from redraft.cache import MIN_ROOM
 from redraft.config import ModelConfig
-from redraft.errors import RunError, WeightsError
+from redraft.errors import RunError
 from redraft.model.head import LONG, STRIPE, TILE
 from redraft.weights.names import slots
 from redraft.weights.offload import PLACES
 from redraft.weights.place import ON_DEVICE, Placement
-from redraft.weights.plan import PLANS, Formats, formats, num_bytes
+from redraft.weights.plan import Formats, fitting_plans, num_bytes
 
 GIGABYTE = 1e9
 STEP_LOGITS = 7.0
@@ -182,14 +182,11 @@ def _offloaded(config: ModelConfig, room: Room, placement: Placement) -> str:
     """What would fit with the experts elsewhere, in words; nothing if that is no way out here."""
     if room.kind == "cpu" or room.host is None or room.device is None or placement.place == "host":
         return ""
-    for plan in (None, *PLANS.values()):
-        try:
-            need = footprint(config, torch.bfloat16, formats(config, plan), Placement("host"))
-        except WeightsError:
-            continue
+    for name, packed in (("", {}), *fitting_plans(config)):
+        need = footprint(config, torch.bfloat16, packed, Placement("host"))
         context = need.longest_context(room.device)
         if need.host <= room.host and context is not None and context >= config.canvas_length:
-            numbers = f"bfloat16 with plan {plan.name}" if plan else "bfloat16"
+            numbers = f"bfloat16 with plan {name}" if name else "bfloat16"
             return (
                 f"; --dtype {numbers} fits with --offload experts, slower, with {need.host / GIGABYTE:.1f} GB of"
                 f" experts in the processor's memory and a context of {context} tokens"
@@ -198,17 +195,12 @@ def _offloaded(config: ModelConfig, room: Room, placement: Placement) -> str:
 
 
 def _would_fit(config: ModelConfig, free: int) -> str:
-    """The plan that keeps most and fits, in words."""
-    best: tuple[int, str] | None = None
-    for plan in PLANS.values():
-        try:
-            need = footprint(config, torch.bfloat16, formats(config, plan))
-        except WeightsError:  # its groups do not divide this model's rows
-            continue
+    """The plan that keeps most and fits, in words; none if plain numbers do."""
+    best, most = "no plan fits; use a larger device or a smaller model", 0
+    for name, packed in (("", {}), *fitting_plans(config)):
+        need = footprint(config, torch.bfloat16, packed)
         context = need.longest_context(free)
-        if context is not None and context >= config.canvas_length and (best is None or need.fixed > best[0]):
-            best = need.fixed, f"--dtype bfloat16 with plan {plan.name} fits, with a context of {context} tokens"
-    plain = footprint(config, torch.bfloat16, {}).longest_context(free)
-    if plain is not None and plain >= config.canvas_length:
-        return f"--dtype bfloat16 fits, with a context of {plain} tokens"
-    return best[1] if best else "no plan fits; use a larger device or a smaller model"
+        if context is not None and context >= config.canvas_length and need.fixed > most:
+            numbers = f"bfloat16 with plan {name}" if name else "bfloat16"
+            best, most = f"--dtype {numbers} fits, with a context of {context} tokens", need.fixed
+    return best

@@ -7,7 +7,7 @@ plans whose name ends in -e8, and only on the way into memory: no file that othe
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
 import torch
@@ -84,6 +84,16 @@ def formats(config: ModelConfig, plan: Plan | None) -> dict[str, Format]:
             form.check(slot.stored, slot.shape[-1])
             found[slot.target] = form
     return found
+
+
+def fitting_plans(config: ModelConfig) -> Iterator[tuple[str, Formats]]:
+    """The plans whose groups divide the rows of a network of this shape, by name, and what each does to it."""
+    for name, plan in PLANS.items():
+        try:
+            found = formats(config, plan)
+        except WeightsError:
+            continue
+        yield name, found
 
 
 def check_device(wanted: Formats, device: torch.device) -> None:

@@ -31,7 +31,7 @@ from redraft.weights.layouts import FLOATS, Matrix, matrices, read_layout, store
 from redraft.weights.load import read_settings
 from redraft.weights.names import VISION_PREFIXES, Slot, slots
 from redraft.weights.plan import Formats, Plan, formats
-from redraft.weights.shards import Header, index_json, shard_names, write_shard
+from redraft.weights.shards import Header, index_json, split, write_shard
 from redraft.weights.source import INDEX, Source
 
 REPORT = "quantization_report.json"
@@ -65,6 +65,11 @@ class _Item:
     headers: tuple[Header, ...]
     matrix: Matrix | None = None
     form: Format | None = None
+
+    @property
+    def num_bytes(self) -> int:
+        """Of all that is written."""
+        return sum(header.num_bytes for header in self.headers)
 
 
 @dataclass
@@ -116,8 +121,7 @@ def quantize_checkpoint(
     if layout.pieces:
         raise WeightsError(f"{folder} is packed already; start from the checkpoint that is not quantized")
     packed = formats(config.model, plan)
-    items = list(_items(source, wanted, packed))
-    shards = _shards(items, max_shard_bytes)
+    shards = split(_items(source, wanted, packed), max_shard_bytes)
     stage = target.parent / f".{target.name}.quantizing"
     calibration = Calibration(source, config, chats) if chats else None
     making = {"plan": plan.name, "shards": max_shard_bytes, "source": _fingerprint(source), "chats": _digest(chats)}
@@ -212,20 +216,6 @@ def _copied(source: Source, name: str) -> _Item:
     return _Item(name, (Header(name, FLOATS[stored.dtype], stored.shape),))
 
 
-def _shards(items: Sequence[_Item], limit: int) -> dict[str, list[_Item]]:
-    """Runs of items of at most `limit` bytes, by file name; a larger single item has a file of its own."""
-    runs: list[list[_Item]] = [[]]
-    size = 0
-    for item in items:
-        num_bytes = sum(header.num_bytes for header in item.headers)
-        if runs[-1] and size + num_bytes > limit:
-            runs.append([])
-            size = 0
-        runs[-1].append(item)
-        size += num_bytes
-    return dict(zip(shard_names(len(runs)), runs, strict=True))
-
-
 def _fingerprint(source: Source) -> list[list[object]]:
     files = sorted({stored.file for stored in source.tensors.values()})
     return [[path.name, path.stat().st_size, path.stat().st_mtime_ns] for path in files]
@@ -256,16 +246,15 @@ def _write_all(
     done: dict[str, dict[str, list[float]]],
     progress: Callable[[int, int], None] | None,
 ) -> _Errors:
-    written, total = 0, sum(header.num_bytes for items in shards.values() for item in items for header in item.headers)
+    written, total = 0, sum(item.num_bytes for items in shards.values() for item in items)
     for name, items in shards.items():
-        headers = [header for item in items for header in item.headers]
         if name not in done:
-            errors = _Errors()
+            headers, errors = [header for item in items for header in item.headers], _Errors()
             write_shard(stage / name, headers, _told(work.chunks(items, errors), written, total, progress))
             done[name] = errors.sums
             making = read_json(stage / _PROGRESS)["making"]
             _write_json(stage / _PROGRESS, {"making": making, "done": done})
-        written += sum(header.num_bytes for header in headers)
+        written += sum(item.num_bytes for item in items)
     whole = _Errors()
     for sums in done.values():
         for target, squares in sums.items():

@@ -28,7 +28,8 @@ from redraft.model.gemma import DiffusionGemma
 from redraft.shapes import Tensor
 from redraft.weights.build import DTYPES
 from redraft.weights.names import VISION_PREFIXES, Slot, check_filled, shown, slots
-from redraft.weights.source import INDEX, SINGLE, Source
+from redraft.weights.shards import split
+from redraft.weights.source import INDEX, Source
 
 _SHARD_BYTES = 5_000_000_000
 
@@ -77,7 +78,7 @@ def save_model(
     entries = [_Entry(slot.stored, slot.num_elements * dtype.itemsize, slot) for slot in wanted] + extra.entries()
     config = model.config if extra.names else _without_vision(model.config)
     with _staged(folder) as stage:
-        _write_weights(stage, _shards(entries, max_shard_bytes), ours, extra, dtype)
+        _write_weights(stage, split(entries, max_shard_bytes), ours, extra, dtype)
         _write_json(stage / "config.json", model_json(config, str(dtype).removeprefix("torch.")))
         _write_json(stage / "generation_config.json", generation_json(generation))
 
@@ -114,26 +115,12 @@ class _Vision:
         return self.read(name).shape
 
 
-def _shards(entries: Sequence[_Entry], limit: int) -> list[list[_Entry]]:
-    """Runs of entries of at most `limit` bytes each; a larger single tensor gets a shard of its own."""
-    found: list[list[_Entry]] = [[]]
-    size = 0
-    for entry in entries:
-        if found[-1] and size + entry.num_bytes > limit:
-            found.append([])
-            size = 0
-        found[-1].append(entry)
-        size += entry.num_bytes
-    return found
-
-
 def _write_weights(
-    stage: Path, shards: Sequence[Sequence[_Entry]], ours: Mapping[str, Tensor], extra: _Vision, dtype: torch.dtype
+    stage: Path, shards: Mapping[str, Sequence[_Entry]], ours: Mapping[str, Tensor], extra: _Vision, dtype: torch.dtype
 ) -> None:
     weight_map: dict[str, str] = {}
     total = 0
-    for number, shard in enumerate(shards, start=1):
-        name = SINGLE if len(shards) == 1 else f"model-{number:05}-of-{len(shards):05}.safetensors"
+    for name, shard in shards.items():
         tensors = {entry.name: _stored(entry, ours, extra, dtype) for entry in shard}
         save_file(tensors, stage / name, metadata={"format": "pt"})  # transformers refuses files without this word
         weight_map |= dict.fromkeys(tensors, name)

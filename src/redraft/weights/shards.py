@@ -9,13 +9,15 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Protocol, TypeVar, runtime_checkable
 
 import torch
 
 from redraft.shapes import Tensor
+from redraft.weights.source import SINGLE
 
 _NAMES = {
     torch.float32: "F32",
@@ -66,11 +68,31 @@ def write_shard(path: Path, headers: Sequence[Header], chunks: Iterator[Tensor])
     os.replace(beside, path)
 
 
-def shard_names(count: int) -> list[str]:
-    """File names as transformers expects them."""
-    if count == 1:
-        return ["model.safetensors"]
-    return [f"model-{number:05}-of-{count:05}.safetensors" for number in range(1, count + 1)]
+@runtime_checkable
+class Sized(Protocol):
+    """What has a size."""
+
+    @property
+    def num_bytes(self) -> int:
+        """In a file."""
+
+
+Some = TypeVar("Some", bound=Sized)
+
+
+def split(entries: Iterable[Some], limit: int) -> dict[str, list[Some]]:
+    """Runs of at most `limit` bytes, a larger single entry alone, by file names as transformers expects them."""
+    runs: list[list[Some]] = [[]]
+    size = 0
+    for entry in entries:
+        if runs[-1] and size + entry.num_bytes > limit:
+            runs.append([])
+            size = 0
+        runs[-1].append(entry)
+        size += entry.num_bytes
+    if len(runs) == 1:
+        return {SINGLE: runs[0]}
+    return {f"model-{number:05}-of-{len(runs):05}.safetensors": run for number, run in enumerate(runs, start=1)}
 
 
 def index_json(shards: Mapping[str, Sequence[Header]]) -> dict[str, object]:
