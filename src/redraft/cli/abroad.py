@@ -1,4 +1,4 @@
-"""What commands do with another server (`--backend openai`) in place of a checkpoint at hand."""
+"""Commands run against another server (`--backend openai`) instead of a local checkpoint."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What holds an answer to a language, as flags."""
+"""Flags of constraints: what holds an answer to a language."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Thinking ahead of an answer, as a flag: told apart from the answer, and left free by what holds the answer."""
+"""`--thinking`: thoughts ahead of an answer, told apart from it and free of its constraint."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A language for a canvas in the middle of an answer: what stands on both sides of it has been written and stays.
+"""A language for a canvas in the middle of an answer, whose text on both sides is written and stays.
 
     │ before, as it is │  so many tokens, of the canvas  │ behind, as it is │
     0 ───────────────► state                        goals ───────────────► accepted

@@ -1,4 +1,4 @@
-"""A language for the first positions of a canvas alone: a gap, behind which pinned text stands that is none of its own.
+"""A language for the first positions of a canvas only: a gap, with pinned text behind it that is not in the language.
 
 The gap is filled by exactly so many tokens, so where it ends is known, and nothing of what is pinned behind it can be
 taken for part of it.

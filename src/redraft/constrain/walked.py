@@ -1,4 +1,4 @@
-"""Messages passed where the logits are: of a canvas only its likeliest text comes to the host.
+"""Messages passed on the device, next to the logits: only the likeliest text of a canvas comes to the host.
 
     log p ──► classes ──► kinds ──► walk ──► ways on either side ──► kinds ──► classes: the bias
                                       └────► the best way ──► draft, and one small copy

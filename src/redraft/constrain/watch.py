@@ -1,4 +1,4 @@
-"""What compiling a constraint may cost, and the clock that every part of it looks at.
+"""Limits of compiling a constraint, and the clock that every part of it checks.
 
 A clock is not an argument, because much of what is compiled is kept by its arguments and must be found under them
 whatever the time. It belongs to the context that compiles: `watching` starts one, within which `look` raises when time

@@ -1,4 +1,4 @@
-"""How far probabilities can be believed: shares that came true beside the probabilities that were told.
+"""Calibration: how often what was told with a probability came true.
 
 Of guesses with probability 0.8 four in five should be right. The expected calibration error (Naeini et al., 2015) is
 how far from that they are on average, here over bins of equal count: most probabilities of a model that knows its task

@@ -1,4 +1,4 @@
-"""llguidance in the place of our automaton: what other engines hold a left-to-right model with.
+"""llguidance in the place of our automaton: what other engines constrain a left-to-right model with.
 
 Only the causal mode can be held by it, because it says which token may come next and nothing of those behind. It is no
 dependency; a measurement without it says so.
