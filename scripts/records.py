@@ -73,6 +73,7 @@ TABLE = (
     Take("constraints", 5, f"{BENCH} --constraints 300"),
     Take("presets-nano", 7, f"{BENCH} --presets 200"),
     Take("plans-nano", 3, f"{BENCH} --plans 100"),
+    Take("calibration-nano", 5, "python scripts/calibration.py"),
     Take("choosing-nano", 2, "python scripts/choosing.py --count 300"),
     Take("sudoku-6x6", 2, "python scripts/sudoku.py --size 6 --count 300"),
     Take("widths-nano", 5, "python scripts/widths.py --count 100"),
@@ -86,7 +87,6 @@ TABLE = (
     Take("schema-suite", 2, "python scripts/schema_suite.py"),
     Take("startup", 4, "python scripts/startup.py --runs 7"),
     Take("clients", 5, "python scripts/clients.py --venv A --venv B --node C", "every client, in folders A, B and C"),
-    Take("calibration-nano", 3, "", "a script: int4 with and without --calibrate on 48 chats was measured by hand"),
     Take(
         "finishing-nano", 6, f"{COMPARED} A --model B --model C", "the models before nano-finish, of it, of nano-sure"
     ),
