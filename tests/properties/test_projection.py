@@ -145,6 +145,7 @@ def test_best_path_total_and_marginals_are_those_of_brute_force(
         for i, token in enumerate(tokens):
             marginals[i, token] += math.exp(score - total)
     torch.testing.assert_close(found.shifted().exp(), marginals, atol=1e-9, rtol=1e-9)
+    assert tuple(found.draw(np.random.default_rng(seed)).tolist()) in strings
 
 
 @cases
@@ -159,6 +160,18 @@ def test_the_mass_of_a_position_is_what_could_still_follow(
     for i, mass in enumerate(found.log_mass(draft)):
         allowed = {tokens[i] for tokens in strings if tokens[:i] == draft[:i]}
         assert mass == pytest.approx(math.log(sum(math.exp(float(log_p[i, token])) for token in allowed)), abs=1e-9)
+
+
+def test_draws_come_as_often_as_their_probability() -> None:
+    language = Language({(0, 97): 1, (1, 98): 0, (0, 99): 0, (1, 97): 1}, frozenset({0}), 2)
+    project, log_p = projection(language, 4, 0), log_probabilities(4, 1.0, 3)
+    strings = valid_strings(language, 4, 4, 0)
+    scores = [math.exp(sum(float(log_p[i, token]) for i, token in enumerate(tokens))) for tokens in strings]
+    source, found, count = np.random.default_rng(0), project(log_p), 4000
+    seen = [tuple(found.draw(source).tolist()) for _ in range(count)]
+    for tokens, score in zip(strings, scores, strict=True):
+        share = score / sum(scores)
+        assert seen.count(tokens) / count == pytest.approx(share, abs=4 * math.sqrt(share * (1 - share) / count) + 1e-3)
 
 
 def test_a_pinned_token_is_held_and_one_that_contradicts_is_refused() -> None:
@@ -202,7 +215,7 @@ def test_independent_samples_of_the_marginals_are_not_all_valid() -> None:
     source = torch.Generator().manual_seed(0)
     drawn = torch.multinomial(found.shifted().exp(), 200, replacement=True, generator=source).T.tolist()
     assert any(language.read(tuple(tokens)) not in (2, "over") for tokens in drawn)
-    assert language.read(tuple(found.draft.tolist())) in (2, "over")
+    assert all(language.read(tuple(found.draw(np.random.default_rng(i)).tolist())) in (2, "over") for i in range(50))
 
 
 @given(language=languages(), pieces=st.lists(st.binary(min_size=1, max_size=3).map(lambda b: bytes(97 + x % 3 for x in b)), min_size=1, max_size=20))  # fmt: skip  # noqa: E501
@@ -287,7 +300,9 @@ def test_the_quick_messages_are_the_careful_ones(
     every = best_ways(project.wiring, slow.weights, project.state, project.gates(width), stride=width + 1)
     final = np.where(project.allowed(width), every[-1], NONE).max()
     assert sum(float(log_p[i, token]) for i, token in enumerate(fast.draft.tolist())) == pytest.approx(final, abs=1e-8)
-    assert language.read(tuple(fast.draft.tolist())) is not None
+    drawn = fast.draw(np.random.default_rng(seed)).tolist()
+    assert len(drawn) == width
+    assert language.read(tuple(drawn)) is not None
 
 
 def test_a_canvas_that_is_sure_of_its_end_is_not_looked_at_behind_it() -> None:

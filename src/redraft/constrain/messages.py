@@ -49,10 +49,12 @@ class Gates:
 
 @dataclass(frozen=True, eq=False)
 class Messages:
-    """What has been summed: the bias at every position up to `live`, behind which the answer is over, where it was
-    summed; and the log of the whole."""
+    """What has been summed: log alpha at every boundary and the bias at every position up to `live`, both relative to
+    nothing but themselves and the whole; and the log of the whole. Behind `live` the answer is over. All is where it
+    was summed."""
 
     live: int
+    alpha: Reals | Tensor
     bias: Reals | Tensor
     log_total: float
 
@@ -100,7 +102,7 @@ def quickly(wiring: Wiring, weights: Weights, start: int, gates: Gates) -> Messa
         return None
     with np.errstate(divide="ignore"):
         bias = np.log(_ways(wiring, alpha, beta)) + (scale[:live] + back[1:] - log_total)[:, None]
-        return Messages(live, np.maximum(bias, BIAS_OF_NONE), log_total)
+        return Messages(live, np.log(alpha[: live + 1]), np.maximum(bias, BIAS_OF_NONE), log_total)
 
 
 def _backwards(wiring: Wiring, shares: Reals, peaks: Reals, gates: Gates, behind: float | None) -> tuple[Reals, Reals]:
@@ -160,7 +162,7 @@ def carefully(wiring: Wiring, weights: Weights, start: int, gates: Gates) -> Mes
     for i in range(width):
         summed = _log_sums(alpha[i][edges.src] + beta[i + 1][edges.dst], edges.starts) - log_total
         bias[i, edges.sums] = np.maximum(summed, BIAS_OF_NONE)
-    return Messages(width, bias, log_total)
+    return Messages(width, alpha, bias, log_total)
 
 
 def best_ways(wiring: Wiring, weights: Weights, start: int, gates: Gates, stride: int = STRIDE) -> Reals:

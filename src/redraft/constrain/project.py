@@ -5,7 +5,8 @@ language count. Messages from either side say how much of that there is (`constr
 
     bias     nats per (position, class): p · exp(bias) are the exact marginals of the strings that count. Entropy,
              acceptance, samples and the soft embedding are read from these
-    draft    the likeliest string that counts, as a whole; the only thing that may be emitted
+    draft    the likeliest string that counts, as a whole; the only thing that may be emitted, with
+    draw     one string in proportion to its probability
 
 Samples or argmaxes taken position by position are strings of the language only by luck, and are never emitted.
 
@@ -202,6 +203,26 @@ class Projected:
         except ConstraintError:
             return None
 
+    def draw(self, random: np.random.Generator) -> Int[Tensor, "canvas"]:
+        """One valid string in proportion to its probability: filtered forwards, sampled backwards."""
+        wiring, a, live = self.projection.wiring, self.projection.wiring.automaton, self.messages.live
+        self.weights.upto(live)
+        alpha, mass = np.asarray(torch.as_tensor(self.messages.alpha).cpu()), self.weights.mass
+        whole = live == len(self.weights)
+        ends = self.projection.allowed(live) if whole else np.arange(a.states) == a.end
+        state = _pick(np.where(ends, alpha[live], NONE), random)
+        order, present, at = wiring.tokens
+        stops = np.append(at[1:], len(order))
+        tokens = [wiring.behind[_pick(row, random)] for row in self._behind(live)][::-1]
+        for i in range(live - 1, -1, -1):
+            begin, stop = wiring.incoming[state], wiring.incoming[state + 1]
+            edge = begin + _pick(alpha[i][a.src[begin:stop]] + mass[i, a.cls[begin:stop]], random)
+            label = int(np.searchsorted(present, a.cls[edge]))
+            members = order[at[label] : stops[label]]
+            tokens.append(int(members[_pick(self.log_p[i, members].double().cpu().numpy(), random)]))
+            state = int(a.src[edge])
+        return torch.tensor(tokens[::-1], device=self.log_p.device)
+
     def forced(self) -> list[bool]:
         """Per position, whether the draft is another token than the likeliest before the language had its say."""
         return list((self.draft != self.log_p.argmax(-1)).tolist())
@@ -256,6 +277,10 @@ class Projected:
         behind = torch.tensor(wiring.behind, device=log_p.device)
         return torch.cat([told, behind[self.log_p[len(classes) :, wiring.behind].argmax(-1)]])
 
+    def _behind(self, live: int) -> Reals:
+        """Log-probabilities of what may stand behind the end, from a position on."""
+        return np.asarray(self.log_p[live:, self.projection.wiring.behind].double().cpu().numpy())
+
 
 @dataclass(frozen=True, eq=False)
 class Walked(Projected):
@@ -289,3 +314,9 @@ class Walked(Projected):
     def draft(self) -> Int[Tensor, "canvas"]:
         """The likeliest valid string, still there."""
         return self.way.draft
+
+
+def _pick(log_weights: Reals, random: np.random.Generator) -> int:
+    """An index in proportion to the exponentials."""
+    cumulated = np.exp(log_weights - log_weights.max()).cumsum()
+    return int(np.searchsorted(cumulated, random.random() * cumulated[-1], side="right"))
