@@ -292,11 +292,6 @@ class Builder:
         return first
 
 
-def only(text: str) -> Dfa:
-    """One text and no other."""
-    return any_of([text])
-
-
 def any_of(texts: Iterable[str]) -> Dfa:
     """One of some texts."""
     build = Builder()

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import json
 import math
+import operator
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from decimal import Decimal
@@ -29,11 +30,8 @@ LOWER, UPPER = ("minLength", "minItems", "minProperties"), ("maxLength", "maxIte
 _JOIN: Mapping[str, Callable[[Any, Any], Any]] = {
     **dict.fromkeys((*LOWER, "minimum", "exclusiveMinimum"), max),
     **dict.fromkeys((*UPPER, "maximum", "exclusiveMaximum"), min),
+    **dict.fromkeys(("patterns", "formats", "names", "multiples"), operator.add),
     "required": lambda a, b: list(dict.fromkeys([*a, *b])),
-    "patterns": lambda a, b: [*a, *b],
-    "formats": lambda a, b: [*a, *b],
-    "names": lambda a, b: [*a, *b],
-    "multiples": lambda a, b: [*a, *b],
 }
 _LISTED = {"pattern": "patterns", "format": "formats", "propertyNames": "names", "multipleOf": "multiples"}
 

@@ -12,11 +12,11 @@ import re
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from decimal import Decimal
-from functools import lru_cache, reduce
+from functools import reduce
 from itertools import combinations
-from typing import Any
+from typing import Any, NamedTuple
 
-from redraft.constrain.automaton import Builder, Dfa, Part, any_of, intersect, subtract
+from redraft.constrain.automaton import EMPTY, Builder, Dfa, Part, any_of, intersect, subtract
 from redraft.constrain.keywords import FORMATS, check_keywords
 from redraft.constrain.merge import Resolver, Schema, exact, item_at, says, tightest, together
 from redraft.constrain.pattern import ecma_search, whole_match
@@ -34,8 +34,7 @@ FREE_DEPTH = 2
 """How deep a value may nest that the schema says nothing about."""
 
 
-@dataclass(frozen=True, eq=False)
-class Compiled:
+class Compiled(NamedTuple):
     """The automaton of a schema, and whether an answer has to be checked with a validator all the same."""
 
     dfa: Dfa
@@ -83,7 +82,6 @@ class _Compiler:
     builder: Builder
     spaces: bool
     quote: bytes
-    free: int = FREE_DEPTH
     texts: dict[str, Dfa] = field(default_factory=dict)
 
     def value(self, schema: Any, trail: tuple[str, ...], free: int = FREE_DEPTH) -> Part:
@@ -163,7 +161,7 @@ class _Compiler:
             if high is not None and high > MOST_COUNTED:
                 self.resolver.inexact, high = True, None
             if high is not None and high < low:
-                self.texts[key] = subtract(text_of(0, 0), text_of(0, 0))
+                self.texts[key] = EMPTY
             else:
                 parts = [text_of(low, high), *(ecma_search(pattern) for pattern in plain.get("patterns", []))]
                 for name in plain.get("formats", []):
@@ -283,13 +281,12 @@ class _Compiler:
         """What a key may say."""
         found = text_of()
         for names in plain.get("names", []):
-            one: Dfa | None = None
+            one = EMPTY
             for alternative, _ in self.resolver.plain(names):
                 if "string" in alternative["type"]:
                     listed = [value for value in alternative.get("enum", []) if isinstance(value, str)]
-                    said = any_of(listed) if "enum" in alternative else self.text(alternative)
-                    one = said if one is None else _unite(one, said)
-            found = intersect(found, one or _nothing())
+                    one = _unite(one, any_of(listed) if "enum" in alternative else self.text(alternative))
+            found = intersect(found, one)
         return found
 
     def bracket(self, marks: str, inside: Part) -> Part:
@@ -311,11 +308,6 @@ class _Compiler:
     def space(self, *, lines: bool = True) -> Part:
         """White space that may stand here."""
         return self.builder.embed(space(lines=lines)) if self.spaces else self.builder.literal(b"")
-
-
-@lru_cache(maxsize=1)
-def _nothing() -> Dfa:
-    return subtract(text_of(0, 0), text_of(0, 0))
 
 
 def _unite(a: Dfa, b: Dfa) -> Dfa:

@@ -1,4 +1,4 @@
-"""What a caller may hold an answer to, each made into a `Source`: the same text always the same one."""
+"""What a caller may hold an answer to (schema, pattern, choices, grammar), each as a `Source`."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import Any
 
 import msgspec
 
-from redraft.constrain.automaton import Builder, Dfa, any_of, subtract
+from redraft.constrain.automaton import Builder, Dfa, Part, any_of, subtract
 from redraft.constrain.grammar import DEPTH, compile_grammar
 from redraft.constrain.language import Source
 from redraft.constrain.pattern import whole_match
@@ -63,7 +63,7 @@ def schema_source(schema: Any, *, depth: int = 4, spaces: bool = True, fence: bo
     def compile_it(limits: Limits) -> tuple[Dfa, bool]:
         found = compile_schema(plain, depth=depth, spaces=spaces, limits=limits)
         if not fence:
-            return found.dfa, found.checked
+            return found
         build = Builder(limits)
         block = [build.literal(b"```json\n"), build.embed(found.dfa), build.literal(b"\n```")]
         return build.finish(build.either([build.embed(found.dfa), build.then(*block)])), found.checked
@@ -90,11 +90,7 @@ def regex_source(pattern: str) -> Source:
     """Texts that match a regular expression from end to end, in the dialect of Rust's regex crate."""
     if not isinstance(pattern, str):
         raise ConstraintError(f"regex is {pattern!r:.80}; it must be a string")
-
-    def compile_it(limits: Limits) -> tuple[Dfa, bool]:
-        return whole_match(pattern, limits=limits), False
-
-    return Source("regex", pattern, compile_it)
+    return Source("regex", pattern, lambda limits: (whole_match(pattern, limits=limits), False))
 
 
 def choices_source(choices: Sequence[str], *, any_case: bool = False) -> Source:
@@ -108,13 +104,13 @@ def choices_source(choices: Sequence[str], *, any_case: bool = False) -> Source:
 
     def compile_it(limits: Limits) -> tuple[Dfa, bool]:
         build = Builder(limits)
-        if any_case:
-            letters = [[{c, c.lower(), c.upper()} for c in choice] for choice in kept]
-            cased = [
-                [build.either(build.literal(c.encode()) for c in sorted(cases)) for cases in one] for one in letters
-            ]
-            return build.finish(build.either(build.then(*one) for one in cased)), False
-        return build.finish(build.either([build.literal(choice.encode()) for choice in kept])), False
+
+        def cased(choice: str) -> Part:
+            letters = (sorted({c, c.lower(), c.upper()}) for c in choice)
+            return build.then(*(build.either(build.literal(c.encode()) for c in cases) for cases in letters))
+
+        parts = (cased(choice) if any_case else build.literal(choice.encode()) for choice in kept)
+        return build.finish(build.either(parts)), False
 
     return Source("choices", json.dumps(kept, ensure_ascii=False), compile_it, ("any case",) * any_case)
 
@@ -123,11 +119,9 @@ def grammar_source(grammar: str, *, depth: int = DEPTH) -> Source:
     """The texts of a grammar's rule `start` (redraft.constrain.grammar), to a depth."""
     if not isinstance(grammar, str):
         raise ConstraintError(f"grammar is {grammar!r:.80}; it must be a string")
-
-    def compile_it(limits: Limits) -> tuple[Dfa, bool]:
-        return compile_grammar(grammar, depth=depth, limits=limits), False
-
-    return Source("grammar", grammar, compile_it, (depth,))
+    return Source(
+        "grammar", grammar, lambda limits: (compile_grammar(grammar, depth=depth, limits=limits), False), (depth,)
+    )
 
 
 def _plain_schema(schema: Any) -> Any:

@@ -25,11 +25,11 @@ from dataclasses import dataclass
 from decimal import Decimal, InvalidOperation
 from typing import Any
 
-from redraft.constrain.automaton import Builder, Dfa, explore, intersect
+from redraft.constrain.automaton import NOWHERE, Builder, Dfa, any_of, explore, intersect
 from redraft.constrain.keywords import FORMATS
 from redraft.constrain.language import Source
 from redraft.constrain.pattern import whole_match
-from redraft.constrain.problem import Problem, schema_problems
+from redraft.constrain.problem import Problem, Span, schema_problems
 from redraft.constrain.schema import compile_schema
 from redraft.constrain.values import number, text_of
 from redraft.constrain.watch import Limits
@@ -104,16 +104,14 @@ class Template:
         data = filled.encode()
         if not data.startswith(self.literals[0].encode()):
             raise ConstraintError("the text does not begin as the template does")
-        found = self._read(data, len(self.literals[0].encode()), 0, {})
+        found = self._read(data, len(self.literals[0].encode()), 0, set())
         if found is None:
             raise ConstraintError("the text is no filling of the template")
         return [
             (hole, data[a:b].decode(), len(data[:a].decode())) for hole, (a, b) in zip(self.holes, found, strict=True)
         ]
 
-    def _read(
-        self, data: bytes, at: int, number: int, failed: dict[tuple[int, int], None]
-    ) -> list[tuple[int, int]] | None:
+    def _read(self, data: bytes, at: int, number: int, failed: set[tuple[int, int]]) -> list[Span] | None:
         """Spans of the holes from `number` on, if they can begin at `at`; dead ends are remembered."""
         if number == len(self.holes):
             return [] if at == len(data) else None
@@ -125,7 +123,7 @@ class Template:
                 rest = self._read(data, end + len(literal), number + 1, failed)
                 if rest is not None:
                     return [(at, end), *rest]
-        failed[at, number] = None
+        failed.add((at, number))
         return None
 
 
@@ -165,8 +163,7 @@ def _dfa(name: str, kind: str) -> Dfa:
     match = _KIND.fullmatch(kind)
     word, inside = (match["word"], match["inside"]) if match else (kind, None)
     if word == "enum" and inside:
-        build = Builder()
-        return build.finish(build.either([build.literal(one.encode()) for one in inside.split("|")]))
+        return any_of(inside.split("|"))
     if word == "regex" and inside:
         return whole_match(inside)
     if word in _PLAIN and not inside:
@@ -242,8 +239,6 @@ def _ends(dfa: Dfa, data: bytes, at: int) -> Iterator[int]:
     for end in range(at, len(data) + 1):
         if dfa.accepts[state]:
             yield end
-        if end == len(data):
-            return
-        state = int(dfa.table[state, dfa.class_of[data[end]]])
-        if state < 0:
+        state = dfa.step(state, data[end : end + 1])
+        if state == NOWHERE:
             return
