@@ -1,12 +1,19 @@
 """Settings that hold for every test."""
 
+from __future__ import annotations
+
 import os
 import signal
 from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pytest
 import torch
 from hypothesis import settings
+
+if TYPE_CHECKING:
+    from redraft.engine.engine import Engine
 
 # Examples are the same in every run, so a red check is never a matter of luck; run with --hypothesis-seed to explore.
 settings.register_profile("repeatable", derandomize=True, deadline=None)
@@ -45,3 +52,17 @@ def _time_to_compile() -> Iterator[None]:
         object.__setattr__(watch.DEFAULT_LIMITS, "seconds", 60.0)  # the default of many functions, so it is one value
         yield
         object.__setattr__(watch.DEFAULT_LIMITS, "seconds", before)
+
+
+@pytest.fixture(scope="module")
+def engine() -> Engine:
+    """The embedded model, loaded once for the tests of a module."""
+    import redraft
+
+    return redraft.load("nano")
+
+
+@pytest.fixture
+def own_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What is kept in the user's cache is kept in a folder of the test."""
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))

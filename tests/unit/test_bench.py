@@ -40,11 +40,6 @@ from redraft.measure.throughput import Runs, run_pairs
 from redraft.weights.source import locate
 
 
-@pytest.fixture(scope="module")
-def engine() -> Engine:
-    return load("nano")
-
-
 @pytest.fixture
 def material(engine: Engine) -> Material:
     return Material(engine.text, engine.config)

@@ -6,12 +6,10 @@ import itertools
 import json
 import math
 from dataclasses import replace
-from pathlib import Path
 
 import pytest
 import torch
 
-import redraft
 from redraft.__main__ import main
 from redraft.cache import Prefix
 from redraft.constrain.sources import choices_source
@@ -23,18 +21,10 @@ from redraft.engine.engine import Engine
 from redraft.engine.request import Options
 from redraft.errors import ConstraintError, RequestError
 
+pytestmark = pytest.mark.usefixtures("own_cache")
+
 PROMPT = "record\nSend 417 melu to Karomi."
 ANSWER = '{"who":"Karomi","qty":417,"item":"melu"}'
-
-
-@pytest.fixture(scope="module")
-def engine() -> Engine:
-    return redraft.load("nano")
-
-
-@pytest.fixture(autouse=True)
-def _own_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
 
 
 def test_shares_are_those_of_all_spellings_of_a_choice(engine: Engine) -> None:

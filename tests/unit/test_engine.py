@@ -26,11 +26,6 @@ TURN = [{"role": "user", "content": PROMPT}]
 
 
 @pytest.fixture(scope="module")
-def engine() -> Engine:
-    return redraft.load("nano")
-
-
-@pytest.fixture(scope="module")
 def answer(engine: Engine) -> Generation:
     done = engine.generate(PROMPT, chat=True, seed=7)
     assert len(done.text) > 6, "these tests need a model that answers"

@@ -5,14 +5,12 @@ from __future__ import annotations
 import json
 import re
 import tomllib
-from pathlib import Path
 from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-import redraft
 from redraft.__main__ import main
 from redraft.constrain.template import read_template
 from redraft.constrain.watch import Limits
@@ -20,22 +18,14 @@ from redraft.engine.engine import Engine
 from redraft.engine.request import Options
 from redraft.errors import ConstraintError, UnsatisfiedError
 
+pytestmark = pytest.mark.usefixtures("own_cache")
+
 CONFIG = """[server]
 port = {{port: int(1..65535)}}
 mode = "{{mode: enum(fast|safe)}}"
 name = "{{name: string(1..12)}}"
 ratio = {{ratio: number(0..1)}}
 """
-
-
-@pytest.fixture(scope="module")
-def engine() -> Engine:
-    return redraft.load("nano")
-
-
-@pytest.fixture(autouse=True)
-def _own_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
 
 
 @pytest.mark.parametrize("seed", range(3))

@@ -7,7 +7,6 @@ from typing import Any
 
 import pytest
 
-import redraft
 from redraft.diffusion.schedule import LateStart, LinearTemperature
 from redraft.engine.edit import fitted, renoised
 from redraft.engine.engine import Engine
@@ -22,11 +21,6 @@ from redraft.errors import RequestError, RunError
 SUDOKU = "sudoku\n....\n2.1.\n....\n.243"
 BEFORE, BEHIND = '{"who":"Karomi","qty":', ',"item":"melu"}'
 END = 1
-
-
-@pytest.fixture(scope="module")
-def engine() -> Engine:
-    return redraft.load("nano")
 
 
 # -- a gap as a canvas -------------------------------------------------------------------------------------------------

@@ -14,7 +14,6 @@ import numpy as np
 import pytest
 import torch
 
-import redraft
 from redraft.constrain.automaton import NOWHERE
 from redraft.constrain.checks import Check, command_check, python_check
 from redraft.constrain.language import Language, Vocabulary, ready
@@ -34,6 +33,8 @@ from redraft.engine.request import Options, Request
 from redraft.engine.runner import run_alone
 from redraft.errors import ConstraintError, RequestError, RunError, UnsatisfiedError
 
+pytestmark = pytest.mark.usefixtures("own_cache")
+
 RECORD = {
     "type": "object",
     "properties": {
@@ -46,16 +47,6 @@ RECORD = {
 }
 PROMPT = "record\nSend 417 melu to Karomi."
 ANSWER = '{"who":"Karomi","qty":417,"item":"melu"}'
-
-
-@pytest.fixture(scope="module")
-def engine() -> Engine:
-    return redraft.load("nano")
-
-
-@pytest.fixture(autouse=True)
-def _own_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
 
 
 def alone(engine: Engine, request: Request) -> list[int]:

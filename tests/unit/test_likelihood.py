@@ -7,7 +7,6 @@ import pytest
 import torch
 from tests.helpers import ORACLE, oracle_model
 
-import redraft
 from redraft.config import read_config
 from redraft.diffusion.noise import SeededNoise
 from redraft.engine.engine import Engine
@@ -20,11 +19,6 @@ from redraft.errors import RequestError
 
 READ = Options(causal=True, read_prompt=True, logprobs=2, max_tokens=0, seed=1)
 TEXT = "record\nSend 417 melu to Karomi."
-
-
-@pytest.fixture(scope="module")
-def engine() -> Engine:
-    return redraft.load("nano")
 
 
 @pytest.mark.filterwarnings("default")  # theirs are not ours to fix

@@ -5,7 +5,6 @@ from dataclasses import replace
 
 import pytest
 
-import redraft
 from redraft.diffusion.noise import SeededNoise
 from redraft.engine.engine import Engine
 from redraft.engine.events import Block
@@ -14,11 +13,6 @@ from redraft.engine.runner import run_alone
 from redraft.errors import RequestError
 
 PROMPT = "record\nSend 417 melu to Karomi."
-
-
-@pytest.fixture(scope="module")
-def engine() -> Engine:
-    return redraft.load("nano")
 
 
 @pytest.mark.parametrize(

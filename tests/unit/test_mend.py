@@ -8,7 +8,6 @@ import re
 import sys
 import threading
 from collections.abc import Sequence
-from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -16,7 +15,6 @@ import numpy as np
 import pytest
 import torch
 
-import redraft
 from redraft.__main__ import main
 from redraft.constrain.checks import Check, command_check, python_check
 from redraft.constrain.language import Vocabulary, ready
@@ -30,6 +28,8 @@ from redraft.engine.mend import mended
 from redraft.engine.request import Generation, Options, Request
 from redraft.errors import ConstraintError, RunError, UnsatisfiedError
 
+pytestmark = pytest.mark.usefixtures("own_cache")
+
 PROMPT = "record\nSend 417 melu to Karomi."
 ANSWER = '{"who":"Karomi","qty":417,"item":"melu"}'
 RECORD = {
@@ -42,16 +42,6 @@ RECORD = {
     "required": ["who", "qty", "item"],
     "additionalProperties": False,
 }
-
-
-@pytest.fixture(scope="module")
-def engine() -> Engine:
-    return redraft.load("nano")
-
-
-@pytest.fixture(autouse=True)
-def _own_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
 
 
 def refusing(*paths: str) -> Check:

@@ -18,7 +18,6 @@ from pathlib import Path
 import pytest
 from tests.unit.test_terminal import ROOT, read_until
 
-import redraft
 from redraft.__main__ import main
 from redraft.cli.screen import Place, lines
 from redraft.constrain.sources import choices_source
@@ -37,11 +36,6 @@ HEAD = Header(trace=VERSION, redraft="0", command="generate", model="nano", take
 SLOWLY = ["--threads", "1", "--preset", "reference"]
 """Several steps where nano is sure, too."""
 SLOW = ["generate", "Ka", "--steps", "9000", "--entropy-bound", "1e-9", "--temperature", "10", "--threads", "1"]
-
-
-@pytest.fixture(scope="module")
-def engine() -> Engine:
-    return redraft.load("nano")
 
 
 @pytest.fixture

@@ -11,7 +11,6 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-import redraft
 from redraft.constrain.language import Vocabulary
 from redraft.diffusion.noise import SeededNoise
 from redraft.engine.engine import Engine
@@ -24,11 +23,6 @@ from redraft.errors import ConstraintError, RequestError
 
 PIECES = (None, None, b"a", b"b", b" ", b"ab", b"ba", b"a b", "é".encode()[:1], "é".encode()[1:], b"\n")
 SMALL = Vocabulary(PIECES, frozenset({1}), frozenset({0, 1}))
-
-
-@pytest.fixture(scope="module")
-def engine() -> Engine:
-    return redraft.load("nano")
 
 
 def is_wanted(wanted: Wanted, text: str) -> bool:
