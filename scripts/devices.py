@@ -63,8 +63,9 @@ graphs, more processes than experts, and the modes of `redraft bench` but `--soa
 What a step decides by is a few numbers a position: argmax, sample, entropy, and the likeliest probabilities if a rule
 asks. They are copied to the host at once for all canvases of a forward, 12 to 20 bytes a position, and the rules run
 there; soft embeddings stay on the device. Back go tokens, and the temperature and the uniform of each sample, without a
-wait. So the host waits for a GPU once a step, whatever prompts and commits ride along. Steps that go by their logits
-wait once for each canvas, twice if it is held to a language, and a few times more where log-probabilities are read.
+wait. So the host waits for a GPU once a step, whatever prompts and commits ride along. Steps that are taken alone, for
+pins, changed distributions, languages or log-probabilities, wait once for each canvas, twice if it is held to a
+language, and a few times more where log-probabilities are read.
 
 `LoopConfig(graphs=True)` lets a GPU repeat the steps of up to eight canvases as one graph, forward and reading of the
 head together, with one graph for 1, 2, 4 and 8 places. Where a canvas stands is a number on the device, so one capture

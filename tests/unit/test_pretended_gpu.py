@@ -117,9 +117,13 @@ def requests_of(config: CheckpointConfig, count: int = 2, most: int = 40, **opti
     ]
 
 
-def test_a_step_waits_once_whatever_rides_along(folder: Path, device: Device, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("long", [True, False], ids=["a stream", "logits"])
+def test_a_step_waits_once_whatever_rides_along(
+    folder: Path, device: Device, long: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Prompts, commits and canvases in one forward, with drafts told after each: one copy to the host for all."""
-    monkeypatch.setattr(stream, "LONG", 1)
+    if long:
+        monkeypatch.setattr(stream, "LONG", 1)
     there, config = load(folder, "cuda")
     requests = requests_of(config, 3)
     found = told(there, requests, device)
@@ -130,9 +134,9 @@ def test_a_step_waits_once_whatever_rides_along(folder: Path, device: Device, mo
         assert all(wait.startswith("a copy to the host stats.py") for wait in waits)
 
 
-def test_a_step_by_the_logits_waits_once_for_each_canvas(folder: Path, device: Device) -> None:
+def test_steps_that_are_taken_alone_wait_once_for_each_canvas(folder: Path, device: Device) -> None:
     there, config = load(folder, "cuda")
-    requests = requests_of(config)
+    requests = requests_of(config, top_k=3)
     found = told(there, requests, device)
     assert found.events == told(load(folder, "cpu")[0], requests, None).events
     assert [len(waits) for waits in found.waits] == found.canvases

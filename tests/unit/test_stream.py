@@ -1,4 +1,4 @@
-"""Requests on a long vocabulary: read as a stream where nothing else is wanted, with the plain path's answer."""
+"""Steps that are read together, as a stream where the vocabulary is long, with the plain path's answer."""
 
 from dataclasses import replace
 from functools import lru_cache
@@ -8,11 +8,14 @@ import torch
 from tests.helpers import tiny_config, tiny_model
 
 from redraft.config import CheckpointConfig, GenerationConfig
+from redraft.diffusion.accept import Confidence
 from redraft.diffusion.canvas import Canvas
 from redraft.diffusion.denoise import step
 from redraft.diffusion.noise import SeededNoise
+from redraft.diffusion.plan import Flow
 from redraft.engine import runner, stream
 from redraft.engine.events import Event, Finished
+from redraft.engine.lane import Lane
 from redraft.engine.loop import Loop, LoopConfig
 from redraft.engine.request import Options, Request, build_request
 from redraft.engine.runner import run_alone
@@ -44,12 +47,12 @@ def batched(requests: list[Request], on: DiffusionGemma) -> list[list[Event]]:
 
 
 def counted(monkeypatch: pytest.MonkeyPatch) -> list[int]:
-    """How many steps each forward reads as a stream."""
+    """How many steps each forward reads together."""
     counts: list[int] = []
 
-    def spy(on: DiffusionGemma, steps: list[stream.Due]) -> list[object]:
-        counts.append(len(steps))
-        return stream.take_steps(on, steps)  # type: ignore[return-value]
+    def spy(on: DiffusionGemma, lanes: list[Lane], hidden: list[torch.Tensor]) -> list[Canvas]:
+        counts.append(len(lanes))
+        return stream.take_steps(on, lanes, hidden)
 
     monkeypatch.setattr(runner, "take_steps", spy)
     return counts
@@ -59,16 +62,16 @@ def test_a_stream_takes_the_step_of_the_plain_path(monkeypatch: pytest.MonkeyPat
     """From the same canvas and hidden states each time: with random weights, a last bit grows from step to step."""
     counts: list[int] = []
 
-    def beside(on: DiffusionGemma, steps: list[stream.Due]) -> list[Canvas]:
-        found = stream.take_steps(on, steps)
-        for due, ours in zip(steps, found, strict=True):
-            plain = step(due.lane.canvas, on.logits(due.hidden), on, due.lane.policy, due.lane.noise)
+    def beside(on: DiffusionGemma, lanes: list[Lane], hidden: list[torch.Tensor]) -> list[Canvas]:
+        found = stream.take_steps(on, lanes, hidden)
+        for lane, rows, ours in zip(lanes, hidden, found, strict=True):
+            plain = step(lane.canvas, on.logits(rows), on, lane.policy, lane.noise)
             for name in ("tokens", "draft", "accepted"):
                 assert torch.equal(getattr(ours, name), getattr(plain, name)), name
             torch.testing.assert_close(ours.entropy, plain.entropy, rtol=1e-3, atol=1e-4)
             torch.testing.assert_close(ours.soft, plain.soft, rtol=1e-3, atol=1e-4)
             assert (ours.step, ours.settled) == (plain.step, plain.settled)
-        counts.append(len(steps))
+        counts.append(len(lanes))
         return found
 
     monkeypatch.setattr(runner, "take_steps", beside)
@@ -98,10 +101,17 @@ def test_what_a_stream_does_not_read_goes_by_the_logits(
     assert counts[0] == 0
 
 
-def test_a_short_vocabulary_goes_by_the_logits(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("numbers", [stream.NUMBERS, 64 * 8 * 2, 1])
+def test_short_vocabularies_are_read_together_bit_for_bit(numbers: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """All canvases at once, two at a time or each by itself, of rules that read more of a distribution and less."""
+    asked = [request(seed, 64) for seed in range(3)] + [request(3, 64, top_k=3)]
+    asked[1] = replace(asked[1], policy=replace(asked[1].policy, accept=Confidence(0.6)))
+    asked[2] = replace(asked[2], policy=replace(asked[2].policy, plan=Flow(nats=3.0, least=2)))
+    alone = [list(run_alone(model(64), one, SeededNoise(one.seed))) for one in asked]
     counts = counted(monkeypatch)
-    batched([request(0, 64)], model(64))
-    assert set(counts) == {0}
+    monkeypatch.setattr(stream, "NUMBERS", numbers)
+    assert batched(asked, model(64)) == alone
+    assert max(counts) == 3
 
 
 def test_no_step_of_a_stream_holds_logits(monkeypatch: pytest.MonkeyPatch) -> None:

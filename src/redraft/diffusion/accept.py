@@ -25,6 +25,10 @@ from redraft.diffusion.stats import Stats
 from redraft.errors import RequestError
 from redraft.shapes import Bool, Float, Int, Tensor
 
+Mask = Bool[Tensor, "canvas"]
+Drafts = Sequence[Int[Tensor, "canvas"]]
+"""Those of earlier steps of a canvas, oldest first."""
+
 
 @dataclass(frozen=True)
 class Needs:
@@ -50,10 +54,8 @@ class Accept(Protocol):
     def needs(self) -> Needs:
         """What has to be read or kept for the rule."""
 
-    def __call__(
-        self, stats: Stats, pinned: Bool[Tensor, "canvas"] | None, drafts: Sequence[Int[Tensor, "canvas"]] = ()
-    ) -> Bool[Tensor, "canvas"]:
-        """True where the sample is kept. `drafts` are those of earlier steps of this canvas, oldest first."""
+    def __call__(self, stats: Stats, pinned: Mask | None, drafts: Drafts = ()) -> Mask:
+        """True where the sample is kept."""
 
 
 @dataclass(frozen=True)
@@ -72,9 +74,7 @@ class EntropyBound:
         if not self.bound > 0:
             raise RequestError(f"entropy_bound is {self.bound}; it must be above 0 (nats for the whole canvas)")
 
-    def __call__(
-        self, stats: Stats, pinned: Bool[Tensor, "canvas"] | None, drafts: Sequence[Int[Tensor, "canvas"]] = ()
-    ) -> Bool[Tensor, "canvas"]:
+    def __call__(self, stats: Stats, pinned: Mask | None, drafts: Drafts = ()) -> Mask:
         # Literally so, to round as the reference does.
         return _surest_first(stats.cost, pinned, lambda spent: spent.cumsum(-1) - spent <= self.bound)
 
@@ -94,9 +94,7 @@ class Confidence:
         if not 0 < self.threshold <= 1:
             raise RequestError(f"the confidence threshold is {self.threshold}; it must be above 0 and at most 1")
 
-    def __call__(
-        self, stats: Stats, pinned: Bool[Tensor, "canvas"] | None, drafts: Sequence[Int[Tensor, "canvas"]] = ()
-    ) -> Bool[Tensor, "canvas"]:
+    def __call__(self, stats: Stats, pinned: Mask | None, drafts: Drafts = ()) -> Mask:
         return _surest_first(-stats.confidence, pinned, lambda doubt: doubt <= -self.threshold)
 
 
@@ -115,9 +113,7 @@ class Factor:
         if not self.factor > 0:
             raise RequestError(f"the confidence factor is {self.factor}; it must be above 0")
 
-    def __call__(
-        self, stats: Stats, pinned: Bool[Tensor, "canvas"] | None, drafts: Sequence[Int[Tensor, "canvas"]] = ()
-    ) -> Bool[Tensor, "canvas"]:
+    def __call__(self, stats: Stats, pinned: Mask | None, drafts: Drafts = ()) -> Mask:
         size = torch.arange(1, stats.confidence.shape[0] + 1, device=stats.confidence.device)
         return _surest_first(1 - stats.confidence, pinned, lambda doubt: (size + 1) * doubt < self.factor)
 
@@ -139,9 +135,7 @@ class Frechet:
         if not 0 <= self.margin < 1:
             raise RequestError(f"the Frechet margin is {self.margin}; it must be from 0 to below 1")
 
-    def __call__(
-        self, stats: Stats, pinned: Bool[Tensor, "canvas"] | None, drafts: Sequence[Int[Tensor, "canvas"]] = ()
-    ) -> Bool[Tensor, "canvas"]:
+    def __call__(self, stats: Stats, pinned: Mask | None, drafts: Drafts = ()) -> Mask:
         allowed = 1 - self.margin
         return _surest_first(1 - stats.confidence, pinned, lambda doubt: doubt.cumsum(-1) + doubt < allowed)
 
@@ -161,9 +155,7 @@ class Margin:
         if not 0 < self.threshold <= 1:
             raise RequestError(f"the margin threshold is {self.threshold}; it must be above 0 and at most 1")
 
-    def __call__(
-        self, stats: Stats, pinned: Bool[Tensor, "canvas"] | None, drafts: Sequence[Int[Tensor, "canvas"]] = ()
-    ) -> Bool[Tensor, "canvas"]:
+    def __call__(self, stats: Stats, pinned: Mask | None, drafts: Drafts = ()) -> Mask:
         return _surest_first(-stats.margin, pinned, lambda doubt: doubt <= -self.threshold)
 
 
@@ -193,9 +185,7 @@ class Gate:
         """The rule's needs, and as many drafts, and drifts if asked for, as the gate looks back on."""
         return self.rule.needs | Needs(drafts=self.steps, drifts=0 if self.kl is None else self.steps)
 
-    def __call__(
-        self, stats: Stats, pinned: Bool[Tensor, "canvas"] | None, drafts: Sequence[Int[Tensor, "canvas"]] = ()
-    ) -> Bool[Tensor, "canvas"]:
+    def __call__(self, stats: Stats, pinned: Mask | None, drafts: Drafts = ()) -> Mask:
         surest = _surest_first(stats.cost, pinned, lambda doubt: torch.zeros_like(doubt, dtype=torch.bool))
         if len(drafts) < self.steps:
             return surest
@@ -225,19 +215,14 @@ class AnyOf:
         """What any of the rules needs."""
         return reduce(Needs.__or__, (rule.needs for rule in self.rules))
 
-    def __call__(
-        self, stats: Stats, pinned: Bool[Tensor, "canvas"] | None, drafts: Sequence[Int[Tensor, "canvas"]] = ()
-    ) -> Bool[Tensor, "canvas"]:
+    def __call__(self, stats: Stats, pinned: Mask | None, drafts: Drafts = ()) -> Mask:
         return reduce(torch.logical_or, (rule(stats, pinned, drafts) for rule in self.rules))
 
 
-def _surest_first(
-    doubt: Float[Tensor, "canvas"], pinned: Bool[Tensor, "canvas"] | None, keep: Callable[[Tensor], Tensor]
-) -> Bool[Tensor, "canvas"]:
+def _surest_first(doubt: Float[Tensor, "canvas"], pinned: Mask | None, keep: Callable[[Tensor], Tensor]) -> Mask:
     """`keep` applied to the open positions' doubts in ascending order, back in place; the first is always kept."""
     ordered, order = torch.sort(doubt if pinned is None else doubt.masked_fill(pinned, torch.inf), stable=True)
     kept = keep(ordered)
     kept[0] = True
-    mask = torch.empty_like(kept)
-    mask[order] = kept
+    mask = torch.zeros_like(kept).scatter_(0, order, kept)
     return mask if pinned is None else mask & ~pinned

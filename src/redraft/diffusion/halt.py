@@ -152,4 +152,5 @@ class AtLeast:
 
 def first_end(draft: Int[Tensor, "canvas"], ends: frozenset[int]) -> int | None:
     """Index of the first end token of a draft, None if there is none."""
-    return next((i for i, token in enumerate(draft.tolist()) if token in ends), None)
+    tokens = draft.tolist()
+    return min((tokens.index(end) for end in ends.intersection(tokens)), default=None)

@@ -69,12 +69,9 @@ class SeededNoise:
     def sample(
         self, block: int, step: int, probabilities: Float[Tensor, "canvas vocab"], origin: int = 0
     ) -> Int[Tensor, "canvas"]:
-        """Inverse transform: the first id whose cumulated probability exceeds the position's uniform."""
-        uniform = self.uniform(block, step, probabilities.shape[0], origin).to(probabilities.device, non_blocking=True)
-        cumulated = probabilities.cumsum(-1)
-        # Scaled by the last entry, because float32 sums of a row of probabilities end near 1, not at it.
-        threshold = (uniform * cumulated[:, -1]).unsqueeze(-1)
-        return torch.searchsorted(cumulated, threshold, right=True).squeeze(-1).clamp_(max=probabilities.shape[-1] - 1)
+        """`drawn` by each position's uniform."""
+        uniform = self.uniform(block, step, probabilities.shape[0], origin)
+        return drawn(probabilities, uniform.to(probabilities.device, non_blocking=True))
 
     def uniform(self, block: int, step: int, width: int, origin: int = 0) -> Float[Tensor, "canvas"]:
         """The number in [0, 1) by which each position's sample is drawn."""
@@ -104,6 +101,14 @@ class TapeNoise:
         if (block, step) not in self.tape:
             raise RequestError(f"the noise tape ends before block {block}, step {step}; record a longer one")
         return self.tape[block, step]
+
+
+def drawn(probabilities: Float[Tensor, "canvas vocab"], uniform: Float[Tensor, "canvas"]) -> Int[Tensor, "canvas"]:
+    """Inverse transform: the first id whose cumulated probability exceeds the position's uniform."""
+    cumulated = probabilities.cumsum(-1)
+    # Scaled by the last entry, because float32 sums of a row of probabilities end near 1, not at it.
+    threshold = (uniform * cumulated[:, -1]).unsqueeze(-1)
+    return torch.searchsorted(cumulated, threshold, right=True).squeeze(-1).clamp_(max=probabilities.shape[-1] - 1)
 
 
 def philox(key: int, counters: np.ndarray) -> np.ndarray:

@@ -27,7 +27,7 @@ from redraft.engine.pace import Timing
 from redraft.engine.prefixes import Chain, Prefixes
 from redraft.engine.request import Request
 from redraft.engine.scheduler import PREFILL_CHUNK, Batch, Piece
-from redraft.engine.stream import Due, draws, streams, take_read, take_steps
+from redraft.engine.stream import draws, read_together, streams, take_read, take_steps
 from redraft.model.gemma import DiffusionGemma
 from redraft.model.rows import Mode, Rows, Span
 from redraft.model.triton.graph import Placed, Places
@@ -96,11 +96,10 @@ class Runner:
             if piece.encode:
                 self._encoded(piece)
         read = [(piece, part) for piece, part in zip(batch, self._to_read(batch, parts), strict=True) if len(part)]
-        stepping = ((piece.number, self.lanes[piece.number], part) for piece, part in read)
-        due = {n: Due(lane, part) for n, lane, part in stepping if isinstance(lane, Lane) and streams(self.model, lane)}
+        due = {piece.number: lane for piece, _ in read if read_together(lane := self.lanes[piece.number])}
+        canvases = take_steps(self.model, list(due.values()), [part for piece, part in read if piece.number in due])
         read = [(piece, part) for piece, part in read if piece.number not in due]
-        canvases = take_steps(self.model, list(due.values()))
-        told = {n: one.lane.took(canvas) for (n, one), canvas in zip(due.items(), canvases, strict=True)}
+        told = {n: lane.took(canvas) for (n, lane), canvas in zip(due.items(), canvases, strict=True)}
         if not read:
             return told
         logits = self.model.logits(torch.cat([part for _, part in read])).split([len(part) for _, part in read])
@@ -124,7 +123,7 @@ class Runner:
         at = [place for lane in lanes.values() if (place := self.places.of(lane.prefix, lane.width)) is not None]
         if len(at) < len(batch):
             return None
-        reads = all(streams(self.model, lane) for lane in lanes.values())
+        reads = streams(self.model) and all(map(read_together, lanes.values()))
         return {
             number: Placed(place, lane.canvas.tokens, lane.canvas.soft, draws(lane) if reads else None)
             for (number, lane), place in zip(lanes.items(), at, strict=True)
@@ -199,18 +198,11 @@ class Runner:
         given = [lane.canvas.soft if isinstance(lane, Lane) else None for lane in lanes]
         if all(soft is None for soft in given):
             return None
-        if len(batch) == 1 and not batch[0].encode:
-            return given[0]
-        hidden = self.model.config.hidden_size
-        soft_rows = torch.zeros(
-            sum(piece.rows for piece in batch), hidden, dtype=self.model.dtype, device=self.model.device
-        )
-        end = 0
+        nothing = torch.zeros(1, self.model.config.hidden_size, dtype=self.model.dtype, device=self.model.device)
+        parts = []
         for piece, soft in zip(batch, given, strict=True):
-            end += piece.rows
-            if soft is not None:
-                soft_rows[end - piece.canvas : end] = soft
-        return soft_rows
+            parts += [nothing.expand(piece.encode, -1), nothing.expand(piece.canvas, -1) if soft is None else soft]
+        return torch.cat(parts)
 
 
 @dataclass(frozen=True)

@@ -175,8 +175,8 @@ class Scheduler:
     def ran(self, piece: Piece, width: int, commit: int = 0) -> None:
         """A piece has been through a forward: its canvas took a step and is `width` now, `commit` rows wait."""
         entry = self.running[piece.number]
-        done = replace(entry, prompt=max(0, entry.prompt - piece.encode), commit=commit, width=width)
-        self.running[piece.number] = replace(done, step=entry.step + 1) if piece.canvas else done
+        prompt, step = max(0, entry.prompt - piece.encode), entry.step + (piece.canvas > 0)
+        self.running[piece.number] = replace(entry, prompt=prompt, commit=commit, width=width, step=step)
 
     def commit(self, number: int, rows: int, width: int) -> None:
         """A block has settled and another canvas follows: the block waits to be encoded with its first step."""

@@ -1,41 +1,42 @@
-"""Steps whose distribution is read tile by tile, so that the logits are never in memory at once (`model/head.py`).
+"""Steps that are read together: all rows of all canvases at once, then each canvas goes on by its own rules.
 
-With a vocabulary of 262,144 the logits of one canvas take 268 MB, and a step reads them several times. A stream reads
-the same from one pass over the embedding table. It covers what the sampler rules need; a step whose logits are changed,
-kept or held to a language takes the plain path. The plain twin is `runner.run_alone`.
+With a vocabulary of 262,144 the logits of one canvas take 268 MB, and a step reads them several times. There a stream
+reads the same from one pass over the embedding table (`model/head.py`). Read together is what the sampler rules need; a
+step whose logits are changed, kept or held to a language is taken alone. The plain twin is `runner.run_alone`.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from functools import partial
 from itertools import accumulate
+from typing import TypeGuard
 
 import torch
 
 from redraft.diffusion.canvas import Canvas
 from redraft.diffusion.denoise import taken, temperature
-from redraft.diffusion.noise import SeededNoise
+from redraft.diffusion.noise import SeededNoise, drawn
 from redraft.diffusion.shaping import Shaping
-from redraft.diffusion.stats import Stats
+from redraft.diffusion.stats import Stats, read_logits
 from redraft.engine.causal import CausalLane
 from redraft.engine.lane import Lane
 from redraft.model.gemma import DiffusionGemma
 from redraft.model.head import LONG, Head, Reading, read_head
 from redraft.shapes import Float, Tensor
 
-
-@dataclass(frozen=True)
-class Due:
-    """A lane whose canvas takes its step now, and the hidden states of its rows."""
-
-    lane: Lane
-    hidden: Float[Tensor, "canvas hidden"]
+NUMBERS = 256 * LONG
+"""Logits in memory at once where they are read as they are."""
 
 
-def streams(model: DiffusionGemma, lane: Lane | CausalLane) -> bool:
-    """Whether the lane's step can be read as a stream; if not, its logits are computed."""
-    if model.config.vocab_size < LONG or not isinstance(lane, Lane) or not isinstance(lane.noise, SeededNoise):
+def streams(model: DiffusionGemma) -> bool:
+    """Whether the model's vocabulary is read as a stream."""
+    return model.config.vocab_size >= LONG
+
+
+def read_together(lane: Lane | CausalLane) -> TypeGuard[Lane]:
+    """Whether the lane's step is read with those of others; if not, it is taken alone, from its own logits."""
+    if not isinstance(lane, Lane) or not isinstance(lane.noise, SeededNoise):
         return False
     policy, request = lane.policy, lane.request
     changed = policy.shaping != Shaping(temperature=policy.shaping.temperature) or lane.ends_held_back > 0
@@ -43,23 +44,36 @@ def streams(model: DiffusionGemma, lane: Lane | CausalLane) -> bool:
     return not (changed or kept or lane.checking or lane.canvas.pinned is not None)
 
 
-def take_steps(model: DiffusionGemma, steps: Sequence[Due]) -> list[Canvas]:
-    """Every lane's canvas after its step, from one pass over the table for all of them."""
-    if not steps:
+def take_steps(
+    model: DiffusionGemma, lanes: Sequence[Lane], hidden: Sequence[Float[Tensor, "_ hidden"]]
+) -> list[Canvas]:
+    """Every lane's canvas after its step, from the hidden states of its rows: one reading for all."""
+    widths = [len(part) for part in hidden]
+    if len(lanes) > 1 and not streams(model) and sum(widths) * model.config.vocab_size > NUMBERS:
+        half = len(lanes) // 2
+        return take_steps(model, lanes[:half], hidden[:half]) + take_steps(model, lanes[half:], hidden[half:])
+    if not lanes:
         return []
-    head = Head(model.table, model.config.logit_cap, model.dtype)
-    hidden = torch.cat([one.hidden for one in steps])
-    temperature, uniform = torch.cat([draws(one.lane) for one in steps], -1).to(hidden.device, non_blocking=True)
-    reading = read_head(hidden, head, temperature[:, None], uniform, model.kernels.head)
-    ends = list(accumulate(one.hidden.shape[0] for one in steps))
-    rows = [slice(end - one.hidden.shape[0], end) for end, one in zip(ends, steps, strict=True)]
-    return take_read(model, [one.lane for one in steps], reading, rows)
+    rows = torch.cat(list(hidden))
+    temperatures, uniform = torch.cat([draws(lane) for lane in lanes], -1).to(rows.device, non_blocking=True)
+    read: Reading | Stats
+    if streams(model):
+        head = Head(model.table, model.config.logit_cap, model.dtype)
+        read = read_head(rows, head, temperatures[:, None], uniform, model.kernels.head)
+    else:
+        logits, sample = model.logits(rows), partial(drawn, uniform=uniform)
+        top = any(lane.policy.accept.needs.top for lane in lanes)
+        read = read_logits(logits, temperatures[:, None], sample, model.soften, model.dtype, top=top)
+    ends = [0, *accumulate(widths)]
+    return take_read(model, lanes, read, list(map(slice, ends, ends[1:])))
 
 
-def take_read(model: DiffusionGemma, lanes: Sequence[Lane], reading: Reading, rows: Sequence[slice]) -> list[Canvas]:
+def take_read(
+    model: DiffusionGemma, lanes: Sequence[Lane], read: Reading | Stats, rows: Sequence[slice]
+) -> list[Canvas]:
     """Every lane's canvas after its step, from its rows of one reading: one small copy to the host for all."""
-    soft = reading.soft * model.embed_scale
-    stats = Stats(reading.argmax, reading.sample, reading.entropy, soft, reading.top).landed()
+    soft = read.soft * model.embed_scale if isinstance(read, Reading) else read.soft
+    stats = Stats(read.argmax, read.sample, read.entropy, soft, read.top).landed()
     return [
         taken(lane.canvas, stats.part(own), model.config.vocab_size, lane.policy, lane.noise)
         for lane, own in zip(lanes, rows, strict=True)
@@ -72,4 +86,4 @@ def draws(lane: Lane) -> Float[Tensor, "2 canvas"]:
     assert isinstance(noise, SeededNoise)
     cooled = temperature(lane.policy, canvas.step + 1 if canvas.age is None else canvas.age + 1)
     uniform = noise.uniform(canvas.block, canvas.step + 1, canvas.width, canvas.origin)
-    return torch.stack([(torch.ones(canvas.width, 1) * cooled).squeeze(-1), uniform])
+    return torch.stack([torch.full_like(uniform, cooled) if isinstance(cooled, float) else cooled[:, 0], uniform])

@@ -103,7 +103,7 @@ class DiffusionGemma(nn.Module):
 
     def soften(self, probabilities: Float[Tensor, "canvas vocab"]) -> Float[Tensor, "canvas hidden"]:
         """The soft embedding: probabilities times the embedding table, scaled like an embedding (spec 2.1)."""
-        return (probabilities.to(self.dtype) @ plain(self.table, self.dtype)) * self.embed_scale
+        return multiply(probabilities.to(self.dtype), plain(self.table, self.dtype).T) * self.embed_scale
 
     def _input(self, tokens: Tensor, soft: Tensor | None, context: Context) -> Tensor:
         x: Tensor = self.embed(tokens.to(self.device, non_blocking=True)).to(self.dtype) * self.embed_scale

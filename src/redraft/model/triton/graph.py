@@ -18,6 +18,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from operator import is_
 
 import torch
 
@@ -128,13 +129,13 @@ class GraphedStep:
         self._graph: torch.cuda.CUDAGraph | None = None
         self._found: tuple[Tensor, Reading | None] | None = None
         self._stands: list[int] = []
-        self._places = self._addresses()
+        self._places = self._buffers()
 
     def serves(self, prefixes: Sequence[Prefix]) -> bool:
         """Whether it is made for these prefixes, and their buffers have not moved."""
         same = len(prefixes) == len(self.prefixes)
         same = same and all(ours is theirs for ours, theirs in zip(self.prefixes, prefixes, strict=True))
-        return same and self._places == self._addresses()
+        return same and self._stand_still()
 
     def __call__(self, canvases: Sequence[Placed]) -> tuple[Float[Tensor, "rows hidden"], Reading | None]:
         """Normed hidden states of all places and what was read of them, good until the next call.
@@ -162,8 +163,8 @@ class GraphedStep:
             return
         self.rows.stand(lives)
         self._stands = lives + self._origins()
-        if self._places != self._addresses():
-            self._places, self._graph = self._addresses(), None
+        if not self._stand_still():
+            self._places, self._graph = self._buffers(), None
 
     def _give(self, canvases: Sequence[Placed]) -> None:
         given = torch.ones(self.given.shape)
@@ -205,11 +206,13 @@ class GraphedStep:
     def _origins(self) -> list[int]:
         return [at for one in self.prefixes for at in (one.length, *(layer.origin for layer in one.layers))]
 
-    def _addresses(self) -> list[tuple[int, int]]:
-        """Of each buffer its first byte and its rows: one that grew may come to lie where another was."""
-        layers = (layer for one in self.prefixes for layer in one.layers)
-        buffers = (buffer for layer in layers for buffer in (layer.keys, layer.values))
-        return [(buffer.data_ptr(), buffer.shape[1]) for buffer in buffers]
+    def _stand_still(self) -> bool:
+        """Whether no buffer has been replaced. Its address would not tell: another may come to lie there."""
+        return all(map(is_, self._places, self._buffers()))
+
+    def _buffers(self) -> list[Tensor]:
+        """The keys of every layer; values are replaced with them."""
+        return [layer.keys for one in self.prefixes for layer in one.layers]
 
 
 class Places:
