@@ -335,10 +335,10 @@ def test_merged_edges_are_the_edges() -> None:
     kinds = np.split(merged.members, merged.firsts[1:])
     found = [
         (int(src), int(cls), int(dst))
-        for src, kind, dst in zip(merged.edges.src, merged.edges.cls, merged.edges.dst, strict=True)
+        for src, kind, dst in zip(merged.src, merged.cls, merged.dst, strict=True)
         for cls in kinds[kind]
     ]
     assert sorted(found) == sorted(zip(a.src.tolist(), a.cls.tolist(), a.dst.tolist(), strict=True))
-    assert len(merged.edges.src) < len(a.src)
-    assert len({(src, dst) for src, _, dst in found}) == len(merged.edges.src)
+    assert len(merged.src) < len(a.src)
+    assert len({(src, dst) for src, _, dst in found}) == len(merged.src)
     assert len({tuple(kind) for kind in kinds}) == len(kinds)

@@ -131,7 +131,7 @@ def _backwards(wiring: Wiring, shares: Reals, peaks: Reals, gates: Gates, behind
 
 def _ways(wiring: Wiring, alpha: Reals, beta: Reals) -> Reals:
     """Of every class at every position the sum over its edges of alpha and beta."""
-    edges, classes, live = wiring.merged.by_kind, wiring.merged.by_class, len(beta) - 1
+    edges, classes, live = wiring.merged.by_class, wiring.merged.kinds_of, len(beta) - 1
     found, rows = np.zeros((live, wiring.automaton.classes)), _rows(edges, wiring.merged)
     for i in range(0, live, rows):
         part = slice(i, min(i + rows, live))
@@ -148,7 +148,7 @@ def carefully(wiring: Wiring, weights: Weights, start: int, gates: Gates) -> Mes
     weights.upto(width)
     alpha, beta = np.full((2, width + 1, states), NONE)
     alpha[0, start], beta[width] = 0.0, np.where(gates.end, 0.0, NONE)
-    into, out = wiring.by_target, wiring.by_source
+    into, out = wiring.edges.by_target, wiring.edges.by_source
     for i in range(width):
         alpha[i + 1, into.sums] = _log_sums(alpha[i][into.src] + weights.mass[i, into.cls], into.starts)
         gates.shut(alpha[i + 1], i + 1, NONE)
@@ -158,7 +158,7 @@ def carefully(wiring: Wiring, weights: Weights, start: int, gates: Gates) -> Mes
     log_total = float(_log_sums(alpha[-1] + beta[-1], np.zeros(1, np.int64))[0])
     if log_total < NONE / 2:
         raise ConstraintError("no valid answer is left for this canvas; its pins contradict the constraint")
-    edges, bias = wiring.by_class, np.full(weights.mass.shape, BIAS_OF_NONE)
+    edges, bias = wiring.edges.by_class, np.full(weights.mass.shape, BIAS_OF_NONE)
     for i in range(width):
         summed = _log_sums(alpha[i][edges.src] + beta[i + 1][edges.dst], edges.starts) - log_total
         bias[i, edges.sums] = np.maximum(summed, BIAS_OF_NONE)

@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from redraft.constrain.automaton import NOWHERE
 from redraft.constrain.language import Language
 from redraft.constrain.lift import TokenAutomaton
-from redraft.constrain.project import Projection
+from redraft.constrain.project import OnceProjection
 from redraft.errors import ConstraintError
 from redraft.model.triton.ways import Holding
 
@@ -42,7 +42,7 @@ class MiddleLanguage(Language):
 
 
 @dataclass(frozen=True, kw_only=True)
-class MiddleProjection(Projection):
+class MiddleProjection(OnceProjection):
     """What conditions the one canvas; it has `left` positions."""
 
     goals: NDArray[np.bool_]
@@ -64,15 +64,6 @@ class MiddleProjection(Projection):
     def ends(self, width: int) -> NDArray[np.bool_]:
         """The goals: nothing of this request follows the canvas."""
         return self.goals
-
-    def after(self, tokens: Sequence[int]) -> MiddleProjection:
-        """Nothing is left to condition."""
-        return self
-
-    @property
-    def is_over(self) -> bool:
-        """Whether the answer is whole: always, behind its canvas."""
-        return True
 
 
 def between(language: Language, before: Sequence[int], width: int, behind: Sequence[int]) -> MiddleLanguage:

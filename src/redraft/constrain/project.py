@@ -55,7 +55,7 @@ class Projection:
     def __call__(self, log_p: Float[Tensor, "canvas vocab"]) -> Projected:
         """Condition log-probabilities on the language. Raises ConstraintError if nothing is left of it."""
         weights, gates = Weights(self.wiring, log_p), self.gates(len(log_p))
-        small = len(self.wiring.merged.edges.src) <= MOST_WALKED
+        small = len(self.wiring.merged.src) <= MOST_WALKED
         if self.holding is not None and log_p.device.type != "cpu" and small:
             return Walked(self, weights, *walked(self.holding, weights, self.state, gates), self.holding.shift)
         messages = quickly(self.wiring, weights, self.state, gates)
@@ -132,6 +132,20 @@ class Projection:
         raise ConstraintError(
             f"no valid answer has {self.least} to {self.left} tokens; lower min_tokens or raise max_tokens"
         )
+
+
+@dataclass(frozen=True)
+class OnceProjection(Projection):
+    """What conditions the one canvas of an answer: behind it nothing is left to condition, and the answer is whole."""
+
+    def after(self, tokens: Sequence[int]) -> OnceProjection:
+        """The same."""
+        return self
+
+    @property
+    def is_over(self) -> bool:
+        """Always."""
+        return True
 
 
 @dataclass(frozen=True, eq=False)
@@ -230,7 +244,7 @@ class Projected:
     def log_mass(self, tokens: Sequence[int]) -> list[float]:
         """How much the model wanted what it had to: at each of the first positions, the log of the probability that it
         gave to all with which the answer could still be completed, behind the tokens before it."""
-        wiring, edges = self.projection.wiring, self.projection.wiring.by_source
+        wiring, edges = self.projection.wiring, self.projection.wiring.edges.by_source
         self.weights.upto(len(tokens))
         found, state = [], self.projection.state
         for i, token in enumerate(tokens):

@@ -13,7 +13,7 @@ import torch
 
 from redraft.constrain.automaton import NOWHERE
 from redraft.constrain.language import Language
-from redraft.constrain.project import Projected, Projection
+from redraft.constrain.project import OnceProjection, Projected
 from redraft.errors import ConstraintError
 from redraft.model.triton.ways import Holding
 from redraft.shapes import Float, Int, Tensor
@@ -38,21 +38,12 @@ class SpanLanguage(Language):
 
 
 @dataclass(frozen=True)
-class SpanProjection(Projection):
+class SpanProjection(OnceProjection):
     """What conditions the first `left` positions and leaves those behind them alone."""
 
     def __call__(self, log_p: Float[Tensor, "canvas vocab"]) -> SpanProjected:  # type: ignore[override]
         """Condition the span. Raises ConstraintError if nothing is left of the language."""
         return SpanProjected(super().__call__(log_p[: self.left]), log_p[self.left :])
-
-    def after(self, tokens: Sequence[int]) -> SpanProjection:
-        """Nothing follows: the span stands in one canvas, and that is the answer."""
-        return self
-
-    @property
-    def is_over(self) -> bool:
-        """Whether the answer is whole: always, behind its canvas."""
-        return True
 
     def check_pins(self, width: int, pins: Sequence[tuple[int, int]]) -> None:
         """Raise ConstraintError if the span cannot hold those of the pins that stand in it."""

@@ -44,41 +44,45 @@ def ordered(keys: Indices, src: Indices, cls: Indices, dst: Indices) -> Order:
 
 
 @dataclass(frozen=True, eq=False)
-class Merged:
-    """All edges between the same two states as one, whose weight is that of its kind, which is a set of classes.
+class Orders:
+    """Edges, and the orders in which messages sum them."""
 
-    Characters that a string may hold are many classes and one way: of 30,840 edges of a schema with ten fields, 4,185
-    of 157 kinds are left. `edges` have kinds for classes; `members` are classes of kinds, a kind's begin at `firsts`;
-    `by_class` has the same as edges from kind to class.
-    """
-
-    edges: Order
-    members: Indices
-    firsts: Indices
+    src: Indices
+    cls: Indices
+    dst: Indices
 
     @cached_property
     def by_target(self) -> Order:
         """As alpha and the best path sum them."""
-        return self._by(self.edges.dst)
+        return ordered(self.dst, self.src, self.cls, self.dst)
 
     @cached_property
     def by_source(self) -> Order:
         """As beta sums them."""
-        return self._by(self.edges.src)
-
-    @cached_property
-    def by_kind(self) -> Order:
-        """As the weights of all ways through a kind are summed."""
-        return self._by(self.edges.cls)
+        return ordered(self.src, self.src, self.cls, self.dst)
 
     @cached_property
     def by_class(self) -> Order:
+        """As the bias sums them."""
+        return ordered(self.cls, self.src, self.cls, self.dst)
+
+
+@dataclass(frozen=True, eq=False)
+class Merged(Orders):
+    """All edges between the same two states as one, whose weight is that of its kind, which is a set of classes.
+
+    Characters that a string may hold are many classes and one way: of 30,840 edges of a schema with ten fields, 4,185
+    of 157 kinds are left. Edges have kinds for classes; `members` are classes of kinds, a kind's begin at `firsts`.
+    """
+
+    members: Indices
+    firsts: Indices
+
+    @cached_property
+    def kinds_of(self) -> Order:
         """The kinds of each class, as `src`."""
         kinds = np.repeat(np.arange(len(self.firsts)), np.diff(np.append(self.firsts, len(self.members))))
         return ordered(self.members, kinds, self.members, self.members)
-
-    def _by(self, keys: Indices) -> Order:
-        return ordered(keys, self.edges.src, self.edges.cls, self.edges.dst)
 
     def of_kinds(self, values: Reals, take: np.ufunc) -> Reals:
         """From values of classes, row by row, those of kinds: sums or maxima."""
@@ -136,7 +140,7 @@ class Placed:
     def of(wiring: Wiring, device: torch.device) -> Placed:
         """Made once for a language and a device."""
         merged, a = wiring.merged, wiring.automaton
-        left, right, pairs, back = merged.by_target, merged.by_source, merged.by_kind, merged.by_class
+        left, right, pairs, back = merged.by_target, merged.by_source, merged.by_class, merged.kinds_of
         ahead, back_again = (left.src, left.cls, left.dst), (right.dst, right.cls, right.src)
         edges = lay_out(ahead, back_again, a.states, len(merged.firsts), device)
         order, classed, at = wiring.tokens
@@ -161,15 +165,17 @@ class Wiring:
     placed: dict[torch.device, tuple[Tensor, Tensor]] = field(default_factory=dict)
     walks: dict[torch.device, Placed] = field(default_factory=dict)
 
-    def _by(self, keys: Indices) -> Order:
-        return ordered(keys, self.automaton.src, self.automaton.cls, self.automaton.dst)
+    @cached_property
+    def edges(self) -> Orders:
+        """The automaton's edges."""
+        return Orders(self.automaton.src, self.automaton.cls, self.automaton.dst)
 
     @cached_property
     def merged(self) -> Merged:
         """The edges with those between the same states as one. Sets of classes are told apart by sums of 64 random
         bits a class."""
         a = self.automaton
-        edges = self._by(a.src.astype(np.int64) * a.states + a.dst)
+        edges = ordered(a.src.astype(np.int64) * a.states + a.dst, a.src, a.cls, a.dst)
         marks = np.random.default_rng(0).integers(0, 2**64, a.classes, dtype=np.uint64)
         sets = np.add.reduceat(marks[edges.cls], edges.starts)
         _, one, kinds = np.unique(sets, return_index=True, return_inverse=True)
@@ -177,22 +183,7 @@ class Wiring:
         firsts = np.cumsum(sizes) - sizes
         members = edges.cls[np.repeat(edges.starts[one] - firsts, sizes) + np.arange(sizes.sum())]
         src, dst = np.divmod(edges.sums, a.states)
-        return Merged(Order(edges.sums, np.arange(len(src)), src, kinds, dst), members, firsts)
-
-    @cached_property
-    def by_target(self) -> Order:
-        """As alpha and the best path sum them."""
-        return self._by(self.automaton.dst)
-
-    @cached_property
-    def by_source(self) -> Order:
-        """As beta sums them."""
-        return self._by(self.automaton.src)
-
-    @cached_property
-    def by_class(self) -> Order:
-        """As the bias sums them."""
-        return self._by(self.automaton.cls)
+        return Merged(src, kinds, dst, members, firsts)
 
     @cached_property
     def tokens(self) -> tuple[Indices, Indices, Indices]:
@@ -222,7 +213,7 @@ class Wiring:
     @cached_property
     def outgoing(self) -> list[int]:
         """First edge out of each state in the order by source, and the number of edges."""
-        return list(np.searchsorted(self.by_source.src, np.arange(self.automaton.states + 1)).tolist())
+        return list(np.searchsorted(self.edges.by_source.src, np.arange(self.automaton.states + 1)).tolist())
 
     def class_of(self, device: torch.device) -> Int[Tensor, "vocab"]:
         """The class of each token, where the logits are."""
