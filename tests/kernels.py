@@ -19,7 +19,7 @@ from redraft.model.head import Head, Sums, pass_tiles, read_head
 from redraft.model.kernels import Causal, attend_eager, norm_exact
 from redraft.model.linear import PackedMatrix, multiply_unpacked
 from redraft.model.moe import AnyExperts, Experts, PackedExperts, experts_grouped
-from redraft.model.packed import FORMATS, Format, pack
+from redraft.model.packed import FORMATS, Format, pack, round_rows
 from redraft.model.triton.attention import attend_kernel
 from redraft.model.triton.classes import classes_kernel
 from redraft.model.triton.dense import multiply_kernel
@@ -27,6 +27,7 @@ from redraft.model.triton.experts import experts_kernel
 from redraft.model.triton.head import pass_fused
 from redraft.model.triton.kernels import HOLDING
 from redraft.model.triton.norm import norm_kernel
+from redraft.model.triton.rounding import rounded
 from redraft.model.triton.ways import cut
 
 FORMS: tuple[Format | None, ...] = (None, *FORMATS.values())
@@ -34,6 +35,7 @@ FORMS: tuple[Format | None, ...] = (None, *FORMATS.values())
 # (rows, experts, hidden, ffn, choices, how many experts are ever chosen): one token, empty experts, ragged ones, all of
 # them, and the odd widths of the real model (704 = 11·64, 2816 = 44·64) in small.
 CHOICES = [(1, 4, 64, 64, 2, 4), (37, 6, 192, 64, 2, 2), (5, 8, 64, 192, 1, 8), (18, 3, 128, 320, 3, 3)]
+CHOICES += [(70, 9, 64, 128, 2, 2)]  # two experts of nine have all of them: several blocks each
 SPANS = [
     (1, 2, 1, 1, 16),
     (3, 4, 2, 10, 16),
@@ -91,12 +93,20 @@ def check_experts(
         near(ours, theirs)
 
 
-def check_span(case: tuple[int, int, int, int, int], window: int | None, *, causal: bool, device: str) -> None:
+def check_span(
+    case: tuple[int, int, int, int, int],
+    window: int | None,
+    *,
+    causal: bool,
+    device: str,
+    dtype: torch.dtype = torch.float32,
+) -> None:
     rows, heads, kv_heads, keys, dim = case
     made = draw(keys, device)
-    q = torch.randn(rows, heads, dim, generator=made, device=device) * dim**-0.5
+    q = (torch.randn(rows, heads, dim, generator=made, device=device) * dim**-0.5).to(dtype)
     # Views of a longer buffer, as a prefix hands them out.
-    k, v = torch.randn(2, kv_heads, keys + 3, dim, generator=made, device=device)[:, :, :keys].unbind()
+    buffers = torch.randn(2, kv_heads, keys + 3, dim, generator=made, device=device).to(dtype)
+    k, v = buffers[:, :, :keys].unbind()
     sight = Causal(rows, keys, window, torch.device(device)) if causal else None
     near(attend_kernel(q, k, v, sight), attend_eager(q, k, v, sight))
 
@@ -106,6 +116,16 @@ def check_product(rows: int, outer: int, inner: int, form: Format, dtype: torch.
     packed = pack(torch.randn(outer, inner, generator=made, device=device) * inner**-0.5, form)
     x = torch.randn(rows, inner, generator=made, device=device).to(dtype)
     near(multiply_kernel(x, packed), multiply_unpacked(x, packed))
+
+
+def check_rounded(rows: int, size: int, form: Format, dtype: torch.dtype, device: str) -> None:
+    """Codes and scales, the very same: numbers of all sizes, halves between codes, and a row of zeros."""
+    x = torch.randn(rows, size, generator=draw(size, device), device=device)
+    x = x * torch.logspace(-9, 0, size, device=device)
+    x[0], x[-1, 0] = 0.0, 127.0
+    x[-1, 1:] = torch.arange(size - 1, device=device) % 127 + 0.5
+    for ours, theirs in zip(rounded(x.to(dtype), form), round_rows(x.to(dtype), form), strict=True):
+        assert torch.equal(ours.float(), theirs.float())
 
 
 def check_norm(shape: tuple[int, ...], weights: list[Tensor | None], onto: Tensor | None, dtype: torch.dtype) -> None:

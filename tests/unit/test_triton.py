@@ -11,10 +11,12 @@ from tests import kernels
 from tests.helpers import new_prefix, tiny_config, tiny_model, with_kernels
 
 from redraft.model.gemma import DiffusionGemma
-from redraft.model.kernels import Causal
-from redraft.model.packed import INT4, TABLE8, Format
+from redraft.model.kernels import Causal, norm_exact
+from redraft.model.packed import FP8, INT4, INT8, TABLE8, Format
 from redraft.model.rows import Mode, Span
+from redraft.model.triton import attention
 from redraft.model.triton.kernels import GPU
+from redraft.model.triton.norm import norm_kernel
 from redraft.weights.fill import pack_model
 from redraft.weights.plan import PLANS
 
@@ -43,6 +45,31 @@ def test_packed_products_equal_their_twin(case: tuple[int, int, int], form: Form
 @pytest.mark.parametrize("case", kernels.SPANS, ids=str)
 def test_attention_equals_its_twin(case: tuple[int, ...], causal: bool, window: int | None) -> None:
     kernels.check_span(case, window, causal=causal, device="cpu")
+
+
+@pytest.mark.parametrize(("causal", "window"), [(False, None), (True, 30)])
+def test_attention_in_large_tiles_equals_its_twin(
+    causal: bool, window: int | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """In half precision: only that, and what fills a GPU, is taken so many rows at a time."""
+    monkeypatch.setattr(attention, "_PROGRAMS", 1)
+    kernels.check_span((40, 16, 2, 90, 32), window, causal=causal, device="cpu", dtype=torch.float16)
+
+
+@pytest.mark.parametrize("dtype", FLOATS, ids=str)
+@pytest.mark.parametrize("form", [INT8, FP8], ids=lambda form: form.name)
+@pytest.mark.parametrize(("rows", "size"), [(1, 8), (3, 200), (2, 2048)])
+def test_rounded_rows_are_those_of_their_twin(rows: int, size: int, form: Format, dtype: torch.dtype) -> None:
+    kernels.check_rounded(rows, size, form, dtype, "cpu")
+
+
+@pytest.mark.parametrize("dtype", FLOATS, ids=str)
+def test_norms_of_some_heads_of_a_row_equal_their_twin(dtype: torch.dtype) -> None:
+    """Without a copy of them: they lie together, and the other heads between one row's and the next's."""
+    x = torch.randn(5, 7, 24).to(dtype)[:, 1:4]
+    weights = [torch.rand(3, 24) + 0.5, None]
+    for ours, theirs in zip(norm_kernel(x, weights, 1e-6), norm_exact(x, weights, 1e-6), strict=True):
+        kernels.near(ours, theirs)
 
 
 @pytest.mark.parametrize("dtype", FLOATS, ids=str)

@@ -30,7 +30,7 @@ from redraft.shapes import Float, Int, Tensor
 
 STRIPE = 64
 """Neighbouring tokens whose probabilities are kept as one sum, in which a sample is found."""
-TILE = 4096
+TILE = 4096  # tokens of the table that are read at once
 LONG = 32768
 """Vocabulary from which a step is read as a stream. Below it all logits at once are the faster way on a CPU."""
 _ROWS_AT_ONCE = 32
@@ -157,7 +157,8 @@ def _draw(hidden: Tensor, head: Head, temperature: Tensor, uniform: Tensor, sums
     left = wanted - (cumulated - sums.mass).gather(-1, stripe[:, None]).squeeze(-1)
     vocab = head.table.shape[0]
     drawn = []
-    for part in torch.arange(hidden.shape[0], device=hidden.device).split(_ROWS_AT_ONCE):
+    at_once = 8 * _ROWS_AT_ONCE if hidden.is_cuda else _ROWS_AT_ONCE
+    for part in torch.arange(hidden.shape[0], device=hidden.device).split(at_once):
         ids = stripe[part, None] * STRIPE + torch.arange(STRIPE, device=hidden.device)
         keys = head.part(ids.clamp(max=vocab - 1), hidden.dtype)
         z = torch.einsum("rh,rsh->rs", hidden[part], keys).float()

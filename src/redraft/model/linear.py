@@ -51,7 +51,7 @@ def multiply_packed(x: Float[Tensor, "rows inner"], weight: Packed) -> Float[Ten
         codes, scale = round_rows(x, weight.format)
         return int_matmul(codes, weight.codes).float().mul_(scale).mul_(weight.scale.float().T).to(x.dtype)
     if weight.format.name == "fp8" and x.is_cuda and x.dtype == torch.bfloat16:
-        return float8_matmul(x, weight)
+        return float8_matmul(*round_rows(x, weight.format), weight)
     return multiply_unpacked(x, weight)
 
 
@@ -89,9 +89,10 @@ def sums_in_32_bits() -> bool:
     return torch.equal(torch._int_mm(most, most.T), torch.full((16, 16), 64 * 127**2, dtype=torch.int32))
 
 
-def float8_matmul(x: Float[Tensor, "rows inner"], weight: Packed) -> Float[Tensor, "rows outer"]:
-    """x Wᵀ with both sides in e4m3 and a scale for each of their rows; bfloat16 only."""
-    codes, scale = round_rows(x, weight.format)
+def float8_matmul(
+    codes: Float[Tensor, "rows inner"], scale: Float[Tensor, "rows 1"], weight: Packed
+) -> Float[Tensor, "rows outer"]:
+    """x Wᵀ with both sides in e4m3 and a scale for each of their rows, in bfloat16."""
     scales = weight.scale.float().T.contiguous()
     return torch._scaled_mm(codes, weight.codes.T, scale_a=scale, scale_b=scales, out_dtype=torch.bfloat16)
 

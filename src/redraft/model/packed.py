@@ -26,8 +26,8 @@ from redraft.shapes import Float, Int, Tensor
 LEVELS = (0.0, 0.5, 1.0, 1.5, 2.0, 3.0, 4.0, 6.0)
 """What the eight positive e2m1 codes stand for; codes 8 to 15 are the same below zero."""
 
-_LARGEST_FP8, _LARGEST_FP4, _LARGEST_INT8 = 448.0, 6.0, 127.0
-_TINY = 1e-12
+LARGEST_FP8, _LARGEST_FP4, LARGEST_INT8 = 448.0, 6.0, 127.0
+TINY = 1e-12
 # Shares of a group's largest value that a 4-bit integer scale is tried at: clipping one may spare the others.
 _SHRINKS = (1.0, 0.95, 0.9, 0.85, 0.8, 0.75, 0.7)
 
@@ -108,7 +108,7 @@ def pack(weight: Float[Tensor, "*stack outer inner"], form: Format, what: str = 
     groups = weight.float().unflatten(-1, (-1, form.group or weight.shape[-1]))
     largest = groups.abs().amax(-1)
     if form.bits == 8:
-        scale = (largest / (_LARGEST_FP8 if form.is_float else _LARGEST_INT8)).clamp_(min=_TINY)
+        scale = (largest / (LARGEST_FP8 if form.is_float else LARGEST_INT8)).clamp_(min=TINY)
         codes = (groups / scale.unsqueeze(-1)).flatten(-2)
         return Packed(form, codes.to(form.dtype) if form.is_float else codes.round_().to(form.dtype), scale)
     top = top_of(weight) if form.is_float else None
@@ -140,8 +140,8 @@ def round_rows(
     x: Float[Tensor, "rows inner"], form: Format
 ) -> tuple[Float[Tensor, "rows inner"] | Int[Tensor, "rows inner"], Float[Tensor, "rows 1"]]:
     """Rows rounded to an 8-bit format: codes, and the scale of each row."""
-    largest = _LARGEST_FP8 if form.is_float else _LARGEST_INT8
-    scale = (x.abs().amax(-1, keepdim=True).float() / largest).clamp_(min=_TINY)
+    largest = LARGEST_FP8 if form.is_float else LARGEST_INT8
+    scale = (x.abs().amax(-1, keepdim=True).float() / largest).clamp_(min=TINY)
     codes = x.float() / scale
     return (codes if form.is_float else codes.round_()).to(form.dtype), scale
 
@@ -168,10 +168,10 @@ def fit_scale(
     """
     largest = groups.abs().amax(-1)
     if top is not None:
-        return (largest / _LARGEST_FP4 / top).clamp(max=_LARGEST_FP8).to(form.scale_dtype)
+        return (largest / _LARGEST_FP4 / top).clamp(max=LARGEST_FP8).to(form.scale_dtype)
     best, least = torch.empty_like(largest, dtype=form.scale_dtype), torch.full_like(largest, torch.inf)
     for shrink in _SHRINKS:
-        scale = (largest * (shrink / 7.5)).clamp(min=_TINY).to(form.scale_dtype)
+        scale = (largest * (shrink / 7.5)).clamp(min=TINY).to(form.scale_dtype)
         step = scale_step(scale, None)
         off = (decode(encode(groups, step, form), form).mul_(step).sub_(groups)).square_()
         off = (off if weigh is None else off * weigh).sum(-1)
@@ -188,7 +188,7 @@ def encode(values: Float[Tensor, "*shape"], step: Tensor, form: Format) -> Tenso
     """The nearest 4-bit codes, a byte each. A step of zero, of a group without numbers, has code zero."""
     if not form.is_float:
         return (values / step).round_().clamp_(-8, 7).add_(8).to(torch.uint8)
-    sized = torch.where(step > 0, values / step.clamp(min=_TINY), 0.0)
+    sized = torch.where(step > 0, values / step.clamp(min=TINY), 0.0)
     # Halves go to the even code, as IEEE rounding has it; every second boundary therefore belongs to the code above.
     middles = torch.tensor([(a + b) / 2 for a, b in pairwise(LEVELS)], device=values.device)
     middles[1::2] = torch.nextafter(middles[1::2], torch.zeros(()))
@@ -215,5 +215,5 @@ def spread(top: Tensor, rows: int) -> Tensor:
 def top_of(weight: Float[Tensor, "*stack outer inner"]) -> Float[Tensor, "*stack 1 1"]:
     """What nvfp4's scales are relative to: the matrix's largest value meets the largest scale, so that small groups
     keep scales that e4m3 can hold."""
-    most = weight.float().abs().flatten(-2).amax(-1)[..., None, None].clamp(min=_TINY)
-    return most / (_LARGEST_FP8 * _LARGEST_FP4)
+    most = weight.float().abs().flatten(-2).amax(-1)[..., None, None].clamp(min=TINY)
+    return most / (LARGEST_FP8 * _LARGEST_FP4)

@@ -14,13 +14,16 @@ import triton
 import triton.language as tl
 
 from redraft.model.kernels import Causal
+from redraft.model.triton.tiles import shared_memory
 from redraft.shapes import Float, Int, Tensor
 
-_BLOCK_ROWS, _BLOCK_KEYS = 32, 32
-_WARPS = 8  # a row of 512 sums each; with four, or with more rows, they do not fit into registers
+_BLOCK_KEYS = 32
+_PROGRAMS = 128  # about one for each multiprocessor of a large GPU
+_HOPPER = 227 * 1024  # bytes of shared memory; what has less has smaller matrix units, too
 
 
-@triton.jit
+# What changes from step to step is no reason to compile anew.
+@triton.jit(do_not_specialize=["rows", "keys", "window"], do_not_specialize_on_alignment=["extent"])
 @no_type_check
 def _attend(
     q,
@@ -63,7 +66,12 @@ def _attend(
     largest = tl.full((BLOCK_ROWS,), float("-inf"), dtype=tl.float32)
     total = tl.zeros((BLOCK_ROWS,), dtype=tl.float32)
     mixed = tl.zeros((BLOCK_ROWS, DIM), dtype=tl.float32)
-    for start in range(0, keys, BLOCK_KEYS):
+    begin, end = 0, keys
+    if CAUSAL:  # what the tile's first row no longer sees, and what its last one does not see yet
+        early = keys - rows + tl.program_id(0) * BLOCK_ROWS // GROUP
+        begin = tl.maximum(early - window + 1, 0) // BLOCK_KEYS * BLOCK_KEYS
+        end = tl.minimum(early + (BLOCK_ROWS + GROUP - 1) // GROUP + 1, keys)
+    for start in range(begin, end, BLOCK_KEYS):
         key = start + tl.arange(0, BLOCK_KEYS)
         there = key < keys
         part = tl.load(k + kv * k_head + key[:, None] * k_key + dims[None, :], mask=there[:, None], other=0.0)
@@ -104,15 +112,30 @@ def _launch(q: Tensor, k: Tensor, v: Tensor, seen: Tensor | None, *, is_causal: 
     rows, heads, dim = q.shape
     keys, group = k.shape[1], heads // k.shape[0]
     out = torch.empty_like(q, memory_format=torch.contiguous_format)
-    _attend[(triton.cdiv(rows * group, _BLOCK_ROWS), k.shape[0])](
+    tile_rows, stages = _tile(q)
+    _attend[(triton.cdiv(rows * group, tile_rows), k.shape[0])](
         *(q.contiguous(), k, v, out, rows, heads, keys, window or keys + 1, q if seen is None else seen),
         *(k.stride(0), k.stride(1), v.stride(0), v.stride(1)),
         GROUP=group,
         DIM=dim,
         CAUSAL=is_causal,
         STANDING=seen is not None,
-        BLOCK_ROWS=_BLOCK_ROWS,
+        BLOCK_ROWS=tile_rows,
         BLOCK_KEYS=_BLOCK_KEYS,
-        num_warps=_WARPS,
+        num_warps=8,
+        num_stages=stages,
     )
     return out
+
+
+def _tile(q: Float[Tensor, "rows heads head_dim"]) -> tuple[int, int]:
+    """Rows of a tile and stages of loading, for the memory that a program may have; with eight warps nothing spills.
+
+    Tiles of 128 rows have the matrix units to themselves, but of heads of 512 they do not fit into registers, and of
+    one canvas they would leave most of a GPU idle.
+    """
+    rows, heads, dim = q.shape
+    row, memory = dim * q.element_size(), shared_memory(q.device)
+    if rows * heads >= 128 * _PROGRAMS and row <= 512 and memory >= _HOPPER:
+        return 128, 3
+    return 32, min(3, 1 + max(0, memory - 34 * row) // (2 * _BLOCK_KEYS * row))  # the queries, then keys and values

@@ -1,274 +1,192 @@
-"""Routed experts on a GPU: two launches for all experts, whatever numbers their matrices are in.
+"""Routed experts on a GPU: four launches for all experts, whatever numbers their matrices are in.
 
-Rows are sorted by expert; a block is a run of rows of one expert. Which blocks there are is worked out on the device,
-so nothing waits for the host, and an expert that no row chose costs nothing.
+    place     choices sorted by expert; a block is a run of rows of one expert
+    gate up   block × tile of ffn:      gate and up of the same tile side by side, GELU between them
+    down      block × tile of hidden:   to the row's own place
+    mix       each row's choices, weighted and added up
 
-    launch 1   block × tile of ffn:      gate and up of the same tile side by side, GELU between them
-    launch 2   block × tile of hidden:   down, times the routing weight, to the row's own place; summed afterwards
-
-8-bit matrices meet rows in the same 8 bits, summed as integers or by the fp8 units, and are scaled when the sum is
-there. 4-bit matrices are unpacked tile by tile in registers; two codes share a byte, the even input in its low half:
-even and odd inputs are multiplied apart and never have to be woven together. The twin is
+Which blocks there are is worked out on the device, so nothing waits for the host, and an expert that no row chose
+costs nothing. A block is wide enough for twice the rows that an expert gets on average: its matrix is then read once,
+and 4-bit matrices are unpacked once, on the way into the product (`tiles.py`). 8-bit matrices meet rows in the same 8
+bits, summed as integers or by the fp8 units, and are scaled when the sum is there. The twin is
 `model/moe.py::experts_grouped`.
 """
 
 from __future__ import annotations
 
-from typing import Any, no_type_check
+import math
+from typing import no_type_check
 
 import torch
 import triton
 import triton.language as tl
 
 from redraft.model.moe import AnyExperts
-from redraft.model.packed import Packed, round_rows
-from redraft.shapes import Tensor
+from redraft.model.packed import Packed
+from redraft.model.triton.tiles import (
+    EIGHT,
+    INT4_CODES,
+    PLAIN,
+    Tile,
+    accumulate,
+    constants,
+    held,
+    kind_of,
+    read,
+    scaled,
+)
+from redraft.shapes import Int, Tensor
 
-_PLAIN, _EIGHT, INT4_CODES, NVFP4_CODES = 0, 1, 2, 3
-_TYPES = {torch.float32: tl.float32, torch.bfloat16: tl.bfloat16, torch.float16: tl.float16}
-_BLOCK_ROWS, _BLOCK_OUT, _BLOCK_IN = 16, 64, 64
-_WARPS = 8  # with four, the unpacking of nvfp4 does not fit into registers (compiled for compute 9.0)
-
-
-@triton.jit
-@no_type_check
-def _e2m1(code):
-    """What the 4-bit floats stand for, from their bits: sign, two of exponent, one of mantissa."""
-    exponent, mantissa = ((code >> 1) & 3).to(tl.float32), (code & 1).to(tl.float32)
-    size = tl.where(exponent == 0, 0.5 * mantissa, tl.exp2(exponent - 1.0) * (1.0 + 0.5 * mantissa))
-    return tl.where((code & 8) > 0, -size, size)
-
-
-@triton.jit
-@no_type_check
-def _accumulate(
-    sums,
-    x,
-    rows,
-    rows_inside,
-    codes,
-    scale,
-    top,
-    out,
-    out_inside,
-    inner,
-    GROUP: tl.constexpr,
-    KIND: tl.constexpr,
-    BLOCK_IN: tl.constexpr,
-):
-    """sums + x[rows] W[out]ᵀ for one tile; `codes`, `scale` and `top` point at the expert's matrix."""
-    groups = 1 if GROUP == 0 else inner // GROUP
-    stored = inner // 2 if KIND >= 2 else inner
-    span = tl.arange(0, BLOCK_IN)
-    for start in range(0, stored, BLOCK_IN):
-        at = start + span
-        inside = at < stored
-        mask = out_inside[:, None] & inside[None, :]
-        code = tl.load(codes + out[:, None] * stored + at[None, :], mask=mask, other=0.0)
-        x_mask = rows_inside[:, None] & inside[None, :]
-        if KIND >= 2:
-            group = (2 * at) // GROUP
-            size = tl.load(scale + out[:, None] * groups + group[None, :], mask=mask, other=0.0).to(tl.float32)
-            even = tl.load(x + rows[:, None] * inner + 2 * at[None, :], mask=x_mask, other=0.0)
-            odd = tl.load(x + rows[:, None] * inner + 2 * at[None, :] + 1, mask=x_mask, other=0.0)
-            if KIND == 2:
-                low, high = (code & 15).to(tl.float32) - 8.0, (code >> 4).to(tl.float32) - 8.0
-            else:
-                size = size * tl.load(top + out, mask=out_inside, other=0.0)[:, None]
-                low, high = _e2m1(code & 15), _e2m1(code >> 4)
-            sums = tl.dot(even, tl.trans((low * size).to(even.dtype)), sums, input_precision="ieee")
-            sums = tl.dot(odd, tl.trans((high * size).to(odd.dtype)), sums, input_precision="ieee")
-        else:
-            part = tl.load(x + rows[:, None] * inner + at[None, :], mask=x_mask, other=0.0)
-            sums = tl.dot(part, tl.trans(code), sums, out_dtype=sums.dtype, input_precision="ieee")
-    return sums
+_LEAST, _MOST = 16, 128  # rows of a block
+_SCAN, _WIDE = 2048, 1024
 
 
 @triton.jit
 @no_type_check
-def _scaled(sums, x_scale, rows, rows_inside, scale, out, out_inside, KIND: tl.constexpr):
-    """Sums as numbers: those of 8-bit codes times the scales of their rows and of the matrix's."""
-    found = sums.to(tl.float32)
-    if KIND == 1:
-        found = found * tl.load(x_scale + rows, mask=rows_inside, other=0.0)[:, None]
-        found = found * tl.load(scale + out, mask=out_inside, other=0.0).to(tl.float32)[None, :]
-    return found
+def _place(chosen, order, experts, starts, ends, count, BLOCK_ROWS: tl.constexpr, WIDE: tl.constexpr):
+    """One expert's choices in order, behind those of all experts before it, and its blocks.
+
+    Its first block is number ⌊choices before it / BLOCK_ROWS⌋ + expert: there is always room for what it needs up to
+    the next one's first, and what is to spare is empty. So no expert has to know the blocks of another.
+    """
+    expert = tl.program_id(0)
+    before = 0
+    for begin in range(0, count, WIDE):
+        at = begin + tl.arange(0, WIDE)
+        one = tl.load(chosen + at, mask=at < count, other=1 << 30)
+        before += tl.sum((one < expert).to(tl.int32), axis=0)
+    end = before
+    for begin in range(0, count, WIDE):
+        at = begin + tl.arange(0, WIDE)
+        own = (tl.load(chosen + at, mask=at < count, other=1 << 30) == expert).to(tl.int32)
+        tl.store(order + end + tl.cumsum(own, axis=0) - own, at, mask=own > 0)
+        end += tl.sum(own, axis=0)
+    first, last = before // BLOCK_ROWS + expert, end // BLOCK_ROWS + expert + 1
+    for number in range(first, last):
+        tl.store(experts + number, expert)
+        tl.store(starts + number, before + (number - first) * BLOCK_ROWS)
+        tl.store(ends + number, end)
 
 
 @triton.jit
 @no_type_check
 def _gate_up(
-    x,
-    x_scale,
-    order,
-    block_expert,
-    block_start,
-    block_end,
-    codes,
-    scale,
-    top,
-    result,
-    hidden,
-    ffn,
-    choices,
-    codes_step,
-    scale_step,
-    GROUP: tl.constexpr,
-    KIND: tl.constexpr,
-    SUMS: tl.constexpr,
-    BLOCK_ROWS: tl.constexpr,
-    BLOCK_OUT: tl.constexpr,
-    BLOCK_IN: tl.constexpr,
-):
-    """gelu(gate) * up of one block, one tile of the inner width. `result` is in the order of the sorted rows."""
+    x, x_scale, order, experts, starts, ends, codes, scale, top, result, choices,
+    PHASED: tl.constexpr, INNER: tl.constexpr, OUTER: tl.constexpr, GROUP: tl.constexpr, KIND: tl.constexpr,
+    SUMS: tl.constexpr, BLOCK_ROWS: tl.constexpr, BLOCK_OUT: tl.constexpr, BLOCK_IN: tl.constexpr,
+):  # fmt: skip
+    """gelu(gate) * up of one block, one tile of the inner width, in the order of the sorted rows and as `down` reads
+    it."""
     block = tl.program_id(0)
-    expert = tl.load(block_expert + block).to(tl.int64)
-    end = tl.load(block_end + block)
-    place = tl.load(block_start + block) + tl.arange(0, BLOCK_ROWS)
+    begin, end = tl.load(starts + block), tl.load(ends + block)
+    if begin >= end:
+        return
+    expert = tl.load(experts + block).to(tl.int64)
+    place = begin + tl.arange(0, BLOCK_ROWS)
     rows_inside = place < end
-    rows = tl.load(order + place, mask=rows_inside, other=0) // choices
-    out = tl.program_id(1) * BLOCK_OUT + tl.arange(0, BLOCK_OUT)
-    out_inside = out < ffn
-    codes += expert * codes_step
-    scale += expert * scale_step
-    top += expert * 2 * ffn
-    gate = tl.zeros((BLOCK_ROWS, BLOCK_OUT), dtype=SUMS)
-    up = tl.zeros((BLOCK_ROWS, BLOCK_OUT), dtype=SUMS)
-    gate = _accumulate(gate, x, rows, rows_inside, codes, scale, top, out, out_inside, hidden, GROUP, KIND, BLOCK_IN)
-    up = _accumulate(up, x, rows, rows_inside, codes, scale, top, out + ffn, out_inside, hidden, GROUP, KIND, BLOCK_IN)
-    gate = _scaled(gate, x_scale, rows, rows_inside, scale, out, out_inside, KIND)
-    up = _scaled(up, x_scale, rows, rows_inside, scale, out + ffn, out_inside, KIND)
+    rows = tl.load(order + place, mask=rows_inside, other=0).to(tl.int64) // choices
+    wanted = tl.program_id(1) * BLOCK_OUT + tl.arange(0, BLOCK_OUT)
+    out = tl.where(wanted < OUTER, wanted, 0)
+    codes += expert * (2 * OUTER * (INNER // 8 if KIND >= 2 else INNER))
+    scale += expert * (2 * OUTER * (INNER // GROUP if GROUP else 1))
+    top += expert * 2 * OUTER
+    gate = tl.zeros((BLOCK_OUT, BLOCK_ROWS), dtype=SUMS)
+    up = tl.zeros((BLOCK_OUT, BLOCK_ROWS), dtype=SUMS)
+    gate, up = accumulate(gate, up, x, rows, rows_inside, codes, scale, out, OUTER, INNER, GROUP, KIND, True, BLOCK_IN)
+    gate = scaled(gate, x_scale, rows, rows_inside, scale, top, out, KIND)
+    up = scaled(up, x_scale, rows, rows_inside, scale, top, out + OUTER, KIND)
     # Rounded where the twin rounds: after each matmul.
     gate = gate.to(result.dtype.element_ty).to(tl.float32)
     up = up.to(result.dtype.element_ty).to(tl.float32)
     cubic = 0.7978845608028654 * (gate + 0.044715 * gate * gate * gate)
     y = gate * tl.sigmoid(2.0 * cubic) * up  # 0.5 (1 + tanh c) is sigmoid(2c)
-    mask = rows_inside[:, None] & out_inside[None, :]
-    tl.store(result + place[:, None] * ffn + out[None, :], y.to(result.dtype.element_ty), mask=mask)
+    to = wanted
+    if PHASED:
+        to = wanted % 4 * (OUTER // 4) + wanted // 8 * 2 + wanted % 8 // 4
+    mask = rows_inside[None, :] & (wanted < OUTER)[:, None]
+    tl.store(result + place.to(tl.int64)[None, :] * OUTER + to[:, None], y.to(result.dtype.element_ty), mask=mask)
 
 
 @triton.jit
 @no_type_check
 def _down(
-    x,
-    x_scale,
-    order,
-    weights,
-    block_expert,
-    block_start,
-    block_end,
-    codes,
-    scale,
-    top,
-    result,
-    ffn,
-    hidden,
-    codes_step,
-    scale_step,
-    GROUP: tl.constexpr,
-    KIND: tl.constexpr,
-    ROUND: tl.constexpr,
-    SUMS: tl.constexpr,
-    BLOCK_ROWS: tl.constexpr,
-    BLOCK_OUT: tl.constexpr,
-    BLOCK_IN: tl.constexpr,
-):
-    """Weighted down projection of one block, one tile of the width, to each choice's own place."""
+    x, x_scale, order, experts, starts, ends, codes, scale, top, result,
+    INNER: tl.constexpr, OUTER: tl.constexpr, GROUP: tl.constexpr, KIND: tl.constexpr, SUMS: tl.constexpr,
+    BLOCK_ROWS: tl.constexpr, BLOCK_OUT: tl.constexpr, BLOCK_IN: tl.constexpr,
+):  # fmt: skip
+    """Down projection of one block, one tile of the width, to each choice's own place."""
     block = tl.program_id(0)
-    expert = tl.load(block_expert + block).to(tl.int64)
-    end = tl.load(block_end + block)
-    place = tl.load(block_start + block) + tl.arange(0, BLOCK_ROWS)
+    begin, end = tl.load(starts + block), tl.load(ends + block)
+    if begin >= end:
+        return
+    expert = tl.load(experts + block).to(tl.int64)
+    place = begin + tl.arange(0, BLOCK_ROWS)
     rows_inside = place < end
-    choice = tl.load(order + place, mask=rows_inside, other=0)
-    out = tl.program_id(1) * BLOCK_OUT + tl.arange(0, BLOCK_OUT)
-    out_inside = out < hidden
-    scale += expert * scale_step
-    sums = tl.zeros((BLOCK_ROWS, BLOCK_OUT), dtype=SUMS)
-    sums = _accumulate(
-        sums,
-        x,
-        place,
-        rows_inside,
-        codes + expert * codes_step,
-        scale,
-        top + expert * hidden,
-        out,
-        out_inside,
-        ffn,
-        GROUP,
-        KIND,
-        BLOCK_IN,
-    )
-    found = _scaled(sums, x_scale, place, rows_inside, scale, out, out_inside, KIND).to(ROUND).to(tl.float32)
-    found = found * tl.load(weights + choice, mask=rows_inside, other=0.0)[:, None]
-    mask = rows_inside[:, None] & out_inside[None, :]
-    tl.store(result + choice[:, None] * hidden + out[None, :], found, mask=mask)
+    choice = tl.load(order + place, mask=rows_inside, other=0).to(tl.int64)
+    rows = place.to(tl.int64)
+    wanted = tl.program_id(1) * BLOCK_OUT + tl.arange(0, BLOCK_OUT)
+    out = tl.where(wanted < OUTER, wanted, 0)
+    codes += expert * (OUTER * (INNER // 8 if KIND >= 2 else INNER))
+    scale += expert * (OUTER * (INNER // GROUP if GROUP else 1))
+    sums = tl.zeros((BLOCK_OUT, BLOCK_ROWS), dtype=SUMS)
+    sums, _ = accumulate(sums, sums, x, rows, rows_inside, codes, scale, out, 0, INNER, GROUP, KIND, False, BLOCK_IN)
+    found = scaled(sums, x_scale, rows, rows_inside, scale, top + expert * OUTER, out, KIND)
+    mask = rows_inside[None, :] & (wanted < OUTER)[:, None]
+    tl.store(result + choice[None, :] * OUTER + wanted[:, None], found.to(result.dtype.element_ty), mask=mask)
 
 
-def experts_kernel(experts: AnyExperts, x: Tensor, weights: Tensor, chosen: Tensor) -> Tensor:
+@triton.jit
+@no_type_check
+def _mix(each, weights, out, size, CHOICES: tl.constexpr, WIDE: tl.constexpr):
+    """Some of a row's numbers: its choices' own, weighted and added up in their order."""
+    row, at = tl.program_id(0).to(tl.int64), tl.program_id(1) * WIDE + tl.arange(0, WIDE)
+    total = tl.zeros((WIDE,), dtype=tl.float32)
+    for choice in tl.static_range(CHOICES):
+        one = row * CHOICES + choice
+        total += tl.load(each + one * size + at, mask=at < size, other=0.0).to(tl.float32) * tl.load(weights + one)
+    tl.store(out + row * size + at, total.to(out.dtype.element_ty), mask=at < size)
+
+
+def experts_kernel(
+    experts: AnyExperts, x: Tensor, weights: Tensor, chosen: Tensor, tiles: tuple[Tile, Tile] | None = None
+) -> Tensor:
     """Sum of each row's chosen experts, weighted; the form of `model/moe.py::ExpertsForm` for a GPU."""
     rows, choices = chosen.shape
     gate_up, down = experts.gate_up, experts.down
     ffn, hidden = gate_up.shape[1] // 2, down.shape[1]
-    order, *blocks = _blocks(chosen, gate_up.shape[0])
+    tile, down_tile = tiles or experts_tiles(gate_up, rows * choices / gate_up.shape[0])
+    order, *blocks = _blocks(chosen.contiguous(), gate_up.shape[0], tile.rows)
     inner = x.new_empty(rows * choices, ffn)
-    tiles = (len(blocks[0]), triton.cdiv(ffn, _BLOCK_OUT))
-    _gate_up[tiles](
-        *_rounded(x, gate_up),
-        *(order, *blocks, *_held(gate_up), inner, hidden, ffn, choices, *_steps(gate_up)),
-        **_constants(gate_up),
+    is_phased = kind_of(down) >= INT4_CODES
+    _gate_up[(len(blocks[0]), triton.cdiv(ffn, tile.out))](
+        *(*read(x, gate_up), order, *blocks, *held(gate_up), inner, choices),
+        **constants(x, gate_up, tile, 2),
+        PHASED=is_phased,
     )
-    each = torch.empty(rows * choices, hidden, dtype=torch.float32, device=x.device)
-    _down[(len(blocks[0]), triton.cdiv(hidden, _BLOCK_OUT))](
-        *_rounded(inner, down),
-        *(order, weights.flatten().contiguous(), *blocks, *_held(down), each, ffn, hidden, *_steps(down)),
-        **_constants(down),
-        ROUND=_TYPES[x.dtype],
+    each = x.new_empty(rows * choices, hidden)
+    _down[(len(blocks[0]), triton.cdiv(hidden, down_tile.out))](
+        *((inner, inner) if is_phased else read(inner, down)),
+        *(order, *blocks, *held(down), each),
+        **constants(x, down, down_tile),
     )
-    return each.view(rows, choices, hidden).sum(1).to(x.dtype)
+    out = x.new_empty(rows, hidden)
+    _mix[(rows, triton.cdiv(hidden, _WIDE))](each, weights.contiguous(), out, hidden, CHOICES=choices, WIDE=_WIDE)
+    return out
 
 
-def _blocks(chosen: Tensor, experts: int) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    """Choices sorted by expert, and each block's expert, first and last place; blocks that are not needed are empty."""
-    order = torch.argsort(chosen.flatten(), stable=True)
-    counts = torch.zeros(experts, dtype=torch.int64, device=chosen.device)
-    counts.scatter_add_(0, chosen.flatten(), torch.ones_like(order))
-    ends, needed = counts.cumsum(0), -(-counts // _BLOCK_ROWS)
-    last = needed.cumsum(0)
-    # As many as there can be: full ones, and for every expert one that is not.
-    number = torch.arange(order.numel() // _BLOCK_ROWS + min(experts, order.numel()), device=chosen.device)
-    expert = torch.searchsorted(last, number, right=True).clamp_(max=experts - 1)
-    start = (ends - counts)[expert] + (number - (last - needed)[expert]) * _BLOCK_ROWS
-    return order, expert, start, ends[expert]
+def experts_tiles(weight: Tensor | Packed, rows: float) -> tuple[Tile, Tile]:
+    """Tiles of the two products where an expert gets `rows` rows on average."""
+    block = min(max(triton.next_power_of_2(math.ceil(2 * rows)), _LEAST), _MOST)
+    inner = {PLAIN: 64, EIGHT: 128}.get(kind_of(weight), 16)
+    if block <= 32:
+        return Tile(block, 64, inner), Tile(block, 128, inner)
+    return Tile(block, 128, inner, warps=8, stages=3), Tile(block, 128, inner, warps=8, stages=3)
 
 
-def _rounded(x: Tensor, weight: Tensor | Packed) -> tuple[Tensor, Tensor]:
-    """Rows as the format reads them, contiguous, and their scales, which are never read where there are none."""
-    if isinstance(weight, Packed) and weight.format.round_rows:
-        codes, scale = round_rows(x, weight.format)
-        return codes.contiguous(), scale
-    return x.contiguous(), x
-
-
-def _held(weight: Tensor | Packed) -> tuple[Tensor, Tensor, Tensor]:
-    """Codes, scales and tops; what a format does not have is never read."""
-    if not isinstance(weight, Packed):
-        return weight.contiguous(), weight, weight
-    top = weight.scale if weight.top is None else weight.top.contiguous()
-    return weight.codes.contiguous(), weight.scale.contiguous(), top
-
-
-def _steps(weight: Tensor | Packed) -> tuple[int, int]:
-    """Distance from one expert to the next, in codes and in scales."""
-    codes, scale, _ = _held(weight)
-    return codes[0].numel(), scale[0].numel()
-
-
-def _constants(weight: Tensor | Packed) -> dict[str, Any]:
-    kind, group, sums = _PLAIN, 0, tl.float32
-    if isinstance(weight, Packed):
-        sums = tl.int32 if weight.format.dtype == torch.int8 else tl.float32
-        group = weight.format.group
-        kind = _EIGHT if weight.format.bits == 8 else NVFP4_CODES if weight.format.is_float else INT4_CODES
-    sizes = {"BLOCK_ROWS": _BLOCK_ROWS, "BLOCK_OUT": _BLOCK_OUT, "BLOCK_IN": _BLOCK_IN}
-    return {"GROUP": group, "KIND": kind, "SUMS": sums, "num_warps": _WARPS, **sizes}
+def _blocks(chosen: Int[Tensor, "rows choices"], experts: int, rows: int) -> tuple[Tensor, ...]:
+    """Choices sorted by expert, and each block's expert, first place and end; blocks that are not needed are empty."""
+    count = chosen.numel()
+    order = torch.empty(count, dtype=torch.int32, device=chosen.device)
+    blocks = torch.empty(3, count // rows + experts, dtype=torch.int32, device=chosen.device).unbind()
+    _place[(experts,)](chosen, order, *blocks, count, BLOCK_ROWS=rows, WIDE=_SCAN)
+    return order, *blocks

@@ -34,6 +34,7 @@ def _row(
     fed,
     start,
     width,
+    stripes,
     cap,
     ROUND: tl.constexpr,
     BLOCK: tl.constexpr,
@@ -61,11 +62,10 @@ def _row(
     tl.store(total + row, kept * old_total + tl.sum(e, axis=0))
     tl.store(largest + row, new)
     tl.store(shrink + row, kept)
-    tl.store(base + row, new)
-    stripes = tl.sum(tl.reshape(e, (BLOCK // STRIPE, STRIPE)), axis=1)
-    which = tl.arange(0, BLOCK // STRIPE)
-    count = (width + STRIPE - 1) // STRIPE
-    tl.store(mass + row * count + which, stripes, mask=which < count)
+    summed = tl.sum(tl.reshape(e, (BLOCK // STRIPE, STRIPE)), axis=1)
+    which = start // STRIPE + tl.arange(0, BLOCK // STRIPE)
+    tl.store(mass + row * stripes + which, summed, mask=which < stripes)
+    tl.store(base + row * stripes + which, new, mask=which < stripes)
     if ROUND:
         e = tl.where(inside, tl.exp(z.to(tl.bfloat16).to(tl.float32) - new), 0.0)
     tl.store(fed_total + row, kept * tl.load(fed_total + row) + tl.sum(e, axis=0))
@@ -82,22 +82,19 @@ def pass_fused(
     shrink, argmax = torch.empty_like(largest), torch.zeros(rows, dtype=torch.int64, device=hidden.device)
     soft = hidden.new_zeros(hidden.shape, dtype=torch.float32)
     temperature = temperature.float().contiguous()
-    masses, bases = [], []
+    mass = hidden.new_empty((rows, -(-vocab // STRIPE)), dtype=torch.float32)
+    base = torch.empty_like(mass)
     for start in range(0, vocab, tile):
         part = head.part(slice(start, start + tile), hidden.dtype)
-        width = part.shape[0]
         products = hidden @ part.T
-        mass = hidden.new_empty((rows, -(-width // STRIPE)), dtype=torch.float32)
-        base, fed = torch.empty_like(largest), torch.empty_like(products)
+        fed = torch.empty_like(products)
         _row[(rows,)](
             *(products, temperature, largest, second, argmax, total, weighted, fed_total, shrink, mass, base, fed),
-            *(start, width, head.cap),
+            *(start, part.shape[0], mass.shape[1], head.cap),
             ROUND=head.feedback == torch.bfloat16,
             BLOCK=tile,
             STRIPE=STRIPE,
         )
-        soft = shrink[:, None] * soft + (fed @ part).float()
-        masses.append(mass)
-        bases.append(base)
-    mass = torch.cat([m * (base - largest).exp()[:, None] for m, base in zip(masses, bases, strict=True)], dim=-1)
+        soft = torch.addcmul(fed @ part, soft, shrink[:, None])
+    mass *= (base - largest[:, None]).exp()
     return Sums(largest, second, argmax, total, weighted, mass, (soft / fed_total[:, None]).to(hidden.dtype))

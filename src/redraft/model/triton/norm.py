@@ -23,17 +23,20 @@ def _norm(
     onto,
     out,
     size,
+    heads,
+    step,
     weights,
     eps,
     WEIGHT: tl.constexpr,
     ONTO: tl.constexpr,
     BLOCK: tl.constexpr,
 ):
-    """One row. `weights` rows of weights take turns: one for all rows, or one for each head."""
+    """One row; `heads` of them lie together, and `step` numbers on the next. `weights` rows of weights take turns: one
+    for all rows, or one for each head."""
     row = tl.program_id(0).to(tl.int64)
     at = tl.arange(0, BLOCK)
     inside = at < size
-    values = tl.load(x + row * size + at, mask=inside, other=0.0).to(tl.float32)
+    values = tl.load(x + row // heads * step + row % heads * size + at, mask=inside, other=0.0).to(tl.float32)
     unit = values / tl.sqrt(tl.sum(values * values, axis=0) / size + eps)
     if WEIGHT:
         unit = unit * tl.load(weight + (row % weights) * size + at, mask=inside, other=0.0).to(tl.float32)
@@ -45,17 +48,21 @@ def _norm(
 
 def norm_kernel(x: Tensor, weights: Sequence[Tensor | None], eps: float, onto: Tensor | None = None) -> list[Tensor]:
     """The form of `model/kernels.py::Norm` for a GPU."""
-    size = x.shape[-1]
-    x = x.contiguous()
+    size, block = x.shape[-1], triton.next_power_of_2(x.shape[-1])
+    if x.ndim != 3 or x.stride()[1:] != (size, 1):
+        x = x.contiguous()
+    heads, step = (x.shape[1], x.stride(0)) if x.ndim == 3 else (1, size)
     found = []
     for weight in weights:
-        out = torch.empty_like(x)
+        out = torch.empty_like(x, memory_format=torch.contiguous_format)
         table = x if weight is None else weight.contiguous()
         _norm[(x.numel() // size,)](
-            *(x, table, x if onto is None else onto.contiguous(), out, size, table.numel() // size, eps),
+            *(x, table, x if onto is None else onto.contiguous(), out),
+            *(size, heads, step, table.numel() // size, eps),
             WEIGHT=weight is not None,
             ONTO=onto is not None,
-            BLOCK=triton.next_power_of_2(size),
+            BLOCK=block,
+            num_warps=4 if block > 512 else 1,
         )
         found.append(out)
     return found
