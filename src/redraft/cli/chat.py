@@ -87,7 +87,7 @@ def _answering(arguments: argparse.Namespace) -> Iterator[Answering]:
         with Remote(backend) as remote:
 
             def there(asked: list[Message], seed: int | None) -> str:
-                show = _silent if arguments.json else _piece
+                show = (lambda _: None) if arguments.json else _piece  # which is told at the end
                 reply = remote.ask(asked, replace(wish, seed=seed), show)
                 print(json.dumps(told(backend, reply), ensure_ascii=False) if arguments.json else "", flush=True)
                 return reply.text
@@ -106,10 +106,6 @@ def _answering(arguments: argparse.Namespace) -> Iterator[Answering]:
 
 def _piece(text: str) -> None:
     print(tame(text) if sys.stdout.isatty() else text, end="", flush=True)
-
-
-def _silent(text: str) -> None:
-    """Everything is told at the end."""
 
 
 def _turn() -> str | None:

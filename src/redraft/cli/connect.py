@@ -127,10 +127,6 @@ def _append(lines: Callable[[Place], str]) -> Callable[[str, Place], str]:
     return merge
 
 
-def _openai(place: Place) -> str:
-    return f"export OPENAI_BASE_URL={place.base}\nexport OPENAI_API_KEY=none"
-
-
 def _llm(place: Place) -> str:
     return f"""- model_id: {place.name}
   model_name: {place.name}
@@ -156,7 +152,7 @@ def _continue(place: Place) -> str:
     roles: [autocomplete]"""
 
 
-def _zed_settings(place: Place) -> dict[str, object]:
+def _zed(place: Place) -> dict[str, object]:
     model = {"name": place.name, "max_tokens": 1024, "capabilities": {"tools": False}}
     return {
         "language_models": {"openai_compatible": {"redraft": {"api_url": place.base, "available_models": [model]}}},
@@ -172,10 +168,6 @@ def _zed_settings(place: Place) -> dict[str, object]:
     }
 
 
-def _zed(place: Place) -> str:
-    return json.dumps(_zed_settings(place), indent=2)
-
-
 def _vim(place: Place) -> str:
     return f"let g:llama_config = {{ 'endpoint_fim': '{place.url}/infill', 'n_predict': 32 }}"
 
@@ -185,6 +177,13 @@ TOOLS: Mapping[str, Tool] = {
     "continue": Tool(_continue, ".continue/config.yaml", note="add them under the `models` that are there"),
     "llama.vim": Tool(_vim, ".vimrc", _append(_vim)),
     "llm": Tool(_llm, ".config/io.datasette.llm/extra-openai-models.yaml", _append(_llm)),
-    "openai": Tool(_openai, note="for every program that uses OpenAI's own libraries"),
-    "zed": Tool(_zed, ".config/zed/settings.json", lambda before, place: _merge_json(before, _zed_settings(place))),
+    "openai": Tool(
+        lambda place: f"export OPENAI_BASE_URL={place.base}\nexport OPENAI_API_KEY=none",
+        note="for every program that uses OpenAI's own libraries",
+    ),
+    "zed": Tool(
+        lambda place: json.dumps(_zed(place), indent=2),
+        ".config/zed/settings.json",
+        lambda before, place: _merge_json(before, _zed(place)),
+    ),
 }

@@ -69,6 +69,7 @@ def _report(trials: list[tuple[str, Trial]], seed: int, *, as_json: bool) -> Non
         return
 
     from rich.console import Console
+    from rich.markup import escape
     from rich.table import Table
 
     table = Table(show_lines=True)
@@ -77,13 +78,7 @@ def _report(trials: list[tuple[str, Trial]], seed: int, *, as_json: bool) -> Non
     for row in rows:
         exact = "[green]yes[/]" if row["exact"] else "[red]no[/]"
         cells = (str(row[key]) for key in ("steps", "tokens_per_forward", "tokens_per_sec"))
-        table.add_row(_escape(row["input"]), _escape(row["answer"]), exact, *cells)
+        table.add_row(escape(str(row["input"])), escape(str(row["answer"])), exact, *cells)
     Console().print(table)
     right = sum(bool(row["exact"]) for row in rows)
     print(f"{right} of {len(rows)} exact; seed {seed} repeats this run")
-
-
-def _escape(text: object) -> str:
-    from rich.markup import escape
-
-    return escape(str(text))

@@ -17,7 +17,6 @@ import ast
 import itertools
 import subprocess
 import sys
-import sysconfig
 import tempfile
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
@@ -29,6 +28,7 @@ from redraft.engine.engine import Engine
 from redraft.engine.request import Options
 from redraft.measure.evals import wilson
 from redraft.measure.record import Progress, Record, new_record, silent
+from redraft.tasks.infill import files
 from redraft.tasks.task import split_of, stream_seed
 
 KINDS = {"part": "an expression", "line": "one statement", "lines": "two or three statements"}
@@ -39,7 +39,6 @@ PREFIX, SUFFIX = 200, 160
 MOST_DRAWS = 1000
 MOST_TOKENS = 40
 
-_LEFT_OUT = {"test", "tests", "idlelib", "lib2to3", "turtledemo", "encodings", "site-packages", "dist-packages"}
 _CHARS = {"part": (3, 32), "line": (8, 60), "lines": (8, 120)}
 _NOTHING = {"part": "None", "line": "pass", "lines": "pass"}
 _SECONDS, _BYTES = 20, 2**30
@@ -127,11 +126,8 @@ def gaps(kind: str, seed: int, fits: Callable[[str], bool], *, tested: bool = Fa
 
 @cache
 def held_out() -> tuple[Path, ...]:
-    """Files of the standard library's held-out modules, those that are plain Python."""
-    root = Path(sysconfig.get_paths()["stdlib"])
-    inside = (path.relative_to(root) for path in sorted(root.rglob("*.py")))
-    kept = (path for path in inside if not _LEFT_OUT & set(path.parts))
-    return tuple(root / path for path in kept if split_of(path.parts[0].removesuffix(".py")) == "held_out")
+    """Files of the standard library's held-out modules."""
+    return tuple(path for path, module in files() if split_of(module) == "held_out")
 
 
 @cache

@@ -113,15 +113,16 @@ class Source:
 @cache
 def corpus() -> tuple[Source, ...]:
     """The code of the standard library on this machine, file by file in the order of their paths."""
+    return tuple(Source(module, text) for path, module in files() if len(text := _code(path)) > 400)
+
+
+def files() -> Iterator[tuple[Path, str]]:
+    """The standard library's files that are code and no tests, in the order of their paths, with their modules."""
     root = Path(sysconfig.get_paths()["stdlib"])
-    found = []
     for path in sorted(root.rglob("*.py")):
         inside = path.relative_to(root)
         if not (_TESTS | _NO_CODE | _NOT_OURS) & set(inside.parts) and not inside.name.startswith("test_"):
-            text = _code(path)
-            if len(text) > 400:
-                found.append(Source(inside.parts[0].removesuffix(".py"), text))
-    return tuple(found)
+            yield path, inside.parts[0].removesuffix(".py")
 
 
 def fingerprint() -> str:

@@ -55,7 +55,7 @@ def load_model(
     config = read_config(folder)
     source = open_source(folder)
     wanted = slots(config.model)
-    report = report or _silent
+    report = report or (lambda _: None)
     for key in config.unknown_keys:
         report(f"{folder}: {key} is not a setting that redraft knows; it has no effect")
     layout = read_layout(source.tensors, wanted, read_settings(folder))
@@ -165,7 +165,3 @@ def read_settings(folder: Path) -> Mapping[str, Any]:
     if not isinstance(found, Mapping):
         raise WeightsError(f"quantization_config is a {type(found).__name__}; it must be an object")
     return found
-
-
-def _silent(line: str) -> None:
-    """For a caller who did not ask for reports."""
