@@ -22,8 +22,12 @@ def taken(record: Record) -> str:
 
 def table(columns: Sequence[str], rows: Iterable[Sequence[object]]) -> str:
     """Rows of cells under the names of their columns."""
-    lines = (columns, ["---"] * len(columns), *rows)
-    return "\n".join(f"| {' | '.join(map(str, line))} |" for line in lines)
+    head, *lines = [f"| {' | '.join(map(_cell, line))} |" for line in (columns, *rows)]
+    return "\n".join([head, "|---" * len(columns) + "|", *lines])
+
+
+def _cell(content: object) -> str:
+    return str(content).replace("|", "\\|").replace("\n", " ")
 
 
 def listed(claims: Iterable[Claim]) -> str:

@@ -85,21 +85,18 @@ def numbers(folder: Path, above: str = "") -> str:
     """One table row for each quotable figure of each record, records in order of name."""
     records = sorted(((read_record(path), path) for path in folder.glob("*.json")), key=lambda pair: pair[0].name)
     rows = [
-        f"| {_cell(claim.figure)} | {_cell(claim.value)} | {record.taken}"
-        f" | [{_cell(record.name)}]({above}{folder.name}/{path.name}) |"
+        (claim.figure, claim.value, record.taken, f"[{record.name}]({above}{folder.name}/{path.name})")
         for record, path in records
         for claim in record.summary
     ]
-    if not rows:
-        return "No record has been taken yet."
-    return "\n".join(["| figure | value | taken | record |", "|---|---|---|---|", *rows])
+    return claims.table(("figure", "value", "taken", "record"), rows) if rows else "No record has been taken yet."
 
 
 def scores(folder: Path) -> str:
     """What the model card quotes: every claim of the records of the embedded model's training and accuracy."""
     records = [read_record(folder / f"{name}.json") for name in CARD_RECORDS]
-    rows = [f"| {_cell(c.figure)} | {_cell(c.value)} | {record.taken} |" for record in records for c in record.summary]
-    return "\n".join(["| figure | value | taken |", "|---|---|---|", *rows])
+    rows = [(claim.figure, claim.value, record.taken) for record in records for claim in record.summary]
+    return claims.table(("figure", "value", "taken"), rows)
 
 
 def tree(package: Path) -> str:
@@ -170,10 +167,6 @@ def _placeholder(action: argparse.Action) -> str:
     word = " ".join(name) if isinstance(name, tuple) else name
     form = {"?": "[{}]", "*": "[{} ...]", "+": "{} [{} ...]"}.get(str(action.nargs), "{}")
     return form.replace("{}", word)
-
-
-def _cell(text: str) -> str:
-    return text.replace("|", "\\|").replace("\n", " ")
 
 
 def main() -> int:
