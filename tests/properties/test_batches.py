@@ -20,7 +20,8 @@ from redraft.diffusion.plan import Flow, Whole
 from redraft.diffusion.presets import PRESETS
 from redraft.engine.events import Block, Draft, Event, Finished
 from redraft.engine.loop import Loop, LoopConfig
-from redraft.engine.request import CANVAS_ONLY, Options, Request, build_request
+from redraft.engine.request import CANVAS_ONLY, Options, Request
+from redraft.engine.resolve import build_request
 from redraft.engine.runner import run_alone
 from redraft.engine.scheduler import POLICIES, Scheduler
 from redraft.errors import BusyError

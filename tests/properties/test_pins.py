@@ -19,7 +19,8 @@ from redraft.diffusion.seed import SeedCanvas, seeded
 from redraft.diffusion.stats import Stats
 from redraft.engine.events import Block, Draft, Event
 from redraft.engine.loop import Loop
-from redraft.engine.request import Options, Request, build_request
+from redraft.engine.request import Options, Request
+from redraft.engine.resolve import build_request
 from redraft.engine.runner import run_alone
 from redraft.errors import RequestError
 from redraft.model.fused import fuse_layers

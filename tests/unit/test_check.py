@@ -18,7 +18,8 @@ from redraft.diffusion.noise import SeededNoise
 from redraft.diffusion.plan import Flow
 from redraft.diffusion.seed import SeedCanvas
 from redraft.engine.events import Block, Finished
-from redraft.engine.request import Options, Request, build_request
+from redraft.engine.request import Options, Request
+from redraft.engine.resolve import build_request
 from redraft.engine.runner import run_alone
 from redraft.errors import RequestError
 from redraft.model.gemma import DiffusionGemma

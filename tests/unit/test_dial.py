@@ -21,7 +21,8 @@ from redraft.engine.dial import Dial, Notch, Rules, dial_files, fingerprint, rea
 from redraft.engine.events import Draft, Event, Finished
 from redraft.engine.loop import Loop
 from redraft.engine.pace import Pace
-from redraft.engine.request import Options, Request, build_request
+from redraft.engine.request import Options, Request
+from redraft.engine.resolve import build_request
 from redraft.errors import RequestError, RunError
 from redraft.measure.dial import bench_dial, candidates, frontier
 from redraft.measure.record import read_record

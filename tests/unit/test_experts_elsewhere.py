@@ -17,7 +17,8 @@ from redraft.config import CheckpointConfig, GenerationConfig, ModelConfig, pars
 from redraft.diffusion.noise import SeededNoise
 from redraft.engine.engine import load
 from redraft.engine.events import Block
-from redraft.engine.request import Options, build_request
+from redraft.engine.request import Options
+from redraft.engine.resolve import build_request
 from redraft.engine.runner import run_alone
 from redraft.errors import RequestError, RunError
 from redraft.model.gemma import DiffusionGemma

@@ -19,7 +19,8 @@ from redraft.diffusion.plan import Flow, Whole
 from redraft.engine.events import Block, Draft, Event, Finished
 from redraft.engine.lane import open_lane
 from redraft.engine.loop import Loop
-from redraft.engine.request import Options, Request, build_request
+from redraft.engine.request import Options, Request
+from redraft.engine.resolve import build_request
 from redraft.engine.runner import run_alone
 from redraft.errors import RequestError
 from redraft.model.gemma import DiffusionGemma

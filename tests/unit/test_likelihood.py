@@ -12,7 +12,8 @@ from redraft.diffusion.noise import SeededNoise
 from redraft.engine.engine import Engine
 from redraft.engine.events import Event, Finished, PromptRead
 from redraft.engine.loop import Loop
-from redraft.engine.request import Options, build_request
+from redraft.engine.request import Options
+from redraft.engine.resolve import build_request
 from redraft.engine.runner import run_alone
 from redraft.engine.scheduler import PREFILL_CHUNK
 from redraft.errors import RequestError

@@ -32,7 +32,8 @@ from redraft.diffusion.seed import SeedCanvas
 from redraft.engine import stream
 from redraft.engine.events import Block, Event, Finished
 from redraft.engine.loop import Loop
-from redraft.engine.request import Options, Request, build_request
+from redraft.engine.request import Options, Request
+from redraft.engine.resolve import build_request
 from redraft.measure import device as measured
 from redraft.measure.roofline import Card
 from redraft.model.gemma import DiffusionGemma

@@ -25,7 +25,8 @@ from redraft.config import CheckpointConfig, GenerationConfig, parse_model
 from redraft.diffusion.noise import SeededNoise
 from redraft.engine.events import Event, Finished
 from redraft.engine.loop import Loop, LoopConfig
-from redraft.engine.request import Options, build_request
+from redraft.engine.request import Options
+from redraft.engine.resolve import build_request
 from redraft.engine.runner import run_alone
 from redraft.errors import CallerError, WeightsError
 from redraft.model.head import LONG, Head, read_head

@@ -18,7 +18,8 @@ from redraft.diffusion.presets import PRESETS
 from redraft.diffusion.schedule import FixedCooling
 from redraft.diffusion.shaping import Shaping
 from redraft.engine.events import Block, Draft, Event
-from redraft.engine.request import Options, build_request
+from redraft.engine.request import Options
+from redraft.engine.resolve import build_request
 from redraft.engine.runner import run_alone
 from redraft.errors import RequestError
 from redraft.model.gemma import DiffusionGemma

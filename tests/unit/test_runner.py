@@ -9,7 +9,8 @@ from tests.helpers import tiny_config, tiny_model
 from redraft.config import CheckpointConfig, GenerationConfig
 from redraft.diffusion.noise import SeededNoise
 from redraft.engine.events import Block, Draft, Finished
-from redraft.engine.request import Options, build_request
+from redraft.engine.request import Options
+from redraft.engine.resolve import build_request
 from redraft.engine.runner import run_alone as run
 from redraft.errors import RequestError
 from redraft.model.gemma import DiffusionGemma

@@ -12,7 +12,8 @@ from redraft.diffusion.accept import AnyOf, Confidence, EntropyBound, Factor, Fr
 from redraft.diffusion.noise import SeededNoise
 from redraft.diffusion.plan import Flow, Whole
 from redraft.engine.events import Block, Finished
-from redraft.engine.request import Options, build_request
+from redraft.engine.request import Options
+from redraft.engine.resolve import build_request
 from redraft.engine.runner import run_alone
 from redraft.errors import RunError
 from redraft.measure.soak import Client, Soak, bench_soak

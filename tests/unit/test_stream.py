@@ -17,7 +17,8 @@ from redraft.engine import runner, stream
 from redraft.engine.events import Event, Finished
 from redraft.engine.lane import Lane
 from redraft.engine.loop import Loop, LoopConfig
-from redraft.engine.request import Options, Request, build_request
+from redraft.engine.request import Options, Request
+from redraft.engine.resolve import build_request
 from redraft.engine.runner import run_alone
 from redraft.model.gemma import DiffusionGemma
 from redraft.model.head import LONG

@@ -21,7 +21,8 @@ from redraft.engine.asynchronous import AsyncEngine
 from redraft.engine.engine import Engine
 from redraft.engine.events import Block, Draft, Event, Finished
 from redraft.engine.loop import Loop, LoopConfig
-from redraft.engine.request import Options, Request, build_request
+from redraft.engine.request import Options, Request
+from redraft.engine.resolve import build_request
 from redraft.engine.scheduler import Batch
 from redraft.errors import RequestError, RunError
 from redraft.model.gemma import DiffusionGemma
@@ -78,7 +79,8 @@ def within(seconds: float, call: Callable[[], object]) -> None:
 
 BAD_VALUES = """
 import redraft
-from redraft.engine.request import Options, build_request
+from redraft.engine.request import Options
+from redraft.engine.resolve import build_request
 config = redraft.load("nano").config
 bad = [dict(max_tokens=2.5), dict(min_tokens="3"), dict(stop=[1]), dict(stop="END"), dict(seed=True), dict(seed="7"),
        dict(steps=1.5), dict(canvas="wide"), dict(top_k=2.0), dict(deadline_sec="soon"), dict(causal="yes"),

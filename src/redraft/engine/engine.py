@@ -35,7 +35,8 @@ from redraft.engine.knee import knee_key, read_knee
 from redraft.engine.loop import DEFAULT_LOOP, Loop, LoopConfig
 from redraft.engine.mend import mended
 from redraft.engine.race import Drop
-from redraft.engine.request import Generation, Options, Request, build_request
+from redraft.engine.request import Generation, Options, Request
+from redraft.engine.resolve import build_request
 from redraft.engine.variants import Variant, ranked
 from redraft.engine.wanted import Wanted
 from redraft.errors import BusyError, RequestError, RunError

@@ -2,32 +2,15 @@
 
 from __future__ import annotations
 
-import re
-import secrets
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Literal
 
-import msgspec
-
-from redraft.config import CheckpointConfig, ModelConfig
 from redraft.constrain.language import Language
-from redraft.constrain.span import SpanLanguage
-from redraft.diffusion.accept import EntropyBound
 from redraft.diffusion.denoise import Policy
-from redraft.diffusion.halt import AtLeast, UntilEnd
-from redraft.diffusion.presets import PRESETS, Preset
-from redraft.diffusion.rules import read_rules
-from redraft.diffusion.schedule import FixedCooling
-from redraft.diffusion.seed import LEAST_STEPS, SeedCanvas
-from redraft.diffusion.shaping import Shaping
-from redraft.engine.dial import Dial, Notch
+from redraft.diffusion.seed import SeedCanvas
 from redraft.engine.pace import Pace
-from redraft.errors import RequestError
 
 FinishReason = Literal["stop", "length", "deadline", "aborted", "error"]
-
-MOST_STEPS = 10_000
-"""Most steps of a canvas; one that has not settled by then never will."""
 
 MOST_LOGPROBS = 20
 """Most alternatives per position; OpenAI's clients ask for no more."""
@@ -108,11 +91,6 @@ CANVAS_ONLY = (
 )
 """Options that a causal answer cannot honour."""
 
-DIALLED = ("preset", "accept", "entropy_bound", "cooling", "steps")
-"""Options that the dial sets."""
-
-_NO_OPTIONS = Options()
-
 
 @dataclass(frozen=True)
 class Request:
@@ -184,215 +162,3 @@ class Generation:
     def tokens_per_pass(self) -> float:
         """`tokens` per forward with commits counted, too."""
         return len(self.tokens) / max(1, sum(self.steps) + self.commits)
-
-
-def build_request(
-    prompt: list[int],
-    options: Options,
-    config: CheckpointConfig,
-    dial: Dial | None = None,
-    language: Language | None = None,
-) -> Request:
-    """Check options against each other and the model. Raises RequestError naming the part, the value and the remedy.
-
-    `dial` is the checkpoint's table of settings, for options that walk it; `language` what the answer has to be of.
-    """
-    options = _typed(options)
-    model, shipped = config.model, config.generation
-    max_tokens = shipped.max_new_tokens if options.max_tokens is None else options.max_tokens
-    preset, notches = _preset(options), _notches(options, dial)
-    width = preset.width(max_tokens, model.canvas_length) if options.canvas is None else options.canvas
-    end_aware = preset.end_aware if options.end_aware is None else options.end_aware
-    _check_limits(options, max_tokens, width, model)
-    _check_prompt(prompt, max_tokens, max_tokens if options.causal else -(-max_tokens // width) * width, model)
-    policies = [_policy(options, notch.rules.policy(shipped), end_aware, config) for notch in notches]
-    pace = _pace(options, dial, notches, policies)
-    request = Request(
-        prompt=tuple(prompt),
-        max_tokens=max_tokens,
-        seed=secrets.randbits(32) if options.seed is None else options.seed,
-        policy=_first(policies, pace) or _policy(options, preset.policy(shipped), end_aware, config),
-        width=0 if options.causal else width,
-        vocab=model.vocab_size,
-        eos=frozenset(shipped.eos_token_ids),
-        stop=options.stop,
-        min_tokens=max(options.min_tokens, _pinned_reach(options, max_tokens, width, config)),
-        deadline_sec=options.deadline_sec,
-        end_aware=end_aware,
-        fitted=preset.fitted and options.canvas is None,
-        logprobs=options.logprobs,
-        read_prompt=options.read_prompt,
-        seed_canvas=options.seed_canvas,
-        pace=pace,
-    )
-    return request if language is None else _held_to(language, request, options)
-
-
-def _held_to(language: Language, request: Request, options: Options) -> Request:
-    """The request held to a language. Raises RequestError, as a ConstraintError if no text of it fits."""
-    if options.stop:
-        raise RequestError(
-            f"stop is {list(options.stop)} with a constraint, which says itself where to end; leave it out"
-        )
-    forbidden = frozenset(request.policy.shaping.forbidden)
-    if not request.causal and not isinstance(language, SpanLanguage) and request.eos <= forbidden:
-        raise RequestError("bad_words forbids every end token, with which a constrained canvas is filled; allow one")
-    language = language.without(forbidden)
-    start = language.start(request.max_tokens, request.min_tokens)
-    if request.seed_canvas is not None and request.seed_canvas.pins:
-        start.check_pins(request.width, request.seed_canvas.pins)
-    return replace(request, language=language)
-
-
-def _typed(options: Options) -> Options:
-    """The options with every value of the type that its field names. A list stands for a tuple."""
-    try:
-        return msgspec.convert(vars(options), Options)
-    except msgspec.ValidationError as error:
-        name = re.split(r"\W+", str(error).partition("$.")[2])[0]
-        wanted = Options.__annotations__[name]
-        raise RequestError(f"{name} is {getattr(options, name)!r}; it must be of type {wanted}") from None
-
-
-def _pinned_reach(options: Options, max_tokens: int, width: int, config: CheckpointConfig) -> int:
-    """Check the seed canvas; returns how long the answer must be, because an end in front of a pin would drop it."""
-    if options.seed_canvas is None:
-        return 0
-    options.seed_canvas.check(width, config.model.vocab_size)
-    ends = config.generation.eos_token_ids
-    reach = options.seed_canvas.reach(ends)
-    closed = any(token in ends for _, token in options.seed_canvas.pins)
-    if closed and options.min_tokens > reach:
-        raise RequestError(
-            f"min_tokens is {options.min_tokens} and an end token is pinned at position {reach}; lower min_tokens"
-        )
-    return min(reach, max_tokens)
-
-
-def _check_limits(options: Options, max_tokens: int, width: int, model: ModelConfig) -> None:
-    if options.read_prompt and (options.logprobs is None or not options.causal):
-        raise RequestError("read_prompt is True; set causal, the mode that reads, and logprobs, how many to tell")
-    if max_tokens < (least := int(not options.read_prompt)):
-        raise RequestError(f"max_tokens is {max_tokens}; it must be at least {least}")
-    if not 0 <= options.min_tokens <= max_tokens:
-        raise RequestError(f"min_tokens is {options.min_tokens}; it must be from 0 to max_tokens ({max_tokens})")
-    if options.deadline_sec is not None and not options.deadline_sec > 0:
-        raise RequestError(f"deadline_sec is {options.deadline_sec}; it must be above 0 (seconds)")
-    if options.seed is not None and not 0 <= options.seed < 2**64:
-        raise RequestError(f"seed is {options.seed}; it must be an integer from 0 to 2^64-1")
-    if not 1 <= width <= model.canvas_length:
-        raise RequestError(f"canvas is {width}; it must be from 1 to the model's canvas length ({model.canvas_length})")
-    if options.logprobs is not None and not 0 <= options.logprobs <= MOST_LOGPROBS:
-        raise RequestError(f"logprobs is {options.logprobs}; it must be from 0 to {MOST_LOGPROBS}")
-    for name in CANVAS_ONLY:
-        if options.causal and getattr(options, name) != getattr(_NO_OPTIONS, name):
-            raise RequestError(f"causal and {name} were both given; a causal answer has no canvas: leave one out")
-    if options.preset == "checked" and options.seed_canvas is not None:
-        raise RequestError("preset is 'checked' and a seed canvas was given; a check might drop a pin: use another")
-
-
-def _check_prompt(prompt: list[int], max_tokens: int, room: int, model: ModelConfig) -> None:
-    if not prompt:
-        raise RequestError("the prompt is empty; pass some text")
-    if others := [token for token in prompt if type(token) is not int]:
-        raise RequestError(f"the prompt holds {others[0]!r}; it must be token ids, which are integers")
-    if len(prompt) + room > model.max_positions:
-        raise RequestError(
-            f"the prompt has {len(prompt)} tokens and the answer needs room for {room}; the model's context is "
-            f"{model.max_positions}: shorten the prompt or lower max_tokens ({max_tokens})"
-        )
-    worst = max(prompt)
-    if worst >= model.vocab_size or min(prompt) < 0:
-        raise RequestError(f"the prompt holds token id {worst}; the vocabulary ends at {model.vocab_size - 1}")
-
-
-def _preset(options: Options) -> Preset:
-    if options.preset not in PRESETS:
-        raise RequestError(f"preset is {options.preset!r}; known: {', '.join(PRESETS)}")
-    dialled = options.effort is not None or options.target_ms is not None
-    return PRESETS["fast" if dialled else options.preset]
-
-
-def _notches(options: Options, dial: Dial | None) -> tuple[Notch, ...]:
-    """The notches of the dial that effort and target allow; none if neither is given."""
-    if options.target_ms is None and options.min_effort:
-        raise RequestError(f"min_effort is {options.min_effort} without target_ms; it is how far a target may lower it")
-    if options.effort is None and options.target_ms is None:
-        return ()
-    for name in DIALLED:
-        if getattr(options, name) != getattr(_NO_OPTIONS, name):
-            raise RequestError(f"effort or target_ms was given with {name}, which the dial sets; leave one out")
-    most = 1.0 if options.effort is None else options.effort
-    least = most if options.target_ms is None else options.min_effort
-    if not 0 <= most <= 1:
-        raise RequestError(f"effort is {most}; it must be from 0 to 1")
-    if not 0 <= least <= most:
-        raise RequestError(f"min_effort is {least}; it must be from 0 to effort ({most:g})")
-    if options.target_ms is not None and not 0 < options.target_ms < float("inf"):
-        raise RequestError(f"target_ms is {options.target_ms}; it must be above 0 (milliseconds)")
-    if dial is None:
-        raise RequestError("effort needs a table of settings; measure one with `redraft bench --dial --model MODEL`")
-    return dial.notches[dial.place(least) : dial.place(most) + 1]
-
-
-def _pace(options: Options, dial: Dial | None, notches: tuple[Notch, ...], policies: list[Policy]) -> Pace | None:
-    if options.target_ms is None or dial is None:
-        return None
-    return Pace(notches, tuple(policies), options.target_ms / 1e3, dial.step_ms / 1e3)
-
-
-def _first(policies: list[Policy], pace: Pace | None) -> Policy | None:
-    """The policy to begin with, of those that the dial allows."""
-    return pace.policies[pace.first()] if pace is not None else next(iter(policies), None)
-
-
-def _policy(options: Options, preset: Policy, end_aware: bool, config: CheckpointConfig) -> Policy:
-    """The preset's policy with what the options change."""
-    shipped = config.generation
-    policy = replace(preset, shaping=_shaping(options, config.model.vocab_size))
-    if options.steps is not None:
-        if not 1 <= options.steps <= MOST_STEPS:
-            raise RequestError(f"steps is {options.steps}; it must be from 1 to {MOST_STEPS}")
-        policy = replace(policy, max_steps=options.steps)
-    if options.entropy_bound is not None:
-        policy = replace(policy, accept=EntropyBound(options.entropy_bound))
-    if options.accept:
-        if options.entropy_bound is not None:
-            raise RequestError("accept and entropy_bound were both given; name the bound in accept, as entropy:0.1")
-        policy = replace(policy, accept=read_rules(options.accept))
-    if options.cooling is not None:
-        if not 1 <= options.cooling <= MOST_STEPS:
-            raise RequestError(f"cooling is {options.cooling}; it must be from 1 to {MOST_STEPS} (steps)")
-        policy = replace(policy, schedule=FixedCooling(shipped.t_min, shipped.t_max, options.cooling))
-    if options.seed_canvas is not None:
-        policy = replace(policy, halt=AtLeast(policy.halt, LEAST_STEPS))
-    if end_aware:
-        policy = replace(policy, halt=UntilEnd(policy.halt, frozenset(shipped.eos_token_ids)))
-    return policy
-
-
-def _shaping(options: Options, vocab: int) -> Shaping:
-    _refuse_penalties(options)
-    longer = next((words for words in options.bad_words if len(words) != 1), None)
-    if longer is not None:
-        raise RequestError(f"bad_words holds {longer}, {len(longer)} tokens; only single tokens can be forbidden")
-    forbidden = tuple(sorted({token for (token,) in options.bad_words}))
-    for name, tokens in (("logit_bias", [token for token, _ in options.logit_bias]), ("bad_words", forbidden)):
-        outside = next((token for token in tokens if not 0 <= token < vocab), None)
-        if outside is not None:
-            raise RequestError(f"{name} names token id {outside}; the vocabulary ends at {vocab - 1}")
-    if len(forbidden) >= vocab:
-        raise RequestError("bad_words forbids every token of the vocabulary; leave at least one")
-    shaping = Shaping(options.temperature or 1.0, options.top_k, options.top_p, options.logit_bias, forbidden)
-    # As a factor, 0 would make every position certain at once, right or not, so only the sample follows it there.
-    return replace(shaping, top_k=1) if options.temperature == 0 else shaping
-
-
-def _refuse_penalties(options: Options) -> None:
-    neutral = {"repetition_penalty": 1.0, "presence_penalty": 0.0, "frequency_penalty": 0.0}
-    for name, value in neutral.items():
-        if getattr(options, name) != value:
-            raise RequestError(
-                f"{name} is {getattr(options, name)}; it is not supported, because the positions of a canvas are drawn "
-                f"at once and none is said before another: leave it at {value:g}, or use logit_bias"
-            )

@@ -18,7 +18,8 @@ from statistics import median
 from redraft.config import GenerationConfig
 from redraft.engine.dial import Dial, Notch, Rules, fingerprint
 from redraft.engine.engine import Engine, load
-from redraft.engine.request import Generation, Options, Request, build_request
+from redraft.engine.request import Generation, Options, Request
+from redraft.engine.resolve import build_request
 from redraft.errors import RequestError
 from redraft.measure.evals import said, share_of
 from redraft.measure.record import Progress, Record, new_record, silent

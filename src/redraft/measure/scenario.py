@@ -25,7 +25,8 @@ import torch
 
 from redraft.config import CheckpointConfig, read_config
 from redraft.diffusion.halt import first_end
-from redraft.engine.request import Options, Request, build_request
+from redraft.engine.request import Options, Request
+from redraft.engine.resolve import build_request
 from redraft.errors import RequestError
 from redraft.tasks import Example, task
 from redraft.text import Message, Text

@@ -26,7 +26,8 @@ from redraft.diffusion.noise import SeededNoise
 from redraft.diffusion.presets import PRESETS
 from redraft.engine.events import Block, Event, Finished
 from redraft.engine.loop import Loop, LoopConfig
-from redraft.engine.request import Options, Request, build_request
+from redraft.engine.request import Options, Request
+from redraft.engine.resolve import build_request
 from redraft.engine.runner import run_alone
 from redraft.engine.scheduler import POLICIES, PREFILL_CHUNK
 from redraft.errors import BusyError, RequestError, RunError

@@ -17,7 +17,8 @@ from typing import Any
 from redraft.config import read_config
 from redraft.engine.engine import Engine, load
 from redraft.engine.loop import DEFAULT_LOOP, LoopConfig
-from redraft.engine.request import Options, Request, build_request
+from redraft.engine.request import Options, Request
+from redraft.engine.resolve import build_request
 from redraft.engine.scheduler import POLICIES
 from redraft.measure.evals import share_of
 from redraft.measure.peak import peak_mib
