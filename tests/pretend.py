@@ -312,12 +312,13 @@ def pretend(patch: pytest.MonkeyPatch) -> Iterator[Device]:
 
 
 def _pretend_kernels(patch: pytest.MonkeyPatch, device: Device) -> None:
-    from redraft.model.triton import attention, classes, dense, experts, head, norm, walk
+    from redraft.model.triton import attention, classes, dense, experts, head, norm, rounding, walk
 
     for module, names in (
         (attention, ["_attend"]),
         (dense, ["_dense"]),
-        (experts, ["_gate_up", "_down"]),
+        (experts, ["_place", "_gate_up", "_down", "_mix"]),
+        (rounding, ["_round"]),
         (head, ["_row"]),
         (norm, ["_norm"]),
         (walk, ["_walk", "_back"]),
