@@ -71,8 +71,7 @@ def main() -> None:
     write_record(record, arguments.record)
     if arguments.keep and engine.folder is not None:
         write_belief(belief(engine.folder, figures["decisions"], record.taken), engine.folder)
-    for claim in record.summary:
-        print(f"{claim.figure}: {claim.value}")
+    print(record)
 
 
 def belief(folder: Path, figures: dict[str, Any], taken: str) -> Belief:

@@ -42,26 +42,15 @@ def main() -> None:
         for label, right in {**pins(engine, one, examples), **variants(engine, one, examples)}.items()
     }
     name = Path(arguments.model).name
-    write_record(
-        new_record(
-            f"choosing-{name}",
-            workload={
-                "model": name,
-                "task": one.name,
-                "count": len(examples),
-                "variants": VARIANTS,
-                "temperature": TEMPERATURE,
-            },
-            figures=shares,
-            summary=[
-                (f"{one.name}, {len(examples)} held-out puzzles exact by {name}, {label}", said(found, "exact"))
-                for label, found in shares.items()
-            ],
-        ),
-        arguments.record,
-    )
-    for label, found in shares.items():
-        print(f"{label}: {said(found, 'exact')}")
+    workload = {"model": name, "task": one.name, "count": len(examples)}
+    workload |= {"variants": VARIANTS, "temperature": TEMPERATURE}
+    summary = [
+        (f"{one.name}, {len(examples)} held-out puzzles exact by {name}, {label}", said(found, "exact"))
+        for label, found in shares.items()
+    ]
+    record = new_record(f"choosing-{name}", workload=workload, figures=shares, summary=summary)
+    write_record(record, arguments.record)
+    print(record)
 
 
 def pins(engine: Engine, one: Task, examples: list[Example]) -> dict[str, list[bool]]:

@@ -47,12 +47,12 @@ def main() -> int:
         files = len(list(SUITE.glob("*.json")))
         workload = {"suite": "draft2020-12, of jsonschema 4.26.0", "files": files, "texts": arguments.texts}
         figures = {"counts": dict(counts), "refused_by_name": dict(refusals)}
-        write_record(new_record("schema-suite", workload=workload, figures=figures, summary=summary), arguments.record)
+        record = new_record("schema-suite", workload=workload, figures=figures, summary=summary)
+        write_record(record, arguments.record)
     except RedraftError as error:
         print(f"schema_suite: {error}", file=sys.stderr)
         return error.exit_code
-    for figure, value in summary:
-        print(f"{figure}: {value}")
+    print(record)
     return 0
 
 
@@ -82,7 +82,7 @@ def count(texts: int) -> tuple[Counter[str], Counter[str]]:
             refusals[_named(str(error))] += not empty
             continue
         found["checked" if compiled.checked else "guaranteed"] += 1
-        held = [(one["valid"], compiled.dfa.matches(_compact(one["data"]))) for one in instances]
+        held = [(one["valid"], compiled.dfa.matches(compact(one["data"]))) for one in instances]
         found["valid instances"] += sum(valid for valid, _ in held)
         found["reached"] += sum(valid and inside for valid, inside in held)
         if compiled.checked:
@@ -103,17 +103,17 @@ def groups() -> Iterator[tuple[Any, list[dict[str, Any]]]]:
             yield group["schema"], group["tests"]
 
 
-def written(dfa: Dfa, count: int, seed: int) -> Iterator[str]:
-    """Random walks through an automaton, each taken home by a shortest way once it is long."""
+def written(dfa: Dfa, count: int, seed: int, step: int = 12) -> Iterator[str]:
+    """Random walks through an automaton, each taken home once it is `step` bytes longer than the last."""
     source, to_end = random.Random(seed), dfa.to_end()
     members = [np.flatnonzero(dfa.class_of == label).tolist() for label in range(dfa.table.shape[1])]
     for number in range(count):
         state, out = 0, bytearray()
-        while not (dfa.accepts[state] and (len(out) > 12 * (number + 1) or source.random() < 0.3)):
+        while not (dfa.accepts[state] and (len(out) > step * (number + 1) or source.random() < 0.3)):
             moves = np.flatnonzero(dfa.table[state] != NOWHERE).tolist()
             if not moves:
                 break
-            if len(out) > 12 * (number + 1):
+            if len(out) > step * (number + 1):
                 moves = [min(moves, key=lambda label: to_end[dfa.table[state, label]])]
             label = source.choice(moves)
             out.append(source.choice(members[label]))
@@ -128,7 +128,8 @@ def _named(message: str) -> str:
     return [*refused, *named, "no keyword of the draft"][0]
 
 
-def _compact(value: Any) -> bytes:
+def compact(value: Any) -> bytes:
+    """A value as JSON, without spaces."""
     return json.dumps(value, ensure_ascii=False, separators=(",", ":")).encode()
 
 

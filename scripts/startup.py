@@ -39,8 +39,7 @@ def main() -> int:
     except RedraftError as error:
         print(f"startup: {error}", file=sys.stderr)
         return error.exit_code
-    for claim in found.summary:
-        print(f"{claim.figure}: {claim.value}")
+    print(found)
     return 0
 
 

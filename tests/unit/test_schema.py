@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import json
 import os
-import random
 import socket
 from collections import Counter
 from collections.abc import Iterator
@@ -14,16 +13,15 @@ from pathlib import Path
 from typing import Any
 
 import jsonschema_rs
-import numpy as np
 import pytest
 
-from redraft.constrain.automaton import NOWHERE, Dfa
 from redraft.constrain.keywords import CARE, FORMATS, KEYWORDS, Care
 from redraft.constrain.pattern import whole_match
 from redraft.constrain.problem import schema_problems
 from redraft.constrain.schema import Compiled, compile_schema
 from redraft.constrain.watch import Limits
 from redraft.errors import ConstraintError
+from schema_suite import compact, written
 
 EVERY = int(os.environ.get("SUITE_EVERY", "16"))  # of the suite's groups; SUITE_EVERY=1 goes through all of them
 SUITE = Path(__file__).resolve().parents[1] / "data" / "json_schema_suite"
@@ -48,28 +46,6 @@ def compiled() -> dict[str, Compiled | str]:
     return found
 
 
-def texts(dfa: Dfa, count: int, seed: int) -> Iterator[str]:
-    """Random walks through an automaton, each taken home by a shortest way once it is long."""
-    source, to_end = random.Random(seed), dfa.to_end()
-    members = [np.flatnonzero(dfa.class_of == label).tolist() for label in range(dfa.table.shape[1])]
-    for number in range(count):
-        state, out = 0, bytearray()
-        while not (dfa.accepts[state] and (len(out) > 30 * (number + 1) or source.random() < 0.3)):
-            moves = np.flatnonzero(dfa.table[state] != NOWHERE).tolist()
-            if not moves:
-                break
-            if len(out) > 30 * (number + 1):
-                moves = [min(moves, key=lambda label: to_end[dfa.table[state, label]])]
-            label = source.choice(moves)
-            out.append(source.choice(members[label]))
-            state = int(dfa.table[state, label])
-        yield out.decode()
-
-
-def _compact(value: Any) -> bytes:
-    return json.dumps(value, ensure_ascii=False, separators=(",", ":")).encode()
-
-
 def test_everything_written_for_a_schema_of_the_suite_satisfies_it() -> None:
     """100% of what is guaranteed; a schema with keywords that are checked afterwards says that it has some."""
     wrong = []
@@ -77,7 +53,7 @@ def test_everything_written_for_a_schema_of_the_suite_satisfies_it() -> None:
         found = compiled()[name]
         if isinstance(found, Compiled) and not found.checked:
             validator = jsonschema_rs.validator_for(schema)
-            for text in texts(found.dfa, 6, seed=len(name)):
+            for text in written(found.dfa, 6, seed=len(name), step=30):
                 if not validator.is_valid(json.loads(text)):
                     wrong.append((name, text))
     assert wrong == []
@@ -90,7 +66,7 @@ def test_no_invalid_instance_of_the_suite_is_in_a_language_that_promises_it() ->
         if isinstance(found, str):
             continue
         for test in tests:
-            held = found.dfa.matches(_compact(test["data"]))
+            held = found.dfa.matches(compact(test["data"]))
             if test["valid"]:
                 reached[held] += 1
             elif held and not found.checked:
@@ -132,7 +108,7 @@ def test_every_keyword_of_the_draft_has_a_row() -> None:
 @pytest.mark.parametrize("name", sorted(FORMATS))
 def test_a_format_is_what_a_validator_takes_it_for(name: str) -> None:
     validator = jsonschema_rs.validator_for({"format": name}, validate_formats=True)
-    for text in texts(whole_match(FORMATS[name]), 40, seed=1):
+    for text in written(whole_match(FORMATS[name]), 40, seed=1, step=30):
         assert validator.is_valid(text), text
 
 

@@ -93,8 +93,7 @@ def run(arguments: argparse.Namespace) -> int:
         if arguments.record_dir:
             write_record(record, arguments.record_dir / f"{record.name}.json")
         if not arguments.json:
-            for claim in record.summary:
-                print(f"{claim.figure}: {claim.value}", flush=True)
+            print(record, flush=True)
     if arguments.json:
         print_json(found[0] if len(found) == 1 else found)
     return 0

@@ -117,8 +117,7 @@ def _infill(arguments: argparse.Namespace, engine: Engine) -> int:
     if arguments.json:
         print_json([asdict(one) for one in found])
     else:
-        for claim in taken.summary:
-            print(f"{claim.figure}: {claim.value}")
+        print(taken)
     return 0
 
 

@@ -5,8 +5,18 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from redraft.config import LayerConfig, ModelConfig
+from redraft.config import ModelConfig
+from redraft.weights.names import slots
 
+GROUPS = {
+    "experts": "experts",
+    "attention": "attention",
+    "embed": "embedding",
+    "mlp": "dense MLPs",
+    "self_conditioning": "self-conditioning",
+    "router": "routers",
+}
+REST = "norms and scalars"
 BYTES = {"float32": 4.0, "bfloat16": 2.0}
 
 
@@ -30,21 +40,12 @@ class Anatomy:
 
 
 def dissect(config: ModelConfig) -> Anatomy:
-    """Count a network from its config (model spec 5.2, 5.3)."""
-    hidden, layers = config.hidden_size, len(config.layers)
-    one_expert = 3 * hidden * config.moe_intermediate_size
-    router = config.num_experts * hidden + hidden + config.num_experts
-    attention = sum(_attention(config, layer) for layer in config.layers)
-    groups = {
-        "experts": layers * config.num_experts * one_expert,
-        "attention": attention,
-        "embedding": config.vocab_size * hidden,
-        "dense MLPs": layers * 3 * hidden * config.intermediate_size,
-        "self-conditioning": 3 * hidden * config.intermediate_size + hidden,
-        "routers": layers * router,
-        "norms and scalars": layers * (7 * hidden + 2) + hidden,
-    }
-    idle = layers * (config.num_experts - config.top_k_experts) * one_expert
+    """Count a network's stored tensors and its cache (model spec 5.2, 5.3)."""
+    groups = dict.fromkeys(GROUPS.values(), 0) | {REST: 0}
+    for slot in slots(config):
+        words = slot.target.split(".")
+        groups[GROUPS.get(words[2] if words[0] == "layers" else words[0], REST)] += slot.num_elements
+    idle = groups["experts"] // config.num_experts * (config.num_experts - config.top_k_experts)
     growth = sum(2 * layer.num_kv_heads * layer.head_dim for layer in config.layers if layer.is_full)
     window = sum(
         2 * layer.num_kv_heads * layer.head_dim * (layer.window - 1)
@@ -66,9 +67,3 @@ def stored_bytes(headers: Iterable[tuple[str, int]]) -> dict[str, int]:
         bits = int("".join(filter(str.isdigit, dtype.split("_")[0])) or 8)
         found[dtype] = found.get(dtype, 0) + count * bits // 8
     return found
-
-
-def _attention(config: ModelConfig, layer: LayerConfig) -> int:
-    kinds = 1 if layer.is_full else 2
-    queries, keys = config.num_heads * layer.head_dim, layer.num_kv_heads * layer.head_dim
-    return config.hidden_size * (2 * queries + kinds * keys) + 2 * layer.head_dim

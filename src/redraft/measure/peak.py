@@ -31,8 +31,16 @@ def peak_here_mib() -> float:
 
     On Linux from /proc: getrusage there starts a child at the peak of the process that started it.
     """
+    told = resident_mib("VmHWM")
+    if told is not None:
+        return told
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / (2**20 if sys.platform == "darwin" else 1024)
+
+
+def resident_mib(which: str = "VmRSS", process: int | str = "self") -> float | None:
+    """Resident memory of a process now, or its peak, "VmHWM"; None where the system does not tell."""
     try:
-        lines = Path("/proc/self/status").read_text(encoding="ascii").splitlines()
+        lines = Path(f"/proc/{process}/status").read_text(encoding="utf-8").splitlines()
     except OSError:
-        return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / (2**20 if sys.platform == "darwin" else 1024)
-    return next(int(line.split()[1]) / 1024 for line in lines if line.startswith("VmHWM:"))
+        return None
+    return next(int(line.split()[1]) / 1024 for line in lines if line.startswith(f"{which}:"))

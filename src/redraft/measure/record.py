@@ -44,6 +44,10 @@ class Record(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     figures: dict[str, Any]
     summary: list[Claim]
 
+    def __str__(self) -> str:
+        """A line for each claim."""
+        return "\n".join(f"{claim.figure}: {claim.value}" for claim in self.summary)
+
 
 def new_record(
     name: str, *, workload: Mapping[str, Any], figures: Mapping[str, Any], summary: Sequence[tuple[str, str]]

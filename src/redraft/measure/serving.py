@@ -18,7 +18,6 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from itertools import islice
-from pathlib import Path
 from queue import SimpleQueue
 from random import Random
 from statistics import median
@@ -32,6 +31,7 @@ from redraft.engine.events import Event, Finished
 from redraft.engine.request import Options
 from redraft.errors import RunError
 from redraft.measure.client import Link, Reply, stream_chat
+from redraft.measure.peak import resident_mib
 from redraft.measure.record import Progress, Record, new_record, percentiles_ms
 from redraft.tasks import task
 
@@ -54,9 +54,9 @@ def bench_serve(model: str, *, count: int, progress: Progress) -> Record:
         levels = {}
         for i, streams in enumerate(STREAMS):
             progress("streams", i, len(STREAMS))
-            before = _resident_mb(pid)
+            before = resident_mib(process=pid)
             levels[str(streams)] = asyncio.run(_level(host, port, streams, count, Random(streams)))
-            levels[str(streams)]["resident_mb"] = [before, _resident_mb(pid)]
+            levels[str(streams)]["resident_mb"] = [before, resident_mib(process=pid)]
         progress("streams", len(STREAMS), len(STREAMS))
         plain = [(prompt, seed) for prompt, seed, _, _ in _jobs(max(AT_ONCE, count // 4), Random(1))]
         pairs = {
@@ -218,11 +218,6 @@ def _summary(levels: dict[str, Any], costs: dict[str, dict[str, float]], count: 
             )
         )
     return found
-
-
-def _resident_mb(pid: int) -> float:
-    lines = Path(f"/proc/{pid}/status").read_text(encoding="utf-8").splitlines()
-    return next(int(line.split()[1]) for line in lines if line.startswith("VmRSS")) / 1024
 
 
 @contextmanager

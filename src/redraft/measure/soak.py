@@ -13,11 +13,9 @@ ticks, so a seed repeats a soak exactly. What must hold is asserted:
 
 from __future__ import annotations
 
-import os
 import time
 from collections import Counter
 from dataclasses import dataclass, field, replace
-from pathlib import Path
 from random import Random
 from typing import Any
 
@@ -31,6 +29,7 @@ from redraft.engine.resolve import build_request
 from redraft.engine.runner import run_alone
 from redraft.engine.scheduler import POLICIES, PREFILL_CHUNK
 from redraft.errors import BusyError, RequestError, RunError
+from redraft.measure.peak import resident_mib
 from redraft.measure.record import Progress, Record, new_record, silent
 from redraft.model.gemma import DiffusionGemma
 
@@ -250,10 +249,10 @@ def bench_soak(
     progress: Progress = silent,
 ) -> Record:
     """Run a soak and record it. Raises AssertionError if something is left behind, RunError on a hang."""
-    began, before = time.monotonic(), resident_mib()
+    began, before = time.monotonic(), resident_mib() or 0.0
     soak = Soak(model, config, count, Random(f"soak {seed}"))
     soak.run(progress)
-    seconds, after = time.monotonic() - began, resident_mib()
+    seconds, after = time.monotonic() - began, resident_mib() or 0.0
     compared = soak.compare(COMPARED)
     return new_record(
         "soak",
@@ -285,12 +284,3 @@ def bench_soak(
             )
         ],
     )
-
-
-def resident_mib() -> float:
-    """Resident memory of this process now; 0 where the system does not tell."""
-    try:
-        pages = int(Path("/proc/self/statm").read_text(encoding="ascii").split()[1])
-    except OSError:
-        return 0.0
-    return pages * os.sysconf("SC_PAGE_SIZE") / 2**20

@@ -33,6 +33,15 @@ from redraft.weights.names import Slot, shown, slots
 CONFIG, WEIGHTS = "adapter_config.json", "adapter_model.safetensors"
 _BEFORE = "base_model.model."
 _DECODER, _ENCODER = "model.decoder.", "model.encoder.language_model."
+_FIXED: dict[str, object] = {
+    "bias": "none",
+    "fan_in_fan_out": False,
+    "use_rslora": False,
+    "use_dora": False,
+    "modules_to_save": None,
+    "rank_pattern": {},
+    "alpha_pattern": {},
+}
 PARTS = ("attention", "mlp", "experts", "self_conditioning")
 
 
@@ -72,10 +81,7 @@ def write_adapter(found: Mapping[str, Low], folder: Path, *, alpha: float, base:
         "r": some.a.shape[-2],
         "lora_alpha": alpha,
         "lora_dropout": 0.0,
-        "bias": "none",
-        "fan_in_fan_out": False,
-        "use_rslora": False,
-        "use_dora": False,
+        **_FIXED,
         "inference_mode": True,
         "task_type": None,
         # A pattern, not names: the vision tower has modules of the same names.
@@ -178,17 +184,6 @@ def _read_settings(folder: Path) -> dict[str, Any]:
         if not isinstance(value, int | float) or isinstance(value, bool) or not 0 < value < math.inf:
             raise WeightsError(f"{folder}/{CONFIG}: {key} is {value!r}; it must be a number above 0")
     return dict(found)
-
-
-_FIXED: dict[str, object] = {
-    "bias": "none",
-    "fan_in_fan_out": False,
-    "use_rslora": False,
-    "use_dora": False,
-    "modules_to_save": None,
-    "rank_pattern": {},
-    "alpha_pattern": {},
-}
 
 
 def _read_tensors(folder: Path) -> dict[str, Tensor]:
