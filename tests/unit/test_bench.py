@@ -247,11 +247,11 @@ def test_the_order_of_sides_alternates_and_the_first_pass_is_not_counted(engine:
             return self.ours.serve(jobs, serial=serial)
 
     made = [plain(replace(material, seed=seed), 1) for seed in range(3)]
-    found = run_pairs([Side("a"), Side("b")], made, serial=True)
+    found = run_pairs({name: Side(name) for name in "ab"}, made, serial=True)
     assert order == ["a", "b", "b", "a", "a", "b"]
-    assert [len(one.passes) for one in found] == [2, 2]
-    assert list(found[0].jobs) == made[1:]
-    assert isinstance(found[0], Runs)
+    assert [len(one.passes) for one in found.values()] == [2, 2]
+    assert list(found["a"].jobs) == made[1:]
+    assert isinstance(found["a"], Runs)
 
 
 def check_record(record: Record, tmp_path: Path) -> None:

@@ -32,19 +32,10 @@ from redraft.engine.mend import mended
 from redraft.engine.request import Options, Request
 from redraft.engine.runner import run_alone
 from redraft.errors import ConstraintError, RequestError, RunError, UnsatisfiedError
+from redraft.measure.constraints import RECORD
 
 pytestmark = pytest.mark.usefixtures("own_cache")
 
-RECORD = {
-    "type": "object",
-    "properties": {
-        "who": {"type": "string"},
-        "qty": {"type": "integer", "minimum": 1, "maximum": 999},
-        "item": {"type": "string"},
-    },
-    "required": ["who", "qty", "item"],
-    "additionalProperties": False,
-}
 PROMPT = "record\nSend 417 melu to Karomi."
 ANSWER = '{"who":"Karomi","qty":417,"item":"melu"}'
 

@@ -11,6 +11,7 @@ own. `throughput.py` has the many requests.
 from __future__ import annotations
 
 import time
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from statistics import median
@@ -25,17 +26,20 @@ from redraft.measure.record import Progress, Record, new_record, silent
 from redraft.measure.scenario import TASKS, held_out
 from redraft.measure.verify import load_reference
 
+WHO = ("ours", "fast", "transformers")
+
 
 @dataclass(frozen=True)
-class Pair:
-    """Seconds and denoising steps of one prompt: ours, theirs, and ours by the preset `fast`."""
+class Run:
+    """Seconds and denoising steps of one answer."""
 
-    ours_sec: float
-    ours_steps: int
-    theirs_sec: float
-    theirs_steps: float
-    fast_sec: float
-    fast_steps: int
+    seconds: float
+    steps: int
+
+    @property
+    def step(self) -> float:
+        """Seconds of a step."""
+        return self.seconds / self.steps
 
 
 def bench_against(folder: Path, *, runs: int, dtype: str = "float32", progress: Progress = silent) -> Record:
@@ -43,12 +47,21 @@ def bench_against(folder: Path, *, runs: int, dtype: str = "float32", progress: 
     engine = load(folder, dtype=dtype)
     theirs, version = load_reference(folder, engine.model.dtype)
     requests, fast = _requests(engine, runs + 1), _requests(engine, runs + 1, preset="fast")
-    pairs = []
-    for i, (request, fitted) in enumerate(zip(requests, fast, strict=True)):
-        pairs.append(_pair(engine, theirs, request, fitted, ours_first=i % 2 == 0))
+    answer: dict[str, Callable[[int], int]] = {
+        "ours": lambda i: _ours(engine, requests[i]),
+        "fast": lambda i: _ours(engine, fast[i]),
+        "transformers": lambda i: _theirs(theirs, requests[i]),
+    }
+    found: dict[str, list[Run]] = {who: [] for who in WHO}
+    for i in range(runs + 1):
+        for who in WHO if i % 2 == 0 else reversed(WHO):
+            began = time.perf_counter()
+            steps = answer[who](i)
+            found[who].append(Run(time.perf_counter() - began, steps))
         progress("pair", i, runs)
+    counted = {who: side[1:] for who, side in found.items()}
     peaks = {who: peak_mib(_answer_alone, who, folder, dtype) for who in ("ours", "transformers")}
-    return _record(folder, pairs[1:], peaks, version, dtype, len(requests[0].prompt))
+    return _record(folder, counted, peaks, version, dtype, len(requests[0].prompt))
 
 
 def _requests(engine: Engine, count: int, preset: str = "reference") -> list[Request]:
@@ -58,21 +71,11 @@ def _requests(engine: Engine, count: int, preset: str = "reference") -> list[Req
     ]
 
 
-def _pair(engine: Engine, theirs: Any, request: Request, fitted: Request, *, ours_first: bool) -> Pair:
-    found: dict[str, tuple[float, float]] = {}
-    for who in ("ours", "fast", "theirs") if ours_first else ("theirs", "fast", "ours"):
-        began = time.perf_counter()
-        steps = _theirs(theirs, request) if who == "theirs" else _ours(engine, request if who == "ours" else fitted)
-        found[who] = (time.perf_counter() - began, steps)
-    (ours, ours_steps), (other, other_steps), (fast, fast_steps) = (found[who] for who in ("ours", "theirs", "fast"))
-    return Pair(ours, int(ours_steps), other, other_steps, fast, int(fast_steps))
+def _ours(engine: Engine, request: Request) -> int:
+    return sum(engine.finish(request).steps)
 
 
-def _ours(engine: Engine, request: Request) -> float:
-    return float(sum(engine.finish(request).steps))
-
-
-def _theirs(theirs: Any, request: Request) -> float:
+def _theirs(theirs: Any, request: Request) -> int:
     """transformers' generate; its steps are counted as calls of the decoder."""
     calls = 0
 
@@ -85,7 +88,7 @@ def _theirs(theirs: Any, request: Request) -> float:
     prompt = torch.tensor([request.prompt])
     theirs.generate(prompt, attention_mask=torch.ones_like(prompt))
     hook.remove()
-    return float(calls)
+    return calls
 
 
 def _answer_alone(who: str, folder: Path, dtype: str) -> None:
@@ -103,43 +106,36 @@ def _answer_alone(who: str, folder: Path, dtype: str) -> None:
 
 
 def _record(
-    folder: Path, pairs: list[Pair], peaks: dict[str, float], version: str, dtype: str, prompt_tokens: int
+    folder: Path, found: dict[str, list[Run]], peaks: dict[str, float], version: str, dtype: str, prompt_tokens: int
 ) -> Record:
-    ours, theirs = median([p.ours_sec for p in pairs]), median([p.theirs_sec for p in pairs])
-    ratio = median([p.theirs_sec / p.ours_sec for p in pairs])
-    ours_step = median([p.ours_sec / p.ours_steps for p in pairs])
-    theirs_step = median([p.theirs_sec / p.theirs_steps for p in pairs])
-    step_ratio = median([(p.theirs_sec / p.theirs_steps) / (p.ours_sec / p.ours_steps) for p in pairs])
-    fast_ratio = median([p.theirs_sec / p.fast_sec for p in pairs])
+    ours, fast, theirs = (found[who] for who in WHO)
+    ratio = median([other.seconds / one.seconds for one, other in zip(ours, theirs, strict=True)])
+    fast_ratio = median([other.seconds / one.seconds for one, other in zip(fast, theirs, strict=True)])
+    step_ratio = median([other.step / one.step for one, other in zip(ours, theirs, strict=True)])
+    figures: dict[str, Any] = {
+        who: {
+            "ms": round(1e3 * median([one.seconds for one in side]), 3),
+            "ms_per_step": round(1e3 * median([one.step for one in side]), 3),
+            "steps_mean": round(sum(one.steps for one in side) / len(side), 2),
+            "runs": [[round(one.seconds, 5), one.steps] for one in side],
+        }
+        for who, side in found.items()
+    }
+    ratios = {"ratio_median": ratio, "fast_ratio_median": fast_ratio, "ratio_per_step_median": step_ratio}
+    figures |= {name: round(value, 3) for name, value in ratios.items()}
+    figures["peak_mib"] = {who: round(mib, 1) for who, mib in peaks.items()}
     return new_record(
         "against-transformers",
         workload={
             "model": folder.name,
             "dtype": dtype,
             "requests": "one at a time, held-out prompts of " + " and ".join(TASKS),
-            "paired_runs": len(pairs),
+            "paired_runs": len(ours),
             "prompt_tokens_first": prompt_tokens,
-            "sampler": "reference, the checkpoint's own settings, each engine its own noise",
+            "sampler": "reference, the checkpoint's own settings, each engine its own noise; fast: preset fast",
             "transformers": version,
         },
-        figures={
-            "ours_ms": round(1e3 * ours, 3),
-            "transformers_ms": round(1e3 * theirs, 3),
-            "ratio_median": round(ratio, 3),
-            "fast_ms": round(1e3 * median([p.fast_sec for p in pairs]), 3),
-            "fast_ratio_median": round(fast_ratio, 3),
-            "fast_steps_mean": round(sum(p.fast_steps for p in pairs) / len(pairs), 2),
-            "ours_ms_per_step": round(1e3 * ours_step, 3),
-            "transformers_ms_per_step": round(1e3 * theirs_step, 3),
-            "ratio_per_step_median": round(step_ratio, 3),
-            "ours_steps_mean": round(sum(p.ours_steps for p in pairs) / len(pairs), 2),
-            "transformers_steps_mean": round(sum(p.theirs_steps for p in pairs) / len(pairs), 2),
-            "peak_mib": {who: round(mib, 1) for who, mib in peaks.items()},
-            "pairs": [
-                [round(p.ours_sec, 5), p.ours_steps, round(p.theirs_sec, 5), p.theirs_steps, round(p.fast_sec, 5)]
-                for p in pairs
-            ],
-        },
+        figures=figures,
         summary=[
             (
                 "One answer on nano, CPU, against transformers (median of paired runs)",

@@ -87,8 +87,7 @@ def _by_load(engine: Engine, material: Material, runs: int, progress: Progress) 
     for i, at_once in enumerate(AT_ONCE):
         progress("requests at a time", i, len(AT_ONCE))
         made = [plain(replace(material, seed=seed), max(16, 2 * at_once)) for seed in range(runs + 1)]
-        (one,) = run_pairs([ours(engine, "fast", at_once)], made, serial=False)
-        figures = one.figures(material.text)
+        figures = run_pairs({"ours": ours(engine, "fast", at_once)}, made, serial=False)["ours"].figures(material.text)
         kept = ("tokens_per_sec", "requests_per_sec", "forwards", "tokens_per_forward", "exact")
         found.append({"at_once": at_once, "requests": len(made[0]), **{name: figures[name] for name in kept}})
     return found

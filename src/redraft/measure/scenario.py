@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import shutil
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from itertools import islice
@@ -253,14 +253,9 @@ def long_prompt(material: Material, target: int) -> list[Job]:
     ]
 
 
-@contextmanager
-def checkpoint_of(scenario: Scenario, folder: Path) -> Iterator[Path]:
+def checkpoint_of(scenario: Scenario, folder: Path) -> AbstractContextManager[Path]:
     """The checkpoint a scenario runs on: `folder`, or a random one of its shape that is gone afterwards."""
-    if scenario.positions is None:
-        yield folder
-    else:
-        with random_checkpoint(folder, scenario.positions) as random:
-            yield random
+    return nullcontext(folder) if scenario.positions is None else random_checkpoint(folder, scenario.positions)
 
 
 @contextmanager

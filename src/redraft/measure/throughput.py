@@ -8,7 +8,7 @@ out, even if the batch goes on for others. Ours is what `redraft.load` gives, on
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from statistics import median
@@ -71,17 +71,20 @@ class Runs:
 
 
 def run_pairs(
-    sides: Sequence[Side], made: Sequence[Sequence[Job]], *, serial: bool, tick: Callable[[int], None] | None = None
-) -> list[Runs]:
+    sides: dict[str, Side],
+    made: Sequence[Sequence[Job]],
+    *,
+    serial: bool,
+    what: str = "pass",
+    progress: Progress = silent,
+) -> dict[str, Runs]:
     """Each list of jobs through every side, whose order turns round each time. The first list only warms up."""
-    found: list[list[Pass]] = [[] for _ in sides]
+    found: dict[str, list[Pass]] = {who: [] for who in sides}
     for i, jobs in enumerate(made):
-        order = range(len(sides)) if i % 2 == 0 else reversed(range(len(sides)))
-        for side in order:
-            found[side].append(sides[side].serve(jobs, serial=serial))
-        if tick is not None:
-            tick(i)
-    return [Runs(made[1:], passes[1:]) for passes in found]
+        for who in sides if i % 2 == 0 else reversed(sides):
+            found[who].append(sides[who].serve(jobs, serial=serial))
+        progress(what, i, len(made) - 1)
+    return {who: Runs(made[1:], passes[1:]) for who, passes in found.items()}
 
 
 def bench_scenario(
@@ -99,16 +102,12 @@ def bench_scenario(
         theirs, version = load_reference(place, DTYPES[dtype])
         material = Material(engine.text, engine.config, rate)
         made = [scenario.jobs(replace(material, seed=seed)) for seed in range(runs + 1)]
-
-        def tick(done: int) -> None:
-            progress(scenario.name, done, runs)
-
-        sides: list[Side] = [ours(engine, "reference"), ours(engine, "fast"), Theirs(theirs)]
-        runs_of = run_pairs(sides, made, serial=scenario.serial, tick=tick)
+        sides: dict[str, Side] = {"ours": ours(engine, "reference"), "ours_fast": ours(engine, "fast")}
+        sides["transformers"] = Theirs(theirs)
+        found = run_pairs(sides, made, serial=scenario.serial, what=scenario.name, progress=progress)
         peaks = {who: peak_mib(_serve_alone, who, scenario.name, place, dtype) for who in IN_MEMORY}
-    figures = {who: side.figures(material.text) for who, side in zip(SIDES, runs_of, strict=True)}
     workload = _workload(scenario, folder, made[1:], dtype, rate, version)
-    return scenario_record(scenario, runs_of, figures, peaks, workload)
+    return _record(scenario, found, material.text, peaks, workload)
 
 
 def ours(engine: Engine, preset: str, at_once: int = DEFAULT_LOOP.max_running) -> Ours:
@@ -155,23 +154,13 @@ def _workload(
     }
 
 
-def scenario_record(
-    scenario: Scenario,
-    runs_of: Sequence[Runs],
-    figures: dict[str, dict[str, Any]],
-    peaks: dict[str, float],
-    workload: dict[str, Any],
+def _record(
+    scenario: Scenario, found: dict[str, Runs], text: Text, peaks: dict[str, float], workload: dict[str, Any]
 ) -> Record:
-    """The record of one scenario's passes."""
-    unit = f"{scenario.counted}_per_sec"
-    by_name = dict(zip(SIDES, runs_of, strict=True))
+    figures, unit = {who: side.figures(text) for who, side in found.items()}, f"{scenario.counted}_per_sec"
+    rates = {who: [getattr(one, unit) for one in side.passes] for who, side in found.items()}
     ratios = {
-        who: median(
-            [
-                getattr(a, unit) / getattr(b, unit)
-                for a, b in zip(by_name[who].passes, by_name["transformers"].passes, strict=True)
-            ]
-        )
+        who: median([one / other for one, other in zip(rates[who], rates["transformers"], strict=True)])
         for who in SIDES[:-1]
     }
     speeds = " / ".join(f"{figures[who][unit]:.0f}" for who in SIDES)
@@ -213,15 +202,11 @@ def bench_policies(
     material = Material(read_text(folder, config), config, rate)
     streams = [scenario.jobs(replace(material, seed=seed)) for seed in range(runs + 1)]
     bursts = [[replace(job, arrives=0.0) for job in jobs] for jobs in streams]
-    sides = [Ours(model, LoopConfig(policy=policy)) for policy in POLICIES]
+    sides: dict[str, Side] = {policy: Ours(model, LoopConfig(policy=policy)) for policy in POLICIES}
     figures: dict[str, dict[str, Any]] = {}
     for name, made in (("poisson", streams), ("burst", bursts)):
-
-        def tick(done: int, name: str = name) -> None:
-            progress(name, done, runs)
-
-        found = run_pairs(sides, made, serial=False, tick=tick)
-        figures[name] = {policy: one.figures(material.text) for policy, one in zip(POLICIES, found, strict=True)}
+        found = run_pairs(sides, made, serial=False, what=name, progress=progress)
+        figures[name] = {policy: one.figures(material.text) for policy, one in found.items()}
     burst = [figures["burst"][policy]["tokens_per_sec"] for policy in POLICIES]
     waits = [figures["poisson"][policy]["latency_ms"]["p95"] for policy in POLICIES]
     names = " / ".join(POLICIES)
