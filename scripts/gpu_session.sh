@@ -3,7 +3,7 @@
 #
 # Each part has a limit and writes one small file; a part whose file is there is not run again, so a session that was
 # cut off goes on where it stopped. A part that fails or takes too long leaves NAME.failed with the end of what it said,
-# and the others go on. After each part OUT/all.tar.gz holds everything that there is.
+# and what it had written by then, and the others go on. After each part OUT/all.tar.gz holds everything that there is.
 #
 #   LIMIT=540          seconds in all: what does not fit in is left for the next time
 #   TRAIN=RECIPE       first train this recipe, for up to TRAIN_SEC (720) seconds at a time, into OUT/NAME, which goes on
@@ -24,6 +24,8 @@ fi
 card="$python -m redraft bench --device-card --model $shape --device $device --dtype $dtype --runs $runs $short"
 # Not the settings of the project's own checks: another version of torch may warn where ours does not.
 tests="$python -m pytest -o addopts= -o filterwarnings= --import-mode=importlib -q --tb=short --maxfail=8 -m gpu"
+# Most of their time goes into compiling, for which there are cores.
+$python -c "import xdist" 2>"/dev/null" && tests="$tests -n 4"
 
 part() { # NAME SECONDS COMMAND…, which is to write $out/NAME
   local name=$1 limit=$2 left=$((${LIMIT:-86400} - SECONDS + began)) status=0
@@ -42,9 +44,9 @@ part() { # NAME SECONDS COMMAND…, which is to write $out/NAME
   if [ "$status" = 0 ]; then
     [ -e "$out/$name" ] || mv "$out/$name.said" "$out/$name"
     rm -f "$out/$name.said" "$out/$name.failed"
-  else
+  else # a file that it has written as it went is kept
     tail -c 20000 "$out/$name.said" >"$out/$name.failed"
-    rm -f "$out/$name.said" "$out/$name"
+    rm -f "$out/$name.said"
     echo "$name: failed ($status), see $out/$name.failed"
     tail -n 3 "$out/$name.failed"
   fi
@@ -71,19 +73,23 @@ train() { # RECIPE: the model that comes of it, in pieces
 }
 
 needs torch triton numpy safetensors tokenizers jaxtyping msgspec pytest hypothesis transformers
-part machine.txt 10 nvidia-smi --query-gpu=name,driver_version,memory.total,compute_cap --format=csv
-part whole.txt 120 $tests tests/gpu/test_whole.py
+# First whether what is to be measured is right, and in bfloat16 alone; then what no other part can stand in for.
+part machine.txt 60 bash -c "nvidia-smi --query-gpu=name,driver_version,memory.total,memory.used,compute_cap --format=csv;
+  $python -c 'import torch, triton; print(torch.__version__, triton.__version__, torch.cuda.is_available())'"
+part kernels-products.txt 100 $tests tests/gpu/test_kernels.py -k "bfloat16 and products"
+part kernels-experts.txt 130 $tests tests/gpu/test_kernels.py -k "(bfloat16 and experts) or many"
 [ -z "${TRAIN:-}" ] || train "$TRAIN"
 part device-26b-int4.json 150 $card --plan int4 --record "$out/device-26b-int4.json"
 part device-26b.json 170 $card --record "$out/device-26b.json"
+part kernels-small.txt 90 $tests tests/gpu/test_kernels.py -k "not experts and not products and not float32"
 part step-26b.json 180 $python scripts/step_beside_transformers.py --model $shape --device $device --dtype $dtype \
   --runs $runs --record "$out/step-26b.json"
-part device-26b-fp8.json 150 $card --plan fp8 --record "$out/device-26b-fp8.json"
-part kernels-small.txt 110 $tests tests/gpu/test_kernels.py -k "not experts and not products"
-part kernels-experts.txt 150 $tests tests/gpu/test_kernels.py -k experts
-part kernels-products.txt 120 $tests tests/gpu/test_kernels.py -k products
+part device-26b-fp8.json 130 $card --plan fp8 --record "$out/device-26b-fp8.json"
+part whole.txt 100 $tests tests/gpu/test_whole.py
+[ "$device" = cpu ] || part tiles.json 200 $python scripts/tiles.py --record "$out/tiles.json"
 part device-26b-nvfp4.json 100 $card --plan nvfp4 --record "$out/device-26b-nvfp4.json"
-part device-26b-int8.json 100 $card --plan int8 --record "$out/device-26b-int8.json"
+part device-26b-int8.json 90 $card --plan int8 --record "$out/device-26b-int8.json"
 part device-26b-int4-g64-e8.json 80 $card --plan int4-g64-e8 --record "$out/device-26b-int4-g64-e8.json"
 part nano.json 50 $python -m redraft eval --model nano --device $device --task records --task sudoku-4x4 --count $count --json
+part kernels-float32.txt 150 $tests tests/gpu/test_kernels.py -k "float32"
 ls -l "$out"

@@ -5,15 +5,16 @@ import torch
 from tests import kernels
 
 from redraft.model.linear import multiply, multiply_unpacked
-from redraft.model.packed import TABLE8, Format, pack
+from redraft.model.packed import FP8, INT8, TABLE8, Format, pack
 
 pytestmark = [
     pytest.mark.gpu,
     pytest.mark.skipif(not torch.cuda.is_available(), reason="there is no CUDA device"),
 ]
-FLOATS = [torch.float32, torch.bfloat16]
+FLOATS = [torch.bfloat16, torch.float32]  # what is measured comes first: a session on a GPU is short
 # The real model's widths, a canvas of rows, experts of very different sizes.
 REAL = [(256, 128, 2816, 704, 8, 128), (256, 128, 2816, 704, 8, 20), (1, 128, 2816, 704, 8, 128)]
+MANY = (2048, 128, 2816, 704, 8, 128)  # eight canvases: other tiles
 LONG = [(256, 16, 8, 1279, 256), (256, 16, 2, 4352, 512), (77, 16, 2, 1000, 512)]
 
 
@@ -24,6 +25,17 @@ def test_experts_equal_their_twin(case: tuple[int, ...], form: Format | None, dt
     kernels.check_experts(case, form, dtype, "cuda")
 
 
+@pytest.mark.parametrize("form", kernels.FORMS, ids=lambda form: form.name if form else "plain")
+def test_experts_of_many_rows_equal_their_twin(form: Format | None) -> None:
+    kernels.check_experts(MANY, form, torch.bfloat16, "cuda")
+
+
+@pytest.mark.parametrize("form", [INT8, FP8], ids=lambda form: form.name)
+def test_rounded_rows_are_those_of_their_twin(form: Format) -> None:
+    for dtype in FLOATS:
+        kernels.check_rounded(256, 2816, form, dtype, "cuda")
+
+
 @pytest.mark.parametrize("dtype", FLOATS, ids=str)
 @pytest.mark.parametrize("form", kernels.FORMS[1:], ids=lambda form: form.name)
 @pytest.mark.parametrize("case", [*kernels.PRODUCTS, (256, 4224, 2816)], ids=str)
@@ -32,9 +44,10 @@ def test_products_of_the_kernel_equal_their_twin(case: tuple[int, int, int], for
 
 
 @pytest.mark.parametrize(("causal", "window"), [(False, None), (True, None), (True, 1024)])
-@pytest.mark.parametrize("case", [*kernels.SPANS, *LONG], ids=str)
-def test_attention_equals_its_twin(case: tuple[int, ...], causal: bool, window: int | None) -> None:
-    kernels.check_span(case, window, causal=causal, device="cuda")
+@pytest.mark.parametrize("dtype", FLOATS, ids=str)
+@pytest.mark.parametrize("case", [*kernels.SPANS, *LONG, (1024, 16, 8, 2047, 256)], ids=str)
+def test_attention_equals_its_twin(case: tuple[int, ...], causal: bool, window: int | None, dtype: torch.dtype) -> None:
+    kernels.check_span(case, window, causal=causal, device="cuda", dtype=dtype)
 
 
 @pytest.mark.parametrize("dtype", FLOATS, ids=str)

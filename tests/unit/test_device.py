@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -12,10 +13,11 @@ from tests.helpers import tiny_checkpoint, tiny_config, tiny_json
 from redraft.__main__ import main
 from redraft.cli.kernels import kernels_for
 from redraft.config import ModelConfig
-from redraft.errors import WeightsError
+from redraft.errors import RunError, WeightsError
 from redraft.measure.device import Touched, device_card, filled_prefix, measure_card, random_weights, touched_share
 from redraft.measure.record import Record
 from redraft.measure.roofline import step_work
+from redraft.measure.tried import Tried
 from redraft.model.kernels import FAST
 from redraft.model.moe import Experts, experts_grouped
 from redraft.weights.plan import PLANS, Plan, check_device, formats
@@ -149,3 +151,27 @@ def test_a_gpu_runs_its_own_kernels_and_a_processor_plain_torch() -> None:
 
     assert kernels_for("cuda:1") is GPU
     assert kernels_for("cpu") is FAST
+
+
+def test_what_fails_or_is_interrupted_costs_no_other_measurement() -> None:
+    """On a device that is lent for minutes: one kernel that does not compile took the whole card with it."""
+
+    def fails() -> list[dict[str, Any]]:
+        raise ValueError("no such instruction\nand more")
+
+    def interrupted() -> list[dict[str, Any]]:
+        raise KeyboardInterrupt
+
+    tried = Tried()
+    with pytest.raises(KeyboardInterrupt):
+        tried.take("too early", interrupted)
+    tried.take("graph", fails)
+    with pytest.raises(RunError, match="no such instruction"):
+        tried.told()
+    tried.take("step", lambda: [{"ms": 1.0}])
+    tried.take("prefill", interrupted)
+    tried.take("head", lambda: [{"ms": 2.0}])
+    told = tried.told()
+    assert told["timed"] == [{"ms": 1.0}]
+    assert set(told["failed"]) == {"graph", "prefill"}
+    assert "no such instruction" in told["failed"]["graph"]

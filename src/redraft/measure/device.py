@@ -27,6 +27,7 @@ from redraft.errors import RequestError
 from redraft.measure.projection import TEN, made_up
 from redraft.measure.record import Record, new_record
 from redraft.measure.roofline import Card, Work, encode_work, step_work
+from redraft.measure.tried import Tried
 from redraft.model.gemma import DiffusionGemma, Layer
 from redraft.model.head import LONG, Head, read_head
 from redraft.model.kernels import Kernels
@@ -86,9 +87,10 @@ def device_card(
     runs: int = 10,
     progress: Callable[[str, int, int], None] | None = None,
 ) -> Record:
-    """Measure. Without `model` one of random numbers is made. Cases that do not fit in memory are told as left out.
+    """Measure. Without `model` one of random numbers is made. Cases that do not fit in memory are told as left out, and
+    what fails as failed.
 
-    Raises RequestError if nothing fits, or for numbers below 1.
+    Raises RequestError for numbers below 1, and RunError if nothing could be timed.
     """
     if min((*canvases, *prefixes, runs)) < 1:
         raise RequestError("canvases, prefixes and runs must be at least 1 each")
@@ -102,29 +104,32 @@ def device_card(
     fit = [case for case in cases if free is None or need.total(case[1], case[0]) <= free]
     fit = [case for case in fit if case[1] + config.canvas_length <= config.max_positions]
     touched = touched_share(model, kernels)
-    timed = []
+    tried = Tried()
     for number, (count, prefix) in enumerate(fit, start=1):
         work = step_work(config, dtype, packed, canvases=count, prefix=prefix, touched=touched)
         ways = {"step": step_of}
         if model.kernels.standing is not None and device.type == "cuda" and prefix == usual and count in _GRAPHED:
             ways["graphed step"] = graphed_step_of
         for what, way in ways.items():
-            seconds = time_runs(way(model, count, prefix), device, runs)
-            timed.append(_row(what, count, prefix, seconds, work, card, plan))
+            row = partial(_row, what, count, prefix, work=work, card=card, plan=plan)
+            step = partial(_timed_step, row, way, model, count, prefix, runs)
+            tried.take(f"{what} of {count} behind {prefix}", step)
         if progress:
             progress("step", number, len(fit))
-    timed += _encodes(model, packed, plan, card, touched, runs)
-    timed.append(_head_row(model, card, plan, runs))
-    timed += _held_rows(config, device, kernels.holding, card, plan, runs)
+    tried.take("encoding", partial(_encodes, model, packed, plan, card, touched, runs))
+    tried.take("head", partial(_head_rows, model, card, plan, runs))
+    tried.take("held", partial(_held_rows, config, device, kernels.holding, card, plan, runs))
     figures = {
         "card": {"bandwidth": card.bandwidth, "matmul": card.bf16, "memory_free": free},
         "weights": need.weights,
         "experts_touched": touched,
-        "timed": timed,
+        **tried.told(),
         "left_out": [list(case) for case in cases if case not in fit],
     }
     workload = {"model": name, "dtype": str(dtype), "plan": plan.name if plan else None, "runs": runs}
-    return new_record(f"device-{name}", workload=workload, figures=figures, summary=_summary(card, timed, plan, name))
+    return new_record(
+        f"device-{name}", workload=workload, figures=figures, summary=_summary(card, tried.rows, plan, name)
+    )
 
 
 def measure_card(device: torch.device, dtype: torch.dtype, runs: int) -> Card:
@@ -239,6 +244,17 @@ def random_weights(
     return model.eval().requires_grad_(False)
 
 
+def _timed_step(
+    row: Callable[[list[float]], dict[str, Any]],
+    way: Callable[[DiffusionGemma, int, int], Callable[[], object]],
+    model: DiffusionGemma,
+    canvases: int,
+    prefix: int,
+    runs: int,
+) -> list[dict[str, Any]]:
+    return [row(time_runs(way(model, canvases, prefix), model.device, runs))]
+
+
 def _encodes(
     model: DiffusionGemma, packed: Formats, plan: Plan | None, card: Card, touched: float, runs: int
 ) -> list[dict[str, Any]]:
@@ -254,13 +270,13 @@ def _encodes(
     return found
 
 
-def _head_row(model: DiffusionGemma, card: Card, plan: Plan | None, runs: int) -> dict[str, Any]:
+def _head_rows(model: DiffusionGemma, card: Card, plan: Plan | None, runs: int) -> list[dict[str, Any]]:
     rows, table = model.config.canvas_length, model.table
     size, held = table.shape[0] * table.shape[1], table.num_bytes if isinstance(table, Packed) else table.nbytes
     hidden = torch.randn(rows, table.shape[1], dtype=model.dtype, device=model.device)
     seconds = time_runs(lambda: read(model, hidden), model.device, runs)
     work = Work(held, 4 * rows * size, 0)
-    return _row("head", 1, 0, seconds, work, card, plan)
+    return [_row("head", 1, 0, seconds, work, card, plan)]
 
 
 def _held_rows(

@@ -1,0 +1,37 @@
+"""Measurements of which one that fails costs no other: time on a rented device does not come back."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+from redraft.errors import RunError
+
+
+@dataclass
+class Tried:
+    """Rows of what could be timed, and in words what could not: a failure, or an interrupt, costs what it hits."""
+
+    rows: list[dict[str, Any]] = field(default_factory=list)
+    failed: dict[str, str] = field(default_factory=dict)
+    is_cut: bool = False
+
+    def take(self, what: str, measure: Callable[[], list[dict[str, Any]]]) -> None:
+        """Add its rows. After an interrupt nothing more is begun; the first one of all is the caller's affair."""
+        if self.is_cut:
+            return
+        try:
+            self.rows += measure()
+        except KeyboardInterrupt:
+            if not self.rows:
+                raise
+            self.failed[what], self.is_cut = "interrupted", True
+        except Exception as error:  # of torch, of Triton's compiler, of a driver
+            self.failed[what] = f"{type(error).__name__}: {str(error).strip().splitlines()[:1]}"
+
+    def told(self) -> dict[str, Any]:
+        """For the record. Raises RunError if nothing could be timed."""
+        if not self.rows:
+            raise RunError(f"nothing could be timed on this device; {next(iter(self.failed.items()), 'nothing fits')}")
+        return {"timed": self.rows, "failed": self.failed}
