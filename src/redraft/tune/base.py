@@ -18,6 +18,7 @@ from redraft.model.gemma import DiffusionGemma
 from redraft.shapes import Tensor
 from redraft.text import Text, read_text
 from redraft.tune.initial import grow, initial_model, random_vision
+from redraft.tune.lora import adapt
 from redraft.tune.recipe import Recipe, generation_config, model_config
 from redraft.tune.vocabulary import build_tokenizer, write_tokenizer
 from redraft.weights.load import load_model
@@ -56,6 +57,13 @@ class Base:
         model = initial_model(self.config, seed=self.recipe.train.seed)
         if self.folder is not None:
             grow(model, self.folder)
+        return model
+
+    def adapted(self) -> DiffusionGemma:
+        """The first weights, frozen and with adapters beside them where the recipe trains those. Raises as `model`."""
+        model = self.model()
+        if self.recipe.lora is not None:
+            adapt(model, self.recipe.lora, seed=self.recipe.train.seed)
         return model
 
     def save(self, model: DiffusionGemma, out: Path) -> None:

@@ -16,7 +16,22 @@ from redraft.model.rows import Rotation
 from redraft.shapes import Bool, Float, Int, Tensor
 
 
-class CleanContext:
+class _Placed:
+    """Rows at some positions, and the masks that have been made for them so far."""
+
+    def __init__(self, positions: Int[Tensor, "batch tokens"]) -> None:
+        self._positions = positions.flatten()
+        self._rotations: dict[LayerConfig, Rotation] = {}
+        self._seen: dict[int | None, Tensor] = {}
+
+    def rotation(self, layer: LayerConfig) -> Rotation:
+        """What turns queries and keys at these positions."""
+        if layer not in self._rotations:
+            self._rotations[layer] = rotation(layer.rope, layer.head_dim, self._positions, torch.float32)
+        return self._rotations[layer]
+
+
+class CleanContext(_Placed):
     """Context of the causal pass over lines of clean sequences; keeps keys and values, with their gradients."""
 
     is_canvas = False
@@ -28,15 +43,7 @@ class CleanContext:
         self.batch, self.tokens = clean.shape
         self.keys: dict[int, Tensor] = {}
         self.values: dict[int, Tensor] = {}
-        self._rotations: dict[LayerConfig, Rotation] = {}
-        self._seen: dict[int | None, Tensor] = {}
-
-    def rotation(self, layer: LayerConfig) -> Rotation:
-        """Every sequence begins at position 0."""
-        if layer not in self._rotations:
-            positions = (torch.arange(self.tokens, device=self.first.device) - self.first).flatten()
-            self._rotations[layer] = rotation(layer.rope, layer.head_dim, positions, torch.float32)
-        return self._rotations[layer]
+        super().__init__(torch.arange(self.tokens, device=first.device) - first)  # every sequence begins at 0
 
     def attend(self, index: int, q: Tensor, k: Tensor, v: Tensor, kernel: Attend) -> Tensor:
         """Causal within each sequence. Padding stands behind the tokens, so causality hides it."""
@@ -51,7 +58,7 @@ class CleanContext:
         return self._seen[window]
 
 
-class CanvasContext:
+class CanvasContext(_Placed):
     """Context of a canvas pass: each canvas sees its clean prefix and itself."""
 
     is_canvas = True
@@ -66,20 +73,11 @@ class CanvasContext:
     ) -> None:
         self.clean, self.owner, self.origin, self.start, self.width = clean, owner, origin, start, width
         self.reach = int(start.max())  # no canvas sees a clean token from here on
-        self._rotations: dict[LayerConfig, Rotation] = {}
-        self._seen: dict[int | None, Tensor] = {}
+        super().__init__((start - origin)[:, None] + torch.arange(width, device=start.device))  # behind its prefix
 
     def some(self, chosen: Int[Tensor, "some"]) -> CanvasContext:
         """The context of a part of the canvases."""
         return CanvasContext(self.clean, self.owner[chosen], self.origin[chosen], self.start[chosen], self.width)
-
-    def rotation(self, layer: LayerConfig) -> Rotation:
-        """A canvas stands right behind its prefix."""
-        if layer not in self._rotations:
-            own = torch.arange(self.width, device=self.start.device)
-            positions = ((self.start - self.origin)[:, None] + own).flatten()
-            self._rotations[layer] = rotation(layer.rope, layer.head_dim, positions, torch.float32)
-        return self._rotations[layer]
 
     def attend(self, index: int, q: Tensor, k: Tensor, v: Tensor, kernel: Attend) -> Tensor:
         """Prefix keys from the clean pass, then the canvas's own."""

@@ -25,6 +25,10 @@ from redraft.tasks import task
 from redraft.tune.vocabulary import VOCABULARIES
 from redraft.weights.names import TINY_VISION
 
+LORA_PARTS = ("attention", "mlp", "experts", "self_conditioning")
+EOS_TOKEN_IDS = (1, 5)  # `<eos>` and the turn end of the tokenizer that `tune.vocabulary` builds
+LEAST_VOCAB = 6  # its special tokens, which the config names
+
 
 class ModelRecipe(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Sizes in elements; `layers` spells the kinds from first to last, "sliding" or "full", the last one full."""
@@ -115,7 +119,7 @@ class LoraRecipe(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
     rank: int = 16
     alpha: float = 32.0
-    parts: tuple[str, ...] = ("attention", "mlp", "experts", "self_conditioning")
+    parts: tuple[str, ...] = LORA_PARTS
 
 
 class TrainRecipe(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -173,9 +177,6 @@ class Recipe(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     sampling: SamplingRecipe | None = None
 
 
-LORA_PARTS = ("attention", "mlp", "experts", "self_conditioning")
-
-
 def read_recipe(path: Path) -> Recipe:
     """Parse and check a recipe file. Raises RecipeError naming the key and what it must be."""
     try:
@@ -203,7 +204,7 @@ def read_recipe(path: Path) -> Recipe:
 
 
 def model_config(shape: ModelRecipe, vocab_size: int) -> ModelConfig:
-    """The network's config; end tokens are `<eos>` and the turn end of the tokenizer that `tune.vocabulary` builds."""
+    """The network's config."""
     sliding = LayerConfig(shape.window, shape.num_kv_heads, shape.head_dim, RopeConfig(10_000.0))
     full = LayerConfig(None, shape.num_full_kv_heads, shape.full_head_dim, RopeConfig(1_000_000.0, 0.25))
     return ModelConfig(
@@ -217,7 +218,7 @@ def model_config(shape: ModelRecipe, vocab_size: int) -> ModelConfig:
         layers=tuple(full if kind == "full" else sliding for kind in shape.layers),
         max_positions=shape.max_positions,
         canvas_length=shape.canvas_length,
-        eos_token_ids=(1, 5),
+        eos_token_ids=EOS_TOKEN_IDS,
         vision=TINY_VISION,
         root={"boi_token_id": 0, "eoi_token_id": 0, "image_token_id": vocab_size - 1},
     )
@@ -226,16 +227,7 @@ def model_config(shape: ModelRecipe, vocab_size: int) -> ModelConfig:
 def generation_config(recipe: Recipe) -> GenerationConfig:
     """What the trained checkpoint's generation_config.json will say, if the recipe says it."""
     wanted = recipe.sampling or SamplingRecipe()
-    return GenerationConfig(
-        max_new_tokens=wanted.max_new_tokens,
-        max_denoising_steps=wanted.max_denoising_steps,
-        entropy_bound=wanted.entropy_bound,
-        confidence_threshold=wanted.confidence_threshold,
-        eos_token_ids=(1, 5),
-    )
-
-
-LEAST_VOCAB = 6  # the special tokens, which the config names
+    return GenerationConfig(**msgspec.structs.asdict(wanted), eos_token_ids=EOS_TOKEN_IDS)
 
 
 def check(recipe: Recipe) -> None:

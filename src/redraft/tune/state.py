@@ -20,7 +20,6 @@ from redraft.errors import RecipeError, RunError
 from redraft.model.gemma import DiffusionGemma
 from redraft.shapes import Tensor
 from redraft.tune.base import Base
-from redraft.tune.lora import adapt
 from redraft.tune.parallel import World, pieces_of, spread, whole
 from redraft.tune.recipe import Recipe
 from redraft.tune.recompute import recompute_layers
@@ -68,10 +67,8 @@ def fingerprint(recipe: Recipe) -> str:
 def restore(recipe: Recipe, base: Base, path: Path, world: World) -> State:
     """The state at `path`, or the first one. Raises RecipeError for a file that is damaged or another recipe's."""
     saved = _read(path, fingerprint(recipe)) if path.exists() else None
-    model = base.model()
-    if recipe.lora is not None:
-        adapt(model, recipe.lora, seed=recipe.train.seed)
-    else:
+    model = base.adapted()
+    if recipe.lora is None:
         model.requires_grad_(True)
     if recipe.train.recompute:
         recompute_layers(model)

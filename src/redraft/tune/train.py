@@ -22,7 +22,7 @@ from redraft.errors import RecipeError, RunError
 from redraft.model.gemma import DiffusionGemma
 from redraft.tune.base import Base, read_base
 from redraft.tune.data import SEED_STRIDE, Feed
-from redraft.tune.lora import adapt, adapters, merge
+from redraft.tune.lora import adapters, merge
 from redraft.tune.objective import Batch, Corruption, Losses, Noise, Scoring, corrupt, losses
 from redraft.tune.parallel import World, share, whole, world_of
 from redraft.tune.pause import pausable
@@ -196,7 +196,7 @@ def _judge(recipe: Recipe, feed: Feed, state: State) -> dict[str, float]:
     """Probe the averaged weights, and remember them if none were better. The first process does, the others wait."""
     weights, found = whole(state.average, state.world), dict[str, float]()
     if state.world.first:
-        found = probe(averaged(recipe, feed.base, weights), feed, recipe.train.probe_examples)
+        found = probe(averaged(feed.base, weights), feed, recipe.train.probe_examples)
     told = state.world.sum(torch.tensor(score(found) if state.world.first else 0.0, dtype=torch.float64)).item()
     if told >= state.score:
         state.best = {name: value.clone() for name, value in state.average.items()}
@@ -204,17 +204,12 @@ def _judge(recipe: Recipe, feed: Feed, state: State) -> dict[str, float]:
     return found
 
 
-def averaged(recipe: Recipe, base: Base, weights: dict[str, torch.Tensor]) -> DiffusionGemma:
+def averaged(base: Base, weights: dict[str, torch.Tensor]) -> DiffusionGemma:
     """A plain model that holds these weights where the recipe trains any."""
-    model = base.model()
-    if recipe.lora is not None:
-        adapt(model, recipe.lora, seed=recipe.train.seed)
-    with torch.no_grad():
-        for name, value in model.named_parameters():
-            if name in weights:
-                value.copy_(weights[name])
+    model = base.adapted()
+    model.load_state_dict(weights, strict=False)
     merge(model)
-    return model.requires_grad_(False).eval()
+    return model.eval()
 
 
 def _ship(recipe: Recipe, base: Base, state: State, out: Path) -> None:
@@ -222,9 +217,8 @@ def _ship(recipe: Recipe, base: Base, state: State, out: Path) -> None:
     weights = whole(state.average if state.best is None else state.best, state.world)
     if not state.world.first:
         return
-    base.save(averaged(recipe, base, weights), out)
+    base.save(averaged(base, weights), out)
     if recipe.lora is not None:
-        model = base.model()
-        adapt(model, recipe.lora, seed=recipe.train.seed)
+        model = base.adapted()
         model.load_state_dict(weights, strict=False)
         write_adapter(adapters(model), out / ADAPTER, alpha=recipe.lora.alpha, base=recipe.start)
