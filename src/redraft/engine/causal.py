@@ -94,8 +94,8 @@ class CausalLane:
         self.heard += logprobs(logits, behind, self.request.logprobs or 0) if behind else []
         if self.read < len(self.prompt):
             return []
-        heard = PromptRead(self.heard)
-        return [heard, *self._draw(logits[-1:])] if self.left else [heard, Finished("length", 0)]
+        read = PromptRead(self.heard)
+        return [read, *self._draw(logits[-1:])] if self.left else [read, Finished("length", 0)]
 
     def _draw(self, logits: Float[Tensor, "1 vocab"]) -> list[Event]:
         if self.told < self.request.min_tokens:
@@ -110,11 +110,11 @@ class CausalLane:
         p = log_p.exp()
         token, entropy = int(self.noise.sample(self.told, 1, shaping.narrowed(p))), float(-(p * log_p).sum())
         count = self.request.logprobs
-        told = [] if count is None else logprobs(log_p, [token], count)
+        likeliest = [] if count is None else logprobs(log_p, [token], count)
         if token in self.request.eos:
-            return [Finished("stop", self.told, end=told[0] if self.request.read_prompt else ())]
+            return [Finished("stop", self.told, end=likeliest[0] if self.request.read_prompt else ())]
         mass = [] if conditioned is None else conditioned.log_mass([token])
-        block = Block(self.told, [token], [entropy], [1], [0], steps=1, settled=True, logprobs=told, log_mass=mass)
+        block = Block(self.told, [token], [entropy], [1], [0], steps=1, settled=True, logprobs=likeliest, log_mass=mass)
         self.told, self.left = self.told + 1, self.left - 1
         self.goal = None if self.goal is None else self.goal.after([token])
         if self.left == 0 or (self.goal is not None and self.goal.is_over):

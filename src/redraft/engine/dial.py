@@ -26,7 +26,7 @@ from redraft.diffusion.halt import StableAndConfident
 from redraft.errors import RequestError, RunError
 
 FILE = "dial.json"
-_WHOLE, _SAMPLES, _SAMPLE = 2**24, 256, 2**14
+_WHOLE, _SAMPLES, _SAMPLE = 2**24, 256, 2**14  # bytes of a file hashed whole; else how many samples, of how many bytes
 
 
 @dataclass(frozen=True)

@@ -198,13 +198,13 @@ def _candidates(
         if len(result.done.tokens) >= width:  # fewer only if a deadline came before its first step
             answer = _gap_of(result.done, width, hole.text(engine, result.done.tokens[:width]))
             one = Candidate(answer.text, width, result.doubt, mean(answer.entropy), sum(answer.steps))
-            found.append((UNREADABLE in one.gap, one.score, width, result.number, one, answer))
+            found.append((one, answer, result.number))
     if not found:
         raise RunError(f"no canvas had taken a step after {options.deadline_sec} s; raise deadline_sec")
     # A gap that is no text is the answer only if nothing else is, and then without what is no text.
-    found.sort(key=lambda each: each[:3])
-    engine.loop.took(found[0][3])
-    return [(replace(one, gap=one.gap.replace(UNREADABLE, "")), answer) for *_, one, answer in found]
+    found.sort(key=lambda each: (UNREADABLE in each[0].gap, each[0].score, each[0].width))
+    engine.loop.took(found[0][2])
+    return [(replace(one, gap=one.gap.replace(UNREADABLE, "")), answer) for one, answer, _ in found]
 
 
 def _requests(engine: Engine, hole: _Hole, widths: Sequence[int], options: Options) -> tuple[list[int], list[Request]]:

@@ -111,40 +111,40 @@ def race(engine: Engine, requests: Sequence[Request], doubt: Doubt, drop: Drop |
     """
     drop = drop or Drop(max(1, len(requests)))
     runners = [_Runner(Answer(engine.text, request)) for request in requests]
-    told = _Race(runners, drop, doubt, engine.loop.abort)
+    books = _Race(runners, drop, doubt, engine.loop.abort)
     try:
         for place, request in enumerate(requests):
-            _submit(engine, request, told, place)
+            _submit(engine, request, books, place)
         left, early = len(requests), list[int]()
         while left:
-            engine.loop.turn_until(lambda: not told.finished.empty())
-            early.append(told.finished.get())
+            engine.loop.turn_until(lambda: not books.finished.empty())
+            early.append(books.finished.get())
             left -= 1
-            if told.dropped is not None:  # before the judgement nobody can tell whose result counts
-                yield from (_result(told, place) for place in early if place not in told.dropped)
+            if books.dropped is not None:  # before the judgement nobody can tell whose result counts
+                yield from (_result(books, place) for place in early if place not in books.dropped)
                 early = []
     finally:
         for runner in runners:
             engine.loop.abort(runner.number)
 
 
-def _submit(engine: Engine, request: Request, told: _Race, place: int) -> None:
+def _submit(engine: Engine, request: Request, books: _Race, place: int) -> None:
     """Queue one, when there is room for it."""
-    behind = told.runners[0].number if place else None
+    behind = books.runners[0].number if place else None
     while True:
         try:
-            number = engine.loop.submit(request, lambda event: told.hear(place, event), drafts=True, behind=behind)
+            number = engine.loop.submit(request, lambda event: books.hear(place, event), drafts=True, behind=behind)
             break
         except BusyError:
             engine.loop.wait_for_room()
-    runner = told.runners[place]
+    runner = books.runners[place]
     runner.number = number
-    if runner.answer.stopped or runner.error is not None or place in (told.dropped or ()):
+    if runner.answer.stopped or runner.error is not None or place in (books.dropped or ()):
         engine.loop.abort(number)  # it was told before it knew its number
 
 
-def _result(told: _Race, place: int) -> Result:
-    runner = told.runners[place]
+def _result(books: _Race, place: int) -> Result:
+    runner = books.runners[place]
     if isinstance(runner.error, RunError):
         raise runner.error
     if runner.error is not None:
