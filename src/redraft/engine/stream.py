@@ -1,8 +1,8 @@
-"""Steps that are read together: all rows of all canvases at once, then each canvas goes on by its own rules.
+"""Steps taken together: all canvases of a forward are read at once, then each goes on by its own rules.
 
-With a vocabulary of 262,144 the logits of one canvas take 268 MB, and a step reads them several times. There a stream
-reads the same from one pass over the embedding table (`model/head.py`). Read together is what the sampler rules need; a
-step whose logits are changed, kept or held to a language is taken alone. The plain twin is `runner.run_alone`.
+With a vocabulary of 262,144 the logits of one canvas take 268 MB, and a step reads them several times. Such a one is
+read as a stream, in one pass over the embedding table (`model/head.py`). Only what the sampler rules need is read
+together; a step whose logits are changed, kept or held to a language is taken alone. The twin is `runner.run_alone`.
 """
 
 from __future__ import annotations
