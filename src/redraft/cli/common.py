@@ -8,6 +8,7 @@ import os
 import re
 import sys
 from collections.abc import Callable
+from dataclasses import fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -144,8 +145,6 @@ def preset_of(arguments: argparse.Namespace) -> str:
 
 def options_of(arguments: argparse.Namespace) -> Options:
     """What the flags of a command say of its answers; what has no flag there is left as it is."""
-    from dataclasses import fields
-
     from redraft.engine.request import Options
 
     flags: dict[str, Any] = vars(arguments) | {"deadline_sec": getattr(arguments, "deadline", None)}
