@@ -164,3 +164,26 @@ def test_other_languages_hold_no_marks() -> None:
 def test_tools_that_cannot_be_written_are_refused_by_name(tools: dict[str, Any], said: str) -> None:
     with pytest.raises(ConstraintError, match=re.escape(said)):
         ready(calls_source(tools), VOCABULARY)
+
+
+@pytest.mark.parametrize(
+    ("said", "arguments"),
+    [
+        ("{}", {}),
+        (
+            f"{{ a :1,b:[{QUOTE}x,y:z{QUOTE},-2.5,null], c d:{{e:true}} }}",
+            {"a": 1, "b": ["x,y:z", -2.5, None], "c d": {"e": True}},
+        ),
+        (f'{{a:{QUOTE}"\\\n{{,:}}]{QUOTE},}}', {"a": '"\\\n{,:}]'}),
+        (f"{{{QUOTE}a:b{QUOTE}:[1,],k:2}}", {"a:b": [1], "k": 2}),
+        ('{"a":1}', {'"a"': 1}),
+        (f"{{a:{QUOTE}x,b:2}}", None),
+        ("{a:NaN}", None),
+        ("{a:}", None),
+        ("{a:1}}", None),
+        ("[1]", None),
+        ("{a:" * 5000, None),
+    ],
+)
+def test_the_notation_is_read_as_json_or_not_at_all(said: str, arguments: Any) -> None:
+    assert read_call(f"call:weather.now {said}\n") == (None if arguments is None else ("weather.now", arguments))
