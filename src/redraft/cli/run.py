@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -91,23 +91,21 @@ def _there(backend: Backend, arguments: argparse.Namespace, rows: int) -> Done:
     """By another server. A refusal answers its row; a server that does not answer ends the run, to be resumed."""
     from redraft.errors import RequestError
     from redraft.remote.channel import Channel, encoded
-    from redraft.server.batch import answer_rows, line_of, read_row
+    from redraft.server.batch import answer_rows, read_row
     from redraft.server.refusal import Refusal
 
     channel = Channel(backend)
 
-    async def answered(row: bytes, number: int) -> dict[str, Any]:
+    async def answered(row: bytes, number: int) -> tuple[int, Mapping[str, Any]]:
+        path, body = read_row(row, None if arguments.seed is None else arguments.seed + number)
+        if not isinstance(body, dict) or body.get("stream"):
+            raise Refusal(400, "the body is no object, or stream is true; a row is told whole", param="stream")
+        plain = {name: value for name, value in body.items() if value is not None}
         try:
-            path, body = read_row(row, None if arguments.seed is None else arguments.seed + number)
-            if not isinstance(body, dict) or body.get("stream"):
-                raise Refusal(400, "the body is no object, or stream is true; a row is told whole", param="stream")
-            plain = {name: value for name, value in body.items() if value is not None}
             encoded(plain)  # what cannot be sent is this row's mistake, and ends no run
-        except Refusal as refusal:
-            return line_of(row, number, refusal.status, refusal.body)
         except RequestError as error:
-            return line_of(row, number, 400, Refusal(400, str(error)).body)
-        return line_of(row, number, *await channel.post(path.removeprefix("/v1/"), plain))
+            raise Refusal(400, str(error)) from None
+        return await channel.post(path.removeprefix("/v1/"), plain)
 
     with _bar(rows) as told:
         place = arguments.source, arguments.target

@@ -16,8 +16,8 @@ import hashlib
 import json
 import os
 from collections import deque
-from collections.abc import Callable, Coroutine, Iterator, Mapping
-from contextlib import AbstractAsyncContextManager, contextmanager, nullcontext
+from collections.abc import Awaitable, Callable, Iterator, Mapping
+from contextlib import AbstractAsyncContextManager, contextmanager, nullcontext, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Any
@@ -38,8 +38,8 @@ NOTHING: AbstractAsyncContextManager[object] = nullcontext()
 BEGUN = b'{"id": "batch_req_'
 """How every line of an output begins."""
 
-Answered = Callable[[bytes, int], Coroutine[Any, Any, dict[str, Any]]]
-"""What makes the line that answers a row, from the row and its number."""
+Answered = Callable[[bytes, int], Awaitable[tuple[int, Mapping[str, Any]]]]
+"""What answers a row, given that and its number, with a status and a body. A Refusal is an answer, too."""
 
 
 @dataclass(frozen=True)
@@ -159,7 +159,7 @@ async def _run(
             if row is None:
                 more = False
             else:
-                running.append(asyncio.create_task(answered(row, number)))
+                running.append(asyncio.create_task(_line(answered, row, number)))
                 number += 1
         if not running:
             out.flush()
@@ -175,24 +175,23 @@ async def _run(
         told(done)
 
 
-async def answer(service: Service, row: bytes, number: int, seed: int | None) -> dict[str, Any]:
-    """The line that answers one row; an error is an answer, too."""
+async def answer(service: Service, row: bytes, number: int, seed: int | None) -> tuple[int, Mapping[str, Any]]:
+    """Status and body of the answer to one row. Raises Refusal."""
     try:
-        work = _work(service, row, None if seed is None else seed + number)
-        exchange = Exchange(service, work)
+        exchange = Exchange(service, _work(service, row, None if seed is None else seed + number))
         exchange.open(drafts=False)
         await exchange.finish()
-        status, body = 200, exchange.whole()
+        return 200, exchange.whole()
+    except RedraftError as error:
+        raise refusal_of(error) from None
+
+
+async def _line(answered: Answered, row: bytes, number: int) -> dict[str, Any]:
+    """The line that answers a row; a refusal is an answer, too."""
+    try:
+        status, body = await answered(row, number)
     except Refusal as refusal:
         status, body = refusal.status, refusal.body
-    except RedraftError as error:
-        refused = refusal_of(error)
-        status, body = refused.status, refused.body
-    return line_of(row, number, status, body)
-
-
-def line_of(row: bytes, number: int, status: int, body: Mapping[str, Any]) -> dict[str, Any]:
-    """The line that answers a row."""
     return {
         "id": f"batch_req_{number + 1}",
         "custom_id": _id_of(row, number),
@@ -244,12 +243,11 @@ def _object(row: bytes) -> dict[str, Any]:
 
 def _id_of(row: bytes, number: int) -> str:
     """A row's own name, or its number."""
-    try:
+    with suppress(ValueError, RecursionError):
         found = json.loads(row)
-    except (ValueError, RecursionError):
-        found = None
-    name = found.get("custom_id") if isinstance(found, dict) else None
-    return str(number + 1) if name is None else str(name)
+        if isinstance(found, dict) and found.get("custom_id") is not None:
+            return str(found["custom_id"])
+    return str(number + 1)
 
 
 def _digest(row: bytes) -> str:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from typing import Any
@@ -59,16 +58,15 @@ def complete(engine: Engine, document: Document) -> dict[str, Any]:
     for i, segment in enumerate(document.segments):
         if len(segment.model_fields_set) != 1:
             raise Refusal(400, f"segment {i} must hold one of text, hole and revise", param=f"segments.{i}")
-    revisions = [segment.revise for segment in document.segments if segment.revise is not None]
+    revised = [i for i, segment in enumerate(document.segments) if segment.revise is not None]
     holes = [segment.hole for segment in document.segments if segment.hole is not None]
-    if len(revisions) + bool(holes) != 1:
+    if len(revised) + bool(holes) != 1:
         raise Refusal(400, "segments must have holes, or one revision, and not both", param="segments")
     options = replace(document.options, max_tokens=None)
-    return _revised(engine, document, options) if revisions else _filled(engine, document, holes, options)
+    return _revised(engine, document, revised[0], options) if revised else _filled(engine, document, holes, options)
 
 
-def _revised(engine: Engine, document: Document, options: Options) -> dict[str, Any]:
-    at = next(i for i, segment in enumerate(document.segments) if segment.revise is not None)
+def _revised(engine: Engine, document: Document, at: int, options: Options) -> dict[str, Any]:
     before, behind = _text(document.segments[:at]), _text(document.segments[at + 1 :])
     revision = document.segments[at].revise
     assert revision is not None
@@ -84,11 +82,11 @@ def _revised(engine: Engine, document: Document, options: Options) -> dict[str, 
 
 
 def _filled(engine: Engine, document: Document, holes: list[Hole], options: Options) -> dict[str, Any]:
-    parts = [
-        _text(group)
-        for is_hole, group in itertools.groupby(_spaced(document.segments), lambda one: one.hole is not None)
-        if not is_hole
-    ]
+    parts = [""]  # what stands in front of each hole, and behind the last
+    for segment in document.segments:
+        if segment.hole is not None:
+            parts.append("")
+        parts[-1] += segment.text or ""
     text, found, forwards, seed = parts[0], [], 0, options.seed
     for i, hole in enumerate(holes):
         wanted = Wanted(regex=hole.regex, contains=tuple(hole.contains or ()), lacks=tuple(hole.lacks or ()))
@@ -107,14 +105,6 @@ def _filled(engine: Engine, document: Document, holes: list[Hole], options: Opti
         candidates = [{"text": one.gap, "tokens": one.width, "score": round(one.score, 4)} for one in done.candidates]
         found.append({"text": done.gap, "tried": done.tried, "candidates": candidates})
     return {"text": text, "holes": found, "forwards": forwards, "seed": seed}
-
-
-def _spaced(segments: tuple[Segment, ...]) -> list[Segment]:
-    """With an empty text on both sides of every hole, so that texts and holes take turns."""
-    found = [Segment(text="")]
-    for segment in segments:
-        found += [segment, Segment(text="")]
-    return found
 
 
 def _text(segments: Iterable[Segment]) -> str:

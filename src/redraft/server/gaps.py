@@ -13,14 +13,12 @@ from redraft.engine.engine import Engine
 from redraft.engine.infill import Infill
 from redraft.engine.request import Generation, Options
 from redraft.server.ask import kept_whole, options_of
-from redraft.server.leash import Leash, on_thread
-from redraft.server.metrics import Served
 from redraft.server.refusal import unsupported
 from redraft.server.replies import Head, Json, TextForm, usage
-from redraft.server.respond import key_of, note_prompts
+from redraft.server.respond import aside, note_prompts
 from redraft.server.schema import Sampling
 from redraft.server.service import Service
-from redraft.server.stream import Chunks, EventStream, unless_gone
+from redraft.server.stream import Chunks, EventStream
 from redraft.server.voice import Said, Voice
 from redraft.text import StopStrings
 
@@ -66,12 +64,10 @@ def gap_of(service: Service, body: Sampling, prefix: str, suffix: str, *, defaul
 
 async def run_gap(service: Service, request: Request, gap: Gap) -> list[Voice]:
     """Fill it, beside the event loop; given up if the client goes away."""
-    engine, loop = service.engine, Leash(service.engine.loop)
     note_prompts(request, [gap.prefix, gap.suffix])
-    with service.enter(gap.answers, key_of(request)):
-        voices = await unless_gone(request, on_thread(engine, loop, lambda held: _fill(service, held, gap)), loop.cut)
+    voices = await aside(request, lambda engine: _fill(service, engine, gap), answers=gap.answers)
     for voice in voices:
-        service.metrics.served(Served(voice.steps, len(voice.tokens), voice.first_sec))
+        service.metrics.served(voice)
     request.scope["state"]["log"]["tokens"] = sum(len(voice.tokens) for voice in voices)
     return voices
 
@@ -83,11 +79,10 @@ async def respond_gap(service: Service, request: Request, body: Sampling, gap: G
     head = Head(service.settings, form)
     told = usage(voices, prompt_tokens)
     if not body.stream:
-        choices = [form.whole(i, voice) for i, voice in enumerate(voices)]
-        return head.of(chunk=False) | {"choices": choices, "usage": told}
+        return head.whole(voices, told)
     wanted = body.stream_options is not None and bool(body.stream_options.include_usage)
     chunks = _chunks(head, form, voices, told if wanted else None)
-    return EventStream(chunks, stall_sec=service.settings.limits.stall_sec)
+    return EventStream(chunks, limits=service.settings.limits)
 
 
 def _fill(service: Service, engine: Engine, gap: Gap) -> list[Voice]:
@@ -107,11 +102,9 @@ def _fill(service: Service, engine: Engine, gap: Gap) -> list[Voice]:
 def _voice(service: Service, gap: Gap, filled: Infill | None, seed: int, seconds: float) -> Voice:
     """A filled gap as an answer like any other."""
     engine = service.engine
-    asked = engine.request_of([engine.text.bos_token_id], Options(seed=seed, stop=gap.stop, max_tokens=1))
-    voice = Voice(engine.text, asked, service.marks)
-    voice.seconds = voice.first_sec = seconds
+    asked = engine.request_of([engine.text.bos_token_id], Options(seed=seed, max_tokens=1))
+    voice = Voice(engine.text, asked, service.marks, first_sec=seconds, seconds=seconds, finish="length")
     if filled is None:
-        voice.finish = "length"
         return voice
     stops = StopStrings(gap.stop)
     said, stopped = stops.push(filled.gap)

@@ -25,7 +25,7 @@ MANNERS = {"fence": "json_", "any_case": "choice"}
 
 @dataclass(frozen=True)
 class Choice:
-    """Which tools an answer may or must call. `must` names the one to call; several are told apart by an envelope."""
+    """Which tools an answer may or, if it is `forced`, must call; of several an envelope names the one."""
 
     tools: tuple[Tool, ...] = ()
     forced: bool = False

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
+from functools import partial
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
 from prometheus_client.core import CounterMetricFamily, Metric
@@ -11,44 +11,29 @@ from prometheus_client.registry import Collector
 
 from redraft.engine.engine import Engine
 from redraft.engine.loop import Loop
+from redraft.server.voice import Voice
 
 SECONDS = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 120.0)
 STEPS = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48)
 RATES = (0.5, 1, 2, 4, 8, 16, 32, 64)
 
 
-@dataclass(frozen=True)
-class Served:
-    """What one finished answer adds."""
-
-    steps: Iterable[int]
-    tokens: int
-    first_sec: float | None
-
-
 class Metrics:
     """A registry of its own, so that two servers in one process count apart."""
 
     def __init__(self) -> None:
-        self.registry = registry = CollectorRegistry()
-        self.requests = Counter(
-            "redraft_requests", "HTTP requests by path and status", ["path", "status"], registry=registry
-        )
-        self.errors = Counter("redraft_errors", "Refusals and failures by code", ["code"], registry=registry)
-        self.seconds = Histogram(
-            "redraft_request_seconds", "From a request to its last byte", ["path"], buckets=SECONDS, registry=registry
-        )
-        self.first = Histogram(
-            "redraft_first_text_seconds", "From a request to its first text", buckets=SECONDS, registry=registry
-        )
-        self.steps = Histogram("redraft_steps_per_block", "Denoising steps of blocks", buckets=STEPS, registry=registry)
-        self.rate = Histogram(
-            "redraft_tokens_per_forward", "Useful tokens per denoising forward", buckets=RATES, registry=registry
-        )
-        self.tokens = Counter("redraft_tokens", "Useful tokens answered", registry=registry)
-        self.prompt_tokens = Counter("redraft_prompt_tokens", "Tokens of prompts", registry=registry)
-        self.dropped = Counter("redraft_dropped_drafts", "Drafts that a slow reader did not see", registry=registry)
-        self.gone = Counter("redraft_disconnects", "Requests whose client went away", registry=registry)
+        self.registry = CollectorRegistry()
+        count, spread = partial(Counter, registry=self.registry), partial(Histogram, registry=self.registry)
+        self.requests = count("redraft_requests", "HTTP requests by path and status", ["path", "status"])
+        self.errors = count("redraft_errors", "Refusals and failures by code", ["code"])
+        self.seconds = spread("redraft_request_seconds", "From a request to its last byte", ["path"], buckets=SECONDS)
+        self.first = spread("redraft_first_text_seconds", "From a request to its first text", buckets=SECONDS)
+        self.steps = spread("redraft_steps_per_block", "Denoising steps of blocks", buckets=STEPS)
+        self.rate = spread("redraft_tokens_per_forward", "Useful tokens per denoising forward", buckets=RATES)
+        self.tokens = count("redraft_tokens", "Useful tokens answered")
+        self.prompt_tokens = count("redraft_prompt_tokens", "Tokens of prompts")
+        self.dropped = count("redraft_dropped_drafts", "Drafts that a slow reader did not see")
+        self.gone = count("redraft_disconnects", "Requests whose client went away")
 
     def watch(self, engine: Engine) -> None:
         """Read these off the engine whenever somebody asks."""
@@ -62,14 +47,13 @@ class Metrics:
         self._gauge("redraft_prefix_hit_tokens", "Prompt tokens found in kept prefixes", lambda: prefixes.hits)
         self._gauge("redraft_prefix_miss_tokens", "Prompt tokens that were encoded", lambda: prefixes.misses)
 
-    def served(self, answer: Served) -> None:
+    def served(self, answer: Voice) -> None:
         """Count a finished answer."""
-        steps = list(answer.steps)
-        for count in steps:
+        for count in answer.steps:
             self.steps.observe(count)
-        if steps:
-            self.rate.observe(answer.tokens / sum(steps))
-        self.tokens.inc(answer.tokens)
+        if answer.steps:
+            self.rate.observe(len(answer.tokens) / sum(answer.steps))
+        self.tokens.inc(len(answer.tokens))
         if answer.first_sec is not None:
             self.first.observe(answer.first_sec)
 

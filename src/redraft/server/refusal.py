@@ -12,7 +12,6 @@ TYPES: Mapping[int, str] = {
     401: "authentication_error",
     403: "permission_error",
     404: "not_found_error",
-    413: "invalid_request_error",
     429: "rate_limit_error",
     500: "server_error",
     501: "not_implemented_error",

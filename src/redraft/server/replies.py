@@ -7,7 +7,7 @@ import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from random import getrandbits
-from typing import Any, Protocol, runtime_checkable
+from typing import Any, ClassVar
 
 from redraft.engine.request import FinishReason
 from redraft.server.calls import read_call
@@ -22,65 +22,17 @@ NO_TOOLS = Choice()
 FINISHED: Mapping[FinishReason | None, str] = {"stop": "stop", "length": "length", "deadline": "length"}
 
 
-@runtime_checkable
-class Form(Protocol):
-    """How one endpoint tells its answers."""
-
-    @property
-    def prefix(self) -> str:
-        """Of ids."""
-
-    @property
-    def whole_object(self) -> str:
-        """The kind of a whole answer."""
-
-    @property
-    def chunk_object(self) -> str:
-        """The kind of a chunk."""
-
-    def whole(self, i: int, voice: Voice) -> Json:
-        """A finished answer."""
-
-    def first(self, i: int) -> Json | None:
-        """What opens the stream of an answer, if anything does."""
-
-    def piece(self, i: int, voice: Voice, said: Said) -> Json:
-        """What one event added."""
-
-    def last(self, i: int, voice: Voice) -> Json:
-        """The end of the stream of an answer."""
-
-
-@dataclass(frozen=True)
-class Head:
-    """What every chunk of an answer has in common."""
-
-    settings: Settings
-    form: Form
-    id: str = field(default_factory=lambda: f"{getrandbits(96):024x}")
-    created: int = field(default_factory=lambda: int(time.time()))
-
-    def of(self, *, chunk: bool) -> Json:
-        """As JSON, without choices."""
-        return {
-            "id": f"{self.form.prefix}-{self.id}",
-            "object": self.form.chunk_object if chunk else self.form.whole_object,
-            "created": self.created,
-            "model": self.settings.name,
-            "system_fingerprint": f"redraft-{self.settings.version}",  # what answers under one seed depend on, too
-        }
-
-
 @dataclass(frozen=True)
 class ChatForm:
     """`chat.completion`. With a forced `choice` the whole answer is a call; otherwise it may hold some."""
 
+    prefix: ClassVar = "chatcmpl"
+    whole_object: ClassVar = "chat.completion"
+    chunk_object: ClassVar = "chat.completion.chunk"
+
     text: Text
     logprobs: bool = False
     choice: Choice = NO_TOOLS
-    prefix: str = "chatcmpl"
-    whole_object: str = "chat.completion"
-    chunk_object: str = "chat.completion.chunk"
 
     def whole(self, i: int, voice: Voice) -> Json:
         """A message."""
@@ -165,14 +117,15 @@ class Echo:
 class TextForm:
     """`text_completion`. With `echo[i]` in front of answer i, and, if `read`, its log-probabilities."""
 
+    prefix: ClassVar = "cmpl"
+    whole_object: ClassVar = "text_completion"
+    chunk_object: ClassVar = "text_completion"
+
     text: Text
     logprobs: bool = False
     echo: Sequence[Echo] = ()
     read: bool = False
     delta: bool = False
-    prefix: str = "cmpl"
-    whole_object: str = "text_completion"
-    chunk_object: str = "text_completion"
 
     def whole(self, i: int, voice: Voice) -> Json:
         """A text."""
@@ -228,6 +181,35 @@ class TextForm:
         return choice
 
 
+Form = ChatForm | TextForm
+"""How one endpoint tells its answers: whole, and in pieces that a stream begins with, goes on with and ends with."""
+
+
+@dataclass(frozen=True)
+class Head:
+    """What every chunk of an answer has in common."""
+
+    settings: Settings
+    form: Form
+    id: str = field(default_factory=lambda: f"{getrandbits(96):024x}")
+    created: int = field(default_factory=lambda: int(time.time()))
+
+    def of(self, *, chunk: bool) -> Json:
+        """As JSON, without choices."""
+        return {
+            "id": f"{self.form.prefix}-{self.id}",
+            "object": self.form.chunk_object if chunk else self.form.whole_object,
+            "created": self.created,
+            "model": self.settings.name,
+            "system_fingerprint": f"redraft-{self.settings.version}",  # what answers under one seed depend on, too
+        }
+
+    def whole(self, voices: Sequence[Voice], told: Json) -> Json:
+        """Finished answers and their usage."""
+        choices = [self.form.whole(i, voice) for i, voice in enumerate(voices)]
+        return self.of(chunk=False) | {"choices": choices, "usage": told}
+
+
 def told(voice: Voice) -> Json:
     """What only a diffusion model has to tell of an answer."""
     return {
@@ -242,17 +224,18 @@ def told(voice: Voice) -> Json:
     }
 
 
-def usage(voices: Sequence[Voice], prompt_tokens: int, predicted: tuple[int, int] = (0, 0)) -> Json:
-    """Tokens, and the forwards they took. `predicted` are accepted and rejected tokens of a prediction."""
+def usage(voices: Sequence[Voice], prompt_tokens: int, predicted: Sequence[int] = ()) -> Json:
+    """Tokens, and the forwards they took. Of `predicted` ones those are accepted that stand in their places."""
     tokens, steps = sum(len(voice.tokens) for voice in voices), sum(sum(voice.steps) for voice in voices)
+    accepted = sum(a == b for voice in voices for a, b in zip(predicted, voice.tokens, strict=False))
     return {
         "prompt_tokens": prompt_tokens,
         "completion_tokens": tokens,
         "total_tokens": prompt_tokens + tokens,
         "completion_tokens_details": {
             "reasoning_tokens": sum(voice.reasoning_tokens for voice in voices),
-            "accepted_prediction_tokens": predicted[0],
-            "rejected_prediction_tokens": predicted[1],
+            "accepted_prediction_tokens": accepted,
+            "rejected_prediction_tokens": len(predicted) * len(voices) - accepted,
         },
         "steps": steps,
         "forwards": steps + sum(voice.commits for voice in voices),

@@ -11,12 +11,13 @@ from typing import TypeVar
 from starlette.requests import Request
 from starlette.responses import Response
 
+from redraft.engine.engine import Engine
 from redraft.engine.events import Draft, Event, Finished
 from redraft.engine.frames import Frames
 from redraft.errors import RedraftError
 from redraft.server.ask import Asked
+from redraft.server.leash import Leash, on_thread
 from redraft.server.mending import Mending
-from redraft.server.metrics import Served
 from redraft.server.refusal import Refusal
 from redraft.server.replies import Form, Head, Json, usage
 from redraft.server.run import Run
@@ -28,7 +29,6 @@ from redraft.server.voice import Said, Voice
 R = TypeVar("R")
 GONE = 499  # nobody reads it; the log does
 SMALL_BYTES = 16 * 2**10  # made into tokens at once; a thread would cost more
-Predicted = Callable[[list[Voice]], tuple[int, int]]
 
 
 @dataclass(frozen=True)
@@ -42,12 +42,12 @@ class Told:
 
 @dataclass(frozen=True)
 class Work:
-    """A checked request: what the engine is asked, and how its answers are told."""
+    """A checked request: what the engine is asked, how its answers are told, and tokens that were predicted of each."""
 
     body: Sampling
     asked: Asked
     form: Form
-    predicted: Predicted = lambda _: (0, 0)
+    predicted: Sequence[int] = ()
 
 
 @dataclass
@@ -58,7 +58,7 @@ class Exchange:
     work: Work
     request: Request | None = None
     room: ExitStack = field(default_factory=ExitStack)
-    run: Run | Mending = field(init=False, repr=False)
+    run: Run = field(init=False, repr=False)
 
     def __post_init__(self) -> None:
         engine = self.service.engine
@@ -67,14 +67,26 @@ class Exchange:
         self.voices = [Voice(engine.text, request, self.service.marks) for request in self.asked.requests]
 
     async def respond(self) -> Response | Json:
-        """Answer. Raises Refusal if there is no room."""
+        """Answer as most endpoints do. Raises Refusal if there is no room."""
         options = self.body.canvas
-        self.open(drafts=bool(self.body.stream and options is not None and options.stream))
+        drafts = bool(self.body.stream and options is not None and options.stream)
+        return await self.tell(self._chunks, self.whole, drafts=drafts)
+
+    async def tell(
+        self,
+        chunks: Callable[[], Chunks],
+        whole: Callable[[], Json],
+        *,
+        drafts: bool,
+        line: Line = line_of,
+        end: bytes = DONE,
+    ) -> Response | Json:
+        """Answer in chunks if a stream was asked for, otherwise whole. Raises Refusal if there is no room."""
+        self.open(drafts=drafts)
         if self.body.stream:
-            return self.stream(self._chunks())
-        if not await self.finish():
-            return Response(status_code=GONE)
-        return self.whole()
+            limits = self.service.settings.limits
+            return EventStream(chunks(), gone=self.run.abort, over=self.over, limits=limits, line=line, end=end)
+        return whole() if await self.finish() else Response(status_code=GONE)
 
     def open(self, *, drafts: bool) -> None:
         """Submit the requests. Raises Refusal if there is no room; `over` has to be called otherwise."""
@@ -90,37 +102,24 @@ class Exchange:
             self.room.close()
             raise
 
-    def stream(self, chunks: Chunks, line: Line = line_of, end: bytes = DONE) -> EventStream:
-        """A response that tells chunks."""
-        stall = self.service.settings.limits.stall_sec
-        return EventStream(chunks, gone=self.run.abort, over=self.over, stall_sec=stall, line=line, end=end)
-
     async def finish(self) -> bool:
         """Run to the end. False if the client went away meanwhile. Calls `over`."""
         try:
-            if self.request is None:
-                await self._finish()
-            else:
-                await unless_gone(self.request, self._finish(), self.run.abort)
+            told = self._finish()
+            await (told if self.request is None else unless_gone(self.request, told, self.run.abort))
         finally:
             self.over()
         return not self.run.gone
 
-    async def events(self) -> AsyncGenerator[Told | None, None]:
-        """What happens, and what it adds to an answer; None for a while without anything."""
-        while self.run.open:
-            told = await self.run.next(self.service.settings.limits.quiet_sec)
-            if told is None:
-                if self.run.open:
-                    yield None
-                continue
+    async def events(self) -> AsyncGenerator[Told, None]:
+        """What happens, and what it adds to an answer."""
+        while (told := await self.run.next()) is not None:
             i, event = told
             yield Told(i, event, Said() if isinstance(event, Draft) else self._take(i, event))
 
     def whole(self) -> Json:
         """The finished answers."""
-        choices = [self.form.whole(i, voice) for i, voice in enumerate(self.voices)]
-        return self.head.of(chunk=False) | {"choices": choices, "usage": self.usage()}
+        return self.head.whole(self.voices, self.usage())
 
     async def _finish(self) -> None:
         async for _ in self.events():
@@ -145,9 +144,6 @@ class Exchange:
         batch: list[Json] = []
         try:
             async for told in self.events():
-                if told is None:
-                    yield None
-                    continue
                 i, voice, said = told.i, self.voices[told.i], told.said
                 if isinstance(told.event, Draft):
                     batch.append(head | {"choices": [form.piece(i, voice, Said())], "canvas": frames.of(i, told.event)})
@@ -156,7 +152,7 @@ class Exchange:
                     batch.append(head | {"choices": [form.piece(i, voice, said)]} | more)
                 if isinstance(told.event, Finished) or voice.stopped:
                     batch.append(head | {"choices": [form.last(i, voice)]} | more)
-                if batch and self.run.open and not self.run.ready:
+                if batch and self.run.open and not self.run.mail.waits:
                     yield batch
                     batch = []
         except (RedraftError, Refusal):
@@ -169,7 +165,7 @@ class Exchange:
 
     def usage(self) -> Json:
         """Of all answers so far."""
-        return usage(self.voices, self.asked.prompt_tokens, self.work.predicted(self.voices))
+        return usage(self.voices, self.asked.prompt_tokens, self.work.predicted)
 
     def over(self) -> None:
         """Whatever happened: free the rows and the room, and count."""
@@ -178,9 +174,9 @@ class Exchange:
         self.room.close()
         metrics = self.service.metrics
         metrics.prompt_tokens.inc(self.asked.prompt_tokens)
-        metrics.dropped.inc(self.run.dropped_drafts)
+        metrics.dropped.inc(self.run.mail.dropped_drafts)
         for voice in self.voices:
-            metrics.served(Served(voice.steps, len(voice.tokens), voice.first_sec))
+            metrics.served(voice)
         notes = None if self.request is None else self.request.scope["state"].get("log")
         if notes is not None:
             notes["gone"] = gone
@@ -196,6 +192,14 @@ async def offload(request: Request, work: Callable[[], R], *, slow: bool = False
     if not slow and request.scope["state"]["size"] <= SMALL_BYTES:
         return work()
     return await asyncio.to_thread(work)
+
+
+async def aside(request: Request, work: Callable[[Engine], R], *, answers: int = 1) -> R:
+    """Work with the engine on a thread, given up if the client goes away. Raises Refusal if there is no room."""
+    service = service_of(request)
+    leash = Leash(service.engine.loop)
+    with service.enter(answers, key_of(request)):
+        return await unless_gone(request, on_thread(service.engine, leash, work), leash.cut)
 
 
 def key_of(request: Request | None) -> int | None:

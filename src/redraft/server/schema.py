@@ -5,7 +5,7 @@ docs/server.md lists these fields with their descriptions; scripts/generate.py w
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import Field
@@ -99,6 +99,11 @@ class Part(Body):
     text: Str
 
 
+def text_of(content: str | Sequence[Part] | None) -> str:
+    """A content as one text."""
+    return content if isinstance(content, str) else "".join(part.text for part in content or ())
+
+
 class Function(Body):
     """The function of a call that was made."""
 
@@ -131,9 +136,7 @@ class Message(Body):
     @property
     def text(self) -> str:
         """The content as one text."""
-        if isinstance(self.content, list):
-            return "".join(part.text for part in self.content)
-        return self.content or ""
+        return text_of(self.content)
 
 
 class JsonSchema(Body):
@@ -197,11 +200,6 @@ class Prediction(Body):
 
     type: Literal["content"] = "content"
     content: Str | list[Part]
-
-    @property
-    def text(self) -> str:
-        """As one text."""
-        return self.content if isinstance(self.content, str) else "".join(part.text for part in self.content)
 
 
 class TemplateOptions(Body):

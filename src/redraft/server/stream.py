@@ -21,11 +21,12 @@ from starlette.types import Receive, Scope, Send
 
 from redraft.errors import RedraftError
 from redraft.server.refusal import Refusal, refusal_of
+from redraft.server.settings import Limits
 
 T = TypeVar("T")
 Chunk = Mapping[str, Any]
-Chunks = AsyncGenerator[Chunk | list[dict[str, Any]] | None, None]
-"""Chunks of a stream, several where they come together; None stands for a while in which nothing happened."""
+Chunks = AsyncGenerator[Chunk | list[dict[str, Any]], None]
+"""Chunks of a stream, several where they come together."""
 
 Line = Callable[[Mapping[str, Any]], bytes]
 HEADERS = (
@@ -48,40 +49,53 @@ class EventStream(Response):
         *,
         gone: Callable[[], None] = lambda: None,
         over: Callable[[], None] = lambda: None,
-        stall_sec: float,
+        limits: Limits,
         line: Line | None = None,
         end: bytes = DONE,
     ) -> None:
         super().__init__()
         self.raw_headers = [*HEADERS]
-        self._chunks, self._gone, self._over, self._stall_sec = chunks, gone, over, stall_sec
-        self._line, self._end = line or line_of, end
+        self._chunks, self._gone, self._over, self._limits = chunks, gone, over, limits
+        self._line, self._end, self._told_at = line or line_of, end, 0.0
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Tell them all."""
-        watch, now = asyncio.create_task(_until_gone(receive, self._gone)), asyncio.get_running_loop().time
+        now = asyncio.get_running_loop().time
+        beside = [asyncio.create_task(_until_gone(receive, self._gone)), asyncio.create_task(self._fill(send, now))]
         try:
             await send({"type": "http.response.start", "status": 200, "headers": self.raw_headers})
             async with asyncio.timeout(None) as stalled, aclosing(self._lines()) as lines:
                 async for line in lines:
-                    stalled.reschedule(now() + self._stall_sec)
+                    stalled.reschedule(now() + self._limits.stall_sec)
                     await send({"type": "http.response.body", "body": line, "more_body": True})
                     stalled.reschedule(None)
+                    self._told_at = now()
             await send({"type": "http.response.body", "body": self._end})
         except (OSError, TimeoutError):  # the client went away, or reads no longer
             self._gone()
         finally:
-            watch.cancel()
+            for task in beside:
+                task.cancel()
             self._over()
+
+    async def _fill(self, send: Send, now: Callable[[], float]) -> None:
+        """Tell a comment whenever nothing else has been told for a while."""
+        self._told_at = now()
+        try:
+            while True:
+                await asyncio.sleep(self._told_at + self._limits.quiet_sec - now())
+                if now() >= self._told_at + self._limits.quiet_sec:
+                    async with asyncio.timeout(self._limits.stall_sec):
+                        await send({"type": "http.response.body", "body": WAITING, "more_body": True})
+                    self._told_at = now()
+        except (OSError, TimeoutError):
+            self._gone()
 
     async def _lines(self) -> AsyncGenerator[bytes, None]:
         try:
             async with aclosing(self._chunks) as chunks:
                 async for told in chunks:
-                    if told is None:
-                        yield WAITING
-                    else:
-                        yield b"".join(map(self._line, told)) if isinstance(told, list) else self._line(told)
+                    yield b"".join(map(self._line, told)) if isinstance(told, list) else self._line(told)
         except RedraftError as error:
             yield line_of(refusal_of(error).body)
         except Refusal as refusal:

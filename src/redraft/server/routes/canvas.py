@@ -21,15 +21,15 @@ from redraft.server.ask import asked, kept_whole, options_of
 from redraft.server.body import Body, Int, Str
 from redraft.server.document import Document, Segment, complete
 from redraft.server.languages import structured
-from redraft.server.leash import Leash, on_thread
+from redraft.server.leash import Leash
 from redraft.server.refusal import Refusal
 from redraft.server.relay import relayed
 from redraft.server.replies import Json, TextForm, told
-from redraft.server.respond import GONE, Exchange, Work, key_of, note_prompts, offload, service_of
+from redraft.server.respond import Exchange, Work, aside, key_of, note_prompts, offload, service_of
 from redraft.server.route import router_of_bodies
 from redraft.server.schema import Message, Sampling, StructuredOutputs
 from redraft.server.service import Service
-from redraft.server.stream import Chunks, EventStream, unless_gone
+from redraft.server.stream import Chunks, EventStream
 
 router = router_of_bodies()
 
@@ -73,12 +73,7 @@ async def canvas(request: Request, body: Canvas) -> Response | Json:
         return await _document(service, request, body)
     work = await offload(request, lambda: _prepare(service, body), slow=body.structured_outputs is not None)
     exchange = Exchange(service, work, request)
-    exchange.open(drafts=bool(body.stream))
-    if body.stream:
-        return exchange.stream(_frames(exchange))
-    if not await exchange.finish():
-        return Response(status_code=GONE)
-    return _whole(exchange)
+    return await exchange.tell(lambda: _frames(exchange), lambda: _whole(exchange), drafts=bool(body.stream))
 
 
 def _prepare(service: Service, body: Canvas) -> Work:
@@ -104,13 +99,11 @@ async def _frames(exchange: Exchange) -> Chunks:
     engine = exchange.service.engine
     frames = Frames(engine.text, engine.config.generation.eos_token_ids)
     async for one in exchange.events():
-        if one is None:
-            yield None
-        elif isinstance(one.event, Draft):
+        if isinstance(one.event, Draft):
             yield {"type": "draft"} | frames.of(0, one.event)
         elif isinstance(one.event, Block):
             yield {"type": "block", "text": one.said.content} | block_frame(engine.text, one.event)
-        if one is not None and isinstance(one.event, Finished):
+        elif isinstance(one.event, Finished):
             yield {"type": "finished"} | _whole(exchange)
 
 
@@ -133,18 +126,13 @@ async def _document(service: Service, request: Request, body: Canvas) -> Respons
     options = options_of(body, service.engine, kept_whole(service.settings), max_tokens=None)
     document = Document(tuple(body.segments or ()), body.max_tokens, options)
     note_prompts(request, [segment.model_dump(exclude_none=True) for segment in document.segments])
-    leash, limits, held = Leash(service.engine.loop), service.settings.limits, ExitStack()
-    held.enter_context(service.enter(1, key_of(request)))
 
     def work(engine: Engine) -> Json:
         return {"object": "canvas", "model": service.settings.name, **complete(engine, document)}
 
-    if body.stream:
-        return EventStream(
-            relayed(service.engine, leash, work, quiet_sec=limits.quiet_sec),
-            gone=leash.cut,
-            over=held.close,
-            stall_sec=limits.stall_sec,
-        )
-    with held:
-        return await unless_gone(request, on_thread(service.engine, leash, work), leash.cut)
+    if not body.stream:
+        return await aside(request, work)
+    leash, held = Leash(service.engine.loop), ExitStack()
+    held.enter_context(service.enter(1, key_of(request)))
+    chunks = relayed(service.engine, leash, work)
+    return EventStream(chunks, gone=leash.cut, over=held.close, limits=service.settings.limits)

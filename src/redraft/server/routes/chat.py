@@ -18,9 +18,8 @@ from redraft.server.refusal import Refusal
 from redraft.server.replies import ChatForm, Json
 from redraft.server.respond import Exchange, Work, offload, service_of
 from redraft.server.route import router_of_bodies
-from redraft.server.schema import Call, Chat
+from redraft.server.schema import Call, Chat, text_of
 from redraft.server.service import Service
-from redraft.server.voice import Voice
 
 router = router_of_bodies()
 
@@ -28,11 +27,6 @@ router = router_of_bodies()
 @router.post("/v1/chat/completions", response_model=None)
 async def chat(request: Request, body: Chat) -> Response | Json:
     """Answer a conversation."""
-    return await respond(request, body)
-
-
-async def respond(request: Request, body: Chat) -> Response | Json:
-    """Prepare, run, tell."""
     slow = any(value is not None for value in (body.response_format, body.structured_outputs, body.tools))
     service = service_of(request)
     work = await offload(request, lambda: prepare(service, body), slow=slow)
@@ -46,7 +40,7 @@ def prepare(service: Service, body: Chat) -> Work:
     options = _options(service, body)
     predicted: tuple[int, ...] = ()
     if body.prediction is not None:
-        predicted = tuple(engine.text.encode(body.prediction.text, bos=False))
+        predicted = tuple(engine.text.encode(text_of(body.prediction.content), bos=False))
         options = _seeded(engine, options, predicted)
     choice, thinking = choice_of(body), _thinking(body)
     check_tools(choice, engine.text)
@@ -57,7 +51,7 @@ def prepare(service: Service, body: Chat) -> Work:
     prompt = engine.text.encode(said, bos=False)
     form = ChatForm(engine.text, bool(body.logprobs), choice)
     wanted = asked(engine, [prompt], options, body.n or 1, held)
-    return Work(body, wanted, form, lambda voices: _compared(predicted, voices))
+    return Work(body, wanted, form, predicted)
 
 
 def messages_of(body: Chat) -> list[dict[str, Any]]:
@@ -108,11 +102,3 @@ def _seeded(engine: Engine, options: Options, predicted: tuple[int, ...]) -> Opt
     """The first canvas begins with what the answer is likely to be; all of it stays open."""
     width = engine.request_of([engine.text.bos_token_id], options).width  # presets and the dial have a say in it
     return replace(options, seed_canvas=SeedCanvas(given=tuple(enumerate(predicted[:width]))))
-
-
-def _compared(predicted: tuple[int, ...], voices: list[Voice]) -> tuple[int, int]:
-    """Tokens of a prediction that stand in the answers where they were predicted, and the others."""
-    if not predicted:
-        return 0, 0
-    same = sum(a == b for voice in voices for a, b in zip(predicted, voice.tokens, strict=False))
-    return same, len(predicted) * len(voices) - same

@@ -27,7 +27,7 @@ from redraft.server.replies import Json
 from redraft.server.respond import GONE, key_of, note_prompts, service_of
 from redraft.server.route import router_of_bodies
 from redraft.server.routes.responses import Item
-from redraft.server.schema import Part
+from redraft.server.schema import Part, text_of
 from redraft.server.stream import unless_gone
 
 router = router_of_bodies()
@@ -60,7 +60,7 @@ class Asking(Body):
     @property
     def said(self) -> str:
         """The instructions as one text."""
-        return self.instructions if isinstance(self.instructions, str) else "".join(p.text for p in self.instructions)
+        return text_of(self.instructions)
 
 
 class Predicate(Asking):
@@ -228,8 +228,8 @@ def _turns(given: str | list[Item], asked: str) -> list[dict[str, str]]:
         return [{"role": "user", "content": f"{given}\n{asked}" if asked else given}]
     turns = []
     for item in given:
-        content = item.content if isinstance(item.content, str) else "".join(part.text for part in item.content)
-        turns.append({"role": "system" if item.role == "developer" else item.role, "content": content})
+        role = "system" if item.role == "developer" else item.role
+        turns.append({"role": role, "content": text_of(item.content)})
     if not turns or turns[-1]["role"] != "user":
         return [*turns, {"role": "user", "content": asked}]
     last = turns[-1]["content"]

@@ -15,14 +15,12 @@ from pydantic import Field
 from redraft.engine.request import Options
 from redraft.server.ask import kept_whole, options_of
 from redraft.server.body import BOOKKEEPING, Real, Str
-from redraft.server.leash import Leash, on_thread
 from redraft.server.refusal import Refusal
 from redraft.server.replies import ChatForm, Head, Json, usage
-from redraft.server.respond import key_of, note_prompts, service_of
+from redraft.server.respond import aside, note_prompts, service_of
 from redraft.server.route import router_of_bodies
-from redraft.server.routes.chat import respond
+from redraft.server.routes.chat import chat
 from redraft.server.schema import Chat, Message, Prediction, Sampling
-from redraft.server.stream import unless_gone
 from redraft.server.voice import Voice
 
 router = router_of_bodies()
@@ -57,32 +55,23 @@ async def edit(request: Request, body: Edit) -> Json:
     options = options_of(body, service.engine, kept_whole(service.settings), max_tokens=None)
     options = replace(options, max_tokens=body.max_tokens)
     note_prompts(request, [before + region + behind])
-    leash, engine = Leash(service.engine.loop), service.engine
-    strength = 0.5 if body.strength is None else body.strength
-    with service.enter(1, key_of(request)):
-        done = await unless_gone(
-            request,
-            on_thread(
-                engine,
-                leash,
-                lambda held: held.edit(
-                    before + region + behind,
-                    (len(before), len(before) + len(region)),
-                    strength=strength,
-                    instruction=body.instruction,
-                    slack=body.slack or 0,
-                    options=options,
-                ),
-            ),
-            leash.cut,
-        )
+    engine = service.engine
+    done = await aside(
+        request,
+        lambda held: held.edit(
+            before + region + behind,
+            (len(before), len(before) + len(region)),
+            strength=0.5 if body.strength is None else body.strength,
+            instruction=body.instruction,
+            slack=body.slack or 0,
+            options=options,
+        ),
+    )
     asked = engine.request_of([engine.text.bos_token_id], Options(seed=done.seed, max_tokens=1))
     voice = Voice(engine.text, asked, service.marks, content=done.after, steps=[done.forwards], finish="stop")
     voice.tokens = engine.text.encode(done.after, bos=False)
-    form = ChatForm(engine.text)
-    head = Head(service.settings, form).of(chunk=False)
     told = usage([voice], len(engine.text.encode(before + region + behind, bos=False)))
-    return head | {"choices": [form.whole(0, voice)], "usage": told}
+    return Head(service.settings, ChatForm(engine.text)).whole([voice], told)
 
 
 @router.post("/v1/apply/completions", response_model=None)
@@ -93,7 +82,7 @@ async def apply(request: Request, body: Chat) -> Response | Json:
         raise _missing("original_code")
     if body.prediction is None:
         body = body.model_copy(update={"prediction": Prediction(content=original[1])})
-    return await respond(request, body)
+    return await chat(request, body)
 
 
 def region_of(text: str) -> tuple[str, str, str]:

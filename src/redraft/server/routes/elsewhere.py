@@ -131,14 +131,14 @@ async def _answer(request: Request, path: str, body: Anything) -> Response:
 
 async def _streamed(request: Request, chunks: AsyncGenerator[tuple[int, Chunk], None], held: ExitStack) -> Response:
     """A stream, once its first chunk is there: what is refused before that has a status of its own."""
-    limits, pump = service_of(request).settings.limits, _Pump(chunks)
+    pump = _Pump(chunks)
     held.callback(pump.stop)
     first = await unless_gone(request, pump.next(), pump.stop)
     return EventStream(
-        pump.chunks(first, limits.quiet_sec),
+        pump.chunks(first),
         gone=pump.stop,
         over=held.pop_all().close,
-        stall_sec=limits.stall_sec,
+        limits=service_of(request).settings.limits,
         line=lambda chunk: b"data: " + _as_it_came(chunk) + b"\n\n",
     )
 
@@ -162,17 +162,11 @@ class _Pump:
             raise told
         return told
 
-    async def chunks(self, first: Chunk | None, quiet_sec: float) -> Chunks:
-        """All of them."""
-        told = first
+    async def chunks(self, told: Chunk | None) -> Chunks:
+        """All of them, behind the first."""
         while told is not None:
             yield told
-            while True:
-                try:
-                    told = await asyncio.wait_for(self.next(), quiet_sec)
-                    break
-                except TimeoutError:
-                    yield None
+            told = await self.next()
 
     async def _run(self, chunks: AsyncGenerator[tuple[int, Chunk], None]) -> None:
         try:

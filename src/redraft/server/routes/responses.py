@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import secrets
 import time
-from collections.abc import AsyncGenerator, Mapping
+from collections.abc import Mapping
 from typing import Annotated, Any, ClassVar, Literal
 
 from fastapi import Request, Response
@@ -13,11 +13,11 @@ from pydantic import Field
 from redraft.server.body import BOOKKEEPING, Body, Flag, Int, Real, Str
 from redraft.server.refusal import unsupported
 from redraft.server.replies import Json
-from redraft.server.respond import GONE, Exchange, offload, service_of
+from redraft.server.respond import Exchange, offload, service_of
 from redraft.server.route import router_of_bodies
 from redraft.server.routes.chat import prepare
-from redraft.server.schema import CanvasOptions, Chat, Part
-from redraft.server.stream import named_line
+from redraft.server.schema import CanvasOptions, Chat, Part, text_of
+from redraft.server.stream import Chunks, named_line
 
 router = router_of_bodies()
 
@@ -112,12 +112,7 @@ async def responses(request: Request, body: Responses) -> Response | Json:
     work = await offload(request, lambda: prepare(service, same), slow=slow)
     exchange = Exchange(service, work, request)
     told = _Told(body, exchange)
-    exchange.open(drafts=False)
-    if body.stream:
-        return exchange.stream(told.events(), line=named_line, end=b"")
-    if not await exchange.finish():
-        return Response(status_code=GONE)
-    return told.whole()
+    return await exchange.tell(told.events, told.whole, drafts=False, line=named_line, end=b"")
 
 
 def as_chat(body: Responses) -> Json:
@@ -127,8 +122,7 @@ def as_chat(body: Responses) -> Json:
         turns.append({"role": "user", "content": body.input})
     else:
         for item in body.input:
-            parts = item.content if isinstance(item.content, str) else "".join(part.text for part in item.content)
-            turns.append({"role": item.role, "content": parts})
+            turns.append({"role": item.role, "content": text_of(item.content)})
     found: Json = {"model": body.model, "messages": turns, "max_completion_tokens": body.max_output_tokens}
     found |= {name: getattr(body, name) for name in ("temperature", "top_p", "seed", "max_steps", "stream")}
     if body.canvas is not None:
@@ -161,7 +155,7 @@ class _Told:
             "usage": self._usage(),
         }
 
-    async def events(self) -> AsyncGenerator[Json | None, None]:
+    async def events(self) -> Chunks:
         """The events of a stream, in the order that clients expect."""
         place: Json = {"item_id": self.item, "output_index": 0, "content_index": 0}
         begun = self._response("in_progress")
@@ -171,9 +165,7 @@ class _Told:
         yield self._event("response.content_part.added", place | {"part": _part("")})
         (voice,) = self.exchange.voices
         async for one in self.exchange.events():
-            if one is None:
-                yield None
-            elif one.said.content:
+            if one.said.content:
                 yield self._event("response.output_text.delta", place | {"delta": one.said.content, "logprobs": []})
         yield self._event("response.output_text.done", place | {"text": voice.content, "logprobs": []})
         yield self._event("response.content_part.done", place | {"part": _part(voice.content)})
