@@ -83,6 +83,7 @@ TABLE = (
     Take("scaling", 3, f"{BENCH} --scaling --runs 3"),
     Take("policies", 6, f"{BENCH} --policies --runs 3"),
     Take("device-nano", 1, f"{BENCH} --device-card"),
+    Take("kernels-compiled", 10, "python scripts/compiled.py"),
     Take("tuning-speed", 4, "python scripts/tuning_speed.py --steps 6"),
     Take("schema-suite", 2, "python scripts/schema_suite.py"),
     Take("startup", 4, "python scripts/startup.py --runs 7"),
