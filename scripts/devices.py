@@ -119,23 +119,36 @@ redraft bench --device-card --model recipes/shapes/26b --device cuda --dtype bfl
 redraft bench --device-card --model recipes/shapes/26b --device cuda --dtype bfloat16 --plan int4 \\
   --record device-26b-int4.json
 python scripts/step_beside_transformers.py --device cuda --record step-26b.json
+python scripts/tiles.py --record tiles.json
 redraft eval --model nano --device cuda --task records --task sudoku-4x4 --count 100 --json
 ```
 
 The folder holds the released model's shape and no weights; the command makes random ones in the plan's format, measures
 copying and multiplying, then prefill, steps of 1 to 16 canvases and behind 512 to 65,536 tokens, steps as one graph, a
 commit, the head alone, and holding a canvas to a schema, and tells each as a multiple of its floor. With a checkpoint
-for `--model` it measures that. Records named `device-*.json` in `benchmarks/` fill the column "measured" above.
+for `--model` it measures that. What fails is told in the record, and an interrupt keeps what has been measured. Records
+named `device-*.json` in `benchmarks/` fill the column "measured" above.
 
 ## What has not been run
 
 No GPU was at hand while this was built. The kernels in `model/triton/` are held to their twins under Triton's
-interpreter, in float32 and, where the interpreter can, in half precision, and compile for compute 8.0 and 9.0;
+interpreter, in float32 and, where the interpreter can, in half precision, and compile for compute 8.9 and 9.0;
 `pytest -m gpu` repeats the comparison natively and has not been run.
 
-Not measured: every time on a GPU; the share of experts that real text touches; bfloat16 inside the kernels' products;
-the capture of graphs; copies that overlap with products; NCCL; transformers on the same card, which
-`scripts/step_beside_transformers.py` times at the same shape.
+Not measured: every time on a GPU; which tiles are the fastest (`scripts/tiles.py` tries some); the share of experts
+that real text touches; bfloat16 inside the kernels' products; how much is lost where the units for 8-bit floats add up
+in fewer bits than float32; the capture of graphs; copies that overlap with products; NCCL; transformers on the same
+card, which `scripts/step_beside_transformers.py` times at the same shape.
+"""
+
+COMPILED = """
+## What the compiler makes of the kernels
+
+Compiled for compute {arch} by Triton {version} as forwards of this model launch them, under every plan: steps of 1 and
+8 canvases, a step as a graph, 1,024 tokens of prompt, a language (`scripts/compiled.py`, record `kernels-compiled`).
+At once: programs that a multiprocessor has room for. Units: wgmma are those of compute 9.0, mma the older ones, which
+tiles of fewer than 64 rows have. Ahead: instructions that load what is not needed yet.
+
 """
 
 
@@ -144,7 +157,26 @@ def page(root: Path) -> str:
     config = read_config(root / SHAPE).model
     records = [read_record(path) for path in sorted((root / "benchmarks").glob("device-*.json"))]
     parts = [HEAD, "## What fits\n\n", *_memory(config), "\n## How fast a step can be\n\n", *_floors(config, records)]
-    return "".join([*parts, *_plans(config), TAIL])
+    compiled = read_record(root / "benchmarks" / "kernels-compiled.json")
+    return "".join([*parts, *_plans(config), *_compiled(compiled), TAIL])
+
+
+def _compiled(record: Record) -> Iterator[str]:
+    """The kernels by name, each with the range of what its forms have."""
+    yield COMPILED.format(arch=record.workload["arch"] / 10, version=record.workload["triton"])
+    columns = {"registers": "registers", "spills": "spills", "shared": "shared memory", "programs": "at once"}
+    yield f"| kernel | forms | {' | '.join(columns.values())} | units | ahead |\n{'|---' * 8}|\n"
+    kernels = record.figures["kernels"]
+    for name in dict.fromkeys(row["kernel"] for row in kernels):
+        rows = [row for row in kernels if row["kernel"] == name]
+        units = [unit for unit in ("wgmma", "mma") if any(row[unit] for row in rows)]
+        figures = " | ".join(_range([row[column] for row in rows]) for column in columns)
+        ahead = _range([row["loads_ahead"] for row in rows])
+        yield f"| `{name.lstrip('_')}` | {len(rows)} | {figures} | {', '.join(units)} | {ahead} |\n"
+
+
+def _range(values: list[int]) -> str:
+    return f"{min(values):,}" if min(values) == max(values) else f"{min(values):,} to {max(values):,}"
 
 
 def _plans_of(config: ModelConfig) -> list[tuple[str, Plan | None, Formats]]:

@@ -13,7 +13,7 @@ FILE_WALL, FUNCTION_WALL = 400, 60
 CORE = {"", "model", "diffusion", "engine"}
 PART_WALLS = {
     "core": 9_000,
-    "model/triton": 1_350,
+    "model/triton": 1_550,
     "weights": 3_150,
     "constrain": 4_250,
     "tasks": 1_200,

@@ -26,26 +26,10 @@ _HOPPER = 227 * 1024  # bytes of shared memory; what has less has smaller matrix
 @triton.jit(do_not_specialize=["rows", "keys", "window"], do_not_specialize_on_alignment=["extent"])
 @no_type_check
 def _attend(
-    q,
-    k,
-    v,
-    out,
-    rows,
-    heads,
-    keys,
-    window,
-    extent,
-    k_head,
-    k_key,
-    v_head,
-    v_key,
-    GROUP: tl.constexpr,
-    DIM: tl.constexpr,
-    CAUSAL: tl.constexpr,
-    STANDING: tl.constexpr,
-    BLOCK_ROWS: tl.constexpr,
-    BLOCK_KEYS: tl.constexpr,
-):
+    q, k, v, out, rows, heads, keys, window, extent, k_head, k_key, v_head, v_key,
+    GROUP: tl.constexpr, DIM: tl.constexpr, CAUSAL: tl.constexpr, STANDING: tl.constexpr,
+    BLOCK_ROWS: tl.constexpr, BLOCK_KEYS: tl.constexpr,
+):  # fmt: skip
     """One tile of queries of one key head. Key `keys - rows + i` stands at the place of row i.
 
     Where memory stands still, `extent` says which part of the buffers is read, from its first row to its last.
