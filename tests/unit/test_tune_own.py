@@ -142,6 +142,7 @@ def test_a_run_that_is_interrupted_before_any_canvas_goes_on(tmp_path: Path) -> 
     assert all(torch.equal(one[name], other[name]) for name in one)
 
 
+@pytest.mark.filterwarnings("ignore:This DataLoader will create")  # on a machine of one core
 def test_workers_draw_up_the_same_steps_and_tell_what_is_wrong(tmp_path: Path) -> None:
     """In the same order, from wherever the run goes on; a row that fits no canvas is told as it is without them."""
     plain = recipe(tmp_path)
