@@ -108,8 +108,8 @@ measured. Not counted is what a step pays for going by its logits at all, which 
 scripts/gpu_session.sh OUT
 ```
 
-runs all of the following on one GPU in under 25 minutes, each part with a limit of its own, and leaves a small file for
-each in OUT, and `all.tar.gz` of them; run again, it goes on with the parts that are missing. `LIMIT=540` ends it in
+runs all of the following on one GPU in half an hour at most, each part with a limit of its own, and leaves a small file
+for each in OUT, and `all.tar.gz` of them; run again, it goes on with the parts that are missing. `LIMIT=540` ends it in
 time, `TRAIN=recipes/nano-gpu.toml` trains first, `SMALL=1` runs every part on a CPU with next to nothing to do. By
 hand:
 

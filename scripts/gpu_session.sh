@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# All that is to be measured on a GPU, in under 25 minutes: scripts/gpu_session.sh OUT
+# All that is to be measured on a GPU, in half an hour at most: scripts/gpu_session.sh OUT
 #
 # Each part has a limit and writes one small file; a part whose file is there is not run again, so a session that was
 # cut off goes on where it stopped. A part that fails or takes too long leaves NAME.failed with the end of what it said,
@@ -72,7 +72,8 @@ train() { # RECIPE: the model that comes of it, in pieces
   tar -cz -C "$out" --exclude='*state*' "$name" | split -b 15m - "$out/$name.tar.gz."
 }
 
-needs torch triton numpy safetensors tokenizers jaxtyping msgspec pytest hypothesis transformers
+needs torch triton numpy safetensors tokenizers jaxtyping msgspec jsonschema_rs outlines_core llguidance pytest \
+  hypothesis transformers
 # First whether what is to be measured is right, and in bfloat16 alone; then what no other part can stand in for.
 part machine.txt 60 bash -c "nvidia-smi --query-gpu=name,driver_version,memory.total,memory.used,compute_cap --format=csv;
   $python -c 'import torch, triton; print(torch.__version__, triton.__version__, torch.cuda.is_available())'"
