@@ -13,9 +13,12 @@ from redraft.constrain.calls import QUOTE
 
 CALL = re.compile(r"\s*call:([\w.:-]+)\s*(\{.*)", re.DOTALL)
 # What the notation has otherwise than JSON: strings between marks, bare keys, and a comma behind the last of several.
+# JSON's own strings are matched, too, so that nothing inside them is. The spaces at a key's end are cut off afterwards:
+# a pattern that leaves them out tries all ways to share them, for minutes if there are thousands.
 STRING = re.escape(QUOTE) + "(.*?)" + re.escape(QUOTE)
-KEY = r"([{,])\s*(?!" + re.escape(QUOTE) + r")([^:{}\[\],]+?)\s*:"
-OTHERWISE = re.compile(rf"{STRING}|{KEY}|,(?=\s*[}}\]])", re.DOTALL)
+PLAIN = r'"(?:[^"\\]|\\.)*"'
+KEY = r'([{,])\s*([^\s":{}\[\],][^":{}\[\],]*):'
+OTHERWISE = re.compile(rf"{STRING}|{PLAIN}|{KEY}|,(?=\s*[}}\]])", re.DOTALL)
 
 
 def read_call(text: str) -> tuple[str, Any] | None:
@@ -32,8 +35,10 @@ def read_call(text: str) -> tuple[str, Any] | None:
 def _as_json(part: re.Match[str]) -> str:
     said, before, key = part.groups()
     if before is not None:
-        return f"{before}{json.dumps(key)}:"
-    return "" if said is None else json.dumps(said)
+        return f"{before}{json.dumps(key.rstrip())}:"
+    if said is not None:
+        return json.dumps(said)
+    return "" if part[0] == "," else part[0]
 
 
 def _refuse(number: str) -> NoReturn:
