@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import functools
 import io
 import itertools
@@ -10,6 +11,7 @@ import signal
 import socket
 import threading
 import time
+from collections.abc import AsyncGenerator
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
@@ -26,6 +28,7 @@ from redraft.server.log import Log
 from redraft.server.process import _Server as Server
 from redraft.server.service import Service
 from redraft.server.settings import Limits, Settings
+from redraft.server.stream import DONE, WAITING, EventStream
 
 LONG: dict[str, Any] = {
     "messages": [{"role": "user", "content": "go on"}],
@@ -102,6 +105,36 @@ def test_a_reader_that_does_not_read_is_dropped_and_hurts_nobody(nano: Engine) -
     lines = [json.loads(line) for line in sink.getvalue().splitlines()]
     (gone,) = (line for line in lines if line.get("gone"))
     assert gone["tokens"] < 900
+
+
+@pytest.mark.parametrize("refused", [DONE, WAITING])
+def test_a_reader_who_stops_reading_at_the_end_or_at_a_comment_is_dropped(refused: bytes) -> None:
+    """Its place among the answers under way was kept until it hung up."""
+
+    async def dropped() -> tuple[bool, list[bytes]]:
+        never, gone, over, told = asyncio.Event(), asyncio.Event(), asyncio.Event(), list[bytes]()
+
+        async def chunks() -> AsyncGenerator[dict[str, Any], None]:
+            yield {"a": 1}
+            if refused == WAITING:
+                await gone.wait()
+
+        async def send(message: Any) -> None:
+            told.append(message.get("body", b""))
+            if refused in told:
+                await never.wait()
+
+        async def receive() -> Any:
+            await never.wait()
+
+        limits = Limits(stall_sec=0.05, quiet_sec=0.05 if refused == WAITING else 600.0)
+        stream = EventStream(chunks(), gone=gone.set, over=over.set, limits=limits)
+        await asyncio.wait_for(stream({"type": "http"}, receive, send), 20)
+        return gone.is_set() and over.is_set(), told
+
+    done, told = asyncio.run(dropped())
+    assert done
+    assert told[:3] == [b"", b'data: {"a":1}\n\n', refused]
 
 
 def test_a_forward_that_fails_is_told_to_those_in_it_and_the_server_goes_on(

@@ -60,17 +60,14 @@ class EventStream(Response):
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Tell them all."""
-        now = asyncio.get_running_loop().time
-        beside = [asyncio.create_task(_until_gone(receive, self._gone)), asyncio.create_task(self._fill(send, now))]
+        beside = [asyncio.create_task(_until_gone(receive, self._gone))]
         try:
             await send({"type": "http.response.start", "status": 200, "headers": self.raw_headers})
-            async with asyncio.timeout(None) as stalled, aclosing(self._lines()) as lines:
+            beside.append(asyncio.create_task(self._fill(send)))
+            async with aclosing(self._lines()) as lines:
                 async for line in lines:
-                    stalled.reschedule(now() + self._limits.stall_sec)
-                    await send({"type": "http.response.body", "body": line, "more_body": True})
-                    stalled.reschedule(None)
-                    self._told_at = now()
-            await send({"type": "http.response.body", "body": self._end})
+                    await self._tell(send, line)
+            await self._tell(send, self._end, more=False)
         except (OSError, TimeoutError):  # the client went away, or reads no longer
             self._gone()
         finally:
@@ -78,18 +75,22 @@ class EventStream(Response):
                 task.cancel()
             self._over()
 
-    async def _fill(self, send: Send, now: Callable[[], float]) -> None:
+    async def _fill(self, send: Send) -> None:
         """Tell a comment whenever nothing else has been told for a while."""
+        now = asyncio.get_running_loop().time
         self._told_at = now()
         try:
             while True:
                 await asyncio.sleep(self._told_at + self._limits.quiet_sec - now())
                 if now() >= self._told_at + self._limits.quiet_sec:
-                    async with asyncio.timeout(self._limits.stall_sec):
-                        await send({"type": "http.response.body", "body": WAITING, "more_body": True})
-                    self._told_at = now()
+                    await self._tell(send, WAITING)
         except (OSError, TimeoutError):
             self._gone()
+
+    async def _tell(self, send: Send, body: bytes, *, more: bool = True) -> None:
+        async with asyncio.timeout(self._limits.stall_sec):
+            await send({"type": "http.response.body", "body": body, "more_body": more})
+        self._told_at = asyncio.get_running_loop().time()
 
     async def _lines(self) -> AsyncGenerator[bytes, None]:
         try:
