@@ -119,6 +119,15 @@ def test_an_output_goes_on_behind_rows_that_end_otherwise(run: Callable[..., Any
     assert [line["response"]["body"]["usage"]["completion_tokens"] for line in found] == [1, 2]
 
 
+def test_an_output_goes_on_behind_lines_that_are_told_as_they_came(run: Callable[..., Any], tmp_path: Path) -> None:
+    """Names may hold unpaired surrogates, and another server's answers NaN."""
+    rows = [{"prompt": "record\n", "max_tokens": 2, "custom_id": name} for name in ("\ud800", "b")]
+    run(rows[:1])
+    (tmp_path / "out.jsonl").write_text((tmp_path / "out.jsonl").read_text().replace('"seed": 0', '"seed": NaN'))
+    assert [line["custom_id"] for line in run(rows)] == ["\ud800", "b"]
+    assert "NaN" in (tmp_path / "out.jsonl").read_text()
+
+
 @pytest.mark.parametrize("held", [b"precious", b"precious\n", b'{"id": 1}\n', b'{"prompt": "a"}', b"[]\n{}", b"\xff\n"])
 def test_a_file_that_is_no_output_stays_as_it_is(run: Callable[..., Any], tmp_path: Path, held: bytes) -> None:
     """What had no line end was taken for a line that was cut short, and removed."""

@@ -125,8 +125,8 @@ def resume(rows: Iterator[bytes], out: IO[bytes], source: Path, target: Path) ->
         if not line.endswith(b"\n") and line.startswith(BEGUN[: len(line)]):
             break
         try:
-            found = msgspec.json.decode(line, type=_Told)
-        except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
+            found = msgspec.convert(json.loads(line), _Told)  # lines may hold NaN and unpaired surrogates
+        except (msgspec.MsgspecError, ValueError, RecursionError):
             said = f"line {done + 1} of {target} is not of a run's output, which would be lost; name another output"
             raise RequestError(said) from None
         row = next(rows, None)
