@@ -37,8 +37,10 @@ from redraft.engine.resolve import build_request
 from redraft.measure import device as measured
 from redraft.measure.roofline import Card
 from redraft.model.gemma import DiffusionGemma
+from redraft.model.head import STRIPE, TILE, Head, read_head
 from redraft.model.kernels import Kernels, attend_eager, norm_exact
 from redraft.model.moe import experts_dense
+from redraft.model.packed import TABLE8, pack
 from redraft.model.triton import graph
 from redraft.model.triton.graph import Places
 from redraft.model.triton.kernels import GPU, HOLDING
@@ -317,3 +319,21 @@ def test_the_pretence_notices_what_it_is_for(device: Device) -> None:
     assert y.tolist() == [2.0, 4.0, 6.0]
     graph.replay()
     assert y.tolist() == [14.0, 14.0, 14.0]
+
+
+def test_samples_unpack_no_more_of_a_table_at_once_than_a_tile(device: Device, monkeypatch: pytest.MonkeyPatch) -> None:
+    """So much is counted for it (`weights/memory.py`). Every row looks up a stripe of its own."""
+    unpacked, part = list[int](), Head.part
+
+    def noted(head: Head, tokens: slice | Tensor, dtype: torch.dtype) -> Tensor:
+        found = part(head, tokens, dtype)
+        unpacked.append(found[..., 0].numel())
+        return found
+
+    monkeypatch.setattr(Head, "part", noted)
+    table = pack(torch.randn(20 * STRIPE, 8), TABLE8)
+    there = replace(table, codes=table.codes.to(CUDA), scale=table.scale.to(CUDA))
+    hidden, uniform = torch.randn(256, 8).to(CUDA), torch.rand(256).to(CUDA)
+    read_head(hidden, Head(there, 30.0), torch.ones(256, 1).to(CUDA), uniform)
+    assert sum(unpacked) == 20 * STRIPE + 256 * STRIPE
+    assert max(unpacked) <= TILE

@@ -157,7 +157,9 @@ def _draw(hidden: Tensor, head: Head, temperature: Tensor, uniform: Tensor, sums
     left = wanted - (cumulated - sums.mass).gather(-1, stripe[:, None]).squeeze(-1)
     vocab = head.table.shape[0]
     drawn = []
-    at_once = 8 * _ROWS_AT_ONCE if hidden.is_cuda else _ROWS_AT_ONCE
+    # Fewer launches on a GPU; of a packed table, which takes several times its part to unpack, no more than a tile.
+    many = TILE // STRIPE if isinstance(head.table, Packed) else 256
+    at_once = many if hidden.is_cuda else _ROWS_AT_ONCE
     for part in torch.arange(hidden.shape[0], device=hidden.device).split(at_once):
         ids = stripe[part, None] * STRIPE + torch.arange(STRIPE, device=hidden.device)
         keys = head.part(ids.clamp(max=vocab - 1), hidden.dtype)
