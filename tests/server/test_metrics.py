@@ -61,6 +61,20 @@ def test_rows_forwards_and_steps_are_those_that_ran(fresh: Inside, monkeypatch: 
     assert found["redraft_first_text_seconds_count"] == len(rates)
 
 
+def test_gaps_and_edits_are_counted_like_other_answers(fresh: Inside) -> None:
+    region = "<|code_to_edit|>Send 3<|/code_to_edit|> vune"
+    bodies = {
+        "edit/completions": {"messages": [{"role": "user", "content": region}], "seed": 1},
+        "completions": {"prompt": "record\nSend", "suffix": "vune", "max_tokens": 4, "n": 2, "seed": 1},
+    }
+    told = [httpx2.post(f"{fresh.base}/{path}", json=body, timeout=100).json() for path, body in bodies.items()]
+    found = figures(fresh)
+    for name in ("prompt_tokens", "completion_tokens"):
+        counted = found[f"redraft_{name.removeprefix('completion_')}_total"]
+        assert counted == sum(one["usage"][name] for one in told) > 0
+    assert found["redraft_steps_per_block_sum"] == sum(one["usage"]["steps"] for one in told)
+
+
 @pytest.mark.parametrize(
     "options",
     [

@@ -15,7 +15,7 @@ from redraft.engine.request import Generation, Options
 from redraft.server.ask import kept_whole, options_of
 from redraft.server.refusal import unsupported
 from redraft.server.replies import Head, Json, TextForm, usage
-from redraft.server.respond import aside, note_prompts
+from redraft.server.respond import aside, count, note_prompts
 from redraft.server.schema import Sampling
 from redraft.server.service import Service
 from redraft.server.stream import Chunks, EventStream
@@ -62,20 +62,18 @@ def gap_of(service: Service, body: Sampling, prefix: str, suffix: str, *, defaul
     )
 
 
-async def run_gap(service: Service, request: Request, gap: Gap) -> list[Voice]:
-    """Fill it, beside the event loop; given up if the client goes away."""
+async def run_gap(service: Service, request: Request, gap: Gap) -> tuple[list[Voice], int]:
+    """Fill it, beside the event loop; given up if the client goes away. The answers, and the tokens around them."""
     note_prompts(request, [gap.prefix, gap.suffix])
     voices = await aside(request, lambda engine: _fill(service, engine, gap), answers=gap.answers)
-    for voice in voices:
-        service.metrics.served(voice)
-    request.scope["state"]["log"]["tokens"] = sum(len(voice.tokens) for voice in voices)
-    return voices
+    prompt_tokens = sum(len(service.engine.text.encode(part, bos=False)) for part in (gap.prefix, gap.suffix))
+    count(request, voices, prompt_tokens)
+    return voices, prompt_tokens
 
 
 async def respond_gap(service: Service, request: Request, body: Sampling, gap: Gap, form: TextForm) -> Response | Json:
     """The whole response, or a stream of one piece: a gap is told when it is filled."""
-    prompt_tokens = sum(len(service.engine.text.encode(part, bos=False)) for part in (gap.prefix, gap.suffix))
-    voices = await run_gap(service, request, gap)
+    voices, prompt_tokens = await run_gap(service, request, gap)
     head = Head(service.settings, form)
     told = usage(voices, prompt_tokens)
     if not body.stream:

@@ -202,6 +202,16 @@ async def aside(request: Request, work: Callable[[Engine], R], *, answers: int =
         return await unless_gone(request, on_thread(service.engine, leash, work), leash.cut)
 
 
+def count(request: Request, voices: Sequence[Voice], prompt_tokens: int) -> None:
+    """Answers that were made aside, in the figures and in the request's line of the log."""
+    metrics = service_of(request).metrics
+    metrics.prompt_tokens.inc(prompt_tokens)
+    for voice in voices:
+        metrics.served(voice)
+    told = {"prompt_tokens": prompt_tokens, "tokens": sum(len(voice.tokens) for voice in voices)}
+    request.scope["state"]["log"] |= told
+
+
 def key_of(request: Request | None) -> int | None:
     """The number of the key that came with a request."""
     found = None if request is None else request.scope.get("state", {}).get("key")

@@ -17,7 +17,7 @@ from redraft.server.ask import kept_whole, options_of
 from redraft.server.body import BOOKKEEPING, Real, Str
 from redraft.server.refusal import Refusal
 from redraft.server.replies import ChatForm, Head, Json, usage
-from redraft.server.respond import aside, note_prompts, service_of
+from redraft.server.respond import aside, count, note_prompts, service_of
 from redraft.server.route import router_of_bodies
 from redraft.server.routes.chat import chat
 from redraft.server.schema import Chat, Message, Prediction, Sampling
@@ -70,8 +70,9 @@ async def edit(request: Request, body: Edit) -> Json:
     asked = engine.request_of([engine.text.bos_token_id], Options(seed=done.seed, max_tokens=1))
     voice = Voice(engine.text, asked, service.marks, content=done.after, steps=[done.forwards], finish="stop")
     voice.tokens = engine.text.encode(done.after, bos=False)
-    told = usage([voice], len(engine.text.encode(before + region + behind, bos=False)))
-    return Head(service.settings, ChatForm(engine.text)).whole([voice], told)
+    prompt_tokens = len(engine.text.encode(before + region + behind, bos=False))
+    count(request, [voice], prompt_tokens)
+    return Head(service.settings, ChatForm(engine.text)).whole([voice], usage([voice], prompt_tokens))
 
 
 @router.post("/v1/apply/completions", response_model=None)

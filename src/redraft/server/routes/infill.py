@@ -118,9 +118,8 @@ def outdented(text: str, indent: int) -> str:
 
 async def _told(request: Request, body: Hole, gap: Gap) -> Json:
     service = service_of(request)
-    (voice,) = await run_gap(service, request, gap)
-    text, ms = service.engine.text, voice.seconds * 1e3
-    read = sum(len(text.encode(part, bos=False)) for part in (gap.prefix, gap.suffix))
+    (voice,), read = await run_gap(service, request, gap)
+    ms = voice.seconds * 1e3
     return {
         "index": 0,
         "content": voice.content,
