@@ -18,6 +18,9 @@
 `assert` is for our own mistakes and never reports a caller's.
 """
 
+import math
+from collections.abc import Iterable
+
 
 class RedraftError(Exception):
     """Base of all of them. `str(error)` is one line, fit for a terminal."""
@@ -85,3 +88,11 @@ class UnsatisfiedError(RunError):
         said = "; ".join(reasons)[:300]
         super().__init__(f"the answer does not pass its checks ({said}); try another seed, or say so in the prompt")
         self.attempt, self.reasons = attempt, reasons
+
+
+def refuse_nan(numbers: Iterable[float]) -> None:
+    """Raise RunError for NaN among what would be told: nothing beside it means anything, and JSON tells it as null."""
+    if any(map(math.isnan, numbers)):
+        raise RunError(
+            "the network's numbers overflow to NaN, so its tokens mean nothing; check the weights, or use float32"
+        )

@@ -148,7 +148,8 @@ def test_a_forward_that_fails_is_told_to_those_in_it_and_the_server_goes_on(
             raise MemoryError("no room for the logits of /home/somebody")
         return run(self, batch)
 
-    for at in inside(nano, Settings()):
+    sink = io.StringIO()
+    for at in inside(nano, Settings(), Log(sink)):
         monkeypatch.setattr(Runner, "run", fail_once)
         told = httpx2.post(at.url + PATH, json=SHORT, timeout=100)
         assert (told.status_code, told.json()["error"]["code"]) == (500, "engine_failed")
@@ -156,9 +157,14 @@ def test_a_forward_that_fails_is_told_to_those_in_it_and_the_server_goes_on(
         left.append(1)
         stream = httpx2.post(at.url + PATH, json=SHORT | {"stream": True}, timeout=100).text
         assert '"engine_failed"' in stream
+        assert "somebody" not in stream
         assert stream.endswith("data: [DONE]\n\n")
         assert httpx2.post(at.url + PATH, json=SHORT, timeout=100).json()["choices"][0]["message"]["content"] == ANSWER
         assert eventually(functools.partial(nothing_is_left, at))
+        assert b'redraft_errors_total{code="engine_failed"} 2.0' in at.service.metrics.text()
+    lines = [json.loads(line) for line in sink.getvalue().splitlines()]
+    assert [line["kind"] for line in lines if line["event"] == "failure"] == ["MemoryError"]
+    assert [line.get("error") for line in lines if line["event"] == "request"] == [None, "MemoryError", None]
 
 
 TURNS = SHORT["messages"]
@@ -193,8 +199,31 @@ def test_numbers_that_are_none_are_an_error_and_never_told(
     told = httpx2.post(f"{served.base}/{path}", json=body, timeout=100)
     assert told.status_code == (200 if body.get("stream") else 500)
     assert '"engine_failed"' in told.text
+    assert "overflow to NaN" in told.text
     assert '"draft"' not in told.text
     assert '"positions"' not in told.text
+
+
+@pytest.mark.parametrize(
+    ("path", "body"),
+    [
+        ("canvas", HOLE | {"stream": True}),
+        ("canvas", HOLE),
+        ("fim/completions", {"prompt": "a", "suffix": "b"}),
+        ("edit/completions", {"messages": REGION}),
+    ],
+)
+def test_what_fails_beside_the_event_loop_tells_nothing_of_this_machine_either(
+    served: Inside, monkeypatch: pytest.MonkeyPatch, path: str, body: dict[str, Any]
+) -> None:
+    def fail(*_: Any) -> Any:
+        raise MemoryError("no room for the logits of /home/somebody")
+
+    monkeypatch.setattr(Runner, "run", fail)
+    told = httpx2.post(f"{served.base}/{path}", json=body, timeout=100)
+    assert told.status_code == (200 if body.get("stream") else 500)
+    assert '"engine_failed"' in told.text
+    assert "somebody" not in told.text
 
 
 def test_a_full_queue_is_told_with_the_time_to_come_again(nano: Engine) -> None:

@@ -20,7 +20,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from redraft.constrain.wiring import CACHED, NONE, Indices, Merged, Order, Reals, Weights, Wiring
-from redraft.errors import ConstraintError
+from redraft.errors import ConstraintError, refuse_nan
 from redraft.shapes import Tensor
 
 NEGLIGIBLE = 90.0
@@ -143,7 +143,8 @@ def _ways(wiring: Wiring, alpha: Reals, beta: Reals) -> Reals:
 
 
 def carefully(wiring: Wiring, weights: Weights, start: int, gates: Gates) -> Messages:
-    """The messages, in logarithms and over the whole canvas. Raises ConstraintError if nothing is left."""
+    """The messages, in logarithms and over the whole canvas. Raises ConstraintError if nothing is left,
+    RunError for NaN."""
     width, states = len(weights), wiring.automaton.states
     weights.upto(width)
     alpha, beta = np.full((2, width + 1, states), NONE)
@@ -156,6 +157,7 @@ def carefully(wiring: Wiring, weights: Weights, start: int, gates: Gates) -> Mes
         beta[i, out.sums] = _log_sums(beta[i + 1][out.dst] + weights.mass[i, out.cls], out.starts)
         gates.shut(beta[i], i, NONE)
     log_total = float(_log_sums(alpha[-1] + beta[-1], np.zeros(1, np.int64))[0])
+    refuse_nan([log_total])
     if log_total < NONE / 2:
         raise ConstraintError("no valid answer is left for this canvas; its pins contradict the constraint")
     edges, bias = wiring.edges.by_class, np.full(weights.mass.shape, BIAS_OF_NONE)

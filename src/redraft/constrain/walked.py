@@ -17,7 +17,7 @@ import torch
 
 from redraft.constrain.messages import BIAS_OF_NONE, Gates, Messages
 from redraft.constrain.wiring import BARRED, NONE, Placed, Reals, Weights
-from redraft.errors import ConstraintError
+from redraft.errors import ConstraintError, refuse_nan
 from redraft.model.triton.ways import Holding, Reduce, Ways
 from redraft.shapes import Bool, Float, Int, Tensor
 
@@ -53,6 +53,7 @@ def walked(holding: Holding, weights: Weights, start: int, gates: Gates) -> tupl
     others = placed.present.index_select(0, placed.by_tile.labels)[:, None] != classes
     draft = tokens.T.gather(0, peaks.masked_fill(others, 2 * NONE).argmax(0, keepdim=True))[0].long()
     told = torch.cat([total, ways.states, classes, scores, weights.behind_there[0]]).cpu().numpy()
+    refuse_nan(told[:1])
     if told[0] < NONE / 2:
         raise ConstraintError("no valid answer is left for this canvas; its pins contradict the constraint")
     states, numbers, scored, weights.behind = np.split(told[1:], np.cumsum([width + 1, width, width]))

@@ -30,10 +30,9 @@ from redraft.constrain.sources import choices_source
 from redraft.diffusion.noise import SeededNoise
 from redraft.diffusion.seed import SeedCanvas, seeded
 from redraft.engine.dial import known_fingerprint
-from redraft.engine.events import refuse_nan
 from redraft.engine.request import Request
 from redraft.engine.scheduler import PREFILL_CHUNK
-from redraft.errors import RequestError
+from redraft.errors import RequestError, refuse_nan
 from redraft.shapes import Float, Tensor
 
 if TYPE_CHECKING:

@@ -5,20 +5,10 @@ A request that reads its prompt tells of it first.
 
 from __future__ import annotations
 
-import math
-from collections.abc import Iterable
 from dataclasses import dataclass, field
 
 from redraft.engine.request import FinishReason
-from redraft.errors import RunError
-
-
-def refuse_nan(numbers: Iterable[float]) -> None:
-    """Raise RunError for NaN among what would be told: nothing beside it means anything, and JSON tells it as null."""
-    if any(map(math.isnan, numbers)):
-        raise RunError(
-            "the network's numbers overflow to NaN, so its tokens mean nothing; check the weights, or use float32"
-        )
+from redraft.errors import refuse_nan
 
 
 @dataclass(frozen=True)

@@ -10,7 +10,7 @@ from starlette.types import ASGIApp
 from redraft.errors import RedraftError
 from redraft.server.guard import Guard, answer
 from redraft.server.log import Log
-from redraft.server.refusal import Refusal, first_refusal, refusal_of
+from redraft.server.refusal import Refusal, first_refusal, kind_of, refusal_of
 from redraft.server.respond import GONE
 from redraft.server.route import FORESEEN, Direct, Tell
 from redraft.server.routes import canvas, chat, completions, decisions, edits, elsewhere, infill, meta, page, responses
@@ -45,9 +45,9 @@ def _teller(service: Service, log: Log) -> Tell:
     async def tell(request: Request, error: Exception) -> Response:
         if isinstance(error, RedraftError) and request.scope["state"]["log"].get("gone"):
             return Response(status_code=GONE)  # work that was cut short is no failure
-        if not isinstance(error, FORESEEN):
-            log.write("failure", {"id": request.scope["state"].get("request_id"), "kind": type(error).__name__})
         refusal = _refusal(request, error)
+        if refusal.status == 500:
+            log.write("failure", {"id": request.scope["state"].get("request_id"), "kind": kind_of(error)})
         service.metrics.errors.labels(refusal.code or str(refusal.status)).inc()
         reply = answer(refusal)
         if isinstance(error, HTTPException):

@@ -75,7 +75,7 @@ def refusal_of(error: RedraftError, *, field: str | None = None) -> Refusal:
     if isinstance(error, DeadlineError):
         return Refusal(504, NO_TIME, code="deadline")
     if not isinstance(error, CallerError):
-        return Refusal(500, message, code="engine_failed")
+        return Refusal(500, _harmless(error), code="engine_failed")
     if "the model's context is" in message:
         return Refusal(400, message, param="messages", code="context_length_exceeded")
     if isinstance(error, ConstraintError):
@@ -83,6 +83,17 @@ def refusal_of(error: RedraftError, *, field: str | None = None) -> Refusal:
     named = NAMED.match(message)
     param = None if named is None else RENAMED.get(named[1], named[1])
     return Refusal(400, message, param=param, code="unsupported_parameter" if "not supported" in message else None)
+
+
+def kind_of(error: BaseException) -> str:
+    """What the log says of a failure."""
+    return type(error.__cause__ or error).__name__
+
+
+def _harmless(error: RedraftError) -> str:
+    """What is told of a failure: what others' errors say may be of this machine."""
+    ours = error.__cause__ is None or isinstance(error.__cause__, RedraftError)
+    return str(error) if ours else "the engine failed while this request was running; ask again"
 
 
 def first_refusal(errors: Sequence[Any]) -> Refusal:

@@ -20,7 +20,7 @@ from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
 from redraft.errors import RedraftError
-from redraft.server.refusal import Refusal, refusal_of
+from redraft.server.refusal import Refusal, kind_of, refusal_of
 from redraft.server.settings import Limits
 
 T = TypeVar("T")
@@ -64,7 +64,7 @@ class EventStream(Response):
         try:
             await send({"type": "http.response.start", "status": 200, "headers": self.raw_headers})
             beside.append(asyncio.create_task(self._fill(send)))
-            async with aclosing(self._lines()) as lines:
+            async with aclosing(self._lines(scope)) as lines:
                 async for line in lines:
                     await self._tell(send, line)
             await self._tell(send, self._end, more=False)
@@ -92,14 +92,17 @@ class EventStream(Response):
             await send({"type": "http.response.body", "body": body, "more_body": more})
         self._told_at = asyncio.get_running_loop().time()
 
-    async def _lines(self) -> AsyncGenerator[bytes, None]:
+    async def _lines(self, scope: Scope) -> AsyncGenerator[bytes, None]:
         try:
             async with aclosing(self._chunks) as chunks:
                 async for told in chunks:
                     yield b"".join(map(self._line, told)) if isinstance(told, list) else self._line(told)
-        except RedraftError as error:
-            yield line_of(refusal_of(error).body)
-        except Refusal as refusal:
+        except (RedraftError, Refusal) as error:
+            refusal = error if isinstance(error, Refusal) else refusal_of(error)
+            notes, code = scope["state"]["log"], refusal.code or str(refusal.status)
+            if not notes.get("gone"):  # work that was cut short is no failure
+                notes["error"] = kind_of(error) if refusal.status == 500 else code
+                scope["app"].state.service.metrics.errors.labels(code).inc()
             yield line_of(refusal.body)
 
 

@@ -111,7 +111,7 @@ class Voice:
             return Said(read=True)
         if isinstance(event, Finished):
             if event.reason == "error":
-                raise RunError("the engine failed while this request was running; ask again") from event.error
+                raise RunError(f"the engine failed while this request was running: {event.error}") from event.error
             return self._end(event)
         return Said()
 
