@@ -67,7 +67,7 @@ def cases(plan: str, canvases: Sequence[int], bandwidth: float, runs: int) -> It
         x = torch.randn(count * config.canvas_length, config.hidden_size, dtype=torch.bfloat16, device=DEVICE)
         chosen = torch.rand(len(x), config.num_experts, device=DEVICE).topk(config.top_k_experts).indices
         run = partial(experts_kernel, experts, x, torch.rand(chosen.shape, device=DEVICE), chosen)
-        best = list(experts_tiles(experts.gate_up, chosen.numel() / config.num_experts))
+        best = list(experts_tiles(experts.gate_up, chosen.numel() / config.num_experts, x.dtype))
         for part, name in enumerate(("gate up", "down")):
             least, usual = math.inf, best[part]
             for tile in candidates(usual):

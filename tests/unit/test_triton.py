@@ -12,9 +12,10 @@ from tests.helpers import new_prefix, tiny_config, tiny_model, with_kernels
 
 from redraft.model.gemma import DiffusionGemma
 from redraft.model.kernels import Causal, norm_exact
-from redraft.model.packed import FP8, INT4, INT8, TABLE8, Format
+from redraft.model.packed import FP8, INT4, INT8, NVFP4, TABLE8, Format
 from redraft.model.rows import Mode, Span
 from redraft.model.triton import attention
+from redraft.model.triton.experts import experts_tiles
 from redraft.model.triton.kernels import GPU
 from redraft.model.triton.norm import norm_kernel
 from redraft.weights.fill import pack_model
@@ -29,10 +30,20 @@ def test_experts_equal_their_twin(case: tuple[int, ...], form: Format | None) ->
     kernels.check_experts(case, form, torch.float32, "cpu")
 
 
-@pytest.mark.parametrize("form", [None, INT4], ids=["plain", "int4"])
-def test_experts_in_half_precision_equal_their_twin(form: Format | None) -> None:
-    """In float16: the interpreter multiplies the bits of bfloat16 as integers. Natively it is tested in tests/gpu."""
-    kernels.check_experts(kernels.CHOICES[1], form, torch.float16, "cpu")
+@pytest.mark.parametrize("case", [kernels.CHOICES[1], kernels.CHOICES[3], (80, 3, 128, 192, 2, 3)], ids=str)
+@pytest.mark.parametrize("form", [None, INT4, NVFP4], ids=lambda form: form.name if form else "plain")
+def test_experts_in_half_precision_equal_their_twin(case: tuple[int, ...], form: Format | None) -> None:
+    """In float16, also in large tiles: the interpreter multiplies the bits of bfloat16 as integers. Natively it is
+    tested in tests/gpu."""
+    kernels.check_experts(case, form, torch.float16, "cpu")
+
+
+@pytest.mark.parametrize("dtype", FLOATS, ids=str)
+@pytest.mark.parametrize("rows", [0.1, 16.0, 64.0, 1000.0])
+def test_tiles_of_plain_experts_fit_into_the_smallest_shared_memory(rows: float, dtype: torch.dtype) -> None:
+    """64 KiB, of compute 7.5: there a canvas on nano, in float32, ended in "out of resource"."""
+    for tile, matrices in zip(experts_tiles(torch.empty(4, 64, 64, dtype=dtype), rows, dtype), (2, 1), strict=True):
+        assert tile.inner * (matrices * tile.out + tile.rows) * dtype.itemsize <= 64 * 1024
 
 
 @pytest.mark.parametrize("form", kernels.FORMS[1:], ids=lambda form: form.name)

@@ -154,7 +154,7 @@ def experts_kernel(
     rows, choices = chosen.shape
     gate_up, down = experts.gate_up, experts.down
     ffn, hidden = gate_up.shape[1] // 2, down.shape[1]
-    tile, down_tile = tiles or experts_tiles(gate_up, rows * choices / gate_up.shape[0])
+    tile, down_tile = tiles or experts_tiles(gate_up, rows * choices / gate_up.shape[0], x.dtype)
     order, *blocks = _blocks(chosen.contiguous(), gate_up.shape[0], tile.rows)
     inner = x.new_empty(rows * choices, ffn)
     is_phased = kind_of(down) >= INT4_CODES
@@ -174,10 +174,15 @@ def experts_kernel(
     return out
 
 
-def experts_tiles(weight: Tensor | Packed, rows: float) -> tuple[Tile, Tile]:
-    """Tiles of the two products where an expert gets `rows` rows on average."""
-    block = min(max(triton.next_power_of_2(math.ceil(2 * rows)), _LEAST), _MOST)
-    inner = {PLAIN: 64, EIGHT: 128}.get(kind_of(weight), 16)
+def experts_tiles(weight: Tensor | Packed, rows: float, dtype: torch.dtype) -> tuple[Tile, Tile]:
+    """Tiles of the two products where an expert gets `rows` rows on average; `dtype` is that of the rows.
+
+    Large tiles of float32 do not fit into registers, nor those of plain matrices into the 64 KiB of compute 7.5.
+    """
+    kind = kind_of(weight)
+    most = 32 if dtype == torch.float32 and kind != EIGHT else _MOST
+    block = min(max(triton.next_power_of_2(math.ceil(2 * rows)), _LEAST), most)
+    inner = {PLAIN: 64, EIGHT: 128}.get(kind, 16)
     if block <= 32:
         return Tile(block, 64, inner), Tile(block, 128, inner)
     return Tile(block, 128, inner, warps=8, stages=3), Tile(block, 128, inner, warps=8, stages=3)
