@@ -122,4 +122,6 @@ def _tile(q: Float[Tensor, "rows heads head_dim"]) -> tuple[int, int]:
     row, memory = dim * q.element_size(), shared_memory(q.device)
     if rows * heads >= 128 * _PROGRAMS and row <= 512 and memory >= _HOPPER:
         return 128, 3
-    return 32, min(3, 1 + max(0, memory - 34 * row) // (2 * _BLOCK_KEYS * row))  # the queries, then keys and values
+    tile = 16 if row >= 1024 and q.dtype == torch.float32 else 32
+    left = memory - tile * (row + (_BLOCK_KEYS + 1) * q.element_size())  # the queries, and what they see of each key
+    return tile, min(3, 1 + max(0, left) // (2 * _BLOCK_KEYS * row))  # keys and values
