@@ -143,6 +143,11 @@ def test_a_card_without_eight_bit_floats_is_refused_by_name(monkeypatch: pytest.
     check_device(formats(WIDE, PLANS["int4"]), device)
     monkeypatch.setattr(torch.cuda, "get_device_capability", lambda device: (9, 0))
     check_device(formats(WIDE, PLANS["fp8"]), device)
+    monkeypatch.setattr(torch.cuda, "get_device_capability", lambda device: (7, 5))
+    for name in ("int8", "int4", "fp8"):
+        with pytest.raises(WeightsError, match=r"need compute capability 8\.0 or more; cuda has 7\.5"):
+            check_device(formats(WIDE, PLANS[name]), device)
+    check_device({}, device)
 
 
 def test_a_gpu_runs_its_own_kernels_and_a_processor_plain_torch() -> None:
