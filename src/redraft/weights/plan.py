@@ -97,14 +97,14 @@ def fitting_plans(config: ModelConfig) -> Iterator[tuple[str, Formats]]:
 
 
 def check_device(wanted: Formats, device: torch.device) -> None:
-    """Raise WeightsError if a device cannot compute with one of the formats: floats of 8 bits need compute 8.9, all 8.0."""
+    """Raise WeightsError if a device cannot compute with one of the formats: all need compute 8.0, 8-bit floats 8.9."""
     if device.type != "cuda":
         return
     major, minor = torch.cuda.get_device_capability(device)
     # Every plan has 8-bit integers in it or 8-bit floats, and Triton multiplies neither below.
     if wanted and (major, minor) < INTEGER_PRODUCTS:
         raise WeightsError(
-            f"packed weights need compute capability 8.0 or more; {device} has {major}.{minor}, so load plain ones there"
+            f"packed weights need compute capability 8.0 or more; {device} has {major}.{minor}, so load plain ones"
         )
     eight = sorted({form.name for form in wanted.values() if form.is_float})
     if eight and (major, minor) < EIGHT_BIT_FLOATS:
