@@ -189,7 +189,7 @@ def test_an_interrupt_while_watching_leaves_a_whole_line_and_a_cursor(
     if terminal:
         screen = Console(file=drawn, force_terminal=True, width=100, _environ={"TERM": "xterm"})
         monkeypatch.setattr(redraft.cli.watch, "Console", lambda **options: screen)
-    assert main(["generate", PROMPT, "--chat", "--watch", "--seed", "1"]) == 130
+    assert main(["generate", PROMPT, "--chat", "--watch", "--seed", "1", "--preset", "reference"]) == 130
     out, err = capsys.readouterr()
     assert out == ""
     assert err.endswith("\nredraft: interrupted\n") or (terminal and err.endswith("redraft: interrupted\n"))
