@@ -216,7 +216,7 @@ def measured(kernel: Kernel, arch: int) -> dict[str, Any]:
     def of(*names: str) -> int:
         return sum(count for name, count in counts.items() if name.startswith(names))
 
-    registers, metadata, limits = int(re.search(r"REG:(\d+)", usage)[1]), kernel.metadata, LIMITS[arch]  # type: ignore[index]
+    registers, metadata, limits = int(re.findall(r"REG:(\d+)", usage)[0]), kernel.metadata, LIMITS[arch]
     a_warp = -(-registers * 32 // 256) * 256
     fit = min(limits.programs, limits.warps // metadata.num_warps, 65536 // (a_warp * metadata.num_warps))
     constants = {kernel.source.fn.arg_names[at]: value for (at,), value in kernel.source.constants.items()}

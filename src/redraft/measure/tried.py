@@ -27,8 +27,8 @@ class Tried:
             if not self.rows:
                 raise
             self.failed[what], self.is_cut = "interrupted", True
-        except Exception as error:  # of torch, of Triton's compiler, of a driver
-            self.failed[what] = f"{type(error).__name__}: {str(error).strip().splitlines()[:1]}"
+        except Exception as error:  # torch, Triton's compiler and drivers share no narrower class
+            self.failed[what] = f"{type(error).__name__}: {str(error).strip().partition(chr(10))[0]}"
 
     def told(self) -> dict[str, Any]:
         """For the record. Raises RunError if nothing could be timed."""
