@@ -5,15 +5,18 @@ from types import MappingProxyType
 from redraft.errors import RecipeError
 from redraft.tasks.edits import Edits
 from redraft.tasks.infill import InfillPython
+from redraft.tasks.lists import EditLists, Lists
 from redraft.tasks.records import Records
 from redraft.tasks.repair import Repair
 from redraft.tasks.sudoku import Sudoku
 from redraft.tasks.task import Example, Score, Split, Task, stream_seed
 
 __all__ = [
+    "EditLists",
     "Edits",
     "Example",
     "InfillPython",
+    "Lists",
     "Records",
     "Repair",
     "Score",
@@ -25,7 +28,7 @@ __all__ = [
     "task",
 ]
 
-_USUAL: tuple[Task, ...] = (Records(), Sudoku(), Sudoku(6), Repair(), Edits())
+_USUAL: tuple[Task, ...] = (Records(), Sudoku(), Sudoku(6), Repair(), Edits(), Lists(), EditLists())
 _MORE: tuple[Task, ...] = (
     InfillPython(),
     Sudoku(9),

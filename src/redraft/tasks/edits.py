@@ -14,7 +14,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from random import Random
 
-from redraft.tasks.records import FIELDS, invent, read_object, template
+from redraft.tasks.records import FIELDS, draw_values, read_object, template, write
 from redraft.tasks.task import Example, Score, share, split_of, stream_seed
 
 FORMS = ("Set {key} to {value}.", "Change {key} to {value}.", "{key}: {value}", "Make {value} the {key}.")
@@ -47,10 +47,10 @@ class Edits:
 
     def _stream(self, split: str, rng: Random) -> Iterator[Example]:
         while True:
-            values = _values(rng)
+            values = draw_values(rng)
             if split_of(values["who"]) != split:
                 continue
-            kind, fresh = rng.random(), _values(rng)
+            kind, fresh = rng.random(), draw_values(rng)
             count = 2 if kind < 0.25 else 1
             keys = rng.sample(tuple(FIELDS), count)
             if kind >= 0.85:
@@ -59,19 +59,4 @@ class Edits:
             else:
                 asked = "\n".join(rng.choice(FORMS).format(key=key, value=fresh[key]) for key in keys)
                 after = values | {key: fresh[key] for key in keys}
-            yield Example(f"edit\n{_write(values)[0]}\n{asked}", *_write(after))
-
-
-def _values(rng: Random) -> dict[str, str]:
-    who = invent(rng, rng.randint(2, 3)).capitalize()
-    return {"who": who, "qty": str(rng.randint(1, 999)), "item": invent(rng, 2)}
-
-
-def _write(values: dict[str, str]) -> tuple[str, tuple[tuple[int, int], ...]]:
-    """The record as compact JSON, and where its fixed parts are."""
-    parts, before = [], "{"
-    for key, value in values.items():
-        quote = "" if key == "qty" else '"'
-        parts += [f'{before}"{key}":{quote}', value]
-        before = f"{quote},"
-    return template([*parts, before[:-1] + "}"])
+            yield Example(f"edit\n{''.join(write(values))}\n{asked}", *template(write(after)))

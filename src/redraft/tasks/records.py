@@ -10,7 +10,7 @@ split is by name. No word of a sentence form is made of two such syllables, so a
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from random import Random
 
@@ -60,9 +60,23 @@ class Records:
                 continue
             qty, item = rng.randint(1, 999), invent(rng, 2)
             sentence = rng.choice(FORMS).format(who=who, qty=qty, item=item)
-            yield Example(
-                "record\n" + sentence, *template(('{"who":"', who, '","qty":', str(qty), ',"item":"', item, '"}'))
-            )
+            yield Example("record\n" + sentence, *template(write({"who": who, "qty": str(qty), "item": item})))
+
+
+def draw_values(rng: Random) -> dict[str, str]:
+    """The three values of a record, by key."""
+    who = invent(rng, rng.randint(2, 3)).capitalize()
+    return {"who": who, "qty": str(rng.randint(1, 999)), "item": invent(rng, 2)}
+
+
+def write(values: Mapping[str, str]) -> list[str]:
+    """A record as compact JSON, in parts that are fixed and free in turn."""
+    parts, before = [], "{"
+    for key, value in values.items():
+        quote = "" if key == "qty" else '"'
+        parts += [f'{before}"{key}":{quote}', value]
+        before = f"{quote},"
+    return [*parts, before[:-1] + "}"]
 
 
 def template(parts: Sequence[str]) -> tuple[str, tuple[tuple[int, int], ...]]:
