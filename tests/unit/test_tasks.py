@@ -1,17 +1,19 @@
-"""The tasks beside records and small Sudoku: grids against another search, breaks and edits against what they say."""
+"""The tasks beside records and small Sudoku: grids against another search, the others against what they say."""
 
 from __future__ import annotations
 
 import ast
 import json
-from itertools import islice, product
+import re
+from hashlib import blake2b
+from itertools import islice, pairwise, product
 from random import Random
 
 import numpy as np
 import pytest
 
 from redraft.errors import RecipeError
-from redraft.tasks import Edits, Example, InfillPython, Repair, Sudoku, Task
+from redraft.tasks import EditLists, Edits, Example, InfillPython, Lists, Repair, Sudoku, Task
 from redraft.tasks import grids as rules
 from redraft.tasks.infill import corpus, fingerprint
 from redraft.tasks.repair import BREAKS
@@ -190,6 +192,155 @@ def test_an_edit_is_marked_by_hand(answer: str, exact: bool, parts: dict[str, fl
     assert (score.exact, score.parts) == (exact, parts)
 
 
+# -- lists -------------------------------------------------------------------------------------------------------------
+
+SYLLABLE = "[bdfghklmnprstvz][aeiou]"
+NAME = re.compile(rf"\b(?=[A-Z])(?i:{SYLLABLE}){{2,3}}\b")
+ITEM = re.compile(rf"\b({SYLLABLE}){{2}}\b")
+NUMBER = re.compile(r"\b[0-9]+\b")
+
+
+def compact(value: object) -> str:
+    return json.dumps(value, separators=(",", ":"))
+
+
+def told(sentence: str) -> dict[str, object]:
+    """A record as a reader finds it: the only name, the only number and the only other invented word."""
+    who, qty, item = ([*re.finditer(kind, sentence)] for kind in (NAME, NUMBER, ITEM))
+    assert len(who) == len(qty) == len(item) == 1, sentence
+    return {"who": who[0][0], "qty": int(qty[0][0]), "item": item[0][0]}
+
+
+def edited(prompt: str) -> list[dict[str, object]]:
+    """The records of a prompt as a reader changes them."""
+    lines = prompt.split("\n")[1:]
+    before = [json.loads(line) for line in lines if line.startswith("{")]
+    after = [dict(record) for record in before]
+    for line in lines[len(before) :]:
+        words = re.findall(r"\w+", line)
+        (at,) = (i for i, record in enumerate(before) if record["who"] in words)
+        if words[0] in ("Remove", "Drop"):
+            del after[at]
+            continue
+        (key,) = (word for word in words if word in before[at])
+        (value,) = {*words} - {key, before[at]["who"], "Set", "Change", "Make", "of", "to", "the"}
+        after[at][key] = int(value) if key == "qty" else value
+    return after
+
+
+@pytest.mark.parametrize("split", ["train", "held_out"])
+def test_a_list_says_what_its_sentences_say(split: str) -> None:
+    counts = set()
+    for example in islice(Lists().examples(split, 0), 200):
+        first, *sentences = example.prompt.split("\n")
+        wanted = [told(sentence) for sentence in sentences]
+        assert (first, example.answer) == ("list", compact(wanted))
+        assert Lists().score(example, compact(wanted)).exact
+        counts.add(len(wanted))
+    assert counts == set(range(2, 9))
+
+
+@pytest.mark.parametrize("split", ["train", "held_out"])
+def test_an_edit_of_a_list_changes_what_it_names_and_nothing_else(split: str) -> None:
+    changes = set()
+    for example in islice(EditLists().examples(split, 0), 300):
+        assert example.prompt.startswith("edit\n{")
+        wanted, count = edited(example.prompt), example.prompt.count("\n{")
+        assert example.answer == "\n".join(map(compact, wanted))
+        assert EditLists().score(example, example.answer).parts == {"valid": 1.0, "lines": 1.0}
+        assert 2 <= count <= 8
+        gone = len(wanted) - count
+        changes.add((gone, example.prompt.count("\n") - count))
+    assert changes == {(0, 1), (0, 2), (-1, 1)}, "one value, two values, a record that goes"
+
+
+@pytest.mark.parametrize("task", [Lists(), EditLists()], ids=lambda task: task.name)
+def test_every_name_of_a_list_belongs_to_its_split_and_stands_once(task: Task) -> None:
+    names: dict[str, set[str]] = {}
+    for split in ("train", "held_out"):
+        for example in islice(task.examples(split, 0), 150):
+            found = [match[0] for match in NAME.finditer(example.answer)]
+            assert len(found) == len(set(found))
+            names.setdefault(split, set()).update(found, NAME.findall(example.prompt))
+            names[split] -= {"Make", "Remove"}  # which say what to do and look like names
+    held_out = {who for who in names["train"] | names["held_out"] if _is_tenth(who)}
+    assert names["held_out"] == held_out
+    assert len(held_out) > 100
+
+
+def _is_tenth(who: str) -> bool:
+    return int.from_bytes(blake2b(who.encode(), digest_size=8).digest(), "big") % 10 == 0
+
+
+@pytest.mark.parametrize("task", [Lists(), EditLists()], ids=lambda task: task.name)
+def test_what_is_given_of_a_list_is_all_but_its_values(task: Task) -> None:
+    for example in islice(task.examples("train", 0), 100):
+        ends = [(0, 0), *example.given, (len(example.answer),) * 2]
+        free = [example.answer[end:start] for (_, end), (start, _) in pairwise(ends)]
+        records = json.loads(example.answer if task == Lists() else f"[{example.answer.replace(chr(10), ',')}]")
+        assert [part for part in free if part] == [str(value) for record in records for value in record.values()]
+
+
+RECORDS = [{"who": "Ka", "qty": 1, "item": "melu"}, {"who": "Ba", "qty": 2, "item": "sola"}]
+HOSTILE = [
+    "",
+    "null",
+    "1",
+    '"',
+    "[" * 100_000,
+    "{" * 100_000,
+    "\x00",
+    "\ud800",
+    '{"a":' + "9" * 5000 + "}",
+    "[[]]",
+    "[1]",
+]
+
+
+@pytest.mark.parametrize(
+    ("answer", "exact", "parts"),
+    [
+        (compact(RECORDS), True, (1.0, 1.0)),
+        (json.dumps(RECORDS), False, (1.0, 1.0)),
+        (compact([dict(reversed(record.items())) for record in RECORDS]), False, (1.0, 1.0)),
+        (compact([*RECORDS, RECORDS[0]]), False, (1.0, 1.0)),
+        (compact(RECORDS[:1]), False, (1.0, 0.5)),
+        (compact(RECORDS[::-1]), False, (1.0, 0.0)),
+        (compact(RECORDS).replace(":1,", ":true,"), False, (1.0, 0.5)),
+        (compact(RECORDS).replace(":1,", ":1.0,"), False, (1.0, 0.5)),
+        (compact(RECORDS).replace('"Ka"', '"Ka","more":1'), False, (1.0, 0.5)),
+        (compact(RECORDS).replace('"Ka"', '"Bo","who":"Ka"'), False, (0.0, 0.0)),
+        (compact(RECORDS)[:-1], False, (0.0, 0.0)),
+        ("[]", False, (0.0, 0.0)),
+        *((text, False, (0.0, 0.0)) for text in HOSTILE),
+    ],
+)
+def test_a_list_is_marked_by_hand(answer: str, exact: bool, parts: tuple[float, float]) -> None:
+    score = Lists().score(Example("list", compact(RECORDS)), answer)
+    assert (score.exact, score.parts) == (exact, dict(zip(("valid", "records"), parts, strict=True)))
+
+
+LINES = '{"who":"Ka","qty":1}\n{"who":"Ba","qty":2}'
+
+
+@pytest.mark.parametrize(
+    ("answer", "exact", "parts"),
+    [
+        (LINES, True, (1.0, 1.0)),
+        (LINES.replace("1", "true"), False, (1.0, 0.5)),
+        (LINES + "\n", False, (0.0, 1.0)),
+        (LINES + "\n{}", False, (0.0, 1.0)),
+        (LINES.replace("\n", "\r\n"), False, (1.0, 0.5)),
+        (LINES[:-1], False, (0.0, 0.5)),
+        (LINES.partition("\n")[0], False, (1.0, 0.5)),
+        *((text, False, (0.0, 0.0)) for text in HOSTILE),
+    ],
+)
+def test_an_edit_of_a_list_is_marked_by_hand(answer: str, exact: bool, parts: tuple[float, float]) -> None:
+    score = EditLists().score(Example("edit", LINES), answer)
+    assert (score.exact, score.parts) == (exact, dict(zip(("valid", "lines"), parts, strict=True)))
+
+
 # -- infilling ---------------------------------------------------------------------------------------------------------
 
 
@@ -225,7 +376,9 @@ def test_a_gap_is_marked_by_hand(answer: str, exact: bool, parses: float) -> Non
     assert (score.exact, score.parts) == (exact, {"parses": parses})
 
 
-@pytest.mark.parametrize("task", [Repair(), Edits(), InfillPython(), Sudoku(6)], ids=lambda task: task.name)
+@pytest.mark.parametrize(
+    "task", [Repair(), Edits(), InfillPython(), Sudoku(6), Lists(), EditLists()], ids=lambda task: task.name
+)
 def test_streams_repeat_differ_by_seed_and_share_no_example(task: Task) -> None:
     def first(split: str, seed: int) -> list[Example]:
         return list(islice(task.examples(split, seed), 10))

@@ -15,12 +15,11 @@ split: every name of a list belongs to it.
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from random import Random
 
-from redraft.tasks.records import FIELDS, FORMS, draw_values, read_object, template, write
+from redraft.tasks.records import FIELDS, FORMS, draw_values, read_json, read_object, same, template, write
 from redraft.tasks.task import Example, Score, share, split_of, stream_seed
 
 MOST_RECORDS = 8
@@ -49,11 +48,11 @@ class Lists:
     def score(self, example: Example, answer: str) -> Score:
         """`exact`: the answer is the right text, character for character.
 
-        Parts: `valid`, 1.0 for a JSON array of objects; `records`, the share of records that came out right and in
-        their place.
+        Parts: `valid`, 1.0 for a JSON array of one object or more; `records`, the share of records that came out right
+        and in their place.
         """
         wanted, got = _read_array(example.answer), _read_array(answer)
-        right = [i < len(got) and got[i] == record for i, record in enumerate(wanted)]
+        right = [i < len(got) and _same_record(record, got[i]) for i, record in enumerate(wanted)]
         return Score(exact=answer == example.answer, parts={"valid": float(bool(got)), "records": share(right)})
 
 
@@ -120,10 +119,11 @@ def _join(records: Sequence[Values], start: str, between: str, end: str) -> list
     return [*parts, before.removesuffix(between) + end]
 
 
-def _read_array(text: str) -> list[object]:
+def _read_array(text: str) -> list[dict[str, object]]:
     """The objects of the JSON array that a text is; empty for every other text."""
-    try:
-        found = json.loads(text)
-    except (ValueError, RecursionError):  # a few thousand "[" exhaust the parser's stack
-        return []
+    found = read_json(text)
     return found if isinstance(found, list) and all(isinstance(item, dict) for item in found) else []
+
+
+def _same_record(wanted: dict[str, object], got: dict[str, object]) -> bool:
+    return got.keys() == wanted.keys() and all(same(value, got[key]) for key, value in wanted.items())

@@ -50,7 +50,7 @@ class Records:
         """
         wanted, got = read_object(example.answer), read_object(answer)
         valid = got.keys() == FIELDS.keys() and all(type(got[key]) is kind for key, kind in FIELDS.items())
-        right = {key: float(key in wanted and key in got and _same(wanted[key], got[key])) for key in FIELDS}
+        right = {key: float(key in wanted and key in got and same(wanted[key], got[key])) for key in FIELDS}
         return Score(exact=answer == example.answer, parts={"valid": float(valid), **right})
 
     def _stream(self, split: str, rng: Random) -> Iterator[Example]:
@@ -92,11 +92,17 @@ def invent(rng: Random, num_syllables: int) -> str:
 
 def read_object(text: str) -> dict[str, object]:
     """The JSON object that a text is; empty for every other text."""
-    try:
-        found = json.loads(text, object_pairs_hook=_object)
-    except (ValueError, RecursionError):  # a few thousand "[" exhaust the parser's stack
-        return {}
+    found = read_json(text)
     return found if isinstance(found, dict) else {}
+
+
+def read_json(text: str) -> object:
+    """What a text is as JSON; None for a text that is none, or that gives a key twice."""
+    try:
+        found: object = json.loads(text, object_pairs_hook=_object)
+    except (ValueError, RecursionError):  # a few thousand "[" exhaust the parser's stack
+        return None
+    return found
 
 
 def _object(pairs: list[tuple[str, object]]) -> dict[str, object]:
@@ -105,5 +111,6 @@ def _object(pairs: list[tuple[str, object]]) -> dict[str, object]:
     return dict(pairs)
 
 
-def _same(wanted: object, got: object) -> bool:
-    return type(wanted) is type(got) and wanted == got  # 1, 1.0 and true are equal in Python
+def same(wanted: object, got: object) -> bool:
+    """Whether two values of a record are one and the same JSON: 1, 1.0 and true are equal in Python."""
+    return type(wanted) is type(got) and wanted == got
