@@ -12,9 +12,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests.helpers import written_on_noise
 
-from redraft.constrain.calls import CLOSE, OPEN, QUOTE, THINK, THOUGHT, calls_source
+from redraft.constrain.calls import CLOSE, OPEN, QUOTE, THINK, THOUGHT, ContentLanguage, calls_source
 from redraft.constrain.language import MARKS, Language, Vocabulary, ready
-from redraft.constrain.sources import regex_source, schema_source
+from redraft.constrain.sources import excluding, regex_source, schema_source
 from redraft.errors import ConstraintError
 from redraft.server.calls import read_call
 
@@ -141,10 +141,28 @@ def test_where_content_has_a_form_an_answer_is_of_it_or_calls() -> None:
     assert not language.is_text
 
 
-def test_content_that_only_a_validator_can_judge_is_refused() -> None:
-    content = schema_source({"type": "array", "items": {"enum": [1, 2]}, "maxItems": 2, "uniqueItems": True})
-    with pytest.raises(ConstraintError, match="only a validator can judge; tools need one without"):
-        ready(calls_source(TOOLS, content=content), VOCABULARY)
+def test_what_only_a_validator_can_judge_of_content_is_read_without_thoughts_and_calls() -> None:
+    schema = {"type": "array", "items": {"enum": [1, 2]}, "maxItems": 2, "uniqueItems": True}
+    source = calls_source(TOOLS, content=schema_source(schema))
+    plain = ready(source, VOCABULARY)
+    assert plain.checked
+    language = ContentLanguage(source, plain.wiring, True, schema, *map(PIECES.index, (MARKS[OPEN], MARKS[THOUGHT])))
+    thought = f"{THINK}[1,1]{THOUGHT}"
+    for text, content, wrong in (
+        ("[1,1]", "[1,1]", True),
+        ("[1,2]", "[1,2]", False),
+        (thought + "[2]", "[2]", False),
+        (thought + "[2,2]", "[2,2]", True),
+        (GOOD, "", False),
+        (thought + GOOD, "", False),
+    ):
+        assert language.holds(tokens_of(text))
+        assert spelt(list(language.answer(tokens_of(text)))) == content
+        assert bool(language.problems(content)) == wrong
+    rest = ready(excluding(source, ["[1,1]"]), VOCABULARY)
+    held = ["[1,2]", thought + "[2,2]", GOOD, thought + GOOD]
+    assert [rest.holds(tokens_of(text)) for text in held] == [True] * 4
+    assert [rest.holds(tokens_of(text)) for text in ("[1,1]", thought + "[1,1]")] == [False] * 2
 
 
 def test_other_languages_hold_no_marks() -> None:

@@ -288,6 +288,32 @@ def test_what_only_a_validator_knows_of_an_answer_holds_behind_thinking(real: In
     assert json.loads(message["content"]) == (3 if first == "ab" else "ab")
 
 
+@pytest.mark.parametrize("thinking", [False, True])
+def test_what_only_a_validator_knows_of_content_holds_beside_tools(real: Inside, thinking: bool) -> None:
+    """Such a schema was refused. Calls are made all but impossible, so that there is content to judge."""
+    opening = real.engine.text.tokenizer.token_to_id("<|tool_call>")
+    body: dict[str, Any] = {"seed": 1, "max_tokens": 50, "tools": [WEATHER], "logit_bias": {str(opening): -100.0}}
+    body |= {"reasoning_effort": "high", "min_tokens": 40} if thinking else {}
+
+    def content(schema: dict[str, Any]) -> Any:
+        form = {"type": "json_schema", "json_schema": {"name": "x", "schema": schema}}
+        message = told(real, response_format=form, **body)["message"]
+        assert not message.get("tool_calls")
+        assert not thinking or message["reasoning_content"], "there are more tokens than content has"
+        return json.loads(message["content"])
+
+    first = content({"enum": ["ab", 3]})
+    assert content({"enum": ["ab", 3], "not": {"const": first}}) == (3 if first == "ab" else "ab")
+
+
+def test_a_call_stands_in_for_content_that_only_a_validator_knows(real: Inside) -> None:
+    schema = {"type": "array", "items": {"enum": [1, 2]}, "minItems": 2, "maxItems": 2, "uniqueItems": True}
+    form = {"type": "json_schema", "json_schema": {"name": "x", "schema": schema}}
+    choice = told(real, tools=[WEATHER], max_tokens=45, response_format=form, **pushed(real))
+    assert (choice["finish_reason"], choice["message"]["content"]) == ("tool_calls", None)
+    assert choice["message"]["tool_calls"][0]["function"]["name"] == "weather"
+
+
 def test_a_tool_that_cannot_be_called_is_refused_by_name(real: Inside) -> None:
     tools = [{"type": "function", "function": {"name": "two words"}}]
     reply = httpx2.post(real.base + "/chat/completions", json={"messages": USER, "tools": tools}, timeout=100)

@@ -7,7 +7,9 @@ checkpoint that thinks is nano with two marks in place of two bytes that no text
 from __future__ import annotations
 
 import json
+import re
 import shutil
+import sys
 from pathlib import Path
 
 import pytest
@@ -156,7 +158,6 @@ def test_behind_thinking_a_real_answer_is_held(thinker: Path, capsys: pytest.Cap
         (["generate", "--chat", "a", "--thinking", "-n", "2"], "--thinking and -n were both given"),
         (["generate", "a", "--schema", "a", "--fence", "-n", "2"], "--fence and -n were both given"),
         (["generate", "a", "--schema", "a", "--fence", "--check", "true"], "--check and --fence were both given"),
-        (["generate", "--chat", "a", "--thinking", "--check", "true"], "--check and --thinking were both given"),
         (["generate", "a", "--backend", "openai", "--base-url", "http://x/v1", "--fence"], "--fence was given with"),
     ],
 )
@@ -174,6 +175,30 @@ def test_a_schema_with_checked_parts_may_stand_behind_thinking(
     file.write_text('{"type": "array", "items": {"type": "boolean"}, "minItems": 2, "uniqueItems": true}')
     assert main(["json", "a", "--schema", str(file), "--thinking", "--model", str(thinker)]) == 0
     assert sorted(json.loads(capsys.readouterr().out)) == [False, True]
+
+
+@pytest.mark.parametrize("held", [[], ["--regex", "[ab]{3}"]], ids=["free", "held"])
+def test_a_check_reads_what_stands_behind_thinking(
+    held: list[str], thinker: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The first two answers are rejected; none of the commands was shown a thought."""
+    seen = tmp_path / "seen"
+    script = tmp_path / "check.py"
+    script.write_text(
+        f"import sys, pathlib\nseen = pathlib.Path({str(seen)!r})\n"
+        "before = seen.read_text().split('\\0') if seen.exists() else []\n"
+        "seen.write_text('\\0'.join([*before, sys.stdin.read()]))\nsys.exit(len(before) < 2)\n"
+    )
+    asked = ["generate", "--chat", "--thinking", "--check", f"{sys.executable} {script}", "--seed", "1", "--json"]
+    room = ["--max-tokens", "24", "--min-tokens", "20"]
+    assert main([*asked, *room, *held, "--model", str(thinker), "a"]) == 0
+    told, read = json.loads(capsys.readouterr().out), seen.read_text().split("\0")
+    assert len(read) == len(set(read)) == 3
+    assert told["text"] == read[-1]
+    assert not any(mark in text for text in read for mark in ("<|channel>", "<channel|>"))
+    if held:  # so few tokens are an answer's that the others must be thought
+        assert told["thinking"]
+        assert all(re.fullmatch("[ab]{3}", text) for text in read)
 
 
 def test_marks_are_needed_to_think(

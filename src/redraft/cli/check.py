@@ -31,9 +31,8 @@ def check_of(arguments: argparse.Namespace) -> Check | None:
     for name, flag in (("watch", "--watch"), ("variants", "-n")):
         if getattr(arguments, name, None):
             raise RequestError(f"--check and {flag} were both given; one answer is mended, and told when it is right")
-    for name in ("fence", "thinking"):
-        if getattr(arguments, name, False):
-            raise RequestError(f"--check and --{name} were both given; a command reads the answer alone: choose one")
+    if getattr(arguments, "fence", False):
+        raise RequestError("--check and --fence were both given; a command reads the answer alone: choose one")
     try:
         words = shlex.split(given)
     except ValueError as error:

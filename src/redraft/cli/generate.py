@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from redraft.cli.backend import backend_flags, backend_of
+from redraft.cli.bounds import say_bounds
 from redraft.cli.check import check_flag, check_of
 from redraft.cli.common import (
     Commands,
@@ -30,7 +31,7 @@ if TYPE_CHECKING:
 
 EPILOG = """examples:
   redraft generate --chat $'sudoku\\n1..4\\n..1.\\n..42\\n4...'
-  echo 'Once upon a time' | redraft generate --max-tokens 64 --seed 7
+  echo 'Once upon a time' | redraft generate --model ./checkpoint --max-tokens 64 --seed 7
   redraft generate --chat --watch --file question.txt --json
   redraft generate --chat -n 20 --keep 5 --file question.txt
   torchrun --nproc-per-node 2 -m redraft generate --model MODEL --device cuda --parallel experts --file q.txt
@@ -73,13 +74,16 @@ def run(arguments: argparse.Namespace) -> int:
 
     from redraft.cli.watch import Watch
     from redraft.constrain.problem import unfenced
+    from redraft.constrain.sources import anything
     from redraft.engine.fields import field_confidence, field_entropy
     from redraft.engine.mend import mended
 
+    say_bounds(arguments, prompt if arguments.chat else None)
     engine, options = load_engine(arguments), options_of(arguments)
     language = None if source is None else engine.language(source)
     if arguments.thinking:
-        request = thoughtful(engine, prompt, options, language)
+        held = engine.language(anything()) if language is None and check is not None else language
+        request = thoughtful(engine, prompt, options, held)
     else:
         request = engine.request(prompt, chat=arguments.chat, options=options, language=language)
     with traced(engine, arguments, "generate") as engine:
@@ -89,7 +93,7 @@ def run(arguments: argparse.Namespace) -> int:
         if check is not None or (language is not None and language.checked and not arguments.watch):
             done = mended(engine, request, check)
         elif arguments.watch:
-            with Watch(engine.text) as watch:
+            with Watch(engine.text, answer_follows=sys.stdout.isatty() and not arguments.json) as watch:
                 done = engine.finish(request, watch.show)
         else:
             done = engine.finish(request)

@@ -10,12 +10,15 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 from redraft.constrain.automaton import Builder, Dfa, Part
-from redraft.constrain.language import MARKS, TEXT, Source
+from redraft.constrain.language import MARKS, TEXT, Language, Source
+from redraft.constrain.problem import Problem, schema_problems
 from redraft.constrain.schema import compile_schema
+from redraft.constrain.sources import thought
 from redraft.constrain.values import text_of
 from redraft.constrain.watch import Limits, naming
 from redraft.errors import ConstraintError
@@ -25,12 +28,30 @@ THINK, THOUGHT = "<|channel>", "<channel|>"
 NAME = re.compile(r"[\w.:-]+")
 
 
+@dataclass(frozen=True, eq=False)
+class ContentLanguage(Language):
+    """Content of a schema, or calls. `call` is the token that begins one, `closing` the one that ends thinking."""
+
+    schema: Any
+    call: int | None
+    closing: int | None
+
+    def answer(self, tokens: Sequence[int]) -> Sequence[int]:
+        """The content, without the thinking in front of it; nothing where tools are called."""
+        thought = max((i + 1 for i, token in enumerate(tokens) if token == self.closing), default=0)
+        return () if self.call in tokens else tokens[thought:]
+
+    def problems(self, text: str) -> list[Problem]:
+        """What an independent validator has to say against the content."""
+        return schema_problems(self.schema, text) if text else []
+
+
 def calls_source(tools: Mapping[str, Any], *, several: bool = True, content: Source | None = None) -> Source:
     """Answers that may call tools, given by name with the schema of their arguments; at most once unless `several`.
 
     With `content` an answer that calls none of them is of that language; else calls stand anywhere in a text. Thinking
-    may stand in front of either. What only a validator knows of arguments is left to whoever reads them.
-    Raises ConstraintError for a name or a key that cannot be written, and for a `content` with parts of that kind.
+    may stand in front of either. What only a validator knows of arguments is left to whoever reads them; of a content,
+    to a ContentLanguage. Raises ConstraintError for a name or a key that cannot be written.
     """
     for name in tools:
         if not NAME.fullmatch(name):
@@ -43,15 +64,13 @@ def calls_source(tools: Mapping[str, Any], *, several: bool = True, content: Sou
             return build.either([_call(build, name, schema) for name, schema in tools.items()])
 
         def said() -> Part:
-            return build.repeat(lambda: build.either([build.embed(text_of()), _thought(build)]), 0, None)
+            return build.repeat(lambda: build.either([build.embed(text_of()), thought(build)]), 0, None)
 
         if content is not None:
             calls = build.repeat(call, 1, None if several else 1)
             inside, checked = content.compile(limits)
-            if checked:
-                raise ConstraintError("the schema has parts that only a validator can judge; tools need one without")
             answer = build.either([build.embed(inside), calls])
-            return build.finish(build.then(build.maybe(_thought(build)), answer)), False
+            return build.finish(build.then(build.maybe(thought(build)), answer)), checked
         if not several:
             return build.finish(build.then(said(), build.maybe(build.then(call(), said())))), False
         return build.finish(build.repeat(lambda: build.either([said(), call()]), 0, None)), False
@@ -65,7 +84,3 @@ def _call(build: Builder, name: str, schema: Any) -> Part:
         arguments = compile_schema(schema, spaces=False, quote=MARKS[QUOTE], limits=build.limits)
     begin = build.literal(MARKS[OPEN] + f"call:{name}".encode())
     return build.then(begin, build.embed(arguments.dfa), build.literal(MARKS[CLOSE]))
-
-
-def _thought(build: Builder) -> Part:
-    return build.then(build.literal(MARKS[THINK]), build.embed(text_of()), build.literal(MARKS[THOUGHT]))

@@ -12,7 +12,7 @@ import msgspec
 
 from redraft.constrain.automaton import Builder, Dfa, Part, any_of, subtract
 from redraft.constrain.grammar import DEPTH, compile_grammar
-from redraft.constrain.language import Source
+from redraft.constrain.language import MARKS, TEXT, Source
 from redraft.constrain.pattern import whole_match
 from redraft.constrain.schema import compile_schema
 from redraft.constrain.values import text_of
@@ -73,15 +73,21 @@ def schema_source(schema: Any, *, depth: int = 4, spaces: bool = True, fence: bo
 
 def anything() -> Source:
     """Any text."""
-    return Source("text", "", lambda _: (text_of(), False))
+    return Source(TEXT, "", lambda _: (text_of(), False))
+
+
+def thought(build: Builder) -> Part:
+    """Thinking, between its marks."""
+    return build.then(build.literal(MARKS["<|channel>"]), build.embed(text_of()), build.literal(MARKS["<channel|>"]))
 
 
 def excluding(source: Source, texts: Sequence[str]) -> Source:
-    """The texts of a source but for some."""
+    """The texts of a source but for some, which are not to stand behind thinking either."""
 
     def compile_it(limits: Limits) -> tuple[Dfa, bool]:
         dfa, checked = source.compile(limits)
-        return subtract(dfa, any_of(texts)), checked
+        build = Builder(limits)
+        return subtract(dfa, build.finish(build.then(build.maybe(thought(build)), build.embed(any_of(texts))))), checked
 
     return dataclasses.replace(source, compile=compile_it, options=(*source.options, "without", *texts))
 

@@ -69,9 +69,7 @@ def mended(engine: Engine, request: Request, check: Check | None, rounds: int = 
 
 def _said(engine: Engine, request: Request, done: Generation) -> str:
     """What is checked of an attempt: its text, without the thinking in front of it."""
-    if not isinstance(request.language, ThinkingLanguage):
-        return done.text
-    return engine.text.decode(request.language.answer(done.tokens))
+    return done.text if request.language is None else engine.text.decode(request.language.answer(done.tokens))
 
 
 def _problems(request: Request, text: str, check: Check | None) -> list[Problem]:
@@ -153,6 +151,8 @@ def _without(engine: Engine, request: Request, rejected: Sequence[str]) -> Langu
     language = ready(excluding(source, rejected), engine.vocabulary)
     if isinstance(request.language, ThinkingLanguage):
         language = after_thinking(language, request.language.closing, request.language.opening)
+    elif request.language is not None:
+        language = replace(request.language, source=language.source, wiring=language.wiring)
     return replace(language.without(frozenset(request.policy.shaping.forbidden)), checked=False)
 
 

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 
+from redraft.constrain.calls import OPEN, THOUGHT, ContentLanguage
 from redraft.constrain.language import Language, Source
 from redraft.constrain.thinking import after_thinking
 from redraft.engine.engine import Engine
@@ -39,15 +41,19 @@ class Asked:
 @dataclass(frozen=True)
 class Held:
     """What an answer is held to, and the field that asks for it. With `marks` it may stand behind thinking, which the
-    first of these tokens begins and the second ends."""
+    first of these tokens begins and the second ends. `content` is what it may be of, if it calls no tool."""
 
     source: Source
     field: str
     marks: tuple[int, int] | None = None
+    content: Source | None = None
 
     def language(self, engine: Engine) -> Language:
         """Ready for an engine. Raises ConstraintError."""
         plain = engine.language(self.source)
+        if self.content is not None and plain.checked:
+            call, closing = (engine.text.tokenizer.token_to_id(mark) for mark in (OPEN, THOUGHT))
+            return ContentLanguage(plain.source, plain.wiring, True, json.loads(self.content.text), call, closing)
         return plain if self.marks is None else after_thinking(plain, self.marks[1], self.marks[0])
 
 

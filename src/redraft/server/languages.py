@@ -86,7 +86,8 @@ def held_to(body: Chat, choice: Choice, limits: Limits, thinking: tuple[int, int
         if choice.tools and not (body.stop and asked is None):
             tools = {tool.function.name: parameters(tool) for tool in choice.tools}
             content = None if asked is None else asked.source
-            return Held(calls_source(tools, several=body.parallel_tool_calls is not False, content=content), "tools")
+            source = calls_source(tools, several=body.parallel_tool_calls is not False, content=content)
+            return Held(source, "tools", content=content)
     except ConstraintError as error:
         raise refusal_of(error, field="tools") from None
     return asked and replace(asked, marks=thinking)
