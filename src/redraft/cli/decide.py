@@ -7,6 +7,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from redraft.cli.bounds import say_bounds
 from redraft.cli.common import Commands, command, load_engine, model_flags, print_json, read_prompt
 from redraft.errors import RequestError
 
@@ -55,6 +56,7 @@ def run(arguments: argparse.Namespace) -> int:
     from redraft.engine.decide import decide, decide_all, read_belief, read_form
     from redraft.engine.request import Options
 
+    say_bounds(arguments, prompt if arguments.chat else None)
     engine = load_engine(arguments)
     request = engine.request(prompt, chat=arguments.chat, options=Options(seed=arguments.seed))
     if arguments.form is None:

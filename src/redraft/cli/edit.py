@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 from dataclasses import asdict
 
+from redraft.cli.bounds import say_bounds
 from redraft.cli.common import Commands, command, load_engine, model_flags
 from redraft.cli.infill import gap_flags, gap_options, show, wanted
 from redraft.cli.source import PLACE_HELP, read_source
@@ -45,6 +46,7 @@ def run(arguments: argparse.Namespace) -> int:
     if len(source.spans) > 1:
         raise RequestError(f"{len(source.spans)} ranges of lines were given; edit takes one")
     asked = wanted(arguments)
+    say_bounds(arguments, None if arguments.instruction is None else "edit")
     engine = load_engine(arguments)
     with traced(engine, arguments, "edit", gaps=True) as engine:
         done = engine.edit(

@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 from pathlib import Path
 
+from redraft.cli.bounds import say_bounds
 from redraft.cli.check import check_flag, check_of
 from redraft.cli.common import (
     Commands,
@@ -24,8 +25,9 @@ int(1..65535) or string(1..20)), enum(a|b), regex(...), bool, date, time, uuid, 
 comes back byte for byte.
 
 examples:
-  redraft fill --file app.toml.in --prompt 'A small service on port 8080'
-  echo 'port = {{port: int(1..65535)}}' | redraft fill --json"""
+  redraft fill --chat --prompt $'record\\nSend 417 melu to Karomi.' '{"who":"{{who: string}}","qty":{{qty: int}}}'
+  redraft fill --model ./checkpoint --file app.toml.in --prompt 'A small service on port 8080'
+  echo 'port = {{port: int(1..65535)}}' | redraft fill --model ./checkpoint --json"""
 
 
 def add(commands: Commands) -> None:
@@ -52,6 +54,7 @@ def run(arguments: argparse.Namespace) -> int:
     kinds = dict(_pair(given) for given in arguments.kind)
     check = check_of(arguments)
 
+    say_bounds(arguments, arguments.prompt if arguments.chat else None)
     engine = load_engine(arguments)
     with traced(engine, arguments, "fill") as engine:
         done = engine.fill(

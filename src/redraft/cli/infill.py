@@ -7,6 +7,7 @@ import sys
 from dataclasses import asdict, replace
 from typing import TYPE_CHECKING
 
+from redraft.cli.bounds import say_bounds
 from redraft.cli.common import Commands, command, load_engine, model_flags, options_of, preset_flag, print_json
 from redraft.cli.source import PLACE_HELP, Source, read_source
 from redraft.cli.trace import trace_flag, traced
@@ -86,6 +87,7 @@ def run(arguments: argparse.Namespace) -> int:
     from redraft.engine.infill import infill_all
 
     asked = wanted(arguments)
+    say_bounds(arguments, None)
     engine = load_engine(arguments)
     edges = [0, *(edge for span in source.spans for edge in span), len(source.data)]
     parts = [source.data[edges[i] : edges[i + 1]] for i in range(0, len(edges), 2)]

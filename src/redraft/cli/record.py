@@ -11,6 +11,7 @@ from dataclasses import replace
 from itertools import islice
 from typing import TYPE_CHECKING
 
+from redraft.cli.bounds import say_bounds
 from redraft.cli.common import (
     Commands,
     command,
@@ -73,6 +74,7 @@ def run(arguments: argparse.Namespace) -> int:
 
     from redraft.constrain.sources import schema_source
 
+    say_bounds(arguments, arguments.instruction or text or "")
     engine = load_engine(arguments)
     ask = _asker(engine, schema_source(schema, fence=arguments.fence), arguments)
     if text is not None:

@@ -27,7 +27,8 @@ answer, 3 all are done and some have an error, 1 it ended before (run it again),
 
 examples:
   redraft run questions.jsonl answers.jsonl --seed 1
-  echo '{"messages":[{"role":"user","content":"Send 3 vune to Tavi."}]}' > in.jsonl; redraft run in.jsonl out.jsonl"""
+  printf '%s\\n' '{"messages":[{"role":"user","content":"record\\\\nSend 417 melu to Karomi."}]}' > in.jsonl
+  redraft run in.jsonl out.jsonl"""
 
 SOME_WRONG = 3
 """The exit code where all rows are done and some have no answer."""

@@ -9,6 +9,8 @@ underlined       the language chose it, not the model
 from __future__ import annotations
 
 import sys
+import time
+from collections import deque
 from types import TracebackType
 
 from rich.console import Console
@@ -20,15 +22,24 @@ from redraft.engine.events import Block, Draft, Event
 from redraft.engine.request import Request
 from redraft.text import Text
 
+PACE, LONGEST = 0.25, 3.0
+"""Seconds that a step stays on a terminal, and the most that are spent behind the answer on steps not shown yet."""
+
 
 class Watch:
-    """A context manager around a run. On a terminal it redraws in place; elsewhere it prints a line per step."""
+    """A context manager around a run. On a terminal it redraws in place; elsewhere it prints a line per step.
 
-    def __init__(self, text: Text) -> None:
+    A small model's steps come faster than they can be followed, so the answer runs ahead: no step waits for the screen.
+    """
+
+    def __init__(self, text: Text, *, answer_follows: bool = False) -> None:
+        """With `answer_follows` the answer itself is told by the caller, and only what it took stays on a terminal."""
         self.text = text
+        self.answer_follows = answer_follows
         self.console = Console(file=sys.stderr, highlight=False)
         self.live = Live(console=self.console, auto_refresh=False, transient=False)
-        self.settled = Line()
+        self.head, self.settled = Line(), Line()
+        self.ahead, self.due = deque[Line](), 0.0
 
     def __enter__(self) -> Watch:
         if self.console.is_terminal:
@@ -39,23 +50,43 @@ class Watch:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         # Runs on ctrl-C too: the cursor comes back and the last canvas stays on screen.
-        self.live.stop()
+        try:
+            if kind is not None and self.ahead:
+                self.live.update(self.ahead[-1])
+            elif kind is None and self.console.is_terminal:
+                self._catch_up()
+        finally:
+            self.live.stop()
 
     def show(self, event: Event, request: Request) -> None:
         """Draw one event."""
         if isinstance(event, Draft):
             mean = sum(event.entropy) / len(event.entropy)
-            head = f"block {event.block}  step {event.step:>2}  {mean:.3f} nats  "
-            self._draw(Line(head, style="cyan") + Line("\n") + self.settled + self._canvas(event, request))
+            self.head = Line(f"block {event.block}  step {event.step:>2}  {mean:.3f} nats  ", style="cyan")
+            self._draw(self.head, self.settled + self._canvas(event, request))
         elif isinstance(event, Block):
             self.settled += Line(self.text.decode(event.tokens))
-            self._draw(self.settled)
+            self._draw(Line(), self.settled)
 
-    def _draw(self, line: Line) -> None:
-        if self.console.is_terminal:
-            self.live.update(line, refresh=True)
-        else:
-            self.console.print(line.plain.replace("\n", "⏎"), soft_wrap=True)
+    def _draw(self, head: Line, body: Line) -> None:
+        if not self.console.is_terminal:
+            self.console.print((head.plain + body.plain).replace("\n", "⏎"), soft_wrap=True)
+            return
+        self.ahead.append(Line("\n").join([self.head, body]))
+        if time.monotonic() >= self.due:
+            self._next(PACE)
+
+    def _catch_up(self) -> None:
+        pace = min(PACE, LONGEST / max(1, len(self.ahead)))
+        while self.ahead:
+            time.sleep(max(0.0, self.due - time.monotonic()))
+            self._next(pace)
+        if self.answer_follows:
+            self.live.update(self.head)
+
+    def _next(self, pace: float) -> None:
+        self.live.update(self.ahead.popleft(), refresh=True)
+        self.due = time.monotonic() + pace
 
     def _canvas(self, draft: Draft, request: Request) -> Line:
         pieces = [None if token in request.eos else self.text.decode([token]) for token in draft.tokens]
