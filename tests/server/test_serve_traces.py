@@ -122,12 +122,12 @@ def test_what_cannot_be_begun_is_held_no_longer(folder: Path, monkeypatch: pytes
 def test_a_trace_that_is_gone_does_not_come_back_for_having_won(nano: Engine, folder: Path) -> None:
     shelf = TraceFolder(folder, HEAD, 1, ROOM)
     apart = Apart(shelf, nano)
-    said = seen_through(nano, Tap(nano.loop, apart.opened, apart.taken), gaps=False)
+    said = seen_through(nano, Tap(nano.loop, apart.opened, apart.won), gaps=False)
     for seed in range(2):
         said.generate(RECORD, chat=True, seed=seed, options=Options(steps=2))
-    apart.taken(0)
-    apart.taken(1)
-    apart.taken(7)
+    apart.won(0)
+    apart.won(1)
+    apart.won(7)
     shelf.close()
     (path,) = folder.iterdir()
     assert path.name == "00000002.jsonl"

@@ -12,7 +12,7 @@ from tests.helpers import tiny_config, tiny_model
 
 from redraft.cache import Prefix
 from redraft.config import CheckpointConfig, GenerationConfig
-from redraft.diffusion.canvas import NOTHING, Canvas, fresh, slide
+from redraft.diffusion.canvas import NOTHING, fresh, slide
 from redraft.diffusion.denoise import Policy, step
 from redraft.diffusion.noise import START, SeededNoise, TapeNoise
 from redraft.diffusion.plan import Flow, Whole
@@ -206,7 +206,7 @@ def test_meaningless_settings_are_refused(make: object) -> None:
 
 
 def test_whole_canvases_leave_as_one() -> None:
-    canvas = Canvas(0, 3, torch.zeros(4).long(), torch.zeros(4).long())
+    canvas = replace(fresh(SeededNoise(0), 0, 4, 64), step=3)
     assert Whole().released(canvas, 4) == 0
     assert Whole().released(replace(canvas, settled=True), 4) == 4
     assert Whole().released(canvas, 3) == 4

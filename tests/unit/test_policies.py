@@ -20,7 +20,7 @@ from redraft.diffusion.noise import SeededNoise
 from redraft.diffusion.rules import read_rule, read_rules
 from redraft.diffusion.schedule import FixedCooling, LinearTemperature
 from redraft.diffusion.shaping import Shaping
-from redraft.diffusion.stats import REMEMBERED, Belief, Stats, read_logits
+from redraft.diffusion.stats import REMEMBERED, Likeliest, Stats, read_logits
 from redraft.errors import RequestError
 
 
@@ -45,7 +45,7 @@ def sure_of(confidence: list[float], second: list[float] | None = None, argmax: 
     ],
 )
 def test_entropy_bound_by_hand(entropy: list[float], bound: float, kept: list[bool]) -> None:
-    assert EntropyBound(bound)(stats_of(entropy), None).tolist() == kept
+    assert EntropyBound(bound)(stats_of(entropy)).tolist() == kept
 
 
 entropies = st.lists(st.floats(0, 5, width=32), min_size=1, max_size=20, unique=True)
@@ -53,7 +53,7 @@ entropies = st.lists(st.floats(0, 5, width=32), min_size=1, max_size=20, unique=
 
 @given(entropies, st.floats(0.01, 3))
 def test_a_larger_bound_never_keeps_less(entropy: list[float], bound: float) -> None:
-    small, large = EntropyBound(bound)(stats_of(entropy), None), EntropyBound(2 * bound)(stats_of(entropy), None)
+    small, large = EntropyBound(bound)(stats_of(entropy)), EntropyBound(2 * bound)(stats_of(entropy))
     assert bool((small <= large).all())
     assert bool(small.any())
 
@@ -61,11 +61,11 @@ def test_a_larger_bound_never_keeps_less(entropy: list[float], bound: float) -> 
 @given(entropies, st.data())
 def test_pinned_positions_are_neither_judged_nor_paid_for(entropy: list[float], data: st.DataObject) -> None:
     pins = data.draw(st.lists(st.booleans(), min_size=len(entropy), max_size=len(entropy)))
-    mask = EntropyBound(0.3)(stats_of(entropy), torch.tensor(pins))
+    mask = EntropyBound(0.3)(replace(stats_of(entropy), pinned=torch.tensor(pins)))
     free = [nats for nats, pin in zip(entropy, pins, strict=True) if not pin]
     assert not bool((mask & torch.tensor(pins)).any())
     if free:
-        alone = EntropyBound(0.3)(stats_of(free), None)
+        alone = EntropyBound(0.3)(stats_of(free))
         assert mask[~torch.tensor(pins)].tolist() == alone.tolist()
 
 
@@ -85,12 +85,12 @@ def test_pinned_positions_are_neither_judged_nor_paid_for(entropy: list[float], 
     ],
 )
 def test_confidence_rules_by_hand(rule: Accept, confidence: list[float], kept: list[bool]) -> None:
-    assert rule(sure_of(confidence), None).tolist() == kept
+    assert rule(sure_of(confidence)).tolist() == kept
 
 
 def test_a_margin_is_the_lead_over_the_second() -> None:
     """Equally likely tokens differ in what stands behind them."""
-    assert Margin(0.4)(sure_of([0.5, 0.5], [0.05, 0.45]), None).tolist() == [True, False]
+    assert Margin(0.4)(sure_of([0.5, 0.5], [0.05, 0.45])).tolist() == [True, False]
 
 
 # Rules from strict to loose: each keeps all that the one before it keeps.
@@ -108,7 +108,7 @@ confidences = st.lists(st.floats(0.25, 1, width=32), min_size=1, max_size=20)
 
 @given(confidences, st.sampled_from(ORDERED))
 def test_a_looser_rule_never_keeps_less(confidence: list[float], rules: list[Accept]) -> None:
-    masks = [rule(sure_of(confidence), None) for rule in rules]
+    masks = [rule(sure_of(confidence)) for rule in rules]
     assert all(bool((strict <= loose).all()) for strict, loose in pairwise(masks))
 
 
@@ -119,12 +119,12 @@ def test_pins_stay_outside_every_rule_and_something_open_is_kept(
     size = len(confidence)
     pins = torch.tensor(data.draw(st.lists(st.booleans(), min_size=size, max_size=size)))
     drafts = (torch.tensor(data.draw(st.lists(st.integers(0, 1), min_size=size, max_size=size))),)
-    mask = rule(sure_of(confidence), pins, drafts)
+    mask = rule(replace(sure_of(confidence), pinned=pins), drafts)
     assert not bool((mask & pins).any())
     if not bool(pins.all()):
         assert bool(mask.any())
         open_only = sure_of([c for c, pin in zip(confidence, pins.tolist(), strict=True) if not pin])
-        assert mask[~pins].tolist() == rule(open_only, None, tuple(draft[~pins] for draft in drafts)).tolist()
+        assert mask[~pins].tolist() == rule(open_only, tuple(draft[~pins] for draft in drafts)).tolist()
 
 
 @given(st.floats(0.5, 0.99), st.integers(1, 30), st.floats(0, 0.9))
@@ -133,19 +133,19 @@ def test_with_equal_confidences_frechet_is_factor(confidence: float, size: int, 
     doubt = 1 - confidence
     if all(abs((n + 1) * doubt - (1 - margin)) > 1e-4 for n in range(1, size + 1)):
         stats = sure_of([confidence] * size)
-        assert torch.equal(Frechet(margin)(stats, None), Factor(1 - margin)(stats, None))
+        assert torch.equal(Frechet(margin)(stats), Factor(1 - margin)(stats))
 
 
 def test_the_gate_lets_through_what_is_sure_and_unchanged() -> None:
     stats = sure_of([0.95, 0.95, 0.5], argmax=[4, 5, 6])
     same, other = torch.tensor([4, 5, 6]), torch.tensor([4, 9, 6])
-    assert Gate(1, Confidence(0.9))(stats, None, (same,)).tolist() == [True, True, False]
-    assert Gate(1, Confidence(0.9))(stats, None, (other,)).tolist() == [True, False, False]
-    assert Gate(1, Confidence(0.9))(stats, None, (other, same)).tolist() == [True, True, False], "looked too far back"
-    assert Gate(2, Confidence(0.9))(stats, None, (other, same)).tolist() == [True, False, False]
-    assert Gate(2, Confidence(0.9))(stats, None, (same,)).tolist() == [True, False, False], "too little history"
+    assert Gate(1, Confidence(0.9))(stats, (same,)).tolist() == [True, True, False]
+    assert Gate(1, Confidence(0.9))(stats, (other,)).tolist() == [True, False, False]
+    assert Gate(1, Confidence(0.9))(stats, (other, same)).tolist() == [True, True, False], "looked too far back"
+    assert Gate(2, Confidence(0.9))(stats, (other, same)).tolist() == [True, False, False]
+    assert Gate(2, Confidence(0.9))(stats, (same,)).tolist() == [True, False, False], "too little history"
     changed = torch.tensor([9, 9, 9])
-    assert Gate(1, Confidence(0.9))(stats, None, (changed,)).tolist() == [True, False, False], "nothing was kept"
+    assert Gate(1, Confidence(0.9))(stats, (changed,)).tolist() == [True, False, False], "nothing was kept"
 
 
 def test_the_gate_bounds_the_divergence_over_all_its_steps() -> None:
@@ -153,11 +153,11 @@ def test_the_gate_bounds_the_divergence_over_all_its_steps() -> None:
     still = torch.tensor([0, 0, 0])
     calm, moved = torch.tensor([0.001, 0.001, 0.001]), torch.tensor([0.001, 0.5, 0.001])
     stats = replace(sure_of([0.95, 0.95, 0.95]), drifts=(moved, calm))
-    assert Gate(1, Confidence(0.9), 0.01)(stats, None, (still,)).tolist() == [True, True, True]
-    assert Gate(2, Confidence(0.9), 0.01)(stats, None, (still, still)).tolist() == [True, False, True]
-    assert Gate(2, Confidence(0.9), 1.0)(stats, None, (still, still)).tolist() == [True, True, True]
+    assert Gate(1, Confidence(0.9), 0.01)(stats, (still,)).tolist() == [True, True, True]
+    assert Gate(2, Confidence(0.9), 0.01)(stats, (still, still)).tolist() == [True, False, True]
+    assert Gate(2, Confidence(0.9), 1.0)(stats, (still, still)).tolist() == [True, True, True]
     young = replace(stats, drifts=(calm,))
-    assert Gate(2, Confidence(0.9), 1.0)(young, None, (still, still)).tolist() == [True, False, False]
+    assert Gate(2, Confidence(0.9), 1.0)(young, (still, still)).tolist() == [True, False, False]
 
 
 @given(st.integers(2, 90), st.floats(0.1, 8), st.integers(0, 1000))
@@ -166,11 +166,11 @@ def test_a_drift_is_the_divergence_if_all_is_remembered_and_never_more(vocab: in
     before, now = (torch.softmax(sharp * torch.randn(3, vocab, generator=draw, dtype=torch.float64), -1) for _ in "ab")
     laws = [torch.distributions.Categorical(logits=law.log()) for law in (now, before)]
     exact = torch.distributions.kl_divergence(*laws)
-    drift = Belief.of(before.float()).drift(now.float()).double()
+    drift = Likeliest.of(before.float()).drift(now.float()).double()
     if vocab <= REMEMBERED:
         torch.testing.assert_close(drift, exact, rtol=1e-3, atol=1e-4)
     assert bool((drift <= 1.001 * exact + 1e-4).all())
-    assert torch.allclose(Belief.of(before.float()).drift(before.float()), torch.zeros(3), atol=1e-4)
+    assert torch.allclose(Likeliest.of(before.float()).drift(before.float()), torch.zeros(3), atol=1e-4)
 
 
 def test_the_loop_remembers_distributions_for_a_gate_that_asks() -> None:
@@ -181,7 +181,7 @@ def test_the_loop_remembers_distributions_for_a_gate_that_asks() -> None:
     class Spy:
         needs = Needs(drifts=2)
 
-        def __call__(self, stats: Stats, pinned: object, drafts: object = ()) -> torch.Tensor:
+        def __call__(self, stats: Stats, drafts: object = ()) -> torch.Tensor:
             seen.append(stats.drifts)
             return torch.ones(3).bool()
 
@@ -331,9 +331,9 @@ def test_what_only_the_language_makes_certain_is_kept_last() -> None:
     assert stats.cost.tolist() == pytest.approx([unsure, sure, sure], rel=1e-4)
     assert stats.soft.tolist() == [pytest.approx(sharp, rel=1e-4)] * 3, "what is fed back is conditioned all the same"
     bound = EntropyBound(1.2 * sure)
-    assert bound(stats, None).tolist() == [False, True, True]
-    assert bound(replace(stats, own=None), None).tolist() == [True, True, False]
-    assert Gate(1, bound)(stats, None).tolist() == [False, True, False]
+    assert bound(stats).tolist() == [False, True, True]
+    assert bound(replace(stats, own=None)).tolist() == [True, True, False]
+    assert Gate(1, bound)(stats).tolist() == [False, True, False]
     free = read_logits(model, 1.0, lambda p: p.argmax(-1), lambda p: p)
     assert free.own is None
     assert torch.equal(free.cost, free.entropy)
@@ -349,7 +349,7 @@ def test_rules_of_confidences_do_not_take_the_languages_word_alone(rule: Accept)
     assert stats.confidence.tolist() == pytest.approx([0.97, 0.25, 0.49, 0.49], rel=1e-4)
     for both, one in zip(stats.margin.tolist(), (0.96, 0.0, 0.0, 0.0), strict=True):
         assert both <= one + 1e-4, "no surer than either distribution"
-    assert rule(stats, None).tolist() == [True, False, False, False]
+    assert rule(stats).tolist() == [True, False, False, False]
 
 
 def test_sure_adds_up_what_is_open_and_either_rule_is_enough() -> None:

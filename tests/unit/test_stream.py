@@ -53,9 +53,9 @@ def counted(monkeypatch: pytest.MonkeyPatch) -> list[int]:
 
     def spy(on: DiffusionGemma, lanes: list[Lane], hidden: list[torch.Tensor]) -> list[Canvas]:
         counts.append(len(lanes))
-        return stream.take_steps(on, lanes, hidden)
+        return stream.step_together(on, lanes, hidden)
 
-    monkeypatch.setattr(runner, "take_steps", spy)
+    monkeypatch.setattr(runner, "step_together", spy)
     return counts
 
 
@@ -64,7 +64,7 @@ def test_a_stream_takes_the_step_of_the_plain_path(monkeypatch: pytest.MonkeyPat
     counts: list[int] = []
 
     def beside(on: DiffusionGemma, lanes: list[Lane], hidden: list[torch.Tensor]) -> list[Canvas]:
-        found = stream.take_steps(on, lanes, hidden)
+        found = stream.step_together(on, lanes, hidden)
         for lane, rows, ours in zip(lanes, hidden, found, strict=True):
             plain = step(lane.canvas, on.logits(rows), on, lane.policy, lane.noise)
             for name in ("tokens", "draft", "accepted"):
@@ -75,7 +75,7 @@ def test_a_stream_takes_the_step_of_the_plain_path(monkeypatch: pytest.MonkeyPat
         counts.append(len(lanes))
         return found
 
-    monkeypatch.setattr(runner, "take_steps", beside)
+    monkeypatch.setattr(runner, "step_together", beside)
     for told in batched([request(seed) for seed in range(4)], model()):
         assert isinstance(told[-1], Finished)
         assert told[-1].error is None

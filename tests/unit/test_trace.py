@@ -46,7 +46,7 @@ def taken(engine: Engine, tmp_path: Path) -> Callable[..., Path]:
         path = tmp_path / "trace.jsonl"
         file = TraceFile(path, HEAD)
         recorder = Recorder(file, engine)
-        work(seen_through(engine, Tap(engine.loop, recorder.opened, recorder.taken), gaps=gaps))
+        work(seen_through(engine, Tap(engine.loop, recorder.opened, recorder.won), gaps=gaps))
         file.close()
         return path
 

@@ -41,7 +41,7 @@ def traced(engine: Engine, arguments: argparse.Namespace, command: str, *, gaps:
 
     with closing(TraceFile(arguments.trace, _head(arguments, command))) as file:
         recorder = Recorder(file, engine)
-        yield seen_through(engine, Tap(engine.loop, recorder.opened, recorder.taken), gaps=gaps)
+        yield seen_through(engine, Tap(engine.loop, recorder.opened, recorder.won), gaps=gaps)
 
 
 def traced_apart(arguments: argparse.Namespace, command: str) -> Callable[[Engine], Engine]:
@@ -58,7 +58,7 @@ def traced_apart(arguments: argparse.Namespace, command: str) -> Callable[[Engin
 
     def seen(engine: Engine) -> Engine:
         apart = Apart(folder, engine)
-        return seen_through(engine, Tap(engine.loop, apart.opened, apart.taken), gaps=False)
+        return seen_through(engine, Tap(engine.loop, apart.opened, apart.won), gaps=False)
 
     return seen
 

@@ -25,10 +25,6 @@ from redraft.diffusion.stats import Stats
 from redraft.errors import RequestError
 from redraft.shapes import Bool, Float, Int, Tensor
 
-Mask = Bool[Tensor, "canvas"]
-Drafts = Sequence[Int[Tensor, "canvas"]]
-"""Those of earlier steps of a canvas, oldest first."""
-
 
 @dataclass(frozen=True)
 class Needs:
@@ -54,8 +50,8 @@ class Accept(Protocol):
     def needs(self) -> Needs:
         """What has to be read or kept for the rule."""
 
-    def __call__(self, stats: Stats, pinned: Mask | None, drafts: Drafts = ()) -> Mask:
-        """True where the sample is kept."""
+    def __call__(self, stats: Stats, drafts: Sequence[Int[Tensor, "canvas"]] = ()) -> Bool[Tensor, "canvas"]:
+        """True where the sample is kept, from this step's readings and the drafts of earlier steps, oldest first."""
 
 
 @dataclass(frozen=True)
@@ -74,9 +70,9 @@ class EntropyBound:
         if not self.bound > 0:
             raise RequestError(f"entropy_bound is {self.bound}; it must be above 0 (nats for the whole canvas)")
 
-    def __call__(self, stats: Stats, pinned: Mask | None, drafts: Drafts = ()) -> Mask:
+    def __call__(self, stats: Stats, drafts: Sequence[Int[Tensor, "canvas"]] = ()) -> Bool[Tensor, "canvas"]:
         # Literally so, to round as the reference does.
-        return _surest_first(stats.cost, pinned, lambda spent: spent.cumsum(-1) - spent <= self.bound)
+        return _surest_first(stats, stats.cost, lambda spent: spent.cumsum(-1) - spent <= self.bound)
 
 
 @dataclass(frozen=True)
@@ -94,8 +90,8 @@ class Confidence:
         if not 0 < self.threshold <= 1:
             raise RequestError(f"the confidence threshold is {self.threshold}; it must be above 0 and at most 1")
 
-    def __call__(self, stats: Stats, pinned: Mask | None, drafts: Drafts = ()) -> Mask:
-        return _surest_first(-stats.confidence, pinned, lambda doubt: doubt <= -self.threshold)
+    def __call__(self, stats: Stats, drafts: Sequence[Int[Tensor, "canvas"]] = ()) -> Bool[Tensor, "canvas"]:
+        return _surest_first(stats, -stats.confidence, lambda doubt: doubt <= -self.threshold)
 
 
 @dataclass(frozen=True)
@@ -113,9 +109,9 @@ class Factor:
         if not self.factor > 0:
             raise RequestError(f"the confidence factor is {self.factor}; it must be above 0")
 
-    def __call__(self, stats: Stats, pinned: Mask | None, drafts: Drafts = ()) -> Mask:
+    def __call__(self, stats: Stats, drafts: Sequence[Int[Tensor, "canvas"]] = ()) -> Bool[Tensor, "canvas"]:
         size = torch.arange(1, stats.confidence.shape[0] + 1, device=stats.confidence.device)
-        return _surest_first(1 - stats.confidence, pinned, lambda doubt: (size + 1) * doubt < self.factor)
+        return _surest_first(stats, 1 - stats.confidence, lambda doubt: (size + 1) * doubt < self.factor)
 
 
 @dataclass(frozen=True)
@@ -135,9 +131,9 @@ class Frechet:
         if not 0 <= self.margin < 1:
             raise RequestError(f"the Frechet margin is {self.margin}; it must be from 0 to below 1")
 
-    def __call__(self, stats: Stats, pinned: Mask | None, drafts: Drafts = ()) -> Mask:
+    def __call__(self, stats: Stats, drafts: Sequence[Int[Tensor, "canvas"]] = ()) -> Bool[Tensor, "canvas"]:
         allowed = 1 - self.margin
-        return _surest_first(1 - stats.confidence, pinned, lambda doubt: doubt.cumsum(-1) + doubt < allowed)
+        return _surest_first(stats, 1 - stats.confidence, lambda doubt: doubt.cumsum(-1) + doubt < allowed)
 
 
 @dataclass(frozen=True)
@@ -155,8 +151,8 @@ class Margin:
         if not 0 < self.threshold <= 1:
             raise RequestError(f"the margin threshold is {self.threshold}; it must be above 0 and at most 1")
 
-    def __call__(self, stats: Stats, pinned: Mask | None, drafts: Drafts = ()) -> Mask:
-        return _surest_first(-stats.margin, pinned, lambda doubt: doubt <= -self.threshold)
+    def __call__(self, stats: Stats, drafts: Sequence[Int[Tensor, "canvas"]] = ()) -> Bool[Tensor, "canvas"]:
+        return _surest_first(stats, -stats.margin, lambda doubt: doubt <= -self.threshold)
 
 
 @dataclass(frozen=True)
@@ -165,7 +161,7 @@ class Gate:
 
     Temporal stability as a condition, as in LESS (arXiv 2606.16908: the top token persists) and, with `kl`, in KLASS
     (Kim et al., arXiv 2511.05664: confident, and less than `kl` nats of divergence from one step to the next, at each
-    of the last `steps`; `stats.Belief` says what of a distribution is remembered). KLASS has no condition on the token.
+    of the last `steps`; `stats.Likeliest` says what is remembered). KLASS has no condition on the token.
     The rule judges unstable positions too, and a rule with a budget spends it on them. Where nothing is left, as on the
     first `steps` steps of every canvas, the position of the lowest cost is kept.
     """
@@ -185,11 +181,11 @@ class Gate:
         """The rule's needs, and as many drafts, and drifts if asked for, as the gate looks back on."""
         return self.rule.needs | Needs(drafts=self.steps, drifts=0 if self.kl is None else self.steps)
 
-    def __call__(self, stats: Stats, pinned: Mask | None, drafts: Drafts = ()) -> Mask:
-        surest = _surest_first(stats.cost, pinned, lambda doubt: torch.zeros_like(doubt, dtype=torch.bool))
+    def __call__(self, stats: Stats, drafts: Sequence[Int[Tensor, "canvas"]] = ()) -> Bool[Tensor, "canvas"]:
+        surest = _surest_first(stats, stats.cost, lambda doubt: torch.zeros_like(doubt, dtype=torch.bool))
         if len(drafts) < self.steps:
             return surest
-        mask = self.rule(stats, pinned, drafts)
+        mask = self.rule(stats, drafts)
         for draft in drafts[-self.steps :]:
             mask = mask & (draft == stats.argmax)
         if self.kl is not None:
@@ -215,12 +211,15 @@ class AnyOf:
         """What any of the rules needs."""
         return reduce(Needs.__or__, (rule.needs for rule in self.rules))
 
-    def __call__(self, stats: Stats, pinned: Mask | None, drafts: Drafts = ()) -> Mask:
-        return reduce(torch.logical_or, (rule(stats, pinned, drafts) for rule in self.rules))
+    def __call__(self, stats: Stats, drafts: Sequence[Int[Tensor, "canvas"]] = ()) -> Bool[Tensor, "canvas"]:
+        return reduce(torch.logical_or, (rule(stats, drafts) for rule in self.rules))
 
 
-def _surest_first(doubt: Float[Tensor, "canvas"], pinned: Mask | None, keep: Callable[[Tensor], Tensor]) -> Mask:
+def _surest_first(
+    stats: Stats, doubt: Float[Tensor, "canvas"], keep: Callable[[Tensor], Tensor]
+) -> Bool[Tensor, "canvas"]:
     """`keep` applied to the open positions' doubts in ascending order, back in place; the first is always kept."""
+    pinned = stats.pinned
     ordered, order = torch.sort(doubt if pinned is None else doubt.masked_fill(pinned, torch.inf), stable=True)
     kept = keep(ordered)
     kept[0] = True

@@ -3,31 +3,33 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
 
 from redraft.diffusion.noise import START, Noise
-from redraft.diffusion.stats import Belief, Conditioned
+from redraft.diffusion.stats import Conditioned, Likeliest
 from redraft.errors import RequestError
 from redraft.shapes import Bool, Float, Int, Tensor
 
 
 @dataclass(frozen=True)
 class Canvas:
-    """A canvas between two steps. soft, belief and conditioned are on the model's device, everything else on the host.
+    """A canvas between two steps. soft, likeliest and conditioned are on the model's device, all else on the host.
 
     block     number of the block, from 0               step       steps taken
     tokens    what the network reads next: accepted samples, pins, and noise elsewhere
     draft     argmax of the last logits, which is what is emitted; before the first step the start tokens
+    settled_at    of each position, which of its steps brought its present reading
+    changes   how often each position's reading has changed; -1 before its first step
     soft      soft embedding of the last distribution; None before the first step
     drafts    the last drafts, oldest first, the current one last; as many as the rules look back on
     entropy   nats per position at the last step        accepted   positions whose sample was kept at the last step
     pinned    positions held fixed; None if there are none
     settled   whether the halting rule was content with the last step
-    belief    the likeliest tokens of the last distribution, and `drifts`, how far it moved at the last steps, oldest
-              first; None and none unless the acceptance rule asks
+    likeliest     the likeliest tokens of the last distribution, and `drifts`, how far it moved at the last steps,
+              oldest first; None and none unless the acceptance rule asks
     origin    where the first position stands in the block; above 0 only once a flowing canvas has slid
     age       steps that each position has taken; None while all have taken `step`. It never rises along the canvas
     conditioned   the last distributions conditioned on the answer's language; None without one
@@ -37,13 +39,15 @@ class Canvas:
     step: int
     tokens: Int[Tensor, "canvas"]
     draft: Int[Tensor, "canvas"]
+    settled_at: Int[Tensor, "canvas"]
+    changes: Int[Tensor, "canvas"]
     soft: Float[Tensor, "canvas hidden"] | None = None
     drafts: tuple[Int[Tensor, "canvas"], ...] = ()
     entropy: Float[Tensor, "canvas"] | None = None
     accepted: Bool[Tensor, "canvas"] | None = None
-    pinned: Bool[Tensor, "canvas"] | None = field(default=None)
+    pinned: Bool[Tensor, "canvas"] | None = None
     settled: bool = False
-    belief: Belief | None = None
+    likeliest: Likeliest | None = None
     drifts: tuple[Float[Tensor, "canvas"], ...] = ()
     origin: int = 0
     age: Int[Tensor, "canvas"] | None = None
@@ -58,6 +62,11 @@ class Canvas:
     def oldest(self) -> int:
         """Steps that the first position has taken."""
         return self.step if self.age is None else int(self.age[0])
+
+    @property
+    def changed(self) -> Bool[Tensor, "canvas"]:
+        """Positions that read otherwise than at the step before; all of them at their first."""
+        return self.settled_at == (self.step if self.age is None else self.age)
 
 
 def fresh(
@@ -82,7 +91,7 @@ def fresh(
         if int(seed.min()) < 0 or int(seed.max()) >= vocab:
             raise RequestError(f"the seed canvas holds a token id outside 0..{vocab - 1}")
         tokens = seed
-    return Canvas(block, 0, tokens, tokens, pinned=pinned)
+    return Canvas(block, 0, tokens, tokens, torch.zeros_like(tokens), torch.full_like(tokens, -1), pinned=pinned)
 
 
 def narrow(canvas: Canvas, width: int) -> Canvas:
@@ -107,7 +116,7 @@ def slide(canvas: Canvas, gone: int, width: int, noise: Noise, vocab: int) -> Ca
     def moved(value: Tensor, filler: float | int) -> Tensor:
         return torch.cat([value[gone:], value.new_full((more, *value.shape[1:]), filler)])
 
-    slid = _each(replace(canvas, age=age, origin=origin, settled=False), moved)
+    slid = _each(replace(canvas, age=age, origin=origin, settled=False, conditioned=None), moved)
     return replace(slid, tokens=torch.cat([canvas.tokens[gone:], start]), draft=torch.cat([canvas.draft[gone:], start]))
 
 
@@ -117,6 +126,8 @@ NOTHING = -1
 _FILLERS: dict[str, float] = {
     "tokens": NOTHING,
     "draft": NOTHING,
+    "settled_at": 0,
+    "changes": -1,
     "soft": 0.0,
     "entropy": torch.inf,
     "accepted": False,
@@ -130,11 +141,11 @@ def _each(canvas: Canvas, change: Callable[[Tensor, float | int], Tensor]) -> Ca
     changed: dict[str, Any] = {
         name: change(value, filler) for name, filler in _FILLERS.items() if (value := getattr(canvas, name)) is not None
     }
-    belief = canvas.belief
+    likeliest = canvas.likeliest
     return replace(
         canvas,
         drafts=tuple(change(draft, NOTHING) for draft in canvas.drafts),
         drifts=tuple(change(moved, torch.inf) for moved in canvas.drifts),
-        belief=None if belief is None else Belief(change(belief.ids, 0), change(belief.p, 0.0)),
+        likeliest=None if likeliest is None else Likeliest(change(likeliest.ids, 0), change(likeliest.p, 0.0)),
         **changed,
     )

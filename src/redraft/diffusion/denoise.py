@@ -122,32 +122,35 @@ def step(
 
     Noise is of the whole vocabulary, with a condition too: the canvas is evidence for the model and need not be valid.
     """
-    return taken(canvas, _read(canvas, logits, model, policy, noise, condition), logits.shape[-1], policy, noise)
+    return updated(canvas, _read(canvas, logits, model, policy, noise, condition), logits.shape[-1], policy, noise)
 
 
-def taken(canvas: Canvas, stats: Stats, vocab: int, policy: Policy, noise: Noise) -> Canvas:
-    """The canvas after a step, from its readings: of `read_logits`, or taken as a stream (engine/stream.py)."""
-    number = canvas.step + 1
-    accepted = policy.accept(stats, canvas.pinned, canvas.drafts)
+def updated(canvas: Canvas, stats: Stats, vocab: int, policy: Policy, noise: Noise) -> Canvas:
+    """The canvas after a step, from its readings: of `read_logits`, or as a stream (engine/stream.py)."""
+    number, age = canvas.step + 1, None if canvas.age is None else canvas.age + 1
+    accepted = policy.accept(stats, canvas.drafts)
     random = noise.tokens(canvas.block, number, canvas.width, vocab, canvas.origin)
     tokens, draft = torch.where(accepted, stats.sample, random), stats.argmax
     if canvas.pinned is not None:
         # Pins are written last, so no policy can move one.
         tokens = torch.where(canvas.pinned, canvas.tokens, tokens)
+    changed = (draft != canvas.draft) | (canvas.changes < 0)
     memory = max(policy.halt.memory, policy.accept.needs.drafts, policy.plan.memory)
     return replace(
         canvas,
         step=number,
         tokens=tokens,
         draft=draft,
+        settled_at=torch.where(changed, number if age is None else age, canvas.settled_at),
+        changes=canvas.changes + changed,
         soft=stats.soft,
         drafts=(*canvas.drafts, draft)[-memory:] if memory else (),
         entropy=stats.entropy,
         accepted=accepted,
         settled=policy.halt(stats, canvas.drafts),
-        belief=stats.belief,
+        likeliest=stats.likeliest,
         drifts=stats.drifts,
-        age=None if canvas.age is None else canvas.age + 1,
+        age=age,
         conditioned=stats.conditioned,
     )
 
@@ -192,7 +195,7 @@ def _read(
         model.dtype,
         top=needs.top,
         remember=needs.drifts > 0,
-        before=canvas.belief,
+        before=canvas.likeliest,
         condition=None if condition is None else lambda log_p: condition(_pinned(there, log_p)),
     ).landed()
     if needs.drifts:

@@ -52,11 +52,8 @@ class StableAndConfident:
         return self.stability
 
     def __call__(self, stats: Stats, drafts: Sequence[Int[Tensor, "canvas"]]) -> bool:
-        if len(drafts) < self.stability:
-            return False
-        recent = drafts[len(drafts) - self.stability :]
-        stable = all(torch.equal(stats.argmax, draft) for draft in recent)
-        unsure = stats.entropy if stats.pinned is None else stats.entropy[~stats.pinned]
+        unsure = stats.open_entropy
+        stable = _stands(stats, drafts, self.stability)
         return stable and (not len(unsure) or float(unsure.mean()) < self.confidence)
 
 
@@ -88,10 +85,9 @@ class Sure:
 
     def __call__(self, stats: Stats, drafts: Sequence[Int[Tensor, "canvas"]]) -> bool:
         if stats.conditioned is not None:
-            stands = len(drafts) >= STOOD and all(torch.equal(stats.argmax, draft) for draft in drafts[-STOOD:])
-            return stats.conditioned.doubt < self.nats / OVERSTATED * (LENIENT if stands else 1)
-        unsure = stats.entropy if stats.pinned is None else stats.entropy[~stats.pinned]
-        return float(unsure.sum()) < self.nats
+            lenient = LENIENT if _stands(stats, drafts, STOOD) else 1
+            return stats.conditioned.doubt < self.nats / OVERSTATED * lenient
+        return float(stats.open_entropy.sum()) < self.nats
 
 
 @dataclass(frozen=True)
@@ -148,6 +144,11 @@ class AtLeast:
 
     def __call__(self, stats: Stats, drafts: Sequence[Int[Tensor, "canvas"]]) -> bool:
         return len(drafts) >= self.steps - 1 and self.rule(stats, drafts)
+
+
+def _stands(stats: Stats, drafts: Sequence[Int[Tensor, "canvas"]], steps: int) -> bool:
+    """Whether the draft is that of each of the last `steps` steps."""
+    return len(drafts) >= steps and all(torch.equal(stats.argmax, one) for one in drafts[len(drafts) - steps :])
 
 
 def first_end(draft: Int[Tensor, "canvas"], ends: frozenset[int]) -> int | None:

@@ -27,17 +27,17 @@ remembered have together, which float32 cannot tell from 0 below it."""
 
 
 @dataclass(frozen=True)
-class Belief:
+class Likeliest:
     """What a step remembers of its distribution: the likeliest tokens of every position and their probabilities."""
 
     ids: Int[Tensor, "canvas few"]
     p: Float[Tensor, "canvas few"]
 
     @staticmethod
-    def of(p: Float[Tensor, "canvas vocab"]) -> Belief:
+    def of(p: Float[Tensor, "canvas vocab"]) -> Likeliest:
         """The REMEMBERED likeliest tokens."""
         likeliest = p.topk(min(REMEMBERED, p.shape[-1]))
-        return Belief(likeliest.indices, likeliest.values)
+        return Likeliest(likeliest.indices, likeliest.values)
 
     def drift(self, p: Float[Tensor, "canvas vocab"]) -> Float[Tensor, "canvas"]:
         """KL divergence of `p` from this, in nats, with all tokens that are not remembered counted as one.
@@ -87,8 +87,8 @@ Condition = Callable[[Float[Tensor, "canvas vocab"]], Conditioned]  # from log-p
 class Stats:
     """Readings of one step, all of the temperature-scaled distribution.
 
-    `entropy` is in nats. If a rule asked for them: `top`, each position's two largest probabilities; `belief`, what to
-    remember for the next step; `drifts`, how far each position moved at the last steps, oldest first, in nats.
+    `entropy` is in nats. If a rule asked for them: `top`, each position's two largest probabilities; `likeliest`, what
+    to remember for the next step; `drifts`, how far each position moved at the last steps, oldest first, in nats.
     `pinned` positions read as their token, with an entropy of 0. With a language, `conditioned` are the conditioned
     distributions, which all else is read from, and `own` is the entropy of the model's before conditioning; `top` is no
     surer than either of the two.
@@ -99,7 +99,7 @@ class Stats:
     entropy: Float[Tensor, "canvas"]
     soft: Float[Tensor, "canvas hidden"]
     top: Float[Tensor, "canvas 2"] | None = None
-    belief: Belief | None = None
+    likeliest: Likeliest | None = None
     drifts: tuple[Float[Tensor, "canvas"], ...] = ()
     pinned: Bool[Tensor, "canvas"] | None = None
     conditioned: Conditioned | None = None
@@ -140,6 +140,11 @@ class Stats:
         return self.entropy if self.own is None else torch.maximum(self.entropy, self.own)
 
     @property
+    def open_entropy(self) -> Float[Tensor, "open"]:
+        """Entropy of the positions that are not pinned."""
+        return self.entropy if self.pinned is None else self.entropy[~self.pinned]
+
+    @property
     def confidence(self) -> Float[Tensor, "canvas"]:
         """Probability of the likeliest token."""
         assert self.top is not None, "a rule that reads confidences must say so in its needs"
@@ -161,7 +166,7 @@ def read_logits(
     *,
     top: bool = False,
     remember: bool = False,
-    before: Belief | None = None,
+    before: Likeliest | None = None,
     condition: Condition | None = None,
 ) -> Stats:
     """Divide by the temperature and read off everything the step needs (model spec 3.1-3.3).
@@ -169,8 +174,8 @@ def read_logits(
     The temperature is one for all positions or one for each. `sample` draws from probabilities, `soften` makes the soft
     embedding. `feedback` is the dtype that the reference rounds the scaled logits to before they condition the next
     step: its parameter dtype. In bfloat16 that coarsens them visibly (steps of 0.5 near 75), so it is part of the rule.
-    `before` is the belief of the step before. With a `condition`, everything is read off the conditioned distributions,
-    and the argmax is the likeliest text that satisfies it, not the likeliest token of each position.
+    `before` is what the step before remembered. With a `condition`, everything is read off the conditioned
+    distributions, and the argmax is the likeliest text that satisfies it, not the likeliest token of each position.
     """
     scaled = logits / temperature
     log_p = torch.log_softmax(scaled, dim=-1)
@@ -191,7 +196,7 @@ def read_logits(
         entropy,
         soften(fed_back),
         two,
-        Belief.of(p) if remember else None,
+        Likeliest.of(p) if remember else None,
         () if before is None else (before.drift(p),),
         conditioned=conditioned,
         own=own,

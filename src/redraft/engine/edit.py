@@ -23,7 +23,7 @@ from redraft.constrain.language import Language
 from redraft.diffusion.noise import philox
 from redraft.diffusion.schedule import LateStart
 from redraft.diffusion.seed import LEAST_STEPS
-from redraft.engine.gap import Around, readable, refuse_taken
+from redraft.engine.gap import Around, readable, refuse_decided
 from redraft.engine.infill import ANYTHING, UNREADABLE
 from redraft.engine.race import Drop, race
 from redraft.engine.request import Options, Request
@@ -76,7 +76,7 @@ def edit(
     one canvas cannot be held to. Raises RequestError for a span that is empty, outside the text or cuts a character,
     and for options that an edit decides by itself; ConstraintError if nothing of such a length is as wanted.
     """
-    refuse_taken(options, "edit")
+    refuse_decided(options, "edit")
     _check(text, span, strength, slack)
     parts = text[: span[0]], text[span[0] : span[1]], text[span[1] :]
     shown = [
@@ -166,7 +166,7 @@ def _revise(
     if not whole:
         raise RunError(f"no canvas had taken a step after {options.deadline_sec} s; raise deadline_sec")
     best = min(whole, key=lambda result: (result.doubt, result.place))
-    engine.loop.took(best.number)
+    engine.loop.won(best.number)
     return list(best.done.tokens[: tried[best.place]]), sum(best.done.steps)
 
 

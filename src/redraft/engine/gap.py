@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 WIDTH_STEP = 16
 """Canvases around a gap come in multiples of this, up to the checkpoint's own width."""
 
-TAKEN = (
+DECIDED = (
     *("max_tokens", "stop", "min_tokens", "causal", "canvas", "seed_canvas", "logprobs"),
     *("effort", "min_effort", "target_ms"),
 )
@@ -90,11 +90,11 @@ def canvas_width(gap: int, behind: int, canvas_length: int) -> int:
     return min(-(-wanted // WIDTH_STEP) * WIDTH_STEP, canvas_length)
 
 
-def refuse_taken(options: Options, name: str) -> None:
+def refuse_decided(options: Options, call: str) -> None:
     """Raise RequestError for an option that a gap decides by itself."""
-    for taken in TAKEN:
-        if getattr(options, taken) != getattr(_DEFAULTS, taken):
-            raise RequestError(f"{taken} was given; {name} sets it from the text: leave it out")
+    for name in DECIDED:
+        if getattr(options, name) != getattr(_DEFAULTS, name):
+            raise RequestError(f"{name} was given; {call} sets it from the text: leave it out")
 
 
 def readable(part: str | bytes, name: str, *, cut_at_end: bool) -> str:

@@ -18,7 +18,7 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
 from redraft.constrain.language import Language
-from redraft.engine.gap import Around, readable, refuse_taken
+from redraft.engine.gap import Around, readable, refuse_decided
 from redraft.engine.race import Drop, race
 from redraft.engine.request import Generation, Options, Request
 from redraft.engine.variants import mean
@@ -93,7 +93,7 @@ def infill(
     Raises RequestError for a gap that does not fit, a seam inside a character, and options that a gap decides by
     itself; ConstraintError if nothing that is wanted fits.
     """
-    refuse_taken(options, "infill")
+    refuse_decided(options, "infill")
     before, behind = readable(prefix, "prefix", cut_at_end=True), readable(suffix, "suffix", cut_at_end=False)
     encode = engine.text.encode
     around = Around(tuple(encode(before, bos=True)), tuple(encode(behind, bos=False)), ends)
@@ -203,7 +203,7 @@ def _candidates(
         raise RunError(f"no canvas had taken a step after {options.deadline_sec} s; raise deadline_sec")
     # A gap that is no text is the answer only if nothing else is, and then without what is no text.
     found.sort(key=lambda each: (UNREADABLE in each[0].gap, each[0].score, each[0].width))
-    engine.loop.took(found[0][2])
+    engine.loop.won(found[0][2])
     return [(replace(one, gap=one.gap.replace(UNREADABLE, "")), answer) for one, answer, _ in found]
 
 

@@ -19,34 +19,10 @@ from redraft.engine.events import Block, Draft, Event, Finished
 from redraft.engine.pace import Timing
 from redraft.engine.request import Request
 from redraft.model.gemma import DiffusionGemma
-from redraft.shapes import Bool, Float, Int, Tensor
+from redraft.shapes import Float, Int, Tensor
 
 WIDTH_STEP = 16
 """Canvases get narrower in steps of this many positions."""
-
-
-@dataclass(frozen=True)
-class History:
-    """Of each position: the last draft, whether it just changed, since which step it stands, how often it changed."""
-
-    draft: Int[Tensor, "canvas"]
-    changed: Bool[Tensor, "canvas"]
-    settled_at: Int[Tensor, "canvas"]
-    changes: Int[Tensor, "canvas"]
-
-    def cut(self, width: int) -> History:
-        """Of the first `width` positions."""
-        return History(self.draft[:width], self.changed[:width], self.settled_at[:width], self.changes[:width])
-
-    def moved(self, gone: int, canvas: Canvas) -> History:
-        """Of the canvas that follows when the first `gone` positions have left and fresh ones have come behind."""
-        kept = self.draft.shape[0] - gone
-        draft = canvas.draft.clone()
-        draft[:kept] = self.draft[gone:]
-        changed, settled_at, changes = torch.ones_like(draft).bool(), torch.ones_like(draft), torch.zeros_like(draft)
-        for new, old in ((changed, self.changed), (settled_at, self.settled_at), (changes, self.changes)):
-            new[:kept] = old[gone:]
-        return History(draft, changed, settled_at, changes)
 
 
 @dataclass
@@ -72,7 +48,6 @@ class Lane:
     drafts: bool
     read: int = 0
     commit: Int[Tensor, "rows"] | None = None
-    history: History | None = None
     blocks: int = 0
     settled_rows: int = 0
     counted: int = 0
@@ -135,7 +110,7 @@ class Lane:
         """One denoising step from the logits of the canvas; or the judgement of a finished block from its own."""
         if self.checking:
             return self._judged(logits)
-        return self.took(step(self.canvas, self.hold_back_end(logits), model, self.policy, self.noise, self.goal))
+        return self.stepped(step(self.canvas, self.hold_back_end(logits), model, self.policy, self.noise, self.goal))
 
     def check(self) -> None:
         """Raise AssertionError if the lane contradicts itself."""
@@ -144,10 +119,9 @@ class Lane:
         assert self.prefix.length - self.read + waiting == self.settled_rows, "blocks miscounted"
         assert 0 < self.left <= self.request.max_tokens, "limit miscounted"
 
-    def took(self, canvas: Canvas) -> list[Event]:
+    def stepped(self, canvas: Canvas) -> list[Event]:
         """The canvas after a step: what to tell, and the next canvas if this one has settled."""
-        self.history = follow(self.history, canvas)
-        events: list[Event] = [draft_event(self.blocks, canvas, self.history)] if self.drafts else []
+        events: list[Event] = [draft_event(self.blocks, canvas)] if self.drafts else []
         self.canvas = canvas
         if self.request.end_aware:
             self._drop_tail()
@@ -165,17 +139,13 @@ class Lane:
 
     def _drop_tail(self) -> None:
         """Stop computing what stands behind an end token that has stood for a step; one position behind it stays."""
-        assert self.history is not None
         end = first_end(self.canvas.draft, self.request.eos)
-        if end is None or bool(self.history.changed[end]):
-            return
-        width = -(-(end + 2) // WIDTH_STEP) * WIDTH_STEP
-        self.canvas = narrow(self.canvas, width)
-        self.history = self.history.cut(width)
+        if end is not None and not self.canvas.changed[end]:
+            self.canvas = narrow(self.canvas, -(-(end + 2) // WIDTH_STEP) * WIDTH_STEP)
 
     def cut_short(self) -> list[Event]:
         """The current draft as the last block, for a deadline."""
-        if self.canvas.step == 0 or self.history is None:
+        if self.canvas.step == 0:
             return []
         if self.goal is not None:
             # A valid answer or none: the draft if it ends, or else the likeliest of those that end here.
@@ -205,12 +175,8 @@ class Lane:
         self.commit = self.canvas.draft[:rows] if self.policy.check is None else None
         self.settled_rows += rows
         self.blocks += 1
-        before = self.canvas
-        self.canvas = self.policy.plan.following(before, rows, self._width_behind(rows), self.noise, self.request.vocab)
-        self.canvas = replace(self.canvas, conditioned=None)
-        # A new block begins without a past; a canvas that has slid keeps its own.
-        goes_on = self.canvas.block == before.block and self.history is not None
-        self.history = self.history.moved(rows, self.canvas) if goes_on and self.history is not None else None
+        width, vocab = self._width_behind(rows), self.request.vocab
+        self.canvas = self.policy.plan.following(self.canvas, rows, width, self.noise, vocab)
         self.logits = None if self.logits is None else self.logits[rows:]
         self.counted = self.canvas.step
         return [block]
@@ -240,7 +206,6 @@ class Lane:
     def _block(self, rows: int, *, settled: bool) -> tuple[Block, bool]:
         """The first `rows` of the draft, cut at the end token and the limit, and whether it is the end that cut it."""
         assert self.canvas.entropy is not None
-        assert self.history is not None
         tokens = self.canvas.draft[:rows].tolist()
         end = next((i for i, token in enumerate(tokens) if token in self.request.eos), len(tokens))
         kept = min(end, self.left)
@@ -249,8 +214,8 @@ class Lane:
             block=self.blocks,
             tokens=tokens[:kept],
             entropy=self.canvas.entropy[:kept].tolist(),
-            settled_at=self.history.settled_at[:kept].tolist(),
-            changes=self.history.changes[:kept].tolist(),
+            settled_at=self.canvas.settled_at[:kept].tolist(),
+            changes=self.canvas.changes[:kept].tolist(),
             steps=self.canvas.step - self.counted,
             settled=settled,
             logprobs=self._logprobs(tokens[:kept]),
@@ -298,21 +263,6 @@ def open_lane(
     )
 
 
-def follow(history: History | None, canvas: Canvas) -> History:
-    """The history of a canvas's reading with one more step."""
-    if history is None:
-        first = torch.ones_like(canvas.draft)
-        return History(canvas.draft, first.bool(), first, first - 1)
-    changed = canvas.draft != history.draft
-    if canvas.age is None:
-        settled_at = torch.where(changed, canvas.step, history.settled_at)
-        return History(canvas.draft, changed, settled_at, history.changes + changed)
-    # On a canvas that has slid every position counts its own steps, and a first reading is no change.
-    first = canvas.age == 1
-    settled_at = torch.where(changed | first, canvas.age, history.settled_at)
-    return History(canvas.draft, changed | first, settled_at, history.changes + (changed & ~first))
-
-
 def logprobs(logits: Float[Tensor, "rows vocab"], tokens: list[int], count: int) -> list[tuple[tuple[int, float], ...]]:
     """(token, log-probability) of each token and then of the `count` likeliest, of the first `len(tokens)` rows."""
     log_p = torch.log_softmax(logits[: len(tokens)].float(), dim=-1)
@@ -322,10 +272,10 @@ def logprobs(logits: Float[Tensor, "rows vocab"], tokens: list[int], count: int)
     return [((token, value), *rest) for token, value, rest in zip(tokens, own, likeliest, strict=True)]
 
 
-def draft_event(block: int, canvas: Canvas, history: History) -> Draft:
+def draft_event(block: int, canvas: Canvas) -> Draft:
     """A canvas after a step as an event."""
     assert canvas.accepted is not None
     assert canvas.entropy is not None
     accepted, entropy = canvas.accepted.tolist(), canvas.entropy.tolist()
     forced = [] if canvas.conditioned is None else canvas.conditioned.forced()
-    return Draft(block, canvas.step, canvas.draft.tolist(), history.changed.tolist(), accepted, entropy, forced)
+    return Draft(block, canvas.step, canvas.draft.tolist(), canvas.changed.tolist(), accepted, entropy, forced)

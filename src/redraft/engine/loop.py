@@ -130,7 +130,7 @@ class Loop:
             if ours:
                 self._collect()
 
-    def took(self, number: int) -> None:
+    def won(self, number: int) -> None:
         """Of several competing requests this one's answer was used: news for a tap (engine/tap.py)."""
 
     def tick(self) -> bool:

@@ -27,7 +27,7 @@ from redraft.engine.pace import Timing
 from redraft.engine.prefixes import Chain, Prefixes
 from redraft.engine.request import Request
 from redraft.engine.scheduler import PREFILL_CHUNK, Batch, Piece
-from redraft.engine.stream import draws, read_together, streams, take_read, take_steps
+from redraft.engine.stream import draws, shares_reading, step_together, streams, update_from
 from redraft.model.gemma import DiffusionGemma
 from redraft.model.rows import Mode, Rows, Span
 from redraft.model.triton.graph import Placed, Places
@@ -96,10 +96,10 @@ class Runner:
             if piece.encode:
                 self._encoded(piece)
         read = [(piece, part) for piece, part in zip(batch, self._to_read(batch, parts), strict=True) if len(part)]
-        due = {piece.number: lane for piece, _ in read if read_together(lane := self.lanes[piece.number])}
-        canvases = take_steps(self.model, list(due.values()), [part for piece, part in read if piece.number in due])
+        due = {piece.number: lane for piece, _ in read if shares_reading(lane := self.lanes[piece.number])}
+        canvases = step_together(self.model, list(due.values()), [part for piece, part in read if piece.number in due])
         read = [(piece, part) for piece, part in read if piece.number not in due]
-        told = {n: lane.took(canvas) for (n, lane), canvas in zip(due.items(), canvases, strict=True)}
+        told = {n: lane.stepped(canvas) for (n, lane), canvas in zip(due.items(), canvases, strict=True)}
         if not read:
             return told
         logits = self.model.logits(torch.cat([part for _, part in read])).split([len(part) for _, part in read])
@@ -123,7 +123,7 @@ class Runner:
         at = [place for lane in lanes.values() if (place := self.places.of(lane.prefix, lane.width)) is not None]
         if len(at) < len(batch):
             return None
-        reads = streams(self.model) and all(map(read_together, lanes.values()))
+        reads = streams(self.model) and all(map(shares_reading, lanes.values()))
         return {
             number: Placed(place, lane.canvas.tokens, lane.canvas.soft, draws(lane) if reads else None)
             for (number, lane), place in zip(lanes.items(), at, strict=True)
@@ -136,8 +136,8 @@ class Runner:
         _, reading = step(list(placed.values()))
         assert reading is not None
         lanes = {number: lane for number in placed if isinstance(lane := self.lanes[number], Lane)}
-        canvases = take_read(self.model, list(lanes.values()), reading, [step.of(one) for one in placed.values()])
-        return {number: lane.took(canvas) for (number, lane), canvas in zip(lanes.items(), canvases, strict=True)}
+        canvases = update_from(self.model, list(lanes.values()), reading, [step.of(one) for one in placed.values()])
+        return {number: lane.stepped(canvas) for (number, lane), canvas in zip(lanes.items(), canvases, strict=True)}
 
     def _hidden_placed(self, placed: dict[int, Placed]) -> Sequence[Float[Tensor, "canvas hidden"]]:
         assert self.places is not None
@@ -241,7 +241,7 @@ def run_alone(model: DiffusionGemma, request: Request, noise: Noise, *, drafts: 
         if lane.commit is not None:
             model.encode(lane.commit, lane.prefix)
             lane.encoded(0)
-        events = lane.took(next(settle(_Alone(model, lane), lane.canvas, request.policy, noise, lane.goal)))
+        events = lane.stepped(next(settle(_Alone(model, lane), lane.canvas, request.policy, noise, lane.goal)))
         yield from events
         if events and isinstance(events[-1], Finished):
             return

@@ -6,7 +6,7 @@ The unit of work is the row. A request asks for rows in one of two phases:
     DENOISE   its canvas, and before it, when a block has just settled, the block to commit
 
 Chunks are cut at multiples of PREFILL_CHUNK from the start of a prompt, never by what happens to fit, so that a
-request's forwards are the same whatever runs beside it. A `Policy` (not the sampler's) picks from what is ready, up to
+request's forwards are the same whatever runs beside it. A `SchedulingPolicy` picks from what is ready, up to
 `max_rows`; the oldest request always goes, so nothing starves.
 """
 
@@ -76,7 +76,7 @@ Batch = tuple[Piece, ...]
 
 
 @runtime_checkable
-class Policy(Protocol):
+class SchedulingPolicy(Protocol):
     """Picks the next forward."""
 
     def __call__(self, entries: Sequence[Entry], max_rows: int) -> Batch:
@@ -122,7 +122,7 @@ def _fill(entries: Sequence[Entry], max_rows: int) -> Batch:
     return tuple(chosen)
 
 
-POLICIES: dict[str, Policy] = {"mixed": Mixed(), "step-homogeneous": StepHomogeneous()}
+POLICIES: dict[str, SchedulingPolicy] = {"mixed": Mixed(), "step-homogeneous": StepHomogeneous()}
 
 
 class Scheduler:

@@ -15,7 +15,7 @@ from typing import TypeGuard
 import torch
 
 from redraft.diffusion.canvas import Canvas
-from redraft.diffusion.denoise import taken, temperature
+from redraft.diffusion.denoise import temperature, updated
 from redraft.diffusion.noise import SeededNoise, drawn
 from redraft.diffusion.shaping import Shaping
 from redraft.diffusion.stats import Stats, read_logits
@@ -34,7 +34,7 @@ def streams(model: DiffusionGemma) -> bool:
     return model.config.vocab_size >= LONG
 
 
-def read_together(lane: Lane | CausalLane) -> TypeGuard[Lane]:
+def shares_reading(lane: Lane | CausalLane) -> TypeGuard[Lane]:
     """Whether the lane's step is read with those of others; if not, it is taken alone, from its own logits."""
     if not isinstance(lane, Lane) or not isinstance(lane.noise, SeededNoise):
         return False
@@ -44,14 +44,14 @@ def read_together(lane: Lane | CausalLane) -> TypeGuard[Lane]:
     return not (changed or kept or lane.checking or lane.canvas.pinned is not None)
 
 
-def take_steps(
+def step_together(
     model: DiffusionGemma, lanes: Sequence[Lane], hidden: Sequence[Float[Tensor, "_ hidden"]]
 ) -> list[Canvas]:
     """Every lane's canvas after its step, from the hidden states of its rows: one reading for all."""
     widths = [len(part) for part in hidden]
     if len(lanes) > 1 and not streams(model) and sum(widths) * model.config.vocab_size > NUMBERS:
         half = len(lanes) // 2
-        return take_steps(model, lanes[:half], hidden[:half]) + take_steps(model, lanes[half:], hidden[half:])
+        return step_together(model, lanes[:half], hidden[:half]) + step_together(model, lanes[half:], hidden[half:])
     if not lanes:
         return []
     rows = torch.cat(list(hidden))
@@ -65,17 +65,17 @@ def take_steps(
         top = any(lane.policy.accept.needs.top for lane in lanes)
         read = read_logits(logits, temperatures[:, None], sample, model.soften, model.dtype, top=top)
     ends = [0, *accumulate(widths)]
-    return take_read(model, lanes, read, list(map(slice, ends, ends[1:])))
+    return update_from(model, lanes, read, list(map(slice, ends, ends[1:])))
 
 
-def take_read(
+def update_from(
     model: DiffusionGemma, lanes: Sequence[Lane], read: Reading | Stats, rows: Sequence[slice]
 ) -> list[Canvas]:
     """Every lane's canvas after its step, from its rows of one reading: one small copy to the host for all."""
     soft = read.soft * model.embed_scale if isinstance(read, Reading) else read.soft
     stats = Stats(read.argmax, read.sample, read.entropy, soft, read.top).landed()
     return [
-        taken(lane.canvas, stats.part(own), model.config.vocab_size, lane.policy, lane.noise)
+        updated(lane.canvas, stats.part(own), model.config.vocab_size, lane.policy, lane.noise)
         for lane, own in zip(lanes, rows, strict=True)
     ]
 

@@ -35,9 +35,9 @@ class View(Loop):
         """As the loop's."""
         self._loop.abort(number)
 
-    def took(self, number: int) -> None:
+    def won(self, number: int) -> None:
         """As the loop's."""
-        self._loop.took(number)
+        self._loop.won(number)
 
     def stop(self) -> None:
         """As the loop's."""
@@ -53,11 +53,11 @@ class View(Loop):
 
 
 class Tap(View):
-    """Every request that goes through it is watched, draft by draft; `taken` hears which of those that competed won."""
+    """Every request that goes through it is watched, draft by draft; `won` hears which of those that competed did."""
 
-    def __init__(self, loop: Loop, opened: Opened, taken: Callable[[int], None] | None = None) -> None:
+    def __init__(self, loop: Loop, opened: Opened, won: Callable[[int], None] | None = None) -> None:
         super().__init__(loop)
-        self._opened, self._taken, self._count = opened, taken, 0
+        self._opened, self._won, self._count = opened, won, 0
         self._places: dict[int, list[int]] = {}
 
     def submit(self, request: Request, listener: Listener, *, drafts: bool = False, behind: int | None = None) -> int:
@@ -81,16 +81,16 @@ class Tap(View):
                 listener(event)
 
         number = self._loop.submit(request, listen, drafts=True, behind=behind)
-        if self._taken is not None:
+        if self._won is not None:
             self._places[number] = place
             self._places.pop(number - KEPT, None)
         return number
 
-    def took(self, number: int) -> None:
+    def won(self, number: int) -> None:
         """As the loop's; whoever wants to hear of it does."""
-        if self._taken is not None and (place := self._places.get(number)):
-            self._taken(place[0])
-        super().took(number)
+        if self._won is not None and (place := self._places.get(number)):
+            self._won(place[0])
+        super().won(number)
 
 
 def seen_through(engine: Engine, loop: View, *, gaps: bool) -> Engine:

@@ -57,7 +57,7 @@ def ranked(
         if told is not None:
             told(result.done)
     variants = rank(list(found.values()))
-    engine.loop.took(next(number for number, done in found.items() if done is variants[0].answers[0]))
+    engine.loop.won(next(number for number, done in found.items() if done is variants[0].answers[0]))
     return variants
 
 

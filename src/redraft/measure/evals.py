@@ -10,7 +10,7 @@ from typing import Any
 
 from redraft.diffusion.seed import SeedCanvas
 from redraft.engine.engine import DEFAULTS, Engine
-from redraft.engine.gap import Around, refuse_taken
+from redraft.engine.gap import Around, refuse_decided
 from redraft.engine.request import Generation, Options
 from redraft.errors import RequestError
 from redraft.measure.record import Progress, Record, new_record, silent
@@ -92,7 +92,7 @@ def attempt(
 
 
 def _filled(engine: Engine, task: Task, example: Example, options: Options) -> Trial:
-    refuse_taken(options, "a gap")
+    refuse_decided(options, "a gap")
     before, behind = engine.text.encode(example.prompt, bos=True), engine.text.encode(example.suffix or "", bos=False)
     width = len(engine.text.encode(example.answer, bos=False))
     done = engine.finish(Around(tuple(before), tuple(behind)).request(width, options, engine))

@@ -18,7 +18,7 @@ DIGITS = 6
 
 
 class Recorder:
-    """A trace of all requests that go through a tap: `Tap(engine.loop, recorder.opened, recorder.taken)`."""
+    """A trace of all requests that go through a tap: `Tap(engine.loop, recorder.opened, recorder.won)`."""
 
     def __init__(self, file: TraceFile, engine: Engine) -> None:
         self._file, self._text, self._began = file, engine.text, time.monotonic()
@@ -64,8 +64,8 @@ class Recorder:
 
         return listen
 
-    def taken(self, index: int) -> None:
-        """Write that this one was taken of several. Raises RunError for a full disk."""
+    def won(self, index: int) -> None:
+        """Write that of several competing requests this one won. Raises RunError for a full disk."""
         self._file.write(Taken(index=index, ms=self._ms()))
 
     def _ms(self) -> float:
@@ -73,7 +73,7 @@ class Recorder:
 
 
 class Apart:
-    """The same with a trace for each request, in a folder: `Tap(engine.loop, apart.opened, apart.taken)`."""
+    """The same with a trace for each request, in a folder: `Tap(engine.loop, apart.opened, apart.won)`."""
 
     def __init__(self, folder: TraceFolder, engine: Engine) -> None:
         self._folder, self._engine, self._newest = folder, engine, dict[int, Recorder]()
@@ -84,7 +84,7 @@ class Apart:
         self._newest.pop(index - self._folder.most, None)
         return recorder.opened(0, request)
 
-    def taken(self, index: int) -> None:
+    def won(self, index: int) -> None:
         """As a recorder's, in the file of that request, if it is kept."""
         if (recorder := self._newest.get(index)) is not None:
-            recorder.taken(0)
+            recorder.won(0)
