@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from itertools import islice
 
 import pytest
 
 import redraft
-from redraft.engine.request import Generation, Options
+from redraft.engine.engine import Engine
+from redraft.engine.request import Generation, Options, Request
 from redraft.errors import RequestError
-from redraft.measure.evals import Trial, attempt, evaluate, pinned, record, summarise, wilson
+from redraft.measure.evals import Trial, attempt, evaluate, pinned, record, room, summarise, wilson
 from redraft.tasks import Example, Score, task
 
 
@@ -92,6 +95,23 @@ def test_an_evaluation_can_be_repeated_and_told() -> None:
     assert "3 held-out examples" in kept.summary[0].figure
 
 
+def test_an_answer_may_be_as_long_as_its_task_needs_unless_the_caller_says_otherwise() -> None:
+    """Nano's own limit would cut a list after 64 tokens, and the canvas of `fast` with it."""
+    engine, lists = redraft.load("nano"), task("lists")
+    seen: list[Options] = []
+
+    def request(self: Engine, prompt: str, *, chat: bool, options: Options) -> Request:
+        seen.append(options)
+        return asked(self, prompt, chat=chat, options=replace(options, steps=1))
+
+    asked = Engine.request
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(Engine, "request", request)
+        evaluate(engine, lists, 1, options=Options(preset="fast"))
+        evaluate(engine, lists, 1, options=Options(preset="fast", max_tokens=96))
+    assert [one.max_tokens for one in seen] == [256, 96]
+
+
 def test_pinned_clues_stay_and_are_the_puzzles_own() -> None:
     engine, sudoku = redraft.load("nano"), task("sudoku-4x4")
     example = next(sudoku.examples("held_out", 3))
@@ -106,6 +126,41 @@ def test_pinned_clues_stay_and_are_the_puzzles_own() -> None:
     kept = record([found], model="nano", seed=3, steps=None, pin=True)
     assert kept.name == "eval-nano-pinned"
     assert kept.summary[0].value.endswith("clues kept 100.0%")
+
+
+@pytest.mark.parametrize(("name", "given"), [("records", 64), ("lists", 256), ("edit-lists", 256), ("sudoku-9x9", 128)])
+def test_there_is_room_for_every_answer_of_a_task_and_no_example_tells_its_own_length(name: str, given: int) -> None:
+    engine, one = redraft.load("nano"), task(name)
+    split = "train" if name == "sudoku-9x9" else "held_out"  # puzzles to hold out are looked for one by one
+    answers = [engine.text.encode(example.answer, bos=False) for example in islice(one.examples(split, 7), 200)]
+    assert room(engine, one) == given
+    assert max(map(len, answers)) < given
+
+
+@dataclass(frozen=True)
+class Gaps:
+    """A task of one gap."""
+
+    name = "gaps"
+
+    def examples(self, split: str, seed: int) -> Iterator[Example]:
+        yield Example("def f(x):\n    return ", "x", suffix=f"\n\nf({seed})  # {split}\n")
+
+    def score(self, example: Example, answer: str) -> Score:
+        return Score(answer == example.answer, {})
+
+
+def test_a_gap_says_its_own_width() -> None:
+    engine = redraft.load("nano")
+    assert room(engine, Gaps()) is None
+    assert evaluate(engine, Gaps(), 1, steps=1).tokens_per_forward == 1
+
+
+def test_a_model_of_short_canvases_gets_as_many_as_an_answer_needs() -> None:
+    engine = redraft.load("nano")
+    model = replace(engine.config.model, canvas_length=32)
+    narrow = replace(engine, config=replace(engine.config, model=model))
+    assert room(narrow, task("lists")) == 160, "five canvases of 32 hold 151 tokens and an end"
 
 
 def test_what_is_not_known_cannot_be_pinned() -> None:

@@ -5,9 +5,11 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
+from redraft.diffusion.presets import narrowest
 from redraft.diffusion.seed import SeedCanvas
 from redraft.engine.engine import DEFAULTS, Engine
 from redraft.engine.gap import Around, refuse_decided
@@ -15,6 +17,9 @@ from redraft.engine.request import Generation, Options
 from redraft.errors import RequestError
 from redraft.measure.record import Progress, Record, new_record, silent
 from redraft.tasks import Example, Score, Task
+
+SEEN = 50
+"""Answers of the training split that say how long those of a task may be."""
 
 
 @dataclass(frozen=True)
@@ -55,16 +60,32 @@ def evaluate(
 ) -> Evaluation:
     """Answer `count` held-out examples through the chat template and score them.
 
-    Example i is sampled with seed + i; `steps` and the other `options` are the same for all. With `pin` what is known
-    of each answer beforehand is pinned; raises RequestError for a task of whose answers nothing is.
+    Example i is sampled with seed + i; `steps` and the other `options` are the same for all, `max_tokens` is the task's
+    `room` unless it is given. With `pin` what is known of each answer beforehand is pinned; raises RequestError for a
+    task of whose answers nothing is.
     """
     trials = []
+    options = replace(options, max_tokens=room(engine, task)) if options.max_tokens is None else options
     for i, example in zip(range(count), task.examples("held_out", seed), strict=False):
         seed_canvas = pinned(engine, task, example) if pin else options.seed_canvas
         changed = replace(options, seed_canvas=seed_canvas)
         trials.append(attempt(engine, task, example, seed=seed + i, steps=steps, options=changed))
         progress("example", i + 1, count)
     return summarise(f"{task.name}, clues pinned" if pin else task.name, trials)
+
+
+def room(engine: Engine, task: Task) -> int | None:
+    """Most tokens that a task is asked for: the checkpoint's own number, or whole canvases that hold every answer.
+
+    None for gaps, each of which says its width itself. No example tells the length of its own answer: there is as much
+    room for all of a task, by answers of the training split.
+    """
+    seen, most = list(islice(task.examples("train", 0), SEEN)), engine.config.model.canvas_length
+    if any(one.suffix is not None for one in seen):
+        return None
+    longest = max((len(engine.text.encode(one.answer, bos=False)) for one in seen), default=0) + 1
+    fitting = narrowest(longest, most) if longest <= most else -(-longest // most) * most
+    return max(engine.config.generation.max_new_tokens, fitting)
 
 
 def pinned(engine: Engine, task: Task, example: Example) -> SeedCanvas:
@@ -167,7 +188,14 @@ def record(
     how = "" if sampler in (DEFAULTS.preset, "pinned") else f" ({sampler})"
     return new_record(
         f"eval-{name}" + (f"-{sampler}" if how or pin else ""),
-        workload={"model": name, "split": "held_out", "seed": seed, "steps": steps, "sampler": sampler},
+        workload={
+            "model": name,
+            "split": "held_out",
+            "seed": seed,
+            "steps": steps,
+            "sampler": sampler,
+            "max_tokens": "the checkpoint's own, or whole canvases that hold every answer of the task",
+        },
         figures={one.task: asdict(one) for one in found},
         summary=[
             (
