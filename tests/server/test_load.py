@@ -14,7 +14,8 @@ import torch
 from tests.server.conftest import ANSWER, RECORD, Inside, eventually
 
 from redraft.measure.client import Link, Reply, stream_chat
-from redraft.measure.serving import _alone, _cost, _level, _plain, _told
+from redraft.measure.serving import WORKLOADS, _alone, _asked, _cost, _jobs, _level, _plain, _told
+from redraft.tasks import task
 
 
 def place(at: Inside) -> tuple[str, int]:
@@ -22,7 +23,7 @@ def place(at: Inside) -> tuple[str, int]:
 
 
 def test_many_streams_of_three_kinds_leave_nothing_behind(served: Inside) -> None:
-    told = asyncio.run(_level(*place(served), 16, 40, Random(0)))
+    told = asyncio.run(_level(*place(served), 16, _jobs(WORKLOADS["short"], 40, Random(0)), Random(0)))
     assert (told["good"], told["left"], told["refused"], told["errors"]) == (34, 4, 2, 0)
     loop = served.engine.loop
     assert eventually(lambda: (served.service.under_way, loop.runner.num_bytes) == (0, 0)), "one that left still runs"
@@ -42,7 +43,7 @@ def test_nothing_is_left_of_a_request_that_is_over(served: Inside) -> None:
     """What is kept of each request grows in every round of 12; what else grows at times does not in every round."""
     counts = []
     for _ in range(4):
-        asyncio.run(_level(*place(served), 8, 12, Random(1)))
+        asyncio.run(_level(*place(served), 8, _jobs(WORKLOADS["short"], 12, Random(1)), Random(1)))
         assert eventually(lambda: served.service.under_way == 0 and not served.engine.loop.scheduler.running)
         gc.collect()
         found = gc.get_objects()
@@ -92,7 +93,21 @@ def test_a_connection_that_is_kept_serves_the_next_request(served: Inside) -> No
 
 
 def test_what_http_costs_is_of_the_same_answers(served: Inside) -> None:
-    jobs = [(RECORD, seed) for seed in range(3)]
-    assert asyncio.run(_plain(*place(served), "fast", jobs)) > 0
+    jobs = [(RECORD, seed, 64) for seed in range(3)]
+    rate, tokens = asyncio.run(_plain(*place(served), "fast", jobs))
+    assert (rate > 0, tokens) == (True, [18, 18, 18])
     assert _alone(served.engine, "fast", jobs) > 0
     assert _cost([(4.0, 5.0), (8.0, 10.0), (16.0, 20.0)]) == {"share": pytest.approx(0.2), "ms": pytest.approx(25)}
+
+
+def test_the_mix_has_short_and_long_answers_in_turn() -> None:
+    """How long they are is read off the right answers, not off what some model makes of the prompts."""
+    mixed = WORKLOADS["mixed"]
+    asked = _asked(mixed, 2 * len(mixed), seed=1)
+    assert [most for _, _, most in asked] == [*mixed.values()] * 2
+    sources = {name: task(name).examples("held_out", 1) for name in mixed}
+    examples = [next(sources[name]) for _ in range(2) for name in mixed]
+    assert [prompt for prompt, _, _ in asked] == [example.prompt for example in examples]
+    sizes = [len(example.answer) for example in examples]
+    assert max(sizes) > 5 * min(sizes)
+    assert [prompt.partition("\n")[0] for prompt, _, _ in _asked(WORKLOADS["short"], 3, seed=1)] == ["record"] * 3

@@ -1,11 +1,12 @@
 """The server under load: many streams at once, some of which leave and some of which are nonsense, and what HTTP costs.
 
-Requests arrive as a Poisson stream whose rate keeps about `streams` of them under way. Lengths are mixed, one in ten
-hangs up after its first chunk, one in twenty is refused.
+Requests arrive as a Poisson stream whose rate keeps about `streams` of them under way. Tasks and lengths are mixed, one
+in ten hangs up after its first chunk, one in twenty is refused.
 
 What HTTP costs is measured in turns, with the same plain requests: 32 clients of the server, which keep connections and
 read streams to their ends, and 32 requests under way in an engine here. Both begin with a prompt's text and end with an
 answer's; whenever one ends the next begins. The clients run in this process, not the server's: it takes two cores.
+Short answers, with which the engine has little to do, are measured apart from a mix of short and long ones.
 """
 
 from __future__ import annotations
@@ -15,12 +16,12 @@ import os
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from itertools import islice
+from itertools import cycle, islice
 from queue import SimpleQueue
 from random import Random
-from statistics import median
+from statistics import mean, median
 from typing import Any
 
 import torch
@@ -33,7 +34,7 @@ from redraft.errors import RunError
 from redraft.measure.client import Link, Reply, stream_chat
 from redraft.measure.peak import resident_mib
 from redraft.measure.record import Progress, Record, new_record, percentiles_ms
-from redraft.tasks import task
+from redraft.tasks import names, task
 
 STREAMS = (1, 8, 32, 128)
 AT_ONCE = 32
@@ -41,8 +42,18 @@ PAIRS = 21
 PRESETS = ("reference", "fast")
 """HTTP costs the same per answer; its share is larger where the engine needs one step of it."""
 
+SHORT, LONG = 64, 256
+WORKLOADS: Mapping[str, Mapping[str, int]] = {
+    "short": {"records": SHORT},
+    "mixed": {name: LONG if name.endswith("lists") else SHORT for name in names()},
+}
+"""Tasks that are asked in turn, and the most tokens of an answer to each."""
+
 LEAVE, BAD = 0.10, 0.05
-LENGTHS = (8, 16, 24, 32, 64)
+LENGTHS = (8, 16, 32, 64, 128, 256)
+
+Asked = tuple[str, int, int]  # prompt, seed, max_tokens
+Job = tuple[str, int, int, str]  # and the kind
 
 
 def bench_serve(model: str, *, count: int, progress: Progress) -> Record:
@@ -50,30 +61,36 @@ def bench_serve(model: str, *, count: int, progress: Progress) -> Record:
     torch.set_num_threads(1)
     with _server(model) as (host, port, pid):
         for i in range(2):  # warm: the allocator keeps what the most streams at once have needed, and needs no more
-            asyncio.run(_level(host, port, STREAMS[-1], STREAMS[-1], Random(i)))
+            asyncio.run(_level(host, port, STREAMS[-1], _jobs(WORKLOADS["mixed"], STREAMS[-1], Random(i)), Random(i)))
         levels = {}
         for i, streams in enumerate(STREAMS):
             progress("streams", i, len(STREAMS))
             before = resident_mib(process=pid)
-            levels[str(streams)] = asyncio.run(_level(host, port, streams, count, Random(streams)))
+            jobs = _jobs(WORKLOADS["mixed"], count, Random(streams))
+            levels[str(streams)] = asyncio.run(_level(host, port, streams, jobs, Random(streams)))
             levels[str(streams)]["resident_mb"] = [before, resident_mib(process=pid)]
         progress("streams", len(STREAMS), len(STREAMS))
-        plain = [(prompt, seed) for prompt, seed, _, _ in _jobs(max(AT_ONCE, count // 4), Random(1))]
-        pairs = {
-            preset: _pairs(model, preset, plain, lambda name: asyncio.run(_plain(host, port, name, plain)), progress)
+        costs = {
+            f"{preset}, {name} answers": _pairs(
+                model,
+                preset,
+                _asked(tasks, max(AT_ONCE, count // 4), 1),
+                lambda preset, jobs: asyncio.run(_plain(host, port, preset, jobs)),
+                progress,
+            )
+            for name, tasks in WORKLOADS.items()
             for preset in PRESETS
         }
-    costs = {preset: _cost(rates) for preset, rates in pairs.items()}
-    figures = {"levels": levels, "answers_per_sec_http_and_engine": pairs, "http_cost": costs}
+    load = {"requests": count, "leave": LEAVE, "bad": BAD, "lengths": LENGTHS}
     return new_record(
         "serve",
-        workload={"model": model, "requests": count, "leave": LEAVE, "bad": BAD, "lengths": LENGTHS, "threads": 1},
-        figures=figures,
+        workload={"model": model, **load, "http_cost": WORKLOADS, "threads": 1},
+        figures={"levels": levels, "http_cost": costs},
         summary=_summary(levels, costs, count),
     )
 
 
-async def _level(host: str, port: int, streams: int, count: int, rng: Random) -> dict[str, Any]:
+async def _level(host: str, port: int, streams: int, jobs: Sequence[Job], rng: Random) -> dict[str, Any]:
     """One number of streams: who came, what they got, how long it took."""
     gate, began = asyncio.Semaphore(streams), time.monotonic()
     rate = float("inf") if streams == 1 else streams * 4.0
@@ -85,7 +102,7 @@ async def _level(host: str, port: int, streams: int, count: int, rng: Random) ->
             return kind, await stream_chat(host, port, body, leave=kind == "leave")
 
     tasks = []
-    for job in _jobs(count, rng):
+    for job in jobs:
         tasks.append(asyncio.create_task(one(*job)))
         if rate != float("inf"):
             await asyncio.sleep(rng.expovariate(rate))
@@ -109,11 +126,18 @@ def _told(replies: Sequence[tuple[str, Reply]], seconds: float) -> dict[str, Any
     }
 
 
-def _jobs(count: int, rng: Random) -> list[tuple[str, int, int, str]]:
-    """(prompt, seed, max_tokens, kind) of each request."""
-    examples = task("records").examples("held_out", rng.randrange(10**6))
+def _jobs(tasks: Mapping[str, int], count: int, rng: Random) -> list[Job]:
+    """Requests of three kinds: good, bad, and those that leave. Some may not say all that they would."""
+    asked = _asked(tasks, count, rng.randrange(10**6))
     kinds = [("leave" if draw < LEAVE else "bad" if draw < LEAVE + BAD else "good") for draw in _draws(count, rng)]
-    return [(next(examples).prompt, i, rng.choice(LENGTHS), kind) for i, kind in enumerate(kinds)]
+    lengths = [min(most, rng.choice(LENGTHS)) for _, _, most in asked]
+    return [(prompt, i, at, kind) for (prompt, i, _), at, kind in zip(asked, lengths, kinds, strict=True)]
+
+
+def _asked(tasks: Mapping[str, int], count: int, seed: int) -> list[Asked]:
+    """Requests of these tasks in turn, and how long an answer to each may be."""
+    sources = cycle([(task(name).examples("held_out", seed), most) for name, most in tasks.items()])
+    return [(next(examples).prompt, i, most) for i, (examples, most) in enumerate(islice(sources, count))]
 
 
 def _draws(count: int, rng: Random) -> list[float]:
@@ -123,30 +147,32 @@ def _draws(count: int, rng: Random) -> list[float]:
     return draws
 
 
-async def _plain(host: str, port: int, preset: str, jobs: Sequence[tuple[str, int]]) -> float:
-    """Answers per second to undisturbed requests. Raises RunError for one that was not answered."""
+async def _plain(host: str, port: int, preset: str, jobs: Sequence[Asked]) -> tuple[float, list[int]]:
+    """Answers per second to undisturbed requests, and the tokens of each. Raises RunError for one without an answer."""
     gate, links, began = asyncio.Semaphore(AT_ONCE), list[Link](), time.monotonic()
 
-    async def one(prompt: str, seed: int) -> None:
+    async def one(prompt: str, seed: int, max_tokens: int) -> int:
         async with gate:
-            body = {"messages": [{"role": "user", "content": prompt}], "seed": seed, "canvas": {"preset": preset}}
-            reply = await stream_chat(host, port, body, links=links)
+            body = {"messages": [{"role": "user", "content": prompt}], "seed": seed, "max_tokens": max_tokens}
+            reply = await stream_chat(host, port, body | {"canvas": {"preset": preset}}, links=links)
             if reply.status != 200 or not reply.order:
                 raise RunError(f"a request was answered with status {reply.status} and no whole stream")
+            return reply.tokens
 
-    await asyncio.gather(*(one(*job) for job in jobs))
+    tokens = await asyncio.gather(*(one(*job) for job in jobs))
     seconds = time.monotonic() - began
     for _, writer in links:
         writer.close()
-    return len(jobs) / seconds
+    return len(jobs) / seconds, tokens
 
 
-def _alone(engine: Engine, preset: str, jobs: Sequence[tuple[str, int]]) -> float:
-    """The same of an engine."""
+def _alone(engine: Engine, preset: str, jobs: Sequence[Asked]) -> float:
+    """Answers per second of an engine to the same."""
     ended, left, began = SimpleQueue[tuple[Answer, Finished]](), iter(jobs), time.monotonic()
 
-    def start(prompt: str, seed: int) -> None:
-        request = engine.request(prompt, chat=True, options=Options(seed=seed, preset=preset))
+    def start(prompt: str, seed: int, max_tokens: int) -> None:
+        options = Options(seed=seed, preset=preset, max_tokens=max_tokens)
+        request = engine.request(prompt, chat=True, options=options)
         answer = Answer(engine.text, request)
 
         def listen(event: Event) -> None:
@@ -171,25 +197,26 @@ def _alone(engine: Engine, preset: str, jobs: Sequence[tuple[str, int]]) -> floa
 def _pairs(
     model: str,
     preset: str,
-    jobs: Sequence[tuple[str, int]],
-    over_http: Callable[[str], float],
+    jobs: Sequence[Asked],
+    over_http: Callable[[str, Sequence[Asked]], tuple[float, list[int]]],
     progress: Progress,
-) -> list[tuple[float, float]]:
+) -> dict[str, Any]:
     """Answers per second over HTTP and, right behind it, of an engine here: a busy machine slows both."""
     engine = load(model)
     engine.loop.start()
     _alone(engine, preset, jobs[:AT_ONCE])  # warm
-    over_http(preset)
-    found = []
+    _, tokens = over_http(preset, jobs)
+    rates = []
     for i in range(PAIRS):
         progress("pair", i, PAIRS)
-        found.append((over_http(preset), _alone(engine, preset, jobs)))
+        rates.append((over_http(preset, jobs)[0], _alone(engine, preset, jobs)))
     progress("pair", PAIRS, PAIRS)
     engine.loop.stop()
-    return found
+    lengths = {"least": min(tokens), "median": median(tokens), "mean": mean(tokens), "most": max(tokens)}
+    return _cost(rates) | {"tokens": lengths, "answers_per_sec_http_and_engine": rates}
 
 
-def _cost(rates: Sequence[tuple[float, float]]) -> dict[str, float]:
+def _cost(rates: Sequence[tuple[float, float]]) -> dict[str, Any]:
     """What HTTP takes of the engine's throughput, and of the time of an answer."""
     return {
         "share": 1 - median([http / alone for http, alone in rates]),
@@ -197,7 +224,7 @@ def _cost(rates: Sequence[tuple[float, float]]) -> dict[str, float]:
     }
 
 
-def _summary(levels: dict[str, Any], costs: dict[str, dict[str, float]], count: int) -> list[tuple[str, str]]:
+def _summary(levels: dict[str, Any], costs: dict[str, dict[str, Any]], count: int) -> list[tuple[str, str]]:
     found = []
     for streams, level in levels.items():
         first = level["first_text_ms"]
@@ -210,11 +237,13 @@ def _summary(levels: dict[str, Any], costs: dict[str, dict[str, float]], count: 
         )
     before, after = levels[str(STREAMS[0])]["resident_mb"][0], levels[str(STREAMS[-1])]["resident_mb"][1]
     found.append(("Server's memory before and after these", f"{before:.0f} and {after:.0f} MB"))
-    for preset, cost in costs.items():
+    for what, cost in costs.items():
+        tokens = cost["tokens"]
         found.append(
             (
-                f"What HTTP costs of the engine's throughput, nano, preset {preset}, {AT_ONCE} at once",
-                f"{cost['share']:.0%}, {cost['ms']:.1f} ms an answer",
+                f"What HTTP costs of the engine's throughput, nano, {AT_ONCE} at once, preset {what}",
+                f"{cost['share']:.1%}, {cost['ms']:.1f} ms an answer of {tokens['mean']:.0f} tokens "
+                f"({tokens['least']} to {tokens['most']})",
             )
         )
     return found
