@@ -27,12 +27,13 @@ from redraft.engine.engine import Engine, load
 from redraft.engine.fields import field_confidence
 from redraft.engine.request import Generation, Options
 from redraft.measure.belief import Guess, calibration_error, fitted, reliability, surprise
-from redraft.measure.evals import said, share_of
+from redraft.measure.evals import room, said, share_of
 from redraft.measure.record import new_record, write_record
 from redraft.tasks import Example, task
 
 PUZZLES = {"sudoku-4x4": 4, "sudoku-6x6": 6}
-ANSWERS = ("records", "edit-records", "repair")
+ANSWERS = {"records": "object", "edit-records": "object", "repair": "object", "lists": "array"}
+"""Tasks and the type of their JSON answers."""
 SPLITS = {"train": 77, "held_out": 0}  # the seed of each split's examples
 STEPS = (1, 32)
 """Answers settled, and answers after one step, many of which are wrong."""
@@ -197,17 +198,17 @@ def fields(engine: Engine, count: int) -> dict[str, GuessesAt]:
 
 
 def answered(engine: Engine, split: str, count: int) -> Iterator[tuple[Example, Generation]]:
-    """Answers held to JSON objects, settled and after one step."""
-    anything = engine.language(schema_source({"type": "object"}))
-    for name in ANSWERS:
-        examples = list(islice(task(name).examples(split, SPLITS[split]), count))
+    """Answers held to JSON of their type, settled and after one step."""
+    for name, kind in ANSWERS.items():
+        one, language = task(name), engine.language(schema_source({"type": kind}))
+        examples, max_tokens = list(islice(one.examples(split, SPLITS[split]), count)), room(engine, one)
         for steps in STEPS:
             requests = [
                 engine.request(
                     example.prompt,
                     chat=True,
-                    options=Options(seed=seed, preset="fast", steps=steps, max_tokens=64),
-                    language=anything,
+                    options=Options(seed=seed, preset="fast", steps=steps, max_tokens=max_tokens),
+                    language=language,
                 )
                 for seed, example in enumerate(examples)
             ]

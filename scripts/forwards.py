@@ -24,12 +24,11 @@ from redraft.diffusion.halt import EitherOf, Halt, StableAndConfident, Sure, Unt
 from redraft.diffusion.stats import Stats
 from redraft.engine.engine import Engine, load
 from redraft.engine.request import Options
-from redraft.measure.evals import evaluate, share_of
+from redraft.measure.evals import evaluate, room, share_of
 from redraft.measure.record import new_record, write_record
 from redraft.shapes import Tensor
-from redraft.tasks import Example, Task, task
+from redraft.tasks import Example, Task, names, task
 
-TASKS = ("records", "sudoku-4x4", "sudoku-6x6", "repair", "edit-records")
 FORWARDS = (1, 2, 4, 8)
 
 
@@ -89,7 +88,7 @@ class Watch:
 def measured(engine: Engine, arguments: argparse.Namespace, *, ways: bool) -> dict[str, Any]:
     """What one model does."""
     found: dict[str, Any] = {}
-    for name in TASKS:
+    for name in names():
         one = task(name)
         found[name] = by_forwards(engine, one, arguments.count, arguments.seed)
         if ways:
@@ -112,9 +111,10 @@ def by_forwards(engine: Engine, one: Task, count: int, seed: int) -> dict[str, A
     asked = {label: UntilEnd(rule, ends) for label, rule in rules(engine.config.generation).items()}
     after: dict[int, int] = dict.fromkeys(FORWARDS, 0)
     under: dict[str, list[tuple[bool, int, int]]] = {label: [] for label in asked}
+    options = Options(preset="fast", max_tokens=room(engine, one))
     for i, example in zip(range(count), one.examples("held_out", seed), strict=False):
         watch = Watch(asked)
-        request = engine.request(example.prompt, chat=True, options=Options(seed=seed + i, preset="fast"))
+        request = engine.request(example.prompt, chat=True, options=replace(options, seed=seed + i))
         engine.finish(replace(request, policy=replace(request.policy, halt=watch)))
         for forwards in FORWARDS:
             after[forwards] += read(engine, one, example, watch.drafts[forwards - 1])[0]

@@ -29,7 +29,7 @@ def run(arguments: argparse.Namespace) -> int:
     from redraft.cli.watch import Watch
     from redraft.engine.request import Options
     from redraft.errors import RequestError
-    from redraft.measure.evals import Trial
+    from redraft.measure.evals import Trial, room
     from redraft.tasks import names, task
 
     if arguments.count < 1:
@@ -38,8 +38,10 @@ def run(arguments: argparse.Namespace) -> int:
     engine, preset = load_engine(arguments), preset_of(arguments)
     trials: list[tuple[str, Trial]] = []
     for name in names():
+        max_tokens = room(engine, task(name))
         for i, example in zip(range(arguments.count), task(name).examples("held_out", seed), strict=False):
-            request = engine.request(example.prompt, chat=True, options=Options(seed=seed + i, preset=preset))
+            options = Options(seed=seed + i, preset=preset, max_tokens=max_tokens)
+            request = engine.request(example.prompt, chat=True, options=options)
             if i == 0 and not arguments.json:
                 print(f"\n{example.prompt}\n", file=sys.stderr)
                 with Watch(engine.text) as watch:
