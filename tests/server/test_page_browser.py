@@ -278,6 +278,21 @@ def test_a_conversation_goes_on(tab: Tab) -> None:
     assert tab.bodies[-1]["prompt"] == "record"
 
 
+def test_an_example_is_asked_by_itself_and_as_a_chat(tab: Tab) -> None:
+    """The model in the package was taught single questions: behind a conversation, or as plain text, it answers none."""
+    page = tab.open()
+    assert "made-up words" in page.locator(".composer").text_content()
+    ask(page, "record\nSend 98 melu to Karomi.")
+    page.wait_for_selector(SETTLED)
+    page.get_by_text("Plain text").click()
+    page.get_by_role("button", name="A record").click()
+    assert page.locator(".turn").count() == 0
+    page.get_by_role("button", name="Send").click()
+    page.wait_for_selector(SETTLED)
+    assert tab.bodies[-1]["messages"] == [{"role": "user", "content": RECORD}]
+    assert page.locator(".answer").text_content() == ANSWER
+
+
 def test_marked_cells_are_pinned_and_the_rest_is_drafted_anew(tab: Tab) -> None:
     page = tab.open()
     ask(page, RECORD)

@@ -347,7 +347,6 @@ def test_a_mistake_in_the_call_is_named(words: list[str], said: str, capsys: Cap
         (["generate", "hi", "--preset", "turbo"], "--preset"),
         (["generate", "hi", "--wishes", "3"], "--wishes 3; see `redraft generate --help`"),
         (["frobnicate"], "COMMAND"),
-        ([], "COMMAND"),
     ],
 )
 def test_a_word_of_the_wrong_kind_is_named(words: list[str], said: str, capsys: Captured) -> None:

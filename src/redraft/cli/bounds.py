@@ -8,10 +8,15 @@ import sys
 TAUGHT = ("record", "sudoku", "repair", "edit", "list")
 """First lines of the chats that nano was trained on; a test holds them equal to the tasks'."""
 
+BOUNDS = (
+    f"nano, the model in the package, knows only chats whose first line is {', '.join(TAUGHT[:-1])} or {TAUGHT[-1]}, "
+    "as `redraft demo` shows them, with made-up words like melu"
+)
+
 
 def say_bounds(arguments: argparse.Namespace, turn: str | None) -> None:
     """A line on stderr if nano is asked for what it was not taught: by a user's `turn`, or None for any other text."""
-    if arguments.model != "nano" or getattr(arguments, "adapter", None) or not _seen():
+    if arguments.model != "nano" or getattr(arguments, "adapter", None) or not at_a_terminal():
         return
     if turn is None or turn.split("\n", 1)[0] not in TAUGHT:
         print(f"redraft: {BOUNDS}; --model takes another", file=sys.stderr)
@@ -19,15 +24,10 @@ def say_bounds(arguments: argparse.Namespace, turn: str | None) -> None:
 
 def say_bounds_of_chat(arguments: argparse.Namespace) -> None:
     """The same before a conversation, whose further turns nano was not taught either."""
-    if arguments.model == "nano" and not arguments.adapter and arguments.backend is None and _seen():
+    if arguments.model == "nano" and not arguments.adapter and arguments.backend is None and at_a_terminal():
         print(f"redraft: {BOUNDS}, and one turn: /new before the next", file=sys.stderr)
 
 
-BOUNDS = (
-    f"nano, the model in the package, knows only chats whose first line is {', '.join(TAUGHT[:-1])} or {TAUGHT[-1]}, "
-    "as `redraft demo` shows them, with made-up words like melu"
-)
-
-
-def _seen() -> bool:
+def at_a_terminal() -> bool:
+    """Whether somebody reads along; programs have no use for advice."""
     return sys.stderr is not None and sys.stderr.isatty()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import sys
 from typing import NoReturn
 
 from redraft import __version__
@@ -56,8 +57,15 @@ def build_parser() -> Parser:
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     parser.add_argument("--version", action="version", version=f"redraft {__version__}")
-    commands = parser.add_subparsers(title="commands", metavar="COMMAND", required=True)
+    parser.set_defaults(run=lambda _: _told(parser), mistaken=parser.error, debug=False)
+    commands = parser.add_subparsers(title="commands", metavar="COMMAND")
     answering = (demo, generate, record, chat, decide, infill, fill, edit, replay, serve, run, connect, doctor)
     for module in (*answering, evaluate, inspect, verify, bench, tune, quantize, pull):
         module.add(commands)
     return parser
+
+
+def _told(parser: Parser) -> int:
+    """The answer to the name alone: what there is to type."""
+    parser.print_help(sys.stderr)
+    return 2

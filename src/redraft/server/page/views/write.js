@@ -13,9 +13,12 @@ export const id = "write";
 export const title = "Write";
 
 const EXAMPLES = [
+  ["A Sudoku", "sudoku\n.153..\n..3..4\n......\n.3.245\n6514..\n.4..6."],
   ["A record", "record\nSend 417 melu to Karomi."],
-  ["A Sudoku", "sudoku\n....\n2.1.\n....\n.243"],
 ];
+
+const BOUNDS =
+  "nano, the small model in the package, knows prompts like the examples, with made-up words, and each by itself: an example starts over.";
 
 /** Whether the server has what this needs. */
 export function fits(server) {
@@ -53,6 +56,7 @@ class Write {
       { class: "composer" },
       this.prompt,
       h("div", { class: "row spread" }, h("div", { class: "chips" }, ...examples), this.modes.element),
+      this.server.name === "nano" ? h("small", {}, BOUNDS) : null,
       h("div", { class: "row" }, this.run.button, this.anew, h("small", {}, "Ctrl Enter sends, Esc stops"), this.beside?.element ?? null),
       this.run.error,
       this.knobs.element,
@@ -60,6 +64,8 @@ class Write {
   }
 
   example(text) {
+    this.clear();
+    this.modes.chat();
     this.prompt.value = text;
     this.prompt.focus();
   }
@@ -195,7 +201,7 @@ function lead() {
 }
 
 function modes(changed) {
-  const made = { value: "chat" };
+  const made = { value: "chat", chat: () => inputs[0].querySelector("input").click() };
   const inputs = [["chat", "Chat"], ["text", "Plain text"]].map(([value, label]) => {
     const input = h("input", { type: "radio", name: "mode", value, checked: value === made.value });
     input.addEventListener("change", () => {

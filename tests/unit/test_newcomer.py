@@ -1,0 +1,108 @@
+"""What somebody meets who has just installed this: help, what the small model knows, a canvas slow enough to follow."""
+
+from __future__ import annotations
+
+import io
+import re
+
+import pytest
+from rich.console import Console
+
+import redraft.cli.watch
+from redraft.__main__ import main
+from redraft.cli import bounds
+from redraft.cli.watch import LONGEST, PACE, Watch
+from redraft.engine.engine import Engine
+from redraft.engine.events import Event
+from redraft.engine.request import Options, Request
+from redraft.tasks import names, task
+
+Captured = pytest.CaptureFixture[str]
+PUZZLE = "sudoku\n.153..\n..3..4\n......\n.3.245\n6514..\n.4..6."
+
+
+def test_the_name_alone_is_answered_with_the_help(capsys: Captured) -> None:
+    assert main([]) == 2
+    out, err = capsys.readouterr()
+    assert out == "", "a pipe behind it gets nothing"
+    assert "redraft demo" in err
+
+
+# -- what nano was taught ----------------------------------------------------------------------------------------------
+
+
+def test_what_nano_is_said_to_know_is_what_its_tasks_ask() -> None:
+    asked = [next(iter(task(name).examples("held_out", 0))).prompt.split("\n")[0] for name in names()]
+    assert list(bounds.TAUGHT) == list(dict.fromkeys(asked))
+
+
+ASKED = ["generate", "hello", "--chat", "--steps", "1", "--max-tokens", "2", "--preset", "reference"]
+
+
+@pytest.mark.parametrize(
+    ("words", "told"),
+    [
+        (ASKED, True),
+        (["generate", "record\nSend 417 melu to Karomi.", "--steps", "1"], True),  # --chat was forgotten
+        (["generate", "record\nSend 417 melu to Karomi.", "--chat"], False),
+        (["decide", "Is 7 prime?"], True),
+        (["json", "Send 417 melu to Karomi.", "--schema", "who"], True),
+        (["json", "Send 417 melu to Karomi.", "--schema", "who", "--instruction", "record"], False),
+    ],
+)
+def test_who_asks_nano_for_what_it_cannot_is_told(
+    words: list[str], told: bool, monkeypatch: pytest.MonkeyPatch, capsys: Captured
+) -> None:
+    monkeypatch.setattr(bounds, "at_a_terminal", lambda: True)
+    assert main([*words, "--threads", "1"]) == 0
+    lines = capsys.readouterr().err.splitlines()
+    assert sum("record, sudoku, " in line for line in lines) == told
+
+
+def test_programs_are_told_nothing(capsys: Captured) -> None:
+    assert main([*ASKED, "--threads", "1"]) == 0
+    assert capsys.readouterr().err == ""
+
+
+# -- a canvas to follow ------------------------------------------------------------------------------------------------
+
+
+class Clock:
+    """Time that passes only while somebody sleeps."""
+
+    def __init__(self) -> None:
+        self.now = 100.0
+
+    def monotonic(self) -> float:
+        return self.now
+
+    def sleep(self, seconds: float) -> None:
+        self.now += seconds
+
+
+@pytest.mark.parametrize("follows", [False, True])
+def test_every_step_stays_long_enough_and_none_waits_for_the_screen(
+    engine: Engine, monkeypatch: pytest.MonkeyPatch, follows: bool
+) -> None:
+    drawn, clock = io.StringIO(), Clock()
+    screen = Console(file=drawn, force_terminal=True, width=100, _environ={"TERM": "xterm"})
+    monkeypatch.setattr(redraft.cli.watch, "Console", lambda **options: screen)
+    monkeypatch.setattr(redraft.cli.watch, "time", clock)
+    steps: list[int] = []
+    request = engine.request(PUZZLE, chat=True, options=Options(seed=5, preset="reference"))
+    with Watch(engine.text, answer_follows=follows) as watch:
+
+        def show(event: Event, of: Request) -> None:
+            steps.append(getattr(event, "step", 0))
+            watch.show(event, of)
+
+        done = engine.finish(request, show)
+        assert clock.now == 100, "the answer waited for the screen"
+    taken = [step for step in steps if step]
+    assert len(taken) > 1, "this test needs several steps"
+    plain = re.sub(r"\x1b\[[0-9;?]*[A-Za-z]", "", drawn.getvalue()).replace("\r", "")
+    shown = [int(step) for step in re.findall(r"step +(\d+)", plain)]
+    assert list(dict.fromkeys(shown)) == taken
+    waited = clock.now - 100
+    assert min(PACE, LONGEST / len(steps)) * len(taken) <= waited + PACE <= LONGEST + 2 * PACE
+    assert plain.rstrip("\n").endswith(done.text) != follows
