@@ -120,7 +120,7 @@ redraft bench --device-card --model recipes/shapes/26b --device cuda --dtype bfl
   --record device-26b-int4.json
 python scripts/step_beside_transformers.py --device cuda --record step-26b.json
 python scripts/tiles.py --record tiles.json
-redraft eval --model nano --device cuda --task records --task sudoku-4x4 --count 100 --json
+redraft eval --model nano --device cuda --task records --task sudoku-4x4 --task lists --count 100 --json
 ```
 
 The folder holds the released model's shape and no weights; the command makes random ones in the plan's format, measures

@@ -36,6 +36,7 @@ def main() -> None:
     """Every model, one record."""
     parser = argparse.ArgumentParser(description="Measure exactness by forwards and by halting rule.")
     parser.add_argument("--model", action="append", help="repeatable; the first is what others are compared with")
+    parser.add_argument("--task", action="append", metavar="NAME", help="repeatable (default: those of redraft eval)")
     parser.add_argument("--count", type=int, default=300, help="held-out examples per task (default: 300)")
     parser.add_argument("--seed", type=int, default=7000, help="which examples and which noise (default: 7000)")
     parser.add_argument("--record", type=Path, required=True, metavar="FILE")
@@ -88,7 +89,7 @@ class Watch:
 def measured(engine: Engine, arguments: argparse.Namespace, *, ways: bool) -> dict[str, Any]:
     """What one model does."""
     found: dict[str, Any] = {}
-    for name in names():
+    for name in arguments.task or names():
         one = task(name)
         found[name] = by_forwards(engine, one, arguments.count, arguments.seed)
         if ways:

@@ -91,6 +91,6 @@ part whole.txt 100 $tests tests/gpu/test_whole.py
 part device-26b-nvfp4.json 100 $card --plan nvfp4 --record "$out/device-26b-nvfp4.json"
 part device-26b-int8.json 90 $card --plan int8 --record "$out/device-26b-int8.json"
 part device-26b-int4-g64-e8.json 80 $card --plan int4-g64-e8 --record "$out/device-26b-int4-g64-e8.json"
-part nano.json 50 $python -m redraft eval --model nano --device $device --task records --task sudoku-4x4 --count $count --json
+part nano.json 50 $python -m redraft eval --model nano --device $device --task records --task sudoku-4x4 --task lists --count $count --json
 part kernels-float32.txt 150 $tests tests/gpu/test_kernels.py -k "float32"
 ls -l "$out"

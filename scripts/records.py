@@ -53,14 +53,15 @@ class Take:
 
 
 BENCH, EVAL = "redraft bench --threads 1", "redraft eval --threads 1"
-COMPARED = "python scripts/forwards.py --count 300 --seed 11000 --model"
+OLDER = "--task records --task sudoku-4x4 --task sudoku-6x6 --task repair --task edit-records"  # what they all learnt
+COMPARED = f"python scripts/forwards.py --count 300 --seed 11000 {OLDER} --model"
 TABLE = (
     Take("knee", 1, f"{BENCH} --knee"),
-    Take("dial-nano", 3, f"{BENCH} --dial 100"),
-    Take("belief-nano", 2, "python scripts/belief.py --count 100 --keep"),
-    Take("eval-nano", 3, f"{EVAL} --count 500"),
-    Take("eval-nano-fast", 1, f"{EVAL} --preset fast --count 500"),
-    Take("eval-nano-causal", 1, f"{EVAL} --causal --count 300"),
+    Take("dial-nano", 6, f"{BENCH} --dial 100"),
+    Take("belief-nano", 3, "python scripts/belief.py --count 100 --keep"),
+    Take("eval-nano", 5, f"{EVAL} --count 500"),
+    Take("eval-nano-fast", 2, f"{EVAL} --preset fast --count 500"),
+    Take("eval-nano-causal", 3, f"{EVAL} --causal --count 300"),
     Take("eval-nano-pinned", 3, f"{EVAL} --pin --task sudoku-4x4 --task sudoku-6x6 --preset fast --count 1000"),
     Take("against-transformers", 1, f"{BENCH} --against transformers"),
     Take("throughput-one", 1, f"{BENCH} --scenario one --runs 5"),
@@ -69,9 +70,9 @@ TABLE = (
     Take("throughput-long", 1, f"{BENCH} --scenario long --runs 3"),
     Take("throughput-long-4k", 5, f"{BENCH} --scenario long-4k --runs 3"),
     Take("throughput-poisson", 4, f"{BENCH} --scenario poisson --runs 2"),
-    Take("forwards-nano", 1, "python scripts/forwards.py --count 300 --seed 7000"),
-    Take("constraints", 5, f"{BENCH} --constraints 300"),
-    Take("presets-nano", 7, f"{BENCH} --presets 200"),
+    Take("forwards-nano", 3, "python scripts/forwards.py --count 300 --seed 7000"),
+    Take("constraints", 9, f"{BENCH} --constraints 300"),
+    Take("presets-nano", 9, f"{BENCH} --presets 100"),
     Take("plans-nano", 3, f"{BENCH} --plans 100"),
     Take("calibration-nano", 5, "python scripts/calibration.py"),
     Take("choosing-nano", 2, "python scripts/choosing.py --count 300"),
