@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from itertools import takewhile
 
 import pytest
@@ -11,11 +12,11 @@ import redraft
 from redraft.constrain.language import ready
 from redraft.constrain.sources import schema_source
 from redraft.engine.request import Options
-from redraft.measure.constraints import OBJECT, RECORD, Way, _counted, _summary, right_fields
+from redraft.measure.constraints import ARRAY, ASKED, OBJECT, RECORD, Asked, Way, _counted, _summary, right_fields
 from redraft.measure.guided import guided
 
 
-@pytest.mark.parametrize("schema", [RECORD, OBJECT])
+@pytest.mark.parametrize("schema", [RECORD, OBJECT, ARRAY])
 def test_llguidance_takes_all_that_our_language_writes(schema: dict[str, object]) -> None:
     """Texts drawn from noise, token by token, by a library that knows nothing of automata over tokens."""
     pytest.importorskip("llguidance")
@@ -41,6 +42,23 @@ def test_the_causal_mode_can_be_held_by_llguidance() -> None:
         ]
         assert done[0].text == done[1].text
         assert not language.problems(done[0].text)
+
+
+@pytest.mark.parametrize("asked", [asked for asked in ASKED if asked.own], ids=lambda asked: asked.name)
+def test_the_right_answers_of_a_task_are_of_the_schema_that_it_is_held_to(asked: Asked) -> None:
+    jsonschema_rs = pytest.importorskip("jsonschema_rs")
+    validator = jsonschema_rs.validator_for(asked.schema)
+    for example in asked.examples(30):
+        assert validator.is_valid(json.loads(example.answer))
+        assert right_fields(example.answer, example.answer) == 1
+
+
+def test_fields_of_a_list_count_where_they_should_be() -> None:
+    wanted = '[{"a":1,"b":2},{"a":3,"b":4}]'
+    assert right_fields(wanted, '[{"b":2,"a":1},{"a":3}]') == 0.75
+    assert right_fields(wanted, '[{"a":3,"b":4},{"a":1,"b":2}]') == 0
+    assert right_fields(wanted, '[{"a":1,"b":2},{"a":3,"b":4},{"a":5,"b":6}]') == 1
+    assert [right_fields(wanted, text) for text in ('{"a":1,"b":2}', "[]", "[1,[2]]", "no")] == [0, 0, 0, 0]
 
 
 def test_fields_are_counted_and_what_was_not_run_says_so() -> None:

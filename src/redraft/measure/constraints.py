@@ -7,9 +7,9 @@
     canvas          the canvas conditioned on the language
     canvas, early   the same, ended in EARLY times the doubt: what fewer forwards cost
 
-All answer the same prompts with the same model, seeds and prompts paired, in one run. Records and repairs are tasks
-that the embedded model was trained on; "off task" are prompts of another task, of which it was asked for a record all
-the same, where only validity can be judged. Canvases are those of the preset `fast`.
+All answer the same prompts with the same model, seeds and prompts paired, in one run. Records, repairs and lists are
+tasks that the embedded model was trained on; "off task" are prompts of another task, of which it was asked for a record
+all the same, where only validity can be judged. Canvases are those of the preset `fast`.
 """
 
 from __future__ import annotations
@@ -32,11 +32,13 @@ from redraft.engine.engine import Engine, load
 from redraft.engine.mend import mended
 from redraft.engine.request import Generation, Options
 from redraft.errors import UnsatisfiedError
+from redraft.measure.evals import room
 from redraft.measure.guided import guided, installed
 from redraft.measure.noise import noise_trial
 from redraft.measure.projection import LARGE, TRIES, WIDE, large, share_of_step
 from redraft.measure.record import Progress, Record, new_record
 from redraft.tasks import Example, task
+from redraft.tasks.lists import MOST_RECORDS
 
 PRESET = "fast"
 RETRIES, EARLY = 5, 4
@@ -62,6 +64,7 @@ VALUE = {
     ]
 }
 OBJECT = {"type": "object", "additionalProperties": VALUE, "minProperties": 2, "maxProperties": 4}
+ARRAY = {"type": "array", "items": RECORD, "minItems": 2, "maxItems": MOST_RECORDS}
 
 
 @dataclass(frozen=True)
@@ -81,6 +84,7 @@ class Asked:
 ASKED = (
     Asked("records", "records", RECORD),
     Asked("repairs", "repair", OBJECT),
+    Asked("lists", "lists", ARRAY),
     Asked("off task", "sudoku-4x4", RECORD, own=False),
 )
 
@@ -114,7 +118,7 @@ def bench_constraints(folder: Path, *, count: int, dtype: str, progress: Progres
     ways, doubts = [], []
     for asked in ASKED:
         language, examples = ready(schema_source(asked.schema), engine.vocabulary), asked.examples(count)
-        for name, ask in _ways(engine, language).items():
+        for name, ask in _ways(engine, language, room(engine, task(asked.task))).items():
             ways.append(Way(name, asked.name) if ask is None else _measure(name, asked, examples, ask))
             progress(f"{asked.name}, {name}", 1, 1)
         doubts += _doubts(engine, language, asked, examples) if asked.own else []
@@ -140,8 +144,9 @@ def bench_constraints(folder: Path, *, count: int, dtype: str, progress: Progres
     return new_record("constraints", workload=workload, figures=figures, summary=_summary(ways, figures))
 
 
-def _ways(engine: Engine, language: Language) -> dict[str, Ask | None]:
+def _ways(engine: Engine, language: Language, max_tokens: int | None) -> dict[str, Ask | None]:
     """Each way as a function of a prompt and a seed; None for one that is not installed."""
+    causal, canvas = Options(causal=True, max_tokens=max_tokens), Options(preset=PRESET, max_tokens=max_tokens)
 
     def once(prompt: str, options: Options, held: Language | None) -> tuple[Generation, int]:
         done = engine.finish(engine.request(prompt, chat=True, options=options, language=held))
@@ -150,7 +155,7 @@ def _ways(engine: Engine, language: Language) -> dict[str, Ask | None]:
     def retry(prompt: str, seed: int) -> tuple[Generation, int]:
         forwards = 0
         for number in range(RETRIES):
-            done, took = once(prompt, Options(preset=PRESET, seed=seed + 1_000_000 * number), None)
+            done, took = once(prompt, replace(canvas, seed=seed + 1_000_000 * number), None)
             forwards += took
             if not language.problems(done.text):
                 break
@@ -171,15 +176,15 @@ def _ways(engine: Engine, language: Language) -> dict[str, Ask | None]:
     other = guided(engine, language) if installed() else None
 
     def theirs(prompt: str, seed: int) -> tuple[Generation, int]:
-        return once(prompt, Options(seed=seed, causal=True), other)
+        return once(prompt, replace(causal, seed=seed), other)
 
     return {
-        "free": lambda prompt, seed: once(prompt, Options(preset=PRESET, seed=seed), None),
+        "free": lambda prompt, seed: once(prompt, replace(canvas, seed=seed), None),
         "retry": retry,
         "llguidance": None if other is None else theirs,
-        "left to right": lambda prompt, seed: whole(prompt, Options(seed=seed, causal=True)),
-        "canvas": lambda prompt, seed: whole(prompt, Options(preset=PRESET, seed=seed)),
-        "canvas, early": lambda prompt, seed: whole(prompt, Options(preset=PRESET, seed=seed), early),
+        "left to right": lambda prompt, seed: whole(prompt, replace(causal, seed=seed)),
+        "canvas": lambda prompt, seed: whole(prompt, replace(canvas, seed=seed)),
+        "canvas, early": lambda prompt, seed: whole(prompt, replace(canvas, seed=seed), early),
     }
 
 
@@ -203,16 +208,20 @@ def _measure(name: str, asked: Asked, examples: list[Example], ask: Ask) -> Way:
 
 
 def right_fields(wanted: str, told: str) -> float:
-    """Share of the right answer's fields that an answer has right."""
-    right: dict[str, Any] = json.loads(wanted)
+    """Share of the right answer's fields that an answer has right, each in the place where it should be."""
     try:
-        got = json.loads(told)
+        right, got = _fields(json.loads(wanted)), _fields(json.loads(told))
     except ValueError:
         return 0.0
-    if not isinstance(got, dict):
-        return 0.0
-    same = [key in got and json.dumps(got[key]) == json.dumps(value) for key, value in right.items()]
-    return sum(same) / len(same)
+    return sum(got.get(place) == value for place, value in right.items()) / len(right)
+
+
+def _fields(value: object) -> dict[tuple[object, ...], str]:
+    """The members of an object, or of each object of an array, as JSON, by where they are."""
+    if isinstance(value, list):
+        return {(i, *place): told for i, item in enumerate(value) for place, told in _fields(item).items()}
+    members = value if isinstance(value, dict) else {}
+    return {(key,): json.dumps(member) for key, member in members.items()}
 
 
 def _judge(schema: dict[str, Any]) -> Callable[[str], bool]:
@@ -245,9 +254,9 @@ class _Once:
 
 def _doubts(engine: Engine, language: Language, asked: Asked, examples: list[Example]) -> list[tuple[float, bool]]:
     """Of each first draft the doubt that there was in it, and whether it was right."""
-    found = []
+    found, most = [], room(engine, task(asked.task))
     for seed, example in enumerate(examples):
-        options, rule = Options(preset=PRESET, seed=seed), _Once()
+        options, rule = Options(preset=PRESET, seed=seed, max_tokens=most), _Once()
         request = engine.request(example.prompt, chat=True, options=options, language=replace(language, checked=False))
         done = engine.finish(replace(request, policy=replace(request.policy, halt=rule)))
         found.append((rule.seen[0], task(asked.task).score(example, done.text).exact))

@@ -10,7 +10,7 @@ from __future__ import annotations
 import datetime
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from itertools import islice
 from pathlib import Path
 from statistics import median
@@ -21,11 +21,11 @@ from redraft.engine.engine import Engine, load
 from redraft.engine.request import Generation, Options, Request
 from redraft.engine.resolve import build_request
 from redraft.errors import RequestError
-from redraft.measure.evals import said, share_of
+from redraft.measure.evals import room, said, share_of
 from redraft.measure.record import Progress, Record, new_record, silent
-from redraft.tasks import Example, Task, task
+from redraft.tasks import Example, Task, names, task
 
-TASKS = ("records", "sudoku-4x4", "sudoku-6x6", "repair", "edit-records", "sudoku-9x9")
+TASKS = (*names(), "sudoku-9x9")
 EXAMPLES, PROBED, KNOWN = 100, 20, 0.2
 AT_ONCE = 16
 PACED, SHARES = 40, (2.0, 1.0, 0.75, 0.5)
@@ -33,10 +33,11 @@ PACED, SHARES = 40, (2.0, 1.0, 0.75, 0.5)
 
 @dataclass(frozen=True)
 class Sheet:
-    """Examples of one task, as many as a setting is tried on."""
+    """Examples of one task, as many as a setting is tried on, and the most tokens that each is asked for."""
 
     task: Task
     examples: tuple[Example, ...]
+    max_tokens: int | None
 
 
 def candidates(config: GenerationConfig) -> list[Rules]:
@@ -72,23 +73,23 @@ def bench_dial(
     for i, rules in enumerate(tried):
         progress("setting", i, len(tried))
         measured.append(_measure(engine, rules, sheets))
+    alike = [sheet for sheet in sheets if sheet.max_tokens == sheets[0].max_tokens]
     progress("setting", len(tried), len(tried))
     dial = Dial(
         checkpoint=fingerprint(folder),
         taken=datetime.datetime.now(datetime.UTC).date().isoformat(),
         tasks=tuple(sheet.task.name for sheet in sheets),
         examples=count,
-        step_ms=round(1e3 * _step_sec(engine, tried[0], sheets), 4),
+        step_ms=round(1e3 * _step_sec(engine, tried[0], alike), 4),
         notches=frontier(measured),
     )
-    return dial, _record(folder.name, dtype, dial, measured, _paced(engine, dial, sheets, progress))
+    return dial, _record(folder.name, dtype, dial, measured, _paced(engine, dial, alike, progress))
 
 
-def ask(engine: Engine, example: Example, rules: Rules, seed: int) -> Request:
+def ask(engine: Engine, sheet: Sheet, number: int, rules: Rules, seed: int) -> Request:
     """A request for one example under one setting, as an effort makes it."""
     only = Dial("", "", (), 0, 1.0, (Notch(rules, 0.0, 0.0, 0.0, 0.0, ()),))
-    prompt = engine.text.chat([{"role": "user", "content": example.prompt}])
-    return build_request(prompt, Options(effort=1.0, seed=seed), engine.config, only)
+    return _request(engine, sheet, number, only, Options(effort=1.0, seed=seed))
 
 
 def known_tasks(engine: Engine, rules: Rules, count: int) -> list[Sheet]:
@@ -97,18 +98,19 @@ def known_tasks(engine: Engine, rules: Rules, count: int) -> list[Sheet]:
     for name in TASKS:
         one = task(name)
         stream = one.examples("held_out", 0)
-        probed = Sheet(one, tuple(islice(stream, min(PROBED, count))))
+        probed = Sheet(one, tuple(islice(stream, min(PROBED, count))), room(engine, one))
         try:
             right, _ = _answers(engine, rules, probed)
         except RequestError:  # its prompts do not fit this checkpoint
             continue
         if right >= KNOWN * len(probed.examples):
-            found.append(Sheet(one, (*probed.examples, *islice(stream, count - len(probed.examples)))))
+            more = islice(stream, count - len(probed.examples))
+            found.append(replace(probed, examples=(*probed.examples, *more)))
     return found
 
 
 def _answers(engine: Engine, rules: Rules, sheet: Sheet) -> tuple[int, list[Generation]]:
-    asked = [ask(engine, example, rules, seed) for seed, example in enumerate(sheet.examples)]
+    asked = [ask(engine, sheet, number, rules, number) for number in range(len(sheet.examples))]
     done = list(engine.map(asked, at_once=AT_ONCE))
     right = [sheet.task.score(example, one.text).exact for example, one in zip(sheet.examples, done, strict=True)]
     return sum(right), done
@@ -127,20 +129,22 @@ def _measure(engine: Engine, rules: Rules, sheets: Sequence[Sheet]) -> Notch:
 
 def _step_sec(engine: Engine, rules: Rules, sheets: Sequence[Sheet]) -> float:
     """What a step takes, prompt and all, one request at a time."""
-    asked = [ask(engine, example, rules, 0) for sheet in sheets for example in sheet.examples[:PROBED]]
+    asked = [ask(engine, sheet, i, rules, 0) for sheet in sheets for i in range(len(sheet.examples[:PROBED]))]
     done = [engine.finish(request) for request in asked]
     return median([one.seconds / max(1, sum(one.steps)) for one in done[1:] or done])
 
 
 def _paced(engine: Engine, dial: Dial, sheets: Sequence[Sheet], progress: Progress) -> list[dict[str, float]]:
     """What comes of times to keep: one request at a time, and times that are shares of what effort 1 takes."""
-    asked = [(sheet.task, example) for sheet in sheets for example in sheet.examples[:PACED]]
-    usual = median([_timed(engine, example, dial, seed, None).seconds for seed, (_, example) in enumerate(asked)])
+    asked = [(sheet, i) for sheet in sheets for i in range(len(sheet.examples[:PACED]))]
+    usual = median([_timed(engine, *one, dial, seed, None).seconds for seed, one in enumerate(asked)])
     found = []
     for i, share in enumerate(SHARES):
         progress("target", i, len(SHARES))
-        done = [_timed(engine, example, dial, seed, 1e3 * share * usual) for seed, (_, example) in enumerate(asked)]
-        right = [task.score(example, one.text).exact for (task, example), one in zip(asked, done, strict=True)]
+        done = [_timed(engine, *one, dial, seed, 1e3 * share * usual) for seed, one in enumerate(asked)]
+        right = [
+            sheet.task.score(sheet.examples[i], one.text).exact for (sheet, i), one in zip(asked, done, strict=True)
+        ]
         found.append(
             {
                 "target_ms": round(1e3 * share * usual, 3),
@@ -155,10 +159,13 @@ def _paced(engine: Engine, dial: Dial, sheets: Sequence[Sheet], progress: Progre
     return found
 
 
-def _timed(engine: Engine, example: Example, dial: Dial, seed: int, target_ms: float | None) -> Generation:
-    prompt = engine.text.chat([{"role": "user", "content": example.prompt}])
-    options = Options(effort=1.0, target_ms=target_ms, seed=seed)
-    return engine.finish(build_request(prompt, options, engine.config, dial))
+def _timed(engine: Engine, sheet: Sheet, number: int, dial: Dial, seed: int, target_ms: float | None) -> Generation:
+    return engine.finish(_request(engine, sheet, number, dial, Options(effort=1.0, target_ms=target_ms, seed=seed)))
+
+
+def _request(engine: Engine, sheet: Sheet, number: int, dial: Dial, options: Options) -> Request:
+    prompt = engine.text.chat([{"role": "user", "content": sheet.examples[number].prompt}])
+    return build_request(prompt, replace(options, max_tokens=sheet.max_tokens), engine.config, dial)
 
 
 def _record(name: str, dtype: str, dial: Dial, measured: Sequence[Notch], paced: Sequence[dict[str, float]]) -> Record:
@@ -173,6 +180,7 @@ def _record(name: str, dtype: str, dial: Dial, measured: Sequence[Notch], paced:
             "examples_per_task": dial.examples,
             "settings": "canvas fitted to the answer and ends minded, as preset fast; the same examples and seeds",
             "forwards": "per answer, commits included",
+            "times": "of the tasks that are asked for as many tokens as the first; a wider canvas takes longer",
         },
         figures={
             "checkpoint": dial.checkpoint,

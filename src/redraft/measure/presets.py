@@ -34,9 +34,9 @@ class Column:
     done: list[Generation] = field(default_factory=list)
     exact: list[bool] = field(default_factory=list)
 
-    def options(self, seed: int) -> Options:
+    def options(self, seed: int, max_tokens: int | None) -> Options:
         """Of one answer."""
-        return Options(preset=self.preset, canvas=self.canvas, seed=seed)
+        return Options(preset=self.preset, canvas=self.canvas, seed=seed, max_tokens=max_tokens)
 
     def figures(self, base: Sequence[bool]) -> dict[str, Any]:
         """Averages over answers; `base` is what the reference had right on the same canvas."""
@@ -82,7 +82,8 @@ def _answer(engine: Engine, sheet: Sheet, progress: Progress) -> list[Column]:
     for seed, example in enumerate(sheet.examples):
         progress(sheet.task.name, seed, len(sheet.examples))
         for column in columns if seed % 2 else reversed(columns):
-            done = engine.finish(engine.request(example.prompt, chat=True, options=column.options(seed)))
+            options = column.options(seed, sheet.max_tokens)
+            done = engine.finish(engine.request(example.prompt, chat=True, options=options))
             column.done.append(done)
             column.exact.append(sheet.task.score(example, done.text).exact)
     progress(sheet.task.name, len(sheet.examples), len(sheet.examples))
