@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from redraft.measure.evals import Evaluation
 
 EPILOG = """Examples are held out by construction: no training run of this repository can have seen them.
-Intervals are Wilson's at 95%.
+Intervals are Wilson's at 95%. An answer may have the checkpoint's max_new_tokens, or as many as its task needs.
 
 examples:
   redraft eval --task records --count 500 --json
