@@ -56,7 +56,9 @@ When a process dies the others end with exit code 1 and a line that says so, at 
 seconds where the first is idle; one that is alive and silent is waited for five minutes. A signal to the first is what
 it always is (a server lets answers finish) and ends all. Two and three processes over gloo on a CPU answer what one
 answers (tested: a server, in every number format); over NCCL it has not run. Refused with it: `--offload`, `--adapter`,
-graphs, more processes than experts, and the modes of `redraft bench` but `--soak`.
+graphs, more processes than experts, and the modes of `redraft bench` that load several models, keep or compare what
+one process does, or tell the floors of one device, each with its reason. `--soak`, `--dial`, `--presets`,
+`--constraints` and `--backend` take it.
 
 ## A step
 
@@ -126,8 +128,11 @@ redraft eval --model nano --device cuda --task records --task sudoku-4x4 --task 
 The folder holds the released model's shape and no weights; the command makes random ones in the plan's format, measures
 copying and multiplying, then prefill, steps of 1 to 16 canvases and behind 512 to 65,536 tokens, steps as one graph, a
 commit, the head alone, and holding a canvas to a schema, and tells each as a multiple of its floor. With a checkpoint
-for `--model` it measures that. What fails is told in the record, and an interrupt keeps what has been measured. Records
-named `device-*.json` in `benchmarks/` fill the column "measured" above.
+for `--model` it measures that, a packed one, too. `--offload experts` is honoured: the floor of a step is then told by
+the bus, which is measured as well. A shape that does not fit, or a format that the card cannot compute with, is refused
+before anything is made, with what would fit. What fails is told in the record, beside driver and versions, and an
+interrupt keeps what has been measured. Records named `device-*.json` in `benchmarks/` fill the column "measured" above,
+but those of experts on the host.
 
 ## What has not been run
 
@@ -152,13 +157,41 @@ tiles of fewer than 64 rows have. Ahead: instructions that load what is not need
 """
 
 
+PROCESSOR = """
+## On a processor
+
+Measured (record `plans-nano`): nano in each format beside plain float32, one thread of {processor}. Logits are off by
+the norm of the difference over that of the logits; exact are {count} held-out answers of each of {tasks}.
+
+"""
+
+
 def page(root: Path) -> str:
     """The whole page."""
     config = read_config(root / SHAPE).model
     records = [read_record(path) for path in sorted((root / "benchmarks").glob("device-*.json"))]
     parts = [HEAD, "## What fits\n\n", *_memory(config), "\n## How fast a step can be\n\n", *_floors(config, records)]
     compiled = read_record(root / "benchmarks" / "kernels-compiled.json")
-    return "".join([*parts, *_plans(config), *_compiled(compiled), TAIL])
+    plans = read_record(root / "benchmarks" / "plans-nano.json")
+    return "".join([*parts, *_plans(config), *_processor(plans), *_compiled(compiled), TAIL])
+
+
+def _processor(record: Record) -> Iterator[str]:
+    """What the formats cost in accuracy, and what they save, where it could be measured."""
+    tasks, kept = record.workload["tasks"], record.figures
+    named = " and ".join(tasks)
+    yield PROCESSOR.format(processor=record.machine["processor"], count=record.workload["examples"], tasks=named)
+    yield f"| plan | MB | logits off by | {' | '.join(f'{task} exact' for task in tasks)} | ms a step |\n"
+    yield f"{'|---' * (4 + len(tasks))}|\n"
+    for name in ("none", *PLANS):
+        row = kept[name]
+        exact = " | ".join(f"{row['exact'][task]:.1%}" for task in tasks)
+        yield f"| {name} | {row['bytes'] / 1e6:.2f} | {row['logit_error']:.1%} | {exact} | {row['step_ms']:.1f} |\n"
+    yield "\n| a model of random numbers | ms a step in float32 | in int8 |\n|---|---|---|\n"
+    for name in (name for name in kept if "wide" in name):
+        yield f"| {name} as nano | {kept[name]['float32']:.1f} | {kept[name]['int8']:.1f} |\n"
+    yield "\nSo `--plan int8` is worth asking for on a processor from twice nano's width on; nano gains memory by it,\n"
+    yield "if little time. Nothing is packed unless it is asked for. What 4 bits cost a larger model is not measured.\n"
 
 
 def _compiled(record: Record) -> Iterator[str]:
@@ -228,6 +261,8 @@ def _measured(card: Card, plan: str, records: list[Record]) -> str:
     words = card.name.split(" ")
     name = " ".join(words[:2]) if words[0] == "RTX" else words[0]
     for record in records:
+        if record.workload.get("experts", "device") != "device":
+            continue
         if name in str(record.machine.get("gpu")) and (record.workload["plan"] or "bfloat16") == plan:
             for row in record.figures["timed"]:
                 if (row["what"], row["canvases"], row["prefix"]) == ("step", 1, USUAL):

@@ -144,6 +144,7 @@ class Device(TorchDispatchMode):
         """One operation, on the numbers inside."""
         flat = [one for one in tree_flatten((args, kwargs))[0] if isinstance(one, torch.Tensor)]
         ours = [one for one in flat if isinstance(one, Held)]
+        kwargs.pop("pin_memory", None)  # which a machine without a GPU refuses
         target = kwargs.get("device")
         there = target is not None and torch.device(target).type == "cuda"
         if not ours and not there:
@@ -151,7 +152,6 @@ class Device(TorchDispatchMode):
         self._look(func, args, flat, ours, kwargs, there=there)
         if there:
             kwargs["device"] = torch.device("cpu")
-        kwargs.pop("pin_memory", None)
         bare = tree_map(_inside, (args, kwargs))
         found = func(*bare[0], **bare[1])
         self.seen.operations += 1
@@ -271,9 +271,26 @@ class Launch:
         return launch
 
 
+class _Event(torch.cuda.Event):
+    def __new__(cls) -> _Event:
+        return object.__new__(cls)
+
+    def __init__(self) -> None:
+        """torch's own asks for a driver."""
+
+
 class _Stream:
+    """Nothing runs beside anything here."""
+
     def wait_stream(self, other: object) -> None:
-        """Nothing runs beside anything here."""
+        """What is on it has ended."""
+
+    def wait_event(self, event: object) -> None:
+        """It has come."""
+
+    def record_event(self) -> _Event:
+        """One that has come."""
+        return _Event()
 
 
 @contextmanager

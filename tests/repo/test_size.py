@@ -18,11 +18,11 @@ PART_WALLS = {
     "constrain": 4_250,
     "tasks": 1_200,
     "tune": 2_600,
-    "measure": 4_400,
+    "measure": 4_425,
     "server": 5_000,
     "remote": 400,
     "trace": 525,
-    "cli": 4_050,
+    "cli": 4_085,
 }
 
 

@@ -331,6 +331,10 @@ def arguments(*given: str) -> argparse.Namespace:
         (("--rate", "0"), "--rate is 0.0; it must be above 0"),
         (("--rate", "nan"), "--rate is nan; it must be above 0"),
         (("--device", "cuda"), "runs on cpu"),
+        (("--parallel", "experts"), "with single answers, and that compares one process with one of transformers"),
+        (("--knee", "--parallel", "experts"), "keeps what it finds for models whose experts are all in one process"),
+        (("--plans", "3", "--parallel", "experts"), "loads several models, and processes share the experts of one"),
+        (("--device-card", "--parallel", "experts"), "and that tells the floors of one device; leave it out"),
     ],
 )
 def test_the_command_refuses_before_it_loads(given: tuple[str, ...], complaint: str) -> None:
@@ -339,6 +343,23 @@ def test_the_command_refuses_before_it_loads(given: tuple[str, ...], complaint: 
         asked.run(asked)
     assert complaint in str(refused.value)
     assert refused.value.exit_code == 2
+
+
+@pytest.mark.parametrize("mode", ["dial", "presets", "constraints", "soak"])
+def test_modes_of_one_model_share_its_experts(mode: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Beside the first process the others hold the same folder in the same numbers, or sums would be of two models."""
+    asked = arguments(f"--{mode}", "1", "--threads", "1", "--parallel", "experts", "--dtype", "bfloat16")
+    asked.group = object()
+    given: list[object] = []
+
+    def fake(model: str, *, dtype: str, experts: object) -> Engine:
+        given.extend((model, dtype, experts))
+        raise RequestError("enough")
+
+    monkeypatch.setattr("redraft.engine.engine.load", fake)
+    with pytest.raises(RequestError, match="enough"):
+        asked.run(asked)
+    assert given == ["nano", "bfloat16", asked.group]
 
 
 def test_the_command_soaks_and_records(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -8,26 +8,37 @@ from typing import Any
 
 import pytest
 import torch
-from tests.helpers import tiny_checkpoint, tiny_config, tiny_json
+from tests.helpers import released_json, tiny_checkpoint, tiny_config, tiny_json
 
 from redraft.__main__ import main
 from redraft.cli.kernels import kernels_for
 from redraft.config import ModelConfig
 from redraft.errors import RunError, WeightsError
 from redraft.measure.device import Touched, device_card, filled_prefix, measure_card, random_weights, touched_share
-from redraft.measure.record import Record
+from redraft.measure.record import Record, read_record
 from redraft.measure.roofline import step_work
 from redraft.measure.tried import Tried
+from redraft.model.gemma import DiffusionGemma
 from redraft.model.kernels import FAST
 from redraft.model.moe import Experts, experts_grouped
-from redraft.weights.plan import PLANS, Plan, check_device, formats
+from redraft.weights.memory import footprint
+from redraft.weights.place import ON_DEVICE, Placement
+from redraft.weights.plan import PLANS, Plan, check_device, formats, usable_plans
+from redraft.weights.quantize import quantize_checkpoint
 
 CPU = torch.device("cpu")
 WIDE = tiny_config(hidden_size=64, intermediate_size=96, moe_intermediate_size=64)
 
 
 def card(
-    config: ModelConfig, *, canvases: tuple[int, ...], prefixes: tuple[int, ...], runs: int, plan: Plan | None = None
+    config: ModelConfig,
+    *,
+    canvases: tuple[int, ...],
+    prefixes: tuple[int, ...],
+    runs: int,
+    plan: Plan | None = None,
+    placement: Placement = ON_DEVICE,
+    model: DiffusionGemma | None = None,
 ) -> Record:
     return device_card(
         config,
@@ -36,6 +47,8 @@ def card(
         dtype=torch.float32,
         plan=plan,
         kernels=FAST,
+        placement=placement,
+        model=model,
         canvases=canvases,
         prefixes=prefixes,
         runs=runs,
@@ -62,6 +75,55 @@ def test_a_card_tells_every_case_with_its_floor(plan: str | None) -> None:
 def test_cases_that_do_not_fit_are_told_as_left_out() -> None:
     record = card(WIDE, canvases=(1,), prefixes=(20, 5000), runs=1)
     assert record.figures["left_out"] == [[1, 2048], [1, 5000]], "the context is 256 tokens"
+
+
+@pytest.mark.parametrize("plan", [None, "int4"])
+def test_experts_on_the_host_are_told_as_such(plan: str | None) -> None:
+    """There is no bus between a processor and its own memory, so nothing but the weights on the device is another."""
+    chosen = PLANS[plan] if plan else None
+    near = card(WIDE, canvases=(1,), prefixes=(20,), runs=1, plan=chosen)
+    far = card(WIDE, canvases=(1,), prefixes=(20,), runs=1, plan=chosen, placement=Placement("host"))
+    assert (near.workload["experts"], far.workload["experts"]) == ("device", "host")
+    assert not any("experts on the host" in one.figure for one in near.summary)
+    assert all("experts on the host" in one.figure for one in far.summary[2:])
+    assert far.figures["weights"]["experts"] < near.figures["weights"]["experts"]
+    for here, there in zip(near.figures["timed"], far.figures["timed"], strict=True):
+        assert here["flops"] == there["flops"]
+
+
+def test_a_packed_checkpoint_is_told_with_the_floor_of_what_it_holds(tmp_path: Path) -> None:
+    """It had the floor of plain numbers."""
+    tiny_checkpoint(tmp_path / "plain", WIDE)
+    quantize_checkpoint(tmp_path / "plain", tmp_path / "packed", PLANS["int4"])
+    quick = ["--device-card", "--runs", "1", "--canvases", "1", "--prefixes", "16", "--json"]
+    found = []
+    for name, *plan in (("packed",), ("plain", "--plan", "int4")):
+        record = tmp_path / f"{name}.json"
+        assert main(["bench", *quick, "--model", str(tmp_path / name), *plan, "--record", str(record)]) == 0
+        found.append(read_record(record).figures)
+    assert found[0]["weights"] == found[1]["weights"]
+    assert [row["flops"] for row in found[0]["timed"]] == [row["flops"] for row in found[1]["timed"]]
+
+
+def test_what_a_loaded_model_has_taken_is_not_counted_twice(monkeypatch: pytest.MonkeyPatch) -> None:
+    """On a card that it fills no case was left that fitted."""
+    model = random_weights(WIDE, torch.float32, CPU, {}, FAST)
+    need = footprint(WIDE, torch.float32, {})
+    monkeypatch.setattr("redraft.measure.device.free_memory", lambda device: need.total(20) - need.fixed)
+    record = card(WIDE, canvases=(1, 2), prefixes=(20,), runs=1, model=model)
+    assert [row["canvases"] for row in record.figures["timed"] if row["what"] == "step"] == [1]
+    assert record.figures["left_out"] == [[2, 20]]
+
+
+def test_a_shape_too_large_is_refused_before_its_numbers_are_made(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """It took all of the memory until the system ended it."""
+    (tmp_path / "config.json").write_text(json.dumps(released_json()))
+    monkeypatch.setattr("redraft.weights.load.free_memory", lambda device: int(18e9))
+    assert main(["bench", "--device-card", "--model", str(tmp_path), "--dtype", "bfloat16"]) == 1
+    said = capsys.readouterr().err
+    assert "the model needs 51.1 GB (50.5 GB of weights) and 18.0 GB are free; --dtype bfloat16 with plan" in said
 
 
 def test_holding_a_canvas_to_a_schema_is_timed_where_the_vocabulary_can_spell_one() -> None:
@@ -94,7 +156,7 @@ def test_a_model_of_random_numbers_is_finite_in_every_format() -> None:
         logits = model.denoise(torch.arange(6), None, prefix)
         assert logits.isfinite().all()
         assert logits.std() > 0
-        assert 0 < touched_share(model, FAST) <= 1
+        assert 0 < touched_share(model) <= 1
 
 
 def test_what_a_device_can_do_is_measured() -> None:
@@ -127,6 +189,8 @@ def test_the_command_measures_a_checkpoint_or_a_shape(tmp_path: Path, capsys: py
         (["--device-card", "--knee"], "were given together"),
         (["--device-card", "--plan", "int3"], "plan is 'int3'; supported"),
         (["--device-card", "--device", "abacus"], "device 'abacus' cannot be used"),
+        (["--device-card", "--offload", "experts"], "the device is cpu, which is the host"),
+        (["--soak", "3", "--offload", "experts"], "--offload goes with --device-card"),
     ],
 )
 def test_flags_that_contradict_are_refused(flags: list[str], message: str, capsys: pytest.CaptureFixture[str]) -> None:
@@ -141,6 +205,7 @@ def test_a_card_without_eight_bit_floats_is_refused_by_name(monkeypatch: pytest.
         with pytest.raises(WeightsError, match=f"{name} needs 8-bit floats, .* 8.9 on; cuda has 8.6"):
             check_device(formats(WIDE, PLANS[name]), device)
     check_device(formats(WIDE, PLANS["int4"]), device)
+    assert usable_plans(WIDE, device) == ["int8", "int4", "int4-g64", "int8-e8", "int4-g64-e8"]
     monkeypatch.setattr(torch.cuda, "get_device_capability", lambda device: (9, 0))
     check_device(formats(WIDE, PLANS["fp8"]), device)
     monkeypatch.setattr(torch.cuda, "get_device_capability", lambda device: (7, 5))
@@ -148,6 +213,7 @@ def test_a_card_without_eight_bit_floats_is_refused_by_name(monkeypatch: pytest.
         with pytest.raises(WeightsError, match=r"need compute capability 8\.0 or more; cuda has 7\.5"):
             check_device(formats(WIDE, PLANS[name]), device)
     check_device({}, device)
+    assert usable_plans(WIDE, device) == []
 
 
 def test_a_gpu_runs_its_own_kernels_and_a_processor_plain_torch() -> None:

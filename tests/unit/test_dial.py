@@ -18,6 +18,7 @@ from redraft.diffusion.denoise import Policy, reference_policy, temperature
 from redraft.diffusion.halt import StableAndConfident, UntilEnd
 from redraft.diffusion.presets import PRESETS
 from redraft.engine.dial import Dial, Notch, Rules, dial_files, fingerprint, read_dial, write_dial
+from redraft.engine.engine import Engine
 from redraft.engine.events import Draft, Event, Finished
 from redraft.engine.loop import Loop
 from redraft.engine.pace import Pace
@@ -308,7 +309,7 @@ def test_the_command_compares_presets_on_canvases_narrower_than_answers(
     assert all(row["tokens_per_pass"] <= row["tokens_per_forward"] for row in rows)
 
 
-def test_a_checkpoint_that_knows_nothing_has_no_dial(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_checkpoint_that_knows_nothing_has_no_dial(engine: Engine, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("redraft.measure.dial.TASKS", ("sudoku-9x9",))
     with pytest.raises(RequestError, match="answers none of the built-in tasks"):
-        bench_dial(locate("nano"), count=1)
+        bench_dial(locate("nano"), engine, count=1)

@@ -106,6 +106,13 @@ def test_too_little_memory_is_said_before_loading_with_what_would_fit(
             check_fits(RELEASED, torch.float32, {}, Room(int(free)), print)
 
 
+def test_no_plan_is_offered_that_the_card_would_refuse() -> None:
+    """nvfp4 was, to cards without 8-bit floats."""
+    for plans, offered in ((None, "nvfp4"), (["int8", "int4"], "int4"), ([], "no plan fits")):
+        with pytest.raises(RunError, match=rf"24\.0 GB are free; .*{offered}"):
+            check_fits(RELEASED, HALF, {}, Room(int(24e9), None, "cuda", plans), print)
+
+
 def test_a_large_load_is_announced_with_its_parts() -> None:
     lines: list[str] = []
     check_fits(RELEASED, HALF, formats(RELEASED, PLANS["int4"]), Room(int(24e9)), lines.append)

@@ -46,6 +46,20 @@ def test_a_record_says_what_ran_and_where() -> None:
     assert json.loads(json.dumps(machine())) == machine(), "plain JSON values only"
 
 
+@pytest.mark.parametrize(("says", "wanted"), [("echo 550.54.15; echo 550.54.15", "550.54.15"), ("exit 9", "unknown")])
+def test_a_record_taken_on_a_gpu_names_its_driver(
+    says: str, wanted: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "nvidia-smi").write_text(f"#!/bin/sh\n{says}\n")
+    (tmp_path / "nvidia-smi").chmod(0o755)
+    monkeypatch.setenv("PATH", f"{tmp_path}{os.pathsep}{os.environ['PATH']}")
+    for name, value in (("is_available", True), ("get_device_name", "a card"), ("get_device_capability", (9, 0))):
+        monkeypatch.setattr(f"torch.cuda.{name}", lambda *_, value=value: value)
+    found = machine()
+    assert (found["gpu"], found["driver"], found["compute"]) == ("a card", wanted, "9.0")
+    assert "cuda" in found
+
+
 def test_writing_again_replaces(tmp_path: Path) -> None:
     path = tmp_path / "speed.json"
     write_record(some_record(), path)

@@ -70,6 +70,13 @@ def test_floors_are_those_of_the_table(plan: Plan | None, canvases: int, memory:
     assert found.seconds(H100, plan) == max(found.memory_seconds(H100), found.compute_seconds(H100, plan))
 
 
+def test_experts_elsewhere_take_their_way_over_the_bus() -> None:
+    card = Card("one", 10**9, 1e12, 1e15, bus=25e9)
+    assert Work(10**9, 10**12, 0, sent=5 * 10**10).seconds(card, None) == 2.0
+    assert Work(10**9, 10**12, 0, sent=10**6).seconds(card, None) == 1e-3
+    assert Work(10**9, 10**12, 0, sent=10**12).seconds(H100, None) == pytest.approx(10**12 / H100.bf16)
+
+
 def test_half_the_experts_cost_half_their_bytes() -> None:
     whole, half = work(None), work(None, touched=0.5)
     assert whole.num_bytes - half.num_bytes == 22_837_985_280

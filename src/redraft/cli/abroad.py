@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from redraft.cli.common import print_json, progress, read_prompt, tame
 from redraft.cli.held import read_schema
+from redraft.cli.place import experts_of
 from redraft.errors import RequestError
 from redraft.remote.channel import Backend, Reply
 from redraft.remote.remote import Remote, Wish
@@ -85,12 +86,11 @@ def bench_there(backend: Backend, arguments: argparse.Namespace) -> Record:
     from redraft.engine.engine import load
     from redraft.measure.beside import Told, bench_beside
     from redraft.measure.scenario import held_out
-    from redraft.weights.source import locate
 
     if arguments.runs is not None and arguments.prompts is not None:
         raise RequestError("--runs and --prompts were both given; each line is a run: leave --runs out")
     prompts = held_out(arguments.runs or 30) if arguments.prompts is None else _lines(arguments.prompts)
-    engine = load(locate(arguments.model), dtype=arguments.dtype)
+    engine = load(arguments.model, dtype=arguments.dtype, experts=experts_of(arguments))
     with Remote(backend) as remote:
 
         def asked(prompt: str, seed: int) -> Told:

@@ -14,6 +14,7 @@ from redraft.cli.common import Commands, command, model_flags, print_json, progr
 from redraft.cli.place import experts_of
 
 if TYPE_CHECKING:
+    from redraft.engine.engine import Engine
     from redraft.measure.record import Record
 
 PAIRS, PASSES = 30, 10
@@ -23,9 +24,18 @@ COUNTED = {
     "plans": (100, "number formats beside each other, N examples a task"),
     "constraints": (100, "ways to a valid record beside each other, N prompts each; noise; what it costs"),
     "soak": (2000, "N random requests"),
-    "serve": (400, "the server under 1 to 128 streams, N requests each, and what HTTP costs"),
+    "serve": (400, "the server under 1 to 128 streams, N requests each; what HTTP costs short and mixed answers"),
 }
 """Modes that take a number of examples or requests: how many unless told, and what is measured."""
+
+ALONE = {
+    **dict.fromkeys(("", "--scenario"), "compares one process with one of transformers"),
+    **dict.fromkeys(("--scaling", "--plans", "--serve"), "loads several models, and processes share the experts of one"),
+    "--knee": "keeps what it finds for models whose experts are all in one process",
+    "--policies": "times forwards of one process",
+    "--device-card": "tells the floors of one device",
+}
+"""Modes in which processes cannot share experts, and why."""
 
 EPILOG = """Timings on a shared machine are noisy: runs are paired and medians are reported. Without a flag that
 says what to measure (--scenario to --serve, --device-card), single answers are compared.
@@ -132,13 +142,16 @@ def _check_flags(arguments: argparse.Namespace, mode: str = "") -> None:
     from redraft.measure.record import check_place
 
     own = {"canvases": "--device-card", "prefixes": "--device-card", "plan": "--device-card and --knee"}
-    own |= {"parallel": "--soak"}
     for name, modes in own.items():
         if getattr(arguments, name) is not None and (mode or "none") not in modes:
             raise RequestError(f"--{name} goes with {modes}; leave it out")
-    for name in ("adapter", "offload"):
-        if getattr(arguments, name) is not None:
-            raise RequestError(f"--{name} was given, and what is measured are models as stored; leave it out")
+    if arguments.adapter is not None:
+        raise RequestError("--adapter was given, and what is measured are models as stored; leave it out")
+    if arguments.offload is not None and mode != "--device-card":
+        raise RequestError("--offload goes with --device-card; all else is measured on cpu, where experts are anyway")
+    if arguments.parallel is not None and mode in ALONE:
+        what = mode or "single answers"
+        raise RequestError(f"--parallel was given with {what}, and that {ALONE[mode]}; leave it out")
     if arguments.against and mode not in ("", "--scenario"):
         raise RequestError(f"--against was given with {mode}, which measures redraft alone; leave it out")
     if arguments.runs is not None and mode.removeprefix("--") in COUNTED:
@@ -178,13 +191,13 @@ def _measure(arguments: argparse.Namespace) -> Iterator[Record]:
     elif arguments.dial is not None:
         yield _dial(arguments, folder)
     elif arguments.presets is not None:
-        yield presets.bench_presets(folder, count=arguments.presets, dtype=dtype, progress=progress)
+        yield presets.bench_presets(folder, _engine(arguments), count=arguments.presets, progress=progress)
     elif arguments.plans is not None:
         yield packing.bench_plans(folder, count=arguments.plans, dtype=dtype, progress=progress)
     elif arguments.constraints is not None:
         from redraft.measure.constraints import bench_constraints
 
-        yield bench_constraints(folder, count=arguments.constraints, dtype=dtype, progress=progress)
+        yield bench_constraints(folder, _engine(arguments), count=arguments.constraints, progress=progress)
     elif arguments.serve is not None:
         from redraft.measure.serving import bench_serve
 
@@ -215,20 +228,20 @@ def _dial(arguments: argparse.Namespace, folder: Path) -> Record:
     from redraft.engine.dial import write_dial
     from redraft.measure.dial import bench_dial
 
-    dial, record = bench_dial(folder, count=arguments.dial, dtype=arguments.dtype, progress=progress)
+    dial, record = bench_dial(folder, _engine(arguments), count=arguments.dial, progress=progress)
     print(f"redraft: kept in {write_dial(dial, folder)}; --effort walks it", file=sys.stderr)
     return record
 
 
 def _soak(arguments: argparse.Namespace, folder: Path) -> Record:
-    from redraft.engine.engine import load
     from redraft.measure.soak import bench_soak
 
-    engine = load(folder, dtype=arguments.dtype, experts=experts_of(arguments))
-    return bench_soak(
-        engine.model,
-        engine.config,
-        name=folder.name,
-        count=arguments.soak,
-        progress=progress,
-    )
+    engine = _engine(arguments)
+    return bench_soak(engine.model, engine.config, name=folder.name, count=arguments.soak, progress=progress)
+
+
+def _engine(arguments: argparse.Namespace) -> Engine:
+    """Of the modes in which nothing else runs, so that its experts may be shared."""
+    from redraft.engine.engine import load
+
+    return load(arguments.model, dtype=arguments.dtype, experts=experts_of(arguments))

@@ -6,7 +6,9 @@ import argparse
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
+from redraft.cli.common import loaded, note
 from redraft.cli.kernels import kernels_for
+from redraft.cli.place import experts_of
 
 if TYPE_CHECKING:
     from redraft.measure.record import Record
@@ -32,16 +34,30 @@ def take_card(arguments: argparse.Namespace, runs: int, progress: Callable[[str,
     from redraft.measure.device import CANVASES, PREFIXES, device_card
     from redraft.model.fused import fuse_layers
     from redraft.weights.build import usable_device
-    from redraft.weights.load import load_model
-    from redraft.weights.plan import find_plan
+    from redraft.weights.load import check_usable, load_model
+    from redraft.weights.place import ON_DEVICE, place_experts
+    from redraft.weights.plan import find_plan, formats
     from redraft.weights.source import has_weights, locate
 
     folder, device, dtype = locate(arguments.model), usable_device(arguments.device), getattr(torch, arguments.dtype)
     plan, kernels = None if arguments.plan is None else find_plan(arguments.plan), kernels_for(arguments.device)
     config = read_config(folder).model
+    placement, device = place_experts(experts_of(arguments), device, config.num_experts)
     model = None
     if has_weights(folder):
-        model = fuse_layers(load_model(folder, dtype=dtype, device=device, kernels=kernels, plan=plan)[0])
+        model = load_model(
+            folder,
+            dtype=dtype,
+            device=device,
+            kernels=kernels,
+            plan=plan,
+            placement=placement,
+            report=note,
+            progress=loaded,
+        )[0]
+        model = fuse_layers(model) if placement == ON_DEVICE else model
+    else:
+        check_usable(config, dtype, formats(config, plan), device, note, placement)
     return device_card(
         config,
         name=folder.name,
@@ -49,6 +65,7 @@ def take_card(arguments: argparse.Namespace, runs: int, progress: Callable[[str,
         dtype=dtype,
         plan=plan,
         kernels=kernels,
+        placement=placement,
         model=model,
         canvases=_numbers("canvases", arguments.canvases) or CANVASES,
         prefixes=_numbers("prefixes", arguments.prefixes) or PREFIXES,

@@ -160,9 +160,6 @@ def load_engine(arguments: argparse.Namespace) -> Engine:
     from redraft.cli.kernels import kernels_for
     from redraft.engine.engine import load
 
-    def note(line: str) -> None:
-        print(f"redraft: {line}", file=sys.stderr)
-
     helps = getattr(arguments, "helps", False)  # of several processes only the first shows what it does
     return load(
         arguments.model,
@@ -187,6 +184,11 @@ def set_threads(wanted: int | None) -> None:
     busy = os.getloadavg()[0]
     idle = max(1, round((os.cpu_count() or 1) - busy))
     torch.set_num_threads(min(torch.get_num_threads(), idle, SAME_BITS_THREADS) if wanted is None else wanted)
+
+
+def note(line: str) -> None:
+    """What a user should know, beside the result."""
+    print(f"redraft: {line}", file=sys.stderr)
 
 
 def loaded(done: int, total: int) -> None:

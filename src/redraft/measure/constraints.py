@@ -28,7 +28,7 @@ from redraft.constrain.sources import schema_source
 from redraft.diffusion.halt import Halt, UntilEnd
 from redraft.diffusion.presets import fast_policy
 from redraft.diffusion.stats import Stats
-from redraft.engine.engine import Engine, load
+from redraft.engine.engine import Engine
 from redraft.engine.mend import mended
 from redraft.engine.request import Generation, Options
 from redraft.errors import UnsatisfiedError
@@ -112,9 +112,8 @@ Ask = Callable[[str, int], tuple[Generation | None, int]]
 """An answer to a prompt with a seed, None if there is none, and the forwards that it took."""
 
 
-def bench_constraints(folder: Path, *, count: int, dtype: str, progress: Progress) -> Record:
-    """All of it, by `count` prompts of each kind."""
-    engine = load(folder, dtype=dtype)
+def bench_constraints(folder: Path, engine: Engine, *, count: int, progress: Progress) -> Record:
+    """All of it, by `count` prompts of each kind, with the engine of a folder."""
     ways, doubts = [], []
     for asked in ASKED:
         language, examples = ready(schema_source(asked.schema), engine.vocabulary), asked.examples(count)

@@ -39,6 +39,7 @@ from redraft.model.triton.ways import Edges, Holding, Walk, Ways
 from redraft.shapes import Float, Tensor
 from redraft.weights.build import empty_model
 from redraft.weights.memory import footprint, free_memory
+from redraft.weights.place import ON_DEVICE, Placement
 from redraft.weights.plan import Formats, Plan, formats, packed_matrices, plain_tensors
 
 CANVASES = (1, 2, 4, 8, 16)
@@ -81,67 +82,76 @@ def device_card(
     dtype: torch.dtype,
     plan: Plan | None,
     kernels: Kernels,
+    placement: Placement = ON_DEVICE,
     model: DiffusionGemma | None = None,
     canvases: Sequence[int] = CANVASES,
     prefixes: Sequence[int] = PREFIXES,
     runs: int = 10,
     progress: Callable[[str, int, int], None] | None = None,
 ) -> Record:
-    """Measure. Without `model` one of random numbers is made. Cases that do not fit in memory are told as left out, and
-    what fails as failed.
+    """Measure. Without `model` one of random numbers is made, its experts where `placement` says. Cases that do not fit
+    in memory are told as left out, and what fails as failed.
 
     Raises RequestError for numbers below 1, and RunError if nothing could be timed.
     """
     if min((*canvases, *prefixes, runs)) < 1:
         raise RequestError("canvases, prefixes and runs must be at least 1 each")
     card = measure_card(device, dtype, runs)
-    packed = formats(config, plan) if plan else {}
-    need, free = footprint(config, dtype, packed), free_memory(device)
-    model = random_weights(config, dtype, device, packed, kernels) if model is None else model
+    free, given = free_memory(device), model
+    model = given or random_weights(config, dtype, device, formats(config, plan), kernels, placement)
+    packed = {name: held.format for name, held in packed_matrices(model).items()}
+    need = footprint(config, dtype, packed, placement)
+    if free is not None and given is not None:  # its weights have been taken from that already
+        free += need.fixed
     usual = min(USUAL, prefixes[-1])
     cases = [(count, usual) for count in canvases]
     cases += [(1, prefix) for prefix in prefixes if (1, prefix) not in cases]
     fit = [case for case in cases if free is None or need.total(case[1], case[0]) <= free]
     fit = [case for case in fit if case[1] + config.canvas_length <= config.max_positions]
-    touched = touched_share(model, kernels)
+    touched = touched_share(model)
+    sent = int(need.host * touched)
     tried = Tried()
     for number, (count, prefix) in enumerate(fit, start=1):
-        work = step_work(config, dtype, packed, canvases=count, prefix=prefix, touched=touched)
-        ways = {"step": step_of}
-        if model.kernels.standing is not None and device.type == "cuda" and prefix == usual and count in _GRAPHED:
-            ways["graphed step"] = graphed_step_of
-        for what, way in ways.items():
-            row = partial(_row, what, count, prefix, work=work, card=card, plan=plan)
-            step = partial(_timed_step, row, way, model, count, prefix, runs)
-            tried.take(f"{what} of {count} behind {prefix}", step)
+        work = replace(step_work(config, dtype, packed, canvases=count, prefix=prefix, touched=touched), sent=sent)
+        graphs = model.kernels.standing is not None and device.type == "cuda" and placement == ON_DEVICE
+        row = partial(_row, work=work, card=card, plan=plan)
+        for what in ("step", "graphed step") if graphs and prefix == usual and count in _GRAPHED else ("step",):
+            tried.take(f"{what} of {count} behind {prefix}", partial(_step_rows, what, model, count, prefix, runs, row))
         if progress:
             progress("step", number, len(fit))
-    tried.take("encoding", partial(_encodes, model, packed, plan, card, touched, runs))
+    tried.take("encoding", partial(_encodes, model, packed, plan, card, touched, sent, runs))
     tried.take("head", partial(_head_rows, model, card, plan, runs))
     tried.take("held", partial(_held_rows, config, device, kernels.holding, card, plan, runs))
     figures = {
-        "card": {"bandwidth": card.bandwidth, "matmul": card.bf16, "memory_free": free},
+        "card": {"bandwidth": card.bandwidth, "matmul": card.bf16, "bus": card.bus, "memory_free": free},
         "weights": need.weights,
         "experts_touched": touched,
         **tried.told(),
         "left_out": [list(case) for case in cases if case not in fit],
     }
     workload = {"model": name, "dtype": str(dtype), "plan": plan.name if plan else None, "runs": runs}
-    return new_record(
-        f"device-{name}", workload=workload, figures=figures, summary=_summary(card, tried.rows, plan, name)
-    )
+    workload["experts"] = placement.place
+    how = f"{name}, {plan.name if plan else 'plain'}{', experts on the host' if need.host else ''}, on {card.name}"
+    return new_record(f"device-{name}", workload=workload, figures=figures, summary=_summary(card, tried.rows, how))
 
 
 def measure_card(device: torch.device, dtype: torch.dtype, runs: int) -> Card:
-    """Bytes a copy moves per second, read and written, and operations of a square matmul, medians of `runs`."""
+    """Bytes a copy moves per second, read and written, on the device and, of a GPU, to it; operations of a square
+    matmul; medians of `runs`."""
     source = torch.ones(_COPIED[device.type], dtype=torch.uint8, device=device)
     target = torch.empty_like(source)
     copied = 2 * source.numel() / median(time_runs(lambda: target.copy_(source), device, runs))
+    bus = None
+    if device.type == "cuda":
+        host = torch.ones(source.shape, dtype=torch.uint8, pin_memory=True)
+        bus = host.numel() / median(time_runs(lambda: target.copy_(host, non_blocking=True), device, runs))
     size = _SQUARE[device.type]
     a, b = torch.randn(2, size, size, dtype=dtype, device=device).unbind()
     multiplied = 2 * size**3 / median(time_runs(lambda: a @ b, device, runs))
     what = torch.cuda.get_device_name(device) if device.type == "cuda" else "cpu"
-    return Card(what, free_memory(device) or 0, copied, multiplied)
+    del source, target, a, b
+    torch.cuda.empty_cache()  # what they lay in is free for a model
+    return Card(what, free_memory(device) or 0, copied, multiplied, bus=bus)
 
 
 def time_runs(work: Callable[[], object], device: torch.device, runs: int) -> list[float]:
@@ -206,12 +216,12 @@ def filled_prefix(model: DiffusionGemma, length: int) -> Prefix:
     return prefix
 
 
-def touched_share(model: DiffusionGemma, kernels: Kernels) -> float:
+def touched_share(model: DiffusionGemma) -> float:
     """Share of the experts of a layer that a canvas's rows are sent to, over all layers; 1 where layers are fused."""
-    counting = Touched(kernels.experts)
     layers = [layer for layer in model.layers if isinstance(layer, Layer)]
     if not layers:
         return 1.0
+    counting = Touched(layers[0].kernels.experts)
     before = [layer.kernels for layer in layers]
     for layer in layers:
         layer.kernels = replace(layer.kernels, experts=counting)
@@ -226,37 +236,42 @@ def touched_share(model: DiffusionGemma, kernels: Kernels) -> float:
 
 @torch.no_grad()
 def random_weights(
-    config: ModelConfig, dtype: torch.dtype, device: torch.device, packed: Formats, kernels: Kernels
+    config: ModelConfig,
+    dtype: torch.dtype,
+    device: torch.device,
+    packed: Formats,
+    kernels: Kernels,
+    placement: Placement = ON_DEVICE,
 ) -> DiffusionGemma:
-    """A model of random numbers, packed ones made as codes: nothing larger than the model is ever in memory."""
-    model = empty_model(config, dtype=dtype, device=device, kernels=kernels, packed=packed)
+    """A model of random numbers, packed ones made as codes: nothing larger than the model is ever in memory.
+
+    Experts elsewhere than on a GPU are zeros: a processor takes minutes to draw 23 billion numbers.
+    """
+    model = empty_model(config, dtype=dtype, device=device, kernels=kernels, packed=packed, placement=placement)
     for tensor in plain_tensors(model).values():
-        if tensor.ndim == 1:
-            tensor.fill_(1.0)
+        if tensor.ndim == 1 or tensor.device.type != device.type:
+            tensor.fill_(float(tensor.ndim == 1))
         else:
             tensor.normal_(std=tensor.shape[-1] ** -0.5)
     for held in packed_matrices(model).values():
         # Bytes below 120 are finite as e4m3; of the other formats every byte is a number.
-        held.codes.view(torch.uint8).random_(0, 120 if held.codes.dtype == torch.float8_e4m3fn else 256)
+        codes, most = held.codes.view(torch.uint8), 120 if held.codes.dtype == torch.float8_e4m3fn else 256
+        codes.random_(0, most) if codes.device.type == device.type else codes.zero_()
         held.scale.copy_(torch.tensor(2.0**-9 if held.top is None else 1.0))
         if held.top is not None:
             held.top.fill_(2.0**-7)
-    return model.eval().requires_grad_(False)
+    return placement.settle(model.eval().requires_grad_(False))
 
 
-def _timed_step(
-    row: Callable[[list[float]], dict[str, Any]],
-    way: Callable[[DiffusionGemma, int, int], Callable[[], object]],
-    model: DiffusionGemma,
-    canvases: int,
-    prefix: int,
-    runs: int,
+def _step_rows(
+    what: str, model: DiffusionGemma, canvases: int, prefix: int, runs: int, row: Callable[..., dict[str, Any]]
 ) -> list[dict[str, Any]]:
-    return [row(time_runs(way(model, canvases, prefix), model.device, runs))]
+    make = graphed_step_of if what == "graphed step" else step_of
+    return [row(what, canvases, prefix, time_runs(make(model, canvases, prefix), model.device, runs))]
 
 
 def _encodes(
-    model: DiffusionGemma, packed: Formats, plan: Plan | None, card: Card, touched: float, runs: int
+    model: DiffusionGemma, packed: Formats, plan: Plan | None, card: Card, touched: float, sent: int, runs: int
 ) -> list[dict[str, Any]]:
     """A commit, and a chunk of prompt as long as four canvases, each behind a prefix that stands still."""
     found = []
@@ -266,7 +281,7 @@ def _encodes(
         tokens = torch.arange(rows, device=model.device) % model.config.vocab_size
         seconds = time_runs(partial(model, tokens, None, context), model.device, runs)
         work = encode_work(model.config, model.dtype, packed, rows=rows, prefix=prefix, touched=touched)
-        found.append(_row(what, 1, prefix, seconds, work, card, plan) | {"rows": rows})
+        found.append(_row(what, 1, prefix, seconds, replace(work, sent=sent), card, plan) | {"rows": rows})
     return found
 
 
@@ -345,12 +360,12 @@ def _row(
     }
 
 
-def _summary(card: Card, timed: list[dict[str, Any]], plan: Plan | None, name: str) -> list[tuple[str, str]]:
-    how = f"{name}, {plan.name if plan else 'plain'}, on {card.name}"
+def _summary(card: Card, timed: list[dict[str, Any]], how: str) -> list[tuple[str, str]]:
     found = [
         (f"copying on {card.name}", f"{card.bandwidth / 1e9:.0f} GB/s"),
         (f"square matmul on {card.name}", f"{card.bf16 / 1e12:.2f} TFLOP/s"),
     ]
+    found += [(f"copying from the host to {card.name}", f"{card.bus / 1e9:.0f} GB/s")] if card.bus else []
     for row in timed:
         found.append((f"{_case(row)} ({how})", f"{row['ms']:.2f} ms, {row['times_floor']:.1f} times the floor"))
     return found

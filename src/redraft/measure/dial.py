@@ -17,7 +17,7 @@ from statistics import median
 
 from redraft.config import GenerationConfig
 from redraft.engine.dial import Dial, Notch, Rules, fingerprint
-from redraft.engine.engine import Engine, load
+from redraft.engine.engine import Engine
 from redraft.engine.request import Generation, Options, Request
 from redraft.engine.resolve import build_request
 from redraft.errors import RequestError
@@ -26,7 +26,7 @@ from redraft.measure.record import Progress, Record, new_record, silent
 from redraft.tasks import Example, Task, names, task
 
 TASKS = (*names(), "sudoku-9x9")
-EXAMPLES, PROBED, KNOWN = 100, 20, 0.2
+PROBED, KNOWN = 20, 0.2
 AT_ONCE = 16
 PACED, SHARES = 40, (2.0, 1.0, 0.75, 0.5)
 
@@ -60,11 +60,8 @@ def frontier(notches: Sequence[Notch]) -> tuple[Notch, ...]:
     return tuple(kept)
 
 
-def bench_dial(
-    folder: Path, *, count: int = EXAMPLES, dtype: str = "float32", progress: Progress = silent
-) -> tuple[Dial, Record]:
-    """Measure a checkpoint's dial. Raises RequestError if it knows none of the built-in tasks."""
-    engine = load(folder, dtype=dtype)
+def bench_dial(folder: Path, engine: Engine, *, count: int, progress: Progress = silent) -> tuple[Dial, Record]:
+    """Measure the dial of a checkpoint with its engine. Raises RequestError if it knows none of the built-in tasks."""
     tried = candidates(engine.config.generation)
     sheets = known_tasks(engine, tried[0], count)
     if not sheets:
@@ -83,13 +80,20 @@ def bench_dial(
         step_ms=round(1e3 * _step_sec(engine, tried[0], alike), 4),
         notches=frontier(measured),
     )
+    dtype = str(engine.model.dtype).removeprefix("torch.")
     return dial, _record(folder.name, dtype, dial, measured, _paced(engine, dial, alike, progress))
 
 
-def ask(engine: Engine, sheet: Sheet, number: int, rules: Rules, seed: int) -> Request:
-    """A request for one example under one setting, as an effort makes it."""
-    only = Dial("", "", (), 0, 1.0, (Notch(rules, 0.0, 0.0, 0.0, 0.0, ()),))
-    return _request(engine, sheet, number, only, Options(effort=1.0, seed=seed))
+def ask(engine: Engine, sheet: Sheet, number: int, dial: Dial, seed: int, target_ms: float | None = None) -> Request:
+    """A request for one example of a sheet at effort 1 of a dial."""
+    prompt = engine.text.chat([{"role": "user", "content": sheet.examples[number].prompt}])
+    options = Options(effort=1.0, target_ms=target_ms, seed=seed, max_tokens=sheet.max_tokens)
+    return build_request(prompt, options, engine.config, dial)
+
+
+def only(rules: Rules) -> Dial:
+    """A dial of one setting."""
+    return Dial("", "", (), 0, 1.0, (Notch(rules, 0.0, 0.0, 0.0, 0.0, ()),))
 
 
 def known_tasks(engine: Engine, rules: Rules, count: int) -> list[Sheet]:
@@ -110,7 +114,7 @@ def known_tasks(engine: Engine, rules: Rules, count: int) -> list[Sheet]:
 
 
 def _answers(engine: Engine, rules: Rules, sheet: Sheet) -> tuple[int, list[Generation]]:
-    asked = [ask(engine, sheet, number, rules, number) for number in range(len(sheet.examples))]
+    asked = [ask(engine, sheet, i, only(rules), i) for i in range(len(sheet.examples))]
     done = list(engine.map(asked, at_once=AT_ONCE))
     right = [sheet.task.score(example, one.text).exact for example, one in zip(sheet.examples, done, strict=True)]
     return sum(right), done
@@ -129,7 +133,7 @@ def _measure(engine: Engine, rules: Rules, sheets: Sequence[Sheet]) -> Notch:
 
 def _step_sec(engine: Engine, rules: Rules, sheets: Sequence[Sheet]) -> float:
     """What a step takes, prompt and all, one request at a time."""
-    asked = [ask(engine, sheet, i, rules, 0) for sheet in sheets for i in range(len(sheet.examples[:PROBED]))]
+    asked = [ask(engine, sheet, i, only(rules), 0) for sheet in sheets for i in range(len(sheet.examples[:PROBED]))]
     done = [engine.finish(request) for request in asked]
     return median([one.seconds / max(1, sum(one.steps)) for one in done[1:] or done])
 
@@ -137,11 +141,11 @@ def _step_sec(engine: Engine, rules: Rules, sheets: Sequence[Sheet]) -> float:
 def _paced(engine: Engine, dial: Dial, sheets: Sequence[Sheet], progress: Progress) -> list[dict[str, float]]:
     """What comes of times to keep: one request at a time, and times that are shares of what effort 1 takes."""
     asked = [(sheet, i) for sheet in sheets for i in range(len(sheet.examples[:PACED]))]
-    usual = median([_timed(engine, *one, dial, seed, None).seconds for seed, one in enumerate(asked)])
+    usual = median([engine.finish(ask(engine, *one, dial, seed)).seconds for seed, one in enumerate(asked)])
     found = []
     for i, share in enumerate(SHARES):
         progress("target", i, len(SHARES))
-        done = [_timed(engine, *one, dial, seed, 1e3 * share * usual) for seed, one in enumerate(asked)]
+        done = [engine.finish(ask(engine, *one, dial, seed, 1e3 * share * usual)) for seed, one in enumerate(asked)]
         right = [
             sheet.task.score(sheet.examples[i], one.text).exact for (sheet, i), one in zip(asked, done, strict=True)
         ]
@@ -157,15 +161,6 @@ def _paced(engine: Engine, dial: Dial, sheets: Sequence[Sheet], progress: Progre
         )
     progress("target", len(SHARES), len(SHARES))
     return found
-
-
-def _timed(engine: Engine, sheet: Sheet, number: int, dial: Dial, seed: int, target_ms: float | None) -> Generation:
-    return engine.finish(_request(engine, sheet, number, dial, Options(effort=1.0, target_ms=target_ms, seed=seed)))
-
-
-def _request(engine: Engine, sheet: Sheet, number: int, dial: Dial, options: Options) -> Request:
-    prompt = engine.text.chat([{"role": "user", "content": sheet.examples[number].prompt}])
-    return build_request(prompt, replace(options, max_tokens=sheet.max_tokens), engine.config, dial)
 
 
 def _record(name: str, dtype: str, dial: Dial, measured: Sequence[Notch], paced: Sequence[dict[str, float]]) -> Record:

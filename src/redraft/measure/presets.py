@@ -13,14 +13,13 @@ from statistics import median
 from typing import Any
 
 from redraft.diffusion.presets import PRESETS
-from redraft.engine.engine import Engine, load
+from redraft.engine.engine import Engine
 from redraft.engine.request import Generation, Options
 from redraft.errors import RequestError
 from redraft.measure.dial import Sheet, candidates, known_tasks
 from redraft.measure.evals import share_of
 from redraft.measure.record import Progress, Record, new_record, silent
 
-EXAMPLES = 100
 CANVASES = (None, 16, 32, 64)
 """None is the preset's own choice."""
 
@@ -60,11 +59,8 @@ class Column:
         }
 
 
-def bench_presets(
-    folder: Path, *, count: int = EXAMPLES, dtype: str = "float32", progress: Progress = silent
-) -> Record:
-    """Measure every preset. Raises RequestError if the checkpoint knows none of the tasks."""
-    engine = load(folder, dtype=dtype)
+def bench_presets(folder: Path, engine: Engine, *, count: int, progress: Progress = silent) -> Record:
+    """Measure every preset with the engine of a folder. Raises RequestError if the model knows none of the tasks."""
     sheets = known_tasks(engine, candidates(engine.config.generation)[0], count)
     if not sheets:
         raise RequestError(f"{folder} answers none of the built-in tasks; there is nothing to compare presets on")
@@ -73,7 +69,7 @@ def bench_presets(
         columns = _answer(engine, sheet, progress)
         base = {column.canvas: column.exact for column in columns if column.preset == "reference"}
         found[sheet.task.name] = [column.figures(base[column.canvas]) for column in columns]
-    return _record(folder.name, dtype, count, found)
+    return _record(folder.name, str(engine.model.dtype).removeprefix("torch."), count, found)
 
 
 def _answer(engine: Engine, sheet: Sheet, progress: Progress) -> list[Column]:

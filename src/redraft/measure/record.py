@@ -98,7 +98,7 @@ def read_record(path: Path) -> Record:
 
 
 def machine() -> dict[str, Any]:
-    """What a reader needs to judge a timing: processor, cores, threads, versions."""
+    """What a reader needs to judge a timing: processor, cores, threads, the GPU and its driver, versions."""
     import torch
 
     found: dict[str, Any] = {
@@ -110,7 +110,15 @@ def machine() -> dict[str, Any]:
         "torch": str(torch.__version__),  # a class of its own, which msgspec does not write
     }
     if torch.cuda.is_available():
-        found["gpu"] = torch.cuda.get_device_name(0)
+        found |= {"gpu": torch.cuda.get_device_name(0), "driver": "unknown", "cuda": torch.version.cuda}
+        found["compute"] = ".".join(map(str, torch.cuda.get_device_capability(0)))
+        with suppress(OSError, subprocess.SubprocessError):
+            told = _said(Path.cwd(), "nvidia-smi", "--query-gpu=driver_version", "--format=csv,noheader")
+            found["driver"] = told.partition("\n")[0]
+        with suppress(ImportError):
+            import triton
+
+            found["triton"] = triton.__version__
     return found
 
 
@@ -136,14 +144,14 @@ def _commit() -> str:
     package = Path(__file__).resolve().parents[1]
     try:
         # Installed below somebody else's repository, as in a .venv, the commit to be had is not of this code.
-        if Path(_git(package, "rev-parse", "--show-toplevel")) / "src" / "redraft" != package:
+        if Path(_said(package, "git", "rev-parse", "--show-toplevel")) / "src" / "redraft" != package:
             return "unknown"
-        commit = _git(package, "rev-parse", "--short=12", "HEAD")
-        changes = _git(package, "status", "--porcelain", "--untracked-files=no", "--", *_CODE)
-    except (OSError, subprocess.CalledProcessError):
+        commit = _said(package, "git", "rev-parse", "--short=12", "HEAD")
+        changes = _said(package, "git", "status", "--porcelain", "--untracked-files=no", "--", *_CODE)
+    except (OSError, subprocess.SubprocessError):
         return "unknown"
     return f"{commit} dirty" if changes else commit
 
 
-def _git(folder: Path, *words: str) -> str:
-    return subprocess.run(["git", *words], cwd=folder, capture_output=True, text=True, check=True).stdout.strip()
+def _said(folder: Path, *words: str) -> str:
+    return subprocess.run(words, cwd=folder, capture_output=True, text=True, check=True, timeout=60).stdout.strip()

@@ -3,8 +3,9 @@
     bytes   every weight once (of the experts, those that are touched), keys and values of the prefix, the head's table
     flops   two for every weight and row that meet, attention over prefix and canvas, the head's two products
 
-A step is no faster than the slower of bytes / bandwidth and flops / peak. Nothing else is counted: activations stay in
-a cache, and a head read as a stream keeps no logits. Figures of a card are its vendor's data sheet's, or measured.
+A step is no faster than the slower of bytes / bandwidth and flops / peak, nor, with experts elsewhere, than their way
+over the bus. Nothing else is counted: activations stay in a cache, and a head read as a stream keeps no logits. Figures
+of a card are its vendor's data sheet's, or measured.
 """
 
 from __future__ import annotations
@@ -21,13 +22,17 @@ from redraft.weights.plan import Formats, Plan
 
 @dataclass(frozen=True)
 class Card:
-    """A device: bytes of memory, bytes per second, operations per second by the kind of matmul."""
+    """A device: bytes of memory, bytes per second, operations per second by the kind of matmul.
+
+    `bus`: bytes per second that reach it from the processor's memory.
+    """
 
     name: str
     memory: int
     bandwidth: float
     bf16: float
     fp8: float | None = None
+    bus: float | None = None
 
     def peak(self, plan: Plan | None) -> float:
         """Of the matmuls of a plan. Four-bit weights are unpacked and multiplied in bfloat16."""
@@ -50,15 +55,17 @@ CARDS = (
 
 @dataclass(frozen=True)
 class Work:
-    """What a step must read and do."""
+    """What a step must read and do; `sent` are the bytes of it that are in the processor's memory."""
 
     num_bytes: int
     flops: int
     eight_bit_flops: int
+    sent: int = 0
 
     def seconds(self, card: Card, plan: Plan | None) -> float:
         """The floor on a card. Matrices of an fp8 plan multiply at its rate, everything else in bfloat16."""
-        return max(self.memory_seconds(card), self.compute_seconds(card, plan))
+        over_bus = self.sent / card.bus if card.bus else 0.0
+        return max(self.memory_seconds(card), self.compute_seconds(card, plan), over_bus)
 
     def memory_seconds(self, card: Card) -> float:
         """Reading alone."""

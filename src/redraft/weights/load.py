@@ -28,7 +28,7 @@ from redraft.weights.layouts import FLOATS, Layout, read_layout
 from redraft.weights.memory import Room, check_fits, free_memory
 from redraft.weights.names import TINY_VISION, Slot, check_filled, shown, slots, sort_names
 from redraft.weights.place import ON_DEVICE, Placement
-from redraft.weights.plan import Plan, check_device, formats, packed_matrices, plain_tensors
+from redraft.weights.plan import Formats, Plan, check_device, formats, packed_matrices, plain_tensors, usable_plans
 from redraft.weights.source import Source
 
 
@@ -63,9 +63,7 @@ def load_model(
         raise WeightsError(f"{folder} is packed already; plan {plan.name} needs the checkpoint that is not quantized")
     _check_headers(source, layout, config.model, report)
     packed = layout.formats or formats(config.model, plan)
-    check_device(packed, torch.device(device))
-    room = Room(free_memory(torch.device(device)), free_memory(torch.device("cpu")), torch.device(device).type)
-    check_fits(config.model, dtype, packed, room, report, placement)
+    check_usable(config.model, dtype, packed, torch.device(device), report, placement)
     model = empty_model(config.model, dtype=dtype, device=device, kernels=kernels, packed=packed, placement=placement)
     held, ours = packed_matrices(model), plain_tensors(model)
     shapes = {name: tuple(tensor.shape) for name, tensor in ours.items()}
@@ -77,6 +75,21 @@ def load_model(
     filler = Filler(ours, held, own if len(own) < count else None)
     _fill(filler, source, layout, progress, of_experts=placement.rank > 0)
     return placement.settle(model.eval().requires_grad_(False)), config
+
+
+def check_usable(
+    config: ModelConfig,
+    dtype: torch.dtype,
+    packed: Formats,
+    device: torch.device,
+    report: Callable[[str], None],
+    placement: Placement = ON_DEVICE,
+) -> None:
+    """Raise WeightsError if a device cannot compute with these formats, RunError if a network does not fit there."""
+    check_device(packed, device)
+    plans = None if device.type == "cpu" else usable_plans(config, device)
+    room = Room(free_memory(device), free_memory(torch.device("cpu")), device.type, plans)
+    check_fits(config, dtype, packed, room, report, placement)
 
 
 def _check_headers(source: Source, layout: Layout, config: ModelConfig, report: Callable[[str], None]) -> None:

@@ -10,7 +10,7 @@ A count that is too small is a load that dies after minutes, so buffers are coun
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Container, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -76,11 +76,13 @@ class Footprint:
 
 @dataclass(frozen=True)
 class Room:
-    """Bytes that are free on a device and on the host, None if they are not told; `kind` of device."""
+    """Bytes that are free on a device and on the host, None if they are not told; `kind` of device, and the names of
+    the plans that it can compute with, None for all."""
 
     device: int | None
     host: int | None = None
     kind: str = "cpu"
+    plans: Container[str] | None = None
 
 
 def footprint(config: ModelConfig, dtype: torch.dtype, packed: Formats, placement: Placement = ON_DEVICE) -> Footprint:
@@ -167,7 +169,7 @@ def check_fits(
         wanted = need.total(config.canvas_length)
         raise RunError(
             f"the model needs {wanted / GIGABYTE:.1f} GB ({need.fixed / GIGABYTE:.1f} GB of weights) and"
-            f" {free / GIGABYTE:.1f} GB are free; {_would_fit(config, free)}{_offloaded(config, room, placement)}"
+            f" {free / GIGABYTE:.1f} GB are free; {_would_fit(config, room, free)}{_offloaded(config, room, placement)}"
         )
     if need.fixed >= SPOKEN:
         parts = ", ".join(f"{part} {size / GIGABYTE:.1f}" for part, size in need.weights.items())
@@ -182,7 +184,7 @@ def _offloaded(config: ModelConfig, room: Room, placement: Placement) -> str:
     """What would fit with the experts elsewhere, in words; nothing if that is no way out here."""
     if room.kind == "cpu" or room.host is None or room.device is None or placement.place == "host":
         return ""
-    for name, packed in (("", {}), *fitting_plans(config)):
+    for name, packed in _ways(config, room):
         need = footprint(config, torch.bfloat16, packed, Placement("host"))
         context = need.longest_context(room.device)
         if need.host <= room.host and context is not None and context >= config.canvas_length:
@@ -194,10 +196,18 @@ def _offloaded(config: ModelConfig, room: Room, placement: Placement) -> str:
     return ""
 
 
-def _would_fit(config: ModelConfig, free: int) -> str:
+def _ways(config: ModelConfig, room: Room) -> Iterator[tuple[str, Formats]]:
+    """Plain numbers, whose name is empty, and every plan that can be had there."""
+    yield "", {}
+    for name, packed in fitting_plans(config):
+        if room.plans is None or name in room.plans:
+            yield name, packed
+
+
+def _would_fit(config: ModelConfig, room: Room, free: int) -> str:
     """The plan that keeps most and fits, in words; none if plain numbers do."""
     best, most = "no plan fits; use a larger device or a smaller model", 0
-    for name, packed in (("", {}), *fitting_plans(config)):
+    for name, packed in _ways(config, room):
         need = footprint(config, torch.bfloat16, packed)
         context = need.longest_context(free)
         if context is not None and context >= config.canvas_length and need.fixed > most:

@@ -8,6 +8,7 @@ plans whose name ends in -e8, and only on the way into memory: no file that othe
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 
 import torch
@@ -114,6 +115,16 @@ def check_device(wanted: Formats, device: torch.device) -> None:
         )
 
 
+def usable_plans(config: ModelConfig, device: torch.device) -> list[str]:
+    """The names of the fitting plans that a device can compute with."""
+    found = []
+    for name, packed in fitting_plans(config):
+        with suppress(WeightsError):
+            check_device(packed, device)
+            found.append(name)
+    return found
+
+
 def num_bytes(slot: Slot, form: Format | None, dtype: torch.dtype) -> int:
     """Bytes of one stored tensor's place in the model."""
     if form is None:
@@ -152,7 +163,7 @@ def packed_matrices(model: DiffusionGemma) -> dict[str, PackedMatrix]:
     for name, module in model.named_modules():
         if isinstance(module, PackedMatrix):
             inside = ".held." in name
-            found[name.replace(".held.", ".") if inside else f"{name}.weight"] = module
+            found[name.replace(".held", "") if inside else f"{name}.weight"] = module
     return found
 
 
