@@ -9,10 +9,10 @@ from tests.helpers import tiny_config, tiny_model
 
 from redraft.config import CheckpointConfig, GenerationConfig
 from redraft.diffusion.accept import Confidence
-from redraft.diffusion.canvas import Canvas
-from redraft.diffusion.denoise import step
+from redraft.diffusion.denoise import step, updated
 from redraft.diffusion.noise import SeededNoise
 from redraft.diffusion.plan import Flow
+from redraft.diffusion.stats import Stats
 from redraft.engine import runner, stream
 from redraft.engine.events import Event, Finished
 from redraft.engine.lane import Lane
@@ -51,11 +51,11 @@ def counted(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     """How many steps each forward reads together."""
     counts: list[int] = []
 
-    def spy(on: DiffusionGemma, lanes: list[Lane], hidden: list[torch.Tensor]) -> list[Canvas]:
+    def spy(on: DiffusionGemma, lanes: list[Lane], hidden: list[torch.Tensor]) -> list[Stats]:
         counts.append(len(lanes))
-        return stream.step_together(on, lanes, hidden)
+        return stream.read_together(on, lanes, hidden)
 
-    monkeypatch.setattr(runner, "step_together", spy)
+    monkeypatch.setattr(runner, "read_together", spy)
     return counts
 
 
@@ -63,9 +63,10 @@ def test_a_stream_takes_the_step_of_the_plain_path(monkeypatch: pytest.MonkeyPat
     """From the same canvas and hidden states each time: with random weights, a last bit grows from step to step."""
     counts: list[int] = []
 
-    def beside(on: DiffusionGemma, lanes: list[Lane], hidden: list[torch.Tensor]) -> list[Canvas]:
-        found = stream.step_together(on, lanes, hidden)
-        for lane, rows, ours in zip(lanes, hidden, found, strict=True):
+    def beside(on: DiffusionGemma, lanes: list[Lane], hidden: list[torch.Tensor]) -> list[Stats]:
+        found = stream.read_together(on, lanes, hidden)
+        for lane, rows, stats in zip(lanes, hidden, found, strict=True):
+            ours = updated(lane.canvas, stats, on.config.vocab_size, lane.policy, lane.noise)
             plain = step(lane.canvas, on.logits(rows), on, lane.policy, lane.noise)
             for name in ("tokens", "draft", "accepted"):
                 assert torch.equal(getattr(ours, name), getattr(plain, name)), name
@@ -75,7 +76,7 @@ def test_a_stream_takes_the_step_of_the_plain_path(monkeypatch: pytest.MonkeyPat
         counts.append(len(lanes))
         return found
 
-    monkeypatch.setattr(runner, "step_together", beside)
+    monkeypatch.setattr(runner, "read_together", beside)
     for told in batched([request(seed) for seed in range(4)], model()):
         assert isinstance(told[-1], Finished)
         assert told[-1].error is None

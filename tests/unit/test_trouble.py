@@ -1,13 +1,14 @@
 """What goes wrong in a request, a listener or a forward is heard by those it concerns, and nobody waits for ever."""
 
 import asyncio
+import math
 import os
 import subprocess
 import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from pathlib import Path
 
@@ -16,6 +17,7 @@ from tests.helpers import tiny_config, tiny_model
 
 import redraft
 from redraft.config import CheckpointConfig, GenerationConfig
+from redraft.diffusion.noise import SeededNoise
 from redraft.engine.answer import Answer
 from redraft.engine.asynchronous import AsyncEngine
 from redraft.engine.engine import Engine
@@ -23,6 +25,7 @@ from redraft.engine.events import Block, Draft, Event, Finished
 from redraft.engine.loop import Loop, LoopConfig
 from redraft.engine.request import Options, Request
 from redraft.engine.resolve import build_request
+from redraft.engine.runner import run_alone
 from redraft.engine.scheduler import Batch
 from redraft.errors import RequestError, RunError
 from redraft.model.gemma import DiffusionGemma
@@ -158,6 +161,61 @@ def test_a_failing_forward_ends_its_own_requests_and_tells_them_why(monkeypatch:
     assert isinstance(last(inside).error, ValueError)
     loop.drain()
     assert last(outside).reason in ("stop", "length")
+
+
+@dataclass(frozen=True)
+class Overflown:
+    """Temperatures by which every probability is NaN, as the numbers of one prompt may be where others' are not."""
+
+    def temperature(self, step: int, max_steps: int) -> float:
+        return math.nan
+
+
+def overflown() -> Request:
+    asked = request()
+    return replace(asked, policy=replace(asked.policy, schedule=Overflown()))
+
+
+@pytest.mark.parametrize("drafts", [True, False])
+@pytest.mark.parametrize("logprobs", [None, 1])
+def test_a_step_that_fails_ends_its_own_request_alone(drafts: bool, logprobs: int | None) -> None:
+    """NaN in one canvas ended every request that had shared its forward."""
+    loop, bad, good, asked = Loop(model()), list[Event](), list[Event](), request(2, max_tokens=40)
+    loop.submit(replace(overflown(), logprobs=logprobs), bad.append, drafts=drafts)
+    loop.submit(asked, good.append, drafts=True)
+    while loop.tick():
+        loop.check()
+    assert "overflow to NaN" in str(last(bad).error)
+    assert good == list(run_alone(model(), asked, SeededNoise(2)))
+
+
+def test_a_canvas_that_cannot_be_told_at_its_deadline_ends_its_own_request_alone() -> None:
+    """NaN in its entropies, which nobody reads before, ended all requests of the engine, those in the queue too."""
+    now, asked = [0.0], [request(seed, max_tokens=40) for seed in (2, 3)]
+    loop = Loop(model(), LoopConfig(max_running=2), clock=lambda: now[0])
+    bad, good = list[Event](), [list[Event](), list[Event]()]
+    loop.submit(replace(overflown(), deadline_sec=1.0), bad.append)
+    for one, told in zip(asked, good, strict=True):
+        loop.submit(one, told.append, drafts=True)
+    loop.tick()
+    now[0] = 2.0
+    while loop.tick():
+        loop.check()
+    assert "overflow to NaN" in str(last(bad).error)
+    assert good == [list(run_alone(model(), one, SeededNoise(one.seed))) for one in asked]
+
+
+def test_a_prompt_that_cannot_be_shared_ends_its_own_request_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Taking it over copies it, for which there may be no memory."""
+    loop, told = Loop(model()), [list[Event]() for _ in range(2)]
+    asked = [request(seed, max_tokens=40) for seed in (1, 2)]
+    monkeypatch.setattr(loop.runner, "share", broken)
+    first = loop.submit(asked[0], told[0].append, drafts=True)
+    loop.submit(asked[1], told[1].append, behind=first)
+    loop.drain()
+    loop.check()
+    assert isinstance(last(told[1]).error, ValueError)
+    assert told[0] == list(run_alone(model(), asked[0], SeededNoise(1)))
 
 
 def test_an_interrupt_ends_the_requests_of_its_forward_and_passes(monkeypatch: pytest.MonkeyPatch) -> None:

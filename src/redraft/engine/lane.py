@@ -9,12 +9,13 @@ import torch
 from redraft.cache import Prefix
 from redraft.constrain.project import Projection
 from redraft.diffusion.canvas import Canvas, narrow
-from redraft.diffusion.denoise import Policy, Softener, step, temperature
+from redraft.diffusion.denoise import Policy, Softener, step, temperature, updated
 from redraft.diffusion.halt import first_end
 from redraft.diffusion.noise import Noise
 from redraft.diffusion.presets import narrowest
 from redraft.diffusion.seed import seeded
 from redraft.diffusion.shaping import forbid
+from redraft.diffusion.stats import Stats
 from redraft.engine.events import Block, Draft, Event, Finished
 from redraft.engine.pace import Timing
 from redraft.engine.request import Request
@@ -111,6 +112,10 @@ class Lane:
         if self.checking:
             return self._judged(logits)
         return self.stepped(step(self.canvas, self.hold_back_end(logits), model, self.policy, self.noise, self.goal))
+
+    def advance_from(self, stats: Stats) -> list[Event]:
+        """One denoising step from readings that were taken with those of others (engine/stream.py)."""
+        return self.stepped(updated(self.canvas, stats, self.request.vocab, self.policy, self.noise))
 
     def check(self) -> None:
         """Raise AssertionError if the lane contradicts itself."""

@@ -4,8 +4,9 @@ One loop serves one model. `tick` is one forward; a caller may call it, or `star
 submitted and aborted from any thread, without waiting for a forward: both are put down as mail, which the next tick
 takes. Everything else happens in the tick.
 
-Every request is told Finished once, whatever happens. What goes wrong in opening one or in its listener ends that
-request and no other; a forward that fails ends those that were in it. They hear of the cause in Finished.error.
+Every request is told Finished once, whatever happens. What goes wrong in opening one, in its own step or in its
+listener ends that request and no other; a forward that fails ends those that were in it. They hear of the cause in
+Finished.error.
 """
 
 from __future__ import annotations
@@ -291,10 +292,13 @@ class Loop:
                 continue
             ahead = self.runner.lanes[entry.behind]
             if ahead.prefix.length == len(ahead.prompt):
-                self.runner.share(entry.behind, entry.number)
-                self.scheduler.release(entry.number)
+                try:
+                    self.runner.share(entry.behind, entry.number)
+                    self.scheduler.release(entry.number, prompt=0)
+                except Exception as error:
+                    self._fail([entry.number], error)
             elif ahead.read == len(ahead.prompt):  # it has gone on to commit a block: too late to share
-                self.scheduler.detach(entry.number)
+                self.scheduler.release(entry.number, prompt=entry.prompt)
 
     def _retire(self) -> None:
         """End what has run out of time, before rows are chosen."""
@@ -307,8 +311,7 @@ class Loop:
             self._end(number, "error", error)
 
     def _end(self, number: int, reason: FinishReason, error: BaseException | None = None) -> None:
-        lane = self.runner.lanes.get(number)
-        events = lane.cut_short() if lane is not None and reason == "deadline" else []
+        events = self.runner.cut_short(number) if reason == "deadline" else []
         self._tell(number, [*events, self._finished(number, reason, error)])
 
     def _finished(self, number: int, reason: FinishReason, error: BaseException | None = None) -> Finished:
@@ -334,9 +337,6 @@ class Loop:
             if isinstance(last, Finished):
                 self._forget(number)
                 return
-            if isinstance(event, Block) and number in self.runner.lanes:
-                lane = self.runner.lanes[number]
-                self.scheduler.commit(number, lane.waiting, lane.width)
 
     def _forget(self, number: int) -> None:
         ticket = self._tickets.pop(number, None)

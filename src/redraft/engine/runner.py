@@ -13,13 +13,16 @@ the same layer just before. A block is told the moment it has settled; the last 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import partial
 
 import torch
 
 from redraft.diffusion.denoise import settle
 from redraft.diffusion.noise import Noise
+from redraft.diffusion.stats import Stats
 from redraft.engine.causal import CausalLane, open_causal
 from redraft.engine.events import Event, Finished
 from redraft.engine.lane import Lane, open_lane, room_of
@@ -27,7 +30,7 @@ from redraft.engine.pace import Timing
 from redraft.engine.prefixes import Chain, Prefixes
 from redraft.engine.request import Request
 from redraft.engine.scheduler import PREFILL_CHUNK, Batch, Piece
-from redraft.engine.stream import draws, shares_reading, step_together, streams, update_from
+from redraft.engine.stream import draws, parted, read_together, shares_reading, streams
 from redraft.model.gemma import DiffusionGemma
 from redraft.model.rows import Mode, Rows, Span
 from redraft.model.triton.graph import Placed, Places
@@ -82,31 +85,60 @@ class Runner:
 
     def run(self, batch: Batch) -> dict[int, list[Event]]:
         """One forward over the pieces of a batch; returns the events of each request, by number."""
+        with self._on_device():
+            return self._run(batch)
+
+    def cut_short(self, number: int) -> list[Event]:
+        """What is left to tell of a request at its deadline: its draft as the last block, if it has one."""
+        with self._on_device():
+            return self._told(number, self.lanes[number].cut_short) if number in self.lanes else []
+
+    @contextmanager
+    def _on_device(self) -> Iterator[None]:
         device = self.model.device
         # Kernels of ours and graphs start on the GPU that the thread is at, wherever their tensors are.
         with torch.inference_mode(), torch.cuda.device(device if device.type == "cuda" else -1):
-            return self._run(batch)
+            yield
 
     def _run(self, batch: Batch) -> dict[int, list[Event]]:
-        placed = self._placed(batch)
-        if placed and all(one.draws is not None for one in placed.values()):
-            return self._step_placed(placed)
-        parts = self._forward(batch) if placed is None else self._hidden_placed(placed)
+        if self.places is not None and (placed := self._placed(self.places, batch)):
+            step = self.places.step(placed, reads=placed[0].draws is not None)
+            hidden, reading = step(placed)
+            places = [step.of(one) for one in placed]
+            if reading is not None:
+                shared = self._sharing(piece.number for piece in batch)
+                return self._advance(shared, parted(self.model, reading, places))
+            parts: Sequence[Tensor] = [hidden[rows] for rows in places]
+        else:
+            parts = self._forward(batch)
         for piece in batch:
             if piece.encode:
                 self._encoded(piece)
-        read = [(piece, part) for piece, part in zip(batch, self._to_read(batch, parts), strict=True) if len(part)]
-        due = {piece.number: lane for piece, _ in read if shares_reading(lane := self.lanes[piece.number])}
-        canvases = step_together(self.model, list(due.values()), [part for piece, part in read if piece.number in due])
-        read = [(piece, part) for piece, part in read if piece.number not in due]
-        told = {n: lane.stepped(canvas) for (n, lane), canvas in zip(due.items(), canvases, strict=True)}
-        if not read:
-            return told
-        logits = self.model.logits(torch.cat([part for _, part in read])).split([len(part) for _, part in read])
-        return told | {
-            piece.number: self.lanes[piece.number].advance(self.model, own)
-            for (piece, _), own in zip(read, logits, strict=True)
-        }
+        read = {piece.number: part for piece, part in zip(batch, self._to_read(batch, parts), strict=True) if len(part)}
+        shared = self._sharing(read)
+        stats = read_together(self.model, list(shared.values()), [read.pop(number) for number in shared])
+        told = self._advance(shared, stats)
+        if read:
+            logits = self.model.logits(torch.cat(list(read.values()))).split(list(map(len, read.values())))
+            for number, own in zip(read, logits, strict=True):
+                told[number] = self._told(number, partial(self.lanes[number].advance, self.model, own))
+        return told
+
+    def _sharing(self, numbers: Iterable[int]) -> dict[int, Lane]:
+        """Those whose canvases are read together."""
+        return {number: lane for number in numbers if shares_reading(lane := self.lanes[number])}
+
+    def _advance(self, lanes: dict[int, Lane], stats: Sequence[Stats]) -> dict[int, list[Event]]:
+        """One step of lanes whose canvases were read together."""
+        steps = zip(lanes.items(), stats, strict=True)
+        return {number: self._told(number, partial(lane.advance_from, own)) for (number, lane), own in steps}
+
+    def _told(self, number: int, advance: Callable[[], list[Event]]) -> list[Event]:
+        """What a lane tells when it goes on. A failure there is its own request's; the forward was everybody's."""
+        try:
+            return advance()
+        except Exception as error:
+            return [Finished("error", self.lanes[number].blocks, error)]
 
     def _forward(self, batch: Batch) -> Sequence[Float[Tensor, "piece hidden"]]:
         """Hidden states of each piece's rows; what was encoded has become prefix."""
@@ -115,35 +147,17 @@ class Runner:
         rows.commit()
         return list(hidden.split([piece.rows for piece in batch]))
 
-    def _placed(self, batch: Batch) -> dict[int, Placed] | None:
-        """The canvases at their places in the graph, if all have one and nothing is encoded; None otherwise."""
-        if self.places is None or any(piece.encode for piece in batch):
-            return None
-        lanes = {piece.number: lane for piece in batch if isinstance(lane := self.lanes[piece.number], Lane)}
-        at = [place for lane in lanes.values() if (place := self.places.of(lane.prefix, lane.width)) is not None]
+    def _placed(self, places: Places, batch: Batch) -> list[Placed]:
+        """The canvases at their places in the graph, if all have one and nothing is encoded; else none."""
+        lanes = [lane for piece in batch if isinstance(lane := self.lanes[piece.number], Lane) and not piece.encode]
+        at = [place for lane in lanes if (place := places.of(lane.prefix, lane.width)) is not None]
         if len(at) < len(batch):
-            return None
-        reads = streams(self.model) and all(map(shares_reading, lanes.values()))
-        return {
-            number: Placed(place, lane.canvas.tokens, lane.canvas.soft, draws(lane) if reads else None)
-            for (number, lane), place in zip(lanes.items(), at, strict=True)
-        }
-
-    def _step_placed(self, placed: dict[int, Placed]) -> dict[int, list[Event]]:
-        """One step, reading included, of canvases at their places."""
-        assert self.places is not None
-        step = self.places.step(list(placed.values()), reads=True)
-        _, reading = step(list(placed.values()))
-        assert reading is not None
-        lanes = {number: lane for number in placed if isinstance(lane := self.lanes[number], Lane)}
-        canvases = update_from(self.model, list(lanes.values()), reading, [step.of(one) for one in placed.values()])
-        return {number: lane.stepped(canvas) for (number, lane), canvas in zip(lanes.items(), canvases, strict=True)}
-
-    def _hidden_placed(self, placed: dict[int, Placed]) -> Sequence[Float[Tensor, "canvas hidden"]]:
-        assert self.places is not None
-        step = self.places.step(list(placed.values()), reads=False)
-        hidden, _ = step(list(placed.values()))
-        return [hidden[step.of(one)] for one in placed.values()]
+            return []
+        reads = streams(self.model) and all(map(shares_reading, lanes))
+        return [
+            Placed(place, lane.canvas.tokens, lane.canvas.soft, draws(lane) if reads else None)
+            for lane, place in zip(lanes, at, strict=True)
+        ]
 
     def _to_read(self, batch: Batch, parts: Sequence[Tensor]) -> Iterator[Float[Tensor, "some hidden"]]:
         """Per piece, the hidden states whose logits are needed: a canvas, a causal request's last row, a prompt that is

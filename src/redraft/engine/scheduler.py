@@ -168,23 +168,16 @@ class Scheduler:
         """The next forward. Empty when nothing is ready."""
         return self.policy([entry for entry in self.running.values() if entry.behind is None], self.max_rows)
 
-    def release(self, number: int) -> None:
-        """A request that stood behind another has got its prompt from it and goes on by itself."""
-        self.running[number] = replace(self.running[number], prompt=0, behind=None)
+    def release(self, number: int, prompt: int) -> None:
+        """A request that stood behind another goes on by itself; `prompt` tokens are left for it to encode."""
+        self.running[number] = replace(self.running[number], prompt=prompt, behind=None)
 
     def ran(self, piece: Piece, width: int, commit: int = 0) -> None:
-        """A piece has been through a forward: its canvas took a step and is `width` now, `commit` rows wait."""
+        """A piece has been through a forward: its canvas took a step and is `width` now. Or it has settled: `commit`
+        rows of its block wait to be encoded, with the first step of another canvas."""
         entry = self.running[piece.number]
-        prompt, step = max(0, entry.prompt - piece.encode), entry.step + (piece.canvas > 0)
+        prompt, step = max(0, entry.prompt - piece.encode), 0 if commit else entry.step + (piece.canvas > 0)
         self.running[piece.number] = replace(entry, prompt=prompt, commit=commit, width=width, step=step)
-
-    def commit(self, number: int, rows: int, width: int) -> None:
-        """A block has settled and another canvas follows: the block waits to be encoded with its first step."""
-        self.running[number] = replace(self.running[number], commit=rows, width=width, step=0)
-
-    def detach(self, number: int) -> None:
-        """A request that stood behind another encodes its prompt itself after all."""
-        self.running[number] = replace(self.running[number], behind=None)
 
     def remove(self, number: int) -> None:
         """Forget a request, finished or aborted, running or not. Whoever still stood behind it runs by itself."""

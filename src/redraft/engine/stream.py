@@ -1,21 +1,20 @@
-"""Steps taken together: all canvases of a forward are read at once, then each goes on by its own rules.
+"""One reading for all canvases of a forward, from which each then takes its step by its own rules.
 
 With a vocabulary of 262,144 the logits of one canvas take 268 MB, and a step reads them several times. Such a one is
 read as a stream, in one pass over the embedding table (`model/head.py`). Only what the sampler rules need is read
-together; a step whose logits are changed, kept or held to a language is taken alone. The twin is `runner.run_alone`.
+together; a canvas whose logits are changed, kept or held to a language is read alone. The twin is `runner.run_alone`.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from functools import partial
 from itertools import accumulate
 from typing import TypeGuard
 
 import torch
 
-from redraft.diffusion.canvas import Canvas
-from redraft.diffusion.denoise import temperature, updated
+from redraft.diffusion.denoise import temperature
 from redraft.diffusion.noise import SeededNoise, drawn
 from redraft.diffusion.shaping import Shaping
 from redraft.diffusion.stats import Stats, read_logits
@@ -35,7 +34,7 @@ def streams(model: DiffusionGemma) -> bool:
 
 
 def shares_reading(lane: Lane | CausalLane) -> TypeGuard[Lane]:
-    """Whether the lane's step is read with those of others; if not, it is taken alone, from its own logits."""
+    """Whether the lane's canvas is read with those of others; if not, alone, from its own logits."""
     if not isinstance(lane, Lane) or not isinstance(lane.noise, SeededNoise):
         return False
     policy, request = lane.policy, lane.request
@@ -44,14 +43,14 @@ def shares_reading(lane: Lane | CausalLane) -> TypeGuard[Lane]:
     return not (changed or kept or lane.checking or lane.canvas.pinned is not None)
 
 
-def step_together(
+def read_together(
     model: DiffusionGemma, lanes: Sequence[Lane], hidden: Sequence[Float[Tensor, "_ hidden"]]
-) -> list[Canvas]:
-    """Every lane's canvas after its step, from the hidden states of its rows: one reading for all."""
+) -> list[Stats]:
+    """The readings of every lane's canvas, from the hidden states of its rows."""
     widths = [len(part) for part in hidden]
     if len(lanes) > 1 and not streams(model) and sum(widths) * model.config.vocab_size > NUMBERS:
         half = len(lanes) // 2
-        return step_together(model, lanes[:half], hidden[:half]) + step_together(model, lanes[half:], hidden[half:])
+        return read_together(model, lanes[:half], hidden[:half]) + read_together(model, lanes[half:], hidden[half:])
     if not lanes:
         return []
     rows = torch.cat(list(hidden))
@@ -65,19 +64,14 @@ def step_together(
         top = any(lane.policy.accept.needs.top for lane in lanes)
         read = read_logits(logits, temperatures[:, None], sample, model.soften, model.dtype, top=top)
     ends = [0, *accumulate(widths)]
-    return update_from(model, lanes, read, list(map(slice, ends, ends[1:])))
+    return parted(model, read, map(slice, ends, ends[1:]))
 
 
-def update_from(
-    model: DiffusionGemma, lanes: Sequence[Lane], read: Reading | Stats, rows: Sequence[slice]
-) -> list[Canvas]:
-    """Every lane's canvas after its step, from its rows of one reading: one small copy to the host for all."""
+def parted(model: DiffusionGemma, read: Reading | Stats, canvases: Iterable[slice]) -> list[Stats]:
+    """One reading cut into those of its canvases: one small copy to the host for all."""
     soft = read.soft * model.embed_scale if isinstance(read, Reading) else read.soft
     stats = Stats(read.argmax, read.sample, read.entropy, soft, read.top).landed()
-    return [
-        updated(lane.canvas, stats.part(own), model.config.vocab_size, lane.policy, lane.noise)
-        for lane, own in zip(lanes, rows, strict=True)
-    ]
+    return [stats.part(rows) for rows in canvases]
 
 
 def draws(lane: Lane) -> Float[Tensor, "2 canvas"]:
