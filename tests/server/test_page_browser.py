@@ -386,6 +386,7 @@ def test_a_span_is_revised_and_kept(tab: Tab) -> None:
     page.get_by_label("Text", exact=True).dispatch_event("select")
     assert page.locator(".chosen mark").text_content() == "3412"
     page.get_by_label("Strength").fill("1")
+    page.get_by_label("Instruction").fill("")
     page.locator("summary").click()
     page.get_by_label("Seed").fill("3")
     page.get_by_role("button", name="Revise").click()
@@ -421,7 +422,8 @@ def test_canvases_that_compete_are_seen_to_settle(browser: Any, server: Process)
     page.get_by_role("button", name="Revise").click()
     page.wait_for_selector(f".race {SETTLED}")
     now = "".join(page.locator(".diff > :not(del)").all_text_contents())
-    assert now.split("\n")[3] == "".join(page.locator(".race .stage .cell:not(.over)").all_text_contents())
+    span = "".join(page.locator(".race .stage .cell:not(.over)").all_text_contents())
+    assert now == f'{{"who":"Karomi","qty":{span},"item":"melu"}}'
     context.close()
     tab.check()
 

@@ -11,8 +11,9 @@ export const id = "edit";
 export const title = "Edit";
 
 const PATH = "/v1/canvas";
-const TEXT = "sudoku\n1234\n3412\n2144\n4321";
-const CHOSEN = [17, 21];
+const TEXT = '{"who":"Karomi","qty":417,"item":"melu"}';
+const CHOSEN = [22, 25];
+const WISH = "Set qty to 520.";
 
 /** Whether the server has what this needs. */
 export function fits(server) {
@@ -33,7 +34,7 @@ class Edit {
     this.strength = h("input", { type: "range", min: 0.05, max: 1, step: 0.05, value: 0.5 });
     this.reading = h("output", { class: "reading" });
     this.slack = h("input", { type: "number", min: 0, max: 16, step: 1, inputmode: "numeric", placeholder: "0" });
-    this.wish = h("input", { type: "text", placeholder: "none" });
+    this.wish = h("input", { type: "text", placeholder: "none", value: WISH });
     this.knobs = new Knobs(server, { effort: false });
     this.race = new Race();
     this.result = h("section", { class: "result", "aria-label": "The changed text", hidden: true });

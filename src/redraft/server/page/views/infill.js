@@ -11,7 +11,7 @@ export const title = "Infill";
 
 const PATH = "/v1/canvas";
 const HOLE = "▢";
-const TEXT = `sudoku\n1234\n3412\n${HOLE}\n4321`;
+const TEXT = `class Point:\n    def __init__(${HOLE}, x):\n        self.x = x\n`;
 const TOKENS = 16;
 
 /** Whether the server has what this needs. */
@@ -28,7 +28,7 @@ class Infill {
   constructor(server) {
     this.text = h("textarea", { rows: 5, spellcheck: "false" });
     this.text.value = TEXT;
-    this.form = h("input", { type: "text", spellcheck: "false", class: "code", placeholder: "anything", autocapitalize: "off", value: "[1-4]{4}" });
+    this.form = h("input", { type: "text", spellcheck: "false", class: "code", placeholder: "anything", autocapitalize: "off", value: "[a-z]+" });
     this.knobs = new Knobs(server, { tokens: Math.min(TOKENS, server.width), effort: false });
     this.dig = h("button", { type: "button", class: "chip", onclick: () => this.hole() }, `Put a hole ${HOLE} at the cursor`);
     this.run = new Run({ label: "Fill", go: (signal) => this.go(signal) });
