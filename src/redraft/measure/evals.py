@@ -18,8 +18,7 @@ from redraft.errors import RequestError
 from redraft.measure.record import Progress, Record, new_record, silent
 from redraft.tasks import Example, Score, Task
 
-SEEN = 50
-"""Answers of the training split that say how long those of a task may be."""
+SEEN = 50  # answers of the training split, which say how long those of a task may be
 
 
 @dataclass(frozen=True)
@@ -186,16 +185,10 @@ def record(
     name = Path(model).name
     sampler = "causal" if options.causal else "pinned" if pin else options.preset
     how = "" if sampler in (DEFAULTS.preset, "pinned") else f" ({sampler})"
+    about = {"model": name, "split": "held_out", "seed": seed, "steps": steps, "sampler": sampler}
     return new_record(
         f"eval-{name}" + (f"-{sampler}" if how or pin else ""),
-        workload={
-            "model": name,
-            "split": "held_out",
-            "seed": seed,
-            "steps": steps,
-            "sampler": sampler,
-            "max_tokens": "the checkpoint's own, or whole canvases that hold every answer of the task",
-        },
+        workload=about | {"max_tokens": "the checkpoint's own, or whole canvases that hold every answer of the task"},
         figures={one.task: asdict(one) for one in found},
         summary=[
             (
