@@ -18,7 +18,7 @@ PART_WALLS = {
     "constrain": 4_250,
     "tasks": 1_200,
     "tune": 2_600,
-    "measure": 4_425,
+    "measure": 4_480,
     "server": 5_000,
     "remote": 400,
     "trace": 525,
