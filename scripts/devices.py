@@ -103,11 +103,11 @@ read. A tenth of a step is 1.5 ms in bfloat16, 0.8 in 8 bits and 0.5 in 4 (the f
 language adds no more than a tenth in bfloat16, and more than that in fewer bits. What cannot be avoided are the three
 passes over the log-probabilities, 0.24 ms, so there is room; launches as one graph are what to try first when it can be
 measured. Not counted is what a step pays for going by its logits at all, which a stream never makes. A stream could sum
-tokens by class on its way, but what is fed back and sampled are distributions conditioned on the messages, and those are
-there when the pass has ended: a second pass over the table is 1.48 GB and 0.38 TFLOP, 0.44 ms on an H100 (computed), where
-keeping the logits is 268 MB written and read, 0.16 ms. For top-k it keeps the two likeliest, all that a rule asks; a sample
-from k tokens goes by the logits. `redraft bench --device-card` times a canvas held, the walk by itself, and messages on
-the host.
+tokens by class on its way, but what is sampled and fed back is conditioned on the messages, which are there when it has
+ended: a second pass would compute the logits once more, 0.38 ms of an H100's arithmetic, where keeping them is 268 MB
+written and read, 0.16 ms (both computed). A sample from the k likeliest tokens goes by the logits, too; a stream keeps
+the two likeliest probabilities, all that a rule asks. `redraft bench --device-card` times a canvas held, the walk by
+itself, and messages on the host.
 
 ## Measuring
 
