@@ -5,7 +5,7 @@ from types import MappingProxyType
 from redraft.errors import RecipeError
 from redraft.tasks.edits import Edits
 from redraft.tasks.infill import InfillPython
-from redraft.tasks.lists import EditLists, Lists
+from redraft.tasks.lists import MOST_LONG, EditLists, Lists
 from redraft.tasks.records import Records
 from redraft.tasks.repair import Repair
 from redraft.tasks.sudoku import Sudoku
@@ -28,11 +28,13 @@ __all__ = [
     "task",
 ]
 
-_USUAL: tuple[Task, ...] = (Records(), Sudoku(), Sudoku(6), Repair(), Edits(), Lists(), EditLists())
+_USUAL: tuple[Task, ...] = (Records(), Sudoku(), Sudoku(6), Repair(), Edits(), Lists())
 _MORE: tuple[Task, ...] = (
     InfillPython(),
     Sudoku(9),
     Sudoku(9, (22, 30), least_guesses=5),
+    Lists(MOST_LONG),
+    EditLists(),
 )
 _KNOWN: MappingProxyType[str, Task] = MappingProxyType({known.name: known for known in (*_USUAL, *_MORE)})
 

@@ -22,7 +22,8 @@ from random import Random
 from redraft.tasks.records import FIELDS, FORMS, draw_values, read_json, read_object, same, template, write
 from redraft.tasks.task import Example, Score, share, split_of, stream_seed
 
-MOST_RECORDS = 8
+MOST_RECORDS = 4
+MOST_LONG = 8
 
 Values = dict[str, str]  # of one record, by key
 
@@ -37,13 +38,18 @@ REMOVE = ("Remove {who}.", "Drop {who}.")
 
 @dataclass(frozen=True)
 class Lists:
-    """Two to eight sentences to one JSON array."""
+    """Two to `most` sentences to one JSON array."""
 
-    name = "lists"
+    most: int = MOST_RECORDS
+
+    @property
+    def name(self) -> str:
+        """ "lists", or "lists-8"."""
+        return "lists" if self.most == MOST_RECORDS else f"lists-{self.most}"
 
     def examples(self, split: str, seed: int) -> Iterator[Example]:
         """Endless lists about the names of one split. Raises RecipeError for an unknown split."""
-        return _stream(split, Random(stream_seed(self.name, split, seed)), _told)
+        return _stream(split, Random(stream_seed(self.name, split, seed)), self.most, _told)
 
     def score(self, example: Example, answer: str) -> Score:
         """`exact`: the answer is the right text, character for character.
@@ -64,7 +70,7 @@ class EditLists:
 
     def examples(self, split: str, seed: int) -> Iterator[Example]:
         """Endless edits of lists about the names of one split. Raises RecipeError for an unknown split."""
-        return _stream(split, Random(stream_seed(self.name, split, seed)), _edited)
+        return _stream(split, Random(stream_seed(self.name, split, seed)), MOST_LONG, _edited)
 
     def score(self, example: Example, answer: str) -> Score:
         """`exact`: the answer is the right text, character for character.
@@ -78,10 +84,12 @@ class EditLists:
         return Score(exact=answer == example.answer, parts={"valid": float(valid), "lines": share(right)})
 
 
-def _stream(split: str, rng: Random, make: Callable[[list[Values], Values, Random], Example]) -> Iterator[Example]:
+def _stream(
+    split: str, rng: Random, most: int, make: Callable[[list[Values], Values, Random], Example]
+) -> Iterator[Example]:
     """Lists of different names, each made an example together with the values of one more record."""
     while True:
-        count, drawn = rng.randint(2, MOST_RECORDS) + 1, dict[str, Values]()
+        count, drawn = rng.randint(2, most) + 1, dict[str, Values]()
         while len(drawn) < count:
             values = draw_values(rng)
             if split_of(values["who"]) == split:
