@@ -229,15 +229,16 @@ def edited(prompt: str) -> list[dict[str, object]]:
 
 
 @pytest.mark.parametrize("split", ["train", "held_out"])
-def test_a_list_says_what_its_sentences_say(split: str) -> None:
+@pytest.mark.parametrize(("task", "most"), [(Lists(), 4), (Lists(8), 8)], ids=["lists", "lists-8"])
+def test_a_list_says_what_its_sentences_say(task: Lists, most: int, split: str) -> None:
     counts = set()
-    for example in islice(Lists().examples(split, 0), 200):
+    for example in islice(task.examples(split, 0), 200):
         first, *sentences = example.prompt.split("\n")
         wanted = [told(sentence) for sentence in sentences]
         assert (first, example.answer) == ("list", compact(wanted))
-        assert Lists().score(example, compact(wanted)).exact
+        assert task.score(example, compact(wanted)).exact
         counts.add(len(wanted))
-    assert counts == set(range(2, 9))
+    assert counts == set(range(2, most + 1))
 
 
 @pytest.mark.parametrize("split", ["train", "held_out"])
@@ -254,7 +255,7 @@ def test_an_edit_of_a_list_changes_what_it_names_and_nothing_else(split: str) ->
     assert changes == {(0, 1), (0, 2), (-1, 1)}, "one value, two values, a record that goes"
 
 
-@pytest.mark.parametrize("task", [Lists(), EditLists()], ids=lambda task: task.name)
+@pytest.mark.parametrize("task", [Lists(), Lists(8), EditLists()], ids=lambda task: task.name)
 def test_every_name_of_a_list_belongs_to_its_split_and_stands_once(task: Task) -> None:
     names: dict[str, set[str]] = {}
     for split in ("train", "held_out"):
@@ -272,13 +273,18 @@ def _is_tenth(who: str) -> bool:
     return int.from_bytes(blake2b(who.encode(), digest_size=8).digest(), "big") % 10 == 0
 
 
-@pytest.mark.parametrize("task", [Lists(), EditLists()], ids=lambda task: task.name)
+@pytest.mark.parametrize("task", [Lists(), Lists(8), EditLists()], ids=lambda task: task.name)
 def test_what_is_given_of_a_list_is_all_but_its_values(task: Task) -> None:
     for example in islice(task.examples("train", 0), 100):
         ends = [(0, 0), *example.given, (len(example.answer),) * 2]
         free = [example.answer[end:start] for (_, end), (start, _) in pairwise(ends)]
-        records = json.loads(example.answer if task == Lists() else f"[{example.answer.replace(chr(10), ',')}]")
+        records = json.loads(f"[{example.answer.replace(chr(10), ',')}]" if task == EditLists() else example.answer)
         assert [part for part in free if part] == [str(value) for record in records for value in record.values()]
+
+
+def test_a_list_of_one_is_refused() -> None:
+    with pytest.raises(RecipeError, match="most is 1; a list has at least 2 records"):
+        Lists(1)
 
 
 RECORDS = [{"who": "Ka", "qty": 1, "item": "melu"}, {"who": "Ba", "qty": 2, "item": "sola"}]
@@ -377,7 +383,7 @@ def test_a_gap_is_marked_by_hand(answer: str, exact: bool, parses: float) -> Non
 
 
 @pytest.mark.parametrize(
-    "task", [Repair(), Edits(), InfillPython(), Sudoku(6), Lists(), EditLists()], ids=lambda task: task.name
+    "task", [Repair(), Edits(), InfillPython(), Sudoku(6), Lists(), Lists(8), EditLists()], ids=lambda task: task.name
 )
 def test_streams_repeat_differ_by_seed_and_share_no_example(task: Task) -> None:
     def first(split: str, seed: int) -> list[Example]:

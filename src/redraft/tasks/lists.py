@@ -19,6 +19,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from random import Random
 
+from redraft.errors import RecipeError
 from redraft.tasks.records import FIELDS, FORMS, draw_values, read_json, read_object, same, template, write
 from redraft.tasks.task import Example, Score, share, split_of, stream_seed
 
@@ -41,6 +42,10 @@ class Lists:
     """Two to `most` sentences to one JSON array."""
 
     most: int = MOST_RECORDS
+
+    def __post_init__(self) -> None:
+        if self.most < 2:
+            raise RecipeError(f"most is {self.most}; a list has at least 2 records")
 
     @property
     def name(self) -> str:
