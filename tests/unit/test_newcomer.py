@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import re
+import sys
 
 import pytest
 from rich.console import Console
@@ -11,6 +12,7 @@ from rich.console import Console
 import redraft.cli.watch
 from redraft.__main__ import main
 from redraft.cli import bounds
+from redraft.cli.tune import Progress
 from redraft.cli.watch import LONGEST, PACE, Watch
 from redraft.engine.engine import Engine
 from redraft.engine.events import Event
@@ -106,3 +108,45 @@ def test_every_step_stays_long_enough_and_none_waits_for_the_screen(
     waited = clock.now - 100
     assert min(PACE, LONGEST / len(steps)) * len(taken) <= waited + PACE <= LONGEST + 2 * PACE
     assert plain.rstrip("\n").endswith(done.text) != follows
+
+
+# -- a training run to follow ------------------------------------------------------------------------------------------
+
+ROW = {"encode": 1.2, "denoise": 0.8, "norm": 1.0, "seconds": 2.0}
+ROW |= {f"{shown} {noise}": 1.1 for shown in ("corrupted", "clean") for noise in ("low", "middle", "high")}
+
+
+class Screen(io.StringIO):
+    """A terminal's stderr."""
+
+    def isatty(self) -> bool:
+        return True
+
+
+def test_a_step_of_training_fits_a_narrow_terminal_and_what_follows_has_its_own_line(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """A line that wraps is not rewritten in place: every step would leave rows behind."""
+    screen = Screen()
+    monkeypatch.setattr(sys, "stderr", screen)
+    shown = Progress()
+    for step in (10_000, 10_001):
+        shown(step, 12_000, ROW)
+    lines = screen.getvalue().split("\r\x1b[K")[1:]
+    assert [line.split("/")[0] for line in lines] == ["step 10000", "step 10001"]
+    assert max(map(len, lines)) < 80
+    assert "\n" not in screen.getvalue()
+    shown.close()
+    assert screen.getvalue().endswith("left\n")
+
+
+def test_off_a_terminal_training_tells_its_first_step_its_probes_and_its_last(capsys: Captured) -> None:
+    shown = Progress()
+    for step, row in ((1, ROW), (2, ROW), (3, ROW | {"orders exact": 0.5}), (4, ROW)):
+        shown(step, 4, row)
+    shown.close()
+    lines = capsys.readouterr().err.split("\n")
+    assert [line.split("/")[0] for line in lines[:-1]] == [f"redraft: step {step}" for step in (1, 3, 4)]
+    assert "orders exact 0.50" in lines[1]
+    assert lines[-1] == ""
+    assert "\r" not in "".join(lines)

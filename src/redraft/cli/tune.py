@@ -10,7 +10,7 @@ from pathlib import Path
 from statistics import median
 from typing import TYPE_CHECKING
 
-from redraft.cli.common import Commands, command, print_json
+from redraft.cli.common import Commands, command, note, print_json, show
 
 if TYPE_CHECKING:
     from redraft.measure.record import Record
@@ -31,7 +31,6 @@ docs/tuning.md goes from a JSON-lines file of your own to a tuned model."""
 EVERY = 50
 RECORD = "training-record.json"
 _JUDGED = (" exact", " nats")  # what a probe always finds one of
-_SPLIT = ("corrupted low", "corrupted middle", "corrupted high", "clean low", "clean middle", "clean high")
 
 
 def add(commands: Commands) -> None:
@@ -51,15 +50,19 @@ def run(arguments: argparse.Namespace) -> int:
     recipe = read_recipe(arguments.recipe)
     began = time.monotonic()
     shown = Progress()
-    out = train(recipe, arguments.out, shown)
+    try:
+        out = train(recipe, arguments.out, shown)
+    finally:
+        shown.close()
     seconds = round(time.monotonic() - began, 1)
     if shown.ran:
         write_record(record(recipe, out, seconds, shown.ran), out / RECORD)
     if place()[0]:
         return 0  # the first of several processes tells and writes
     if arguments.json:
-        print_json({"recipe": recipe.name, "folder": str(out), "seconds": seconds})
+        print_json({"recipe": recipe.name, "folder": str(out), "seconds": seconds, "record": str(out / RECORD)})
     else:
+        note(f"{out} is a checkpoint; try  redraft generate --model {out} --chat PROMPT")
         print(out)
     return 0
 
@@ -70,19 +73,27 @@ class Progress:
     def __init__(self) -> None:
         self.ran = 0
         self._began = time.monotonic()
+        self._open = False
 
     def __call__(self, step: int, total: int, row: dict[str, float]) -> None:
         self.ran += 1
         left = (time.monotonic() - self._began) / self.ran * (total - step)
         probed = any(name.endswith(_JUDGED) for name in row)
-        if not (probed or sys.stderr.isatty() or self.ran == 1 or step % EVERY == 0 or step == total):
-            return
+        stays = probed or step == total
         parts = [f"{name} {row[name]:.3f}" for name in ("encode", "denoise") if name in row]
-        parts += [f"{name} {row[name]:.2f}" for name in _SPLIT if name in row]
         parts += [f"{name} {value:.2f}" for name, value in row.items() if name.endswith((*_JUDGED, " per forward"))]
-        line = f"step {step}/{total}  {'  '.join(parts)}  {left / 60:.0f} min left"
-        stays = probed or step == total or not sys.stderr.isatty()
-        print(f"\r{line:<110}", end="\n" if stays else "", file=sys.stderr, flush=True)
+        parts.append(f"{left / 60:.0f} min left" if left > 120 else f"{left:.0f} s left")
+        line = f"step {step}/{total}  {'  '.join(parts)}"
+        if sys.stderr.isatty():
+            show(line, last=stays)
+            self._open = not stays
+        elif stays or self.ran == 1 or step % EVERY == 0:
+            note(line)
+
+    def close(self) -> None:
+        """What is said next stands on a line of its own."""
+        if self._open:
+            print(file=sys.stderr)
 
 
 def record(recipe: Recipe, out: Path, seconds: float, ran: int) -> Record:
