@@ -57,7 +57,14 @@ needs() { # says which modules are missing, at once and in words
   $python - "$@" <<'END'
 import importlib.util, sys
 
-missing = [name for name in sys.argv[1:] if importlib.util.find_spec(name) is None]
+def is_missing(name):
+    try:
+        return importlib.util.find_spec(name) is None
+    except ImportError:  # what it is a part of is not there
+        return True
+
+
+missing = [name for name in sys.argv[1:] if is_missing(name)]
 print(f"{sys.executable}: {'missing: ' + ', '.join(missing) if missing else 'nothing is missing'}")
 END
 }
@@ -72,8 +79,8 @@ train() { # RECIPE: the model that comes of it, in pieces
   tar -cz -C "$out" --exclude='*state*' "$name" | split -b 15m - "$out/$name.tar.gz."
 }
 
-needs torch triton numpy safetensors tokenizers jaxtyping msgspec jsonschema_rs outlines_core llguidance pytest \
-  hypothesis transformers
+needs torch triton numpy safetensors tokenizers jinja2 jaxtyping msgspec jsonschema_rs outlines_core pytest hypothesis \
+  transformers.models.diffusion_gemma
 # First whether what is to be measured is right, and in bfloat16 alone; then what no other part can stand in for.
 part machine.txt 60 bash -c "nvidia-smi --query-gpu=name,driver_version,memory.total,memory.used,compute_cap --format=csv;
   $python -c 'import torch, triton; print(torch.__version__, triton.__version__, torch.cuda.is_available())'"
@@ -92,5 +99,7 @@ part device-26b-nvfp4.json 100 $card --plan nvfp4 --record "$out/device-26b-nvfp
 part device-26b-int8.json 90 $card --plan int8 --record "$out/device-26b-int8.json"
 part device-26b-int4-g64-e8.json 80 $card --plan int4-g64-e8 --record "$out/device-26b-int4-g64-e8.json"
 part nano.json 50 $python -m redraft eval --model nano --device $device --task records --task sudoku-4x4 --task lists --count $count --json
-part kernels-float32.txt 150 $tests tests/gpu/test_kernels.py -k "float32"
+[ "$device" = cpu ] || part device-26b-host.json 60 $card --plan int4 --offload experts --canvases 1,8 --prefixes 2048 \
+  --record "$out/device-26b-host.json"
+part kernels-float32.txt 110 $tests tests/gpu/test_kernels.py -k "float32"
 ls -l "$out"

@@ -31,7 +31,7 @@ def test_its_commands_exist_and_what_is_there_is_not_measured_again(tmp_path: Pa
     assert (tmp_path / "device-26b.json.failed").exists(), "what fails is to be tried again"
     session(tmp_path, "echo")
     written = {path.name: path.read_text().split() for path in tmp_path.glob("*.json")}
-    assert len(written) == 9
+    assert len(written) == 10
     for first, second, *arguments in written.values():
         if first == "-m":
             assert second == "redraft"
@@ -42,5 +42,5 @@ def test_its_commands_exist_and_what_is_there_is_not_measured_again(tmp_path: Pa
     again = session(tmp_path, "false")
     assert again.count("there already") >= len(written)
     limits = [int(line.split()[3]) for line in session(tmp_path / "new", "true").splitlines() if " at most " in line]
-    assert len(limits) == 15
+    assert len(limits) == 16
     assert sum(limits) <= 30 * 60
