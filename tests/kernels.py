@@ -217,7 +217,7 @@ def check_walk(
             assert scores[0] == pytest.approx(scores[1], rel=1e-9, abs=1e-9)
     tokens = fast.draft.tolist()
     assert fast.log_mass(tokens) == pytest.approx(slow.log_mass(tokens), rel=1e-6, abs=1e-5)
-    after = project.wiring.automaton.after(0, fast.draw(np.random.default_rng(seed)).tolist())
+    after = project.wiring.automaton.after(0, fast.draw(torch.rand(width, generator=draw(seed, "cpu"))).tolist())
     assert project.allowed(width)[after]
     return True
 

@@ -51,6 +51,7 @@ lengths = st.fixed_dictionaries(
         "canvas": st.none() | st.integers(1, 80),
         "end_aware": st.sampled_from([None, True, False]),
         "temperature": st.sampled_from([1.0, 0.0, 0.3, 4.0]),
+        "draw": st.booleans(),
         "seed": st.integers(0, 2**32),
     }
 )
@@ -65,7 +66,7 @@ def test_an_answer_is_valid_and_of_its_length_or_refused_beforehand(
     language = engine().language(source)
     given = {name: value for name, value in {**length, **rule}.items() if value is not None}
     if rule.get("causal"):
-        given = {name: value for name, value in given.items() if name not in ("canvas", "end_aware")}
+        given = {name: value for name, value in given.items() if name not in ("canvas", "end_aware", "draw")}
     refused, request = "", None
     try:
         request = engine().request(prompt or "x", chat=bool(prompt), options=Options(**given), language=language)

@@ -145,7 +145,13 @@ def test_best_path_total_and_marginals_are_those_of_brute_force(
         for i, token in enumerate(tokens):
             marginals[i, token] += math.exp(score - total)
     torch.testing.assert_close(found.shifted().exp(), marginals, atol=1e-9, rtol=1e-9)
-    assert tuple(found.draw(np.random.default_rng(seed)).tolist()) in strings
+    assert tuple(found.draw(uniform(width, seed)).tolist()) in strings
+
+
+def uniform(width: int, seed: int) -> torch.Tensor:
+    """A number for each position, often the least or the greatest there is."""
+    numbers = torch.rand(width, generator=torch.Generator().manual_seed(seed))
+    return torch.where(numbers < 0.2, 0.0, torch.where(numbers > 0.8, 1 - 2.0**-24, numbers))
 
 
 @cases
@@ -167,11 +173,27 @@ def test_draws_come_as_often_as_their_probability() -> None:
     project, log_p = projection(language, 4, 0), log_probabilities(4, 1.0, 3)
     strings = valid_strings(language, 4, 4, 0)
     scores = [math.exp(sum(float(log_p[i, token]) for i, token in enumerate(tokens))) for tokens in strings]
-    source, found, count = np.random.default_rng(0), project(log_p), 4000
-    seen = [tuple(found.draw(source).tolist()) for _ in range(count)]
-    for tokens, score in zip(strings, scores, strict=True):
-        share = score / sum(scores)
-        assert seen.count(tokens) / count == pytest.approx(share, abs=4 * math.sqrt(share * (1 - share) / count) + 1e-3)
+    count = 4000
+    numbers = torch.rand(count, 4, generator=torch.Generator().manual_seed(0))
+    for found in (project(log_p), project.carefully(log_p)):
+        seen = [tuple(found.draw(row).tolist()) for row in numbers]
+        for tokens, score in zip(strings, scores, strict=True):
+            share = score / sum(scores)
+            room = 4 * math.sqrt(share * (1 - share) / count) + 1e-3
+            assert seen.count(tokens) / count == pytest.approx(share, abs=room)
+
+
+def test_a_draw_goes_on_behind_what_messages_look_at() -> None:
+    """Once all but nothing of the language has ended, they stop; end tokens and padding are drawn there, too."""
+    language = Language({(0, 97): 1, (1, 97): 2}, frozenset({0, 1, 2}), 3)
+    project, log_p = projection(language, 60, 0), torch.full((60, len(PIECES)), math.log(0.001))
+    log_p[:, 2], log_p[:, EOS], log_p[:, PAD] = math.log(0.45), math.log(0.3), math.log(0.249)
+    found = project(log_p)
+    assert found.messages.live < 60
+    drawn = [found.draw(torch.rand(60, generator=torch.Generator().manual_seed(i))).tolist() for i in range(200)]
+    assert all(language.read(tuple(tokens)) == "over" for tokens in drawn)
+    tail = [token for tokens in drawn for token in tokens[50:]]
+    assert tail.count(PAD) / len(tail) == pytest.approx(0.249 / 0.549, abs=0.05)
 
 
 def test_a_pinned_token_is_held_and_one_that_contradicts_is_refused() -> None:
@@ -185,6 +207,15 @@ def test_a_pinned_token_is_held_and_one_that_contradicts_is_refused() -> None:
     held[1, 6] = 0.0
     with pytest.raises(ConstraintError, match="no valid answer is left"):
         project(held)
+
+
+def test_a_token_pinned_where_the_answer_must_be_over_is_refused() -> None:
+    """Nothing was said where the pin stood behind what messages look at."""
+    project, log_p = projection(Language({(0, 97): 0}, frozenset({0}), 1), 1, 0), log_probabilities(9, 0.0, 0)
+    log_p[8], log_p[8, 2] = -1e9, 0.0
+    for condition in (project, project.carefully):
+        with pytest.raises(ConstraintError, match="no valid answer is left"):
+            condition(log_p)
 
 
 def test_peaked_logits_do_not_make_a_language_look_empty() -> None:
@@ -215,7 +246,8 @@ def test_independent_samples_of_the_marginals_are_not_all_valid() -> None:
     source = torch.Generator().manual_seed(0)
     drawn = torch.multinomial(found.shifted().exp(), 200, replacement=True, generator=source).T.tolist()
     assert any(language.read(tuple(tokens)) not in (2, "over") for tokens in drawn)
-    assert all(language.read(tuple(found.draw(np.random.default_rng(i)).tolist())) in (2, "over") for i in range(50))
+    whole = [tuple(found.draw(torch.rand(2, generator=source)).tolist()) for _ in range(50)]
+    assert all(language.read(tokens) in (2, "over") for tokens in whole)
 
 
 @given(language=languages(), pieces=st.lists(st.binary(min_size=1, max_size=3).map(lambda b: bytes(97 + x % 3 for x in b)), min_size=1, max_size=20))  # fmt: skip  # noqa: E501
@@ -300,7 +332,7 @@ def test_the_quick_messages_are_the_careful_ones(
     every = best_ways(project.wiring, slow.weights, project.state, project.gates(width), stride=width + 1)
     final = np.where(project.allowed(width), every[-1], NONE).max()
     assert sum(float(log_p[i, token]) for i, token in enumerate(fast.draft.tolist())) == pytest.approx(final, abs=1e-8)
-    drawn = fast.draw(np.random.default_rng(seed)).tolist()
+    drawn = fast.draw(uniform(width, seed)).tolist()
     assert len(drawn) == width
     assert language.read(tuple(drawn)) is not None
 

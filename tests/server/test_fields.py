@@ -63,6 +63,7 @@ CHANGES: dict[str, Any] = {
     "canvas.cooling": 0,
     "canvas.min_effort": 0.5,
     "canvas.causal": True,
+    "canvas.draw": True,
     "canvas.stream": True,
     "canvas.end_aware": "yes",
     "stream_options.include_usage": True,

@@ -79,6 +79,15 @@ def test_structured_outputs(client: OpenAI, wanted: dict[str, object], fits: Any
     assert fits(done.choices[0].message.content)
 
 
+def test_variants_of_a_form_are_drawn(client: OpenAI) -> None:
+    """At ten times the temperature, after one step, hardly two codes in 26^3 are the same."""
+    body = {"structured_outputs": {"regex": "[A-Z]{3}"}, "max_steps": 1, "temperature": 10.0, "canvas": {"draw": True}}
+    done = client.chat.completions.create(model="nano", messages=USER, seed=1, n=4, max_tokens=4, extra_body=body)
+    said = [choice.message.content or "" for choice in done.choices]
+    assert all(len(text) == 3 and text.isupper() for text in said)
+    assert len(set(said)) > 1
+
+
 def test_what_only_a_validator_knows_is_mended_before_it_is_told(client: OpenAI) -> None:
     """Unequal items are no regular language: the first answer may break that, what is told does not."""
     two = {"type": "array", "items": {"enum": [*"abcdef"]}, "minItems": 2, "maxItems": 2, "uniqueItems": True}

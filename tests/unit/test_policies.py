@@ -280,6 +280,9 @@ class Held:
     def shifted(self) -> torch.Tensor:
         raise NotImplementedError
 
+    def draw(self, uniform: torch.Tensor) -> torch.Tensor:
+        raise NotImplementedError
+
     def finished(self) -> torch.Tensor | None:
         raise NotImplementedError
 

@@ -17,6 +17,7 @@ from redraft.cli.common import (
     print_json,
     read_prompt,
 )
+from redraft.cli.held import draw_flag
 from redraft.cli.trace import trace_flag, traced
 from redraft.errors import RequestError
 
@@ -41,6 +42,7 @@ def add(commands: Commands) -> None:
         "--kind", action="append", default=[], metavar="NAME=KIND", help="type a hole that the template leaves bare"
     )
     check_flag(parser)
+    draw_flag(parser)
     parser.add_argument("--max-tokens", type=int, metavar="N", help="most tokens of the filled text")
     parser.add_argument("--seed", type=int, help="seed of all noise; the same seed gives the same answer")
     preset_flag(parser)

@@ -44,6 +44,13 @@ def held_flags(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument("--any-case", action="store_true", help="with --choice: its letters may be small or capital")
     parser.add_argument("--grammar", type=Path, metavar="FILE", help="answer with text of this grammar's rule start")
+    draw_flag(parser)
+
+
+def draw_flag(parser: argparse.ArgumentParser) -> None:
+    """Variety, at its exact probability."""
+    told = "under a constraint: a valid text drawn in proportion to its probability, not the likeliest"
+    parser.add_argument("--draw", action="store_true", help=told)
 
 
 def fence_flag(parser: argparse.ArgumentParser, where: str = "") -> None:

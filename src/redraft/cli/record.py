@@ -22,7 +22,7 @@ from redraft.cli.common import (
     preset_flag,
     read_prompt,
 )
-from redraft.cli.held import fence_flag, read_schema
+from redraft.cli.held import draw_flag, fence_flag, read_schema
 from redraft.cli.thinking import thinking_flag, thoughtful, told_apart
 from redraft.errors import RedraftError, RequestError
 
@@ -54,6 +54,7 @@ def add(commands: Commands) -> None:
     parser.add_argument("text", nargs="?", metavar="TEXT", help='the text; "-" or nothing reads stdin')
     parser.add_argument("--schema", required=True, metavar="FILE|FIELDS", help="what to answer with")
     fence_flag(parser)
+    draw_flag(parser)
     thinking_flag(parser, "--json tells them")
     parser.add_argument("--instruction", metavar="TEXT", help="what to do, in front of the text")
     parser.add_argument("--many", action="store_true", help="answer each line of stdin, in order")

@@ -19,7 +19,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from redraft.constrain.wiring import CACHED, NONE, Indices, Merged, Order, Reals, Weights, Wiring
+from redraft.constrain.wiring import BARRED, CACHED, NONE, Indices, Merged, Order, Reals, Weights, Wiring
 from redraft.errors import ConstraintError, refuse_nan
 from redraft.shapes import Tensor
 
@@ -49,12 +49,12 @@ class Gates:
 
 @dataclass(frozen=True, eq=False)
 class Messages:
-    """What has been summed: log alpha at every boundary and the bias at every position up to `live`, both relative to
-    nothing but themselves and the whole; and the log of the whole. Behind `live` the answer is over. All is where it
-    was summed."""
+    """What has been summed: log beta at every boundary, known up to a number of each boundary's own, and the bias at
+    every position, both up to `live`; and the log of the whole. Behind `live` the answer is over. All is where it was
+    summed."""
 
     live: int
-    alpha: Reals | Tensor
+    beta: Reals | Tensor
     bias: Reals | Tensor
     log_total: float
 
@@ -98,11 +98,12 @@ def quickly(wiring: Wiring, weights: Weights, start: int, gates: Gates) -> Messa
         return None
     log_total = math.log(whole) + float(scale[live] + back[live])
     apart = scale[:live] + peaks[:live] + back[1:]
-    if not float(apart.max(initial=NONE)) - log_total < MOST_APART:
+    # Below BARRED the whole may be nothing: a token pinned behind the answer's end.
+    if log_total < BARRED or not float(apart.max(initial=NONE)) - log_total < MOST_APART:
         return None
     with np.errstate(divide="ignore"):
         bias = np.log(_ways(wiring, alpha, beta)) + (scale[:live] + back[1:] - log_total)[:, None]
-        return Messages(live, np.log(alpha[: live + 1]), np.maximum(bias, BIAS_OF_NONE), log_total)
+        return Messages(live, np.log(beta), np.maximum(bias, BIAS_OF_NONE), log_total)
 
 
 def _backwards(wiring: Wiring, shares: Reals, peaks: Reals, gates: Gates, behind: float | None) -> tuple[Reals, Reals]:
@@ -164,7 +165,7 @@ def carefully(wiring: Wiring, weights: Weights, start: int, gates: Gates) -> Mes
     for i in range(width):
         summed = _log_sums(alpha[i][edges.src] + beta[i + 1][edges.dst], edges.starts) - log_total
         bias[i, edges.sums] = np.maximum(summed, BIAS_OF_NONE)
-    return Messages(width, alpha, bias, log_total)
+    return Messages(width, beta, bias, log_total)
 
 
 def best_ways(wiring: Wiring, weights: Weights, start: int, gates: Gates, stride: int = STRIDE) -> Reals:

@@ -16,6 +16,7 @@ Classes are reduced where the logits are. Messages are passed on the host, or th
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
@@ -34,6 +35,7 @@ from redraft.model.triton.ways import Holding, Shift
 from redraft.shapes import Float, Int, Tensor
 
 FAINTEST = -80.0
+BELOW_ONE = math.nextafter(1.0, 0.0)
 MOST_WALKED = 2**18
 """Merged edges of a language whose messages are passed on a device: those of a canvas take up to a gigabyte there."""
 
@@ -217,25 +219,23 @@ class Projected:
         except ConstraintError:
             return None
 
-    def draw(self, random: np.random.Generator) -> Int[Tensor, "canvas"]:
-        """One valid string in proportion to its probability: filtered forwards, sampled backwards."""
-        wiring, a, live = self.projection.wiring, self.projection.wiring.automaton, self.messages.live
-        self.weights.upto(live)
-        alpha, mass = np.asarray(torch.as_tensor(self.messages.alpha).cpu()), self.weights.mass
-        whole = live == len(self.weights)
-        ends = self.projection.allowed(live) if whole else np.arange(a.states) == a.end
-        state = _pick(np.where(ends, alpha[live], NONE), random)
+    def draw(self, uniform: Float[Tensor, "canvas"]) -> Int[Tensor, "canvas"]:
+        """One valid string in proportion to its probability, each token by its position's number in [0, 1) and by what
+        may still follow it."""
+        wiring, edges = self.projection.wiring, self.projection.wiring.edges.by_source
+        self.weights.upto(len(self.weights))
+        beta, state, tokens = np.asarray(torch.as_tensor(self.messages.beta).cpu()), self.projection.state, list[int]()
         order, present, at = wiring.tokens
         stops = np.append(at[1:], len(order))
-        tokens = [wiring.behind[_pick(row, random)] for row in self._behind(live)][::-1]
-        for i in range(live - 1, -1, -1):
-            begin, stop = wiring.incoming[state], wiring.incoming[state + 1]
-            edge = begin + _pick(alpha[i][a.src[begin:stop]] + mass[i, a.cls[begin:stop]], random)
-            label = int(np.searchsorted(present, a.cls[edge]))
+        for i, number in enumerate(uniform.tolist()):
+            out = slice(wiring.outgoing[state], wiring.outgoing[state + 1])
+            ahead = beta[min(i + 1, self.messages.live)][edges.dst[out]]
+            edge, rest = _pick(self.weights.mass[i, edges.cls[out]] + ahead, number)
+            label = int(np.searchsorted(present, edges.cls[out][edge]))
             members = order[at[label] : stops[label]]
-            tokens.append(int(members[_pick(self.log_p[i, members].double().cpu().numpy(), random)]))
-            state = int(a.src[edge])
-        return torch.tensor(tokens[::-1], device=self.log_p.device)
+            tokens.append(int(members[_pick(self.log_p[i, members].double().cpu().numpy(), rest)[0]]))
+            state = int(edges.dst[out][edge])
+        return torch.tensor(tokens, device=self.log_p.device)
 
     def forced(self) -> list[bool]:
         """Per position, whether the draft is another token than the likeliest before the language had its say."""
@@ -291,10 +291,6 @@ class Projected:
         behind = torch.tensor(wiring.behind, device=log_p.device)
         return torch.cat([told, behind[self.log_p[len(classes) :, wiring.behind].argmax(-1)]])
 
-    def _behind(self, live: int) -> Reals:
-        """Log-probabilities of what may stand behind the end, from a position on."""
-        return np.asarray(self.log_p[live:, self.projection.wiring.behind].double().cpu().numpy())
-
 
 @dataclass(frozen=True, eq=False)
 class Walked(Projected):
@@ -330,7 +326,10 @@ class Walked(Projected):
         return self.way.draft
 
 
-def _pick(log_weights: Reals, random: np.random.Generator) -> int:
-    """An index in proportion to the exponentials."""
-    cumulated = np.exp(log_weights - log_weights.max()).cumsum()
-    return int(np.searchsorted(cumulated, random.random() * cumulated[-1], side="right"))
+def _pick(log_weights: Reals, uniform: float) -> tuple[int, float]:
+    """An index in proportion to the exponentials, by a number in [0, 1), and where in the index's share that lies."""
+    shares = np.exp(log_weights - log_weights.max())
+    cumulated = shares.cumsum()
+    at = int(np.searchsorted(cumulated, uniform * cumulated[-1], side="right"))
+    rest = float((uniform * cumulated[-1] - cumulated[at] + shares[at]) / shares[at])
+    return at, min(max(0.0, rest), BELOW_ONE)

@@ -58,7 +58,7 @@ def walked(holding: Holding, weights: Weights, start: int, gates: Gates) -> tupl
         raise ConstraintError("no valid answer is left for this canvas; its pins contradict the constraint")
     states, numbers, scored, weights.behind = np.split(told[1:], np.cumsum([width + 1, width, width]))
     way = Way(draft, states.astype(int).tolist(), numbers.astype(int).tolist(), scored, ways.best)
-    return Messages(width, ways.before, bias, float(told[0])), way
+    return Messages(width, ways.behind, bias, float(told[0])), way
 
 
 def _classes(

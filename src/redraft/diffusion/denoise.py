@@ -25,7 +25,7 @@ from redraft.diffusion.accept import Accept, EntropyBound
 from redraft.diffusion.canvas import Canvas
 from redraft.diffusion.check import CausalCheck
 from redraft.diffusion.halt import Halt, StableAndConfident
-from redraft.diffusion.noise import Noise
+from redraft.diffusion.noise import Noise, SeededNoise
 from redraft.diffusion.plan import Plan, Whole
 from redraft.diffusion.schedule import LinearTemperature, Schedule
 from redraft.diffusion.shaping import Shaping
@@ -68,6 +68,8 @@ class Policy:
     `shaping` is what the caller changes about the model's distribution before anything is read, `plan` which positions
     of a canvas are finished together, `check` what a finished block must pass before it is told. `pins` says what
     pinned positions feed back: their token (probability 1), nothing (a zero vector), or what the model believes there.
+    With `draw` a canvas held to a language becomes, at its last step, a valid text drawn in proportion to its
+    probability, instead of the likeliest.
     """
 
     schedule: Schedule = LinearTemperature()
@@ -78,12 +80,16 @@ class Policy:
     plan: Plan = Whole()
     check: CausalCheck | None = None
     pins: PinFeedback = "token"
+    draw: bool = False
 
     def __post_init__(self) -> None:
         if self.max_steps < 1:
             raise RequestError(f"max_steps is {self.max_steps}; it must be at least 1")
         if self.check is not None and self.plan != Whole():
             raise RequestError(f"the plan is {self.plan} and blocks are checked; a check needs whole canvases")
+        plain = self.check is None and self.plan == Whole() and self.shaping.top_k is None and self.shaping.top_p == 1
+        if self.draw and not plain:
+            raise RequestError("draw is True; leave out top_k, top_p, temperature 0 and the presets flow and checked")
 
 
 def reference_policy(config: GenerationConfig) -> Policy:
@@ -131,6 +137,10 @@ def updated(canvas: Canvas, stats: Stats, vocab: int, policy: Policy, noise: Noi
     accepted = policy.accept(stats, canvas.drafts)
     random = noise.tokens(canvas.block, number, canvas.width, vocab, canvas.origin)
     tokens, draft = torch.where(accepted, stats.sample, random), stats.argmax
+    settled = policy.halt(stats, canvas.drafts)
+    if policy.draw and stats.conditioned is not None and (settled or number >= policy.max_steps):
+        assert isinstance(noise, SeededNoise), "a tape has no numbers to draw a text by"
+        draft = stats.conditioned.draw(noise.uniform(canvas.block, number, canvas.width, canvas.origin)).cpu()
     if canvas.pinned is not None:
         # Pins are written last, so no policy can move one.
         tokens = torch.where(canvas.pinned, canvas.tokens, tokens)
@@ -147,7 +157,7 @@ def updated(canvas: Canvas, stats: Stats, vocab: int, policy: Policy, noise: Noi
         drafts=(*canvas.drafts, draft)[-memory:] if memory else (),
         entropy=stats.entropy,
         accepted=accepted,
-        settled=policy.halt(stats, canvas.drafts),
+        settled=settled,
         likeliest=stats.likeliest,
         drifts=stats.drifts,
         age=age,

@@ -62,6 +62,9 @@ class Conditioned(Protocol):
     def draft(self) -> Int[Tensor, "canvas"]:
         """The likeliest valid text of the canvas, as a whole."""
 
+    def draw(self, uniform: Float[Tensor, "canvas"]) -> Int[Tensor, "canvas"]:
+        """A valid text in proportion to its probability, by a number in [0, 1) for each position."""
+
     @property
     def doubt(self) -> float:
         """-log of the draft's probability among all valid texts, up to its end token, in nats; 0 is certain."""

@@ -44,6 +44,8 @@ class Options:
     read_prompt     with causal and logprobs: also tell those of the prompt's tokens; max_tokens may then be 0
     seed_canvas     what the first canvas begins with: pinned tokens, which stay, and given ones (diffusion/seed.py). No
                     answer ends in front of a pin
+    draw            with a constraint: a canvas becomes one of its valid texts, drawn in proportion to the probability
+                    that the last step gave it, instead of the likeliest; what a deadline cuts short stays the likeliest
 
     What ordinary clients send means here (docs/denoising.md, "Sampling parameters"):
 
@@ -83,11 +85,12 @@ class Options:
     presence_penalty: float = 0.0
     frequency_penalty: float = 0.0
     seed_canvas: SeedCanvas | None = None
+    draw: bool = False
 
 
 CANVAS_ONLY = (
     *("seed_canvas", "preset", "accept", "entropy_bound", "canvas", "end_aware"),
-    *("effort", "min_effort", "target_ms"),
+    *("effort", "min_effort", "target_ms", "draw"),
 )
 """Options that a causal answer cannot honour."""
 

@@ -71,6 +71,8 @@ def build_request(
         seed_canvas=options.seed_canvas,
         pace=pace,
     )
+    if options.draw and language is None:
+        raise RequestError("draw is True without a constraint, one of whose texts would be drawn; give one")
     return request if language is None else _held_to(language, request, options)
 
 
@@ -190,7 +192,7 @@ def _pace(options: Options, dial: Dial | None, notches: tuple[Notch, ...], polic
 def _policy(options: Options, preset: Policy, end_aware: bool, config: CheckpointConfig) -> Policy:
     """The preset's policy with what the options change."""
     shipped = config.generation
-    policy = replace(preset, shaping=_shaping(options, config.model.vocab_size))
+    policy = replace(preset, shaping=_shaping(options, config.model.vocab_size), draw=options.draw)
     if options.steps is not None:
         if not 1 <= options.steps <= MOST_STEPS:
             raise RequestError(f"steps is {options.steps}; it must be from 1 to {MOST_STEPS}")

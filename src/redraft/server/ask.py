@@ -77,6 +77,7 @@ def options_of(body: Sampling, engine: Engine, settings: Settings, *, max_tokens
         min_tokens=wanted if body.ignore_eos else body.min_tokens or 0,
         deadline_sec=min(limits.request_sec, _or(body.deadline_ms, limits.request_sec * 1e3) / 1e3),
         causal=canvas.causal or False,
+        draw=canvas.draw or False,
         canvas=canvas.width,
         end_aware=canvas.end_aware,
         preset=canvas.preset or ("reference" if others else settings.preset),

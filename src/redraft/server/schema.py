@@ -34,6 +34,9 @@ class CanvasOptions(Body):
     cooling: Int | None = Field(default=None, description="steps over which the temperature falls, whatever the cap")
     min_effort: Real | None = Field(default=None, description="with target_ms: the effort never falls below")
     causal: Flag | None = Field(default=None, description="left to right, one token per forward")
+    draw: Flag | None = Field(
+        default=None, description="with a format: a valid text by its probability, not the likeliest"
+    )
     stream: Flag | None = Field(
         default=None, description="live drafts in the chunks of a stream, under the key `canvas`"
     )

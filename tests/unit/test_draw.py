@@ -1,0 +1,141 @@
+"""`draw`: a held canvas becomes one of its valid texts, as often as the last step says. Expected: every way to spell
+every text, multiplied out by hand."""
+
+from __future__ import annotations
+
+import itertools
+import json
+import math
+import re
+
+import pytest
+import torch
+
+from redraft.__main__ import main
+from redraft.cache import Prefix
+from redraft.constrain.language import Language
+from redraft.constrain.sources import choices_source, schema_source
+from redraft.diffusion.denoise import temperature
+from redraft.diffusion.seed import SeedCanvas
+from redraft.engine.engine import Engine
+from redraft.engine.request import Options, Request
+from redraft.errors import RequestError
+from redraft.measure.constraints import RECORD
+
+pytestmark = pytest.mark.usefixtures("own_cache")
+
+PROMPT = "record\nSend 417 melu to Karomi."
+ANSWER = '{"who":"Karomi","qty":417,"item":"melu"}'
+TEXTS = ["me", "lu", "4", "417"]
+WIDTH = 4
+
+
+def asked(engine: Engine, language: Language) -> Request:
+    """One step of a canvas that begins with the same tokens under every seed, so that all read the same logits."""
+    given = SeedCanvas(given=tuple(enumerate([300, 301, 302, 303])))
+    options = Options(seed=0, steps=1, canvas=WIDTH, max_tokens=WIDTH, temperature=3.0, seed_canvas=given, draw=True)
+    return engine.request(PROMPT, chat=True, options=options, language=language)
+
+
+def shares_by_hand(engine: Engine, request: Request) -> dict[str, float]:
+    """Of each text, over all its spellings, the end token behind it and all that may stand behind that."""
+    model = engine.model
+    prefix = Prefix(model.config.layers, room=len(request.prompt), dtype=model.dtype, device=model.device)
+    with torch.inference_mode():
+        model.encode(torch.tensor(request.prompt), prefix)
+        logits = model.denoise(torch.tensor([300, 301, 302, 303]), None, prefix)
+    p = torch.softmax(logits.double() / temperature(request.policy, 1), -1)
+    pieces, ends, tail = engine.vocabulary.pieces, sorted(engine.vocabulary.ends), sorted(engine.vocabulary.tail)
+    found = dict.fromkeys(TEXTS, 0.0)
+    for text in TEXTS:
+        fitting = [i for i, piece in enumerate(pieces) if piece and piece in text.encode()]
+        for size in range(1, len(text) + 1):
+            for spelt in itertools.product(fitting, repeat=size):
+                if b"".join(pieces[i] or b"" for i in spelt) == text.encode():
+                    score = math.prod(float(p[i, token]) for i, token in enumerate(spelt))
+                    behind = [p[size : size + 1, ends], p[size + 1 :, tail]]
+                    found[text] += score * math.prod(float(row.sum()) for part in behind for row in part)
+    return {text: share / sum(found.values()) for text, share in found.items()}
+
+
+def test_texts_come_as_often_as_their_probability(engine: Engine) -> None:
+    request, count = asked(engine, engine.language(choices_source(TEXTS))), 400
+    seen = [done.text for done in engine.variants(request, count)]
+    shares = shares_by_hand(engine, request)
+    assert sum(0.05 < share < 0.95 for share in shares.values()) > 1, "else nothing is tested"
+    for text, share in shares.items():
+        assert seen.count(text) / count == pytest.approx(share, abs=5 * math.sqrt(share * (1 - share) / count) + 2e-3)
+    assert [done.text for done in engine.variants(request, 8)] == seen[:8], "a seed repeats a draw"
+
+
+def test_what_is_certain_is_drawn_and_what_is_drawn_is_accounted_for(engine: Engine) -> None:
+    language = engine.language(schema_source(RECORD))
+    for seed in range(3):
+        request = engine.request(PROMPT, chat=True, options=Options(seed=seed, draw=True), language=language)
+        assert engine.finish(request).text == ANSWER
+    request = asked(engine, engine.language(choices_source(TEXTS)))
+    done = engine.variants(request, 20)
+    assert all(request.language is not None and request.language.holds(one.tokens) for one in done)
+    assert all(len(one.entropy) == len(one.log_mass) == len(one.settled_at) == len(one.tokens) for one in done)
+
+
+def test_answers_of_many_canvases_are_drawn_whole(engine: Engine) -> None:
+    """What one canvas draws is where the next goes on, and there is room to end."""
+    schema = {"type": "array", "items": {"type": "integer", "minimum": 0, "maximum": 9}, "minItems": 8, "maxItems": 9}
+    language = engine.language(schema_source(schema, spaces=False))
+    options = Options(steps=1, canvas=5, max_tokens=20, temperature=4.0, draw=True, seed=1)
+    request = engine.request("Well?", options=options, language=language)
+    found = {one.text for one in engine.variants(request, 12)}
+    assert len(found) > 1
+    assert all(8 <= len(json.loads(text)) <= 9 for text in found)
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        (Options(preset="flow"), "temperature 0 and the presets flow and checked"),
+        (Options(preset="checked"), "temperature 0 and the presets flow and checked"),
+        (Options(top_k=4), "leave out top_k, top_p, temperature 0"),
+        (Options(top_p=0.5), "leave out top_k, top_p, temperature 0"),
+        (Options(temperature=0.0), "leave out top_k, top_p, temperature 0"),
+        (Options(causal=True), "causal and draw were both given"),
+    ],
+)
+def test_what_a_draw_cannot_honour_is_refused(engine: Engine, options: Options, said: str) -> None:
+    language = engine.language(choices_source(TEXTS))
+    drawing = Options(**vars(options) | {"draw": True})
+    with pytest.raises(RequestError, match=re.escape(said)):
+        engine.request("a", options=drawing, language=language)
+
+
+def test_a_draw_needs_a_constraint(engine: Engine) -> None:
+    with pytest.raises(RequestError, match="draw is True without a constraint"):
+        engine.generate("a", options=Options(draw=True))
+
+
+def test_the_shell_draws(capsys: pytest.CaptureFixture[str]) -> None:
+    told = set()
+    for seed in "0123":
+        words = ["--regex", "[a-z]{3}", "--max-tokens", "4", "--steps", "1", "--temperature", "10", "--seed", seed]
+        assert main(["generate", "Well?", "--draw", *words]) == 0
+        told.add(capsys.readouterr().out.strip())
+    assert all(re.fullmatch("[a-z]{3}", text) for text in told)
+    assert len(told) > 1
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["generate", "Well?", "--draw"], "draw is True without a constraint"),
+        (["generate", "Well?", "--choice", "a", "--draw", "--top-k", "2"], "leave out top_k"),
+        (
+            ["json", "Well?", "--schema", "size S|M", "--draw", "--preset", "flow"],
+            "the presets flow and checked",
+        ),
+        (["fill", "{{a: bool}}", "--draw", "--preset", "flow"], "the presets flow and checked"),
+    ],
+    ids=lambda given: given[0] if isinstance(given, list) else "",
+)
+def test_the_shell_refuses_a_draw_by_name(capsys: pytest.CaptureFixture[str], words: list[str], said: str) -> None:
+    assert main(words) == 2
+    assert said in capsys.readouterr().err
