@@ -90,6 +90,10 @@ def test_the_interface_still_has_every_body(server: Process) -> None:
     assert len(posts) >= 12
     assert all("$ref" in post["requestBody"]["content"]["application/json"]["schema"] for post in posts.values())
     assert all("422" not in post["responses"] and "default" in post["responses"] for post in posts.values())
+    types = {path: set(post["responses"]["200"]["content"]) for path, post in posts.items()}
+    streams = {path for path, names in types.items() if names == {"application/json", "text/event-stream"}}
+    assert types.keys() - streams == {"/v1/decisions", "/tokenize", "/detokenize"}
+    assert set(paths["/metrics"]["get"]["responses"]["200"]["content"]) == {"text/plain"}
 
 
 def test_an_error_is_of_the_form_that_the_interface_tells(server: Process) -> None:

@@ -25,6 +25,7 @@ TEXT = {"type": "string"}
 ERROR = {"message": TEXT, "type": TEXT, "param": {"type": ["string", "null"]}, "code": {"type": ["string", "null"]}}
 TOLD = {"type": "object", "properties": {"error": {"type": "object", "properties": ERROR}}}
 REFUSED = {"description": "A refusal or a failure", "content": {"application/json": {"schema": TOLD}}}
+STREAM = {"description": "An answer, as events where `stream` is true", "content": {"text/event-stream": {}}}
 
 Tell = Callable[[Request, Exception], Awaitable[Response]]
 """What is answered to an error."""
@@ -33,9 +34,9 @@ FORESEEN = (Refusal, RedraftError, ValidationError, HTTPException)
 """Errors that are an answer and no failure of the server's."""
 
 
-def router_of_bodies() -> APIRouter:
-    """A router of such endpoints, each of which has errors of one form."""
-    return APIRouter(responses={"default": REFUSED})
+def router_of_bodies(*, streams: bool = True) -> APIRouter:
+    """A router of such endpoints, with errors of one form and, if it `streams`, answers of both."""
+    return APIRouter(responses={"default": REFUSED} | ({200: STREAM} if streams else {}))
 
 
 class Direct:

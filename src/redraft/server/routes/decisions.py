@@ -30,7 +30,7 @@ from redraft.server.routes.responses import Item
 from redraft.server.schema import Part, text_of
 from redraft.server.stream import unless_gone
 
-router = router_of_bodies()
+router = router_of_bodies(streams=False)
 
 YES, NO = "yes", "no"
 

@@ -18,7 +18,7 @@ from redraft.server.route import router_of_bodies
 from redraft.server.schema import Message, Sampling
 from redraft.server.service import Service
 
-router, tokens = router_of_bodies(), router_of_bodies()
+router, tokens = router_of_bodies(streams=False), router_of_bodies(streams=False)
 """Of any server, and of one with a model at hand."""
 
 CREATED = 1767225600  # a checkpoint has no date of its own
@@ -66,7 +66,7 @@ async def live() -> Response:
     return JSONResponse({"status": "ok"})
 
 
-@router.get("/metrics")
+@router.get("/metrics", response_class=PlainTextResponse)
 async def metrics(request: Request) -> Response:
     """In Prometheus's text format."""
     return PlainTextResponse(service_of(request).metrics.text(), media_type="text/plain; version=0.0.4")
