@@ -639,6 +639,8 @@ def test_demo_shows_a_table(capsys: Captured) -> None:
     assert main(["demo", "--count", "1", "--seed", "3"]) == 0
     out, err = capsys.readouterr()
     assert re.search(rf"\d of {len(names())} exact; seed 3 repeats this run\n$", out)
+    assert re.findall(r"([\w-]+) +│ +[01] of 1 │", out) == list(names())
+    assert max(map(len, out.splitlines())) <= 80
     assert "step" in err
 
 

@@ -5,7 +5,8 @@ from __future__ import annotations
 import argparse
 import secrets
 import sys
-from typing import TYPE_CHECKING
+from statistics import mean
+from typing import TYPE_CHECKING, Any
 
 from redraft.cli.common import Commands, command, load_engine, model_flags, preset_of, print_json
 
@@ -13,7 +14,8 @@ if TYPE_CHECKING:
     from redraft.measure.evals import Trial
 
 EPILOG = """Inputs are made anew at every run (give --seed to repeat one) and are held out of training by construction.
-Whether each answer is right is checked, and said."""
+The first of each task is shown as it settles. Whether each answer is right is checked, and said; --json has all of
+them."""
 
 
 def add(commands: Commands) -> None:
@@ -54,7 +56,7 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 def _report(trials: list[tuple[str, Trial]], seed: int, *, as_json: bool) -> None:
-    rows = [
+    rows: list[dict[str, Any]] = [
         {
             "task": name,
             "input": trial.example.prompt.split("\n", 1)[1],
@@ -71,16 +73,16 @@ def _report(trials: list[tuple[str, Trial]], seed: int, *, as_json: bool) -> Non
         return
 
     from rich.console import Console
-    from rich.markup import escape
     from rich.table import Table
 
-    table = Table(show_lines=True)
-    for name in ("input", "answer", "exact", "steps", "tokens/forward", "tokens/s"):
-        table.add_column(name, overflow="fold")
-    for row in rows:
-        exact = "[green]yes[/]" if row["exact"] else "[red]no[/]"
-        cells = (str(row[key]) for key in ("steps", "tokens_per_forward", "tokens_per_sec"))
-        table.add_row(escape(str(row["input"])), escape(str(row["answer"])), exact, *cells)
+    table = Table(caption="whoever writes one token after the other has 1 token/forward")
+    for name in ("task", "exact", "steps", "tokens/forward", "tokens/s"):
+        table.add_column(name, justify="left" if name == "task" else "right")
+    for task in dict.fromkeys(name for name, _ in trials):
+        of = [row for row in rows if row["task"] == task]
+        means = [mean(row[key] for row in of) for key in ("steps", "tokens_per_forward", "tokens_per_sec")]
+        right = sum(row["exact"] for row in of)
+        exact = f"[{'green' if right == len(of) else 'red'}]{right} of {len(of)}[/]"
+        table.add_row(task, exact, f"{means[0]:.1f}", f"{means[1]:.1f}", f"{means[2]:.0f}")
     Console().print(table)
-    right = sum(bool(row["exact"]) for row in rows)
-    print(f"{right} of {len(rows)} exact; seed {seed} repeats this run")
+    print(f"{sum(row['exact'] for row in rows)} of {len(rows)} exact; seed {seed} repeats this run")

@@ -15,6 +15,7 @@ if TYPE_CHECKING:
 
 EPILOG = """examples:
   redraft inspect nano
+  redraft inspect recipes/shapes/26b --memory 24      what of the released model fits, before 50 GB are fetched
   redraft inspect google/diffusiongemma-26B-A4B-it --memory 24 --memory 80"""
 
 
