@@ -23,18 +23,17 @@ from redraft.constrain.language import Language
 from redraft.diffusion.noise import philox
 from redraft.diffusion.schedule import LateStart
 from redraft.diffusion.seed import LEAST_STEPS
-from redraft.engine.gap import Around, readable, refuse_decided
+from redraft.engine.gap import Around, compete, readable, refuse_decided
 from redraft.engine.infill import ANYTHING, UNREADABLE
-from redraft.engine.race import Drop, race
 from redraft.engine.request import Options, Request
 from redraft.engine.variants import mean
 from redraft.engine.wanted import Wanted, span_language, spelt
-from redraft.errors import ConstraintError, RequestError, RunError
+from redraft.errors import RequestError
 
 if TYPE_CHECKING:
     from redraft.engine.engine import Engine
 
-KEEP, JUDGED_AT = 2, 2  # widths that go on, and the step at which all are judged
+KEEP = 2  # widths that go on after the judgement
 MOST_SLACK = 16  # tokens that a revised span may be shorter or longer
 _DEFAULTS = Options()
 _REPLACES = 1  # last word of the counter: draws that no canvas makes
@@ -147,27 +146,16 @@ def _revise(
     assert options.seed is not None
     widths = [width for width in range(len(piece) - slack, len(piece) + slack + 1) if width > 0]
     widths.sort(key=lambda width: abs(width - len(piece)))  # among equals the source's own length wins
-    requests: dict[int, Request] = {}
-    refused: ConstraintError | None = None
-    for width in widths:
-        shown = renoised(fitted(piece, width), options.seed, block, strength)
-        try:
-            requests[width] = _late(around.seeded(shown, options, engine, language), strength)
-        except ConstraintError as error:
-            refused = error
-    if not requests:
-        assert refused is not None
-        raise refused
-    tried = list(requests)
-    results = race(
-        engine, list(requests.values()), lambda at, entropy: mean(entropy[: tried[at]]), Drop(KEEP, JUDGED_AT)
-    )
-    whole = [result for result in results if len(result.done.tokens) >= tried[result.place]]
-    if not whole:
-        raise RunError(f"no canvas had taken a step after {options.deadline_sec} s; raise deadline_sec")
-    best = min(whole, key=lambda result: (result.doubt, result.place))
+    seed = options.seed
+
+    def asked(width: int) -> Request:
+        shown = renoised(fitted(piece, width), seed, block, strength)
+        return _late(around.seeded(shown, options, engine, language), strength)
+
+    found = compete(engine, widths, asked, lambda width, entropy: mean(entropy[:width]), KEEP)
+    width, best = min(found, key=lambda each: (each[1].doubt, each[1].place))
     engine.loop.won(best.number)
-    return list(best.done.tokens[: tried[best.place]]), sum(best.done.steps)
+    return list(best.done.tokens[:width]), sum(best.done.steps)
 
 
 def fitted(piece: Sequence[int], width: int) -> list[int | None]:

@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import itertools
 import queue
-import threading
 from collections import deque
 from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -31,6 +30,7 @@ from redraft.engine.edit import Edit, edit
 from redraft.engine.events import Event, Finished
 from redraft.engine.fill import Filled, fill
 from redraft.engine.infill import ANYTHING, Infill, infill, infill_all
+from redraft.engine.job import Job
 from redraft.engine.knee import knee_key, read_knee
 from redraft.engine.loop import DEFAULT_LOOP, Loop, LoopConfig
 from redraft.engine.mend import mended
@@ -39,7 +39,7 @@ from redraft.engine.request import Generation, Options, Request
 from redraft.engine.resolve import build_request
 from redraft.engine.variants import Variant, ranked
 from redraft.engine.wanted import Wanted
-from redraft.errors import BusyError, RequestError, RunError
+from redraft.errors import RequestError
 from redraft.model.fused import fuse_layers, pays
 from redraft.model.gemma import DiffusionGemma
 from redraft.model.kernels import FAST, Kernels
@@ -146,7 +146,7 @@ class Engine:
         """
         if at_once < 1:
             raise RequestError(f"at_once is {at_once}; it must be at least 1")
-        source, running = iter(requests), deque[_Job]()
+        source, running = iter(requests), deque[Job]()
         with answers_bar(requests, progress) as advance:
             try:
                 while True:
@@ -154,26 +154,27 @@ class Engine:
                         running.append(self._start(request))
                     if not running:
                         return
-                    self._wait(running[0])
+                    done = self._wait(running[0])
+                    running.popleft()
                     advance()
-                    yield running.popleft().answer.done()
+                    yield done
             finally:
-                self._abort(running)
+                for job in running:
+                    job.abort()
 
     def variants(self, request: Request, count: int) -> list[Generation]:
         """`count` answers to one prompt, encoded once; seeds count up from the request's. Raises RequestError."""
         if count < 1:
             raise RequestError(f"count is {count}; it must be at least 1")
-        jobs: list[_Job] = []
+        jobs: list[Job] = []
         try:
             for i in range(count):
                 behind = jobs[0].number if jobs else None
                 jobs.append(self._start(replace(request, seed=(request.seed + i) % 2**64), behind=behind))
-            for job in jobs:
-                self._wait(job)
+            return [self._wait(job) for job in jobs]
         finally:
-            self._abort(jobs)
-        return [job.answer.done() for job in jobs]
+            for job in jobs:
+                job.abort()
 
     def ranked(self, request: Request, count: int, *, keep: int | None = None) -> list[Variant]:
         """`count` answers to one prompt, alike ones merged, the likeliest first; seeds as in `variants`.
@@ -284,42 +285,17 @@ class Engine:
         dial = read_dial(self.folder) if dialled and self.folder is not None else None
         return build_request(tokens, options, self.config, dial, language)
 
-    def _start(self, request: Request, behind: int | None = None) -> _Job:
+    def _start(self, request: Request, behind: int | None = None) -> Job:
         """Queue a request, when there is room for it."""
-        job = _Job(Answer(self.text, request), threading.Event())
-
-        def listen(event: Event) -> None:
-            try:
-                job.answer.take(event)
-            except Exception as error:  # whoever waits for the job is to hear of it, not the loop
-                job.error = job.error or error
-            if isinstance(event, Finished):
-                job.done.set()
-            elif job.is_over:
-                self.loop.abort(job.number)
-
-        while True:
-            try:
-                job.number = self.loop.submit(request, listen, behind=behind)
-                break
-            except BusyError:
-                self.loop.wait_for_room()
-        if job.is_over:  # it was told before it knew its number
-            self.loop.abort(job.number)
+        job = Job(self.loop, Answer(self.text, request))
+        job.start(job.hear, behind=behind)
         return job
 
-    def _wait(self, job: _Job) -> None:
-        """Until a job is done; without a thread that turns the loop, whoever waits turns it."""
-        self.loop.turn_until(job.done.is_set)
-        job.done.wait()
-        if isinstance(job.error, RunError):
-            raise job.error
-        if job.error is not None:
-            raise RunError(f"an answer could not be read: {job.error}") from job.error
-
-    def _abort(self, jobs: Iterable[_Job]) -> None:
-        for job in jobs:
-            self.loop.abort(job.number)
+    def _wait(self, job: Job) -> Generation:
+        """A job's answer, once it is there; without a thread that turns the loop, whoever waits turns it."""
+        self.loop.turn_until(job.over.is_set)
+        job.over.wait()
+        return job.result()
 
 
 def load(
@@ -370,18 +346,3 @@ def load(
         loop = replace(loop, max_rows=read_knee(knee_key(folder, dtype, device, plan), report))
     as_stored = adapter is None and chosen is None
     return Engine(loaded, read_text(folder, config), config, Loop(loaded, loop), folder, as_stored)
-
-
-@dataclass
-class _Job:
-    """One request of `map` or `variants` on its way."""
-
-    answer: Answer
-    done: threading.Event
-    number: int = -1
-    error: Exception | None = None
-
-    @property
-    def is_over(self) -> bool:
-        """Whether nothing that is still to come can matter."""
-        return self.answer.stopped or self.error is not None

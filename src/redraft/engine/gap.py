@@ -10,21 +10,27 @@ together from those, never from their tokens; so they come back byte for byte.
 from __future__ import annotations
 
 import codecs
+import itertools
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from redraft.constrain.language import Language
 from redraft.diffusion.plan import Whole
 from redraft.diffusion.seed import SeedCanvas
+from redraft.engine.race import Doubt, Drop, Result, race
 from redraft.engine.request import Options, Request
 from redraft.engine.wanted import of_width
-from redraft.errors import RequestError
+from redraft.errors import ConstraintError, RequestError, RunError
 
 if TYPE_CHECKING:
     from redraft.engine.engine import Engine
 
 WIDTH_STEP = 16
 """Canvases around a gap come in multiples of this, up to the checkpoint's own width."""
+
+JUDGED_AT = 2
+"""Step at which canvases of several widths are judged."""
 
 DECIDED = (
     *("max_tokens", "stop", "min_tokens", "causal", "canvas", "seed_canvas", "logprobs"),
@@ -88,6 +94,31 @@ def canvas_width(gap: int, behind: int, canvas_length: int) -> int:
         raise RequestError(f"the gap has {gap} tokens; the model's canvas holds {canvas_length}: ask for fewer")
     wanted = gap + min(behind + 1, max(WIDTH_STEP, canvas_length // 2))
     return min(-(-wanted // WIDTH_STEP) * WIDTH_STEP, canvas_length)
+
+
+def compete(
+    engine: Engine, widths: Sequence[int], asked: Callable[[int], Request], doubt: Doubt, keep: int
+) -> list[tuple[int, Result]]:
+    """Canvases of several widths for one gap, of which the `keep` least doubtful go on: the width and what came of it.
+
+    `asked` makes a width's request, or raises ConstraintError for one that no text has; so does this if there is no
+    other. `doubt` is given the width. Raises RunError if a deadline came before any canvas had taken a step.
+    """
+    requests: dict[int, Request] = {}
+    refused: ConstraintError | None = None
+    for width in widths:
+        try:
+            requests[width] = asked(width)
+        except ConstraintError as error:
+            refused = error
+    if refused is not None and not requests:
+        raise refused
+    tried = list(requests)
+    results = race(engine, [*requests.values()], lambda at, nats: doubt(tried[at], nats), Drop(keep, JUDGED_AT))
+    found = [(tried[result.place], result) for result in results]
+    if not any(whole := [len(result.done.tokens) >= width for width, result in found]):
+        raise RunError(f"no canvas had taken a step after {requests[tried[0]].deadline_sec} s; raise deadline_sec")
+    return list(itertools.compress(found, whole))
 
 
 def refuse_decided(options: Options, call: str) -> None:

@@ -18,19 +18,17 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
 from redraft.constrain.language import Language
-from redraft.engine.gap import Around, readable, refuse_decided
-from redraft.engine.race import Drop, race
-from redraft.engine.request import Generation, Options, Request
+from redraft.engine.gap import Around, compete, readable, refuse_decided
+from redraft.engine.request import Generation, Options
 from redraft.engine.variants import mean
 from redraft.engine.wanted import Wanted, grows_left, grows_right, span_language, spelt
-from redraft.errors import ConstraintError, RequestError, RunError
+from redraft.errors import ConstraintError, RequestError
 
 if TYPE_CHECKING:
     from redraft.engine.engine import Engine
 
 DEFAULT_TOKENS = 32  # widest gap that is tried if the caller sets no limit
 KEEP = 4  # widths that go on after the judgement
-JUDGED_AT = 2  # step at which all widths are judged
 EVERY_WIDTH = 16
 """Up to this width each is tried; wider ones in steps of an eighth."""
 
@@ -185,42 +183,28 @@ def _hole(engine: Engine, around: Around, wanted: Wanted, *, heal: bool) -> _Hol
 def _candidates(
     engine: Engine, hole: _Hole, widths: Sequence[int], options: Options
 ) -> list[tuple[Candidate, Generation]]:
-    """What the best widths came to, best first."""
-    tried, requests = _requests(engine, hole, widths, options)
+    """What the best widths came to, best first. Raises ConstraintError if a wanted text has none of them."""
 
-    def doubt(place: int, entropy: Sequence[float]) -> float:
-        own = max(1, tried[place] - hole.healed)  # what was taken in is nearly certain and would flatter narrow gaps
-        return sum(entropy[: tried[place]]) / own
+    def doubt(width: int, entropy: Sequence[float]) -> float:
+        own = max(1, width - hole.healed)  # what was taken in is nearly certain and would flatter narrow gaps
+        return sum(entropy[:width]) / own
 
+    try:
+        results = compete(
+            engine, widths, lambda width: hole.around.request(width, options, engine, hole.language), doubt, KEEP
+        )
+    except ConstraintError as error:
+        most = f"{widths[0]} to {widths[-1]} tokens" if len(widths) > 1 else f"{widths[0]} tokens"
+        raise ConstraintError(f"nothing of {most} is as wanted; allow other lengths ({error})") from None
     found = []
-    for result in race(engine, requests, doubt, Drop(KEEP, JUDGED_AT)):
-        width = tried[result.place]
-        if len(result.done.tokens) >= width:  # fewer only if a deadline came before its first step
-            answer = _gap_of(result.done, width, hole.text(engine, result.done.tokens[:width]))
-            one = Candidate(answer.text, width, result.doubt, mean(answer.entropy), sum(answer.steps))
-            found.append((one, answer, result.number))
-    if not found:
-        raise RunError(f"no canvas had taken a step after {options.deadline_sec} s; raise deadline_sec")
+    for width, result in results:
+        answer = _gap_of(result.done, width, hole.text(engine, result.done.tokens[:width]))
+        one = Candidate(answer.text, width, result.doubt, mean(answer.entropy), sum(answer.steps))
+        found.append((one, answer, result.number))
     # A gap that is no text is the answer only if nothing else is, and then without what is no text.
     found.sort(key=lambda each: (UNREADABLE in each[0].gap, each[0].score, each[0].width))
     engine.loop.won(found[0][2])
     return [(replace(one, gap=one.gap.replace(UNREADABLE, "")), answer) for one, answer, _ in found]
-
-
-def _requests(engine: Engine, hole: _Hole, widths: Sequence[int], options: Options) -> tuple[list[int], list[Request]]:
-    """The widths that a wanted text can have, and a request for each. Raises ConstraintError if there are none."""
-    requests: dict[int, Request] = {}
-    refused: ConstraintError | None = None
-    for width in widths:
-        try:
-            requests[width] = hole.around.request(width, options, engine, hole.language)
-        except ConstraintError as error:
-            refused = error
-    if not requests:
-        assert refused is not None
-        most = f"{widths[0]} to {widths[-1]} tokens" if len(widths) > 1 else f"{widths[0]} tokens"
-        raise ConstraintError(f"nothing of {most} is as wanted; allow other lengths ({refused})")
-    return list(requests), list(requests.values())
 
 
 def _gap_of(done: Generation, width: int, text: str) -> Generation:

@@ -14,12 +14,14 @@ from __future__ import annotations
 import queue
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from typing import TYPE_CHECKING
 
 from redraft.engine.answer import Answer
-from redraft.engine.events import Block, Event, Finished, PromptRead
+from redraft.engine.events import Block, Draft, Event, Finished
+from redraft.engine.job import Job
 from redraft.engine.request import Generation, Request
-from redraft.errors import BusyError, RequestError, RunError
+from redraft.errors import RequestError
 
 if TYPE_CHECKING:
     from redraft.engine.engine import Engine
@@ -54,11 +56,8 @@ class Result:
 
 
 @dataclass
-class _Runner:
-    answer: Answer
-    number: int = -1
+class _Runner(Job):
     doubt: float | None = None
-    error: Exception | None = None
 
 
 @dataclass
@@ -68,30 +67,27 @@ class _Race:
     runners: list[_Runner]
     drop: Drop
     doubt: Doubt
-    abort: Callable[[int], None]
     finished: queue.SimpleQueue[int] = field(default_factory=queue.SimpleQueue)
     dropped: frozenset[int] | None = None
+
+    def start(self, place: int) -> None:
+        """Queue one runner, behind the first."""
+        behind = self.runners[0].number if place else None
+        self.runners[place].start(partial(self.hear, place), drafts=True, behind=behind)
+        if place in (self.dropped or ()):  # it was judged before it knew its number
+            self.runners[place].abort()
 
     def hear(self, place: int, event: Event) -> None:
         """One event of one runner."""
         runner = self.runners[place]
-        try:
-            self._read(place, event)
-            runner.answer.take(event)
-        except Exception as error:  # whoever waits for the result is to hear of it, not the loop
-            runner.error = runner.error or error
-        if isinstance(event, Finished):
-            if runner.doubt is None:  # it never had a canvas to judge
+        if runner.doubt is None:
+            if isinstance(event, Finished):  # it never had a canvas to judge
                 self._judge(place, float("inf"))
+            elif isinstance(event, Block) or (isinstance(event, Draft) and event.step == self.drop.steps):
+                self._judge(place, self.doubt(place, event.entropy))
+        runner.hear(event)
+        if isinstance(event, Finished):
             self.finished.put(place)
-        elif runner.answer.stopped or runner.error is not None:
-            self.abort(runner.number)
-
-    def _read(self, place: int, event: Event) -> None:
-        if isinstance(event, Finished | PromptRead) or event.block or self.runners[place].doubt is not None:
-            return
-        if isinstance(event, Block) or event.step == self.drop.steps:
-            self._judge(place, self.doubt(place, event.entropy))
 
     def _judge(self, place: int, doubt: float) -> None:
         self.runners[place].doubt = doubt
@@ -101,7 +97,7 @@ class _Race:
         order = sorted(range(len(doubts)), key=lambda at: (doubts[at], at))
         self.dropped = frozenset(order[self.drop.keep :])
         for at in self.dropped:
-            self.abort(self.runners[at].number)
+            self.runners[at].abort()
 
 
 def race(engine: Engine, requests: Sequence[Request], doubt: Doubt, drop: Drop | None = None) -> Iterator[Result]:
@@ -110,44 +106,25 @@ def race(engine: Engine, requests: Sequence[Request], doubt: Doubt, drop: Drop |
     The requests should have one prompt, which is then encoded once. Raises RunError if one of them fails.
     """
     drop = drop or Drop(max(1, len(requests)))
-    runners = [_Runner(Answer(engine.text, request)) for request in requests]
-    books = _Race(runners, drop, doubt, engine.loop.abort)
+    runners = [_Runner(engine.loop, Answer(engine.text, request)) for request in requests]
+    books = _Race(runners, drop, doubt)
     try:
-        for place, request in enumerate(requests):
-            _submit(engine, request, books, place)
+        for place in range(len(runners)):
+            books.start(place)
         left, early = len(requests), list[int]()
         while left:
             engine.loop.turn_until(lambda: not books.finished.empty())
             early.append(books.finished.get())
             left -= 1
             if books.dropped is not None:  # before the judgement nobody can tell whose result counts
-                yield from (_result(books, place) for place in early if place not in books.dropped)
+                yield from (_result(runners[place], place) for place in early if place not in books.dropped)
                 early = []
     finally:
         for runner in runners:
-            engine.loop.abort(runner.number)
+            runner.abort()
 
 
-def _submit(engine: Engine, request: Request, books: _Race, place: int) -> None:
-    """Queue one, when there is room for it."""
-    behind = books.runners[0].number if place else None
-    while True:
-        try:
-            number = engine.loop.submit(request, lambda event: books.hear(place, event), drafts=True, behind=behind)
-            break
-        except BusyError:
-            engine.loop.wait_for_room()
-    runner = books.runners[place]
-    runner.number = number
-    if runner.answer.stopped or runner.error is not None or place in (books.dropped or ()):
-        engine.loop.abort(number)  # it was told before it knew its number
-
-
-def _result(books: _Race, place: int) -> Result:
-    runner = books.runners[place]
-    if isinstance(runner.error, RunError):
-        raise runner.error
-    if runner.error is not None:
-        raise RunError(f"an answer could not be read: {runner.error}") from runner.error
+def _result(runner: _Runner, place: int) -> Result:
+    done = runner.result()
     assert runner.doubt is not None
-    return Result(place, runner.answer.done(), runner.doubt, runner.number)
+    return Result(place, done, runner.doubt, runner.number)
