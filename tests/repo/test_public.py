@@ -66,3 +66,17 @@ def test_an_export_list_is_sorted_and_true(name: str) -> None:
     module = importlib.import_module(name)
     assert module.__all__ == sorted(set(module.__all__))
     assert [export for export in module.__all__ if not hasattr(module, export)] == []
+
+
+def swallowing(source: str) -> list[str]:
+    """Functions that take keywords which they do not name."""
+    functions = (ast.FunctionDef, ast.AsyncFunctionDef, ast.Lambda)
+    nodes = (node for node in ast.walk(ast.parse(source)) if isinstance(node, functions))
+    return [f"line {node.lineno}" for node in nodes if node.args.kwarg is not None]
+
+
+def test_no_function_swallows_a_keyword() -> None:
+    """One that is misspelt, or that another version renamed, is an error and not an option that does nothing."""
+    assert swallowing("def f(a, *, b): ...\nasync def g(a, **rest): ...\nlambda **rest: 0") == ["line 2", "line 3"]
+    found = {str(path): swallowing(path.read_text(encoding="utf-8")) for path in SOURCE.rglob("*.py")}
+    assert not {path: lines for path, lines in found.items() if lines}

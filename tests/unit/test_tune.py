@@ -38,12 +38,13 @@ from redraft.tune.context import CleanContext
 from redraft.tune.data import Feed
 from redraft.tune.initial import initial_model
 from redraft.tune.layout import pack
-from redraft.tune.objective import Batch, Corruption, Noise, Roll, Scoring, corrupt, losses
+from redraft.tune.objective import Batch, Corruption, Losses, Noise, Roll, Scoring, corrupt, losses
+from redraft.tune.parallel import World
 from redraft.tune.probe import _Behind
 from redraft.tune.recipe import Recipe, TrainRecipe, generation_config, model_config, read_recipe
 from redraft.tune.recompute import recompute_layers
 from redraft.tune.state import FILE
-from redraft.tune.train import LOG, learning_rate, train
+from redraft.tune.train import LOG, Split, learning_rate, train
 from redraft.weights.load import load_model
 
 RECIPE = """
@@ -218,6 +219,9 @@ def test_corruption_replaces_the_share_it_says_with_even_tokens() -> None:
     assert found.level.max() < 1
     changed = (found.canvas != target).float().mean(1)
     assert float((changed - found.level * 7 / 8).mean()) == pytest.approx(0, abs=0.005)
+    thirds = (found.level * 3).long()
+    for third in range(3):  # every canvas, and so every block of an answer, has a level of its own
+        assert float(changed[thirds == third].mean()) == pytest.approx((third + 0.5) / 3 * 7 / 8, abs=0.03)
     random = found.canvas[found.canvas != 7]
     shares = torch.bincount(random, minlength=8)[:7] / len(random)
     assert shares.tolist() == pytest.approx([1 / 7] * 7, abs=0.01)
@@ -268,6 +272,12 @@ def test_the_model_sees_the_corrupted_canvas_and_not_the_answer(feed: Feed, mode
     assert guess == noise.canvas[[0, 2]].flatten().tolist()
     assert canvas == noise.canvas.flatten().tolist()
     assert canvas != batch.target.flatten().tolist()
+
+
+def test_a_canvas_under_a_word_that_the_model_does_not_know_is_refused(model: DiffusionGemma) -> None:
+    """Swallowed, it would leave the model to train on a canvas that nobody corrupted."""
+    with pytest.raises(TypeError, match="unexpected keyword argument 'canvas_ids'"):
+        model(torch.tensor([7]), None, None, canvas_ids=torch.tensor([7]))
 
 
 def test_nothing_is_guessed_where_no_example_is_conditioned(feed: Feed, model: DiffusionGemma) -> None:
@@ -630,6 +640,26 @@ def test_certainty_adds_the_entropy_of_what_is_read_right(feed: Feed, model: Dif
     assert plain.each is not None
     assert found.each is not None
     assert torch.equal(found.each, plain.each), "reports stay cross-entropy"
+
+
+def test_the_canvas_loss_is_told_by_what_was_shown_and_how_noisy_it_was() -> None:
+    """Two canvases of four, the last position of each pinned; the sums are worked out by hand."""
+    target = torch.tensor([[5, 6, 7, 8], [5, 6, 7, 8]])
+    batch = bare(target, torch.tensor([[False] * 3 + [True]] * 2))
+    seen = torch.tensor([[5, 0, 0, 8], [0, 6, 7, 8]])
+    each = torch.tensor([[1.0, 2.0, 4.0, 100.0], [8.0, 16.0, 32.0, 100.0]])
+    nats, split = torch.tensor(0.0), Split()
+    for levels in ([0.1, 0.9], [0.1, 0.5]):
+        drawn = Corruption(seen, torch.tensor(levels), torch.tensor([False, False]))
+        split.add(batch, drawn, Losses(nats, nats, each, seen))
+    assert split.means(World(torch.device("cpu"))) == {
+        "clean low": 1.0,
+        "corrupted low": 3.0,
+        "clean middle": 24.0,
+        "corrupted middle": 8.0,
+        "clean high": 24.0,
+        "corrupted high": 8.0,
+    }
 
 
 # -- the trainer -------------------------------------------------------------------------------------------------------

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+import re
 import shutil
+import textwrap
 from pathlib import Path
 from random import Random
 
@@ -87,6 +89,27 @@ def read_folder(name: str) -> Path:
     from redraft.weights.source import locate
 
     return locate(name)
+
+
+def test_the_rows_and_the_recipe_of_the_page_make_a_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What docs/tuning.md has a newcomer write, with fewer and smaller steps."""
+    page = (Path(__file__).resolve().parents[2] / "docs" / "tuning.md").read_text(encoding="utf-8")
+    rows, script, toml = (
+        textwrap.dedent(re.findall(rf"```{kind}\n(.*?)```", page, re.DOTALL)[0]) for kind in ("json", "python", "toml")
+    )
+    monkeypatch.chdir(tmp_path)
+    exec(script, {})
+    file = tmp_path / "orders.jsonl"
+    assert len(file.read_text().splitlines()) == 2000
+    file.write_text(rows + file.read_text())
+    (tmp_path / "orders.toml").write_text(toml)
+    wanted = read_recipe(tmp_path / "orders.toml")
+    few = {"steps": 2, "batch_size": 4, "warmup": 1, "probe_examples": 1}
+    out = train(
+        msgspec.structs.replace(wanted, train=msgspec.structs.replace(wanted.train, **few)), tmp_path / "out", quiet
+    )
+    assert redraft.load(str(out)).generate("order\n7 koru", chat=True, steps=1, max_tokens=4).tokens
+    assert (out / ADAPTER).is_dir()
 
 
 def test_an_adapter_is_trained_alone_and_shipped_merged_and_apart(adapted: Path) -> None:
