@@ -123,6 +123,11 @@ time.sleep(1000)
         os.kill(int(told.read_text()), signal.SIGKILL)
 
 
+def test_a_check_that_crashes_is_no_complaint_about_the_text() -> None:
+    with pytest.raises(RunError, match="the check 'sh' was ended by signal 9; mend it"):
+        command_check(["sh", "-c", "kill -9 $$"], LONG)("a")
+
+
 def test_a_long_text_that_nobody_reads_is_no_trouble() -> None:
     assert command_check(["false"], LONG)("a" * 1_000_000) == [Problem("false ended with 1")]
     assert command_check(["true"], LONG)("a" * 1_000_000) == []

@@ -16,7 +16,6 @@ Classes are reduced where the logits are. Messages are passed on the host, or th
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
@@ -35,7 +34,6 @@ from redraft.model.triton.ways import Holding, Shift
 from redraft.shapes import Float, Int, Tensor
 
 FAINTEST = -80.0
-BELOW_ONE = math.nextafter(1.0, 0.0)
 MOST_WALKED = 2**18
 """Merged edges of a language whose messages are passed on a device: those of a canvas take up to a gigabyte there."""
 
@@ -331,5 +329,5 @@ def _pick(log_weights: Reals, uniform: float) -> tuple[int, float]:
     shares = np.exp(log_weights - log_weights.max())
     cumulated = shares.cumsum()
     at = int(np.searchsorted(cumulated, uniform * cumulated[-1], side="right"))
-    rest = float((uniform * cumulated[-1] - cumulated[at] + shares[at]) / shares[at])
-    return at, min(max(0.0, rest), BELOW_ONE)
+    rest = (uniform * cumulated[-1] - cumulated[at] + shares[at]) / shares[at]
+    return at, float(np.clip(rest, 0.0, np.nextafter(1.0, 0.0)))
