@@ -69,11 +69,12 @@ wait. So the host waits for a GPU once a step, whatever prompts and commits ride
 pins, changed distributions, languages or log-probabilities, wait once for each canvas, twice if it is held to a
 language, and a few times more where log-probabilities are read.
 
-`LoopConfig(graphs=True)` lets a GPU repeat the steps of up to eight canvases as one graph, forward and reading of the
-head together, with one graph for 1, 2, 4 and 8 places. Where a canvas stands is a number on the device, so one capture
-serves all blocks of a request, and the next request in the same buffers. Narrower canvases and places where nobody
-steps are filled up with dead rows, which nothing sees. Not in the graph: acceptance, stopping and renoising, which a
-caller chooses; forwards that encode; a head that goes by the logits. It is refused with experts elsewhere.
+`LoopConfig(graphs=True)`, or `--graphs`, lets a GPU repeat the steps of up to eight canvases as one graph, forward and
+reading of the head together, with one graph for 1, 2, 4 and 8 places. Where a canvas stands is a number on the device,
+so one capture serves all blocks of a request, and the next request in the same buffers. Narrower canvases and places
+where nobody steps are filled up with dead rows, which nothing sees. Not in the graph: acceptance, stopping and
+renoising, which a caller chooses; forwards that encode; a head that goes by the logits. It is refused with experts
+elsewhere.
 
 The next step is launched when the flags of the last one are known, and not one step late: late flags would hide the
 host's part of a step, and cost every canvas one forward more than it needs. Which is dearer is not measured;

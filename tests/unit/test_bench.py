@@ -331,6 +331,7 @@ def arguments(*given: str) -> argparse.Namespace:
         (("--rate", "0"), "--rate is 0.0; it must be above 0"),
         (("--rate", "nan"), "--rate is nan; it must be above 0"),
         (("--device", "cuda"), "runs on cpu"),
+        (("--device-card", "--graphs"), "--graphs was given; --device-card times steps both ways"),
         (("--parallel", "experts"), "with single answers, and that compares one process with one of transformers"),
         (("--knee", "--parallel", "experts"), "keeps what it finds for models whose experts are all in one process"),
         (("--plans", "3", "--parallel", "experts"), "loads several models, and processes share the experts of one"),

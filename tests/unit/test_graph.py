@@ -11,6 +11,7 @@ import torch
 from tests.helpers import new_prefix, tiny_config, tiny_model, with_kernels
 from torch.profiler import ProfilerActivity, profile
 
+from redraft.__main__ import main
 from redraft.config import CheckpointConfig, GenerationConfig
 from redraft.diffusion.noise import SeededNoise
 from redraft.engine.events import Event, Finished
@@ -181,6 +182,16 @@ def test_places_are_given_again_and_grow_only_where_there_is_no_room() -> None:
     assert places.of(larger, 7) == 0
     assert places.of(larger, 8) is None, "a canvas that is wider than a place"
     assert places.of(first, 7) is None
+
+
+@pytest.mark.parametrize("words", [("generate", "x"), ("serve",)], ids=["generate", "serve"])
+def test_the_flag_is_refused_where_there_is_no_gpu(
+    words: tuple[str, ...], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The commands had none, so only a program could ask for graphs."""
+    monkeypatch.setattr("redraft.server.process.serve", lambda service, loader, **_: loader(lambda done, total: None))
+    assert main([*words, "--graphs"]) == 2
+    assert "graphs is True and the model runs on cpu without a GPU's kernels" in capsys.readouterr().err
 
 
 def test_graphs_are_refused_where_there_is_no_gpu() -> None:

@@ -30,7 +30,9 @@ COUNTED = {
 
 ALONE = {
     **dict.fromkeys(("", "--scenario"), "compares one process with one of transformers"),
-    **dict.fromkeys(("--scaling", "--plans", "--serve"), "loads several models, and processes share the experts of one"),
+    **dict.fromkeys(
+        ("--scaling", "--plans", "--serve"), "loads several models, and processes share the experts of one"
+    ),
     "--knee": "keeps what it finds for models whose experts are all in one process",
     "--policies": "times forwards of one process",
     "--device-card": "tells the floors of one device",
@@ -149,6 +151,8 @@ def _check_flags(arguments: argparse.Namespace, mode: str = "") -> None:
         raise RequestError("--adapter was given, and what is measured are models as stored; leave it out")
     if arguments.offload is not None and mode != "--device-card":
         raise RequestError("--offload goes with --device-card; all else is measured on cpu, where experts are anyway")
+    if arguments.graphs:
+        raise RequestError("--graphs was given; --device-card times steps both ways, and all else runs on cpu")
     if arguments.parallel is not None and mode in ALONE:
         what = mode or "single answers"
         raise RequestError(f"--parallel was given with {what}, and that {ALONE[mode]}; leave it out")

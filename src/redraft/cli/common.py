@@ -159,6 +159,7 @@ def load_engine(arguments: argparse.Namespace) -> Engine:
 
     from redraft.cli.kernels import kernels_for
     from redraft.engine.engine import load
+    from redraft.engine.loop import LoopConfig
 
     helps = getattr(arguments, "helps", False)  # of several processes only the first shows what it does
     return load(
@@ -169,6 +170,7 @@ def load_engine(arguments: argparse.Namespace) -> Engine:
         adapter=getattr(arguments, "adapter", None),
         report=None if helps else note,
         progress=None if helps else loaded,
+        loop=LoopConfig(graphs=arguments.graphs),
         kernels=kernels_for(arguments.device),
         experts=experts_of(arguments),
     )

@@ -1,4 +1,4 @@
-"""`--offload experts` and `--parallel experts`: where a model's experts are, and which process does what."""
+"""`--offload`, `--parallel`, `--graphs`: where a model's experts are, which process does what, and how a GPU steps."""
 
 from __future__ import annotations
 
@@ -25,6 +25,9 @@ def place_flags(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument(
         "--parallel", choices=("experts",), help="share experts among the processes that torchrun has started"
+    )
+    parser.add_argument(
+        "--graphs", action="store_true", help="on a GPU, repeat the steps of up to eight canvases as one graph"
     )
 
 

@@ -121,7 +121,7 @@ def run(arguments: argparse.Namespace) -> int:
             plan=arguments.plan,
             adapter=arguments.adapter,
             progress=report,
-            loop=LoopConfig(max_running=arguments.max_running),
+            loop=LoopConfig(max_running=arguments.max_running, graphs=arguments.graphs),
             kernels=kernels_for(arguments.device),
             experts=experts_of(arguments),
         )
