@@ -40,7 +40,9 @@ ALONE = {
 """Modes in which processes cannot share experts, and why."""
 
 EPILOG = """Timings on a shared machine are noisy: runs are paired and medians are reported. Without a flag that
-says what to measure (--scenario to --serve, --device-card), single answers are compared.
+says what to measure (--scenario to --serve, --device-card), single answers are compared: --against is for
+what one answer and one step of it cost, pair by pair, and --scenario one for the same load in the table of
+the other scenarios, by tokens per second, latency and exactness.
 
 examples:
   redraft bench --against transformers --record benchmarks/against-transformers.json
