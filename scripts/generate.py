@@ -47,6 +47,7 @@ REGIONS: Mapping[str, Mapping[str, Callable[[Path], str]]] = {
     "src/redraft/assets/nano/README.md": {"scores": lambda root: scores(root / "benchmarks")},
     "docs/architecture.md": {"tree": lambda root: tree(root / "src" / "redraft")},
     "docs/denoising.md": {"halts": sampling.halts, "presets": sampling.presets, "dial": sampling.dial},
+    "docs/tuning.md": {"sudoku": sampling.sudoku},
     "docs/constraints.md": {"keywords": lambda _: constraints.keywords(), "ways": constraints.ways},
     "docs/deciding.md": {"belief": claims.belief},
     "docs/infilling.md": {

@@ -1,4 +1,4 @@
-"""Tables of docs/denoising.md that come from records: halting rules, the presets on several canvases, and the dial."""
+"""Tables that come from records of sampling: halting rules, presets on several canvases, the dial, Sudoku by steps."""
 
 from __future__ import annotations
 
@@ -23,6 +23,23 @@ def halts(root: Path) -> str:
 def _halted(one: dict[str, float]) -> str:
     share, forwards = f"{one['exact']:.1%} +{one['gained']} -{one['lost']}", f"{one['forwards']:.2f}"
     return f"{share}, {forwards}, {one['tokens_per_forward']:.1f}"
+
+
+def sudoku(root: Path) -> str:
+    """A row for each way of answering of the record of scripts/sudoku.py, by the number of givens where it says so."""
+    record = record_of(root, "sudoku-6x6")
+    bands = list(next(iter(record.figures["givens"].values())))
+    rows = [
+        [label, *map(_solved, (one, *record.figures["givens"].get(label, {}).values()))]
+        for label, one in record.figures["ways"].items()
+    ]
+    rows = [[*row, *[""] * (len(bands) + 2 - len(row))] for row in rows]
+    columns = ("6x6, exact and forwards", "all", *(f"{band} givens" for band in bands))
+    return f"{taken(record)}\n\n{table(columns, rows)}"
+
+
+def _solved(one: dict[str, float]) -> str:
+    return f"{said(one, 'exact')}, {one['forwards']:.1f}"
 
 
 def presets(root: Path) -> str:
