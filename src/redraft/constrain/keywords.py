@@ -69,7 +69,7 @@ KEYWORDS: tuple[Keyword, ...] = (
         anyOf
         oneOf  at least one; that it is only one is checked
         allOf  merged keyword by keyword
-        $ref  within the document; a reference that meets itself is followed to a depth
+        $ref  within the document; one that meets itself may be open four times at once
         $defs
         definitions  the older spelling
         """,
