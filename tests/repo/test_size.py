@@ -15,7 +15,7 @@ PART_WALLS = {
     "core": 9_000,
     "model/triton": 1_550,
     "weights": 3_150,
-    "constrain": 4_250,
+    "constrain": 4_255,
     "tasks": 1_200,
     "tune": 2_600,
     "measure": 4_480,

@@ -67,6 +67,10 @@ class SpanProjected:
         """The likeliest valid span, and the likeliest token at each other position."""
         return torch.cat([self.span.draft, self.rest.argmax(-1)])
 
+    def draw(self, uniform: Float[Tensor, "canvas"]) -> Int[Tensor, "canvas"]:
+        """The span drawn by the first of these numbers, the rest as in `draft`."""
+        return torch.cat([self.span.draw(uniform[: len(self.span.log_p)]), self.rest.argmax(-1)])
+
     @property
     def doubt(self) -> float:
         """Nats that the draft is short of certain, in the span and behind it."""
