@@ -134,6 +134,8 @@ def test_what_is_no_request_is_refused(served: Inside, body: bytes) -> None:
         ({"stop": 5}, "stop"),  # was stop.str
         ({"messages": [{"role": "user", "content": 5}]}, "messages.0.content"),
         ({"mesages": []}, "mesages"),  # was told that messages are missing
+        ({"deadline_ms": 0}, "deadline_ms"),  # was deadline_sec, in seconds
+        ({"max_steps": 0}, "max_steps"),  # was steps
     ],
 )
 def test_a_wrong_field_is_named_as_its_sender_wrote_it(served: Inside, wrong: dict[str, object], param: str) -> None:

@@ -88,9 +88,13 @@ class Sampling(Body):
     repetition_penalty: Real | None = Field(default=None, description="refused unless 1, likewise")
     bad_words: list[Str] | None = Field(default=None, description="texts of one token each that must not be said")
     effort: Real | None = Field(default=None, description="0 to 1: the measured dial from fast to best")
-    max_steps: Int | None = Field(default=None, description="cap on denoising steps per canvas; also sets the cooling")
+    max_steps: Int | None = Field(
+        default=None, ge=1, description="cap on denoising steps per canvas; also sets the cooling"
+    )
     entropy_bound: Real | None = Field(default=None, description="nats that one step may accept, for the whole canvas")
-    deadline_ms: Real | None = Field(default=None, description="after this long the best canvas so far is the answer")
+    deadline_ms: Real | None = Field(
+        default=None, gt=0, description="after this long the best canvas so far is the answer"
+    )
     target_ms: Real | None = Field(default=None, description="move along the dial so as to be done by then")
     canvas: CanvasOptions | None = Field(default=None, description="what only a canvas has; its fields are below")
 
