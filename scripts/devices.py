@@ -146,10 +146,12 @@ No GPU was at hand while this was built. The kernels in `model/triton/` are held
 interpreter, in float32 and, where the interpreter can, in half precision, and compile for compute 8.9 and 9.0;
 `pytest -m gpu` repeats the comparison natively and has not been run.
 
-Not measured: every time on a GPU; which tiles are the fastest (`scripts/tiles.py` tries some); the share of experts
-that real text touches; bfloat16 inside the kernels' products; how much is lost where the units for 8-bit floats add up
-in fewer bits than float32; the capture of graphs; copies that overlap with products; NCCL; transformers on the same
-card, which `scripts/step_beside_transformers.py` times at the same shape.
+Not measured: every time and every peak of memory on a GPU; how fast a checkpoint of 50 GB comes from a disk to a device
+(tensor by tensor, the next one read when the last is there); what 8 and 4 bits cost a model larger than nano in right
+answers; which tiles are the fastest (`scripts/tiles.py` tries some); the share of experts that real text touches;
+bfloat16 inside the kernels' products; how much is lost where the units for 8-bit floats add up in fewer bits than
+float32; the capture of graphs; copies that overlap with products; NCCL; transformers on the same card, which
+`scripts/step_beside_transformers.py` times at the same shape.
 """
 
 COMPILED = """
