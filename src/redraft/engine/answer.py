@@ -18,15 +18,9 @@ class Answer:
     text: Text
     request: Request
     began: float = field(default_factory=time.monotonic)
+    blocks: list[Block] = field(default_factory=list)
     pieces: list[str] = field(default_factory=list)
-    tokens: list[int] = field(default_factory=list)
-    entropy: list[float] = field(default_factory=list)
-    settled_at: list[int] = field(default_factory=list)
-    changes: list[int] = field(default_factory=list)
-    logprobs: list[tuple[tuple[int, float], ...]] = field(default_factory=list)
-    log_mass: list[float] = field(default_factory=list)
     prompt_logprobs: list[tuple[tuple[int, float], ...]] = field(default_factory=list)
-    steps: list[int] = field(default_factory=list)
     first_text_sec: float = 0.0
     stopped: bool = False
     reason: FinishReason = "length"
@@ -41,14 +35,8 @@ class Answer:
         if self.stopped:
             return  # an abort that follows a stop string may come too late to keep another block from being told
         if isinstance(event, Block):
-            self.steps.append(event.steps)
+            self.blocks.append(event)
             self.commits = event.block
-            self.tokens += event.tokens
-            self.entropy += event.entropy
-            self.settled_at += event.settled_at
-            self.changes += event.changes
-            self.logprobs += event.logprobs
-            self.log_mass += event.log_mass
             self._say(self.detokenizer.push(event.tokens))
         elif isinstance(event, PromptRead):
             self.prompt_logprobs = event.logprobs
@@ -56,6 +44,11 @@ class Answer:
             if event.reason == "error":
                 raise RunError(f"the engine failed while this request was running: {_cause(event)}") from event.error
             self.reason, self.commits = event.reason, event.commits
+
+    @property
+    def tokens(self) -> list[int]:
+        """All that were told."""
+        return [token for block in self.blocks for token in block.tokens]
 
     def done(self) -> Generation:
         """The finished record."""
@@ -67,18 +60,18 @@ class Answer:
         return Generation(
             text="".join(self.pieces),
             tokens=tuple(self.tokens),
-            entropy=tuple(self.entropy),
-            settled_at=tuple(self.settled_at),
-            changes=tuple(self.changes),
+            entropy=tuple(nats for block in self.blocks for nats in block.entropy),
+            settled_at=tuple(step for block in self.blocks for step in block.settled_at),
+            changes=tuple(count for block in self.blocks for count in block.changes),
             finish="stop" if self.stopped else self.reason,
             seed=self.request.seed,
             prompt_tokens=len(self.request.prompt),
-            steps=tuple(self.steps),
+            steps=tuple(block.steps for block in self.blocks),
             commits=self.commits,
             seconds=time.monotonic() - self.began,
             first_text_sec=self.first_text_sec,
-            logprobs=tuple(self.logprobs),
-            log_mass=tuple(self.log_mass),
+            logprobs=tuple(row for block in self.blocks for row in block.logprobs),
+            log_mass=tuple(mass for block in self.blocks for mass in block.log_mass),
             prompt_logprobs=tuple(self.prompt_logprobs),
         )
 
@@ -87,8 +80,8 @@ class Answer:
         language = self.request.language
         if language is None or self.reason == "aborted":
             return
-        if language.holds(self.tokens):
-            attempt = self.text.decode(language.answer(self.tokens))
+        if language.holds(tokens := self.tokens):
+            attempt = self.text.decode(language.answer(tokens))
             if language.checked and (problems := language.problems(attempt)):
                 raise UnsatisfiedError(attempt, [problem.reason for problem in problems])
             return

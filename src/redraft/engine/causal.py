@@ -14,41 +14,25 @@ from dataclasses import dataclass, field
 import torch
 
 from redraft.cache import Prefix
-from redraft.constrain.project import Projection
 from redraft.diffusion.denoise import Softener
 from redraft.diffusion.noise import Noise
 from redraft.diffusion.shaping import forbid
 from redraft.engine.events import Block, Event, Finished, PromptRead
-from redraft.engine.lane import logprobs
+from redraft.engine.lane import AnyLane, goal_of, logprobs
 from redraft.engine.request import Request
 from redraft.model.gemma import DiffusionGemma
-from redraft.shapes import Float, Int, Tensor
+from redraft.shapes import Float, Tensor
 
 
-@dataclass
-class CausalLane:
-    """State of one causal request between two forwards. To the runner it is a `Lane` without a canvas.
+@dataclass(kw_only=True)
+class CausalLane(AnyLane):
+    """State of one causal request between two forwards. Every token is a block.
 
-    `left`, `read`, `commit` and `goal` are as there; `told` counts tokens told, `fresh` rows that the last forward
-    encoded; `heard` has the log-probabilities of the prompt so far.
+    `fresh` counts rows that the last forward encoded; `heard` has the log-probabilities of the prompt so far.
     """
 
-    request: Request
-    noise: Noise
-    prefix: Prefix
-    prompt: Int[Tensor, "prompt"]
-    left: int
-    read: int = 0
-    told: int = 0
-    commit: Int[Tensor, "rows"] | None = None
-    goal: Projection | None = None
     fresh: int = 0
     heard: list[tuple[tuple[int, float], ...]] = field(default_factory=list)
-
-    @property
-    def waiting(self) -> int:
-        """1 while a token has been told and not yet encoded."""
-        return 0 if self.commit is None else 1
 
     @property
     def width(self) -> int:
@@ -66,29 +50,20 @@ class CausalLane:
         """What it encodes becomes prefix."""
         return True
 
-    @property
-    def blocks(self) -> int:
-        """Tokens told, each a block."""
-        return self.told
-
     def check(self) -> None:
         """Raise AssertionError if the lane contradicts itself."""
         self.prefix.check()
-        assert self.prefix.length - self.read + self.waiting == self.told, "tokens miscounted"
+        assert self.prefix.length - self.read + self.waiting == self.blocks, "tokens miscounted"
         assert min(1, self.request.max_tokens) <= self.left <= self.request.max_tokens, "limit miscounted"
-
-    def to_encode(self, rows: int) -> Int[Tensor, "rows"]:
-        """The next prompt tokens, or the token just told."""
-        return self.prompt[self.read : self.read + rows] if self.commit is None else self.commit
 
     def encoded(self, rows: int) -> None:
         """`rows` causal tokens have become prefix."""
-        self.read += 0 if self.commit is not None else rows
-        self.commit, self.fresh = None, rows
+        super().encoded(rows)
+        self.fresh = rows
 
     def advance(self, model: Softener, logits: Float[Tensor, "rows vocab"]) -> list[Event]:
         """Draw the next token from the logits of the last encoded row, once the prompt has been read."""
-        if not self.request.read_prompt or self.told:
+        if not self.request.read_prompt or self.blocks:
             return self._draw(logits)
         behind = self.prompt[self.read - self.fresh + 1 : self.read + 1].tolist()
         self.heard += logprobs(logits, behind, self.request.logprobs or 0) if behind else []
@@ -98,7 +73,7 @@ class CausalLane:
         return [read, *self._draw(logits[-1:])] if self.left else [read, Finished("length", 0)]
 
     def _draw(self, logits: Float[Tensor, "1 vocab"]) -> list[Event]:
-        if self.told < self.request.min_tokens:
+        if self.blocks < self.request.min_tokens:
             forbid(logits, self.request.eos)
         policy, shaping = self.request.policy, self.request.policy.shaping
         coolest = policy.schedule.temperature(policy.max_steps, policy.max_steps)
@@ -108,19 +83,21 @@ class CausalLane:
         if conditioned is not None:
             log_p = torch.log_softmax(conditioned.shifted(), dim=-1)
         p = log_p.exp()
-        token, entropy = int(self.noise.sample(self.told, 1, shaping.narrowed(p))), float(-(p * log_p).sum())
+        token, entropy = int(self.noise.sample(self.blocks, 1, shaping.narrowed(p))), float(-(p * log_p).sum())
         count = self.request.logprobs
         likeliest = [] if count is None else logprobs(log_p, [token], count)
         if token in self.request.eos:
-            return [Finished("stop", self.told, end=likeliest[0] if self.request.read_prompt else ())]
+            return [Finished("stop", self.blocks, end=likeliest[0] if self.request.read_prompt else ())]
         mass = [] if conditioned is None else conditioned.log_mass([token])
-        block = Block(self.told, [token], [entropy], [1], [0], steps=1, settled=True, logprobs=likeliest, log_mass=mass)
-        self.told, self.left = self.told + 1, self.left - 1
+        block = Block(
+            self.blocks, [token], [entropy], [1], [0], steps=1, settled=True, logprobs=likeliest, log_mass=mass
+        )
+        self.blocks, self.left = self.blocks + 1, self.left - 1
         self.goal = None if self.goal is None else self.goal.after([token])
         if self.left == 0 or (self.goal is not None and self.goal.is_over):
             language = self.request.language
             cut = language is None or language.is_text
-            return [block, Finished("length" if cut else "stop", self.told - 1)]
+            return [block, Finished("length" if cut else "stop", self.blocks - 1)]
         self.commit = torch.tensor([token])
         return [block]
 
@@ -138,7 +115,5 @@ def open_causal(model: DiffusionGemma, request: Request, noise: Noise) -> Causal
         prefix=Prefix(model.config.layers, room=room, dtype=model.dtype, device=model.device),
         prompt=torch.tensor(request.prompt),
         left=request.max_tokens,
-        goal=None
-        if request.language is None
-        else request.language.start(request.max_tokens, request.min_tokens, model.kernels.holding),
+        goal=goal_of(model, request),
     )

@@ -26,35 +26,57 @@ WIDTH_STEP = 16
 """Canvases get narrower in steps of this many positions."""
 
 
-@dataclass
-class Lane:
-    """State of one request between two forwards. `CausalLane` (engine/causal.py) has the same face.
+@dataclass(kw_only=True)
+class AnyLane:
+    """What a lane has with a canvas (`Lane`) and without one (`CausalLane`, engine/causal.py).
 
-    left    tokens of the answer still allowed      read        prompt tokens encoded
-    commit  tokens to encode before the canvas's next step: a block that has settled; None if there are none
-    blocks  blocks told                             settled_rows    their canvas rows
-    counted     steps of this canvas told with earlier blocks, on a canvas that flows
-    checking    rows of a finished block that is verified before it is told; 0 if there is none
-    timing  chooses the rules of a request that has a time to keep
-    goal    what is left of the answer's language   drafts      whether Draft events are wanted
-    logits  of the last step, [canvas, vocab], kept for a request that asks for log-probabilities
+    left    tokens of the answer still allowed      read    prompt tokens encoded
+    commit  tokens to encode, of a block that has been told; None if there are none
+    blocks  blocks told                             goal    what is left of the answer's language
     """
 
     request: Request
     noise: Noise
     prefix: Prefix
     prompt: Int[Tensor, "prompt"]
-    canvas: Canvas
     left: int
-    drafts: bool
+    goal: Projection | None
     read: int = 0
     commit: Int[Tensor, "rows"] | None = None
     blocks: int = 0
+
+    @property
+    def waiting(self) -> int:
+        """Rows of the block that waits to be committed."""
+        return 0 if self.commit is None else self.commit.shape[0]
+
+    def to_encode(self, rows: int) -> Int[Tensor, "rows"]:
+        """The next `rows` causal tokens: prompt, or the block that waits to be committed."""
+        return self.prompt[self.read : self.read + rows] if self.commit is None else self.commit
+
+    def encoded(self, rows: int) -> None:
+        """`rows` causal tokens have become prefix."""
+        self.read += 0 if self.commit is not None else rows
+        self.commit = None
+
+
+@dataclass(kw_only=True)
+class Lane(AnyLane):
+    """State of one request between two forwards.
+
+    settled_rows    canvas rows of the blocks told          drafts  whether Draft events are wanted
+    counted     steps of this canvas told with earlier blocks, on a canvas that flows
+    checking    rows of a finished block that is verified before it is told; 0 if there is none
+    timing  chooses the rules of a request that has a time to keep
+    logits  of the last step, [canvas, vocab], kept for a request that asks for log-probabilities
+    """
+
+    canvas: Canvas
+    drafts: bool
     settled_rows: int = 0
     counted: int = 0
     checking: int = 0
     timing: Timing | None = None
-    goal: Projection | None = None
     logits: Float[Tensor, "canvas vocab"] | None = None
 
     @property
@@ -66,17 +88,6 @@ class Lane:
     def keeps(self) -> bool:
         """Whether what it encodes next becomes prefix: not before it has been checked."""
         return not self.checking
-
-    def to_encode(self, rows: int) -> Int[Tensor, "rows"]:
-        """The next `rows` causal tokens: prompt, or the block that waits to be committed."""
-        if self.commit is not None:
-            return self.commit
-        return self.prompt[self.read : self.read + rows]
-
-    def encoded(self, rows: int) -> None:
-        """`rows` causal tokens have become prefix."""
-        self.read += 0 if self.commit is not None else rows
-        self.commit = None
 
     @property
     def ends_held_back(self) -> int:
@@ -91,11 +102,6 @@ class Lane:
             forbid(logits[:early], self.request.eos)
         self.logits = logits if self.request.logprobs is not None else None
         return logits
-
-    @property
-    def waiting(self) -> int:
-        """Rows of the settled block that waits to be committed."""
-        return 0 if self.commit is None else self.commit.shape[0]
 
     @property
     def policy(self) -> Policy:
@@ -262,10 +268,14 @@ def open_lane(
         canvas=seeded(noise, request.width, request.vocab, request.seed_canvas),
         left=request.max_tokens,
         drafts=drafts,
-        goal=None
-        if request.language is None
-        else request.language.start(request.max_tokens, request.min_tokens, model.kernels.holding),
+        goal=goal_of(model, request),
     )
+
+
+def goal_of(model: DiffusionGemma, request: Request) -> Projection | None:
+    """The whole of the language that an answer is held to, if it is."""
+    language, holding = request.language, model.kernels.holding
+    return None if language is None else language.start(request.max_tokens, request.min_tokens, holding)
 
 
 def logprobs(logits: Float[Tensor, "rows vocab"], tokens: list[int], count: int) -> list[tuple[tuple[int, float], ...]]:
