@@ -32,7 +32,7 @@ from redraft.cli import (
 
 EPILOG = """examples:
   redraft demo                                       see a canvas settle on the model in the package
-  redraft generate --chat --watch $'record\\nSend 417 melu to Karomi.'
+  redraft generate --chat --watch $'sudoku\\n.153..\\n..3..4\\n......\\n.3.245\\n6514..\\n.4..6.'
   redraft eval --json > scores.json
   redraft serve                                      a page to watch, and an API for other tools
 
