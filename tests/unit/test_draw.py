@@ -19,13 +19,19 @@ from redraft.diffusion.denoise import temperature
 from redraft.diffusion.seed import SeedCanvas
 from redraft.engine.engine import Engine
 from redraft.engine.request import Options, Request
+from redraft.engine.wanted import Wanted
 from redraft.errors import RequestError
-from redraft.measure.constraints import RECORD
 
 pytestmark = pytest.mark.usefixtures("own_cache")
 
 PROMPT = "record\nSend 417 melu to Karomi."
 ANSWER = '{"who":"Karomi","qty":417,"item":"melu"}'
+RECORD = {
+    "type": "object",
+    "properties": {"who": {"type": "string"}, "qty": {"type": "integer"}, "item": {"type": "string"}},
+    "required": ["who", "qty", "item"],
+    "additionalProperties": False,
+}
 TEXTS = ["me", "lu", "4", "417"]
 WIDTH = 4
 
@@ -139,3 +145,13 @@ def test_the_shell_draws(capsys: pytest.CaptureFixture[str]) -> None:
 def test_the_shell_refuses_a_draw_by_name(capsys: pytest.CaptureFixture[str], words: list[str], said: str) -> None:
     assert main(words) == 2
     assert said in capsys.readouterr().err
+
+
+def test_a_gap_that_has_conditions_is_drawn_and_its_seams_stay(engine: Engine) -> None:
+    """No answer of a language, but a span of one: the text behind it is pinned. Three letters of any word are open."""
+    options, wanted = Options(draw=True, steps=2, temperature=10.0), Wanted(regex="[a-z]{3}")
+    done = [engine.infill("Send ", " to", width=3, wanted=wanted, options=options, seed=seed) for seed in range(4)]
+    assert all(one.text == f"Send {one.gap} to" and re.fullmatch("[a-z]{3}", one.gap) for one in done)
+    assert len({one.gap for one in done}) > 1
+    with pytest.raises(RequestError, match="draw is True without a constraint"):
+        engine.infill("Send ", " to", width=3, options=options)
