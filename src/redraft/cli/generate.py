@@ -110,6 +110,8 @@ def run(arguments: argparse.Namespace) -> int:
         print_json(generation_json(done) | told | {"text": said})
     else:
         print(said)
+        if done.finish == "length":
+            print(f"redraft: cut at {len(done.tokens)} tokens; --max-tokens allows for more", file=sys.stderr)
     return 0
 
 

@@ -34,7 +34,7 @@ FIELDS = {"who": str, "qty": int, "item": str}  # the keys of an answer, in orde
 
 @dataclass(frozen=True)
 class Records:
-    """Names of two or three syllables, quantities 1 to 999, items of two syllables, each drawn evenly."""
+    """Names of two or three syllables, items of two, quantities 1 to 999 of which short ones are as common as long."""
 
     name = "records"
 
@@ -58,7 +58,7 @@ class Records:
             who = invent(rng, rng.randint(2, 3)).capitalize()
             if split_of(who) != split:
                 continue
-            qty, item = rng.randint(1, 999), invent(rng, 2)
+            qty, item = draw_quantity(rng), invent(rng, 2)
             sentence = rng.choice(FORMS).format(who=who, qty=qty, item=item)
             yield Example("record\n" + sentence, *template(write({"who": who, "qty": str(qty), "item": item})))
 
@@ -66,7 +66,12 @@ class Records:
 def draw_values(rng: Random) -> dict[str, str]:
     """The three values of a record, by key."""
     who = invent(rng, rng.randint(2, 3)).capitalize()
-    return {"who": who, "qty": str(rng.randint(1, 999)), "item": invent(rng, 2)}
+    return {"who": who, "qty": str(draw_quantity(rng)), "item": invent(rng, 2)}
+
+
+def draw_quantity(rng: Random) -> int:
+    """1 to 999, of one digit as often as of two or three: drawn evenly, one in a hundred would have one."""
+    return rng.randint(1, 10 ** rng.randint(1, 3) - 1)
 
 
 def write(values: Mapping[str, str]) -> list[str]:

@@ -56,7 +56,7 @@ class Repair:
 def _value(rng: Random) -> object:
     kind = rng.random()
     if kind < 0.35:
-        return rng.randint(0, 999)
+        return rng.randint(0, 10 ** rng.randint(1, 3) - 1)
     if kind < 0.7:
         word = invent(rng, 2)
         return word.capitalize() if rng.random() < 0.5 else word
