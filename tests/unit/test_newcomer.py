@@ -61,9 +61,9 @@ def test_who_asks_nano_for_what_it_cannot_is_told(
     assert sum("record, sudoku, " in line for line in lines) == told
 
 
-def test_programs_are_told_nothing(capsys: Captured) -> None:
+def test_programs_are_told_of_their_answer_alone(capsys: Captured) -> None:
     assert main([*ASKED, "--threads", "1"]) == 0
-    assert capsys.readouterr().err == ""
+    assert capsys.readouterr().err == "redraft: cut at 2 tokens; --max-tokens allows for more\n"
 
 
 # -- a canvas to follow ------------------------------------------------------------------------------------------------

@@ -126,7 +126,7 @@ def gradients(model: DiffusionGemma, batch: Batch, noise: Corruption, told: int,
 def test_the_shares_of_a_batch_add_up_to_it_and_run_as_many_forwards(feed: Feed, count: int, pack_tokens: int) -> None:
     """Seven processes share five lines, or two: some have nothing but ghosts, and all run the same forwards."""
     rng = Random(0)
-    (batch,) = pack([feed.row(example, rng, 24) for example in feed.samples(0)], draws=2, pack_tokens=pack_tokens)
+    (batch,) = pack([feed.row(example, rng, 24) for example in feed.samples(1)], draws=2, pack_tokens=pack_tokens)
     noise = corrupt(batch, 432, torch.Generator().manual_seed(1), Noise(0.3, rolled=0.5, own=0.3, own_steps=3))
     model = initial_model(feed.base.config, seed=1).requires_grad_(True)
     told, weight = int(batch.told.sum()), float(batch.weight.sum())
