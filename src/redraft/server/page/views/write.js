@@ -14,6 +14,7 @@ export const title = "Write";
 
 const EXAMPLES = [
   ["A Sudoku", "sudoku\n.153..\n..3..4\n......\n.3.245\n6514..\n.4..6."],
+  ["A list", "list\nPack duvi for Nemiso, 52 in all.\nBako wants sola, 3 boxes."],
   ["A record", "record\nSend 417 melu to Karomi."],
 ];
 
