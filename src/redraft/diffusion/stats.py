@@ -178,13 +178,15 @@ def read_logits(
     embedding. `feedback` is the dtype that the reference rounds the scaled logits to before they condition the next
     step: its parameter dtype. In bfloat16 that coarsens them visibly (steps of 0.5 near 75), so it is part of the rule.
     `before` is what the step before remembered. With a `condition`, everything is read off the conditioned
-    distributions, and the argmax is the likeliest text that satisfies it, not the likeliest token of each position.
+    distributions, and the argmax is the likeliest text that satisfies it, not the likeliest token of each position. But
+    the soft embedding is of the model's own: it has to see where it doubts what the language has made of its draft.
     """
     scaled = logits / temperature
     log_p = torch.log_softmax(scaled, dim=-1)
     conditioned, own = None if condition is None else condition(log_p), None
     # Not log_p.exp(): an exponential that underflows takes ten times as long, and a softmax takes none.
     p = torch.softmax(scaled, dim=-1)
+    fed_back = p if feedback == torch.float32 else torch.softmax(scaled.to(feedback).float(), dim=-1)
     two = p.topk(2).values if top else None
     if conditioned is not None:
         own = -(p * log_p).sum(-1)
@@ -192,7 +194,6 @@ def read_logits(
         p = torch.softmax(scaled, dim=-1)
         two = None if two is None else _less_sure(two, p.topk(2).values)
     entropy = -(p * log_p).sum(-1)
-    fed_back = p if feedback == torch.float32 else torch.softmax(scaled.to(feedback).float(), dim=-1)
     return Stats(
         scaled.argmax(-1) if conditioned is None else conditioned.draft,
         sample(p),

@@ -42,7 +42,7 @@ PAIRS = 21
 PRESETS = ("reference", "fast")
 """HTTP costs the same per answer; its share is larger where the engine needs one step of it."""
 
-SHORT, LONG = 64, 256
+SHORT, LONG = 64, 128
 WORKLOADS: Mapping[str, Mapping[str, int]] = {
     "short": {"records": SHORT},
     "mixed": {name: LONG if name.endswith("lists") else SHORT for name in names()},
