@@ -4,7 +4,7 @@ A step gives every position a distribution of its own. Of all token strings that
 language count. Messages from either side say how much of that there is (`constrain/messages.py`). From them come
 
     bias     nats per (position, class): p · exp(bias) are the exact marginals of the strings that count. Entropy,
-             acceptance, samples and the soft embedding are read from these
+             acceptance and samples are read from these
     draft    the likeliest string that counts, as a whole; the only thing that may be emitted, with
     draw     one string in proportion to its probability
 
