@@ -45,9 +45,9 @@ ENDLESS = {"max_tokens": 768, "min_tokens": 768, "entropy_bound": 1e-9, "max_ste
 def readme() -> tuple[str, int, int, list[str]]:
     """The Sudoku that the readme shows: prompt, seed, canvas width, and the answer as it reads after each step."""
     text = (ROOT / "README.md").read_text(encoding="utf-8")
-    command = re.search(r"--seed (\d+) --canvas (\d+) \$'([^']+)'", text)
+    command = re.search(r"--seed (\d+) --canvas (\d+) \$'(sudoku[^']+)'\n((?:block.*\n)+)", text)
     assert command is not None
-    steps = re.findall(r"^block 0  step +\d+  [\d.]+ nats  ([^·\n]*)", text, re.M)
+    steps = re.findall(r"^block 0  step +\d+  [\d.]+ nats  ([^·\n]*)", command[4], re.M)
     whole = [step.replace("⏎", "\n") for step in steps]
     return command[3].replace("\\n", "\n"), int(command[1]), int(command[2]), whole
 
