@@ -20,8 +20,13 @@ from redraft.server.routes.infill import Fim, Hole
 from redraft.server.routes.responses import Responses
 from redraft.server.schema import CanvasOptions, Chat, Completion
 
-BASE: dict[str, Any] = {"messages": [{"role": "user", "content": "record\nSend"}], "seed": 1, "max_tokens": 12}
-BASE["canvas"] = {"width": 32}  # whatever the model's own is, this is quick
+BASE: dict[str, Any] = {
+    "messages": [{"role": "user", "content": "record\nSend 417 apples to Karomi."}],
+    "seed": 1,
+    "max_tokens": 24,
+    "canvas": {"width": 32},  # whatever the model's own is, this is quick
+}
+"""A sentence that the model is unsure of, for it has a word that is no word of the task's."""
 
 CHANGES: dict[str, Any] = {
     # name: a value that must change the answer, the reply's form, or be refused by this name
@@ -29,7 +34,7 @@ CHANGES: dict[str, Any] = {
     "model": "gpt-9",
     "max_tokens": 3,
     "max_completion_tokens": 3,
-    "min_tokens": 12,
+    "min_tokens": 22,
     "ignore_eos": True,
     "temperature": 10.0,
     "top_p": 0.001,

@@ -143,7 +143,7 @@ def test_several_canvases_are_averaged_as_logarithms(engine: Engine) -> None:
 
 def test_many_cells_of_a_puzzle_are_decided_in_one_canvas(engine: Engine) -> None:
     request = engine.request(PUZZLE, chat=True, options=Options(seed=1))
-    assert [one.best for one in decide_all(engine, request, read_form(GRID))] == ["3", "2"]
+    assert [one.best for one in decide_all(engine, request, read_form(GRID), canvases=4)] == ["3", "2"]
     assert read_form("a{{b|c}}d") == ["a", ["b", "c"], "d"]
 
 
@@ -177,7 +177,7 @@ def test_what_is_no_form_is_refused(engine: Engine, form: str, complaint: str) -
 
 
 def test_the_command_reads_a_form(capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["decide", "--chat", PUZZLE, "--form", GRID, "--temperature", "2", "--json"]) == 0
+    assert main(["decide", "--chat", PUZZLE, "--form", GRID, "--canvases", "4", "--temperature", "2", "--json"]) == 0
     told = json.loads(capsys.readouterr().out)["decisions"]
     assert [(one["best"], one["temperature"]) for one in told] == [("3", 2.0), ("2", 2.0)]
     assert main(["decide", PUZZLE, "--form", GRID, "--choice", "a"]) == 2
