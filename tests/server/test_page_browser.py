@@ -279,7 +279,7 @@ def test_a_conversation_goes_on(tab: Tab) -> None:
 
 
 def test_an_example_is_asked_by_itself_and_as_a_chat(tab: Tab) -> None:
-    """The model in the package was taught single questions: behind a conversation, or as plain text, it answers none."""
+    """The model in the package was taught single questions: behind a conversation or as plain text it answers none."""
     page = tab.open()
     assert "made-up words" in page.locator(".composer").text_content()
     ask(page, "record\nSend 98 melu to Karomi.")
