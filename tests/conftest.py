@@ -42,6 +42,14 @@ def _one_thread() -> Iterator[None]:
 
 
 @pytest.fixture(autouse=True, scope="session")
+def _nobodys_cache(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    """A knee or a dial that somebody measured on this machine would change how the tests' models run."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("XDG_CACHE_HOME", str(tmp_path_factory.mktemp("cache")))
+        yield
+
+
+@pytest.fixture(autouse=True, scope="session")
 def _time_to_compile() -> Iterator[None]:
     """A constraint that is none too large is compiled on a slow machine, too; tests of the limit bring their own."""
     from redraft.constrain import pattern, watch
