@@ -13,9 +13,12 @@ import pytest
 import torch
 from tests.server.conftest import ANSWER, RECORD, Inside, eventually
 
+from redraft.engine.engine import Engine
 from redraft.measure.client import Link, Reply, stream_chat
-from redraft.measure.serving import WORKLOADS, _alone, _asked, _cost, _jobs, _level, _plain, _told
+from redraft.measure.serving import WORKLOADS, _alone, _asked, _cost, _jobs, _level, _plain, _told, rooms
 from redraft.tasks import task
+
+SHORT = {"records": 64}
 
 
 def place(at: Inside) -> tuple[str, int]:
@@ -23,7 +26,7 @@ def place(at: Inside) -> tuple[str, int]:
 
 
 def test_many_streams_of_three_kinds_leave_nothing_behind(served: Inside) -> None:
-    told = asyncio.run(_level(*place(served), 16, _jobs(WORKLOADS["short"], 40, Random(0)), Random(0)))
+    told = asyncio.run(_level(*place(served), 16, _jobs(SHORT, 40, Random(0)), Random(0)))
     assert (told["good"], told["left"], told["refused"], told["errors"]) == (34, 4, 2, 0)
     loop = served.engine.loop
     assert eventually(lambda: (served.service.under_way, loop.runner.num_bytes) == (0, 0)), "one that left still runs"
@@ -43,7 +46,7 @@ def test_nothing_is_left_of_a_request_that_is_over(served: Inside) -> None:
     """What is kept of each request grows in every round of 12; what else grows at times does not in every round."""
     counts = []
     for _ in range(4):
-        asyncio.run(_level(*place(served), 8, _jobs(WORKLOADS["short"], 12, Random(1)), Random(1)))
+        asyncio.run(_level(*place(served), 8, _jobs(SHORT, 12, Random(1)), Random(1)))
         assert eventually(lambda: served.service.under_way == 0 and not served.engine.loop.scheduler.running)
         gc.collect()
         found = gc.get_objects()
@@ -100,9 +103,9 @@ def test_what_http_costs_is_of_the_same_answers(served: Inside) -> None:
     assert _cost([(4.0, 5.0), (8.0, 10.0), (16.0, 20.0)]) == {"share": pytest.approx(0.2), "ms": pytest.approx(25)}
 
 
-def test_the_mix_has_short_and_long_answers_in_turn() -> None:
+def test_the_mix_has_short_and_long_answers_in_turn(nano: Engine) -> None:
     """How long they are is read off the right answers, not off what some model makes of the prompts."""
-    mixed = WORKLOADS["mixed"]
+    mixed = rooms(nano, WORKLOADS["mixed"])
     asked = _asked(mixed, 2 * len(mixed), seed=1)
     assert [most for _, _, most in asked] == [*mixed.values()] * 2
     sources = {name: task(name).examples("held_out", 1) for name in mixed}
@@ -110,4 +113,6 @@ def test_the_mix_has_short_and_long_answers_in_turn() -> None:
     assert [prompt for prompt, _, _ in asked] == [example.prompt for example in examples]
     sizes = [len(example.answer) for example in examples]
     assert max(sizes) > 5 * min(sizes)
-    assert [prompt.partition("\n")[0] for prompt, _, _ in _asked(WORKLOADS["short"], 3, seed=1)] == ["record"] * 3
+    assert [prompt.partition("\n")[0] for prompt, _, _ in _asked(rooms(nano, WORKLOADS["short"]), 3, seed=1)] == [
+        "record"
+    ] * 3

@@ -32,6 +32,7 @@ from redraft.engine.events import Event, Finished
 from redraft.engine.request import Options
 from redraft.errors import RunError
 from redraft.measure.client import Link, Reply, stream_chat
+from redraft.measure.evals import room
 from redraft.measure.peak import resident_mib
 from redraft.measure.record import Progress, Record, new_record, percentiles_ms
 from redraft.tasks import names, task
@@ -42,12 +43,8 @@ PAIRS = 21
 PRESETS = ("reference", "fast")
 """HTTP costs the same per answer; its share is larger where the engine needs one step of it."""
 
-SHORT, LONG = 64, 128
-WORKLOADS: Mapping[str, Mapping[str, int]] = {
-    "short": {"records": SHORT},
-    "mixed": {name: LONG if name.endswith("lists") else SHORT for name in names()},
-}
-"""Tasks that are asked in turn, and the most tokens of an answer to each."""
+WORKLOADS: Mapping[str, tuple[str, ...]] = {"short": ("records",), "mixed": names()}
+"""Tasks that are asked in turn."""
 
 LEAVE, BAD = 0.10, 0.05
 LENGTHS = (8, 16, 32, 64, 128, 256)
@@ -59,35 +56,43 @@ Job = tuple[str, int, int, str]  # and the kind
 def bench_serve(model: str, *, count: int, progress: Progress) -> Record:
     """A record of `count` requests at each number of streams. Raises RunError if the server does not start."""
     torch.set_num_threads(1)
+    engine = load(model)
+    workloads = {what: rooms(engine, tasks) for what, tasks in WORKLOADS.items()}
     with _server(model) as (host, port, pid):
         for i in range(2):  # warm: the allocator keeps what the most streams at once have needed, and needs no more
-            asyncio.run(_level(host, port, STREAMS[-1], _jobs(WORKLOADS["mixed"], STREAMS[-1], Random(i)), Random(i)))
+            asyncio.run(_level(host, port, STREAMS[-1], _jobs(workloads["mixed"], STREAMS[-1], Random(i)), Random(i)))
         levels = {}
         for i, streams in enumerate(STREAMS):
             progress("streams", i, len(STREAMS))
             before = resident_mib(process=pid)
-            jobs = _jobs(WORKLOADS["mixed"], count, Random(streams))
+            jobs = _jobs(workloads["mixed"], count, Random(streams))
             levels[str(streams)] = asyncio.run(_level(host, port, streams, jobs, Random(streams)))
             levels[str(streams)]["resident_mb"] = [before, resident_mib(process=pid)]
         progress("streams", len(STREAMS), len(STREAMS))
         costs = {
-            f"{preset}, {name} answers": _pairs(
-                model,
+            f"{preset}, {what} answers": _pairs(
+                engine,
                 preset,
                 _asked(tasks, max(AT_ONCE, count // 4), 1),
                 lambda preset, jobs: asyncio.run(_plain(host, port, preset, jobs)),
                 progress,
             )
-            for name, tasks in WORKLOADS.items()
+            for what, tasks in workloads.items()
             for preset in PRESETS
         }
-    load = {"requests": count, "leave": LEAVE, "bad": BAD, "lengths": LENGTHS}
+    asked = {"requests": count, "leave": LEAVE, "bad": BAD, "lengths": LENGTHS}
     return new_record(
         "serve",
-        workload={"model": model, **load, "http_cost": WORKLOADS, "threads": 1},
+        workload={"model": model, **asked, "http_cost": workloads, "threads": 1},
         figures={"levels": levels, "http_cost": costs},
         summary=_summary(levels, costs, count),
     )
+
+
+def rooms(engine: Engine, tasks: Sequence[str]) -> dict[str, int]:
+    """Tasks, and the most tokens that an answer to each may have."""
+    found = {name: room(engine, task(name)) for name in tasks}
+    return {name: most for name, most in found.items() if most is not None}
 
 
 async def _level(host: str, port: int, streams: int, jobs: Sequence[Job], rng: Random) -> dict[str, Any]:
@@ -195,14 +200,13 @@ def _alone(engine: Engine, preset: str, jobs: Sequence[Asked]) -> float:
 
 
 def _pairs(
-    model: str,
+    engine: Engine,
     preset: str,
     jobs: Sequence[Asked],
     over_http: Callable[[str, Sequence[Asked]], tuple[float, list[int]]],
     progress: Progress,
 ) -> dict[str, Any]:
     """Answers per second over HTTP and, right behind it, of an engine here: a busy machine slows both."""
-    engine = load(model)
     engine.loop.start()
     _alone(engine, preset, jobs[:AT_ONCE])  # warm
     _, tokens = over_http(preset, jobs)
