@@ -272,7 +272,7 @@ def test_a_sure_canvas_is_wrong_no_more_often_than_it_says(logits: list[list[flo
 
 @dataclass(frozen=True)
 class Held:
-    """A canvas held to a language, as far as a halting rule looks at it."""
+    """A canvas held to a language, as far as a halting rule looks at it: whatever else it is asked fails the test."""
 
     doubt: float
     draft: torch.Tensor

@@ -5,6 +5,8 @@ from __future__ import annotations
 import argparse
 import sys
 
+from redraft.cli.common import note
+
 TAUGHT = ("record", "sudoku", "repair", "edit", "list")
 """First lines of the chats that nano was trained on; a test holds them equal to the tasks'."""
 
@@ -19,13 +21,13 @@ def say_bounds(arguments: argparse.Namespace, turn: str | None) -> None:
     if arguments.model != "nano" or getattr(arguments, "adapter", None) or not at_a_terminal():
         return
     if turn is None or turn.split("\n", 1)[0] not in TAUGHT:
-        print(f"redraft: {BOUNDS}; --model takes another", file=sys.stderr)
+        note(f"{BOUNDS}; --model takes another")
 
 
 def say_bounds_of_chat(arguments: argparse.Namespace) -> None:
     """The same before a conversation, whose further turns nano was not taught either."""
     if arguments.model == "nano" and not arguments.adapter and arguments.backend is None and at_a_terminal():
-        print(f"redraft: {BOUNDS}, and one turn: /new before the next", file=sys.stderr)
+        note(f"{BOUNDS}, and one turn: /new before the next")
 
 
 def at_a_terminal() -> bool:

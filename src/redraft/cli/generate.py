@@ -16,6 +16,7 @@ from redraft.cli.common import (
     command,
     load_engine,
     model_flags,
+    note,
     options_of,
     print_json,
     read_prompt,
@@ -111,7 +112,7 @@ def run(arguments: argparse.Namespace) -> int:
     else:
         print(said)
         if done.finish == "length":
-            print(f"redraft: cut at {len(done.tokens)} tokens; --max-tokens allows for more", file=sys.stderr)
+            note(f"cut at {len(done.tokens)} tokens; --max-tokens allows for more")
     return 0
 
 

@@ -37,7 +37,7 @@ class Job:
         """Take in one event. What fails here is for whoever waits for the answer, not for the loop."""
         try:
             self.answer.take(event)
-        except Exception as error:
+        except Exception as error:  # reading an answer runs decoders and hooks of any kind
             self.error = self.error or error
         if isinstance(event, Finished):
             self.over.set()

@@ -266,7 +266,7 @@ class Loop:
                 noise = SeededNoise(ticket.request.seed)
                 self.scheduler.skip(number, self.runner.open(number, ticket.request, noise, drafts=ticket.drafts))
                 self.runner.time(number, ticket.began, self.clock)
-            except Exception as error:
+            except Exception as error:  # whatever opening it met, memory or its own values, is told to it alone
                 self._fail([number], error)
         self._share_prompts()
 
@@ -295,7 +295,7 @@ class Loop:
                 try:
                     self.runner.share(entry.behind, entry.number)
                     self.scheduler.release(entry.number, prompt=0)
-                except Exception as error:
+                except Exception as error:  # memory for the copy: the taker's loss, not the giver's
                     self._fail([entry.number], error)
             elif ahead.read == len(ahead.prompt):  # it has gone on to commit a block: too late to share
                 self.scheduler.release(entry.number, prompt=entry.prompt)

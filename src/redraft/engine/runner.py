@@ -137,7 +137,7 @@ class Runner:
         """What a lane tells when it goes on. A failure there is its own request's; the forward was everybody's."""
         try:
             return advance()
-        except Exception as error:
+        except Exception as error:  # a caller's rules and languages may fail in any way
             return [Finished("error", self.lanes[number].blocks, error)]
 
     def _forward(self, batch: Batch) -> Sequence[Float[Tensor, "piece hidden"]]:
