@@ -7,7 +7,8 @@ The unit of work is the row. A request asks for rows in one of two phases:
 
 Chunks are cut at multiples of PREFILL_CHUNK from the start of a prompt, never by what happens to fit, so that a
 request's forwards are the same whatever runs beside it. A `SchedulingPolicy` picks from what is ready, up to
-`max_rows`; the oldest request always goes, so every turn comes: where a forward has room for one canvas, behind all before it.
+`max_rows`; the oldest request always goes, so every turn comes: where a forward has room for one canvas, behind all
+before it.
 """
 
 from __future__ import annotations
