@@ -367,7 +367,7 @@ def test_a_sheet_is_puzzles_of_its_split_each_with_its_one_solution(split: str) 
         given = {i for low, high in example.given for i in range(low, high)}
         assert given == {i for i, cell in enumerate(rest) if cell.isdigit()}
         counts.add(len(puzzles))
-    assert counts == set(range(4, 13))
+    assert counts == set(range(2, 13))
 
 
 SHEET = Example("sudoku\n(not read)", "12\n21\n\n34\n43")

@@ -24,13 +24,13 @@ from random import Random
 from redraft.tasks.sudoku import Sudoku
 from redraft.tasks.task import Example, Score, share, stream_seed
 
-FEWEST, MOST = 4, 12  # puzzles; twelve and an end fill 252 of a canvas's 256 positions
+FEWEST, MOST = 2, 12  # puzzles; twelve and an end fill 252 of a canvas's 256 positions
 
 BETWEEN = "\n\n"
 
 
 class Sheets:
-    """Four to twelve puzzles of 4x4, with an empty line between them."""
+    """Two to twelve puzzles of 4x4, with an empty line between them."""
 
     name = "sheets"
 
