@@ -132,6 +132,16 @@ def test_a_forced_call_has_valid_arguments(client: OpenAI, choice: Any) -> None:
     assert (call.function.name, json.loads(call.function.arguments)["who"]) == ("order", "Karomi")
 
 
+def test_stop_strings_cut_text_and_never_a_call(client: OpenAI) -> None:
+    """Agents send them with every request, also where a call is forced; what they name is in the arguments here."""
+    done = client.chat.completions.create(
+        model="nano", messages=USER, tools=[ORDER], tool_choice="required", stop=["Karomi"], seed=7
+    )
+    (call,) = done.choices[0].message.tool_calls or []
+    assert call.type == "function"
+    assert json.loads(call.function.arguments)["who"] == "Karomi"
+
+
 def test_of_several_tools_the_answer_names_one(client: OpenAI) -> None:
     with client.chat.completions.stream(
         model="nano", messages=USER, tools=[ORDER, OTHER], tool_choice="required", max_tokens=120

@@ -139,7 +139,10 @@ def _aider(place: Place) -> str:
 
 
 def _continue(place: Place) -> str:
-    return f"""models:
+    return f"""name: redraft
+version: 1.0.0
+schema: v1
+models:
   - name: redraft
     provider: openai
     model: {place.name}
@@ -174,7 +177,7 @@ def _vim(place: Place) -> str:
 
 TOOLS: Mapping[str, Tool] = {
     "aider": Tool(_aider, ".aider.conf.yml", _append(_aider)),
-    "continue": Tool(_continue, ".continue/config.yaml", note="add them under the `models` that are there"),
+    "continue": Tool(_continue, ".continue/config.yaml", note="if it is there, add only what stands under `models`"),
     "llama.vim": Tool(_vim, ".vimrc", _append(_vim)),
     "llm": Tool(_llm, ".config/io.datasette.llm/extra-openai-models.yaml", _append(_llm)),
     "openai": Tool(

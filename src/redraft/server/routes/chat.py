@@ -44,6 +44,8 @@ def prepare(service: Service, body: Chat) -> Work:
         options = _seeded(engine, options, predicted)
     choice, thinking = choice_of(body), _thinking(body)
     check_tools(choice, engine.text)
+    if choice.forced:  # stop strings cut text, and a call that has to be made has none around it
+        options = replace(options, stop=())
     held = held_to(body, choice, service.settings.limits, service.marks.thinking if thinking else None)
     # A forced call needs no telling: the constraint has it.
     declared = [tool.model_dump(exclude_none=True) for tool in choice.tools] if engine.text.knows_tools else []
