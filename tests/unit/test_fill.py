@@ -64,6 +64,9 @@ def test_schemas_beside_the_template_and_names_that_repeat(engine: Engine) -> No
     ("template", "kinds", "complaint"),
     [
         ("no holes", {}, "has no hole"),
+        ("x {{a", {}, "the hole '{{a' in line 1 of the template is not closed; end it with }}"),
+        ("x\n{{a: int} y {{b: int}}", {}, "the hole '{{a: int} y {{b' in line 2"),
+        ("{{a: int}} {{b: int}", {}, "the hole '{{b: int}' in line 1"),
         ("{{a}}", {}, "hole 'a' has no kind"),
         ("{{a: int}}", {"a": "int"}, "is typed in the template and beside it"),
         ("{{a: int}}", {"b": "int"}, "no hole 'b'; it has a"),
@@ -84,6 +87,13 @@ def test_a_template_that_cannot_be_read_is_refused_by_its_hole(
     with pytest.raises(ConstraintError) as error:
         read_template(template, kinds)
     assert complaint in str(error.value)
+
+
+@pytest.mark.parametrize("kind", [r"regex(\{{2}a)", "regex(x{2})", "regex((a{1})+)"])
+def test_braces_that_begin_no_hole_are_text(kind: str) -> None:
+    """Such a template was never refused: a kind may have braces, and what stands around may be another's template."""
+    template = read_template(f"{{{{ .Values.x }}}} int m[1][2] = {{{{a, b}}}}; {{{{a: {kind}}}}} {{{{% x %}}")
+    assert [hole.name for hole in template.holes] == ["a"]
 
 
 def test_max_tokens_below_the_shortest_filling_is_refused(engine: Engine) -> None:

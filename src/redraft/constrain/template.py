@@ -36,6 +36,7 @@ from redraft.constrain.watch import Limits
 from redraft.errors import ConstraintError
 
 _HOLE = re.compile(r"\{\{\s*(?P<name>[A-Za-z_]\w*)\s*(?::\s*(?P<kind>.*?))?\s*\}\}", re.DOTALL)
+_UNCLOSED = re.compile(r"\{\{\s*[A-Za-z_]\w*\s*(?::(?:(?!\}\}).)*?)?(?:\{\{\s*[A-Za-z_]|\Z)", re.DOTALL)
 _KIND = re.compile(r"(?P<word>[a-z]+)(?:\((?P<inside>.*)\))?", re.DOTALL)
 _RANGE = re.compile(r"(?P<low>-?[0-9.]*?)\.\.(?P<high>-?[0-9.]*)")
 
@@ -134,6 +135,11 @@ def read_template(text: str, kinds: Mapping[str, Any] | None = None) -> Template
     Raises ConstraintError naming the hole.
     """
     given, used = dict(kinds or {}), set()
+    if (begun := _UNCLOSED.search(text)) is not None:
+        line = text.count("\n", 0, begun.start()) + 1
+        raise ConstraintError(
+            f"the hole {begun[0][:20]!r} in line {line} of the template is not closed; end it with }}}}"
+        )
     literals, holes, at = [], [], 0
     for match in _HOLE.finditer(text):
         name, kind = match["name"], match["kind"]
