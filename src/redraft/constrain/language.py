@@ -173,11 +173,6 @@ def vocabulary_of(text: Text, config: CheckpointConfig) -> Vocabulary:
     return Vocabulary(tuple(pieces), ends, ends | {config.generation.pad_token_id})
 
 
-def cache_folder() -> Path:
-    """Where compiled languages are kept: $XDG_CACHE_HOME or ~/.cache, then redraft/languages."""
-    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "redraft" / "languages"
-
-
 def _read(path: Path) -> tuple[TokenAutomaton, bool] | None:
     """What was kept; None if there is nothing, or nothing whole."""
     try:

@@ -24,6 +24,7 @@ from redraft.diffusion.accept import EntropyBound
 from redraft.diffusion.denoise import Policy, reference_policy
 from redraft.diffusion.halt import StableAndConfident
 from redraft.errors import RequestError, RunError
+from redraft.home import cache_folder
 
 FILE = "dial.json"
 _WHOLE, _SAMPLES, _SAMPLE = 2**24, 256, 2**14  # bytes of a file hashed whole; else how many samples, of how many bytes
@@ -123,9 +124,8 @@ def known_fingerprint(folder: Path) -> str:
 
 def dial_files(folder: Path) -> tuple[Path, Path]:
     """Where a checkpoint's table may be: beside it, or in the user's cache if that cannot be written."""
-    cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "redraft" / "dials"
     name = hashlib.sha256(str(folder.resolve()).encode()).hexdigest()[:16]
-    return folder / FILE, cache / f"{name}.json"
+    return folder / FILE, cache_folder() / "dials" / f"{name}.json"
 
 
 def read_dial(folder: Path) -> Dial:

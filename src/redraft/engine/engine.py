@@ -21,7 +21,7 @@ from typing import Any
 
 from redraft.config import CheckpointConfig, read_config
 from redraft.constrain.checks import Check
-from redraft.constrain.language import Language, Source, Vocabulary, cache_folder, ready, vocabulary_of
+from redraft.constrain.language import Language, Source, Vocabulary, ready, vocabulary_of
 from redraft.constrain.sources import source_of
 from redraft.engine.answer import Answer
 from redraft.engine.bar import answers_bar
@@ -40,6 +40,7 @@ from redraft.engine.resolve import build_request
 from redraft.engine.variants import Variant, ranked
 from redraft.engine.wanted import Wanted
 from redraft.errors import RequestError
+from redraft.home import cache_folder
 from redraft.model.fused import fuse_layers, pays
 from redraft.model.gemma import DiffusionGemma
 from redraft.model.kernels import FAST, Kernels
@@ -254,7 +255,7 @@ class Engine:
 
         Compiled once and kept on disk. Raises ConstraintError for what cannot be kept.
         """
-        return ready(source, self.vocabulary, kept_in=cache_folder())
+        return ready(source, self.vocabulary, kept_in=cache_folder() / "languages")
 
     @cached_property
     def vocabulary(self) -> Vocabulary:

@@ -19,11 +19,12 @@ from pathlib import Path
 import torch
 
 from redraft.errors import RunError
+from redraft.home import cache_folder
 
 
 def knees_file() -> Path:
-    """Where this user's knees are kept: $XDG_CACHE_HOME/redraft/knees.json, or below ~/.cache."""
-    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "redraft" / "knees.json"
+    """Where this user's knees are kept."""
+    return cache_folder() / "knees.json"
 
 
 def knee_key(folder: Path, dtype: str, device: str, plan: str | None = None) -> str:
@@ -68,7 +69,7 @@ def _read(path: Path) -> dict[str, int]:
     """Every kept knee. Raises ValueError for a file that holds something else."""
     try:
         found = json.loads(path.read_text(encoding="utf-8"))
-    except FileNotFoundError:
+    except (FileNotFoundError, NotADirectoryError):  # nor is there a folder where nothing can be kept
         return {}
     if not isinstance(found, dict) or not all(type(rows) is int and rows > 0 for rows in found.values()):
         raise ValueError("it is not an object of positive integers")
