@@ -259,6 +259,7 @@ def test_bad_keys_are_refused(tmp_path: Path, text: str | None, said: str) -> No
         (["--api-key-file", "/"], "--api-key-file / cannot be read: Is a directory; give one with a key a line"),
         (["--host", "0.0.0.0"], "--host is 0.0.0.0 and there are no API keys; use --api-key-file, or --insecure"),
         (["--host", "192.0.2.1", "--insecure", "--log-file", os.devnull], "give --host an address of this machine"),
+        (["--host", f"{'a' * 300}.example", "--insecure", "--log-file", os.devnull], "an address of this machine"),
         (["--log-file", "/none/log"], "--log-file /none/log cannot be written: No such file or directory"),
     ],
     ids=lambda value: value[0] if isinstance(value, list) else "",
@@ -276,8 +277,8 @@ def test_a_port_that_is_taken_is_named_with_the_way_out(capsys: pytest.CaptureFi
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
         assert main(["serve", "--port", str(port), "--log-file", os.devnull]) == 2
-    assert f"cannot listen on 127.0.0.1 port {port}" in (told := capsys.readouterr().err)
-    assert "try --port 0 for a free one" in told
+    said = f"cannot listen on 127.0.0.1 port {port}: another program has that port"
+    assert capsys.readouterr().err == f"redraft: {said}; give another --port, or --port 0 for a free one\n"
 
 
 def test_keys_come_from_a_file_and_a_variable(tmp_path: Path) -> None:

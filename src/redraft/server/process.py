@@ -33,6 +33,7 @@ Loader = Callable[[Callable[[int, int], None]], Engine]
 
 POLL_SEC = 0.05
 MAX_HEAD_BYTES = 64 * 2**10
+REFUSED = {errno.EADDRINUSE: "another program has that port", errno.EACCES: "this user may not have that port"}
 
 
 def serve(
@@ -97,16 +98,19 @@ def _run(app: ASGIApp, service: Service, host: str, port: int, begun: Callable[[
 def listen(host: str, port: int) -> socket.socket:
     """A socket that listens. Raises RequestError."""
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
-    listening = socket.socket(family, socket.SOCK_STREAM)
+    listening = None
     try:
+        listening = socket.socket(family, socket.SOCK_STREAM)
         listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         listening.bind((host, port))
-    except (OSError, OverflowError) as error:
-        listening.close()
-        taken = getattr(error, "errno", None) in (errno.EADDRINUSE, errno.EACCES)
-        remedy = "try --port 0 for a free one" if taken else "give --host an address of this machine"
-        raise RequestError(f"cannot listen on {host} port {port}: {error}; {remedy}") from None
-    listening.listen(1024)
+        listening.listen(1024)
+    except (OSError, UnicodeError) as error:  # a name too long for DNS is the latter
+        if listening is not None:
+            listening.close()
+        said = REFUSED.get(getattr(error, "errno", None) or 0)
+        remedy = "give another --port, or --port 0 for a free one" if said else "give --host an address of this machine"
+        said = said or getattr(error, "strerror", None) or str(error)
+        raise RequestError(f"cannot listen on {host} port {port}: {said}; {remedy}") from None
     listening.set_inheritable(True)
     return listening
 
