@@ -131,6 +131,7 @@ def test_a_documents_mistake_is_told_in_the_stream(http: httpx2.Client) -> None:
         {"segments": [{"text": "a"}]},
         {"segments": [{"text": "a", "hole": {}}]},
         {"segments": [{"hole": {}}, {"revise": {"text": "a"}}]},
+        {"segments": [{"hole": {"max_tokens": 0}}]},
         {"prompt": "a", "pins": [{"at": 0}]},
         {"prompt": "a", "pins": [{"at": 9999, "token": 5}]},
         {"prompt": "a", "n": 2},

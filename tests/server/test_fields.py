@@ -174,7 +174,7 @@ def test_a_field_without_effect_is_named(http: httpx2.Client, name: str) -> None
 
 
 def test_fields_without_effect_are_named_wherever_they_stand(http: httpx2.Client) -> None:
-    body = BASE | {"stream_options": {"include_obfuscation": True}, "metadata": "deep"}
+    body = BASE | {"stream": True, "stream_options": {"include_obfuscation": True}, "metadata": "deep"}
     body["messages"] = [{**BASE["messages"][0], "annotations": []}]
     deep = '{"user": ' * 300 + "1" + "}" * 300  # what has no effect may hold anything, names of such fields, too
     content = json.dumps(body).replace('"deep"', deep)
@@ -187,6 +187,9 @@ def test_fields_without_effect_are_named_wherever_they_stand(http: httpx2.Client
     ("path", "body", "field"),
     [
         ("chat/completions", BASE | {"canvas": {"stream": True}}, "canvas.stream"),
+        ("chat/completions", BASE | {"stream_options": {"include_usage": True}}, "stream_options"),
+        ("completions", {"prompt": "a", "stream": False, "stream_options": {}}, "stream_options"),
+        ("fim/completions", {"prompt": "a", "stream_options": {"include_usage": False}}, "stream_options"),
         ("responses", {"input": "a", "stream": True, "canvas": {"stream": True}}, "canvas.stream"),
         ("completions", {"prompt": "a", "suffix": "b", "stream": True, "canvas": {"stream": True}}, "canvas.stream"),
         (

@@ -27,7 +27,7 @@ ENDPOINTS: dict[str, tuple[type[Body], dict[str, Any]]] = {
     "/v1/completions": (Completion, {"prompt": "record", "canvas": {"width": 16}}),
     "/v1/responses": (Responses, {"input": "record", "max_output_tokens": 8, "canvas": {"width": 16}}),
     "/v1/fim/completions": (Fim, {"prompt": "a", "suffix": "b", "max_tokens": 2}),
-    "/infill": (Hole, {"input_prefix": "a", "n_predict": 2}),
+    "/infill": (Hole, {"input_prefix": "a", "input_suffix": "b", "n_predict": 2}),
     "/v1/edit/completions": (Edit, {"messages": [{"role": "user", "content": "<|code_to_edit|>ab<|/code_to_edit|>"}]}),
     "/v1/canvas": (Canvas, {"prompt": "record", "max_tokens": 8, "canvas": {"width": 16}}),
     "/v1/decisions": (Decisions, {"input": "a", "questions": [{"type": "predicate", "instructions": "b"}]}),

@@ -98,6 +98,17 @@ def test_infill_answers_as_llama_cpp_does(post, filled: str) -> None:
     assert "samplers" in told.headers["x-ignored-fields"]
 
 
+@pytest.mark.parametrize(
+    ("body", "missing"),
+    [({}, "input_prefix"), ({"input_suffix": "b"}, "input_prefix"), ({"input_prefix": "a"}, "input_suffix")],
+)
+def test_a_gap_without_both_sides_is_refused_as_llama_cpp_means_to(post, body, missing: str) -> None:
+    """An empty body was answered with a gap in nothing; a side that is empty is one all the same."""
+    told = post("/infill", body)
+    assert (told.status_code, told.json()["error"]["param"]) == (400, missing)
+    assert post("/infill", {"input_prefix": "", "input_suffix": "", "n_predict": 1}).status_code == 200
+
+
 def test_a_warming_call_costs_nothing(post) -> None:
     told = post("/infill", {"input_prefix": "a", "input_suffix": "b", "n_predict": 0})
     assert (told.status_code, told.json()["content"], told.json()["tokens_predicted"]) == (200, "", 0)

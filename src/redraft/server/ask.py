@@ -64,6 +64,10 @@ def options_of(body: Sampling, engine: Engine, settings: Settings, *, max_tokens
         raise unsupported(
             "canvas.stream", "canvas.stream tells steps between the texts of a stream; set stream to true"
         )
+    if body.stream_options is not None and not body.stream:
+        raise unsupported(
+            "stream_options", "stream_options says how a stream is told; set stream to true, or leave it out"
+        )
     # The dial and the causal mode have rules of their own, with which a preset would be refused.
     others = canvas.causal or body.effort is not None or body.target_ms is not None
     wanted = max_tokens if body.max_tokens is None else body.max_tokens

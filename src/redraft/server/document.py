@@ -94,7 +94,7 @@ def _filled(engine: Engine, document: Document, holes: list[Hole], options: Opti
             engine,
             text,
             parts[i + 1],
-            max_tokens=hole.max_tokens or (document.max_tokens if hole.width is None else None),
+            max_tokens=document.max_tokens if hole.max_tokens is None and hole.width is None else hole.max_tokens,
             width=hole.width,
             ends=i == len(holes) - 1,
             wanted=wanted,

@@ -81,7 +81,7 @@ class Sampling(Body):
         default=None, description="texts that end the answer, at most 16; not part of it"
     )
     stream: Flag | None = Field(default=None, description="server-sent events, text as it becomes certain")
-    stream_options: StreamOptions | None = Field(default=None, description="its fields are below")
+    stream_options: StreamOptions | None = Field(default=None, description="with stream; its fields are below")
     logit_bias: dict[str, Real] | None = Field(default=None, description="token id: nats, -100 to 100, at every step")
     presence_penalty: Real | None = Field(default=None, description="refused unless 0: nothing is said before another")
     frequency_penalty: Real | None = Field(default=None, description="refused unless 0, likewise")

@@ -54,8 +54,8 @@ class Hole(Body):
     neutral: ClassVar[Mapping[str, tuple[Any, ...]]] = {"stream": (False,), "n_probs": (0,), "min_p": (0, 0.0)}
 
     model: Str | None = None
-    input_prefix: Str = Field(default="", description="the text before the gap")
-    input_suffix: Str = Field(default="", description="the text behind it")
+    input_prefix: Str = Field(description="the text before the gap")
+    input_suffix: Str = Field(description="the text behind it")
     input_extra: list[Extra] | None = Field(default=None, description="files to read first")
     prompt: Str = Field(default="", description="the beginning of the line, between prefix and gap")
     n_predict: Int | None = Field(default=None, ge=-1, description="most tokens; 0 answers at once, -1 is no limit")
