@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 
 from redraft.errors import RecipeError
-from redraft.tasks import EditLists, Edits, Example, InfillPython, Lists, Repair, Sheets, Sudoku, Task
+from redraft.tasks import EditLists, Edits, Example, InfillPython, Lists, Repair, Sudoku, Task
 from redraft.tasks import grids as rules
 from redraft.tasks.infill import corpus, fingerprint
 from redraft.tasks.repair import BREAKS
@@ -347,49 +347,6 @@ def test_an_edit_of_a_list_is_marked_by_hand(answer: str, exact: bool, parts: tu
     assert (score.exact, score.parts) == (exact, dict(zip(("valid", "lines"), parts, strict=True)))
 
 
-# -- sheets ------------------------------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize("split", ["train", "held_out"])
-def test_a_sheet_is_puzzles_of_its_split_each_with_its_one_solution(split: str) -> None:
-    counts = set()
-    for example in islice(Sheets().examples(split, 0), 60):
-        first, _, rest = example.prompt.partition("\n")
-        puzzles, answers = rest.split("\n\n"), example.answer.split("\n\n")
-        assert first == "sudoku"
-        assert len(puzzles) == len(answers)
-        for puzzle, answer in zip(puzzles, answers, strict=True):
-            cells = [0 if cell == "." else int(cell) for cell in puzzle.replace("\n", "")]
-            assert split_of(puzzle) == split
-            assert completions(cells, 4) == 1
-            assert is_legal([int(cell) for cell in answer.replace("\n", "")], 4)
-            assert re.fullmatch(puzzle, answer), "a dot is any cell: the givens stand where they stood"
-        given = {i for low, high in example.given for i in range(low, high)}
-        assert given == {i for i, cell in enumerate(rest) if cell.isdigit()}
-        counts.add(len(puzzles))
-    assert counts == set(range(2, 13))
-
-
-SHEET = Example("sudoku\n(not read)", "12\n21\n\n34\n43")
-
-
-@pytest.mark.parametrize(
-    ("answer", "exact", "puzzles"),
-    [
-        ("12\n21\n\n34\n43", True, 1.0),
-        ("12\n21\n\n34\n43\n", False, 0.5),
-        ("12\n21\n\n34\n44", False, 0.5),
-        ("12\n21", False, 0.5),
-        ("34\n43\n\n12\n21", False, 0.0),
-        ("12\n21\n\n34\n43\n\n12\n21", False, 1.0),
-        ("", False, 0.0),
-    ],
-)
-def test_a_sheet_is_marked_by_hand(answer: str, exact: bool, puzzles: float) -> None:
-    score = Sheets().score(SHEET, answer)
-    assert (score.exact, score.parts) == (exact, {"puzzles": puzzles})
-
-
 # -- infilling ---------------------------------------------------------------------------------------------------------
 
 
@@ -426,9 +383,7 @@ def test_a_gap_is_marked_by_hand(answer: str, exact: bool, parses: float) -> Non
 
 
 @pytest.mark.parametrize(
-    "task",
-    [Repair(), Edits(), InfillPython(), Sudoku(6), Lists(), Lists(8), EditLists(), Sheets()],
-    ids=lambda task: task.name,
+    "task", [Repair(), Edits(), InfillPython(), Sudoku(6), Lists(), Lists(8), EditLists()], ids=lambda task: task.name
 )
 def test_streams_repeat_differ_by_seed_and_share_no_example(task: Task) -> None:
     def first(split: str, seed: int) -> list[Example]:

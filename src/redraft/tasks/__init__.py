@@ -8,7 +8,6 @@ from redraft.tasks.infill import InfillPython
 from redraft.tasks.lists import MOST_LONG, EditLists, Lists
 from redraft.tasks.records import Records
 from redraft.tasks.repair import Repair
-from redraft.tasks.sheets import Sheets
 from redraft.tasks.sudoku import Sudoku
 from redraft.tasks.task import Example, Score, Split, Task, stream_seed
 
@@ -21,7 +20,6 @@ __all__ = [
     "Records",
     "Repair",
     "Score",
-    "Sheets",
     "Split",
     "Sudoku",
     "Task",
@@ -37,7 +35,6 @@ _MORE: tuple[Task, ...] = (
     Sudoku(9, (22, 30), least_guesses=5),
     Lists(MOST_LONG),
     EditLists(),
-    Sheets(),
 )
 _KNOWN: MappingProxyType[str, Task] = MappingProxyType({known.name: known for known in (*_USUAL, *_MORE)})
 
