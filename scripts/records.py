@@ -78,6 +78,7 @@ TABLE = (
     Take("choosing-nano", 2, "python scripts/choosing.py --count 300"),
     Take("sudoku-6x6", 2, "python scripts/sudoku.py --size 6 --count 300"),
     Take("widths-nano", 5, "python scripts/widths.py --count 100"),
+    Take("templates-nano", 8, "python scripts/templates.py --count 200"),
     Take("eval-nano-infill", 14, f"{EVAL} --infill --count 40"),
     Take("serve", 2, f"{BENCH} --serve 400"),
     Take("soak", 2, f"{BENCH} --soak 2000"),
