@@ -98,7 +98,6 @@ def rooms(engine: Engine, tasks: Sequence[str]) -> dict[str, int]:
 async def _level(host: str, port: int, streams: int, jobs: Sequence[Job], rng: Random) -> dict[str, Any]:
     """One number of streams: who came, what they got, how long it took."""
     gate, began = asyncio.Semaphore(streams), time.monotonic()
-    rate = float("inf") if streams == 1 else streams * 4.0
 
     async def one(prompt: str, seed: int, max_tokens: int, kind: str) -> tuple[str, Reply]:
         async with gate:
@@ -109,8 +108,8 @@ async def _level(host: str, port: int, streams: int, jobs: Sequence[Job], rng: R
     tasks = []
     for job in jobs:
         tasks.append(asyncio.create_task(one(*job)))
-        if rate != float("inf"):
-            await asyncio.sleep(rng.expovariate(rate))
+        if streams > 1:
+            await asyncio.sleep(rng.expovariate(4.0 * streams))
     return _told([await task for task in tasks], time.monotonic() - began)
 
 
@@ -165,10 +164,10 @@ async def _plain(host: str, port: int, preset: str, jobs: Sequence[Asked]) -> tu
             return reply.tokens
 
     tokens = await asyncio.gather(*(one(*job) for job in jobs))
-    seconds = time.monotonic() - began
+    rate = len(jobs) / (time.monotonic() - began)
     for _, writer in links:
         writer.close()
-    return len(jobs) / seconds, tokens
+    return rate, tokens
 
 
 def _alone(engine: Engine, preset: str, jobs: Sequence[Asked]) -> float:
@@ -206,14 +205,16 @@ def _pairs(
     over_http: Callable[[str, Sequence[Asked]], tuple[float, list[int]]],
     progress: Progress,
 ) -> dict[str, Any]:
-    """Answers per second over HTTP and, right behind it, of an engine here: a busy machine slows both."""
+    """Answers per second over HTTP and of an engine here, one right behind the other: a busy machine slows both."""
     engine.loop.start()
     _alone(engine, preset, jobs[:AT_ONCE])  # warm
     _, tokens = over_http(preset, jobs)
     rates = []
     for i in range(PAIRS):
         progress("pair", i, PAIRS)
-        rates.append((over_http(preset, jobs)[0], _alone(engine, preset, jobs)))
+        alone = _alone(engine, preset, jobs) if i % 2 else 0.0  # neither is always the first
+        http = over_http(preset, jobs)[0]
+        rates.append((http, alone or _alone(engine, preset, jobs)))
     progress("pair", PAIRS, PAIRS)
     engine.loop.stop()
     lengths = {"least": min(tokens), "median": median(tokens), "mean": mean(tokens), "most": max(tokens)}
