@@ -7,10 +7,11 @@
     lengths      one for every length of the whole text; the holes share it out among them, judged as a gap's widths are
     widths       one for each of the MOST likeliest widths of all holes, the text around them pinned; LEAST_STEPS each
     told         the same for the right widths alone
+    causal       the causal mode, token by token, with the template as a mask
 
 Which lengths and widths there are, and how likely each is, is learnt from answers of the training split. Of several
-canvases one is chosen by a score: the mean entropy of the holes at step 2, as `infill` does, or the log-probability of
-the text from left to right, for one more forward each. Prompt i has seed i, and all ways take turns on it.
+canvases one is chosen by a score: the mean entropy of the holes at step 2, as `infill` does, or the likelihood of the
+text in the causal mode, for one more forward each. Prompt i has seed i, and all ways take turns on it.
 """
 
 from __future__ import annotations
@@ -60,7 +61,7 @@ KINDS = {
     "name": "enum(true|false|null)",
     "list": "regex([0-9]{1,2}(,[0-9]{1,2}){0,2})",
 }
-TASKS = {"records": ("records", 1), "repairs": ("repair", 1), "lists": ("lists", 2), "plain text": ("records", 4)}
+TASKS = {"records": ("records", 1), "repairs": ("repair", 1), "lists": ("lists", 3), "plain text": ("records", 8)}
 """Of each kind of template the task, and of how many prompts one is asked: long and unsure answers take longer."""
 
 
@@ -112,11 +113,11 @@ class Asked:
         """A request for a filling."""
         return self.engine.request(self.prompt, chat=True, options=options, language=self.language)
 
-    def free(self, seed: int) -> Request:
-        """One canvas with as much room as engine.fill gives."""
+    def free(self, options: Options) -> Request:
+        """A request with as much room as engine.fill gives."""
         least, shipped = int(self.language.automaton.to_end[0]), self.engine.config.generation.max_new_tokens
         room = max(shipped, least + ROOM * len(self.template.holes))
-        return self.request(replace(FAST, seed=seed, max_tokens=room))
+        return self.request(replace(options, max_tokens=room))
 
     def of_length(self, tokens: int, seed: int) -> Request:
         """A canvas for a text of just so many tokens. Raises ConstraintError if there is none."""
@@ -186,13 +187,22 @@ def run(asked: Asked, requests: list[Request], doubt: Doubt, keep: int, *, there
 
 def one_canvas(asked: Asked, _: Seen, seed: int) -> Run:
     """What engine.fill does."""
-    done = asked.engine.finish(asked.free(seed))
+    return _alone(asked, replace(FAST, seed=seed))
+
+
+def causal(asked: Asked, _: Seen, seed: int) -> Run:
+    """From left to right."""
+    return _alone(asked, Options(causal=True, seed=seed))
+
+
+def _alone(asked: Asked, options: Options) -> Run:
+    done = asked.engine.finish(asked.free(options))
     return Run([Candidate(done.text, done.tokens, 0.0)], 1, sum(done.steps), True)
 
 
 def seeds(asked: Asked, _: Seen, seed: int) -> Run:
     """The same with several seeds."""
-    requests = [asked.free(seed + 1_000_000 * number) for number in range(SEEDS)]
+    requests = [asked.free(replace(FAST, seed=seed + 1_000_000 * number)) for number in range(SEEDS)]
     return run(asked, requests, lambda _, nats: mean(nats), SEEDS)
 
 
@@ -224,6 +234,7 @@ WAYS: Mapping[str, Callable[[Asked, Seen, int], Run]] = {
     "lengths": lengths,
     "widths": widths,
     "told": told,
+    "causal": causal,
 }
 
 
@@ -237,7 +248,7 @@ def _possible(made: Mapping[Key, Callable[[], Request]]) -> dict[Key, Request]:
 
 
 def surprise(asked: Asked, found: Sequence[Candidate]) -> list[float]:
-    """-log of the probability of each filling from left to right, its end included, in nats."""
+    """-log of the probability of each filling in the causal mode, its end included, in nats."""
     before = asked.request(replace(FAST, seed=0)).prompt
     reading = Options(causal=True, logprobs=0, read_prompt=True, max_tokens=0, seed=0)
     end = asked.engine.config.model.eos_token_ids[0]
@@ -265,13 +276,13 @@ def answered(asked: Asked, seen: Seen, seed: int, way: str) -> dict[str, Row]:
     ran = WAYS[way](asked, seen, seed)
     clocks.append((time.perf_counter(), time.process_time()))
     scores, read = {"entropy": [one.doubt for one in ran.found]}, 0
-    if way not in ("one canvas", "told"):
-        scores["left to right"], read = surprise(asked, ran.found), len(ran.found)
+    if way not in ("one canvas", "told", "causal"):
+        scores["likelihood"], read = surprise(asked, ran.found), len(ran.found)
         clocks.append((time.perf_counter(), time.process_time()))
     rows = {}
     for (label, score), clock in zip(scores.items(), clocks[1:], strict=False):
         best = min(zip(score, ran.found, strict=True), key=lambda pair: pair[0], default=(0.0, None))[1]
-        text, steps = "" if best is None else best.text, ran.steps + (read if label == "left to right" else 0)
+        text, steps = "" if best is None else best.text, ran.steps + (read if label == "likelihood" else 0)
         wall, cpu = (then - before for then, before in zip(clock, clocks[0], strict=True))
         name = f"{way}, by {label}" if len(scores) > 1 else way
         rows[name] = Row(text == asked.text, right_holes(asked, text), ran.canvases, steps, wall, cpu, ran.there)
