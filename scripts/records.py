@@ -89,7 +89,7 @@ TABLE = (
     Take("tuning-speed", 4, "python scripts/tuning_speed.py --steps 6"),
     Take("schema-suite", 2, "python scripts/schema_suite.py"),
     Take("startup", 4, "python scripts/startup.py --runs 7"),
-    Take("clients", 5, "python scripts/clients.py --venv A --venv B --node C", "every client, in folders A, B and C"),
+    Take("clients", 10, "python scripts/clients.py --venv A --venv B --node C", "every client, in folders A, B and C"),
     Take(
         "finishing-nano", 6, f"{COMPARED} A --model B --model C", "the models before nano-finish, of it, of nano-sure"
     ),

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from client_checks import HEAD, PYTHON
 from redraft.cli.main import build_parser
 
 DOCS = Path(__file__).parents[2] / "docs"
@@ -36,3 +37,9 @@ def test_the_functions_that_the_pages_point_to_are_there() -> None:
     for path, name in sorted(places):
         source = (DOCS.parent / "src" / "redraft" / path).read_text(encoding="utf-8")
         assert re.search(rf"(def|class) {name}\b", source), f"{path} has no {name}"
+
+
+@pytest.mark.parametrize("name", PYTHON)
+def test_what_clients_are_asked_is_a_program(name: str) -> None:
+    """Most clients are not installed here, so that nothing else reads these programs before a record is taken."""
+    compile(HEAD + PYTHON[name], name, "exec")

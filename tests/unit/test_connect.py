@@ -36,6 +36,14 @@ def test_what_is_yaml_reads_as_yaml(capsys: Captured, tool: str) -> None:
     assert yaml.safe_load(capsys.readouterr().out)
 
 
+def test_the_lines_of_continue_are_a_whole_file(capsys: Captured) -> None:
+    """Its parser refuses one without a name, a version or the models' providers."""
+    main(["connect", "continue"])
+    told = yaml.safe_load(capsys.readouterr().out)
+    assert all(isinstance(told[key], str) and told[key] for key in ("name", "version", "schema"))
+    assert {model["provider"] for model in told["models"]} == {"openai", "mistral"}
+
+
 def test_the_page_of_clients_has_the_same_lines(capsys: Captured) -> None:
     page = (Path(__file__).resolve().parents[2] / "docs" / "clients.md").read_text()
     for tool in ("llm", "openai"):
