@@ -194,7 +194,7 @@ def test_fields_without_effect_are_named_wherever_they_stand(http: httpx2.Client
         ("completions", {"prompt": "a", "suffix": "b", "stream": True, "canvas": {"stream": True}}, "canvas.stream"),
         (
             "edit/completions",
-            {"messages": [{"role": "user", "content": "<|code_to_edit|>a<|/code_to_edit|>"}], "max_tokens": 4},
+            {"messages": [{"role": "user", "content": "<|code_to_edit|>a, b<|/code_to_edit|>"}], "max_tokens": 1},
             "max_tokens",
         ),
     ],

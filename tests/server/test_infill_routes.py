@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+
 import httpx2
 import pytest
 from tests.server.conftest import Process
@@ -126,6 +128,31 @@ def test_an_edit_keeps_what_is_around_it(post) -> None:
     assert told.status_code == 200, told.text
     assert told.json()["choices"][0]["message"]["content"]
     assert told.json()["usage"]["forwards"] >= 2
+
+
+def test_an_edit_streams_what_it_tells_whole(post) -> None:
+    """One editor asks for its edits as streams, with a bound that none reaches."""
+    text = f"{BEFORE}<|code_to_edit|>Karomi<|/code_to_edit|>{BEHIND}"
+    body = {"messages": [{"role": "user", "content": text}], "seed": 1, "strength": 0.3}
+    whole = post("/v1/edit/completions", body).json()
+    more = {"stream": True, "stream_options": {"include_usage": True}, "max_tokens": 4096}
+    told = post("/v1/edit/completions", body | more).text
+    *events, done = [line.removeprefix("data: ") for line in told.splitlines() if line]
+    chunks = [json.loads(event) for event in events]
+    choices = [choice for chunk in chunks for choice in chunk["choices"]]
+    said = "".join(choice["delta"].get("content") or "" for choice in choices)
+    assert (said, done) == (whole["choices"][0]["message"]["content"], "[DONE]")
+    assert choices[-1]["finish_reason"] == "stop"
+    assert chunks[-1]["usage"] == whole["usage"]
+
+
+@pytest.mark.parametrize(
+    ("more", "param"), [({"n": 2}, "n"), ({"stream": True, "canvas": {"stream": True}}, "canvas.stream")]
+)
+def test_an_edit_has_one_answer_and_tells_no_steps(post, more: dict[str, object], param: str) -> None:
+    body = {"messages": [{"role": "user", "content": "<|code_to_edit|>a<|/code_to_edit|>"}]}
+    told = post("/v1/edit/completions", body | more)
+    assert (told.status_code, told.json()["error"]["param"]) == (400, param)
 
 
 def test_an_edit_without_a_region_is_refused(post) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 
 from starlette.requests import Request
@@ -14,12 +14,11 @@ from redraft.engine.infill import Infill
 from redraft.engine.request import Generation, Options
 from redraft.server.ask import kept_whole, options_of
 from redraft.server.refusal import unsupported
-from redraft.server.replies import Head, Json, TextForm, usage
-from redraft.server.respond import aside, count, note_prompts
+from redraft.server.replies import Json, TextForm
+from redraft.server.respond import aside, at_once, count, note_prompts
 from redraft.server.schema import Sampling
 from redraft.server.service import Service
-from redraft.server.stream import Chunks, EventStream
-from redraft.server.voice import Said, Voice
+from redraft.server.voice import Voice
 from redraft.text import StopStrings
 
 ENDS_HERE = "<|endoftext|>"
@@ -74,13 +73,7 @@ async def run_gap(service: Service, request: Request, gap: Gap) -> tuple[list[Vo
 async def respond_gap(service: Service, request: Request, body: Sampling, gap: Gap, form: TextForm) -> Response | Json:
     """The whole response, or a stream of one piece: a gap is told when it is filled."""
     voices, prompt_tokens = await run_gap(service, request, gap)
-    head = Head(service.settings, form)
-    told = usage(voices, prompt_tokens)
-    if not body.stream:
-        return head.whole(voices, told)
-    wanted = body.stream_options is not None and bool(body.stream_options.include_usage)
-    chunks = _chunks(head, form, voices, told if wanted else None)
-    return EventStream(chunks, limits=service.settings.limits)
+    return at_once(service, body, form, voices, prompt_tokens)
 
 
 def _fill(service: Service, engine: Engine, gap: Gap) -> list[Voice]:
@@ -111,12 +104,3 @@ def _voice(service: Service, gap: Gap, filled: Infill | None, seed: int, seconds
     voice.tokens, voice.entropy, voice.steps = list(done.tokens), list(done.entropy), [filled.forwards]
     voice.finish = "deadline" if done.finish == "deadline" else "stop"
     return voice
-
-
-async def _chunks(head: Head, form: TextForm, voices: Sequence[Voice], told: Json | None) -> Chunks:
-    common = head.of(chunk=True)
-    for i, voice in enumerate(voices):
-        yield common | {"choices": [form.piece(i, voice, Said(content=voice.content))]}
-        yield common | {"choices": [form.last(i, voice)]}
-    if told is not None:
-        yield common | {"choices": [], "usage": told}

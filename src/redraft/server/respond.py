@@ -202,6 +202,29 @@ async def aside(request: Request, work: Callable[[Engine], R], *, answers: int =
         return await unless_gone(request, on_thread(service.engine, leash, work), leash.cut)
 
 
+def at_once(
+    service: Service, body: Sampling, form: Form, voices: Sequence[Voice], prompt_tokens: int
+) -> Response | Json:
+    """Finished answers, whole or as a stream of one piece each."""
+    head, told = Head(service.settings, form), usage(voices, prompt_tokens)
+    if not body.stream:
+        return head.whole(voices, told)
+    wanted = body.stream_options is not None and bool(body.stream_options.include_usage)
+    chunks = _pieces(head, voices, told if wanted else None)
+    return EventStream(chunks, limits=service.settings.limits)
+
+
+async def _pieces(head: Head, voices: Sequence[Voice], told: Json | None) -> Chunks:
+    common, form = head.of(chunk=True), head.form
+    for i, voice in enumerate(voices):
+        if first := form.first(i):
+            yield common | {"choices": [first]}
+        yield common | {"choices": [form.piece(i, voice, Said(content=voice.content))]}
+        yield common | {"choices": [form.last(i, voice)]}
+    if told is not None:
+        yield common | {"choices": [], "usage": told}
+
+
 def count(request: Request, voices: Sequence[Voice], prompt_tokens: int) -> None:
     """Answers that were made aside, in the figures and in the request's line of the log."""
     metrics = service_of(request).metrics

@@ -15,9 +15,9 @@ from pydantic import Field
 from redraft.engine.request import Options
 from redraft.server.ask import kept_whole, options_of
 from redraft.server.body import BOOKKEEPING, Real, Str
-from redraft.server.refusal import Refusal
-from redraft.server.replies import ChatForm, Head, Json, usage
-from redraft.server.respond import aside, count, note_prompts, service_of
+from redraft.server.refusal import Refusal, unsupported
+from redraft.server.replies import ChatForm, Json
+from redraft.server.respond import aside, at_once, count, note_prompts, service_of
 from redraft.server.route import router_of_bodies
 from redraft.server.routes.chat import chat
 from redraft.server.schema import Chat, Message, Prediction, Sampling
@@ -43,19 +43,22 @@ class Edit(Sampling):
 
 
 @router.post("/v1/edit/completions", response_model=None)
-async def edit(request: Request, body: Edit) -> Json:
-    """Revise a region of a text."""
+async def edit(request: Request, body: Edit) -> Response | Json:
+    """Revise a region of a text; a stream has one piece."""
     service = service_of(request)
     service.check_name(body.model)
-    if body.stream or (body.n or 1) != 1:
-        raise Refusal(
-            400, "an edit is one answer, told whole; leave stream and n out", param="stream" if body.stream else "n"
-        )
+    if (body.n or 1) != 1:
+        raise Refusal(400, f"n is {body.n}; an edit has one answer, so leave it out", param="n")
+    if body.canvas is not None and body.canvas.stream:
+        raise unsupported("canvas.stream", "the steps of an edit are told by /v1/canvas; leave canvas.stream out")
     before, region, behind = region_of(body.messages[-1].text)
     options = options_of(body, service.engine, kept_whole(service.settings), max_tokens=None)
-    options = replace(options, max_tokens=body.max_tokens)
     note_prompts(request, [before + region + behind])
     engine = service.engine
+    # An edit is as long as its region; a bound above that binds nothing, and the engine refuses one below.
+    longest = len(engine.text.encode(region, bos=False)) + (body.slack or 0)
+    bound = body.max_tokens if body.max_tokens is not None and body.max_tokens < longest else None
+    options = replace(options, max_tokens=bound)
     done = await aside(
         request,
         lambda held: held.edit(
@@ -72,7 +75,7 @@ async def edit(request: Request, body: Edit) -> Json:
     voice.tokens = engine.text.encode(done.after, bos=False)
     prompt_tokens = len(engine.text.encode(before + region + behind, bos=False))
     count(request, [voice], prompt_tokens)
-    return Head(service.settings, ChatForm(engine.text)).whole([voice], usage([voice], prompt_tokens))
+    return at_once(service, body, ChatForm(engine.text), [voice], prompt_tokens)
 
 
 @router.post("/v1/apply/completions", response_model=None)
