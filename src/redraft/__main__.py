@@ -40,8 +40,11 @@ def main(argv: Sequence[str] | None = None) -> int:
     except OSError as error:
         if arguments.debug:
             raise
-        print(f"redraft: {error.strerror or error} (run again with --debug)", file=sys.stderr)
-        if error.errno == errno.ENOSPC:
+        full = error.errno == errno.ENOSPC
+        where = error.filename or ("the output" if full else "the system says")
+        remedy = "make room and run it again" if full else "run again with --debug"
+        print(f"redraft: {where}: {error.strerror or error}; {remedy}", file=sys.stderr)
+        if full:
             _drop_output()  # what could not be written would fail a second time
         return 1
     except Exception as error:  # the last line of defence: a bug of ours still ends in one line

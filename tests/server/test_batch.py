@@ -137,6 +137,13 @@ def test_a_file_that_is_no_output_stays_as_it_is(run: Callable[..., Any], tmp_pa
     assert (tmp_path / "out.jsonl").read_bytes() == held
 
 
+def test_an_output_that_is_a_device_is_refused(tmp_path: Path) -> None:
+    """/dev/full has zeros to read without end, of which the run looked for its rows for ever."""
+    (tmp_path / "in.jsonl").write_text("{}\n")
+    with pytest.raises(RequestError, match="/dev/null is no file that can be read again"):
+        run_batch(Service(Settings()), tmp_path / "in.jsonl", Path("/dev/null"), seed=None, at_once=1)
+
+
 @pytest.mark.parametrize("cut", [1, 10, 200])
 def test_a_line_that_was_cut_short_is_done_again(run: Callable[..., Any], tmp_path: Path, cut: int) -> None:
     rows = [{"prompt": "record\n", "max_tokens": 2}] * 2

@@ -226,6 +226,7 @@ def test_an_infill_that_cannot_be_is_refused(engine: Engine, options: dict[str, 
         ((1, 3), {"strength": 1.5}, "strength is 1.5"),
         ((1, 3), {"strength": float("nan")}, "strength is nan"),
         ((1, 3), {"slack": -1}, "slack is -1"),
+        ((1, 3), {"instruction": " "}, "instruction is empty; say what to change"),
         ((1, 3), {"options": Options(min_tokens=2)}, "min_tokens was given; edit sets it"),
     ],
 )

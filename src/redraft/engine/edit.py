@@ -76,6 +76,8 @@ def edit(
     and for options that an edit decides by itself; ConstraintError if nothing of such a length is as wanted.
     """
     refuse_decided(options, "edit")
+    if instruction is not None and not instruction.strip():
+        raise RequestError("instruction is empty; say what to change, or leave it out")
     _check(text, span, strength, slack)
     parts = text[: span[0]], text[span[0] : span[1]], text[span[1] :]
     shown = [
