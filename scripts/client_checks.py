@@ -344,8 +344,9 @@ for (const provider of ["openai", "mistral", "inception"]) {
 const c = constructLlmApi({ provider: "inception", apiBase: base + "/", apiKey: "none" });
 const sent = (text) => ({ model: "nano", messages: [{ role: "user", content: text }], stream: false });
 const file = '{"who":"Karomi",\\n<|code_to_edit|>\\n"qty":4,\\n<|/code_to_edit|>\\n"item":"melu"}';
-const edited = await c.chatCompletionNonStream(sent(file + "<|!@#IS_NEXT_EDIT!@#|>"), signal);
-ok("inception: an edit", typeof edited.choices[0].message.content === "string");
+const edit = sent(file + "<|!@#IS_NEXT_EDIT!@#|>"), streamed = { ...edit, stream: true, max_tokens: 4096 };
+ok("inception: an edit", (await c.chatCompletionNonStream({ ...edit }, signal)).choices[0].message.content);
+ok("inception: an edit in a stream", (await joined(c.chatCompletionStream({ ...streamed }, signal))).length > 0);
 const change = '<|original_code|>\\n{"qty":4}\\n<|/original_code|><|update_snippet|>{"qty":5}<|/update_snippet|>';
 const applied = await c.chatCompletionNonStream(sent(change + "<|!@#IS_APPLY!@#|>"), signal);
 ok("inception: a change applied", applied.choices[0].message.content.length > 0);
