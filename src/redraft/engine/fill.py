@@ -1,7 +1,7 @@
 """Templates filled: one call for all holes, every hole seeing the text on both sides of it.
 
 The filled text is a language, so its literals are forced and cost no steps. Holes find their own widths: the projection
-weighs every alignment of the text with the canvas at once, so no widths have to be tried one by one.
+weighs every alignment of the text with the canvas at once. Widths tried side by side gained nothing (docs/decisions).
 """
 
 from __future__ import annotations
