@@ -80,9 +80,9 @@ def locate(name_or_path: str) -> Path:
         return _embedded()
     with suppress(RuntimeError, OSError):  # "~name" of a user who does not exist; a name too long for a file
         path = Path(name_or_path).expanduser()
-        if name_or_path and path.is_dir():
+        if path.is_dir():
             return path
-        if path.is_file():
+        if path.exists():
             raise WeightsError(f"{name_or_path!r} is a file; give the folder it is in")
     if is_repository(name_or_path):
         return _cached(name_or_path)
