@@ -76,6 +76,7 @@ TABLE = (
     Take("plans-nano", 3, f"{BENCH} --plans 100"),
     Take("calibration-nano", 5, "python scripts/calibration.py"),
     Take("choosing-nano", 2, "python scripts/choosing.py --count 300"),
+    Take("turns-nano", 1, "python scripts/turns.py --count 600"),
     Take("sudoku-6x6", 2, "python scripts/sudoku.py --size 6 --count 300"),
     Take("widths-nano", 5, "python scripts/widths.py --count 100"),
     Take("templates-nano", 8, "python scripts/templates.py --count 200"),

@@ -4,11 +4,15 @@ from __future__ import annotations
 
 import io
 import re
+import runpy
 import sys
+from itertools import islice
+from pathlib import Path
 
 import pytest
 from rich.console import Console
 
+import redraft
 import redraft.cli.watch
 from redraft.__main__ import main
 from redraft.cli import bounds
@@ -18,7 +22,10 @@ from redraft.engine.engine import Engine
 from redraft.engine.events import Event
 from redraft.engine.request import Options, Request
 from redraft.tasks import names, task
+from redraft.tasks.task import split_of
+from redraft.text import Message
 
+ROOT = Path(__file__).resolve().parents[2]
 Captured = pytest.CaptureFixture[str]
 PUZZLE = "sudoku\n.153..\n..3..4\n......\n.3.245\n6514..\n.4..6."
 
@@ -36,6 +43,40 @@ def test_the_name_alone_is_answered_with_the_help(capsys: Captured) -> None:
 def test_what_nano_is_said_to_know_is_what_its_tasks_ask() -> None:
     asked = [next(iter(task(name).examples("held_out", 0))).prompt.split("\n")[0] for name in names()]
     assert list(bounds.TAUGHT) == list(dict.fromkeys(asked))
+
+
+def test_every_question_of_a_conversation_is_of_its_split() -> None:
+    conversations = runpy.run_path(str(ROOT / "recipes" / "turns.py"))["conversations"]
+    for split in ("train", "held_out"):
+        rows = list(islice(conversations(split, 0), 60))
+        assert rows == list(islice(conversations(split, 0), 60)), "a seed is a promise"
+        assert {len(row["messages"]) for row in rows} == {4, 6}
+        firsts = set()
+        for row in rows:
+            roles = [message["role"] for message in row["messages"]]
+            texts = [message["content"] for message in row["messages"]]
+            assert roles == ["user", "assistant"] * (len(roles) // 2)
+            for asked, answer in zip(texts[::2], texts[1::2], strict=True):
+                first, _, rest = asked.partition("\n")
+                firsts.add(first)
+                keys = re.findall(r'"who":"(\w+)"', answer) if first in ("record", "list") else []
+                keys += [rest] if first == "sudoku" else []
+                assert {split_of(key) for key in keys} <= {split}
+        assert firsts == set(bounds.TAUGHT)
+
+
+def test_nano_answers_further_questions_of_a_conversation() -> None:
+    """Of questions that it answers nearly always when they are asked alone."""
+    engine, right, asked = redraft.load("nano"), 0, 0
+    examples = task("records").examples("held_out", 4)
+    for seed in range(6):
+        messages = list[Message]()
+        for example in islice(examples, 3):
+            messages.append({"role": "user", "content": example.prompt})
+            done = engine.finish(engine.request(messages, chat=True, options=Options(seed=seed, preset="fast")))
+            right, asked = right + (done.text == example.answer), asked + 1
+            messages.append({"role": "assistant", "content": done.text})
+    assert right >= asked - 3, f"{right} of {asked}"
 
 
 ASKED = ["generate", "hello", "--chat", "--steps", "1", "--max-tokens", "2", "--preset", "reference"]

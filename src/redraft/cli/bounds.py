@@ -24,12 +24,6 @@ def say_bounds(arguments: argparse.Namespace, turn: str | None) -> None:
         note(f"{BOUNDS}; --model takes another")
 
 
-def say_bounds_of_chat(arguments: argparse.Namespace) -> None:
-    """The same before a conversation, whose further turns nano was not taught either."""
-    if arguments.model == "nano" and not arguments.adapter and arguments.backend is None and at_a_terminal():
-        note(f"{BOUNDS}, and one turn: /new before the next")
-
-
 def at_a_terminal() -> bool:
     """Whether somebody reads along; programs have no use for advice."""
     return sys.stderr is not None and sys.stderr.isatty()

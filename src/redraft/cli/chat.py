@@ -11,7 +11,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from redraft.cli.backend import backend_flags, backend_of
-from redraft.cli.bounds import say_bounds_of_chat
+from redraft.cli.bounds import say_bounds
 from redraft.cli.common import Commands, command, decoded, load_engine, model_flags, options_of, preset_flag, tame
 from redraft.cli.trace import trace_flag, traced
 from redraft.errors import RedraftError, RequestError
@@ -56,7 +56,8 @@ def run(arguments: argparse.Namespace) -> int:
     said, seed = opening, arguments.seed
     with _answering(arguments) as answer:
         if sys.stdin.isatty():
-            say_bounds_of_chat(arguments)
+            if arguments.backend is None:
+                say_bounds(arguments, None)
             print("redraft: a line is a turn, one that ends in \\ goes on; /new forgets, /quit leaves", file=sys.stderr)
         while (turn := _turn()) not in (None, "/quit"):
             if turn == "/new":

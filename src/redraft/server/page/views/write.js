@@ -19,7 +19,7 @@ const EXAMPLES = [
 ];
 
 const BOUNDS =
-  "nano, the small model in the package, knows prompts like the examples, with made-up words, and each by itself: an example starts over.";
+  "nano, the small model in the package, knows prompts like the examples, with made-up words. An example starts over.";
 
 /** Whether the server has what this needs. */
 export function fits(server) {
