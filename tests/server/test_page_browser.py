@@ -191,7 +191,7 @@ def ending(text: str, steps: int) -> list[dict[str, Any]]:
 def test_the_timeline_goes_back_through_the_steps(tab: Tab) -> None:
     page = tab.open()
     prompt, seed, width, whole = readme()
-    tab.change("v1/canvas", {"canvas": {"width": width, "preset": "reference"}})
+    tab.change("v1/canvas", {"canvas": {"width": width, "preset": "fast"}})
     ask(page, prompt, seed)
     page.wait_for_selector(SETTLED)
 
