@@ -73,7 +73,7 @@ def bench_serve(model: str, *, count: int, progress: Progress) -> Record:
             f"{preset}, {what} answers": _pairs(
                 engine,
                 preset,
-                _asked(tasks, max(AT_ONCE, count // 4), 1),
+                _asked(tasks, max(2 * AT_ONCE, count // 4), 1),  # of one wave most is its beginning and end
                 lambda preset, jobs: asyncio.run(_plain(host, port, preset, jobs)),
                 progress,
             )
