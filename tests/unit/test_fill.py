@@ -70,15 +70,15 @@ def test_schemas_beside_the_template_and_names_that_repeat(engine: Engine) -> No
         ("{{a}}", {}, "hole 'a' has no kind"),
         ("{{a: int}}", {"a": "int"}, "is typed in the template and beside it"),
         ("{{a: int}}", {"b": "int"}, "no hole 'b'; it has a"),
-        ("{{a: whole}}", {}, "of kind 'whole'"),
-        ("{{a: int(3)}}", {}, "write its range"),
-        ("{{a: int(1..x)}}", {}, "write its range"),
-        ("{{a: int(5..1)}}", {}, "nothing fits"),
-        ("{{a: string(5..1)}}", {}, "from 0 to 1000, in order"),
-        ("{{a: string(..5000)}}", {}, "from 0 to 1000, in order"),
-        ("{{a: enum()}}", {}, "of kind 'enum()'"),
-        ("{{a: regex(()}}", {}, "cannot be made into an automaton"),
-        ("{{a}}", {"a": {"type": "text"}}, "is no JSON Schema"),
+        ("{{a: whole}}", {}, "hole 'a': no kind is 'whole'"),
+        ("{{a: int(3)}}", {}, "hole 'a': 'int(3)' has no range; write it as"),
+        ("{{a: int(1..x)}}", {}, "hole 'a': 'int(1..x)' has no range; write it as"),
+        ("{{a: int(5..1)}}", {}, "hole 'a': nothing fits 'int(5..1)'"),
+        ("{{a: string(5..1)}}", {}, "hole 'a': string is to have"),
+        ("{{a: string(..5000)}}", {}, "hole 'a': string is to have"),
+        ("{{a: enum()}}", {}, "hole 'a': no kind is 'enum()'"),
+        ("{{a: regex(()}}", {}, "hole 'a': regex '(' cannot be made into an automaton"),
+        ("{{a}}", {"a": {"type": "text"}}, "hole 'a': schema at #/type"),
     ],
 )
 def test_a_template_that_cannot_be_read_is_refused_by_its_hole(
@@ -138,7 +138,7 @@ def test_the_command_fills_and_tells_the_values(capsys: pytest.CaptureFixture[st
     assert re.fullmatch(r"port = [1-9], (on|off)", told["text"])
     assert told["values"]["word"] in ("on", "off")
     assert main(["fill", "{{a: whole}}"]) == 2
-    assert "of kind 'whole'" in capsys.readouterr().err
+    assert "hole 'a': no kind is 'whole'" in capsys.readouterr().err
     assert main(["fill", "{{a}}", "--kind", "a"]) == 2
 
 

@@ -159,13 +159,16 @@ def read_template(text: str, kinds: Mapping[str, Any] | None = None) -> Template
 
 
 def _hole(name: str, kind: Any) -> Hole:
-    if isinstance(kind, str):
-        return Hole(name, _dfa(name, kind))
-    found = compile_schema(kind)
-    return Hole(name, found.dfa, kind if found.checked else None)
+    try:
+        if isinstance(kind, str):
+            return Hole(name, _dfa(kind))
+        found = compile_schema(kind)
+        return Hole(name, found.dfa, kind if found.checked else None)
+    except ConstraintError as error:
+        raise type(error)(f"hole {name!r}: {error}") from None
 
 
-def _dfa(name: str, kind: str) -> Dfa:
+def _dfa(kind: str) -> Dfa:
     match = _KIND.fullmatch(kind)
     word, inside = (match["word"], match["inside"]) if match else (kind, None)
     if word == "enum" and inside:
@@ -176,18 +179,15 @@ def _dfa(name: str, kind: str) -> Dfa:
         return whole_match(_PLAIN[word])
     if word not in _COUNTED and word not in ("int", "number"):
         known = ", ".join((*_COUNTED, "int", "number", "enum", "regex", *_PLAIN))
-        raise ConstraintError(f"hole {name!r} is of kind {kind!r}; known: {known}")
-    low, high = _range(name, kind, inside)
-    if word in ("int", "number"):
-        found = number(low, high, whole=word == "int")
-    else:
-        found = _counted(name, word, low, high)
+        raise ConstraintError(f"no kind is {kind!r}; known: {known}")
+    ends = _range(kind, inside)
+    found = _counted(word, *ends) if word in _COUNTED else number(*ends, whole=word == "int")
     if found.is_empty:
-        raise ConstraintError(f"hole {name!r} is {kind!r}, which nothing fits")
+        raise ConstraintError(f"nothing fits {kind!r}")
     return found
 
 
-def _range(name: str, kind: str, inside: str | None) -> tuple[Decimal | None, Decimal | None]:
+def _range(kind: str, inside: str | None) -> tuple[Decimal | None, Decimal | None]:
     if not inside:
         return None, None
     match = _RANGE.fullmatch(inside.strip())
@@ -196,14 +196,14 @@ def _range(name: str, kind: str, inside: str | None) -> tuple[Decimal | None, De
     except InvalidOperation:
         match = None
     if not match:
-        raise ConstraintError(f"hole {name!r} is {kind!r}; write its range as (1..20), (..20) or (1..)")
+        raise ConstraintError(f"{kind!r} has no range; write it as (1..20), (..20) or (1..)")
     return low, high
 
 
-def _counted(name: str, word: str, low: Decimal | None, high: Decimal | None) -> Dfa:
+def _counted(word: str, low: Decimal | None, high: Decimal | None) -> Dfa:
     least, most = int(low or 0), None if high is None else int(high)
     if least < 0 or (most is not None and not least <= most <= 1000) or least > 1000:
-        raise ConstraintError(f"hole {name!r} has {least} to {most} characters; both must be from 0 to 1000, in order")
+        raise ConstraintError(f"{word} is to have {least} to {most} characters; both must be from 0 to 1000, in order")
     found = text_of(least, most)
     letters = _COUNTED[word]
     return found if letters is None else intersect(found, letters())
