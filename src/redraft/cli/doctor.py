@@ -29,7 +29,7 @@ ROWS, WIDTH, TIMES = 256, 1024, 5
 
 @dataclass(frozen=True)
 class Finding:
-    """One check: "slow" costs time, "wrong" keeps it from working."""
+    """One check: "slow" costs time or a promise, "wrong" keeps it from working."""
 
     check: str
     state: State
@@ -61,7 +61,7 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 def _checks(model: str, port: int) -> list[Callable[[], Iterator[Finding]]]:
-    return [_python, _torch, _load, _formats, lambda: _model(model), lambda: _port(port)]
+    return [_python, _torch, _load, _rows, _formats, lambda: _model(model), lambda: _port(port)]
 
 
 def _python() -> Iterator[Finding]:
@@ -99,6 +99,24 @@ def _load() -> Iterator[Finding]:
     said = f"{cores} cores, {busy:.1f} busy, so commands use {idle} thread{'s' if idle > 1 else ''} unless told"
     slow = busy > cores * 0.75
     yield Finding("load", "slow" if slow else "good", said, "other programs keep this machine busy" if slow else "")
+
+
+def _rows() -> Iterator[Finding]:
+    """Whether an answer can hang on its neighbours here. It comes before any product: see model/sums.py."""
+    try:
+        import torch
+
+        from redraft.model.linear import multiply
+    except Exception:
+        return
+    torch.set_num_threads(min(8, os.cpu_count() or 1))
+    x, weight = torch.randn(ROWS, WIDTH), torch.randn(ROWS, WIDTH)
+    whole, few = multiply(x, weight), range(1, ROWS, 7)
+    if all(torch.equal(multiply(x[:rows], weight), whole[:rows]) for rows in few):
+        yield Finding("batches", "good", "products have the same bits however many rows they have")
+    else:
+        said = "a product's last bits hang on how many rows it has, and so may answers on what else is asked"
+        yield Finding("batches", "slow", said, "use --threads 1 where an answer has to repeat")
 
 
 def _formats() -> Iterator[Finding]:

@@ -6,13 +6,13 @@ Every product of rows with a matrix goes through `multiply`, in whatever format 
 from __future__ import annotations
 
 from collections.abc import Callable
-from functools import cache
 
 import torch
 from torch import nn
 from torch.nn import functional as F
 
 from redraft.model.packed import Format, Packed, round_rows, unpack
+from redraft.model.sums import row_group, sums_in_32_bits
 from redraft.shapes import Float, Int, Tensor
 
 LEAST_ON_GPU = 32
@@ -21,25 +21,21 @@ EXACT_IN_FLOAT = 1024
 """Products of int8 numbers that float32 sums exactly, in any order: 128 · 128 · 1024 is 2**24."""
 OUTER_IN_FLOAT = 4096
 """Rows of such a matrix that are floats at a time: 16 MiB, where all of a large vocabulary's are a gigabyte."""
-ROW_GROUP = 4
-"""Rows that a float32 matmul takes at a time; those left over go through another kernel (measured)."""
 
 
 def multiply(
     x: Float[Tensor, "rows inner"], weight: Float[Tensor, "outer inner"] | Packed
 ) -> Float[Tensor, "rows outer"]:
-    """x Wᵀ, each row's sums in the same order whatever rows stand beside it.
+    """x Wᵀ, each row's sums in the same order whatever rows stand beside it: with zeros below, if need be.
 
-    A float32 matmul deals its rows out to the threads in groups of four. Rows that are left over run another kernel,
-    which adds in another order: the last of 17 rows, from ten threads on. How many rows a forward or an expert gets
-    depends on who else is in the batch, and an answer must not; so the last group is filled up with zeros.
+    So an answer does not depend on who else is in the batch; `model/sums.py` says what it would hang on.
     """
     if isinstance(weight, Packed):
         return multiply_packed(x, weight)
     rows = x.shape[0]
-    if rows % ROW_GROUP == 0 or x.dtype != torch.float32:
+    if x.is_cuda or x.dtype != torch.float32 or rows % row_group() == 0:
         return F.linear(x, weight)
-    return F.linear(F.pad(x, (0, 0, 0, -rows % ROW_GROUP)), weight)[:rows]
+    return F.linear(F.pad(x, (0, 0, 0, -rows % row_group())), weight)[:rows]
 
 
 def multiply_packed(x: Float[Tensor, "rows inner"], weight: Packed) -> Float[Tensor, "rows outer"]:
@@ -80,13 +76,6 @@ def int_matmul_in_floats(x: Int[Tensor, "rows inner"], weight: Int[Tensor, "oute
         for a, b in zip(x.split(EXACT_IN_FLOAT, 1), rows.split(EXACT_IN_FLOAT, 1), strict=True):
             sums += (a.float() @ b.float().T).int()
     return found
-
-
-@cache
-def sums_in_32_bits() -> bool:
-    """Whether this CPU sums int8 products in 32 bits. Without VNNI it adds pairs in 16 bits, and overflows."""
-    most = torch.full((16, 64), 127, dtype=torch.int8)
-    return torch.equal(torch._int_mm(most, most.T), torch.full((16, 16), 64 * 127**2, dtype=torch.int32))
 
 
 def float8_matmul(
