@@ -81,7 +81,7 @@ TABLE = (
     Take("widths-nano", 5, "python scripts/widths.py --count 100"),
     Take("templates-nano", 8, "python scripts/templates.py --count 200"),
     Take("eval-nano-infill", 14, f"{EVAL} --infill --count 40"),
-    Take("serve", 2, f"{BENCH} --serve 256"),
+    Take("serve", 12, f"{BENCH} --serve 256"),
     Take("soak", 2, f"{BENCH} --soak 2000"),
     Take("scaling", 3, f"{BENCH} --scaling --runs 3"),
     Take("policies", 6, f"{BENCH} --policies --runs 3"),

@@ -5,8 +5,9 @@ in ten hangs up after its first chunk, one in twenty is refused.
 
 What HTTP costs is measured in turns, with the same plain requests: 32 clients of the server, which keep connections and
 read streams to their ends, and 32 requests under way in an engine here. Both begin with a prompt's text and end with an
-answer's; whenever one ends the next begins. The clients run in this process, not the server's: it takes two cores.
-Short answers, with which the engine has little to do, are measured apart from a mix of short and long ones.
+answer's; whenever one ends the next begins, WAVES times over: throughput is what lasts, and of two waves a good part is
+beginning and end. The clients run in this process, not the server's: it takes two cores. Short answers, with which the
+engine has little to do, are measured apart from a mix of short and long ones.
 """
 
 from __future__ import annotations
@@ -38,8 +39,8 @@ from redraft.measure.record import Progress, Record, new_record, percentiles_ms
 from redraft.tasks import names, task
 
 STREAMS = (1, 8, 32, 128)
-AT_ONCE = 32
-PAIRS = 21
+AT_ONCE, WAVES = 32, 8
+PAIRS = 7
 PRESETS = ("reference", "fast")
 """HTTP costs the same per answer; its share is larger where the engine needs one step of it."""
 
@@ -73,7 +74,7 @@ def bench_serve(model: str, *, count: int, progress: Progress) -> Record:
             f"{preset}, {what} answers": _pairs(
                 engine,
                 preset,
-                _asked(tasks, max(2 * AT_ONCE, count // 4), 1),  # of one wave most is its beginning and end
+                _asked(tasks, WAVES * AT_ONCE, 1),
                 lambda preset, jobs: asyncio.run(_plain(host, port, preset, jobs)),
                 progress,
             )
