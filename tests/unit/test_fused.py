@@ -56,7 +56,8 @@ def test_fused_layers_equal_plain_ones(
 ) -> None:
     plain, fused = twins(kinds, *experts, seed)
     for wanted, got in zip(run(plain, prompt, canvas, seed), run(fused, prompt, canvas, seed), strict=True):
-        torch.testing.assert_close(got, wanted, atol=2e-4, rtol=1e-4)
+        spread = float(wanted.max() - wanted.min())  # what rounding leaves grows with it: 2e-5 of it in 3,000 draws
+        torch.testing.assert_close(got, wanted, atol=1e-4 * spread, rtol=0)
 
 
 @pytest.mark.parametrize(
