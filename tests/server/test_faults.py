@@ -137,6 +137,31 @@ def test_a_reader_who_stops_reading_at_the_end_or_at_a_comment_is_dropped(refuse
     assert told[:3] == [b"", b'data: {"a":1}\n\n', refused]
 
 
+def test_a_quiet_stream_has_a_comment_again_and_again() -> None:
+    """Not only where a stalled reader would be looked for next."""
+
+    async def heard() -> int:
+        comments, enough = list[bytes](), asyncio.Event()
+
+        async def chunks() -> AsyncGenerator[dict[str, Any], None]:
+            await enough.wait()
+            yield {"a": 1}
+
+        async def send(message: Any) -> None:
+            comments.extend([WAITING] if message.get("body") == WAITING else [])
+            if len(comments) == 3:
+                enough.set()
+
+        async def receive() -> Any:
+            await asyncio.Event().wait()
+
+        stream = EventStream(chunks(), limits=Limits(stall_sec=1000.0, quiet_sec=0.02))
+        await asyncio.wait_for(stream({"type": "http"}, receive, send), 20)
+        return len(comments)
+
+    assert asyncio.run(heard()) >= 3
+
+
 def test_a_forward_that_fails_is_told_to_those_in_it_and_the_server_goes_on(
     nano: Engine, monkeypatch: pytest.MonkeyPatch
 ) -> None:

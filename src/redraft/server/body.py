@@ -43,12 +43,17 @@ class Body(BaseModel):
 
     inert: ClassVar[frozenset[str]] = frozenset()
     neutral: ClassVar[Mapping[str, tuple[Any, ...]]] = {}
+    aside: ClassVar[frozenset[str]] = frozenset()  # both
+
+    def __init_subclass__(cls) -> None:
+        super().__init_subclass__()
+        cls.aside = cls.inert | cls.neutral.keys()
 
     @model_validator(mode="wrap")
     @classmethod
     def _sort(cls, data: Any, handler: Callable[[Any], Body], info: Any) -> Body:
         """Take out what has no effect, and tell it; refuse what would need one."""
-        if not isinstance(data, dict):
+        if not isinstance(data, dict) or (cls.aside.isdisjoint(data) and None not in data.values()):
             return handler(data)
         given = {key: value for key, value in data.items() if value is not None}
         inert = [key for key in given if key in cls.inert]

@@ -11,6 +11,7 @@ import errno
 import gc
 import signal
 import socket
+import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -32,6 +33,10 @@ Loader = Callable[[Callable[[int, int], None]], Engine]
 """Loads the engine; told where to report (elements placed, elements in all)."""
 
 POLL_SEC = 0.05
+TURN_SEC = 1e-4
+"""How long Python's lock is kept from who waits for it. The engine's thread lets it go for every operation of torch and
+wants it back at once; by the default, 5 ms, it waits until a request has been read or a chunk told (docs/log.md)."""
+
 MAX_HEAD_BYTES = 64 * 2**10
 REFUSED = {errno.EADDRINUSE: "another program has that port", errno.EACCES: "this user may not have that port"}
 
@@ -85,11 +90,13 @@ def _run(app: ASGIApp, service: Service, host: str, port: int, begun: Callable[[
         lifespan="off",
         timeout_keep_alive=30,
     )
-    server = _Server(config, service)
+    server, turn_sec = _Server(config, service), sys.getswitchinterval()
+    sys.setswitchinterval(TURN_SEC)
     begun(server, f"http://{name}:{listening.getsockname()[1]}")
     try:
         server.run(sockets=[listening])
     finally:
+        sys.setswitchinterval(turn_sec)
         listening.close()
     if service.failure is not None:
         raise service.failure

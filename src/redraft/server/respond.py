@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator, Callable, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field
 from typing import TypeVar
@@ -23,7 +23,7 @@ from redraft.server.replies import Form, Head, Json, usage
 from redraft.server.run import Run
 from redraft.server.schema import Sampling
 from redraft.server.service import Service
-from redraft.server.stream import DONE, Chunks, EventStream, Line, line_of, unless_gone
+from redraft.server.stream import DONE, Chunks, EventStream, Last, Line, line_of, unless_gone
 from redraft.server.voice import Said, Voice
 
 R = TypeVar("R")
@@ -111,18 +111,20 @@ class Exchange:
             self.over()
         return not self.run.gone
 
-    async def events(self) -> AsyncGenerator[Told, None]:
-        """What happens, and what it adds to an answer."""
-        while (told := await self.run.next()) is not None:
-            i, event = told
-            yield Told(i, event, Said() if isinstance(event, Draft) else self._take(i, event))
+    async def next(self) -> Told | None:
+        """What happens next, and what it adds to an answer; None when all is told."""
+        told = await self.run.next()
+        if told is None:
+            return None
+        i, event = told
+        return Told(i, event, Said() if isinstance(event, Draft) else self._take(i, event))
 
     def whole(self) -> Json:
         """The finished answers."""
         return self.head.whole(self.voices, self.usage())
 
     async def _finish(self) -> None:
-        async for _ in self.events():
+        while await self.next() is not None:
             pass
 
     def _take(self, i: int, event: Event) -> Said:
@@ -143,7 +145,7 @@ class Exchange:
             yield [head | {"choices": [first]} for first in firsts]
         batch: list[Json] = []
         try:
-            async for told in self.events():
+            while (told := await self.next()) is not None:
                 i, voice, said = told.i, self.voices[told.i], told.said
                 if isinstance(told.event, Draft):
                     batch.append(head | {"choices": [form.piece(i, voice, Said())], "canvas": frames.of(i, told.event)})
@@ -160,8 +162,7 @@ class Exchange:
                 yield batch
             raise
         batch += [head | {"choices": [], "usage": self.usage()}] if with_usage and not self.run.gone else []
-        if batch:
-            yield batch
+        yield Last(batch)
 
     def usage(self) -> Json:
         """Of all answers so far."""

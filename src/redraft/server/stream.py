@@ -37,6 +37,10 @@ HEADERS = (
 DONE, WAITING = b"data: [DONE]\n\n", b": waiting\n\n"
 
 
+class Last(list[dict[str, Any]]):
+    """The last chunks of a stream: its end is told in one write with them."""
+
+
 class EventStream(Response):
     """A response that tells chunks as they come.
 
@@ -56,54 +60,74 @@ class EventStream(Response):
         super().__init__()
         self.raw_headers = [*HEADERS]
         self._chunks, self._gone, self._over, self._limits = chunks, gone, over, limits
-        self._line, self._end, self._told_at = line or line_of, end, 0.0
+        self._line, self._end = line or line_of, end
+        self._here = asyncio.get_running_loop()
+        self._sending, self._moved_at = 0, self._here.time()
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Tell them all."""
         beside = [asyncio.create_task(_until_gone(receive, self._gone))]
+        self._beat(beside, send)
         try:
-            await send({"type": "http.response.start", "status": 200, "headers": self.raw_headers})
-            beside.append(asyncio.create_task(self._fill(send)))
-            async with aclosing(self._lines(scope)) as lines:
-                async for line in lines:
-                    await self._tell(send, line)
-            await self._tell(send, self._end, more=False)
+            # One clock for the whole stream, which `_beat` lets run out: one for each write would cost more than it.
+            async with asyncio.timeout(None) as self._clock:
+                await send({"type": "http.response.start", "status": 200, "headers": self.raw_headers})
+                if not await self._tell_chunks(scope, send):
+                    await self._tell(send, self._end, more=False)
         except (OSError, TimeoutError):  # the client went away, or reads no longer
             self._gone()
         finally:
+            self._timer.cancel()
             for task in beside:
                 task.cancel()
             self._over()
 
-    async def _fill(self, send: Send) -> None:
-        """Tell a comment whenever nothing else has been told for a while."""
-        now = asyncio.get_running_loop().time
-        self._told_at = now()
-        try:
-            while True:
-                await asyncio.sleep(self._told_at + self._limits.quiet_sec - now())
-                if now() >= self._told_at + self._limits.quiet_sec:
-                    await self._tell(send, WAITING)
-        except (OSError, TimeoutError):
-            self._gone()
-
-    async def _tell(self, send: Send, body: bytes, *, more: bool = True) -> None:
-        async with asyncio.timeout(self._limits.stall_sec):
-            await send({"type": "http.response.body", "body": body, "more_body": more})
-        self._told_at = asyncio.get_running_loop().time()
-
-    async def _lines(self, scope: Scope) -> AsyncGenerator[bytes, None]:
+    async def _tell_chunks(self, scope: Scope, send: Send) -> bool:
+        """Whether the end has been told with them."""
         try:
             async with aclosing(self._chunks) as chunks:
                 async for told in chunks:
-                    yield b"".join(map(self._line, told)) if isinstance(told, list) else self._line(told)
+                    body = b"".join(map(self._line, told)) if isinstance(told, list) else self._line(told)
+                    if isinstance(told, Last):
+                        await self._tell(send, body + self._end, more=False)
+                        return True
+                    await self._tell(send, body)
         except (RedraftError, Refusal) as error:
             refusal = error if isinstance(error, Refusal) else refusal_of(error)
             notes, code = scope["state"]["log"], refusal.code or str(refusal.status)
             if not notes.get("gone"):  # work that was cut short is no failure
                 notes["error"] = kind_of(error) if refusal.status == 500 else code
                 scope["app"].state.service.metrics.errors.labels(code).inc()
-            yield line_of(refusal.body)
+            await self._tell(send, line_of(refusal.body))
+        return False
+
+    async def _tell(self, send: Send, body: bytes, *, more: bool = True) -> None:
+        if not self._sending:
+            self._moved_at = self._here.time()
+        self._sending += 1
+        await send({"type": "http.response.body", "body": body, "more_body": more})
+        self._sending -= 1
+        self._moved_at = self._here.time()
+
+    def _beat(self, beside: list[asyncio.Task[None]], send: Send) -> None:
+        """Drop a reader who has taken nothing for long, tell a comment where nothing has been told, and look again when
+        either may be due."""
+        now, limits = self._here.time(), self._limits
+        due = self._moved_at + (limits.stall_sec if self._sending else limits.quiet_sec)
+        if now >= due and self._sending:
+            self._clock.reschedule(now)
+            return
+        if now >= due:
+            beside.append(asyncio.create_task(self._comment(send)))
+            due = now + limits.quiet_sec
+        due = min(due, now + limits.stall_sec)  # before that, what is sent from now on cannot have stalled
+        self._timer = self._here.call_at(due, self._beat, beside, send)
+
+    async def _comment(self, send: Send) -> None:
+        try:
+            await self._tell(send, WAITING)
+        except OSError:
+            self._gone()
 
 
 def line_of(chunk: Mapping[str, Any]) -> bytes:

@@ -98,7 +98,7 @@ def _prepare(service: Service, body: Canvas) -> Work:
 async def _frames(exchange: Exchange) -> Chunks:
     engine = exchange.service.engine
     frames = Frames(engine.text, engine.config.generation.eos_token_ids)
-    async for one in exchange.events():
+    while (one := await exchange.next()) is not None:
         if isinstance(one.event, Draft):
             yield {"type": "draft"} | frames.of(0, one.event)
         elif isinstance(one.event, Block):

@@ -164,7 +164,7 @@ class _Told:
         yield self._event("response.output_item.added", {"output_index": 0, "item": self._message("in_progress", None)})
         yield self._event("response.content_part.added", place | {"part": _part("")})
         (voice,) = self.exchange.voices
-        async for one in self.exchange.events():
+        while (one := await self.exchange.next()) is not None:
             if one.said.content:
                 yield self._event("response.output_text.delta", place | {"delta": one.said.content, "logprobs": []})
         yield self._event("response.output_text.done", place | {"text": voice.content, "logprobs": []})
