@@ -5,8 +5,11 @@ from __future__ import annotations
 import asyncio
 import gc
 import logging
+import os
+import time
 from collections.abc import Iterator
 from itertools import pairwise
+from pathlib import Path
 from random import Random
 
 import pytest
@@ -15,7 +18,19 @@ from tests.server.conftest import ANSWER, RECORD, Inside, eventually
 
 from redraft.engine.engine import Engine
 from redraft.measure.client import Link, Reply, stream_chat
-from redraft.measure.serving import WORKLOADS, _alone, _asked, _cost, _jobs, _level, _plain, _told, rooms
+from redraft.measure.serving import (
+    WORKLOADS,
+    _alone,
+    _asked,
+    _cost,
+    _jobs,
+    _level,
+    _plain,
+    _told,
+    _waited,
+    _watched,
+    rooms,
+)
 from redraft.tasks import task
 
 SHORT = {"records": 64}
@@ -101,6 +116,26 @@ def test_what_http_costs_is_of_the_same_answers(served: Inside) -> None:
     assert (rate > 0, tokens) == (True, [18, 18, 18])
     assert _alone(served.engine, "fast", jobs) > 0
     assert _cost([(4.0, 5.0), (8.0, 10.0), (16.0, 20.0)]) == {"share": pytest.approx(0.2), "ms": pytest.approx(25)}
+
+
+@pytest.mark.skipif(not Path("/proc/self/schedstat").exists(), reason="asks Linux")
+def test_a_thread_that_waits_is_told_from_one_that_works() -> None:
+    """Two answers in half a second of which a thread worked some and slept 0.3 s."""
+
+    def half_asleep() -> float:
+        began = time.monotonic()
+        sum(range(10**7))
+        time.sleep(0.3)
+        return 2 / (time.monotonic() - began)
+
+    rate, waited = _watched(2, os.getpid(), half_asleep)
+    assert waited is not None
+    assert 140 <= waited < 1e3 / rate - 5
+    assert _waited([(3.0, 1.0), (2.0, 1.0), (9.0, 1.0)], [(8.0, 10.0)] * 3) == {
+        "waits_ms": 2.0,
+        "waits_share": pytest.approx(0.02),
+    }
+    assert _waited([], []) == {}
 
 
 def test_the_mix_has_short_and_long_answers_in_turn(nano: Engine) -> None:

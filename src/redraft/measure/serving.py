@@ -7,7 +7,9 @@ What HTTP costs is measured in turns, with the same plain requests: 32 clients o
 read streams to their ends, and 32 requests under way in an engine here. Both begin with a prompt's text and end with an
 answer's; whenever one ends the next begins, WAVES times over: throughput is what lasts, and of two waves a good part is
 beginning and end. The clients run in this process, not the server's: it takes two cores. Short answers, with which the
-engine has little to do, are measured apart from a mix of short and long ones.
+engine has little to do, are measured apart from a mix of short and long ones. Two processes that do the same differ by
+some percent, and so do two minutes of one machine; therefore the system is asked, too, how long the engine's thread had
+nothing to run: over HTTP and here, its own work left out.
 """
 
 from __future__ import annotations
@@ -18,8 +20,9 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from itertools import cycle, islice
+from pathlib import Path
 from queue import SimpleQueue
 from random import Random
 from statistics import mean, median
@@ -77,6 +80,7 @@ def bench_serve(model: str, *, count: int, progress: Progress) -> Record:
                 _asked(tasks, WAVES * AT_ONCE, 1),
                 lambda preset, jobs: asyncio.run(_plain(host, port, preset, jobs)),
                 progress,
+                pid,
             )
             for what, tasks in workloads.items()
             for preset in PRESETS
@@ -205,21 +209,56 @@ def _pairs(
     jobs: Sequence[Asked],
     over_http: Callable[[str, Sequence[Asked]], tuple[float, list[int]]],
     progress: Progress,
+    server: int,
 ) -> dict[str, Any]:
     """Answers per second over HTTP and of an engine here, one right behind the other: a busy machine slows both."""
     engine.loop.start()
     _alone(engine, preset, jobs[:AT_ONCE])  # warm
     _, tokens = over_http(preset, jobs)
-    rates = []
+    sides = {
+        "engine": (os.getpid(), lambda: _alone(engine, preset, jobs)),
+        "http": (server, lambda: over_http(preset, jobs)[0]),
+    }
+    seen: dict[str, list[tuple[float, float | None]]] = {side: [] for side in sides}
     for i in range(PAIRS):
         progress("pair", i, PAIRS)
-        alone = _alone(engine, preset, jobs) if i % 2 else 0.0  # neither is always the first
-        http = over_http(preset, jobs)[0]
-        rates.append((http, alone or _alone(engine, preset, jobs)))
+        for side in sorted(sides, reverse=i % 2 == 0):  # neither is always the first
+            seen[side].append(_watched(len(jobs), *sides[side]))
     progress("pair", PAIRS, PAIRS)
     engine.loop.stop()
     lengths = {"least": min(tokens), "median": median(tokens), "mean": mean(tokens), "most": max(tokens)}
-    return _cost(rates) | {"tokens": lengths, "answers_per_sec_http_and_engine": rates}
+    pairs = list(zip(seen["http"], seen["engine"], strict=True))
+    rates = [(http[0], alone[0]) for http, alone in pairs]
+    waits = [(http[1], alone[1]) for http, alone in pairs if http[1] is not None and alone[1] is not None]
+    told = {"answers_per_sec_http_and_engine": rates, "waits_ms_http_and_engine": waits}
+    return _cost(rates) | _waited(waits, rates) | {"tokens": lengths} | told
+
+
+def _watched(count: int, process: int, run: Callable[[], float]) -> tuple[float, float | None]:
+    """Answers per second, and milliseconds an answer that the engine's thread, the busiest, neither ran nor stood in
+    line for a core: it waited, for requests or for Python's lock. None where the system does not tell."""
+    before = _busy_sec(process)
+    rate = run()
+    busy = max((sec - before.get(thread, 0.0) for thread, sec in _busy_sec(process).items()), default=None)
+    return rate, None if busy is None else 1e3 * (1 / rate - busy / count)
+
+
+def _busy_sec(process: int) -> dict[str, float]:
+    """Seconds that each thread of a process has run or stood in line, from Linux; nothing elsewhere."""
+    found = {}
+    for thread in Path(f"/proc/{process}/task").glob("*/schedstat"):
+        with suppress(OSError, ValueError):  # a thread may end meanwhile
+            ran, stood, _ = map(int, thread.read_text(encoding="ascii").split())
+            found[thread.parent.name] = (ran + stood) / 1e9
+    return found
+
+
+def _waited(waits: Sequence[tuple[float, float]], rates: Sequence[tuple[float, float]]) -> dict[str, float]:
+    """What HTTP makes the engine's thread wait longer, an answer and as a share of the engine's time for it."""
+    if not waits:
+        return {}
+    longer = [http - alone for http, alone in waits]
+    return {"waits_ms": median(longer), "waits_share": median(longer) * median([alone for _, alone in rates]) / 1e3}
 
 
 def _cost(rates: Sequence[tuple[float, float]]) -> dict[str, Any]:
@@ -244,12 +283,14 @@ def _summary(levels: dict[str, Any], costs: dict[str, dict[str, Any]], count: in
     before, after = levels[str(STREAMS[0])]["resident_mb"][0], levels[str(STREAMS[-1])]["resident_mb"][1]
     found.append(("Server's memory before and after these", f"{before:.0f} and {after:.0f} MB"))
     for what, cost in costs.items():
-        tokens = cost["tokens"]
+        tokens, waits = cost["tokens"], ""
+        if "waits_ms" in cost:
+            waits = f"; its thread waits {cost['waits_ms']:.1f} ms longer, {cost['waits_share']:.1%}"
         found.append(
             (
                 f"What HTTP costs of the engine's throughput, nano, {AT_ONCE} at once, preset {what}",
                 f"{cost['share']:.1%}, {cost['ms']:.1f} ms an answer of {tokens['mean']:.0f} tokens "
-                f"({tokens['least']} to {tokens['most']})",
+                f"({tokens['least']} to {tokens['most']}){waits}",
             )
         )
     return found
