@@ -26,6 +26,7 @@ from redraft.model.gemma import DiffusionGemma
 from redraft.server.app import create_app
 from redraft.server.log import Log
 from redraft.server.process import _Server as Server
+from redraft.server.process import listen
 from redraft.server.service import Service
 from redraft.server.settings import Limits, Settings
 from redraft.server.stream import DONE, WAITING, EventStream
@@ -322,6 +323,29 @@ def test_a_term_waits_as_long_as_it_was_told_to(nano: Engine, finishes: bool) ->
             assert 0.3 <= time.monotonic() - began < 15
     assert eventually(lambda: server.should_exit)
     assert server.force_exit is not finishes
+
+
+@pytest.mark.filterwarnings("ignore:unclosed resource:ResourceWarning")  # the loop's, of what is cut off
+def test_a_reader_who_leaves_the_end_of_an_answer_unread_holds_no_server_up(nano: Engine) -> None:
+    """The answer is done and written, and the socket never empties."""
+
+    async def app(scope: Any, receive: Any, send: Any) -> None:
+        await send({"type": "http.response.start", "status": 200, "headers": []})
+        await send({"type": "http.response.body", "body": bytes(2**26)})
+
+    service = Service(Settings(limits=Limits(drain_sec=1.0)))
+    service.ready(nano)
+    server, listening = Server(uvicorn.Config(app, log_config=None, lifespan="off"), service), listen("127.0.0.1", 0)
+    thread = threading.Thread(target=server.run, kwargs={"sockets": [listening]}, daemon=True)
+    thread.start()
+    with socket.create_connection(listening.getsockname()) as client:
+        client.sendall(b"GET / HTTP/1.1\r\nhost: localhost\r\n\r\n")
+        assert client.recv(15) == b"HTTP/1.1 200 OK"
+        with service.enter(1, None):
+            server.handle_exit(signal.SIGTERM, None)
+        thread.join(60)
+        assert not thread.is_alive()
+    listening.close()
 
 
 def test_a_term_ends_at_once_what_has_nothing_to_do(nano: Engine) -> None:

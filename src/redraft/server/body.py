@@ -47,7 +47,7 @@ class Body(BaseModel):
 
     def __init_subclass__(cls) -> None:
         super().__init_subclass__()
-        cls.aside = cls.inert | cls.neutral.keys()
+        cls.aside = cls.inert.union(cls.neutral)
 
     @model_validator(mode="wrap")
     @classmethod

@@ -92,8 +92,8 @@ def _run(app: ASGIApp, service: Service, host: str, port: int, begun: Callable[[
     )
     server, turn_sec = _Server(config, service), sys.getswitchinterval()
     sys.setswitchinterval(TURN_SEC)
-    begun(server, f"http://{name}:{listening.getsockname()[1]}")
     try:
+        begun(server, f"http://{name}:{listening.getsockname()[1]}")
         server.run(sockets=[listening])
     finally:
         sys.setswitchinterval(turn_sec)
@@ -191,8 +191,10 @@ class _Server(uvicorn.Server):
         while self.service.under_way and time.monotonic() < until:
             time.sleep(POLL_SEC)
         time.sleep(POLL_SEC)  # the last bytes of the last answer
-        self.should_exit = True
         self.force_exit = time.monotonic() >= until
+        self.should_exit = True
+        time.sleep(max(0.0, until - time.monotonic()))
+        self.force_exit = True  # whoever does not read what has been written to the end has no longer either
 
     @contextlib.contextmanager
     def capture_signals(self) -> Iterator[None]:

@@ -60,20 +60,20 @@ class EventStream(Response):
         super().__init__()
         self.raw_headers = [*HEADERS]
         self._chunks, self._gone, self._over, self._limits = chunks, gone, over, limits
-        self._line, self._end = line or line_of, end
-        self._here = asyncio.get_running_loop()
-        self._sending, self._moved_at = 0, self._here.time()
+        self._line, self._end, self._sending = line or line_of, end, 0
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Tell them all."""
+        self._here = asyncio.get_running_loop()
+        self._moved_at = self._here.time()
         beside = [asyncio.create_task(_until_gone(receive, self._gone))]
         self._beat(beside, send)
         try:
             # One clock for the whole stream, which `_beat` lets run out: one for each write would cost more than it.
             async with asyncio.timeout(None) as self._clock:
                 await send({"type": "http.response.start", "status": 200, "headers": self.raw_headers})
-                if not await self._tell_chunks(scope, send):
-                    await self._tell(send, self._end, more=False)
+                last = await self._tell_chunks(scope, send)
+                await self._tell(send, last + self._end, more=False)
         except (OSError, TimeoutError):  # the client went away, or reads no longer
             self._gone()
         finally:
@@ -82,15 +82,14 @@ class EventStream(Response):
                 task.cancel()
             self._over()
 
-    async def _tell_chunks(self, scope: Scope, send: Send) -> bool:
-        """Whether the end has been told with them."""
+    async def _tell_chunks(self, scope: Scope, send: Send) -> bytes:
+        """All but what is to be told with the end."""
         try:
             async with aclosing(self._chunks) as chunks:
                 async for told in chunks:
                     body = b"".join(map(self._line, told)) if isinstance(told, list) else self._line(told)
                     if isinstance(told, Last):
-                        await self._tell(send, body + self._end, more=False)
-                        return True
+                        return body
                     await self._tell(send, body)
         except (RedraftError, Refusal) as error:
             refusal = error if isinstance(error, Refusal) else refusal_of(error)
@@ -98,15 +97,17 @@ class EventStream(Response):
             if not notes.get("gone"):  # work that was cut short is no failure
                 notes["error"] = kind_of(error) if refusal.status == 500 else code
                 scope["app"].state.service.metrics.errors.labels(code).inc()
-            await self._tell(send, line_of(refusal.body))
-        return False
+            return line_of(refusal.body)
+        return b""
 
     async def _tell(self, send: Send, body: bytes, *, more: bool = True) -> None:
         if not self._sending:
             self._moved_at = self._here.time()
         self._sending += 1
-        await send({"type": "http.response.body", "body": body, "more_body": more})
-        self._sending -= 1
+        try:
+            await send({"type": "http.response.body", "body": body, "more_body": more})
+        finally:
+            self._sending -= 1
         self._moved_at = self._here.time()
 
     def _beat(self, beside: list[asyncio.Task[None]], send: Send) -> None:
