@@ -118,7 +118,7 @@ def test_what_http_costs_is_of_the_same_answers(served: Inside) -> None:
     assert _cost([(4.0, 5.0), (8.0, 10.0), (16.0, 20.0)]) == {"share": pytest.approx(0.2), "ms": pytest.approx(25)}
 
 
-@pytest.mark.skipif(not Path("/proc/self/schedstat").exists(), reason="asks Linux")
+@pytest.mark.skipif(not Path("/proc/self/schedstat").exists(), reason="only Linux tells how long a thread has run")
 def test_a_thread_that_waits_is_told_from_one_that_works() -> None:
     """Two answers in half a second of which a thread worked some and slept 0.3 s."""
 

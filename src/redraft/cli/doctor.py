@@ -107,7 +107,7 @@ def _rows() -> Iterator[Finding]:
         import torch
 
         from redraft.model.linear import multiply
-    except Exception:
+    except Exception:  # what cannot be imported, and why, another check tells
         return
     torch.set_num_threads(min(8, os.cpu_count() or 1))
     x, weight = torch.randn(ROWS, WIDTH), torch.randn(ROWS, WIDTH)
@@ -123,7 +123,7 @@ def _formats() -> Iterator[Finding]:
     """Which number format is quick here, by a short measurement: the smaller one often is not."""
     try:
         import torch
-    except Exception:
+    except Exception:  # what cannot be imported, and why, another check tells
         return
     torch.set_num_threads(1)
     millis = {name: _matmul_ms(getattr(torch, name)) for name in ("float32", "bfloat16")}

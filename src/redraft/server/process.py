@@ -191,7 +191,6 @@ class _Server(uvicorn.Server):
         while self.service.under_way and time.monotonic() < until:
             time.sleep(POLL_SEC)
         time.sleep(POLL_SEC)  # the last bytes of the last answer
-        self.force_exit = time.monotonic() >= until
         self.should_exit = True
         time.sleep(max(0.0, until - time.monotonic()))
         self.force_exit = True  # whoever does not read what has been written to the end has no longer either
