@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncGenerator
+from functools import partial
 
 from redraft.engine.answer import Answer
 from redraft.engine.engine import Engine
@@ -44,7 +45,7 @@ class AsyncEngine:
         here = asyncio.get_running_loop()
 
         def listen(event: Event) -> None:
-            here.call_soon_threadsafe(told.put_nowait, event)
+            self.engine.loop.soon(partial(here.call_soon_threadsafe, told.put_nowait, event))
 
         number = self.engine.loop.submit(request, listen, drafts=drafts)
         try:

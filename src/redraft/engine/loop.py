@@ -7,6 +7,9 @@ takes. Everything else happens in the tick.
 Every request is told Finished once, whatever happens. What goes wrong in opening one, in its own step or in its
 listener ends that request and no other; a forward that fails ends those that were in it. They hear of the cause in
 Finished.error.
+
+A listener that wakes another thread asks for it with `soon`: Python's lock, which that thread will want, is free in a
+forward's long operations and wanted all the time between two forwards.
 """
 
 from __future__ import annotations
@@ -100,6 +103,7 @@ class Loop:
         self._turn_lock = threading.Lock()
         self._turner: int | None = None
         self._thread: _Thread | None = None
+        self._wakes: list[Callable[[], object]] = []
 
     def submit(self, request: Request, listener: Listener, *, drafts: bool = False, behind: int | None = None) -> int:
         """Queue a request; `listener` is called with its events from whoever turns the loop. Raises BusyError.
@@ -130,6 +134,14 @@ class Loop:
         with self._turn(wait=False) as ours:
             if ours:
                 self._collect()
+
+    def soon(self, wake: Callable[[], object]) -> None:
+        """From a listener: call this when the next forward has begun, or when the turn ends if none follows. From
+        elsewhere: call it now."""
+        if self._turner == threading.get_ident():
+            self._wakes.append(wake)
+        else:
+            wake()
 
     def won(self, number: int) -> None:
         """Of several competing requests this one's answer was used: news for a tap (engine/tap.py)."""
@@ -220,10 +232,18 @@ class Loop:
         try:
             yield True
         finally:
+            if not (self.is_turning and self._tickets):
+                self._wake()
             self._turner = None
             self._turn_lock.release()
             with self._mail:
                 self._mail.notify_all()  # there may be room in the queue
+
+    def _wake(self) -> None:
+        wakes, self._wakes = self._wakes, []
+        for wake in wakes:
+            with suppress(Exception):  # whom it would have woken is gone
+                wake()
 
     def _refuse_reentry(self) -> None:
         if self._turner == threading.get_ident():
@@ -272,8 +292,9 @@ class Loop:
 
     def _forward(self, batch: Batch) -> None:
         if not batch:
+            self._wake()
             return
-        told = self.runner.run(batch)
+        told = self.runner.run(batch, self._wake)
         self.forwards += 1
         for piece in batch:
             lane = self.runner.lanes[piece.number]

@@ -83,10 +83,11 @@ class Runner:
         self._chains.pop(number, None)
         self._rows = None
 
-    def run(self, batch: Batch) -> dict[int, list[Event]]:
-        """One forward over the pieces of a batch; returns the events of each request, by number."""
+    def run(self, batch: Batch, begun: Callable[[], None] = lambda: None) -> dict[int, list[Event]]:
+        """One forward over the pieces of a batch; returns the events of each request, by number. `begun` is called when
+        it has been put together and the model is all that is left."""
         with self._on_device():
-            return self._run(batch)
+            return self._run(batch, begun)
 
     def cut_short(self, number: int) -> list[Event]:
         """What is left to tell of a request at its deadline: its draft as the last block, if it has one."""
@@ -100,8 +101,9 @@ class Runner:
         with torch.inference_mode(), torch.cuda.device(device if device.type == "cuda" else -1):
             yield
 
-    def _run(self, batch: Batch) -> dict[int, list[Event]]:
+    def _run(self, batch: Batch, begun: Callable[[], None]) -> dict[int, list[Event]]:
         if self.places is not None and (placed := self._placed(self.places, batch)):
+            begun()
             step = self.places.step(placed, reads=placed[0].draws is not None)
             hidden, reading = step(placed)
             places = [step.of(one) for one in placed]
@@ -110,7 +112,7 @@ class Runner:
                 return self._advance(shared, parted(self.model, reading, places))
             parts: Sequence[Tensor] = [hidden[rows] for rows in places]
         else:
-            parts = self._forward(batch)
+            parts = self._forward(batch, begun)
         for piece in batch:
             if piece.encode:
                 self._encoded(piece)
@@ -140,10 +142,11 @@ class Runner:
         except Exception as error:  # a caller's rules and languages may fail in any way
             return [Finished("error", self.lanes[number].blocks, error)]
 
-    def _forward(self, batch: Batch) -> Sequence[Float[Tensor, "piece hidden"]]:
+    def _forward(self, batch: Batch, begun: Callable[[], None]) -> Sequence[Float[Tensor, "piece hidden"]]:
         """Hidden states of each piece's rows; what was encoded has become prefix."""
-        rows = self._context(batch)
-        hidden: Tensor = self.model(self._tokens(batch), self._soft(batch), rows)
+        rows, tokens, soft = self._context(batch), self._tokens(batch), self._soft(batch)
+        begun()
+        hidden: Tensor = self.model(tokens, soft, rows)
         rows.commit()
         return list(hidden.split([piece.rows for piece in batch]))
 

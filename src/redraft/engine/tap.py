@@ -35,6 +35,10 @@ class View(Loop):
         """As the loop's."""
         self._loop.abort(number)
 
+    def soon(self, wake: Callable[[], object]) -> None:
+        """As the loop's."""
+        self._loop.soon(wake)
+
     def won(self, number: int) -> None:
         """As the loop's."""
         self._loop.won(number)

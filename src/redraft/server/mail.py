@@ -9,6 +9,8 @@ from __future__ import annotations
 import asyncio
 import threading
 from collections import deque
+from collections.abc import Callable
+from functools import partial
 from typing import Generic, TypeVar
 
 from redraft.engine.events import Draft
@@ -19,8 +21,10 @@ T = TypeVar("T")
 class Mail(Generic[T]):
     """What was told and not yet taken, each with the number of the answer that it is about."""
 
-    def __init__(self) -> None:
+    def __init__(self, soon: Callable[[Callable[[], object]], None]) -> None:
+        """`soon` calls what it is given when it is a good time to wake the reader."""
         self._here, self._wake, self._lock = asyncio.get_running_loop(), asyncio.Event(), threading.Lock()
+        self._soon = soon
         self._told: deque[tuple[int, T | None]] = deque()
         self._drafts: dict[int, T] = {}
         self._called = False
@@ -41,7 +45,7 @@ class Mail(Generic[T]):
         # One call for all that is told before the event loop turns: it is the costly part.
         if not self._called:
             self._called = True
-            self._here.call_soon_threadsafe(self._wake.set)
+            self._soon(partial(self._here.call_soon_threadsafe, self._wake.set))
 
     def take(self) -> tuple[int, T] | None:
         """The next, None if there is none now."""
