@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import gc
 import logging
-import os
 import time
 from collections.abc import Iterator
 from itertools import pairwise
@@ -16,21 +15,27 @@ import pytest
 import torch
 from tests.server.conftest import ANSWER, RECORD, Inside, eventually
 
+import redraft
 from redraft.engine.engine import Engine
 from redraft.measure.client import Link, Reply, stream_chat
 from redraft.measure.serving import (
     WORKLOADS,
     _alone,
     _asked,
+    _clients,
     _cost,
     _jobs,
     _level,
-    _plain,
+    _over_http,
     _told,
     _waited,
     _watched,
     rooms,
 )
+from redraft.server.log import Log
+from redraft.server.process import hosted
+from redraft.server.service import Service
+from redraft.server.settings import Settings
 from redraft.tasks import task
 
 SHORT = {"records": 64}
@@ -112,10 +117,21 @@ def test_a_connection_that_is_kept_serves_the_next_request(served: Inside) -> No
 
 def test_what_http_costs_is_of_the_same_answers(served: Inside) -> None:
     jobs = [(RECORD, seed, 64) for seed in range(3)]
-    rate, tokens = asyncio.run(_plain(*place(served), "fast", jobs))
+    with _clients(served.url) as over_http:
+        rate, tokens = over_http("fast", jobs)
     assert (rate > 0, tokens) == (True, [18, 18, 18])
     assert _alone(served.engine, "fast", jobs) > 0
     assert _cost([(4.0, 5.0), (8.0, 10.0), (16.0, 20.0)]) == {"share": pytest.approx(0.2), "ms": pytest.approx(25)}
+
+
+def test_an_engine_is_served_from_a_thread_and_works_on_when_the_server_has_ended() -> None:
+    engine, service = redraft.load("nano"), Service(Settings())
+    with hosted(service, engine, Log(None)) as url:
+        assert _over_http(url, "fast", [(RECORD, 7, 64)])[1] == [18]
+    with pytest.raises(ConnectionRefusedError):
+        _over_http(url, "fast", [(RECORD, 7, 64)])
+    assert engine.generate(RECORD, chat=True, seed=7).text == ANSWER
+    engine.loop.stop()
 
 
 @pytest.mark.skipif(not Path("/proc/self/schedstat").exists(), reason="only Linux tells how long a thread has run")
@@ -128,7 +144,7 @@ def test_a_thread_that_waits_is_told_from_one_that_works() -> None:
         time.sleep(0.3)
         return 2 / (time.monotonic() - began)
 
-    rate, waited = _watched(2, os.getpid(), half_asleep)
+    rate, waited = _watched(2, half_asleep)
     assert waited is not None
     assert 140 <= waited < 1e3 / rate - 5
     assert _waited([(3.0, 1.0), (2.0, 1.0), (9.0, 1.0)], [(8.0, 10.0)] * 3) == {

@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import sys
 from collections.abc import Iterator
+from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -205,14 +206,25 @@ def _measure(arguments: argparse.Namespace) -> Iterator[Record]:
 
         yield bench_constraints(folder, _engine(arguments), count=arguments.constraints, progress=progress)
     elif arguments.serve is not None:
-        from redraft.measure.serving import bench_serve
-
-        yield bench_serve(arguments.model, count=arguments.serve, progress=progress)
+        yield _serve(arguments)
     elif arguments.soak is not None:
         yield _soak(arguments, folder)
     else:
         pairs = arguments.runs or PAIRS
         yield bench.bench_against(folder, runs=pairs, dtype=dtype, progress=progress)
+
+
+def _serve(arguments: argparse.Namespace) -> Record:
+    from redraft.measure.serving import bench_serve
+    from redraft.server.log import Log
+    from redraft.server.process import hosted
+    from redraft.server.service import Service
+    from redraft.server.settings import Settings
+
+    def host(engine: Engine) -> AbstractContextManager[str]:
+        return hosted(Service(Settings()), engine, Log(None))
+
+    return bench_serve(arguments.model, count=arguments.serve, host=host, progress=progress)
 
 
 def _knee(arguments: argparse.Namespace, folder: Path, runs: int) -> Record:

@@ -3,13 +3,13 @@
 Requests arrive as a Poisson stream whose rate keeps about `streams` of them under way. Tasks and lengths are mixed, one
 in ten hangs up after its first chunk, one in twenty is refused.
 
-What HTTP costs is measured in turns, with the same plain requests: 32 clients of the server, which keep connections and
-read streams to their ends, and 32 requests under way in an engine here. Both begin with a prompt's text and end with an
-answer's; whenever one ends the next begins, WAVES times over: throughput is what lasts, and of two waves a good part is
-beginning and end. The clients run in this process, not the server's: it takes two cores. Short answers, with which the
-engine has little to do, are measured apart from a mix of short and long ones. Two processes that do the same differ by
-some percent, and so do two minutes of one machine; therefore the system is asked, too, how long the engine's thread had
-nothing to run: over HTTP and here, its own work left out.
+What HTTP costs is measured in turns, with the same plain requests and one engine in this process: 32 clients of a
+server around it, in a process of theirs, which keep connections and read streams to their ends, and 32 requests under
+way without it. Both begin with a prompt's text and end with an answer's; whenever one ends the next begins, WAVES times
+over: throughput is what lasts, and of two waves a good part is beginning and end. It takes two cores. Short answers,
+with which the engine has little to do, are measured apart from a mix of short and long ones. Two processes that do the
+same differ by some percent, therefore it is one; two minutes of one machine do, too, therefore the system is asked how
+long the engine's thread had nothing to run: over HTTP and without, its own work left out.
 """
 
 from __future__ import annotations
@@ -20,8 +20,10 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from concurrent.futures import ProcessPoolExecutor
+from contextlib import AbstractContextManager, contextmanager, suppress
 from itertools import cycle, islice
+from multiprocessing import get_context
 from pathlib import Path
 from queue import SimpleQueue
 from random import Random
@@ -42,10 +44,9 @@ from redraft.measure.record import Progress, Record, new_record, percentiles_ms
 from redraft.tasks import names, task
 
 STREAMS = (1, 8, 32, 128)
-AT_ONCE, WAVES = 32, 8
-PAIRS = 7
-PRESETS = ("reference", "fast")
-"""HTTP costs the same per answer; its share is larger where the engine needs one step of it."""
+AT_ONCE, PAIRS = 32, 7
+WAVES: Mapping[str, int] = {"reference": 8, "fast": 16}
+"""By presets: HTTP costs the same per answer, so its share is larger where the engine needs one step of it."""
 
 WORKLOADS: Mapping[str, tuple[str, ...]] = {"short": ("records",), "mixed": names()}
 """Tasks that are asked in turn."""
@@ -56,35 +57,37 @@ LENGTHS = (8, 16, 32, 64, 128, 256)
 Asked = tuple[str, int, int]  # prompt, seed, max_tokens
 Job = tuple[str, int, int, str]  # and the kind
 
+OverHttp = Callable[[str, Sequence[Asked]], tuple[float, list[int]]]
+"""Answers per second to requests by a preset, and the tokens of each."""
 
-def bench_serve(model: str, *, count: int, progress: Progress) -> Record:
+
+Host = Callable[[Engine], AbstractContextManager[str]]
+"""A server around an engine, in this process, whose loop it starts; its URL."""
+
+
+def bench_serve(model: str, *, count: int, host: Host, progress: Progress) -> Record:
     """A record of `count` requests at each number of streams. Raises RunError if the server does not start."""
     torch.set_num_threads(1)
     engine = load(model)
     workloads = {what: rooms(engine, tasks) for what, tasks in WORKLOADS.items()}
-    with _server(model) as (host, port, pid):
+    with _server(model) as (at, port, pid):
         for i in range(2):  # warm: the allocator keeps what the most streams at once have needed, and needs no more
-            asyncio.run(_level(host, port, STREAMS[-1], _jobs(workloads["mixed"], STREAMS[-1], Random(i)), Random(i)))
+            asyncio.run(_level(at, port, STREAMS[-1], _jobs(workloads["mixed"], STREAMS[-1], Random(i)), Random(i)))
         levels = {}
         for i, streams in enumerate(STREAMS):
             progress("streams", i, len(STREAMS))
             before = resident_mib(process=pid)
             jobs = _jobs(workloads["mixed"], count, Random(streams))
-            levels[str(streams)] = asyncio.run(_level(host, port, streams, jobs, Random(streams)))
+            levels[str(streams)] = asyncio.run(_level(at, port, streams, jobs, Random(streams)))
             levels[str(streams)]["resident_mb"] = [before, resident_mib(process=pid)]
         progress("streams", len(STREAMS), len(STREAMS))
+    with host(engine) as url, _clients(url) as over_http:
         costs = {
-            f"{preset}, {what} answers": _pairs(
-                engine,
-                preset,
-                _asked(tasks, WAVES * AT_ONCE, 1),
-                lambda preset, jobs: asyncio.run(_plain(host, port, preset, jobs)),
-                progress,
-                pid,
-            )
+            f"{preset}, {what} answers": _pairs(engine, over_http, preset, _asked(tasks, waves * AT_ONCE, 1), progress)
             for what, tasks in workloads.items()
-            for preset in PRESETS
+            for preset, waves in WAVES.items()
         }
+    engine.loop.stop()
     asked = {"requests": count, "leave": LEAVE, "bad": BAD, "lengths": LENGTHS}
     return new_record(
         "serve",
@@ -156,6 +159,18 @@ def _draws(count: int, rng: Random) -> list[float]:
     return draws
 
 
+@contextmanager
+def _clients(url: str) -> Iterator[OverHttp]:
+    """Those of a server, in a process of their own."""
+    with ProcessPoolExecutor(1, mp_context=get_context("spawn")) as pool:
+        yield lambda preset, jobs: pool.submit(_over_http, url, preset, jobs).result()
+
+
+def _over_http(url: str, preset: str, jobs: Sequence[Asked]) -> tuple[float, list[int]]:
+    at, _, port = url.rpartition("//")[2].rpartition(":")
+    return asyncio.run(_plain(at, int(port), preset, jobs))
+
+
 async def _plain(host: str, port: int, preset: str, jobs: Sequence[Asked]) -> tuple[float, list[int]]:
     """Answers per second to undisturbed requests, and the tokens of each. Raises RunError for one without an answer."""
     gate, links, began = asyncio.Semaphore(AT_ONCE), list[Link](), time.monotonic()
@@ -204,28 +219,18 @@ def _alone(engine: Engine, preset: str, jobs: Sequence[Asked]) -> float:
 
 
 def _pairs(
-    engine: Engine,
-    preset: str,
-    jobs: Sequence[Asked],
-    over_http: Callable[[str, Sequence[Asked]], tuple[float, list[int]]],
-    progress: Progress,
-    server: int,
+    engine: Engine, over_http: OverHttp, preset: str, jobs: Sequence[Asked], progress: Progress
 ) -> dict[str, Any]:
-    """Answers per second over HTTP and of an engine here, one right behind the other: a busy machine slows both."""
-    engine.loop.start()
+    """Answers per second over HTTP and without, one right behind the other: a busy machine slows both."""
     _alone(engine, preset, jobs[:AT_ONCE])  # warm
     _, tokens = over_http(preset, jobs)
-    sides = {
-        "engine": (os.getpid(), lambda: _alone(engine, preset, jobs)),
-        "http": (server, lambda: over_http(preset, jobs)[0]),
-    }
+    sides = {"engine": lambda: _alone(engine, preset, jobs), "http": lambda: over_http(preset, jobs)[0]}
     seen: dict[str, list[tuple[float, float | None]]] = {side: [] for side in sides}
     for i in range(PAIRS):
         progress("pair", i, PAIRS)
         for side in sorted(sides, reverse=i % 2 == 0):  # neither is always the first
-            seen[side].append(_watched(len(jobs), *sides[side]))
+            seen[side].append(_watched(len(jobs), sides[side]))
     progress("pair", PAIRS, PAIRS)
-    engine.loop.stop()
     lengths = {"least": min(tokens), "median": median(tokens), "mean": mean(tokens), "most": max(tokens)}
     pairs = list(zip(seen["http"], seen["engine"], strict=True))
     rates = [(http[0], alone[0]) for http, alone in pairs]
@@ -234,19 +239,19 @@ def _pairs(
     return _cost(rates) | _waited(waits, rates) | {"tokens": lengths} | told
 
 
-def _watched(count: int, process: int, run: Callable[[], float]) -> tuple[float, float | None]:
+def _watched(count: int, run: Callable[[], float]) -> tuple[float, float | None]:
     """Answers per second, and milliseconds an answer that the engine's thread, the busiest, neither ran nor stood in
     line for a core: it waited, for requests or for Python's lock. None where the system does not tell."""
-    before = _busy_sec(process)
+    before = _busy_sec()
     rate = run()
-    busy = max((sec - before.get(thread, 0.0) for thread, sec in _busy_sec(process).items()), default=None)
+    busy = max((sec - before.get(thread, 0.0) for thread, sec in _busy_sec().items()), default=None)
     return rate, None if busy is None else 1e3 * (1 / rate - busy / count)
 
 
-def _busy_sec(process: int) -> dict[str, float]:
-    """Seconds that each thread of a process has run or stood in line, from Linux; nothing elsewhere."""
+def _busy_sec() -> dict[str, float]:
+    """Seconds that each thread of this process has run or stood in line, from Linux; nothing elsewhere."""
     found = {}
-    for thread in Path(f"/proc/{process}/task").glob("*/schedstat"):
+    for thread in Path("/proc/self/task").glob("*/schedstat"):
         with suppress(OSError, ValueError):  # a thread may end meanwhile
             ran, stood, _ = map(int, thread.read_text(encoding="ascii").split())
             found[thread.parent.name] = (ran + stood) / 1e9

@@ -67,7 +67,9 @@ class Guard:
 
     def _refuse(self, scope: Scope, headers: Mapping[str, str]) -> Refusal | None:
         settings, path = self.service.settings, scope["path"]
-        host = re.sub(r":\d+$", "", headers.get("host", ""))
+        host = headers.get("host", "")
+        name, colon, port = host.rpartition(":")
+        host = name if colon and port.isdecimal() else host
         if "*" not in settings.hosts and host not in settings.hosts:
             return Refusal(403, f"the host {host!r} is not one of this server's names; use --allow-host", code="host")
         origin = headers.get("origin")

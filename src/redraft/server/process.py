@@ -15,6 +15,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
+from queue import SimpleQueue
 from types import FrameType
 
 import uvicorn
@@ -33,7 +34,7 @@ Loader = Callable[[Callable[[int, int], None]], Engine]
 """Loads the engine; told where to report (elements placed, elements in all)."""
 
 POLL_SEC = 0.05
-TURN_SEC = 1e-4
+TURN_SEC = 5e-5
 """How long Python's lock is kept from who waits for it. The engine's thread lets it go for every operation of torch and
 wants it back at once; by the default, 5 ms, it waits until a request has been read or a chunk told (docs/log.md)."""
 
@@ -74,6 +75,29 @@ def pass_on(
         ready(url)
 
     _run(create_app(service, log, there), service, host, port, begun)
+
+
+@contextlib.contextmanager
+def hosted(service: Service, engine: Engine, log: Log) -> Iterator[str]:
+    """Serve an engine that is loaded, whose loop this starts, from a thread of this process; the URL."""
+    begun = SimpleQueue[tuple[_Server, str]]()
+
+    def work() -> None:
+        _run(create_app(service, log), service, "127.0.0.1", 0, lambda server, url: begun.put((server, url)))
+
+    threshold = gc.get_threshold()
+    _begin(engine)
+    service.ready(engine)
+    thread = threading.Thread(target=work, daemon=True)
+    thread.start()
+    server, url = begun.get()
+    try:
+        yield url
+    finally:
+        server.should_exit = True
+        thread.join()
+        gc.unfreeze()
+        gc.set_threshold(*threshold)
 
 
 def _run(app: ASGIApp, service: Service, host: str, port: int, begun: Callable[[_Server, str], None]) -> None:
@@ -126,11 +150,7 @@ def _load(service: Service, load: Loader, server: _Server, ready: Callable[[Engi
     """Load, warm up, and turn the loop on its thread."""
     try:
         engine = load(service.progress)
-        engine.loop.start()
-        warm_up(engine)
-        gc.collect()
-        gc.freeze()  # what is there now stays: the collector need not look at it again, a fifth of a second each time
-        gc.set_threshold(10_000)  # answers leave few cycles behind
+        _begin(engine)
     except RedraftError as error:
         service.failure = error
     except Exception as error:
@@ -141,6 +161,14 @@ def _load(service: Service, load: Loader, server: _Server, ready: Callable[[Engi
         return
     service.phase = "failed"
     server.should_exit = True
+
+
+def _begin(engine: Engine) -> None:
+    engine.loop.start()
+    warm_up(engine)
+    gc.collect()
+    gc.freeze()  # what is there now stays: the collector need not look at it again, a fifth of a second each time
+    gc.set_threshold(10_000)  # answers leave few cycles behind
 
 
 def warm_up(engine: Engine) -> None:

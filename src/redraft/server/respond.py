@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Sequence
-from contextlib import ExitStack
 from dataclasses import dataclass, field
 from typing import TypeVar
 
@@ -22,8 +21,8 @@ from redraft.server.refusal import Refusal
 from redraft.server.replies import Form, Head, Json, usage
 from redraft.server.run import Run
 from redraft.server.schema import Sampling
-from redraft.server.service import Service
-from redraft.server.stream import DONE, Chunks, EventStream, Last, Line, line_of, unless_gone
+from redraft.server.service import Room, Service
+from redraft.server.stream import DONE, Chunks, EventStream, First, Last, Line, line_of, unless_gone
 from redraft.server.voice import Said, Voice
 
 R = TypeVar("R")
@@ -57,7 +56,7 @@ class Exchange:
     service: Service
     work: Work
     request: Request | None = None
-    room: ExitStack = field(default_factory=ExitStack)
+    room: Room = field(init=False, repr=False)
     run: Run = field(init=False, repr=False)
 
     def __post_init__(self) -> None:
@@ -90,7 +89,7 @@ class Exchange:
 
     def open(self, *, drafts: bool) -> None:
         """Submit the requests. Raises Refusal if there is no room; `over` has to be called otherwise."""
-        self.room.enter_context(self.service.enter(len(self.voices), key_of(self.request)))
+        self.room = self.service.enter(len(self.voices), key_of(self.request))
         try:
             engine = self.service.engine
             # Nothing may be told before a validator has read it, if the language has one.
@@ -142,7 +141,7 @@ class Exchange:
         engine = self.service.engine
         frames = Frames(engine.text, engine.config.generation.eos_token_ids)
         if firsts := [first for i in range(len(self.voices)) if (first := form.first(i))]:
-            yield [head | {"choices": [first]} for first in firsts]
+            yield First(head | {"choices": [first]} for first in firsts)
         batch: list[Json] = []
         try:
             while (told := await self.next()) is not None:
@@ -217,13 +216,13 @@ def at_once(
 
 async def _pieces(head: Head, voices: Sequence[Voice], told: Json | None) -> Chunks:
     common, form = head.of(chunk=True), head.form
+    pieces: list[Json] = []
     for i, voice in enumerate(voices):
-        if first := form.first(i):
-            yield common | {"choices": [first]}
-        yield common | {"choices": [form.piece(i, voice, Said(content=voice.content))]}
-        yield common | {"choices": [form.last(i, voice)]}
-    if told is not None:
-        yield common | {"choices": [], "usage": told}
+        first = form.first(i)
+        pieces += [common | {"choices": [first]}] if first else []
+        pieces.append(common | {"choices": [form.piece(i, voice, Said(content=voice.content))]})
+        pieces.append(common | {"choices": [form.last(i, voice)]})
+    yield Last(pieces + ([] if told is None else [common | {"choices": [], "usage": told}]))
 
 
 def count(request: Request, voices: Sequence[Voice], prompt_tokens: int) -> None:

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from typing import Literal
 
 from redraft.engine.engine import Engine
@@ -15,6 +13,25 @@ from redraft.server.settings import Settings
 from redraft.server.voice import Marks, marks_of
 
 Phase = Literal["loading", "ready", "draining", "failed"]
+
+
+class Room:
+    """Room for some answers, until it is closed. For one block of code, if that is all."""
+
+    def __init__(self, leave: Callable[[], None]) -> None:
+        self._leave: Callable[[], None] | None = leave
+
+    def close(self) -> None:
+        """Leave; once is enough."""
+        leave, self._leave = self._leave, None
+        if leave is not None:
+            leave()
+
+    def __enter__(self) -> Room:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self.close()
 
 
 class Service:
@@ -28,7 +45,9 @@ class Service:
         self.failure: RedraftError | None = None
         self._engine: Engine | None = None
         self._marks: Marks | None = None
-        self._under_way: Counter[int | None] = Counter()
+        self._under_way: dict[int | None, int] = {}
+        self.under_way = 0
+        """Answers on their way, all keys together."""
 
     def ready(self, engine: Engine) -> None:
         """The model is loaded and its loop turns."""
@@ -59,30 +78,26 @@ class Service:
         assert self._marks is not None, "asked for before the engine"
         return self._marks
 
-    @property
-    def under_way(self) -> int:
-        """Answers on their way, all keys together."""
-        return self._under_way.total()
-
-    @contextmanager
-    def enter(self, answers: int, key: int | None) -> Iterator[None]:
-        """Make room for some answers while the block lasts. Raises Refusal if there is none."""
+    def enter(self, answers: int, key: int | None) -> Room:
+        """Make room for some answers. Raises Refusal if there is none."""
         limits = self.settings.limits
         if self.phase == "draining":
             raise Refusal(503, "the server is stopping; ask another one", code="draining", retry_sec=5)
         if answers > limits.choices:
             raise Refusal(400, f"{answers} answers were asked for at once; at most {limits.choices}", param="n")
-        if self._under_way[key] + answers > limits.per_key:
-            message = f"{self._under_way[key]} answers are under way for this client, at most {limits.per_key}; wait"
+        of_key = self._under_way.get(key, 0)
+        if of_key + answers > limits.per_key:
+            message = f"{of_key} answers are under way for this client, at most {limits.per_key}; wait"
             raise Refusal(429, message, code="rate_limit_exceeded", retry_sec=1)
         if self.under_way + answers > limits.in_flight:
             message = f"{self.under_way} answers are under way, at most {limits.in_flight}; try again soon"
             raise Refusal(503, message, code="queue_full", retry_sec=1)
-        self._under_way[key] += answers
-        try:
-            yield
-        finally:
-            self._under_way[key] -= answers
+        self._count(answers, key)
+        return Room(lambda: self._count(-answers, key))
+
+    def _count(self, answers: int, key: int | None) -> None:
+        self.under_way += answers
+        self._under_way[key] = self._under_way.get(key, 0) + answers
 
     def check_name(self, name: str | None) -> None:
         """Raise Refusal for a model that this server does not have."""

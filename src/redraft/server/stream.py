@@ -4,7 +4,8 @@
     : waiting\n\n        a comment, when nothing has been told for a while
     data: [DONE]\n\n     the end
 
-A reader who takes nothing for `stall_sec` is dropped, and the rows of its answers are free at the next forward.
+The head of an answer, and what only says that one begins, wait for something to tell: `BEGIN_SEC` at most. A reader
+who takes nothing for `stall_sec` is dropped, and the rows of its answers are free at the next forward.
 """
 
 from __future__ import annotations
@@ -36,6 +37,13 @@ HEADERS = (
 )
 DONE, WAITING = b"data: [DONE]\n\n", b": waiting\n\n"
 
+BEGIN_SEC = 0.5
+"""So long the beginning may wait: a short answer is one write, and who waits for a long one hears that it has begun."""
+
+
+class First(list[dict[str, Any]]):
+    """The first chunks of a stream, if they are a beginning and nothing more."""
+
 
 class Last(list[dict[str, Any]]):
     """The last chunks of a stream: its end is told in one write with them."""
@@ -65,13 +73,12 @@ class EventStream(Response):
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Tell them all."""
         self._here = asyncio.get_running_loop()
-        self._moved_at = self._here.time()
+        self._moved_at, self._begun, self._held = self._here.time(), False, b""
         beside = [asyncio.create_task(_until_gone(receive, self._gone))]
         self._beat(beside, send)
         try:
             # One clock for the whole stream, which `_beat` lets run out: one for each write would cost more than it.
             async with asyncio.timeout(None) as self._clock:
-                await send({"type": "http.response.start", "status": 200, "headers": self.raw_headers})
                 last = await self._tell_chunks(scope, send)
                 await self._tell(send, last + self._end, more=False)
         except (OSError, TimeoutError):  # the client went away, or reads no longer
@@ -90,6 +97,9 @@ class EventStream(Response):
                     body = b"".join(map(self._line, told)) if isinstance(told, list) else self._line(told)
                     if isinstance(told, Last):
                         return body
+                    if isinstance(told, First):
+                        self._held = body
+                        continue
                     await self._tell(send, body)
         except (RedraftError, Refusal) as error:
             refusal = error if isinstance(error, Refusal) else refusal_of(error)
@@ -104,17 +114,22 @@ class EventStream(Response):
         if not self._sending:
             self._moved_at = self._here.time()
         self._sending += 1
+        body, self._held = self._held + body, b""
         try:
+            if not self._begun:
+                self._begun = True
+                await send({"type": "http.response.start", "status": 200, "headers": self.raw_headers})
             await send({"type": "http.response.body", "body": body, "more_body": more})
         finally:
             self._sending -= 1
         self._moved_at = self._here.time()
 
     def _beat(self, beside: list[asyncio.Task[None]], send: Send) -> None:
-        """Drop a reader who has taken nothing for long, tell a comment where nothing has been told, and look again when
-        either may be due."""
+        """Drop a reader who has taken nothing for long, tell a comment where nothing has been told, or the beginning,
+        and look again when any of these may be due."""
         now, limits = self._here.time(), self._limits
-        due = self._moved_at + (limits.stall_sec if self._sending else limits.quiet_sec)
+        quiet_sec = limits.quiet_sec if self._begun else min(BEGIN_SEC, limits.quiet_sec)
+        due = self._moved_at + (limits.stall_sec if self._sending else quiet_sec)
         if now >= due and self._sending:
             self._clock.reschedule(now)
             return
@@ -126,7 +141,7 @@ class EventStream(Response):
 
     async def _comment(self, send: Send) -> None:
         try:
-            await self._tell(send, WAITING)
+            await self._tell(send, WAITING if self._begun else b"")
         except OSError:
             self._gone()
 

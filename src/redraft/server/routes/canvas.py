@@ -7,7 +7,6 @@ segments              a document of texts, holes and at most one revision: the h
 
 from __future__ import annotations
 
-from contextlib import ExitStack
 from dataclasses import replace
 
 from fastapi import Request, Response
@@ -132,7 +131,6 @@ async def _document(service: Service, request: Request, body: Canvas) -> Respons
 
     if not body.stream:
         return await aside(request, work)
-    leash, held = Leash(service.engine.loop), ExitStack()
-    held.enter_context(service.enter(1, key_of(request)))
+    leash, room = Leash(service.engine.loop), service.enter(1, key_of(request))
     chunks = relayed(service.engine, leash, work)
-    return EventStream(chunks, gone=leash.cut, over=held.close, limits=service.settings.limits)
+    return EventStream(chunks, gone=leash.cut, over=room.close, limits=service.settings.limits)
