@@ -23,13 +23,14 @@ from tests.server.conftest import ANSWER, RECORD, Inside, ended, eventually, ins
 from redraft.engine.engine import Engine
 from redraft.engine.runner import Runner
 from redraft.model.gemma import DiffusionGemma
+from redraft.server import stream as stream_module
 from redraft.server.app import create_app
 from redraft.server.log import Log
 from redraft.server.process import _Server as Server
 from redraft.server.process import listen
 from redraft.server.service import Service
 from redraft.server.settings import Limits, Settings
-from redraft.server.stream import DONE, WAITING, EventStream
+from redraft.server.stream import DONE, WAITING, Chunks, EventStream, First, Last
 
 LONG: dict[str, Any] = {
     "messages": [{"role": "user", "content": "go on"}],
@@ -163,16 +164,46 @@ def test_a_quiet_stream_has_a_comment_again_and_again() -> None:
     assert asyncio.run(heard()) >= 3
 
 
+@pytest.mark.parametrize("waits", [False, True])
+def test_a_beginning_waits_for_what_follows_but_not_for_long(monkeypatch: pytest.MonkeyPatch, waits: bool) -> None:
+    """A short answer is one write; of a long one is heard that it has begun."""
+    monkeypatch.setattr(stream_module, "BEGIN_SEC", 0.05 if waits else 600.0)
+
+    async def told() -> list[bytes]:
+        written, begun = list[bytes](), asyncio.Event()
+
+        async def chunks() -> Chunks:
+            yield First([{"role": 1}])
+            if waits:
+                await begun.wait()
+            yield Last([{"text": 1}])
+
+        async def send(message: Any) -> None:
+            written.append(message.get("body", b"head"))
+            if written[1:]:
+                begun.set()
+
+        async def receive() -> Any:
+            await asyncio.Event().wait()
+
+        stream = EventStream(chunks(), limits=Limits())
+        await asyncio.wait_for(stream({"type": "http"}, receive, send), 20)
+        return written
+
+    role, text = b'data: {"role":1}\n\n', b'data: {"text":1}\n\n' + DONE
+    assert asyncio.run(told()) == ([b"head", role, text] if waits else [b"head", role + text])
+
+
 def test_a_forward_that_fails_is_told_to_those_in_it_and_the_server_goes_on(
     nano: Engine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     run, left = Runner.run, [1]
 
-    def fail_once(self: Runner, batch: Any) -> Any:
+    def fail_once(self: Runner, *given: Any) -> Any:
         if left and nano.loop.forwards:
             left.pop()
             raise MemoryError("no room for the logits of /home/somebody")
-        return run(self, batch)
+        return run(self, *given)
 
     sink = io.StringIO()
     for at in inside(nano, Settings(), Log(sink)):
