@@ -22,7 +22,7 @@ PART_WALLS = {
     "server": 5_060,
     "remote": 400,
     "trace": 525,
-    "cli": 4_110,
+    "cli": 4_130,
 }
 
 

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 from redraft.cli.backend import backend_flags, backend_of
 from redraft.cli.card import add_flags, take_card
-from redraft.cli.common import Commands, command, model_flags, print_json, progress, set_threads
+from redraft.cli.common import Commands, command, model_flags, print_json, progress, set_up
 from redraft.cli.place import experts_of
 
 if TYPE_CHECKING:
@@ -99,7 +99,7 @@ def run(arguments: argparse.Namespace) -> int:
 
     from redraft.measure.record import write_record
 
-    set_threads(arguments.threads)
+    set_up(arguments.threads)
     found = []
     for record in _measure(arguments):
         found.append(msgspec.to_builtins(record))

@@ -24,7 +24,7 @@ from redraft.cli.common import (
     model_flags,
     preset_flag,
     preset_of,
-    set_threads,
+    set_up,
 )
 from redraft.cli.place import experts_of
 from redraft.cli.trace import traced_apart
@@ -101,7 +101,7 @@ def run(arguments: argparse.Namespace) -> int:
     if arguments.backend is not None or arguments.base_url is not None:
         return _pass_on(arguments)
     beside = beside_of(arguments)  # refuses, too, what only another server is asked with
-    set_threads(arguments.threads)
+    set_up(arguments.threads)
 
     from redraft.cli.kernels import kernels_for
     from redraft.engine.engine import load
