@@ -121,7 +121,12 @@ def test_what_http_costs_is_of_the_same_answers(served: Inside) -> None:
         rate, tokens = over_http("fast", jobs)
     assert (rate > 0, tokens) == (True, [18, 18, 18])
     assert _alone(served.engine, "fast", jobs) > 0
-    assert _cost([(4.0, 5.0), (8.0, 10.0), (16.0, 20.0)]) == {"share": pytest.approx(0.2), "ms": pytest.approx(25)}
+    assert _cost([(4.0, 5.0), (8.0, 10.0), (16.0, 20.0)]) == {
+        "share": pytest.approx(0.2),
+        "middle_half": [pytest.approx(0.2), pytest.approx(0.2)],
+        "ms": pytest.approx(25),
+    }
+    assert _cost([(1.0, 2.0), (3.0, 4.0), (5.0, 4.0)])["middle_half"] == [pytest.approx(0.0), pytest.approx(0.375)]
 
 
 def test_an_engine_is_served_from_a_thread_and_works_on_when_the_server_has_ended() -> None:

@@ -9,7 +9,7 @@ way without it. Both begin with a prompt's text and end with an answer's; whenev
 over: throughput is what lasts, and of two waves a good part is beginning and end. It takes two cores. Short answers,
 with which the engine has little to do, are measured apart from a mix of short and long ones. Two processes that do the
 same differ by some percent, therefore it is one; two minutes of one machine do, too, therefore the system is asked how
-long the engine's thread had nothing to run: over HTTP and without, its own work left out.
+long the engine's thread did not run: over HTTP and without, its own work left out.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from multiprocessing import get_context
 from pathlib import Path
 from queue import SimpleQueue
 from random import Random
-from statistics import mean, median
+from statistics import mean, median, quantiles
 from typing import Any
 
 import torch
@@ -240,21 +240,20 @@ def _pairs(
 
 
 def _watched(count: int, run: Callable[[], float]) -> tuple[float, float | None]:
-    """Answers per second, and milliseconds an answer that the engine's thread, the busiest, neither ran nor stood in
-    line for a core: it waited, for requests or for Python's lock. None where the system does not tell."""
-    before = _busy_sec()
+    """Answers per second, and milliseconds an answer that the engine's thread, the busiest, did not run: it waited, for
+    requests, for Python's lock or for a core. None where the system does not tell."""
+    before = _ran_sec()
     rate = run()
-    busy = max((sec - before.get(thread, 0.0) for thread, sec in _busy_sec().items()), default=None)
-    return rate, None if busy is None else 1e3 * (1 / rate - busy / count)
+    ran = max((sec - before.get(thread, 0.0) for thread, sec in _ran_sec().items()), default=None)
+    return rate, None if ran is None else 1e3 * (1 / rate - ran / count)
 
 
-def _busy_sec() -> dict[str, float]:
-    """Seconds that each thread of this process has run or stood in line, from Linux; nothing elsewhere."""
+def _ran_sec() -> dict[str, float]:
+    """Seconds that each thread of this process has run, from Linux; nothing elsewhere."""
     found = {}
     for thread in Path("/proc/self/task").glob("*/schedstat"):
         with suppress(OSError, ValueError):  # a thread may end meanwhile
-            ran, stood, _ = map(int, thread.read_text(encoding="ascii").split())
-            found[thread.parent.name] = (ran + stood) / 1e9
+            found[thread.parent.name] = int(thread.read_text(encoding="ascii").split()[0]) / 1e9
     return found
 
 
@@ -267,9 +266,12 @@ def _waited(waits: Sequence[tuple[float, float]], rates: Sequence[tuple[float, f
 
 
 def _cost(rates: Sequence[tuple[float, float]]) -> dict[str, Any]:
-    """What HTTP takes of the engine's throughput, and of the time of an answer."""
+    """What HTTP takes of the engine's throughput, with the middle half of the pairs, and of the time of an answer."""
+    shares = [1 - http / alone for http, alone in rates]
+    low, middle, high = quantiles(shares, n=4, method="inclusive")
     return {
-        "share": 1 - median([http / alone for http, alone in rates]),
+        "share": middle,
+        "middle_half": [low, high],
         "ms": 1e3 * median([1 / http - 1 / alone for http, alone in rates]),
     }
 
@@ -288,14 +290,14 @@ def _summary(levels: dict[str, Any], costs: dict[str, dict[str, Any]], count: in
     before, after = levels[str(STREAMS[0])]["resident_mb"][0], levels[str(STREAMS[-1])]["resident_mb"][1]
     found.append(("Server's memory before and after these", f"{before:.0f} and {after:.0f} MB"))
     for what, cost in costs.items():
-        tokens, waits = cost["tokens"], ""
+        tokens, waits, (low, high) = cost["tokens"], "", cost["middle_half"]
         if "waits_ms" in cost:
-            waits = f"; its thread waits {cost['waits_ms']:.1f} ms longer, {cost['waits_share']:.1%}"
+            waits = f"its thread waits {cost['waits_ms']:.2f} ms longer for an answer, {cost['waits_share']:.1%}; "
         found.append(
             (
                 f"What HTTP costs of the engine's throughput, nano, {AT_ONCE} at once, preset {what}",
-                f"{cost['share']:.1%}, {cost['ms']:.1f} ms an answer of {tokens['mean']:.0f} tokens "
-                f"({tokens['least']} to {tokens['most']}){waits}",
+                f"{waits}answers a second {cost['share']:.1%} fewer (half of {PAIRS} pairs {low:.1%} to {high:.1%}), "
+                f"{tokens['mean']:.0f} tokens each ({tokens['least']} to {tokens['most']})",
             )
         )
     return found
