@@ -28,6 +28,7 @@ from redraft.server.app import create_app
 from redraft.server.log import Log
 from redraft.server.process import _Server as Server
 from redraft.server.process import listen
+from redraft.server.run import Run
 from redraft.server.service import Service
 from redraft.server.settings import Limits, Settings
 from redraft.server.stream import DONE, WAITING, Chunks, EventStream, First, Last
@@ -192,6 +193,48 @@ def test_a_beginning_waits_for_what_follows_but_not_for_long(monkeypatch: pytest
 
     role, text = b'data: {"role":1}\n\n', b'data: {"text":1}\n\n' + DONE
     assert asyncio.run(told()) == ([b"head", role, text] if waits else [b"head", role + text])
+
+
+def test_a_comment_that_is_due_with_the_text_does_not_overtake_the_head(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(stream_module, "BEGIN_SEC", 0.01)
+
+    async def told() -> list[bytes]:
+        written, slow = list[bytes](), asyncio.Event()
+
+        async def chunks() -> Chunks:
+            yield First([{"role": 1}])
+            await slow.wait()
+            yield Last([{"text": 1}])
+
+        async def send(message: Any) -> None:
+            if message["type"] == "http.response.start":
+                slow.set()
+                await asyncio.sleep(0.05)
+            written.append(message.get("body", b"head"))
+
+        async def receive() -> Any:
+            await asyncio.Event().wait()
+
+        stream = EventStream(chunks(), limits=Limits())
+        await asyncio.wait_for(stream({"type": "http"}, receive, send), 20)
+        return written
+
+    assert asyncio.run(told()) == [b"head", b'data: {"role":1}\n\n', b'data: {"text":1}\n\n' + DONE]
+
+
+def test_a_fault_before_anything_is_told_of_a_stream_is_an_error_in_the_one_form(
+    nano: Engine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def broken(*_: object) -> None:
+        raise ValueError("nobody foresaw this")
+
+    monkeypatch.setattr(Run, "next", broken)
+    for at in inside(nano, Settings(), Log(None)):
+        told = httpx2.post(at.url + PATH, json=SHORT | {"stream": True}, timeout=100)
+        assert (told.status_code, told.json()["error"]["code"]) == (500, "internal_error")
+        assert told.headers["x-request-id"]
+        counted = httpx2.get(at.url + "/metrics", timeout=100).text
+        assert 'redraft_requests_total{path="/v1/chat/completions",status="500"} 1.0' in counted
 
 
 def test_a_forward_that_fails_is_told_to_those_in_it_and_the_server_goes_on(

@@ -17,6 +17,7 @@ from tests.server.conftest import ANSWER, RECORD, Inside, eventually
 
 import redraft
 from redraft.engine.engine import Engine
+from redraft.errors import RequestError
 from redraft.measure.client import Link, Reply, stream_chat
 from redraft.measure.serving import (
     WORKLOADS,
@@ -32,6 +33,7 @@ from redraft.measure.serving import (
     _watched,
     rooms,
 )
+from redraft.server import process
 from redraft.server.log import Log
 from redraft.server.process import hosted
 from redraft.server.service import Service
@@ -137,6 +139,17 @@ def test_an_engine_is_served_from_a_thread_and_works_on_when_the_server_has_ende
         _over_http(url, "fast", [(RECORD, 7, 64)])
     assert engine.generate(RECORD, chat=True, seed=7).text == ANSWER
     engine.loop.stop()
+
+
+def test_a_server_in_this_process_that_cannot_begin_says_so(nano: Engine, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(*_: object) -> None:
+        raise RequestError("cannot listen")
+
+    monkeypatch.setattr(process, "listen", refuse)
+    before = gc.get_threshold()
+    with pytest.raises(RequestError, match="cannot listen"), hosted(Service(Settings()), nano, Log(None)):
+        pass
+    assert gc.get_threshold() == before
 
 
 @pytest.mark.skipif(not Path("/proc/self/schedstat").exists(), reason="only Linux tells how long a thread has run")

@@ -180,7 +180,7 @@ def load_engine(arguments: argparse.Namespace) -> Engine:
 
 
 def keep_memory() -> bool:
-    """Have the C library keep up to KEPT_BYTES that were freed, for this process; returns whether it does.
+    """Have the C library keep up to KEPT_BYTES that were freed, in each of its arenas; returns whether it does.
 
     By itself it gives them back to the system after every forward, and a forward takes them again, page by page
     (docs/log.md). Whoever has set its variables has decided.

@@ -137,7 +137,7 @@ class Loop:
 
     def soon(self, wake: Callable[[], object]) -> None:
         """From a listener: call this when the next forward has begun, or when the turn ends if none follows. From
-        elsewhere: call it now."""
+        elsewhere: call it now. What it raises is lost: it must not be what ends a request."""
         if self._turner == threading.get_ident():
             self._wakes.append(wake)
         else:

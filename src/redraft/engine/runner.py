@@ -83,7 +83,7 @@ class Runner:
         self._chains.pop(number, None)
         self._rows = None
 
-    def run(self, batch: Batch, begun: Callable[[], None] = lambda: None) -> dict[int, list[Event]]:
+    def run(self, batch: Batch, begun: Callable[[], None]) -> dict[int, list[Event]]:
         """One forward over the pieces of a batch; returns the events of each request, by number. `begun` is called when
         it has been put together and the model is all that is left."""
         with self._on_device():

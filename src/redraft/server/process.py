@@ -79,23 +79,30 @@ def pass_on(
 
 @contextlib.contextmanager
 def hosted(service: Service, engine: Engine, log: Log) -> Iterator[str]:
-    """Serve an engine that is loaded, whose loop this starts, from a thread of this process; the URL."""
-    begun = SimpleQueue[tuple[_Server, str]]()
+    """Serve an engine that is loaded, whose loop this starts, from a thread of this process; the URL. Raises
+    what opening its socket raises."""
+    begun, threshold = SimpleQueue[tuple[_Server, str] | BaseException](), gc.get_threshold()
 
     def work() -> None:
-        _run(create_app(service, log), service, "127.0.0.1", 0, lambda server, url: begun.put((server, url)))
+        try:
+            _run(create_app(service, log), service, "127.0.0.1", 0, lambda server, url: begun.put((server, url)))
+        except BaseException as error:  # told to whoever waits for it to begin
+            begun.put(error)
 
-    threshold = gc.get_threshold()
-    _begin(engine)
-    service.ready(engine)
     thread = threading.Thread(target=work, daemon=True)
-    thread.start()
-    server, url = begun.get()
     try:
-        yield url
+        _begin(engine)
+        service.ready(engine)
+        thread.start()
+        if isinstance(told := begun.get(), BaseException):
+            raise told
+        server, url = told
+        try:
+            yield url
+        finally:
+            server.should_exit = True
+            thread.join()
     finally:
-        server.should_exit = True
-        thread.join()
         gc.unfreeze()
         gc.set_threshold(*threshold)
 

@@ -20,6 +20,7 @@ from starlette.types import Receive, Scope, Send
 from redraft.errors import RedraftError
 from redraft.server.body import Body, read_body
 from redraft.server.refusal import Refusal
+from redraft.server.stream import EventStream
 
 TEXT = {"type": "string"}
 ERROR = {"message": TEXT, "type": TEXT, "param": {"type": ["string", "null"]}, "code": {"type": ["string", "null"]}}
@@ -54,7 +55,7 @@ class Direct:
             await self.app(scope, receive, send)
             return
         scope["app"], scope["route"] = self.app, route
-        request, begun = Request(scope, receive), False
+        request, answer = Request(scope, receive), None
         try:
             asked, ignored = read_body(body, await _read(scope, receive))
             told = await route.endpoint(request, asked)
@@ -65,12 +66,12 @@ class Direct:
             )
             if ignored:
                 answer.headers["x-ignored-fields"] = ", ".join(ignored)
-            begun = True
             await answer(scope, receive, send)
         except Exception as error:  # whatever it is, who asked is told in the one form that errors have
-            answer = await self.tell(request, error)
+            begun = answer is not None and (answer.begun if isinstance(answer, EventStream) else True)
+            refusal = await self.tell(request, error)
             if not begun:
-                await answer(scope, receive, send)
+                await refusal(scope, receive, send)
             if begun or not isinstance(error, FORESEEN):
                 raise
 

@@ -16,7 +16,8 @@ Phase = Literal["loading", "ready", "draining", "failed"]
 
 
 class Room:
-    """Room for some answers, until it is closed. For one block of code, if that is all."""
+    """Room for some answers, until it is closed. For one block of code, if that is all; an ExitStack in six times the
+    time."""
 
     def __init__(self, leave: Callable[[], None]) -> None:
         self._leave: Callable[[], None] | None = leave

@@ -52,7 +52,8 @@ class Last(list[dict[str, Any]]):
 class EventStream(Response):
     """A response that tells chunks as they come.
 
-    `gone` is called if the client goes away or stops reading, `over` at the end, whatever it was.
+    `gone` is called if the client goes away or stops reading, `over` at the end, whatever it was. `begun` is whether
+    anything has been told.
     """
 
     def __init__(
@@ -69,11 +70,12 @@ class EventStream(Response):
         self.raw_headers = [*HEADERS]
         self._chunks, self._gone, self._over, self._limits = chunks, gone, over, limits
         self._line, self._end, self._sending = line or line_of, end, 0
+        self.begun = False
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Tell them all."""
         self._here = asyncio.get_running_loop()
-        self._moved_at, self._begun, self._held = self._here.time(), False, b""
+        self._moved_at, self._held, self._pen = self._here.time(), b"", asyncio.Lock()
         beside = [asyncio.create_task(_until_gone(receive, self._gone))]
         self._beat(beside, send)
         try:
@@ -114,12 +116,13 @@ class EventStream(Response):
         if not self._sending:
             self._moved_at = self._here.time()
         self._sending += 1
-        body, self._held = self._held + body, b""
         try:
-            if not self._begun:
-                self._begun = True
-                await send({"type": "http.response.start", "status": 200, "headers": self.raw_headers})
-            await send({"type": "http.response.body", "body": body, "more_body": more})
+            async with self._pen:  # a comment and a text may be due at once, and the head is before both
+                body, self._held = self._held + body, b""
+                if not self.begun:
+                    self.begun = True
+                    await send({"type": "http.response.start", "status": 200, "headers": self.raw_headers})
+                await send({"type": "http.response.body", "body": body, "more_body": more})
         finally:
             self._sending -= 1
         self._moved_at = self._here.time()
@@ -128,7 +131,7 @@ class EventStream(Response):
         """Drop a reader who has taken nothing for long, tell a comment where nothing has been told, or the beginning,
         and look again when any of these may be due."""
         now, limits = self._here.time(), self._limits
-        quiet_sec = limits.quiet_sec if self._begun else min(BEGIN_SEC, limits.quiet_sec)
+        quiet_sec = limits.quiet_sec if self.begun else min(BEGIN_SEC, limits.quiet_sec)
         due = self._moved_at + (limits.stall_sec if self._sending else quiet_sec)
         if now >= due and self._sending:
             self._clock.reschedule(now)
@@ -141,7 +144,7 @@ class EventStream(Response):
 
     async def _comment(self, send: Send) -> None:
         try:
-            await self._tell(send, WAITING if self._begun else b"")
+            await self._tell(send, WAITING if self.begun else b"")
         except OSError:
             self._gone()
 

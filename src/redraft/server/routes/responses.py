@@ -17,7 +17,7 @@ from redraft.server.respond import Exchange, offload, service_of
 from redraft.server.route import router_of_bodies
 from redraft.server.routes.chat import prepare
 from redraft.server.schema import CanvasOptions, Chat, Part, text_of
-from redraft.server.stream import Chunks, named_line
+from redraft.server.stream import Chunks, First, Last, named_line
 
 router = router_of_bodies()
 
@@ -159,20 +159,28 @@ class _Told:
         """The events of a stream, in the order that clients expect."""
         place: Json = {"item_id": self.item, "output_index": 0, "content_index": 0}
         begun = self._response("in_progress")
-        yield self._event("response.created", {"response": begun})
-        yield self._event("response.in_progress", {"response": begun})
-        yield self._event("response.output_item.added", {"output_index": 0, "item": self._message("in_progress", None)})
-        yield self._event("response.content_part.added", place | {"part": _part("")})
+        item = {"output_index": 0, "item": self._message("in_progress", None)}
+        yield First(
+            (
+                self._event("response.created", {"response": begun}),
+                self._event("response.in_progress", {"response": begun}),
+                self._event("response.output_item.added", item),
+                self._event("response.content_part.added", place | {"part": _part("")}),
+            )
+        )
         (voice,) = self.exchange.voices
         while (one := await self.exchange.next()) is not None:
             if one.said.content:
                 yield self._event("response.output_text.delta", place | {"delta": one.said.content, "logprobs": []})
-        yield self._event("response.output_text.done", place | {"text": voice.content, "logprobs": []})
-        yield self._event("response.content_part.done", place | {"part": _part(voice.content)})
-        done = self._message("completed", voice.content)
-        yield self._event("response.output_item.done", {"output_index": 0, "item": done})
-        whole = self.whole()
-        yield self._event(f"response.{whole['status']}", {"response": whole})
+        done, whole = self._message("completed", voice.content), self.whole()
+        yield Last(
+            (
+                self._event("response.output_text.done", place | {"text": voice.content, "logprobs": []}),
+                self._event("response.content_part.done", place | {"part": _part(voice.content)}),
+                self._event("response.output_item.done", {"output_index": 0, "item": done}),
+                self._event(f"response.{whole['status']}", {"response": whole}),
+            )
+        )
 
     def _event(self, name: str, more: Json) -> Json:
         self.number += 1
