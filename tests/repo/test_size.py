@@ -19,7 +19,7 @@ PART_WALLS = {
     "tasks": 1_200,
     "tune": 2_600,
     "measure": 4_545,
-    "server": 5_080,
+    "server": 5_060,
     "remote": 400,
     "trace": 525,
     "cli": 4_130,

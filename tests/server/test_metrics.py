@@ -42,7 +42,12 @@ def figures(at: Inside) -> dict[str, float]:
 def test_rows_forwards_and_steps_are_those_that_ran(fresh: Inside, monkeypatch: pytest.MonkeyPatch) -> None:
     batches: list[Any] = []
     run = Runner.run
-    monkeypatch.setattr(Runner, "run", lambda self, *given: batches.append(given[0]) or run(self, *given))  # type: ignore[func-returns-value]
+
+    def seen(self: Runner, batch: Any, begun: Any) -> Any:
+        batches.append(batch)
+        return run(self, batch, begun)
+
+    monkeypatch.setattr(Runner, "run", seen)
     bodies: list[dict[str, Any]] = [USER | {"seed": 7}, USER | {"n": 3, "max_tokens": 40, "ignore_eos": True}]
     bodies += [USER | {"seed": 2, "canvas": {"causal": True}}]
     told = [httpx2.post(fresh.base + "/chat/completions", json=body, timeout=100).json() for body in bodies]

@@ -223,8 +223,8 @@ def test_an_interrupt_ends_the_requests_of_its_forward_and_passes(monkeypatch: p
     loop, told = Loop(model()), list[Event]()
     run = loop.runner.run
 
-    def interrupted(batch: object, begun: Callable[[], None]) -> None:
-        run(batch, begun)  # type: ignore[arg-type]
+    def interrupted(batch: Batch, begun: Callable[[], None]) -> None:
+        run(batch, begun)
         raise KeyboardInterrupt
 
     loop.submit(request(steps=1, max_tokens=64), told.append)
@@ -295,11 +295,11 @@ def test_an_abort_does_not_touch_the_books_during_another_threads_forward(monkey
     number = loop.submit(request(steps=2), told.append, drafts=True)
     inside, aborted, run = threading.Event(), threading.Event(), loop.runner.run
 
-    def slow(batch: object, begun: Callable[[], None]) -> object:
+    def slow(batch: Batch, begun: Callable[[], None]) -> object:
         inside.set()
         assert aborted.wait(timeout=60)
         assert number in loop.runner.lanes, "its lane was taken away in the middle of its forward"
-        return run(batch, begun)  # type: ignore[arg-type]
+        return run(batch, begun)
 
     monkeypatch.setattr(loop.runner, "run", slow)
     thread = threading.Thread(target=loop.tick)

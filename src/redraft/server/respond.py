@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass, field
 from typing import TypeVar
 
@@ -21,7 +22,7 @@ from redraft.server.refusal import Refusal
 from redraft.server.replies import Form, Head, Json, usage
 from redraft.server.run import Run
 from redraft.server.schema import Sampling
-from redraft.server.service import Room, Service
+from redraft.server.service import Service
 from redraft.server.stream import DONE, Chunks, EventStream, First, Last, Line, line_of, unless_gone
 from redraft.server.voice import Said, Voice
 
@@ -56,7 +57,7 @@ class Exchange:
     service: Service
     work: Work
     request: Request | None = None
-    room: Room = field(init=False, repr=False)
+    room: ExitStack = field(init=False, repr=False)
     run: Run = field(init=False, repr=False)
 
     def __post_init__(self) -> None:

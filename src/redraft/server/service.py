@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable
+from contextlib import ExitStack
 from typing import Literal
 
 from redraft.engine.engine import Engine
@@ -13,26 +15,6 @@ from redraft.server.settings import Settings
 from redraft.server.voice import Marks, marks_of
 
 Phase = Literal["loading", "ready", "draining", "failed"]
-
-
-class Room:
-    """Room for some answers, until it is closed. For one block of code, if that is all; an ExitStack in six times the
-    time."""
-
-    def __init__(self, leave: Callable[[], None]) -> None:
-        self._leave: Callable[[], None] | None = leave
-
-    def close(self) -> None:
-        """Leave; once is enough."""
-        leave, self._leave = self._leave, None
-        if leave is not None:
-            leave()
-
-    def __enter__(self) -> Room:
-        return self
-
-    def __exit__(self, *error: object) -> None:
-        self.close()
 
 
 class Service:
@@ -46,9 +28,7 @@ class Service:
         self.failure: RedraftError | None = None
         self._engine: Engine | None = None
         self._marks: Marks | None = None
-        self._under_way: dict[int | None, int] = {}
-        self.under_way = 0
-        """Answers on their way, all keys together."""
+        self._under_way: Counter[int | None] = Counter()
 
     def ready(self, engine: Engine) -> None:
         """The model is loaded and its loop turns."""
@@ -79,26 +59,28 @@ class Service:
         assert self._marks is not None, "asked for before the engine"
         return self._marks
 
-    def enter(self, answers: int, key: int | None) -> Room:
-        """Make room for some answers. Raises Refusal if there is none."""
+    @property
+    def under_way(self) -> int:
+        """Answers on their way, all keys together."""
+        return self._under_way.total()
+
+    def enter(self, answers: int, key: int | None) -> ExitStack:
+        """Room for some answers, until it is closed. Raises Refusal if there is none."""
         limits = self.settings.limits
         if self.phase == "draining":
             raise Refusal(503, "the server is stopping; ask another one", code="draining", retry_sec=5)
         if answers > limits.choices:
             raise Refusal(400, f"{answers} answers were asked for at once; at most {limits.choices}", param="n")
-        of_key = self._under_way.get(key, 0)
-        if of_key + answers > limits.per_key:
-            message = f"{of_key} answers are under way for this client, at most {limits.per_key}; wait"
+        if self._under_way[key] + answers > limits.per_key:
+            message = f"{self._under_way[key]} answers are under way for this client, at most {limits.per_key}; wait"
             raise Refusal(429, message, code="rate_limit_exceeded", retry_sec=1)
         if self.under_way + answers > limits.in_flight:
             message = f"{self.under_way} answers are under way, at most {limits.in_flight}; try again soon"
             raise Refusal(503, message, code="queue_full", retry_sec=1)
-        self._count(answers, key)
-        return Room(lambda: self._count(-answers, key))
-
-    def _count(self, answers: int, key: int | None) -> None:
-        self.under_way += answers
-        self._under_way[key] = self._under_way.get(key, 0) + answers
+        room = ExitStack()
+        room.callback(self._under_way.subtract, {key: answers})
+        self._under_way[key] += answers
+        return room
 
     def check_name(self, name: str | None) -> None:
         """Raise Refusal for a model that this server does not have."""
