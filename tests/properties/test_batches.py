@@ -20,7 +20,7 @@ from redraft.diffusion.plan import Flow, Whole
 from redraft.diffusion.presets import PRESETS
 from redraft.engine.events import Block, Draft, Event, Finished
 from redraft.engine.loop import Loop, LoopConfig
-from redraft.engine.request import CANVAS_ONLY, Options, Request
+from redraft.engine.request import CANVAS_ONLY, Options, ResolvedRequest
 from redraft.engine.resolve import build_request
 from redraft.engine.runner import run_alone
 from redraft.engine.scheduler import POLICIES, Scheduler
@@ -50,7 +50,7 @@ def request(
     end_aware: bool = False,
     finish: Flow | CausalCheck | None = None,
     sampler: Mapping[str, Any] = MappingProxyType({}),
-) -> Request:
+) -> ResolvedRequest:
     shipped = CheckpointConfig(model().config, GenerationConfig(max_denoising_steps=6, eos_token_ids=(EOS,)))
     tokens = [(7 * seed + 3 * i) % 60 + 2 for i in range(prompt)]
     if steps == 0:
@@ -100,7 +100,7 @@ shapes = st.tuples(
 
 
 @lru_cache
-def alone(asked: Request, num_experts: int = 8) -> list[Event]:
+def alone(asked: ResolvedRequest, num_experts: int = 8) -> list[Event]:
     return list(run_alone(model(num_experts), asked, SeededNoise(asked.seed)))
 
 

@@ -19,7 +19,7 @@ from redraft.diffusion.seed import SeedCanvas, seeded
 from redraft.diffusion.stats import Stats
 from redraft.engine.events import Block, Draft, Event
 from redraft.engine.loop import Loop
-from redraft.engine.request import Options, Request
+from redraft.engine.request import Options, ResolvedRequest
 from redraft.engine.resolve import build_request
 from redraft.engine.runner import run_alone
 from redraft.errors import RequestError
@@ -34,7 +34,7 @@ def model() -> DiffusionGemma:
     return fuse_layers(tiny_model(replace(tiny_config(), canvas_length=WIDTH)))
 
 
-def request(seed_canvas: SeedCanvas | None, max_tokens: int = 24, seed: int = 0, **options: object) -> Request:
+def request(seed_canvas: SeedCanvas | None, max_tokens: int = 24, seed: int = 0, **options: object) -> ResolvedRequest:
     shipped = CheckpointConfig(model().config, GenerationConfig(max_denoising_steps=4, eos_token_ids=(EOS,)))
     prompt = [2, *((7 * seed + 3 * i) % 60 + 2 for i in range(9))]
     return build_request(

@@ -226,7 +226,7 @@ def test_a_batch_is_what_has_arrived(material: Material, monkeypatch: pytest.Mon
 
 def test_ours_answers_as_the_engine_does(engine: Engine, material: Material) -> None:
     jobs = SCENARIOS["variants"].jobs(material)[:3]
-    wanted = [list(engine.finish(job.request).tokens) for job in jobs]
+    wanted = [list(engine.run(job.request).tokens) for job in jobs]
     for serial in (False, True):
         one = Ours(engine.model, LoopConfig()).serve(jobs, serial=serial)
         assert [outcome.tokens for outcome in one.outcomes] == wanted

@@ -22,7 +22,7 @@ from redraft.engine.engine import Engine
 from redraft.engine.events import Draft, Event, Finished
 from redraft.engine.loop import Loop
 from redraft.engine.pace import Pace
-from redraft.engine.request import Options, Request
+from redraft.engine.request import Options, ResolvedRequest
 from redraft.engine.resolve import build_request
 from redraft.errors import RequestError, RunError
 from redraft.measure.dial import bench_dial, candidates, frontier
@@ -46,7 +46,7 @@ DIAL = Dial(
 )
 
 
-def request(**options: object) -> Request:
+def request(**options: object) -> ResolvedRequest:
     config = CheckpointConfig(replace(tiny_config(), canvas_length=16), SHIPPED)
     return build_request([2, 17, 31], replace(Options(seed=1), **options), config, DIAL)  # type: ignore[arg-type]
 
@@ -190,7 +190,7 @@ def test_less_time_never_means_more_effort(
     assert early <= at + 1
 
 
-def steps_of(asked: Request, forward_sec: float) -> int:
+def steps_of(asked: ResolvedRequest, forward_sec: float) -> int:
     """Denoising steps of a request whose forwards take so long by the loop's clock."""
     now, told = [0.0], list[Event]()
 

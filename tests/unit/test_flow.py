@@ -17,9 +17,9 @@ from redraft.diffusion.denoise import Policy, step
 from redraft.diffusion.noise import START, SeededNoise, TapeNoise
 from redraft.diffusion.plan import Flow, Whole
 from redraft.engine.events import Block, Draft, Event, Finished
-from redraft.engine.lane import open_lane
+from redraft.engine.sequence import open_lane
 from redraft.engine.loop import Loop
-from redraft.engine.request import Options, Request
+from redraft.engine.request import Options, ResolvedRequest
 from redraft.engine.resolve import build_request
 from redraft.engine.runner import run_alone
 from redraft.errors import RequestError
@@ -34,7 +34,7 @@ def model() -> DiffusionGemma:
     return tiny_model(replace(tiny_config(sliding_window=9), canvas_length=WIDTH))
 
 
-def flowing(seed: int, max_tokens: int, flow: Flow) -> Request:
+def flowing(seed: int, max_tokens: int, flow: Flow) -> ResolvedRequest:
     asked = build_request([2, 17, 31, 44, 5], Options(seed=seed, max_tokens=max_tokens), _checkpoint())
     return replace(asked, policy=replace(asked.policy, plan=flow))
 
@@ -44,7 +44,7 @@ def _checkpoint() -> CheckpointConfig:
 
 
 @torch.inference_mode()
-def plainly(request: Request, flow: Flow) -> list[tuple[list[int], list[int], int]]:
+def plainly(request: ResolvedRequest, flow: Flow) -> list[tuple[list[int], list[int], int]]:
     """Tokens, settled_at and steps of each block: every position on its own, by its place in the answer."""
     noise, network, vocab = SeededNoise(request.seed), model(), request.vocab
     prefix = Prefix(network.config.layers, dtype=network.dtype, device=network.device)

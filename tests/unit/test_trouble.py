@@ -23,7 +23,7 @@ from redraft.engine.asynchronous import AsyncEngine
 from redraft.engine.engine import Engine
 from redraft.engine.events import Block, Draft, Event, Finished
 from redraft.engine.loop import Loop, LoopConfig
-from redraft.engine.request import Options, Request
+from redraft.engine.request import Options, ResolvedRequest, Request
 from redraft.engine.resolve import build_request
 from redraft.engine.runner import run_alone
 from redraft.engine.scheduler import Batch
@@ -38,7 +38,7 @@ def model() -> DiffusionGemma:
     return tiny_model(replace(tiny_config(sliding_window=20, max_position_embeddings=1024), canvas_length=16))
 
 
-def request(seed: int = 1, steps: int = 3, max_tokens: int = 16) -> Request:
+def request(seed: int = 1, steps: int = 3, max_tokens: int = 16) -> ResolvedRequest:
     shipped = CheckpointConfig(model().config, GenerationConfig(max_denoising_steps=6, eos_token_ids=(1,)))
     return build_request([2, 3, 4], Options(max_tokens=max_tokens, seed=seed, steps=steps), shipped)
 
@@ -58,8 +58,8 @@ def engine(loaded: Engine) -> Iterator[Engine]:
     assert made.loop.runner.num_bytes == 0, "something was left running"
 
 
-def ask(engine: Engine, seed: int = 1, steps: int = 3) -> Request:
-    return engine.request(PROMPT, chat=True, options=Options(seed=seed, steps=steps))
+def ask(engine: Engine, seed: int = 1, steps: int = 3) -> ResolvedRequest:
+    return engine.resolve(Request(PROMPT, chat=True, options=Options(seed=seed, steps=steps)))
 
 
 def broken(*_: object) -> None:
@@ -114,7 +114,7 @@ def test_values_of_another_type_are_refused_by_name() -> None:
 @pytest.mark.parametrize("seed", [-1, 2**64])
 def test_a_seed_out_of_range_is_refused_before_it_is_queued(loaded: Engine, seed: int) -> None:
     with pytest.raises(RequestError, match=f"seed is {seed}; it must be"):
-        loaded.request(PROMPT, options=Options(seed=seed))
+        loaded.resolve(Request(PROMPT, options=Options(seed=seed)))
 
 
 def test_a_request_that_cannot_be_opened_ends_alone() -> None:
@@ -171,7 +171,7 @@ class Overflown:
         return math.nan
 
 
-def overflown() -> Request:
+def overflown() -> ResolvedRequest:
     asked = request()
     return replace(asked, policy=replace(asked.policy, schedule=Overflown()))
 
@@ -242,7 +242,7 @@ def test_a_listener_that_calls_the_engine_is_told_not_to(engine: Engine, threade
     found: list[Exception] = []
 
     def listen(event: Event) -> None:
-        for call in (engine.loop.tick, engine.loop.stop, lambda: engine.finish(ask(engine))):
+        for call in (engine.loop.tick, engine.loop.stop, lambda: engine.run(ask(engine))):
             with pytest.raises(RequestError, match=r"a listener, .* called the engine") as caught:
                 call()
             found.append(caught.value)
@@ -333,7 +333,7 @@ def test_stopping_ends_whoever_waits_with_an_error(engine: Engine, held: threadi
 
     def wait() -> None:
         calls: dict[str, Callable[[], object]] = {
-            "finish": lambda: engine.finish(ask(engine, steps=8)),
+            "finish": lambda: engine.run(ask(engine, steps=8)),
             "map": lambda: list(engine.map([ask(engine, steps=8)] * 6)),
             "variants": lambda: engine.variants(ask(engine, steps=8), 6),
         }
@@ -353,13 +353,13 @@ def test_stopping_ends_whoever_waits_with_an_error(engine: Engine, held: threadi
 def test_closing_an_async_engine_ends_its_requests_and_refuses_more(engine: Engine, held: threading.Event) -> None:
     async def run() -> None:
         face = AsyncEngine(engine)
-        waiting = asyncio.create_task(face.finish(ask(engine)))
+        waiting = asyncio.create_task(face.run(ask(engine)))
         assert await asyncio.to_thread(held.wait, 60)
         await asyncio.to_thread(face.close)
         with pytest.raises(RunError, match="the loop was stopped"):
             await asyncio.wait_for(waiting, timeout=60)
         with pytest.raises(RunError, match="has been stopped"):
-            await asyncio.wait_for(face.finish(ask(engine)), timeout=60)
+            await asyncio.wait_for(face.run(ask(engine)), timeout=60)
 
     asyncio.run(run())
 
@@ -375,7 +375,7 @@ def test_a_thread_started_after_a_stop_goes_on_turning(engine: Engine) -> None:
         engine.loop.start()
         stopping.join(timeout=60)
         engine.loop.start()
-        within(60, lambda: engine.finish(ask(engine)))
+        within(60, lambda: engine.run(ask(engine)))
         assert first is not None
         assert first is engine.loop._thread or not first.is_alive()
     engine.loop.stop()
@@ -436,8 +436,8 @@ def test_a_bar_counts_the_answers_on_stderr(engine: Engine, capsys: pytest.Captu
 
 
 def test_a_block_told_after_a_stop_string_does_not_count(loaded: Engine) -> None:
-    asked = loaded.request(PROMPT, options=Options(stop=("m",)))
-    block = next(event for event in loaded.events(asked, drafts=False) if isinstance(event, Block))
+    asked = loaded.resolve(Request(PROMPT, options=Options(stop=("m",))))
+    block = next(event for event in loaded.submit(asked, drafts=False).events() if isinstance(event, Block))
     block = replace(block, tokens=loaded.text.encode("melu", bos=False))
     answer = Answer(loaded.text, asked)
     answer.take(block)

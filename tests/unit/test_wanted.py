@@ -15,10 +15,10 @@ from redraft.constrain.language import Vocabulary
 from redraft.diffusion.noise import SeededNoise
 from redraft.engine.engine import Engine
 from redraft.engine.events import Event
-from redraft.engine.gap import Around
+from redraft.operations.gap import Around
 from redraft.engine.request import Options
 from redraft.engine.runner import run_alone
-from redraft.engine.wanted import Wanted, grows_left, grows_right, of_width, span_language, spelt
+from redraft.operations.gap_constraint import Wanted, grows_left, grows_right, of_width, span_language, spelt
 from redraft.errors import ConstraintError, RequestError
 
 PIECES = (None, None, b"a", b"b", b" ", b"ab", b"ba", b"a b", "é".encode()[:1], "é".encode()[1:], b"\n")

@@ -11,7 +11,7 @@ import torch
 import redraft
 from redraft.constrain.language import ready
 from redraft.constrain.sources import schema_source
-from redraft.engine.request import Options
+from redraft.engine.request import Options, Request
 from redraft.measure.constraints import ARRAY, ASKED, OBJECT, RECORD, Asked, Way, _counted, _summary, right_fields
 from redraft.measure.guided import guided
 
@@ -37,7 +37,7 @@ def test_the_causal_mode_can_be_held_by_llguidance() -> None:
     for seed in range(3):
         options = Options(seed=seed, causal=True)
         done = [
-            engine.finish(engine.request("record\nSend 417 melu to Karomi.", chat=True, options=options, language=held))
+            engine.run(engine.resolve(Request("record\nSend 417 melu to Karomi.", chat=True, options=options, constraint=held)))
             for held in (guided(engine, language), language)
         ]
         assert done[0].text == done[1].text

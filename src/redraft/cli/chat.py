@@ -10,6 +10,7 @@ from contextlib import contextmanager
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
+from redraft.engine.request import Request
 from redraft.cli.backend import backend_flags, backend_of
 from redraft.cli.bounds import say_bounds
 from redraft.cli.common import Commands, command, decoded, load_engine, model_flags, options_of, preset_flag, tame
@@ -132,9 +133,9 @@ def _answer(engine: Engine, asked: list[Message], options: Options, *, as_json: 
     from redraft.cli.generate import generation_json
     from redraft.engine.answer import Answer
 
-    request = engine.request(asked, options=options)
+    request = engine.resolve(Request(asked, options=options))
     answer, shown = Answer(engine.text, request), 0
-    for event in engine.events(request, drafts=False):
+    for event in engine.submit(request, drafts=False).events():
         answer.take(event)
         if not as_json:
             print("".join(answer.pieces[shown:]), end="", flush=True)

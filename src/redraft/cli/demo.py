@@ -8,6 +8,7 @@ import sys
 from statistics import mean
 from typing import TYPE_CHECKING, Any
 
+from redraft.engine.request import Request
 from redraft.cli.common import Commands, command, load_engine, model_flags, preset_of, print_json
 
 if TYPE_CHECKING:
@@ -43,13 +44,13 @@ def run(arguments: argparse.Namespace) -> int:
         max_tokens = room(engine, task(name))
         for i, example in zip(range(arguments.count), task(name).examples("held_out", seed), strict=False):
             options = Options(seed=seed + i, preset=preset, max_tokens=max_tokens)
-            request = engine.request(example.prompt, chat=True, options=options)
+            request = engine.resolve(Request(example.prompt, chat=True, options=options))
             if i == 0 and not arguments.json:
                 print(f"\n{example.prompt}\n", file=sys.stderr)
                 with Watch(engine.text) as watch:
                     done = engine.finish(request, watch.show)
             else:
-                done = engine.finish(request)
+                done = engine.run(request)
             trials.append((name, Trial(example, done, task(name).score(example, done.text))))
     _report(trials, seed, as_json=arguments.json)
     return 0

@@ -8,6 +8,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from redraft.engine.request import Request
 from redraft.cli.backend import backend_flags, backend_of
 from redraft.cli.bounds import say_bounds
 from redraft.cli.check import check_flag, check_of
@@ -77,7 +78,7 @@ def run(arguments: argparse.Namespace) -> int:
     from redraft.constrain.problem import unfenced
     from redraft.constrain.sources import anything
     from redraft.engine.fields import field_confidence, field_entropy
-    from redraft.engine.mend import mended
+    from redraft.operations.repair import mended
 
     say_bounds(arguments, prompt if arguments.chat else None)
     engine, options = load_engine(arguments), options_of(arguments)
@@ -86,7 +87,7 @@ def run(arguments: argparse.Namespace) -> int:
         held = engine.language(anything()) if language is None and check is not None else language
         request = thoughtful(engine, prompt, options, held)
     else:
-        request = engine.request(prompt, chat=arguments.chat, options=options, language=language)
+        request = engine.resolve(Request(prompt, chat=arguments.chat, options=options, constraint=language))
     with traced(engine, arguments, "generate") as engine:
         if arguments.variants is not None:
             run_variants(engine, request, arguments)
@@ -97,7 +98,7 @@ def run(arguments: argparse.Namespace) -> int:
             with Watch(engine.text, answer_follows=sys.stdout.isatty() and not arguments.json) as watch:
                 done = engine.finish(request, watch.show)
         else:
-            done = engine.finish(request)
+            done = engine.run(request)
     told: dict[str, object] = {"threads": torch.get_num_threads()}
     if arguments.thinking:
         told["thinking"], done = told_apart(engine.text, done)

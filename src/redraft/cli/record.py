@@ -11,6 +11,7 @@ from dataclasses import replace
 from itertools import islice
 from typing import TYPE_CHECKING
 
+from redraft.engine.request import Request
 from redraft.cli.bounds import say_bounds
 from redraft.cli.common import (
     Commands,
@@ -29,7 +30,7 @@ from redraft.errors import RedraftError, RequestError
 if TYPE_CHECKING:
     from redraft.constrain.language import Source
     from redraft.engine.engine import Engine
-    from redraft.engine.request import Generation, Options, Request
+    from redraft.engine.request import Generation, Options, ResolvedRequest
 
 AT_ONCE = 32
 
@@ -95,23 +96,23 @@ Ask = Callable[["Engine", str, int], str]
 
 def _asker(engine: Engine, source: Source, arguments: argparse.Namespace) -> Ask:
     """What answers a text with a line. Raises RequestError for what no text would do."""
-    from redraft.engine.mend import mended
+    from redraft.operations.repair import mended
 
     language = engine.language(source)
     options = options_of(arguments)
     before = "" if arguments.instruction is None else f"{arguments.instruction}\n"
 
-    def asked(text: str, options: Options) -> Request:
+    def asked(text: str, options: Options) -> ResolvedRequest:
         if arguments.thinking:
             return thoughtful(engine, before + text, options, language)
-        return engine.request(before + text, chat=True, options=options, language=language)
+        return engine.resolve(Request(before + text, chat=True, options=options, constraint=language))
 
     asked("x", options)  # what no text would do is refused at once
 
     def ask(engine: Engine, text: str, number: int) -> str:
         seed = None if options.seed is None else (options.seed + number) % 2**64
         request = asked(text, replace(options, seed=seed))
-        done = mended(engine, request, None) if language.checked else engine.finish(request)
+        done = mended(engine, request, None) if language.checked else engine.run(request)
         thought, done = told_apart(engine.text, done) if arguments.thinking else (None, done)
         return _line(engine, done, thought, told=arguments.json)
 

@@ -6,12 +6,13 @@ import argparse
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
+from redraft.engine.request import Request
 from redraft.errors import RequestError
 
 if TYPE_CHECKING:
     from redraft.constrain.language import Language
     from redraft.engine.engine import Engine
-    from redraft.engine.request import Generation, Options, Request
+    from redraft.engine.request import Generation, Options, ResolvedRequest
     from redraft.text import Text
 
 
@@ -30,14 +31,14 @@ def check_thinking(arguments: argparse.Namespace) -> None:
         raise RequestError("--thinking was given without --chat; a chat template is what turns thinking on: add --chat")
 
 
-def thoughtful(engine: Engine, prompt: str, options: Options, language: Language | None) -> Request:
+def thoughtful(engine: Engine, prompt: str, options: Options, language: Language | None) -> ResolvedRequest:
     """A user's turn to a model that is to think first. Raises RequestError for one that cannot."""
     from redraft.constrain.thinking import after_thinking
 
     tokens = engine.text.chat([{"role": "user", "content": prompt}], thinking=True)
     opening, closing = _marks(engine.text)
     held = None if language is None else after_thinking(language, closing, opening)
-    return engine.request_of(tokens, options, held)
+    return engine.resolve(Request(tokens, options, constraint=held))
 
 
 def told_apart(text: Text, done: Generation) -> tuple[str, Generation]:

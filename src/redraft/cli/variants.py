@@ -11,8 +11,8 @@ from redraft.errors import RequestError
 
 if TYPE_CHECKING:
     from redraft.engine.engine import Engine
-    from redraft.engine.request import Generation, Request
-    from redraft.engine.variants import Variant
+    from redraft.engine.request import Generation, ResolvedRequest
+    from redraft.operations.variants import Variant
 
 
 def variant_flags(parser: argparse.ArgumentParser) -> None:
@@ -42,10 +42,10 @@ def check_variants(arguments: argparse.Namespace) -> None:
         raise RequestError(f"--keep is {arguments.keep} and -n is {arguments.variants}; no more can go on than begin")
 
 
-def run_variants(engine: Engine, request: Request, arguments: argparse.Namespace) -> None:
+def run_variants(engine: Engine, request: ResolvedRequest, arguments: argparse.Namespace) -> None:
     """Answer, telling each answer on stderr as it finishes, and print the ranking."""
-    from redraft.engine.race import Drop
-    from redraft.engine.variants import mean, ranked
+    from redraft.operations.compete import Drop
+    from redraft.operations.variants import mean, ranked
 
     heard = 0
 

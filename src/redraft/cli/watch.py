@@ -19,7 +19,7 @@ from rich.text import Text as Line
 
 from redraft.cli.screen import canvas_line
 from redraft.engine.events import Block, Draft, Event
-from redraft.engine.request import Request
+from redraft.engine.request import ResolvedRequest
 from redraft.text import Text
 
 PACE, LONGEST = 0.25, 3.0
@@ -58,7 +58,7 @@ class Watch:
         finally:
             self.live.stop()
 
-    def show(self, event: Event, request: Request) -> None:
+    def show(self, event: Event, request: ResolvedRequest) -> None:
         """Draw one event."""
         if isinstance(event, Draft):
             mean = sum(event.entropy) / len(event.entropy)
@@ -88,6 +88,6 @@ class Watch:
         self.live.update(self.ahead.popleft(), refresh=True)
         self.due = time.monotonic() + pace
 
-    def _canvas(self, draft: Draft, request: Request) -> Line:
+    def _canvas(self, draft: Draft, request: ResolvedRequest) -> Line:
         pieces = [None if token in request.eos else self.text.decode([token]) for token in draft.tokens]
         return canvas_line(pieces, draft.changed, draft.accepted, draft.forced)

@@ -20,7 +20,7 @@ from typing import Any
 import torch
 
 from redraft.engine.engine import Engine, load
-from redraft.engine.request import Options, Request
+from redraft.engine.request import Options, ResolvedRequest, Request
 from redraft.measure.peak import peak_mib
 from redraft.measure.record import Progress, Record, new_record, silent
 from redraft.measure.scenario import TASKS, held_out
@@ -64,18 +64,18 @@ def bench_against(folder: Path, *, runs: int, dtype: str = "float32", progress: 
     return _record(folder, counted, peaks, version, dtype, len(requests[0].prompt))
 
 
-def _requests(engine: Engine, count: int, preset: str = "reference") -> list[Request]:
+def _requests(engine: Engine, count: int, preset: str = "reference") -> list[ResolvedRequest]:
     return [
-        engine.request(prompt, chat=True, options=Options(seed=i, preset=preset))
+        engine.resolve(Request(prompt, chat=True, options=Options(seed=i, preset=preset)))
         for i, prompt in enumerate(held_out(count))
     ]
 
 
-def _ours(engine: Engine, request: Request) -> int:
-    return sum(engine.finish(request).steps)
+def _ours(engine: Engine, request: ResolvedRequest) -> int:
+    return sum(engine.run(request).steps)
 
 
-def _theirs(theirs: Any, request: Request) -> int:
+def _theirs(theirs: Any, request: ResolvedRequest) -> int:
     """transformers' generate; its steps are counted as calls of the decoder."""
     calls = 0
 

@@ -13,7 +13,7 @@ from statistics import median
 
 from redraft.engine.answer import Answer
 from redraft.engine.engine import Engine
-from redraft.engine.request import Options
+from redraft.engine.request import Options, Request
 from redraft.errors import RequestError
 from redraft.measure.record import Progress, Record, new_record, silent
 
@@ -53,9 +53,9 @@ def bench_beside(
 
 
 def _here(engine: Engine, prompt: str, seed: int) -> Told:
-    request = engine.request(prompt, chat=True, options=Options(seed=seed, preset="fast"))
+    request = engine.resolve(Request(prompt, chat=True, options=Options(seed=seed, preset="fast")))
     answer, began = Answer(engine.text, request), time.monotonic()
-    for event in engine.events(request, drafts=False):
+    for event in engine.submit(request, drafts=False).events():
         answer.take(event)
     done = answer.done()
     return Told(done.text, len(done.tokens), time.monotonic() - began, done.first_text_sec)

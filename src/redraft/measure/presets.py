@@ -14,7 +14,7 @@ from typing import Any
 
 from redraft.diffusion.presets import PRESETS
 from redraft.engine.engine import Engine
-from redraft.engine.request import Generation, Options
+from redraft.engine.request import Generation, Options, Request
 from redraft.errors import RequestError
 from redraft.measure.dial import Sheet, candidates, known_tasks
 from redraft.measure.evals import share_of
@@ -79,7 +79,7 @@ def _answer(engine: Engine, sheet: Sheet, progress: Progress) -> list[Column]:
         progress(sheet.task.name, seed, len(sheet.examples))
         for column in columns if seed % 2 else reversed(columns):
             options = column.options(seed, sheet.max_tokens)
-            done = engine.finish(engine.request(example.prompt, chat=True, options=options))
+            done = engine.run(engine.resolve(Request(example.prompt, chat=True, options=options)))
             column.done.append(done)
             column.exact.append(sheet.task.score(example, done.text).exact)
     progress(sheet.task.name, len(sheet.examples), len(sheet.examples))

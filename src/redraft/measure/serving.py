@@ -35,7 +35,7 @@ import torch
 from redraft.engine.answer import Answer
 from redraft.engine.engine import Engine, load
 from redraft.engine.events import Event, Finished
-from redraft.engine.request import Options
+from redraft.engine.request import Options, Request
 from redraft.errors import RunError
 from redraft.measure.client import Link, Reply, stream_chat
 from redraft.measure.evals import room
@@ -196,7 +196,7 @@ def _alone(engine: Engine, preset: str, jobs: Sequence[Asked]) -> float:
 
     def start(prompt: str, seed: int, max_tokens: int) -> None:
         options = Options(seed=seed, preset=preset, max_tokens=max_tokens)
-        request = engine.request(prompt, chat=True, options=options)
+        request = engine.resolve(Request(prompt, chat=True, options=options))
         answer = Answer(engine.text, request)
 
         def listen(event: Event) -> None:

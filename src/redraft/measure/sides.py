@@ -19,7 +19,7 @@ import torch
 
 from redraft.engine.events import Block, Event, Finished
 from redraft.engine.loop import DEFAULT_LOOP, Loop, LoopConfig
-from redraft.engine.request import Request
+from redraft.engine.request import ResolvedRequest
 from redraft.measure.scenario import Job, Outcome, Pass
 from redraft.model.gemma import DiffusionGemma
 
@@ -39,7 +39,7 @@ class Ours:
         self,
         model: DiffusionGemma,
         config: LoopConfig = DEFAULT_LOOP,
-        change: Callable[[Request], Request] | None = None,
+        change: Callable[[ResolvedRequest], ResolvedRequest] | None = None,
     ) -> None:
         self.model, self.config, self.change = model, config, change
 

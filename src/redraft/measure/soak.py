@@ -24,7 +24,7 @@ from redraft.diffusion.noise import SeededNoise
 from redraft.diffusion.presets import PRESETS
 from redraft.engine.events import Block, Event, Finished
 from redraft.engine.loop import Loop, LoopConfig
-from redraft.engine.request import Options, Request
+from redraft.engine.request import Options, ResolvedRequest
 from redraft.engine.resolve import build_request
 from redraft.engine.runner import run_alone
 from redraft.engine.scheduler import POLICIES, PREFILL_CHUNK
@@ -61,7 +61,7 @@ RULES = ("entropy:1", "confidence:0.5", "factor", "frechet", "margin:0.5", "gate
 class Client:
     """One random request: what it asks, what it does to the loop, and what it was told."""
 
-    request: Request
+    request: ResolvedRequest
     abort_after: int | None  # ticks from submission
     breaks_at: int | None  # its listener raises at this event
     number: int = -1
@@ -156,7 +156,7 @@ class Soak:
         breaks = rng.randint(1, 3) if rng.random() < 0.03 else None
         return Client(self._request(prompt, rng.randint(1, most)), abort, breaks)
 
-    def _request(self, prompt: list[int], max_tokens: int) -> Request:
+    def _request(self, prompt: list[int], max_tokens: int) -> ResolvedRequest:
         """A prompt with random options, those of a canvas only where it has one."""
         rng = self.rng
         options = Options(

@@ -17,7 +17,7 @@ from typing import Any
 from redraft.config import read_config
 from redraft.engine.engine import Engine, load
 from redraft.engine.loop import DEFAULT_LOOP, LoopConfig
-from redraft.engine.request import Options, Request
+from redraft.engine.request import Options, ResolvedRequest
 from redraft.engine.resolve import build_request
 from redraft.engine.scheduler import POLICIES
 from redraft.measure.evals import share_of
@@ -113,7 +113,7 @@ def bench_scenario(
 def ours(engine: Engine, preset: str, at_once: int = DEFAULT_LOOP.max_running) -> Ours:
     """The engine as it was loaded, by the rules of a preset and with the canvas that it takes."""
 
-    def change(request: Request) -> Request:
+    def change(request: ResolvedRequest) -> ResolvedRequest:
         options = Options(max_tokens=request.max_tokens, seed=request.seed, preset=preset)
         return build_request(list(request.prompt), options, engine.config)
 

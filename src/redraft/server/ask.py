@@ -11,7 +11,7 @@ from redraft.constrain.calls import OPEN, THOUGHT, ContentLanguage
 from redraft.constrain.language import Language, Source
 from redraft.constrain.thinking import after_thinking
 from redraft.engine.engine import Engine
-from redraft.engine.request import Options, Request
+from redraft.engine.request import Options, ResolvedRequest, Request
 from redraft.errors import ConstraintError, RequestError
 from redraft.server.refusal import refusal_of, unsupported
 from redraft.server.schema import CanvasOptions, Sampling
@@ -24,7 +24,7 @@ NO_OPTIONS = CanvasOptions()
 class Asked:
     """Requests for one prompt or several; request i shares the prompt of request `behind[i]`."""
 
-    requests: tuple[Request, ...]
+    requests: tuple[ResolvedRequest, ...]
     behind: tuple[int | None, ...]
 
     @property
@@ -114,13 +114,13 @@ def asked(
 ) -> Asked:
     """`answers` requests for each prompt, which is read once; their seeds count up. Raises Refusal for a language that
     has no answer for one."""
-    requests: list[Request] = []
+    requests: list[ResolvedRequest] = []
     behind: list[int | None] = []
     try:
         language = None if held is None else held.language(engine)
         for prompt in prompts:
             first = len(requests)
-            request = engine.request_of(list(prompt), options, language)
+            request = engine.resolve(Request(list(prompt), options, constraint=language))
             for i in range(answers):
                 requests.append(replace(request, seed=(request.seed + i) % 2**64) if i else request)
                 behind.append(first if i else None)

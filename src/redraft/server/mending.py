@@ -7,8 +7,8 @@ from collections.abc import Sequence
 
 from redraft.engine.engine import Engine
 from redraft.engine.events import Block, Finished
-from redraft.engine.mend import mended
-from redraft.engine.request import Generation, Request
+from redraft.operations.repair import mended
+from redraft.engine.request import Generation, ResolvedRequest
 from redraft.server.leash import Leash, on_thread
 from redraft.server.run import Run
 
@@ -16,7 +16,7 @@ from redraft.server.run import Run
 class Mending(Run):
     """A run of requests whose language has parts that only a validator knows. It tells a block of each, and the end."""
 
-    def __init__(self, engine: Engine, requests: Sequence[Request]) -> None:
+    def __init__(self, engine: Engine, requests: Sequence[ResolvedRequest]) -> None:
         super().__init__(engine.loop, (), behind=())
         self.open = set(range(len(requests)))
         self._leash = Leash(engine.loop)
@@ -31,7 +31,7 @@ class Mending(Run):
         super().abort()
         self._leash.cut()
 
-    async def _mend(self, engine: Engine, i: int, request: Request) -> None:
+    async def _mend(self, engine: Engine, i: int, request: ResolvedRequest) -> None:
         try:
             done = await on_thread(engine, self._leash, lambda held: mended(held, request, None))
         except Exception as error:  # told to whoever waits

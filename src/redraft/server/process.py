@@ -23,7 +23,7 @@ from starlette.types import ASGIApp
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
 from redraft.engine.engine import Engine
-from redraft.engine.request import Options
+from redraft.engine.request import Options, Request
 from redraft.errors import RedraftError, RequestError, RunError
 from redraft.server.app import create_app
 from redraft.server.log import Log
@@ -180,7 +180,7 @@ def _begin(engine: Engine) -> None:
 
 def warm_up(engine: Engine) -> None:
     """One short answer: the first forward of a process is slower than all others."""
-    engine.finish(engine.request_of([engine.text.bos_token_id], Options(max_tokens=1, steps=2, seed=0)))
+    engine.run(engine.resolve(Request([engine.text.bos_token_id], Options(max_tokens=1, steps=2, seed=0))))
 
 
 class Protocol(HttpToolsProtocol):

@@ -14,9 +14,9 @@ from typing import Any
 
 from redraft.engine.engine import Engine
 from redraft.engine.events import Draft, Event, Finished
-from redraft.engine.frames import Frames
+from redraft.trace.frames import Frames
 from redraft.engine.loop import Listener
-from redraft.engine.request import Request
+from redraft.engine.request import ResolvedRequest
 from redraft.engine.tap import Tap
 from redraft.server.leash import Leash, on_thread
 from redraft.server.mail import Mail
@@ -33,7 +33,7 @@ class Relay:
         self._frames = Frames(engine.text, engine.config.generation.eos_token_ids)
         self._mail = Mail[Draft | Json](engine.loop.soon)
 
-    def opened(self, index: int, request: Request) -> Listener:
+    def opened(self, index: int, request: ResolvedRequest) -> Listener:
         """A canvas is begun: tell it, and listen."""
         pinned = [] if request.seed_canvas is None else [place for place, _ in request.seed_canvas.pins]
         gap = min(pinned, default=request.width)

@@ -13,7 +13,7 @@ from starlette.responses import Response
 
 from redraft.engine.engine import Engine
 from redraft.engine.events import Draft, Event, Finished
-from redraft.engine.frames import Frames
+from redraft.trace.frames import Frames
 from redraft.errors import RedraftError
 from redraft.server.ask import Asked
 from redraft.server.leash import Leash, on_thread

@@ -10,7 +10,7 @@ from functools import partial
 
 from redraft.engine.events import Event, Finished
 from redraft.engine.loop import Loop
-from redraft.engine.request import Request
+from redraft.engine.request import ResolvedRequest
 from redraft.server.mail import Mail
 
 Told = tuple[int, Event]
@@ -20,7 +20,7 @@ class Run:
     """Requests submitted together; `behind[i]` names the one whose prompt request i shares. Raises BusyError."""
 
     def __init__(
-        self, loop: Loop, requests: Sequence[Request], *, behind: Sequence[int | None], drafts: bool = False
+        self, loop: Loop, requests: Sequence[ResolvedRequest], *, behind: Sequence[int | None], drafts: bool = False
     ) -> None:
         self._loop, self.mail = loop, Mail[Event | Exception](loop.soon)
         self._numbers: list[int] = []

@@ -6,9 +6,9 @@ import time
 
 from redraft.engine.engine import Engine
 from redraft.engine.events import Block, Draft, Event, Finished
-from redraft.engine.frames import Frames, block_frame
+from redraft.trace.frames import Frames, block_frame
 from redraft.engine.loop import Listener
-from redraft.engine.request import Request
+from redraft.engine.request import ResolvedRequest
 from redraft.trace.file import TraceFile
 from redraft.trace.folder import TraceFolder
 from redraft.trace.lines import Begun, Drafted, Ended, Settled, Taken
@@ -24,7 +24,7 @@ class Recorder:
         self._file, self._text, self._began = file, engine.text, time.monotonic()
         self._frames = Frames(engine.text, engine.config.generation.eos_token_ids, DIGITS)
 
-    def opened(self, index: int, request: Request) -> Listener:
+    def opened(self, index: int, request: ResolvedRequest) -> Listener:
         """Write that a request begins; what is returned writes what becomes of it. Raises RunError for a full disk."""
         prompt = self._text.decode(list(request.prompt), skip_special=False)
         self._file.write(
@@ -78,7 +78,7 @@ class Apart:
     def __init__(self, folder: TraceFolder, engine: Engine) -> None:
         self._folder, self._engine, self._newest = folder, engine, dict[int, Recorder]()
 
-    def opened(self, index: int, request: Request) -> Listener:
+    def opened(self, index: int, request: ResolvedRequest) -> Listener:
         """As a recorder's, in the next file."""
         recorder = self._newest[index] = Recorder(self._folder.begin(), self._engine)
         self._newest.pop(index - self._folder.most, None)

@@ -15,7 +15,7 @@ from pydantic import Field
 from redraft.diffusion.seed import SeedCanvas
 from redraft.engine.engine import Engine
 from redraft.engine.events import Block, Draft, Finished
-from redraft.engine.frames import Frames, block_frame
+from redraft.trace.frames import Frames, block_frame
 from redraft.server.ask import asked, kept_whole, options_of
 from redraft.server.body import Body, Int, Str
 from redraft.server.document import Document, Segment, complete

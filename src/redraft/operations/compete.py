@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING
 from redraft.engine.answer import Answer
 from redraft.engine.events import Block, Draft, Event, Finished
 from redraft.engine.job import Job
-from redraft.engine.request import Generation, Request
+from redraft.engine.request import Generation, ResolvedRequest
 from redraft.errors import RequestError
 
 if TYPE_CHECKING:
@@ -100,7 +100,7 @@ class _Race:
             self.runners[at].abort()
 
 
-def race(engine: Engine, requests: Sequence[Request], doubt: Doubt, drop: Drop | None = None) -> Iterator[Result]:
+def race(engine: Engine, requests: Sequence[ResolvedRequest], doubt: Doubt, drop: Drop | None = None) -> Iterator[Result]:
     """Results in the order in which they finish. Without `drop` nobody is dropped. Closing it aborts the rest.
 
     The requests should have one prompt, which is then encoded once. Raises RunError if one of them fails.

@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING, Any
 from redraft.constrain.checks import Check
 from redraft.constrain.problem import Problem
 from redraft.constrain.template import Template, read_template
-from redraft.engine.mend import mended
-from redraft.engine.request import Generation, Options
+from redraft.operations.repair import mended
+from redraft.engine.request import Generation, Options, Request
 
 if TYPE_CHECKING:
     from redraft.engine.engine import Engine
@@ -49,9 +49,9 @@ def fill(
         shipped = engine.config.generation.max_new_tokens
         shortest = int(language.automaton.to_end[0])
         options = replace(options, max_tokens=max(shipped, shortest + ROOM * len(found.holes)))
-    request = engine.request(template if prompt is None else prompt, chat=chat, options=options, language=language)
+    request = engine.resolve(Request(template if prompt is None else prompt, chat=chat, options=options, constraint=language))
     check = _both(found, check) if found.checked else check
-    done = engine.finish(request) if check is None else mended(engine, request, check)
+    done = engine.run(request) if check is None else mended(engine, request, check)
     values: dict[str, str | list[str]] = {}
     for name, text in found.values(done.text):
         before = values.get(name)

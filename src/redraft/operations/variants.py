@@ -10,8 +10,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
-from redraft.engine.race import Drop, race
-from redraft.engine.request import Generation, Request
+from redraft.operations.compete import Drop, race
+from redraft.engine.request import Generation, ResolvedRequest
 from redraft.errors import RequestError
 
 if TYPE_CHECKING:
@@ -35,7 +35,7 @@ class Variant:
 
 def ranked(
     engine: Engine,
-    request: Request,
+    request: ResolvedRequest,
     count: int,
     *,
     drop: Drop | None = None,

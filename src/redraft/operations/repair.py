@@ -31,7 +31,7 @@ from redraft.diffusion.halt import AtLeast
 from redraft.diffusion.plan import Whole
 from redraft.diffusion.seed import LEAST_STEPS, SeedCanvas
 from redraft.engine.fields import token_spans
-from redraft.engine.request import Generation, Request
+from redraft.engine.request import Generation, ResolvedRequest
 from redraft.errors import ConstraintError, RequestError, RunError, UnsatisfiedError
 
 if TYPE_CHECKING:
@@ -40,7 +40,7 @@ if TYPE_CHECKING:
 ROUNDS = 3
 
 
-def mended(engine: Engine, request: Request, check: Check | None, rounds: int = ROUNDS) -> Generation:
+def mended(engine: Engine, request: ResolvedRequest, check: Check | None, rounds: int = ROUNDS) -> Generation:
     """An answer that passes its language's own checks and `check`, after at most `rounds` repairs.
 
     Steps and commits of all rounds are counted, and `deadline_sec` is for all of them. Raises UnsatisfiedError, and
@@ -51,7 +51,7 @@ def mended(engine: Engine, request: Request, check: Check | None, rounds: int = 
     # The language's own check is made here, where something can be done about it.
     language = None if request.language is None else replace(request.language, checked=False)
     whole = replace(request, language=language)
-    began, done = time.monotonic(), engine.finish(whole)
+    began, done = time.monotonic(), engine.run(whole)
     best: tuple[str, list[Problem]] | None = None
     rejected: list[str] = []
     while problems := _problems(whole, _said(engine, whole, done), check):
@@ -67,12 +67,12 @@ def mended(engine: Engine, request: Request, check: Check | None, rounds: int = 
     return replace(done, seed=request.seed)
 
 
-def _said(engine: Engine, request: Request, done: Generation) -> str:
+def _said(engine: Engine, request: ResolvedRequest, done: Generation) -> str:
     """What is checked of an attempt: its text, without the thinking in front of it."""
     return done.text if request.language is None else engine.text.decode(request.language.answer(done.tokens))
 
 
-def _problems(request: Request, text: str, check: Check | None) -> list[Problem]:
+def _problems(request: ResolvedRequest, text: str, check: Check | None) -> list[Problem]:
     """What the language's validator and the caller's check have to say."""
     found = [] if request.language is None else request.language.problems(text)
     if check is None or found:
@@ -99,7 +99,7 @@ def _problems(request: Request, text: str, check: Check | None) -> list[Problem]
     return [problem if isinstance(problem, Problem) else Problem(str(problem)) for problem in said]
 
 
-def _hurried(request: Request, began: float) -> Request:
+def _hurried(request: ResolvedRequest, began: float) -> ResolvedRequest:
     """The request with what is left of its time. Raises ConstraintError if nothing is."""
     if request.deadline_sec is None:
         return request
@@ -120,7 +120,7 @@ def _beside(before: Generation, done: Generation) -> Generation:
 
 
 def _again(
-    engine: Engine, request: Request, done: Generation, problems: list[Problem], rejected: list[str]
+    engine: Engine, request: ResolvedRequest, done: Generation, problems: list[Problem], rejected: list[str]
 ) -> Generation:
     """The next attempt: other noise, none of the texts that were rejected, and pins where nothing is wrong.
 
@@ -133,19 +133,19 @@ def _again(
         fresh = replace(fresh, language=language)
     spans = [problem.span for problem in problems if problem.span is not None]
     if len(spans) < len(problems) or request.causal or request.seed_canvas is not None:
-        return engine.finish(fresh)
+        return engine.run(fresh)
     answer = done.tokens if request.language is None else request.language.answer(done.tokens)
     places = enumerate(token_spans(engine.text, answer), len(done.tokens) - len(answer))
     wrong = [i for i, place in places if _touches(place, spans)]
     try:
         if len(done.tokens) <= request.width:
-            return engine.finish(_around(fresh, done, wrong))
+            return engine.run(_around(fresh, done, wrong))
         return _patched(engine, fresh, done, wrong, rejected)
     except ConstraintError:
-        return engine.finish(fresh)  # nothing else fits between the pins
+        return engine.run(fresh)  # nothing else fits between the pins
 
 
-def _without(engine: Engine, request: Request, rejected: Sequence[str]) -> Language:
+def _without(engine: Engine, request: ResolvedRequest, rejected: Sequence[str]) -> Language:
     """The answer's language without the rejected texts."""
     source = anything() if request.language is None else request.language.source
     language = ready(excluding(source, rejected), engine.vocabulary)
@@ -156,7 +156,7 @@ def _without(engine: Engine, request: Request, rejected: Sequence[str]) -> Langu
     return replace(language.without(frozenset(request.policy.shaping.forbidden)), checked=False)
 
 
-def _around(fresh: Request, done: Generation, wrong: list[int]) -> Request:
+def _around(fresh: ResolvedRequest, done: Generation, wrong: list[int]) -> ResolvedRequest:
     """The request for an answer of one canvas around its tokens that are not wrong. Raises ConstraintError."""
     pins = SeedCanvas(pins=tuple((i, token) for i, token in enumerate(done.tokens) if i not in wrong))
     if not 0 < len(pins.pins) < len(done.tokens):
@@ -168,10 +168,10 @@ def _around(fresh: Request, done: Generation, wrong: list[int]) -> Request:
     return replace(fresh, seed_canvas=pins, min_tokens=least, policy=policy)
 
 
-def _patched(engine: Engine, fresh: Request, done: Generation, wrong: list[int], rejected: Sequence[str]) -> Generation:
+def _patched(engine: Engine, fresh: ResolvedRequest, done: Generation, wrong: list[int], rejected: Sequence[str]) -> Generation:
     """An answer of several canvases with those of its tokens replaced that are wrong. Raises ConstraintError."""
     if fresh.language is None or not wrong:
-        return engine.finish(fresh)
+        return engine.run(fresh)
     steps, seconds, left = tuple[int, ...](), 0.0, wrong
     while left:
         begin, stop = left[0], min(left[0] + fresh.width, len(done.tokens))
@@ -179,7 +179,7 @@ def _patched(engine: Engine, fresh: Request, done: Generation, wrong: list[int],
         # Also not the text as it is now: else a canvas could write again what is wrong in it.
         said = _said(engine, fresh, done)
         language = fresh.language if said in rejected else _without(engine, fresh, [*rejected, said])
-        part = engine.finish(_patch(fresh, language, done.tokens, begin, stop, inside))
+        part = engine.run(_patch(fresh, language, done.tokens, begin, stop, inside))
         if len(part.tokens) < stop - begin:
             raise ConstraintError("a deadline came before the canvas had taken a step")
         steps, seconds = steps + part.steps, seconds + part.seconds
@@ -188,8 +188,8 @@ def _patched(engine: Engine, fresh: Request, done: Generation, wrong: list[int],
 
 
 def _patch(
-    fresh: Request, language: Language, tokens: tuple[int, ...], begin: int, stop: int, wrong: Sequence[int]
-) -> Request:
+    fresh: ResolvedRequest, language: Language, tokens: tuple[int, ...], begin: int, stop: int, wrong: Sequence[int]
+) -> ResolvedRequest:
     """The request for one canvas of an answer, from one token to another. Raises ConstraintError if nothing fits."""
     width = stop - begin
     middle = between(language, tokens[:begin], width, tokens[stop:])

@@ -18,9 +18,9 @@ from typing import TYPE_CHECKING
 from redraft.constrain.language import Language
 from redraft.diffusion.plan import Whole
 from redraft.diffusion.seed import SeedCanvas
-from redraft.engine.race import Doubt, Drop, Result, race
-from redraft.engine.request import Options, Request
-from redraft.engine.wanted import of_width
+from redraft.operations.compete import Doubt, Drop, Result, race
+from redraft.engine.request import Options, ResolvedRequest, Request
+from redraft.operations.gap_constraint import of_width
 from redraft.errors import ConstraintError, RequestError, RunError
 
 if TYPE_CHECKING:
@@ -49,13 +49,13 @@ class Around:
     behind: tuple[int, ...]
     ends: bool = True
 
-    def request(self, gap: int, options: Options, engine: Engine, language: Language | None = None) -> Request:
+    def request(self, gap: int, options: Options, engine: Engine, language: Language | None = None) -> ResolvedRequest:
         """A request for a gap of that many tokens, all noise. Raises RequestError."""
         return self.seeded((None,) * gap, options, engine, language)
 
     def seeded(
         self, gap: tuple[int | None, ...], options: Options, engine: Engine, language: Language | None = None
-    ) -> Request:
+    ) -> ResolvedRequest:
         """A request for a gap that begins with some tokens given (and free), None for noise; with a `language` its
         text is of it. Raises RequestError, and ConstraintError if the language has no text of so many tokens."""
         model, text = engine.config.model, engine.text
@@ -71,7 +71,7 @@ class Around:
             raise RequestError(
                 f"the gap needs a canvas of {width}; the model's context is {model.max_positions}: ask for fewer tokens"
             )
-        request = engine.request_of(
+        request = engine.resolve(Request(
             [self.before[0], *self.before[1:][-room:]],
             replace(
                 options,
@@ -80,8 +80,8 @@ class Around:
                 seed_canvas=SeedCanvas(pins, given),
                 bad_words=(*options.bad_words, *forbidden),
             ),
-            None if language is None else of_width(language, len(gap)),
-        )
+            constraint=None if language is None else of_width(language, len(gap)),
+        ))
         if request.policy.plan != Whole():
             raise RequestError(f"preset is {options.preset!r}; a gap needs whole canvases: use reference or fast")
         return request
@@ -97,14 +97,14 @@ def canvas_width(gap: int, behind: int, canvas_length: int) -> int:
 
 
 def compete(
-    engine: Engine, widths: Sequence[int], asked: Callable[[int], Request], doubt: Doubt, keep: int
+    engine: Engine, widths: Sequence[int], asked: Callable[[int], ResolvedRequest], doubt: Doubt, keep: int
 ) -> list[tuple[int, Result]]:
     """Canvases of several widths for one gap, of which the `keep` least doubtful go on: the width and what came of it.
 
     `asked` makes a width's request, or raises ConstraintError for one that no text has; so does this if there is no
     other. `doubt` is given the width. Raises RunError if a deadline came before any canvas had taken a step.
     """
-    requests: dict[int, Request] = {}
+    requests: dict[int, ResolvedRequest] = {}
     refused: ConstraintError | None = None
     for width in widths:
         try:

@@ -23,11 +23,11 @@ from redraft.constrain.language import Language
 from redraft.diffusion.noise import philox
 from redraft.diffusion.schedule import LateStart
 from redraft.diffusion.seed import LEAST_STEPS
-from redraft.engine.gap import Around, compete, readable, refuse_decided
-from redraft.engine.infill import ANYTHING, UNREADABLE
-from redraft.engine.request import Options, Request
-from redraft.engine.variants import mean
-from redraft.engine.wanted import Wanted, span_language, spelt
+from redraft.operations.gap import Around, compete, readable, refuse_decided
+from redraft.operations.infill import ANYTHING, UNREADABLE
+from redraft.engine.request import Options, ResolvedRequest
+from redraft.operations.variants import mean
+from redraft.operations.gap_constraint import Wanted, span_language, spelt
 from redraft.errors import RequestError
 
 if TYPE_CHECKING:
@@ -150,7 +150,7 @@ def _revise(
     widths.sort(key=lambda width: abs(width - len(piece)))  # among equals the source's own length wins
     seed = options.seed
 
-    def asked(width: int) -> Request:
+    def asked(width: int) -> ResolvedRequest:
         shown = renoised(fitted(piece, width), seed, block, strength)
         return _late(around.seeded(shown, options, engine, language), strength)
 
@@ -176,7 +176,7 @@ def renoised(tokens: list[int | None], seed: int, block: int, strength: float) -
     return tuple(None if drawn < strength else token for token, drawn in zip(tokens, uniform, strict=True))
 
 
-def _late(request: Request, strength: float) -> Request:
+def _late(request: ResolvedRequest, strength: float) -> ResolvedRequest:
     """The request begun late in its schedule, by the steps that the noise left out would have taken."""
     total = request.policy.max_steps
     skipped = min(round((1 - strength) * total), max(0, total - LEAST_STEPS))

@@ -30,7 +30,7 @@ from redraft.constrain.sources import choices_source
 from redraft.diffusion.noise import SeededNoise
 from redraft.diffusion.seed import SeedCanvas, seeded
 from redraft.engine.dial import known_fingerprint
-from redraft.engine.request import Request
+from redraft.engine.request import ResolvedRequest
 from redraft.engine.scheduler import PREFILL_CHUNK
 from redraft.errors import RequestError, refuse_nan
 from redraft.shapes import Float, Tensor
@@ -114,7 +114,7 @@ def write_belief(belief: Belief, folder: Path) -> None:
     (folder / BELIEF).write_bytes(msgspec.json.format(msgspec.json.encode(belief), indent=1) + b"\n")
 
 
-def decide(engine: Engine, request: Request, choices: Sequence[str], *, canvases: int = 1) -> Decision:
+def decide(engine: Engine, request: ResolvedRequest, choices: Sequence[str], *, canvases: int = 1) -> Decision:
     """The shares of some choices as answers to a request's prompt. Raises RequestError for choices that do not fit."""
     _refuse(request, canvases)
     choices_source(choices)  # refuses what is no list of texts
@@ -124,7 +124,7 @@ def decide(engine: Engine, request: Request, choices: Sequence[str], *, canvases
     return _decision(kept, found)
 
 
-def decide_all(engine: Engine, request: Request, form: Form, *, canvases: int = 1) -> list[Decision]:
+def decide_all(engine: Engine, request: ResolvedRequest, form: Form, *, canvases: int = 1) -> list[Decision]:
     """The shares of the choices of every slot of a form, all read from the same canvases.
 
     A choice is read as the tokens it is encoded to. Raises RequestError for a form without a slot, one that the canvas
@@ -165,7 +165,7 @@ class _Slot:
         return read[rows, tokens].sum(-1)
 
 
-def _laid_out(engine: Engine, request: Request, form: Form) -> tuple[tuple[tuple[int, int], ...], list[_Slot]]:
+def _laid_out(engine: Engine, request: ResolvedRequest, form: Form) -> tuple[tuple[tuple[int, int], ...], list[_Slot]]:
     """The pins of a form and its slots. What stands behind it are end tokens, pinned."""
     pins, slots, at = list[tuple[int, int]](), list[_Slot](), 0
     for part in form:
@@ -209,7 +209,7 @@ def _decision(choices: Sequence[str], found: Sequence[Tensor]) -> Decision:
     return Decision(dict(zip(choices, shares, strict=True)), min(0.0, float(torch.logsumexp(mean, 0))))
 
 
-def _refuse(request: Request, canvases: int) -> None:
+def _refuse(request: ResolvedRequest, canvases: int) -> None:
     """Refuse what a decision cannot honour."""
     if type(canvases) is not int or not 1 <= canvases <= MOST_CANVASES:
         raise RequestError(f"canvases is {canvases!r}; it must be an integer from 1 to {MOST_CANVASES}")
@@ -224,7 +224,7 @@ def _refuse(request: Request, canvases: int) -> None:
 
 @torch.inference_mode()
 def _read(
-    engine: Engine, request: Request, pins: tuple[tuple[int, int], ...], canvases: int
+    engine: Engine, request: ResolvedRequest, pins: tuple[tuple[int, int], ...], canvases: int
 ) -> Iterator[Float[Tensor, "canvas vocab"]]:
     """Log-probabilities of canvases at their first step, not cooled: the schedule is for settling, not for shares."""
     model = engine.model

@@ -18,10 +18,10 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
 from redraft.constrain.language import Language
-from redraft.engine.gap import Around, compete, readable, refuse_decided
+from redraft.operations.gap import Around, compete, readable, refuse_decided
 from redraft.engine.request import Generation, Options
-from redraft.engine.variants import mean
-from redraft.engine.wanted import Wanted, grows_left, grows_right, span_language, spelt
+from redraft.operations.variants import mean
+from redraft.operations.gap_constraint import Wanted, grows_left, grows_right, span_language, spelt
 from redraft.errors import ConstraintError, RequestError
 
 if TYPE_CHECKING:
