@@ -20,7 +20,7 @@ from typing import Any
 
 import torch
 
-from redraft.constrain.sources import schema_source
+from redraft.constraints.sources import schema_source
 from redraft.engine.decide import Belief, Decision, Form, decide_all, write_belief
 from redraft.engine.dial import fingerprint
 from redraft.engine.engine import Engine, load

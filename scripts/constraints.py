@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from claims import listed, record_of, table, taken
-from redraft.constrain.keywords import FORMATS, KEYWORDS
+from redraft.constraints.compile.keywords import FORMATS, KEYWORDS
 from redraft.measure.constraints import Way
 
 

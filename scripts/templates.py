@@ -33,8 +33,8 @@ from typing import TypeVar
 
 import torch
 
-from redraft.constrain.language import Language, ready
-from redraft.constrain.template import Template, read_template
+from redraft.constraints.compile.template import Template, read_template
+from redraft.constraints.language import Language, ready
 from redraft.diffusion.presets import narrowest
 from redraft.diffusion.seed import LEAST_STEPS, SeedCanvas
 from redraft.engine.engine import Engine, load

@@ -15,7 +15,7 @@ PART_WALLS = {
     "core": 9_080,
     "model/triton": 1_550,
     "weights": 3_150,
-    "constrain": 4_255,
+    "constraints": 4_300,
     "tasks": 1_200,
     "tune": 2_600,
     "measure": 4_545,

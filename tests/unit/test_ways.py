@@ -9,8 +9,8 @@ import pytest
 import torch
 
 import redraft
-from redraft.constrain.language import ready
-from redraft.constrain.sources import schema_source
+from redraft.constraints.language import ready
+from redraft.constraints.sources import schema_source
 from redraft.engine.request import Options, Request
 from redraft.measure.constraints import ARRAY, ASKED, OBJECT, RECORD, Asked, Way, _counted, _summary, right_fields
 from redraft.measure.guided import guided

@@ -10,7 +10,7 @@ from redraft.engine.request import Request
 from redraft.errors import RequestError
 
 if TYPE_CHECKING:
-    from redraft.constrain.language import Language
+    from redraft.constraints.language import Language
     from redraft.engine.engine import Engine
     from redraft.engine.request import Generation, Options, ResolvedRequest
     from redraft.text import Text
@@ -33,7 +33,7 @@ def check_thinking(arguments: argparse.Namespace) -> None:
 
 def thoughtful(engine: Engine, prompt: str, options: Options, language: Language | None) -> ResolvedRequest:
     """A user's turn to a model that is to think first. Raises RequestError for one that cannot."""
-    from redraft.constrain.thinking import after_thinking
+    from redraft.constraints.thinking import after_thinking
 
     tokens = engine.text.chat([{"role": "user", "content": prompt}], thinking=True)
     opening, closing = _marks(engine.text)

@@ -17,9 +17,9 @@ from typing import Any, Self
 
 
 from redraft.config import CheckpointConfig, read_config
-from redraft.constrain.language import Language, Source, Vocabulary, ready, vocabulary_of
-from redraft.constrain.sources import anything, source_of
-from redraft.constrain.thinking import after_thinking
+from redraft.constraints.language import Language, Source, Vocabulary, ready, vocabulary_of
+from redraft.constraints.sources import anything, source_of
+from redraft.constraints.thinking import after_thinking
 from redraft.engine.answer import marks_of
 from redraft.engine.dial import read_dial
 from redraft.engine.handle import Handle, Inbox
@@ -91,7 +91,7 @@ class Core:
         return self.compiler.vocabulary
 
     def language(self, source: Source) -> Language:
-        """What answers are held to (redraft.constrain.sources), ready for this model and any number of requests.
+        """What answers are held to (redraft.constraints.sources), ready for this model and any number of requests.
 
         Compiled once and kept on disk. Raises ConstraintError for what cannot be kept.
         """

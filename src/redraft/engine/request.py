@@ -9,8 +9,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
-from redraft.constrain.checks import Check
-from redraft.constrain.language import Language, Source
+from redraft.constraints.checks import Check
+from redraft.constraints.language import Language, Source
 from redraft.diffusion.denoise import Policy
 from redraft.diffusion.seed import SeedCanvas
 from redraft.engine.calls import ToolCall

@@ -14,7 +14,7 @@ from dataclasses import dataclass, field, replace
 import torch
 
 from redraft.cache import Prefix
-from redraft.constrain.project import Projection
+from redraft.constraints.condition.projection import Projection
 from redraft.diffusion.canvas import Canvas, narrow
 from redraft.diffusion.denoise import Policy, Softener, temperature, updated
 from redraft.diffusion.denoise import step as denoise_step

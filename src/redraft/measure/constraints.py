@@ -23,8 +23,8 @@ from pathlib import Path
 from statistics import median
 from typing import Any
 
-from redraft.constrain.language import Language, ready
-from redraft.constrain.sources import schema_source
+from redraft.constraints.language import Language, ready
+from redraft.constraints.sources import schema_source
 from redraft.diffusion.halt import Halt, UntilEnd
 from redraft.diffusion.presets import fast_policy
 from redraft.diffusion.stats import Stats

@@ -10,9 +10,9 @@ from statistics import median
 import numpy as np
 import torch
 
-from redraft.constrain.language import Language, Vocabulary, ready
-from redraft.constrain.messages import best_ways, quickly
-from redraft.constrain.sources import schema_source
+from redraft.constraints.condition.forward_backward import best_paths, scaled_messages
+from redraft.constraints.language import Language, Vocabulary, ready
+from redraft.constraints.sources import schema_source
 from redraft.engine.engine import Engine
 from redraft.engine.request import Options, Request
 from redraft.tasks import task
@@ -72,8 +72,8 @@ def large() -> dict[str, float]:
         found = goal(log_p)
         _ = found.shifted(), found.draft
         marks.append(time.perf_counter())
-        for pass_on in (quickly, best_ways):
-            pass_on(goal.wiring, found.weights, goal.state, goal.gates(WIDE))
+        for pass_on in (scaled_messages, best_paths):
+            pass_on(goal.layout, found.weights, goal.state, goal.gates(WIDE))
         marks.append(time.perf_counter())
         spent.append([done - begun for begun, done in pairwise(marks)])
     plain, projected, passed = (min(one) for one in zip(*spent, strict=True))

@@ -1,6 +1,6 @@
 """Every keyword of JSON Schema draft 2020-12 and what is done about it; docs/constraints.md prints the table.
 
-GUARANTEED   part of the language: no text that breaks it can be told
+GUARANTEED   part of the language: no text that breaks it can be emitted
 CHECKED      read by an independent validator when the answer is there; one that breaks it is mended or an error
 NOTED        says nothing about which texts are valid
 REFUSED      a schema that has it is refused by name
@@ -172,9 +172,9 @@ def check_keywords(schema: object, path: str = "#") -> bool:
 
 def _inner(name: str, value: Any, path: str) -> Iterator[tuple[object, str]]:
     """The schemas that are a keyword's value, each with its place."""
-    wanted = dict if name in _MAPS else list if name in _LISTS else None
-    if wanted is not None and not isinstance(value, wanted):
-        raise ConstraintError(f"schema at {path}: {name} is {value!r:.80}; it must be a JSON {wanted.__name__}")
+    expected = dict if name in _MAPS else list if name in _LISTS else None
+    if expected is not None and not isinstance(value, expected):
+        raise ConstraintError(f"schema at {path}: {name} is {value!r:.80}; it must be a JSON {expected.__name__}")
     if name in _MAPS:
         yield from ((inner, f"{path}/{name}/{key}") for key, inner in value.items())
     elif name in _LISTS:

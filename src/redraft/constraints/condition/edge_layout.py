@@ -10,7 +10,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from redraft.constrain.lift import TokenAutomaton
+from redraft.constraints.compile.lift import TokenAutomaton
 from redraft.model.triton.ways import Edges, Tiles, cut, lay_out
 from redraft.shapes import Float, Int, Tensor
 
@@ -115,8 +115,8 @@ class Runs:
 
 
 @dataclass(frozen=True, eq=False)
-class Placed:
-    """A wiring on a device: edges for a walk, and what sums are made of before and behind it.
+class DeviceLayout:
+    """A layout on a device: edges for a walk, and what sums are made of before and behind it.
 
     tiles, by_tile     tokens, class by class          present           those classes
     members, by_kind   classes, kind by kind           kinds, by_class   kinds, class by class; `classes` are those
@@ -137,13 +137,13 @@ class Placed:
     by_pair: Runs
 
     @staticmethod
-    def of(wiring: Wiring, device: torch.device) -> Placed:
+    def of(layout: EdgeLayout, device: torch.device) -> DeviceLayout:
         """Made once for a language and a device."""
-        merged, a = wiring.merged, wiring.automaton
+        merged, a = layout.merged, layout.automaton
         left, right, pairs, back = merged.by_target, merged.by_source, merged.by_class, merged.kinds_of
         ahead, back_again = (left.src, left.cls, left.dst), (right.dst, right.cls, right.src)
         edges = lay_out(ahead, back_again, a.states, len(merged.firsts), device)
-        order, classed, at = wiring.tokens
+        order, classed, at = layout.tokens
         tiles, firsts = cut(order, at, device)
         present, members, kinds, classes, sources, targets = (
             torch.from_numpy(one.astype(np.int64)).to(device)
@@ -152,18 +152,18 @@ class Placed:
         by_tile = Runs.of(firsts, len(tiles.begins), device)
         by_kind, by_class = (Runs.of(one, len(members), device) for one in (merged.firsts, back.starts))
         by_pair = Runs.of(pairs.starts, len(sources), device)
-        return Placed(
+        return DeviceLayout(
             edges, tiles, by_tile, present, members, by_kind, kinds, by_class, classes, sources, targets, by_pair
         )
 
 
 @dataclass(frozen=True)
-class Wiring:
+class EdgeLayout:
     """An automaton's edges and tokens, sorted once for all canvases."""
 
     automaton: TokenAutomaton
     placed: dict[torch.device, tuple[Tensor, Tensor]] = field(default_factory=dict)
-    walks: dict[torch.device, Placed] = field(default_factory=dict)
+    walks: dict[torch.device, DeviceLayout] = field(default_factory=dict)
 
     @cached_property
     def edges(self) -> Orders:
@@ -227,10 +227,10 @@ class Wiring:
             self.placed[device] = there[: len(both) - len(self.behind)], there[len(both) - len(self.behind) :]
         return self.placed[device]
 
-    def on(self, device: torch.device) -> Placed:
+    def on(self, device: torch.device) -> DeviceLayout:
         """What messages need of it to be passed there."""
         if device not in self.walks:
-            self.walks[device] = Placed.of(self, device)
+            self.walks[device] = DeviceLayout.of(self, device)
         return self.walks[device]
 
 
@@ -241,22 +241,22 @@ class Weights:
     and `behind_best` the largest log-probability of the tokens that may stand behind the end.
     """
 
-    def __init__(self, wiring: Wiring, log_p: Float[Tensor, "canvas vocab"]) -> None:
-        self.wiring, self.log_p, self.known = wiring, log_p, 0
-        shape = (len(log_p), wiring.automaton.classes)
+    def __init__(self, layout: EdgeLayout, log_p: Float[Tensor, "canvas vocab"]) -> None:
+        self.layout, self.log_p, self.known = layout, log_p, 0
+        shape = (len(log_p), layout.automaton.classes)
         self.best, self.mass = np.full(shape, NONE), np.full(shape, NONE)
 
     @cached_property
     def there(self) -> tuple[Float[Tensor, "canvas classes"], Float[Tensor, "canvas classes"]]:
         """Largest and sum of every class at every position where the logits are."""
-        return classes_there(self.wiring, self.log_p)
+        return classes_there(self.layout, self.log_p)
 
     @cached_property
     def behind_there(self) -> Float[Tensor, "2 canvas"]:
         """Sum and largest of what may stand behind the end, where the logits are."""
-        if not self.wiring.behind:
+        if not self.layout.behind:
             return torch.full((2, len(self)), NONE, dtype=torch.float64, device=self.log_p.device)
-        over = self.log_p.index_select(1, self.wiring.tokens_on(self.log_p.device)[1]).double()
+        over = self.log_p.index_select(1, self.layout.tokens_on(self.log_p.device)[1]).double()
         return torch.stack([over.logsumexp(-1), over.amax(-1)])
 
     @cached_property
@@ -283,20 +283,20 @@ class Weights:
         if stop > self.known:
             rows = slice(self.known, stop)
             if here:
-                self.best[rows], self.mass[rows] = by_class(self.wiring, self.log_p[rows])
+                self.best[rows], self.mass[rows] = by_class(self.layout, self.log_p[rows])
             else:
                 self.best, self.mass = torch.stack(self.there).cpu().numpy()
             self.known = stop
 
 
-def by_class(wiring: Wiring, log_p: Float[Tensor, "canvas vocab"]) -> tuple[Reals, Reals]:
+def by_class(layout: EdgeLayout, log_p: Float[Tensor, "canvas vocab"]) -> tuple[Reals, Reals]:
     """The largest and the summed log-probability of each class at each position, [canvas, classes], on the host."""
-    shape = (len(log_p), wiring.automaton.classes)
+    shape = (len(log_p), layout.automaton.classes)
     best, mass = np.full(shape, NONE), np.full(shape, NONE)
-    _order, present, _at = wiring.tokens
+    _order, present, _at = layout.tokens
     # As many rows at a time as stay in the processor's cache: at 262,144 tokens one, which is eight times as fast.
     values, rows = log_p.numpy(), max(1, CACHED // log_p.shape[1])
-    parts = [_reduced(wiring, values[i : i + rows]) for i in range(0, len(values), rows)]
+    parts = [_reduced(layout, values[i : i + rows]) for i in range(0, len(values), rows)]
     peak, total = (np.concatenate(part) for part in zip(*parts, strict=True))
     barred = peak < BARRED
     best[:, present] = np.where(barred, NONE, peak)
@@ -305,11 +305,11 @@ def by_class(wiring: Wiring, log_p: Float[Tensor, "canvas vocab"]) -> tuple[Real
 
 
 def classes_there(
-    wiring: Wiring, log_p: Float[Tensor, "canvas vocab"]
+    layout: EdgeLayout, log_p: Float[Tensor, "canvas vocab"]
 ) -> tuple[Float[Tensor, "canvas classes"], Float[Tensor, "canvas classes"]]:
     """The same on a device, where it stays; its twin is `by_class`."""
-    class_of = wiring.class_of(log_p.device).expand_as(log_p)
-    shape = (len(log_p), wiring.automaton.classes)
+    class_of = layout.class_of(log_p.device).expand_as(log_p)
+    shape = (len(log_p), layout.automaton.classes)
     log_p = log_p.to(torch.promote_types(log_p.dtype, torch.float32))
     peak = torch.full(shape, NONE, dtype=log_p.dtype, device=log_p.device).scatter_reduce(1, class_of, log_p, "amax")
     total = torch.zeros_like(peak).scatter_add(1, class_of, (log_p - peak.gather(1, class_of)).exp())
@@ -318,10 +318,10 @@ def classes_there(
     return best.masked_fill(barred, NONE), mass.masked_fill(barred, NONE)
 
 
-def _reduced(wiring: Wiring, log_p: NDArray[Any]) -> tuple[NDArray[Any], NDArray[Any]]:
+def _reduced(layout: EdgeLayout, log_p: NDArray[Any]) -> tuple[NDArray[Any], NDArray[Any]]:
     """Of each class the largest log-probability, and the sum of probabilities as multiples of that."""
-    order, _, at = wiring.tokens
+    order, _, at = layout.tokens
     values = np.take(log_p, order, axis=1)
     peak = np.maximum.reduceat(values, at, axis=1)
-    values -= np.take(peak, wiring.label_of, axis=1)
+    values -= np.take(peak, layout.label_of, axis=1)
     return peak, np.add.reduceat(np.exp(values, out=values), at, axis=1)

@@ -1,10 +1,10 @@
 """Messages passed on the device, next to the logits: only the likeliest text of a canvas comes to the host.
 
-    log p ──► classes ──► kinds ──► walk ──► ways on either side ──► kinds ──► classes: the bias
-                                      └────► the best way ──► draft, and one small copy
+    log p ──► classes ──► kinds ──► walk ──► sums on either side ──► kinds ──► classes: the bias
+                                      └────► the best path ──► draft, and one small copy
 
-The sums are those of `constrain/messages.py::carefully`, logarithms over the whole canvas; tests hold the two equal.
-All positions are worked on at once but in the walk (`model/triton/ways.py`).
+The sums are those of `condition/forward_backward.py::log_messages`, logarithms over the whole canvas; tests hold the
+two equal. All positions are worked on at once but in the walk (`model/triton/ways.py`).
 """
 
 from __future__ import annotations
@@ -15,8 +15,8 @@ from dataclasses import dataclass
 import numpy as np
 import torch
 
-from redraft.constrain.messages import BIAS_OF_NONE, Gates, Messages
-from redraft.constrain.wiring import BARRED, NONE, Placed, Reals, Weights
+from redraft.constraints.condition.edge_layout import BARRED, NONE, DeviceLayout, Reals, Weights
+from redraft.constraints.condition.forward_backward import BIAS_OF_NONE, Gates, Messages
 from redraft.errors import ConstraintError, refuse_nan
 from redraft.model.triton.ways import Holding, Reduce, Ways
 from redraft.shapes import Bool, Float, Int, Tensor
@@ -26,7 +26,7 @@ MOST_AT_ONCE = 2**24
 
 
 @dataclass(frozen=True, eq=False)
-class Way:
+class BestPath:
     """The likeliest valid string of a canvas: its tokens on the device; on the host the states at its boundaries, the
     classes between them and their largest log-probabilities. `best` has the log-weights of all best ways, there."""
 
@@ -37,10 +37,10 @@ class Way:
     best: Float[Tensor, "boundaries states"]
 
 
-def walked(holding: Holding, weights: Weights, start: int, gates: Gates) -> tuple[Messages, Way]:
+def device_messages(holding: Holding, weights: Weights, start: int, gates: Gates) -> tuple[Messages, BestPath]:
     """The messages from the state `start`, and the likeliest string. Raises ConstraintError if nothing is left."""
     device, width = weights.log_p.device, len(weights)
-    placed, ends = weights.wiring.on(device), torch.from_numpy(gates.end).to(device, non_blocking=True)
+    placed, ends = weights.layout.on(device), torch.from_numpy(gates.end).to(device, non_blocking=True)
     peaks, tokens = _classes(holding.reduce, placed, weights)
     best, mass = weights.there
     tops = torch.cat([placed.by_kind.largest(part) for part in _spread(best, placed.members)], 1).T
@@ -57,19 +57,19 @@ def walked(holding: Holding, weights: Weights, start: int, gates: Gates) -> tupl
     if told[0] < NONE / 2:
         raise ConstraintError("no valid answer is left for this canvas; its pins contradict the constraint")
     states, numbers, scored, weights.behind = np.split(told[1:], np.cumsum([width + 1, width, width]))
-    way = Way(draft, states.astype(int).tolist(), numbers.astype(int).tolist(), scored, ways.best)
+    way = BestPath(draft, states.astype(int).tolist(), numbers.astype(int).tolist(), scored, ways.best)
     return Messages(width, ways.behind, bias, float(told[0])), way
 
 
 def _classes(
-    reduce: Reduce, placed: Placed, weights: Weights
+    reduce: Reduce, placed: DeviceLayout, weights: Weights
 ) -> tuple[Float[Tensor, "tiles canvas"], Int[Tensor, "canvas tiles"]]:
     """Of each tile of tokens the largest log-probability and its token; `weights` knows those of classes behind it."""
     peak, total, tokens = reduce(weights.log_p, placed.tiles)
     best, barred = peak.double(), peak < BARRED
     both = [one.masked_fill(barred, NONE).T.contiguous() for one in (best, best + total.double().log())]
     found = torch.full(
-        (2, len(weights), weights.wiring.automaton.classes), NONE, dtype=torch.float64, device=peak.device
+        (2, len(weights), weights.layout.automaton.classes), NONE, dtype=torch.float64, device=peak.device
     )
     for there, one in zip(found, (placed.by_tile.largest(both[0]), placed.by_tile.log_sums(both[1])), strict=True):
         there.index_copy_(1, placed.present, one.T)
@@ -93,7 +93,7 @@ def _inside(gates: Gates, width: int, device: torch.device) -> Bool[Tensor, "bou
     return torch.from_numpy(np.stack(opened)).to(device, non_blocking=True)
 
 
-def _through(placed: Placed, ways: Ways) -> Float[Tensor, "canvas classes"]:
+def _through(placed: DeviceLayout, ways: Ways) -> Float[Tensor, "canvas classes"]:
     """Of each class that has edges, at each position, the log of the sum of all ways through it."""
     before, behind = _spread(ways.before[:-1], placed.sources), _spread(ways.behind[1:], placed.targets)
     kinds = torch.cat([placed.by_pair.log_sums(one + other) for one, other in zip(before, behind, strict=True)], 1)
@@ -101,7 +101,7 @@ def _through(placed: Placed, ways: Ways) -> Float[Tensor, "canvas classes"]:
 
 
 def _likeliest(
-    placed: Placed, ways: Ways, best: Float[Tensor, "canvas classes"]
+    placed: DeviceLayout, ways: Ways, best: Float[Tensor, "canvas classes"]
 ) -> tuple[Int[Tensor, "canvas"], Float[Tensor, "canvas"]]:
     """Of the kinds on the best way the class with the likeliest token, and the log-probability of that."""
     rows = max(1, MOST_AT_ONCE // len(placed.members))

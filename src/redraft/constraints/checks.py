@@ -1,6 +1,6 @@
 """Checks of finished texts beside a schema's own: whether it is Python, and whatever a command says.
 
-A command is a stranger: what it says is read as it comes and only the head of it kept, its time is bounded, and when it
+A command is not trusted: its output is read as it comes and only the head of it kept, its time is bounded, and when it
 has ended, or has to, everything that it started is ended with it.
 """
 
@@ -21,7 +21,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from typing import IO, cast
 
-from redraft.constrain.problem import Problem, Span, span_of, unfenced
+from redraft.constraints.validation import Problem, Span, span_of, unfenced
 from redraft.errors import RequestError, RunError
 
 Check = Callable[[str], Sequence[Problem | str]]

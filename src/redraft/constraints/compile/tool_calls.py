@@ -14,13 +14,13 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from redraft.constrain.automaton import Builder, Dfa, Part
-from redraft.constrain.language import MARKS, TEXT, Language, Source
-from redraft.constrain.problem import Problem, schema_problems
-from redraft.constrain.schema import compile_schema
-from redraft.constrain.sources import thought
-from redraft.constrain.values import text_of
-from redraft.constrain.watch import Limits, naming
+from redraft.constraints.compile.automaton import Builder, Dfa, Part
+from redraft.constraints.compile.limits import Limits, compiling
+from redraft.constraints.compile.schema import compile_schema
+from redraft.constraints.compile.values import text_of
+from redraft.constraints.language import MARKS, TEXT, Language, Source
+from redraft.constraints.sources import thought
+from redraft.constraints.validation import Problem, schema_problems
 from redraft.errors import ConstraintError
 
 OPEN, CLOSE, QUOTE = "<|tool_call>", "<tool_call|>", '<|"|>'
@@ -50,7 +50,7 @@ def calls_source(tools: Mapping[str, Any], *, several: bool = True, content: Sou
     """Answers that may call tools, given by name with the schema of their arguments; at most once unless `several`.
 
     With `content` an answer that calls none of them is of that language; else calls stand anywhere in a text. Thinking
-    may stand in front of either. What only a validator knows of arguments is left to whoever reads them; of a content,
+    may stand in front of either. What only a validator knows of arguments is left to the caller; of a content,
     to a ContentLanguage. Raises ConstraintError for a name or a key that cannot be written.
     """
     for name in tools:
@@ -80,7 +80,7 @@ def calls_source(tools: Mapping[str, Any], *, several: bool = True, content: Sou
 
 
 def _call(build: Builder, name: str, schema: Any) -> Part:
-    with naming(f"tool {name}"):
+    with compiling(f"tool {name}"):
         arguments = compile_schema(schema, spaces=False, quote=MARKS[QUOTE], limits=build.limits)
     begin = build.literal(MARKS[OPEN] + f"call:{name}".encode())
     return build.then(begin, build.embed(arguments.dfa), build.literal(MARKS[CLOSE]))

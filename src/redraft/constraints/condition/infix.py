@@ -15,25 +15,25 @@ from functools import cached_property
 import numpy as np
 from numpy.typing import NDArray
 
-from redraft.constrain.automaton import NOWHERE
-from redraft.constrain.language import Language
-from redraft.constrain.lift import TokenAutomaton
-from redraft.constrain.project import OnceProjection
+from redraft.constraints.compile.automaton import NOWHERE
+from redraft.constraints.compile.lift import TokenAutomaton
+from redraft.constraints.condition.projection import OnceProjection
+from redraft.constraints.language import Language
 from redraft.errors import ConstraintError
 from redraft.model.triton.ways import Holding
 
 
 @dataclass(frozen=True, eq=False)
-class MiddleLanguage(Language):
+class InfixLanguage(Language):
     """Canvases of `width` tokens that lead from a state to one of `goals`."""
 
     state: int
     width: int
     goals: NDArray[np.bool_]
 
-    def start(self, max_tokens: int, min_tokens: int = 0, holding: Holding | None = None) -> MiddleProjection:
+    def start(self, max_tokens: int, min_tokens: int = 0, holding: Holding | None = None) -> InfixProjection:
         """The constraint on the canvas."""
-        return MiddleProjection(self.wiring, self.state, self.width, holding=holding, goals=self.goals)
+        return InfixProjection(self.layout, self.state, self.width, holding=holding, goals=self.goals)
 
     def holds(self, tokens: Sequence[int]) -> bool:
         """Whether these tokens fit between the two texts."""
@@ -42,7 +42,7 @@ class MiddleLanguage(Language):
 
 
 @dataclass(frozen=True, kw_only=True)
-class MiddleProjection(OnceProjection):
+class InfixProjection(OnceProjection):
     """What conditions the one canvas; it has `left` positions."""
 
     goals: NDArray[np.bool_]
@@ -50,29 +50,29 @@ class MiddleProjection(OnceProjection):
     @cached_property
     def leading(self) -> NDArray[np.bool_]:
         """[boundary, states]: whether a goal can be reached with the tokens that are left there."""
-        a = self.wiring.automaton
+        a = self.layout.automaton
         found = np.zeros((self.left + 1, a.states), dtype=np.bool_)
         found[self.left] = self.goals
-        for told in range(self.left, 0, -1):
-            found[told - 1, a.src[found[told, a.dst]]] = True
+        for emitted in range(self.left, 0, -1):
+            found[emitted - 1, a.src[found[emitted, a.dst]]] = True
         return found
 
-    def allowed(self, told: int) -> NDArray[np.bool_]:
-        """States that may be reached after `told` tokens of the canvas."""
-        return np.asarray(self.leading[told])
+    def allowed(self, emitted: int) -> NDArray[np.bool_]:
+        """States that may be reached after `emitted` tokens of the canvas."""
+        return np.asarray(self.leading[emitted])
 
     def ends(self, width: int) -> NDArray[np.bool_]:
         """The goals: nothing of this request follows the canvas."""
         return self.goals
 
 
-def between(language: Language, before: Sequence[int], width: int, behind: Sequence[int]) -> MiddleLanguage:
+def between(language: Language, before: Sequence[int], width: int, behind: Sequence[int]) -> InfixLanguage:
     """The language of `width` tokens between others. Raises ConstraintError if it does not hold those before."""
     state = language.automaton.after(0, before)
     if state == NOWHERE:
         raise ConstraintError(f"the {len(before)} tokens before the canvas begin no valid answer")
     goals = leads_on(language.automaton, behind)
-    return MiddleLanguage(language.source, language.wiring, language.checked, state, width, goals)
+    return InfixLanguage(language.source, language.layout, language.checked, state, width, goals)
 
 
 def leads_on(automaton: TokenAutomaton, tokens: Sequence[int]) -> NDArray[np.bool_]:

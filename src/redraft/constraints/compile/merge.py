@@ -17,9 +17,9 @@ from functools import reduce
 from typing import Any
 from urllib.parse import unquote
 
-from redraft.constrain.keywords import check_keywords
-from redraft.constrain.pattern import ecma_search
-from redraft.constrain.watch import look
+from redraft.constraints.compile.keywords import check_keywords
+from redraft.constraints.compile.limits import check_time
+from redraft.constraints.compile.regex import ecma_search
 from redraft.errors import ConstraintError
 
 Schema = dict[str, Any]
@@ -55,7 +55,7 @@ class Resolver:
             return
         if schema is True:
             schema = {}
-        look()
+        check_time()
         self.alternatives += 1
         if self.alternatives > MOST_ALTERNATIVES:
             raise ConstraintError(

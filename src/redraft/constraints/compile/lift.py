@@ -22,8 +22,8 @@ from functools import cached_property
 import numpy as np
 from numpy.typing import NDArray
 
-from redraft.constrain.automaton import FAR, NOWHERE, Dfa, Ints, distance
-from redraft.constrain.watch import DEFAULT_LIMITS, Limits, look
+from redraft.constraints.compile.automaton import FAR, NOWHERE, Dfa, Ints, distance
+from redraft.constraints.compile.limits import DEFAULT_LIMITS, Limits, check_time
 from redraft.errors import ConstraintError
 from redraft.text import Text
 
@@ -116,9 +116,9 @@ class TokenAutomaton:
         """The state behind some tokens, NOWHERE if the language does not hold them."""
         keys, order = self._edge_keys
         for token in tokens:
-            wanted = state * self.classes + int(self.class_of[token])
-            at = int(np.searchsorted(keys, wanted))
-            if at == len(keys) or keys[at] != wanted:
+            key = state * self.classes + int(self.class_of[token])
+            at = int(np.searchsorted(keys, key))
+            if at == len(keys) or keys[at] != key:
                 return NOWHERE
             state = int(self.dst[order[at]])
         return state
@@ -197,7 +197,7 @@ class _Maps:
         sizes = np.array([len(self.src[parent]) for parent in parents], dtype=np.int64)
         total, found, begin = sizes.cumsum(), [], 0
         while begin < len(keys):
-            look()
+            check_time()
             stop = max(begin + 1, int(np.searchsorted(total, total[begin] + PAIRS_AT_ONCE)))
             found.append(self._composed(parents[begin:stop], moves[begin:stop], sizes[begin:stop]))
             begin = stop

@@ -3,11 +3,11 @@
     alpha    of ways from the left into a state        beta    of ways from a state to the right end
     bias     of each class at each position: the sum over its edges of alpha · beta, as a share of the whole
 
-`carefully` works with logarithms throughout, edge by edge, and is the plain twin. `quickly` works with merged edges and
-with the weights themselves, scaled at every position, which spares an exponential per edge, and it does not look behind
-the position by which all but e^-NEGLIGIBLE of the language has ended: what a canvas holds behind its answer costs
-nothing. Weights too small for a float64 are lost to it. How large they could have been is known from the scales; if
-they could have mattered, it gives None, and the careful way is taken.
+`log_messages` works with logarithms throughout, edge by edge, and is the plain twin. `scaled_messages` works with
+merged edges and with the weights themselves, scaled at every position, which spares an exponential per edge, and it
+does not look behind the position by which all but e^-NEGLIGIBLE of the language has ended: what a canvas holds behind
+its answer costs nothing. Weights too small for a float64 are lost to it. How large they could have been is known from
+the scales; if they could have mattered, it returns None, and the logarithms are summed.
 """
 
 from __future__ import annotations
@@ -19,7 +19,17 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from redraft.constrain.wiring import BARRED, CACHED, NONE, Indices, Merged, Order, Reals, Weights, Wiring
+from redraft.constraints.condition.edge_layout import (
+    BARRED,
+    CACHED,
+    NONE,
+    EdgeLayout,
+    Indices,
+    Merged,
+    Order,
+    Reals,
+    Weights,
+)
 from redraft.errors import ConstraintError, refuse_nan
 from redraft.shapes import Tensor
 
@@ -59,10 +69,10 @@ class Messages:
     log_total: float
 
 
-def quickly(wiring: Wiring, weights: Weights, start: int, gates: Gates) -> Messages | None:
+def scaled_messages(layout: EdgeLayout, weights: Weights, start: int, gates: Gates) -> Messages | None:
     """The messages from the state `start`; None if they need care."""
-    width, end, merged, edges = len(weights), wiring.automaton.end, wiring.merged, wiring.merged.by_target
-    alpha, scale = np.zeros((width + 1, wiring.automaton.states)), np.zeros(width + 1)
+    width, end, merged, edges = len(weights), layout.automaton.end, layout.merged, layout.merged.by_target
+    alpha, scale = np.zeros((width + 1, layout.automaton.states)), np.zeros(width + 1)
     alpha[0, start], shares, peaks = 1.0, np.empty((width, len(merged.firsts))), np.empty(width)
     behind = np.append(weights.behind[::-1].cumsum()[::-1], 0.0)
     scores, sums, rows, live = np.empty(len(edges.src)), np.empty(len(edges.sums)), _rows(edges, merged), width
@@ -92,7 +102,7 @@ def quickly(wiring: Wiring, weights: Weights, start: int, gates: Gates) -> Messa
             if inside == 0 or math.log(inside) - math.log(alpha[i + 1, end]) - behind[i + 1] < -NEGLIGIBLE:
                 live = i + 1
                 break
-    beta, back = _backwards(wiring, shares[:live], peaks, gates, None if live == width else float(behind[live]))
+    beta, back = _backwards(layout, shares[:live], peaks, gates, None if live == width else float(behind[live]))
     whole = float(alpha[live] @ beta[live])
     if whole <= 0:
         return None
@@ -102,20 +112,22 @@ def quickly(wiring: Wiring, weights: Weights, start: int, gates: Gates) -> Messa
     if log_total < BARRED or not float(apart.max(initial=NONE)) - log_total < MOST_APART:
         return None
     with np.errstate(divide="ignore"):
-        bias = np.log(_ways(wiring, alpha, beta)) + (scale[:live] + back[1:] - log_total)[:, None]
+        bias = np.log(_ways(layout, alpha, beta)) + (scale[:live] + back[1:] - log_total)[:, None]
         return Messages(live, np.log(beta), np.maximum(bias, BIAS_OF_NONE), log_total)
 
 
-def _backwards(wiring: Wiring, shares: Reals, peaks: Reals, gates: Gates, behind: float | None) -> tuple[Reals, Reals]:
+def _backwards(
+    layout: EdgeLayout, shares: Reals, peaks: Reals, gates: Gates, behind: float | None
+) -> tuple[Reals, Reals]:
     """Beta at every boundary and its scales. `behind` is the log-weight of a tail that follows, None at the canvas's
     end."""
-    live, edges = len(shares), wiring.merged.by_source
-    beta, scale = np.zeros((live + 1, wiring.automaton.states)), np.zeros(live + 1)
+    live, edges = len(shares), layout.merged.by_source
+    beta, scale = np.zeros((live + 1, layout.automaton.states)), np.zeros(live + 1)
     if behind is None:
         beta[live] = gates.end
     else:
-        beta[live, wiring.automaton.end], scale[live] = 1.0, behind
-    scores, sums, rows = np.empty(len(edges.src)), np.empty(len(edges.sums)), _rows(edges, wiring.merged)
+        beta[live, layout.automaton.end], scale[live] = 1.0, behind
+    scores, sums, rows = np.empty(len(edges.src)), np.empty(len(edges.sums)), _rows(edges, layout.merged)
     for i in range(live - 1, -1, -1):
         if i % rows == rows - 1 or i == live - 1:
             spread = np.take(shares[i // rows * rows : i + 1], edges.cls, axis=1)
@@ -130,10 +142,10 @@ def _backwards(wiring: Wiring, shares: Reals, peaks: Reals, gates: Gates, behind
     return beta, scale
 
 
-def _ways(wiring: Wiring, alpha: Reals, beta: Reals) -> Reals:
+def _ways(layout: EdgeLayout, alpha: Reals, beta: Reals) -> Reals:
     """Of every class at every position the sum over its edges of alpha and beta."""
-    edges, classes, live = wiring.merged.by_class, wiring.merged.kinds_of, len(beta) - 1
-    found, rows = np.zeros((live, wiring.automaton.classes)), _rows(edges, wiring.merged)
+    edges, classes, live = layout.merged.by_class, layout.merged.kinds_of, len(beta) - 1
+    found, rows = np.zeros((live, layout.automaton.classes)), _rows(edges, layout.merged)
     for i in range(0, live, rows):
         part = slice(i, min(i + rows, live))
         ways = np.take(alpha[part], edges.src, axis=1)
@@ -143,14 +155,14 @@ def _ways(wiring: Wiring, alpha: Reals, beta: Reals) -> Reals:
     return found
 
 
-def carefully(wiring: Wiring, weights: Weights, start: int, gates: Gates) -> Messages:
+def log_messages(layout: EdgeLayout, weights: Weights, start: int, gates: Gates) -> Messages:
     """The messages, in logarithms and over the whole canvas. Raises ConstraintError if nothing is left,
     RunError for NaN."""
-    width, states = len(weights), wiring.automaton.states
+    width, states = len(weights), layout.automaton.states
     weights.upto(width)
     alpha, beta = np.full((2, width + 1, states), NONE)
     alpha[0, start], beta[width] = 0.0, np.where(gates.end, 0.0, NONE)
-    into, out = wiring.edges.by_target, wiring.edges.by_source
+    into, out = layout.edges.by_target, layout.edges.by_source
     for i in range(width):
         alpha[i + 1, into.sums] = _log_sums(alpha[i][into.src] + weights.mass[i, into.cls], into.starts)
         gates.shut(alpha[i + 1], i + 1, NONE)
@@ -161,18 +173,18 @@ def carefully(wiring: Wiring, weights: Weights, start: int, gates: Gates) -> Mes
     refuse_nan([log_total])
     if log_total < NONE / 2:
         raise ConstraintError("no valid answer is left for this canvas; its pins contradict the constraint")
-    edges, bias = wiring.edges.by_class, np.full(weights.mass.shape, BIAS_OF_NONE)
+    edges, bias = layout.edges.by_class, np.full(weights.mass.shape, BIAS_OF_NONE)
     for i in range(width):
         summed = _log_sums(alpha[i][edges.src] + beta[i + 1][edges.dst], edges.starts) - log_total
         bias[i, edges.sums] = np.maximum(summed, BIAS_OF_NONE)
     return Messages(width, beta, bias, log_total)
 
 
-def best_ways(wiring: Wiring, weights: Weights, start: int, gates: Gates, stride: int = STRIDE) -> Reals:
+def best_paths(layout: EdgeLayout, weights: Weights, start: int, gates: Gates, stride: int = STRIDE) -> Reals:
     """Log-weight of the best way into each state at every boundary; up to the one from which on nothing that has not
     ended can be better than what has, looked for every `stride` positions."""
-    width, end, merged, edges = len(weights), wiring.automaton.end, wiring.merged, wiring.merged.by_target
-    found = np.full((width + 1, wiring.automaton.states), NONE)
+    width, end, merged, edges = len(weights), layout.automaton.end, layout.merged, layout.merged.by_target
+    found = np.full((width + 1, layout.automaton.states), NONE)
     found[0, start] = 0.0
     behind = np.append(weights.behind_best[::-1].cumsum()[::-1], 0.0)
     scores, peak, rows = np.empty(len(edges.src)), np.empty(len(edges.sums)), _rows(edges, merged)

@@ -13,7 +13,7 @@ from functools import lru_cache
 
 import numpy as np
 
-from redraft.constrain.automaton import NOWHERE, Dfa, explore
+from redraft.constraints.compile.automaton import NOWHERE, Dfa, explore
 
 MOST_DIGITS = 15
 """Decimals of this many digits are told apart by every reader of JSON, whatever numbers it computes with."""
@@ -251,5 +251,5 @@ class _Spelt:
 
 
 def _compare(before: int, label: int, digits: str, at: int) -> int:
-    wanted = int(digits[at]) if at < len(digits) else 0
-    return before or (label > wanted) - (label < wanted)
+    expected = int(digits[at]) if at < len(digits) else 0
+    return before or (label > expected) - (label < expected)

@@ -23,12 +23,12 @@ from pathlib import Path
 import numpy as np
 
 from redraft.config import CheckpointConfig
-from redraft.constrain.automaton import NOWHERE, Dfa
-from redraft.constrain.lift import TokenAutomaton, Trie, build_trie, lift, token_bytes
-from redraft.constrain.problem import Problem, schema_problems
-from redraft.constrain.project import Projection
-from redraft.constrain.watch import DEFAULT_LIMITS, Limits, watching
-from redraft.constrain.wiring import Wiring
+from redraft.constraints.compile.automaton import NOWHERE, Dfa
+from redraft.constraints.compile.lift import TokenAutomaton, Trie, build_trie, lift, token_bytes
+from redraft.constraints.compile.limits import DEFAULT_LIMITS, Limits, time_limit
+from redraft.constraints.condition.edge_layout import EdgeLayout
+from redraft.constraints.condition.projection import Projection
+from redraft.constraints.validation import Problem, schema_problems
 from redraft.errors import ConstraintError
 from redraft.model.triton.ways import Holding
 from redraft.text import Text
@@ -44,7 +44,7 @@ MARKS = {
     "<|channel>": b"\xfb",
     "<channel|>": b"\xfc",
 }
-"""Special tokens that a language may hold (constrain/calls.py), as bytes that UTF-8 does not have."""
+"""Special tokens that a language may hold (constraints/compile/tool_calls.py), as bytes that UTF-8 does not have."""
 
 
 @dataclass(frozen=True)
@@ -97,13 +97,13 @@ class Language:
     """Which token strings are answers. `checked` if some part of the schema is only read by a validator, afterwards."""
 
     source: Source
-    wiring: Wiring
+    layout: EdgeLayout
     checked: bool
 
     @property
     def automaton(self) -> TokenAutomaton:
         """The automaton over tokens."""
-        return self.wiring.automaton
+        return self.layout.automaton
 
     @property
     def is_text(self) -> bool:
@@ -112,7 +112,7 @@ class Language:
 
     def start(self, max_tokens: int, min_tokens: int = 0, holding: Holding | None = None) -> Projection:
         """The constraint on the first canvas of an answer. Raises ConstraintError if none has so many tokens."""
-        found = Projection(self.wiring, 0, max_tokens, min_tokens, holding=holding)
+        found = Projection(self.layout, 0, max_tokens, min_tokens, holding=holding)
         found.check()
         return found
 
@@ -122,7 +122,7 @@ class Language:
         return state != NOWHERE and bool(self.automaton.accepts[state])
 
     def answer(self, tokens: Sequence[int]) -> Sequence[int]:
-        """What of the tokens told is the answer, of which checks read the text: all of them."""
+        """The part of the emitted tokens whose text checks read: all of them."""
         return tokens
 
     def problems(self, text: str) -> list[Problem]:
@@ -131,7 +131,7 @@ class Language:
 
     def without(self, tokens: frozenset[int]) -> Language:
         """The same without answers that hold some tokens. Raises ConstraintError if there are no others."""
-        return dataclasses.replace(self, wiring=Wiring(self.automaton.without(tokens))) if tokens else self
+        return dataclasses.replace(self, layout=EdgeLayout(self.automaton.without(tokens))) if tokens else self
 
 
 def ready(
@@ -148,9 +148,9 @@ def ready(
         path = kept_in / f"{hashlib.sha256(name.encode()).hexdigest()}.npz"
         found = _read(path)
         if found is not None:
-            return Language(source, Wiring(found[0]), found[1])
+            return Language(source, EdgeLayout(found[0]), found[1])
     trie = vocabulary.trie  # made once for all languages, and not on the clock of the first
-    with watching(limits):
+    with time_limit(limits):
         try:
             dfa, checked = source.compile(limits)
         except RecursionError:
@@ -158,7 +158,7 @@ def ready(
         automaton = lift(dfa, trie, vocabulary.ends, vocabulary.tail, limits)
     if path is not None:
         _write(path, automaton, checked)
-    return Language(source, Wiring(automaton), checked)
+    return Language(source, EdgeLayout(automaton), checked)
 
 
 def vocabulary_of(text: Text, config: CheckpointConfig) -> Vocabulary:

@@ -15,8 +15,8 @@ from functools import lru_cache
 import numpy as np
 from numpy.typing import NDArray
 
-from redraft.constrain.automaton import MOST_PAIRS, NOWHERE, Dfa
-from redraft.constrain.watch import DEFAULT_LIMITS, Limits, look, naming, seconds_left
+from redraft.constraints.compile.automaton import MOST_PAIRS, NOWHERE, Dfa
+from redraft.constraints.compile.limits import DEFAULT_LIMITS, Limits, check_time, compiling, seconds_left
 from redraft.errors import ConstraintError
 
 _ECMA_SPACE = r"\t\n\x0B\x0C\r \x{A0}\x{1680}\x{2000}-\x{200A}\x{2028}\x{2029}\x{202F}\x{205F}\x{3000}\x{FEFF}"
@@ -61,7 +61,7 @@ def _compile(pattern: str, name: str, shown: str | None = None) -> Dfa:
     # it would keep a. A match that ends in a byte that nothing else ends in is never early; that byte is taken off
     # again, and no text may hold it.
     try:
-        with naming(f"{name} {shown or pattern!r:.80}"):
+        with compiling(f"{name} {shown or pattern!r:.80}"):
             start, final, edges = _run(rf"(?:{pattern})\x00")
     except ValueError as error:
         reason = (_misspelt(shown or pattern) if "building NFA" in str(error) else None) or error
@@ -95,7 +95,7 @@ def _misspelt(pattern: str) -> str | None:
 def _run(pattern: str) -> tuple[int, NDArray[np.int64], NDArray[np.int64]]:
     """Start, final states and edges (state, byte, state) of a pattern's automaton. Raises ValueError.
 
-    The library can neither be interrupted nor told how much it may use, and a short pattern can ask for 2^20 states. So
+    The library can neither be interrupted nor given a bound on memory, and a short pattern can ask for 2^20 states. So
     it runs in a process of its own, with limits.
     """
     command = [sys.executable, "-I", "-c", _ALONE, str(MOST_SECONDS), str(MOST_BYTES)]
@@ -103,7 +103,7 @@ def _run(pattern: str) -> tuple[int, NDArray[np.int64], NDArray[np.int64]]:
     try:
         done = subprocess.run(command, input=pattern.encode(), capture_output=True, timeout=seconds, check=False)
     except subprocess.TimeoutExpired:
-        look()
+        check_time()
         raise ValueError(f"it took over {MOST_SECONDS} seconds; narrow its counts") from None
     if done.returncode == 2:
         said = " ".join(done.stderr.decode(errors="replace").split())

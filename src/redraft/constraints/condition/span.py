@@ -11,9 +11,9 @@ from dataclasses import dataclass
 
 import torch
 
-from redraft.constrain.automaton import NOWHERE
-from redraft.constrain.language import Language
-from redraft.constrain.project import OnceProjection, Projected
+from redraft.constraints.compile.automaton import NOWHERE
+from redraft.constraints.condition.projection import OnceProjection, Projected
+from redraft.constraints.language import Language
 from redraft.errors import ConstraintError
 from redraft.model.triton.ways import Holding
 from redraft.shapes import Float, Int, Tensor
@@ -27,7 +27,7 @@ class SpanLanguage(Language):
 
     def start(self, max_tokens: int, min_tokens: int = 0, holding: Holding | None = None) -> SpanProjection:
         """The constraint on the canvas. Raises ConstraintError if the language has no text of so many tokens."""
-        found = SpanProjection(self.wiring, 0, self.width, self.width, holding=holding)
+        found = SpanProjection(self.layout, 0, self.width, self.width, holding=holding)
         found.check()
         return found
 

@@ -15,9 +15,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from redraft.constrain.language import Language
-from redraft.constrain.lift import TokenAutomaton
-from redraft.constrain.wiring import Wiring
+from redraft.constraints.compile.lift import TokenAutomaton
+from redraft.constraints.condition.edge_layout import EdgeLayout
+from redraft.constraints.language import Language
 from redraft.errors import ConstraintError
 
 
@@ -43,8 +43,8 @@ def after_thinking(language: Language, closing: int, opening: int | None = None)
     a = language.automaton
     if len(set(marks)) < len(marks) or any(not 0 <= mark < len(a.class_of) or a.class_of[mark] for mark in marks):
         raise ConstraintError(f"thinking is marked by tokens {marks}; they must be two that no answer holds")
-    wiring = Wiring(_behind(a, closing, opening))
-    return ThinkingLanguage(language.source, wiring, language.checked, closing, opening)
+    layout = EdgeLayout(_behind(a, closing, opening))
+    return ThinkingLanguage(language.source, layout, language.checked, closing, opening)
 
 
 def _behind(a: TokenAutomaton, closing: int, opening: int | None) -> TokenAutomaton:

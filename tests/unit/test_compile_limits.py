@@ -8,9 +8,9 @@ from typing import Any
 
 import pytest
 
-from redraft.constrain.language import Source, Vocabulary, ready
-from redraft.constrain.sources import excluding, grammar_source, regex_source, schema_source
-from redraft.constrain.watch import Limits, look, naming, seconds_left, watching
+from redraft.constraints.compile.limits import Limits, check_time, compiling, seconds_left, time_limit
+from redraft.constraints.language import Source, Vocabulary, ready
+from redraft.constraints.sources import excluding, grammar_source, regex_source, schema_source
 from redraft.errors import ConstraintError
 
 BYTES = Vocabulary((None, None, *(bytes([byte]) for byte in range(256))), frozenset({0}), frozenset({0, 1}))
@@ -61,18 +61,18 @@ def test_a_limit_in_states_names_its_part_too() -> None:
 
 
 def test_clocks_nest_and_the_first_to_be_over_counts() -> None:
-    look()
-    with watching(Limits(seconds=100.0)):
-        look()
+    check_time()
+    with time_limit(Limits(seconds=100.0)):
+        check_time()
         assert 99 < seconds_left(1000.0) <= 100
         assert seconds_left(1.0) == 1
-        with watching(Limits(seconds=1000.0)):
+        with time_limit(Limits(seconds=1000.0)):
             assert seconds_left(1000.0) <= 100
         with (
-            watching(Limits(seconds=-1.0)),
-            naming("this part"),
+            time_limit(Limits(seconds=-1.0)),
+            compiling("this part"),
             pytest.raises(ConstraintError, match="this part takes"),
         ):
-            look()
-        look()
+            check_time()
+        check_time()
     assert seconds_left(1000.0) == 1000

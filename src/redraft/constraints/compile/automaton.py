@@ -18,7 +18,7 @@ from typing import TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-from redraft.constrain.watch import DEFAULT_LIMITS, Limits, blamed, look
+from redraft.constraints.compile.limits import DEFAULT_LIMITS, Limits, check_time, part_compiled
 from redraft.errors import ConstraintError
 
 Ints = NDArray[np.int32]
@@ -106,7 +106,7 @@ def reach(table: Ints, alive: NDArray[np.bool_]) -> NDArray[np.int64]:
 
 def distance(source: NDArray[np.integer], target: NDArray[np.integer], ends: NDArray[np.bool_], count: int) -> Ints:
     """Fewest edges from each of `count` states to one of `ends`, or FAR."""
-    look()
+    check_time()
     pairs = np.unique(target.astype(np.int64) * count + source)
     into, starts = pairs % count, np.searchsorted(pairs // count, np.arange(count + 1))
     found = np.full(count, FAR, dtype=np.int32)
@@ -139,7 +139,7 @@ def explore(
         class_of[list(members)] = label
     numbers, rows, states = {start: 0}, [], [start]
     for state in states:
-        look()
+        check_time()
         row = [NOWHERE] * (len(alphabet) + 1)
         for label in range(len(alphabet)):
             following = move(state, label)
@@ -172,7 +172,7 @@ def _product(left: Dfa, right: Dfa, *, both: bool) -> Dfa:
     known = np.zeros(1, dtype=np.int64)
     rows, frontier = [], known
     while len(frontier):
-        look()
+        check_time()
         a, b = np.divmod(frontier, dead + 1)
         next_a, next_b = left.table[a][:, joint[0]].astype(np.int64), table_right[b][:, joint[1]]
         lost = (next_a == NOWHERE) | (both & (next_b == dead))
@@ -182,7 +182,8 @@ def _product(left: Dfa, right: Dfa, *, both: bool) -> Dfa:
         known, frontier = np.concatenate([known, fresh]), fresh
         if len(known) > MOST_PAIRS:
             raise ConstraintError(
-                f"{blamed()} has two conditions that need over {MOST_PAIRS} states together; narrow lengths or counts"
+                f"{part_compiled()} has two conditions that need over {MOST_PAIRS} states together; narrow lengths or"
+                " counts"
             )
     keys = np.concatenate(rows)
     order = np.argsort(known)
@@ -277,12 +278,12 @@ class Builder:
         return _Determiniser(self, *part).run().trimmed()
 
     def check(self, states: int) -> None:
-        """Raise ConstraintError if this many states are over the limits, or the time that is watched is over."""
+        """Raise ConstraintError if this many states are over the limits, or the time limit has passed."""
         if states > self.limits.states:
             raise ConstraintError(
-                f"{blamed()} needs over {self.limits.states} states; narrow its lengths, counts or depth"
+                f"{part_compiled()} needs over {self.limits.states} states; narrow its lengths, counts or depth"
             )
-        look()
+        check_time()
 
     def _place(self, block: Dfa) -> int:
         first = self.count

@@ -1,7 +1,7 @@
 """Conditioning a canvas on its text being in a language, exactly.
 
 A step gives every position a distribution of its own. Of all token strings that they make together, only those of the
-language count. Messages from either side say how much of that there is (`constrain/messages.py`). From them come
+language count. Messages from either side say how much of that there is (`forward_backward.py`). From them come
 
     bias     nats per (position, class): p · exp(bias) are the exact marginals of the strings that count. Entropy,
              acceptance and samples are read from these
@@ -11,7 +11,7 @@ language count. Messages from either side say how much of that there is (`constr
 Samples or argmaxes taken position by position are strings of the language only by luck, and are never emitted.
 
 Classes are reduced where the logits are. Messages are passed on the host, or there, too, if there are kernels for it
-(`constrain/walked.py`).
+(`condition/device_messages.py`).
 """
 
 from __future__ import annotations
@@ -25,16 +25,24 @@ import torch
 from numpy.typing import NDArray
 from torch.nn import functional as F
 
-from redraft.constrain.automaton import FAR
-from redraft.constrain.messages import BIAS_OF_NONE, Gates, Messages, Open, best_ways, carefully, quickly
-from redraft.constrain.walked import Way, walked
-from redraft.constrain.wiring import CACHED, NONE, Reals, Weights, Wiring
+from redraft.constraints.compile.automaton import FAR
+from redraft.constraints.condition.device_messages import BestPath, device_messages
+from redraft.constraints.condition.edge_layout import CACHED, NONE, EdgeLayout, Reals, Weights
+from redraft.constraints.condition.forward_backward import (
+    BIAS_OF_NONE,
+    Gates,
+    Messages,
+    Open,
+    best_paths,
+    log_messages,
+    scaled_messages,
+)
 from redraft.errors import ConstraintError
 from redraft.model.triton.ways import Holding, Shift
 from redraft.shapes import Float, Int, Tensor
 
 FAINTEST = -80.0
-MOST_WALKED = 2**18
+MOST_ON_DEVICE = 2**18
 """Merged edges of a language whose messages are passed on a device: those of a canvas take up to a gigabyte there."""
 
 
@@ -46,7 +54,7 @@ class Projection:
     still have, the end token not among them. `holding` does the work where the logits are, if that is not the host.
     """
 
-    wiring: Wiring
+    layout: EdgeLayout
     state: int
     left: int
     least: int = 0
@@ -54,22 +62,24 @@ class Projection:
 
     def __call__(self, log_p: Float[Tensor, "canvas vocab"]) -> Projected:
         """Condition log-probabilities on the language. Raises ConstraintError if nothing is left of it."""
-        weights, gates = Weights(self.wiring, log_p), self.gates(len(log_p))
-        small = len(self.wiring.merged.src) <= MOST_WALKED
+        weights, gates = Weights(self.layout, log_p), self.gates(len(log_p))
+        small = len(self.layout.merged.src) <= MOST_ON_DEVICE
         if self.holding is not None and log_p.device.type != "cpu" and small:
-            return Walked(self, weights, *walked(self.holding, weights, self.state, gates), self.holding.shift)
-        messages = quickly(self.wiring, weights, self.state, gates)
-        return Projected(self, weights, messages or carefully(self.wiring, weights, self.state, gates))
+            return DeviceProjected(
+                self, weights, *device_messages(self.holding, weights, self.state, gates), self.holding.shift
+            )
+        messages = scaled_messages(self.layout, weights, self.state, gates)
+        return Projected(self, weights, messages or log_messages(self.layout, weights, self.state, gates))
 
-    def carefully(self, log_p: Float[Tensor, "canvas vocab"]) -> Projected:
+    def log_messages(self, log_p: Float[Tensor, "canvas vocab"]) -> Projected:
         """The plain twin of a call."""
-        weights = Weights(self.wiring, log_p)
-        return Projected(self, weights, carefully(self.wiring, weights, self.state, self.gates(len(log_p))))
+        weights = Weights(self.layout, log_p)
+        return Projected(self, weights, log_messages(self.layout, weights, self.state, self.gates(len(log_p))))
 
     @cached_property
     def lengths(self) -> NDArray[np.bool_]:
         """[tokens, states]: whether the answer may end after just so many more tokens."""
-        a = self.wiring.automaton
+        a = self.layout.automaton
         inner = a.dst != a.end
         src, dst = a.src[inner], a.dst[inner]
         found = np.zeros((self.left + 1, a.states), dtype=np.bool_)
@@ -79,9 +89,9 @@ class Projection:
             found[k + 1, src[found[k, dst]]] = True
         return found
 
-    def allowed(self, told: int) -> Open:
-        """States that may be reached after `told` tokens of the canvas so that the answer can still be completed."""
-        a, left, least = self.wiring.automaton, self.left - told, self.least - told
+    def allowed(self, emitted: int) -> Open:
+        """States that may be reached after `emitted` tokens of the canvas so that the answer can still be completed."""
+        a, left, least = self.layout.automaton, self.left - emitted, self.least - emitted
         if self.least:
             found = np.asarray(self.lengths[max(0, least) : max(0, left + 1)].any(0))
         else:
@@ -97,34 +107,34 @@ class Projection:
     def ends(self, width: int) -> Open:
         """States at the end of a canvas of that width behind which the answer may be over."""
         fits = self.least <= width <= self.left
-        found = np.asarray(self.wiring.automaton.accepts & fits)
+        found = np.asarray(self.layout.automaton.accepts & fits)
         found[-1] = self.allowed(width)[-1]
         return found
 
     def after(self, tokens: Sequence[int]) -> Projection:
-        """What is left when some tokens have been told, the end token not among them."""
-        state, count = self.wiring.automaton.after(self.state, tokens), len(tokens)
+        """What is left when some tokens have been emitted, the end token not among them."""
+        state, count = self.layout.automaton.after(self.state, tokens), len(tokens)
         return replace(self, state=state, left=self.left - count, least=max(0, self.least - count))
 
     @property
     def is_over(self) -> bool:
         """Whether the answer is whole and nothing could follow it."""
-        return self.wiring.automaton.is_over(self.state)
+        return self.layout.automaton.is_over(self.state)
 
     def check_pins(self, width: int, pins: Sequence[tuple[int, int]]) -> None:
         """Raise ConstraintError if no answer has these (position, token) in a first canvas of that width."""
-        class_of = self.wiring.automaton.class_of
+        class_of = self.layout.automaton.class_of
         certain = torch.zeros(width, len(class_of))
         for position, token in pins:
             certain[position] = NONE
             certain[position, token] = 0.0
-        carefully(self.wiring, Weights(self.wiring, certain), self.state, self.gates(width))
+        log_messages(self.layout, Weights(self.layout, certain), self.state, self.gates(width))
 
     def check(self) -> None:
         """Raise ConstraintError if no answer of the language has as many tokens as are left."""
         if self.allowed(0)[self.state]:
             return
-        fewest = int(self.wiring.automaton.to_end[self.state])
+        fewest = int(self.layout.automaton.to_end[self.state])
         if fewest > self.left and fewest < FAR:
             raise ConstraintError(
                 f"max_tokens leaves {self.left} tokens and the shortest valid answer has {fewest}; raise it"
@@ -170,29 +180,29 @@ class Projected:
     def doubt(self) -> float:
         """Nats that the draft is short of certain: -log of its probability among all valid strings, whatever stands
         behind its end."""
-        a, (states, classes) = self.projection.wiring.automaton, self.path
-        told = next((i for i, state in enumerate(states) if state == a.end), len(classes))
-        return max(0.0, self.log_total - float(self.scores[:told].sum()) - float(self.weights.behind[told:].sum()))
+        a, (states, classes) = self.projection.layout.automaton, self.path
+        length = next((i for i, state in enumerate(states) if state == a.end), len(classes))
+        return max(0.0, self.log_total - float(self.scores[:length].sum()) - float(self.weights.behind[length:].sum()))
 
     def shifted(self) -> Float[Tensor, "canvas vocab"]:
         """Log-probabilities of the conditioned distributions: with the bias of each token's class."""
-        wiring, log_p, live = self.projection.wiring, self.log_p, self.messages.live
+        layout, log_p, live = self.projection.layout, self.log_p, self.messages.live
         bias = torch.as_tensor(self.messages.bias[:live]).to(log_p)
-        shifted = bias.index_select(1, wiring.class_of(log_p.device)).add_(log_p[:live])
+        shifted = bias.index_select(1, layout.class_of(log_p.device)).add_(log_p[:live])
         # Below this a float32 probability is subnormal: worth nothing, and many times slower to compute with.
         F.threshold(shifted, FAINTEST, BIAS_OF_NONE, inplace=True)
         if live == len(log_p):
             return shifted
         found = torch.full_like(log_p, BIAS_OF_NONE)
         found[:live] = shifted
-        found[live:, wiring.behind] = torch.log_softmax(log_p[live:, wiring.behind], -1).clamp_min(BIAS_OF_NONE)
+        found[live:, layout.behind] = torch.log_softmax(log_p[live:, layout.behind], -1).clamp_min(BIAS_OF_NONE)
         return found
 
     @cached_property
     def bests(self) -> Reals:
-        """Log-weight of the best way into each state at the boundaries that matter (`best_ways`)."""
+        """Log-weight of the best way into each state at the boundaries that matter (`best_paths`)."""
         projection, weights = self.projection, self.weights
-        return best_ways(projection.wiring, weights, projection.state, projection.gates(len(weights)))
+        return best_paths(projection.layout, weights, projection.state, projection.gates(len(weights)))
 
     @cached_property
     def path(self) -> tuple[list[int], list[int]]:
@@ -220,13 +230,13 @@ class Projected:
     def draw(self, uniform: Float[Tensor, "canvas"]) -> Int[Tensor, "canvas"]:
         """One valid string in proportion to its probability, each token by its position's number in [0, 1) and by what
         may still follow it."""
-        wiring, edges = self.projection.wiring, self.projection.wiring.edges.by_source
+        layout, edges = self.projection.layout, self.projection.layout.edges.by_source
         self.weights.upto(len(self.weights))
         beta, state, tokens = np.asarray(torch.as_tensor(self.messages.beta).cpu()), self.projection.state, list[int]()
-        order, present, at = wiring.tokens
+        order, present, at = layout.tokens
         stops = np.append(at[1:], len(order))
         for i, number in enumerate(uniform.tolist()):
-            out = slice(wiring.outgoing[state], wiring.outgoing[state + 1])
+            out = slice(layout.outgoing[state], layout.outgoing[state + 1])
             ahead = beta[min(i + 1, self.messages.live)][edges.dst[out]]
             edge, rest = _pick(self.weights.mass[i, edges.cls[out]] + ahead, number)
             label = int(np.searchsorted(present, edges.cls[out][edge]))
@@ -240,24 +250,24 @@ class Projected:
         return list((self.draft != self.log_p.argmax(-1)).tolist())
 
     def log_mass(self, tokens: Sequence[int]) -> list[float]:
-        """How much the model wanted what it had to: at each of the first positions, the log of the probability that it
-        gave to all with which the answer could still be completed, behind the tokens before it."""
-        wiring, edges = self.projection.wiring, self.projection.wiring.edges.by_source
+        """At each of the first positions, the log of the probability that the model gave to all tokens with which the
+        answer could still be completed, behind the tokens before it: how far it agrees with the constraint."""
+        layout, edges = self.projection.layout, self.projection.layout.edges.by_source
         self.weights.upto(len(tokens))
         found, state = [], self.projection.state
         for i, token in enumerate(tokens):
-            out = slice(wiring.outgoing[state], wiring.outgoing[state + 1])
+            out = slice(layout.outgoing[state], layout.outgoing[state + 1])
             allowed = self.projection.allowed(i + 1)[edges.dst[out]]
             mass = self.weights.mass[i, np.unique(edges.cls[out][allowed])]
             peak = mass.max(initial=NONE)
             # Probabilities of a softmax in float32 add up to a little more than 1.
             found.append(min(0.0, float(peak + np.log(np.exp(mass - peak).sum()))))
-            state = wiring.automaton.after(state, [token])
+            state = layout.automaton.after(state, [token])
         return found
 
     def _best_path(self, ends: Open) -> tuple[list[int], list[int]]:
-        wiring, a, bests, best = self.projection.wiring, self.projection.wiring.automaton, self.bests, self.weights.best
-        # Where the ways were not followed to the canvas's end, all that count have ended.
+        layout, a, bests, best = self.projection.layout, self.projection.layout.automaton, self.bests, self.weights.best
+        # Where the paths were not followed to the canvas's end, all that count have ended.
         whole = len(bests) > len(best)
         final = np.where(ends if whole else np.arange(a.states) == a.end, bests[-1], NONE)
         state = int(final.argmax())
@@ -265,7 +275,7 @@ class Projected:
             raise ConstraintError("no valid answer is left for this canvas; its pins contradict the constraint")
         states, classes = [state], []
         for i in range(len(bests) - 2, -1, -1):
-            begin, stop = wiring.incoming[state], wiring.incoming[state + 1]
+            begin, stop = layout.incoming[state], layout.incoming[state + 1]
             edge = begin + int((bests[i][a.src[begin:stop]] + best[i, a.cls[begin:stop]]).argmax())
             state = int(a.src[edge])
             states.append(state)
@@ -274,54 +284,54 @@ class Projected:
 
     def _spell(self, classes: list[int]) -> Int[Tensor, "canvas"]:
         """The likeliest token of each position's class, and of the tail's behind them."""
-        wiring, log_p = self.projection.wiring, self.log_p[: len(classes)]
+        layout, log_p = self.projection.layout, self.log_p[: len(classes)]
         if log_p.device.type == "cpu" and log_p.numel() > CACHED:
-            order, present, at = wiring.tokens
+            order, present, at = layout.tokens
             ends = np.append(at[1:], len(order))
             values, labels = log_p.numpy(), np.searchsorted(present, classes)
             kinds = [order[at[label] : ends[label]] for label in labels]
-            told = torch.tensor([int(kind[values[i, kind].argmax()]) for i, kind in enumerate(kinds)])
+            best = torch.tensor([int(kind[values[i, kind].argmax()]) for i, kind in enumerate(kinds)])
         else:
-            wanted = torch.tensor(classes, device=log_p.device)
-            told = log_p.masked_fill(wiring.class_of(log_p.device) != wanted[:, None], -torch.inf).argmax(-1)
+            labels_there = torch.tensor(classes, device=log_p.device)
+            best = log_p.masked_fill(layout.class_of(log_p.device) != labels_there[:, None], -torch.inf).argmax(-1)
         if len(classes) == len(self.log_p):
-            return told
-        behind = torch.tensor(wiring.behind, device=log_p.device)
-        return torch.cat([told, behind[self.log_p[len(classes) :, wiring.behind].argmax(-1)]])
+            return best
+        behind = torch.tensor(layout.behind, device=log_p.device)
+        return torch.cat([best, behind[self.log_p[len(classes) :, layout.behind].argmax(-1)]])
 
 
 @dataclass(frozen=True, eq=False)
-class Walked(Projected):
+class DeviceProjected(Projected):
     """The same where messages were passed on the logits' own device. What nobody asks for stays there."""
 
-    way: Way
+    best_path: BestPath
     shift: Shift
 
     def shifted(self) -> Float[Tensor, "canvas vocab"]:
         """Log-probabilities of the conditioned distributions, in one pass."""
-        class_of, bias = self.projection.wiring.class_of(self.log_p.device), torch.as_tensor(self.messages.bias)
+        class_of, bias = self.projection.layout.class_of(self.log_p.device), torch.as_tensor(self.messages.bias)
         return self.shift(self.log_p, class_of, bias, FAINTEST, BIAS_OF_NONE)
 
     @cached_property
     def bests(self) -> Reals:
-        """The best ways into all states, brought to the host, and the weights with them."""
+        """The best paths into all states, brought to the host, and the weights with them."""
         self.weights.upto(len(self.weights))
-        return np.asarray(self.way.best.cpu())
+        return np.asarray(self.best_path.best.cpu())
 
     @property
     def path(self) -> tuple[list[int], list[int]]:
         """As it was found there."""
-        return self.way.states, self.way.classes
+        return self.best_path.states, self.best_path.classes
 
     @property
     def scores(self) -> Reals:
         """As they were found there."""
-        return self.way.scores
+        return self.best_path.scores
 
     @property
     def draft(self) -> Int[Tensor, "canvas"]:
         """The likeliest valid string, still there."""
-        return self.way.draft
+        return self.best_path.draft
 
 
 def _pick(log_weights: Reals, uniform: float) -> tuple[int, float]:

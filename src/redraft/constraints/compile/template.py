@@ -25,14 +25,14 @@ from dataclasses import dataclass
 from decimal import Decimal, InvalidOperation
 from typing import Any
 
-from redraft.constrain.automaton import NOWHERE, Builder, Dfa, any_of, explore, intersect
-from redraft.constrain.keywords import FORMATS
-from redraft.constrain.language import Source
-from redraft.constrain.pattern import whole_match
-from redraft.constrain.problem import Problem, Span, schema_problems
-from redraft.constrain.schema import compile_schema
-from redraft.constrain.values import number, text_of
-from redraft.constrain.watch import Limits
+from redraft.constraints.compile.automaton import NOWHERE, Builder, Dfa, any_of, explore, intersect
+from redraft.constraints.compile.keywords import FORMATS
+from redraft.constraints.compile.limits import Limits
+from redraft.constraints.compile.regex import whole_match
+from redraft.constraints.compile.schema import compile_schema
+from redraft.constraints.compile.values import number, text_of
+from redraft.constraints.language import Source
+from redraft.constraints.validation import Problem, Span, schema_problems
 from redraft.errors import ConstraintError
 
 _HOLE = re.compile(r"\{\{\s*(?P<name>[A-Za-z_]\w*)\s*(?::\s*(?P<kind>.*?))?\s*\}\}", re.DOTALL)

@@ -16,9 +16,9 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from redraft.constrain.automaton import Builder, Dfa, Part
-from redraft.constrain.pattern import whole_match
-from redraft.constrain.watch import DEFAULT_LIMITS, Limits, look, naming, watching
+from redraft.constraints.compile.automaton import Builder, Dfa, Part
+from redraft.constraints.compile.limits import DEFAULT_LIMITS, Limits, check_time, compiling, time_limit
+from redraft.constraints.compile.regex import whole_match
 from redraft.errors import ConstraintError
 
 DEPTH = 4
@@ -41,7 +41,7 @@ class Node:
 def compile_grammar(grammar: str, *, depth: int = DEPTH, limits: Limits = DEFAULT_LIMITS) -> Dfa:
     """The texts of a grammar's rule `start`. Raises ConstraintError for rules that cannot be read or have no texts."""
     rules, builder = read_grammar(grammar), Builder(limits)
-    with watching(limits):
+    with time_limit(limits):
         found = builder.finish(_Grammar(rules, builder, depth).part(Node("name", "start"), ()))
     if found.is_empty:
         raise ConstraintError(f"no text satisfies the grammar to a depth of {depth}; give its recursion a way out")
@@ -135,8 +135,8 @@ class _Grammar:
                 raise ConstraintError(f"the grammar has no rule {node.word!r}; its rules are {', '.join(self.rules)}")
             if open_rules.count(node.word) > self.depth:
                 return None
-            look()
-            with naming(f"the grammar's rule {node.word!r}"):
+            check_time()
+            with compiling(f"the grammar's rule {node.word!r}"):
                 return self.part(self.rules[node.word], (*open_rules, node.word))
         if node.kind in "*+?":
             low, high = {"*": (0, None), "+": (1, None), "?": (0, 1)}[node.kind]

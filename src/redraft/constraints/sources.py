@@ -10,13 +10,13 @@ from typing import Any
 
 import msgspec
 
-from redraft.constrain.automaton import Builder, Dfa, Part, any_of, subtract
-from redraft.constrain.grammar import DEPTH, compile_grammar
-from redraft.constrain.language import MARKS, TEXT, Source
-from redraft.constrain.pattern import whole_match
-from redraft.constrain.schema import compile_schema
-from redraft.constrain.values import text_of
-from redraft.constrain.watch import Limits
+from redraft.constraints.compile.automaton import Builder, Dfa, Part, any_of, subtract
+from redraft.constraints.compile.grammar import DEPTH, compile_grammar
+from redraft.constraints.compile.limits import Limits
+from redraft.constraints.compile.regex import whole_match
+from redraft.constraints.compile.schema import compile_schema
+from redraft.constraints.compile.values import text_of
+from redraft.constraints.language import MARKS, TEXT, Source
 from redraft.errors import ConstraintError
 
 
@@ -122,7 +122,7 @@ def choices_source(choices: Sequence[str], *, any_case: bool = False) -> Source:
 
 
 def grammar_source(grammar: str, *, depth: int = DEPTH) -> Source:
-    """The texts of a grammar's rule `start` (redraft.constrain.grammar), to a depth."""
+    """The texts of a grammar's rule `start` (redraft.constraints.compile.grammar), to a depth."""
     if not isinstance(grammar, str):
         raise ConstraintError(f"grammar is {grammar!r:.80}; it must be a string")
     return Source(

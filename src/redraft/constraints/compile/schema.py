@@ -16,13 +16,13 @@ from functools import reduce
 from itertools import combinations
 from typing import Any, NamedTuple
 
-from redraft.constrain.automaton import EMPTY, Builder, Dfa, Part, any_of, intersect, subtract
-from redraft.constrain.keywords import FORMATS, check_keywords
-from redraft.constrain.merge import Resolver, Schema, exact, item_at, says, tightest, together
-from redraft.constrain.pattern import ecma_search, whole_match
-from redraft.constrain.problem import validator_of
-from redraft.constrain.values import multiple, number, quoted, space, text_of
-from redraft.constrain.watch import DEFAULT_LIMITS, Limits, look, naming, watching
+from redraft.constraints.compile.automaton import EMPTY, Builder, Dfa, Part, any_of, intersect, subtract
+from redraft.constraints.compile.keywords import FORMATS, check_keywords
+from redraft.constraints.compile.limits import DEFAULT_LIMITS, Limits, check_time, compiling, time_limit
+from redraft.constraints.compile.merge import Resolver, Schema, exact, item_at, says, tightest, together
+from redraft.constraints.compile.regex import ecma_search, whole_match
+from redraft.constraints.compile.values import multiple, number, quoted, space, text_of
+from redraft.constraints.validation import validator_of
 from redraft.errors import ConstraintError
 
 MOST_COUNTED = 1000
@@ -54,13 +54,13 @@ def compile_schema(
     _check_form(schema)
     compiler = _Compiler(Resolver(schema, depth), Builder(limits), spaces, quote)
     try:
-        with watching(limits):
+        with time_limit(limits):
             dfa = compiler.builder.finish(compiler.value(schema, ()))
     except RecursionError:
         raise ConstraintError("the schema nests too deeply to compile; flatten it") from None
     if dfa.is_empty:
         raise ConstraintError("no JSON value satisfies the schema; look for keywords that contradict each other")
-    validator_of(schema)  # also what the language has no need of must be read by whoever checks an answer
+    validator_of(schema)  # also what the language has no need of must be readable by the validator
     return Compiled(dfa, checked or compiler.resolver.inexact)
 
 
@@ -142,7 +142,7 @@ class _Compiler:
 
     def fits(self, plain: Schema, value: Any) -> bool:
         """Whether a listed value satisfies the keywords beside the list, as a validator of its own reads them."""
-        look()
+        check_time()
         words = {key: inner for key, inner in plain.items() if not isinstance(inner, dict | list) or key == "type"}
         words["allOf"] = [{}, *({"pattern": one} for one in plain.get("patterns", []))]
         words["allOf"] += [{"multipleOf": one} for one in plain.get("multiples", [])]
@@ -253,7 +253,9 @@ class _Compiler:
             if free < 0:
                 return None
             spelt = build.embed(key) if isinstance(key, Dfa) else build.literal(key)
-            with naming("a key beside the declared ones" if isinstance(key, Dfa) else f"property {key.decode():.80}"):
+            with compiling(
+                "a key beside the declared ones" if isinstance(key, Dfa) else f"property {key.decode():.80}"
+            ):
                 return build.then(spelt, build.literal(b":"), self.space(lines=False), self.value(inner, trail, free))
 
         return make
