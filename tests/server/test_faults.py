@@ -20,9 +20,9 @@ import pytest
 import uvicorn
 from tests.server.conftest import ANSWER, RECORD, Inside, ended, eventually, inside, start
 
-from redraft.engine.engine import Engine
 from redraft.engine.runner import Runner
 from redraft.model.gemma import DiffusionGemma
+from redraft.operations.engine import Engine
 from redraft.server import stream as stream_module
 from redraft.server.app import create_app
 from redraft.server.log import Log

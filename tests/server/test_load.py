@@ -16,7 +16,6 @@ import torch
 from tests.server.conftest import ANSWER, RECORD, Inside, eventually
 
 import redraft
-from redraft.engine.engine import Engine
 from redraft.errors import RequestError
 from redraft.measure.client import Link, Reply, stream_chat
 from redraft.measure.serving import (
@@ -33,6 +32,7 @@ from redraft.measure.serving import (
     _watched,
     rooms,
 )
+from redraft.operations.engine import Engine
 from redraft.server import process
 from redraft.server.log import Log
 from redraft.server.process import hosted

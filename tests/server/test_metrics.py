@@ -13,11 +13,11 @@ from tests.server.conftest import RECORD, Inside, inside
 
 import redraft
 from redraft.diffusion.noise import SeededNoise
-from redraft.engine.engine import Engine
 from redraft.engine.events import Block
 from redraft.engine.request import Options, Request
 from redraft.engine.runner import Runner, run_alone
 from redraft.model.gemma import DiffusionGemma
+from redraft.operations.engine import Engine
 from redraft.server.settings import Settings
 
 USER = {"messages": [{"role": "user", "content": RECORD}], "canvas": {"width": 32}}

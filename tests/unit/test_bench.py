@@ -16,8 +16,8 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
+from redraft import load
 from redraft.cli.main import build_parser
-from redraft.engine.engine import Engine, load
 from redraft.engine.events import Draft
 from redraft.engine.loop import LoopConfig
 from redraft.errors import RedraftError, RequestError
@@ -37,6 +37,7 @@ from redraft.measure.scenario import (
 )
 from redraft.measure.sides import Ours, Theirs
 from redraft.measure.throughput import Runs, run_pairs
+from redraft.operations.engine import Engine
 from redraft.weights.source import locate
 
 

@@ -16,10 +16,10 @@ from redraft.constraints.sources import choices_source
 from redraft.diffusion.canvas import fresh
 from redraft.diffusion.noise import SeededNoise
 from redraft.diffusion.seed import SeedCanvas
-from redraft.operations.decide import Decision, decide, decide_all, read_form
-from redraft.engine.engine import Engine
 from redraft.engine.request import Options, Request
 from redraft.errors import ConstraintError, RequestError
+from redraft.operations.decide import Decision, decide, decide_all, read_form
+from redraft.operations.engine import Engine
 
 pytestmark = pytest.mark.usefixtures("own_cache")
 
@@ -82,7 +82,9 @@ def test_what_cannot_be_decided_is_refused(engine: Engine) -> None:
     with pytest.raises(ConstraintError, match="shortest valid answer"):
         decide(engine, request, ["a long answer, longer than four tokens"])
     pins = SeedCanvas(pins=((0, 7),))
-    causal, seeded = (engine.resolve(Request(PROMPT, options=one)) for one in (Options(causal=True), Options(seed_canvas=pins)))
+    causal, seeded = (
+        engine.resolve(Request(PROMPT, options=one)) for one in (Options(causal=True), Options(seed_canvas=pins))
+    )
     held = engine.resolve(Request(PROMPT, constraint=engine.language(choices_source(["a"]))))
     for other, name in ((causal, "causal"), (held, "a language"), (seeded, "seed_canvas")):
         with pytest.raises(RequestError, match=f"{name} was given; a decision is read off a canvas of noise"):

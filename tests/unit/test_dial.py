@@ -18,7 +18,6 @@ from redraft.diffusion.denoise import Policy, reference_policy, temperature
 from redraft.diffusion.halt import StableAndConfident, UntilEnd
 from redraft.diffusion.presets import PRESETS
 from redraft.engine.dial import Dial, Notch, Rules, dial_files, fingerprint, read_dial, write_dial
-from redraft.engine.engine import Engine
 from redraft.engine.events import Draft, Event, Finished
 from redraft.engine.loop import Loop
 from redraft.engine.pace import Pace
@@ -27,6 +26,7 @@ from redraft.engine.resolve import build_request
 from redraft.errors import RequestError, RunError
 from redraft.measure.dial import bench_dial, candidates, frontier
 from redraft.measure.record import read_record
+from redraft.operations.engine import Engine
 from redraft.weights.source import locate
 
 SHIPPED = GenerationConfig(max_new_tokens=16, max_denoising_steps=9, eos_token_ids=())

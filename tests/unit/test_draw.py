@@ -17,10 +17,10 @@ from redraft.constraints.language import Language
 from redraft.constraints.sources import choices_source, schema_source
 from redraft.diffusion.denoise import temperature
 from redraft.diffusion.seed import SeedCanvas
-from redraft.engine.engine import Engine
-from redraft.engine.request import Options, ResolvedRequest, Request
-from redraft.operations.gap_constraint import Wanted
+from redraft.engine.request import Options, Request, ResolvedRequest
 from redraft.errors import RequestError
+from redraft.operations.engine import Engine
+from redraft.operations.gap_constraint import Wanted
 
 pytestmark = pytest.mark.usefixtures("own_cache")
 

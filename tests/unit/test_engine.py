@@ -14,10 +14,10 @@ import torch
 
 import redraft
 from redraft.engine.answer import Answer
-from redraft.engine.engine import Engine
 from redraft.engine.events import Block, Draft, Finished
 from redraft.engine.request import Generation, Options, Request
 from redraft.errors import RequestError, TextError, WeightsError
+from redraft.operations.engine import Engine
 from redraft.weights.source import locate
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -88,7 +88,9 @@ def test_a_stop_string_cuts_the_text_and_says_so(engine: Engine, answer: Generat
 
 def test_a_stop_string_ends_the_work_too(engine: Engine, answer: Generation) -> None:
     """A request that went on behind a stop string would bill for text that nobody sees."""
-    request = engine.resolve(Request(PROMPT, chat=True, options=Options(seed=7, max_tokens=256, stop=(answer.text[:2],))))
+    request = engine.resolve(
+        Request(PROMPT, chat=True, options=Options(seed=7, max_tokens=256, stop=(answer.text[:2],)))
+    )
     assert len(engine.run(request).steps) == 1
 
 

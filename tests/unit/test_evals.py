@@ -9,10 +9,10 @@ from itertools import islice
 import pytest
 
 import redraft
-from redraft.engine.engine import Engine
 from redraft.engine.request import Generation, Options, ResolvedRequest
 from redraft.errors import RequestError
 from redraft.measure.evals import Trial, attempt, evaluate, pinned, record, room, summarise, wilson
+from redraft.operations.engine import Engine
 from redraft.tasks import Example, Score, task
 
 

@@ -17,11 +17,11 @@ from redraft.diffusion.denoise import Policy, step
 from redraft.diffusion.noise import START, SeededNoise, TapeNoise
 from redraft.diffusion.plan import Flow, Whole
 from redraft.engine.events import Block, Draft, Event, Finished
-from redraft.engine.sequence import open_lane
 from redraft.engine.loop import Loop
 from redraft.engine.request import Options, ResolvedRequest
 from redraft.engine.resolve import build_request
 from redraft.engine.runner import run_alone
+from redraft.engine.sequence import open_lane
 from redraft.errors import RequestError
 from redraft.model.gemma import DiffusionGemma
 

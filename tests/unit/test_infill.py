@@ -8,15 +8,15 @@ from typing import Any
 import pytest
 
 from redraft.diffusion.schedule import LateStart, LinearTemperature
-from redraft.operations.edit import fitted, renoised
-from redraft.engine.engine import Engine
 from redraft.engine.events import Draft
-from redraft.operations.gap import Around, canvas_width
 from redraft.engine.loop import LoopConfig
-from redraft.operations.compete import Drop, Result, race
-from redraft.engine.request import Options, ResolvedRequest, Request
-from redraft.operations.variants import mean, rank, ranked
+from redraft.engine.request import Options, Request, ResolvedRequest
 from redraft.errors import RequestError, RunError
+from redraft.operations.compete import Drop, Result, race
+from redraft.operations.edit import fitted, renoised
+from redraft.operations.engine import Engine
+from redraft.operations.gap import Around, canvas_width
+from redraft.operations.variants import mean, rank, ranked
 
 SUDOKU = "sudoku\n....\n2.1.\n....\n.243"
 BEFORE, BEHIND = '{"who":"Karomi","qty":', ',"item":"melu"}'
@@ -119,7 +119,9 @@ def test_the_least_certain_are_dropped_whatever_ran_first(engine: Engine, bounds
     """Expected: each alone, its entropy at the step of judgement read off its events."""
     asked, wanted = contenders(engine), []
     for place, one in enumerate(asked):
-        second = next(event for event in engine.submit(one, drafts=True).events() if isinstance(event, Draft) and event.step == 2)
+        second = next(
+            event for event in engine.submit(one, drafts=True).events() if isinstance(event, Draft) and event.step == 2
+        )
         wanted.append((mean(second.entropy), place))
     small = replace(engine, loop=type(engine.loop)(engine.model, bounds))
     found = list(race(small, asked, lambda _, entropy: mean(entropy), Drop(3)))

@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 
 import redraft
-from redraft.engine.engine import Engine
 from redraft.measure import infills
 from redraft.measure.infills import KINDS, MODES, Gap, gaps, held_out, parses, passes, record, score_infills
+from redraft.operations.engine import Engine
 from redraft.tasks.task import split_of
 
 SOURCE = '''"""Doc."""

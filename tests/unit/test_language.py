@@ -25,14 +25,14 @@ from redraft.diffusion.halt import AtLeast
 from redraft.diffusion.noise import SeededNoise
 from redraft.diffusion.seed import SeedCanvas
 from redraft.engine.answer import Answer
-from redraft.engine.engine import Engine
 from redraft.engine.events import Block, Draft, Event, Finished
-from redraft.engine.sequence import open_lane
-from redraft.operations.repair import mended
-from redraft.engine.request import Options, ResolvedRequest, Request
+from redraft.engine.request import Options, Request, ResolvedRequest
 from redraft.engine.runner import run_alone
+from redraft.engine.sequence import open_lane
 from redraft.errors import ConstraintError, RequestError, RunError, UnsatisfiedError
 from redraft.measure.constraints import RECORD
+from redraft.operations.engine import Engine
+from redraft.operations.repair import mended
 
 pytestmark = pytest.mark.usefixtures("own_cache")
 
@@ -111,7 +111,9 @@ def test_left_to_right_is_held_too(engine: Engine) -> None:
 
 def test_min_tokens_and_bad_words_are_honoured_within_the_language(engine: Engine) -> None:
     language = engine.language(schema_source(RECORD))
-    done = engine.run(engine.resolve(Request(PROMPT, chat=True, options=Options(seed=1, min_tokens=25), constraint=language)))
+    done = engine.run(
+        engine.resolve(Request(PROMPT, chat=True, options=Options(seed=1, min_tokens=25), constraint=language))
+    )
     assert len(done.tokens) >= 25
     (four,) = engine.text.encode("4", bos=False)
     options = Options(seed=1, bad_words=((four,),))
@@ -155,7 +157,9 @@ def test_a_deadline_gives_a_valid_answer_or_an_error(engine: Engine) -> None:
     language = engine.language(schema_source(RECORD))
     valid = failed = 0
     for steps in range(4):
-        request = engine.resolve(Request(PROMPT, options=Options(seed=1, canvas=8, deadline_sec=60.0), constraint=language))
+        request = engine.resolve(
+            Request(PROMPT, options=Options(seed=1, canvas=8, deadline_sec=60.0), constraint=language)
+        )
         events: list[Event] = []
         now = [0.0]
         engine.loop.clock, clock = (lambda: now[0]), engine.loop.clock  # noqa: B023
@@ -343,9 +347,9 @@ def test_mending_gives_up_with_the_best_attempt_and_the_reasons(engine: Engine) 
     def check(text: str) -> list[Problem]:
         return [Problem("qty is a prime of two digits or it is not", span_of(text, ["qty"]))]
 
-    request = engine.resolve(Request(
-        PROMPT, chat=True, options=Options(seed=1), constraint=engine.language(schema_source(RECORD))
-    ))
+    request = engine.resolve(
+        Request(PROMPT, chat=True, options=Options(seed=1), constraint=engine.language(schema_source(RECORD)))
+    )
     with pytest.raises(UnsatisfiedError, match="qty is a prime") as error:
         mended(engine, request, check, rounds=2)
     assert error.value.attempt == ANSWER

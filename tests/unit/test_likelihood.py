@@ -9,7 +9,6 @@ from tests.helpers import ORACLE, oracle_model
 
 from redraft.config import read_config
 from redraft.diffusion.noise import SeededNoise
-from redraft.engine.engine import Engine
 from redraft.engine.events import Event, Finished, PromptRead
 from redraft.engine.loop import Loop
 from redraft.engine.request import Options, Request
@@ -17,6 +16,7 @@ from redraft.engine.resolve import build_request
 from redraft.engine.runner import run_alone
 from redraft.engine.scheduler import PREFILL_CHUNK
 from redraft.errors import RequestError
+from redraft.operations.engine import Engine
 
 READ = Options(causal=True, read_prompt=True, logprobs=2, max_tokens=0, seed=1)
 TEXT = "record\nSend 417 melu to Karomi."

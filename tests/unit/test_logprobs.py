@@ -6,11 +6,11 @@ from dataclasses import replace
 import pytest
 
 from redraft.diffusion.noise import SeededNoise
-from redraft.engine.engine import Engine
 from redraft.engine.events import Block
 from redraft.engine.request import MOST_LOGPROBS, Options, Request
 from redraft.engine.runner import run_alone
 from redraft.errors import RequestError
+from redraft.operations.engine import Engine
 
 PROMPT = "record\nSend 417 melu to Karomi."
 

@@ -6,14 +6,14 @@ import threading
 from collections.abc import Callable, Iterator
 
 import pytest
+from redraft.engine.asynchronous import AsyncEngine
 
 import redraft
-from redraft.engine.asynchronous import AsyncEngine
-from redraft.engine.engine import Engine
 from redraft.engine.events import Draft, Event, Finished
-from redraft.engine.request import Options, ResolvedRequest, Request
+from redraft.engine.request import Options, Request, ResolvedRequest
 from redraft.engine.scheduler import Batch
 from redraft.errors import RunError
+from redraft.operations.engine import Engine
 
 PROMPTS = ["record\nSend 417 melu to Karomi.", "record\nGoda wants suzi, 762 boxes.", "sudoku\n1..4\n..1.\n..42\n4..."]
 
@@ -214,7 +214,9 @@ def test_confidence_is_told_per_token(engine: Engine) -> None:
     assert all(1 <= step <= done.steps[0] for step in done.settled_at)
     for step, changes in zip(done.settled_at, done.changes, strict=True):
         assert changes < step or step == 1 == changes + 1, "a reading cannot change more often than there were steps"
-    drafts = list(engine.submit(engine.resolve(Request(PROMPTS[2], chat=True, options=Options(seed=1))), drafts=True).events())
+    drafts = list(
+        engine.submit(engine.resolve(Request(PROMPTS[2], chat=True, options=Options(seed=1))), drafts=True).events()
+    )
     readings = [draft.tokens for draft in drafts if isinstance(draft, Draft)]
     for i in range(len(done.tokens)):
         column = [reading[i] for reading in readings]

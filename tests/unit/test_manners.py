@@ -17,9 +17,9 @@ import pytest
 import redraft
 from redraft.__main__ import main
 from redraft.constraints.sources import source_of
-from redraft.engine.engine import Engine
 from redraft.engine.request import Generation, ResolvedRequest
 from redraft.errors import ConstraintError
+from redraft.operations.engine import Engine
 from redraft.weights.source import locate
 
 SAID = "record\nSend 417 melu to Karomi."

@@ -23,10 +23,10 @@ from redraft.constraints.sources import regex_source, schema_source
 from redraft.constraints.thinking import after_thinking
 from redraft.constraints.validation import Problem, span_of
 from redraft.engine import mend
-from redraft.engine.engine import Engine
-from redraft.operations.repair import mended
-from redraft.engine.request import Generation, Options, ResolvedRequest, Request
+from redraft.engine.request import Generation, Options, Request, ResolvedRequest
 from redraft.errors import ConstraintError, RunError, UnsatisfiedError
+from redraft.operations.engine import Engine
+from redraft.operations.repair import mended
 
 pytestmark = pytest.mark.usefixtures("own_cache")
 
@@ -65,12 +65,14 @@ def test_only_what_is_wrong_changes_in_an_answer_of_several_canvases(
     engine: Engine, canvas: int, wrong: tuple[str, ...], schema: object
 ) -> None:
     """The last but one case needs two canvases, and neither may write again what was wrong there."""
-    request = engine.resolve(Request(
-        PROMPT,
-        chat=True,
-        options=Options(seed=1, canvas=canvas, max_tokens=24),
-        constraint=None if schema is None else engine.language(schema_source(schema)),
-    ))
+    request = engine.resolve(
+        Request(
+            PROMPT,
+            chat=True,
+            options=Options(seed=1, canvas=canvas, max_tokens=24),
+            constraint=None if schema is None else engine.language(schema_source(schema)),
+        )
+    )
     first = engine.run(request)
     assert len(first.steps) > 1
     assert first.text == ANSWER
@@ -105,12 +107,14 @@ def spans_of_tokens(pieces: list[str], spans: list[tuple[int, int]]) -> set[int]
 
 def test_the_error_carries_the_best_attempt_and_its_reasons(engine: Engine) -> None:
     """The first attempt has two complaints; those that change the item have one, and the first of them is told."""
-    request = engine.resolve(Request(
-        PROMPT,
-        chat=True,
-        options=Options(seed=1, canvas=8, max_tokens=24),
-        constraint=engine.language(schema_source(RECORD)),
-    ))
+    request = engine.resolve(
+        Request(
+            PROMPT,
+            chat=True,
+            options=Options(seed=1, canvas=8, max_tokens=24),
+            constraint=engine.language(schema_source(RECORD)),
+        )
+    )
     seen = list[str]()
 
     def check(text: str) -> list[Problem]:

@@ -18,9 +18,9 @@ from redraft.__main__ import main
 from redraft.cli import bounds
 from redraft.cli.tune import Progress
 from redraft.cli.watch import LONGEST, PACE, Watch
-from redraft.engine.engine import Engine
 from redraft.engine.events import Event
-from redraft.engine.request import Options, ResolvedRequest, Request
+from redraft.engine.request import Options, Request, ResolvedRequest
+from redraft.operations.engine import Engine
 from redraft.tasks import names, task
 from redraft.tasks.task import split_of
 from redraft.text import Message

@@ -94,7 +94,9 @@ def load(folder: Path, where: str, kernels: Kernels = TORCH) -> tuple[DiffusionG
     return load_model(folder, kernels=kernels, device=where)
 
 
-def told(model: DiffusionGemma, requests: Sequence[ResolvedRequest], device: Device | None, *, graphs: bool = False) -> Told:
+def told(
+    model: DiffusionGemma, requests: Sequence[ResolvedRequest], device: Device | None, *, graphs: bool = False
+) -> Told:
     """Every request to its end, side by side."""
     loop, found = Loop(model), Told([[] for _ in requests], [], [], [])
     loop.runner.places = Places(model) if graphs else None

@@ -16,16 +16,16 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from redraft.engine.tap import Tap, seen_through
 from tests.unit.test_terminal import ROOT, read_until
 
 from redraft.__main__ import main
 from redraft.cli.screen import Place, lines
 from redraft.constraints.sources import choices_source
-from redraft.engine.engine import Engine
 from redraft.engine.events import Draft
 from redraft.engine.request import Options, Request
-from redraft.engine.tap import Tap, seen_through
 from redraft.errors import RequestError, RunError, TraceError
+from redraft.operations.engine import Engine
 from redraft.trace.file import TraceFile, read_trace
 from redraft.trace.film import apart, first_apart
 from redraft.trace.lines import VERSION, Header
@@ -104,7 +104,9 @@ def test_a_tap_changes_no_answer_and_tells_every_request(engine: Engine, taken: 
 @pytest.mark.parametrize("seed", [1, 2, 3])
 def test_a_trace_of_variants_shows_the_likeliest_first(engine: Engine, taken: Callable[..., Path], seed: int) -> None:
     """The longest was shown, whichever answer came of it."""
-    request = engine.resolve(Request("sudoku\n1...\n..1.\n...2\n4...", chat=True, options=Options(seed=seed, temperature=3.0)))
+    request = engine.resolve(
+        Request("sudoku\n1...\n..1.\n...2\n4...", chat=True, options=Options(seed=seed, temperature=3.0))
+    )
     found = []
     trace = read_trace(taken(lambda tapped: found.extend(tapped.variants(request, 4))))
     assert [film.begun.seed for film in trace.films if film.taken] == [found[0].answers[0].seed]

@@ -13,22 +13,22 @@ from functools import lru_cache
 from pathlib import Path
 
 import pytest
+from redraft.engine.asynchronous import AsyncEngine
 from tests.helpers import tiny_config, tiny_model
 
 import redraft
 from redraft.config import CheckpointConfig, GenerationConfig
 from redraft.diffusion.noise import SeededNoise
 from redraft.engine.answer import Answer
-from redraft.engine.asynchronous import AsyncEngine
-from redraft.engine.engine import Engine
 from redraft.engine.events import Block, Draft, Event, Finished
 from redraft.engine.loop import Loop, LoopConfig
-from redraft.engine.request import Options, ResolvedRequest, Request
+from redraft.engine.request import Options, Request, ResolvedRequest
 from redraft.engine.resolve import build_request
 from redraft.engine.runner import run_alone
 from redraft.engine.scheduler import Batch
 from redraft.errors import RequestError, RunError
 from redraft.model.gemma import DiffusionGemma
+from redraft.operations.engine import Engine
 
 PROMPT = "record\nSend 417 melu to Karomi."
 

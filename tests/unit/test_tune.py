@@ -24,11 +24,11 @@ from torch import Tensor
 from torch.nn import functional as F
 
 import redraft
-from redraft.engine.request import Request
 from redraft.cache import Prefix
 from redraft.diffusion.canvas import fresh
 from redraft.diffusion.denoise import Policy, settle
 from redraft.diffusion.halt import StableAndConfident
+from redraft.engine.request import Request
 from redraft.errors import RecipeError, RunError
 from redraft.model.gemma import DiffusionGemma
 from redraft.tasks import Example

@@ -13,13 +13,13 @@ from hypothesis import strategies as st
 
 from redraft.constraints.language import Vocabulary
 from redraft.diffusion.noise import SeededNoise
-from redraft.engine.engine import Engine
 from redraft.engine.events import Event
-from redraft.operations.gap import Around
 from redraft.engine.request import Options
 from redraft.engine.runner import run_alone
-from redraft.operations.gap_constraint import Wanted, grows_left, grows_right, of_width, span_language, spelt
 from redraft.errors import ConstraintError, RequestError
+from redraft.operations.engine import Engine
+from redraft.operations.gap import Around
+from redraft.operations.gap_constraint import Wanted, grows_left, grows_right, of_width, span_language, spelt
 
 PIECES = (None, None, b"a", b"b", b" ", b"ab", b"ba", b"a b", "é".encode()[:1], "é".encode()[1:], b"\n")
 SMALL = Vocabulary(PIECES, frozenset({1}), frozenset({0, 1}))

@@ -37,7 +37,9 @@ def test_the_causal_mode_can_be_held_by_llguidance() -> None:
     for seed in range(3):
         options = Options(seed=seed, causal=True)
         done = [
-            engine.run(engine.resolve(Request("record\nSend 417 melu to Karomi.", chat=True, options=options, constraint=held)))
+            engine.run(
+                engine.resolve(Request("record\nSend 417 melu to Karomi.", chat=True, options=options, constraint=held))
+            )
             for held in (guided(engine, language), language)
         ]
         assert done[0].text == done[1].text

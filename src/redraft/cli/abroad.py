@@ -83,7 +83,7 @@ def _evaluated(remote: Remote, one: Task, count: int, seed: int) -> Evaluation:
 
 def bench_there(backend: Backend, arguments: argparse.Namespace) -> Record:
     """`redraft bench`: the model at hand and the other server on the same prompts, in turn."""
-    from redraft.engine.engine import load
+    from redraft import load
     from redraft.measure.beside import Told, bench_beside
     from redraft.measure.scenario import held_out
 

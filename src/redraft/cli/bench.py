@@ -15,8 +15,8 @@ from redraft.cli.common import Commands, command, model_flags, print_json, progr
 from redraft.cli.place import experts_of
 
 if TYPE_CHECKING:
-    from redraft.engine.engine import Engine
     from redraft.measure.record import Record
+    from redraft.operations.engine import Engine
 
 PAIRS, PASSES = 30, 10
 COUNTED = {
@@ -260,6 +260,6 @@ def _soak(arguments: argparse.Namespace, folder: Path) -> Record:
 
 def _engine(arguments: argparse.Namespace) -> Engine:
     """Of the modes in which nothing else runs, so that its experts may be shared."""
-    from redraft.engine.engine import load
+    from redraft import load
 
     return load(arguments.model, dtype=arguments.dtype, experts=experts_of(arguments))

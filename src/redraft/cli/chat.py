@@ -10,16 +10,16 @@ from contextlib import contextmanager
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from redraft.engine.request import Request
 from redraft.cli.backend import backend_flags, backend_of
 from redraft.cli.bounds import say_bounds
 from redraft.cli.common import Commands, command, decoded, load_engine, model_flags, options_of, preset_flag, tame
 from redraft.cli.trace import trace_flag, traced
+from redraft.engine.request import Request
 from redraft.errors import RedraftError, RequestError
 
 if TYPE_CHECKING:
-    from redraft.engine.engine import Engine
     from redraft.engine.request import Generation, Options
+    from redraft.operations.engine import Engine
     from redraft.text import Message
 
 EPILOG = """Every line is a turn; one that ends in a backslash goes on in the next. The whole conversation is shown to

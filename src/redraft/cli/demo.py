@@ -8,8 +8,8 @@ import sys
 from statistics import mean
 from typing import TYPE_CHECKING, Any
 
-from redraft.engine.request import Request
 from redraft.cli.common import Commands, command, load_engine, model_flags, preset_of, print_json
+from redraft.engine.request import Request
 
 if TYPE_CHECKING:
     from redraft.measure.evals import Trial

@@ -20,8 +20,8 @@ from redraft.cli.common import (
 )
 
 if TYPE_CHECKING:
-    from redraft.engine.engine import Engine
     from redraft.measure.evals import Evaluation
+    from redraft.operations.engine import Engine
 
 EPILOG = """Examples are held out by construction: no training run of this repository can have seen them.
 Intervals are Wilson's at 95%. An answer may have the checkpoint's max_new_tokens, or as many as its task needs.

@@ -8,7 +8,6 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from redraft.engine.request import Request
 from redraft.cli.backend import backend_flags, backend_of
 from redraft.cli.bounds import say_bounds
 from redraft.cli.check import check_flag, check_of
@@ -27,6 +26,7 @@ from redraft.cli.held import held_flags, held_source
 from redraft.cli.thinking import check_thinking, thinking_flag, thoughtful, told_apart
 from redraft.cli.trace import trace_flag, traced
 from redraft.cli.variants import check_variants, run_variants, variant_flags
+from redraft.engine.request import Request
 
 if TYPE_CHECKING:
     from redraft.engine.request import Generation

@@ -11,7 +11,6 @@ from dataclasses import replace
 from itertools import islice
 from typing import TYPE_CHECKING
 
-from redraft.engine.request import Request
 from redraft.cli.bounds import say_bounds
 from redraft.cli.common import (
     Commands,
@@ -25,12 +24,13 @@ from redraft.cli.common import (
 )
 from redraft.cli.held import draw_flag, fence_flag, read_schema
 from redraft.cli.thinking import thinking_flag, thoughtful, told_apart
+from redraft.engine.request import Request
 from redraft.errors import RedraftError, RequestError
 
 if TYPE_CHECKING:
     from redraft.constraints.language import Source
-    from redraft.engine.engine import Engine
     from redraft.engine.request import Generation, Options, ResolvedRequest
+    from redraft.operations.engine import Engine
 
 AT_ONCE = 32
 

@@ -31,7 +31,7 @@ from redraft.cli.trace import traced_apart
 from redraft.errors import RequestError
 
 if TYPE_CHECKING:
-    from redraft.engine.engine import Engine
+    from redraft.operations.engine import Engine
     from redraft.remote.channel import Backend, Channel
     from redraft.server.log import Log
     from redraft.server.settings import Settings
@@ -103,8 +103,7 @@ def run(arguments: argparse.Namespace) -> int:
     beside = beside_of(arguments)  # refuses, too, what only another server is asked with
     set_up(arguments.threads)
 
-    from redraft.cli.kernels import kernels_for
-    from redraft.engine.engine import load
+    from redraft import load
     from redraft.engine.loop import LoopConfig
     from redraft.server.process import serve
     from redraft.server.service import Service
@@ -122,7 +121,6 @@ def run(arguments: argparse.Namespace) -> int:
             adapter=arguments.adapter,
             progress=report,
             loop=LoopConfig(max_running=arguments.max_running, graphs=arguments.graphs),
-            kernels=kernels_for(arguments.device),
             experts=experts_of(arguments),
         )
 

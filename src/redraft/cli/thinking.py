@@ -11,8 +11,8 @@ from redraft.errors import RequestError
 
 if TYPE_CHECKING:
     from redraft.constraints.language import Language
-    from redraft.engine.engine import Engine
     from redraft.engine.request import Generation, Options, ResolvedRequest
+    from redraft.operations.engine import Engine
     from redraft.text import Text
 
 

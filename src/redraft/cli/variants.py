@@ -10,8 +10,8 @@ from redraft.cli.common import print_json
 from redraft.errors import RequestError
 
 if TYPE_CHECKING:
-    from redraft.engine.engine import Engine
     from redraft.engine.request import Generation, ResolvedRequest
+    from redraft.operations.engine import Engine
     from redraft.operations.variants import Variant
 
 

@@ -72,7 +72,8 @@ class Answer:
     """One answer as it comes. `finish` is None until its end, or until a stop string is met; what follows is ignored.
 
     `tokens` and `entropy` are of all tokens, `logprobs` of the content's and, where the prompt is read, of the end.
-    `cut` is whether a stop string has ended the content among its tokens. Times are seconds from submission; `first_text_sec` is None before there is text.
+    `cut` is whether a stop string has ended the content among its tokens. Times are seconds from submission;
+    `first_text_sec` is None before there is text.
     """
 
     text: Text

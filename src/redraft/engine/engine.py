@@ -2,9 +2,9 @@
 
     Request ── resolve ──► ResolvedRequest ── submit ──► Handle
 
-One engine holds one model and one loop, and the loop runs any number of requests side by side. A caller who waits for an
-answer turns the loop meanwhile, unless `engine.loop.start()` has given it a thread of its own. What users call on top of
-this (generate, infill, edit, …) is in `redraft.operations`, whose `Engine` they get.
+One engine holds one model and one loop, and the loop runs any number of requests side by side. A caller who waits for
+an answer turns the loop meanwhile, unless `engine.loop.start()` has given it a thread of its own. What users call on
+top of this (generate, infill, edit, …) is in `redraft.operations`, whose `Engine` they get.
 """
 
 from __future__ import annotations
@@ -14,7 +14,6 @@ from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any, Self
-
 
 from redraft.config import CheckpointConfig, read_config
 from redraft.constraints.language import Language, Source, Vocabulary, ready, vocabulary_of
@@ -32,11 +31,12 @@ from redraft.errors import RequestError
 from redraft.home import cache_folder
 from redraft.model.fused import fuse_layers, pays
 from redraft.model.gemma import DiffusionGemma
-from redraft.model.kernels import FAST, Kernels
+from redraft.model.kernels import Kernels
 from redraft.text import Text, read_text
 from redraft.weights.adapter import merge_adapter
 from redraft.weights.build import DTYPES, usable_device
 from redraft.weights.group import Group
+from redraft.weights.kernels import kernels_for
 from redraft.weights.load import load_model
 from redraft.weights.place import ON_DEVICE, place_experts
 from redraft.weights.plan import find_plan
@@ -193,11 +193,11 @@ class Core:
         report: Callable[[str], None] | None = None,
         progress: Callable[[int, int], None] | None = None,
         loop: LoopConfig = DEFAULT_LOOP,
-        kernels: Kernels = FAST,
+        kernels: Kernels | None = None,
         experts: str | Group = "device",
     ) -> Self:
-        """`redraft.load`, which explains the arguments, with the `kernels` given; `experts` may be a group that has
-        met."""
+        """`redraft.load`, which explains the arguments; `kernels` are those of the device if none are given, and
+        `experts` may be a group that has met."""
         if dtype not in DTYPES:
             raise RequestError(f"dtype is {dtype!r}; supported: {', '.join(DTYPES)}")
         folder = locate(str(model))
@@ -221,7 +221,7 @@ class Core:
             folder,
             dtype=DTYPES[dtype],
             device=where,
-            kernels=kernels,
+            kernels=kernels_for(device) if kernels is None else kernels,
             plan=None if form else chosen,
             placement=placement,
             report=report,

@@ -14,6 +14,7 @@ from collections import deque
 from collections.abc import AsyncGenerator, Callable, Generator, Hashable
 from contextlib import aclosing, closing, suppress
 from dataclasses import replace
+from functools import partial
 from typing import Generic, Protocol, TypeVar
 
 from redraft.engine.answer import Answer, Delta
@@ -97,13 +98,13 @@ class Inbox(Generic[K]):
     async def aget(self) -> tuple[K, Event]:
         """The next event, for a coroutine; a thread has to turn the loop."""
         while (found := self.take()) is None:
-            event = asyncio.Event()
-            here = asyncio.get_running_loop()
+            there = asyncio.Event()
+            wake = partial(asyncio.get_running_loop().call_soon_threadsafe, there.set)
             with self._condition:
                 if self._waiting:
                     continue
-                self._wake, self._called = lambda: here.call_soon_threadsafe(event.set), False
-            await event.wait()
+                self._wake, self._called = wake, False
+            await there.wait()
         return found
 
 

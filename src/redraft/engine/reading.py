@@ -49,7 +49,9 @@ def read_together(
     widths = [len(part) for part in hidden]
     if len(sequences) > 1 and not streams(model) and sum(widths) * model.config.vocab_size > NUMBERS:
         half = len(sequences) // 2
-        return read_together(model, sequences[:half], hidden[:half]) + read_together(model, sequences[half:], hidden[half:])
+        return read_together(model, sequences[:half], hidden[:half]) + read_together(
+            model, sequences[half:], hidden[half:]
+        )
     if not sequences:
         return []
     rows = torch.cat(list(hidden))

@@ -1,6 +1,6 @@
 """One generation as frozen records.
 
-    Request (what a caller asks for) ── Engine.resolve ──► ResolvedRequest (checked; what the loop runs) ──► Generation
+Request (what a caller asks for) ── Engine.resolve ──► ResolvedRequest (checked; what the loop runs) ──► Generation
 """
 
 from __future__ import annotations
@@ -98,6 +98,8 @@ class Options:
     draw: bool = False
 
 
+DEFAULTS = Options()
+
 CANVAS_ONLY = (
     *("seed_canvas", "preset", "accept", "entropy_bound", "canvas", "end_aware"),
     *("effort", "min_effort", "target_ms", "draw"),
@@ -125,7 +127,7 @@ class Request:
     """
 
     prompt: str | Sequence[Message] | Sequence[int]
-    options: Options = Options()
+    options: Options = DEFAULTS
     chat: bool = False
     thinking: bool = False
     schema: Any = None

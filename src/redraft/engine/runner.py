@@ -37,7 +37,6 @@ from redraft.model.rows import Mode, Rows, Span
 from redraft.model.triton.graph import Placed, Places
 from redraft.shapes import Float, Int, Tensor
 
-
 Batch = BatchOf[Sequence]
 Piece = PieceOf[Sequence]
 
@@ -138,7 +137,7 @@ class Runner:
         rows = self._context(batch)
         hidden: Tensor = self.model(self._tokens(batch), self._soft(batch), rows)
         rows.commit()
-        return hidden.split([piece.rows for piece in batch])
+        return list(hidden.split([piece.rows for piece in batch]))
 
     def _placed(self, places: Places, batch: Batch) -> list[Placed]:
         """The canvases at their places in the graph, if all have one and nothing is encoded; else none."""

@@ -236,7 +236,9 @@ class CanvasSequence(Sequence):
         """One denoising step from the logits of the canvas; or the judgement of a finished block from its own."""
         if self.checking:
             return self._judged(logits)
-        return self.stepped(denoise_step(self.canvas, self.hold_back_end(logits), model, self.policy, self.noise, self.goal))
+        return self.stepped(
+            denoise_step(self.canvas, self.hold_back_end(logits), model, self.policy, self.noise, self.goal)
+        )
 
     def advance_from(self, stats: Stats) -> list[Event]:
         """One denoising step from readings that were taken with those of others (engine/reading.py)."""

@@ -12,10 +12,10 @@ from dataclasses import dataclass
 from statistics import median
 
 from redraft.engine.answer import Answer
-from redraft.engine.engine import Engine
 from redraft.engine.request import Options, Request
 from redraft.errors import RequestError
 from redraft.measure.record import Progress, Record, new_record, silent
+from redraft.operations.engine import Engine
 
 
 @dataclass(frozen=True)

@@ -28,8 +28,6 @@ from redraft.constraints.sources import schema_source
 from redraft.diffusion.halt import Halt, UntilEnd
 from redraft.diffusion.presets import fast_policy
 from redraft.diffusion.stats import Stats
-from redraft.engine.engine import Engine
-from redraft.operations.repair import mended
 from redraft.engine.request import Generation, Options, Request
 from redraft.errors import UnsatisfiedError
 from redraft.measure.evals import room
@@ -37,6 +35,8 @@ from redraft.measure.guided import guided, installed
 from redraft.measure.noise import noise_trial
 from redraft.measure.projection import LARGE, TRIES, WIDE, large, share_of_step
 from redraft.measure.record import Progress, Record, new_record
+from redraft.operations.engine import Engine
+from redraft.operations.repair import mended
 from redraft.tasks import Example, task
 from redraft.tasks.lists import MOST_RECORDS
 
@@ -256,7 +256,9 @@ def _doubts(engine: Engine, language: Language, asked: Asked, examples: list[Exa
     found, most = [], room(engine, task(asked.task))
     for seed, example in enumerate(examples):
         options, rule = Options(preset=PRESET, seed=seed, max_tokens=most), _Once()
-        request = engine.resolve(Request(example.prompt, chat=True, options=options, constraint=replace(language, checked=False)))
+        request = engine.resolve(
+            Request(example.prompt, chat=True, options=options, constraint=replace(language, checked=False))
+        )
         done = engine.run(replace(request, policy=replace(request.policy, halt=rule)))
         found.append((rule.seen[0], task(asked.task).score(example, done.text).exact))
     return found

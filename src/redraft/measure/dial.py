@@ -17,12 +17,12 @@ from statistics import median
 
 from redraft.config import GenerationConfig
 from redraft.engine.dial import Dial, Notch, Rules, fingerprint
-from redraft.engine.engine import Engine
 from redraft.engine.request import Generation, Options, ResolvedRequest
 from redraft.engine.resolve import build_request
 from redraft.errors import RequestError
 from redraft.measure.evals import room, said, share_of
 from redraft.measure.record import Progress, Record, new_record, silent
+from redraft.operations.engine import Engine
 from redraft.tasks import Example, Task, names, task
 
 TASKS = (*names(), "sudoku-9x9")
@@ -84,7 +84,9 @@ def bench_dial(folder: Path, engine: Engine, *, count: int, progress: Progress =
     return dial, _record(folder.name, dtype, dial, measured, _paced(engine, dial, alike, progress))
 
 
-def ask(engine: Engine, sheet: Sheet, number: int, dial: Dial, seed: int, target_ms: float | None = None) -> ResolvedRequest:
+def ask(
+    engine: Engine, sheet: Sheet, number: int, dial: Dial, seed: int, target_ms: float | None = None
+) -> ResolvedRequest:
     """A request for one example of a sheet at effort 1 of a dial."""
     prompt = engine.text.chat([{"role": "user", "content": sheet.examples[number].prompt}])
     options = Options(effort=1.0, target_ms=target_ms, seed=seed, max_tokens=sheet.max_tokens)

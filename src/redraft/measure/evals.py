@@ -11,11 +11,11 @@ from typing import Any
 
 from redraft.diffusion.presets import narrowest
 from redraft.diffusion.seed import SeedCanvas
-from redraft.engine.engine import DEFAULTS, Engine
-from redraft.operations.gap import Around, refuse_decided
-from redraft.engine.request import Generation, Options, Request
+from redraft.engine.request import DEFAULTS, Generation, Options, Request
 from redraft.errors import RequestError
 from redraft.measure.record import Progress, Record, new_record, silent
+from redraft.operations.engine import Engine
+from redraft.operations.gap import Around, refuse_decided
 from redraft.tasks import Example, Score, Task
 
 SEEN = 50  # answers of the training split, which say how long those of a task may be

@@ -24,10 +24,10 @@ from functools import cache
 from pathlib import Path
 from random import Random
 
-from redraft.engine.engine import Engine
 from redraft.engine.request import Options
 from redraft.measure.evals import wilson
 from redraft.measure.record import Progress, Record, new_record, silent
+from redraft.operations.engine import Engine
 from redraft.tasks.infill import files
 from redraft.tasks.task import split_of, stream_seed
 

@@ -16,7 +16,6 @@ from typing import Any
 import torch
 
 from redraft.config import ModelConfig
-from redraft.engine.engine import Engine, load
 from redraft.errors import WeightsError
 from redraft.measure.device import filled_prefix, random_weights, step_of
 from redraft.measure.evals import evaluate
@@ -26,6 +25,7 @@ from redraft.model.fused import fuse_layers
 from redraft.model.gemma import DiffusionGemma
 from redraft.model.kernels import FAST
 from redraft.model.packed import INT8
+from redraft.operations.engine import Engine
 from redraft.shapes import Tensor
 from redraft.tasks import task
 from redraft.weights.memory import footprint
@@ -48,10 +48,10 @@ def bench_plans(
     progress: Progress = silent,
 ) -> Record:
     """Plans that fit the checkpoint beside none, on `count` examples of each task of the embedded model."""
-    engines: dict[str, Engine] = {"none": load(folder, dtype=dtype)}
+    engines: dict[str, Engine] = {"none": Engine.load(folder, dtype=dtype)}
     for name in plans:
         try:
-            engines[name] = load(folder, dtype=dtype, plan=name)
+            engines[name] = Engine.load(folder, dtype=dtype, plan=name)
         except WeightsError:  # its groups do not divide this model's rows
             continue
     times = _steps({name: engine.model for name, engine in engines.items()}, steps)

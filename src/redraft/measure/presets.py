@@ -13,12 +13,12 @@ from statistics import median
 from typing import Any
 
 from redraft.diffusion.presets import PRESETS
-from redraft.engine.engine import Engine
 from redraft.engine.request import Generation, Options, Request
 from redraft.errors import RequestError
 from redraft.measure.dial import Sheet, candidates, known_tasks
 from redraft.measure.evals import share_of
 from redraft.measure.record import Progress, Record, new_record, silent
+from redraft.operations.engine import Engine
 
 CANVASES = (None, 16, 32, 64)
 """None is the preset's own choice."""

@@ -13,8 +13,8 @@ import torch
 from redraft.constraints.condition.forward_backward import best_paths, scaled_messages
 from redraft.constraints.language import Language, Vocabulary, ready
 from redraft.constraints.sources import schema_source
-from redraft.engine.engine import Engine
 from redraft.engine.request import Options, Request
+from redraft.operations.engine import Engine
 from redraft.tasks import task
 
 TRIES = 5
@@ -92,9 +92,9 @@ def large() -> dict[str, float]:
 def share_of_step(engine: Engine, language: Language) -> dict[str, float]:
     """Milliseconds of a step of the model on its own whole canvas, with and without the language: medians of pairs."""
     prompt = next(iter(task("records").examples("held_out", 1))).prompt
-    plain = engine.resolve(Request(
-        prompt, chat=True, options=Options(seed=1, end_aware=False, canvas=engine.config.model.canvas_length)
-    ))
+    plain = engine.resolve(
+        Request(prompt, chat=True, options=Options(seed=1, end_aware=False, canvas=engine.config.model.canvas_length))
+    )
     plain = replace(plain, policy=replace(plain.policy, max_steps=8, halt=_Never()))
     held = replace(plain, language=language)
     times: dict[str, list[float]] = {"plain": [], "held": []}

@@ -17,7 +17,6 @@ from redraft.cache import Prefix
 from redraft.diffusion.canvas import fresh
 from redraft.diffusion.denoise import Policy, reference_policy, step
 from redraft.diffusion.noise import SeededNoise
-from redraft.engine.engine import Engine, load
 from redraft.engine.events import Draft
 from redraft.engine.loop import Loop
 from redraft.engine.scheduler import PREFILL_CHUNK
@@ -26,6 +25,7 @@ from redraft.measure.scenario import TASKS, Material, plain, random_checkpoint
 from redraft.measure.throughput import ours, run_pairs
 from redraft.model.gemma import DiffusionGemma
 from redraft.model.rows import Mode, Span
+from redraft.operations.engine import Engine
 from redraft.weights.build import DTYPES
 from redraft.weights.load import load_model
 from redraft.weights.source import EMBEDDED, locate
@@ -48,7 +48,7 @@ def bench_scaling(
     folder: Path, *, runs: int, dtype: str = "float32", count: int = EXAMPLES, progress: Progress = silent
 ) -> Record:
     """Throughput by concurrent requests, a step by prefix, matmuls against the machine's peak, steps by phase."""
-    engine = load(folder, dtype=dtype)
+    engine = Engine.load(folder, dtype=dtype)
     material = Material(engine.text, engine.config)
     load_figures = _by_load(engine, material, runs, progress)
     with random_checkpoint(locate(EMBEDDED), POSITIONS) as place:
@@ -228,7 +228,7 @@ def bench_knee(
     folder: Path, *, runs: int, dtype: str = "float32", plan: str | None = None, progress: Progress = silent
 ) -> Record:
     """Time of a forward by its rows, all sizes in turn `runs` times, and where more rows stop paying."""
-    model = load(folder, dtype=dtype, plan=plan).model  # as an engine runs it
+    model = Engine.load(folder, dtype=dtype, plan=plan).model  # as an engine runs it
     width = model.config.canvas_length
     forwards = {canvases * width: _forward_of(model, canvases) for canvases in CANVASES}
     times: dict[int, list[float]] = {rows: [] for rows in forwards}

@@ -33,7 +33,6 @@ from typing import Any
 import torch
 
 from redraft.engine.answer import Answer
-from redraft.engine.engine import Engine, load
 from redraft.engine.events import Event, Finished
 from redraft.engine.request import Options, Request
 from redraft.errors import RunError
@@ -41,6 +40,7 @@ from redraft.measure.client import Link, Reply, stream_chat
 from redraft.measure.evals import room
 from redraft.measure.peak import resident_mib
 from redraft.measure.record import Progress, Record, new_record, percentiles_ms
+from redraft.operations.engine import Engine
 from redraft.tasks import names, task
 
 STREAMS = (1, 8, 32, 128)
@@ -68,7 +68,7 @@ Host = Callable[[Engine], AbstractContextManager[str]]
 def bench_serve(model: str, *, count: int, host: Host, progress: Progress) -> Record:
     """A record of `count` requests at each number of streams. Raises RunError if the server does not start."""
     torch.set_num_threads(1)
-    engine = load(model)
+    engine = Engine.load(model)
     workloads = {what: rooms(engine, tasks) for what, tasks in WORKLOADS.items()}
     with _server(model) as (at, port, pid):
         for i in range(2):  # warm: the allocator keeps what the most streams at once have needed, and needs no more

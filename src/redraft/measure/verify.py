@@ -16,9 +16,9 @@ from redraft.cache import Prefix
 from redraft.diffusion.canvas import fresh
 from redraft.diffusion.denoise import step
 from redraft.diffusion.noise import SeededNoise
-from redraft.engine.engine import Engine
 from redraft.engine.request import Options, Request
 from redraft.errors import RunError
+from redraft.operations.engine import Engine
 
 WANTED = "transformers==5.23.0"
 NETWORK = "DiffusionGemmaForBlockDiffusion"
@@ -51,7 +51,9 @@ class Verification:
 def verify(engine: Engine, folder: Path, prompt: str, *, seed: int = 0, max_steps: int | None = None) -> Verification:
     """Compare a loaded checkpoint with transformers' own loading of it. Raises RunError without transformers."""
     theirs, version = load_reference(folder, engine.model.dtype)
-    request = engine.resolve(Request(prompt, chat=engine.text.has_template, options=Options(seed=seed, steps=max_steps)))
+    request = engine.resolve(
+        Request(prompt, chat=engine.text.has_template, options=Options(seed=seed, steps=max_steps))
+    )
     tokens = torch.tensor([request.prompt])
     cache = _dynamic_cache(theirs)
     encoded = theirs.model.encoder.language_model(input_ids=tokens, past_key_values=cache).last_hidden_state

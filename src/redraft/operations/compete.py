@@ -11,23 +11,17 @@ first. So a seed gives the same result in any batch.
 
 from __future__ import annotations
 
-import queue
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
-from functools import partial
-from typing import TYPE_CHECKING
 
-from redraft.engine.answer import Answer
+from redraft.engine.engine import Core
 from redraft.engine.events import Block, Draft, Event, Finished
-from redraft.engine.job import Job
+from redraft.engine.handle import Handle, Inbox
 from redraft.engine.request import Generation, ResolvedRequest
 from redraft.errors import RequestError
 
-if TYPE_CHECKING:
-    from redraft.engine.engine import Engine
-
 Doubt = Callable[[int, Sequence[float]], float]
-"""How unsure a runner is, from its number and the entropy of every position of its first canvas; lower is better."""
+"""How unsure a competitor is, from its place and the entropy of every position of its first canvas; lower is better."""
 
 
 @dataclass(frozen=True)
@@ -47,84 +41,83 @@ class Drop:
 @dataclass(frozen=True)
 class Result:
     """One that was not dropped: its place among the requests, its answer, its doubt at the step of judgement, and its
-    number in the loop."""
+    handle."""
 
     place: int
     done: Generation
     doubt: float
-    number: int
+    handle: Handle
+
+
+def compete(
+    engine: Core, requests: Sequence[ResolvedRequest], doubt: Doubt, drop: Drop | None = None
+) -> Iterator[Result]:
+    """Results in the order in which they finish. Without `drop` none is dropped. Closing it aborts the rest.
+
+    The requests should have one prompt, which is then encoded once. Raises RunError if one of them fails.
+    """
+    them = _Field(drop or Drop(max(1, len(requests))), doubt, [None] * len(requests))
+    inbox: Inbox[int] = Inbox()
+    try:
+        for place, request in enumerate(requests):
+            first = them.handles[0] if place else None
+            them.handles.append(engine.submit(request, drafts=True, behind=first, inbox=inbox, key=place, wait=True))
+        running, early = len(requests), list[int]()
+        while running:
+            place, event = inbox.get(engine.loop)
+            them.take(place, event)
+            if not isinstance(event, Finished):
+                continue
+            running -= 1
+            early.append(place)
+            if them.dropped is not None:  # before the judgement it is open whose result counts
+                yield from (them.result(at) for at in early if at not in them.dropped)
+                early = []
+    finally:
+        for handle in them.handles:
+            handle.abort()
 
 
 @dataclass
-class _Runner(Job):
-    doubt: float | None = None
+class _Field:
+    """Those that compete, and what is known of each."""
 
-
-@dataclass
-class _Race:
-    """The books of a race. Listeners write them from whoever turns the loop; `finished` is what they hand over."""
-
-    runners: list[_Runner]
     drop: Drop
     doubt: Doubt
-    finished: queue.SimpleQueue[int] = field(default_factory=queue.SimpleQueue)
+    doubts: list[float | None]
+    handles: list[Handle] = field(default_factory=list)
+    errors: dict[int, Exception] = field(default_factory=dict)
     dropped: frozenset[int] | None = None
 
-    def start(self, place: int) -> None:
-        """Queue one runner, behind the first."""
-        behind = self.runners[0].number if place else None
-        self.runners[place].start(partial(self.hear, place), drafts=True, behind=behind)
-        if place in (self.dropped or ()):  # it was judged before it knew its number
-            self.runners[place].abort()
-
-    def hear(self, place: int, event: Event) -> None:
-        """One event of one runner."""
-        runner = self.runners[place]
-        if runner.doubt is None:
+    def take(self, place: int, event: Event) -> None:
+        """One event of one of them."""
+        if self.doubts[place] is None:
             if isinstance(event, Finished):  # it never had a canvas to judge
                 self._judge(place, float("inf"))
             elif isinstance(event, Block) or (isinstance(event, Draft) and event.step == self.drop.steps):
                 self._judge(place, self.doubt(place, event.entropy))
-        runner.hear(event)
-        if isinstance(event, Finished):
-            self.finished.put(place)
+        handle = self.handles[place]
+        try:
+            handle.answer.take(event)
+        except Exception as error:  # it counts if this one's result does
+            self.errors[place] = error
+        if handle.answer.stopped or place in self.errors:
+            handle.abort()
+
+    def result(self, place: int) -> Result:
+        """Of one that has finished. Raises what went wrong with it."""
+        if place in self.errors:
+            raise self.errors[place]
+        doubt, handle = self.doubts[place], self.handles[place]
+        assert doubt is not None
+        return Result(place, handle.answer.generation(), doubt, handle)
 
     def _judge(self, place: int, doubt: float) -> None:
-        self.runners[place].doubt = doubt
-        doubts = [runner.doubt for runner in self.runners]
-        if any(one is None for one in doubts):
+        self.doubts[place] = doubt
+        known = [one for one in self.doubts if one is not None]
+        if len(known) < len(self.doubts):
             return
-        order = sorted(range(len(doubts)), key=lambda at: (doubts[at], at))
+        order = sorted(range(len(known)), key=lambda at: (known[at], at))
         self.dropped = frozenset(order[self.drop.keep :])
         for at in self.dropped:
-            self.runners[at].abort()
-
-
-def race(engine: Engine, requests: Sequence[ResolvedRequest], doubt: Doubt, drop: Drop | None = None) -> Iterator[Result]:
-    """Results in the order in which they finish. Without `drop` nobody is dropped. Closing it aborts the rest.
-
-    The requests should have one prompt, which is then encoded once. Raises RunError if one of them fails.
-    """
-    drop = drop or Drop(max(1, len(requests)))
-    runners = [_Runner(engine.loop, Answer(engine.text, request)) for request in requests]
-    books = _Race(runners, drop, doubt)
-    try:
-        for place in range(len(runners)):
-            books.start(place)
-        left, early = len(requests), list[int]()
-        while left:
-            engine.loop.turn_until(lambda: not books.finished.empty())
-            early.append(books.finished.get())
-            left -= 1
-            if books.dropped is not None:  # before the judgement nobody can tell whose result counts
-                yield from (_result(runners[place], place) for place in early if place not in books.dropped)
-                early = []
-    finally:
-        for runner in runners:
-            runner.abort()
-
-
-def _result(runner: _Runner, place: int) -> Result:
-    done = runner.result()
-    assert runner.doubt is not None
-    return Result(place, done, runner.doubt, runner.number)
+            self.handles[at].abort()

@@ -10,9 +10,9 @@ from functools import cached_property
 from redraft.constraints.compile.tool_calls import OPEN, THOUGHT, ContentLanguage
 from redraft.constraints.language import Language, Source
 from redraft.constraints.thinking import after_thinking
-from redraft.engine.engine import Engine
-from redraft.engine.request import Options, ResolvedRequest, Request
+from redraft.engine.request import Options, Request, ResolvedRequest
 from redraft.errors import ConstraintError, RequestError
+from redraft.operations.engine import Engine
 from redraft.server.refusal import refusal_of, unsupported
 from redraft.server.schema import CanvasOptions, Sampling
 from redraft.server.settings import Settings

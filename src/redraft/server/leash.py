@@ -7,11 +7,11 @@ import threading
 from collections.abc import Callable
 from typing import TypeVar
 
-from redraft.engine.engine import Engine
 from redraft.engine.loop import Listener, Loop
 from redraft.engine.request import ResolvedRequest
 from redraft.engine.tap import View, seen_through
 from redraft.errors import RunError
+from redraft.operations.engine import Engine
 
 T = TypeVar("T")
 
@@ -23,7 +23,9 @@ class Leash(View):
         super().__init__(loop)
         self._own, self._lock, self._cut = set[int](), threading.Lock(), False
 
-    def submit(self, request: ResolvedRequest, listener: Listener, *, drafts: bool = False, behind: int | None = None) -> int:
+    def submit(
+        self, request: ResolvedRequest, listener: Listener, *, drafts: bool = False, behind: int | None = None
+    ) -> int:
         """As the loop's. Raises RunError once the leash is cut."""
         with self._lock:
             if self._cut:

@@ -5,10 +5,10 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Sequence
 
-from redraft.engine.engine import Engine
 from redraft.engine.events import Block, Finished
-from redraft.operations.repair import mended
 from redraft.engine.request import Generation, ResolvedRequest
+from redraft.operations.engine import Engine
+from redraft.operations.repair import mended
 from redraft.server.leash import Leash, on_thread
 from redraft.server.run import Run
 

@@ -22,9 +22,9 @@ import uvicorn
 from starlette.types import ASGIApp
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
-from redraft.engine.engine import Engine
 from redraft.engine.request import Options, Request
 from redraft.errors import RedraftError, RequestError, RunError
+from redraft.operations.engine import Engine
 from redraft.server.app import create_app
 from redraft.server.log import Log
 from redraft.server.routes.elsewhere import Elsewhere

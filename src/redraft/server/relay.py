@@ -12,16 +12,16 @@ import asyncio
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from redraft.engine.engine import Engine
 from redraft.engine.events import Draft, Event, Finished
-from redraft.trace.frames import Frames
 from redraft.engine.loop import Listener
 from redraft.engine.request import ResolvedRequest
 from redraft.engine.tap import Tap
+from redraft.operations.engine import Engine
 from redraft.server.leash import Leash, on_thread
 from redraft.server.mail import Mail
 from redraft.server.replies import Json
 from redraft.server.stream import Chunks
+from redraft.trace.frames import Frames
 
 Work = Callable[[Engine], Mapping[str, Any]]
 

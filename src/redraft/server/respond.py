@@ -11,10 +11,9 @@ from typing import TypeVar
 from starlette.requests import Request
 from starlette.responses import Response
 
-from redraft.engine.engine import Engine
 from redraft.engine.events import Draft, Event, Finished
-from redraft.trace.frames import Frames
 from redraft.errors import RedraftError
+from redraft.operations.engine import Engine
 from redraft.server.ask import Asked
 from redraft.server.leash import Leash, on_thread
 from redraft.server.mending import Mending
@@ -25,6 +24,7 @@ from redraft.server.schema import Sampling
 from redraft.server.service import Service
 from redraft.server.stream import DONE, Chunks, EventStream, First, Last, Line, line_of, unless_gone
 from redraft.server.voice import Said, Voice
+from redraft.trace.frames import Frames
 
 R = TypeVar("R")
 GONE = 499  # nobody reads it; the log does

@@ -13,9 +13,8 @@ from fastapi import Request, Response
 from pydantic import Field
 
 from redraft.diffusion.seed import SeedCanvas
-from redraft.engine.engine import Engine
 from redraft.engine.events import Block, Draft, Finished
-from redraft.trace.frames import Frames, block_frame
+from redraft.operations.engine import Engine
 from redraft.server.ask import asked, kept_whole, options_of
 from redraft.server.body import Body, Int, Str
 from redraft.server.document import Document, Segment, complete
@@ -29,6 +28,7 @@ from redraft.server.route import router_of_bodies
 from redraft.server.schema import Message, Sampling, StructuredOutputs
 from redraft.server.service import Service
 from redraft.server.stream import Chunks, EventStream
+from redraft.trace.frames import Frames, block_frame
 
 router = router_of_bodies()
 
