@@ -23,7 +23,7 @@ check:
 	$(BIN)/pytest --numprocesses 2 --dist loadfile
 
 docs: .venv/dev.stamp
-	$(BIN)/python scripts/generate.py
+	$(BIN)/python bench/generate.py
 
 $(BIN)/python:
 	$(PYTHON) -m venv .venv

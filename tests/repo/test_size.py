@@ -18,7 +18,7 @@ PART_WALLS = {
     "constraints": 4_300,
     "tasks": 1_200,
     "tune": 2_600,
-    "measure": 4_545,
+    "measure": 2_400,
     "server": 5_060,
     "remote": 400,
     "trace": 525,
