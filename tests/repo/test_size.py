@@ -20,7 +20,6 @@ PART_WALLS = {
     "tune": 2_600,
     "measure": 4_545,
     "server": 5_060,
-    "remote": 400,
     "trace": 525,
     "cli": 4_130,
 }
