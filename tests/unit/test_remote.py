@@ -21,7 +21,7 @@ from tests.unit.test_terminal import ROOT
 from redraft.__main__ import main
 from redraft.cli.backend import asking
 from redraft.errors import RedraftError, RequestError, RunError
-from redraft.remote import Backend
+from redraft.measure.remote import Backend
 
 KEY = "sk-very-secret-0123456789"
 MODELS = {"data": [{"id": "theirs"}]}

@@ -22,7 +22,7 @@ from redraft.errors import RequestError
 if TYPE_CHECKING:
     from redraft.measure.evals import Evaluation
     from redraft.measure.record import Record
-    from redraft.remote import Backend, Reply
+    from redraft.measure.remote import Backend, Reply
     from redraft.tasks import Task
 
 SENT = {"prompt", "file", "chat", "stop", "schema", "max_tokens", "seed", "temperature", "top_p"}
@@ -65,7 +65,7 @@ def backend_of(arguments: argparse.Namespace, *, beside: bool = False) -> Backen
                 "the model here"
             )
 
-    from redraft.remote import Backend
+    from redraft.measure.remote import Backend
 
     return Backend(
         base_url=_url(arguments.base_url),
@@ -107,7 +107,7 @@ def _seconds(given: float | None) -> float:
 @contextmanager
 def asking(backend: Backend) -> Iterator[Ask]:
     """Questions one after the other over one connection."""
-    from redraft.remote import Remote
+    from redraft.measure.remote import Remote
 
     with asyncio.Runner() as runner:
         remote = Remote(backend)

@@ -15,7 +15,7 @@ from redraft.cli.backend import backend_flags, backend_of
 from redraft.cli.common import Commands, command, load_engine, model_flags, preset_flag, preset_of, print_json
 
 if TYPE_CHECKING:
-    from redraft.remote import Backend
+    from redraft.measure.remote import Backend
     from redraft.server.batch import Done
 
 EPILOG = """A row of the input is a JSON object: OpenAI's batch form (custom_id, url, body), or a body alone, with
@@ -91,7 +91,7 @@ def _here(arguments: argparse.Namespace, rows: int) -> Done:
 def _there(backend: Backend, arguments: argparse.Namespace, rows: int) -> Done:
     """By another server. A refusal answers its row; a server that does not answer ends the run, to be resumed."""
     from redraft.errors import RequestError
-    from redraft.remote import Remote, encoded
+    from redraft.measure.remote import Remote, encoded
     from redraft.server.batch import answer_rows, read_row
     from redraft.server.refusal import Refusal
 

@@ -15,7 +15,7 @@ from redraft.engine.engine import Engine
 from redraft.engine.request import Options
 from redraft.errors import RequestError
 from redraft.measure.record import Progress, Record, new_record, silent
-from redraft.remote import Reply
+from redraft.measure.remote import Reply
 
 
 def bench_beside(
