@@ -18,8 +18,8 @@ PART_WALLS = {
     "constrain": 4_255,
     "tasks": 1_200,
     "tune": 2_600,
-    "measure": 4_545,
-    "server": 5_060,
+    "measure": 4_690,
+    "server": 4_860,
     "trace": 525,
     "cli": 4_130,
 }
