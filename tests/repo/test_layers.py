@@ -19,7 +19,7 @@ LINES: tuple[tuple[str, ...], ...] = (
     ("model",),
     ("weights", "diffusion", "constraints"),
     ("engine",),
-    ("server", "tune", "measure", "remote", "trace"),
+    ("server", "tune", "measure", "trace"),
     ("top",),
 )
 TOP = {"__init__", "__main__", "cli"}  # one part: the command line and what starts it

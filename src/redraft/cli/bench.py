@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from redraft.cli.backend import backend_flags, backend_of
+from redraft.cli.backend import backend_flags, backend_of, bench_remote
 from redraft.cli.card import add_flags, take_card
 from redraft.cli.common import Commands, command, model_flags, print_json, progress, set_up
 from redraft.cli.place import experts_of
@@ -77,7 +77,8 @@ def add(commands: Commands) -> None:
     parser.add_argument(
         "--prompts", type=Path, metavar="FILE", help="with --backend: a prompt a line (default: held-out examples)"
     )
-    backend_flags(parser, beside=True)
+    parser.add_argument("--their-model", metavar="NAME", help="with --backend: the model's name there, of several")
+    backend_flags(parser)
     add_flags(parser)
 
 
@@ -170,9 +171,7 @@ def _measure(arguments: argparse.Namespace) -> Iterator[Record]:
     folder, dtype, runs = locate(arguments.model), arguments.dtype, arguments.runs or PASSES
     rate = arguments.rate or RATE
     if (backend := backend_of(arguments, beside=True)) is not None:
-        from redraft.cli.abroad import bench_there
-
-        yield bench_there(backend, arguments)
+        yield bench_remote(backend, arguments)
     elif arguments.device_card:
         yield take_card(arguments, runs, progress)
     elif arguments.scenario:

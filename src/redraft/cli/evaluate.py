@@ -7,7 +7,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from redraft.cli.backend import backend_flags, backend_of
+from redraft.cli.backend import backend_flags, backend_of, evaluate_remote
 from redraft.cli.common import (
     Commands,
     causal_flag,
@@ -66,9 +66,7 @@ def run(arguments: argparse.Namespace) -> int:
         check_place(arguments.record)
 
     if (backend := backend_of(arguments)) is not None:
-        from redraft.cli.abroad import evaluate_there
-
-        _show(evaluate_there(backend, arguments), as_json=arguments.json)
+        _show(evaluate_remote(backend, arguments), as_json=arguments.json)
         return 0
     options = Options(preset=arguments.preset or "reference", causal=arguments.causal)
     engine, how = load_engine(arguments), {"seed": arguments.seed, "steps": arguments.steps}
