@@ -75,7 +75,9 @@ def answers(engine: Engine, one: Task, examples: list[Example], kind: PinFeedbac
     def requests() -> Iterator[Request]:
         for i, example in enumerate(examples):
             seed_canvas = None if kind is None else pinned(engine, one, example)
-            asked = engine.request(example.prompt, chat=True, options=Options(seed=i, seed_canvas=seed_canvas))
+            asked = engine.request(
+                example.prompt, chat=True, options=Options(seed=i, preset="reference", seed_canvas=seed_canvas)
+            )
             yield asked if kind is None else replace(asked, policy=replace(asked.policy, pins=kind))
 
     return [one.score(x, done.text).exact for x, done in zip(examples, engine.map(requests()), strict=True)]
@@ -85,7 +87,7 @@ def variants(engine: Engine, one: Task, examples: list[Example]) -> dict[str, li
     """Exact or not: the first of some variants, the first of their ranking, and whether any is."""
     found: dict[str, list[bool]] = {"first": [], "ranked": [], "certain": [], "any": []}
     for i, example in enumerate(examples):
-        options = Options(seed=100 * i, temperature=TEMPERATURE)
+        options = Options(seed=100 * i, preset="reference", temperature=TEMPERATURE)
         ranking = engine.ranked(engine.request(example.prompt, chat=True, options=options), VARIANTS)
         exact = {variant.text: one.score(example, variant.text).exact for variant in ranking}
         alone = next(variant for variant in ranking for done in variant.answers if done.seed == 100 * i)

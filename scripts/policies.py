@@ -76,7 +76,7 @@ def attempts(engine: Engine, one: Task, policy: Policy, arguments: argparse.Name
     """Example i with seed + i, as `redraft eval` does it."""
     trials = []
     for i, example in zip(range(arguments.count), one.examples("held_out", arguments.seed), strict=False):
-        options = Options(seed=arguments.seed + i, canvas=arguments.canvas)
+        options = Options(seed=arguments.seed + i, preset="reference", canvas=arguments.canvas)
         request = engine.request(example.prompt, chat=True, options=options)
         done = engine.finish(replace(request, policy=policy))
         trials.append(Trial(example, done, one.score(example, done.text)))

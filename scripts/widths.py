@@ -172,8 +172,8 @@ def unrelated(engine: Engine) -> Iterator[Example]:
 def measured(engine: Engine, example: Example, seed: int) -> Gap:
     """The gap at every width up to WIDEST."""
     around = Around(tuple(engine.text.encode(example.prompt, bos=True)), tuple(ids(engine, example.suffix or "")))
-    told = every_width(engine, around, Options(seed=seed, steps=STEPS))
-    other = every_width(engine, around, Options(seed=seed + 10**6, steps=STEPS), until=2)
+    told = every_width(engine, around, Options(seed=seed, steps=STEPS, preset="reference"))
+    other = every_width(engine, around, Options(seed=seed + 10**6, steps=STEPS, preset="reference"), until=2)
     prefix = Prefix(engine.config.model.layers, room=len(around.before))
     if len(around.before) > 1:
         engine.model.encode(torch.tensor(around.before[:-1]), prefix)
@@ -210,7 +210,7 @@ def every_width(engine: Engine, around: Around, options: Options, until: int | N
 
 def on_canvas(engine: Engine, around: Around, tokens: Sequence[int], prefix: Prefix) -> list[float]:
     """Log-probability of each token of a draft, read off a canvas that holds it."""
-    request = around.request(len(tokens), Options(seed=0), engine)
+    request = around.request(len(tokens), Options(seed=0, preset="reference"), engine)
     assert request.seed_canvas is not None
     held = dict(request.seed_canvas.pins) | dict(enumerate(tokens))
     canvas = torch.tensor([held[i] for i in range(request.width)])

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import argparse
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -21,6 +21,7 @@ from redraft.cli.common import (
 
 if TYPE_CHECKING:
     from redraft.engine.engine import Engine
+    from redraft.engine.request import Options
     from redraft.measure.evals import Evaluation
 
 EPILOG = """Examples are held out by construction: no training run of this repository can have seen them.
@@ -49,7 +50,7 @@ def add(commands: Commands) -> None:
         "what the model wrote, in processes with limits",
     )
     causal_flag(parser)
-    preset_flag(parser, default="reference")
+    preset_flag(parser)
     backend_flags(parser)
     parser.add_argument("--seed", type=int, default=0, help="which examples and which noise (default: 0)")
     parser.add_argument("--record", type=Path, metavar="FILE", help="also write a benchmark record to this file")
@@ -70,6 +71,7 @@ def run(arguments: argparse.Namespace) -> int:
     chosen = [task(name) for name in arguments.task or names()]
 
     from redraft.engine.request import Options
+    from redraft.engine.resolve import preset_name
     from redraft.measure.evals import evaluate, record
     from redraft.measure.record import check_place, write_record
 
@@ -81,10 +83,12 @@ def run(arguments: argparse.Namespace) -> int:
 
         _show(evaluate_there(backend, arguments), as_json=arguments.json)
         return 0
-    options = Options(preset=arguments.preset or "reference", causal=arguments.causal)
     engine, how = load_engine(arguments), {"seed": arguments.seed, "steps": arguments.steps}
+    options = Options(preset=arguments.preset, causal=arguments.causal)
+    if not options.causal:  # by its name, for the record
+        options = replace(options, preset=preset_name(options, engine.config.generation))
     if arguments.infill:
-        return _infill(arguments, engine)
+        return _infill(arguments, engine, options)
     found = [
         evaluate(engine, one, arguments.count, **how, options=options, pin=pin, progress=progress)
         for one in chosen
@@ -105,11 +109,11 @@ def _show(found: list[Evaluation], *, as_json: bool) -> None:
         _table(found)
 
 
-def _infill(arguments: argparse.Namespace, engine: Engine) -> int:
+def _infill(arguments: argparse.Namespace, engine: Engine, options: Options) -> int:
     from redraft.measure.infills import record, score_infills
     from redraft.measure.record import write_record
 
-    how = {"seed": arguments.seed, "steps": arguments.steps, "preset": arguments.preset or "reference"}
+    how = {"seed": arguments.seed, "steps": arguments.steps, "preset": options.preset or "reference"}
     found = score_infills(engine, arguments.count, **how, progress=progress)
     taken = record(found, model=arguments.model, **how)
     if arguments.record:
