@@ -21,6 +21,7 @@ from command import arguments, finish
 from redraft.cli.common import progress
 from redraft.config import ModelConfig
 from redraft.engine.engine import Engine, load
+from redraft.engine.request import Options
 from redraft.errors import WeightsError
 from redraft.measure.device import filled_prefix, random_weights, step_of
 from redraft.measure.evals import evaluate
@@ -37,6 +38,7 @@ from redraft.weights.plan import PLANS, formats
 from redraft.weights.source import locate
 
 STEPS = 200
+REFERENCE = Options(preset="reference")
 WIDER = (2, 4)
 """Widths, as multiples of the checkpoint's, at which int8 is timed beside float32 on random numbers."""
 
@@ -69,7 +71,7 @@ def bench_plans(
             "bytes": footprint(engine.config.model, torch.float32, packed).fixed,
             "logit_error": float((got - exact).norm() / exact.norm()),
             "step_ms": 1e3 * median(times[name]),
-            "exact": {one: evaluate(engine, task(one), count).exact for one in TASKS},
+            "exact": {one: evaluate(engine, task(one), count, options=REFERENCE).exact for one in TASKS},
         }
         progress("plan", number, len(engines))
     summary = [(f"{folder.name} with {_said(name)}", _sentence(figures[name], count)) for name in engines]
