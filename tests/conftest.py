@@ -28,7 +28,7 @@ def pytest_configure(config: pytest.Config) -> None:
     """
     if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
         signal.signal(signal.SIGINT, signal.default_int_handler)
-    if config.option.markexpr == "not gpu":
+    if config.option.markexpr != "gpu":
         os.environ["TRITON_INTERPRET"] = "1"
 
 
@@ -62,9 +62,9 @@ def _time_to_compile() -> Iterator[None]:
         object.__setattr__(watch.DEFAULT_LIMITS, "seconds", before)
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture(scope="session")
 def engine() -> Engine:
-    """The embedded model, loaded once for the tests of a module."""
+    """The embedded model, loaded once per process: a test that changes an engine loads one of its own."""
     import redraft
 
     return redraft.load("nano")
