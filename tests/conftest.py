@@ -34,9 +34,9 @@ def pytest_configure(config: pytest.Config) -> None:
 
 @pytest.fixture(autouse=True, scope="session")
 def _one_thread() -> Iterator[None]:
-    """Test models are too small to share among threads; one is faster, and its sums are always in the same order."""
+    """Test models are too small to share among threads, so one is faster; OMP_NUM_THREADS says otherwise."""
     before = torch.get_num_threads()
-    torch.set_num_threads(1)
+    torch.set_num_threads(int(os.environ.get("OMP_NUM_THREADS", "1")))
     yield
     torch.set_num_threads(before)
 

@@ -20,6 +20,8 @@ from redraft.constrain.project import Projection
 from redraft.constrain.wiring import NONE, Weights, Wiring
 from redraft.errors import ConstraintError
 
+pytestmark = pytest.mark.typed
+
 EOS, PAD = 0, 1
 PIECES = (None, None, b"a", b"b", b"ab", b"ba", b"c")
 

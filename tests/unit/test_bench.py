@@ -160,6 +160,7 @@ def test_steps_fall_into_phases() -> None:
     assert found["by_step"]["2"] == {"ramp": 0, "body": 2, "drain": 0, "confirm": 0}
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(sys.platform != "linux", reason="other systems do not hand a parent's peak to its children")
 def test_a_child_does_not_inherit_the_peak_of_its_parent() -> None:
     """getrusage would tell of it: the child's peak would be at least the parent's 400 MiB."""
@@ -279,6 +280,7 @@ def test_a_scenario_ends_as_a_record(name: str, tmp_path: Path) -> None:
     check_record(record, tmp_path)
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("small")
 def test_scaling_ends_as_a_record(tmp_path: Path) -> None:
     record = scaling.bench_scaling(locate("nano"), runs=1, count=4)
@@ -297,6 +299,7 @@ def test_scaling_ends_as_a_record(tmp_path: Path) -> None:
     check_record(record, tmp_path)
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("small")
 def test_the_knee_and_the_policies_end_as_records(tmp_path: Path) -> None:
     found = scaling.bench_knee(locate("nano"), runs=1)

@@ -19,6 +19,8 @@ from redraft.errors import RunError
 from redraft.measure.soak import Client, Soak, bench_soak
 from redraft.model.gemma import DiffusionGemma
 
+pytestmark = pytest.mark.slow
+
 
 @lru_cache
 def model() -> DiffusionGemma:
