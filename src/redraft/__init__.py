@@ -28,7 +28,7 @@ from redraft.errors import (
 
 if TYPE_CHECKING:
     from redraft.engine.loop import LoopConfig
-    from redraft.engine.request import Generation, Options, Request
+    from redraft.engine.request import Generation, Options, ResolvedRequest
     from redraft.operations.engine import Engine
 
 __all__ = [
@@ -44,7 +44,7 @@ __all__ = [
     "RecipeError",
     "RecordError",
     "RedraftError",
-    "Request",
+    "ResolvedRequest",
     "RequestError",
     "RunError",
     "TextError",
@@ -108,7 +108,7 @@ def __getattr__(name: str) -> Any:
         from redraft.engine.loop import LoopConfig
 
         return LoopConfig
-    if name in ("Generation", "Options", "Request"):
+    if name in ("Generation", "Options", "ResolvedRequest"):
         from redraft.engine import request
 
         return getattr(request, name)

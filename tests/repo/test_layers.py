@@ -13,13 +13,13 @@ SOURCE = Path(__file__).resolve().parents[2] / "src" / "redraft"
 # From the bottom up. Parts on one line never import each other; inside one part, modules may.
 LINES: tuple[tuple[str, ...], ...] = (
     ("errors",),
-    ("shapes", "reader", "home"),
+    ("shapes", "reader", "home", "options"),
     ("config", "tasks"),
     ("cache", "text"),
     ("model",),
     ("weights", "diffusion", "constraints"),
     ("engine",),
-    ("server", "tune", "measure", "remote", "trace"),
+    ("server", "tune", "measure", "trace"),
     ("top",),
 )
 TOP = {"__init__", "__main__", "cli"}  # one part: the command line and what starts it
@@ -150,7 +150,7 @@ def test_the_checker_sees_a_bad_import(module: str, source: str, complaint: str)
     ("module", "source"),
     [
         ("redraft.engine.runner", "from redraft.diffusion import denoise\nfrom redraft.model.gemma import Gemma"),
-        ("redraft.engine.runner", "from redraft.engine.request import Request\nfrom .events import Event"),
+        ("redraft.engine.runner", "from redraft.engine.request import ResolvedRequest\nfrom .events import Event"),
         ("redraft.engine.runner", "def f():\n    import torch"),
         ("redraft.cli.main", "def f():\n    from redraft.engine.engine import load"),
         ("redraft.cli.main", "from redraft import __version__, errors"),

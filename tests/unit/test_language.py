@@ -14,6 +14,7 @@ import numpy as np
 import pytest
 import torch
 
+from constraints import RECORD
 from redraft.constraints.checks import Check, command_check, python_check
 from redraft.constraints.compile.automaton import NOWHERE
 from redraft.constraints.compile.lift import TokenAutomaton
@@ -30,7 +31,6 @@ from redraft.engine.request import Options, Request, ResolvedRequest
 from redraft.engine.runner import run_alone
 from redraft.engine.sequence import open_lane
 from redraft.errors import ConstraintError, RequestError, RunError, UnsatisfiedError
-from redraft.measure.constraints import RECORD
 from redraft.operations.engine import Engine
 from redraft.operations.repair import mended
 

@@ -12,6 +12,8 @@ from redraft.engine.runner import run_alone
 from redraft.errors import RequestError
 from redraft.operations.engine import Engine
 
+pytestmark = pytest.mark.typed
+
 PROMPT = "record\nSend 417 melu to Karomi."
 
 

@@ -52,7 +52,7 @@ def verify(engine: Engine, folder: Path, prompt: str, *, seed: int = 0, max_step
     """Compare a loaded checkpoint with transformers' own loading of it. Raises RunError without transformers."""
     theirs, version = load_reference(folder, engine.model.dtype)
     request = engine.resolve(
-        Request(prompt, chat=engine.text.has_template, options=Options(seed=seed, steps=max_steps))
+        Request(prompt, chat=engine.text.has_template, options=Options(seed=seed, steps=max_steps, preset="reference"))
     )
     tokens = torch.tensor([request.prompt])
     cache = _dynamic_cache(theirs)

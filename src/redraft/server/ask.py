@@ -84,7 +84,7 @@ def options_of(body: Sampling, engine: Engine, settings: Settings, *, max_tokens
         draw=canvas.draw or False,
         canvas=canvas.width,
         end_aware=canvas.end_aware,
-        preset=canvas.preset or ("reference" if others else settings.preset),
+        preset=canvas.preset or (None if others else settings.preset),
         accept=tuple(canvas.accept or ()),
         cooling=canvas.cooling,
         effort=body.effort,

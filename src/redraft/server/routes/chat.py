@@ -7,11 +7,11 @@ from contextlib import suppress
 from dataclasses import replace
 from typing import Any
 
-from fastapi import Request, Response
+from fastapi import ResolvedRequest, Response
 
 from redraft.diffusion.seed import SeedCanvas
 from redraft.engine.request import Options
-from redraft.engine.request import Request as Asked
+from redraft.engine.request import ResolvedRequest as Asked
 from redraft.operations.engine import Engine
 from redraft.server.ask import asked, kept_whole, options_of
 from redraft.server.languages import check_tools, choice_of, held_to
@@ -26,7 +26,7 @@ router = router_of_bodies()
 
 
 @router.post("/v1/chat/completions", response_model=None)
-async def chat(request: Request, body: Chat) -> Response | Json:
+async def chat(request: ResolvedRequest, body: Chat) -> Response | Json:
     """Answer a conversation."""
     slow = any(value is not None for value in (body.response_format, body.structured_outputs, body.tools))
     service = service_of(request)
