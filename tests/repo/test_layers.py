@@ -13,11 +13,11 @@ SOURCE = Path(__file__).resolve().parents[2] / "src" / "redraft"
 # From the bottom up. Parts on one line never import each other; inside one part, modules may.
 LINES: tuple[tuple[str, ...], ...] = (
     ("errors",),
-    ("shapes", "reader", "home"),
+    ("shapes", "reader", "home", "options"),
     ("config", "tasks"),
     ("cache", "text"),
     ("model",),
-    ("weights", "diffusion", "constrain"),
+    ("weights", "diffusion", "constraints"),
     ("engine",),
     ("server", "tune", "measure", "trace"),
     ("top",),

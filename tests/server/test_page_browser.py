@@ -1,4 +1,6 @@
-"""The page in a real browser, against a real server process. Skipped where there is no browser.
+"""The page in a real browser, against a real server process.
+
+Where there is no browser these are skipped; with REDRAFT_BROWSER=required, as in CI, they fail.
 
 Every test also holds the page to two rules: no error in the console, no request to anything but the server.
 """
@@ -6,6 +8,7 @@ Every test also holds the page to two rules: no error in the console, no request
 from __future__ import annotations
 
 import json
+import os
 import re
 import shutil
 from collections.abc import Iterator
@@ -27,7 +30,11 @@ from redraft.trace.film import first_apart
 
 playwright = pytest.importorskip("playwright.sync_api", reason="playwright is not installed")
 BROWSER = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
-pytestmark = pytest.mark.skipif(BROWSER is None, reason="no browser: install Debian's chromium")
+WANTED = os.environ.get("REDRAFT_BROWSER") == "required"
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.skipif(BROWSER is None and not WANTED, reason="no browser: install Debian's chromium"),
+]
 
 FLAGS = ["--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run", "--disable-background-networking"]
 FLAGS += ["--disable-component-update", "--disable-sync"]
@@ -104,6 +111,7 @@ class Tab:
 
 @pytest.fixture(scope="module")
 def browser() -> Iterator[Any]:
+    assert BROWSER is not None, "no browser: install Debian's chromium"
     with playwright.sync_playwright() as driver:
         opened = driver.chromium.launch(executable_path=BROWSER, args=FLAGS)
         yield opened

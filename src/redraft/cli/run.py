@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from redraft import __version__
 from redraft.cli.backend import backend_flags, backend_of
-from redraft.cli.common import Commands, command, load_engine, model_flags, preset_flag, preset_of, print_json
+from redraft.cli.common import Commands, command, load_engine, model_flags, preset_flag, print_json
 
 if TYPE_CHECKING:
     from redraft.measure.remote import Backend
@@ -77,7 +77,7 @@ def _here(arguments: argparse.Namespace, rows: int) -> Done:
     many = 2**31  # a batch is bounded by --at-once alone
     limits = Limits(per_key=many, in_flight=many, request_sec=86_400.0)
     names = (Path(arguments.model).name, "*")
-    service = Service(Settings(names, limits=limits, preset=preset_of(arguments), version=__version__))
+    service = Service(Settings(names, limits=limits, preset=arguments.preset, version=__version__))
     engine.loop.start()
     service.ready(engine)
     how = {"seed": arguments.seed, "at_once": arguments.at_once}

@@ -20,7 +20,6 @@ from redraft.cli.common import (
     loaded,
     model_flags,
     preset_flag,
-    preset_of,
     set_up,
 )
 from redraft.cli.place import experts_of
@@ -157,7 +156,7 @@ def settings_of(arguments: argparse.Namespace) -> Settings:
         # A key is what keeps a page elsewhere out; without one, the name that it asks for is.
         hosts=("*",) if keys and not local else tuple(dict.fromkeys(hosts)),
         limits=limits,
-        preset=preset_of(arguments),
+        preset=arguments.preset,
         page=not arguments.no_page,
         log_prompts=arguments.log_prompts,
         version=__version__,

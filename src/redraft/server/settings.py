@@ -48,8 +48,8 @@ class Settings:
     """One server. `names` are what it calls its model, the first one in answers; "*" accepts every name.
 
     `keys` are SHA-256 digests of API keys, none for an open server. `origins` are web pages elsewhere that may call it,
-    `hosts` the names it answers to ("*" for all). `preset` are the sampler rules of requests that name none.
-    `version` is this program's.
+    `hosts` the names it answers to ("*" for all). `preset` are the sampler rules of requests that name none;
+    None leaves them to the checkpoint. `version` is this program's.
     """
 
     names: tuple[str, ...] = ("nano",)
@@ -57,7 +57,7 @@ class Settings:
     origins: tuple[str, ...] = ()
     hosts: tuple[str, ...] = LOOPBACK
     limits: Limits = Limits()
-    preset: str = "reference"
+    preset: str | None = None
     page: bool = True
     log_prompts: bool = False
     version: str = "unknown"
