@@ -7,17 +7,17 @@ from contextlib import suppress
 from dataclasses import replace
 from typing import Any
 
-from fastapi import ResolvedRequest, Response
+from fastapi import Request, Response
+from starlette.concurrency import run_in_threadpool
 
 from redraft.diffusion.seed import SeedCanvas
-from redraft.engine.request import Options
-from redraft.engine.request import ResolvedRequest as Asked
 from redraft.operations.engine import Engine
+from redraft.engine.request import Options, Request
 from redraft.server.ask import asked, kept_whole, options_of
 from redraft.server.languages import check_tools, choice_of, held_to
 from redraft.server.refusal import Refusal
 from redraft.server.replies import ChatForm, Json
-from redraft.server.respond import Exchange, Work, offload, service_of
+from redraft.server.respond import Exchange, Work, service_of
 from redraft.server.route import router_of_bodies
 from redraft.server.schema import Call, Chat, text_of
 from redraft.server.service import Service
@@ -26,11 +26,10 @@ router = router_of_bodies()
 
 
 @router.post("/v1/chat/completions", response_model=None)
-async def chat(request: ResolvedRequest, body: Chat) -> Response | Json:
+async def chat(request: Request, body: Chat) -> Response | Json:
     """Answer a conversation."""
-    slow = any(value is not None for value in (body.response_format, body.structured_outputs, body.tools))
     service = service_of(request)
-    work = await offload(request, lambda: prepare(service, body), slow=slow)
+    work = await run_in_threadpool(prepare, service, body)
     return await Exchange(service, work, request).respond()
 
 
@@ -103,5 +102,5 @@ def _thinking(body: Chat) -> bool:
 
 def _seeded(engine: Engine, options: Options, predicted: tuple[int, ...]) -> Options:
     """The first canvas begins with what the answer is likely to be; all of it stays open."""
-    width = engine.resolve(Asked([engine.text.bos_token_id], options)).width  # presets and the dial have a say in it
+    width = engine.resolve(Request([engine.text.bos_token_id], options)).width  # presets and the dial have a say in it
     return replace(options, seed_canvas=SeedCanvas(given=tuple(enumerate(predicted[:width]))))
