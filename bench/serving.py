@@ -214,7 +214,7 @@ def _alone(engine: Engine, preset: str, jobs: Sequence[Asked]) -> float:
             else:
                 answer.take(event)
 
-        engine.loop.submit(request, listen)
+        listen(engine.loop, request, listen)
 
     for job in islice(left, AT_ONCE):
         start(*job)

@@ -21,6 +21,8 @@ from dataclasses import dataclass, field, replace
 from random import Random
 from typing import Any
 
+from tests.helpers import listen
+
 from command import arguments, finish
 from redraft import load
 from redraft.cli.common import progress
@@ -208,7 +210,7 @@ class Soak:
         behind = last.number if last is not client and last.request.prompt == client.request.prompt else None
         drafts = bool(self.rng.getrandbits(1))
         try:
-            client.number = self.loop.submit(client.request, client, drafts=drafts, behind=behind)
+            client.number = listen(self.loop, client.request, client, drafts=drafts, behind=behind)
         except BusyError:
             self.seen["busy"] += 1
             return False
@@ -228,7 +230,7 @@ class Soak:
 
     def _check_end(self) -> None:
         self._check()
-        assert self.loop.runner.num_bytes == 0, f"{self.loop.runner.num_bytes} bytes of cache were left behind"
+        assert self.loop.num_bytes == 0, f"{self.loop.num_bytes} bytes of cache were left behind"
         assert not self.loop.scheduler.running, "requests were left running"
         assert not self.loop.scheduler.waiting, "requests were left waiting"
         self.seen.update(client.verdict() for client in self.clients)
@@ -276,7 +278,7 @@ def bench_soak(
             "forwards": soak.loop.forwards,
             "seconds": round(seconds, 2),
             "left_requests": len(soak.loop.scheduler.running) + len(soak.loop.scheduler.waiting),
-            "left_bytes": soak.loop.runner.num_bytes,
+            "left_bytes": soak.loop.num_bytes,
             "kept_prefix_bytes": soak.loop.runner.prefixes.num_bytes,
             "prompt_tokens_spared": soak.loop.runner.prefixes.hits,
             "resident_mib": {"before": round(before, 1), "after": round(after, 1)},

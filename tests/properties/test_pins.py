@@ -7,7 +7,7 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from tests.helpers import tiny_config, tiny_model
+from tests.helpers import listen, tiny_config, tiny_model
 from torch import Tensor
 
 from redraft.config import CheckpointConfig, GenerationConfig
@@ -66,7 +66,7 @@ def test_pins_never_move_alone_or_among_others(
         pins.append(dict(held))
     loop, told = Loop(model()), [list[Event]() for _ in asked]
     for one, heard in zip(asked, told, strict=True):
-        loop.submit(one, heard.append, drafts=True)
+        listen(loop, one, heard.append, drafts=True)
     loop.drain()
     for one, heard, wanted in zip(asked, told, pins, strict=True):
         assert heard == list(run_alone(model(), one, SeededNoise(one.seed)))

@@ -8,7 +8,7 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from tests.helpers import tiny_config, tiny_model
+from tests.helpers import listen, tiny_config, tiny_model
 
 from redraft.cache import Prefix
 from redraft.config import CheckpointConfig, GenerationConfig
@@ -185,7 +185,7 @@ def test_a_deadline_tells_what_has_been_read_and_no_noise() -> None:
     now = [0.0]
     loop, told = Loop(model(), clock=lambda: now[0]), list[Event]()
     request = replace(flowing(1, 40, Flow(0, 0.6, 1)), deadline_sec=10.0)
-    loop.submit(request, told.append, drafts=True)
+    listen(loop, request, told.append, drafts=True)
     while not any(isinstance(event, Block) for event in told):
         loop.tick()
     read = next(event for event in reversed(told) if isinstance(event, Draft))

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 import torch
-from tests.helpers import new_prefix, tiny_config, tiny_model, with_kernels
+from tests.helpers import listen, new_prefix, tiny_config, tiny_model, with_kernels
 from torch.profiler import ProfilerActivity, profile
 
 from redraft.__main__ import main
@@ -43,7 +43,7 @@ def request_of(model: DiffusionGemma, prompt: int, seed: int) -> ResolvedRequest
 def told(loop: Loop, *requests: ResolvedRequest) -> list[list[Event]]:
     found: list[list[Event]] = [[] for _ in requests]
     for request, events in zip(requests, found, strict=True):
-        loop.submit(request, events.append, drafts=True)
+        listen(loop, request, events.append, drafts=True)
     while any(not events or not isinstance(events[-1], Finished) for events in found):
         loop.tick()
         loop.check()

@@ -6,6 +6,7 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
+from tests.helpers import listen
 
 from redraft.diffusion.schedule import LateStart, LinearTemperature
 from redraft.engine.events import Draft
@@ -101,7 +102,7 @@ def test_a_score_is_the_mean_entropy_of_the_gap_after_two_steps(engine: Engine) 
 def test_an_infill_does_not_depend_on_what_else_runs(engine: Engine) -> None:
     alone = engine.infill(BEFORE, BEHIND, max_tokens=6, seed=5)
     for i in range(5):
-        engine.loop.submit(engine.resolve(Request(SUDOKU, chat=True, options=Options(seed=i))), lambda event: None)
+        listen(engine.loop, engine.resolve(Request(SUDOKU, chat=True, options=Options(seed=i))), lambda event: None)
     assert engine.infill(BEFORE, BEHIND, max_tokens=6, seed=5) == alone
     engine.loop.drain()
 

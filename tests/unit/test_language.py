@@ -13,6 +13,7 @@ import jsonschema_rs
 import numpy as np
 import pytest
 import torch
+from tests.helpers import listen
 
 from constraints import RECORD
 from redraft.constraints.checks import Check, command_check, python_check
@@ -164,7 +165,7 @@ def test_a_deadline_gives_a_valid_answer_or_an_error(engine: Engine) -> None:
         now = [0.0]
         engine.loop.clock, clock = (lambda: now[0]), engine.loop.clock  # noqa: B023
         try:
-            number = engine.loop.submit(request, events.append)
+            number = listen(engine.loop, request, events.append)
             for _ in range(steps * 4 + 1):
                 engine.loop.tick()
             now[0] = 100.0

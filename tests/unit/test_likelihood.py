@@ -5,7 +5,7 @@ from dataclasses import replace
 
 import pytest
 import torch
-from tests.helpers import ORACLE, oracle_model
+from tests.helpers import ORACLE, listen, oracle_model
 
 from redraft.config import read_config
 from redraft.diffusion.noise import SeededNoise
@@ -35,7 +35,7 @@ def test_they_are_those_of_transformers() -> None:
     loop = Loop(oracle_model())
     for i, prompt in enumerate(prompts):
         request = build_request(prompt, READ, read_config(folder))
-        loop.submit(request, lambda event, i=i: told[i].append(event))  # type: ignore[misc]
+        listen(loop, request, lambda event, i=i: told[i].append(event))  # type: ignore[misc]
     loop.drain()
     for i, prompt in enumerate(prompts):
         with torch.no_grad():

@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterator
 
 import pytest
 from redraft.engine.asynchronous import AsyncEngine
+from tests.helpers import listen
 
 import redraft
 from redraft.engine.events import Draft, Event, Finished
@@ -54,7 +55,7 @@ def test_map_takes_requests_as_room_appears(engine: Engine) -> None:
         next(answers)
     answers.close()
     assert taken <= 8
-    assert engine.loop.runner.num_bytes == 0, "closing map left requests running"
+    assert engine.loop.num_bytes == 0, "closing map left requests running"
 
 
 def test_variants_differ_by_seed_and_share_the_prompt(engine: Engine) -> None:
@@ -85,10 +86,10 @@ def test_many_threads_share_one_loop(engine: Engine) -> None:
 
 def test_stopping_keeps_what_is_left_and_starting_goes_on(engine: Engine) -> None:
     told: list[Event] = []
-    engine.loop.submit(requests(engine, 1)[0], told.append)
+    listen(engine.loop, requests(engine, 1)[0], told.append)
     assert told == []
     done = threading.Event()
-    engine.loop.submit(requests(engine, 2)[1], lambda event: done.set() if isinstance(event, Finished) else None)
+    listen(engine.loop, requests(engine, 2)[1], lambda event: done.set() if isinstance(event, Finished) else None)
     engine.loop.start()
     assert done.wait(timeout=60)
     assert isinstance(told[-1], Finished)
@@ -117,7 +118,7 @@ def test_leaving_an_async_stream_aborts_it(engine: Engine) -> None:
     engine.loop.stop()
     engine.loop.drain()
     engine.loop.check()
-    assert engine.loop.runner.num_bytes == 0
+    assert engine.loop.num_bytes == 0
 
 
 @pytest.mark.parametrize("threaded", [False, True])
@@ -163,7 +164,7 @@ def test_who_is_to_be_woken_is_woken_in_the_next_forward(
 
     monkeypatch.setattr(engine.loop.runner, "run", seen)
     asked = engine.resolve(Request(PROMPTS[2], chat=True, options=Options(seed=1, steps=8, preset="reference")))
-    engine.loop.submit(asked, listen, drafts=True)
+    listen(engine.loop, asked, listen, drafts=True)
     if threaded:
         engine.loop.start()
         assert over.wait(timeout=60)
@@ -194,7 +195,7 @@ def test_a_wake_that_fails_is_nobody_elses_loss(engine: Engine) -> None:
         engine.loop.soon(gone)
         engine.loop.soon(lambda: log.append(type(event).__name__))
 
-    engine.loop.submit(requests(engine, 1)[0], listen)
+    listen(engine.loop, requests(engine, 1)[0], listen)
     engine.loop.drain()
     assert log[-1] == "Finished"
 

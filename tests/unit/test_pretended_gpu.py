@@ -17,7 +17,7 @@ from typing import Any
 
 import pytest
 import torch
-from tests.helpers import agree, tiny_checkpoint, tiny_config
+from tests.helpers import agree, listen, tiny_checkpoint, tiny_config
 from torch import Tensor
 
 pytest.importorskip("triton", reason=f"there is no triton for {sys.platform}")
@@ -102,7 +102,7 @@ def told(
     loop, found = Loop(model), Told([[] for _ in requests], [], [], [])
     loop.runner.places = Places(model) if graphs else None
     for request, events in zip(requests, found.events, strict=True):
-        loop.submit(request, events.append, drafts=True)
+        listen(loop, request, events.append, drafts=True)
     left = True
     while left:
         before = loop.canvas_rows

@@ -5,7 +5,7 @@ from functools import lru_cache
 
 import pytest
 import torch
-from tests.helpers import tiny_config, tiny_model
+from tests.helpers import listen, tiny_config, tiny_model
 
 from redraft.config import CheckpointConfig, GenerationConfig
 from redraft.diffusion.accept import Confidence
@@ -43,7 +43,7 @@ def batched(requests: list[ResolvedRequest], on: DiffusionGemma) -> list[list[Ev
     found: list[list[Event]] = [[] for _ in requests]
     loop = Loop(on, LoopConfig())
     for asked, told in zip(requests, found, strict=True):
-        loop.submit(asked, told.append, drafts=True)
+        listen(loop, asked, told.append, drafts=True)
     while any(not told or not isinstance(told[-1], Finished) for told in found):
         loop.tick()
     return found

@@ -10,6 +10,7 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from tests.helpers import listen
 
 from redraft.constraints.language import Vocabulary
 from redraft.diffusion.noise import SeededNoise
@@ -129,7 +130,7 @@ def test_a_held_gap_in_a_batch_is_what_it_is_alone(engine: Engine) -> None:
     asked = [around.request(width, Options(seed=width), engine, language) for width in (4, 5, 8)]
     told = [list[Event]() for _ in asked]
     for one, heard in zip(asked, told, strict=True):
-        engine.loop.submit(one, heard.append, drafts=True)
+        listen(engine.loop, one, heard.append, drafts=True)
     engine.loop.drain()
     for one, heard in zip(asked, told, strict=True):
         assert heard == list(run_alone(engine.model, one, SeededNoise(one.seed)))

@@ -212,6 +212,6 @@ def _dial(arguments: argparse.Namespace, folder: Path) -> Record:
 
 def _engine(arguments: argparse.Namespace) -> Engine:
     """Of the modes in which nothing else runs, so that its experts may be shared."""
-    from redraft import load
+    from redraft.operations.engine import Engine
 
-    return load(arguments.model, dtype=arguments.dtype, experts=experts_of(arguments))
+    return Engine.load(arguments.model, dtype=arguments.dtype, experts=experts_of(arguments))

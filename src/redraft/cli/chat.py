@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING
 from redraft.cli.bounds import say_bounds
 from redraft.cli.common import Commands, command, decoded, load_engine, model_flags, options_of, preset_flag
 from redraft.cli.trace import trace_flag, traced
-from redraft.engine.request import Request
 from redraft.errors import RedraftError, RequestError
 
 if TYPE_CHECKING:
@@ -92,18 +91,12 @@ def _turn() -> str | None:
 def _answer(engine: Engine, asked: list[Message], options: Options, *, as_json: bool) -> Generation:
     """Answer, showing each block as it settles, and with `as_json` all of it at the end instead."""
     from redraft.cli.generate import generation_json
-    from redraft.engine.answer import Answer
+    from redraft.engine.request import Request
 
-    request = engine.resolve(Request(asked, options=options))
-    answer, shown = Answer(engine.text, request), 0
-    for event in engine.submit(request, drafts=False).events():
-        answer.take(event)
+    handle = engine.submit(Request(asked, options))
+    for delta in handle.deltas():
         if not as_json:
-            print("".join(answer.pieces[shown:]), end="", flush=True)
-            shown = len(answer.pieces)
-    done = answer.done()
-    if as_json:
-        print(json.dumps(generation_json(done), ensure_ascii=False), flush=True)
-    else:
-        print("".join(answer.pieces[shown:]), flush=True)
+            print(delta.content, end="", flush=True)
+    done = handle.answer.generation()
+    print(json.dumps(generation_json(done), ensure_ascii=False) if as_json else "", flush=True)
     return done

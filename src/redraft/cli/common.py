@@ -146,11 +146,11 @@ def load_engine(arguments: argparse.Namespace) -> Engine:
     """The engine of a command's model flags; notes and progress go to stderr."""
     set_up(arguments.threads)
 
-    from redraft import load
     from redraft.engine.loop import LoopConfig
+    from redraft.operations.engine import Engine
 
     helps = getattr(arguments, "helps", False)  # of several processes only the first shows what it does
-    return load(
+    return Engine.load(
         arguments.model,
         device=arguments.device,
         dtype=arguments.dtype,

@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING
 
 from redraft.cli.bounds import say_bounds
 from redraft.cli.common import Commands, command, load_engine, model_flags, print_json, read_prompt
-from redraft.engine.request import Request
 from redraft.errors import RequestError
 
 if TYPE_CHECKING:
@@ -54,7 +53,7 @@ def run(arguments: argparse.Namespace) -> int:
         raise RequestError(f"--choice is {arguments.choice[0]!r} alone; give another to compare it with")
     prompt = read_prompt(arguments.prompt, arguments.file)
 
-    from redraft.engine.request import Options
+    from redraft.engine.request import Options, Request
     from redraft.operations.decide import decide, decide_all, read_belief, read_form
 
     say_bounds(arguments, prompt if arguments.chat else None)

@@ -91,7 +91,7 @@ def run(arguments: argparse.Namespace) -> int:
     engine = load_engine(arguments)
     edges = [0, *(edge for span in source.spans for edge in span), len(source.data)]
     parts = [source.data[edges[i] : edges[i + 1]] for i in range(0, len(edges), 2)]
-    with traced(engine, arguments, "infill", gaps=True) as engine:
+    with traced(engine, arguments, "infill") as engine:
         done = infill_all(
             engine,
             parts,

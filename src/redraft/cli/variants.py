@@ -44,8 +44,7 @@ def check_variants(arguments: argparse.Namespace) -> None:
 
 def run_variants(engine: Engine, request: ResolvedRequest, arguments: argparse.Namespace) -> None:
     """Answer, telling each answer on stderr as it finishes, and print the ranking."""
-    from redraft.operations.compete import Drop
-    from redraft.operations.variants import mean, ranked
+    from redraft.operations.variants import mean, variants
 
     heard = 0
 
@@ -55,9 +54,8 @@ def run_variants(engine: Engine, request: ResolvedRequest, arguments: argparse.N
         line = f"answer {heard}, seed {done.seed}, {mean(done.entropy):.4f} nats, {done.seconds:.2f} s"
         print(line, file=sys.stderr)
 
-    drop = None if arguments.keep is None else Drop(arguments.keep)
     told = tell if sys.stderr.isatty() else None
-    found = ranked(engine, request, arguments.variants, drop=drop, told=told)
+    found = variants(engine, request, arguments.variants, keep=arguments.keep, on_answer=told)
     if arguments.json:
         print_json([_json(variant) for variant in found])
         return

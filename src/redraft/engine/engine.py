@@ -173,12 +173,14 @@ class Core:
         else:
             source = given if source is None else source
             found = None if source is None else self.language(source)
-        return found if not request.thinking else self._behind_thinking(found)
+        return self._behind_thinking(found, request) if request.thinking else found
 
-    def _behind_thinking(self, language: Language | None) -> Language:
+    def _behind_thinking(self, language: Language | None, request: Request) -> Language | None:
         marks = marks_of(self.text).thinking
         if marks is None:
             raise RequestError("thinking is True, and this checkpoint has no tokens that mark thinking; leave it out")
+        if language is None and request.check is None:
+            return None
         return after_thinking(self.language(anything()) if language is None else language, marks[1], marks[0])
 
     @classmethod

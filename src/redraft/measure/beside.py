@@ -10,7 +10,6 @@ import time
 from collections.abc import Callable, Sequence
 from statistics import median
 
-from redraft.engine.answer import Answer
 from redraft.engine.request import Options, Request
 from redraft.errors import RequestError
 from redraft.measure.record import Progress, Record, new_record, silent
@@ -43,11 +42,8 @@ def bench_beside(
 
 
 def _here(engine: Engine, prompt: str, seed: int) -> Reply:
-    request = engine.resolve(Request(prompt, chat=True, options=Options(seed=seed, preset="fast")))
-    answer, began = Answer(engine.text, request), time.monotonic()
-    for event in engine.submit(request, drafts=False).events():
-        answer.take(event)
-    done = answer.done()
+    began = time.monotonic()
+    done = engine.run(Request(prompt, Options(seed=seed, preset="fast"), chat=True))
     return Reply(
         done.text, done.finish, len(done.tokens), sum(done.steps), time.monotonic() - began, done.first_text_sec
     )

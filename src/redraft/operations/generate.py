@@ -85,9 +85,9 @@ def map_requests(
 
 
 def attempts(
-    engine: Core, requests: Iterable[str | Request | ResolvedRequest], *, at_once: int = 32
+    engine: Core, requests: Iterable[str | Request | ResolvedRequest | RedraftError], *, at_once: int = 32
 ) -> Iterator[Generation | RedraftError]:
-    """As `map_requests`, with errors in the place of the answers that failed."""
+    """As `map_requests`, with errors in the place of the answers that failed; one among the requests stays as it is."""
     source, running, jobs = iter(requests), deque[_Job](), dict[Handle, _Job]()
     inbox: Inbox[Handle] = Inbox()
     try:
@@ -95,6 +95,8 @@ def attempts(
             for request in islice(source, at_once - len(running)):
                 running.append(job := _Job())
                 with job.failing():
+                    if isinstance(request, RedraftError):
+                        raise request
                     job.repair = Repair(engine, engine.resolve(request))
                     jobs[engine.submit(job.repair.asked, inbox=inbox, wait=True)] = job
             if not running:

@@ -6,11 +6,11 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 
-from starlette.requests import ResolvedRequest
+from starlette.requests import Request
 from starlette.responses import Response
 
 from redraft.engine.request import Generation, Options
-from redraft.engine.request import ResolvedRequest as Asked
+from redraft.engine.request import Request as Asked
 from redraft.operations.engine import Engine
 from redraft.operations.infill import Infill
 from redraft.server.ask import kept_whole, options_of
@@ -62,7 +62,7 @@ def gap_of(service: Service, body: Sampling, prefix: str, suffix: str, *, defaul
     )
 
 
-async def run_gap(service: Service, request: ResolvedRequest, gap: Gap) -> tuple[list[Voice], int]:
+async def run_gap(service: Service, request: Request, gap: Gap) -> tuple[list[Voice], int]:
     """Fill it, beside the event loop; given up if the client goes away. The answers, and the tokens around them."""
     note_prompts(request, [gap.prefix, gap.suffix])
     voices = await aside(request, lambda engine: _fill(service, engine, gap), answers=gap.answers)
@@ -71,9 +71,7 @@ async def run_gap(service: Service, request: ResolvedRequest, gap: Gap) -> tuple
     return voices, prompt_tokens
 
 
-async def respond_gap(
-    service: Service, request: ResolvedRequest, body: Sampling, gap: Gap, form: TextForm
-) -> Response | Json:
+async def respond_gap(service: Service, request: Request, body: Sampling, gap: Gap, form: TextForm) -> Response | Json:
     """The whole response, or a stream of one piece: a gap is told when it is filled."""
     voices, prompt_tokens = await run_gap(service, request, gap)
     return at_once(service, body, form, voices, prompt_tokens)

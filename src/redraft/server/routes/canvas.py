@@ -22,7 +22,7 @@ from redraft.server.document import Document, Segment, complete
 from redraft.server.languages import structured
 from redraft.server.leash import Leash
 from redraft.server.refusal import Refusal
-from redraft.server.relay import relayed
+from redraft.server.relay import Relay, relayed
 from redraft.server.replies import Json, TextForm, told
 from redraft.server.respond import Exchange, Work, aside, key_of, note_prompts, service_of
 from redraft.server.route import router_of_bodies
@@ -132,6 +132,7 @@ async def _document(service: Service, request: Request, body: Canvas) -> Respons
 
     if not body.stream:
         return await aside(request, work)
-    leash, room = Leash(service.engine.loop), service.enter(1, key_of(request))
-    chunks = relayed(service.engine, leash, work)
+    relay = Relay(service.engine)
+    leash, room = Leash(service.engine, relay), service.enter(1, key_of(request))
+    chunks = relayed(service.engine, relay, leash, work)
     return EventStream(chunks, gone=leash.cut, over=room.close, limits=service.settings.limits)

@@ -1,8 +1,8 @@
 """`POST /v1/decisions`: questions about a text, answered by the shares of their choices in one denoising step.
 
-Nothing is written: the probability of every choice is read off the canvas (redraft.operations.decide). Several
-questions are a form on one canvas, or on as few as hold it, unless `joint` is false; then, as where there is one, each has a
-canvas of its own and is read over all spellings of its choices.
+Nothing is written: the probability of every choice is read off the canvas (redraft.operations.decide).
+Several questions are a form on one canvas, or on as few as hold it, unless `joint` is false; then, as where there is one,
+each has a canvas of its own and is read over all spellings of its choices.
 """
 
 from __future__ import annotations
@@ -15,11 +15,11 @@ from itertools import pairwise
 from string import ascii_uppercase
 from typing import Annotated, Any, ClassVar, Literal
 
-from fastapi import ResolvedRequest, Response
+from fastapi import Request, Response
 from pydantic import Field
 
 from redraft.engine.request import Options
-from redraft.engine.request import ResolvedRequest as Asked
+from redraft.engine.request import Request as Asked
 from redraft.operations.decide import Belief, Decision, Form, decide, decide_all, form_size, read_belief
 from redraft.operations.engine import Engine
 from redraft.server.body import BOOKKEEPING, Body, Flag, Int, Real, Str
@@ -104,7 +104,7 @@ class Decisions(Body):
 
 
 @router.post("/v1/decisions", response_model=None)
-async def decisions(request: ResolvedRequest, body: Decisions) -> Response | Json:
+async def decisions(request: Request, body: Decisions) -> Response | Json:
     """Answer questions about a text."""
     service = service_of(request)
     service.check_name(body.model)

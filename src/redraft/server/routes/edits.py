@@ -9,11 +9,11 @@ from __future__ import annotations
 import re
 from dataclasses import replace
 
-from fastapi import ResolvedRequest, Response
+from fastapi import Request, Response
 from pydantic import Field
 
 from redraft.engine.request import Options
-from redraft.engine.request import ResolvedRequest as Asked
+from redraft.engine.request import Request as Asked
 from redraft.server.ask import kept_whole, options_of
 from redraft.server.body import BOOKKEEPING, Real, Str
 from redraft.server.refusal import Refusal, unsupported
@@ -44,7 +44,7 @@ class Edit(Sampling):
 
 
 @router.post("/v1/edit/completions", response_model=None)
-async def edit(request: ResolvedRequest, body: Edit) -> Response | Json:
+async def edit(request: Request, body: Edit) -> Response | Json:
     """Revise a region of a text; a stream has one piece."""
     service = service_of(request)
     service.check_name(body.model)
@@ -80,7 +80,7 @@ async def edit(request: ResolvedRequest, body: Edit) -> Response | Json:
 
 
 @router.post("/v1/apply/completions", response_model=None)
-async def apply(request: ResolvedRequest, body: Chat) -> Response | Json:
+async def apply(request: Request, body: Chat) -> Response | Json:
     """Write a text anew with a change; the canvas starts from the original."""
     original = ORIGINAL.search(body.messages[-1].text)
     if original is None:
