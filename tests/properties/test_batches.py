@@ -19,11 +19,12 @@ from redraft.diffusion.noise import SeededNoise
 from redraft.diffusion.plan import Flow, Whole
 from redraft.diffusion.presets import PRESETS
 from redraft.engine.events import Block, Draft, Event, Finished
+from redraft.engine.handle import Handle
 from redraft.engine.loop import Loop, LoopConfig
 from redraft.engine.request import CANVAS_ONLY, Options, ResolvedRequest
 from redraft.engine.resolve import build_request
 from redraft.engine.runner import run_alone
-from redraft.engine.scheduler import POLICIES, Scheduler
+from redraft.engine.scheduler import POLICIES, Piece, Scheduler
 from redraft.errors import BusyError
 from redraft.model.fused import fuse_layers
 from redraft.model.gemma import DiffusionGemma
@@ -135,13 +136,13 @@ def test_every_batch_gives_what_each_request_has_alone(
     asked = [(request(*shape), arrives, leaves) for shape, arrives, leaves in drawn]
     loop = Loop(model(num_experts), LoopConfig(max_rows, max_running, 100, policy))
     told = [Told() for _ in asked]
-    numbers: dict[int, int] = {}
+    handles: dict[int, Handle] = {}
     for tick in range(10_000):
         for i, (one, arrives, leaves) in enumerate(asked):
             if arrives == tick:
-                numbers[i] = listen(loop, one, told[i], drafts=True)
+                handles[i] = listen(loop, one, told[i], drafts=True)
             if leaves is not None and arrives + leaves == tick:
-                loop.abort(numbers[i])
+                handles[i].abort()
             loop.check()
         left = loop.tick()
         loop.check()
@@ -214,9 +215,9 @@ def test_an_exception_in_a_listener_ends_that_request_alone() -> None:
 
 
 def test_a_listener_may_abort_a_neighbour_in_the_same_forward() -> None:
-    loop, victim = Loop(model()), Told()
-    listen(loop, request(5, 16, 1, 5), lambda event: loop.abort(1), drafts=True)
-    listen(loop, request(6, 16, 2, 5), victim, drafts=True)
+    loop, victim, handles = Loop(model()), Told(), list[Handle]()
+    listen(loop, request(5, 16, 1, 5), lambda event: handles[0].abort(), drafts=True)
+    handles.append(listen(loop, request(6, 16, 2, 5), victim, drafts=True))
     loop.drain()
     loop.check()
     assert [getattr(event, "reason", None) for event in victim.events] == ["aborted"]
@@ -232,30 +233,47 @@ def test_a_full_queue_refuses_and_loses_nothing() -> None:
     assert all(isinstance(one.events[-1], Finished) for one in told)
 
 
+@dataclass(eq=False)
+class Counted:
+    """All that a scheduler reads of a sequence."""
+
+    number: int
+    prompt_left: int
+    width: int = 16
+    commit_rows: int = 0
+    step: int = 0
+    waits: bool = False
+
+
+def ran(batch: tuple[Piece[Counted], ...]) -> None:
+    """What a forward does to the counts."""
+    for piece in batch:
+        piece.sequence.prompt_left -= piece.encode
+        piece.sequence.step += piece.canvas > 0
+
+
 def test_the_oldest_request_is_never_passed_over() -> None:
     """A long prompt waits behind a stream of canvases only until it is the oldest; its chunk then goes first."""
-    scheduler = Scheduler(max_rows=64, max_running=8, max_waiting=8)
-    scheduler.add(0, 1000, 16)
-    for number in range(1, 5):
-        scheduler.add(number, 4, 16)
+    scheduler = Scheduler[Counted](max_rows=64, max_running=8, max_waiting=8)
+    for number in range(5):
+        scheduler.add(Counted(number, 4 if number else 1000))
     scheduler.admit()
     for _ in range(4):
         batch = scheduler.next()
-        assert batch[0].number == 0
-        for piece in batch:
-            scheduler.ran(piece, 16)
+        assert batch[0].sequence.number == 0
+        ran(batch)
         scheduler.check()
 
 
 def test_step_homogeneous_batches_hold_one_step() -> None:
-    scheduler = Scheduler(max_rows=1000, max_running=8, max_waiting=8, policy="step-homogeneous")
-    scheduler.add(0, 4, 16)
+    scheduler = Scheduler[Counted](max_rows=1000, max_running=8, max_waiting=8, policy="step-homogeneous")
+    scheduler.add(Counted(0, 4))
     scheduler.admit()
-    scheduler.ran(scheduler.next()[0], 16)
-    scheduler.add(1, 4, 16)
+    ran(scheduler.next())
+    scheduler.add(Counted(1, 4))
     scheduler.admit()
     batch = scheduler.next()
-    assert [piece.number for piece in batch] == [0], "a fresh request joined one that is a step ahead"
+    assert [piece.sequence.number for piece in batch] == [0], "a fresh request joined one that is a step ahead"
 
 
 @pytest.mark.parametrize("max_running", [1, 3, 8])
@@ -277,7 +295,7 @@ def test_variants_are_not_stranded_when_the_first_is_aborted() -> None:
     for one, heard in zip(asked[1:], told[1:], strict=True):
         listen(loop, one, heard, drafts=True, behind=first)
     loop.tick()
-    loop.abort(first)
+    first.abort()
     while loop.tick():
         loop.check()
     assert [heard.events for heard in told[1:]] == [alone(one) for one in asked[1:]]

@@ -31,7 +31,7 @@ from redraft.constraints.language import Language, Vocabulary, ready
 from redraft.constraints.sources import regex_source
 from redraft.diffusion.plan import Flow
 from redraft.diffusion.seed import SeedCanvas
-from redraft.engine import stream
+from redraft.engine import reading
 from redraft.engine.events import Block, Event, Finished
 from redraft.engine.loop import Loop
 from redraft.engine.request import Options, ResolvedRequest
@@ -134,7 +134,7 @@ def test_a_step_waits_once_whatever_rides_along(
 ) -> None:
     """Prompts, commits and canvases in one forward, with drafts told after each: one copy to the host for all."""
     if long:
-        monkeypatch.setattr(stream, "LONG", 1)
+        monkeypatch.setattr(reading, "LONG", 1)
     there, config = load(folder, "cuda")
     requests = requests_of(config, 3)
     found = told(there, requests, device)
@@ -225,7 +225,7 @@ def test_a_graph_of_several_canvases_is_recorded_and_replayed(
 ) -> None:
     """While it is recorded the host may wait for nothing; replayed, it computes what single launches do."""
     if long:
-        monkeypatch.setattr(stream, "LONG", 1)
+        monkeypatch.setattr(reading, "LONG", 1)
     there, config = load(folder, "cuda")
     requests = requests_of(config)
     plain, graphed = told(there, requests, device), told(there, requests, device, graphs=True)
@@ -313,7 +313,7 @@ def test_our_kernels_are_given_what_is_on_the_device_and_recorded(
     tmp_path: Path, device: Device, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The forms of a GPU, launch by launch and replayed: as few rows as there can be, for the interpreter is slow."""
-    monkeypatch.setattr(stream, "LONG", 1)
+    monkeypatch.setattr(reading, "LONG", 1)
     monkeypatch.setattr(graph, "_WARM_UPS", 1)
     tiny_checkpoint(tmp_path / "tiny", replace(tiny_config(), canvas_length=2))
     there, config = load(tmp_path / "tiny", "cuda", GPU)
