@@ -190,7 +190,7 @@ def test_the_command_measures_a_checkpoint_or_a_shape(tmp_path: Path, capsys: py
         (["--device-card", "--plan", "int3"], "plan is 'int3'; supported"),
         (["--device-card", "--device", "abacus"], "device 'abacus' cannot be used"),
         (["--device-card", "--offload", "experts"], "the device is cpu, which is the host"),
-        (["--soak", "3", "--offload", "experts"], "--offload goes with --device-card"),
+        (["--dial", "3", "--offload", "experts"], "--offload goes with --device-card"),
     ],
 )
 def test_flags_that_contradict_are_refused(flags: list[str], message: str, capsys: pytest.CaptureFixture[str]) -> None:

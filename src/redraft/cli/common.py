@@ -35,7 +35,7 @@ ADAPTER_HELP = "a LoRA adapter in PEFT's layout, merged into the weights"
 Commands = Any  # argparse keeps the type of add_subparsers() private
 Run = Callable[[argparse.Namespace], int | None]
 
-PRESETS = ("reference", "fast", "flow", "checked")
+PRESETS = ("reference", "fast", "flow")
 """Those of diffusion/presets.py, which would import torch; a test holds the two equal."""
 
 
@@ -99,7 +99,7 @@ def sampling_flags(parser: argparse.ArgumentParser) -> None:
         default=[],
         metavar="RULE",
         help="acceptance rule instead of the preset's, as confidence:0.9, factor, frechet, margin, entropy:0.1, "
-        "gate:2:RULE or klass:RULE; repeatable: what any of them keeps is kept",
+        "or gate:2:RULE; repeatable: what any of them keeps is kept",
     )
     parser.add_argument(
         "--cooling", type=int, metavar="N", help="steps over which the temperature falls, whatever the cap"
