@@ -278,7 +278,7 @@ def test_experts_are_brought_from_the_host_and_timed(
         assert found["workload"]["experts"] == "host"
         assert figures["failed"] == {}
         assert [row["what"] for row in figures["timed"]] == ["step", "commit", "prefill", "head"]
-        need = footprint(config, torch.float32, formats(config, PLANS[plan] if plan else None), Placement("host"))
+        need = footprint(config, torch.float32, formats(config, PLANS[plan] if plan else None), Placement.HOST)
         sent = need.host * figures["experts_touched"] / figures["card"]["bus"]
         assert figures["timed"][0]["floor_ms"] >= 999 * sent
 

@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 
 NEUTRAL: dict[str, object] = {"device": "cpu", "dtype": "float32", "accept": [], "min_effort": 0.0, "min_tokens": 0}
 NEUTRAL |= dict.fromkeys(("causal", "watch", "graphs", "pin", "infill", "fence", "any_case", "draw", "thinking"), False)
-NEUTRAL |= dict.fromkeys(("threads", "plan", "adapter", "offload", "parallel", "trace", "variants", "keep", "check"))
+NEUTRAL |= dict.fromkeys(("threads", "plan", "adapter", "offload", "trace", "variants", "keep", "check"))
 NEUTRAL |= dict.fromkeys(("steps", "entropy_bound", "cooling", "effort", "target_ms", "canvas", "end_aware", "preset"))
 NEUTRAL |= dict.fromkeys(("top_k", "regex", "choice", "grammar", "beside", "their_model"))
 """What only a canvas, a checkpoint at hand or a constraint of ours can do, and the value that asks for nothing."""

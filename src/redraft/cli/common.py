@@ -164,15 +164,14 @@ def load_engine(arguments: argparse.Namespace) -> Engine:
     from redraft.engine.engine import load
     from redraft.engine.loop import LoopConfig
 
-    helps = getattr(arguments, "helps", False)  # of several processes only the first shows what it does
     return load(
         arguments.model,
         device=arguments.device,
         dtype=arguments.dtype,
         plan=getattr(arguments, "plan", None),
         adapter=getattr(arguments, "adapter", None),
-        report=None if helps else note,
-        progress=None if helps else loaded,
+        report=note,
+        progress=loaded,
         loop=LoopConfig(graphs=arguments.graphs),
         kernels=kernels_for(arguments.device),
         experts=experts_of(arguments),
