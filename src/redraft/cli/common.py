@@ -97,7 +97,7 @@ def sampling_flags(parser: argparse.ArgumentParser) -> None:
         default=[],
         metavar="RULE",
         help="acceptance rule instead of the preset's, as confidence:0.9, factor, frechet, margin, entropy:0.1, "
-        "gate:2:RULE or klass:RULE; repeatable: what any of them keeps is kept",
+        "or gate:2:RULE; repeatable: what any of them keeps is kept",
     )
     parser.add_argument(
         "--cooling", type=int, metavar="N", help="steps over which the temperature falls, whatever the cap"
@@ -152,15 +152,14 @@ def load_engine(arguments: argparse.Namespace) -> Engine:
     from redraft.engine.engine import load
     from redraft.engine.loop import LoopConfig
 
-    helps = getattr(arguments, "helps", False)  # of several processes only the first shows what it does
     return load(
         arguments.model,
         device=arguments.device,
         dtype=arguments.dtype,
         plan=getattr(arguments, "plan", None),
         adapter=getattr(arguments, "adapter", None),
-        report=None if helps else note,
-        progress=None if helps else loaded,
+        report=note,
+        progress=loaded,
         loop=LoopConfig(graphs=arguments.graphs),
         kernels=kernels_for(arguments.device),
         experts=experts_of(arguments),

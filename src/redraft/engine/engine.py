@@ -47,9 +47,8 @@ from redraft.model.kernels import FAST, Kernels
 from redraft.text import Message, Text, read_text
 from redraft.weights.adapter import merge_adapter
 from redraft.weights.build import DTYPES, usable_device
-from redraft.weights.group import Group
 from redraft.weights.load import load_model
-from redraft.weights.place import ON_DEVICE, place_experts
+from redraft.weights.place import Placement, place_experts
 from redraft.weights.plan import find_plan
 from redraft.weights.source import locate
 
@@ -310,9 +309,9 @@ def load(
     progress: Callable[[int, int], None] | None = None,
     loop: LoopConfig = DEFAULT_LOOP,
     kernels: Kernels = FAST,
-    experts: str | Group = "device",
+    experts: str = "device",
 ) -> Engine:
-    """`redraft.load`, which explains the arguments, with the `kernels` given; `experts` may be a group that has met."""
+    """`redraft.load`, which explains the arguments, with the `kernels` given."""
     if dtype not in DTYPES:
         raise RequestError(f"dtype is {dtype!r}; supported: {', '.join(DTYPES)}")
     folder = locate(str(model))
@@ -322,13 +321,15 @@ def load(
             f"adapter and plan ({plan}) were both given; merge first: redraft tune writes it merged, too"
         )
     config = read_config(folder)
-    placement, where = place_experts(experts, where, config.model.num_experts)
-    if adapter is not None and placement != ON_DEVICE:
-        raise RequestError(f"adapter was given and experts are {placement.place}; merge it first: redraft tune")
-    if loop.graphs and placement != ON_DEVICE:
-        raise RequestError(f"graphs is True and experts are {placement.place}; a graph cannot wait for those elsewhere")
+    placement = place_experts(experts, where)
+    if adapter is not None and placement is not Placement.DEVICE:
+        raise RequestError(f"adapter was given and experts are on the {placement}; merge it first: redraft tune")
+    if loop.graphs and placement is not Placement.DEVICE:
+        raise RequestError(
+            f"graphs is True and experts are on the {placement}; a graph cannot wait for those elsewhere"
+        )
     # Folded first and packed then, where layers are folded: a matrix is rounded once.
-    folds = placement == ON_DEVICE and pays(config.model, DTYPES[dtype])
+    folds = placement is Placement.DEVICE and pays(config.model, DTYPES[dtype])
     form = chosen.experts if chosen and chosen.is_uniform and folds else None
     found, config = load_model(
         folder,
@@ -343,7 +344,7 @@ def load(
     if adapter is not None:
         merge_adapter(found, Path(adapter))
     loaded = fuse_layers(found, form) if folds else found
-    if loop.max_rows is None and placement == ON_DEVICE:  # a knee was measured there
+    if loop.max_rows is None and placement is Placement.DEVICE:  # a knee was measured there
         loop = replace(loop, max_rows=read_knee(knee_key(folder, dtype, device, plan), report))
     as_stored = adapter is None and chosen is None
     return Engine(loaded, read_text(folder, config), config, Loop(loaded, loop), folder, as_stored)
