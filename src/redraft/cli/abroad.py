@@ -90,7 +90,7 @@ def bench_there(backend: Backend, arguments: argparse.Namespace) -> Record:
     if arguments.runs is not None and arguments.prompts is not None:
         raise RequestError("--runs and --prompts were both given; each line is a run: leave --runs out")
     prompts = held_out(arguments.runs or 30) if arguments.prompts is None else _lines(arguments.prompts)
-    engine = load(arguments.model, dtype=arguments.dtype, experts=experts_of(arguments))
+    engine = load(arguments.model, device="cpu", dtype=arguments.dtype, experts=experts_of(arguments))
     with Remote(backend) as remote:
 
         def asked(prompt: str, seed: int) -> Told:

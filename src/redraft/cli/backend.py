@@ -10,7 +10,7 @@ from redraft.errors import RequestError
 if TYPE_CHECKING:
     from redraft.remote.channel import Backend
 
-NEUTRAL: dict[str, object] = {"device": "cpu", "dtype": "float32", "accept": [], "min_effort": 0.0, "min_tokens": 0}
+NEUTRAL: dict[str, object] = {"device": "auto", "dtype": "auto", "accept": [], "min_effort": 0.0, "min_tokens": 0}
 NEUTRAL |= dict.fromkeys(("causal", "watch", "graphs", "pin", "infill", "fence", "any_case", "draw", "thinking"), False)
 NEUTRAL |= dict.fromkeys(("threads", "plan", "adapter", "offload", "parallel", "trace", "variants", "keep", "check"))
 NEUTRAL |= dict.fromkeys(("steps", "entropy_bound", "cooling", "effort", "target_ms", "canvas", "end_aware", "preset"))

@@ -48,7 +48,7 @@ def bench_scaling(
     folder: Path, *, runs: int, dtype: str = "float32", count: int = EXAMPLES, progress: Progress = silent
 ) -> Record:
     """Throughput by concurrent requests, a step by prefix, matmuls against the machine's peak, steps by phase."""
-    engine = load(folder, dtype=dtype)
+    engine = load(folder, device="cpu", dtype=dtype)
     material = Material(engine.text, engine.config)
     load_figures = _by_load(engine, material, runs, progress)
     with random_checkpoint(locate(EMBEDDED), POSITIONS) as place:
@@ -228,7 +228,7 @@ def bench_knee(
     folder: Path, *, runs: int, dtype: str = "float32", plan: str | None = None, progress: Progress = silent
 ) -> Record:
     """Time of a forward by its rows, all sizes in turn `runs` times, and where more rows stop paying."""
-    model = load(folder, dtype=dtype, plan=plan).model  # as an engine runs it
+    model = load(folder, device="cpu", dtype=dtype, plan=plan).model  # as an engine runs it
     width = model.config.canvas_length
     forwards = {canvases * width: _forward_of(model, canvases) for canvases in CANVASES}
     times: dict[int, list[float]] = {rows: [] for rows in forwards}
