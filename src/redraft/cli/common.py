@@ -57,12 +57,12 @@ def model_flags(parser: argparse.ArgumentParser, *, positional: bool = False, pl
         parser.add_argument("model", nargs="?", default="nano", metavar="MODEL", help=what)
     else:
         parser.add_argument("--model", default="nano", help=what)
-    parser.add_argument("--device", default="cpu", help="where to run: cpu, cuda, cuda:1 (default: cpu)")
+    parser.add_argument("--device", default="auto", help="where to run: cpu, cuda, cuda:1 (default: cuda if usable)")
     parser.add_argument(
         "--threads", type=int, metavar="N", help="processor threads (default: as many as there are idle cores)"
     )
     parser.add_argument(
-        "--dtype", default="float32", choices=("float32", "bfloat16"), help="number format (default: float32)"
+        "--dtype", default="auto", choices=("auto", "float32", "bfloat16"), help="number format (default: as stored)"
     )
     place_flags(parser)
     if plan:
@@ -146,7 +146,6 @@ def load_engine(arguments: argparse.Namespace) -> Engine:
     """The engine of a command's model flags; notes and progress go to stderr."""
     set_up(arguments.threads)
 
-    from redraft.cli.kernels import kernels_for
     from redraft.engine.engine import load
     from redraft.engine.loop import LoopConfig
 
@@ -159,7 +158,6 @@ def load_engine(arguments: argparse.Namespace) -> Engine:
         report=note,
         progress=loaded,
         loop=LoopConfig(graphs=arguments.graphs),
-        kernels=kernels_for(arguments.device),
         experts=experts_of(arguments),
     )
 
