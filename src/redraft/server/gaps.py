@@ -71,9 +71,7 @@ async def run_gap(service: Service, request: Request, gap: Gap) -> tuple[list[Vo
     return voices, prompt_tokens
 
 
-async def respond_gap(
-    service: Service, request: Request, body: Sampling, gap: Gap, form: TextForm
-) -> Response | Json:
+async def respond_gap(service: Service, request: Request, body: Sampling, gap: Gap, form: TextForm) -> Response | Json:
     """The whole response, or a stream of one piece: a gap is told when it is filled."""
     voices, prompt_tokens = await run_gap(service, request, gap)
     return at_once(service, body, form, voices, prompt_tokens)
