@@ -25,7 +25,7 @@ from redraft.cli.common import print_json
 from redraft.cli.main import build_parser
 from redraft.cli.verify import LIMIT
 from redraft.engine.events import Draft, Event
-from redraft.engine.request import ResolvedRequest
+from redraft.engine.scope import Submitted
 from redraft.errors import CallerError, RedraftError, UnsatisfiedError
 from redraft.tasks import names, task
 
@@ -177,15 +177,15 @@ def test_an_interrupt_while_watching_leaves_a_whole_line_and_a_cursor(
     terminal: bool, monkeypatch: pytest.MonkeyPatch, capsys: Captured
 ) -> None:
     seen, drawn = [], io.StringIO()
-    show = redraft.cli.watch.Watch.show
+    show = redraft.cli.watch.Watch.event
 
-    def interrupted(self: redraft.cli.watch.Watch, event: Event, request: ResolvedRequest) -> None:
+    def interrupted(self: redraft.cli.watch.Watch, handle: Submitted, event: Event) -> None:
         seen.append(event)
         if len(seen) == 2:
             raise KeyboardInterrupt
-        show(self, event, request)
+        show(self, handle, event)
 
-    monkeypatch.setattr(redraft.cli.watch.Watch, "show", interrupted)
+    monkeypatch.setattr(redraft.cli.watch.Watch, "event", interrupted)
     if terminal:
         screen = Console(file=drawn, force_terminal=True, width=100, _environ={"TERM": "xterm"})
         monkeypatch.setattr(redraft.cli.watch, "Console", lambda **options: screen)

@@ -187,7 +187,7 @@ def test_bfloat16_loads_and_answers(answer: Generation) -> None:
 
 @pytest.mark.parametrize("dtype", ["float16", "int8", "", "Float32"])
 def test_a_number_format_that_is_not_supported_is_refused(dtype: str) -> None:
-    with pytest.raises(RequestError, match=f"dtype is '{dtype}'; supported: float32, bfloat16"):
+    with pytest.raises(RequestError, match=f"dtype is '{dtype}'; supported: auto, float32, bfloat16"):
         redraft.load("nano", dtype=dtype)
 
 

@@ -19,7 +19,8 @@ from redraft.cli import bounds
 from redraft.cli.tune import Progress
 from redraft.cli.watch import LONGEST, PACE, Watch
 from redraft.engine.events import Event
-from redraft.engine.request import Options, Request, ResolvedRequest
+from redraft.engine.request import Options, Request
+from redraft.engine.scope import CancelScope, Observer, Submitted
 from redraft.operations.engine import Engine
 from redraft.tasks import names, task
 from redraft.tasks.task import split_of
@@ -133,13 +134,13 @@ def test_every_step_stays_long_enough_and_none_waits_for_the_screen(
     monkeypatch.setattr(redraft.cli.watch, "time", clock)
     steps: list[int] = []
     request = engine.resolve(Request(PUZZLE, chat=True, options=Options(seed=5, preset="reference")))
-    with Watch(engine.text, answer_follows=follows) as watch:
 
-        def show(event: Event, of: ResolvedRequest) -> None:
+    class Counting(Observer):
+        def event(self, handle: Submitted, event: Event) -> None:
             steps.append(getattr(event, "step", 0))
-            watch.show(event, of)
 
-        done = engine.finish(request, show)
+    with Watch(engine.text, answer_follows=follows) as watch:
+        done = engine.within(CancelScope(Counting(), watch)).run(request)
         assert clock.now == 100, "the answer waited for the screen"
     taken = [step for step in steps if step]
     assert len(taken) > 1, "this test needs several steps"

@@ -16,7 +16,6 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from redraft.engine.tap import Tap, seen_through
 from tests.unit.test_terminal import ROOT, read_until
 
 from redraft.__main__ import main
@@ -24,6 +23,7 @@ from redraft.cli.screen import Place, lines
 from redraft.constraints.sources import choices_source
 from redraft.engine.events import Draft
 from redraft.engine.request import Options, Request
+from redraft.engine.scope import CancelScope
 from redraft.errors import RequestError, RunError, TraceError
 from redraft.operations.engine import Engine
 from redraft.trace.file import TraceFile, read_trace
@@ -42,11 +42,10 @@ SLOW = ["generate", "Ka", "--steps", "9000", "--entropy-bound", "1e-9", "--tempe
 def taken(engine: Engine, tmp_path: Path) -> Callable[..., Path]:
     """A trace of whatever is done with the engine it is given."""
 
-    def take(work: Callable[[Engine], object], *, gaps: bool = False) -> Path:
+    def take(work: Callable[[Engine], object]) -> Path:
         path = tmp_path / "trace.jsonl"
         file = TraceFile(path, HEAD)
-        recorder = Recorder(file, engine)
-        work(seen_through(engine, Tap(engine.loop, recorder.opened, recorder.won), gaps=gaps))
+        work(engine.within(CancelScope(Recorder(file, engine))))
         file.close()
         return path
 
@@ -89,7 +88,7 @@ def test_a_tap_changes_no_answer_and_tells_every_request(engine: Engine, taken: 
     text = ("sudoku\n1234\n3412\n", "\n4321")
     alone = engine.infill(*text, max_tokens=6, seed=2)
     found = []
-    trace = read_trace(taken(lambda tapped: found.append(tapped.infill(*text, max_tokens=6, seed=2)), gaps=True))
+    trace = read_trace(taken(lambda tapped: found.append(tapped.infill(*text, max_tokens=6, seed=2))))
     assert found[0].data == alone.data
     assert len(trace.films) == alone.tried
     assert trace.main.finish in ("stop", "length")
@@ -301,7 +300,7 @@ def test_a_disk_that_fills_up_ends_the_run(lines: int, engine: Engine) -> None:
             return 0.0
 
     file = TraceFile(Path(os.devnull), HEAD)
-    traced = seen_through(engine, Tap(engine.loop, Scarce(file, engine).opened), gaps=False)
+    traced = engine.within(CancelScope(Scarce(file, engine)))
     with pytest.raises(RunError, match="cannot be written on"):
         traced.generate(RECORD, chat=True, seed=5)
     file.close()

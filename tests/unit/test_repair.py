@@ -8,6 +8,7 @@ import re
 import sys
 import threading
 from collections.abc import Sequence
+from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any
 
@@ -22,11 +23,11 @@ from redraft.constraints.language import Vocabulary, ready
 from redraft.constraints.sources import regex_source, schema_source
 from redraft.constraints.thinking import after_thinking
 from redraft.constraints.validation import Problem, span_of
-from redraft.engine import mend
-from redraft.engine.request import Generation, Options, Request, ResolvedRequest
+from redraft.engine.request import Options, Request, ResolvedRequest
 from redraft.errors import ConstraintError, RunError, UnsatisfiedError
+from redraft.operations import repair as repairs
 from redraft.operations.engine import Engine
-from redraft.operations.repair import mended
+from redraft.operations.repair import Attempts, repair
 
 pytestmark = pytest.mark.usefixtures("own_cache")
 
@@ -76,7 +77,7 @@ def test_only_what_is_wrong_changes_in_an_answer_of_several_canvases(
     first = engine.run(request)
     assert len(first.steps) > 1
     assert first.text == ANSWER
-    done = mended(engine, request, refusing(*wrong) if schema else textually(*wrong))
+    done = repair(engine, replace(request, check=refusing(*wrong) if schema else textually(*wrong)))
     assert len(done.tokens) == len(first.tokens)
     pieces = [engine.text.decode([token]) for token in first.tokens]
     inside = spans_of_tokens(pieces, [span_of(ANSWER, [path]) for path in wrong])
@@ -124,7 +125,7 @@ def test_the_error_carries_the_best_attempt_and_its_reasons(engine: Engine) -> N
         return [*found, Problem("melu", span_of(text, ["item"]))] if same else found
 
     with pytest.raises(UnsatisfiedError) as error:
-        mended(engine, request, check, rounds=2)
+        repair(engine, replace(request, check=check), rounds=2)
     assert len(seen) == 3
     assert len(set(seen)) == 3
     assert error.value.attempt == seen[1]
@@ -218,7 +219,7 @@ def test_the_line_that_python_names_is_the_one_that_is_wrong() -> None:
 
 
 @pytest.mark.parametrize("opening", [None, 4])
-def test_an_answer_behind_thinking_is_mended_behind_thinking(engine: Engine, opening: int | None) -> None:
+def test_an_answer_behind_thinking_is_repaired_behind_thinking(engine: Engine, opening: int | None) -> None:
     """Marked by tokens that nano has no other use for."""
     plain = engine.language(schema_source(RECORD))
     language = after_thinking(plain, closing=3, opening=opening)
@@ -229,7 +230,7 @@ def test_an_answer_behind_thinking_is_mended_behind_thinking(engine: Engine, ope
         seen.append(text)
         return "once more" if len(seen) < 3 else ()
 
-    done = mended(engine, request, check)
+    done = repair(engine, replace(request, check=check))
     assert len(set(seen)) == 3
     assert not any(plain.problems(text) for text in seen), "the answer alone is read"
     assert language.holds(done.tokens)
@@ -240,20 +241,20 @@ def test_an_answer_behind_thinking_is_mended_behind_thinking(engine: Engine, ope
 def test_a_deadline_is_one_for_all_rounds(engine: Engine, monkeypatch: pytest.MonkeyPatch) -> None:
     """Every round had the whole of it. Here a check takes 100 seconds of it, and nothing else takes any."""
     request = engine.resolve(Request(PROMPT, chat=True, options=Options(seed=1, deadline_sec=450.0)))
-    now, given, again = [0.0], list[float | None](), mend._again
+    now, given, again = [0.0], list[float | None](), repairs._again
 
     def check(text: str) -> list[str]:
         now[0] += 100.0
         return ["no"]
 
-    def seen(engine: Engine, request: ResolvedRequest, *more: Any) -> Generation:
+    def seen(engine: Engine, request: ResolvedRequest, *more: Any) -> Attempts:
         given.append(request.deadline_sec)
         return again(engine, request, *more)
 
-    monkeypatch.setattr(mend, "time", SimpleNamespace(monotonic=lambda: now[0]))
-    monkeypatch.setattr(mend, "_again", seen)
+    monkeypatch.setattr(repairs, "time", SimpleNamespace(monotonic=lambda: now[0]))
+    monkeypatch.setattr(repairs, "_again", seen)
     with pytest.raises(UnsatisfiedError) as caught:
-        mended(engine, request, check, rounds=100)
+        repair(engine, replace(request, check=check), rounds=100)
     assert given == [350.0, 250.0, 150.0, 50.0]
     assert caught.value.reasons == ["no"]
 
@@ -265,7 +266,7 @@ def test_a_check_may_say_one_reason_alone(engine: Engine) -> None:
 
 
 def test_a_check_that_does_not_come_back_is_an_error(engine: Engine, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(mend, "MOST_SECONDS", 0.05)
+    monkeypatch.setattr(repairs, "MOST_SECONDS", 0.05)
     forever = threading.Event()
 
     def check(text: str) -> list[str]:
