@@ -30,8 +30,8 @@ from guided import guided, installed
 from noise import noise_trial
 from projection import LARGE, TRIES, WIDE, large, share_of_step
 from redraft.cli.common import progress
-from redraft.constrain.language import Language, ready
-from redraft.constrain.sources import schema_source
+from redraft.constraints.language import Language, ready
+from redraft.constraints.sources import schema_source
 from redraft.diffusion.halt import Halt, UntilEnd
 from redraft.diffusion.presets import fast_policy
 from redraft.diffusion.stats import Stats

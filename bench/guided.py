@@ -13,9 +13,9 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import torch
 
-from redraft.constrain.language import Language
-from redraft.constrain.messages import BIAS_OF_NONE
-from redraft.constrain.project import Projection
+from redraft.constraints.condition.forward_backward import BIAS_OF_NONE
+from redraft.constraints.condition.projection import Projection
+from redraft.constraints.language import Language
 from redraft.engine.engine import Engine
 from redraft.model.triton.ways import Holding
 from redraft.shapes import Bool, Float, Int, Tensor
@@ -41,7 +41,7 @@ class GuidedLanguage(Language):
         from llguidance import LLMatcher
 
         matcher = LLMatcher(self.tokenizer, LLMatcher.grammar_from_json_schema(self.source.text))
-        return GuidedProjection(self.wiring, 0, max_tokens, matcher=matcher, stops=self.stops)
+        return GuidedProjection(self.layout, 0, max_tokens, matcher=matcher, stops=self.stops)
 
     def holds(self, tokens: Sequence[int]) -> bool:
         """Left to whoever measures: it does not keep room for the end, so at the limit an answer may be cut off."""
@@ -107,4 +107,4 @@ def guided(engine: Engine, language: Language) -> GuidedLanguage:
         engine.text.tokenizer.to_str(), n_vocab=engine.config.model.vocab_size,
         eos_token=ends[0],
     )  # fmt: skip
-    return GuidedLanguage(language.source, language.wiring, False, tokenizer=tokenizer, stops=frozenset(ends))
+    return GuidedLanguage(language.source, language.layout, False, tokenizer=tokenizer, stops=frozenset(ends))

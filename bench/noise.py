@@ -14,9 +14,9 @@ from typing import Any
 
 import torch
 
-from redraft.constrain.language import Vocabulary, ready
-from redraft.constrain.problem import schema_problems
-from redraft.constrain.sources import schema_source
+from redraft.constraints.language import Vocabulary, ready
+from redraft.constraints.sources import schema_source
+from redraft.constraints.validation import schema_problems
 from redraft.errors import ConstraintError
 
 END, PAD = 0, 1

@@ -9,9 +9,9 @@ from statistics import median
 
 import torch
 
-from redraft.constrain.language import Language, ready
-from redraft.constrain.messages import best_ways, quickly
-from redraft.constrain.sources import schema_source
+from redraft.constraints.condition.forward_backward import best_paths, scaled_messages
+from redraft.constraints.language import Language, ready
+from redraft.constraints.sources import schema_source
 from redraft.engine.engine import Engine
 from redraft.engine.request import Options
 from redraft.measure.schema_of_ten import TEN, made_up
@@ -43,8 +43,8 @@ def large() -> dict[str, float]:
         found = goal(log_p)
         _ = found.shifted(), found.draft
         marks.append(time.perf_counter())
-        for pass_on in (quickly, best_ways):
-            pass_on(goal.wiring, found.weights, goal.state, goal.gates(WIDE))
+        for pass_on in (scaled_messages, best_paths):
+            pass_on(goal.layout, found.weights, goal.state, goal.gates(WIDE))
         marks.append(time.perf_counter())
         spent.append([done - begun for begun, done in pairwise(marks)])
     plain, projected, passed = (min(one) for one in zip(*spent, strict=True))
@@ -63,9 +63,8 @@ def large() -> dict[str, float]:
 def share_of_step(engine: Engine, language: Language) -> dict[str, float]:
     """Milliseconds of a step of the model on its own whole canvas, with and without the language: medians of pairs."""
     prompt = next(iter(task("records").examples("held_out", 1))).prompt
-    plain = engine.request(
-        prompt, chat=True, options=Options(seed=1, end_aware=False, canvas=engine.config.model.canvas_length)
-    )
+    whole = Options(seed=1, preset="reference", end_aware=False, canvas=engine.config.model.canvas_length)
+    plain = engine.request(prompt, chat=True, options=whole)
     plain = replace(plain, policy=replace(plain.policy, max_steps=8, halt=_Never()))
     held = replace(plain, language=language)
     times: dict[str, list[float]] = {"plain": [], "held": []}

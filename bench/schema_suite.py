@@ -20,9 +20,9 @@ from typing import Any
 
 import numpy as np
 
-from redraft.constrain.automaton import NOWHERE, Dfa
-from redraft.constrain.keywords import CARE, Care
-from redraft.constrain.schema import compile_schema
+from redraft.constraints.compile.automaton import NOWHERE, Dfa
+from redraft.constraints.compile.keywords import CARE, Care
+from redraft.constraints.compile.schema import compile_schema
 from redraft.errors import ConstraintError, RedraftError
 from redraft.measure.record import check_place, new_record, write_record
 

@@ -57,7 +57,7 @@ TABLE = (
     Take("knee", 1, f"{BENCH} --knee"),
     Take("dial-nano", 4, f"{BENCH} --dial 100"),
     Take("belief-nano", 3, "python bench/belief.py --count 100 --keep"),
-    Take("eval-nano", 4, f"{EVAL} --count 500"),
+    Take("eval-nano", 4, f"{EVAL} --preset reference --count 500"),
     Take("eval-nano-fast", 2, f"{EVAL} --preset fast --count 500"),
     Take("eval-nano-causal", 2, f"{EVAL} --causal --count 300"),
     Take("eval-nano-pinned", 3, f"{EVAL} --pin --task sudoku-4x4 --task sudoku-6x6 --preset fast --count 1000"),

@@ -6,7 +6,7 @@ from pathlib import Path
 
 from constraints import Way
 from pages.claims import listed, record_of, table, taken
-from redraft.constrain.keywords import FORMATS, KEYWORDS
+from redraft.constraints.compile.keywords import FORMATS, KEYWORDS
 
 
 def keywords() -> str:

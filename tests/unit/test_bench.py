@@ -145,6 +145,7 @@ def test_the_knee_is_the_smallest_that_is_near_the_best() -> None:
     assert knee.knee({32: 10.0, 64: 17.9, 128: 20.0}) == 128
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(sys.platform != "linux", reason="other systems do not hand a parent's peak to its children")
 def test_a_child_does_not_inherit_the_peak_of_its_parent() -> None:
     """getrusage would tell of it: the child's peak would be at least the parent's 400 MiB."""
@@ -260,6 +261,7 @@ def test_a_scenario_ends_as_a_record(name: str, tmp_path: Path) -> None:
     check_record(record, tmp_path)
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("small")
 def test_the_knee_ends_as_a_record(tmp_path: Path) -> None:
     found = knee.bench_knee(locate("nano"), runs=1)

@@ -10,6 +10,8 @@ from pathlib import Path
 
 import pytest
 
+pytestmark = pytest.mark.slow
+
 if find_spec("triton") is None:
     pytest.skip(f"there is no triton for {sys.platform}", allow_module_level=True)
 

@@ -11,7 +11,6 @@ import torch
 from tests.helpers import released_json, tiny_checkpoint, tiny_config, tiny_json
 
 from redraft.__main__ import main
-from redraft.cli.kernels import kernels_for
 from redraft.config import ModelConfig
 from redraft.errors import RunError, WeightsError
 from redraft.measure.device import Touched, device_card, filled_prefix, measure_card, random_weights, touched_share
@@ -21,6 +20,7 @@ from redraft.measure.tried import Tried
 from redraft.model.gemma import DiffusionGemma
 from redraft.model.kernels import FAST
 from redraft.model.moe import Experts, experts_grouped
+from redraft.weights.defaults import kernels_of
 from redraft.weights.memory import footprint
 from redraft.weights.place import Placement
 from redraft.weights.plan import PLANS, Plan, check_device, formats, usable_plans
@@ -220,8 +220,8 @@ def test_a_gpu_runs_its_own_kernels_and_a_processor_plain_torch() -> None:
     pytest.importorskip("triton")
     from redraft.model.triton.kernels import GPU
 
-    assert kernels_for("cuda:1") is GPU
-    assert kernels_for("cpu") is FAST
+    assert kernels_of(torch.device("cuda:1")) is GPU
+    assert kernels_of(torch.device("cpu")) is FAST
 
 
 def test_what_fails_or_is_interrupted_costs_no_other_measurement() -> None:

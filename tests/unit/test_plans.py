@@ -1,7 +1,11 @@
 """The comparison of number formats: every plan is there, its size and error are those of its format."""
 
+import pytest
+
 from plans import bench_plans
 from redraft.weights.source import locate
+
+pytestmark = pytest.mark.slow
 
 
 def test_plans_are_measured_beside_each_other() -> None:

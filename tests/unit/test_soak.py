@@ -19,6 +19,8 @@ from redraft.errors import RunError
 from redraft.model.gemma import DiffusionGemma
 from soak import Client, Soak, bench_soak
 
+pytestmark = pytest.mark.slow
+
 
 @lru_cache
 def model() -> DiffusionGemma:

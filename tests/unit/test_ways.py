@@ -11,8 +11,8 @@ import torch
 import redraft
 from constraints import ARRAY, ASKED, OBJECT, RECORD, Asked, Way, _counted, _summary, right_fields
 from guided import guided
-from redraft.constrain.language import ready
-from redraft.constrain.sources import schema_source
+from redraft.constraints.language import ready
+from redraft.constraints.sources import schema_source
 from redraft.engine.request import Options
 
 

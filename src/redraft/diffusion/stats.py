@@ -21,7 +21,7 @@ Soften = Callable[[Float[Tensor, "canvas vocab"]], Float[Tensor, "canvas hidden"
 
 @runtime_checkable
 class Conditioned(Protocol):
-    """A canvas's distributions, conditioned on its text being in a language (made by constrain/project.py)."""
+    """A canvas's distributions, conditioned on its text being in a language (made by `constraints`)."""
 
     @property
     def draft(self) -> Int[Tensor, "canvas"]:

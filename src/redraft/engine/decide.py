@@ -25,8 +25,8 @@ import msgspec
 import torch
 
 from redraft.cache import Prefix
-from redraft.constrain.language import ready
-from redraft.constrain.sources import choices_source
+from redraft.constraints.language import ready
+from redraft.constraints.sources import choices_source
 from redraft.diffusion.noise import SeededNoise
 from redraft.diffusion.seed import SeedCanvas, seeded
 from redraft.engine.dial import known_fingerprint

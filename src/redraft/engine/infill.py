@@ -17,7 +17,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
-from redraft.constrain.language import Language
+from redraft.constraints.language import Language
 from redraft.engine.gap import Around, compete, readable, refuse_decided
 from redraft.engine.request import Generation, Options
 from redraft.engine.variants import mean

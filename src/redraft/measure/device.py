@@ -19,9 +19,9 @@ import torch
 
 from redraft.cache import Prefix
 from redraft.config import ModelConfig
-from redraft.constrain.language import ready
-from redraft.constrain.project import Projection
-from redraft.constrain.sources import schema_source
+from redraft.constraints.condition.projection import Projection
+from redraft.constraints.language import ready
+from redraft.constraints.sources import schema_source
 from redraft.diffusion.stats import read_logits
 from redraft.errors import RequestError
 from redraft.measure.record import Record, new_record

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from redraft.constrain.language import Vocabulary
+from redraft.constraints.language import Vocabulary
 
 TEN = {
     "type": "object",

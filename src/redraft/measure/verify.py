@@ -139,7 +139,8 @@ def verify(engine: Engine, folder: Path, prompt: str, *, seed: int = 0, max_step
     """Compare a loaded checkpoint with transformers' own loading of it. Raises RunError without transformers."""
     model, dtype = engine.model, engine.model.dtype
     theirs, version = load_reference(folder, dtype)
-    options = Options(seed=seed, steps=max_steps, max_tokens=model.config.canvas_length)  # one canvas is compared
+    one_canvas = model.config.canvas_length
+    options = Options(seed=seed, steps=max_steps, max_tokens=one_canvas, preset="reference")
     request = engine.request(prompt, chat=engine.text.has_template, options=options)
     tokens = torch.tensor(request.prompt, device=model.device)
     reference = _Reference(theirs.to(model.device), tokens)

@@ -37,7 +37,10 @@ _PROGRESS = "progress.json"
 _SHARD_BYTES = 2_000_000_000
 _CHUNK_ROWS = 8192
 _MISPLACED = (errno.EACCES, errno.EPERM, errno.EROFS, errno.ENOENT, errno.ENOTDIR)  # the place, not the disk
-_CARRIED = ("generation_config.json", "tokenizer.json", "tokenizer_config.json", "chat_template.jinja", "LICENSE")
+_CARRIED = (
+    *("generation_config.json", "redraft.json", "tokenizer.json"),
+    *("tokenizer_config.json", "chat_template.jinja", "LICENSE"),
+)
 
 
 @dataclass(frozen=True)
