@@ -43,7 +43,7 @@ fast:
 	$(PYTEST) -m "not typed and not gpu and not slow"
 
 docs: .venv/dev.stamp
-	$(BIN)/python scripts/generate.py
+	$(BIN)/python bench/generate.py
 
 $(BIN)/python:
 	$(PYTHON) -m venv .venv

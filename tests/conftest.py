@@ -52,14 +52,14 @@ def _nobodys_cache(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
 @pytest.fixture(autouse=True, scope="session")
 def _time_to_compile() -> Iterator[None]:
     """A constraint that is none too large is compiled on a slow machine, too; tests of the limit bring their own."""
-    from redraft.constrain import pattern, watch
+    from redraft.constraints.compile import limits, regex
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(pattern, "MOST_SECONDS", 60)
-        before = watch.DEFAULT_LIMITS.seconds
-        object.__setattr__(watch.DEFAULT_LIMITS, "seconds", 60.0)  # the default of many functions, so it is one value
+        patch.setattr(regex, "MOST_SECONDS", 60)
+        before = limits.DEFAULT_LIMITS.seconds
+        object.__setattr__(limits.DEFAULT_LIMITS, "seconds", 60.0)  # the default of many functions, so it is one value
         yield
-        object.__setattr__(watch.DEFAULT_LIMITS, "seconds", before)
+        object.__setattr__(limits.DEFAULT_LIMITS, "seconds", before)
 
 
 @pytest.fixture(scope="session")

@@ -13,7 +13,7 @@ from torch import Tensor
 
 from redraft.cache import Prefix
 from redraft.config import GenerationConfig, ModelConfig, parse_model
-from redraft.constrain.project import Projection
+from redraft.constraints.condition.projection import Projection
 from redraft.model.gemma import DiffusionGemma
 from redraft.model.kernels import FAST, Kernels
 from redraft.weights.build import random_model

@@ -17,7 +17,7 @@ LINES: tuple[tuple[str, ...], ...] = (
     ("config", "tasks"),
     ("cache", "text"),
     ("model",),
-    ("weights", "diffusion", "constrain"),
+    ("weights", "diffusion", "constraints"),
     ("engine",),
     ("server", "tune", "measure", "remote", "trace"),
     ("top",),

@@ -18,8 +18,13 @@ from tests.server.conftest import ANSWER, RECORD, Inside, eventually
 import redraft
 from redraft.engine.engine import Engine
 from redraft.errors import RequestError
-from redraft.measure.client import Link, Reply, stream_chat
-from redraft.measure.serving import (
+from redraft.server import process
+from redraft.server.log import Log
+from redraft.server.process import hosted
+from redraft.server.service import Service
+from redraft.server.settings import Settings
+from redraft.tasks import task
+from serving import (
     WORKLOADS,
     _alone,
     _asked,
@@ -33,12 +38,7 @@ from redraft.measure.serving import (
     _watched,
     rooms,
 )
-from redraft.server import process
-from redraft.server.log import Log
-from redraft.server.process import hosted
-from redraft.server.service import Service
-from redraft.server.settings import Settings
-from redraft.tasks import task
+from stream_client import Link, Reply, stream_chat
 
 SHORT = {"records": 64}
 

@@ -26,9 +26,9 @@ from tests.pretend import CUDA, Device, Held, Mixed, pretend
 
 from redraft.__main__ import main
 from redraft.config import CheckpointConfig
-from redraft.constrain import project
-from redraft.constrain.language import Language, Vocabulary, ready
-from redraft.constrain.sources import regex_source
+from redraft.constraints.condition import projection
+from redraft.constraints.language import Language, Vocabulary, ready
+from redraft.constraints.sources import regex_source
 from redraft.diffusion.plan import Flow
 from redraft.diffusion.seed import SeedCanvas
 from redraft.engine import stream
@@ -211,7 +211,7 @@ def test_messages_are_passed_there_and_a_held_step_waits_twice(
     assert tokens_of(found) == tokens_of(told(load(folder, "cpu")[0], [request], None))
     steps = [len(waits) for waits in found.waits if waits]
     assert (min(steps), max(steps[1:])) == (3, 4), found.waits  # the first one takes the language there
-    monkeypatch.setattr(project, "MOST_WALKED", 0)
+    monkeypatch.setattr(projection, "MOST_ON_DEVICE", 0)
     by_the_host = told(there, [request], device)
     assert tokens_of(by_the_host) == tokens_of(found)
     assert min(len(waits) for waits in by_the_host.waits if waits) > 4

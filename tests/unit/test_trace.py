@@ -20,7 +20,7 @@ from tests.unit.test_terminal import ROOT, read_until
 
 from redraft.__main__ import main
 from redraft.cli.screen import Place, lines
-from redraft.constrain.sources import choices_source
+from redraft.constraints.sources import choices_source
 from redraft.engine.engine import Engine
 from redraft.engine.events import Draft
 from redraft.engine.request import Options

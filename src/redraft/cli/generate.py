@@ -74,8 +74,8 @@ def run(arguments: argparse.Namespace) -> int:
     import torch
 
     from redraft.cli.watch import Watch
-    from redraft.constrain.problem import unfenced
-    from redraft.constrain.sources import anything
+    from redraft.constraints.sources import anything
+    from redraft.constraints.validation import unfenced
     from redraft.engine.fields import field_confidence, field_entropy
     from redraft.engine.mend import mended
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
-from redraft.constrain.language import Language
+from redraft.constraints.language import Language
 from redraft.diffusion.denoise import Policy
 from redraft.diffusion.seed import SeedCanvas
 from redraft.engine.pace import Pace
