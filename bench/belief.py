@@ -135,7 +135,7 @@ def cells(engine: Engine, split: str, count: int) -> Iterator[Asked]:
     for name, size in PUZZLES.items():
         for seed, example in enumerate(islice(task(name).examples(split, SPLITS[split]), count)):
             form, wanted = form_of(example, size)
-            request = engine.request(example.prompt, chat=True, options=Options(seed=seed))
+            request = engine.request(example.prompt, chat=True, options=Options(seed=seed, preset="reference"))
             yield from map(Asked, decide_all(engine, request, form), wanted)
 
 
@@ -161,7 +161,7 @@ def packing(engine: Engine, count: int) -> tuple[dict[str, object], list[tuple[s
         same, packed, single, forwards = list[bool](), list[bool](), list[bool](), 0
         for seed, example in enumerate(islice(task(name).examples("held_out", SPLITS["held_out"]), count // 2)):
             form, wanted = form_of(example, size)
-            request = engine.request(example.prompt, chat=True, options=Options(seed=seed))
+            request = engine.request(example.prompt, chat=True, options=Options(seed=seed, preset="reference"))
             together = [one.best for one in decide_all(engine, request, form)]
             forwards += 1
             alone = [

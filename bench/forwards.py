@@ -93,7 +93,7 @@ def measured(engine: Engine, arguments: argparse.Namespace, *, ways: bool) -> di
         one = task(name)
         found[name] = by_forwards(engine, one, arguments.count, arguments.seed)
         if ways:
-            for label, options in (("reference", Options()), ("causal", Options(causal=True))):
+            for label, options in (("reference", Options(preset="reference")), ("causal", Options(causal=True))):
                 found[name][label] = asdict(
                     evaluate(engine, one, arguments.count // 4, seed=arguments.seed, options=options)
                 )

@@ -21,6 +21,7 @@ from command import arguments, finish
 from redraft.cli.common import progress
 from redraft.config import ModelConfig
 from redraft.engine.engine import Engine, load
+from redraft.engine.request import Options
 from redraft.errors import WeightsError
 from redraft.measure.device import filled_prefix, random_weights, step_of
 from redraft.measure.evals import evaluate
@@ -37,6 +38,7 @@ from redraft.weights.plan import PLANS, formats
 from redraft.weights.source import locate
 
 STEPS = 200
+REFERENCE = Options(preset="reference")
 WIDER = (2, 4)
 """Widths, as multiples of the checkpoint's, at which int8 is timed beside float32 on random numbers."""
 
@@ -53,10 +55,10 @@ def bench_plans(
     progress: Progress = silent,
 ) -> Record:
     """Plans that fit the checkpoint beside none, on `count` examples of each task of the embedded model."""
-    engines: dict[str, Engine] = {"none": load(folder, dtype=dtype)}
+    engines: dict[str, Engine] = {"none": load(folder, device="cpu", dtype=dtype)}
     for name in plans:
         try:
-            engines[name] = load(folder, dtype=dtype, plan=name)
+            engines[name] = load(folder, device="cpu", dtype=dtype, plan=name)
         except WeightsError:  # its groups do not divide this model's rows
             continue
     times = _steps({name: engine.model for name, engine in engines.items()}, steps)
@@ -69,7 +71,7 @@ def bench_plans(
             "bytes": footprint(engine.config.model, torch.float32, packed).fixed,
             "logit_error": float((got - exact).norm() / exact.norm()),
             "step_ms": 1e3 * median(times[name]),
-            "exact": {one: evaluate(engine, task(one), count).exact for one in TASKS},
+            "exact": {one: evaluate(engine, task(one), count, options=REFERENCE).exact for one in TASKS},
         }
         progress("plan", number, len(engines))
     summary = [(f"{folder.name} with {_said(name)}", _sentence(figures[name], count)) for name in engines]

@@ -63,9 +63,8 @@ def large() -> dict[str, float]:
 def share_of_step(engine: Engine, language: Language) -> dict[str, float]:
     """Milliseconds of a step of the model on its own whole canvas, with and without the language: medians of pairs."""
     prompt = next(iter(task("records").examples("held_out", 1))).prompt
-    plain = engine.request(
-        prompt, chat=True, options=Options(seed=1, end_aware=False, canvas=engine.config.model.canvas_length)
-    )
+    whole = Options(seed=1, preset="reference", end_aware=False, canvas=engine.config.model.canvas_length)
+    plain = engine.request(prompt, chat=True, options=whole)
     plain = replace(plain, policy=replace(plain.policy, max_steps=8, halt=_Never()))
     held = replace(plain, language=language)
     times: dict[str, list[float]] = {"plain": [], "held": []}

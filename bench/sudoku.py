@@ -65,7 +65,7 @@ def main() -> None:
 def answers(engine: Engine, task: Sudoku, examples: list[Example], seed: int) -> dict[str, list[tuple[Example, Trial]]]:
     """Every way of answering by its name: step caps, clues pinned, one token after another."""
     width = -(-(task.size * (task.size + 1)) // 16) * 16
-    canvas = Options(canvas=width, max_tokens=width)
+    canvas = Options(preset="reference", canvas=width, max_tokens=width)
 
     def run(options: Options, steps: int | None, pin: bool = False) -> list[tuple[Example, Trial]]:
         found = []

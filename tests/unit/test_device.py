@@ -19,7 +19,7 @@ from redraft.measure.roofline import step_work
 from redraft.measure.tried import Tried
 from redraft.model.gemma import DiffusionGemma
 from redraft.model.kernels import FAST
-from redraft.weights.place import ON_DEVICE, Placement
+from redraft.weights.place import Placement
 from redraft.weights.plan import PLANS, Plan, check_device, formats, usable_plans
 
 CPU = torch.device("cpu")
@@ -33,7 +33,7 @@ def card(
     prefixes: tuple[int, ...],
     runs: int,
     plan: Plan | None = None,
-    placement: Placement = ON_DEVICE,
+    placement: Placement = Placement.DEVICE,
     model: DiffusionGemma | None = None,
 ) -> Record:
     return device_card(
@@ -73,7 +73,7 @@ def test_experts_on_the_host_are_told_as_such(plan: str | None) -> None:
     """There is no bus between a processor and its own memory, so nothing but the weights on the device is another."""
     chosen = PLANS[plan] if plan else None
     near = card(WIDE, canvases=(1,), prefixes=(20,), runs=1, plan=chosen)
-    far = card(WIDE, canvases=(1,), prefixes=(20,), runs=1, plan=chosen, placement=Placement("host"))
+    far = card(WIDE, canvases=(1,), prefixes=(20,), runs=1, plan=chosen, placement=Placement.HOST)
     assert (near.workload["experts"], far.workload["experts"]) == ("device", "host")
     assert not any("experts on the host" in one.figure for one in near.summary)
     assert all("experts on the host" in one.figure for one in far.summary[2:])

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import argparse
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from redraft.cli.backend import backend_flags, backend_of
+from redraft.cli.backend import backend_flags, backend_of, evaluate_remote
 from redraft.cli.common import (
     Commands,
     causal_flag,
@@ -41,7 +41,7 @@ def add(commands: Commands) -> None:
         "--pin", action="store_true", help="also answer with what is known beforehand pinned, as a Sudoku's clues"
     )
     causal_flag(parser)
-    preset_flag(parser, default="reference")
+    preset_flag(parser)
     backend_flags(parser)
     parser.add_argument("--seed", type=int, default=0, help="which examples and which noise (default: 0)")
     parser.add_argument("--record", type=Path, metavar="FILE", help="also write a benchmark record to this file")
@@ -59,6 +59,7 @@ def run(arguments: argparse.Namespace) -> int:
     chosen = [task(name) for name in arguments.task or names()]
 
     from redraft.engine.request import Options
+    from redraft.engine.resolve import preset_name
     from redraft.measure.evals import evaluate, record
     from redraft.measure.record import check_place, write_record
 
@@ -66,12 +67,12 @@ def run(arguments: argparse.Namespace) -> int:
         check_place(arguments.record)
 
     if (backend := backend_of(arguments)) is not None:
-        from redraft.cli.abroad import evaluate_there
-
-        _show(evaluate_there(backend, arguments), as_json=arguments.json)
+        _show(evaluate_remote(backend, arguments), as_json=arguments.json)
         return 0
-    options = Options(preset=arguments.preset or "reference", causal=arguments.causal)
     engine, how = load_engine(arguments), {"seed": arguments.seed, "steps": arguments.steps}
+    options = Options(preset=arguments.preset, causal=arguments.causal)
+    if not options.causal:  # by its name, for the record
+        options = replace(options, preset=preset_name(options, engine.config.generation))
     found = [
         evaluate(engine, one, arguments.count, **how, options=options, pin=pin, progress=progress)
         for one in chosen
