@@ -100,25 +100,6 @@ def test_a_tap_changes_no_answer_and_tells_every_request(engine: Engine, taken: 
     assert sum(block.steps for block in trace.main.blocks) == alone.candidates[0].steps
 
 
-@pytest.mark.parametrize("seed", [1, 2, 3])
-def test_a_trace_of_variants_shows_the_likeliest_first(engine: Engine, taken: Callable[..., Path], seed: int) -> None:
-    """The longest was shown, whichever answer came of it."""
-    request = engine.request("sudoku\n1...\n..1.\n...2\n4...", chat=True, options=Options(seed=seed, temperature=3.0))
-    found = []
-    trace = read_trace(taken(lambda tapped: found.extend(tapped.ranked(request, 4))))
-    assert [film.begun.seed for film in trace.films if film.taken] == [found[0].answers[0].seed]
-    assert trace.main.begun.seed == found[0].answers[0].seed
-
-
-def test_a_trace_of_an_edit_shows_the_width_that_was_taken(engine: Engine, taken: Callable[..., Path]) -> None:
-    text, found = "Karomi ordered 417 crates of melu.\nSend 12 rofa to Tavi.", []
-    trace = read_trace(taken(lambda tapped: found.append(tapped.edit(text, (15, 18), strength=0.8, slack=2, seed=3))))
-    assert len(trace.films) > 2
-    assert [film.taken for film in trace.films].count(True) == 1
-    assert trace.main.ended is not None
-    assert trace.main.ended.text.startswith(found[0].after)
-
-
 MADE: list[str] = []
 
 
