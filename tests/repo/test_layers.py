@@ -15,6 +15,7 @@ LINES: tuple[tuple[str, ...], ...] = (
     ("errors",),
     ("shapes", "reader", "home"),
     ("config", "tasks"),
+    ("images",),
     ("cache", "text"),
     ("model",),
     ("weights", "diffusion", "constrain"),

@@ -89,7 +89,8 @@ class DiffusionGemma(nn.Module):
     ) -> Float[Tensor, "rows hidden"]:
         """Normed hidden states of rows in any mix of modes; keys and values go where the context puts them.
 
-        `soft`, the soft embeddings, is read on canvas rows only; None is zero for all.
+        `soft`, the soft embeddings, is read on canvas rows only; None is zero for all. Where the context inserts the
+        soft tokens of images, the tokens in their rows are not read.
         """
         x = self._input(tokens, soft, context)
         for layer in self.layers:
@@ -107,6 +108,8 @@ class DiffusionGemma(nn.Module):
 
     def _input(self, tokens: Tensor, soft: Tensor | None, context: Context) -> Tensor:
         x: Tensor = self.embed(tokens.to(self.device, non_blocking=True)).to(self.dtype) * self.embed_scale
+        if context.inserted is not None:
+            x = x.index_copy(0, context.inserted.rows, context.inserted.embeddings)
         if context.is_canvas is False:
             return x
         conditioned: Tensor = self.self_conditioning(x, soft)

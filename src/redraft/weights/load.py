@@ -17,6 +17,7 @@ import torch
 
 from redraft.config import CheckpointConfig, ModelConfig, read_config
 from redraft.errors import WeightsError
+from redraft.images.config import TINY_VISION
 from redraft.model.gemma import DiffusionGemma
 from redraft.model.kernels import FAST, Kernels
 from redraft.reader import read_json
@@ -26,7 +27,7 @@ from redraft.weights.fill import Filler
 from redraft.weights.gguf import open_source
 from redraft.weights.layouts import FLOATS, Layout, read_layout
 from redraft.weights.memory import Room, check_fits, free_memory
-from redraft.weights.names import TINY_VISION, Slot, check_filled, shown, slots, sort_names
+from redraft.weights.names import Slot, check_filled, shown, slots, sort_names
 from redraft.weights.place import ON_DEVICE, Placement
 from redraft.weights.plan import Formats, Plan, check_device, formats, packed_matrices, plain_tensors, usable_plans
 from redraft.weights.source import Source

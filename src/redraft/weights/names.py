@@ -20,22 +20,6 @@ from redraft.config import LayerConfig, ModelConfig
 from redraft.errors import WeightsError
 
 VISION_PREFIXES = ("model.encoder.vision_tower.", "model.encoder.embed_vision.")
-TINY_VISION = {
-    "model_type": "gemma4_vision",
-    "hidden_size": 8,
-    "intermediate_size": 8,
-    "num_hidden_layers": 1,
-    "num_attention_heads": 1,
-    "num_key_value_heads": 1,
-    "head_dim": 8,
-    "global_head_dim": 8,
-    "patch_size": 2,
-    "pooling_kernel_size": 2,
-    "position_embedding_size": 4,
-    "default_output_length": 4,
-    "standardize": True,
-}
-"""What the format makes a text-only model declare: the smallest vision tower that transformers will build."""
 _DECODER, _ENCODER_TEXT = "model.decoder.", "model.encoder.language_model."
 _SHOWN = 5
 
