@@ -128,7 +128,8 @@ class VisionAttention(nn.Module):
             self.kernels.norm(part(x).view(x.shape[0], -1, self.config.head_dim), [weight], self.config.norm_eps)[0]
             for part, weight in ((self.q, self.q_norm.weight), (self.k, self.k_norm.weight), (self.v, None))
         )
-        mixed = self.kernels.attend(_turn(q, across, down), _turn(k, across, down), v, None)
+        k = _turn(k, across, down)
+        mixed = self.kernels.attend(_turn(q, across, down), k.transpose(0, 1), v.transpose(0, 1), None)
         y: Tensor = self.out(mixed.reshape(x.shape[0], -1))
         return y
 
