@@ -135,10 +135,9 @@ def read_images(folder: Path, model: ModelConfig) -> ImageConfig | None:
 
 def parse_images(model: ModelConfig, processor: Mapping[str, Any]) -> ImageConfig | None:
     """The same from a model's config and the JSON of its image processor, which may be empty."""
-    vision = parse_vision(model)
-    if vision is None:
+    if not has_tower(model):
         return None
-    shape, unknown = vision
+    shape, unknown = parse_vision(model.vision or {})
     root, take = Reader(model.root, ""), Reader(processor, "image_processor.")
     stated = root.integer("vision_soft_tokens_per_image", _SOFT_TOKENS, high=_MOST_TOKENS)
     most = take.integer("max_soft_tokens", stated, high=_MOST_TOKENS)
@@ -157,14 +156,17 @@ def parse_images(model: ModelConfig, processor: Mapping[str, Any]) -> ImageConfi
     return ImageConfig(shape, begin, placeholder, end, most_tokens=most, unknown_keys=unknown)
 
 
-def parse_vision(model: ModelConfig) -> tuple[VisionConfig, tuple[str, ...]] | None:
-    """The shape of the tower and the names of unknown keys, from `vision_config`; None if there is no tower.
+def has_tower(model: ModelConfig) -> bool:
+    """Whether a model has a vision tower; one that only fills the format (`TINY_VISION`) is none."""
+    return model.vision is not None and dict(model.vision) != TINY_VISION
 
-    The tower that only fills the format (`TINY_VISION`) is none. Raises ConfigError for the unsupported.
+
+def parse_vision(section: Mapping[str, Any]) -> tuple[VisionConfig, tuple[str, ...]]:
+    """The shape of a tower and the names of unknown keys, from `vision_config`. Raises ConfigError for the unsupported.
+
+    Absent keys have the defaults of transformers' config class.
     """
-    if model.vision is None or dict(model.vision) == TINY_VISION:
-        return None
-    take = Reader(model.vision, "vision_config.", _INERT)
+    take = Reader(section, "vision_config.", _INERT)
     take.fixed("model_type", ("gemma4_vision",))
     take.fixed("hidden_activation", ("gelu_pytorch_tanh",))
     take.fixed("attention_bias", (False, None))

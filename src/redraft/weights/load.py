@@ -17,7 +17,7 @@ import torch
 
 from redraft.config import CheckpointConfig, ModelConfig, read_config
 from redraft.errors import WeightsError
-from redraft.images.config import TINY_VISION
+from redraft.images.config import has_tower
 from redraft.model.gemma import DiffusionGemma
 from redraft.model.kernels import FAST, Kernels
 from redraft.reader import read_json
@@ -110,7 +110,7 @@ def _check_headers(source: Source, layout: Layout, config: ModelConfig, report: 
         _check_header(source, slot)
     for copy, original in names.tied:
         _check_copy(source, copy, original)
-    if names.vision and config.vision != TINY_VISION:
+    if names.vision and has_tower(config):
         report(f"{source.folder}: {len(names.vision)} vision tensors are not loaded; redraft runs the text model")
     if layout.unread:
         report(f"{source.folder}: {len(layout.unread)} scales of activations or caches are not used")

@@ -6,8 +6,9 @@ The released layout stores the shared stack once, under `model.decoder.`, and on
     q_proj, k_proj, v_proj   ->  attention.qkv     (full layers have no v_proj)
     gate_proj, up_proj       ->  gate_up           (of each layer's MLP and of self-conditioning)
 
-Every other tensor is one of ours under another name. What a file may hold beside them: the vision tower, which we do
-not run, and copies of shared tensors under the names of their other owners. Nothing here touches a tensor's numbers.
+Every other tensor is one of ours under another name. What a file may hold beside them: the vision tower, which is
+loaded by itself (`weights/vision.py`), and copies of shared tensors under the names of their other owners. Nothing here
+touches a tensor's numbers.
 """
 
 from __future__ import annotations

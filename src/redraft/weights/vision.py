@@ -15,7 +15,7 @@ import torch
 
 from redraft.config import ModelConfig, read_config
 from redraft.errors import WeightsError
-from redraft.images.config import VisionConfig, parse_vision
+from redraft.images.config import VisionConfig, has_tower, parse_vision
 from redraft.model.kernels import FAST, Kernels
 from redraft.model.vision import BOUNDS, VisionTower
 from redraft.shapes import Tensor
@@ -76,11 +76,16 @@ def stored_tensors(tower: VisionTower) -> dict[str, Tensor]:
 
 
 def vision_bytes(config: ModelConfig, dtype: torch.dtype) -> int:
-    """Bytes of a checkpoint's tower in memory; 0 without one."""
-    found = parse_vision(config)
-    if found is None:
+    """Bytes of a checkpoint's tower in memory; 0 without one. Raises ConfigError for one that is not supported."""
+    return dtype.itemsize * vision_parameters(config)
+
+
+def vision_parameters(config: ModelConfig) -> int:
+    """Numbers that a checkpoint stores of its tower; 0 without one. Raises as `vision_bytes`."""
+    if not has_tower(config):
         return 0
-    return dtype.itemsize * sum(map(math.prod, stored_shapes(found[0], config.hidden_size).values()))
+    vision, _ = parse_vision(config.vision or {})
+    return sum(map(math.prod, stored_shapes(vision, config.hidden_size).values()))
 
 
 @torch.no_grad()
@@ -100,10 +105,9 @@ def load_vision(
     if dtype not in DTYPES.values():
         raise WeightsError(f"dtype is {dtype}; supported: {', '.join(DTYPES)}")
     model = read_config(folder).model
-    found = parse_vision(model)
-    if found is None:
+    if not has_tower(model):
         raise WeightsError(f"{folder} has no vision tower; use a checkpoint that has one, or leave images out")
-    config, unknown = found
+    config, unknown = parse_vision(model.vision or {})
     for key in unknown:
         (report or _silent)(f"{folder}: {key} is not a setting that redraft knows; it has no effect")
     source = Source(folder)
