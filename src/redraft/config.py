@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from redraft.errors import ConfigError
+from redraft.options import PRESET_NAMES
 from redraft.reader import Reader, read_json
 
 SLIDING, FULL = "sliding_attention", "full_attention"
@@ -122,7 +123,11 @@ class ModelConfig:
 
 @dataclass(frozen=True)
 class GenerationConfig:
-    """The sampler's settings as the checkpoint ships them; defaults are the released model's (model spec 3.7)."""
+    """The sampler's settings as the checkpoint ships them; defaults are the released model's (model spec 3.7).
+
+    `preset` is what the checkpoint says it was trained for, under `redraft.preset` in its file: the sampler rules of
+    every request that names none.
+    """
 
     max_new_tokens: int = 256
     max_denoising_steps: int = 48
@@ -134,8 +139,10 @@ class GenerationConfig:
     eos_token_ids: tuple[int, ...] = (1, 106, 50)
     pad_token_id: int = 0
     bos_token_id: int = 2
+    preset: str = "reference"
 
     def __post_init__(self) -> None:
+        _require("redraft.preset", self.preset, self.preset in PRESET_NAMES, f"one of {', '.join(PRESET_NAMES)}")
         _require("max_new_tokens", self.max_new_tokens, self.max_new_tokens >= 1, "an integer of at least 1")
         _require("max_denoising_steps", self.max_denoising_steps, self.max_denoising_steps >= 1, "at least 1")
         _require("t_min", self.t_min, 0 < self.t_min <= self.t_max, f"above 0 and at most t_max ({self.t_max})")
@@ -214,6 +221,7 @@ def parse_generation(
         name = sampler.value("_cls_name")
         if name != "EntropyBoundSamplerConfig":
             raise sampler.refusal("_cls_name", name, "supported: 'EntropyBoundSamplerConfig'")
+    own = take.inner("redraft")
     config = GenerationConfig(
         max_new_tokens=take.integer("max_new_tokens", base.max_new_tokens),
         max_denoising_steps=take.integer("max_denoising_steps", base.max_denoising_steps),
@@ -225,6 +233,7 @@ def parse_generation(
         eos_token_ids=take.integers("eos_token_id", base.eos_token_ids),
         pad_token_id=take.integer("pad_token_id", base.pad_token_id, low=0),
         bos_token_id=take.integer("bos_token_id", base.bos_token_id, low=0),
+        preset=own.value("preset", base.preset),
     )
     return config, take.unread()
 
@@ -271,8 +280,10 @@ def model_json(config: ModelConfig, dtype: str) -> dict[str, Any]:
 
 
 def generation_json(config: GenerationConfig) -> dict[str, Any]:
-    """The `generation_config.json` of a sampler setting, in transformers' form."""
-    return {
+    """The `generation_config.json` of a sampler setting, in transformers' form, with what only redraft reads in a part
+    of its own."""
+    own = {} if config.preset == "reference" else {"redraft": {"preset": config.preset}}
+    return own | {
         "max_new_tokens": config.max_new_tokens,
         "max_denoising_steps": config.max_denoising_steps,
         "t_min": config.t_min,

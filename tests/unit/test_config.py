@@ -372,7 +372,7 @@ def test_what_a_file_says_of_the_vision_part_is_passed_on() -> None:
     "config",
     [
         GenerationConfig(),
-        GenerationConfig(7, 3, 0.1, 0.1, 2.5, 0, 1.0, (4,), 5, 6),
+        GenerationConfig(7, 3, 0.1, 0.1, 2.5, 0, 1.0, (4,), 5, 6, "fast"),
     ],
 )
 def test_sampler_settings_survive_the_way_through_json(config: GenerationConfig) -> None:

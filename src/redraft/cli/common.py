@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 from redraft.cli.place import experts_of, place_flags
 from redraft.config import MOST_THREADS
 from redraft.errors import RequestError
+from redraft.options import PRESET_NAMES
 
 if TYPE_CHECKING:
     from redraft.engine.engine import Engine
@@ -34,9 +35,6 @@ ADAPTER_HELP = "a LoRA adapter in PEFT's layout, merged into the weights"
 
 Commands = Any  # argparse keeps the type of add_subparsers() private
 Run = Callable[[argparse.Namespace], int | None]
-
-PRESETS = ("reference", "fast", "flow", "checked")
-"""Those of diffusion/presets.py, which would import torch; a test holds the two equal."""
 
 
 def command(commands: Commands, name: str, summary: str, run: Run, *, epilog: str = "") -> argparse.ArgumentParser:
@@ -130,20 +128,10 @@ def causal_flag(parser: argparse.ArgumentParser) -> None:
     )
 
 
-def preset_flag(parser: argparse.ArgumentParser, of: str = "", default: str | None = None) -> None:
-    """Which sampler rules, None for those that nobody asked for; `preset_of` reads it where there is no `default`."""
-    told = default or "fast for nano, which learned for it, else reference"
-    parser.add_argument("--preset", choices=PRESETS, help=f"sampler rules{of} (default: {told})")
-
-
-def preset_of(arguments: argparse.Namespace) -> str:
-    """The sampler rules that were asked for, else those that the model learned for."""
-    if (asked := getattr(arguments, "preset", None)) is not None:
-        return str(asked)
-    # The causal mode and the dial have rules of their own, with which any but the engine's default would be refused.
-    others = [getattr(arguments, name, None) for name in ("causal", "effort", "target_ms")]
-    unasked = all(one is None or one is False for one in others)
-    return "fast" if arguments.model == "nano" and unasked else "reference"
+def preset_flag(parser: argparse.ArgumentParser, of: str = "") -> None:
+    """Which sampler rules."""
+    default = "what the checkpoint says it was trained for, else reference"
+    parser.add_argument("--preset", choices=PRESET_NAMES, help=f"sampler rules{of} (default: {default})")
 
 
 def options_of(arguments: argparse.Namespace) -> Options:
@@ -153,7 +141,7 @@ def options_of(arguments: argparse.Namespace) -> Options:
     flags: dict[str, Any] = vars(arguments) | {"deadline_sec": getattr(arguments, "deadline", None)}
     given = {one.name: flags[one.name] for one in fields(Options) if flags.get(one.name) is not None}
     given = {name: tuple(value) if isinstance(value, list) else value for name, value in given.items()}
-    return Options(**given | {"preset": preset_of(arguments)})
+    return Options(**given)
 
 
 def load_engine(arguments: argparse.Namespace) -> Engine:

@@ -52,7 +52,7 @@ def prepare(service: Service, body: Completion) -> Work:
         raise unsupported("best_of", f"best_of is {body.best_of} and n is {answers}; they must be equal")
     held = source_of(body, service.settings.limits)
     read = bool(body.echo) and body.logprobs is not None
-    settings = replace(service.settings, preset="reference") if read else service.settings
+    settings = replace(service.settings, preset=None) if read else service.settings
     options = replace(options_of(body, engine, settings, max_tokens=DEFAULT_TOKENS), logprobs=body.logprobs)
     wanted = asked(engine, prompts, _reading(options) if read else options, answers, held)
     echo = [one for one in echoes for _ in range(answers)] if body.echo else []
