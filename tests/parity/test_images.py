@@ -22,6 +22,7 @@ from redraft.model.gemma import DiffusionGemma
 from redraft.model.kernels import FAST, REFERENCE, Kernels
 from redraft.model.rows import Mode, SoftTokens, Span
 from redraft.model.vision import VisionTower
+from redraft.weights.load import load_model
 from redraft.weights.save import save_model
 from redraft.weights.vision import load_vision, random_tower, stored_tensors
 
@@ -323,6 +324,6 @@ def test_the_other_rule_equals_gemma_4(
     shown = pictures(prompt[1], config)
     tokens, runs = prompt_of(prompt[0], shown, config, seed)
     wanted = run_gemma4(folder, model, tokens, shown)
-    object.__setattr__(model.config, "image_attention", "gemma4")
+    model, _ = load_model(folder, image_attention="gemma4")
     hidden, _ = run_ours(model, tokens, runs, soft_tokens(tower, shown), torch.zeros(2, dtype=torch.long), chunk)
     check_near((hidden, model.logits(hidden)), wanted)

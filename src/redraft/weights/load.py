@@ -10,12 +10,13 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import torch
 
-from redraft.config import CheckpointConfig, ModelConfig, read_config
+from redraft.config import IMAGE_ATTENTION, CheckpointConfig, ModelConfig, read_config
 from redraft.errors import WeightsError
 from redraft.images.config import has_tower
 from redraft.model.gemma import DiffusionGemma
@@ -41,19 +42,22 @@ def load_model(
     kernels: Kernels = FAST,
     plan: Plan | None = None,
     placement: Placement = ON_DEVICE,
+    image_attention: str = IMAGE_ATTENTION[0],
     report: Callable[[str], None] | None = None,
     progress: Callable[[int, int], None] | None = None,
 ) -> tuple[DiffusionGemma, CheckpointConfig]:
     """The model of a checkpoint folder, in eval mode with gradients off, and what its config files say.
 
     `dtype` is float32 or bfloat16, `plan` the formats that plain matrices are packed to, `placement` where experts are
-    (`weights/place.py`). `report` receives one line for each thing in the folder that is not used. `progress` receives
-    elements placed so far and elements in all, after each tensor.
+    (`weights/place.py`), `image_attention` who sees an image (`model/rows.py`). `report` receives one line for each
+    thing in the folder that is not used. `progress` receives elements placed so far and elements in all, after each
+    tensor.
 
     Raises ConfigError for config files that are absent or of another model, WeightsError for tensors that are missing,
     surplus, damaged, not finite, of another shape or of another number format, RunError for too little memory.
     """
     config = read_config(folder)
+    config = replace(config, model=replace(config.model, image_attention=image_attention))
     source = open_source(folder)
     wanted = slots(config.model)
     report = report or (lambda _: None)
