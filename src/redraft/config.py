@@ -20,8 +20,6 @@ from redraft.reader import Reader, read_json
 
 SLIDING, FULL = "sliding_attention", "full_attention"
 
-IMAGE_ATTENTION = ("reference", "gemma4")
-
 # Keys whose value cannot change what a text forward computes at inference.
 _INERT_TEXT = frozenset(
     {
@@ -89,8 +87,7 @@ class LayerConfig:
 class ModelConfig:
     """The network's shape. Sizes are element counts; `layers` runs from the first layer to the last, which is full.
 
-    `vision` and `root` are what a text forward does not read (`images/config.py` does), kept for `model_json` to write
-    back. `image_attention` is the one choice that no file makes: who sees an image (`model/rows.py`).
+    `vision` and `root` are what a text forward does not read, kept so that `model_json` can write it back.
     """
 
     vocab_size: int
@@ -108,7 +105,6 @@ class ModelConfig:
     pad_token_id: int = 0
     eos_token_ids: tuple[int, ...] = (1,)
     bos_token_id: int = 2
-    image_attention: str = IMAGE_ATTENTION[0]
     vision: Mapping[str, Any] | None = field(default=None, compare=False)
     root: Mapping[str, Any] = field(default_factory=dict, compare=False)
 
@@ -373,8 +369,6 @@ def _rope_json(rope: RopeConfig) -> dict[str, Any]:
 
 
 def _check_shape(config: ModelConfig) -> None:
-    if config.image_attention not in IMAGE_ATTENTION:
-        raise ConfigError(f"image_attention is {config.image_attention!r}; supported: {', '.join(IMAGE_ATTENTION)}")
     for i, layer in enumerate(config.layers):
         if config.num_heads % layer.num_kv_heads:
             raise ConfigError(

@@ -10,7 +10,7 @@ sequence follow each other, so a block can be committed and the next canvas take
 in every layer, the canvas reads the keys that the block has just placed.
 
 An encoded span may hold images, each whole: their soft tokens take the place of token embeddings, and they see each
-other in both directions. How far is the config's `image_attention`:
+other in both directions. How far is the model's `image_attention`, a choice that no file makes:
 
     reference   on every layer, whatever the window (transformers' DiffusionGemma)
     gemma4      on sliding layers only, and within the window; full layers stay causal (Gemma 4)
@@ -30,6 +30,8 @@ from redraft.config import LayerConfig, ModelConfig, RopeConfig
 from redraft.model.kernels import Attend, Causal
 from redraft.model.rope import rotation
 from redraft.shapes import Bool, Float, Int, Tensor
+
+IMAGE_ATTENTION = ("reference", "gemma4")
 
 Rotation = tuple[Float[Tensor, "rows _ head_dim"], Float[Tensor, "rows _ head_dim"]]  # cos and sin
 
@@ -118,8 +120,16 @@ class Rows:
     use and kept. `starts` is the sequence index of each span's first row.
     """
 
-    def __init__(self, config: ModelConfig, spans: Sequence[Span], device: torch.device, dtype: torch.dtype) -> None:
+    def __init__(
+        self,
+        config: ModelConfig,
+        spans: Sequence[Span],
+        device: torch.device,
+        dtype: torch.dtype,
+        image_attention: str = IMAGE_ATTENTION[0],
+    ) -> None:
         self.config, self.spans, self.device, self.dtype = config, tuple(spans), device, dtype
+        self.image_attention = image_attention
         placed: dict[int, int] = {}
         self.starts: list[int] = []
         positions = []
@@ -183,7 +193,7 @@ class Rows:
         if self.spans[i].mode is Mode.DENOISE:
             return None
         if (i, window) not in self._causal:
-            windowed = self.config.image_attention == "gemma4"
+            windowed = self.image_attention == "gemma4"
             both_ways = () if windowed and window is None else self.spans[i].images
             images = tuple((image.start, image.end) for image in both_ways)
             self._causal[i, window] = Causal(self.spans[i].rows, keys, window, self.device, images, windowed)

@@ -12,6 +12,7 @@ from redraft.errors import RequestError, RunError, WeightsError
 from redraft.model.gemma import DiffusionGemma
 from redraft.model.kernels import FAST, Kernels
 from redraft.model.moe import Experts
+from redraft.model.rows import IMAGE_ATTENTION
 from redraft.weights.place import ON_DEVICE, Placement
 from redraft.weights.plan import Formats, make_room
 
@@ -27,6 +28,7 @@ def empty_model(
     kernels: Kernels = FAST,
     packed: Formats = MappingProxyType({}),
     placement: Placement = ON_DEVICE,
+    image_attention: str = IMAGE_ATTENTION[0],
 ) -> DiffusionGemma:
     """A model whose memory is taken and whose numbers are whatever was there. Built without a second copy.
 
@@ -37,7 +39,7 @@ def empty_model(
     if dtype not in DTYPES.values():
         raise WeightsError(f"dtype is {dtype}; supported: {', '.join(DTYPES)}")
     with torch.device("meta"):
-        model = DiffusionGemma(config, kernels)
+        model = DiffusionGemma(config, kernels, image_attention)
         own = len(placement.share(config.num_experts))
         for layer in model.layers if own < config.num_experts else ():
             layer.experts = Experts(config.hidden_size, config.moe_intermediate_size, own)

@@ -10,17 +10,17 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import torch
 
-from redraft.config import IMAGE_ATTENTION, CheckpointConfig, ModelConfig, read_config
+from redraft.config import CheckpointConfig, ModelConfig, read_config
 from redraft.errors import WeightsError
 from redraft.images.config import has_tower
 from redraft.model.gemma import DiffusionGemma
 from redraft.model.kernels import FAST, Kernels
+from redraft.model.rows import IMAGE_ATTENTION
 from redraft.reader import read_json
 from redraft.shapes import Tensor
 from redraft.weights.build import empty_model
@@ -54,10 +54,10 @@ def load_model(
     tensor.
 
     Raises ConfigError for config files that are absent or of another model, WeightsError for tensors that are missing,
-    surplus, damaged, not finite, of another shape or of another number format, RunError for too little memory.
+    surplus, damaged, not finite, of another shape or of another number format, RunError for too little memory,
+    RequestError for an `image_attention` that does not exist.
     """
     config = read_config(folder)
-    config = replace(config, model=replace(config.model, image_attention=image_attention))
     source = open_source(folder)
     wanted = slots(config.model)
     report = report or (lambda _: None)
@@ -69,7 +69,15 @@ def load_model(
     _check_headers(source, layout, config.model, report)
     packed = layout.formats or formats(config.model, plan)
     check_usable(config.model, dtype, packed, torch.device(device), report, placement)
-    model = empty_model(config.model, dtype=dtype, device=device, kernels=kernels, packed=packed, placement=placement)
+    model = empty_model(
+        config.model,
+        dtype=dtype,
+        device=device,
+        kernels=kernels,
+        packed=packed,
+        placement=placement,
+        image_attention=image_attention,
+    )
     held, ours = packed_matrices(model), plain_tensors(model)
     shapes = {name: tuple(tensor.shape) for name, tensor in ours.items()}
     shapes |= {name: matrix.packed.shape for name, matrix in held.items()}
