@@ -76,7 +76,7 @@ Host = Callable[[Engine], AbstractContextManager[str]]
 def bench_serve(model: str, *, count: int, host: Host, progress: Progress) -> Record:
     """A record of `count` requests at each number of streams. Raises RunError if the server does not start."""
     torch.set_num_threads(1)
-    engine = load(model)
+    engine = load(model, device="cpu")
     workloads = {what: rooms(engine, tasks) for what, tasks in WORKLOADS.items()}
     with _server(model) as (at, port, pid):
         for i in range(2):  # warm: the allocator keeps what the most streams at once have needed, and needs no more

@@ -19,6 +19,7 @@ from redraft.cli.common import (
     command,
     loaded,
     model_flags,
+    note,
     preset_flag,
     set_up,
 )
@@ -84,7 +85,6 @@ def run(arguments: argparse.Namespace) -> int:
     """Serve until a signal."""
     set_up(arguments.threads)
 
-    from redraft.cli.kernels import kernels_for
     from redraft.engine.engine import load
     from redraft.engine.loop import LoopConfig
     from redraft.server.process import serve
@@ -101,9 +101,9 @@ def run(arguments: argparse.Namespace) -> int:
             dtype=arguments.dtype,
             plan=arguments.plan,
             adapter=arguments.adapter,
+            report=note,
             progress=report,
             loop=LoopConfig(max_running=arguments.max_running, graphs=arguments.graphs),
-            kernels=kernels_for(arguments.device),
             experts=experts_of(arguments),
         )
 

@@ -60,7 +60,7 @@ class SoftTokens:
 class Span:
     """Rows of one sequence. `position` is the position id of the first row; None means the index in the sequence.
 
-    Encoded rows become prefix with `Rows.commit`, unless `keep` is False: then the caller advances the prefix itself.
+    Encoded rows become prefix with `Rows.commit`.
     `images` are in order, apart from each other, and whole: an image that is cut would see only a part of itself.
     """
 
@@ -68,7 +68,6 @@ class Span:
     rows: int
     mode: Mode
     position: int | None = None
-    keep: bool = True
     images: tuple[SoftTokens, ...] = ()
 
     def __post_init__(self) -> None:
@@ -181,7 +180,7 @@ class Rows:
     def commit(self) -> None:
         """The commit: encoded rows become prefix, but for spans that are not kept."""
         for span in self.spans:
-            if span.mode is Mode.ENCODE and span.keep:
+            if span.mode is Mode.ENCODE:
                 span.prefix.advance(span.rows)
 
     def _attend_span(self, i: int, index: int, q: Tensor, k: Tensor, v: Tensor, kernel: Attend) -> Tensor:
