@@ -170,6 +170,36 @@ def test_bfloat16_soft_tokens_are_near_bit_equal() -> None:
     assert float((got - theirs).float().abs().max()) <= 2**-5 * float(theirs.float().abs().max())
 
 
+@pytest.mark.slow
+def test_the_released_towers_shape_equals_transformers() -> None:
+    """27 layers of the real width with random numbers, which both sides share: 2.3 GB. One picture of few tokens."""
+    vision = vision_json(
+        hidden_size=1152,
+        intermediate_size=4304,
+        num_hidden_layers=27,
+        num_attention_heads=16,
+        num_key_value_heads=16,
+        head_dim=72,
+        patch_size=16,
+        position_embedding_size=10240,
+    )
+    _, config = image_config(image_json(vision))
+    tower = random_tower(config.vision, 2816, 0).eval().requires_grad_(False)
+    shown = pictures([(310, 200)], config)
+    inputs = padded(shown)
+    with torch.device("meta"):
+        model = transformers.Gemma4VisionModel(transformers.Gemma4VisionConfig(**vision, attn_implementation="eager"))
+    named = {name.removeprefix(TOWER): t for name, t in stored_tensors(tower).items() if name.startswith(TOWER)}
+    model.load_state_dict(named, strict=True, assign=True)
+    model.encoder.rotary_emb = type(model.encoder.rotary_emb)(model.config)  # its frequencies are not stored
+    with torch.no_grad():
+        out = model.eval()(inputs["pixel_values"], inputs["image_position_ids"]).last_hidden_state
+        theirs = torch.nn.functional.rms_norm(out, out.shape[-1:], eps=1e-6) @ tower.projection.weight.T
+    (got,) = soft_tokens(tower, shown)
+    off = float((got - theirs).abs().max())
+    assert off <= 2e-4, f"off by {off:.1e} in a range of {float(theirs.max() - theirs.min()):.1f}"
+
+
 # -- the text model ----------------------------------------------------------------------------------------------------
 
 
