@@ -15,6 +15,7 @@ LINES: tuple[tuple[str, ...], ...] = (
     ("errors",),
     ("shapes", "reader", "home", "options"),
     ("config", "tasks"),
+    ("images",),
     ("cache", "text"),
     ("model",),
     ("weights", "diffusion", "constraints"),

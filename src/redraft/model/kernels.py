@@ -48,21 +48,30 @@ class Norm(Protocol):
 class Causal:
     """The causal mask of encoded rows (spec 1.5): they are the last of their keys; each sees those up to its own.
 
-    `window` counts the row itself; None is no limit. A kernel needs these numbers only; a form that reads a mask finds
-    one here, made once for all layers of a forward.
+    `window` counts the row itself; None is no limit. Rows `images` (first and end of each) see all of their own image,
+    too, whatever the window, or within it if `windowed`. A kernel needs these numbers only; a form that reads a mask
+    finds one here, made once for all layers of a forward.
     """
 
     rows: int
     keys: int
     window: int | None
     device: torch.device
+    images: tuple[tuple[int, int], ...] = ()
+    windowed: bool = False
 
     @cached_property
     def mask(self) -> Bool[Tensor, "rows keys"]:
         """True where a row sees a key."""
+        first = self.keys - self.rows
         key = torch.arange(self.keys, device=self.device)[None]
-        place = torch.arange(self.keys - self.rows, self.keys, device=self.device)[:, None]
-        return key <= place if self.window is None else (key <= place) & (key > place - self.window)
+        place = torch.arange(first, self.keys, device=self.device)[:, None]
+        near = None if self.window is None else key > place - self.window
+        seen = key <= place if near is None else (key <= place) & near
+        for start, end in self.images:
+            own = slice(first + start, first + end)
+            seen[start:end, own] = near[start:end, own] if self.windowed and near is not None else True
+        return seen
 
 
 @runtime_checkable

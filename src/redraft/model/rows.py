@@ -8,6 +8,12 @@ A forward runs over a flat list of rows. A `Span` is a run of rows of one sequen
 Rows of different sequences, lengths and modes share one forward; only attention knows the borders. Spans of one
 sequence follow each other, so a block can be committed and the next canvas take its first step in the same forward:
 in every layer, the canvas reads the keys that the block has just placed.
+
+An encoded span may hold images, each whole: their soft tokens take the place of token embeddings, and they see each
+other in both directions. How far is the model's `image_attention`, a choice that no file makes:
+
+    reference   on every layer, whatever the window (transformers' DiffusionGemma)
+    gemma4      on sliding layers only, and within the window; full layers stay causal (Gemma 4)
 """
 
 from __future__ import annotations
@@ -25,6 +31,8 @@ from redraft.model.kernels import Attend, Causal
 from redraft.model.rope import rotation
 from redraft.shapes import Bool, Float, Int, Tensor
 
+IMAGE_ATTENTION = ("reference", "gemma4")
+
 Rotation = tuple[Float[Tensor, "rows _ head_dim"], Float[Tensor, "rows _ head_dim"]]  # cos and sin
 
 
@@ -35,17 +43,45 @@ class Mode(Enum):
     DENOISE = "denoise"
 
 
+@dataclass(frozen=True, eq=False)
+class SoftTokens:
+    """One image in a span: `embeddings`, as the vision tower gives them, stand from row `start` of the span on."""
+
+    start: int
+    embeddings: Float[Tensor, "tokens hidden"]
+
+    @property
+    def end(self) -> int:
+        """The row behind its last one."""
+        return self.start + self.embeddings.shape[0]
+
+
 @dataclass(frozen=True)
 class Span:
     """Rows of one sequence. `position` is the position id of the first row; None means the index in the sequence.
 
     Encoded rows become prefix with `Rows.commit`.
+    `images` are in order, apart from each other, and whole: an image that is cut would see only a part of itself.
     """
 
     prefix: Prefix
     rows: int
     mode: Mode
     position: int | None = None
+    images: tuple[SoftTokens, ...] = ()
+
+    def __post_init__(self) -> None:
+        borders = [0, *(border for image in self.images for border in (image.start, image.end)), self.rows]
+        assert borders == sorted(borders), f"images at {borders[1:-1]} overlap or leave a span of {self.rows} rows"
+        assert self.mode is Mode.ENCODE or not self.images, "a canvas holds no images"
+
+
+@dataclass(frozen=True, eq=False)
+class Inserted:
+    """Embeddings that take the place of the tokens' own, and in which rows of the forward. They are not scaled."""
+
+    rows: Int[Tensor, "soft"]
+    embeddings: Float[Tensor, "soft hidden"]
 
 
 @runtime_checkable
@@ -53,6 +89,7 @@ class Context(Protocol):
     """What the layers ask about the rows that they carry. `Rows` is for inference, tune/context.py for training."""
 
     is_canvas: bool | Bool[Tensor, "rows 1"]
+    inserted: Inserted | None
 
     def rotation(self, layer: LayerConfig) -> Rotation:
         """cos and sin of this forward's rows for that kind of layer."""
@@ -82,8 +119,16 @@ class Rows:
     use and kept. `starts` is the sequence index of each span's first row.
     """
 
-    def __init__(self, config: ModelConfig, spans: Sequence[Span], device: torch.device, dtype: torch.dtype) -> None:
+    def __init__(
+        self,
+        config: ModelConfig,
+        spans: Sequence[Span],
+        device: torch.device,
+        dtype: torch.dtype,
+        image_attention: str = IMAGE_ATTENTION[0],
+    ) -> None:
         self.config, self.spans, self.device, self.dtype = config, tuple(spans), device, dtype
+        self.image_attention = image_attention
         placed: dict[int, int] = {}
         self.starts: list[int] = []
         positions = []
@@ -98,6 +143,7 @@ class Rows:
         self.is_canvas: bool | Bool[Tensor, "rows 1"] = (
             modes == {Mode.DENOISE} if len(modes) == 1 else self._canvas_rows()
         )
+        self.inserted = self._insert_images()
         self._rotations: dict[tuple[RopeConfig, int], Rotation] = {}
         self._scaled: dict[int, Rotation] = {}
         self._causal: dict[tuple[int, int | None], Causal] = {}
@@ -146,8 +192,19 @@ class Rows:
         if self.spans[i].mode is Mode.DENOISE:
             return None
         if (i, window) not in self._causal:
-            self._causal[i, window] = Causal(self.spans[i].rows, keys, window, self.device)
+            windowed = self.image_attention == "gemma4"
+            both_ways = () if windowed and window is None else self.spans[i].images
+            images = tuple((image.start, image.end) for image in both_ways)
+            self._causal[i, window] = Causal(self.spans[i].rows, keys, window, self.device, images, windowed)
         return self._causal[i, window]
+
+    def _insert_images(self) -> Inserted | None:
+        places, embeddings, first = [], [], 0
+        for span in self.spans:
+            places += [torch.arange(first + image.start, first + image.end) for image in span.images]
+            embeddings += [image.embeddings.to(self.device, self.dtype) for image in span.images]
+            first += span.rows
+        return Inserted(torch.cat(places).to(self.device), torch.cat(embeddings)) if places else None
 
     def _canvas_rows(self) -> Tensor:
         flags = [torch.full((span.rows, 1), span.mode is Mode.DENOISE, device=self.device) for span in self.spans]

@@ -21,9 +21,9 @@ import msgspec
 
 from redraft.config import MOST_THREADS, GenerationConfig, LayerConfig, ModelConfig, RopeConfig
 from redraft.errors import ConfigError, RecipeError
+from redraft.images.config import TINY_VISION
 from redraft.tasks import task
 from redraft.tune.vocabulary import VOCABULARIES
-from redraft.weights.names import TINY_VISION
 
 LORA_PARTS = ("attention", "mlp", "experts", "self_conditioning")
 EOS_TOKEN_IDS = (1, 5)  # `<eos>` and the turn end of the tokenizer that `tune.vocabulary` builds

@@ -13,7 +13,7 @@ import torch
 import triton
 import triton.language as tl
 
-from redraft.model.kernels import Causal
+from redraft.model.kernels import Causal, attend_fused
 from redraft.model.triton.tiles import shared_memory
 from redraft.shapes import Float, Int, Tensor
 
@@ -77,7 +77,9 @@ def _attend(
 
 
 def attend_kernel(q: Tensor, k: Tensor, v: Tensor, causal: Causal | None) -> Tensor:
-    """The form of `model/kernels.py::Attend` for a GPU."""
+    """The form of `model/kernels.py::Attend` for a GPU. Rows of images, rare and seen once, go by the mask."""
+    if causal is not None and causal.images:
+        return attend_fused(q, k, v, causal)
     window = None if causal is None else causal.window
     return _launch(q, k, v, None, is_causal=causal is not None, window=window)
 
