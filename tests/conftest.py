@@ -28,15 +28,15 @@ def pytest_configure(config: pytest.Config) -> None:
     """
     if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
         signal.signal(signal.SIGINT, signal.default_int_handler)
-    if config.option.markexpr == "not gpu":
+    if config.option.markexpr != "gpu":
         os.environ["TRITON_INTERPRET"] = "1"
 
 
 @pytest.fixture(autouse=True, scope="session")
 def _one_thread() -> Iterator[None]:
-    """Test models are too small to share among threads; one is faster, and its sums are always in the same order."""
+    """Test models are too small to share among threads, so one is faster; OMP_NUM_THREADS says otherwise."""
     before = torch.get_num_threads()
-    torch.set_num_threads(1)
+    torch.set_num_threads(int(os.environ.get("OMP_NUM_THREADS", "1")))
     yield
     torch.set_num_threads(before)
 
@@ -62,9 +62,9 @@ def _time_to_compile() -> Iterator[None]:
         object.__setattr__(limits.DEFAULT_LIMITS, "seconds", before)
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture(scope="session")
 def engine() -> Engine:
-    """The embedded model, loaded once for the tests of a module."""
+    """The embedded model, loaded once per process: a test that changes an engine loads one of its own."""
     import redraft
 
     return redraft.load("nano")

@@ -20,6 +20,8 @@ from redraft.constraints.condition.forward_backward import best_paths, scaled_me
 from redraft.constraints.condition.projection import Projection
 from redraft.errors import ConstraintError
 
+pytestmark = pytest.mark.typed
+
 EOS, PAD = 0, 1
 PIECES = (None, None, b"a", b"b", b"ab", b"ba", b"c")
 

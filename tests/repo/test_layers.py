@@ -13,13 +13,13 @@ SOURCE = Path(__file__).resolve().parents[2] / "src" / "redraft"
 # From the bottom up. Parts on one line never import each other; inside one part, modules may.
 LINES: tuple[tuple[str, ...], ...] = (
     ("errors",),
-    ("shapes", "reader", "home"),
+    ("shapes", "reader", "home", "options"),
     ("config", "tasks"),
     ("cache", "text"),
     ("model",),
     ("weights", "diffusion", "constraints"),
     ("engine",),
-    ("server", "tune", "measure", "remote", "trace"),
+    ("server", "tune", "measure", "trace"),
     ("top",),
 )
 TOP = {"__init__", "__main__", "cli"}  # one part: the command line and what starts it

@@ -14,13 +14,12 @@ CORE = {"", "model", "diffusion", "engine"}
 PART_WALLS = {
     "core": 9_080,
     "model/triton": 1_550,
-    "weights": 3_150,
+    "weights": 2_600,
     "constraints": 4_300,
     "tasks": 1_200,
     "tune": 2_600,
-    "measure": 4_545,
-    "server": 5_060,
-    "remote": 400,
+    "measure": 2_570,
+    "server": 4_860,
     "trace": 525,
     "cli": 4_130,
 }

@@ -14,6 +14,7 @@ import numpy as np
 import pytest
 import torch
 
+from constraints import RECORD
 from redraft.constraints.checks import Check, command_check, python_check
 from redraft.constraints.compile.automaton import NOWHERE
 from redraft.constraints.compile.lift import TokenAutomaton
@@ -32,7 +33,6 @@ from redraft.engine.mend import mended
 from redraft.engine.request import Options, Request
 from redraft.engine.runner import run_alone
 from redraft.errors import ConstraintError, RequestError, RunError, UnsatisfiedError
-from redraft.measure.constraints import RECORD
 
 pytestmark = pytest.mark.usefixtures("own_cache")
 

@@ -12,13 +12,12 @@ import shutil
 import sys
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from itertools import chain
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
-from tests.helpers import tiny_checkpoint, tiny_config
+from tests.helpers import agree, tiny_checkpoint, tiny_config
 from torch import Tensor
 
 pytest.importorskip("triton", reason=f"there is no triton for {sys.platform}")
@@ -51,6 +50,8 @@ from redraft.weights.load import load_model
 from redraft.weights.memory import footprint
 from redraft.weights.place import Placement
 from redraft.weights.plan import PLANS, formats
+
+pytestmark = pytest.mark.slow
 
 WIDTH = 16
 
@@ -135,7 +136,7 @@ def test_a_step_waits_once_whatever_rides_along(
     there, config = load(folder, "cuda")
     requests = requests_of(config, 3)
     found = told(there, requests, device)
-    assert found.events == told(load(folder, "cpu")[0], requests, None).events
+    assert agree(found.events, told(load(folder, "cpu")[0], requests, None).events)
     assert max(found.canvases) == 3
     for waits, canvases in zip(found.waits, found.canvases, strict=True):
         assert len(waits) == min(canvases, 1), waits
@@ -146,7 +147,7 @@ def test_steps_that_are_taken_alone_wait_once_for_each_canvas(folder: Path, devi
     there, config = load(folder, "cuda")
     requests = requests_of(config, top_k=3)
     found = told(there, requests, device)
-    assert found.events == told(load(folder, "cpu")[0], requests, None).events
+    assert agree(found.events, told(load(folder, "cpu")[0], requests, None).events)
     assert [len(waits) for waits in found.waits] == found.canvases
 
 
@@ -158,7 +159,6 @@ def language(config: CheckpointConfig) -> Language:
 def special(config: CheckpointConfig) -> dict[str, Request]:
     """One request for each thing that a step does beside the usual."""
     (usual,) = requests_of(config, 1, 24)
-    (checked,) = requests_of(config, 1, 24, preset="checked")
     (causal,) = requests_of(config, 1, 4, causal=True, logprobs=1)
     (held,) = requests_of(config, 1, 24, min_tokens=9, top_p=0.5, logit_bias=((5, 2.0),))
     pins = SeedCanvas(pins=((2, 7), (9, 8)))
@@ -167,7 +167,6 @@ def special(config: CheckpointConfig) -> dict[str, Request]:
     return {
         "pins": replace(usual, seed_canvas=pins),
         "flow": replace(usual, policy=replace(usual.policy, plan=Flow(nats=3.0, least=2))),
-        "checked": checked,
         "causal": causal,
         "sampling": held,
         "logprobs": replace(usual, logprobs=2),
@@ -181,19 +180,17 @@ def tokens_of(found: Told) -> list[list[int]]:
 
 
 # top_p asks whether it has looked at enough tokens; log-probabilities and languages are read by the host.
-MOST_WAITS = {"causal": 6, "checked": 3, "sampling": 2, "logprobs": 5, "language": 8, "language, causal": 10}
+MOST_WAITS = {"causal": 6, "sampling": 2, "logprobs": 5, "language": 8, "language, causal": 10}
 
 
-@pytest.mark.parametrize(
-    "what", ["pins", "flow", "checked", "causal", "sampling", "logprobs", "language", "language, causal"]
-)
+@pytest.mark.parametrize("what", ["pins", "flow", "causal", "sampling", "logprobs", "language", "language, causal"])
 def test_what_is_not_usual_runs_there_too(folder: Path, device: Device, what: str) -> None:
     there, config = load(folder, "cuda")
     request = special(config)[what]
     found = told(there, [request], device)
     expected = told(load(folder, "cpu")[0], [request], None)
     if request.language is None:
-        assert found.events == expected.events
+        assert agree(found.events, expected.events)
     else:  # the sums of classes are taken in another order there
         assert tokens_of(found) == tokens_of(expected)
     assert max(len(waits) for waits in found.waits) <= MOST_WAITS.get(what, 1), found.waits
@@ -226,10 +223,7 @@ def test_a_graph_of_several_canvases_is_recorded_and_replayed(
     there, config = load(folder, "cuda")
     requests = requests_of(config)
     plain, graphed = told(there, requests, device), told(there, requests, device, graphs=True)
-    for one, other in zip(chain(*graphed.events), chain(*plain.events), strict=True):
-        # Sums of other widths may come in another order; which they are is up to the CPU's kernels.
-        wanted = vars(other) | {"entropy": pytest.approx(getattr(other, "entropy", []), rel=1e-3, abs=1e-4)}
-        assert (type(one), {"entropy": []} | vars(one)) == (type(other), wanted)
+    assert agree(graphed.events, plain.events)
     assert [len(waits) for waits in graphed.waits] == [len(waits) for waits in plain.waits]
     assert 4 * min(graphed.operations) < min(plain.operations), "nothing was replayed"
 
@@ -282,7 +276,7 @@ def test_experts_are_brought_from_the_host_and_timed(
         assert found["workload"]["experts"] == "host"
         assert figures["failed"] == {}
         assert [row["what"] for row in figures["timed"]] == ["step", "commit", "prefill", "head"]
-        need = footprint(config, torch.float32, formats(config, PLANS[plan] if plan else None), Placement("host"))
+        need = footprint(config, torch.float32, formats(config, PLANS[plan] if plan else None), Placement.HOST)
         sent = need.host * figures["experts_touched"] / figures["card"]["bus"]
         assert figures["timed"][0]["floor_ms"] >= 999 * sent
 
@@ -319,7 +313,7 @@ def test_our_kernels_are_given_what_is_on_the_device_and_recorded(
     there, config = load(tmp_path / "tiny", "cuda", GPU)
     request = replace(build_request([2, 9], Options(max_tokens=2, seed=1, steps=3), config), eos=frozenset())
     graphed = told(there, [request], device, graphs=True)
-    assert graphed.events == told(load(tmp_path / "tiny", "cpu", GPU)[0], [request], None).events
+    assert agree(graphed.events, told(load(tmp_path / "tiny", "cpu", GPU)[0], [request], None).events)
     assert [len(waits) for waits in graphed.waits] == [1, 1, 1]
     assert 4 * min(graphed.operations) < max(graphed.operations), "nothing was replayed"
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import ctypes
 import json
 import os
 import re
@@ -16,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 from redraft.cli.place import experts_of, place_flags
 from redraft.config import MOST_THREADS
 from redraft.errors import RequestError
+from redraft.options import PRESET_NAMES
 
 if TYPE_CHECKING:
     from redraft.engine.engine import Engine
@@ -24,7 +24,6 @@ if TYPE_CHECKING:
 SAME_BITS_THREADS = 8
 """Up to here an answer is tested to be the same alone and in a batch, bit for bit; with 16 it was seen not to be."""
 
-KEPT_BYTES = 256 * 2**20
 
 PLAN_HELP = (
     "pack the matrices: int8, int4, int4-g64, int8-e8, int4-g64-e8, fp8, nvfp4, nvfp4-experts (default: as stored)"
@@ -34,9 +33,6 @@ ADAPTER_HELP = "a LoRA adapter in PEFT's layout, merged into the weights"
 
 Commands = Any  # argparse keeps the type of add_subparsers() private
 Run = Callable[[argparse.Namespace], int | None]
-
-PRESETS = ("reference", "fast", "flow", "checked")
-"""Those of diffusion/presets.py, which would import torch; a test holds the two equal."""
 
 
 def command(commands: Commands, name: str, summary: str, run: Run, *, epilog: str = "") -> argparse.ArgumentParser:
@@ -61,12 +57,12 @@ def model_flags(parser: argparse.ArgumentParser, *, positional: bool = False, pl
         parser.add_argument("model", nargs="?", default="nano", metavar="MODEL", help=what)
     else:
         parser.add_argument("--model", default="nano", help=what)
-    parser.add_argument("--device", default="cpu", help="where to run: cpu, cuda, cuda:1 (default: cpu)")
+    parser.add_argument("--device", default="auto", help="where to run: cpu, cuda, cuda:1 (default: cuda if usable)")
     parser.add_argument(
         "--threads", type=int, metavar="N", help="processor threads (default: as many as there are idle cores)"
     )
     parser.add_argument(
-        "--dtype", default="float32", choices=("float32", "bfloat16"), help="number format (default: float32)"
+        "--dtype", default="auto", choices=("auto", "float32", "bfloat16"), help="number format (default: as stored)"
     )
     place_flags(parser)
     if plan:
@@ -99,7 +95,7 @@ def sampling_flags(parser: argparse.ArgumentParser) -> None:
         default=[],
         metavar="RULE",
         help="acceptance rule instead of the preset's, as confidence:0.9, factor, frechet, margin, entropy:0.1, "
-        "gate:2:RULE or klass:RULE; repeatable: what any of them keeps is kept",
+        "or gate:2:RULE; repeatable: what any of them keeps is kept",
     )
     parser.add_argument(
         "--cooling", type=int, metavar="N", help="steps over which the temperature falls, whatever the cap"
@@ -130,20 +126,10 @@ def causal_flag(parser: argparse.ArgumentParser) -> None:
     )
 
 
-def preset_flag(parser: argparse.ArgumentParser, of: str = "", default: str | None = None) -> None:
-    """Which sampler rules, None for those that nobody asked for; `preset_of` reads it where there is no `default`."""
-    told = default or "fast for nano, which learned for it, else reference"
-    parser.add_argument("--preset", choices=PRESETS, help=f"sampler rules{of} (default: {told})")
-
-
-def preset_of(arguments: argparse.Namespace) -> str:
-    """The sampler rules that were asked for, else those that the model learned for."""
-    if (asked := getattr(arguments, "preset", None)) is not None:
-        return str(asked)
-    # The causal mode and the dial have rules of their own, with which any but the engine's default would be refused.
-    others = [getattr(arguments, name, None) for name in ("causal", "effort", "target_ms")]
-    unasked = all(one is None or one is False for one in others)
-    return "fast" if arguments.model == "nano" and unasked else "reference"
+def preset_flag(parser: argparse.ArgumentParser, of: str = "") -> None:
+    """Which sampler rules."""
+    default = "what the checkpoint says it was trained for, else reference"
+    parser.add_argument("--preset", choices=PRESET_NAMES, help=f"sampler rules{of} (default: {default})")
 
 
 def options_of(arguments: argparse.Namespace) -> Options:
@@ -153,57 +139,37 @@ def options_of(arguments: argparse.Namespace) -> Options:
     flags: dict[str, Any] = vars(arguments) | {"deadline_sec": getattr(arguments, "deadline", None)}
     given = {one.name: flags[one.name] for one in fields(Options) if flags.get(one.name) is not None}
     given = {name: tuple(value) if isinstance(value, list) else value for name, value in given.items()}
-    return Options(**given | {"preset": preset_of(arguments)})
+    return Options(**given)
 
 
 def load_engine(arguments: argparse.Namespace) -> Engine:
     """The engine of a command's model flags; notes and progress go to stderr."""
     set_up(arguments.threads)
 
-    from redraft.cli.kernels import kernels_for
     from redraft.engine.engine import load
     from redraft.engine.loop import LoopConfig
 
-    helps = getattr(arguments, "helps", False)  # of several processes only the first shows what it does
     return load(
         arguments.model,
         device=arguments.device,
         dtype=arguments.dtype,
         plan=getattr(arguments, "plan", None),
         adapter=getattr(arguments, "adapter", None),
-        report=None if helps else note,
-        progress=None if helps else loaded,
+        report=note,
+        progress=loaded,
         loop=LoopConfig(graphs=arguments.graphs),
-        kernels=kernels_for(arguments.device),
         experts=experts_of(arguments),
     )
 
 
-def keep_memory() -> bool:
-    """Have the C library keep up to KEPT_BYTES that were freed, in each of its arenas; returns whether it does.
-
-    By itself it gives them back to the system after every forward, and a forward takes them again, page by page
-    (docs/log.md). Whoever has set its variables has decided.
-    """
-    if any(name.startswith(("MALLOC_", "GLIBC_TUNABLES")) for name in os.environ):
-        return False
-    try:
-        library = ctypes.CDLL(None)
-        # Glibc's M_MMAP_THRESHOLD, at its most, and M_TRIM_THRESHOLD.
-        return bool(library.mallopt(-3, 32 * 2**20) and library.mallopt(-1, KEPT_BYTES))
-    except (AttributeError, OSError, TypeError):  # another C library
-        return False
-
-
 def set_up(threads: int | None) -> None:
-    """How this process computes: memory that it keeps, and threads of all tensor work. More threads than idle cores
-    make a small model many times slower: they spin."""
+    """Set the threads of all tensor work. More threads than idle cores make a small model many times slower: they
+    spin."""
     if threads is not None and not 1 <= threads <= MOST_THREADS:
         raise RequestError(f"--threads is {threads}; it must be from 1 to {MOST_THREADS}")
 
     import torch
 
-    keep_memory()
     busy = os.getloadavg()[0]
     idle = max(1, round((os.cpu_count() or 1) - busy))
     torch.set_num_threads(min(torch.get_num_threads(), idle, SAME_BITS_THREADS) if threads is None else threads)

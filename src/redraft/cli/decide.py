@@ -58,7 +58,7 @@ def run(arguments: argparse.Namespace) -> int:
 
     say_bounds(arguments, prompt if arguments.chat else None)
     engine = load_engine(arguments)
-    request = engine.request(prompt, chat=arguments.chat, options=Options(seed=arguments.seed))
+    request = engine.request(prompt, chat=arguments.chat, options=Options(seed=arguments.seed, preset="reference"))
     if arguments.form is None:
         found = [decide(engine, request, arguments.choice or ["yes", "no"], canvases=arguments.canvases)]
     else:

@@ -8,7 +8,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from redraft.cli.backend import backend_flags, backend_of
+from redraft.cli.backend import backend_flags, backend_of, generate_remote
 from redraft.cli.bounds import say_bounds
 from redraft.cli.check import check_flag, check_of
 from redraft.cli.common import (
@@ -35,7 +35,6 @@ EPILOG = """examples:
   echo 'Once upon a time' | redraft generate --model ./checkpoint --max-tokens 64 --seed 7
   redraft generate --chat --watch --file question.txt --json
   redraft generate --chat -n 20 --keep 5 --file question.txt
-  torchrun --nproc-per-node 2 -m redraft generate --model MODEL --device cuda --parallel experts --file q.txt
   redraft generate --chat --schema 'who, qty int, item' $'record\\nSend 417 melu to Karomi.'
   redraft generate --chat --check 'python -m json.tool' $'record\\nSend 417 melu to Karomi.'"""
 
@@ -66,9 +65,7 @@ def run(arguments: argparse.Namespace) -> int:
     check_thinking(arguments)
     prompt = read_prompt(arguments.prompt, arguments.file)
     if (backend := backend_of(arguments)) is not None:
-        from redraft.cli.abroad import generate_there
-
-        return generate_there(backend, arguments, prompt)
+        return generate_remote(backend, arguments, prompt)
     source = held_source(arguments)
 
     import torch

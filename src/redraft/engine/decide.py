@@ -82,7 +82,7 @@ class Decision:
 
 @dataclass(frozen=True)
 class Belief:
-    """How well a checkpoint's decisions are calibrated (scripts/belief.py). On `decisions` held-out ones of `tasks`, at
+    """How well a checkpoint's decisions are calibrated (bench/belief.py). On `decisions` held-out ones of `tasks`, at
     the fitted `temperature`, `told` was the mean probability of the best choice and `right` the share that was right;
     `error` is the expected calibration error, `error_before` that at temperature 1."""
 

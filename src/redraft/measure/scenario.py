@@ -136,7 +136,8 @@ class Material:
 
     def job(self, messages: Sequence[Message], name: str, example: Example, max_tokens: int, seed: int) -> Job:
         """A checked job. Its exactness counts if the right answer fits in its limit."""
-        request = build_request(self.text.chat(messages), Options(max_tokens=max_tokens, seed=seed), self.config)
+        options = Options(max_tokens=max_tokens, seed=seed, preset="reference")
+        request = build_request(self.text.chat(messages), options, self.config)
         fits = len(self.text.encode(example.answer, bos=False)) <= max_tokens
         return Job(request, 0.0, name, example if fits and self.scored else None)
 

@@ -51,7 +51,9 @@ class Verification:
 def verify(engine: Engine, folder: Path, prompt: str, *, seed: int = 0, max_steps: int | None = None) -> Verification:
     """Compare a loaded checkpoint with transformers' own loading of it. Raises RunError without transformers."""
     theirs, version = load_reference(folder, engine.model.dtype)
-    request = engine.request(prompt, chat=engine.text.has_template, options=Options(seed=seed, steps=max_steps))
+    request = engine.request(
+        prompt, chat=engine.text.has_template, options=Options(seed=seed, steps=max_steps, preset="reference")
+    )
     tokens = torch.tensor([request.prompt])
     cache = _dynamic_cache(theirs)
     encoded = theirs.model.encoder.language_model(input_ids=tokens, past_key_values=cache).last_hidden_state

@@ -84,7 +84,7 @@ def options_of(body: Sampling, engine: Engine, settings: Settings, *, max_tokens
         draw=canvas.draw or False,
         canvas=canvas.width,
         end_aware=canvas.end_aware,
-        preset=canvas.preset or ("reference" if others else settings.preset),
+        preset=canvas.preset or (None if others else settings.preset),
         accept=tuple(canvas.accept or ()),
         cooling=canvas.cooling,
         effort=body.effort,
@@ -106,7 +106,7 @@ def options_of(body: Sampling, engine: Engine, settings: Settings, *, max_tokens
 
 def kept_whole(settings: Settings) -> Settings:
     """Where a canvas begins with a caller's text: a served preset that would slide it or drop a pin gives way."""
-    return replace(settings, preset="fast") if settings.preset in ("flow", "checked") else settings
+    return replace(settings, preset="fast") if settings.preset == "flow" else settings
 
 
 def asked(
