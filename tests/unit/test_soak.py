@@ -11,7 +11,7 @@ from redraft.config import CheckpointConfig, GenerationConfig
 from redraft.diffusion.accept import AnyOf, Confidence, EntropyBound, Factor, Frechet, Gate, Margin
 from redraft.diffusion.noise import SeededNoise
 from redraft.diffusion.plan import Flow, Whole
-from redraft.engine.events import Block, Finished
+from redraft.engine.events import Block
 from redraft.engine.request import Options
 from redraft.engine.resolve import build_request
 from redraft.engine.runner import run_alone
@@ -80,28 +80,6 @@ def test_another_answer_than_alone_is_noticed() -> None:
     one.events[0] = replace(first, tokens=[*first.tokens[:-1], (first.tokens[-1] + 1) % 64])
     with pytest.raises(AssertionError, match="otherwise than alone"):
         soak.compare(5)
-
-
-def test_a_verdict_wants_one_end_and_no_more_than_the_limit() -> None:
-    one, end = client(max_tokens=2), Finished("length", 0)
-    block = next(run_alone(model(), client(max_tokens=16).request, SeededNoise(1), drafts=False))
-    assert isinstance(block, Block)
-    with pytest.raises(AssertionError, match="ended 0 times"):
-        one.verdict()
-    one.events = [end]
-    assert one.verdict() == "length"
-    one.events = [end, end]
-    with pytest.raises(AssertionError, match="ended 2 times"):
-        one.verdict()
-    one.events = [end, replace(block, tokens=[5])]
-    with pytest.raises(AssertionError, match="after its end"):
-        one.verdict()
-    one.events = [Finished("error", 0, ValueError("no such kernel"))]
-    with pytest.raises(AssertionError, match="failed: ValueError"):
-        one.verdict()
-    one.events = [replace(block, tokens=[5, 6, 7]), end]
-    with pytest.raises(AssertionError, match="over its limit"):
-        one.verdict()
 
 
 def test_the_most_forwards_of_a_request() -> None:
