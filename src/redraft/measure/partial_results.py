@@ -11,14 +11,14 @@ from redraft.errors import RunError
 
 @dataclass
 class PartialResults:
-    """Rows of what could be timed, and the reason for what could not. A failure or an interrupt loses only its part."""
+    """Rows of what was timed, and the reason for what was not. A failure or an interrupt loses only its part."""
 
     rows: list[dict[str, Any]] = field(default_factory=list)
     failed: dict[str, str] = field(default_factory=dict)
     is_cut: bool = False
 
     def take(self, what: str, measure: Callable[[], list[dict[str, Any]]]) -> None:
-        """Add the rows of `measure`. After an interrupt no further one is run; an interrupt before any rows is raised."""
+        """Add the rows of `measure`. After an interrupt nothing more is run; one before any rows is raised."""
         if self.is_cut:
             return
         try:
