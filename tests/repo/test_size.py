@@ -19,7 +19,7 @@ PART_WALLS = {
     "constraints": 4_300,
     "tasks": 1_200,
     "tune": 2_600,
-    "measure": 2_570,
+    "measure": 2_650,
     "server": 4_860,
     "trace": 525,
     "cli": 4_130,

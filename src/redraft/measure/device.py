@@ -1,7 +1,7 @@
 """A device card: what a device can do, what a step on it costs, and how near the two are.
 
 First the device alone (copying, multiplying), then the model: prefill, a denoising step by canvases and by prefix, a
-commit, the head alone, and what it takes to hold a canvas to a schema. Each time is told with its floor
+commit, the head alone, and what it takes to hold a canvas to a schema. Each time stands beside its floor
 (`measure/roofline.py`), worked out for the rates just measured and for the experts that were really touched. Without
 weights the numbers are random, which times the same.
 """
@@ -91,7 +91,7 @@ def device_card(
     progress: Callable[[str, int, int], None] | None = None,
 ) -> Record:
     """Measure. Without `model` one of random numbers is made, its experts where `placement` says. Cases that do not fit
-    in memory are told as left out, and what fails as failed.
+    in memory are reported as left out, and what fails as failed.
 
     Raises RequestError for numbers below 1, and RunError if nothing could be timed.
     """
