@@ -21,7 +21,7 @@ from redraft.server.log import Log
 from redraft.server.process import hosted
 from redraft.server.service import Service
 from redraft.server.settings import Settings
-from serving import (
+from serve_load import (
     _alone,
     _clients,
     _cost,
@@ -30,7 +30,7 @@ from serving import (
     _over_http,
     _told,
 )
-from stream_client import Reply, stream_chat
+from stream_client import StreamedReply, stream_chat
 
 SHORT = {"records": 64}
 
@@ -82,15 +82,15 @@ def test_an_answer_is_read_with_its_times(served: Inside) -> None:
 @pytest.mark.parametrize(
     ("kind", "reply"),
     [
-        ("good", Reply(500)),
-        ("good", Reply(200, "a", 1, 0.1, 0.1, order=False)),
-        ("good", Reply(200)),
-        ("bad", Reply(200, "a", 1, 0.1, 0.1)),
-        ("leave", Reply(503)),
+        ("good", StreamedReply(500)),
+        ("good", StreamedReply(200, "a", 1, 0.1, 0.1, order=False)),
+        ("good", StreamedReply(200)),
+        ("bad", StreamedReply(200, "a", 1, 0.1, 0.1)),
+        ("leave", StreamedReply(503)),
     ],
 )
-def test_what_is_wrong_is_counted(kind: str, reply: Reply) -> None:
-    fine = ("good", Reply(200, "a", 1, 0.1, 0.1))
+def test_what_is_wrong_is_counted(kind: str, reply: StreamedReply) -> None:
+    fine = ("good", StreamedReply(200, "a", 1, 0.1, 0.1))
     assert _told([fine, (kind, reply)], 1.0)["errors"] == 1
     assert _told([fine], 1.0)["errors"] == 0
 

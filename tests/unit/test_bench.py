@@ -14,7 +14,7 @@ from redraft.cli.main import build_parser
 from redraft.engine.engine import Engine
 from redraft.engine.loop import LoopConfig
 from redraft.errors import RedraftError, RequestError
-from redraft.measure import bench, knee, sides, throughput
+from redraft.measure import knee, single_answers, systems, throughput
 from redraft.measure.record import Record, read_record, write_record
 from redraft.measure.scenario import (
     SCENARIOS,
@@ -25,7 +25,7 @@ from redraft.measure.scenario import (
     find_scenarios,
     plain,
 )
-from redraft.measure.sides import Ours, Theirs
+from redraft.measure.systems import RedraftSystem, TransformersSystem
 from redraft.weights.source import locate
 
 
@@ -124,9 +124,9 @@ def test_a_batch_is_what_has_arrived(material: Material, monkeypatch: pytest.Mon
     """By a clock that goes on only while somebody sleeps: a machine may take its time."""
     (job, *_), stand, slept = plain(material, 1), Stand(32), [0.0]
     clock = SimpleNamespace(perf_counter=lambda: sum(slept), sleep=slept.append)
-    monkeypatch.setattr(sides, "time", clock)
+    monkeypatch.setattr(systems, "time", clock)
     jobs = [replace(job, arrives=when) for when in (0.0, 0.0, 0.0, 0.7, 0.7)]
-    one = Theirs(stand).serve(jobs, serial=False)
+    one = TransformersSystem(stand).serve(jobs, serial=False)
     assert stand.batches == [3, 2]
     assert one.forwards == 2
     assert one.seconds == 0.7
@@ -137,9 +137,11 @@ def test_ours_answers_as_the_engine_does(engine: Engine, material: Material) -> 
     jobs = SCENARIOS["variants"].jobs(material)[:3]
     wanted = [list(engine.finish(job.request).tokens) for job in jobs]
     for serial in (False, True):
-        one = Ours(engine.model, LoopConfig()).serve(jobs, serial=serial)
+        one = RedraftSystem(engine.model, LoopConfig()).serve(jobs, serial=serial)
         assert [outcome.tokens for outcome in one.outcomes] == wanted
-    late = Ours(engine.model).serve([replace(jobs[0], arrives=0.0), replace(jobs[1], arrives=0.03)], serial=False)
+    late = RedraftSystem(engine.model).serve(
+        [replace(jobs[0], arrives=0.0), replace(jobs[1], arrives=0.03)], serial=False
+    )
     assert late.seconds >= 0.03
     assert [outcome.tokens for outcome in late.outcomes] == wanted[:2]
 
@@ -215,7 +217,7 @@ def test_the_command_compares_single_answers_unless_told_otherwise(monkeypatch: 
         asked_for.append(runs)
         return Record("against-transformers", "", "", {}, {}, {}, [])
 
-    monkeypatch.setattr(bench, "bench_against", fake)
+    monkeypatch.setattr(single_answers, "bench_against", fake)
     for given in ((), ("--against", "transformers", "--runs", "3")):
         asked = arguments(*given, "--threads", "1")
         assert asked.run(asked) == 0

@@ -13,10 +13,15 @@ from tests.helpers import released_json, tiny_checkpoint, tiny_config, tiny_json
 from redraft.__main__ import main
 from redraft.config import ModelConfig
 from redraft.errors import RunError, WeightsError
-from redraft.measure.device import device_card, filled_prefix, random_weights, touched_share
+from redraft.measure.device import (
+    device_card,
+    filled_prefix,
+    random_weights,
+    touched_share,
+)
+from redraft.measure.partial_results import PartialResults
 from redraft.measure.record import Record
 from redraft.measure.roofline import step_work
-from redraft.measure.tried import Tried
 from redraft.model.gemma import DiffusionGemma
 from redraft.model.kernels import FAST
 from redraft.weights.place import Placement
@@ -155,16 +160,16 @@ def test_what_fails_or_is_interrupted_costs_no_other_measurement() -> None:
     def interrupted() -> list[dict[str, Any]]:
         raise KeyboardInterrupt
 
-    tried = Tried()
+    tried = PartialResults()
     with pytest.raises(KeyboardInterrupt):
         tried.take("too early", interrupted)
     tried.take("graph", fails)
     with pytest.raises(RunError, match="no such instruction"):
-        tried.told()
+        tried.figures()
     tried.take("step", lambda: [{"ms": 1.0}])
     tried.take("prefill", interrupted)
     tried.take("head", lambda: [{"ms": 2.0}])
-    told = tried.told()
+    told = tried.figures()
     assert told["timed"] == [{"ms": 1.0}]
     assert set(told["failed"]) == {"graph", "prefill"}
     assert "no such instruction" in told["failed"]["graph"]

@@ -9,7 +9,7 @@ import torch
 
 import redraft
 from constraints import ARRAY, OBJECT, RECORD
-from guided import guided
+from llguidance_language import guided
 from redraft.constraints.language import ready
 from redraft.constraints.sources import schema_source
 
