@@ -34,17 +34,27 @@ class Feed:
 
     def __init__(self, recipe: Recipe, base: Base) -> None:
         self.recipe, self.base, self.text = recipe, base, base.text
+        self._stages: dict[int, Feed] = {}
         self.sources: list[tuple[Source, float]] = sources(recipe.data)
         self.end = base.config.eos_token_ids[0]
 
     def batches(self, step: int) -> list[Batch]:
         """The samples of one step, sources in the recipe's shares."""
+        if self.recipe.stages:
+            return self._stage(step).batches(step)
         seed = self.recipe.train.seed * SEED_STRIDE + step
         rng = Random(stream_seed("layout", "train", seed))
         # One width a step beside the narrowest: fewer and larger batches, which is a third of the time on a CPU.
         width = rng.choice(self.recipe.data.widths or (self.base.config.canvas_length,))
         rows = [self.row(sample, rng, width) for sample in self.samples(seed)]
         return self.pack(rows)
+
+    def _stage(self, step: int) -> Feed:
+        """The feed of what the recipe is at a step."""
+        begun = sum(stage.from_step <= step for stage in self.recipe.stages)
+        if begun not in self._stages:
+            self._stages[begun] = Feed(self.recipe.at(step), self.base)
+        return self._stages[begun]
 
     def ahead(self, steps: range) -> Iterator[list[Batch]]:
         """Batches of one step after another; the recipe's workers draw up the next ones meanwhile."""

@@ -155,6 +155,14 @@ class TrainRecipe(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     save_every: int = 250
 
 
+class StageRecipe(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """What holds from a step on: other shares of the tasks, another objective, or both. Steps count from 0."""
+
+    from_step: int
+    tasks: dict[str, float] = {}
+    objective: ObjectiveRecipe | None = None
+
+
 class SamplingRecipe(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Settings of the reference sampler shipped with the result."""
 
@@ -175,6 +183,19 @@ class Recipe(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     objective: ObjectiveRecipe = ObjectiveRecipe()
     lora: LoraRecipe | None = None
     sampling: SamplingRecipe | None = None
+    stages: tuple[StageRecipe, ...] = ()
+
+    def at(self, step: int) -> Recipe:
+        """The recipe as it is at a step: with the stages that have begun, and none that may follow."""
+        now = msgspec.structs.replace(self, stages=())
+        for stage in self.stages:
+            if stage.from_step <= step:
+                tasks = stage.tasks or now.data.tasks
+                objective = stage.objective or now.objective
+                now = msgspec.structs.replace(
+                    now, data=msgspec.structs.replace(now.data, tasks=tasks), objective=objective
+                )
+        return now
 
 
 def read_recipe(path: Path) -> Recipe:
