@@ -51,10 +51,29 @@ _SET = (
     "It has a new {key}: {value}.",
     "Please change the {key} to {value}.",
 )
-_ADD = ("Add {key} {value}.", "Add {key}: {value}", "Add the {key} {value}.", "Also note the {key} {value}.", "Add a {key} of {value}.")
-_DROP = ("Remove {key}.", "Drop {key}.", "Delete the {key}.", "Remove the {key}.", "Leave out {key}.", "Without the {key}", "Take the {key} out.")
+_ADD = (
+    "Add {key} {value}.",
+    "Add {key}: {value}",
+    "Add the {key} {value}.",
+    "Also note the {key} {value}.",
+    "Add a {key} of {value}.",
+)
+_DROP = (
+    "Remove {key}.",
+    "Drop {key}.",
+    "Delete the {key}.",
+    "Remove the {key}.",
+    "Leave out {key}.",
+    "Without the {key}",
+    "Take the {key} out.",
+)
 _CLEAR = ("Clear {key}.", "Empty the {key}.", "Set {key} to null.", "Forget the {key}, but keep the key.")
-_RENAME = ("Rename {key} to {value}.", "Call {key} {value} instead.", "Rename the key {key} to {value}.", "{key} should be called {value}.")
+_RENAME = (
+    "Rename {key} to {value}.",
+    "Call {key} {value} instead.",
+    "Rename the key {key} to {value}.",
+    "{key} should be called {value}.",
+)
 
 
 @dataclass(frozen=True)

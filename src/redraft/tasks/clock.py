@@ -8,7 +8,7 @@ from datetime import date, timedelta
 from random import Random
 
 _FIRST, _SPAN = date(1950, 1, 1), 31_000
-_HOURS = "twelve one two three four five six seven eight nine ten eleven".split()
+_HOURS = ["twelve", "one", "two", "three", "four", "five", "six", "seven", "eight", "nine", "ten", "eleven"]
 
 
 def draw_date(rng: Random, quoted: Callable[[str], str]) -> tuple[str, Mapping[str, str]]:
@@ -19,7 +19,9 @@ def draw_date(rng: Random, quoted: Callable[[str], str]) -> tuple[str, Mapping[s
     ending = "th" if 10 < day < 14 else {1: "st", 2: "nd", 3: "rd"}.get(day % 10, "th")
     weekday = day_name[when.weekday()]
     if rng.random() < 0.22:
-        text = rng.choice((f"{day} {month}", f"{month} {day}", f"{month} {day}{ending}", f"{day}. {month}", f"{day}/{when.month}"))
+        text = rng.choice(
+            (f"{day} {month}", f"{month} {day}", f"{month} {day}{ending}", f"{day}. {month}", f"{day}/{when.month}")
+        )
         return text, {"string": quoted(text)}
     text = rng.choice(
         (
@@ -59,6 +61,8 @@ def draw_time(rng: Random, quoted: Callable[[str], str]) -> tuple[str, Mapping[s
         text = f"{name.format(_HOURS[hour % 12])} {when}"
         iso = f"{hour:02}:{part:02}"
     else:
-        text = rng.choice((f"{twelve} o'clock", f"half past {_HOURS[hour % 12]}", f"a quarter past {_HOURS[hour % 12]}"))
+        text = rng.choice(
+            (f"{twelve} o'clock", f"half past {_HOURS[hour % 12]}", f"a quarter past {_HOURS[hour % 12]}")
+        )
         return text, {"string": quoted(text)}
     return text, {"string": quoted(text), "time": quoted(iso)}

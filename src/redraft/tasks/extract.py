@@ -1,6 +1,6 @@
 """Extraction: sentences and the names of fields in, a compact JSON record with their values out.
 
-    prompt  Extract as JSON: to, qty (integer), due (date), phone      answer  {"to":"Maria","qty":3,"due":null,"phone":null}
+    prompt  Extract as JSON: to, qty (integer), due (date)          answer  {"to":"Maria","qty":3,"due":null}
             Send 3 apples to Maria.
 
 A field has one of several names, in several styles, and stands in any order; what the text does not say is null, and
@@ -133,7 +133,10 @@ _GENERAL = (
     (frozenset(("price",)), frozenset(("price", "cost", "total", "sum", "amount", "amount_paid"))),
     (frozenset(("date", "time", "weekday", "year")), frozenset(("date", "time", "day", "when", "at", "hour", "on"))),
     (frozenset(("company",)), frozenset(("company", "firm", "place", "business", "organisation"))),
-    (frozenset(("goods", "thing", "list", "dish")), frozenset(("item", "product", "article", "goods", "what", "object"))),
+    (
+        frozenset(("goods", "thing", "list", "dish")),
+        frozenset(("item", "product", "article", "goods", "what", "object")),
+    ),
     (frozenset(("count", "small", "digits", "bignum")), frozenset(("number", "count", "amount", "quantity", "people"))),
 )
 """Kinds that are alike, and the names that say no more than the kind."""

@@ -1,7 +1,7 @@
 """Templates with holes, filled from a text: a sentence of the same matter, a configuration, SQL, a table's row.
 
-    prompt  Fill in: {{name}} wants {{qty}} {{item}}.         answer  Maria wants 3 apples.
-            Send 3 apples to Maria.
+prompt  Fill in: {{name}} wants {{qty}} {{item}}.         answer  Maria wants 3 apples.
+        Send 3 apples to Maria.
 """
 
 from __future__ import annotations
@@ -14,8 +14,8 @@ from redraft import prompts
 from redraft.prompts import Field
 from redraft.tasks.extract import ask, name_of
 from redraft.tasks.sentences import Text, compose, domains, expand, roles, roles_of
+from redraft.tasks.strings import syllables
 from redraft.tasks.task import Example, Score, stream_seed
-from redraft.tasks.values import syllables
 
 _LINES = ("{0} = {1}", "{0}: {1}", "{0}={1}", '{0} = "{1}"', "{0}\t{1}", "- {0}: {1}", "{0}: '{1}'")
 _WHOLE = (
@@ -55,7 +55,9 @@ class Fills:
 def _sentence(made: Text, domain: str, rng: Random) -> tuple[str, str] | None:
     """Another sentence of the domain whose slots the text knows."""
     known = {role for role in made.values if roles()[role].kind not in ("boolean", "enum")}
-    forms = [form for form in (expand(each, rng) for each in domains()[domain]) if roles_of(form) and roles_of(form) <= known]
+    forms = [
+        form for form in (expand(each, rng) for each in domains()[domain]) if roles_of(form) and roles_of(form) <= known
+    ]
     forms = [form for form in forms if "=" not in form]
     if not forms:
         return None
@@ -72,7 +74,11 @@ def _sentence(made: Text, domain: str, rng: Random) -> tuple[str, str] | None:
 
 def _lines(made: Text, domain: str, rng: Random) -> tuple[str, str] | None:
     """Lines of keys and holes, or another form around two of them."""
-    held = {role: value for role, value in made.values.items() if roles()[role].kind not in ("boolean", "enum", "list", "names")}
+    held = {
+        role: value
+        for role, value in made.values.items()
+        if roles()[role].kind not in ("boolean", "enum", "list", "names")
+    }
     found = ask(rng, Text(made.text, held), domain, rng.choice((1, 2, 2, 3, 4)))
     asked = [(_hole(field), value) for field, value in found if value != "null"]
     if not asked or len(held) < len(made.values):
@@ -86,7 +92,9 @@ def _lines(made: Text, domain: str, rng: Random) -> tuple[str, str] | None:
         return form.format(one, two, table), form.format(first, second, table)
     form = rng.choice(_LINES)
     keys = [hole.strip("{}").partition(":")[0] for hole, _ in plain]
-    filled = [[form.format(key, part) for key, part in zip(keys, each, strict=True)] for each in zip(*plain, strict=True)]
+    filled = [
+        [form.format(key, part) for key, part in zip(keys, each, strict=True)] for each in zip(*plain, strict=True)
+    ]
     return "\n".join(filled[0]), "\n".join(filled[1])
 
 

@@ -17,11 +17,19 @@ from redraft.prompts import Field
 from redraft.tasks.extract import join, judge, typed
 from redraft.tasks.records import read_json
 from redraft.tasks.sentences import roles
+from redraft.tasks.strings import scramble, syllables
 from redraft.tasks.task import Example, Score, split_of, stream_seed
-from redraft.tasks.values import KINDS, Value, draw, quoted, said, scramble, syllables
+from redraft.tasks.values import KINDS, Value, draw, quoted, said
 
 _LAYOUTS = (  # a line, and what stands between lines
     *(("{}: {}", "\n"), ("{}: {}", "\n"), ("{} = {}", "\n"), ("{}: {}", "; "), ("{}={}", ", "), ("{}: {}", ", ")),
+    *(
+        ("The {} is {}.", " "),
+        ("{1} is the {0}.", " "),
+        ("Its {} is {}.", " "),
+        ("a {} of {}", ", "),
+        ("Use {1} as {0}.", " "),
+    ),
     *(("{} is {}", ", "), ("| {} | {} |", "\n"), ("{}\t{}", "\n"), ("{}={}", " "), ("- {}: {}", "\n"), ("{} {}", "\n")),
 )
 _SINGLE = ("person", "company", "city", "goods", "email", "code", "title", "url", "file", "address", "phone")

@@ -16,9 +16,9 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cache
-from importlib.resources import files
 from random import Random
 
+from redraft.tasks.strings import read
 from redraft.tasks.values import Value, draw, quoted
 
 _OPTIONAL = re.compile(r"\[([^\[\]<>]*)\]")
@@ -113,8 +113,6 @@ def write(sentence: str, rng: Random, split: str, lower: bool = False) -> Text:
         parts.append(sentence[at : match.start()])
         if article:
             parts.append("an " if value.text[:1].lower() in "aeiou" else "a ")
-        elif not values and not parts[-1] and role.kind in ("goods", "thing", "count") and value.text[:1].islower():
-            value = Value(value.text[:1].upper() + value.text[1:], value.forms) if rng.random() < 0 else value
         parts.append(value.text)
         values[name] = value
         at = match.end()
@@ -152,5 +150,4 @@ def _clash(one: str, two: str) -> bool:
 
 
 def _lines(name: str, comments: bool = False) -> list[str]:
-    text = (files("redraft.tasks") / "plain" / name).read_text(encoding="utf-8")
-    return [line for line in text.split("\n") if line.strip() and (comments or not line.startswith("# "))]
+    return [line for line in read(name).split("\n") if line.strip() and (comments or not line.startswith("# "))]
