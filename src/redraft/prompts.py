@@ -57,32 +57,33 @@ def fields_of(schema: Mapping[str, Any]) -> tuple[tuple[Field, ...], bool] | Non
     Of a field's schema the type counts, the format of a date or time, and a short enum's choices; "null" beside another
     type does not, since every field may be without a value.
     """
-    many = _kind(schema) == "list"
-    record = schema.get("items", {}) if many else schema
-    properties = record.get("properties") if isinstance(record, Mapping) else None
+    many = schema.get("type") == "array"
+    record = schema.get("items") if many else schema
+    if not isinstance(record, Mapping):
+        return None
+    properties = record.get("properties")
     if not isinstance(properties, Mapping) or not properties:
         return None
     return tuple(Field(str(name), _kind(part)) for name, part in properties.items()), many
 
 
 def _kind(schema: object) -> str:
+    """What stands in a field's brackets."""
     if not isinstance(schema, Mapping):
         return "string"
     choices = schema.get("enum")
-    if isinstance(choices, list) and all(isinstance(each, str) for each in choices) and len(choices) <= _MOST_CHOICES:
-        return "|".join(choices)
-    kind = schema.get("type", "string")
-    if isinstance(kind, list):
-        kind = next((each for each in kind if each != "null"), "string")
+    if isinstance(choices, list):
+        words = [each for each in choices if isinstance(each, str)]
+        return "|".join(words) if words and len(words) <= _MOST_CHOICES else "string"
     for part in schema.get("anyOf", ()):
         if isinstance(part, Mapping) and part.get("type") != "null":
             return _kind(part)
+    kinds = schema.get("type", "string")
+    kind = next((each for each in kinds if each != "null"), "string") if isinstance(kinds, list) else str(kinds)
     if kind == "string":
         return _FORMATS.get(str(schema.get("format")), "string")
-    if kind == "object":
-        found = fields_of(schema)
-        return "object" if found is None else f"object: {', '.join(map(str, found[0]))}"
-    if kind == "array":
-        found = fields_of({"type": "object", "properties": {}} | dict(schema.get("items") or {}))
-        return "list" if found is None else f"list: {', '.join(map(str, found[0]))}"
-    return str(kind)
+    if kind in ("array", "object"):
+        inner = fields_of(schema)
+        name = "list" if kind == "array" else kind
+        return name if inner is None else f"{name}: {', '.join(map(str, inner[0]))}"
+    return kind
