@@ -79,7 +79,7 @@ class Loop:
         self, model: DiffusionGemma, config: LoopConfig = DEFAULT_LOOP, clock: Callable[[], float] = time.monotonic
     ) -> None:
         rows = config.max_rows
-        if config.graphs and model.kernels.standing is None:
+        if config.graphs and model.kernels.layer is None:
             raise RequestError(
                 f"graphs is True and the model runs on {model.device} without a GPU's kernels; leave it out"
             )

@@ -31,6 +31,8 @@ from redraft.shapes import Float, Int, Tensor
 STRIPE = 64
 """Neighbouring tokens whose probabilities are kept as one sum, in which a sample is found."""
 TILE = 4096  # tokens of the table that are read at once
+WIDEST, MOST_PRODUCTS = 32768, 2**25
+"""On a GPU: tokens read at once for few rows, and products in memory at once for many, 64 MiB in bfloat16."""
 LONG = 32768
 """Vocabulary from which a step is read as a stream. Below it all logits at once are the faster way on a CPU."""
 _ROWS_AT_ONCE = 32
@@ -94,6 +96,14 @@ class Sums:
 
 Pass = Callable[[Float[Tensor, "rows hidden"], Head, Float[Tensor, "rows 1"]], Sums]
 """One pass over the table, from hidden states, the head and each row's temperature."""
+
+
+def wide_tile(rows: int, table: Tensor | Packed) -> int:
+    """Tokens that a GPU reads at once: so many that the product of one canvas fills it. Of a packed table a tile, for
+    it is unpacked first."""
+    if isinstance(table, Packed):
+        return TILE
+    return min(WIDEST, max(TILE, MOST_PRODUCTS // max(1, rows) // TILE * TILE))
 
 
 def read_head(
