@@ -169,7 +169,7 @@ def _draw(hidden: Tensor, head: Head, temperature: Tensor, uniform: Tensor, sums
     drawn = []
     # Fewer launches on a GPU; of a packed table, which takes several times its part to unpack, no more than a tile.
     many = TILE // STRIPE if isinstance(head.table, Packed) else 256
-    at_once = many if hidden.is_cuda else _ROWS_AT_ONCE
+    at_once = _ROWS_AT_ONCE if hidden.device.type == "cpu" else many
     for part in torch.arange(hidden.shape[0], device=hidden.device).split(at_once):
         ids = stripe[part, None] * STRIPE + torch.arange(STRIPE, device=hidden.device)
         keys = head.part(ids.clamp(max=vocab - 1), hidden.dtype)

@@ -40,7 +40,7 @@ def _unit(values, size, eps):
 @triton.jit
 @no_type_check
 def _heads(
-    qkv, scales, cos, sin, q, rows, buffers, step, eps,
+    qkv, q_scale, k_scale, cos, sin, q, rows, buffers, step, eps,
     HEADS: tl.constexpr, KV: tl.constexpr, FULL: tl.constexpr, HALF: tl.constexpr,
 ):  # fmt: skip
     """One head of one row. Of a full layer a key head is also the value head: normed without weight, not rotated."""
@@ -53,9 +53,11 @@ def _heads(
     shrink = 1.0 / tl.sqrt((tl.sum(a * a, axis=0) + tl.sum(b * b, axis=0)) / dim + eps)
     a, b = a * shrink, b * shrink
     if head < HEADS + KV:
-        scale = scales + head * dim
-        x = (a * tl.load(scale + low).to(tl.float32)).to(kind).to(tl.float32)
-        y = (b * tl.load(scale + high).to(tl.float32)).to(kind).to(tl.float32)
+        is_query = head < HEADS
+        scale_low = tl.where(is_query, tl.load(q_scale + low), tl.load(k_scale + low)).to(tl.float32)
+        scale_high = tl.where(is_query, tl.load(q_scale + high), tl.load(k_scale + high)).to(tl.float32)
+        x = (a * scale_low).to(kind).to(tl.float32)
+        y = (b * scale_high).to(kind).to(tl.float32)
         turn = row * dim
         left = (x * tl.load(cos + turn + low).to(tl.float32)).to(kind).to(tl.float32)
         right = (y * tl.load(cos + turn + high).to(tl.float32)).to(kind).to(tl.float32)
@@ -195,7 +197,16 @@ def heads_kernel(
     cos, sin = context.rotation(layer)
     q = qkv.new_empty(qkv.shape[0], heads, layer.head_dim)
     _heads[(qkv.shape[0], qkv.shape[1] // layer.head_dim)](
-        *(qkv.contiguous(), attention.qk_scale(), cos, sin, q, tables.rows, tables.buffers[attention.index]),
+        *(
+            qkv.contiguous(),
+            attention.q_norm.weight,
+            attention.k_norm.weight,
+            cos,
+            sin,
+            q,
+            tables.rows,
+            tables.buffers[attention.index],
+        ),
         *(qkv.shape[1], attention.eps),
         HEADS=heads,
         KV=kv_heads,
