@@ -114,7 +114,7 @@ def device_card(
     tried = Tried()
     for number, (count, prefix) in enumerate(fit, start=1):
         work = replace(step_work(config, dtype, packed, canvases=count, prefix=prefix, touched=touched), sent=sent)
-        graphs = model.kernels.layer is not None and device.type == "cuda" and placement is Placement.DEVICE
+        graphs = device.type == "cuda" and placement is Placement.DEVICE
         row = partial(_row, work=work, card=card, plan=plan)
         for what in ("step", "graphed step") if graphs and prefix == usual and count in _GRAPHED else ("step",):
             tried.take(f"{what} of {count} behind {prefix}", partial(_step_rows, what, model, count, prefix, runs, row))
