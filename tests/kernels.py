@@ -10,10 +10,10 @@ import pytest
 import torch
 from torch import Tensor
 
-from redraft.constrain.lift import TokenAutomaton
-from redraft.constrain.project import Projection, Walked
-from redraft.constrain.walked import walked
-from redraft.constrain.wiring import NONE, Weights, Wiring, by_class
+from redraft.constraints.compile.lift import TokenAutomaton
+from redraft.constraints.condition.device_messages import device_messages
+from redraft.constraints.condition.edge_layout import NONE, EdgeLayout, Weights, by_class
+from redraft.constraints.condition.projection import DeviceProjected, Projection
 from redraft.errors import ConstraintError
 from redraft.model.head import Head, Sums, pass_tiles, read_head
 from redraft.model.kernels import Causal, attend_eager, norm_exact
@@ -171,16 +171,16 @@ def some_automaton(states: int, heavy: int, seed: int, vocab: int = 24, classes:
 
 def check_classes(vocab: int, wide: int, device: str) -> None:
     """Tiles of tokens, put together to classes, beside classes on the host."""
-    wiring = Wiring(some_automaton(5, 0, vocab, vocab))
+    layout = EdgeLayout(some_automaton(5, 0, vocab, vocab))
     log_p = torch.log_softmax(5 * torch.randn(6, vocab, generator=draw(vocab, "cpu")), -1)
     log_p[2, 30:35] = -torch.inf  # what is forbidden, and pins
     log_p[4, :9] = -1e9
-    order, present, at = wiring.tokens
+    order, present, at = layout.tokens
     tiles, firsts = cut(order, at, torch.device(device), wide)
     largest, sums, likeliest = (one.cpu() for one in classes_kernel(log_p.to(device), tiles))
     assert torch.equal(log_p.gather(1, likeliest.long()).clamp(min=NONE), largest)
-    assert np.isin(wiring.automaton.class_of[likeliest], present).all()
-    best, mass = by_class(wiring, log_p)
+    assert np.isin(layout.automaton.class_of[likeliest], present).all()
+    best, mass = by_class(layout, log_p)
     peak = np.maximum.reduceat(largest.numpy(), firsts, axis=1)
     every = np.repeat(peak, np.diff(np.append(firsts, largest.shape[1])), axis=1)
     total = np.log(np.add.reduceat(sums.numpy() * np.exp(largest.numpy() - every), firsts, axis=1)) + peak
@@ -194,19 +194,21 @@ def check_walk(
 ) -> bool:
     """Messages on the device beside the careful ones of the host; whether anything was left of the language."""
     states, width, left, least, sharp, pin, heavy = case
-    project = Projection(Wiring(some_automaton(states, heavy, seed, vocab)), 0, left, least)
+    project = Projection(EdgeLayout(some_automaton(states, heavy, seed, vocab)), 0, left, least)
     log_p = torch.log_softmax(sharp * torch.randn(width, vocab, generator=draw(seed, "cpu"), dtype=torch.float64), -1)
     if pin is not None:
         log_p[pin[0]] = -1e9
         log_p[pin[0], pin[1]] = 0.0
-    there = Weights(project.wiring, log_p.to(device))
+    there = Weights(project.layout, log_p.to(device))
     try:
-        slow = project.carefully(log_p)
+        slow = project.log_messages(log_p)
     except ConstraintError:
         with pytest.raises(ConstraintError, match="no valid answer is left"):
-            walked(HOLDING, there, project.state, project.gates(width))
+            device_messages(HOLDING, there, project.state, project.gates(width))
         return False
-    fast = Walked(project, there, *walked(HOLDING, there, project.state, project.gates(width)), HOLDING.shift)
+    fast = DeviceProjected(
+        project, there, *device_messages(HOLDING, there, project.state, project.gates(width)), HOLDING.shift
+    )
     assert fast.log_total == pytest.approx(slow.log_total, rel=1e-6, abs=1e-5)
     torch.testing.assert_close(fast.shifted().exp().cpu(), slow.shifted().exp(), atol=1e-5, rtol=1e-4)
     assert fast.doubt == pytest.approx(slow.doubt, rel=1e-5, abs=1e-4)
@@ -217,7 +219,7 @@ def check_walk(
             assert scores[0] == pytest.approx(scores[1], rel=1e-9, abs=1e-9)
     tokens = fast.draft.tolist()
     assert fast.log_mass(tokens) == pytest.approx(slow.log_mass(tokens), rel=1e-6, abs=1e-5)
-    after = project.wiring.automaton.after(0, fast.draw(torch.rand(width, generator=draw(seed, "cpu"))).tolist())
+    after = project.layout.automaton.after(0, fast.draw(torch.rand(width, generator=draw(seed, "cpu"))).tolist())
     assert project.allowed(width)[after]
     return True
 

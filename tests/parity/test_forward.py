@@ -22,6 +22,8 @@ from redraft.model.kernels import FAST, REFERENCE, Kernels, attend_eager, norm_e
 from redraft.model.rows import Mode, Span
 from redraft.weights.names import slots
 
+pytestmark = pytest.mark.typed
+
 # The reference has two rules for summing experts (model spec 1.7); in bfloat16 they round differently.
 GROUPED = Kernels(norm_exact, attend_eager, moe.experts_grouped)
 KERNELS = {"fast": FAST, "reference": REFERENCE, "grouped": GROUPED}

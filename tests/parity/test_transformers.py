@@ -24,7 +24,7 @@ from redraft.weights.save import save_model
 from redraft.weights.source import Source
 
 transformers = pytest.importorskip("transformers", minversion="5.23.0")
-pytestmark = pytest.mark.filterwarnings("default")  # theirs are not ours to fix
+pytestmark = [pytest.mark.typed, pytest.mark.filterwarnings("default")]  # their warnings are not ours to fix
 
 GROUPED = Kernels(norm_exact, attend_eager, moe.experts_grouped)
 PROJECTION = "model.encoder.embed_vision.embedding_projection.weight"

@@ -9,13 +9,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from jsonschema_rs import Draft202012Validator
 
-from redraft.constrain.grammar import compile_grammar
-from redraft.constrain.keywords import KEYWORDS
-from redraft.constrain.problem import schema_problems
-from redraft.constrain.schema import compile_schema
-from redraft.constrain.sources import choices_source
-from redraft.constrain.template import read_template
-from redraft.constrain.watch import Limits
+from redraft.constraints.compile.grammar import compile_grammar
+from redraft.constraints.compile.keywords import KEYWORDS
+from redraft.constraints.compile.limits import Limits
+from redraft.constraints.compile.schema import compile_schema
+from redraft.constraints.compile.template import read_template
+from redraft.constraints.sources import choices_source
+from redraft.constraints.validation import schema_problems
 from redraft.errors import ConstraintError
 from schema_suite import written
 

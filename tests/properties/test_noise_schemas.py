@@ -1,8 +1,8 @@
-"""Pure noise through random schemas, tokenizers and cuts; `redraft bench --constraints` goes through a thousand."""
+"""Pure noise through random schemas, tokenizers and cuts; `bench/constraints.py` goes through a thousand."""
 
 from __future__ import annotations
 
-from redraft.measure.noise import Trial, noise_trial
+from noise import Trial, noise_trial
 
 
 def test_nothing_invalid_comes_of_noise() -> None:

@@ -13,12 +13,14 @@ import torch
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
-from redraft.constrain.automaton import NOWHERE, Dfa
-from redraft.constrain.lift import build_trie, lift
-from redraft.constrain.messages import best_ways, quickly
-from redraft.constrain.project import Projection
-from redraft.constrain.wiring import NONE, Weights, Wiring
+from redraft.constraints.compile.automaton import NOWHERE, Dfa
+from redraft.constraints.compile.lift import build_trie, lift
+from redraft.constraints.condition.edge_layout import NONE, EdgeLayout, Weights
+from redraft.constraints.condition.forward_backward import best_paths, scaled_messages
+from redraft.constraints.condition.projection import Projection
 from redraft.errors import ConstraintError
+
+pytestmark = pytest.mark.typed
 
 EOS, PAD = 0, 1
 PIECES = (None, None, b"a", b"b", b"ab", b"ba", b"c")
@@ -98,7 +100,7 @@ def valid_strings(language: Language, width: int, left: int, least: int) -> list
 
 def projection(language: Language, left: int, least: int) -> Projection:
     return Projection(
-        Wiring(lift(language.dfa(), build_trie(PIECES), frozenset({EOS}), frozenset({EOS, PAD}))), 0, left, least
+        EdgeLayout(lift(language.dfa(), build_trie(PIECES), frozenset({EOS}), frozenset({EOS, PAD}))), 0, left, least
     )
 
 
@@ -175,7 +177,7 @@ def test_draws_come_as_often_as_their_probability() -> None:
     scores = [math.exp(sum(float(log_p[i, token]) for i, token in enumerate(tokens))) for tokens in strings]
     count = 4000
     numbers = torch.rand(count, 4, generator=torch.Generator().manual_seed(0))
-    for found in (project(log_p), project.carefully(log_p)):
+    for found in (project(log_p), project.log_messages(log_p)):
         seen = [tuple(found.draw(row).tolist()) for row in numbers]
         for tokens, score in zip(strings, scores, strict=True):
             share = score / sum(scores)
@@ -213,7 +215,7 @@ def test_a_token_pinned_where_the_answer_must_be_over_is_refused() -> None:
     """Nothing was said where the pin stood behind what messages look at."""
     project, log_p = projection(Language({(0, 97): 0}, frozenset({0}), 1), 1, 0), log_probabilities(9, 0.0, 0)
     log_p[8], log_p[8, 2] = -1e9, 0.0
-    for condition in (project, project.carefully):
+    for condition in (project, project.log_messages):
         with pytest.raises(ConstraintError, match="no valid answer is left"):
             condition(log_p)
 
@@ -275,12 +277,12 @@ def test_blocks_of_noise_always_make_a_whole_answer(language: Language, width: i
     """The guarantee of completion: whatever the logits and wherever the cuts, the answer is valid at its limit."""
     assume(not language.dfa().is_empty)
     project = projection(language, total, 0)
-    automaton = project.wiring.automaton
+    automaton = project.layout.automaton
     assume(automaton.to_end[0] <= total)
     told: list[int] = []
     state, block = 0, 0
     while state != automaton.end and len(told) < total:
-        found = Projection(project.wiring, state, total - len(told))(
+        found = Projection(project.layout, state, total - len(told))(
             log_probabilities(width, 20.0, seed + 7919 * block)
         )
         tokens = found.draft.tolist()[: total - len(told)]
@@ -320,7 +322,7 @@ def test_the_quick_messages_are_the_careful_ones(
         log_p[pin[0] : pin[0] + 1] = -1e9
         log_p[pin[0] : pin[0] + 1, pin[1]] = 0.0
     try:
-        slow = project.carefully(log_p)
+        slow = project.log_messages(log_p)
     except ConstraintError:
         with pytest.raises(ConstraintError):
             project(log_p)
@@ -329,7 +331,7 @@ def test_the_quick_messages_are_the_careful_ones(
     assert fast.log_total == pytest.approx(slow.log_total, abs=1e-8)
     torch.testing.assert_close(fast.shifted().exp(), slow.shifted().exp(), atol=1e-9, rtol=1e-6)
     assert fast.log_mass(fast.draft.tolist()) == pytest.approx(slow.log_mass(fast.draft.tolist()), abs=1e-9)
-    every = best_ways(project.wiring, slow.weights, project.state, project.gates(width), stride=width + 1)
+    every = best_paths(project.layout, slow.weights, project.state, project.gates(width), stride=width + 1)
     final = np.where(project.allowed(width), every[-1], NONE).max()
     assert sum(float(log_p[i, token]) for i, token in enumerate(fast.draft.tolist())) == pytest.approx(final, abs=1e-8)
     drawn = fast.draw(uniform(width, seed)).tolist()
@@ -354,7 +356,7 @@ def test_weights_out_of_the_range_of_a_float_are_summed_with_care() -> None:
     log_p = torch.full((3, len(PIECES)), -5000.0)
     log_p[0, 2], log_p[0, 3], log_p[1, 2], log_p[1, 6], log_p[2, EOS] = 0.0, -900.0, 0.0, -1000.0, 0.0
     project = projection(language, 3, 0)
-    assert quickly(project.wiring, Weights(project.wiring, log_p), 0, project.gates(3)) is None
+    assert scaled_messages(project.layout, Weights(project.layout, log_p), 0, project.gates(3)) is None
     assert project(log_p).log_total == pytest.approx(-900)
     assert project(log_p).draft.tolist() == [3, 2, EOS]
 
@@ -362,8 +364,8 @@ def test_weights_out_of_the_range_of_a_float_are_summed_with_care() -> None:
 def test_merged_edges_are_the_edges() -> None:
     """Every edge is in one merged edge, by its kind's classes; `a` and `c` lead the same way, and are of one kind."""
     language = Language({(0, 97): 1, (0, 99): 1, (1, 98): 0, (1, 97): 1, (1, 99): 1}, frozenset({0}), 2)
-    wiring = projection(language, 4, 0).wiring
-    merged, a = wiring.merged, wiring.automaton
+    layout = projection(language, 4, 0).layout
+    merged, a = layout.merged, layout.automaton
     kinds = np.split(merged.members, merged.firsts[1:])
     found = [
         (int(src), int(cls), int(dst))

@@ -1,4 +1,4 @@
-"""Generated pages equal what scripts/generate.py writes, and it writes what its sources say."""
+"""Generated pages equal what bench/generate.py writes, and it writes what its sources say."""
 
 from __future__ import annotations
 
@@ -29,15 +29,15 @@ def write_record(folder: Path, file: str, name: str, *figures: tuple[str, str]) 
 
 
 def test_numbers_have_a_row_for_each_figure_in_order_of_record(tmp_path: Path) -> None:
-    folder = tmp_path / "benchmarks"
+    folder = tmp_path / "records"
     folder.mkdir()
     assert generate.numbers(folder) == "No record has been taken yet."
     write_record(folder, "1.json", "zebra", ("p|q", "3 ms"))
     write_record(folder, "2.json", "ant", ("speed", "7 tokens/s"), ("quality", "91%"))
     assert generate.numbers(folder).splitlines()[2:] == [
-        "| speed | 7 tokens/s | 2026-01-02 | [ant](benchmarks/2.json) |",
-        "| quality | 91% | 2026-01-02 | [ant](benchmarks/2.json) |",
-        "| p\\|q | 3 ms | 2026-01-02 | [zebra](benchmarks/1.json) |",
+        "| speed | 7 tokens/s | 2026-01-02 | [ant](bench/records/2.json) |",
+        "| quality | 91% | 2026-01-02 | [ant](bench/records/2.json) |",
+        "| p\\|q | 3 ms | 2026-01-02 | [zebra](bench/records/1.json) |",
     ]
 
 

@@ -17,9 +17,9 @@ LINES: tuple[tuple[str, ...], ...] = (
     ("config", "tasks"),
     ("cache", "text"),
     ("model",),
-    ("weights", "diffusion", "constrain"),
+    ("weights", "diffusion", "constraints"),
     ("engine",),
-    ("server", "tune", "measure", "remote", "trace"),
+    ("server", "tune", "measure", "trace"),
     ("top",),
 )
 TOP = {"__init__", "__main__", "cli"}  # one part: the command line and what starts it

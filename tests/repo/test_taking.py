@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-import records
+import take as taking
 from redraft.cli.main import build_parser
 from redraft.measure import record
 from redraft.measure.record import read_record
@@ -33,19 +33,21 @@ def git(folder: Path, *words: str) -> str:
 
 
 def test_the_table_has_every_record_once() -> None:
-    found = {path.stem: read_record(path).name for path in (records.ROOT / "benchmarks").glob("*.json")}
-    assert len({take.name for take in records.TABLE}) == len(records.TABLE)
-    assert not found.keys() - {take.name for take in records.TABLE}, "add a row to scripts/records.py"
+    found = {path.stem: read_record(path).name for path in (taking.ROOT / "bench" / "records").glob("*.json")}
+    assert len({take.name for take in taking.TABLE}) == len(taking.TABLE)
+    assert not found.keys() - {take.name for take in taking.TABLE}, "add a row to bench/take.py"
     assert all(name == stem for stem, name in found.items()), "a file is called what its record is called"
 
 
-@pytest.mark.parametrize("take", [take for take in records.TABLE if take.command], ids=lambda take: take.name)
-def test_its_command_is_one_there_is(take: records.Take) -> None:
+@pytest.mark.parametrize("take", [take for take in taking.TABLE if take.command], ids=lambda take: take.name)
+def test_its_command_is_one_there_is(take: taking.Take) -> None:
     program, *words = [*shlex.split(take.command), "--record", str(take.path)]
     if program == "redraft":
         build_parser().parse_args(words)
     else:
-        source = (records.ROOT / words[0]).read_text(encoding="utf-8")
+        source = (taking.ROOT / words[0]).read_text(encoding="utf-8")
+        if "from command import" in source:
+            source += (taking.ROOT / "bench" / "command.py").read_text(encoding="utf-8")
         assert all(f'add_argument("{word}"' in source for word in words if word.startswith("--"))
 
 
@@ -53,21 +55,21 @@ def test_what_is_of_this_commit_is_not_taken_again(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
     def run(*words: str) -> tuple[int, list[str]]:
-        monkeypatch.setattr(sys, "argv", ["records.py", *words])
-        code = records.main()
+        monkeypatch.setattr(sys, "argv", ["taking.py", *words])
+        code = taking.main()
         lines = capfd.readouterr().out.splitlines()
         return code, [line.split("] ")[1].split(":")[0] for line in lines if line.startswith("[")]
 
-    (tmp_path / "benchmarks").mkdir()
+    (tmp_path / "bench" / "records").mkdir(parents=True)
     (tmp_path / "take.py").write_text(SCRIPT)
     git(tmp_path, "init", "-q")
     git(tmp_path, "commit", "-q", "--allow-empty", "-m", "one")
     first = git(tmp_path, "rev-parse", "HEAD")
-    takes = [records.Take(name, 1, f"python take.py {word}") for name, word in (("a", "runs"), ("b", "fails"))]
-    monkeypatch.setattr(records, "ROOT", tmp_path)
-    monkeypatch.setattr(records, "TABLE", [*takes, records.Take("c", 1, "", "a friend")])
+    takes = [taking.Take(name, 1, f"python take.py {word}") for name, word in (("a", "runs"), ("b", "fails"))]
+    monkeypatch.setattr(taking, "ROOT", tmp_path)
+    monkeypatch.setattr(taking, "TABLE", [*takes, taking.Take("c", 1, "", "a friend")])
     assert run() == (1, ["a", "b"]), "a failure ends nothing but itself"
-    (tmp_path / "benchmarks" / "b.json").unlink()
+    (tmp_path / "bench" / "records" / "b.json").unlink()
     (tmp_path / "mended").touch()
     assert run() == (0, ["b"])
     assert run("--again", "a") == (0, ["a"])
@@ -84,7 +86,7 @@ def test_a_record_is_no_change_of_the_code_that_ran(tmp_path: Path) -> None:
     package = tmp_path / "src" / "redraft"
     ignored = shutil.ignore_patterns("assets", "__pycache__")
     shutil.copytree(Path(record.__file__).parents[1], package, ignore=ignored)
-    written = [tmp_path / "benchmarks" / "a.json", package / "assets" / "nano" / "dial.json"]
+    written = [tmp_path / "bench" / "records" / "a.json", package / "assets" / "nano" / "dial.json"]
     for path in written:
         path.parent.mkdir(parents=True)
         path.write_text("1")

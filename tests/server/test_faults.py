@@ -341,6 +341,7 @@ def test_a_full_queue_is_told_with_the_time_to_come_again(nano: Engine) -> None:
         assert eventually(functools.partial(nothing_is_left, at))
 
 
+@pytest.mark.slow
 def test_term_lets_answers_finish_and_refuses_new_ones() -> None:
     """The answer lasts as long as its deadline, so that there is time for all of this while it is written."""
     process = start("--quiet", "--drain", "100")
@@ -362,6 +363,7 @@ def test_term_lets_answers_finish_and_refuses_new_ones() -> None:
     assert ended(process) == 0
 
 
+@pytest.mark.slow
 def test_kill_under_load_leaves_a_port_that_can_be_had_again_and_a_second_term_ends_it() -> None:
     first = start("--quiet")
     clients = [raw(first.url, ENDLESS | {"stream": i % 2 == 0, "seed": i}) for i in range(8)]

@@ -18,8 +18,13 @@ from tests.server.conftest import ANSWER, RECORD, Inside, eventually
 import redraft
 from redraft.engine.engine import Engine
 from redraft.errors import RequestError
-from redraft.measure.client import Link, Reply, stream_chat
-from redraft.measure.serving import (
+from redraft.server import process
+from redraft.server.log import Log
+from redraft.server.process import hosted
+from redraft.server.service import Service
+from redraft.server.settings import Settings
+from redraft.tasks import task
+from serving import (
     WORKLOADS,
     _alone,
     _asked,
@@ -33,12 +38,7 @@ from redraft.measure.serving import (
     _watched,
     rooms,
 )
-from redraft.server import process
-from redraft.server.log import Log
-from redraft.server.process import hosted
-from redraft.server.service import Service
-from redraft.server.settings import Settings
-from redraft.tasks import task
+from stream_client import Link, Reply, stream_chat
 
 SHORT = {"records": 64}
 
@@ -47,6 +47,7 @@ def place(at: Inside) -> tuple[str, int]:
     return "127.0.0.1", int(at.url.rpartition(":")[2])
 
 
+@pytest.mark.slow
 def test_many_streams_of_three_kinds_leave_nothing_behind(served: Inside) -> None:
     told = asyncio.run(_level(*place(served), 16, _jobs(SHORT, 40, Random(0)), Random(0)))
     assert (told["good"], told["left"], told["refused"], told["errors"]) == (34, 4, 2, 0)
@@ -63,6 +64,7 @@ def unlogged() -> Iterator[None]:
     logging.disable(logging.NOTSET)
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("unlogged")
 def test_nothing_is_left_of_a_request_that_is_over(served: Inside) -> None:
     """What is kept of each request grows in every round of 12; what else grows at times does not in every round."""
@@ -117,6 +119,7 @@ def test_a_connection_that_is_kept_serves_the_next_request(served: Inside) -> No
     assert [reply.order and reply.text for reply in replies] == [replies[0].text] * 2 != ["", ""]
 
 
+@pytest.mark.slow
 def test_what_http_costs_is_of_the_same_answers(served: Inside) -> None:
     jobs = [(RECORD, seed, 64) for seed in range(3)]
     with _clients(served.url) as over_http:

@@ -20,6 +20,8 @@ import httpx2
 import pytest
 from tests.server.conftest import ANSWER, RECORD, ROOT, Inside, eventually
 
+pytestmark = pytest.mark.slow
+
 SERVE = ("-m", "redraft", "serve", "--port", "0", "--threads", "1", "--quiet", "--parallel", "experts")
 LONG = {"model": "nano", "prompt": "record\nSend 417", "max_tokens": 700, "min_tokens": 700, "seed": 1}
 REFERENCE = {"preset": "reference"}

@@ -15,7 +15,7 @@ from openai.types.chat import ChatCompletionMessageParam, ChatCompletionToolPara
 from pydantic import BaseModel
 from tests.server.conftest import RECORD, Process
 
-from redraft.constrain.problem import unfenced
+from redraft.constraints.validation import unfenced
 
 USER: list[ChatCompletionMessageParam] = [{"role": "user", "content": RECORD}]
 SCHEMA: dict[str, Any] = {

@@ -19,7 +19,7 @@ from openai.types.chat import ChatCompletionMessageParam, ChatCompletionToolPara
 from tests.server.conftest import ANSWER, RECORD, Inside, inside
 from tokenizers import AddedToken, Tokenizer
 
-from redraft.constrain.problem import unfenced
+from redraft.constraints.validation import unfenced
 from redraft.engine.engine import Engine
 from redraft.engine.events import Block, Finished
 from redraft.engine.loop import Listener, Loop

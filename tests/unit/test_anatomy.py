@@ -93,6 +93,7 @@ print((resident("VmHWM") - before) / (4 * width * vocab))
 """
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(not Path("/proc/self/clear_refs").exists(), reason="needs Linux's count of peak memory")
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
 def test_a_step_holds_as_many_logits_as_are_counted(dtype: str) -> None:

@@ -11,7 +11,7 @@ import redraft
 from redraft.engine.fields import field_confidence, field_entropy
 from redraft.engine.request import Options
 from redraft.errors import RequestError
-from redraft.measure.belief import Guess, calibration_error, fitted, reliability, surprise
+from reliability import Guess, calibration_error, fitted, reliability, surprise
 
 HALVES = [Guess(0.9, True), Guess(0.8, False), Guess(0.3, False), Guess(0.1, True)]
 

@@ -14,14 +14,12 @@ from typing import Any
 import msgspec
 import pytest
 import torch
-from safetensors.torch import load_file
 
 from redraft.cli.main import build_parser
 from redraft.engine.engine import Engine, load
-from redraft.engine.events import Draft
 from redraft.engine.loop import LoopConfig
 from redraft.errors import RedraftError, RequestError
-from redraft.measure import bench, peak, scaling, sides, throughput
+from redraft.measure import bench, knee, peak, sides, throughput
 from redraft.measure.record import Record, percentiles_ms, read_record, write_record
 from redraft.measure.scenario import (
     SCENARIOS,
@@ -143,23 +141,11 @@ def test_an_empty_answer_is_first_heard_of_at_its_end(material: Material) -> Non
 
 
 def test_the_knee_is_the_smallest_that_is_near_the_best() -> None:
-    assert scaling.knee({32: 10.0, 64: 18.0, 128: 20.0, 256: 19.0}) == 64
-    assert scaling.knee({32: 10.0, 64: 17.9, 128: 20.0}) == 128
+    assert knee.knee({32: 10.0, 64: 18.0, 128: 20.0, 256: 19.0}) == 64
+    assert knee.knee({32: 10.0, 64: 17.9, 128: 20.0}) == 128
 
 
-def draft(step: int, accepted: int, changed: bool) -> Draft:
-    return Draft(0, step, [5] * 20, [changed] * 20, [i < accepted for i in range(20)], [0.0] * 20)
-
-
-def test_steps_fall_into_phases() -> None:
-    life = [draft(1, 1, True), draft(2, 2, True), draft(3, 18, True), draft(4, 19, True), draft(5, 20, False)]
-    assert [scaling.phase_of(one, last=one is life[-1]) for one in life] == ["ramp", "body", "body", "drain", "confirm"]
-    found = scaling.phase_figures([life, life[:2]])
-    assert found["canvases"] == 2
-    assert found["steps"] == {"ramp": 2, "body": 3, "drain": 1, "confirm": 1}
-    assert found["by_step"]["2"] == {"ramp": 0, "body": 2, "drain": 0, "confirm": 0}
-
-
+@pytest.mark.slow
 @pytest.mark.skipif(sys.platform != "linux", reason="other systems do not hand a parent's peak to its children")
 def test_a_child_does_not_inherit_the_peak_of_its_parent() -> None:
     """getrusage would tell of it: the child's peak would be at least the parent's 400 MiB."""
@@ -204,11 +190,7 @@ def small(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(throughput, "peak_mib", lambda *_: 100.0)
     monkeypatch.setattr(throughput, "load_reference", lambda *_: (Stand(32), "a stand-in"))
     monkeypatch.setattr("redraft.measure.scenario.STREAM", 4)
-    monkeypatch.setattr(scaling, "AT_ONCE", (1, 4))
-    monkeypatch.setattr(scaling, "PREFIXES", (256, 512))
-    monkeypatch.setattr(scaling, "POSITIONS", 2048)
-    monkeypatch.setattr(scaling, "CANVASES", (1, 2))
-    monkeypatch.setattr(scaling, "PROFILED", (1, 2))
+    monkeypatch.setattr(knee, "CANVASES", (1, 2))
 
 
 def test_a_batch_is_what_has_arrived(material: Material, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -279,36 +261,13 @@ def test_a_scenario_ends_as_a_record(name: str, tmp_path: Path) -> None:
     check_record(record, tmp_path)
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("small")
-def test_scaling_ends_as_a_record(tmp_path: Path) -> None:
-    record = scaling.bench_scaling(locate("nano"), runs=1, count=4)
-    assert [one["at_once"] for one in record.figures["by_load"]] == [1, 4]
-    assert [one["prefix"] for one in record.figures["by_prefix"]] == [256, 512]
-    assert record.figures["phases"]["canvases"] == 4
-    assert sum(record.figures["phases"]["steps"].values()) >= 8
-    matmuls = record.figures["matmuls"]
-    tensors = load_file(locate("nano") / "model.safetensors").values()
-    weights = sum(tensor.numel() for tensor in tensors if tensor.ndim >= 2)
-    for one in matmuls["forwards"]:  # how long they took is the machine's affair, how much they did is not
-        assert 0 < one["matmul_share"] < 1
-        assert one["matmuls_of_peak"] > 0
-        flops = one["forward_of_peak"] * matmuls["peak_gflops"] * 1e9 * one["ms"] * 1e-3
-        assert flops == pytest.approx(2 * one["rows"] * weights, rel=0.1)
-    check_record(record, tmp_path)
-
-
-@pytest.mark.usefixtures("small")
-def test_the_knee_and_the_policies_end_as_records(tmp_path: Path) -> None:
-    found = scaling.bench_knee(locate("nano"), runs=1)
+def test_the_knee_ends_as_a_record(tmp_path: Path) -> None:
+    found = knee.bench_knee(locate("nano"), runs=1)
     assert [one["rows"] for one in found.figures["by_rows"]] == [256, 512]
     assert found.figures["knee_rows"] in (256, 512)
     check_record(found, tmp_path)
-    policies = throughput.bench_policies(locate("nano"), runs=1, rate=200.0)
-    assert policies.figures.keys() == {"poisson", "burst"}
-    burst = policies.figures["burst"]
-    assert burst["mixed"]["tokens"] == burst["step-homogeneous"]["tokens"]
-    assert burst["mixed"]["forwards"] <= burst["step-homogeneous"]["forwards"]
-    check_record(policies, tmp_path)
 
 
 # -- the command ------------------------------------------------------------------------------------------------------
@@ -322,19 +281,17 @@ def arguments(*given: str) -> argparse.Namespace:
     ("given", "complaint"),
     [
         (("--runs", "0"), "--runs is 0; it must be at least 1"),
-        (("--soak", "-3"), "--soak is -3; it must be at least 1"),
+        (("--dial", "-3"), "--dial is -3; it must be at least 1"),
         (("--scenario", "two"), "scenario is 'two'; known: one, together, poisson, variants, long, long-4k, all"),
         (("--scenario", "--record", "x.json"), "use --record-dir"),
         (("--scenario", "one", "--scenario", "long", "--record", "x.json"), "use --record-dir"),
-        (("--scaling", "--knee"), "--scaling and --knee were given together"),
-        (("--scenario", "one", "--soak"), "--scenario and --soak were given together"),
+        (("--dial", "--knee"), "--knee and --dial were given together"),
         (("--rate", "0"), "--rate is 0.0; it must be above 0"),
         (("--rate", "nan"), "--rate is nan; it must be above 0"),
         (("--device", "cuda"), "runs on cpu"),
         (("--device-card", "--graphs"), "--graphs was given; --device-card times steps both ways"),
         (("--parallel", "experts"), "with single answers, and that compares one process with one of transformers"),
         (("--knee", "--parallel", "experts"), "keeps what it finds for models whose experts are all in one process"),
-        (("--plans", "3", "--parallel", "experts"), "loads several models, and processes share the experts of one"),
         (("--device-card", "--parallel", "experts"), "and that tells the floors of one device; leave it out"),
     ],
 )
@@ -346,10 +303,9 @@ def test_the_command_refuses_before_it_loads(given: tuple[str, ...], complaint: 
     assert refused.value.exit_code == 2
 
 
-@pytest.mark.parametrize("mode", ["dial", "presets", "constraints", "soak"])
-def test_modes_of_one_model_share_its_experts(mode: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_dial_shares_its_experts(monkeypatch: pytest.MonkeyPatch) -> None:
     """Beside the first process the others hold the same folder in the same numbers, or sums would be of two models."""
-    asked = arguments(f"--{mode}", "1", "--threads", "1", "--parallel", "experts", "--dtype", "bfloat16")
+    asked = arguments("--dial", "1", "--threads", "1", "--parallel", "experts", "--dtype", "bfloat16")
     asked.group = object()
     given: list[object] = []
 
@@ -361,14 +317,6 @@ def test_modes_of_one_model_share_its_experts(mode: str, monkeypatch: pytest.Mon
     with pytest.raises(RequestError, match="enough"):
         asked.run(asked)
     assert given == ["nano", "bfloat16", asked.group]
-
-
-def test_the_command_soaks_and_records(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    asked = arguments("--soak", "12", "--threads", "1", "--json", "--record-dir", str(tmp_path))
-    assert asked.run(asked) == 0
-    printed = msgspec.json.decode(capsys.readouterr().out, type=Record)
-    assert printed == read_record(tmp_path / "soak.json")
-    assert printed.workload["requests"] == 12
 
 
 def test_the_command_compares_single_answers_unless_told_otherwise(monkeypatch: pytest.MonkeyPatch) -> None:

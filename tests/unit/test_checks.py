@@ -14,9 +14,9 @@ from types import SimpleNamespace
 
 import pytest
 
-from redraft.constrain import checks
-from redraft.constrain.checks import command_check
-from redraft.constrain.problem import Problem
+from redraft.constraints import checks
+from redraft.constraints.checks import command_check
+from redraft.constraints.validation import Problem
 from redraft.errors import RunError
 
 LONG = 120.0
@@ -139,7 +139,7 @@ def test_who_leaves_while_a_command_runs_leaves_nothing_running(tmp_path: Path) 
     told = tmp_path / "pid"
     leaver = f"""
 import pathlib, sys, threading, time
-from redraft.constrain.checks import command_check
+from redraft.constraints.checks import command_check
 check = command_check(["sh", "-c", "echo $$ > {told}; exec sleep 1000"], 1000)
 threading.Thread(target=check, args=["a"], daemon=True).start()
 while not (pathlib.Path({str(told)!r}).exists() and pathlib.Path({str(told)!r}).read_text().endswith("\\n")):

@@ -113,7 +113,7 @@ sys.exit(main({words!r}))
 def test_help_imports_nothing_and_an_answer_what_it_needs() -> None:
     """Imports are nearly all of the time until either is there: torch at the top of a module costs every call a second.
 
-    The time itself is the machine's, and `scripts/startup.py` measures it.
+    The time itself is the machine's, and `bench/startup.py` measures it.
     """
     assert imported("--help") == {"redraft"}
     slow = {"transformers", "huggingface_hub", "pydantic", "fastapi", "uvicorn", "httpx2", "outlines_core", "scipy"}
@@ -306,16 +306,14 @@ def test_a_bad_prompt_file_is_refused(tmp_path: Path, capsys: Captured) -> None:
         (["bench", "--runs", "0"], "--runs is 0"),
         (["bench", "--device", "cuda"], "--device is 'cuda'"),
         (["bench", "--threads", "100000"], "--threads is 100000"),
-        (["bench", "--soak", "--runs", "3"], "--runs was given with --soak"),
-        (["bench", "--soak", "--rate", "3"], "--rate is that of the Poisson stream"),
-        (["bench", "--soak", "--against", "transformers"], "--against was given with --soak"),
+        (["bench", "--dial", "--runs", "3"], "--runs was given with --dial"),
+        (["bench", "--dial", "--rate", "3"], "--rate is that of the Poisson stream"),
+        (["bench", "--dial", "--against", "transformers"], "--against was given with --dial"),
         (["bench", "--knee", "--against", "transformers"], "--against was given with --knee"),
-        (["bench", "--scaling", "--against", "transformers"], "--against was given with --scaling"),
-        (["bench", "--policies", "--against", "transformers"], "--against was given with --policies"),
         (["bench", "--knee", "--rate", "3"], "--rate is that of the Poisson stream"),
         (["bench", "--rate", "3"], "--rate is that of the Poisson stream"),
         (["bench", "--scenario", "one", "--rate", "3"], "--rate is that of the Poisson stream"),
-        (["bench", "--knee", "--scaling"], "were given together"),
+        (["bench", "--knee", "--dial"], "were given together"),
         (["bench", "--record", "."], ". is a folder"),
         (["bench", "--record-dir", str(ROOT / "README.md")], "is not a folder"),
         (["eval", "--record", "."], ". is a folder"),

@@ -12,7 +12,7 @@ import torch
 
 from redraft.__main__ import main
 from redraft.cache import Prefix
-from redraft.constrain.sources import choices_source
+from redraft.constraints.sources import choices_source
 from redraft.diffusion.canvas import fresh
 from redraft.diffusion.noise import SeededNoise
 from redraft.diffusion.seed import SeedCanvas

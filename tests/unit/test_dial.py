@@ -16,7 +16,6 @@ from redraft.config import CheckpointConfig, GenerationConfig
 from redraft.diffusion.accept import EntropyBound
 from redraft.diffusion.denoise import Policy, reference_policy, temperature
 from redraft.diffusion.halt import StableAndConfident, UntilEnd
-from redraft.diffusion.presets import PRESETS
 from redraft.engine.dial import Dial, Notch, Rules, dial_files, fingerprint, read_dial, write_dial
 from redraft.engine.engine import Engine
 from redraft.engine.events import Draft, Event, Finished
@@ -293,20 +292,6 @@ def test_the_command_measures_keeps_and_records_a_dial(tmp_path: Path, monkeypat
     assert record.name == "dial-nano"
     assert len(record.figures["tried"]) == 3
     assert [one["forwards"] for one in record.figures["dial"]] == [one.forwards for one in kept.notches]
-
-
-def test_the_command_compares_presets_on_canvases_narrower_than_answers(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("redraft.measure.dial.TASKS", ("records",))
-    place = tmp_path / "presets.json"
-    assert main(["bench", "--presets", "3", "--threads", "1", "--record", str(place)]) == 0
-    rows = read_record(place).figures["records"]
-    assert {(row["preset"], row["canvas"]) for row in rows} >= {
-        (name, canvas) for name in PRESETS for canvas in (None, 16)
-    }
-    assert all(row["gained"] == row["lost"] == 0 for row in rows if row["preset"] == "reference")
-    assert all(row["tokens_per_pass"] <= row["tokens_per_forward"] for row in rows)
 
 
 def test_a_checkpoint_that_knows_nothing_has_no_dial(engine: Engine, monkeypatch: pytest.MonkeyPatch) -> None:

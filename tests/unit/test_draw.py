@@ -13,8 +13,8 @@ import torch
 
 from redraft.__main__ import main
 from redraft.cache import Prefix
-from redraft.constrain.language import Language
-from redraft.constrain.sources import choices_source, schema_source
+from redraft.constraints.language import Language
+from redraft.constraints.sources import choices_source, schema_source
 from redraft.diffusion.denoise import temperature
 from redraft.diffusion.seed import SeedCanvas
 from redraft.engine.engine import Engine

@@ -20,6 +20,8 @@ from redraft.engine.request import Generation, Options
 from redraft.errors import RequestError, TextError, WeightsError
 from redraft.weights.source import locate
 
+pytestmark = pytest.mark.typed
+
 ROOT = Path(__file__).resolve().parents[2]
 PROMPT = "record\nSend 417 melu to Karomi."
 TURN = [{"role": "user", "content": PROMPT}]

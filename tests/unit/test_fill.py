@@ -12,8 +12,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from redraft.__main__ import main
-from redraft.constrain.template import read_template
-from redraft.constrain.watch import Limits
+from redraft.constraints.compile.limits import Limits
+from redraft.constraints.compile.template import read_template
 from redraft.engine.engine import Engine
 from redraft.engine.request import Options
 from redraft.errors import ConstraintError, UnsatisfiedError

@@ -25,6 +25,8 @@ from redraft.engine.runner import run_alone
 from redraft.errors import RequestError
 from redraft.model.gemma import DiffusionGemma
 
+pytestmark = pytest.mark.typed
+
 WIDTH, CAP, BOUND = 12, 5, 0.5
 SHIPPED = GenerationConfig(max_denoising_steps=CAP, eos_token_ids=(), entropy_bound=BOUND, confidence_threshold=1.2)
 

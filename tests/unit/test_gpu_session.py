@@ -18,7 +18,7 @@ if shutil.which("bash") is None or shutil.which("timeout") is None:
 
 def session(out: Path, python: str) -> str:
     """What the script says when `python` is another program."""
-    command = ["bash", str(ROOT / "scripts" / "gpu_session.sh"), str(out)]
+    command = ["bash", str(ROOT / "bench" / "gpu_session.sh"), str(out)]
     found = subprocess.run(
         command, cwd=ROOT, env=os.environ | {"PYTHON": python}, capture_output=True, text=True, timeout=60, check=True
     )

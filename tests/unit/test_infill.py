@@ -114,6 +114,7 @@ def contenders(engine: Engine) -> list[Request]:
     return [replace(asked, seed=seed) for seed in range(9)]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("bounds", [LoopConfig(), LoopConfig(max_running=1), LoopConfig(max_running=4, max_rows=70)])
 def test_the_least_certain_are_dropped_whatever_ran_first(engine: Engine, bounds: LoopConfig) -> None:
     """Expected: each alone, its entropy at the step of judgement read off its events."""

@@ -7,10 +7,10 @@ from pathlib import Path
 
 import pytest
 
+import infills
 import redraft
+from infills import KINDS, MODES, Gap, gaps, held_out, parses, passes, recorded, score_infills
 from redraft.engine.engine import Engine
-from redraft.measure import infills
-from redraft.measure.infills import KINDS, MODES, Gap, gaps, held_out, parses, passes, record, score_infills
 from redraft.tasks.task import split_of
 
 SOURCE = '''"""Doc."""
@@ -134,6 +134,6 @@ def test_the_embedded_model_can_be_measured_and_recorded(module: Path) -> None:
     tallies = score_infills(redraft.load("nano"), 1, steps=2, progress=lambda _, *done: seen.append(done))
     assert [(row.kind, row.mode) for row in tallies] == [(kind, mode) for kind in KINDS for mode in MODES]
     assert seen[-1][0] == len(seen)
-    taken = record(tallies, model="/some/where/nano", seed=0, steps=2)
+    taken = recorded(tallies, model="/some/where/nano", seed=0, steps=2)
     assert taken.name == "eval-nano-infill"
     assert "1 held-out gaps of one statement filled by nano (canvas)" in taken.summary[len(MODES)].figure

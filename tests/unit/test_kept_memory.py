@@ -9,6 +9,8 @@ import sys
 
 import pytest
 
+pytestmark = pytest.mark.slow
+
 ROUNDS = """
 import resource, torch
 from redraft.cli.common import keep_memory

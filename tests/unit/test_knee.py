@@ -14,7 +14,7 @@ from redraft.__main__ import main
 from redraft.engine.knee import knee_key, knees_file, read_knee, write_knee
 from redraft.engine.loop import Loop, LoopConfig
 from redraft.errors import RequestError, RunError
-from redraft.measure import scaling
+from redraft.measure import knee
 from redraft.weights.source import locate
 
 
@@ -38,7 +38,7 @@ def test_a_forward_takes_a_dozen_canvases_where_nobody_has_measured() -> None:
 def test_a_knee_that_bench_measured_is_used_by_the_next_load(
     cache: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr(scaling, "CANVASES", (1, 2))
+    monkeypatch.setattr(knee, "CANVASES", (1, 2))
     assert main(["bench", "--knee", "--runs", "1", "--threads", "1", "--json"]) == 0
     told = capsys.readouterr()
     measured = json.loads(told.out)["figures"]["knee_rows"]
@@ -91,7 +91,7 @@ def test_a_cache_that_cannot_be_written_loses_no_measurement(
     (cache / "redraft").write_text("a file where the folder should be", encoding="utf-8")
     with pytest.raises(RunError, match=r"the knee cannot be kept in .*knees\.json"):
         write_knee("some key", 1)
-    monkeypatch.setattr(scaling, "CANVASES", (1,))
+    monkeypatch.setattr(knee, "CANVASES", (1,))
     assert main(["bench", "--knee", "--runs", "1", "--threads", "1"]) == 0
     told = capsys.readouterr()
     assert "256 rows" in told.out

@@ -14,13 +14,14 @@ import numpy as np
 import pytest
 import torch
 
-from redraft.constrain.automaton import NOWHERE
-from redraft.constrain.checks import Check, command_check, python_check
-from redraft.constrain.language import Language, Vocabulary, ready
-from redraft.constrain.lift import TokenAutomaton
-from redraft.constrain.problem import Problem, span_of
-from redraft.constrain.project import Projected
-from redraft.constrain.sources import choices_source, grammar_source, regex_source, schema_source, source_of
+from constraints import RECORD
+from redraft.constraints.checks import Check, command_check, python_check
+from redraft.constraints.compile.automaton import NOWHERE
+from redraft.constraints.compile.lift import TokenAutomaton
+from redraft.constraints.condition.projection import Projected
+from redraft.constraints.language import Language, Vocabulary, ready
+from redraft.constraints.sources import choices_source, grammar_source, regex_source, schema_source, source_of
+from redraft.constraints.validation import Problem, span_of
 from redraft.diffusion.halt import AtLeast
 from redraft.diffusion.noise import SeededNoise
 from redraft.diffusion.seed import SeedCanvas
@@ -32,7 +33,6 @@ from redraft.engine.mend import mended
 from redraft.engine.request import Options, Request
 from redraft.engine.runner import run_alone
 from redraft.errors import ConstraintError, RequestError, RunError, UnsatisfiedError
-from redraft.measure.constraints import RECORD
 
 pytestmark = pytest.mark.usefixtures("own_cache")
 

@@ -16,7 +16,7 @@ import pytest
 
 import redraft
 from redraft.__main__ import main
-from redraft.constrain.sources import source_of
+from redraft.constraints.sources import source_of
 from redraft.engine.engine import Engine
 from redraft.engine.request import Generation, Request
 from redraft.errors import ConstraintError

@@ -16,12 +16,12 @@ import pytest
 import torch
 
 from redraft.__main__ import main
-from redraft.constrain.checks import Check, command_check, python_check
-from redraft.constrain.language import Vocabulary, ready
-from redraft.constrain.middle import between, leads_on
-from redraft.constrain.problem import Problem, span_of
-from redraft.constrain.sources import regex_source, schema_source
-from redraft.constrain.thinking import after_thinking
+from redraft.constraints.checks import Check, command_check, python_check
+from redraft.constraints.condition.infix import between, leads_on
+from redraft.constraints.language import Vocabulary, ready
+from redraft.constraints.sources import regex_source, schema_source
+from redraft.constraints.thinking import after_thinking
+from redraft.constraints.validation import Problem, span_of
 from redraft.engine import mend
 from redraft.engine.engine import Engine
 from redraft.engine.mend import mended

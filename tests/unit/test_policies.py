@@ -23,6 +23,8 @@ from redraft.diffusion.shaping import Shaping
 from redraft.diffusion.stats import REMEMBERED, Likeliest, Stats, read_logits
 from redraft.errors import RequestError
 
+pytestmark = pytest.mark.typed
+
 
 def stats_of(entropy: list[float], argmax: list[int] | None = None) -> Stats:
     tokens = torch.tensor(argmax or [0] * len(entropy))

@@ -10,6 +10,8 @@ from redraft.cache import Prefix
 from redraft.config import LayerConfig, RopeConfig
 from redraft.engine.prefixes import LEAST_BYTES, Chain, Prefixes
 
+pytestmark = pytest.mark.typed
+
 SLIDING = LayerConfig(1024, 8, 256, RopeConfig(1e4))
 FULL = LayerConfig(None, 2, 512, RopeConfig(1e6, 0.25))
 RELEASED = tuple(FULL if (i + 1) % 6 == 0 else SLIDING for i in range(30))

@@ -12,13 +12,12 @@ import shutil
 import sys
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from itertools import chain
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
-from tests.helpers import tiny_checkpoint, tiny_config
+from tests.helpers import agree, tiny_checkpoint, tiny_config
 from torch import Tensor
 
 pytest.importorskip("triton", reason=f"there is no triton for {sys.platform}")
@@ -27,9 +26,9 @@ from tests.pretend import CUDA, Device, Held, Mixed, pretend
 
 from redraft.__main__ import main
 from redraft.config import CheckpointConfig
-from redraft.constrain import project
-from redraft.constrain.language import Language, Vocabulary, ready
-from redraft.constrain.sources import regex_source
+from redraft.constraints.condition import projection
+from redraft.constraints.language import Language, Vocabulary, ready
+from redraft.constraints.sources import regex_source
 from redraft.diffusion.plan import Flow
 from redraft.diffusion.seed import SeedCanvas
 from redraft.engine import stream
@@ -51,6 +50,8 @@ from redraft.weights.load import load_model
 from redraft.weights.memory import footprint
 from redraft.weights.place import Placement
 from redraft.weights.plan import PLANS, formats
+
+pytestmark = pytest.mark.slow
 
 WIDTH = 16
 
@@ -135,7 +136,7 @@ def test_a_step_waits_once_whatever_rides_along(
     there, config = load(folder, "cuda")
     requests = requests_of(config, 3)
     found = told(there, requests, device)
-    assert found.events == told(load(folder, "cpu")[0], requests, None).events
+    assert agree(found.events, told(load(folder, "cpu")[0], requests, None).events)
     assert max(found.canvases) == 3
     for waits, canvases in zip(found.waits, found.canvases, strict=True):
         assert len(waits) == min(canvases, 1), waits
@@ -146,7 +147,7 @@ def test_steps_that_are_taken_alone_wait_once_for_each_canvas(folder: Path, devi
     there, config = load(folder, "cuda")
     requests = requests_of(config, top_k=3)
     found = told(there, requests, device)
-    assert found.events == told(load(folder, "cpu")[0], requests, None).events
+    assert agree(found.events, told(load(folder, "cpu")[0], requests, None).events)
     assert [len(waits) for waits in found.waits] == found.canvases
 
 
@@ -193,7 +194,7 @@ def test_what_is_not_usual_runs_there_too(folder: Path, device: Device, what: st
     found = told(there, [request], device)
     expected = told(load(folder, "cpu")[0], [request], None)
     if request.language is None:
-        assert found.events == expected.events
+        assert agree(found.events, expected.events)
     else:  # the sums of classes are taken in another order there
         assert tokens_of(found) == tokens_of(expected)
     assert max(len(waits) for waits in found.waits) <= MOST_WAITS.get(what, 1), found.waits
@@ -210,7 +211,7 @@ def test_messages_are_passed_there_and_a_held_step_waits_twice(
     assert tokens_of(found) == tokens_of(told(load(folder, "cpu")[0], [request], None))
     steps = [len(waits) for waits in found.waits if waits]
     assert (min(steps), max(steps[1:])) == (3, 4), found.waits  # the first one takes the language there
-    monkeypatch.setattr(project, "MOST_WALKED", 0)
+    monkeypatch.setattr(projection, "MOST_ON_DEVICE", 0)
     by_the_host = told(there, [request], device)
     assert tokens_of(by_the_host) == tokens_of(found)
     assert min(len(waits) for waits in by_the_host.waits if waits) > 4
@@ -226,10 +227,7 @@ def test_a_graph_of_several_canvases_is_recorded_and_replayed(
     there, config = load(folder, "cuda")
     requests = requests_of(config)
     plain, graphed = told(there, requests, device), told(there, requests, device, graphs=True)
-    for one, other in zip(chain(*graphed.events), chain(*plain.events), strict=True):
-        # Sums of other widths may come in another order; which they are is up to the CPU's kernels.
-        wanted = vars(other) | {"entropy": pytest.approx(getattr(other, "entropy", []), rel=1e-3, abs=1e-4)}
-        assert (type(one), {"entropy": []} | vars(one)) == (type(other), wanted)
+    assert agree(graphed.events, plain.events)
     assert [len(waits) for waits in graphed.waits] == [len(waits) for waits in plain.waits]
     assert 4 * min(graphed.operations) < min(plain.operations), "nothing was replayed"
 
@@ -319,7 +317,7 @@ def test_our_kernels_are_given_what_is_on_the_device_and_recorded(
     there, config = load(tmp_path / "tiny", "cuda", GPU)
     request = replace(build_request([2, 9], Options(max_tokens=2, seed=1, steps=3), config), eos=frozenset())
     graphed = told(there, [request], device, graphs=True)
-    assert graphed.events == told(load(tmp_path / "tiny", "cpu", GPU)[0], [request], None).events
+    assert agree(graphed.events, told(load(tmp_path / "tiny", "cpu", GPU)[0], [request], None).events)
     assert [len(waits) for waits in graphed.waits] == [1, 1, 1]
     assert 4 * min(graphed.operations) < max(graphed.operations), "nothing was replayed"
 

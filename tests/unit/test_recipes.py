@@ -107,6 +107,7 @@ def test_every_recipe_is_pinned(pins: dict[str, Any]) -> None:
     assert sorted(pins) == sorted(path.stem for path in RECIPES)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("path", RECIPES, ids=lambda path: path.stem)
 def test_a_recipe_builds_its_model_and_makes_a_batch(path: Path, start: Path, tmp_path: Path) -> None:
     """As it is written, but for a start that is not there."""
@@ -123,6 +124,7 @@ def test_a_recipe_builds_its_model_and_makes_a_batch(path: Path, start: Path, tm
             assert feed.row(sample, Random(0), width).spots, "an answer that no step of this width could score"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("path", RECIPES, ids=lambda path: path.stem)
 @pytest.mark.filterwarnings("default")  # theirs are not ours to fix
 def test_the_first_losses_are_pinned_and_the_first_is_that_of_transformers_modules(

@@ -15,6 +15,8 @@ from redraft.engine.runner import run_alone as run
 from redraft.errors import RequestError
 from redraft.model.gemma import DiffusionGemma
 
+pytestmark = pytest.mark.typed
+
 PROMPT = [2, 17, 31, 44, 5, 9]
 WIDTH = 16
 

@@ -15,11 +15,11 @@ from typing import Any
 import jsonschema_rs
 import pytest
 
-from redraft.constrain.keywords import CARE, FORMATS, KEYWORDS, Care
-from redraft.constrain.pattern import whole_match
-from redraft.constrain.problem import schema_problems
-from redraft.constrain.schema import Compiled, compile_schema
-from redraft.constrain.watch import Limits
+from redraft.constraints.compile.keywords import CARE, FORMATS, KEYWORDS, Care
+from redraft.constraints.compile.limits import Limits
+from redraft.constraints.compile.regex import whole_match
+from redraft.constraints.compile.schema import Compiled, compile_schema
+from redraft.constraints.validation import schema_problems
 from redraft.errors import ConstraintError
 from schema_suite import compact, written
 

@@ -16,8 +16,10 @@ from redraft.engine.request import Options
 from redraft.engine.resolve import build_request
 from redraft.engine.runner import run_alone
 from redraft.errors import RunError
-from redraft.measure.soak import Client, Soak, bench_soak
 from redraft.model.gemma import DiffusionGemma
+from soak import Client, Soak, bench_soak
+
+pytestmark = pytest.mark.slow
 
 
 @lru_cache

@@ -20,7 +20,7 @@ from tests.unit.test_terminal import ROOT, read_until
 
 from redraft.__main__ import main
 from redraft.cli.screen import Place, lines
-from redraft.constrain.sources import choices_source
+from redraft.constraints.sources import choices_source
 from redraft.engine.engine import Engine
 from redraft.engine.events import Draft
 from redraft.engine.request import Options
@@ -450,6 +450,7 @@ def test_no_model_is_loaded_to_play(tmp_path: Path) -> None:
     assert ran.stdout.splitlines()[-1] == "False"
 
 
+@pytest.mark.slow
 def test_processes_that_share_experts_are_traced_by_the_first(tmp_path: Path) -> None:
     path = tmp_path / "trace.jsonl"
     there = {"RANK": "0", "WORLD_SIZE": "1", "LOCAL_RANK": "0", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "0"}

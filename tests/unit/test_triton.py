@@ -1,6 +1,8 @@
 """The GPU's kernels under Triton's interpreter, each equal to its twin."""
 
 import sys
+from collections.abc import Sequence
+from typing import Any
 
 import pytest
 import torch
@@ -24,12 +26,18 @@ from redraft.weights.plan import PLANS
 FLOATS = [torch.float32, torch.bfloat16]
 
 
+def rest_slow(cases: Sequence[Any], fast: int) -> list[Any]:
+    """The interpreter is slow: every commit runs the first cases of a kernel, `make test-slow` the rest."""
+    return [*cases[:fast], *(pytest.param(case, marks=pytest.mark.slow) for case in cases[fast:])]
+
+
 @pytest.mark.parametrize("form", kernels.FORMS, ids=lambda form: form.name if form else "plain")
-@pytest.mark.parametrize("case", kernels.CHOICES, ids=str)
+@pytest.mark.parametrize("case", rest_slow(kernels.CHOICES, 2), ids=str)
 def test_experts_equal_their_twin(case: tuple[int, ...], form: Format | None) -> None:
     kernels.check_experts(case, form, torch.float32, "cpu")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("case", [kernels.CHOICES[1], kernels.CHOICES[3], (80, 3, 128, 192, 2, 3)], ids=str)
 @pytest.mark.parametrize("form", [None, INT4, NVFP4], ids=lambda form: form.name if form else "plain")
 def test_experts_in_half_precision_equal_their_twin(case: tuple[int, ...], form: Format | None) -> None:
@@ -113,7 +121,7 @@ def test_the_head_equals_its_twin(case: tuple[int, ...], form: Format | None, dt
     kernels.check_head(case, dtype, "cpu", form)
 
 
-@pytest.mark.parametrize("case", kernels.WALKS, ids=str)
+@pytest.mark.parametrize("case", rest_slow(kernels.WALKS, 3), ids=str)
 def test_messages_equal_their_twin(case: tuple[int, ...]) -> None:
     """With something left of the language and, in some of the smaller cases, nothing."""
     left = [kernels.check_walk(case, seed, "cpu") for seed in range(3 if case[0] < 10 else 1)]
@@ -143,7 +151,7 @@ def mixed(model: DiffusionGemma) -> list[torch.Tensor]:
         return [prompt, hidden, model.denoise(tokens[:6], None, third)]
 
 
-@pytest.mark.parametrize("plan", [None, "int4", "nvfp4"])
+@pytest.mark.parametrize("plan", rest_slow([None, "int4", "nvfp4"], 1))
 def test_a_model_on_the_kernels_equals_one_on_plain_torch(plan: str | None, monkeypatch: pytest.MonkeyPatch) -> None:
     """All of them together, wired as they will run, on causal and canvas rows side by side; and no mask is made."""
     config = tiny_config(hidden_size=64, intermediate_size=96, moe_intermediate_size=64, head_dim=16)

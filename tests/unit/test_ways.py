@@ -9,11 +9,11 @@ import pytest
 import torch
 
 import redraft
-from redraft.constrain.language import ready
-from redraft.constrain.sources import schema_source
+from constraints import ARRAY, ASKED, OBJECT, RECORD, Asked, Way, _counted, _summary, right_fields
+from guided import guided
+from redraft.constraints.language import ready
+from redraft.constraints.sources import schema_source
 from redraft.engine.request import Options
-from redraft.measure.constraints import ARRAY, ASKED, OBJECT, RECORD, Asked, Way, _counted, _summary, right_fields
-from redraft.measure.guided import guided
 
 
 @pytest.mark.parametrize("schema", [RECORD, OBJECT, ARRAY])

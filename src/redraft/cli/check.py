@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from redraft.errors import RequestError
 
 if TYPE_CHECKING:
-    from redraft.constrain.checks import Check
+    from redraft.constraints.checks import Check
 
 
 def check_flag(parser: argparse.ArgumentParser) -> None:
@@ -40,6 +40,6 @@ def check_of(arguments: argparse.Namespace) -> Check | None:
     if not words:
         raise RequestError(f"--check is {given!r}; write a command that reads stdin, as 'python -m json.tool'")
 
-    from redraft.constrain.checks import command_check
+    from redraft.constraints.checks import command_check
 
     return command_check(words)

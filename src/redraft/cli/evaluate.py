@@ -7,7 +7,7 @@ from dataclasses import asdict, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from redraft.cli.backend import backend_flags, backend_of
+from redraft.cli.backend import backend_flags, backend_of, evaluate_remote
 from redraft.cli.common import (
     Commands,
     causal_flag,
@@ -20,8 +20,6 @@ from redraft.cli.common import (
 )
 
 if TYPE_CHECKING:
-    from redraft.engine.engine import Engine
-    from redraft.engine.request import Options
     from redraft.measure.evals import Evaluation
 
 EPILOG = """Examples are held out by construction: no training run of this repository can have seen them.
@@ -29,8 +27,7 @@ Intervals are Wilson's at 95%. An answer may have the checkpoint's max_new_token
 
 examples:
   redraft eval --task records --count 500 --json
-  redraft eval --task sudoku-4x4 --pin --count 1000
-  redraft eval --infill --count 100"""
+  redraft eval --task sudoku-4x4 --pin --count 1000"""
 
 
 def add(commands: Commands) -> None:
@@ -42,12 +39,6 @@ def add(commands: Commands) -> None:
     parser.add_argument("--steps", type=int, metavar="N", help="cap on denoising steps per canvas")
     parser.add_argument(
         "--pin", action="store_true", help="also answer with what is known beforehand pinned, as a Sudoku's clues"
-    )
-    parser.add_argument(
-        "--infill",
-        action="store_true",
-        help="fill gaps in standard-library functions instead, beside the causal mode; runs the modules' doctests on "
-        "what the model wrote, in processes with limits",
     )
     causal_flag(parser)
     preset_flag(parser)
@@ -63,9 +54,6 @@ def run(arguments: argparse.Namespace) -> int:
 
     if arguments.count < 1:
         raise RequestError(f"--count is {arguments.count}; it must be at least 1")
-    for flag in ("task", "pin", "causal"):
-        if arguments.infill and getattr(arguments, flag):
-            raise RequestError(f"--infill and --{flag} were both given; the infills are a set of their own: choose one")
     if arguments.pin and arguments.causal:
         raise RequestError("--pin and --causal were both given; a causal answer has no canvas to pin: choose one")
     chosen = [task(name) for name in arguments.task or names()]
@@ -79,16 +67,12 @@ def run(arguments: argparse.Namespace) -> int:
         check_place(arguments.record)
 
     if (backend := backend_of(arguments)) is not None:
-        from redraft.cli.abroad import evaluate_there
-
-        _show(evaluate_there(backend, arguments), as_json=arguments.json)
+        _show(evaluate_remote(backend, arguments), as_json=arguments.json)
         return 0
     engine, how = load_engine(arguments), {"seed": arguments.seed, "steps": arguments.steps}
     options = Options(preset=arguments.preset, causal=arguments.causal)
     if not options.causal:  # by its name, for the record
         options = replace(options, preset=preset_name(options, engine.config.generation))
-    if arguments.infill:
-        return _infill(arguments, engine, options)
     found = [
         evaluate(engine, one, arguments.count, **how, options=options, pin=pin, progress=progress)
         for one in chosen
@@ -107,22 +91,6 @@ def _show(found: list[Evaluation], *, as_json: bool) -> None:
         print_json([asdict(one) | {name: getattr(one, name) or None for name in told} for one in found])
     else:
         _table(found)
-
-
-def _infill(arguments: argparse.Namespace, engine: Engine, options: Options) -> int:
-    from redraft.measure.infills import record, score_infills
-    from redraft.measure.record import write_record
-
-    how = {"seed": arguments.seed, "steps": arguments.steps, "preset": options.preset or "reference"}
-    found = score_infills(engine, arguments.count, **how, progress=progress)
-    taken = record(found, model=arguments.model, **how)
-    if arguments.record:
-        write_record(taken, arguments.record)
-    if arguments.json:
-        print_json([asdict(one) for one in found])
-    else:
-        print(taken)
-    return 0
 
 
 def _table(found: list[Evaluation]) -> None:

@@ -8,7 +8,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from redraft.cli.backend import backend_flags, backend_of
+from redraft.cli.backend import backend_flags, backend_of, generate_remote
 from redraft.cli.bounds import say_bounds
 from redraft.cli.check import check_flag, check_of
 from redraft.cli.common import (
@@ -66,16 +66,14 @@ def run(arguments: argparse.Namespace) -> int:
     check_thinking(arguments)
     prompt = read_prompt(arguments.prompt, arguments.file)
     if (backend := backend_of(arguments)) is not None:
-        from redraft.cli.abroad import generate_there
-
-        return generate_there(backend, arguments, prompt)
+        return generate_remote(backend, arguments, prompt)
     source = held_source(arguments)
 
     import torch
 
     from redraft.cli.watch import Watch
-    from redraft.constrain.problem import unfenced
-    from redraft.constrain.sources import anything
+    from redraft.constraints.sources import anything
+    from redraft.constraints.validation import unfenced
     from redraft.engine.fields import field_confidence, field_entropy
     from redraft.engine.mend import mended
 

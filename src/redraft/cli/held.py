@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 from redraft.errors import RequestError
 
 if TYPE_CHECKING:
-    from redraft.constrain.language import Source
+    from redraft.constraints.language import Source
 
 TYPES = {
     "str": {"type": "string"},
@@ -64,7 +64,7 @@ def fence_flag(parser: argparse.ArgumentParser, where: str = "") -> None:
 
 def held_source(arguments: argparse.Namespace) -> Source | None:
     """What the flags say, None if they say nothing. Raises RequestError."""
-    from redraft.constrain.sources import source_of
+    from redraft.constraints.sources import source_of
 
     return source_of(
         schema=None if arguments.schema is None else read_schema(arguments.schema),

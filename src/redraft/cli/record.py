@@ -27,7 +27,7 @@ from redraft.cli.thinking import thinking_flag, thoughtful, told_apart
 from redraft.errors import RedraftError, RequestError
 
 if TYPE_CHECKING:
-    from redraft.constrain.language import Source
+    from redraft.constraints.language import Source
     from redraft.engine.engine import Engine
     from redraft.engine.request import Generation, Options, Request
 
@@ -73,7 +73,7 @@ def run(arguments: argparse.Namespace) -> int:
         raise RequestError("--many reads its texts from stdin, a line each; pipe some in")
     text = None if arguments.many else read_prompt(arguments.text, None, "text")
 
-    from redraft.constrain.sources import schema_source
+    from redraft.constraints.sources import schema_source
 
     say_bounds(arguments, arguments.instruction or text or "")
     engine = load_engine(arguments)
@@ -122,7 +122,7 @@ def _line(engine: Engine, done: Generation, thought: str | None, *, told: bool) 
     """The answer on a line as it was written, without the space between its parts."""
     import msgspec
 
-    from redraft.constrain.problem import unfenced
+    from redraft.constraints.validation import unfenced
     from redraft.engine.fields import field_entropy
 
     value = msgspec.Raw(msgspec.json.format(unfenced(done.text).encode(), indent=-1))

@@ -6,7 +6,7 @@ import argparse
 import sys
 import time
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import aclosing, contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -15,7 +15,7 @@ from redraft.cli.backend import backend_flags, backend_of
 from redraft.cli.common import Commands, command, load_engine, model_flags, preset_flag, print_json
 
 if TYPE_CHECKING:
-    from redraft.remote.channel import Backend
+    from redraft.measure.remote import Backend
     from redraft.server.batch import Done
 
 EPILOG = """A row of the input is a JSON object: OpenAI's batch form (custom_id, url, body), or a body alone, with
@@ -91,11 +91,11 @@ def _here(arguments: argparse.Namespace, rows: int) -> Done:
 def _there(backend: Backend, arguments: argparse.Namespace, rows: int) -> Done:
     """By another server. A refusal answers its row; a server that does not answer ends the run, to be resumed."""
     from redraft.errors import RequestError
-    from redraft.remote.channel import Channel, encoded
+    from redraft.measure.remote import Remote, encoded
     from redraft.server.batch import answer_rows, read_row
     from redraft.server.refusal import Refusal
 
-    channel = Channel(backend)
+    remote = Remote(backend)
 
     async def answered(row: bytes, number: int) -> tuple[int, Mapping[str, Any]]:
         path, body = read_row(row, None if arguments.seed is None else arguments.seed + number)
@@ -106,11 +106,14 @@ def _there(backend: Backend, arguments: argparse.Namespace, rows: int) -> Done:
             encoded(plain)  # what cannot be sent is this row's mistake, and ends no run
         except RequestError as error:
             raise Refusal(400, str(error)) from None
-        return await channel.post(path.removeprefix("/v1/"), plain)
+        try:
+            return 200, await remote.post(path.removeprefix("/v1/"), plain)
+        except RequestError as error:
+            raise Refusal(400, str(error), code="elsewhere") from None
 
     with _bar(rows) as told:
         place = arguments.source, arguments.target
-        return answer_rows(answered, *place, at_once=arguments.at_once, told=told, within=channel)
+        return answer_rows(answered, *place, at_once=arguments.at_once, told=told, within=aclosing(remote))
 
 
 @contextmanager

@@ -56,7 +56,7 @@ def _with_rest(p: Float[Tensor, "canvas few"]) -> Float[Tensor, "canvas _"]:
 
 @runtime_checkable
 class Conditioned(Protocol):
-    """A canvas's distributions, conditioned on its text being in a language (made by constrain/project.py)."""
+    """A canvas's distributions, conditioned on its text being in a language (made by `constraints`)."""
 
     @property
     def draft(self) -> Int[Tensor, "canvas"]:

@@ -20,9 +20,9 @@ from pathlib import Path
 from typing import Any
 
 from redraft.config import CheckpointConfig, read_config
-from redraft.constrain.checks import Check
-from redraft.constrain.language import Language, Source, Vocabulary, ready, vocabulary_of
-from redraft.constrain.sources import source_of
+from redraft.constraints.checks import Check
+from redraft.constraints.language import Language, Source, Vocabulary, ready, vocabulary_of
+from redraft.constraints.sources import source_of
 from redraft.engine.answer import Answer
 from redraft.engine.bar import answers_bar
 from redraft.engine.dial import read_dial
@@ -194,7 +194,7 @@ class Engine:
         check: Check | None = None,
         options: Options = DEFAULTS,
     ) -> Filled:
-        """A template with its typed holes filled (redraft.constrain.template), all else byte for byte.
+        """A template with its typed holes filled (redraft.constraints.compile.template), all else byte for byte.
 
         `kinds` types holes that the template leaves bare; a `check` is as in `generate`. Raises ConstraintError.
         """
@@ -251,7 +251,7 @@ class Engine:
         )
 
     def language(self, source: Source) -> Language:
-        """What answers are held to (redraft.constrain.sources), ready for this model and any number of requests.
+        """What answers are held to (redraft.constraints.sources), ready for this model and any number of requests.
 
         Compiled once and kept on disk. Raises ConstraintError for what cannot be kept.
         """

@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 import torch
 
 from redraft.cache import Prefix
-from redraft.constrain.project import Projection
+from redraft.constraints.condition.projection import Projection
 from redraft.diffusion.canvas import Canvas, narrow
 from redraft.diffusion.denoise import Policy, Softener, step, temperature, updated
 from redraft.diffusion.halt import first_end

@@ -62,8 +62,8 @@ class LoopConfig:
 
 
 DEFAULT_CANVASES = 12
-"""Canvases in a forward where nobody has measured. It is beyond nano's knee on a CPU (benchmarks/knee.json), for with
-more arithmetic to spare a device has its knee further on; `redraft bench --knee` says where."""
+"""Canvases in a forward where nobody has measured. It is beyond nano's knee on a CPU (bench/records/knee.json), for
+with more arithmetic to spare a device has its knee further on; `redraft bench --knee` says where."""
 
 DEFAULT_LOOP = LoopConfig()
 

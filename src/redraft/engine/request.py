@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
-from redraft.constrain.language import Language
+from redraft.constraints.language import Language
 from redraft.diffusion.denoise import Policy
 from redraft.engine.pace import Pace
 from redraft.options import CANVAS_ONLY as CANVAS_ONLY

@@ -9,8 +9,8 @@ from dataclasses import replace
 import msgspec
 
 from redraft.config import CheckpointConfig, GenerationConfig, ModelConfig
-from redraft.constrain.language import Language
-from redraft.constrain.span import SpanLanguage
+from redraft.constraints.condition.span import SpanLanguage
+from redraft.constraints.language import Language
 from redraft.diffusion.accept import EntropyBound
 from redraft.diffusion.denoise import Policy
 from redraft.diffusion.halt import AtLeast, UntilEnd

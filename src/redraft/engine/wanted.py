@@ -13,11 +13,11 @@ from functools import lru_cache
 
 import numpy as np
 
-from redraft.constrain.automaton import Builder, Dfa, intersect, subtract
-from redraft.constrain.language import Language, Source, Vocabulary, ready
-from redraft.constrain.pattern import whole_match
-from redraft.constrain.span import SpanLanguage
-from redraft.constrain.watch import DEFAULT_LIMITS, Limits
+from redraft.constraints.compile.automaton import Builder, Dfa, intersect, subtract
+from redraft.constraints.compile.limits import DEFAULT_LIMITS, Limits
+from redraft.constraints.compile.regex import whole_match
+from redraft.constraints.condition.span import SpanLanguage
+from redraft.constraints.language import Language, Source, Vocabulary, ready
 from redraft.errors import ConstraintError, RequestError
 
 MOST_WORDS = 256
@@ -92,7 +92,7 @@ def span_language(wanted: Wanted, vocabulary: Vocabulary, *, begins: bytes = b""
 
 def of_width(language: Language, width: int) -> SpanLanguage:
     """The language for a gap of exactly `width` tokens."""
-    return SpanLanguage(language.source, language.wiring, language.checked, width)
+    return SpanLanguage(language.source, language.layout, language.checked, width)
 
 
 def grows_right(vocabulary: Vocabulary, token: int) -> bytes:

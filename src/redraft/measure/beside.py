@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from statistics import median
 
 from redraft.engine.answer import Answer
@@ -16,21 +15,12 @@ from redraft.engine.engine import Engine
 from redraft.engine.request import Options
 from redraft.errors import RequestError
 from redraft.measure.record import Progress, Record, new_record, silent
-
-
-@dataclass(frozen=True)
-class Told:
-    """An answer from there; `tokens` is None where it is not told. Times are seconds."""
-
-    text: str
-    tokens: int | None
-    seconds: float
-    first_sec: float
+from redraft.measure.remote import Reply
 
 
 def bench_beside(
     engine: Engine,
-    asked: Callable[[str, int], Told],
+    asked: Callable[[str, int], Reply],
     prompts: Sequence[str],
     *,
     where: str,
@@ -41,7 +31,7 @@ def bench_beside(
         raise RequestError("there are no prompts to compare on; write one a line")
     for each in (_here(engine, prompts[0], 0), asked(prompts[0], 0)):
         del each
-    ours, theirs = list[Told](), list[Told]()
+    ours, theirs = list[Reply](), list[Reply]()
     for i, prompt in enumerate(prompts):
         for side in ("here", "there") if i % 2 == 0 else ("there", "here"):
             if side == "here":
@@ -52,16 +42,18 @@ def bench_beside(
     return _record(engine, ours, theirs, where)
 
 
-def _here(engine: Engine, prompt: str, seed: int) -> Told:
+def _here(engine: Engine, prompt: str, seed: int) -> Reply:
     request = engine.request(prompt, chat=True, options=Options(seed=seed, preset="fast"))
     answer, began = Answer(engine.text, request), time.monotonic()
     for event in engine.events(request, drafts=False):
         answer.take(event)
     done = answer.done()
-    return Told(done.text, len(done.tokens), time.monotonic() - began, done.first_text_sec)
+    return Reply(
+        done.text, done.finish, len(done.tokens), sum(done.steps), time.monotonic() - began, done.first_text_sec
+    )
 
 
-def _record(engine: Engine, ours: list[Told], theirs: list[Told], where: str) -> Record:
+def _record(engine: Engine, ours: list[Reply], theirs: list[Reply], where: str) -> Record:
     name = "a folder" if engine.folder is None else engine.folder.name
     ms = [round(1e3 * median([one.seconds for one in side]), 3) for side in (ours, theirs)]
     ratio = median([there.seconds / here.seconds for here, there in zip(ours, theirs, strict=True)])

@@ -19,14 +19,14 @@ import torch
 
 from redraft.cache import Prefix
 from redraft.config import ModelConfig
-from redraft.constrain.language import ready
-from redraft.constrain.project import Projection
-from redraft.constrain.sources import schema_source
+from redraft.constraints.condition.projection import Projection
+from redraft.constraints.language import ready
+from redraft.constraints.sources import schema_source
 from redraft.diffusion.stats import read_logits
 from redraft.errors import RequestError
-from redraft.measure.projection import TEN, made_up
 from redraft.measure.record import Record, new_record
 from redraft.measure.roofline import Card, Work, encode_work, step_work
+from redraft.measure.schema_of_ten import TEN, made_up
 from redraft.measure.tried import Tried
 from redraft.model.gemma import DiffusionGemma, Layer
 from redraft.model.head import LONG, Head, read_head

@@ -19,7 +19,6 @@ from redraft.engine.engine import Engine, load
 from redraft.engine.loop import DEFAULT_LOOP, LoopConfig
 from redraft.engine.request import Options, Request
 from redraft.engine.resolve import build_request
-from redraft.engine.scheduler import POLICIES
 from redraft.measure.evals import share_of
 from redraft.measure.peak import peak_mib
 from redraft.measure.record import Progress, Record, new_record, percentiles_ms, silent
@@ -29,7 +28,6 @@ from redraft.measure.verify import load_reference
 from redraft.tasks import task
 from redraft.text import Text, read_text
 from redraft.weights.build import DTYPES
-from redraft.weights.load import load_model
 
 SIDES = ("ours", "ours_fast", "transformers")
 IN_MEMORY = ("ours", "transformers")
@@ -190,39 +188,5 @@ def _record(
                 f"Peak memory of the process, ours / transformers: {what}",
                 f"{peaks['ours']:.0f} / {peaks['transformers']:.0f} MiB",
             ),
-        ],
-    )
-
-
-def bench_policies(
-    folder: Path, *, runs: int, dtype: str = "float32", rate: float = RATE, progress: Progress = silent
-) -> Record:
-    """The scheduling policies beside each other: the same mixed jobs as a Poisson stream, and all at once."""
-    (model, config), scenario = load_model(folder, dtype=DTYPES[dtype]), SCENARIOS["poisson"]
-    material = Material(read_text(folder, config), config, rate)
-    streams = [scenario.jobs(replace(material, seed=seed)) for seed in range(runs + 1)]
-    bursts = [[replace(job, arrives=0.0) for job in jobs] for jobs in streams]
-    sides: dict[str, Side] = {policy: Ours(model, LoopConfig(policy=policy)) for policy in POLICIES}
-    figures: dict[str, dict[str, Any]] = {}
-    for name, made in (("poisson", streams), ("burst", bursts)):
-        found = run_pairs(sides, made, serial=False, what=name, progress=progress)
-        figures[name] = {policy: one.figures(material.text) for policy, one in found.items()}
-    burst = [figures["burst"][policy]["tokens_per_sec"] for policy in POLICIES]
-    waits = [figures["poisson"][policy]["latency_ms"]["p95"] for policy in POLICIES]
-    names = " / ".join(POLICIES)
-    return new_record(
-        "policies",
-        workload={
-            "model": folder.name,
-            "dtype": dtype,
-            "paired_passes": runs,
-            "requests_per_pass": len(streams[0]),
-            "poisson": f"{rate} requests per second",
-            "burst": "the same requests, all at once",
-        },
-        figures=figures,
-        summary=[
-            (f"Useful tokens per second of a burst, {names}", " / ".join(f"{one:.0f}" for one in burst)),
-            (f"95th percentile of latency in a stream, {names}", " / ".join(f"{one:.0f}" for one in waits) + " ms"),
         ],
     )

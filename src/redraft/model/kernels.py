@@ -9,7 +9,7 @@ bit-equal to it; `FAST` is what runs. A model holds one `Kernels`; tests hold th
     product   a matmul with a packed matrix
     head      one pass over the vocabulary, if a step's readings are taken as a stream (`model/head.py`)
     standing  attention of a canvas in a captured graph, on a GPU (`model/triton/graph.py`); None elsewhere
-    holding   conditioning on a language next to the logits, on a GPU; None: on the host (`constrain/messages.py`)
+    holding   conditioning on a language next to the logits, on a GPU; None: on the host (`constraints/condition/`)
 
 Forms for a GPU are in `model/triton/`.
 """

@@ -13,12 +13,12 @@ from redraft.server.log import Log
 from redraft.server.refusal import Refusal, first_refusal, kind_of, refusal_of
 from redraft.server.respond import GONE
 from redraft.server.route import FORESEEN, Direct, Tell
-from redraft.server.routes import canvas, chat, completions, decisions, edits, elsewhere, infill, meta, page, responses
+from redraft.server.routes import canvas, chat, completions, decisions, edits, infill, meta, page, responses
 from redraft.server.service import Service
 
 
-def create_app(service: Service, log: Log, there: elsewhere.Elsewhere | None = None) -> ASGIApp:
-    """The server as an ASGI application. Another server is behind it or beside it, as the settings say."""
+def create_app(service: Service, log: Log) -> ASGIApp:
+    """The server as an ASGI application."""
     app = FastAPI(
         title="redraft",
         version=service.settings.version,
@@ -27,12 +27,8 @@ def create_app(service: Service, log: Log, there: elsewhere.Elsewhere | None = N
         separate_input_output_schemas=False,
     )
     app.state.service = service
-    app.state.elsewhere = there
-    settings, modules = service.settings, (chat, completions, responses, canvas, infill, edits, decisions)
-    at_hand = [*(module.router for module in modules), meta.tokens]
-    routers = at_hand if settings.beyond is None else [elsewhere.router]
-    routers += [meta.router] + ([page.router] if settings.page else [])
-    routers += [elsewhere.beside] if settings.beside is not None else []
+    modules = (chat, completions, responses, canvas, infill, edits, decisions, meta)
+    routers = [module.router for module in modules] + ([page.router] if service.settings.page else [])
     # All in one list: a router in a router is matched twice for every request.
     app.router.routes += [route for router in routers for route in router.routes]
     tell = _teller(service, log)

@@ -7,9 +7,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 
-from redraft.constrain.calls import OPEN, THOUGHT, ContentLanguage
-from redraft.constrain.language import Language, Source
-from redraft.constrain.thinking import after_thinking
+from redraft.constraints.compile.tool_calls import OPEN, THOUGHT, ContentLanguage
+from redraft.constraints.language import Language, Source
+from redraft.constraints.thinking import after_thinking
 from redraft.engine.engine import Engine
 from redraft.engine.request import Options, Request
 from redraft.errors import ConstraintError, RequestError
@@ -53,7 +53,7 @@ class Held:
         plain = engine.language(self.source)
         if self.content is not None and plain.checked:
             call, closing = (engine.text.tokenizer.token_to_id(mark) for mark in (OPEN, THOUGHT))
-            return ContentLanguage(plain.source, plain.wiring, True, json.loads(self.content.text), call, closing)
+            return ContentLanguage(plain.source, plain.layout, True, json.loads(self.content.text), call, closing)
         return plain if self.marks is None else after_thinking(plain, self.marks[1], self.marks[0])
 
 

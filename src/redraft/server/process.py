@@ -27,7 +27,6 @@ from redraft.engine.request import Options
 from redraft.errors import RedraftError, RequestError, RunError
 from redraft.server.app import create_app
 from redraft.server.log import Log
-from redraft.server.routes.elsewhere import Elsewhere
 from redraft.server.service import Service
 
 Loader = Callable[[Callable[[int, int], None]], Engine]
@@ -50,7 +49,6 @@ def serve(
     port: int,
     log: Log,
     ready: Callable[[Engine, str], None],
-    beside: Elsewhere | None = None,
 ) -> None:
     """Serve until a signal. `ready` is told the engine and the URL once requests are answered.
 
@@ -60,21 +58,9 @@ def serve(
     def begun(server: _Server, url: str) -> None:
         threading.Thread(target=_load, args=(service, load, server, lambda e: ready(e, url)), daemon=True).start()
 
-    _run(create_app(service, log, beside), service, host, port, begun)
+    _run(create_app(service, log), service, host, port, begun)
     with contextlib.suppress(RedraftError):
         service.engine.loop.stop()
-
-
-def pass_on(
-    service: Service, there: Elsewhere, *, host: str, port: int, log: Log, ready: Callable[[str], None]
-) -> None:
-    """Serve another server's answers until a signal. `ready` is told the URL. Raises as `serve`."""
-
-    def begun(_: _Server, url: str) -> None:
-        service.phase = "ready"
-        ready(url)
-
-    _run(create_app(service, log, there), service, host, port, begun)
 
 
 @contextlib.contextmanager

@@ -1,6 +1,6 @@
 """What clients may send to the endpoints that answer, field by field. JSON stops here.
 
-docs/server.md lists these fields with their descriptions; scripts/generate.py writes the list.
+docs/server.md lists these fields with their descriptions; bench/generate.py writes the list.
 """
 
 from __future__ import annotations

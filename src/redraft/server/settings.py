@@ -49,9 +49,7 @@ class Settings:
 
     `keys` are SHA-256 digests of API keys, none for an open server. `origins` are web pages elsewhere that may call it,
     `hosts` the names it answers to ("*" for all). `preset` are the sampler rules of requests that name none;
-    None leaves them to the checkpoint.
-    `version` is this program's, `beyond` the base URL of the server that answers behind this one, if one does, `beside`
-    that of one whose answers the page shows beside those of the model at hand.
+    None leaves them to the checkpoint. `version` is this program's.
     """
 
     names: tuple[str, ...] = ("nano",)
@@ -63,8 +61,6 @@ class Settings:
     page: bool = True
     log_prompts: bool = False
     version: str = "unknown"
-    beyond: str | None = None
-    beside: str | None = None
 
     @property
     def name(self) -> str:
