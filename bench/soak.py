@@ -59,7 +59,7 @@ BAD: tuple[dict[str, Any], ...] = (
     {"entropy_bound": -1.0},
     {"preset": "unheard-of"},
 )
-RULES = ("entropy:1", "confidence:0.5", "factor", "frechet", "margin:0.5", "gate:2:entropy", "klass:factor")
+RULES = ("entropy:1", "confidence:0.5", "factor", "frechet", "margin:0.5", "gate:2:entropy", "gate:2:factor")
 
 
 @dataclass

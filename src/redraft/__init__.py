@@ -74,8 +74,7 @@ def load(
     elements in all).
     `loop` bounds what runs side by side (redraft.engine.loop.LoopConfig); what it leaves open follows from the model
     and from what `redraft bench --knee` has measured on this machine. `experts` says where the experts are
-    (redraft.weights.place): "device", "host", or "shared" by the processes of a torchrun, of which only the first gets
-    an engine; the others help it until it ends, and end with it.
+    (redraft.weights.place): "device" or "host".
     Raises WeightsError, ConfigError or TextError if the checkpoint is not whole or not supported.
     """
     from redraft.engine.engine import load as load_engine

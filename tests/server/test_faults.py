@@ -23,7 +23,6 @@ from tests.server.conftest import ANSWER, RECORD, Inside, ended, eventually, ins
 from redraft.engine.engine import Engine
 from redraft.engine.runner import Runner
 from redraft.model.gemma import DiffusionGemma
-from redraft.server import stream as stream_module
 from redraft.server.app import create_app
 from redraft.server.log import Log
 from redraft.server.process import _Server as Server
@@ -31,7 +30,7 @@ from redraft.server.process import listen
 from redraft.server.run import Run
 from redraft.server.service import Service
 from redraft.server.settings import Limits, Settings
-from redraft.server.stream import DONE, WAITING, Chunks, EventStream, First, Last
+from redraft.server.stream import DONE, EventStream
 
 LONG: dict[str, Any] = {
     "messages": [{"role": "user", "content": "go on"}],
@@ -43,6 +42,8 @@ ENDLESS = LONG | {"max_steps": 9000, "entropy_bound": 1e-9}
 """It lasts until somebody ends it, on the quickest machine too."""
 SHORT: dict[str, Any] = {"messages": [{"role": "user", "content": RECORD}], "seed": 7}
 PATH = "/v1/chat/completions"
+SCOPE = {"type": "http", "method": "POST"}
+WAITING = b": waiting\n\n"
 
 
 def get(url: str) -> httpx2.Response:
@@ -132,7 +133,7 @@ def test_a_reader_who_stops_reading_at_the_end_or_at_a_comment_is_dropped(refuse
 
         limits = Limits(stall_sec=0.05, quiet_sec=0.05 if refused == WAITING else 600.0)
         stream = EventStream(chunks(), gone=gone.set, over=over.set, limits=limits)
-        await asyncio.wait_for(stream({"type": "http"}, receive, send), 20)
+        await asyncio.wait_for(stream(SCOPE, receive, send), 20)
         return gone.is_set() and over.is_set(), told
 
     done, told = asyncio.run(dropped())
@@ -159,82 +160,25 @@ def test_a_quiet_stream_has_a_comment_again_and_again() -> None:
             await asyncio.Event().wait()
 
         stream = EventStream(chunks(), limits=Limits(stall_sec=1000.0, quiet_sec=0.02))
-        await asyncio.wait_for(stream({"type": "http"}, receive, send), 20)
+        await asyncio.wait_for(stream(SCOPE, receive, send), 20)
         return len(comments)
 
     assert asyncio.run(heard()) >= 3
 
 
-@pytest.mark.parametrize("waits", [False, True])
-def test_a_beginning_waits_for_what_follows_but_not_for_long(monkeypatch: pytest.MonkeyPatch, waits: bool) -> None:
-    """A short answer is one write; of a long one is heard that it has begun."""
-    monkeypatch.setattr(stream_module, "BEGIN_SEC", 0.05 if waits else 600.0)
-
-    async def told() -> list[bytes]:
-        written, begun = list[bytes](), asyncio.Event()
-
-        async def chunks() -> Chunks:
-            yield First([{"role": 1}])
-            if waits:
-                await begun.wait()
-            yield Last([{"text": 1}])
-
-        async def send(message: Any) -> None:
-            written.append(message.get("body", b"head"))
-            if written[1:]:
-                begun.set()
-
-        async def receive() -> Any:
-            await asyncio.Event().wait()
-
-        stream = EventStream(chunks(), limits=Limits())
-        await asyncio.wait_for(stream({"type": "http"}, receive, send), 20)
-        return written
-
-    role, text = b'data: {"role":1}\n\n', b'data: {"text":1}\n\n' + DONE
-    assert asyncio.run(told()) == ([b"head", role, text] if waits else [b"head", role + text])
-
-
-def test_a_comment_that_is_due_with_the_text_does_not_overtake_the_head(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(stream_module, "BEGIN_SEC", 0.01)
-
-    async def told() -> list[bytes]:
-        written, slow = list[bytes](), asyncio.Event()
-
-        async def chunks() -> Chunks:
-            yield First([{"role": 1}])
-            await slow.wait()
-            yield Last([{"text": 1}])
-
-        async def send(message: Any) -> None:
-            if message["type"] == "http.response.start":
-                slow.set()
-                await asyncio.sleep(0.05)
-            written.append(message.get("body", b"head"))
-
-        async def receive() -> Any:
-            await asyncio.Event().wait()
-
-        stream = EventStream(chunks(), limits=Limits())
-        await asyncio.wait_for(stream({"type": "http"}, receive, send), 20)
-        return written
-
-    assert asyncio.run(told()) == [b"head", b'data: {"role":1}\n\n', b'data: {"text":1}\n\n' + DONE]
-
-
-def test_a_fault_before_anything_is_told_of_a_stream_is_an_error_in_the_one_form(
-    nano: Engine, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_fault_of_ours_within_a_stream_is_its_last_event(nano: Engine, monkeypatch: pytest.MonkeyPatch) -> None:
     async def broken(*_: object) -> None:
         raise ValueError("nobody foresaw this")
 
+    sink = io.StringIO()
     monkeypatch.setattr(Run, "next", broken)
-    for at in inside(nano, Settings(), Log(None)):
-        told = httpx2.post(at.url + PATH, json=SHORT | {"stream": True}, timeout=100)
-        assert (told.status_code, told.json()["error"]["code"]) == (500, "internal_error")
-        assert told.headers["x-request-id"]
-        counted = httpx2.get(at.url + "/metrics", timeout=100).text
-        assert 'redraft_requests_total{path="/v1/chat/completions",status="500"} 1.0' in counted
+    for at in inside(nano, Settings(), Log(sink)):
+        told = httpx2.post(at.url + PATH, json=SHORT | {"stream": True}, timeout=100).text
+        assert '"internal_error"' in told
+        assert "foresaw" not in told
+        assert told.endswith("data: [DONE]\n\n")
+        assert eventually(functools.partial(nothing_is_left, at))
+    assert json.loads(sink.getvalue())["error"] == "ValueError"
 
 
 def test_a_forward_that_fails_is_told_to_those_in_it_and_the_server_goes_on(

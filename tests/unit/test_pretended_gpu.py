@@ -159,7 +159,6 @@ def language(config: CheckpointConfig) -> Language:
 def special(config: CheckpointConfig) -> dict[str, Request]:
     """One request for each thing that a step does beside the usual."""
     (usual,) = requests_of(config, 1, 24)
-    (checked,) = requests_of(config, 1, 24, preset="checked")
     (causal,) = requests_of(config, 1, 4, causal=True, logprobs=1)
     (held,) = requests_of(config, 1, 24, min_tokens=9, top_p=0.5, logit_bias=((5, 2.0),))
     pins = SeedCanvas(pins=((2, 7), (9, 8)))
@@ -168,7 +167,6 @@ def special(config: CheckpointConfig) -> dict[str, Request]:
     return {
         "pins": replace(usual, seed_canvas=pins),
         "flow": replace(usual, policy=replace(usual.policy, plan=Flow(nats=3.0, least=2))),
-        "checked": checked,
         "causal": causal,
         "sampling": held,
         "logprobs": replace(usual, logprobs=2),
@@ -182,12 +180,10 @@ def tokens_of(found: Told) -> list[list[int]]:
 
 
 # top_p asks whether it has looked at enough tokens; log-probabilities and languages are read by the host.
-MOST_WAITS = {"causal": 6, "checked": 3, "sampling": 2, "logprobs": 5, "language": 8, "language, causal": 10}
+MOST_WAITS = {"causal": 6, "sampling": 2, "logprobs": 5, "language": 8, "language, causal": 10}
 
 
-@pytest.mark.parametrize(
-    "what", ["pins", "flow", "checked", "causal", "sampling", "logprobs", "language", "language, causal"]
-)
+@pytest.mark.parametrize("what", ["pins", "flow", "causal", "sampling", "logprobs", "language", "language, causal"])
 def test_what_is_not_usual_runs_there_too(folder: Path, device: Device, what: str) -> None:
     there, config = load(folder, "cuda")
     request = special(config)[what]
@@ -280,7 +276,7 @@ def test_experts_are_brought_from_the_host_and_timed(
         assert found["workload"]["experts"] == "host"
         assert figures["failed"] == {}
         assert [row["what"] for row in figures["timed"]] == ["step", "commit", "prefill", "head"]
-        need = footprint(config, torch.float32, formats(config, PLANS[plan] if plan else None), Placement("host"))
+        need = footprint(config, torch.float32, formats(config, PLANS[plan] if plan else None), Placement.HOST)
         sent = need.host * figures["experts_touched"] / figures["card"]["bus"]
         assert figures["timed"][0]["floor_ms"] >= 999 * sent
 

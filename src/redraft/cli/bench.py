@@ -21,13 +21,6 @@ PAIRS, PASSES = 30, 10
 EXAMPLES = 100
 """Examples a task of the dial."""
 
-ALONE = {
-    **dict.fromkeys(("", "--scenario"), "compares one process with one of transformers"),
-    "--knee": "keeps what it finds for models whose experts are all in one process",
-    "--device-card": "tells the floors of one device",
-}
-"""Modes in which processes cannot share experts, and why."""
-
 EPILOG = """Timings on a shared machine are noisy: runs are paired and medians are reported. Without a flag that
 says what to measure (--scenario, --knee, --dial, --device-card), single answers are compared: --against is for
 what one answer and one step of it cost, pair by pair, and --scenario one for the same load in the table of
@@ -147,9 +140,6 @@ def _check_flags(arguments: argparse.Namespace, mode: str = "") -> None:
         raise RequestError("--offload goes with --device-card; all else is measured on cpu, where experts are anyway")
     if arguments.graphs:
         raise RequestError("--graphs was given; --device-card times steps both ways, and all else runs on cpu")
-    if arguments.parallel is not None and mode in ALONE:
-        what = mode or "single answers"
-        raise RequestError(f"--parallel was given with {what}, and that {ALONE[mode]}; leave it out")
     if arguments.against and mode not in ("", "--scenario"):
         raise RequestError(f"--against was given with {mode}, which measures redraft alone; leave it out")
     if arguments.runs is not None and mode == "--dial":
@@ -213,7 +203,6 @@ def _dial(arguments: argparse.Namespace, folder: Path) -> Record:
 
 
 def _engine(arguments: argparse.Namespace) -> Engine:
-    """Of the modes in which nothing else runs, so that its experts may be shared."""
     from redraft.engine.engine import load
 
     return load(arguments.model, device="cpu", dtype=arguments.dtype, experts=experts_of(arguments))

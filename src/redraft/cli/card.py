@@ -32,7 +32,7 @@ def take_card(arguments: argparse.Namespace, runs: int, progress: Callable[[str,
     from redraft.model.fused import fuse_layers
     from redraft.weights.defaults import device_of, dtype_of, kernels_of
     from redraft.weights.load import check_usable, load_model
-    from redraft.weights.place import ON_DEVICE, place_experts
+    from redraft.weights.place import Placement, place_experts
     from redraft.weights.plan import find_plan, formats
     from redraft.weights.source import has_weights, locate
 
@@ -41,7 +41,7 @@ def take_card(arguments: argparse.Namespace, runs: int, progress: Callable[[str,
     config = read_config(folder).model
     random = arguments.dtype == "auto" and not has_weights(folder)
     dtype = dtype_of("bfloat16" if random else arguments.dtype, folder, config, device)
-    placement, device = place_experts(experts_of(arguments), device, config.num_experts)
+    placement = place_experts(experts_of(arguments), device)
     model = None
     if has_weights(folder):
         model = load_model(
@@ -54,7 +54,7 @@ def take_card(arguments: argparse.Namespace, runs: int, progress: Callable[[str,
             report=note,
             progress=loaded,
         )[0]
-        model = fuse_layers(model) if placement == ON_DEVICE else model
+        model = fuse_layers(model) if placement is Placement.DEVICE else model
     else:
         check_usable(config, dtype, formats(config, plan), device, note, placement)
     return device_card(

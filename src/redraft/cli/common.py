@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import ctypes
 import json
 import os
 import re
@@ -25,7 +24,6 @@ if TYPE_CHECKING:
 SAME_BITS_THREADS = 8
 """Up to here an answer is tested to be the same alone and in a batch, bit for bit; with 16 it was seen not to be."""
 
-KEPT_BYTES = 256 * 2**20
 
 PLAN_HELP = (
     "pack the matrices: int8, int4, int4-g64, int8-e8, int4-g64-e8, fp8, nvfp4, nvfp4-experts (default: as stored)"
@@ -97,7 +95,7 @@ def sampling_flags(parser: argparse.ArgumentParser) -> None:
         default=[],
         metavar="RULE",
         help="acceptance rule instead of the preset's, as confidence:0.9, factor, frechet, margin, entropy:0.1, "
-        "gate:2:RULE or klass:RULE; repeatable: what any of them keeps is kept",
+        "or gate:2:RULE; repeatable: what any of them keeps is kept",
     )
     parser.add_argument(
         "--cooling", type=int, metavar="N", help="steps over which the temperature falls, whatever the cap"
@@ -151,45 +149,27 @@ def load_engine(arguments: argparse.Namespace) -> Engine:
     from redraft.engine.engine import load
     from redraft.engine.loop import LoopConfig
 
-    helps = getattr(arguments, "helps", False)  # of several processes only the first shows what it does
     return load(
         arguments.model,
         device=arguments.device,
         dtype=arguments.dtype,
         plan=getattr(arguments, "plan", None),
         adapter=getattr(arguments, "adapter", None),
-        report=None if helps else note,
-        progress=None if helps else loaded,
+        report=note,
+        progress=loaded,
         loop=LoopConfig(graphs=arguments.graphs),
         experts=experts_of(arguments),
     )
 
 
-def keep_memory() -> bool:
-    """Have the C library keep up to KEPT_BYTES that were freed, in each of its arenas; returns whether it does.
-
-    By itself it gives them back to the system after every forward, and a forward takes them again, page by page
-    (docs/log.md). Whoever has set its variables has decided.
-    """
-    if any(name.startswith(("MALLOC_", "GLIBC_TUNABLES")) for name in os.environ):
-        return False
-    try:
-        library = ctypes.CDLL(None)
-        # Glibc's M_MMAP_THRESHOLD, at its most, and M_TRIM_THRESHOLD.
-        return bool(library.mallopt(-3, 32 * 2**20) and library.mallopt(-1, KEPT_BYTES))
-    except (AttributeError, OSError, TypeError):  # another C library
-        return False
-
-
 def set_up(threads: int | None) -> None:
-    """How this process computes: memory that it keeps, and threads of all tensor work. More threads than idle cores
-    make a small model many times slower: they spin."""
+    """Set the threads of all tensor work. More threads than idle cores make a small model many times slower: they
+    spin."""
     if threads is not None and not 1 <= threads <= MOST_THREADS:
         raise RequestError(f"--threads is {threads}; it must be from 1 to {MOST_THREADS}")
 
     import torch
 
-    keep_memory()
     busy = os.getloadavg()[0]
     idle = max(1, round((os.cpu_count() or 1) - busy))
     torch.set_num_threads(min(torch.get_num_threads(), idle, SAME_BITS_THREADS) if threads is None else threads)

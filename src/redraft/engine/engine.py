@@ -47,9 +47,8 @@ from redraft.model.kernels import Kernels
 from redraft.text import Message, Text, read_text
 from redraft.weights.adapter import merge_adapter
 from redraft.weights.defaults import device_of, dtype_name, dtype_of, kernels_of, report_choice
-from redraft.weights.group import Group
 from redraft.weights.load import load_model
-from redraft.weights.place import ON_DEVICE, place_experts
+from redraft.weights.place import Placement, place_experts
 from redraft.weights.plan import find_plan
 from redraft.weights.source import locate
 
@@ -310,10 +309,9 @@ def load(
     progress: Callable[[int, int], None] | None = None,
     loop: LoopConfig = DEFAULT_LOOP,
     kernels: Kernels | None = None,
-    experts: str | Group = "device",
+    experts: str = "device",
 ) -> Engine:
-    """`redraft.load`, which explains the arguments; `kernels` are the device's own if None, and `experts` may be a
-    group that has met."""
+    """`redraft.load`, which explains the arguments; `kernels` are the device's own if None."""
     folder = locate(str(model))
     where, chosen = device_of(device), None if plan is None else find_plan(plan)
     if adapter is not None and chosen is not None:
@@ -322,14 +320,16 @@ def load(
         )
     config = read_config(folder)
     numbers = dtype_of(dtype, folder, config.model, where)
-    placement, where = place_experts(experts, where, config.model.num_experts)
-    if adapter is not None and placement != ON_DEVICE:
-        raise RequestError(f"adapter was given and experts are {placement.place}; merge it first: redraft tune")
-    if loop.graphs and placement != ON_DEVICE:
-        raise RequestError(f"graphs is True and experts are {placement.place}; a graph cannot wait for those elsewhere")
+    placement = place_experts(experts, where)
+    if adapter is not None and placement is not Placement.DEVICE:
+        raise RequestError(f"adapter was given and experts are on the {placement}; merge it first: redraft tune")
+    if loop.graphs and placement is not Placement.DEVICE:
+        raise RequestError(
+            f"graphs is True and experts are on the {placement}; a graph cannot wait for those elsewhere"
+        )
     report_choice((device, dtype), where, numbers, report)
     # Folded first and packed then, where layers are folded: a matrix is rounded once.
-    folds = placement == ON_DEVICE and pays(config.model, numbers)
+    folds = placement is Placement.DEVICE and pays(config.model, numbers)
     form = chosen.experts if chosen and chosen.is_uniform and folds else None
     found, config = load_model(
         folder,
@@ -344,7 +344,7 @@ def load(
     if adapter is not None:
         merge_adapter(found, Path(adapter))
     loaded = fuse_layers(found, form) if folds else found
-    if loop.max_rows is None and placement == ON_DEVICE:  # a knee was measured there
+    if loop.max_rows is None and placement is Placement.DEVICE:  # a knee was measured there
         key = knee_key(folder, dtype_name(numbers), str(where), plan)
         loop = replace(loop, max_rows=read_knee(key, report))
     as_stored = adapter is None and chosen is None

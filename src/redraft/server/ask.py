@@ -106,7 +106,7 @@ def options_of(body: Sampling, engine: Engine, settings: Settings, *, max_tokens
 
 def kept_whole(settings: Settings) -> Settings:
     """Where a canvas begins with a caller's text: a served preset that would slide it or drop a pin gives way."""
-    return replace(settings, preset="fast") if settings.preset in ("flow", "checked") else settings
+    return replace(settings, preset="fast") if settings.preset == "flow" else settings
 
 
 def asked(

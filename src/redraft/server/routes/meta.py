@@ -7,13 +7,14 @@ from pathlib import Path
 
 from fastapi import Request, Response
 from fastapi.responses import JSONResponse, PlainTextResponse
+from starlette.concurrency import run_in_threadpool
 
 from redraft.engine.dial import read_dial
 from redraft.errors import RequestError
 from redraft.server.body import Body, Flag, Int, Str
 from redraft.server.refusal import Refusal
 from redraft.server.replies import Json
-from redraft.server.respond import offload, service_of
+from redraft.server.respond import service_of
 from redraft.server.route import router_of_bodies
 from redraft.server.schema import Message, Sampling
 from redraft.server.service import Service
@@ -96,7 +97,7 @@ async def model(request: Request, name: str) -> Json:
 @router.post("/tokenize", response_model=None)
 async def tokenize(request: Request, body: Tokenize) -> Json:
     """Text to token ids."""
-    return await offload(request, lambda: _tokenize(service_of(request), body))
+    return await run_in_threadpool(_tokenize, service_of(request), body)
 
 
 @router.post("/detokenize", response_model=None)
