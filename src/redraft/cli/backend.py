@@ -15,8 +15,8 @@ from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
 from redraft.cli.common import print_json, progress, read_prompt, tame
+from redraft.cli.flags import experts_of
 from redraft.cli.held import read_schema
-from redraft.cli.place import experts_of
 from redraft.errors import RequestError
 
 if TYPE_CHECKING:
@@ -26,23 +26,12 @@ if TYPE_CHECKING:
     from redraft.tasks import Task
 
 SENT = {"prompt", "file", "chat", "stop", "schema", "max_tokens", "seed", "temperature", "top_p"}
-LOCAL = {"task", "count", "record", "source", "target", "at_once", "json", "debug", "model", "run", "mistaken"}
-FLAGS = {"backend", "base_url", "api_key_env", "timeout", "parser"}
+LOCAL = {"task", "count", "record", "source", "target", "at_once", "json", "debug", "model", "run"}
+FLAGS = {"backend", "base_url", "api_key_env", "timeout", "parser", "root", "model_given"}
 """Flags that mean something with another server; every other one needs the model itself and is refused."""
 
 Ask = Callable[[str | Sequence[Mapping[str, str]], Mapping[str, Any]], "Reply"]
 """Answers a text or a conversation, with further fields of the request."""
-
-
-def backend_flags(parser: argparse.ArgumentParser) -> None:
-    """Add the flags that name another server."""
-    parser.add_argument("--backend", choices=("openai",), help="ask another server that speaks OpenAI's interface")
-    parser.add_argument("--base-url", metavar="URL", help="with --backend: where, as http://127.0.0.1:8642/v1")
-    parser.add_argument(
-        "--api-key-env", metavar="NAME", help="with --backend: the variable that holds the API key (default: no key)"
-    )
-    parser.add_argument("--timeout", type=float, metavar="SEC", help="with --backend: limit per answer (default: 600)")
-    parser.set_defaults(parser=parser)
 
 
 def backend_of(arguments: argparse.Namespace, *, beside: bool = False) -> Backend | None:

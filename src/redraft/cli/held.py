@@ -34,32 +34,18 @@ FIELD = re.compile(
 
 def held_flags(parser: argparse.ArgumentParser) -> None:
     """One of them at a time; without any, an answer may say anything."""
-    parser.add_argument(
-        "--schema", metavar="FILE|FIELDS", help="answer with JSON of this schema: a file, or fields as 'name, age int'"
-    )
-    fence_flag(parser, " with --schema:")
-    parser.add_argument("--regex", metavar="PATTERN", help="answer with text that matches this from end to end")
-    parser.add_argument(
-        "--choice", action="append", metavar="TEXT", help="answer with one of these texts; repeat for each"
-    )
-    parser.add_argument("--any-case", action="store_true", help="with --choice: its letters may be small or capital")
-    parser.add_argument("--grammar", type=Path, metavar="FILE", help="answer with text of this grammar's rule start")
-    draw_flag(parser)
+    group = parser.add_argument_group("constraint (one of the first four)")
+    group.add_argument("--schema", metavar="FILE|FIELDS", help="JSON of this schema: a file, or 'name, age int'")
+    group.add_argument("--regex", metavar="PATTERN", help="text that matches this from end to end")
+    group.add_argument("--choice", action="append", metavar="TEXT", help="one of these texts; repeat for each")
+    group.add_argument("--grammar", type=Path, metavar="FILE", help="text of this grammar's rule start")
+    fence_flag(group, "with --schema: ")
+    group.add_argument("--any-case", action="store_true", help="with --choice: ignore the case of letters")
 
 
-def draw_flag(parser: argparse.ArgumentParser) -> None:
-    """Variety, at its exact probability."""
-    told = "under a constraint: a valid text drawn in proportion to its probability, not the likeliest"
-    parser.add_argument("--draw", action="store_true", help=told)
-
-
-def fence_flag(parser: argparse.ArgumentParser, where: str = "") -> None:
+def fence_flag(parser: argparse._ActionsContainer, where: str = "") -> None:
     """What many models are used to."""
-    parser.add_argument(
-        "--fence",
-        action="store_true",
-        help=f"{where} the JSON may be written in a Markdown code block, as many models do; it is told without".strip(),
-    )
+    parser.add_argument("--fence", action="store_true", help=f"{where}accept the JSON in a Markdown code block, too")
 
 
 def held_source(arguments: argparse.Namespace) -> Source | None:
