@@ -114,7 +114,7 @@ def generate_remote(backend: Backend, arguments: argparse.Namespace, prompt: str
     if arguments.schema is not None:
         if not arguments.chat:
             raise RequestError("--schema was given with --backend openai, which takes one in conversations; add --chat")
-        schema = {"name": "answer", "schema": _parsed(read_schema(arguments.schema)), "strict": True}
+        schema = {"name": "answer", "schema": read_schema(arguments.schema), "strict": True}
         fields["response_format"] = {"type": "json_schema", "json_schema": schema}
     with asking(backend) as ask:
         given = {name: value for name, value in fields.items() if value is not None}
@@ -186,10 +186,3 @@ def _lines(path: Path) -> list[str]:
 
 def _turn(content: str) -> list[dict[str, str]]:
     return [{"role": "user", "content": content}]
-
-
-def _parsed(schema: Any) -> Any:
-    try:
-        return json.loads(schema) if isinstance(schema, str) else schema
-    except ValueError as error:
-        raise RequestError(f"the schema is not JSON ({error}); pass valid JSON, or fields as 'name, age int'") from None
