@@ -11,7 +11,18 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from tests.helpers import FULL, ORACLE, SLIDING, new_prefix, oracle_model, soften, tiny_json, tiny_model, with_kernels
+from tests.helpers import (
+    FULL,
+    ORACLE,
+    SLIDING,
+    new_prefix,
+    oracle_model,
+    soften,
+    tiny_json,
+    tiny_model,
+    vision_tensors,
+    with_kernels,
+)
 from torch import Tensor
 
 from redraft.config import GenerationConfig, parse_model, read_config
@@ -21,13 +32,11 @@ from redraft.model.kernels import FAST, REFERENCE, Kernels, attend_eager, norm_e
 from redraft.model.rows import Mode, Span
 from redraft.weights.load import load_model
 from redraft.weights.save import save_model
-from redraft.weights.source import Source
 
 transformers = pytest.importorskip("transformers", minversion="5.23.0")
 pytestmark = [pytest.mark.typed, pytest.mark.filterwarnings("default")]  # their warnings are not ours to fix
 
 GROUPED = Kernels(norm_exact, attend_eager, moe.experts_grouped)
-PROJECTION = "model.encoder.embed_vision.embedding_projection.weight"
 
 
 @st.composite
@@ -54,13 +63,6 @@ def configs(draw: st.DrawFn) -> dict[str, Any]:
     )
     vision = json.loads((ORACLE / "ckpt" / "config.json").read_text())["vision_config"]
     return text | {"canvas_length": draw(st.integers(1, 8)), "vision_config": vision}
-
-
-def vision_tensors(hidden: int) -> dict[str, Tensor]:
-    """The oracle's vision tower, its projection cut to another width: transformers insists on having one."""
-    source = Source(ORACLE / "ckpt")
-    tensors = {name: source.read(name) for name in source.tensors if "vision" in name}
-    return {name: tensor[:hidden] if name == PROJECTION else tensor for name, tensor in tensors.items()}
 
 
 @contextmanager

@@ -24,7 +24,7 @@ from redraft.server.process import hosted
 from redraft.server.service import Service
 from redraft.server.settings import Settings
 from redraft.tasks import task
-from serving import (
+from serve_load import (
     WORKLOADS,
     _alone,
     _asked,
@@ -38,7 +38,7 @@ from serving import (
     _watched,
     rooms,
 )
-from stream_client import Link, Reply, stream_chat
+from stream_client import Link, StreamedReply, stream_chat
 
 SHORT = {"records": 64}
 
@@ -90,23 +90,23 @@ def test_an_answer_is_read_with_its_times(served: Inside) -> None:
 @pytest.mark.parametrize(
     ("kind", "reply"),
     [
-        ("good", Reply(500)),
-        ("good", Reply(200, "a", 1, 0.1, 0.1, order=False)),
-        ("good", Reply(200)),
-        ("bad", Reply(200, "a", 1, 0.1, 0.1)),
-        ("leave", Reply(503)),
+        ("good", StreamedReply(500)),
+        ("good", StreamedReply(200, "a", 1, 0.1, 0.1, order=False)),
+        ("good", StreamedReply(200)),
+        ("bad", StreamedReply(200, "a", 1, 0.1, 0.1)),
+        ("leave", StreamedReply(503)),
     ],
 )
-def test_what_is_wrong_is_counted(kind: str, reply: Reply) -> None:
-    fine = ("good", Reply(200, "a", 1, 0.1, 0.1))
+def test_what_is_wrong_is_counted(kind: str, reply: StreamedReply) -> None:
+    fine = ("good", StreamedReply(200, "a", 1, 0.1, 0.1))
     assert _told([fine, (kind, reply)], 1.0)["errors"] == 1
     assert _told([fine], 1.0)["errors"] == 0
 
 
 def test_a_connection_that_is_kept_serves_the_next_request(served: Inside) -> None:
-    async def both() -> tuple[list[Link], list[Link], list[Reply]]:
+    async def both() -> tuple[list[Link], list[Link], list[StreamedReply]]:
         body = {"messages": [{"role": "user", "content": RECORD}], "seed": 7}
-        links, seen, replies = list[Link](), list[Link](), list[Reply]()
+        links, seen, replies = list[Link](), list[Link](), list[StreamedReply]()
         for _ in range(2):
             replies.append(await stream_chat(*place(served), body, links=links))
             seen += links

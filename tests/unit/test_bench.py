@@ -19,21 +19,21 @@ from redraft.cli.main import build_parser
 from redraft.engine.engine import Engine, load
 from redraft.engine.loop import LoopConfig
 from redraft.errors import RedraftError, RequestError
-from redraft.measure import bench, knee, peak, sides, throughput
+from redraft.measure import knee, process_memory, single_answers, systems, throughput
 from redraft.measure.record import Record, percentiles_ms, read_record, write_record
 from redraft.measure.scenario import (
     SCENARIOS,
-    Job,
     Material,
     Outcome,
     Pass,
     Scenario,
+    TimedRequest,
     arrivals,
     find_scenarios,
     plain,
     random_checkpoint,
 )
-from redraft.measure.sides import Ours, Theirs
+from redraft.measure.systems import RedraftSystem, TransformersSystem
 from redraft.measure.throughput import Runs, run_pairs
 from redraft.weights.source import locate
 
@@ -150,9 +150,9 @@ def test_the_knee_is_the_smallest_that_is_near_the_best() -> None:
 def test_a_child_does_not_inherit_the_peak_of_its_parent() -> None:
     """getrusage would tell of it: the child's peak would be at least the parent's 400 MiB."""
     ballast = torch.ones(100 * 2**20)
-    code = "from redraft.measure.peak import peak_here_mib; print(peak_here_mib())"
+    code = "from redraft.measure.process_memory import peak_here_mib; print(peak_here_mib())"
     told = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, env=child_env())
-    assert float(told.stdout) + 50 < peak.peak_here_mib()
+    assert float(told.stdout) + 50 < process_memory.peak_here_mib()
     assert ballast.numel() > 0
 
 
@@ -197,9 +197,9 @@ def test_a_batch_is_what_has_arrived(material: Material, monkeypatch: pytest.Mon
     """By a clock that goes on only while somebody sleeps: a machine may take its time."""
     (job, *_), stand, slept = plain(material, 1), Stand(32), [0.0]
     clock = SimpleNamespace(perf_counter=lambda: sum(slept), sleep=slept.append)
-    monkeypatch.setattr(sides, "time", clock)
+    monkeypatch.setattr(systems, "time", clock)
     jobs = [replace(job, arrives=when) for when in (0.0, 0.0, 0.0, 0.7, 0.7)]
-    one = Theirs(stand).serve(jobs, serial=False)
+    one = TransformersSystem(stand).serve(jobs, serial=False)
     assert stand.batches == [3, 2]
     assert one.forwards == 2
     assert one.seconds == 0.7
@@ -210,9 +210,11 @@ def test_ours_answers_as_the_engine_does(engine: Engine, material: Material) -> 
     jobs = SCENARIOS["variants"].jobs(material)[:3]
     wanted = [list(engine.finish(job.request).tokens) for job in jobs]
     for serial in (False, True):
-        one = Ours(engine.model, LoopConfig()).serve(jobs, serial=serial)
+        one = RedraftSystem(engine.model, LoopConfig()).serve(jobs, serial=serial)
         assert [outcome.tokens for outcome in one.outcomes] == wanted
-    late = Ours(engine.model).serve([replace(jobs[0], arrives=0.0), replace(jobs[1], arrives=0.03)], serial=False)
+    late = RedraftSystem(engine.model).serve(
+        [replace(jobs[0], arrives=0.0), replace(jobs[1], arrives=0.03)], serial=False
+    )
     assert late.seconds >= 0.03
     assert [outcome.tokens for outcome in late.outcomes] == wanted[:2]
 
@@ -222,9 +224,9 @@ def test_the_order_of_sides_alternates_and_the_first_pass_is_not_counted(engine:
 
     class Side:
         def __init__(self, name: str) -> None:
-            self.name, self.ours = name, Ours(engine.model)
+            self.name, self.ours = name, RedraftSystem(engine.model)
 
-        def serve(self, jobs: Sequence[Job], *, serial: bool) -> Pass:
+        def serve(self, jobs: Sequence[TimedRequest], *, serial: bool) -> Pass:
             order.append(self.name)
             return self.ours.serve(jobs, serial=serial)
 
@@ -307,7 +309,7 @@ def test_the_command_compares_single_answers_unless_told_otherwise(monkeypatch: 
         asked_for.append(runs)
         return Record("against-transformers", "", "", {}, {}, {}, [])
 
-    monkeypatch.setattr(bench, "bench_against", fake)
+    monkeypatch.setattr(single_answers, "bench_against", fake)
     for given in ((), ("--against", "transformers", "--runs", "3")):
         asked = arguments(*given, "--threads", "1")
         assert asked.run(asked) == 0

@@ -13,10 +13,17 @@ from tests.helpers import released_json, tiny_checkpoint, tiny_config, tiny_json
 from redraft.__main__ import main
 from redraft.config import ModelConfig
 from redraft.errors import RunError, WeightsError
-from redraft.measure.device import Touched, device_card, filled_prefix, measure_card, random_weights, touched_share
+from redraft.measure.device import (
+    ExpertCounter,
+    device_card,
+    filled_prefix,
+    measure_card,
+    random_weights,
+    touched_share,
+)
+from redraft.measure.partial_results import PartialResults
 from redraft.measure.record import Record, read_record
 from redraft.measure.roofline import step_work
-from redraft.measure.tried import Tried
 from redraft.model.gemma import DiffusionGemma
 from redraft.model.kernels import FAST
 from redraft.model.moe import Experts, experts_grouped
@@ -140,7 +147,7 @@ def test_experts_touched_are_counted_and_not_assumed() -> None:
     experts = Experts(8, 4, 16).requires_grad_(False)
     for tensor in experts.parameters():
         tensor.normal_()
-    counting = Touched(experts_grouped)
+    counting = ExpertCounter(experts_grouped)
     chosen = torch.tensor([[0, 3], [3, 5], [0, 5]])
     x, weights = torch.randn(3, 8), torch.rand(3, 2)
     assert torch.equal(counting(experts, x, weights, chosen), experts_grouped(experts, x, weights, chosen))
@@ -233,16 +240,16 @@ def test_what_fails_or_is_interrupted_costs_no_other_measurement() -> None:
     def interrupted() -> list[dict[str, Any]]:
         raise KeyboardInterrupt
 
-    tried = Tried()
+    tried = PartialResults()
     with pytest.raises(KeyboardInterrupt):
         tried.take("too early", interrupted)
     tried.take("graph", fails)
     with pytest.raises(RunError, match="no such instruction"):
-        tried.told()
+        tried.figures()
     tried.take("step", lambda: [{"ms": 1.0}])
     tried.take("prefill", interrupted)
     tried.take("head", lambda: [{"ms": 2.0}])
-    told = tried.told()
+    told = tried.figures()
     assert told["timed"] == [{"ms": 1.0}]
     assert set(told["failed"]) == {"graph", "prefill"}
     assert "no such instruction" in told["failed"]["graph"]

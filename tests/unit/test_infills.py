@@ -9,7 +9,7 @@ import pytest
 
 import infills
 import redraft
-from infills import KINDS, MODES, Gap, gaps, held_out, parses, passes, recorded, score_infills
+from infills import KINDS, MODES, InfillGap, gaps, held_out, parses, passes, recorded, score_infills
 from redraft.engine.engine import Engine
 from redraft.tasks.task import split_of
 
@@ -75,12 +75,12 @@ def test_only_held_out_modules_are_drawn_from() -> None:
 
 def test_a_gap_shows_whole_lines_before_it_and_takes_its_filling() -> None:
     at = SOURCE.index("number * 2")
-    gap = Gap(Path("small.py"), SOURCE, at, at + len("number * 2"), tested=True)
+    gap = InfillGap(Path("small.py"), SOURCE, at, at + len("number * 2"), tested=True)
     assert gap.before.startswith('"""Doc."""')
     assert gap.before.endswith("    result = ")
     assert gap.behind.startswith("\n    return result\n")
     assert gap.behind == SOURCE[gap.end :]
-    assert len(Gap(Path("long.py"), SOURCE * 2, at, at + 1, tested=False).behind) == 160
+    assert len(InfillGap(Path("long.py"), SOURCE * 2, at, at + 1, tested=False).behind) == 160
     assert gap.filled("number + 2") == SOURCE.replace("number * 2", "number + 2")
 
 
@@ -113,7 +113,7 @@ def test_what_parses(source: str, right: bool) -> None:
 def test_every_mode_is_scored_on_the_same_gaps(module: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     fillings = {MODES[0]: "number * 2", MODES[1]: "number + number", MODES[2]: "("}
 
-    def fill(engine: Engine, gap: Gap, mode: str, *rest: object) -> tuple[str, int, float]:
+    def fill(engine: Engine, gap: InfillGap, mode: str, *rest: object) -> tuple[str, int, float]:
         right = gap.wanted == "result = number * 2"
         return f"result = {fillings[mode]}" if right else gap.wanted, 3, 0.5
 

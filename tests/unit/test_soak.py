@@ -17,7 +17,7 @@ from redraft.engine.resolve import build_request
 from redraft.engine.runner import run_alone
 from redraft.errors import RunError
 from redraft.model.gemma import DiffusionGemma
-from soak import Client, Soak, bench_soak
+from soak import Soak, SoakClient, bench_soak
 
 pytestmark = pytest.mark.slow
 
@@ -31,9 +31,9 @@ def shipped() -> CheckpointConfig:
     return CheckpointConfig(model().config, GenerationConfig(max_denoising_steps=6, eos_token_ids=(1,)))
 
 
-def client(max_tokens: int = 16) -> Client:
+def client(max_tokens: int = 16) -> SoakClient:
     asked = build_request([2, 3, 4], Options(max_tokens=max_tokens, seed=1, steps=3), shipped())
-    return Client(asked, abort_after=None, breaks_at=None, number=7)
+    return SoakClient(asked, abort_after=None, breaks_at=None, number=7)
 
 
 def test_forty_random_requests_leave_nothing_behind() -> None:

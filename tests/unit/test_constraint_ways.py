@@ -9,8 +9,8 @@ import pytest
 import torch
 
 import redraft
-from constraints import ARRAY, ASKED, OBJECT, RECORD, Asked, Way, _counted, _summary, right_fields
-from guided import guided
+from constraints import ARRAY, ASKED, OBJECT, RECORD, PromptSet, Way, _counted, _summary, right_fields
+from llguidance_language import guided
 from redraft.constraints.language import ready
 from redraft.constraints.sources import schema_source
 from redraft.engine.request import Options
@@ -45,7 +45,7 @@ def test_the_causal_mode_can_be_held_by_llguidance() -> None:
 
 
 @pytest.mark.parametrize("asked", [asked for asked in ASKED if asked.own], ids=lambda asked: asked.name)
-def test_the_right_answers_of_a_task_are_of_the_schema_that_it_is_held_to(asked: Asked) -> None:
+def test_the_right_answers_of_a_task_are_of_the_schema_that_it_is_held_to(asked: PromptSet) -> None:
     jsonschema_rs = pytest.importorskip("jsonschema_rs")
     validator = jsonschema_rs.validator_for(asked.schema)
     for example in asked.examples(30):

@@ -10,7 +10,7 @@ from redraft.errors import RunError
 
 
 @dataclass
-class Tried:
+class PartialResults:
     """Rows of what could be timed, and in words what could not: a failure, or an interrupt, costs what it hits."""
 
     rows: list[dict[str, Any]] = field(default_factory=list)
@@ -30,7 +30,7 @@ class Tried:
         except Exception as error:  # torch, Triton's compiler and drivers share no narrower class
             self.failed[what] = f"{type(error).__name__}: {str(error).strip().partition(chr(10))[0]}"
 
-    def told(self) -> dict[str, Any]:
+    def figures(self) -> dict[str, Any]:
         """For the record. Raises RunError if nothing could be timed."""
         if not self.rows:
             raise RunError(f"nothing could be timed on this device; {next(iter(self.failed.items()), 'nothing fits')}")
