@@ -167,7 +167,7 @@ def launched(config: ModelConfig, name: str, notes: Driver, part: str) -> Iterat
             kernel.grids.clear()
         with torch.inference_mode():
             work()
-        # Compiled once, a kernel serves several plans and parts of the work; it is told with the first.
+        # Compiled once, a kernel serves several plans and parts of the work; it is listed with the first.
         yield what, [kernel for kernel in notes.kernels if id(kernel) not in known and kernel.grids]
         known |= {id(kernel) for kernel in notes.kernels}
 

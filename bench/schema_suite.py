@@ -4,7 +4,7 @@
 
 Every schema of tests/data/json_schema_suite is compiled. For those that are guaranteed, texts are drawn from the
 automaton and judged by jsonschema-rs; the suite's own instances are looked for in it. `tests/unit/test_schema.py` holds
-the same, on every sixteenth schema unless told otherwise.
+the same, on every sixteenth schema by default.
 """
 
 from __future__ import annotations

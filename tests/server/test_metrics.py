@@ -66,20 +66,6 @@ def test_rows_forwards_and_steps_are_those_that_ran(fresh: Inside, monkeypatch: 
     assert found["redraft_first_text_seconds_count"] == len(rates)
 
 
-def test_gaps_and_edits_are_counted_like_other_answers(fresh: Inside) -> None:
-    region = "<|code_to_edit|>Send 3<|/code_to_edit|> vune"
-    bodies = {
-        "edit/completions": {"messages": [{"role": "user", "content": region}], "seed": 1},
-        "completions": {"prompt": "record\nSend", "suffix": "vune", "max_tokens": 4, "n": 2, "seed": 1},
-    }
-    told = [httpx2.post(f"{fresh.base}/{path}", json=body, timeout=100).json() for path, body in bodies.items()]
-    found = figures(fresh)
-    for name in ("prompt_tokens", "completion_tokens"):
-        counted = found[f"redraft_{name.removeprefix('completion_')}_total"]
-        assert counted == sum(one["usage"][name] for one in told) > 0
-    assert found["redraft_steps_per_block_sum"] == sum(one["usage"]["steps"] for one in told)
-
-
 @pytest.mark.parametrize(
     "options",
     [
@@ -111,15 +97,3 @@ def test_wasted_rows_are_those_that_no_token_came_of(monkeypatch: pytest.MonkeyP
         assert engine.loop.wasted_rows == sum(seen) == 0
     else:
         assert engine.loop.wasted_rows == sum(seen) - sum(len(block.tokens) * block.steps for block in blocks)
-
-
-def test_what_is_given_up_is_wasted() -> None:
-    engine = redraft.load("nano")
-    request = engine.request("go on", options=Options(seed=1, canvas=32, max_tokens=300, min_tokens=300))
-    events = engine.events(request)
-    for _ in range(5):
-        next(events)
-    events.close()
-    told = engine.loop.canvas_rows - engine.loop.wasted_rows
-    assert engine.loop.canvas_rows >= 5 * 32 - 32
-    assert told == 0

@@ -17,15 +17,12 @@ from redraft.diffusion.denoise import Policy, step
 from redraft.diffusion.noise import START, SeededNoise, TapeNoise
 from redraft.diffusion.plan import Flow, Whole
 from redraft.engine.events import Block, Draft, Event, Finished
-from redraft.engine.lane import open_lane
 from redraft.engine.loop import Loop
 from redraft.engine.request import Options, Request
 from redraft.engine.resolve import build_request
 from redraft.engine.runner import run_alone
 from redraft.errors import RequestError
 from redraft.model.gemma import DiffusionGemma
-
-pytestmark = pytest.mark.typed
 
 WIDTH, CAP, BOUND = 12, 5, 0.5
 SHIPPED = GenerationConfig(max_denoising_steps=CAP, eos_token_ids=(), entropy_bound=BOUND, confidence_threshold=1.2)
@@ -205,28 +202,3 @@ def test_a_deadline_tells_what_has_been_read_and_no_noise() -> None:
 def test_meaningless_settings_are_refused(make: object) -> None:
     with pytest.raises(RequestError):
         make()  # type: ignore[operator]
-
-
-def test_whole_canvases_leave_as_one() -> None:
-    canvas = replace(fresh(SeededNoise(0), 0, 4, 64), step=3)
-    assert Whole().released(canvas, 4) == 0
-    assert Whole().released(replace(canvas, settled=True), 4) == 4
-    assert Whole().released(canvas, 3) == 4
-
-
-@torch.inference_mode()
-def test_what_is_cut_from_a_canvas_that_has_just_slid_has_its_own_log_probabilities() -> None:
-    for seed in range(20):
-        request = replace(flowing(seed, 36, Flow(1, 3.0, 1)), logprobs=1)
-        lane = open_lane(model(), request, SeededNoise(seed), drafts=False)
-        model().encode(lane.prompt, lane.prefix)
-        lane.encoded(len(request.prompt))
-        while not lane.blocks:
-            lane.advance(model(), model().denoise(lane.canvas.tokens, lane.canvas.soft, lane.prefix))
-        if cut := lane.cut_short():
-            (block,) = cut
-            assert isinstance(block, Block)
-            assert 0 < len(block.tokens) == len(block.logprobs) < WIDTH
-            assert all(own == likeliest for own, likeliest in block.logprobs), "a draft is the likeliest reading"
-            return
-    pytest.fail("no canvas has slid over a part of itself")

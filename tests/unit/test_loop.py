@@ -178,36 +178,6 @@ def test_who_is_to_be_woken_is_woken_in_the_next_forward(
         assert log == ["begun", "ended", "woken"] * forwards
 
 
-def test_whoever_asks_outside_a_turn_is_woken_at_once(engine: Engine) -> None:
-    log: list[str] = []
-    engine.loop.soon(lambda: log.append("woken"))
-    assert log == ["woken"]
-
-
-def test_a_wake_that_fails_is_nobody_elses_loss(engine: Engine) -> None:
-    log: list[str] = []
-
-    def gone() -> None:
-        raise RuntimeError("the event loop is closed")
-
-    def listen(event: Event) -> None:
-        engine.loop.soon(gone)
-        engine.loop.soon(lambda: log.append(type(event).__name__))
-
-    engine.loop.submit(requests(engine, 1)[0], listen)
-    engine.loop.drain()
-    assert log[-1] == "Finished"
-
-
-def test_a_failure_of_the_model_wakes_coroutines(engine: Engine, monkeypatch: pytest.MonkeyPatch) -> None:
-    def broken(*args: object) -> None:
-        raise ValueError("no such kernel")
-
-    monkeypatch.setattr(engine.loop.runner, "run", broken)
-    with pytest.raises(RunError, match="no such kernel"):
-        asyncio.run(asyncio.wait_for(AsyncEngine(engine).finish(requests(engine, 1)[0]), timeout=60))
-
-
 def test_confidence_is_told_per_token(engine: Engine) -> None:
     done = engine.finish(engine.request(PROMPTS[2], chat=True, options=Options(seed=1)))
     assert len(done.tokens) == len(done.entropy) == len(done.settled_at) == len(done.changes)

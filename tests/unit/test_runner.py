@@ -72,15 +72,6 @@ def test_changed_marks_compare_with_the_step_before(model: DiffusionGemma) -> No
         assert after.changed == [a != b for a, b in zip(before.tokens, after.tokens, strict=True)]
 
 
-def test_closing_the_iterator_aborts_and_the_model_stays_usable(model: DiffusionGemma) -> None:
-    request = build_request(PROMPT, Options(max_tokens=32, seed=4), checkpoint(model))
-    whole = list(run(model, request, SeededNoise(4)))
-    aborted = run(model, request, SeededNoise(4))
-    next(aborted)
-    aborted.close()
-    assert list(run(model, request, SeededNoise(4))) == whole
-
-
 @pytest.mark.parametrize(
     ("prompt", "options", "words"),
     [

@@ -167,7 +167,7 @@ def _evaluated(ask: Ask, one: Task, count: int, seed: int) -> Evaluation:
 def bench_remote(backend: Backend, arguments: argparse.Namespace) -> Record:
     """`redraft bench`: the model at hand and the other server on the same prompts, in turn."""
     from redraft.engine.engine import load
-    from redraft.measure.beside import bench_beside
+    from redraft.measure.compare_server import bench_beside
     from redraft.measure.scenario import held_out
 
     if arguments.runs is not None and arguments.prompts is not None:

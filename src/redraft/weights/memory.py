@@ -34,7 +34,7 @@ Measured: 5.0 in float32; in bfloat16, where the distribution is rounded and tak
 that the CPU has.
 """
 SPOKEN = 1e9
-"""Bytes of weights from which the plan is told before a load."""
+"""From so many bytes of weights on, the plan is reported before a load."""
 
 _TILE_COPIES = 6  # products, scaled, exponentials, their rounding, and two temporaries
 _PARTS = {"embed": "embedding", "attention": "attention", "mlp": "dense MLPs", "experts": "experts"}
@@ -77,7 +77,7 @@ class Footprint:
 
 @dataclass(frozen=True)
 class Room:
-    """Bytes that are free on a device and on the host, None if they are not told; `kind` of device, and the names of
+    """Bytes that are free on a device and on the host, None if they are not known; `kind` of device, and the names of
     the plans that it can compute with, None for all."""
 
     device: int | None
