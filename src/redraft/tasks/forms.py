@@ -87,8 +87,8 @@ def _form(rng: Random, split: str, long: bool) -> Example:
         rng.shuffle(asked)
     fields = []
     for name in asked:
-        kind, value = typed(rows[name][2], rows[name][1], rng)
-        fields.append((Field(name, kind), value))
+        kind, json_value = typed(rows[name][2], rows[name][1], rng)
+        fields.append((Field(name, kind), json_value))
     return Example(prompts.extract([field for field, _ in fields], text), join(tuple(fields)))
 
 
@@ -106,12 +106,12 @@ class Copy:
     def examples(self, split: str, seed: int) -> Iterator[Example]:
         """Endless strings of one split. Raises RecipeError for an unknown split."""
         rng = Random(stream_seed(self.name, split, seed))
-        made = {"scramble": scramble, "foreign": foreign, "syllables": lambda rng: syllables(rng, 1, 4)}
+        made = (scramble, foreign, syllables)
         while True:
             parts = []
             for _ in range(rng.choice((1, 1, 2, 3, 4))):
                 if rng.random() < 0.4:
-                    parts.append(made[rng.choice(list(made))](rng))
+                    parts.append(rng.choice(made)(rng))
                 else:
                     parts.append(draw(rng.choice(KINDS), rng, split).text)
             text = rng.choice((" ", " ", ", ", "; ")).join(parts)
