@@ -23,9 +23,9 @@ from tempfile import TemporaryDirectory
 from typing import Any
 
 import torch
-from redraft.constrain.sources import schema_source
 
 from redraft import prompts
+from redraft.constraints.sources import schema_source
 from redraft.engine.engine import Engine, load
 from redraft.engine.fields import field_entropy
 from redraft.engine.request import Options
