@@ -1,8 +1,8 @@
 """`POST /v1/decisions`: questions about a text, answered by the shares of their choices in one denoising step.
 
 Nothing is written: the probability of every choice is read off the canvas (redraft.operations.decide).
-Several questions are a form on one canvas, or on as few as hold it, unless `joint` is false; then, as where there is one,
-each has a canvas of its own and is read over all spellings of its choices.
+Several questions are a form on one canvas, or on as few as hold it, unless `joint` is false; then, as where there is
+one, each has a canvas of its own and is read over all spellings of its choices.
 """
 
 from __future__ import annotations
