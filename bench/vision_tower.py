@@ -106,6 +106,7 @@ def their_tower(tower: VisionTower) -> Any:
         head_dim=SHAPE.head_dim,
         standardize=SHAPE.standardize,
     )
+    keys._attn_implementation = "eager"
     with torch.device("meta"):
         model = transformers.Gemma4VisionModel(keys)
     prefix = VISION_PREFIXES[0]

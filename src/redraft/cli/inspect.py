@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
 from redraft.cli.common import Commands, command, print_json
+from redraft.cli.flags import named_model
 
 if TYPE_CHECKING:
     from redraft.config import CheckpointConfig, ModelConfig
@@ -22,7 +23,7 @@ EPILOG = """examples:
 def add(commands: Commands) -> None:
     """Add the command."""
     parser = command(commands, "inspect", "describe a checkpoint and what fits in memory", run, epilog=EPILOG)
-    parser.add_argument("model", nargs="?", default="nano", metavar="MODEL", help="a checkpoint (default: nano)")
+    named_model(parser, "a checkpoint (default: nano)")
     parser.add_argument(
         "--memory", type=float, action="append", metavar="GB", help="memory to fit into; repeatable (default: 16 24 80)"
     )

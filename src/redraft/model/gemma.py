@@ -146,6 +146,8 @@ class Layer(nn.Module):
         self.register_buffer("denoise_scalar", torch.empty(1))
 
     def forward(self, x: Float[Tensor, "rows hidden"], context: Context) -> Float[Tensor, "rows hidden"]:
+        if self.kernels.layer is not None and isinstance(context, Rows):
+            return self.kernels.layer(self, x, context)
         attended = self.attention(self._norm(x, self.input_norm), context)
         a = self._norm(attended, self.post_attention_norm, x)
         for_mlp, for_experts, for_router = self.kernels.norm(

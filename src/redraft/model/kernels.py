@@ -8,7 +8,7 @@ bit-equal to it; `FAST` is what runs. A model holds one `Kernels`; tests hold th
     experts   routed experts (their forms live in `model/moe.py`)
     product   a matmul with a packed matrix
     head      one pass over the vocabulary, if a step's readings are taken as a stream (`model/head.py`)
-    standing  attention of a canvas in a captured graph, on a GPU (`model/triton/graph.py`); None elsewhere
+    layer     a whole layer in few launches, on a GPU (`model/triton/layer.py`); None: operation by operation
     holding   conditioning on a language next to the logits, on a GPU; None: on the host (`constraints/condition/`)
 
 Forms for a GPU are in `model/triton/`.
@@ -19,7 +19,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
-from typing import Protocol, runtime_checkable
+from typing import Any, Protocol, runtime_checkable
 
 import torch
 from torch.nn import functional as F
@@ -139,8 +139,8 @@ def attend_fused(q: Tensor, k: Tensor, v: Tensor, causal: Causal | None) -> Tens
 Product = Callable[[Tensor, Packed], Tensor]
 """Rows times a packed matrix: `model/linear.py::multiply_packed`."""
 
-Standing = Callable[[Tensor, Tensor, Tensor, Tensor], Tensor]
-"""Attention of a canvas over fixed buffers; numbers on the device say which part counts (`model/triton/graph.py`)."""
+LayerForm = Callable[[Any, Tensor, Any], Tensor]
+"""A layer, its rows and their context (`model/gemma.py::Layer`, `model/rows.py::Rows`, which import this file)."""
 
 
 @dataclass(frozen=True)
@@ -151,7 +151,7 @@ class Kernels:
     attend: Attend = attend_fused
     experts: moe.ExpertsForm = moe.experts_fast
     head: Pass = pass_tiles
-    standing: Standing | None = None
+    layer: LayerForm | None = None
     product: Product = multiply_packed
     holding: Holding | None = None
 

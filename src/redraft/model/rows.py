@@ -18,9 +18,10 @@ other in both directions. How far is the model's `image_attention`, a choice tha
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from enum import Enum
+from itertools import groupby
 from typing import Protocol, runtime_checkable
 
 import torch
@@ -105,6 +106,28 @@ class Context(Protocol):
         """Attention of every row over what it may see in layer `index`."""
 
 
+@dataclass(frozen=True)
+class SpanTables:
+    """Where the spans of a forward stand, as numbers on the device: for kernels that serve all spans in one launch.
+
+    `seen` has one table for each window that the layers have (`kinds`: layer -> table), with the sequence indices of
+    the first key that a row sees and of the one behind the last. `buffers` are the addresses of a span's keys and
+    values in a layer, the numbers between two heads, and the sequence index of the buffer's first row.
+    """
+
+    spans: Int[Tensor, "spans 2"]  # first row, rows
+    rows: Int[Tensor, "rows 2"]  # span, sequence index
+    seen: Int[Tensor, "kinds rows 2"]
+    buffers: Int[Tensor, "layers spans 4"]
+    kinds: tuple[int, ...]
+    most_rows: int
+
+    @property
+    def tensors(self) -> tuple[Tensor, ...]:
+        """What is on the device."""
+        return self.spans, self.rows, self.seen, self.buffers
+
+
 def by_mode(context: Context, encode: Tensor, denoise: Tensor) -> Tensor:
     """One of two values for all rows, or, in a mixed forward, each row its own."""
     if isinstance(context.is_canvas, bool):
@@ -147,6 +170,7 @@ class Rows:
         self._rotations: dict[tuple[RopeConfig, int], Rotation] = {}
         self._scaled: dict[int, Rotation] = {}
         self._causal: dict[tuple[int, int | None], Causal] = {}
+        self._tables: SpanTables | None = None
 
     def rotation(self, layer: LayerConfig) -> Rotation:
         """cos and sin of this forward's rows for that kind of layer."""
@@ -176,6 +200,15 @@ class Rows:
         sizes = [span.rows for span in self.spans]
         parts = zip(q.split(sizes), k.split(sizes), v.split(sizes), strict=True)
         return torch.cat([self._attend_span(i, index, *part, kernel) for i, part in enumerate(parts)])
+
+    def tables(self, index: int) -> SpanTables:
+        """The spans as kernels read them in layer `index`; worked out anew at the first layer of each forward.
+
+        Makes room for the rows in every layer's buffers, where the kernels will write their keys and values.
+        """
+        if index == 0 or self._tables is None:
+            self._tables = span_tables(self, [span.rows for span in self.spans])
+        return self._tables
 
     def commit(self) -> None:
         """The commit: encoded rows become prefix, but for spans that are not kept."""
@@ -209,3 +242,61 @@ class Rows:
     def _canvas_rows(self) -> Tensor:
         flags = [torch.full((span.rows, 1), span.mode is Mode.DENOISE, device=self.device) for span in self.spans]
         return torch.cat(flags)
+
+
+def span_tables(context: Rows, live: Sequence[int]) -> SpanTables:
+    """The tables of a forward, by one copy to the device. Of each canvas the first `live` rows are seen."""
+    spans, layers = context.spans, context.config.layers
+    windows = list(dict.fromkeys(layer.window for layer in layers))
+    firsts = torch.tensor([0, *(span.rows for span in spans)]).cumsum(0)[:-1].tolist()
+    rows, seen = [], []
+    for i, (span, start) in enumerate(zip(spans, context.starts, strict=True)):
+        own = torch.arange(start, start + span.rows)
+        rows.append(torch.stack([torch.full_like(own, i), own], -1))
+        seen.append(torch.stack([_seen(context, i, own, live[i], window) for window in windows]))
+    parts = [
+        torch.tensor([[first, span.rows] for first, span in zip(firsts, spans, strict=True)]),
+        torch.cat(rows),
+        torch.cat(seen, dim=1),
+        torch.tensor(list(_buffers(context))).view(len(layers), len(spans), 4),
+    ]
+    flat = torch.cat([part.flatten() for part in parts]).to(context.device, non_blocking=True)
+    numbers = flat.split([one.numel() for one in parts])
+    tables = (part.view(like.shape) for part, like in zip(numbers, parts, strict=True))
+    spans_at, rows_at, seen_at, buffers_at = tables
+    kinds = tuple(windows.index(layer.window) for layer in layers)
+    return SpanTables(spans_at, rows_at, seen_at, buffers_at, kinds, max(span.rows for span in spans))
+
+
+def _seen(context: Rows, i: int, own: Tensor, live: int, window: int | None) -> Int[Tensor, "rows 2"]:
+    """A canvas row sees what the canvas's first one does and all of the canvas; an encoded row what precedes it, and
+    all of its own image. `Rows._sight` says the same as a mask."""
+    span, start, windowed = context.spans[i], context.starts[i], context.image_attention == "gemma4"
+    is_canvas = span.mode is Mode.DENOISE
+    last = torch.full_like(own, start) if is_canvas else own
+    first = torch.zeros_like(own) if window is None else (last - window + 1).clamp(min=0)
+    behind = torch.full_like(own, start + live) if is_canvas else own + 1
+    for image in span.images if window is not None or not windowed else ():
+        rows = slice(image.start, image.end)
+        behind[rows] = start + image.end
+        if not windowed:
+            first[rows] = first[rows].clamp(max=start + image.start)
+    return torch.stack([first, behind], -1)
+
+
+def _buffers(context: Rows) -> Iterator[list[tuple[int, int, int, int]]]:
+    """Of every layer each span's buffers. Spans of one sequence make room together: a later one must not push out what
+    an earlier one sees."""
+    together = [
+        (prefix, [i for i, _ in group])
+        for prefix, group in groupby(enumerate(context.spans), key=lambda one: one[1].prefix)
+    ]
+    for index in range(len(context.config.layers)):
+        found = []
+        for prefix, group in together:
+            layer = prefix.layers[index]
+            first, end = context.starts[group[0]], max(context.starts[i] + context.spans[i].rows for i in group)
+            layer.claim(first, end - first)
+            keys, values = layer.keys, layer.values
+            found += [(keys.data_ptr(), values.data_ptr(), keys.stride(0), layer.origin)] * len(group)
+        yield found

@@ -19,7 +19,7 @@ import torch
 from redraft.cache import MIN_ROOM
 from redraft.config import ModelConfig
 from redraft.errors import RunError
-from redraft.model.head import LONG, STRIPE, TILE
+from redraft.model.head import LONG, STRIPE, TILE, WIDEST
 from redraft.weights.names import slots
 from redraft.weights.offload import PLACES
 from redraft.weights.place import Placement
@@ -36,7 +36,8 @@ that the CPU has.
 SPOKEN = 1e9
 """From so many bytes of weights on, the plan is reported before a load."""
 
-_TILE_COPIES = 6  # products, scaled, exponentials, their rounding, and two temporaries
+# Products, scaled, exponentials, their rounding, and two temporaries; a GPU's kernel has two of WIDEST in 16 bits.
+_TILE_COPIES = 6
 _PARTS = {"embed": "embedding", "attention": "attention", "mlp": "dense MLPs", "experts": "experts"}
 
 
@@ -125,7 +126,7 @@ def _step(config: ModelConfig) -> int:
     rows, vocab = config.canvas_length, config.vocab_size
     if vocab < LONG:
         return int(STEP_LOGITS * 4 * rows * vocab)
-    return 4 * rows * (_TILE_COPIES * TILE + 3 * -(-vocab // STRIPE) + 3 * config.hidden_size)
+    return 4 * rows * (max(_TILE_COPIES * TILE, WIDEST) + 3 * -(-vocab // STRIPE) + 3 * config.hidden_size)
 
 
 def _unpacking(config: ModelConfig, packed: Formats) -> int:

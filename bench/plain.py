@@ -25,7 +25,7 @@ from typing import Any
 import torch
 
 from redraft import prompts
-from redraft.constrain.sources import schema_source
+from redraft.constraints.sources import schema_source
 from redraft.engine.engine import Engine, load
 from redraft.engine.fields import field_entropy
 from redraft.engine.request import Options
