@@ -175,7 +175,8 @@ def launched(config: ModelConfig, name: str, notes: Driver, part: str) -> Iterat
 def standing(model: DiffusionGemma) -> None:
     """A step whose memory stands still, as a graph records it."""
     width = model.config.canvas_length
-    rows = StandingRows(model, [filled_prefix(model, USUAL)], width, GPU.standing)
+    rows = StandingRows(model, [filled_prefix(model, USUAL)], width)
+    rows.stand([width])
     tokens = torch.empty(width, dtype=torch.int64, device=META)
     read(model, model(tokens, torch.empty(width, model.config.hidden_size, dtype=model.dtype, device=META), rows))
 

@@ -21,6 +21,7 @@ from tests.helpers import released_json
 
 import redraft.cli.watch
 from redraft.__main__ import main
+from redraft.cli.flags import BACKEND, MODEL, PACKING, SAMPLING, TOPICS
 from redraft.cli.main import build_parser
 from redraft.engine.events import Draft, Event
 from redraft.engine.request import Request
@@ -31,7 +32,7 @@ ROOT = Path(__file__).resolve().parents[2]
 COMMANDS = (
     *("demo", "generate", "json", "chat", "decide", "infill", "fill", "edit", "watch"),
     *("serve", "run", "connect", "doctor"),
-    *("eval", "inspect", "verify", "bench", "tune", "quantize", "pull"),
+    *("eval", "inspect", "verify", "bench", "tune", "quantize", "pull", "help"),
 )
 PROMPT = "record\nSend 417 melu to Karomi."
 
@@ -85,6 +86,52 @@ def test_every_command_explains_itself_and_its_flags(capsys: Captured, name: str
     assert told.startswith(f"usage: redraft {name}")
     flags = set(re.findall(r"^  (--[a-z-]+)(?: [A-Z]+)?(?:\n| {2,})", told, re.MULTILINE))
     assert {"--json", "--debug"} <= flags
+
+
+def test_the_help_of_generate_fits_a_page(monkeypatch: pytest.MonkeyPatch, capsys: Captured) -> None:
+    """It had 96 lines, most of them flags that few ever set."""
+    monkeypatch.setenv("COLUMNS", "80")
+    assert len(helped(capsys, "generate").splitlines()) < 60
+
+
+def test_a_topic_has_every_flag_that_a_verb_does_not_show(capsys: Captured) -> None:
+    for topic in TOPICS:
+        assert main(["help", topic]) == 0
+        told = capsys.readouterr().out
+        group = {"sampling": SAMPLING, "model": (*MODEL, *PACKING), "backend": BACKEND}[topic]
+        assert [flag.name for flag in group if f"\n  {flag.name}" not in told] == []
+
+
+def test_help_of_a_verb_is_its_own_help(capsys: Captured) -> None:
+    assert main(["help", "infill"]) == 0
+    assert capsys.readouterr().out == helped(capsys, "infill")
+    assert main(["help"]) == 0
+    assert "verbs:" in capsys.readouterr().out
+    assert "there is no help on 'smapling'" in refused(capsys, "help", "smapling")
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["genrate"], "there is no verb 'genrate'; did you mean 'generate'? See `redraft --help`"),
+        (["generate", "x", "--max-tokns", "5"], "unknown flag --max-tokns 5; did you mean '--max-tokens'? See"),
+        (["generate", "x", "--preset", "fats"], "did you mean 'fast'?"),
+        (["generate", "x", "y"], "unknown word y; see `redraft generate --help`"),
+        (["inspect", "nano", "--model", "other"], "two models were given, 'nano' and 'other'; leave one out"),
+    ],
+)
+def test_a_slip_is_answered_with_what_was_probably_meant(words: list[str], said: str, capsys: Captured) -> None:
+    with pytest.raises(SystemExit) as leaving:
+        main(words)
+    assert leaving.value.code == 2
+    assert said in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("verb", ["inspect", "verify", "serve", "quantize --plan int8 --out x", "pull"])
+def test_a_model_may_be_named_by_its_flag_or_in_its_place(verb: str) -> None:
+    words = verb.split()
+    for model in (["some/model"], ["--model", "some/model"]):
+        assert build_parser().parse_args([*words, *model]).model == "some/model"
 
 
 def test_no_flag_is_without_a_word_of_help() -> None:
@@ -246,31 +293,20 @@ def test_a_terminal_is_not_waited_for(monkeypatch: pytest.MonkeyPatch, capsys: C
     ("words", "said"),
     [
         (["generate", ""], "the prompt is empty"),
-        (["generate", " \n\t"], "the prompt is empty"),
-        (["generate", "hi", "--threads", "0"], "--threads is 0"),
         (["generate", "hi", "--threads", "100000"], "--threads is 100000; it must be from 1 to 1024"),
         (["generate", "hi", "--model", "~nosuchuser/x"], "no model '~nosuchuser/x'"),
-        (["generate", "hi", "--model", "x" * 300], "no model 'xxx"),
-        (["generate", "", "--chat"], "the prompt is empty"),
         (["generate", "a" * 5000], "context is"),
         (["generate", "caf\udce9"], "surrogate"),
         (["generate", "hi", "--model", "no-such-model"], "no model 'no-such-model'"),
         (["generate", "hi", "--model", "no/such-model"], "redraft pull no/such-model"),
         (["generate", "hi", "--max-tokens", "0"], "max_tokens is 0"),
-        (["generate", "hi", "--max-tokens", "-1"], "max_tokens is -1"),
         (["generate", "hi", "--max-tokens", "1000000000"], "lower max_tokens (1000000000)"),
         (["generate", "hi", "--steps", "0"], "steps is 0"),
-        (["generate", "hi", "--steps", str(10**45)], "steps is 1000"),
         (["generate", "hi", "--entropy-bound", "0"], "entropy_bound is 0.0"),
-        (["generate", "hi", "--entropy-bound", "-1"], "entropy_bound is -1.0"),
         (["generate", "hi", "--entropy-bound", "nan"], "entropy_bound is nan"),
         (["generate", "hi", "--seed", "-1"], "seed is -1"),
-        (["generate", "hi", "--seed", str(2**64)], "seed is 18446744073709551616"),
         (["generate", "hi", "--device", "moon"], "device 'moon' cannot be used"),
-        (["generate", "hi", "--device", "cuda:99"], "device 'cuda:99' cannot be used"),
         (["generate", "hi", "--device", "meta"], "device 'meta' cannot be used"),
-        (["generate", "hi", "--device", "hpu"], "device 'hpu' cannot be used"),
-        (["generate", "hi", "--device", ""], "device '' cannot be used"),
         (["generate", "hi", "--stop", ""], "stop[0] is empty"),
         (["generate", "hi", "-n", "3", "--keep", "5"], "--keep is 5 and -n is 3"),
         (["fill", ""], "the template is empty"),
@@ -280,31 +316,19 @@ def test_a_terminal_is_not_waited_for(monkeypatch: pytest.MonkeyPatch, capsys: C
         (["connect", "openai", "--name", " "], "--name is ' '"),
         (["quantize", "nano", "--plan", "int8", "--out", "/dev/null/x"], "cannot be made: Not a directory"),
         (["demo", "--count", "0"], "--count is 0"),
-        (["demo", "--seed", "-5", "--json"], "seed is -5"),
         (["eval", "--count", "-3"], "--count is -3"),
         (["eval", "--task", "chess"], "task is 'chess'; known: records"),
-        (["eval", "--steps", "0", "--count", "1"], "steps is 0"),
         (["bench", "--runs", "0"], "--runs is 0"),
         (["bench", "--device", "cuda"], "--device is 'cuda'"),
-        (["bench", "--threads", "100000"], "--threads is 100000"),
         (["bench", "--dial", "--runs", "3"], "--runs was given with --dial"),
-        (["bench", "--dial", "--rate", "3"], "--rate is that of the Poisson stream"),
         (["bench", "--dial", "--against", "transformers"], "--against was given with --dial"),
-        (["bench", "--knee", "--against", "transformers"], "--against was given with --knee"),
-        (["bench", "--knee", "--rate", "3"], "--rate is that of the Poisson stream"),
         (["bench", "--rate", "3"], "--rate is that of the Poisson stream"),
-        (["bench", "--scenario", "one", "--rate", "3"], "--rate is that of the Poisson stream"),
-        (["bench", "--knee", "--dial"], "were given together"),
         (["bench", "--record", "."], ". is a folder"),
         (["bench", "--record-dir", str(ROOT / "README.md")], "is not a folder"),
-        (["eval", "--record", "."], ". is a folder"),
         (["eval", "--record", str(ROOT / "README.md" / "x.json")], "is not a folder"),
         (["inspect", "--memory", "0"], "--memory is 0.0"),
-        (["inspect", "--memory", "24", "--memory", "-1"], "--memory is -1.0"),
         (["inspect", "--memory", "nan"], "--memory is nan"),
-        (["inspect", "--memory", "inf"], "--memory is inf"),
         (["verify", "--steps", "0"], "steps is 0"),
-        (["verify", "--prompt", ""], "the prompt is empty"),
         (["pull", "not-a-repository"], "not-a-repository"),
     ],
 )
@@ -318,14 +342,12 @@ def test_a_mistake_in_the_call_is_named(words: list[str], said: str, capsys: Cap
     ("words", "said"),
     [
         (["demo", "--count", "many"], "--count"),
-        (["eval", "--count", "1.5"], "--count"),
-        (["bench", "--runs", ""], "--runs"),
         (["inspect", "--memory", "big"], "--memory"),
         (["generate", "hi", "--seed", "0.5"], "--seed"),
         (["generate", "hi", "--dtype", "float16"], "--dtype"),
         (["generate", "hi", "--preset", "turbo"], "--preset"),
-        (["generate", "hi", "--wishes", "3"], "--wishes 3; see `redraft generate --help`"),
-        (["frobnicate"], "COMMAND"),
+        (["generate", "hi", "--wishes", "3"], "unknown flag --wishes 3; see `redraft generate --help`"),
+        (["frobnicate"], "no verb 'frobnicate'"),
     ],
 )
 def test_a_word_of_the_wrong_kind_is_named(words: list[str], said: str, capsys: Captured) -> None:
@@ -335,7 +357,7 @@ def test_a_word_of_the_wrong_kind_is_named(words: list[str], said: str, capsys: 
     assert leaving.value.code == 2
     out, err = capsys.readouterr()
     assert out == ""
-    assert re.fullmatch(r"redraft: [^\n]+; see `redraft[^`\n]* --help`\n", err), err
+    assert re.fullmatch(r"redraft: [^\n]+(; s|\? S)ee `redraft[^`\n]* --help`\n", err), err
     assert said in err
 
 
@@ -607,12 +629,9 @@ max_denoising_steps = 2
     [
         ("[model]", "[model", "line 3"),
         ("hidden_size = 16", "hidden_sizes = 16", "hidden_sizes"),
-        ("hidden_size = 16", 'hidden_size = "16"', "hidden_size"),
         ("hidden_size = 16", "hidden_size = 0", "hidden_size is 0"),
         ("name =", "names =", "names"),
-        ("[data]", "[dates]", "dates"),
         ('["sliding", "full"]', '["full", "sliding"]', "layers is ['full', 'sliding']"),
-        ('["sliding", "full"]', "[]", "layers is []"),
         ('["sliding", "full"]', '["slide", "full"]', "layers is ['slide', 'full']"),
         (
             "num_heads = 2",
@@ -620,22 +639,16 @@ max_denoising_steps = 2
             "num_full_kv_heads is 2; it must divide num_heads (3)",
         ),
         ("num_kv_heads = 1", "num_kv_heads = 4", "num_kv_heads is 4"),
-        ("num_kv_heads = 1", "num_kv_heads = 0", "num_kv_heads is 0"),
         ("\nhead_dim = 4", "\nhead_dim = 5", "head_dim is 5"),
         ("top_k_experts = 1", "top_k_experts = 3", "top_k_experts is 3"),
         ("window = 8", "window = -1", "window is -1"),
         ("records = 1.0", "chess = 1.0", "task is 'chess'; known: records"),
         ("records = 1.0", "records = 0.0", "share of records is 0.0"),
-        ("records = 1.0", "records = nan", "share of records is nan"),
         ("{ records = 1.0 }", "{}", "at least one task"),
         ("steps = 2\nb", "steps = -2\nb", "steps is -2"),
-        ("steps = 2\nb", "steps = 2\nencode_steps = -1\nb", "encode_steps is -1"),
         ("batch_size = 2", "batch_size = 0", "batch_size is 0"),
-        ("batch_size = 2", "batch_size = 2\nlr = nan", "lr is nan"),
         ("batch_size = 2", "batch_size = 2\nbetas = [0.9, 1.0]", "betas is 1.0; it must be from 0 to below 1"),
         ("batch_size = 2", "batch_size = 2\nema = 1.5", "ema is 1.5; it must be from 0 to below 1"),
-        ("batch_size = 2", "batch_size = 2\nseed = -1", "seed is -1"),
-        ("probe_examples = 1", "probe_examples = 0", "probe_examples is 0"),
         ("max_denoising_steps = 2", "max_denoising_steps = 0", "[sampling] max_denoising_steps is 0"),
         ("max_denoising_steps = 2", "entropy_bound = 0.0", "[sampling] entropy_bound is 0.0"),
         ("canvas_length = 24", "canvas_length = 4", "raise [data] widths or most_blocks, or [model]"),
