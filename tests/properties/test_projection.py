@@ -155,20 +155,6 @@ def uniform(width: int, seed: int) -> torch.Tensor:
     return torch.where(numbers < 0.2, 0.0, torch.where(numbers > 0.8, 1 - 2.0**-24, numbers))
 
 
-@cases
-def test_the_mass_of_a_position_is_what_could_still_follow(
-    language: Language, width: int, left: int, least: int, scale: float, seed: int
-) -> None:
-    log_p = log_probabilities(width, scale, seed)
-    strings = valid_strings(language, width, left, min(least, left))
-    assume(strings)
-    found = projection(language, left, min(least, left))(log_p)
-    draft = tuple(found.draft.tolist())
-    for i, mass in enumerate(found.log_mass(draft)):
-        allowed = {tokens[i] for tokens in strings if tokens[:i] == draft[:i]}
-        assert mass == pytest.approx(math.log(sum(math.exp(float(log_p[i, token])) for token in allowed)), abs=1e-9)
-
-
 def test_draws_come_as_often_as_their_probability() -> None:
     language = Language({(0, 97): 1, (1, 98): 0, (0, 99): 0, (1, 97): 1}, frozenset({0}), 2)
     project, log_p = projection(language, 4, 0), log_probabilities(4, 1.0, 3)
@@ -302,20 +288,3 @@ def test_the_quick_messages_are_the_careful_ones(
     drawn = fast.draw(uniform(width, seed)).tolist()
     assert len(drawn) == width
     assert language.read(tuple(drawn)) is not None
-
-
-def test_merged_edges_are_the_edges() -> None:
-    """Every edge is in one merged edge, by its kind's classes; `a` and `c` lead the same way, and are of one kind."""
-    language = Language({(0, 97): 1, (0, 99): 1, (1, 98): 0, (1, 97): 1, (1, 99): 1}, frozenset({0}), 2)
-    layout = projection(language, 4, 0).layout
-    merged, a = layout.merged, layout.automaton
-    kinds = np.split(merged.members, merged.firsts[1:])
-    found = [
-        (int(src), int(cls), int(dst))
-        for src, kind, dst in zip(merged.src, merged.cls, merged.dst, strict=True)
-        for cls in kinds[kind]
-    ]
-    assert sorted(found) == sorted(zip(a.src.tolist(), a.cls.tolist(), a.dst.tolist(), strict=True))
-    assert len(merged.src) < len(a.src)
-    assert len({(src, dst) for src, _, dst in found}) == len(merged.src)
-    assert len({tuple(kind) for kind in kinds}) == len(kinds)

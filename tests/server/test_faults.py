@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import functools
 import io
-import itertools
 import json
 import signal
 import socket
@@ -281,29 +280,6 @@ def test_a_term_ends_at_once_what_has_nothing_to_do(nano: Engine) -> None:
     server = Server(uvicorn.Config(create_app(service, Log(None))), service)
     server.handle_exit(signal.SIGTERM, None)
     assert server.should_exit
-
-
-@pytest.mark.parametrize("jump_sec", [86_400.0, -86_400.0])
-def test_a_clock_that_jumps_changes_nothing_but_dates(
-    nano: Engine, monkeypatch: pytest.MonkeyPatch, jump_sec: float
-) -> None:
-    """The clock on the wall is set by a day, forwards and back, between any two looks at it."""
-    sink, looks, now = io.StringIO(), itertools.count(), time.time
-    monkeypatch.setattr(time, "time", lambda: now() + (jump_sec if next(looks) % 2 else 0.0))
-    limits = Limits(request_sec=200.0, quiet_sec=200.0, stall_sec=200.0)
-    for at in inside(nano, Settings(limits=limits), Log(sink, time.time)):
-        for more in ({}, {"deadline_ms": 150_000.0}, {"target_ms": 150_000.0}, {"stream": True}):
-            told = httpx2.post(at.url + PATH, json=SHORT | more, timeout=100)
-            if "stream" in more:
-                assert told.text.endswith("data: [DONE]\n\n")
-                assert ": waiting" not in told.text
-                continue
-            (choice,) = told.json()["choices"]
-            assert (choice["message"]["content"], choice["canvas"]["finish"]) == (ANSWER, "stop")
-            assert 0 < choice["canvas"]["first_text_ms"] <= choice["canvas"]["ms"] < 100_000
-    lines = [json.loads(line) for line in sink.getvalue().splitlines()]
-    assert len(lines) == 4
-    assert all(0 <= line["ms"] < 100_000 for line in lines)
 
 
 def test_the_time_of_an_answer_is_bounded_and_what_there_is_is_told(nano: Engine) -> None:

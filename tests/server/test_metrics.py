@@ -7,17 +7,11 @@ from typing import Any
 
 import httpx2
 import pytest
-import torch
 from prometheus_client.parser import text_string_to_metric_families
 from tests.server.conftest import RECORD, Inside, inside
 
 import redraft
-from redraft.diffusion.noise import SeededNoise
-from redraft.engine.engine import Engine
-from redraft.engine.events import Block
-from redraft.engine.request import Options
-from redraft.engine.runner import Runner, run_alone
-from redraft.model.gemma import DiffusionGemma
+from redraft.engine.runner import Runner
 from redraft.server.settings import Settings
 
 USER = {"messages": [{"role": "user", "content": RECORD}], "canvas": {"width": 32}}
@@ -64,36 +58,3 @@ def test_rows_forwards_and_steps_are_those_that_ran(fresh: Inside, monkeypatch: 
     assert found["redraft_tokens_per_forward_count"] == len(rates)
     assert found["redraft_tokens_per_forward_sum"] == pytest.approx(sum(rates), abs=0.01)
     assert found["redraft_first_text_seconds_count"] == len(rates)
-
-
-@pytest.mark.parametrize(
-    "options",
-    [
-        Options(seed=7),
-        Options(seed=7, preset="fast"),
-        Options(seed=3, canvas=16, max_tokens=40, min_tokens=40),
-        Options(seed=3, preset="flow", max_tokens=60),
-        Options(seed=7, causal=True),
-    ],
-    ids=str,
-)
-def test_wasted_rows_are_those_that_no_token_came_of(monkeypatch: pytest.MonkeyPatch, options: Options) -> None:
-    """Counted again from the plain twin: every canvas that the network saw, less each told token once a step."""
-    engine: Engine = redraft.load("nano")
-    request = engine.request(RECORD, chat=True, options=options)
-    engine.finish(request)
-    seen, denoise = [0], DiffusionGemma.denoise
-
-    def counted(self: DiffusionGemma, canvas: torch.Tensor, soft: Any, prefix: Any) -> torch.Tensor:
-        seen.append(len(canvas))
-        return denoise(self, canvas, soft, prefix)
-
-    monkeypatch.setattr(DiffusionGemma, "denoise", counted)
-    blocks = [one for one in run_alone(engine.model, request, SeededNoise(request.seed)) if isinstance(one, Block)]
-    assert engine.loop.canvas_rows == sum(seen)
-    if options.preset == "flow":  # a token's own steps: what it took is no multiple of anything
-        assert 0 < engine.loop.wasted_rows == sum(seen) - sum(block.rows for block in blocks) < sum(seen)
-    elif options.causal:
-        assert engine.loop.wasted_rows == sum(seen) == 0
-    else:
-        assert engine.loop.wasted_rows == sum(seen) - sum(len(block.tokens) * block.steps for block in blocks)

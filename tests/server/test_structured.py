@@ -128,39 +128,6 @@ def test_stop_strings_cut_text_and_never_a_call(client: OpenAI) -> None:
     assert json.loads(call.function.arguments)["who"] == "Karomi"
 
 
-@pytest.mark.parametrize(
-    ("extra", "status", "code"),
-    [
-        (
-            {"response_format": {"type": "json_schema", "json_schema": {"name": "x", "schema": False}}},
-            400,
-            "invalid_schema",
-        ),
-        ({"response_format": {"type": "json_schema", "json_schema": {"name": "x"}}}, 400, None),
-        ({"response_format": {"type": "xml"}}, 400, "invalid_value"),
-        ({"structured_outputs": {"regex": "("}}, 400, "invalid_schema"),
-        ({"structured_outputs": {"regex": "a", "choice": ["a"]}}, 400, "unsupported_parameter"),
-        ({"structured_outputs": {"choice": []}}, 400, "invalid_schema"),
-        ({"structured_outputs": {"choice": ["a"], "fence": True}}, 400, "unsupported_parameter"),
-        ({"structured_outputs": {"regex": "a", "any_case": True}}, 400, "unsupported_parameter"),
-        ({"structured_outputs": {"fence": True}}, 400, "unsupported_parameter"),
-        ({"structured_outputs": {"regex": "a" * 100_000}}, 400, None),
-        ({"structured_outputs": {"regex": "[0-9]{30}"}, "max_tokens": 4}, 400, "invalid_schema"),
-        ({"structured_outputs": {"choice": ["a"]}, "stop": "x"}, 400, None),
-        ({"tools": [ORDER], "tool_choice": "auto"}, 400, "unsupported_parameter"),
-        ({"tools": [ORDER, ORDER], "tool_choice": "required"}, 400, None),
-        ({"tools": [ORDER], "tool_choice": {"type": "function", "function": {"name": "none"}}}, 400, None),
-        ({"tool_choice": "required"}, 400, None),
-    ],
-)
-def test_what_cannot_be_kept_is_refused(
-    client: OpenAI, extra: dict[str, object], status: int, code: str | None
-) -> None:
-    with pytest.raises(openai.APIStatusError) as told:
-        client.chat.completions.create(model="nano", messages=USER, extra_body=extra)
-    assert (told.value.status_code, told.value.code) == (status, code)
-
-
 def test_tools_that_must_not_be_called_are_not(client: OpenAI) -> None:
     choice: Literal["none"] = "none"
     done = client.chat.completions.create(model="nano", messages=USER, tools=[ORDER], tool_choice=choice, seed=7)

@@ -253,45 +253,9 @@ def test_an_answer_of_a_form_stands_behind_thinking(real: Inside, name: str) -> 
     assert "".join(delta.content or "" for delta in deltas) == (message["content"] or "")
 
 
-@pytest.mark.parametrize("thinking", [False, True])
-def test_what_only_a_validator_knows_of_content_holds_beside_tools(real: Inside, thinking: bool) -> None:
-    """Such a schema was refused. Calls are made all but impossible, so that there is content to judge."""
-    opening = real.engine.text.tokenizer.token_to_id("<|tool_call>")
-    body: dict[str, Any] = {"seed": 1, "max_tokens": 50, "tools": [WEATHER], "logit_bias": {str(opening): -100.0}}
-    body |= {"reasoning_effort": "high", "min_tokens": 40} if thinking else {}
-
-    def content(schema: dict[str, Any]) -> Any:
-        form = {"type": "json_schema", "json_schema": {"name": "x", "schema": schema}}
-        message = told(real, response_format=form, **body)["message"]
-        assert not message.get("tool_calls")
-        assert not thinking or message["reasoning_content"], "there are more tokens than content has"
-        return json.loads(message["content"])
-
-    first = content({"enum": ["ab", 3]})
-    assert content({"enum": ["ab", 3], "not": {"const": first}}) == (3 if first == "ab" else "ab")
-
-
 def test_a_call_stands_in_for_content_that_only_a_validator_knows(real: Inside) -> None:
     schema = {"type": "array", "items": {"enum": [1, 2]}, "minItems": 2, "maxItems": 2, "uniqueItems": True}
     form = {"type": "json_schema", "json_schema": {"name": "x", "schema": schema}}
     choice = told(real, tools=[WEATHER], max_tokens=45, response_format=form, **pushed(real))
     assert (choice["finish_reason"], choice["message"]["content"]) == ("tool_calls", None)
     assert choice["message"]["tool_calls"][0]["function"]["name"] == "weather"
-
-
-def test_a_template_is_given_the_arguments_of_calls_as_an_object(at: Inside, monkeypatch: pytest.MonkeyPatch) -> None:
-    says(at, ANSWER, (3,))
-    seen = list[Any]()
-    render = Text.render
-
-    def rendered(self: Text, messages: Any, **more: Any) -> str:
-        seen.extend(call["function"]["arguments"] for one in messages for call in one.get("tool_calls", ()))
-        return render(self, messages, **more)
-
-    monkeypatch.setattr(Text, "render", rendered)
-    calls = [
-        {"id": str(i), "function": {"name": "f", "arguments": said}} for i, said in enumerate(('{"a": 1}', "no", "[]"))
-    ]
-    turns = [*USER, {"role": "assistant", "content": "", "tool_calls": calls}, {"role": "tool", "content": "5"}]
-    told(at, messages=turns)
-    assert seen == [{"a": 1}, "no", "[]"]

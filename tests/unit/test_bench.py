@@ -3,7 +3,6 @@
 import argparse
 from dataclasses import replace
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import msgspec
@@ -12,9 +11,8 @@ import torch
 
 from redraft.cli.main import build_parser
 from redraft.engine.engine import Engine
-from redraft.engine.loop import LoopConfig
 from redraft.errors import RedraftError, RequestError
-from redraft.measure import knee, single_answers, systems, throughput
+from redraft.measure import knee, throughput
 from redraft.measure.record import Record, read_record, write_record
 from redraft.measure.scenario import (
     SCENARIOS,
@@ -25,7 +23,6 @@ from redraft.measure.scenario import (
     find_scenarios,
     plain,
 )
-from redraft.measure.systems import RedraftSystem, TransformersSystem
 from redraft.weights.source import locate
 
 
@@ -35,20 +32,6 @@ def material(engine: Engine) -> Material:
 
 
 # -- scenarios --------------------------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize("name", [name for name, one in SCENARIOS.items() if one.positions is None])
-def test_a_scenario_is_the_same_for_the_same_seed(material: Material, name: str) -> None:
-    scenario = SCENARIOS[name]
-    assert scenario.jobs(material) == scenario.jobs(material)
-    assert scenario.jobs(material) != scenario.jobs(replace(material, seed=1))
-
-
-def test_an_answer_that_does_not_fit_is_not_scored(material: Material) -> None:
-    for job in SCENARIOS["poisson"].jobs(material):
-        if job.example is not None:
-            assert len(material.text.encode(job.example.answer, bos=False)) <= job.request.max_tokens
-    assert all(job.example is None for job in plain(replace(material, scored=False), 4))
 
 
 def test_arrivals_are_a_poisson_stream() -> None:
@@ -120,32 +103,6 @@ def small(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(knee, "CANVASES", (1, 2))
 
 
-def test_a_batch_is_what_has_arrived(material: Material, monkeypatch: pytest.MonkeyPatch) -> None:
-    """By a clock that goes on only while somebody sleeps: a machine may take its time."""
-    (job, *_), stand, slept = plain(material, 1), Stand(32), [0.0]
-    clock = SimpleNamespace(perf_counter=lambda: sum(slept), sleep=slept.append)
-    monkeypatch.setattr(systems, "time", clock)
-    jobs = [replace(job, arrives=when) for when in (0.0, 0.0, 0.0, 0.7, 0.7)]
-    one = TransformersSystem(stand).serve(jobs, serial=False)
-    assert stand.batches == [3, 2]
-    assert one.forwards == 2
-    assert one.seconds == 0.7
-    assert one.tokens == 5 * 32
-
-
-def test_ours_answers_as_the_engine_does(engine: Engine, material: Material) -> None:
-    jobs = SCENARIOS["variants"].jobs(material)[:3]
-    wanted = [list(engine.finish(job.request).tokens) for job in jobs]
-    for serial in (False, True):
-        one = RedraftSystem(engine.model, LoopConfig()).serve(jobs, serial=serial)
-        assert [outcome.tokens for outcome in one.outcomes] == wanted
-    late = RedraftSystem(engine.model).serve(
-        [replace(jobs[0], arrives=0.0), replace(jobs[1], arrives=0.03)], serial=False
-    )
-    assert late.seconds >= 0.03
-    assert [outcome.tokens for outcome in late.outcomes] == wanted[:2]
-
-
 def check_record(record: Record, tmp_path: Path) -> None:
     path = tmp_path / f"{record.name}.json"
     write_record(record, path)
@@ -208,17 +165,3 @@ def test_the_command_refuses_before_it_loads(given: tuple[str, ...], complaint: 
         asked.run(asked)
     assert complaint in str(refused.value)
     assert refused.value.exit_code == 2
-
-
-def test_the_command_compares_single_answers_unless_told_otherwise(monkeypatch: pytest.MonkeyPatch) -> None:
-    asked_for: list[int] = []
-
-    def fake(folder: Path, *, runs: int, **_: Any) -> Record:
-        asked_for.append(runs)
-        return Record("against-transformers", "", "", {}, {}, {}, [])
-
-    monkeypatch.setattr(single_answers, "bench_against", fake)
-    for given in ((), ("--against", "transformers", "--runs", "3")):
-        asked = arguments(*given, "--threads", "1")
-        assert asked.run(asked) == 0
-    assert asked_for == [30, 3]

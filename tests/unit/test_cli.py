@@ -23,8 +23,6 @@ import redraft.cli.watch
 from redraft.__main__ import main
 from redraft.cli.flags import BACKEND, MODEL, PACKING, SAMPLING, TOPICS
 from redraft.cli.main import build_parser
-from redraft.engine.events import Draft, Event
-from redraft.engine.request import Request
 from redraft.errors import CallerError, RedraftError, UnsatisfiedError
 from redraft.tasks import names, task
 
@@ -217,34 +215,6 @@ def test_an_interrupt_exits_130(monkeypatch: pytest.MonkeyPatch, capsys: Capture
     assert refused(capsys, *words, code=130) == "redraft: interrupted"
 
 
-@pytest.mark.parametrize("terminal", [True, False])
-def test_an_interrupt_while_watching_leaves_a_whole_line_and_a_cursor(
-    terminal: bool, monkeypatch: pytest.MonkeyPatch, capsys: Captured
-) -> None:
-    seen, drawn = [], io.StringIO()
-    show = redraft.cli.watch.Watch.show
-
-    def interrupted(self: redraft.cli.watch.Watch, event: Event, request: Request) -> None:
-        seen.append(event)
-        if len(seen) == 2:
-            raise KeyboardInterrupt
-        show(self, event, request)
-
-    monkeypatch.setattr(redraft.cli.watch.Watch, "show", interrupted)
-    if terminal:
-        screen = Console(file=drawn, force_terminal=True, width=100, _environ={"TERM": "xterm"})
-        monkeypatch.setattr(redraft.cli.watch, "Console", lambda **options: screen)
-    assert main(["generate", PROMPT, "--chat", "--watch", "--seed", "1", "--preset", "reference"]) == 130
-    out, err = capsys.readouterr()
-    assert out == ""
-    assert err.endswith("\nredraft: interrupted\n") or (terminal and err.endswith("redraft: interrupted\n"))
-    assert [type(event) for event in seen] == [Draft, Draft]
-    if terminal:
-        hidden, shown = drawn.getvalue().rfind("\x1b[?25l"), drawn.getvalue().rfind("\x1b[?25h")
-        assert 0 <= hidden < shown, "the cursor stayed hidden"
-        assert drawn.getvalue()[:shown].endswith("\n"), "the shell's prompt would stand in the middle of a line"
-
-
 def test_a_reader_that_goes_away_is_not_an_error_to_shout_about() -> None:
     """What print had buffered was written at exit, where Python reports a broken pipe with a traceback of its own."""
     reader, writer = os.pipe()
@@ -433,28 +403,6 @@ def test_json_has_these_keys_and_adds_up(capsys: Captured) -> None:
     assert 0 <= found["first_text_sec"] <= found["seconds"]
 
 
-def test_a_seed_repeats_an_answer(capsys: Captured) -> None:
-    def read(seed: str) -> tuple[list[int], list[int], list[float]]:
-        found = generated(capsys, PROMPT, "--chat", "--seed", seed, "--steps", "1")
-        return found["tokens"], found["steps"], found["entropy"]
-
-    assert read("11") == read("11")
-    assert read("11") != read("12"), "even equal answers come from other canvases, so their entropies differ"
-
-
-def test_a_seed_that_was_drawn_is_told_and_repeats_the_answer(capsys: Captured) -> None:
-    drawn = generated(capsys, "Ka", "--steps", "4")
-    assert generated(capsys, "Ka", "--steps", "4", "--seed", str(drawn["seed"]))["tokens"] == drawn["tokens"]
-
-
-@pytest.mark.parametrize("limit", [1, 2, 3, 4, 5, 33])
-def test_no_more_tokens_than_asked(limit: int, capsys: Captured) -> None:
-    for seed in ("1", "2"):
-        found = generated(capsys, "Send 417", "--max-tokens", str(limit), "--seed", seed, "--steps", "3")
-        assert len(found["tokens"]) <= limit
-        assert found["finish"] == "stop" or len(found["tokens"]) == limit
-
-
 def test_watching_off_a_terminal_is_a_line_per_step(capsys: Captured) -> None:
     wanted = generated(capsys, PROMPT, "--chat", "--seed", "7")
     assert main(["generate", PROMPT, "--chat", "--seed", "7", "--watch"]) == 0
@@ -473,15 +421,6 @@ def test_watching_on_a_terminal_ends_with_the_answer(monkeypatch: pytest.MonkeyP
     answer = capsys.readouterr().out.removesuffix("\n")
     plain = re.sub(r"\x1b\[[0-9;?]*[A-Za-z]", "", drawn.getvalue()).replace("\r", "")
     assert plain.rstrip("\n").endswith(answer)
-
-
-def test_a_stop_text_ends_the_answer_before_it(capsys: Captured) -> None:
-    whole = generated(capsys, PROMPT, "--chat", "--seed", "7")["text"]
-    assert len(whole) > 4, "this test needs an answer to cut"
-    stop = whole[2:4]
-    cut = generated(capsys, PROMPT, "--chat", "--seed", "7", "--stop", stop, "--stop", "never said")
-    assert cut["text"] == whole[: whole.index(stop)]
-    assert cut["finish"] == "stop"
 
 
 # -- the other commands ------------------------------------------------------------------------------------------------

@@ -15,7 +15,7 @@ from redraft.config import CheckpointConfig, GenerationConfig
 from redraft.diffusion.accept import EntropyBound
 from redraft.diffusion.denoise import Policy, temperature
 from redraft.diffusion.halt import StableAndConfident, UntilEnd
-from redraft.engine.dial import Dial, Notch, Rules, dial_files, fingerprint, read_dial, write_dial
+from redraft.engine.dial import Dial, Notch, Rules, fingerprint, read_dial, write_dial
 from redraft.engine.engine import Engine
 from redraft.engine.events import Draft, Event, Finished
 from redraft.engine.loop import Loop
@@ -118,26 +118,6 @@ def test_a_table_is_kept_beside_its_checkpoint_and_refused_by_another(tmp_path: 
     os.utime(weights, ns=(1, 1))
     with pytest.raises(RequestError, match="was measured on another checkpoint"):
         read_dial(there)
-
-
-def test_a_checkpoint_that_cannot_be_written_to_has_its_table_in_the_cache(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """A file where the folder should be refuses every write, even the superuser's."""
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
-    here = tmp_path / "a"
-    tiny_checkpoint(here)
-    kept = replace(DIAL, checkpoint=fingerprint(here))
-    (here / "dial.json").mkdir()
-    (here / "dial.json" / "x").touch()
-    path = write_dial(kept, here)
-    assert path == dial_files(here)[1]
-    (here / "dial.json" / "x").unlink()
-    (here / "dial.json").rmdir()
-    assert read_dial(here) == kept
-    (here / "dial.json").write_text("{}")
-    with pytest.raises(RequestError, match=r"dial\.json is no table of settings"):
-        read_dial(here)
 
 
 def pace(target_sec: float, step_sec: float = 0.01) -> Pace:

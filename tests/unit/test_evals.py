@@ -7,8 +7,7 @@ from dataclasses import replace
 import pytest
 
 import redraft
-from redraft.engine.engine import Engine
-from redraft.engine.request import Generation, Options, Request
+from redraft.engine.request import Generation, Options
 from redraft.errors import RequestError
 from redraft.measure.evals import Trial, attempt, evaluate, pinned, record, summarise, wilson
 from redraft.tasks import Example, Score, task
@@ -79,23 +78,6 @@ def test_an_evaluation_can_be_repeated_and_told() -> None:
     assert (kept.name, kept.workload["model"]) == ("eval-nano", "nano")
     assert kept.figures["records"]["count"] == 3
     assert "3 held-out examples" in kept.summary[0].figure
-
-
-def test_an_answer_may_be_as_long_as_its_task_needs_unless_the_caller_says_otherwise() -> None:
-    """Nano's own limit would cut a list after 64 tokens, and the canvas of `fast` with it."""
-    engine, lists = redraft.load("nano"), task("lists")
-    seen: list[Options] = []
-
-    def request(self: Engine, prompt: str, *, chat: bool, options: Options) -> Request:
-        seen.append(options)
-        return asked(self, prompt, chat=chat, options=replace(options, steps=1))
-
-    asked = Engine.request
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(Engine, "request", request)
-        evaluate(engine, lists, 1, options=Options(preset="fast"))
-        evaluate(engine, lists, 1, options=Options(preset="fast", max_tokens=96))
-    assert [one.max_tokens for one in seen] == [128, 96]
 
 
 def test_pinned_clues_stay_and_are_the_puzzles_own() -> None:

@@ -12,8 +12,6 @@ from tests.helpers import tiny_config, tiny_model
 
 from redraft.cache import Prefix
 from redraft.config import CheckpointConfig, GenerationConfig
-from redraft.diffusion.canvas import NOTHING, fresh, slide
-from redraft.diffusion.denoise import Policy, step
 from redraft.diffusion.noise import START, SeededNoise, TapeNoise
 from redraft.diffusion.plan import Flow, Whole
 from redraft.engine.events import Block, Draft, Event, Finished
@@ -143,24 +141,6 @@ def test_noise_of_a_position_does_not_depend_on_where_the_canvas_begins() -> Non
     tape = TapeNoise({(0, 1): (torch.arange(20), torch.arange(20) + 20)})
     assert tape.tokens(0, 1, 3, 64, 5).tolist() == [25, 26, 27]
     assert tape.sample(0, 1, law[5:8], 5).tolist() == [5, 6, 7]
-
-
-def test_what_stays_keeps_its_past_and_what_comes_has_none() -> None:
-    network, noise = model(), SeededNoise(2)
-    canvas = fresh(noise, 0, WIDTH, 64)
-    logits = torch.randn(WIDTH, 64, generator=torch.Generator().manual_seed(0))
-    for _ in range(2):
-        canvas = step(canvas, logits, network, Policy(plan=Flow(2)), noise)
-    slid = slide(canvas, 5, WIDTH, noise, 64)
-    assert slid.origin == 5
-    assert slid.age is not None
-    assert slid.age.tolist() == [2] * 7 + [0] * 5
-    for name in ("tokens", "draft", "soft", "entropy", "accepted"):
-        assert torch.equal(getattr(slid, name)[:7], getattr(canvas, name)[5:]), name
-    assert torch.equal(slid.tokens[7:], noise.tokens(0, START, 17, 64)[12:])
-    assert slid.soft is not None
-    assert not slid.soft[7:].any()
-    assert slid.drafts[-1][7:].tolist() == [NOTHING] * 5
 
 
 def test_nothing_is_begun_behind_a_drafted_end() -> None:

@@ -24,7 +24,7 @@ from redraft.model.fused import fuse_layers
 from redraft.model.gemma import DiffusionGemma
 from redraft.model.head import Head, read_head
 from redraft.model.rows import Mode, Span
-from redraft.model.triton.graph import PLACES, GraphedStep, Placed, Places
+from redraft.model.triton.graph import GraphedStep, Placed, Places
 
 SHAPES: dict[str, dict[str, Any]] = {"plain layers": {"num_experts": 6}, "fused layers": {}}
 
@@ -165,23 +165,6 @@ def test_dead_rows_and_empty_places_change_nothing(shape: str) -> None:
                 end = prefixes[1].length - layer.origin
                 assert torch.equal(layer.keys[:, :end], keys[:, :end]), "a prefix that nobody steps behind has changed"
                 assert torch.equal(layer.values[:, :end], values[:, :end])
-
-
-def test_places_are_given_again_and_grow_only_where_there_is_no_room() -> None:
-    model = model_of("plain layers")
-    places = Places(model)
-    first = places.prefix(100, [])
-    assert first is not None
-    assert places.prefix(90, []) is first
-    others = [places.prefix(90, places.prefixes) for _ in range(PLACES - 1)]
-    assert len({id(one) for one in (first, *others)}) == PLACES
-    assert places.prefix(90, places.prefixes) is None
-    larger = places.prefix(1000, places.prefixes[1:])
-    assert larger is not None
-    assert places.prefixes == [larger, *others]
-    assert places.of(larger, 7) == 0
-    assert places.of(larger, 8) is None, "a canvas that is wider than a place"
-    assert places.of(first, 7) is None
 
 
 @pytest.mark.parametrize("words", [("generate", "x"), ("serve",)], ids=["generate", "serve"])

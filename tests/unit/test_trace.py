@@ -15,7 +15,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from tests.unit.test_terminal import ROOT, read_until
+from tests.unit.test_terminal import ROOT
 
 from redraft.__main__ import main
 from redraft.cli.screen import lines
@@ -24,7 +24,7 @@ from redraft.engine.engine import Engine
 from redraft.engine.events import Draft
 from redraft.engine.request import Options
 from redraft.engine.tap import Tap, seen_through
-from redraft.errors import RequestError, RunError, TraceError
+from redraft.errors import RequestError, TraceError
 from redraft.trace.file import TraceFile, read_trace
 from redraft.trace.film import apart, first_apart
 from redraft.trace.lines import VERSION, Header
@@ -235,26 +235,6 @@ def test_two_programs_cannot_write_one_trace(tmp_path: Path) -> None:
     TraceFile(path, HEAD).close()
 
 
-@pytest.mark.parametrize("lines", [1, 2, 4, 5])
-def test_a_disk_that_fills_up_ends_the_run(lines: int, engine: Engine) -> None:
-    """At the first line of a request, in its middle, and at its last, which is the fifth."""
-    left = [lines]
-
-    class Scarce(Recorder):
-        def _ms(self) -> float:
-            left[0] -= 1
-            if left[0] <= 0:
-                raise RunError("the trace cannot be written on")
-            return 0.0
-
-    file = TraceFile(Path(os.devnull), HEAD)
-    traced = seen_through(engine, Tap(engine.loop, Scarce(file, engine).opened), gaps=False)
-    with pytest.raises(RunError, match="cannot be written on"):
-        traced.generate(RECORD, chat=True, options=REFERENCE)
-    file.close()
-    assert engine.generate(RECORD, chat=True, options=REFERENCE).text
-
-
 @pytest.mark.parametrize("killed", [signal.SIGINT, signal.SIGKILL])
 def test_a_run_that_is_cut_off_leaves_a_trace_that_can_be_read(killed: signal.Signals, tmp_path: Path) -> None:
     path = tmp_path / "cut.jsonl"
@@ -329,31 +309,3 @@ def test_watch_refuses_what_it_cannot_show(tmp_path: Path, capsys: pytest.Captur
     ):
         assert main(words) == 2
         assert said in capsys.readouterr().err
-
-
-def test_keys_walk_through_a_trace(tmp_path: Path) -> None:
-    pty = pytest.importorskip("pty", reason="needs a pseudo terminal")
-    good(tmp_path / "a.jsonl")
-    screen, terminal = pty.openpty()
-    process = subprocess.Popen(
-        [sys.executable, "-m", "redraft", "watch", "a.jsonl", "--speed", "100"],
-        stdin=terminal,
-        stdout=terminal,
-        cwd=tmp_path,
-        env=os.environ | {"PYTHONPATH": str(ROOT / "src"), "TERM": "xterm"},
-    )
-    os.close(terminal)
-    try:
-        read_until(screen, b"2 of 2, paused")  # it has played to its end, and waits
-        os.write(screen, b"\x1b[D")
-        read_until(screen, b"1 of 2, paused")
-        os.write(screen, b"\x1b[F")
-        read_until(screen, b"2 of 2, paused")
-        os.write(screen, b"\x1b[1~")  # home, as tmux sends it
-        read_until(screen, b"1 of 2, paused")
-        os.write(screen, b"q")
-        assert process.wait(30) == 0
-    finally:
-        process.kill()
-        process.wait()
-        os.close(screen)

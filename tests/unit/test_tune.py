@@ -35,7 +35,7 @@ from redraft.tune.context import CleanContext
 from redraft.tune.data import Feed
 from redraft.tune.initial import initial_model
 from redraft.tune.layout import pack
-from redraft.tune.objective import Batch, Corruption, Noise, Roll, Scoring, corrupt, losses
+from redraft.tune.objective import Batch, Corruption, Noise, Roll, corrupt, losses
 from redraft.tune.probe import _Behind
 from redraft.tune.recipe import Recipe, TrainRecipe, generation_config, model_config, read_recipe
 from redraft.tune.recompute import recompute_layers
@@ -439,25 +439,6 @@ def test_layers_that_are_run_again_give_the_same_gradients(feed: Feed, model: Di
     assert all(torch.allclose(one[name], other[name], atol=1e-6) for name in one)
 
 
-def test_layers_that_are_run_again_keep_less(feed: Feed, model: DiffusionGemma) -> None:
-    """Bytes held for the backward pass: counted by torch's own hooks."""
-    batch = only(feed)
-    noise = corrupt(batch, 432, torch.Generator().manual_seed(1))
-    held: list[int] = []
-    for _ in range(2):
-        sizes: list[int] = []
-
-        def count(tensor: Tensor, sizes: list[int] = sizes) -> Tensor:
-            sizes.append(tensor.numel())
-            return tensor
-
-        with torch.autograd.graph.saved_tensors_hooks(count, lambda tensor: tensor):
-            losses(model, batch, noise)
-        held.append(sum(sizes))
-        recompute_layers(model)
-    assert held[1] < held[0] / 2
-
-
 def test_no_gradient_goes_through_the_guess(feed: Feed, model: DiffusionGemma) -> None:
     """The guess is an input, as at inference, where nobody could differentiate through earlier steps."""
     batch = only(feed)
@@ -487,29 +468,6 @@ def test_logits_that_leave_a_position_out_are_told_what_it_shows() -> None:
                 left_out[at, clean[at]] += weight * math.prod(each[:at] + each[at + 1 :])
         found = objective.observed(left_out.log()[None], torch.tensor([canvas]), torch.tensor([level]))
         assert torch.allclose(found[0].softmax(-1), believed / believed.sum(-1, keepdim=True), atol=1e-6)
-
-
-def test_leaving_one_out_scores_what_is_believed_after_looking(feed: Feed, model: DiffusionGemma) -> None:
-    """Against Bayes' rule on the probabilities that the model gives the canvas in a pass of its own."""
-    batch = only(feed)
-    noise = replace(corrupt(batch, 432, torch.Generator().manual_seed(1)), conditioned=torch.zeros(5).bool())
-    wanted = []
-    for canvas, target, start, clean, level in zip(
-        noise.canvas, batch.target, batch.start, batch.clean, noise.level.tolist(), strict=True
-    ):
-        prefix = Prefix(feed.base.config.layers, room=200)
-        with torch.no_grad():
-            model.encode(clean[:start], prefix)
-            left_out = model.denoise(canvas, None, prefix).double().softmax(-1)
-        shows = (canvas[:, None] == torch.arange(432)) * (1 - level) + level / 432
-        believed = left_out * shows / (left_out * shows).sum(-1, keepdim=True)
-        wanted.append(-believed[torch.arange(24), target].log().mean())
-    found = losses(model, batch, noise, Scoring(leave_one_out=True)).denoise
-    assert found is not None
-    assert found.item() == pytest.approx(float(torch.stack(wanted).mean()), rel=1e-5)
-    plain = losses(model, batch, noise).denoise
-    assert plain is not None
-    assert abs(plain.item() - found.item()) > 0.01
 
 
 # -- the trainer -------------------------------------------------------------------------------------------------------

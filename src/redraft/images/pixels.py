@@ -99,6 +99,8 @@ def load_rgb(given: Given, *, part: str = "the image", limits: Limits = LIMITS) 
         image = Image.open(BytesIO(data), formats=FORMATS)
     except (Image.DecompressionBombError, Image.DecompressionBombWarning) as error:
         raise RequestError(f"{part} is too large ({error}); make it smaller") from None
+    except MemoryError:
+        raise
     except Exception as error:  # a parser of strangers' bytes raises whatever its code runs into
         raise RequestError(_unreadable(part, data, error)) from None
     with image:
@@ -159,6 +161,8 @@ def _decode(image: Image.Image, part: str, limits: Limits) -> Image.Image:
         animated = image.format in ("GIF", "PNG", "WEBP") and getattr(image, "is_animated", False)
         upright = None if animated else ImageOps.exif_transpose(image)
         found = None if upright is None else _to_rgb(upright)
+    except MemoryError:
+        raise
     except Exception as error:  # as above
         raise RequestError(
             f"{part} is damaged or cut short ({_reason(error)}); send the whole file or save the image again"

@@ -61,8 +61,8 @@ class SoftTokens:
 class Span:
     """Rows of one sequence. `position` is the position id of the first row; None means the index in the sequence.
 
-    Encoded rows become prefix with `Rows.commit`.
-    `images` are in order, apart from each other, and whole: an image that is cut would see only a part of itself.
+    Encoded rows become prefix with `Rows.commit`. `images` are in order, apart from each other, and whole: an image
+    that is cut would see only a part of itself.
     """
 
     prefix: Prefix

@@ -33,13 +33,13 @@ def join(asked: Asked) -> str:
 def judge(wanted: object, got: object) -> float:
     """The share of the members of a record, or of a list of records, that are right; numbers count by their value."""
     if isinstance(wanted, list):
-        found = got if isinstance(got, list) else []
-        parts = [judge(each, found[i] if i < len(found) else None) for i, each in enumerate(wanted)]
-        return sum(parts) / len(parts) if len(found) <= len(wanted) and parts else 0.0
+        listed = got if isinstance(got, list) else []
+        parts = [judge(each, listed[i] if i < len(listed) else None) for i, each in enumerate(wanted)]
+        return sum(parts) / len(parts) if len(listed) <= len(wanted) and parts else 0.0
     if not isinstance(wanted, dict):
         return float(_alike(wanted, got))
-    found = got if isinstance(got, dict) else {}
-    return share([key in found and _alike(value, found[key]) for key, value in wanted.items()])
+    members = got if isinstance(got, dict) else {}
+    return share([key in members and _alike(value, members[key]) for key, value in wanted.items()])
 
 
 def _alike(wanted: object, got: object) -> bool:

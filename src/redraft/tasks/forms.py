@@ -17,7 +17,7 @@ from redraft.prompts import Field
 from redraft.tasks.extract import join, judge, typed
 from redraft.tasks.records import read_json
 from redraft.tasks.sentences import roles
-from redraft.tasks.strings import scramble, syllables
+from redraft.tasks.strings import foreign, scramble, syllables
 from redraft.tasks.task import Example, Score, split_of, stream_seed
 from redraft.tasks.values import KINDS, Value, draw, quoted, said
 
@@ -87,8 +87,8 @@ def _form(rng: Random, split: str, long: bool) -> Example:
         rng.shuffle(asked)
     fields = []
     for name in asked:
-        kind, value = typed(rows[name][2], rows[name][1], rng)
-        fields.append((Field(name, kind), value))
+        kind, json_value = typed(rows[name][2], rows[name][1], rng)
+        fields.append((Field(name, kind), json_value))
     return Example(prompts.extract([field for field, _ in fields], text), join(tuple(fields)))
 
 
@@ -106,15 +106,14 @@ class Copy:
     def examples(self, split: str, seed: int) -> Iterator[Example]:
         """Endless strings of one split. Raises RecipeError for an unknown split."""
         rng = Random(stream_seed(self.name, split, seed))
-        free = ("scramble", "syllables", *KINDS)
+        made = (scramble, foreign, syllables)
         while True:
             parts = []
             for _ in range(rng.choice((1, 1, 2, 3, 4))):
-                kind = rng.choice(free)
-                if kind in KINDS:
-                    parts.append(draw(kind, rng, split).text)
+                if rng.random() < 0.4:
+                    parts.append(rng.choice(made)(rng))
                 else:
-                    parts.append(scramble(rng) if kind == "scramble" else syllables(rng, 1, 4))
+                    parts.append(draw(rng.choice(KINDS), rng, split).text)
             text = rng.choice((" ", " ", ", ", "; ")).join(parts)
             if split_of(text) == split:
                 yield Example("Repeat: " + text, text)

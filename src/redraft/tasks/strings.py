@@ -57,11 +57,16 @@ def scramble(rng: Random) -> str:
     """Random letters: of one case or mixed, or of another alphabet."""
     kind, size = rng.random(), rng.randint(2, 12)
     if kind < 0.2:
-        found = pick(rng, listed(rng, "letters"), rng.randint(2, 8))
-        return found.capitalize() if rng.random() < 0.5 else found
+        return foreign(rng)
     if kind < 0.4:
         return pick(rng, LETTERS, size).capitalize()
     return pick(rng, LETTERS if kind < 0.5 else CAPITALS if kind < 0.65 else LETTERS + CAPITALS, size)
+
+
+def foreign(rng: Random) -> str:
+    """Random letters of another alphabet."""
+    found = pick(rng, listed(rng, "letters"), rng.randint(2, 8))
+    return found.capitalize() if rng.random() < 0.5 else found
 
 
 def word(rng: Random, name: str, made: float = 0.25) -> str:

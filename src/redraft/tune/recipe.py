@@ -7,6 +7,7 @@
     [lora]      train small matrices beside the large ones, not those
     [train]     steps, batch, optimizer, seed
     [sampling]  what generation_config.json will say
+    [[stages]]  other data or another objective from a step on
 
 An unknown key is refused by name, so a misspelt option can never be ignored.
 """
@@ -161,10 +162,10 @@ class TrainRecipe(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class StageRecipe(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """What holds from a step on: other shares of the tasks, another objective, or both. Steps count from 0."""
+    """What holds from a step on, counted from 0: other data, another objective, or both, each as a whole."""
 
     from_step: int
-    tasks: dict[str, float] = {}
+    data: DataRecipe | None = None
     objective: ObjectiveRecipe | None = None
 
 
@@ -197,11 +198,8 @@ class Recipe(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         now = msgspec.structs.replace(self, stages=())
         for stage in self.stages:
             if stage.from_step <= step:
-                tasks = stage.tasks or now.data.tasks
-                objective = stage.objective or now.objective
-                now = msgspec.structs.replace(
-                    now, data=msgspec.structs.replace(now.data, tasks=tasks), objective=objective
-                )
+                data, objective = stage.data or now.data, stage.objective or now.objective
+                now = msgspec.structs.replace(now, data=data, objective=objective)
         return now
 
 
@@ -291,6 +289,11 @@ def check(recipe: Recipe) -> None:
         raise RecipeError(f'[train] device is {recipe.train.device!r}; it must be "cpu", "cuda" or "cuda:N"')
     if recipe.train.decay_steps > recipe.train.steps:
         raise RecipeError(f"[train] decay_steps is {recipe.train.decay_steps}; it must be at most steps")
+    steps = [stage.from_step for stage in recipe.stages]
+    if steps != sorted(set(steps)) or min(steps, default=1) < 1:
+        raise RecipeError(f"[[stages]] from_step are {steps}; each must be above the one before, the first above 0")
+    for step in steps:
+        check(recipe.at(step))
 
 
 def _check_model(shape: ModelRecipe) -> None:
