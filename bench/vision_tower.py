@@ -74,6 +74,7 @@ def soft_tokens(most: int) -> tuple[Tensor, Tensor, list[float]]:
     noise = np.random.default_rng(0).integers(0, 256, (200, 310, 3), np.uint8)
     picture = prepare(Image.fromarray(noise), config)
     tower = random_tower(SHAPE, TEXT_SIZE, 0).eval()
+    layer: Any
     for layer in tower.layers:
         layer.attention.q_norm.weight.fill_(SHAPE.head_dim**-0.25)
         layer.attention.k_norm.weight.fill_(SHAPE.head_dim**-0.25)
@@ -97,7 +98,8 @@ def their_tower(tower: VisionTower) -> Any:
     """Gemma 4's vision model with our numbers under their stored names, every one of them used."""
     import transformers
 
-    keys = transformers.Gemma4VisionConfig(
+    configure: Any = transformers.Gemma4VisionConfig  # its signature lacks what every config takes
+    keys = configure(
         hidden_size=SHAPE.hidden_size,
         intermediate_size=SHAPE.intermediate_size,
         num_hidden_layers=SHAPE.layers,
