@@ -21,6 +21,7 @@ from typing import Any
 import numpy as np
 
 from redraft.constraints.compile.automaton import NOWHERE, Dfa
+from redraft.constraints.compile.keywords import CARE
 from redraft.constraints.compile.schema import compile_schema
 from redraft.errors import ConstraintError, RedraftError
 from redraft.measure.record import check_place, new_record, write_record
@@ -121,9 +122,10 @@ def written(dfa: Dfa, count: int, seed: int, step: int = 12) -> Iterator[str]:
 
 
 def _named(message: str) -> str:
+    refused = [word for word in CARE if f"'{word}'" in message]
     others = {"'$id'": "$id", "leads out": "another document"}
     named = [name for part, name in others.items() if part in message]
-    return [*named, "no keyword of the draft"][0]
+    return [*refused, *named, "no keyword of the draft"][0]
 
 
 def compact(value: Any) -> bytes:

@@ -74,10 +74,9 @@ def soft_tokens(most: int) -> tuple[Tensor, Tensor, list[float]]:
     noise = np.random.default_rng(0).integers(0, 256, (200, 310, 3), np.uint8)
     picture = prepare(Image.fromarray(noise), config)
     tower = random_tower(SHAPE, TEXT_SIZE, 0).eval()
-    layer: Any
-    for layer in tower.layers:
-        layer.attention.q_norm.weight.fill_(SHAPE.head_dim**-0.25)
-        layer.attention.k_norm.weight.fill_(SHAPE.head_dim**-0.25)
+    for name, weight in tower.named_parameters():
+        if name.endswith(("q_norm.weight", "k_norm.weight")):
+            weight.fill_(SHAPE.head_dim**-0.25)
     began = time.process_time()
     ours = tower(torch.from_numpy(picture.patches()), picture.columns)
     between = time.process_time()
@@ -98,8 +97,7 @@ def their_tower(tower: VisionTower) -> Any:
     """Gemma 4's vision model with our numbers under their stored names, every one of them used."""
     import transformers
 
-    configure: Any = transformers.Gemma4VisionConfig  # its signature lacks what every config takes
-    keys = configure(
+    keys = transformers.Gemma4VisionConfig(
         hidden_size=SHAPE.hidden_size,
         intermediate_size=SHAPE.intermediate_size,
         num_hidden_layers=SHAPE.layers,
@@ -107,8 +105,8 @@ def their_tower(tower: VisionTower) -> Any:
         num_key_value_heads=SHAPE.kv_heads,
         head_dim=SHAPE.head_dim,
         standardize=SHAPE.standardize,
-        attn_implementation="eager",
     )
+    keys._attn_implementation = "eager"
     with torch.device("meta"):
         model = transformers.Gemma4VisionModel(keys)
     prefix = VISION_PREFIXES[0]

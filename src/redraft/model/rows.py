@@ -261,11 +261,11 @@ def span_tables(context: Rows, live: Sequence[int]) -> SpanTables:
         torch.tensor(list(_buffers(context))).view(len(layers), len(spans), 4),
     ]
     flat = torch.cat([part.flatten() for part in parts]).to(context.device, non_blocking=True)
-    stands, places, sights, buffers = (
-        part.view(like.shape) for part, like in zip(flat.split([one.numel() for one in parts]), parts, strict=True)
-    )
+    numbers = flat.split([one.numel() for one in parts])
+    tables = (part.view(like.shape) for part, like in zip(numbers, parts, strict=True))
+    spans_at, rows_at, seen_at, buffers_at = tables
     kinds = tuple(windows.index(layer.window) for layer in layers)
-    return SpanTables(stands, places, sights, buffers, kinds, max(span.rows for span in spans))
+    return SpanTables(spans_at, rows_at, seen_at, buffers_at, kinds, max(span.rows for span in spans))
 
 
 def _seen(context: Rows, i: int, own: Tensor, live: int, window: int | None) -> Int[Tensor, "rows 2"]:
