@@ -26,7 +26,7 @@ from redraft.server.refusal import Refusal
 from redraft.server.relay import relayed
 from redraft.server.replies import Json, TextForm, told
 from redraft.server.respond import Exchange, Work, aside, key_of, note_prompts, service_of
-from redraft.server.route import router_of_bodies
+from redraft.server.route import answers, router_of_bodies
 from redraft.server.schema import Message, Sampling, StructuredOutputs
 from redraft.server.service import Service
 from redraft.server.stream import Chunks, EventStream
@@ -61,6 +61,7 @@ class Canvas(Sampling):
 
 
 @router.post("/v1/canvas", response_model=None)
+@answers
 async def canvas(request: Request, body: Canvas) -> Response | Json:
     """Answer with every detail, or complete a document."""
     service = service_of(request)

@@ -18,7 +18,7 @@ from redraft.server.languages import check_tools, choice_of, held_to
 from redraft.server.refusal import Refusal
 from redraft.server.replies import ChatForm, Json
 from redraft.server.respond import Exchange, Work, service_of
-from redraft.server.route import router_of_bodies
+from redraft.server.route import answers, router_of_bodies
 from redraft.server.schema import Call, Chat, text_of
 from redraft.server.service import Service
 
@@ -26,6 +26,7 @@ router = router_of_bodies()
 
 
 @router.post("/v1/chat/completions", response_model=None)
+@answers
 async def chat(request: Request, body: Chat) -> Response | Json:
     """Answer a conversation."""
     service = service_of(request)

@@ -16,7 +16,7 @@ from redraft.server.marks import split
 from redraft.server.refusal import Refusal, unsupported
 from redraft.server.replies import Echo, Json, TextForm
 from redraft.server.respond import Exchange, Work, service_of
-from redraft.server.route import router_of_bodies
+from redraft.server.route import answers, router_of_bodies
 from redraft.server.schema import Completion
 from redraft.server.service import Service
 
@@ -27,6 +27,7 @@ NO_OPTIONS = Options()
 
 
 @router.post("/v1/completions", response_model=None)
+@answers
 async def completions(request: Request, body: Completion) -> Response | Json:
     """Continue a text, or fill the gap in front of `suffix`."""
     service = service_of(request)

@@ -25,7 +25,7 @@ from redraft.server.body import BOOKKEEPING, Body, Flag, Int, Real, Str
 from redraft.server.refusal import Refusal
 from redraft.server.replies import Json
 from redraft.server.respond import GONE, key_of, note_prompts, service_of
-from redraft.server.route import router_of_bodies
+from redraft.server.route import answers, router_of_bodies
 from redraft.server.routes.responses import Item
 from redraft.server.schema import Part, text_of
 from redraft.server.stream import unless_gone
@@ -103,6 +103,7 @@ class Decisions(Body):
 
 
 @router.post("/v1/decisions", response_model=None)
+@answers
 async def decisions(request: Request, body: Decisions) -> Response | Json:
     """Answer questions about a text."""
     service = service_of(request)

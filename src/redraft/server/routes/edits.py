@@ -18,7 +18,7 @@ from redraft.server.body import BOOKKEEPING, Real, Str
 from redraft.server.refusal import Refusal, unsupported
 from redraft.server.replies import ChatForm, Json
 from redraft.server.respond import aside, at_once, count, note_prompts, service_of
-from redraft.server.route import router_of_bodies
+from redraft.server.route import answers, router_of_bodies
 from redraft.server.routes.chat import chat
 from redraft.server.schema import Chat, Message, Prediction, Sampling
 from redraft.server.voice import Voice
@@ -43,6 +43,7 @@ class Edit(Sampling):
 
 
 @router.post("/v1/edit/completions", response_model=None)
+@answers
 async def edit(request: Request, body: Edit) -> Response | Json:
     """Revise a region of a text; a stream has one piece."""
     service = service_of(request)
@@ -79,6 +80,7 @@ async def edit(request: Request, body: Edit) -> Response | Json:
 
 
 @router.post("/v1/apply/completions", response_model=None)
+@answers
 async def apply(request: Request, body: Chat) -> Response | Json:
     """Write a text anew with a change; the canvas starts from the original."""
     original = ORIGINAL.search(body.messages[-1].text)

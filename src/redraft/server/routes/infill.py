@@ -15,7 +15,7 @@ from redraft.server.gaps import Gap, gap_of, respond_gap, run_gap
 from redraft.server.refusal import Refusal
 from redraft.server.replies import Json, TextForm
 from redraft.server.respond import service_of
-from redraft.server.route import router_of_bodies
+from redraft.server.route import answers, router_of_bodies
 from redraft.server.schema import Sampling
 
 router = router_of_bodies()
@@ -72,6 +72,7 @@ class Hole(Body):
 
 @router.post("/v1/fim/completions", response_model=None)
 @router.post("/fim/completions", response_model=None)
+@answers
 async def fim(request: Request, body: Fim) -> Response | Json:
     """Fill a gap between two texts."""
     service = service_of(request)
@@ -85,6 +86,7 @@ async def fim(request: Request, body: Fim) -> Response | Json:
 
 
 @router.post("/infill", response_model=None)
+@answers
 async def infill(request: Request, body: Hole) -> Json:
     """Fill a gap for an editor."""
     service = service_of(request)

@@ -15,7 +15,7 @@ from redraft.server.body import Body, Flag, Int, Str
 from redraft.server.refusal import Refusal
 from redraft.server.replies import Json
 from redraft.server.respond import service_of
-from redraft.server.route import router_of_bodies
+from redraft.server.route import answers, router_of_bodies
 from redraft.server.schema import Message, Sampling
 from redraft.server.service import Service
 
@@ -95,12 +95,14 @@ async def model(request: Request, name: str) -> Json:
 
 
 @router.post("/tokenize", response_model=None)
+@answers
 async def tokenize(request: Request, body: Tokenize) -> Json:
     """Text to token ids."""
     return await run_in_threadpool(_tokenize, service_of(request), body)
 
 
 @router.post("/detokenize", response_model=None)
+@answers
 async def detokenize(request: Request, body: Detokenize) -> Json:
     """Token ids to text."""
     service = service_of(request)

@@ -15,7 +15,7 @@ from redraft.server.body import BOOKKEEPING, Body, Flag, Int, Real, Str
 from redraft.server.refusal import unsupported
 from redraft.server.replies import Json
 from redraft.server.respond import Exchange, service_of
-from redraft.server.route import router_of_bodies
+from redraft.server.route import answers, router_of_bodies
 from redraft.server.routes.chat import prepare
 from redraft.server.schema import CanvasOptions, Chat, Part, text_of
 from redraft.server.stream import Chunks
@@ -101,6 +101,7 @@ class Responses(Body):
 
 
 @router.post("/v1/responses", response_model=None)
+@answers
 async def responses(request: Request, body: Responses) -> Response | Json:
     """Answer a text or a conversation."""
     if body.canvas is not None and body.canvas.stream:
