@@ -17,11 +17,12 @@ from typing import Any
 
 import torch
 
+from redraft import load
 from redraft.cache import Prefix
-from redraft.engine.engine import Engine, load
 from redraft.measure.evals import evaluate
 from redraft.measure.record import new_record, write_record
 from redraft.measure.scenario import TASKS
+from redraft.operations.engine import Engine
 from redraft.shapes import Float, Tensor
 from redraft.tasks import task
 from redraft.weights.calibrate import Chat

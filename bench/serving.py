@@ -35,15 +35,16 @@ from typing import Any
 import torch
 
 from command import arguments, finish
+from redraft import load
 from redraft.cli.common import progress
 from redraft.engine.answer import Answer
-from redraft.engine.engine import Engine, load
 from redraft.engine.events import Event, Finished
-from redraft.engine.request import Options
+from redraft.engine.request import Options, Request
 from redraft.errors import RunError
 from redraft.measure.evals import room
 from redraft.measure.peak import resident_mib
 from redraft.measure.record import Progress, Record, new_record, percentiles_ms
+from redraft.operations.engine import Engine
 from redraft.server.log import Log
 from redraft.server.process import hosted
 from redraft.server.service import Service
@@ -204,7 +205,7 @@ def _alone(engine: Engine, preset: str, jobs: Sequence[Asked]) -> float:
 
     def start(prompt: str, seed: int, max_tokens: int) -> None:
         options = Options(seed=seed, preset=preset, max_tokens=max_tokens)
-        request = engine.request(prompt, chat=True, options=options)
+        request = engine.resolve(Request(prompt, chat=True, options=options))
         answer = Answer(engine.text, request)
 
         def listen(event: Event) -> None:
@@ -213,7 +214,7 @@ def _alone(engine: Engine, preset: str, jobs: Sequence[Asked]) -> float:
             else:
                 answer.take(event)
 
-        engine.loop.submit(request, listen)
+        listen(engine.loop, request, listen)
 
     for job in islice(left, AT_ONCE):
         start(*job)

@@ -21,15 +21,17 @@ from dataclasses import dataclass, field, replace
 from random import Random
 from typing import Any
 
+from tests.helpers import listen
+
 from command import arguments, finish
+from redraft import load
 from redraft.cli.common import progress
 from redraft.config import CheckpointConfig
 from redraft.diffusion.noise import SeededNoise
 from redraft.diffusion.presets import PRESETS
-from redraft.engine.engine import load
 from redraft.engine.events import Block, Event, Finished
 from redraft.engine.loop import Loop, LoopConfig
-from redraft.engine.request import Options, Request
+from redraft.engine.request import Options, ResolvedRequest
 from redraft.engine.resolve import build_request
 from redraft.engine.runner import run_alone
 from redraft.engine.scheduler import POLICIES, PREFILL_CHUNK
@@ -66,7 +68,7 @@ RULES = ("entropy:1", "confidence:0.5", "factor", "frechet", "margin:0.5", "gate
 class Client:
     """One random request: what it asks, what it does to the loop, and what it was told."""
 
-    request: Request
+    request: ResolvedRequest
     abort_after: int | None  # ticks from submission
     breaks_at: int | None  # its listener raises at this event
     number: int = -1
@@ -161,7 +163,7 @@ class Soak:
         breaks = rng.randint(1, 3) if rng.random() < 0.03 else None
         return Client(self._request(prompt, rng.randint(1, most)), abort, breaks)
 
-    def _request(self, prompt: list[int], max_tokens: int) -> Request:
+    def _request(self, prompt: list[int], max_tokens: int) -> ResolvedRequest:
         """A prompt with random options, those of a canvas only where it has one."""
         rng = self.rng
         options = Options(
@@ -208,7 +210,7 @@ class Soak:
         behind = last.number if last is not client and last.request.prompt == client.request.prompt else None
         drafts = bool(self.rng.getrandbits(1))
         try:
-            client.number = self.loop.submit(client.request, client, drafts=drafts, behind=behind)
+            client.number = listen(self.loop, client.request, client, drafts=drafts, behind=behind)
         except BusyError:
             self.seen["busy"] += 1
             return False
@@ -228,7 +230,7 @@ class Soak:
 
     def _check_end(self) -> None:
         self._check()
-        assert self.loop.runner.num_bytes == 0, f"{self.loop.runner.num_bytes} bytes of cache were left behind"
+        assert self.loop.num_bytes == 0, f"{self.loop.num_bytes} bytes of cache were left behind"
         assert not self.loop.scheduler.running, "requests were left running"
         assert not self.loop.scheduler.waiting, "requests were left waiting"
         self.seen.update(client.verdict() for client in self.clients)
@@ -276,7 +278,7 @@ def bench_soak(
             "forwards": soak.loop.forwards,
             "seconds": round(seconds, 2),
             "left_requests": len(soak.loop.scheduler.running) + len(soak.loop.scheduler.waiting),
-            "left_bytes": soak.loop.runner.num_bytes,
+            "left_bytes": soak.loop.num_bytes,
             "kept_prefix_bytes": soak.loop.runner.prefixes.num_bytes,
             "prompt_tokens_spared": soak.loop.runner.prefixes.hits,
             "resident_mib": {"before": round(before, 1), "after": round(after, 1)},

@@ -21,8 +21,8 @@ from statistics import median
 from typing import Any
 
 import torch
-
 from redraft.cli.kernels import kernels_for
+
 from redraft.config import read_config
 from redraft.measure.device import random_weights, step_of, time_runs
 from redraft.measure.record import new_record, write_record

@@ -150,7 +150,7 @@ def test_the_checker_sees_a_bad_import(module: str, source: str, complaint: str)
     ("module", "source"),
     [
         ("redraft.engine.runner", "from redraft.diffusion import denoise\nfrom redraft.model.gemma import Gemma"),
-        ("redraft.engine.runner", "from redraft.engine.request import Request\nfrom .events import Event"),
+        ("redraft.engine.runner", "from redraft.engine.request import ResolvedRequest\nfrom .events import Event"),
         ("redraft.engine.runner", "def f():\n    import torch"),
         ("redraft.cli.main", "def f():\n    from redraft.engine.engine import load"),
         ("redraft.cli.main", "from redraft import __version__, errors"),

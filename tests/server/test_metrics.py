@@ -13,11 +13,11 @@ from tests.server.conftest import RECORD, Inside, inside
 
 import redraft
 from redraft.diffusion.noise import SeededNoise
-from redraft.engine.engine import Engine
 from redraft.engine.events import Block
-from redraft.engine.request import Options
+from redraft.engine.request import Options, Request
 from redraft.engine.runner import Runner, run_alone
 from redraft.model.gemma import DiffusionGemma
+from redraft.operations.engine import Engine
 from redraft.server.settings import Settings
 
 USER = {"messages": [{"role": "user", "content": RECORD}], "canvas": {"width": 32}}
@@ -94,8 +94,8 @@ def test_gaps_and_edits_are_counted_like_other_answers(fresh: Inside) -> None:
 def test_wasted_rows_are_those_that_no_token_came_of(monkeypatch: pytest.MonkeyPatch, options: Options) -> None:
     """Counted again from the plain twin: every canvas that the network saw, less each told token once a step."""
     engine: Engine = redraft.load("nano")
-    request = engine.request(RECORD, chat=True, options=options)
-    engine.finish(request)
+    request = engine.resolve(Request(RECORD, chat=True, options=options))
+    engine.run(request)
     seen, denoise = [0], DiffusionGemma.denoise
 
     def counted(self: DiffusionGemma, canvas: torch.Tensor, soft: Any, prefix: Any) -> torch.Tensor:
@@ -115,8 +115,8 @@ def test_wasted_rows_are_those_that_no_token_came_of(monkeypatch: pytest.MonkeyP
 
 def test_what_is_given_up_is_wasted() -> None:
     engine = redraft.load("nano")
-    request = engine.request("go on", options=Options(seed=1, canvas=32, max_tokens=300, min_tokens=300))
-    events = engine.events(request)
+    request = engine.resolve(Request("go on", options=Options(seed=1, canvas=32, max_tokens=300, min_tokens=300)))
+    events = engine.submit(request, drafts=True).events()
     for _ in range(5):
         next(events)
     events.close()

@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 from tests.server.conftest import ROOT, Inside, Process, inside
 
-from redraft.engine.engine import Engine
+from redraft.operations.engine import Engine
 from redraft.server.routes import meta
 from redraft.server.settings import Settings
 

@@ -21,8 +21,8 @@ from tests.server.conftest import ANSWER, RECORD, ROOT, Process, ended, inside, 
 
 from redraft.__main__ import main
 from redraft.engine.dial import read_dial
-from redraft.engine.engine import Engine
 from redraft.errors import TraceError
+from redraft.operations.engine import Engine
 from redraft.server.settings import Settings, digest_of
 from redraft.tasks.grids import solve
 from redraft.trace.file import read_trace

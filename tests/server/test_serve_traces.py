@@ -6,12 +6,12 @@ from pathlib import Path
 
 import httpx2
 import pytest
+from redraft.engine.tap import Tap, seen_through
 from tests.server.conftest import RECORD, end, start
 
-from redraft.engine.engine import Engine
 from redraft.engine.request import Options
-from redraft.engine.tap import Tap, seen_through
 from redraft.errors import RequestError, RunError
+from redraft.operations.engine import Engine
 from redraft.trace.file import TraceFile, read_trace
 from redraft.trace.folder import TraceFolder
 from redraft.trace.lines import VERSION, Header

@@ -20,11 +20,11 @@ from tests.server.conftest import ANSWER, RECORD, Inside, inside
 from tokenizers import AddedToken, Tokenizer
 
 from redraft.constraints.validation import unfenced
-from redraft.engine.engine import Engine
 from redraft.engine.events import Block, Finished
 from redraft.engine.loop import Listener, Loop
-from redraft.engine.request import Request
+from redraft.engine.request import ResolvedRequest
 from redraft.model.gemma import DiffusionGemma
+from redraft.operations.engine import Engine
 from redraft.server.settings import Settings
 from redraft.text import Text
 
@@ -59,7 +59,9 @@ class Scripted(Loop):
         self.text, self.said = text, ""
         self.sizes: tuple[int, ...] = (1,)
 
-    def submit(self, request: Request, listener: Listener, *, drafts: bool = False, behind: int | None = None) -> int:
+    def submit(
+        self, request: ResolvedRequest, listener: Listener, *, drafts: bool = False, behind: int | None = None
+    ) -> int:
         tokens, number = self.text.encode(self.said, bos=False), 0
         while tokens:
             size = self.sizes[number % len(self.sizes)]

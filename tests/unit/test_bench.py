@@ -15,8 +15,8 @@ import msgspec
 import pytest
 import torch
 
+from redraft import load
 from redraft.cli.main import build_parser
-from redraft.engine.engine import Engine, load
 from redraft.engine.loop import LoopConfig
 from redraft.errors import RedraftError, RequestError
 from redraft.measure import bench, knee, peak, sides, throughput
@@ -35,6 +35,7 @@ from redraft.measure.scenario import (
 )
 from redraft.measure.sides import Ours, Theirs
 from redraft.measure.throughput import Runs, run_pairs
+from redraft.operations.engine import Engine
 from redraft.weights.source import locate
 
 
@@ -208,7 +209,7 @@ def test_a_batch_is_what_has_arrived(material: Material, monkeypatch: pytest.Mon
 
 def test_ours_answers_as_the_engine_does(engine: Engine, material: Material) -> None:
     jobs = SCENARIOS["variants"].jobs(material)[:3]
-    wanted = [list(engine.finish(job.request).tokens) for job in jobs]
+    wanted = [list(engine.run(job.request).tokens) for job in jobs]
     for serial in (False, True):
         one = Ours(engine.model, LoopConfig()).serve(jobs, serial=serial)
         assert [outcome.tokens for outcome in one.outcomes] == wanted

@@ -18,7 +18,7 @@ from redraft.diffusion.noise import SeededNoise
 from redraft.diffusion.plan import Flow
 from redraft.diffusion.seed import SeedCanvas
 from redraft.engine.events import Block, Finished
-from redraft.engine.request import Options, Request
+from redraft.engine.request import Options, ResolvedRequest
 from redraft.engine.resolve import build_request
 from redraft.engine.runner import run_alone
 from redraft.errors import RequestError
@@ -33,7 +33,7 @@ def model() -> DiffusionGemma:
     return tiny_model(replace(tiny_config(sliding_window=9), canvas_length=WIDTH))
 
 
-def checked(seed: int, max_tokens: int, check: CausalCheck) -> Request:
+def checked(seed: int, max_tokens: int, check: CausalCheck) -> ResolvedRequest:
     options = Options(seed=seed, max_tokens=max_tokens)
     asked = build_request([2, 17, 31, 44, 5], options, CheckpointConfig(model().config, SHIPPED))
     return replace(asked, policy=replace(asked.policy, check=check))
@@ -55,7 +55,7 @@ class Behind:
 
 
 @torch.inference_mode()
-def plainly(request: Request, least: float) -> list[list[int]]:
+def plainly(request: ResolvedRequest, least: float) -> list[list[int]]:
     """The tokens of each block: what follows is judged token by token, each time with all before it encoded anew."""
     noise, said, told = SeededNoise(request.seed), list(request.prompt), list[list[int]]()
     left, rows = request.max_tokens, 0

@@ -25,7 +25,7 @@ from redraft.cli.common import print_json
 from redraft.cli.main import build_parser
 from redraft.cli.verify import LIMIT
 from redraft.engine.events import Draft, Event
-from redraft.engine.request import Request
+from redraft.engine.request import ResolvedRequest
 from redraft.errors import CallerError, RedraftError, UnsatisfiedError
 from redraft.tasks import names, task
 
@@ -179,7 +179,7 @@ def test_an_interrupt_while_watching_leaves_a_whole_line_and_a_cursor(
     seen, drawn = [], io.StringIO()
     show = redraft.cli.watch.Watch.show
 
-    def interrupted(self: redraft.cli.watch.Watch, event: Event, request: Request) -> None:
+    def interrupted(self: redraft.cli.watch.Watch, event: Event, request: ResolvedRequest) -> None:
         seen.append(event)
         if len(seen) == 2:
             raise KeyboardInterrupt

@@ -11,7 +11,6 @@ import torch
 from tests.helpers import released_json, tiny_checkpoint, tiny_config, tiny_json
 
 from redraft.__main__ import main
-from redraft.cli.kernels import kernels_for
 from redraft.config import ModelConfig
 from redraft.errors import RunError, WeightsError
 from redraft.measure.device import Touched, device_card, filled_prefix, measure_card, random_weights, touched_share
@@ -21,6 +20,7 @@ from redraft.measure.tried import Tried
 from redraft.model.gemma import DiffusionGemma
 from redraft.model.kernels import FAST
 from redraft.model.moe import Experts, experts_grouped
+from redraft.weights.kernels import kernels_for
 from redraft.weights.memory import footprint
 from redraft.weights.place import ON_DEVICE, Placement
 from redraft.weights.plan import PLANS, Plan, check_device, formats, usable_plans

@@ -14,10 +14,10 @@ import torch
 
 import redraft
 from redraft.engine.answer import Answer
-from redraft.engine.engine import Engine
 from redraft.engine.events import Block, Draft, Finished
-from redraft.engine.request import Generation, Options
+from redraft.engine.request import Generation, Options, Request
 from redraft.errors import RequestError, TextError, WeightsError
+from redraft.operations.engine import Engine
 from redraft.weights.source import locate
 
 pytestmark = pytest.mark.typed
@@ -41,19 +41,19 @@ def same(one: Generation, other: Generation) -> bool:
 
 def test_a_string_with_chat_is_one_user_turn(engine: Engine, answer: Generation) -> None:
     assert same(engine.generate(TURN, seed=7), answer)
-    assert engine.request(PROMPT, chat=True).prompt == engine.request(TURN).prompt
+    assert engine.resolve(Request(PROMPT, chat=True)).prompt == engine.resolve(Request(TURN)).prompt
 
 
 def test_a_string_alone_is_continued_as_it_stands(engine: Engine) -> None:
-    prompt = engine.request(PROMPT).prompt
+    prompt = engine.resolve(Request(PROMPT)).prompt
     assert prompt[0] == engine.text.bos_token_id
     assert engine.text.decode(prompt) == PROMPT
-    assert len(prompt) < len(engine.request(PROMPT, chat=True).prompt)
+    assert len(prompt) < len(engine.resolve(Request(PROMPT, chat=True)).prompt)
 
 
 def test_a_conversation_keeps_its_turns(engine: Engine) -> None:
     chat = [*TURN, {"role": "assistant", "content": "{}"}, {"role": "user", "content": "record\nKa wants melu."}]
-    told = engine.text.decode(engine.request(chat).prompt)
+    told = engine.text.decode(engine.resolve(Request(chat)).prompt)
     assert told.index("417") < told.index("{}") < told.index("wants")
 
 
@@ -62,7 +62,7 @@ def test_counts_agree_with_each_other(engine: Engine, answer: Generation) -> Non
     limit = engine.config.generation.max_new_tokens
     assert len(answer.entropy) == len(answer.tokens) <= limit
     assert all(nats >= 0 for nats in answer.entropy)
-    assert answer.prompt_tokens == len(engine.request(PROMPT, chat=True).prompt)
+    assert answer.prompt_tokens == len(engine.resolve(Request(PROMPT, chat=True)).prompt)
     assert len(answer.steps) <= -(-limit // width)
     assert all(1 <= steps <= engine.config.generation.max_denoising_steps for steps in answer.steps)
     assert answer.commits == len(answer.steps) - 1
@@ -90,8 +90,10 @@ def test_a_stop_string_cuts_the_text_and_says_so(engine: Engine, answer: Generat
 
 def test_a_stop_string_ends_the_work_too(engine: Engine, answer: Generation) -> None:
     """A request that went on behind a stop string would bill for text that nobody sees."""
-    request = engine.request(PROMPT, chat=True, options=Options(seed=7, max_tokens=256, stop=(answer.text[:2],)))
-    assert len(engine.finish(request).steps) == 1
+    request = engine.resolve(
+        Request(PROMPT, chat=True, options=Options(seed=7, max_tokens=256, stop=(answer.text[:2],)))
+    )
+    assert len(engine.run(request).steps) == 1
 
 
 def test_a_string_is_not_a_list_of_stops(engine: Engine) -> None:
@@ -108,8 +110,8 @@ def test_a_stop_that_cannot_work_is_refused(engine: Engine, stop: list[str]) -> 
 
 def test_the_first_text_is_timed_even_after_an_empty_block(engine: Engine) -> None:
     """A block whose text was all held back left the time at zero."""
-    request = engine.request(PROMPT, options=Options(stop=("melu",)))
-    some = next(event for event in engine.events(request, drafts=False) if isinstance(event, Block))
+    request = engine.resolve(Request(PROMPT, options=Options(stop=("melu",))))
+    some = next(event for event in engine.submit(request, drafts=False).events() if isinstance(event, Block))
     block = replace(some, tokens=engine.text.encode("m", bos=False))
     gathered = Answer(engine.text, request)
     gathered.take(block)
@@ -124,7 +126,7 @@ def test_the_first_text_is_timed_even_after_an_empty_block(engine: Engine) -> No
 
 def test_watching_changes_nothing_and_shows_everything(engine: Engine, answer: Generation) -> None:
     events: list[Any] = []
-    request = engine.request(PROMPT, chat=True, options=Options(seed=7))
+    request = engine.resolve(Request(PROMPT, chat=True, options=Options(seed=7)))
     assert same(engine.finish(request, lambda event, _: events.append(event)), answer)
     drafts = [event for event in events if isinstance(event, Draft)]
     blocks = [event for event in events if isinstance(event, Block)]
@@ -135,7 +137,7 @@ def test_watching_changes_nothing_and_shows_everything(engine: Engine, answer: G
 
 
 def test_giving_up_half_way_leaves_the_engine_usable(engine: Engine, answer: Generation) -> None:
-    events = engine.events(engine.request(PROMPT, chat=True, options=Options(seed=1)))
+    events = engine.submit(engine.resolve(Request(PROMPT, chat=True, options=Options(seed=1))), drafts=True).events()
     next(events)
     events.close()
 
@@ -143,7 +145,7 @@ def test_giving_up_half_way_leaves_the_engine_usable(engine: Engine, answer: Gen
         raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
-        engine.finish(engine.request(PROMPT, chat=True), interrupt)
+        engine.finish(engine.resolve(Request(PROMPT, chat=True)), interrupt)
     assert same(engine.generate(PROMPT, chat=True, seed=7), answer)
 
 

@@ -9,10 +9,10 @@ from itertools import islice
 import pytest
 
 import redraft
-from redraft.engine.engine import Engine
-from redraft.engine.request import Generation, Options, Request
+from redraft.engine.request import Generation, Options, ResolvedRequest
 from redraft.errors import RequestError
 from redraft.measure.evals import Trial, attempt, evaluate, pinned, record, room, summarise, wilson
+from redraft.operations.engine import Engine
 from redraft.tasks import Example, Score, task
 
 
@@ -100,7 +100,7 @@ def test_an_answer_may_be_as_long_as_its_task_needs_unless_the_caller_says_other
     engine, lists = redraft.load("nano"), task("lists")
     seen: list[Options] = []
 
-    def request(self: Engine, prompt: str, *, chat: bool, options: Options) -> Request:
+    def request(self: Engine, prompt: str, *, chat: bool, options: Options) -> ResolvedRequest:
         seen.append(options)
         return asked(self, prompt, chat=chat, options=replace(options, steps=1))
 

@@ -12,10 +12,10 @@ from tests.helpers import new_prefix, released_json, tiny_checkpoint, tiny_confi
 from torch import Tensor
 
 import redraft
+from redraft import load
 from redraft.__main__ import main
 from redraft.config import CheckpointConfig, GenerationConfig, ModelConfig, parse_model
 from redraft.diffusion.noise import SeededNoise
-from redraft.engine.engine import load
 from redraft.engine.events import Block
 from redraft.engine.request import Options
 from redraft.engine.resolve import build_request

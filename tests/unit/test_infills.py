@@ -10,7 +10,7 @@ import pytest
 import infills
 import redraft
 from infills import KINDS, MODES, Gap, gaps, held_out, parses, passes, recorded, score_infills
-from redraft.engine.engine import Engine
+from redraft.operations.engine import Engine
 from redraft.tasks.task import split_of
 
 SOURCE = '''"""Doc."""

@@ -23,10 +23,10 @@ from redraft.constraints.sources import regex_source, schema_source
 from redraft.constraints.thinking import after_thinking
 from redraft.constraints.validation import Problem, span_of
 from redraft.engine import mend
-from redraft.engine.engine import Engine
-from redraft.engine.mend import mended
-from redraft.engine.request import Generation, Options, Request
+from redraft.engine.request import Generation, Options, Request, ResolvedRequest
 from redraft.errors import ConstraintError, RunError, UnsatisfiedError
+from redraft.operations.engine import Engine
+from redraft.operations.repair import mended
 
 pytestmark = pytest.mark.usefixtures("own_cache")
 
@@ -65,13 +65,15 @@ def test_only_what_is_wrong_changes_in_an_answer_of_several_canvases(
     engine: Engine, canvas: int, wrong: tuple[str, ...], schema: object
 ) -> None:
     """The last but one case needs two canvases, and neither may write again what was wrong there."""
-    request = engine.request(
-        PROMPT,
-        chat=True,
-        options=Options(seed=1, canvas=canvas, max_tokens=24),
-        language=None if schema is None else engine.language(schema_source(schema)),
+    request = engine.resolve(
+        Request(
+            PROMPT,
+            chat=True,
+            options=Options(seed=1, canvas=canvas, max_tokens=24),
+            constraint=None if schema is None else engine.language(schema_source(schema)),
+        )
     )
-    first = engine.finish(request)
+    first = engine.run(request)
     assert len(first.steps) > 1
     assert first.text == ANSWER
     done = mended(engine, request, refusing(*wrong) if schema else textually(*wrong))
@@ -105,11 +107,13 @@ def spans_of_tokens(pieces: list[str], spans: list[tuple[int, int]]) -> set[int]
 
 def test_the_error_carries_the_best_attempt_and_its_reasons(engine: Engine) -> None:
     """The first attempt has two complaints; those that change the item have one, and the first of them is told."""
-    request = engine.request(
-        PROMPT,
-        chat=True,
-        options=Options(seed=1, canvas=8, max_tokens=24),
-        language=engine.language(schema_source(RECORD)),
+    request = engine.resolve(
+        Request(
+            PROMPT,
+            chat=True,
+            options=Options(seed=1, canvas=8, max_tokens=24),
+            constraint=engine.language(schema_source(RECORD)),
+        )
     )
     seen = list[str]()
 
@@ -218,7 +222,7 @@ def test_an_answer_behind_thinking_is_mended_behind_thinking(engine: Engine, ope
     """Marked by tokens that nano has no other use for."""
     plain = engine.language(schema_source(RECORD))
     language = after_thinking(plain, closing=3, opening=opening)
-    request = engine.request(PROMPT, chat=True, options=Options(seed=1, max_tokens=60), language=language)
+    request = engine.resolve(Request(PROMPT, chat=True, options=Options(seed=1, max_tokens=60), constraint=language))
     seen = list[str]()
 
     def check(text: str) -> str | tuple[()]:
@@ -235,14 +239,14 @@ def test_an_answer_behind_thinking_is_mended_behind_thinking(engine: Engine, ope
 
 def test_a_deadline_is_one_for_all_rounds(engine: Engine, monkeypatch: pytest.MonkeyPatch) -> None:
     """Every round had the whole of it. Here a check takes 100 seconds of it, and nothing else takes any."""
-    request = engine.request(PROMPT, chat=True, options=Options(seed=1, deadline_sec=450.0))
+    request = engine.resolve(Request(PROMPT, chat=True, options=Options(seed=1, deadline_sec=450.0)))
     now, given, again = [0.0], list[float | None](), mend._again
 
     def check(text: str) -> list[str]:
         now[0] += 100.0
         return ["no"]
 
-    def seen(engine: Engine, request: Request, *more: Any) -> Generation:
+    def seen(engine: Engine, request: ResolvedRequest, *more: Any) -> Generation:
         given.append(request.deadline_sec)
         return again(engine, request, *more)
 

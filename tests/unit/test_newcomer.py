@@ -18,9 +18,9 @@ from redraft.__main__ import main
 from redraft.cli import bounds
 from redraft.cli.tune import Progress
 from redraft.cli.watch import LONGEST, PACE, Watch
-from redraft.engine.engine import Engine
 from redraft.engine.events import Event
-from redraft.engine.request import Options, Request
+from redraft.engine.request import Options, Request, ResolvedRequest
+from redraft.operations.engine import Engine
 from redraft.tasks import names, task
 from redraft.tasks.task import split_of
 from redraft.text import Message
@@ -73,7 +73,7 @@ def test_nano_answers_further_questions_of_a_conversation() -> None:
         messages = list[Message]()
         for example in islice(examples, 3):
             messages.append({"role": "user", "content": example.prompt})
-            done = engine.finish(engine.request(messages, chat=True, options=Options(seed=seed, preset="fast")))
+            done = engine.run(engine.resolve(Request(messages, chat=True, options=Options(seed=seed, preset="fast"))))
             right, asked = right + (done.text == example.answer), asked + 1
             messages.append({"role": "assistant", "content": done.text})
     assert right >= asked - 3, f"{right} of {asked}"
@@ -132,10 +132,10 @@ def test_every_step_stays_long_enough_and_none_waits_for_the_screen(
     monkeypatch.setattr(redraft.cli.watch, "Console", lambda **options: screen)
     monkeypatch.setattr(redraft.cli.watch, "time", clock)
     steps: list[int] = []
-    request = engine.request(PUZZLE, chat=True, options=Options(seed=5, preset="reference"))
+    request = engine.resolve(Request(PUZZLE, chat=True, options=Options(seed=5, preset="reference")))
     with Watch(engine.text, answer_follows=follows) as watch:
 
-        def show(event: Event, of: Request) -> None:
+        def show(event: Event, of: ResolvedRequest) -> None:
             steps.append(getattr(event, "step", 0))
             watch.show(event, of)
 

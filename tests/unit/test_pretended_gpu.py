@@ -17,7 +17,7 @@ from typing import Any
 
 import pytest
 import torch
-from tests.helpers import agree, tiny_checkpoint, tiny_config
+from tests.helpers import agree, listen, tiny_checkpoint, tiny_config
 from torch import Tensor
 
 pytest.importorskip("triton", reason=f"there is no triton for {sys.platform}")
@@ -34,7 +34,7 @@ from redraft.diffusion.seed import SeedCanvas
 from redraft.engine import stream
 from redraft.engine.events import Block, Event, Finished
 from redraft.engine.loop import Loop
-from redraft.engine.request import Options, Request
+from redraft.engine.request import Options, ResolvedRequest
 from redraft.engine.resolve import build_request
 from redraft.measure import device as measured
 from redraft.measure.roofline import Card
@@ -95,12 +95,14 @@ def load(folder: Path, where: str, kernels: Kernels = TORCH) -> tuple[DiffusionG
     return load_model(folder, kernels=kernels, device=where)
 
 
-def told(model: DiffusionGemma, requests: Sequence[Request], device: Device | None, *, graphs: bool = False) -> Told:
+def told(
+    model: DiffusionGemma, requests: Sequence[ResolvedRequest], device: Device | None, *, graphs: bool = False
+) -> Told:
     """Every request to its end, side by side."""
     loop, found = Loop(model), Told([[] for _ in requests], [], [], [])
     loop.runner.places = Places(model) if graphs else None
     for request, events in zip(requests, found.events, strict=True):
-        loop.submit(request, events.append, drafts=True)
+        listen(loop, request, events.append, drafts=True)
     left = True
     while left:
         before = loop.canvas_rows
@@ -118,7 +120,7 @@ def told(model: DiffusionGemma, requests: Sequence[Request], device: Device | No
     return found
 
 
-def requests_of(config: CheckpointConfig, count: int = 2, most: int = 40, **options: Any) -> list[Request]:
+def requests_of(config: CheckpointConfig, count: int = 2, most: int = 40, **options: Any) -> list[ResolvedRequest]:
     """Prompts of several lengths, answers of several blocks."""
     made = [Options(max_tokens=most - 8 * i, seed=i, steps=4, **options) for i in range(count)]
     return [
@@ -156,7 +158,7 @@ def language(config: CheckpointConfig) -> Language:
     return ready(regex_source("[a-d]{3,30}e"), Vocabulary(tuple(pieces), frozenset((1,)), frozenset((0, 1))))
 
 
-def special(config: CheckpointConfig) -> dict[str, Request]:
+def special(config: CheckpointConfig) -> dict[str, ResolvedRequest]:
     """One request for each thing that a step does beside the usual."""
     (usual,) = requests_of(config, 1, 24)
     (checked,) = requests_of(config, 1, 24, preset="checked")

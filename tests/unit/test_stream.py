@@ -5,7 +5,7 @@ from functools import lru_cache
 
 import pytest
 import torch
-from tests.helpers import tiny_config, tiny_model
+from tests.helpers import listen, tiny_config, tiny_model
 
 from redraft.config import CheckpointConfig, GenerationConfig
 from redraft.diffusion.accept import Confidence
@@ -15,11 +15,11 @@ from redraft.diffusion.plan import Flow
 from redraft.diffusion.stats import Stats
 from redraft.engine import runner, stream
 from redraft.engine.events import Event, Finished
-from redraft.engine.lane import Lane
 from redraft.engine.loop import Loop, LoopConfig
-from redraft.engine.request import Options, Request
+from redraft.engine.request import Options, ResolvedRequest
 from redraft.engine.resolve import build_request
 from redraft.engine.runner import run_alone
+from redraft.engine.sequence import Lane
 from redraft.model.gemma import DiffusionGemma
 from redraft.model.head import LONG
 
@@ -33,17 +33,17 @@ def model(vocab: int = LONG) -> DiffusionGemma:
     return tiny_model(replace(tiny_config(vocab_size=vocab), canvas_length=8))
 
 
-def request(seed: int, vocab: int = LONG, **options: object) -> Request:
+def request(seed: int, vocab: int = LONG, **options: object) -> ResolvedRequest:
     limits = GenerationConfig(max_new_tokens=16, max_denoising_steps=6, eos_token_ids=(1,))
     asked = Options(max_tokens=16, seed=seed, **options)  # type: ignore[arg-type]
     return build_request(PROMPT[: 3 + seed], asked, CheckpointConfig(model(vocab).config, limits))
 
 
-def batched(requests: list[Request], on: DiffusionGemma) -> list[list[Event]]:
+def batched(requests: list[ResolvedRequest], on: DiffusionGemma) -> list[list[Event]]:
     found: list[list[Event]] = [[] for _ in requests]
     loop = Loop(on, LoopConfig())
     for asked, told in zip(requests, found, strict=True):
-        loop.submit(asked, told.append, drafts=True)
+        listen(loop, asked, told.append, drafts=True)
     while any(not told or not isinstance(told[-1], Finished) for told in found):
         loop.tick()
     return found

@@ -16,16 +16,16 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from redraft.engine.tap import Tap, seen_through
 from tests.unit.test_terminal import ROOT, read_until
 
 from redraft.__main__ import main
 from redraft.cli.screen import Place, lines
 from redraft.constraints.sources import choices_source
-from redraft.engine.engine import Engine
 from redraft.engine.events import Draft
-from redraft.engine.request import Options
-from redraft.engine.tap import Tap, seen_through
+from redraft.engine.request import Options, Request
 from redraft.errors import RequestError, RunError, TraceError
+from redraft.operations.engine import Engine
 from redraft.trace.file import TraceFile, read_trace
 from redraft.trace.film import apart, first_apart
 from redraft.trace.lines import VERSION, Header
@@ -56,10 +56,10 @@ def taken(engine: Engine, tmp_path: Path) -> Callable[..., Path]:
 @pytest.mark.parametrize("options", [Options(seed=3), Options(seed=3, preset="flow", max_tokens=64, min_tokens=64)])
 def test_the_frames_add_up_to_the_drafts(engine: Engine, taken: Callable[..., Path], options: Options) -> None:
     """Also where a canvas is cut behind its end, and where it flows from block to block."""
-    request = engine.request("sudoku\n1..4\n..1.\n..42\n4...", chat=True, options=options)
-    drafts = [event for event in engine.events(request) if isinstance(event, Draft)]
-    done = engine.finish(request)
-    (film,) = read_trace(taken(lambda tapped: tapped.finish(request))).films
+    request = engine.resolve(Request("sudoku\n1..4\n..1.\n..42\n4...", chat=True, options=options))
+    drafts = [event for event in engine.submit(request, drafts=True).events() if isinstance(event, Draft)]
+    done = engine.run(request)
+    (film,) = read_trace(taken(lambda tapped: tapped.run(request))).films
     assert [frame.ids for frame in film.frames] == [tuple(draft.tokens) for draft in drafts]
     assert [frame.drafted.accepted for frame in film.frames] == [list(map(int, draft.accepted)) for draft in drafts]
     for frame, draft in zip(film.frames, drafts, strict=True):
@@ -78,8 +78,8 @@ def test_what_the_language_chose_is_marked(engine: Engine, taken: Callable[..., 
     answer = '{"who":"Karomi","qty":417,"item":"melu"}'
     for choices, wanted in (([answer], ""), ([answer.replace("417", "418")], "8")):
         language = engine.language(choices_source(choices))
-        request = engine.request(RECORD, chat=True, options=Options(seed=1), language=language)
-        (film,) = read_trace(taken(lambda tapped, request=request: tapped.finish(request))).films
+        request = engine.resolve(Request(RECORD, chat=True, options=Options(seed=1), constraint=language))
+        (film,) = read_trace(taken(lambda tapped, request=request: tapped.run(request))).films
         last = film.frames[-1]
         forced = "".join(last.tokens[at] for at in last.drafted.forced if at < last.end)
         assert forced == wanted
@@ -104,9 +104,11 @@ def test_a_tap_changes_no_answer_and_tells_every_request(engine: Engine, taken: 
 @pytest.mark.parametrize("seed", [1, 2, 3])
 def test_a_trace_of_variants_shows_the_likeliest_first(engine: Engine, taken: Callable[..., Path], seed: int) -> None:
     """The longest was shown, whichever answer came of it."""
-    request = engine.request("sudoku\n1...\n..1.\n...2\n4...", chat=True, options=Options(seed=seed, temperature=3.0))
+    request = engine.resolve(
+        Request("sudoku\n1...\n..1.\n...2\n4...", chat=True, options=Options(seed=seed, temperature=3.0))
+    )
     found = []
-    trace = read_trace(taken(lambda tapped: found.extend(tapped.ranked(request, 4))))
+    trace = read_trace(taken(lambda tapped: found.extend(tapped.variants(request, 4))))
     assert [film.begun.seed for film in trace.films if film.taken] == [found[0].answers[0].seed]
     assert trace.main.begun.seed == found[0].answers[0].seed
 

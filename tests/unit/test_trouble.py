@@ -13,22 +13,22 @@ from functools import lru_cache
 from pathlib import Path
 
 import pytest
-from tests.helpers import tiny_config, tiny_model
+from redraft.engine.asynchronous import AsyncEngine
+from tests.helpers import listen, tiny_config, tiny_model
 
 import redraft
 from redraft.config import CheckpointConfig, GenerationConfig
 from redraft.diffusion.noise import SeededNoise
 from redraft.engine.answer import Answer
-from redraft.engine.asynchronous import AsyncEngine
-from redraft.engine.engine import Engine
 from redraft.engine.events import Block, Draft, Event, Finished
 from redraft.engine.loop import Loop, LoopConfig
-from redraft.engine.request import Options, Request
+from redraft.engine.request import Options, Request, ResolvedRequest
 from redraft.engine.resolve import build_request
 from redraft.engine.runner import run_alone
 from redraft.engine.scheduler import Batch
 from redraft.errors import RequestError, RunError
 from redraft.model.gemma import DiffusionGemma
+from redraft.operations.engine import Engine
 
 PROMPT = "record\nSend 417 melu to Karomi."
 
@@ -38,7 +38,7 @@ def model() -> DiffusionGemma:
     return tiny_model(replace(tiny_config(sliding_window=20, max_position_embeddings=1024), canvas_length=16))
 
 
-def request(seed: int = 1, steps: int = 3, max_tokens: int = 16) -> Request:
+def request(seed: int = 1, steps: int = 3, max_tokens: int = 16) -> ResolvedRequest:
     shipped = CheckpointConfig(model().config, GenerationConfig(max_denoising_steps=6, eos_token_ids=(1,)))
     return build_request([2, 3, 4], Options(max_tokens=max_tokens, seed=seed, steps=steps), shipped)
 
@@ -55,11 +55,11 @@ def engine(loaded: Engine) -> Iterator[Engine]:
     yield made
     made.loop.stop()
     made.loop.check()
-    assert made.loop.runner.num_bytes == 0, "something was left running"
+    assert made.loop.num_bytes == 0, "something was left running"
 
 
-def ask(engine: Engine, seed: int = 1, steps: int = 3) -> Request:
-    return engine.request(PROMPT, chat=True, options=Options(seed=seed, steps=steps))
+def ask(engine: Engine, seed: int = 1, steps: int = 3) -> ResolvedRequest:
+    return engine.resolve(Request(PROMPT, chat=True, options=Options(seed=seed, steps=steps)))
 
 
 def broken(*_: object) -> None:
@@ -114,14 +114,14 @@ def test_values_of_another_type_are_refused_by_name() -> None:
 @pytest.mark.parametrize("seed", [-1, 2**64])
 def test_a_seed_out_of_range_is_refused_before_it_is_queued(loaded: Engine, seed: int) -> None:
     with pytest.raises(RequestError, match=f"seed is {seed}; it must be"):
-        loaded.request(PROMPT, options=Options(seed=seed))
+        loaded.resolve(Request(PROMPT, options=Options(seed=seed)))
 
 
 def test_a_request_that_cannot_be_opened_ends_alone() -> None:
     """It raised in every tick and no other request could be served any more."""
     loop, bad, good = Loop(model()), list[Event](), list[Event]()
-    loop.submit(replace(request(), seed=-1), bad.append)
-    loop.submit(request(), good.append)
+    listen(loop, replace(request(), seed=-1), bad.append)
+    listen(loop, request(), good.append)
     loop.drain()
     loop.check()
     end = last(bad)
@@ -137,12 +137,12 @@ def test_a_request_that_ends_before_its_mail_is_collected_disturbs_nobody() -> N
 
     def slow() -> None:
         loop._retire = retire  # type: ignore[method-assign]
-        loop.submit(replace(request(), deadline_sec=1.0), late.append)
+        listen(loop, replace(request(), deadline_sec=1.0), late.append)
         now[0] = 2.0
         retire()
 
     loop._retire = slow  # type: ignore[method-assign]
-    loop.submit(request(), good.append)
+    listen(loop, request(), good.append)
     loop.tick()
     loop.check()
     loop.drain()
@@ -152,8 +152,8 @@ def test_a_request_that_ends_before_its_mail_is_collected_disturbs_nobody() -> N
 
 def test_a_failing_forward_ends_its_own_requests_and_tells_them_why(monkeypatch: pytest.MonkeyPatch) -> None:
     loop, inside, outside = Loop(model(), LoopConfig(max_running=1)), list[Event](), list[Event]()
-    loop.submit(request(), inside.append)
-    loop.submit(request(2), outside.append)
+    listen(loop, request(), inside.append)
+    listen(loop, request(2), outside.append)
     with monkeypatch.context() as patch:
         patch.setattr(loop.runner, "run", broken)
         assert loop.tick()
@@ -171,7 +171,7 @@ class Overflown:
         return math.nan
 
 
-def overflown() -> Request:
+def overflown() -> ResolvedRequest:
     asked = request()
     return replace(asked, policy=replace(asked.policy, schedule=Overflown()))
 
@@ -181,8 +181,8 @@ def overflown() -> Request:
 def test_a_step_that_fails_ends_its_own_request_alone(drafts: bool, logprobs: int | None) -> None:
     """NaN in one canvas ended every request that had shared its forward."""
     loop, bad, good, asked = Loop(model()), list[Event](), list[Event](), request(2, max_tokens=40)
-    loop.submit(replace(overflown(), logprobs=logprobs), bad.append, drafts=drafts)
-    loop.submit(asked, good.append, drafts=True)
+    listen(loop, replace(overflown(), logprobs=logprobs), bad.append, drafts=drafts)
+    listen(loop, asked, good.append, drafts=True)
     while loop.tick():
         loop.check()
     assert "overflow to NaN" in str(last(bad).error)
@@ -194,9 +194,9 @@ def test_a_canvas_that_cannot_be_told_at_its_deadline_ends_its_own_request_alone
     now, asked = [0.0], [request(seed, max_tokens=40) for seed in (2, 3)]
     loop = Loop(model(), LoopConfig(max_running=2), clock=lambda: now[0])
     bad, good = list[Event](), [list[Event](), list[Event]()]
-    loop.submit(replace(overflown(), deadline_sec=1.0), bad.append)
+    listen(loop, replace(overflown(), deadline_sec=1.0), bad.append)
     for one, told in zip(asked, good, strict=True):
-        loop.submit(one, told.append, drafts=True)
+        listen(loop, one, told.append, drafts=True)
     loop.tick()
     now[0] = 2.0
     while loop.tick():
@@ -210,8 +210,8 @@ def test_a_prompt_that_cannot_be_shared_ends_its_own_request_alone(monkeypatch: 
     loop, told = Loop(model()), [list[Event]() for _ in range(2)]
     asked = [request(seed, max_tokens=40) for seed in (1, 2)]
     monkeypatch.setattr(loop.runner, "share", broken)
-    first = loop.submit(asked[0], told[0].append, drafts=True)
-    loop.submit(asked[1], told[1].append, behind=first)
+    first = listen(loop, asked[0], told[0].append, drafts=True)
+    listen(loop, asked[1], told[1].append, behind=first)
     loop.drain()
     loop.check()
     assert isinstance(last(told[1]).error, ValueError)
@@ -227,13 +227,13 @@ def test_an_interrupt_ends_the_requests_of_its_forward_and_passes(monkeypatch: p
         run(batch, begun)
         raise KeyboardInterrupt
 
-    loop.submit(request(steps=1, max_tokens=64), told.append)
+    listen(loop, request(steps=1, max_tokens=64), told.append)
     monkeypatch.setattr(loop.runner, "run", interrupted)
     with pytest.raises(KeyboardInterrupt):
         loop.tick()
     loop.check()
     assert isinstance(last(told).error, KeyboardInterrupt)
-    assert loop.runner.num_bytes == 0
+    assert loop.num_bytes == 0
 
 
 @pytest.mark.parametrize("threaded", [False, True])
@@ -242,7 +242,7 @@ def test_a_listener_that_calls_the_engine_is_told_not_to(engine: Engine, threade
     found: list[Exception] = []
 
     def listen(event: Event) -> None:
-        for call in (engine.loop.tick, engine.loop.stop, lambda: engine.finish(ask(engine))):
+        for call in (engine.loop.tick, engine.loop.stop, lambda: engine.run(ask(engine))):
             with pytest.raises(RequestError, match=r"a listener, .* called the engine") as caught:
                 call()
             found.append(caught.value)
@@ -251,7 +251,7 @@ def test_a_listener_that_calls_the_engine_is_told_not_to(engine: Engine, threade
     if threaded:
         engine.loop.start()
     told = threading.Event()
-    engine.loop.submit(ask(engine), listen)
+    listen(engine.loop, ask(engine), listen)
     within(60, lambda: told.wait() if threaded else engine.loop.drain())
     assert len(found) >= 3
 
@@ -266,7 +266,7 @@ def test_a_listener_that_raises_is_told_its_own_error_once(breaks_at: type) -> N
             raise ValueError("the caller's own bug")
 
     loop = Loop(model())
-    loop.submit(request(), listen, drafts=True)
+    listen(loop, request(), listen, drafts=True)
     loop.drain()
     loop.check()
     end = last(told)
@@ -283,7 +283,7 @@ def test_nothing_but_the_end_follows_an_abort_from_a_listener() -> None:
             loop.abort(number)
 
     loop = Loop(model())
-    number = loop.submit(request(steps=1), listen, drafts=True)
+    number = listen(loop, request(steps=1), listen, drafts=True)
     loop.drain()
     loop.check()
     assert [type(event) for event in told] == [Draft, Finished]
@@ -292,7 +292,7 @@ def test_nothing_but_the_end_follows_an_abort_from_a_listener() -> None:
 
 def test_an_abort_does_not_touch_the_books_during_another_threads_forward(monkeypatch: pytest.MonkeyPatch) -> None:
     loop, told = Loop(model()), list[Event]()
-    number = loop.submit(request(steps=2), told.append, drafts=True)
+    number = listen(loop, request(steps=2), told.append, drafts=True)
     inside, aborted, run = threading.Event(), threading.Event(), loop.runner.run
 
     def slow(batch: Batch, begun: Callable[[], None]) -> object:
@@ -333,7 +333,7 @@ def test_stopping_ends_whoever_waits_with_an_error(engine: Engine, held: threadi
 
     def wait() -> None:
         calls: dict[str, Callable[[], object]] = {
-            "finish": lambda: engine.finish(ask(engine, steps=8)),
+            "finish": lambda: engine.run(ask(engine, steps=8)),
             "map": lambda: list(engine.map([ask(engine, steps=8)] * 6)),
             "variants": lambda: engine.variants(ask(engine, steps=8), 6),
         }
@@ -353,13 +353,13 @@ def test_stopping_ends_whoever_waits_with_an_error(engine: Engine, held: threadi
 def test_closing_an_async_engine_ends_its_requests_and_refuses_more(engine: Engine, held: threading.Event) -> None:
     async def run() -> None:
         face = AsyncEngine(engine)
-        waiting = asyncio.create_task(face.finish(ask(engine)))
+        waiting = asyncio.create_task(face.run(ask(engine)))
         assert await asyncio.to_thread(held.wait, 60)
         await asyncio.to_thread(face.close)
         with pytest.raises(RunError, match="the loop was stopped"):
             await asyncio.wait_for(waiting, timeout=60)
         with pytest.raises(RunError, match="has been stopped"):
-            await asyncio.wait_for(face.finish(ask(engine)), timeout=60)
+            await asyncio.wait_for(face.run(ask(engine)), timeout=60)
 
     asyncio.run(run())
 
@@ -375,7 +375,7 @@ def test_a_thread_started_after_a_stop_goes_on_turning(engine: Engine) -> None:
         engine.loop.start()
         stopping.join(timeout=60)
         engine.loop.start()
-        within(60, lambda: engine.finish(ask(engine)))
+        within(60, lambda: engine.run(ask(engine)))
         assert first is not None
         assert first is engine.loop._thread or not first.is_alive()
     engine.loop.stop()
@@ -436,8 +436,8 @@ def test_a_bar_counts_the_answers_on_stderr(engine: Engine, capsys: pytest.Captu
 
 
 def test_a_block_told_after_a_stop_string_does_not_count(loaded: Engine) -> None:
-    asked = loaded.request(PROMPT, options=Options(stop=("m",)))
-    block = next(event for event in loaded.events(asked, drafts=False) if isinstance(event, Block))
+    asked = loaded.resolve(Request(PROMPT, options=Options(stop=("m",))))
+    block = next(event for event in loaded.submit(asked, drafts=False).events() if isinstance(event, Block))
     block = replace(block, tokens=loaded.text.encode("melu", bos=False))
     answer = Answer(loaded.text, asked)
     answer.take(block)

@@ -13,7 +13,7 @@ from constraints import ARRAY, ASKED, OBJECT, RECORD, Asked, Way, _counted, _sum
 from guided import guided
 from redraft.constraints.language import ready
 from redraft.constraints.sources import schema_source
-from redraft.engine.request import Options
+from redraft.engine.request import Options, Request
 
 
 @pytest.mark.parametrize("schema", [RECORD, OBJECT, ARRAY])
@@ -37,7 +37,9 @@ def test_the_causal_mode_can_be_held_by_llguidance() -> None:
     for seed in range(3):
         options = Options(seed=seed, causal=True)
         done = [
-            engine.finish(engine.request("record\nSend 417 melu to Karomi.", chat=True, options=options, language=held))
+            engine.run(
+                engine.resolve(Request("record\nSend 417 melu to Karomi.", chat=True, options=options, constraint=held))
+            )
             for held in (guided(engine, language), language)
         ]
         assert done[0].text == done[1].text

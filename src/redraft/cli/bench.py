@@ -14,8 +14,8 @@ from redraft.cli.common import Commands, command, model_flags, print_json, progr
 from redraft.cli.place import experts_of
 
 if TYPE_CHECKING:
-    from redraft.engine.engine import Engine
     from redraft.measure.record import Record
+    from redraft.operations.engine import Engine
 
 PAIRS, PASSES = 30, 10
 EXAMPLES = 100
@@ -212,6 +212,6 @@ def _dial(arguments: argparse.Namespace, folder: Path) -> Record:
 
 def _engine(arguments: argparse.Namespace) -> Engine:
     """Of the modes in which nothing else runs, so that its experts may be shared."""
-    from redraft.engine.engine import load
+    from redraft.operations.engine import Engine
 
-    return load(arguments.model, dtype=arguments.dtype, experts=experts_of(arguments))
+    return Engine.load(arguments.model, dtype=arguments.dtype, experts=experts_of(arguments))

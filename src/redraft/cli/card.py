@@ -7,8 +7,8 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from redraft.cli.common import loaded, note
-from redraft.cli.kernels import kernels_for
 from redraft.cli.place import experts_of
+from redraft.weights.kernels import kernels_for
 
 if TYPE_CHECKING:
     from redraft.measure.record import Record

@@ -18,8 +18,8 @@ from redraft.errors import RequestError
 from redraft.options import PRESET_NAMES
 
 if TYPE_CHECKING:
-    from redraft.engine.engine import Engine
     from redraft.engine.request import Options
+    from redraft.operations.engine import Engine
 
 SAME_BITS_THREADS = 8
 """Up to here an answer is tested to be the same alone and in a batch, bit for bit; with 16 it was seen not to be."""
@@ -146,12 +146,11 @@ def load_engine(arguments: argparse.Namespace) -> Engine:
     """The engine of a command's model flags; notes and progress go to stderr."""
     set_up(arguments.threads)
 
-    from redraft.cli.kernels import kernels_for
-    from redraft.engine.engine import load
     from redraft.engine.loop import LoopConfig
+    from redraft.operations.engine import Engine
 
     helps = getattr(arguments, "helps", False)  # of several processes only the first shows what it does
-    return load(
+    return Engine.load(
         arguments.model,
         device=arguments.device,
         dtype=arguments.dtype,
@@ -160,7 +159,6 @@ def load_engine(arguments: argparse.Namespace) -> Engine:
         report=None if helps else note,
         progress=None if helps else loaded,
         loop=LoopConfig(graphs=arguments.graphs),
-        kernels=kernels_for(arguments.device),
         experts=experts_of(arguments),
     )
 

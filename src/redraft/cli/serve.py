@@ -27,7 +27,7 @@ from redraft.cli.trace import traced_apart
 from redraft.errors import RequestError
 
 if TYPE_CHECKING:
-    from redraft.engine.engine import Engine
+    from redraft.operations.engine import Engine
     from redraft.server.log import Log
     from redraft.server.settings import Settings
 
@@ -84,9 +84,8 @@ def run(arguments: argparse.Namespace) -> int:
     """Serve until a signal."""
     set_up(arguments.threads)
 
-    from redraft.cli.kernels import kernels_for
-    from redraft.engine.engine import load
     from redraft.engine.loop import LoopConfig
+    from redraft.operations.engine import Engine
     from redraft.server.process import serve
     from redraft.server.service import Service
 
@@ -95,7 +94,7 @@ def run(arguments: argparse.Namespace) -> int:
             progress(done, total)
             loaded(done, total)
 
-        return load(
+        return Engine.load(
             arguments.model,
             device=arguments.device,
             dtype=arguments.dtype,
@@ -103,7 +102,6 @@ def run(arguments: argparse.Namespace) -> int:
             adapter=arguments.adapter,
             progress=report,
             loop=LoopConfig(max_running=arguments.max_running, graphs=arguments.graphs),
-            kernels=kernels_for(arguments.device),
             experts=experts_of(arguments),
         )
 

@@ -9,8 +9,8 @@ from statistics import median
 
 import torch
 
+from redraft import load
 from redraft.cache import Prefix
-from redraft.engine.engine import load
 from redraft.measure.record import Progress, Record, new_record, silent
 from redraft.model.gemma import DiffusionGemma
 from redraft.model.rows import Mode, Span

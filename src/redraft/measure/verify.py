@@ -16,9 +16,9 @@ from redraft.cache import Prefix
 from redraft.diffusion.canvas import fresh
 from redraft.diffusion.denoise import step
 from redraft.diffusion.noise import SeededNoise
-from redraft.engine.engine import Engine
-from redraft.engine.request import Options
+from redraft.engine.request import Options, Request
 from redraft.errors import RunError
+from redraft.operations.engine import Engine
 
 WANTED = "transformers==5.23.0"
 NETWORK = "DiffusionGemmaForBlockDiffusion"
@@ -51,8 +51,8 @@ class Verification:
 def verify(engine: Engine, folder: Path, prompt: str, *, seed: int = 0, max_steps: int | None = None) -> Verification:
     """Compare a loaded checkpoint with transformers' own loading of it. Raises RunError without transformers."""
     theirs, version = load_reference(folder, engine.model.dtype)
-    request = engine.request(
-        prompt, chat=engine.text.has_template, options=Options(seed=seed, steps=max_steps, preset="reference")
+    request = engine.resolve(
+        Request(prompt, chat=engine.text.has_template, options=Options(seed=seed, steps=max_steps, preset="reference"))
     )
     tokens = torch.tensor([request.prompt])
     cache = _dynamic_cache(theirs)
