@@ -45,10 +45,10 @@ from redraft.measure.evals import room
 from redraft.measure.peak import resident_mib
 from redraft.measure.record import Progress, Record, new_record, percentiles_ms
 from redraft.operations.engine import Engine
-from redraft.server.log import Log
-from redraft.server.process import hosted
-from redraft.server.service import Service
-from redraft.server.settings import Settings
+from redraft.server.http.log import Log
+from redraft.server.http.process import hosted
+from redraft.server.http.service import Service
+from redraft.server.http.settings import Settings
 from redraft.tasks import names, task
 from stream_client import Link, Reply, stream_chat
 

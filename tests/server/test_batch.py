@@ -18,9 +18,9 @@ from tests.server.conftest import ANSWER, RECORD, ROOT
 from redraft.__main__ import main
 from redraft.errors import RequestError
 from redraft.operations.engine import Engine
-from redraft.server.batch import Done, run_batch
-from redraft.server.service import Service
-from redraft.server.settings import Settings
+from redraft.server.http.service import Service
+from redraft.server.http.settings import Settings
+from redraft.server.openai.batch import Done, run_batch
 
 TURN = [{"role": "user", "content": RECORD}]
 
@@ -177,7 +177,7 @@ def test_an_output_with_more_rows_is_refused(run: Callable[..., Any]) -> None:
 KILLED = """
 import os, signal, sys
 from redraft.__main__ import main
-from redraft.server import batch
+from redraft.server.openai import batch
 
 def done(rows, *more, made=batch.Done):
     if rows == 8:

@@ -23,14 +23,14 @@ from tests.server.conftest import ANSWER, RECORD, Inside, ended, eventually, ins
 from redraft.engine.runner import Runner
 from redraft.model.gemma import DiffusionGemma
 from redraft.operations.engine import Engine
-from redraft.server.app import create_app
-from redraft.server.log import Log
-from redraft.server.process import _Server as Server
-from redraft.server.process import listen
+from redraft.server.http.app import create_app
+from redraft.server.http.log import Log
+from redraft.server.http.process import _Server as Server
+from redraft.server.http.process import listen
+from redraft.server.http.service import Service
+from redraft.server.http.settings import Limits, Settings
+from redraft.server.http.sse import DONE, EventStream
 from redraft.server.run import Run
-from redraft.server.service import Service
-from redraft.server.settings import Limits, Settings
-from redraft.server.stream import DONE, EventStream
 
 LONG: dict[str, Any] = {
     "messages": [{"role": "user", "content": "go on"}],

@@ -18,11 +18,11 @@ from tests.server.conftest import ANSWER, RECORD, Inside, eventually
 import redraft
 from redraft.errors import RequestError
 from redraft.operations.engine import Engine
-from redraft.server import process
-from redraft.server.log import Log
-from redraft.server.process import hosted
-from redraft.server.service import Service
-from redraft.server.settings import Settings
+from redraft.server.http import process
+from redraft.server.http.log import Log
+from redraft.server.http.process import hosted
+from redraft.server.http.service import Service
+from redraft.server.http.settings import Settings
 from redraft.tasks import task
 from serving import (
     WORKLOADS,

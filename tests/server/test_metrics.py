@@ -18,7 +18,7 @@ from redraft.engine.request import Options, Request
 from redraft.engine.runner import Runner, run_alone
 from redraft.model.gemma import DiffusionGemma
 from redraft.operations.engine import Engine
-from redraft.server.settings import Settings
+from redraft.server.http.settings import Settings
 
 USER = {"messages": [{"role": "user", "content": RECORD}], "canvas": {"width": 32}}
 

@@ -25,7 +25,7 @@ from redraft.engine.loop import Listener, Loop
 from redraft.engine.request import ResolvedRequest
 from redraft.model.gemma import DiffusionGemma
 from redraft.operations.engine import Engine
-from redraft.server.settings import Settings
+from redraft.server.http.settings import Settings
 from redraft.text import Text
 
 MARKS = ("<|channel>", "<channel|>", "<|tool_call>", "<tool_call|>", '<|"|>')

@@ -16,7 +16,7 @@ from redraft.cli.common import Commands, command, load_engine, model_flags, pres
 
 if TYPE_CHECKING:
     from redraft.measure.remote import Backend
-    from redraft.server.batch import Done
+    from redraft.server.openai.batch import Done
 
 EPILOG = """A row of the input is a JSON object: OpenAI's batch form (custom_id, url, body), or a body alone, with
 `messages` or `prompt` and the fields that the server takes (docs/server.md). Row i of the output answers row i
@@ -49,7 +49,7 @@ def add(commands: Commands) -> None:
 def run(arguments: argparse.Namespace) -> int:
     """Answer what is not answered yet."""
     from redraft.errors import RequestError
-    from redraft.server.batch import count_rows
+    from redraft.server.openai.batch import count_rows
 
     if not arguments.source.is_file():
         raise RequestError(f"{arguments.source} is not a file; pass one with a request a line")
@@ -69,9 +69,9 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 def _here(arguments: argparse.Namespace, rows: int) -> Done:
-    from redraft.server.batch import run_batch
-    from redraft.server.service import Service
-    from redraft.server.settings import Limits, Settings
+    from redraft.server.http.service import Service
+    from redraft.server.http.settings import Limits, Settings
+    from redraft.server.openai.batch import run_batch
 
     engine = load_engine(arguments)
     many = 2**31  # a batch is bounded by --at-once alone
@@ -92,8 +92,8 @@ def _there(backend: Backend, arguments: argparse.Namespace, rows: int) -> Done:
     """By another server. A refusal answers its row; a server that does not answer ends the run, to be resumed."""
     from redraft.errors import RequestError
     from redraft.measure.remote import Remote, encoded
-    from redraft.server.batch import answer_rows, read_row
-    from redraft.server.refusal import Refusal
+    from redraft.server.http.errors import Refusal
+    from redraft.server.openai.batch import answer_rows, read_row
 
     remote = Remote(backend)
 

@@ -12,8 +12,8 @@ from redraft.engine.request import Options
 from redraft.operations.engine import Engine
 from redraft.operations.gap_constraint import Wanted
 from redraft.operations.infill import infill
-from redraft.server.body import Body, Flag, Int, Real, Str
-from redraft.server.refusal import Refusal
+from redraft.server.http.body import Body, Flag, Int, Real, Str
+from redraft.server.http.errors import Refusal
 
 
 class Hole(Body):

@@ -15,10 +15,10 @@ from typing import Any
 from redraft.engine.events import Draft, Event, Finished
 from redraft.engine.scope import Observer, Submitted
 from redraft.operations.engine import Engine
+from redraft.server.http.sse import Chunks
 from redraft.server.leash import Leash, on_thread
 from redraft.server.mail import Mail
-from redraft.server.replies import Json
-from redraft.server.stream import Chunks
+from redraft.server.openai.replies import Json
 from redraft.trace.frames import Frames
 
 Work = Callable[[Engine], Mapping[str, Any]]

@@ -13,7 +13,7 @@ from typing import Literal
 from redraft.engine.events import Block, Event, Finished, PromptRead
 from redraft.engine.request import FinishReason, ResolvedRequest
 from redraft.errors import RunError
-from redraft.server.refusal import NO_TIME, Refusal
+from redraft.server.http.errors import NO_TIME, Refusal
 from redraft.text import Detokenizer, StopStrings, Text
 
 Kind = Literal["content", "reasoning", "call"]

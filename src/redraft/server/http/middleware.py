@@ -16,9 +16,9 @@ from starlette.datastructures import MutableHeaders
 from starlette.responses import JSONResponse, Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from redraft.server.log import Log
-from redraft.server.refusal import Refusal
-from redraft.server.service import Service
+from redraft.server.http.errors import Refusal
+from redraft.server.http.log import Log
+from redraft.server.http.service import Service
 
 OPEN = ("/health", "/v1/health", "/live", "/ready")  # for probes, which have no key
 SAFE_ID = re.compile(r"[\w.:-]{1,128}")

@@ -11,14 +11,14 @@ from fastapi import Request, Response
 from pydantic import Field
 from starlette.concurrency import run_in_threadpool
 
-from redraft.server.body import BOOKKEEPING, Body, Flag, Int, Real, Str
-from redraft.server.refusal import unsupported
-from redraft.server.replies import Json
-from redraft.server.respond import Exchange, service_of
-from redraft.server.route import answers, router_of_bodies
-from redraft.server.routes.chat import prepare
-from redraft.server.schema import CanvasOptions, Chat, Part, text_of
-from redraft.server.stream import Chunks
+from redraft.server.http.body import BOOKKEEPING, Body, Flag, Int, Real, Str
+from redraft.server.http.errors import unsupported
+from redraft.server.http.routing import answers, router_of_bodies
+from redraft.server.http.sse import Chunks
+from redraft.server.openai.chat import prepare
+from redraft.server.openai.exchange import Exchange, service_of
+from redraft.server.openai.fields import CanvasOptions, Chat, Part, text_of
+from redraft.server.openai.replies import Json
 
 router = router_of_bodies()
 

@@ -7,9 +7,9 @@ from pathlib import Path
 from fastapi import APIRouter
 from fastapi.responses import FileResponse, Response
 
-from redraft.server.refusal import Refusal
+from redraft.server.http.errors import Refusal
 
-FOLDER = Path(__file__).parents[1] / "page"
+FOLDER = Path(__file__).parent
 TYPES = {".html": "text/html", ".js": "text/javascript", ".css": "text/css", ".svg": "image/svg+xml"}
 FILES = {path.relative_to(FOLDER).as_posix(): path for path in FOLDER.rglob("*") if path.suffix in TYPES}
 

@@ -12,10 +12,10 @@ from redraft.constraints.language import Source
 from redraft.constraints.sources import choices_source, grammar_source, regex_source, schema_source
 from redraft.constraints.validation import validator_of
 from redraft.errors import ConstraintError
-from redraft.server.ask import Held
-from redraft.server.refusal import Refusal, refusal_of, unsupported
-from redraft.server.schema import Chat, Completion, NamedTool, ResponseFormat, StructuredOutputs, Tool
-from redraft.server.settings import Limits
+from redraft.server.http.errors import Refusal, refusal_of, unsupported
+from redraft.server.http.settings import Limits
+from redraft.server.openai.fields import Chat, Completion, NamedTool, ResponseFormat, StructuredOutputs, Tool
+from redraft.server.openai.request_builder import Held
 from redraft.text import Text
 
 ANY_OBJECT = {"type": "object"}

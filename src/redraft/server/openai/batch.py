@@ -26,11 +26,11 @@ import msgspec
 import pydantic
 
 from redraft.errors import RedraftError, RequestError, RunError
-from redraft.server.refusal import Refusal, first_refusal, refusal_of
-from redraft.server.respond import Exchange, Work
-from redraft.server.routes import chat, completions
-from redraft.server.schema import Chat, Completion
-from redraft.server.service import Service
+from redraft.server.http.errors import Refusal, first_refusal, refusal_of
+from redraft.server.http.service import Service
+from redraft.server.openai import chat, completions
+from redraft.server.openai.exchange import Exchange, Work
+from redraft.server.openai.fields import Chat, Completion
 
 PATHS = ("/v1/chat/completions", "/v1/completions")
 MOST_LINE_BYTES = 16 * 2**20

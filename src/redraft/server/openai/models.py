@@ -11,13 +11,13 @@ from starlette.concurrency import run_in_threadpool
 
 from redraft.engine.dial import read_dial
 from redraft.errors import RequestError
-from redraft.server.body import Body, Flag, Int, Str
-from redraft.server.refusal import Refusal
-from redraft.server.replies import Json
-from redraft.server.respond import service_of
-from redraft.server.route import answers, router_of_bodies
-from redraft.server.schema import Message, Sampling
-from redraft.server.service import Service
+from redraft.server.http.body import Body, Flag, Int, Str
+from redraft.server.http.errors import Refusal
+from redraft.server.http.routing import answers, router_of_bodies
+from redraft.server.http.service import Service
+from redraft.server.openai.exchange import service_of
+from redraft.server.openai.fields import Message, Sampling
+from redraft.server.openai.replies import Json
 
 router = router_of_bodies(streams=False)
 

@@ -12,14 +12,14 @@ from starlette.responses import Response
 
 from redraft.engine.events import Draft, Event, Finished
 from redraft.operations.engine import Engine
-from redraft.server.ask import Asked
+from redraft.server.http.service import Service
+from redraft.server.http.sse import Chunks, EventStream, unless_gone
 from redraft.server.leash import Leash, on_thread
 from redraft.server.mending import Mending
-from redraft.server.replies import Form, Head, Json, usage
+from redraft.server.openai.fields import Sampling
+from redraft.server.openai.replies import Form, Head, Json, usage
+from redraft.server.openai.request_builder import Asked
 from redraft.server.run import Run
-from redraft.server.schema import Sampling
-from redraft.server.service import Service
-from redraft.server.stream import Chunks, EventStream, unless_gone
 from redraft.server.voice import Said, Voice
 from redraft.trace.frames import Frames
 

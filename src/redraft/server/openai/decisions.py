@@ -1,8 +1,8 @@
 """`POST /v1/decisions`: questions about a text, answered by the shares of their choices in one denoising step.
 
 Nothing is written: the probability of every choice is read off the canvas (redraft.operations.decide).
-Several questions are a form on one canvas, or on as few as hold it, unless `joint` is false; then, as where there is one,
-each has a canvas of its own and is read over all spellings of its choices.
+Several questions are a form on one canvas, or on as few as hold it. With `joint` false, and where there is one
+question, each has a canvas of its own and is read over all spellings of its choices.
 """
 
 from __future__ import annotations
@@ -22,14 +22,14 @@ from redraft.engine.request import Options
 from redraft.engine.request import Request as Asked
 from redraft.operations.decide import Belief, Decision, Form, decide, decide_all, form_size, read_belief
 from redraft.operations.engine import Engine
-from redraft.server.body import BOOKKEEPING, Body, Flag, Int, Real, Str
-from redraft.server.refusal import Refusal
-from redraft.server.replies import Json
-from redraft.server.respond import GONE, key_of, note_prompts, service_of
-from redraft.server.route import answers, router_of_bodies
-from redraft.server.routes.responses import Item
-from redraft.server.schema import Part, text_of
-from redraft.server.stream import unless_gone
+from redraft.server.http.body import BOOKKEEPING, Body, Flag, Int, Real, Str
+from redraft.server.http.errors import Refusal
+from redraft.server.http.routing import answers, router_of_bodies
+from redraft.server.http.sse import unless_gone
+from redraft.server.openai.exchange import GONE, key_of, note_prompts, service_of
+from redraft.server.openai.fields import Part, text_of
+from redraft.server.openai.replies import Json
+from redraft.server.openai.responses import Item
 
 router = router_of_bodies(streams=False)
 

@@ -10,13 +10,13 @@ from typing import Any, ClassVar
 from fastapi import Request, Response
 from pydantic import Field
 
-from redraft.server.body import BOOKKEEPING, Body, Flag, Int, Real, Str
-from redraft.server.gaps import Gap, gap_of, respond_gap, run_gap
-from redraft.server.refusal import Refusal
-from redraft.server.replies import Json, TextForm
-from redraft.server.respond import service_of
-from redraft.server.route import answers, router_of_bodies
-from redraft.server.schema import Sampling
+from redraft.server.fim.gap import Gap, gap_of, respond_gap, run_gap
+from redraft.server.http.body import BOOKKEEPING, Body, Flag, Int, Real, Str
+from redraft.server.http.errors import Refusal
+from redraft.server.http.routing import answers, router_of_bodies
+from redraft.server.openai.exchange import service_of
+from redraft.server.openai.fields import Sampling
+from redraft.server.openai.replies import Json, TextForm
 
 router = router_of_bodies()
 

@@ -13,12 +13,12 @@ from redraft.engine.request import Generation, Options
 from redraft.engine.request import Request as Asked
 from redraft.operations.engine import Engine
 from redraft.operations.infill import Infill
-from redraft.server.ask import kept_whole, options_of
-from redraft.server.refusal import unsupported
-from redraft.server.replies import Json, TextForm
-from redraft.server.respond import aside, at_once, count, note_prompts
-from redraft.server.schema import Sampling
-from redraft.server.service import Service
+from redraft.server.http.errors import unsupported
+from redraft.server.http.service import Service
+from redraft.server.openai.exchange import aside, at_once, count, note_prompts
+from redraft.server.openai.fields import Sampling
+from redraft.server.openai.replies import Json, TextForm
+from redraft.server.openai.request_builder import kept_whole, options_of
 from redraft.server.voice import Voice
 from redraft.text import StopStrings
 

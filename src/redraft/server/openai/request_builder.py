@@ -13,9 +13,9 @@ from redraft.constraints.thinking import after_thinking
 from redraft.engine.request import Options, Request, ResolvedRequest
 from redraft.errors import ConstraintError, RequestError
 from redraft.operations.engine import Engine
-from redraft.server.refusal import refusal_of, unsupported
-from redraft.server.schema import CanvasOptions, Sampling
-from redraft.server.settings import Settings
+from redraft.server.http.errors import refusal_of, unsupported
+from redraft.server.http.settings import Settings
+from redraft.server.openai.fields import CanvasOptions, Sampling
 
 NO_OPTIONS = CanvasOptions()
 

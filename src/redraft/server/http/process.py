@@ -22,9 +22,9 @@ from starlette.types import ASGIApp
 from redraft.engine.request import Options, Request
 from redraft.errors import RedraftError, RequestError, RunError
 from redraft.operations.engine import Engine
-from redraft.server.app import create_app
-from redraft.server.log import Log
-from redraft.server.service import Service
+from redraft.server.http.app import create_app
+from redraft.server.http.log import Log
+from redraft.server.http.service import Service
 
 Loader = Callable[[Callable[[int, int], None]], Engine]
 """Loads the engine; told where to report (elements placed, elements in all)."""

@@ -9,7 +9,7 @@ from typing import Any, TypeVar
 from fastapi import APIRouter, Request, Response
 from fastapi.responses import JSONResponse
 
-from redraft.server.body import Body
+from redraft.server.http.body import Body
 
 B = TypeVar("B", bound=Body)
 TEXT = {"type": "string"}

@@ -9,16 +9,16 @@ from fastapi import Request, Response
 from starlette.concurrency import run_in_threadpool
 
 from redraft.engine.request import CANVAS_ONLY, Options
-from redraft.server.ask import asked, options_of
-from redraft.server.gaps import gap_of, respond_gap
-from redraft.server.languages import source_of
-from redraft.server.marks import split
-from redraft.server.refusal import Refusal, unsupported
-from redraft.server.replies import Echo, Json, TextForm
-from redraft.server.respond import Exchange, Work, service_of
-from redraft.server.route import answers, router_of_bodies
-from redraft.server.schema import Completion
-from redraft.server.service import Service
+from redraft.server.fim.gap import gap_of, respond_gap
+from redraft.server.fim.marks import split
+from redraft.server.http.errors import Refusal, unsupported
+from redraft.server.http.routing import answers, router_of_bodies
+from redraft.server.http.service import Service
+from redraft.server.openai.constraint import source_of
+from redraft.server.openai.exchange import Exchange, Work, service_of
+from redraft.server.openai.fields import Completion
+from redraft.server.openai.replies import Echo, Json, TextForm
+from redraft.server.openai.request_builder import asked, options_of
 
 router = router_of_bodies()
 

@@ -16,19 +16,19 @@ from starlette.concurrency import run_in_threadpool
 from redraft.diffusion.seed import SeedCanvas
 from redraft.engine.events import Block, Draft, Finished
 from redraft.operations.engine import Engine
-from redraft.server.ask import asked, kept_whole, options_of
-from redraft.server.body import Body, Int, Str
 from redraft.server.document import Document, Segment, complete
-from redraft.server.languages import structured
+from redraft.server.http.body import Body, Int, Str
+from redraft.server.http.errors import Refusal
+from redraft.server.http.routing import answers, router_of_bodies
+from redraft.server.http.service import Service
+from redraft.server.http.sse import Chunks, EventStream
 from redraft.server.leash import Leash
-from redraft.server.refusal import Refusal
+from redraft.server.openai.constraint import structured
+from redraft.server.openai.exchange import Exchange, Work, aside, key_of, note_prompts, service_of
+from redraft.server.openai.fields import Message, Sampling, StructuredOutputs
+from redraft.server.openai.replies import Json, TextForm, told
+from redraft.server.openai.request_builder import asked, kept_whole, options_of
 from redraft.server.relay import Relay, relayed
-from redraft.server.replies import Json, TextForm, told
-from redraft.server.respond import Exchange, Work, aside, key_of, note_prompts, service_of
-from redraft.server.route import answers, router_of_bodies
-from redraft.server.schema import Message, Sampling, StructuredOutputs
-from redraft.server.service import Service
-from redraft.server.stream import Chunks, EventStream
 from redraft.trace.frames import Frames, block_frame
 
 router = router_of_bodies()

@@ -14,14 +14,14 @@ from redraft.diffusion.seed import SeedCanvas
 from redraft.engine.request import Options
 from redraft.engine.request import Request as Asked
 from redraft.operations.engine import Engine
-from redraft.server.ask import asked, kept_whole, options_of
-from redraft.server.languages import check_tools, choice_of, held_to
-from redraft.server.refusal import Refusal
-from redraft.server.replies import ChatForm, Json
-from redraft.server.respond import Exchange, Work, service_of
-from redraft.server.route import answers, router_of_bodies
-from redraft.server.schema import Call, Chat, text_of
-from redraft.server.service import Service
+from redraft.server.http.errors import Refusal
+from redraft.server.http.routing import answers, router_of_bodies
+from redraft.server.http.service import Service
+from redraft.server.openai.constraint import check_tools, choice_of, held_to
+from redraft.server.openai.exchange import Exchange, Work, service_of
+from redraft.server.openai.fields import Call, Chat, text_of
+from redraft.server.openai.replies import ChatForm, Json
+from redraft.server.openai.request_builder import asked, kept_whole, options_of
 
 router = router_of_bodies()
 

@@ -10,7 +10,7 @@ from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import Field
 
-from redraft.server.body import BOOKKEEPING, Body, Flag, Int, Real, Str
+from redraft.server.http.body import BOOKKEEPING, Body, Flag, Int, Real, Str
 
 
 class StreamOptions(Body):

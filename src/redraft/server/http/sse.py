@@ -13,8 +13,8 @@ from starlette.requests import Request
 from starlette.types import Message, Receive, Scope, Send
 
 from redraft.errors import RedraftError
-from redraft.server.refusal import FAILED, Refusal, kind_of, refusal_of
-from redraft.server.settings import Limits
+from redraft.server.http.errors import FAILED, Refusal, kind_of, refusal_of
+from redraft.server.http.settings import Limits
 
 T = TypeVar("T")
 Chunk = Mapping[str, Any]

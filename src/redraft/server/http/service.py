@@ -9,9 +9,9 @@ from typing import Literal
 
 from redraft.errors import RedraftError
 from redraft.operations.engine import Engine
-from redraft.server.metrics import Metrics
-from redraft.server.refusal import Refusal
-from redraft.server.settings import Settings
+from redraft.server.http.errors import Refusal
+from redraft.server.http.metrics import Metrics
+from redraft.server.http.settings import Settings
 from redraft.server.voice import Marks, marks_of
 
 Phase = Literal["loading", "ready", "draining", "failed"]

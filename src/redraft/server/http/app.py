@@ -12,12 +12,15 @@ from starlette.exceptions import HTTPException
 from starlette.types import ASGIApp
 
 from redraft.errors import RedraftError
-from redraft.server.guard import Guard, answer
-from redraft.server.log import Log
-from redraft.server.refusal import FAILED, Refusal, first_refusal, kind_of, refusal_of
-from redraft.server.respond import GONE
-from redraft.server.routes import canvas, chat, completions, decisions, edits, infill, meta, page, responses
-from redraft.server.service import Service
+from redraft.server import canvas
+from redraft.server.fim import edits, infill
+from redraft.server.http.errors import FAILED, Refusal, first_refusal, kind_of, refusal_of
+from redraft.server.http.log import Log
+from redraft.server.http.middleware import Guard, answer
+from redraft.server.http.service import Service
+from redraft.server.openai import chat, completions, decisions, models, responses
+from redraft.server.openai.exchange import GONE
+from redraft.server.page import files
 
 NO_JSON = Refusal(400, "the body is not a JSON object; send one, as application/json", code="invalid_json")
 
@@ -32,8 +35,8 @@ def create_app(service: Service, log: Log) -> ASGIApp:
         separate_input_output_schemas=False,
     )
     app.state.service = service
-    modules = (chat, completions, responses, canvas, infill, edits, decisions, meta)
-    routers = [module.router for module in modules] + ([page.router] if service.settings.page else [])
+    modules = (chat, completions, responses, canvas, infill, edits, decisions, models)
+    routers = [module.router for module in modules] + ([files.router] if service.settings.page else [])
     for router in routers:
         app.include_router(router)
     answered = _error_handler(service, log)

@@ -14,14 +14,14 @@ from pydantic import Field
 
 from redraft.engine.request import Options
 from redraft.engine.request import Request as Asked
-from redraft.server.ask import kept_whole, options_of
-from redraft.server.body import BOOKKEEPING, Real, Str
-from redraft.server.refusal import Refusal, unsupported
-from redraft.server.replies import ChatForm, Json
-from redraft.server.respond import aside, at_once, count, note_prompts, service_of
-from redraft.server.route import answers, router_of_bodies
-from redraft.server.routes.chat import chat
-from redraft.server.schema import Chat, Message, Prediction, Sampling
+from redraft.server.http.body import BOOKKEEPING, Real, Str
+from redraft.server.http.errors import Refusal, unsupported
+from redraft.server.http.routing import answers, router_of_bodies
+from redraft.server.openai.chat import chat
+from redraft.server.openai.exchange import aside, at_once, count, note_prompts, service_of
+from redraft.server.openai.fields import Chat, Message, Prediction, Sampling
+from redraft.server.openai.replies import ChatForm, Json
+from redraft.server.openai.request_builder import kept_whole, options_of
 from redraft.server.voice import Voice
 
 router = router_of_bodies()

@@ -11,8 +11,8 @@ from typing import Any, ClassVar
 
 from redraft.engine.calls import read_call
 from redraft.engine.request import FinishReason
-from redraft.server.languages import Choice, called
-from redraft.server.settings import Settings
+from redraft.server.http.settings import Settings
+from redraft.server.openai.constraint import Choice, called
 from redraft.server.voice import Logprobs, Said, Voice
 from redraft.text import Detokenizer, Text
 
