@@ -17,8 +17,10 @@ from tests.server.conftest import ANSWER, RECORD, Inside, eventually, inside
 from redraft.__main__ import main
 from redraft.errors import RequestError
 from redraft.operations.engine import Engine
+from redraft.server.http.keys import digest_of, read_keys
+from redraft.server.http.limits import Limits
 from redraft.server.http.log import Log
-from redraft.server.http.settings import Limits, Settings, digest_of, read_keys
+from redraft.server.http.settings import Settings
 
 MESSAGES = {"messages": [{"role": "user", "content": RECORD}]}
 PATH = "/v1/chat/completions"

@@ -23,7 +23,8 @@ from redraft.__main__ import main
 from redraft.engine.dial import read_dial
 from redraft.errors import TraceError
 from redraft.operations.engine import Engine
-from redraft.server.http.settings import Settings, digest_of
+from redraft.server.http.keys import digest_of
+from redraft.server.http.settings import Settings
 from redraft.tasks.grids import solve
 from redraft.trace.file import read_trace
 from redraft.trace.film import first_apart

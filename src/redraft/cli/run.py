@@ -69,8 +69,9 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 def _here(arguments: argparse.Namespace, rows: int) -> Done:
+    from redraft.server.http.limits import Limits
     from redraft.server.http.service import Service
-    from redraft.server.http.settings import Limits, Settings
+    from redraft.server.http.settings import Settings
     from redraft.server.openai.batch import run_batch
 
     engine = load_engine(arguments)
@@ -92,7 +93,7 @@ def _there(backend: Backend, arguments: argparse.Namespace, rows: int) -> Done:
     """By another server. A refusal answers its row; a server that does not answer ends the run, to be resumed."""
     from redraft.errors import RequestError
     from redraft.measure.remote import Remote, encoded
-    from redraft.server.http.errors import Refusal
+    from redraft.server.http.errors import ApiError
     from redraft.server.openai.batch import answer_rows, read_row
 
     remote = Remote(backend)
@@ -100,16 +101,16 @@ def _there(backend: Backend, arguments: argparse.Namespace, rows: int) -> Done:
     async def answered(row: bytes, number: int) -> tuple[int, Mapping[str, Any]]:
         path, body = read_row(row, None if arguments.seed is None else arguments.seed + number)
         if not isinstance(body, dict) or body.get("stream"):
-            raise Refusal(400, "the body is no object, or stream is true; a row is told whole", param="stream")
+            raise ApiError(400, "the body is no object, or stream is true; a row is told whole", param="stream")
         plain = {name: value for name, value in body.items() if value is not None}
         try:
             encoded(plain)  # what cannot be sent is this row's mistake, and ends no run
         except RequestError as error:
-            raise Refusal(400, str(error)) from None
+            raise ApiError(400, str(error)) from None
         try:
             return 200, await remote.post(path.removeprefix("/v1/"), plain)
         except RequestError as error:
-            raise Refusal(400, str(error), code="elsewhere") from None
+            raise ApiError(400, str(error), code="elsewhere") from None
 
     with _bar(rows) as told:
         place = arguments.source, arguments.target

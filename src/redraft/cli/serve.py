@@ -131,8 +131,10 @@ def _logged(arguments: argparse.Namespace) -> Iterator[Log]:
 
 def settings_of(arguments: argparse.Namespace) -> Settings:
     """The server's settings. Raises RequestError for those that would leave it open to others."""
+    from redraft.server.http.keys import read_keys
+    from redraft.server.http.limits import Limits
     from redraft.server.http.process import is_loopback
-    from redraft.server.http.settings import LOOPBACK, Limits, Settings, read_keys
+    from redraft.server.http.settings import LOOPBACK, Settings
 
     _check(arguments)
     keys = read_keys(arguments.api_key_file, os.environ.get(KEYS))

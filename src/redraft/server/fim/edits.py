@@ -12,17 +12,15 @@ from dataclasses import replace
 from fastapi import Request, Response
 from pydantic import Field
 
-from redraft.engine.request import Options
-from redraft.engine.request import Request as Asked
 from redraft.server.http.body import BOOKKEEPING, Real, Str
-from redraft.server.http.errors import Refusal, unsupported
+from redraft.server.http.errors import ApiError, unsupported
 from redraft.server.http.routing import answers, router_of_bodies
+from redraft.server.http.service import note_prompts, service_of
 from redraft.server.openai.chat import chat
-from redraft.server.openai.exchange import aside, at_once, count, note_prompts, service_of
+from redraft.server.openai.exchange import aside, reply_with
 from redraft.server.openai.fields import Chat, Message, Prediction, Sampling
-from redraft.server.openai.replies import ChatForm, Json
-from redraft.server.openai.request_builder import kept_whole, options_of
-from redraft.server.voice import Voice
+from redraft.server.openai.replies import ChatForm, Json, whole_answer
+from redraft.server.openai.request_builder import RequestBuilder
 
 router = router_of_bodies()
 
@@ -47,37 +45,34 @@ class Edit(Sampling):
 @answers
 async def edit(request: Request, body: Edit) -> Response | Json:
     """Revise a region of a text; a stream has one piece."""
-    service = service_of(request)
-    service.check_name(body.model)
     if (body.n or 1) != 1:
-        raise Refusal(400, f"n is {body.n}; an edit has one answer, so leave it out", param="n")
+        raise ApiError(400, f"n is {body.n}; an edit has one answer, so leave it out", param="n")
     if body.canvas is not None and body.canvas.stream:
-        raise unsupported("canvas.stream", "the steps of an edit are told by /v1/canvas; leave canvas.stream out")
+        raise unsupported("canvas.stream", "the steps of an edit come from /v1/canvas; leave canvas.stream out")
     before, region, behind = region_of(body.messages[-1].text)
-    options = options_of(body, service.engine, kept_whole(service.settings), max_tokens=None)
-    note_prompts(request, [before + region + behind])
-    engine = service.engine
+    text = before + region + behind
+    note_prompts(request, [text])
+    builder = RequestBuilder(service_of(request), body)
+    encode, slack = builder.engine.text.encode, body.slack or 0
     # An edit is as long as its region; a bound above that binds nothing, and the engine refuses one below.
-    longest = len(engine.text.encode(region, bos=False)) + (body.slack or 0)
+    longest = len(encode(region, bos=False)) + slack
     bound = body.max_tokens if body.max_tokens is not None and body.max_tokens < longest else None
-    options = replace(options, max_tokens=bound)
+    options = replace(builder.options(max_tokens=None, keeps_canvas=True), max_tokens=bound)
     done = await aside(
         request,
-        lambda held: held.edit(
-            before + region + behind,
+        lambda engine: engine.edit(
+            text,
             (len(before), len(before) + len(region)),
             strength=0.5 if body.strength is None else body.strength,
             instruction=body.instruction,
-            slack=body.slack or 0,
+            slack=slack,
             options=options,
         ),
     )
-    asked = engine.resolve(Asked([engine.text.bos_token_id], Options(seed=done.seed, max_tokens=1)))
-    voice = Voice(engine.text, asked, service.marks, content=done.after, steps=[done.forwards], finish="stop")
-    voice.tokens = engine.text.encode(done.after, bos=False)
-    prompt_tokens = len(engine.text.encode(before + region + behind, bos=False))
-    count(request, [voice], prompt_tokens)
-    return at_once(service, body, ChatForm(engine.text), [voice], prompt_tokens)
+    tokens = encode(done.after, bos=False)
+    answer = whole_answer(done.after, seed=done.seed, finish="stop", tokens=tokens, forwards=done.forwards)
+    form = ChatForm(builder.engine.text)
+    return reply_with(request, body, form, [answer], len(encode(text, bos=False)))
 
 
 @router.post("/v1/apply/completions", response_model=None)
@@ -93,7 +88,7 @@ async def apply(request: Request, body: Chat) -> Response | Json:
 
 
 def region_of(text: str) -> tuple[str, str, str]:
-    """What stands before the region, the region, and what stands behind it, without tags. Raises Refusal."""
+    """What stands before the region, the region, and what stands behind it, without tags. Raises ApiError."""
     inside = FILE.search(text)
     text = (inside[1] if inside else text).replace(CURSOR, "")
     found = REGION.search(text)
@@ -102,5 +97,5 @@ def region_of(text: str) -> tuple[str, str, str]:
     return text[: found.start()], found[1], text[found.end() :]
 
 
-def _missing(tag: str) -> Refusal:
-    return Refusal(400, f"the last message has no <|{tag}|>…<|/{tag}|>; mark the text with them", param="messages")
+def _missing(tag: str) -> ApiError:
+    return ApiError(400, f"the last message has no <|{tag}|>…<|/{tag}|>; mark the text with them", param="messages")

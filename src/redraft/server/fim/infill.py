@@ -10,11 +10,12 @@ from typing import Any, ClassVar
 from fastapi import Request, Response
 from pydantic import Field
 
-from redraft.server.fim.gap import Gap, gap_of, respond_gap, run_gap
+from redraft.server.fim.gap import Gap, build_gap, respond_gap, run_gap
 from redraft.server.http.body import BOOKKEEPING, Body, Flag, Int, Real, Str
-from redraft.server.http.errors import Refusal
+from redraft.server.http.errors import ApiError
 from redraft.server.http.routing import answers, router_of_bodies
-from redraft.server.openai.exchange import service_of
+from redraft.server.http.service import service_of
+from redraft.server.openai.exchange import count
 from redraft.server.openai.fields import Sampling
 from redraft.server.openai.replies import Json, TextForm
 
@@ -76,13 +77,12 @@ class Hole(Body):
 async def fim(request: Request, body: Fim) -> Response | Json:
     """Fill a gap between two texts."""
     service = service_of(request)
-    service.check_name(body.model)
     if body.random_seed is not None:
         if body.seed is not None:
-            raise Refusal(400, "seed and random_seed were both sent; send one", param="random_seed")
+            raise ApiError(400, "seed and random_seed were both sent; send one", param="random_seed")
         body = body.model_copy(update={"seed": body.random_seed})
-    gap = gap_of(service, body, body.prompt, body.suffix or "", default=DEFAULT_TOKENS)
-    return await respond_gap(service, request, body, gap, TextForm(service.engine.text, delta=True))
+    gap = build_gap(service, body, body.prompt, body.suffix or "", default=DEFAULT_TOKENS)
+    return await respond_gap(request, body, gap, TextForm(service.engine.text, delta=True))
 
 
 @router.post("/infill", response_model=None)
@@ -90,9 +90,9 @@ async def fim(request: Request, body: Fim) -> Response | Json:
 async def infill(request: Request, body: Hole) -> Json:
     """Fill a gap for an editor."""
     service = service_of(request)
-    service.check_name(body.model)
     wanted = DEFAULT_TOKENS if body.n_predict in (None, -1) else body.n_predict
     same = Sampling(
+        model=body.model,
         max_tokens=wanted,
         seed=body.seed,
         temperature=body.temperature,
@@ -104,10 +104,10 @@ async def infill(request: Request, body: Hole) -> Json:
         max_steps=body.max_steps,
     )
     before = "".join(f"{extra.filename}\n{extra.text}\n" for extra in body.input_extra or ())
-    gap = gap_of(service, same, before + body.input_prefix + body.prompt, body.input_suffix, default=DEFAULT_TOKENS)
+    gap = build_gap(service, same, before + body.input_prefix + body.prompt, body.input_suffix, default=DEFAULT_TOKENS)
     if body.n_indent:
         gap = replace(gap, cut=lambda text: outdented(text, body.n_indent or 0))
-    return await _told(request, body, gap)
+    return await _reply(request, body, gap)
 
 
 def outdented(text: str, indent: int) -> str:
@@ -118,30 +118,31 @@ def outdented(text: str, indent: int) -> str:
     return text if found is None else text[: found.start()]
 
 
-async def _told(request: Request, body: Hole, gap: Gap) -> Json:
+async def _reply(request: Request, body: Hole, gap: Gap) -> Json:
     service = service_of(request)
-    (voice,), read = await run_gap(service, request, gap)
-    ms = voice.seconds * 1e3
+    (done,), read = await run_gap(request, gap)
+    count(service, request, [done], read)
+    ms = done.seconds * 1e3
     return {
         "index": 0,
-        "content": voice.content,
-        "tokens": list(voice.tokens) if body.return_tokens else [],
+        "content": done.text,
+        "tokens": list(done.tokens) if body.return_tokens else [],
         "id_slot": 0,
         "stop": True,
         "model": service.settings.name,
-        "tokens_predicted": len(voice.tokens),
+        "tokens_predicted": len(done.tokens),
         "tokens_evaluated": read,
         "tokens_cached": 0,
         "truncated": False,
-        "has_new_line": "\n" in voice.content,
-        "stop_type": "limit" if voice.finish == "length" else "eos",
+        "has_new_line": "\n" in done.text,
+        "stop_type": "limit" if done.finish == "length" else "eos",
         "stopping_word": "",
-        "generation_settings": {"seed": voice.request.seed, "n_predict": gap.max_tokens},
+        "generation_settings": {"seed": done.seed, "n_predict": gap.max_tokens},
         "timings": {
             "prompt_n": read,
             "prompt_ms": 0.0,
-            "predicted_n": len(voice.tokens),
+            "predicted_n": len(done.tokens),
             "predicted_ms": round(ms, 3),
-            "predicted_per_second": round(len(voice.tokens) / max(1e-6, ms / 1e3), 3),
+            "predicted_per_second": round(len(done.tokens) / max(1e-6, ms / 1e3), 3),
         },
     }

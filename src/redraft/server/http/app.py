@@ -14,15 +14,15 @@ from starlette.types import ASGIApp
 from redraft.errors import RedraftError
 from redraft.server import canvas
 from redraft.server.fim import edits, infill
-from redraft.server.http.errors import FAILED, Refusal, first_refusal, kind_of, refusal_of
+from redraft.server.http import health
+from redraft.server.http.errors import FAILED, GONE, ApiError, api_error, body_error, kind_of
 from redraft.server.http.log import Log
-from redraft.server.http.middleware import Guard, answer
+from redraft.server.http.middleware import Middleware, answer
 from redraft.server.http.service import Service
 from redraft.server.openai import chat, completions, decisions, models, responses
-from redraft.server.openai.exchange import GONE
 from redraft.server.page import files
 
-NO_JSON = Refusal(400, "the body is not a JSON object; send one, as application/json", code="invalid_json")
+NO_JSON = ApiError(400, "the body is not a JSON object; send one, as application/json", code="invalid_json")
 
 
 def create_app(service: Service, log: Log) -> ASGIApp:
@@ -35,14 +35,14 @@ def create_app(service: Service, log: Log) -> ASGIApp:
         separate_input_output_schemas=False,
     )
     app.state.service = service
-    modules = (chat, completions, responses, canvas, infill, edits, decisions, models)
+    modules = (chat, completions, responses, canvas, infill, edits, decisions, models, health)
     routers = [module.router for module in modules] + ([files.router] if service.settings.page else [])
     for router in routers:
         app.include_router(router)
     answered = _error_handler(service, log)
-    for kind in (Refusal, RedraftError, ValidationError, RequestValidationError, HTTPException, Exception):
+    for kind in (ApiError, RedraftError, ValidationError, RequestValidationError, HTTPException, Exception):
         app.add_exception_handler(kind, answered)
-    return Guard(app, service, log)
+    return Middleware(app, service, log)
 
 
 def _error_handler(service: Service, log: Log) -> Callable[[Request, Exception], Awaitable[Response]]:
@@ -62,30 +62,30 @@ def _error_handler(service: Service, log: Log) -> Callable[[Request, Exception],
     return answered
 
 
-def _refusal(request: Request, error: Exception) -> Refusal:
+def _refusal(request: Request, error: Exception) -> ApiError:
     match error:
-        case Refusal():
+        case ApiError():
             return error
         case RedraftError():
-            return refusal_of(error)
+            return api_error(error)
         case RequestValidationError():
             return _body_refusal(error.errors())
         case ValidationError():
-            return first_refusal(error.errors())
-        case HTTPException(__cause__=Refusal() as refusal):  # while the body was read
+            return body_error(error.errors())
+        case HTTPException(__cause__=ApiError() as refusal):  # while the body was read
             return refusal
         case HTTPException(status_code=400):
             return NO_JSON
         case HTTPException():
             message = f"there is no {request.method} {request.url.path[:200]} here; see /openapi.json"
-            return Refusal(error.status_code, message, code="not_found")
+            return ApiError(error.status_code, message, code="not_found")
     return FAILED
 
 
-def _body_refusal(errors: Sequence[Any]) -> Refusal:
+def _body_refusal(errors: Sequence[Any]) -> ApiError:
     first = errors[0]
     if first["type"] == "json_invalid":
-        return Refusal(400, f"the body is not JSON ({first['ctx']['error']})", code="invalid_json")
+        return ApiError(400, f"the body is not JSON ({first['ctx']['error']})", code="invalid_json")
     if first["loc"] == ("body",) and (first["input"] is None or isinstance(first["input"], bytes)):
         return NO_JSON
-    return first_refusal([error | {"loc": error["loc"][1:]} for error in errors])
+    return body_error([error | {"loc": error["loc"][1:]} for error in errors])

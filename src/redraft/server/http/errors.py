@@ -1,4 +1,4 @@
-"""Everything that is not a 200, in OpenAI's form: {"error": {"message", "type", "param", "code"}}."""
+"""Every answer but a 200, in OpenAI's form: {"error": {"message", "type", "param", "code"}}."""
 
 from __future__ import annotations
 
@@ -19,19 +19,22 @@ TYPES: Mapping[int, str] = {
     503: "unavailable_error",
     504: "timeout_error",
 }
+GONE = 499
+"""The status of a request whose client has left. Nobody reads it; the log does."""
+
 RENAMED = {"deadline_sec": "deadline_ms", "steps": "max_steps", "thinking": "reasoning_effort"}
 """The engine's word: the field of a request."""
 
 KINDS = ("str", "int", "float", "bool")  # in the path of a field that takes several, the one that was tried
-NO_TIME = "the time was up before there was a valid answer; raise deadline_ms"
+NO_TIME = "the time was up before there was a valid answer, or the prompt was read; raise deadline_ms"
 
 NAMED = re.compile(r"(\w+)(?:\[\d+\])? (?:is|has|holds|names|of token|was given)\b")
 
 
-class Refusal(Exception):  # noqa: N818, it is an answer
+class ApiError(Exception):
     """An answer other than the one asked for. `param` names the field, `code` is for programs, the message for people.
 
-    `retry_sec` becomes Retry-After; without it clients are told not to repeat what can only fail again.
+    `retry_sec` becomes Retry-After; without it there is none, for what can only fail again.
     """
 
     def __init__(
@@ -53,39 +56,39 @@ class Refusal(Exception):  # noqa: N818, it is an answer
         return found | ({"www-authenticate": "Bearer"} if self.status == 401 else {})
 
 
-FAILED = Refusal(500, "the server failed; the log has its kind", code="internal_error")
+FAILED = ApiError(500, "the server failed; the log has its kind", code="internal_error")
 
 
-def unsupported(param: str, message: str) -> Refusal:
+def unsupported(param: str, message: str) -> ApiError:
     """A field, or a value of one, that cannot be honoured."""
-    return Refusal(400, message, param=param, code="unsupported_parameter")
+    return ApiError(400, message, param=param, code="unsupported_parameter")
 
 
-def unknown(field: str) -> Refusal:
+def unknown_field(field: str) -> ApiError:
     """A field that an endpoint does not have."""
     return unsupported(
         field, f"{field} is not a field of this endpoint; leave it out (docs/server.md lists the fields)"
     )
 
 
-def refusal_of(error: RedraftError, *, field: str | None = None) -> Refusal:
+def api_error(error: RedraftError, *, field: str | None = None) -> ApiError:
     """An error of the engine's as an answer; `field` names what asked for a constraint."""
     message = str(error)
     if isinstance(error, BusyError):
-        return Refusal(503, message, code="queue_full", retry_sec=1)
+        return ApiError(503, message, code="queue_full", retry_sec=1)
     if isinstance(error, UnsatisfiedError):
-        return Refusal(422, message[:2000], code="constraint_unsatisfied")
+        return ApiError(422, message[:2000], code="constraint_unsatisfied")
     if isinstance(error, DeadlineError):
-        return Refusal(504, NO_TIME, code="deadline")
+        return ApiError(504, NO_TIME, code="deadline")
     if not isinstance(error, CallerError):
-        return Refusal(500, _harmless(error), code="engine_failed")
+        return ApiError(500, _harmless(error), code="engine_failed")
     if "the model's context is" in message:
-        return Refusal(400, message, param="messages", code="context_length_exceeded")
+        return ApiError(400, message, param="messages", code="context_length_exceeded")
     if isinstance(error, ConstraintError):
-        return Refusal(400, message, param=field or "response_format", code="invalid_schema")
+        return ApiError(400, message, param=field or "response_format", code="invalid_schema")
     named = NAMED.match(message)
     param = None if named is None else RENAMED.get(named[1], named[1])
-    return Refusal(400, message, param=param, code="unsupported_parameter" if "not supported" in message else None)
+    return ApiError(400, message, param=param, code="unsupported_parameter" if "not supported" in message else None)
 
 
 def kind_of(error: BaseException) -> str:
@@ -99,7 +102,7 @@ def _harmless(error: RedraftError) -> str:
     return str(error) if ours else "the engine failed while this request was running; ask again"
 
 
-def first_refusal(errors: Sequence[Any]) -> Refusal:
+def body_error(errors: Sequence[Any]) -> ApiError:
     """The most telling of a body's mistakes: the deepest inside it, of these a name that nobody knows, or the first."""
     error = max(errors, key=lambda one: (len(one["loc"]), one["type"] == "extra_forbidden"))
     kind, context, loc = error["type"], error.get("ctx", {}), error["loc"]
@@ -113,12 +116,12 @@ def first_refusal(errors: Sequence[Any]) -> Refusal:
     if kind == "union_tag_not_found":  # what says which of several forms is meant
         field, kind = f"{field}.{context['discriminator'][1:-1]}", "missing"
     if kind == "extra_forbidden":
-        return unknown(field)
+        return unknown_field(field)
     if kind == "unsupported":
         field = ".".join(filter(None, [field, context["field"]]))
         return unsupported(field, error["msg"])
     what, param = field or "the body", field or None
     if kind == "missing":
-        return Refusal(400, f"{what} is missing", param=param, code="missing_required_parameter")
+        return ApiError(400, f"{what} is missing", param=param, code="missing_required_parameter")
     said = f"{error['input']!r:.100}"
-    return Refusal(400, f"{what} is {said}: {error['msg']}", param=param, code="invalid_value")
+    return ApiError(400, f"{what} is {said}: {error['msg']}", param=param, code="invalid_value")

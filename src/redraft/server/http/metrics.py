@@ -10,8 +10,8 @@ from prometheus_client.core import CounterMetricFamily, Metric
 from prometheus_client.registry import Collector
 
 from redraft.engine.loop import Loop
+from redraft.engine.request import Generation
 from redraft.operations.engine import Engine
-from redraft.server.voice import Voice
 
 SECONDS = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 120.0)
 STEPS = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48)
@@ -47,15 +47,15 @@ class Metrics:
         self._gauge("redraft_prefix_hit_tokens", "Prompt tokens found in kept prefixes", lambda: prefixes.hits)
         self._gauge("redraft_prefix_miss_tokens", "Prompt tokens that were encoded", lambda: prefixes.misses)
 
-    def served(self, answer: Voice) -> None:
-        """Count a finished answer."""
-        for count in answer.steps:
+    def served(self, done: Generation) -> None:
+        """Count a finished done."""
+        for count in done.steps:
             self.steps.observe(count)
-        if answer.steps:
-            self.rate.observe(len(answer.tokens) / sum(answer.steps))
-        self.tokens.inc(len(answer.tokens))
-        if answer.first_sec is not None:
-            self.first.observe(answer.first_sec)
+        if done.steps:
+            self.rate.observe(len(done.tokens) / sum(done.steps))
+        self.tokens.inc(len(done.tokens))
+        if done.first_text_sec:
+            self.first.observe(done.first_text_sec)
 
     def text(self) -> bytes:
         """The page that Prometheus reads."""

@@ -16,7 +16,8 @@ from starlette.datastructures import MutableHeaders
 from starlette.responses import JSONResponse, Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from redraft.server.http.errors import Refusal
+from redraft.server.http.errors import ApiError
+from redraft.server.http.keys import key_number, sent_key
 from redraft.server.http.log import Log
 from redraft.server.http.service import Service
 
@@ -37,7 +38,7 @@ HEADERS = (
 turn no string into markup. What a model says can only ever be text."""
 
 
-class Guard:
+class Middleware:
     """ASGI middleware around the whole application."""
 
     def __init__(self, app: ASGIApp, service: Service, log: Log) -> None:
@@ -65,29 +66,29 @@ class Guard:
         finally:
             self._account(scope, seen)
 
-    def _refuse(self, scope: Scope, headers: Mapping[str, str]) -> Refusal | None:
+    def _refuse(self, scope: Scope, headers: Mapping[str, str]) -> ApiError | None:
         settings, path = self.service.settings, scope["path"]
         host = headers.get("host", "")
         name, colon, port = host.rpartition(":")
         host = name if colon and port.isdecimal() else host
         if "*" not in settings.hosts and host not in settings.hosts:
-            return Refusal(403, f"the host {host!r} is not one of this server's names; use --allow-host", code="host")
+            return ApiError(403, f"the host {host!r} is not one of this server's names; use --allow-host", code="host")
         origin = headers.get("origin")
         if (
             origin is not None
             and self._allowed_origin(headers) is None
             and origin.partition("://")[2] != headers.get("host")
         ):
-            return Refusal(403, f"pages of {origin!r} may not call this server; use --cors-origin", code="origin")
+            return ApiError(403, f"pages of {origin!r} may not call this server; use --cors-origin", code="origin")
         length = headers.get("content-length", "0")
         if length.isdigit() and int(length) > settings.limits.body_bytes:
             return _too_large(settings.limits.body_bytes)
         is_page = scope["method"] in ("GET", "HEAD") and (path == "/" or path.startswith("/page/"))
         if not settings.keys or path in OPEN or is_page or scope["method"] == "OPTIONS":
             return None
-        number = settings.key_number(_key(headers))
+        number = key_number(settings.keys, sent_key(headers))
         if number is None:
-            return Refusal(401, "the API key is missing or unknown; send it as a Bearer token", code="invalid_api_key")
+            return ApiError(401, "the API key is missing or unknown; send it as a Bearer token", code="invalid_api_key")
         scope["state"]["key"] = number
         return None
 
@@ -158,7 +159,7 @@ class _Seen:
         await self._send(message)
 
 
-def answer(refusal: Refusal) -> Response:
+def answer(refusal: ApiError) -> Response:
     """A refusal as a response."""
     return JSONResponse(refusal.body, refusal.status, refusal.headers)
 
@@ -178,10 +179,5 @@ def _request_id(headers: Mapping[str, str]) -> str:
     return given if SAFE_ID.fullmatch(given) else f"req-{getrandbits(96):024x}"
 
 
-def _key(headers: Mapping[str, str]) -> str:
-    scheme, _, key = headers.get("authorization", "").partition(" ")
-    return key.strip() if scheme.lower() == "bearer" else headers.get("x-api-key", "")
-
-
-def _too_large(limit: int) -> Refusal:
-    return Refusal(413, f"the body is larger than {limit} bytes; send less", code="body_too_large")
+def _too_large(limit: int) -> ApiError:
+    return ApiError(413, f"the body is larger than {limit} bytes; send less", code="body_too_large")

@@ -26,7 +26,7 @@ import msgspec
 import pydantic
 
 from redraft.errors import RedraftError, RequestError, RunError
-from redraft.server.http.errors import Refusal, first_refusal, refusal_of
+from redraft.server.http.errors import ApiError, api_error, body_error
 from redraft.server.http.service import Service
 from redraft.server.openai import chat, completions
 from redraft.server.openai.exchange import Exchange, Work
@@ -39,7 +39,7 @@ BEGUN = b'{"id": "batch_req_'
 """How every line of an output begins."""
 
 Answered = Callable[[bytes, int], Awaitable[tuple[int, Mapping[str, Any]]]]
-"""What answers a row, given that and its number, with a status and a body. A Refusal is an answer, too."""
+"""What answers a row, given that and its number, with a status and a body. A ApiError is an answer, too."""
 
 
 @dataclass(frozen=True)
@@ -176,21 +176,20 @@ async def _run(
 
 
 async def answer(service: Service, row: bytes, number: int, seed: int | None) -> tuple[int, Mapping[str, Any]]:
-    """Status and body of the answer to one row. Raises Refusal."""
+    """Status and body of the answer to one row. Raises ApiError."""
     try:
         exchange = Exchange(service, _work(service, row, None if seed is None else seed + number))
-        exchange.open(drafts=False)
         await exchange.finish()
         return 200, exchange.whole()
     except RedraftError as error:
-        raise refusal_of(error) from None
+        raise api_error(error) from None
 
 
 async def _line(answered: Answered, row: bytes, number: int) -> dict[str, Any]:
     """The line that answers a row; a refusal is an answer, too."""
     try:
         status, body = await answered(row, number)
-    except Refusal as refusal:
+    except ApiError as refusal:
         status, body = refusal.status, refusal.body
     return {
         "id": f"batch_req_{number + 1}",
@@ -202,11 +201,11 @@ async def _line(answered: Answered, row: bytes, number: int) -> dict[str, Any]:
 
 
 def read_row(row: bytes, seed: int | None) -> tuple[str, Any]:
-    """The path that a row asks for, and the body. Raises Refusal."""
+    """The path that a row asks for, and the body. Raises ApiError."""
     body = _object(row)
     path = body.get("url", PATHS[0] if "messages" in body else PATHS[1])
     if path not in PATHS:
-        raise Refusal(400, f"url is {path!r}; supported: {', '.join(PATHS)}", param="url")
+        raise ApiError(400, f"url is {path!r}; supported: {', '.join(PATHS)}", param="url")
     if "body" in body:
         body = body["body"]
     else:
@@ -219,25 +218,25 @@ def _work(service: Service, row: bytes, seed: int | None) -> Work:
     try:
         checked = Chat.model_validate(body) if path == PATHS[0] else Completion.model_validate(body)
     except pydantic.ValidationError as error:
-        raise first_refusal(error.errors()) from None
+        raise body_error(error.errors()) from None
     if checked.stream:
-        raise Refusal(400, "stream is true; a row is told whole, so leave it out", param="stream")
+        raise ApiError(400, "stream is true; a row is told whole, so leave it out", param="stream")
     if isinstance(checked, Chat):
         return chat.prepare(service, checked)
-    if completions.hole_of(service, checked) is not None:
-        raise Refusal(400, "suffix is not supported in a batch; leave it out", param="suffix")
+    if completions.gap_of(service, checked) is not None:
+        raise ApiError(400, "suffix is not supported in a batch; leave it out", param="suffix")
     return completions.prepare(service, checked)
 
 
 def _object(row: bytes) -> dict[str, Any]:
     if len(row) > MOST_LINE_BYTES:
-        raise Refusal(400, f"the row has {len(row)} bytes; at most {MOST_LINE_BYTES}", code="invalid_json")
+        raise ApiError(400, f"the row has {len(row)} bytes; at most {MOST_LINE_BYTES}", code="invalid_json")
     try:
         found = json.loads(row)
     except (ValueError, RecursionError) as error:
-        raise Refusal(400, f"the row is not JSON ({error})", code="invalid_json") from None
+        raise ApiError(400, f"the row is not JSON ({error})", code="invalid_json") from None
     if not isinstance(found, dict):
-        raise Refusal(400, f"the row is a {type(found).__name__}; it must be an object", code="invalid_json")
+        raise ApiError(400, f"the row is a {type(found).__name__}; it must be an object", code="invalid_json")
     return found
 
 

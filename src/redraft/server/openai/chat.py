@@ -10,18 +10,17 @@ from typing import Any
 from fastapi import Request, Response
 from starlette.concurrency import run_in_threadpool
 
-from redraft.diffusion.seed import SeedCanvas
-from redraft.engine.request import Options
-from redraft.engine.request import Request as Asked
-from redraft.operations.engine import Engine
-from redraft.server.http.errors import Refusal
+from redraft.config import CheckpointConfig
+from redraft.engine.resolve import canvas_width
+from redraft.options import Options, SeedCanvas
+from redraft.server.http.errors import ApiError
 from redraft.server.http.routing import answers, router_of_bodies
-from redraft.server.http.service import Service
-from redraft.server.openai.constraint import check_tools, choice_of, held_to
-from redraft.server.openai.exchange import Exchange, Work, service_of
+from redraft.server.http.service import Service, service_of
+from redraft.server.openai.constraint import check_tools, choice_of, constraint_of
+from redraft.server.openai.exchange import Exchange, Work
 from redraft.server.openai.fields import Call, Chat, text_of
 from redraft.server.openai.replies import ChatForm, Json
-from redraft.server.openai.request_builder import asked, kept_whole, options_of
+from redraft.server.openai.request_builder import RequestBuilder
 
 router = router_of_bodies()
 
@@ -36,26 +35,23 @@ async def chat(request: Request, body: Chat) -> Response | Json:
 
 
 def prepare(service: Service, body: Chat) -> Work:
-    """Everything that can be refused, before anything runs."""
-    engine = service.engine
-    service.check_name(body.model)
-    options = _options(service, body)
+    """The requests of a conversation, and all that can be refused before they run."""
+    builder = RequestBuilder(service, body)
+    text, options = builder.engine.text, _options(builder, body)
     predicted: tuple[int, ...] = ()
     if body.prediction is not None:
-        predicted = tuple(engine.text.encode(text_of(body.prediction.content), bos=False))
-        options = _seeded(engine, options, predicted)
+        predicted = tuple(text.encode(text_of(body.prediction.content), bos=False))
+        options = _begun_with(options, predicted, builder.engine.config)
     choice, thinking = choice_of(body), _thinking(body)
-    check_tools(choice, engine.text)
-    if choice.forced:  # stop strings cut text, and a call that has to be made has none around it
+    check_tools(choice, text)
+    if choice.forced:  # stop strings cut text, and a forced call has none around it
         options = replace(options, stop=())
-    held = held_to(body, choice, service.settings.limits, service.marks.thinking if thinking else None)
-    # A forced call needs no telling: the constraint has it.
-    declared = [tool.model_dump(exclude_none=True) for tool in choice.tools] if engine.text.knows_tools else []
-    said = engine.text.render(messages_of(body), thinking=thinking, tools=declared)
-    prompt = engine.text.encode(said, bos=False)
-    form = ChatForm(engine.text, bool(body.logprobs), choice)
-    wanted = asked(engine, [prompt], options, body.n or 1, held)
-    return Work(body, wanted, form, predicted)
+    constraint = constraint_of(body, choice, service.settings.limits, thinking=thinking)
+    # A forced call need not be declared: the constraint has it.
+    declared = [tool.model_dump(exclude_none=True) for tool in choice.tools] if text.knows_tools else []
+    prompt = text.encode(text.render(messages_of(body), thinking=thinking, tools=declared), bos=False)
+    requests = builder.requests([prompt], options, body.n or 1, constraint)
+    return Work(body, requests, len(prompt), ChatForm(text, bool(body.logprobs), choice), predicted)
 
 
 def messages_of(body: Chat) -> list[dict[str, Any]]:
@@ -83,13 +79,12 @@ def _called(call: Call) -> dict[str, Any]:
     return told
 
 
-def _options(service: Service, body: Chat) -> Options:
+def _options(builder: RequestBuilder, body: Chat) -> Options:
     if body.max_tokens is not None and body.max_completion_tokens not in (None, body.max_tokens):
-        raise Refusal(400, "max_tokens and max_completion_tokens differ; send one", param="max_completion_tokens")
+        raise ApiError(400, "max_tokens and max_completion_tokens differ; send one", param="max_completion_tokens")
     if body.top_logprobs is not None and not body.logprobs:
-        raise Refusal(400, "top_logprobs was sent without logprobs; set logprobs to true", param="top_logprobs")
-    settings = service.settings if body.prediction is None else kept_whole(service.settings)
-    options = options_of(body, service.engine, settings, max_tokens=body.max_completion_tokens)
+        raise ApiError(400, "top_logprobs was sent without logprobs; set logprobs to true", param="top_logprobs")
+    options = builder.options(max_tokens=body.max_completion_tokens, keeps_canvas=body.prediction is not None)
     return replace(options, logprobs=body.top_logprobs or 0) if body.logprobs else options
 
 
@@ -98,11 +93,11 @@ def _thinking(body: Chat) -> bool:
     effort = None if body.reasoning_effort is None else body.reasoning_effort not in ("none", "minimal")
     if chosen is not None and effort is not None and chosen != effort:
         message = f"reasoning_effort is {body.reasoning_effort!r} and enable_thinking {chosen}; send one"
-        raise Refusal(400, message, param="reasoning_effort")
+        raise ApiError(400, message, param="reasoning_effort")
     return bool(chosen or effort)
 
 
-def _seeded(engine: Engine, options: Options, predicted: tuple[int, ...]) -> Options:
+def _begun_with(options: Options, predicted: tuple[int, ...], config: CheckpointConfig) -> Options:
     """The first canvas begins with what the answer is likely to be; all of it stays open."""
-    width = engine.resolve(Asked([engine.text.bos_token_id], options)).width  # presets and the dial have a say in it
+    width = canvas_width(options, config)
     return replace(options, seed_canvas=SeedCanvas(given=tuple(enumerate(predicted[:width]))))

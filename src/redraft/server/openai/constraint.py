@@ -1,4 +1,4 @@
-"""What language an answer has to be in: a response format, a structured output, or the arguments of a tool."""
+"""What an answer is held to: a response format, a structured output, or the arguments of a tool."""
 
 from __future__ import annotations
 
@@ -7,20 +7,39 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from redraft.constraints.compile.tool_calls import CLOSE, OPEN, QUOTE, calls_source
-from redraft.constraints.language import Source
+from redraft.constraints.compile.tool_calls import CLOSE, OPEN, QUOTE, THOUGHT, ContentLanguage, calls_source
+from redraft.constraints.language import Language, Source
 from redraft.constraints.sources import choices_source, grammar_source, regex_source, schema_source
 from redraft.constraints.validation import validator_of
 from redraft.errors import ConstraintError
-from redraft.server.http.errors import Refusal, refusal_of, unsupported
-from redraft.server.http.settings import Limits
+from redraft.operations.engine import Engine
+from redraft.server.http.errors import ApiError, api_error, unsupported
+from redraft.server.http.limits import Limits
 from redraft.server.openai.fields import Chat, Completion, NamedTool, ResponseFormat, StructuredOutputs, Tool
-from redraft.server.openai.request_builder import Held
 from redraft.text import Text
 
 ANY_OBJECT = {"type": "object"}
 MANNERS = {"fence": "json_", "any_case": "choice"}
 """How an answer may be written: the field of a structured output, and the one that it goes with."""
+
+
+@dataclass(frozen=True)
+class Constraint:
+    """What an answer is held to, and the field that asks for it. With `thinking` the answer follows some; `content` is
+    the format of an answer that calls no tool."""
+
+    source: Source
+    field: str
+    thinking: bool = False
+    content: Source | None = None
+
+    def language(self, engine: Engine) -> Language:
+        """Compiled for an engine. Raises ConstraintError."""
+        plain = engine.language(self.source)
+        if self.content is not None and plain.checked:
+            call, closing = (engine.text.tokenizer.token_to_id(mark) for mark in (OPEN, THOUGHT))
+            return ContentLanguage(plain.source, plain.layout, True, json.loads(self.content.text), call, closing)
+        return plain
 
 
 @dataclass(frozen=True)
@@ -43,63 +62,63 @@ class Choice:
 
 
 def choice_of(body: Chat) -> Choice:
-    """The tools of a request. Raises Refusal for a choice that cannot be."""
+    """The tools of a request. Raises ApiError for a choice that cannot be."""
     tools, chosen = tuple(body.tools or ()), body.tool_choice
     if not tools:
         if chosen not in (None, "none", "auto"):
-            raise Refusal(400, "tool_choice was sent without tools; send them", param="tool_choice")
+            raise ApiError(400, "tool_choice was sent without tools; send them", param="tool_choice")
         return Choice()
     names = [tool.function.name for tool in tools]
     if len(set(names)) < len(names):
-        raise Refusal(400, f"tools has two of one name ({', '.join(names)}); rename one", param="tools")
+        raise ApiError(400, f"tools has two of one name ({', '.join(names)}); rename one", param="tools")
     if chosen == "none":
         return Choice()
     if isinstance(chosen, NamedTool):
         wanted = tuple(tool for tool in tools if tool.function.name == chosen.function.name)
         if not wanted:
             said = f"tool_choice names {chosen.function.name!r}; the tools are {', '.join(names)}"
-            raise Refusal(400, said, param="tool_choice")
+            raise ApiError(400, said, param="tool_choice")
         return Choice(wanted, forced=True)
     return Choice(tools, forced=chosen == "required")
 
 
 def check_tools(choice: Choice, text: Text) -> None:
-    """Raise Refusal where the model is to decide about calls and its checkpoint cannot show or write any."""
+    """Raise ApiError where the model is to decide about calls and its checkpoint cannot show or write any."""
     marked = all(text.tokenizer.token_to_id(mark) is not None for mark in (OPEN, CLOSE, QUOTE))
     if choice.tools and not choice.forced and not (text.knows_tools and marked):
         message = "tool_choice auto needs a chat template that knows tools, which this checkpoint lacks; name the tool"
         raise unsupported("tool_choice", message)
 
 
-def held_to(body: Chat, choice: Choice, limits: Limits, thinking: tuple[int, int] | None) -> Held | None:
-    """What the answer of a conversation is held to: a format, a call that is forced, or text with calls that may be.
+def constraint_of(body: Chat, choice: Choice, limits: Limits, *, thinking: bool) -> Constraint | None:
+    """What the answer to a conversation is held to: a format, a forced call, or text with calls that may be made.
 
-    Where a stop string may cut the text, calls are left free and only read: what is none is told as text. Thinking is
-    marked by two tokens. Raises Refusal.
+    Where a stop string may cut the text, calls are left free and only read; text that is no call is content. With
+    `thinking` the answer follows some. Raises ApiError.
     """
-    asked = source_of(body, limits)
-    if choice.forced and asked is not None:
-        raise Refusal(400, "a tool has to be called and a format was sent, too; send one", param="response_format")
+    wanted = format_of(body, limits)
+    if choice.forced and wanted is not None:
+        raise ApiError(400, "a tool has to be called and a format was sent, too; send one", param="response_format")
     try:
         if choice.forced:
-            return Held(choice.source(), "tools", thinking)
-        if choice.tools and not (body.stop and asked is None):
+            return Constraint(choice.source(), "tools", thinking)
+        if choice.tools and not (body.stop and wanted is None):
             tools = {tool.function.name: parameters(tool) for tool in choice.tools}
-            content = None if asked is None else asked.source
+            content = None if wanted is None else wanted.source
             source = calls_source(tools, several=body.parallel_tool_calls is not False, content=content)
-            return Held(source, "tools", content=content)
+            return Constraint(source, "tools", content=content)
     except ConstraintError as error:
-        raise refusal_of(error, field="tools") from None
-    return asked and replace(asked, marks=thinking)
+        raise api_error(error, field="tools") from None
+    return None if wanted is None else replace(wanted, thinking=thinking)
 
 
-def source_of(body: Chat | Completion, limits: Limits) -> Held | None:
-    """The format of the answer, if one was asked for. Raises Refusal."""
+def format_of(body: Chat | Completion, limits: Limits) -> Constraint | None:
+    """The format of the answer, if one was asked for. Raises ApiError."""
     found = [_format(body.response_format, limits), structured(body.structured_outputs, limits)]
-    given = [held for held in found if held is not None]
+    given = [one for one in found if one is not None]
     if len(given) > 1:
         message = "response_format and structured_outputs were both sent; send one"
-        raise Refusal(400, message, param="structured_outputs")
+        raise ApiError(400, message, param="structured_outputs")
     return given[0] if given else None
 
 
@@ -120,19 +139,19 @@ def called(tools: Sequence[Tool], name: str, arguments: object) -> bool:
     return tool is not None and validator_of(parameters(tool)).is_valid(arguments)
 
 
-def _format(wanted: ResponseFormat | None, limits: Limits) -> Held | None:
+def _format(wanted: ResponseFormat | None, limits: Limits) -> Constraint | None:
     field = "response_format"
     if wanted is None or wanted.type == "text":
         return None
     if wanted.type == "json_object":
-        return Held(schema_source(ANY_OBJECT), field)
+        return Constraint(schema_source(ANY_OBJECT), field)
     if wanted.json_schema is None or wanted.json_schema.schema_ is None:
-        raise Refusal(400, "response_format.json_schema has no schema; send one", param=field)
-    return Held(schema_source(json.loads(_bounded(field, json.dumps(wanted.json_schema.schema_), limits))), field)
+        raise ApiError(400, "response_format.json_schema has no schema; send one", param=field)
+    return Constraint(schema_source(json.loads(_bounded(field, json.dumps(wanted.json_schema.schema_), limits))), field)
 
 
-def structured(wanted: StructuredOutputs | None, limits: Limits) -> Held | None:
-    """What one of its fields asks for. Raises Refusal."""
+def structured(wanted: StructuredOutputs | None, limits: Limits) -> Constraint | None:
+    """What one of its fields asks for. Raises ApiError."""
     if wanted is None:
         return None
     field = "structured_outputs"
@@ -144,9 +163,9 @@ def structured(wanted: StructuredOutputs | None, limits: Limits) -> Held | None:
         if getattr(wanted, manner) and of not in given:
             raise unsupported(f"{field}.{manner}", f"{manner} goes with {of.rstrip('_')}; leave it out")
     try:
-        return Held(_structured(wanted, limits), field)
+        return Constraint(_structured(wanted, limits), field)
     except ConstraintError as error:
-        raise refusal_of(error, field=field) from None
+        raise api_error(error, field=field) from None
 
 
 def _structured(wanted: StructuredOutputs, limits: Limits) -> Source:
@@ -165,5 +184,5 @@ def _structured(wanted: StructuredOutputs, limits: Limits) -> Source:
 def _bounded(what: str, text: str, limits: Limits) -> str:
     """A schema or expression as it came, if it is not too long."""
     if len(text) > limits.constraint_bytes:
-        raise Refusal(400, f"{what} has {len(text)} characters; at most {limits.constraint_bytes}", param=what)
+        raise ApiError(400, f"{what} has {len(text)} characters; at most {limits.constraint_bytes}", param=what)
     return text

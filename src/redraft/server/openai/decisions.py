@@ -23,10 +23,10 @@ from redraft.engine.request import Request as Asked
 from redraft.operations.decide import Belief, Decision, Form, decide, decide_all, form_size, read_belief
 from redraft.operations.engine import Engine
 from redraft.server.http.body import BOOKKEEPING, Body, Flag, Int, Real, Str
-from redraft.server.http.errors import Refusal
+from redraft.server.http.errors import GONE, ApiError
 from redraft.server.http.routing import answers, router_of_bodies
+from redraft.server.http.service import note_prompts, service_of
 from redraft.server.http.sse import unless_gone
-from redraft.server.openai.exchange import GONE, key_of, note_prompts, service_of
 from redraft.server.openai.fields import Part, text_of
 from redraft.server.openai.replies import Json
 from redraft.server.openai.responses import Item
@@ -111,7 +111,7 @@ async def decisions(request: Request, body: Decisions) -> Response | Json:
     service.check_name(body.model)
     gone = threading.Event()
     note_prompts(request, [turn["content"] for turn in _turns(body.input, "")] + [one.said for one in body.questions])
-    with service.enter(1, key_of(request)):
+    with service.enter(1, request):
         work = asyncio.to_thread(_read, service.engine, body, gone)
         read = await unless_gone(request, work, gone.set)
     if gone.is_set():
@@ -192,12 +192,12 @@ class _Asked:
     choices: Sequence[str]
 
     def labels(self, engine: Engine) -> Sequence[str]:
-        """What stands for each choice. Raises Refusal for more than there are letters."""
+        """What stands for each choice. Raises ApiError for more than there are letters."""
         if len({len(engine.text.encode(choice, bos=False)) for choice in self.choices}) == 1:
             return self.choices
         if len(self.choices) > len(ascii_uppercase):
             said = f"question {self.number} has {len(self.choices)} choices of unlike length; send joint as false"
-            raise Refusal(400, said, param="joint")
+            raise ApiError(400, said, param="joint")
         return ascii_uppercase[: len(self.choices)]
 
     def said(self, engine: Engine) -> str:
@@ -239,7 +239,7 @@ def _turns(given: str | list[Item], asked: str) -> list[dict[str, str]]:
 
 
 def _choices(question: Predicate | Choice | Score) -> Mapping[str, Any]:
-    """What may be answered, and what each answer stands for. Raises Refusal if two are one."""
+    """What may be answered, and what each answer stands for. Raises ApiError if two are one."""
     if isinstance(question, Predicate):
         return {YES: True, NO: False}
     if isinstance(question, Score):
@@ -248,7 +248,7 @@ def _choices(question: Predicate | Choice | Score) -> Mapping[str, Any]:
         pairs = [(_spelt(option.value), option.value) for option in question.choices]
     if len(dict(pairs)) < len(pairs) or not all(text for text, _ in pairs):
         said = f"a question has choices that are empty or equal: {[text for text, _ in pairs]}"
-        raise Refusal(400, said[:500], param="questions")
+        raise ApiError(400, said[:500], param="questions")
     return dict(pairs)
 
 

@@ -1,233 +1,181 @@
-"""From a checked request to a response: run it, tell it whole or as a stream, count it, stop if nobody listens."""
+"""From resolved requests to a response: run them, reply whole or as a stream, count, and stop if the client leaves.
+
+Work ── AnswerStream ──► Delta … ──► form.piece ──► chunks
+                         └─ Generation ──► form.whole ──► the reply
+"""
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable, Sequence
-from contextlib import ExitStack
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import TypeVar
 
 from starlette.requests import Request
 from starlette.responses import Response
 
-from redraft.engine.events import Draft, Event, Finished
+from redraft.engine.answer import Delta
+from redraft.engine.events import Draft, Finished, PromptRead
+from redraft.engine.request import Generation, ResolvedRequest
+from redraft.engine.scope import CancelScope
 from redraft.operations.engine import Engine
-from redraft.server.http.service import Service
+from redraft.operations.stream import AnswerStream
+from redraft.server.http.errors import GONE
+from redraft.server.http.service import Service, service_of
 from redraft.server.http.sse import Chunks, EventStream, unless_gone
-from redraft.server.leash import Leash, on_thread
-from redraft.server.mending import Mending
 from redraft.server.openai.fields import Sampling
 from redraft.server.openai.replies import Form, Head, Json, usage
-from redraft.server.openai.request_builder import Asked
-from redraft.server.run import Run
-from redraft.server.voice import Said, Voice
 from redraft.trace.frames import Frames
 
-R = TypeVar("R")
-GONE = 499  # nobody reads it; the log does
-
-
-@dataclass(frozen=True)
-class Told:
-    """One event of answer i."""
-
-    i: int
-    event: Event
-    said: Said
+T = TypeVar("T")
 
 
 @dataclass(frozen=True)
 class Work:
-    """A checked request: what the engine is asked, how its answers are told, and tokens that were predicted of each."""
+    """What one body asks for. `predicted` are tokens that the client expects of each answer; with `drafts` a stream has
+    every step."""
 
     body: Sampling
-    asked: Asked
+    requests: tuple[ResolvedRequest, ...]
+    prompt_tokens: int
     form: Form
     predicted: Sequence[int] = ()
+    drafts: bool = False
 
 
-@dataclass
 class Exchange:
-    """Some work under way, for one HTTP request or for nobody who could leave."""
+    """Some work under way, for an HTTP request or, without one, for a batch."""
 
-    service: Service
-    work: Work
-    request: Request | None = None
-    room: ExitStack = field(init=False, repr=False)
-    run: Run = field(init=False, repr=False)
-
-    def __post_init__(self) -> None:
-        engine = self.service.engine
-        self.body, self.asked, self.form = self.work.body, self.work.asked, self.work.form
-        self.head = Head(self.service.settings, self.form)
-        self.voices = [Voice(engine.text, request, self.service.marks) for request in self.asked.requests]
-
-    async def respond(self) -> Response | Json:
-        """Answer as most endpoints do. Raises Refusal if there is no room."""
-        options = self.body.canvas
-        drafts = bool(self.body.stream and options is not None and options.stream)
-        return await self.tell(self._chunks, self.whole, drafts=drafts)
-
-    async def tell(
-        self,
-        chunks: Callable[[], Chunks],
-        whole: Callable[[], Json],
-        *,
-        drafts: bool,
-        named: bool = False,
-    ) -> Response | Json:
-        """Answer in chunks if a stream was asked for, otherwise whole. Raises Refusal if there is no room."""
-        self.open(drafts=drafts)
-        if self.body.stream:
-            limits = self.service.settings.limits
-            return EventStream(chunks(), gone=self.run.abort, over=self.over, limits=limits, named=named)
-        return whole() if await self.finish() else Response(status_code=GONE)
-
-    def open(self, *, drafts: bool) -> None:
-        """Submit the requests. Raises Refusal if there is no room; `over` has to be called otherwise."""
-        self.room = self.service.enter(len(self.voices), key_of(self.request))
+    def __init__(self, service: Service, work: Work, request: Request | None = None) -> None:
+        """Submit the requests, on the event loop. Raises ApiError if there is no room; `close` it otherwise."""
+        self.service, self.work, self.request = service, work, request
+        self.head = Head(service.settings, work.form)
+        canvas = work.body.canvas
+        drafts = work.drafts or bool(work.body.stream and canvas is not None and canvas.stream)
+        self._room = service.enter(len(work.requests), request)
         try:
-            engine = self.service.engine
-            # Nothing may be told before a validator has read it, if the language has one.
-            if any(one.language is not None and one.language.checked for one in self.asked.requests):
-                self.run = Mending(engine, self.asked.requests)
-            else:
-                self.run = Run(engine, self.asked.requests, behind=self.asked.behind, drafts=drafts)
+            self.answers = AnswerStream(service.engine, work.requests, drafts=drafts)
         except BaseException:
-            self.room.close()
+            self._room.close()
             raise
 
-    async def finish(self) -> bool:
-        """Run to the end. False if the client went away meanwhile. Calls `over`."""
-        try:
-            told = self._finish()
-            await (told if self.request is None else unless_gone(self.request, told, self.run.abort))
-        finally:
-            self.over()
-        return not self.run.gone
+    async def respond(self) -> Response | Json:
+        """The answers of most endpoints."""
+        return self.stream(self._chunks()) if self.work.body.stream else await self.reply(self.whole)
 
-    async def next(self) -> Told | None:
-        """What happens next, and what it adds to an answer; None when all is told."""
-        told = await self.run.next()
-        if told is None:
-            return None
-        i, event = told
-        return Told(i, event, Said() if isinstance(event, Draft) else self._take(i, event))
+    def stream(self, chunks: Chunks, *, named: bool = False) -> Response:
+        """A response that streams chunks made of the deltas."""
+        limits = self.service.settings.limits
+        return EventStream(chunks, gone=self.answers.abort, over=self.close, limits=limits, named=named)
+
+    async def reply(self, whole: Callable[[], Json]) -> Response | Json:
+        """A reply made of the finished answers."""
+        await self.finish()
+        return Response(status_code=GONE) if self.answers.aborted else whole()
+
+    async def finish(self) -> None:
+        """Run all answers to their end, or until the client leaves, and close."""
+        try:
+            if self.request is None:
+                await self._run()
+            else:
+                await unless_gone(self.request, self._run(), self.answers.abort)
+        finally:
+            self.close()
+
+    def done(self) -> list[Generation]:
+        """The answers as far as they are."""
+        return [answer.generation() for answer in self.answers.answers]
 
     def whole(self) -> Json:
-        """The finished answers."""
-        return self.head.whole(self.voices, self.usage())
+        """The finished answers in the endpoint's form."""
+        return self.head.whole(self.done(), self.usage())
 
-    async def _finish(self) -> None:
-        while await self.next() is not None:
+    def usage(self) -> Json:
+        """Of all answers so far."""
+        return usage(self.done(), self.work.prompt_tokens, self.work.predicted)
+
+    def close(self) -> None:
+        """End what still runs, free the room, and count."""
+        gone, done = self.answers.aborted, self.done()
+        if self.answers.open:
+            self.answers.abort()
+        self._room.close()
+        self.service.metrics.dropped.inc(self.answers.dropped_drafts)
+        count(self.service, self.request, done, self.work.prompt_tokens)
+        if self.request is not None:
+            notes = self.request.scope["state"]["log"]
+            notes |= {"gone": gone, "steps": sum(sum(one.steps) for one in done)}
+            if self.service.settings.log_prompts:
+                prompts = dict.fromkeys(one.prompt for one in self.work.requests)
+                notes["prompts"] = [self.service.engine.text.decode(prompt) for prompt in prompts]
+
+    async def _run(self) -> None:
+        async for _ in self.answers:
             pass
 
-    def _take(self, i: int, event: Event) -> Said:
-        said = self.voices[i].take(event)
-        if self.voices[i].stopped and i in self.run.open:
-            self.run.stop(i)
-        return said
-
     async def _chunks(self) -> Chunks:
-        head, form, options = self.head.of(chunk=True), self.form, self.body.stream_options
+        head, form, options = self.head.of(chunk=True), self.work.form, self.work.body.stream_options
         with_usage = options is not None and bool(options.include_usage)
         head |= {"usage": None} if with_usage else {}
         running = options is not None and bool(options.continuous_usage_stats)
         engine = self.service.engine
         frames = Frames(engine.text, engine.config.generation.eos_token_ids)
-        for i in range(len(self.voices)):
+        for i in range(len(self.work.requests)):
             if first := form.first(i):
                 yield head | {"choices": [first]}
-        while (told := await self.next()) is not None:
-            i, voice, said = told.i, self.voices[told.i], told.said
-            if isinstance(told.event, Draft):
-                yield head | {"choices": [form.piece(i, voice, Said())], "canvas": frames.of(i, told.event)}
+        async for i, delta in self.answers:
+            answer = self.answers.answers[i]
+            start = len(answer.content) - len(delta.content)
+            if isinstance(delta.event, Draft):
+                yield head | {"choices": [form.piece(i, delta, start)], "canvas": frames.of(i, delta.event)}
             more = {"usage": self.usage()} if running else {}
-            if said.content or said.reasoning or said.logprobs or said.read:
-                yield head | {"choices": [form.piece(i, voice, said)]} | more
-            if isinstance(told.event, Finished) or voice.stopped:
-                yield head | {"choices": [form.last(i, voice)]} | more
-        if with_usage and not self.run.gone:
+            if delta.content or delta.reasoning or delta.logprobs or isinstance(delta.event, PromptRead):
+                yield head | {"choices": [form.piece(i, delta, start)]} | more
+            if isinstance(delta.event, Finished) or answer.stopped:
+                yield head | {"choices": [form.last(i, answer.generation())]} | more
+        if with_usage and not self.answers.aborted:
             yield head | {"choices": [], "usage": self.usage()}
 
-    def usage(self) -> Json:
-        """Of all answers so far."""
-        return usage(self.voices, self.asked.prompt_tokens, self.work.predicted)
 
-    def over(self) -> None:
-        """Whatever happened: free the rows and the room, and count."""
-        gone = self.run.gone  # before what an error has left open is ended
-        self.run.abort() if self.run.open else None
-        self.room.close()
-        metrics = self.service.metrics
-        metrics.prompt_tokens.inc(self.asked.prompt_tokens)
-        metrics.dropped.inc(self.run.mail.dropped_drafts)
-        for voice in self.voices:
-            metrics.served(voice)
-        notes = None if self.request is None else self.request.scope["state"].get("log")
-        if notes is not None:
-            notes["gone"] = gone
-            if self.service.settings.log_prompts:
-                notes["prompts"] = [self.service.engine.text.decode(one) for one in self.asked.prompts]
-            notes["prompt_tokens"] = self.asked.prompt_tokens
-            notes["tokens"] = sum(len(voice.tokens) for voice in self.voices)
-            notes["steps"] = sum(sum(voice.steps) for voice in self.voices)
-
-
-async def aside(request: Request, work: Callable[[Engine], R], *, answers: int = 1) -> R:
-    """Work with the engine on a thread, given up if the client goes away. Raises Refusal if there is no room."""
+async def aside(request: Request, work: Callable[[Engine], T], *, answers: int = 1) -> T:
+    """An operation on a thread, ended if the client leaves. Raises ApiError if there is no room."""
     service = service_of(request)
-    leash = Leash(service.engine)
-    with service.enter(answers, key_of(request)):
-        return await unless_gone(request, on_thread(service.engine, leash, work), leash.cut)
+    scope = CancelScope(parent=service.engine.scope)
+    with service.enter(answers, request), scope:
+        running = asyncio.to_thread(work, service.engine.within(scope))
+        return await unless_gone(request, running, scope.cancel)
 
 
-def at_once(
-    service: Service, body: Sampling, form: Form, voices: Sequence[Voice], prompt_tokens: int
+def reply_with(
+    request: Request, body: Sampling, form: Form, done: Sequence[Generation], prompt_tokens: int
 ) -> Response | Json:
-    """Finished answers, whole or as a stream of one piece each."""
-    head, told = Head(service.settings, form), usage(voices, prompt_tokens)
+    """Answers of an operation, whole or as a stream with one piece each."""
+    service = service_of(request)
+    head, counts = Head(service.settings, form), usage(done, prompt_tokens)
+    count(service, request, done, prompt_tokens)
     if not body.stream:
-        return head.whole(voices, told)
+        return head.whole(done, counts)
     wanted = body.stream_options is not None and bool(body.stream_options.include_usage)
-    chunks = _pieces(head, voices, told if wanted else None)
-    return EventStream(chunks, limits=service.settings.limits)
+    return EventStream(_pieces(head, done, counts if wanted else None), limits=service.settings.limits)
 
 
-async def _pieces(head: Head, voices: Sequence[Voice], told: Json | None) -> Chunks:
+async def _pieces(head: Head, done: Sequence[Generation], counts: Json | None) -> Chunks:
     common, form = head.of(chunk=True), head.form
-    for i, voice in enumerate(voices):
+    for i, one in enumerate(done):
         if first := form.first(i):
             yield common | {"choices": [first]}
-        yield common | {"choices": [form.piece(i, voice, Said(content=voice.content))]}
-        yield common | {"choices": [form.last(i, voice)]}
-    if told is not None:
-        yield common | {"choices": [], "usage": told}
+        yield common | {"choices": [form.piece(i, Delta(Finished(one.finish, 0), one.text), 0)]}
+        yield common | {"choices": [form.last(i, one)]}
+    if counts is not None:
+        yield common | {"choices": [], "usage": counts}
 
 
-def count(request: Request, voices: Sequence[Voice], prompt_tokens: int) -> None:
-    """Answers that were made aside, in the figures and in the request's line of the log."""
-    metrics = service_of(request).metrics
-    metrics.prompt_tokens.inc(prompt_tokens)
-    for voice in voices:
-        metrics.served(voice)
-    told = {"prompt_tokens": prompt_tokens, "tokens": sum(len(voice.tokens) for voice in voices)}
-    request.scope["state"]["log"] |= told
-
-
-def key_of(request: Request | None) -> int | None:
-    """The number of the key that came with a request."""
-    found = None if request is None else request.scope.get("state", {}).get("key")
-    return found if isinstance(found, int) else None
-
-
-def service_of(request: Request) -> Service:
-    """The server that a request came to."""
-    service: Service = request.app.state.service
-    return service
-
-
-def note_prompts(request: Request, prompts: Sequence[object]) -> None:
-    """For a request's line of the log, if that is to have them."""
-    if service_of(request).settings.log_prompts:
-        request.scope["state"]["log"]["prompts"] = prompts
+def count(service: Service, request: Request | None, done: Sequence[Generation], prompt_tokens: int) -> None:
+    """Add answers to the figures and to the request's line of the log."""
+    service.metrics.prompt_tokens.inc(prompt_tokens)
+    for one in done:
+        service.metrics.served(one)
+    if request is not None:
+        tokens = sum(len(one.tokens) for one in done)
+        request.scope["state"]["log"] |= {"prompt_tokens": prompt_tokens, "tokens": tokens}

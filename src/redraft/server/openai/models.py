@@ -1,21 +1,18 @@
-"""What is not an answer: models, health, metrics, version, and the tokenizer."""
+"""The model that is served, and its tokenizer."""
 
 from __future__ import annotations
 
-import platform
 from pathlib import Path
 
-from fastapi import Request, Response
-from fastapi.responses import JSONResponse, PlainTextResponse
+from fastapi import Request
 from starlette.concurrency import run_in_threadpool
 
 from redraft.engine.dial import read_dial
 from redraft.errors import RequestError
 from redraft.server.http.body import Body, Flag, Int, Str
-from redraft.server.http.errors import Refusal
+from redraft.server.http.errors import ApiError
 from redraft.server.http.routing import answers, router_of_bodies
-from redraft.server.http.service import Service
-from redraft.server.openai.exchange import service_of
+from redraft.server.http.service import Service, service_of
 from redraft.server.openai.fields import Message, Sampling
 from redraft.server.openai.replies import Json
 
@@ -45,37 +42,6 @@ class Detokenize(Body):
 
     model: Str | None = None
     tokens: list[Int]
-
-
-@router.get("/health")
-@router.get("/v1/health")
-@router.get("/ready")
-async def ready(request: Request) -> Response:
-    """200 when it answers requests, 503 before and after that."""
-    service = service_of(request)
-    if service.phase == "ready":
-        return JSONResponse({"status": "ok"})
-    share = service.done / service.total if service.total else 0.0
-    message = {"loading": f"Loading model ({share:.0%})", "draining": "Stopping", "failed": "Failed"}[service.phase]
-    raise Refusal(503, message, code=service.phase, retry_sec=2)
-
-
-@router.get("/live")
-async def live() -> Response:
-    """200 while the process can answer at all."""
-    return JSONResponse({"status": "ok"})
-
-
-@router.get("/metrics", response_class=PlainTextResponse)
-async def metrics(request: Request) -> Response:
-    """In Prometheus's text format."""
-    return PlainTextResponse(service_of(request).metrics.text(), media_type="text/plain; version=0.0.4")
-
-
-@router.get("/version")
-async def version(request: Request) -> dict[str, str]:
-    """Of this program."""
-    return {"version": service_of(request).settings.version, "python": platform.python_version()}
 
 
 @router.get("/v1/models")
@@ -110,7 +76,7 @@ async def detokenize(request: Request, body: Detokenize) -> Json:
     text, size = service.engine.text, service.engine.config.model.vocab_size
     outside = next((token for token in body.tokens if not 0 <= token < size), None)
     if outside is not None:
-        raise Refusal(400, f"tokens holds {outside}; the vocabulary ends at {size - 1}", param="tokens")
+        raise ApiError(400, f"tokens holds {outside}; the vocabulary ends at {size - 1}", param="tokens")
     said = text.decode(body.tokens, skip_special=False)
     return {"prompt": said, "content": said}
 
@@ -136,7 +102,7 @@ def _tokenize(service: Service, body: Tokenize) -> Json:
     given = [name for name in ("prompt", "content", "messages") if getattr(body, name) is not None]
     if len(given) != 1:
         said = " and ".join(given) or "nothing"
-        raise Refusal(400, f"{said} was sent to tokenize; send one of prompt, content and messages", param="prompt")
+        raise ApiError(400, f"{said} was sent to tokenize; send one of prompt, content and messages", param="prompt")
     if body.messages is not None:
         turns = [{"role": message.role, "content": message.text} for message in body.messages]
         ids = text.chat(turns, generation_prompt=body.add_generation_prompt is not False)

@@ -9,12 +9,12 @@ from dataclasses import dataclass, field
 from random import getrandbits
 from typing import Any, ClassVar
 
-from redraft.engine.calls import read_call
-from redraft.engine.request import FinishReason
+from redraft.engine.answer import Delta, offsets_of
+from redraft.engine.events import PromptRead
+from redraft.engine.request import FinishReason, Generation, Logprobs
 from redraft.server.http.settings import Settings
 from redraft.server.openai.constraint import Choice, called
-from redraft.server.voice import Logprobs, Said, Voice
-from redraft.text import Detokenizer, Text
+from redraft.text import Text
 
 Json = dict[str, Any]
 
@@ -34,68 +34,67 @@ class ChatForm:
     logprobs: bool = False
     choice: Choice = NO_TOOLS
 
-    def whole(self, i: int, voice: Voice) -> Json:
+    def whole(self, i: int, done: Generation) -> Json:
         """A message."""
-        calls, rest = self._calls(voice)
-        message: Json = {"role": "assistant", "content": voice.content + rest, "refusal": None}
+        calls, rest = self._calls(done)
+        message: Json = {"role": "assistant", "content": done.text + rest, "refusal": None}
         if calls:
-            message |= {"content": None if self.choice.forced else voice.content + rest or None, "tool_calls": calls}
-        if voice.reasoning:
-            message |= {"reasoning_content": voice.reasoning, "reasoning": voice.reasoning}
+            message |= {"content": None if self.choice.forced else done.text + rest or None, "tool_calls": calls}
+        if done.reasoning:
+            message |= {"reasoning_content": done.reasoning, "reasoning": done.reasoning}
         return {
             "index": i,
             "message": message,
-            "logprobs": chat_logprobs(self.text, kept(self.text, voice)) if self.logprobs else None,
-            "finish_reason": self._reason(voice, bool(calls)),
-            "canvas": told(voice),
+            "logprobs": chat_logprobs(self.text, done.content_logprobs) if self.logprobs else None,
+            "finish_reason": self._reason(done, bool(calls)),
+            "canvas": canvas_report(done),
         }
 
     def first(self, i: int) -> Json | None:
         """The role."""
         return self._choice(i, {"role": "assistant", "content": None if self.choice.forced else ""})
 
-    def piece(self, i: int, voice: Voice, said: Said) -> Json:
-        """A delta. A tool call is told when it is whole."""
-        delta: Json = {}
-        if said.content and not self.choice.forced:
-            delta["content"] = said.content
-        if said.reasoning:
-            delta |= {"reasoning_content": said.reasoning, "reasoning": said.reasoning}
-        choice = self._choice(i, delta)
-        if self.logprobs and said.logprobs:
-            choice["logprobs"] = chat_logprobs(self.text, said.logprobs)
+    def piece(self, i: int, delta: Delta, start: int) -> Json:
+        """A delta. Tool calls come with the last one."""
+        content: Json = {"content": delta.content} if delta.content and not self.choice.forced else {}
+        if delta.reasoning:
+            content |= {"reasoning_content": delta.reasoning, "reasoning": delta.reasoning}
+        choice = self._choice(i, content)
+        if self.logprobs and delta.logprobs:
+            choice["logprobs"] = chat_logprobs(self.text, delta.logprobs)
         return choice
 
-    def last(self, i: int, voice: Voice) -> Json:
+    def last(self, i: int, done: Generation) -> Json:
         """The reason, and the calls that were made."""
-        calls, rest = self._calls(voice)
+        calls, rest = self._calls(done)
         delta: Json = {"tool_calls": [{"index": n, **call} for n, call in enumerate(calls)]} if calls else {}
         delta |= {"content": rest} if rest else {}
-        return self._choice(i, delta) | {"finish_reason": self._reason(voice, bool(calls)), "canvas": told(voice)}
+        return self._choice(i, delta) | {
+            "finish_reason": self._reason(done, bool(calls)),
+            "canvas": canvas_report(done),
+        }
 
     def _choice(self, i: int, delta: Json) -> Json:
         return {"index": i, "delta": delta, "logprobs": None, "finish_reason": None}
 
-    def _reason(self, voice: Voice, called: bool) -> str:
-        return "tool_calls" if called else FINISHED.get(voice.finish, "stop")
+    def _reason(self, done: Generation, called: bool) -> str:
+        return "tool_calls" if called else FINISHED.get(done.finish, "stop")
 
-    def _calls(self, voice: Voice) -> tuple[list[Json], str]:
+    def _calls(self, done: Generation) -> tuple[list[Json], str]:
         """The calls of a finished answer, and what was marked as one and is none: no tool's, or not as its schema says.
         That is content, as it was written."""
         rest, pairs = "", list[tuple[str, Any]]()
         if self.choice.forced:
-            said = json.loads(voice.content)
+            said = json.loads(done.text)
             pairs = [(self.choice.only, said)] if self.choice.only else [(said["name"], said["arguments"])]
-        else:
-            for written in voice.calls:
-                call = read_call(written)
-                if call.name is not None and called(self.choice.tools, call.name, call.arguments):
-                    pairs.append((call.name, call.arguments))
-                else:
-                    rest += written
+        for call in () if self.choice.forced else done.calls:
+            if call.name is not None and called(self.choice.tools, call.name, call.arguments):
+                pairs.append((call.name, call.arguments))
+            else:
+                rest += call.written
         calls = [
             {
-                "id": f"call_{voice.request.seed:016x}{n}",
+                "id": f"call_{done.seed:016x}{n}",
                 "type": "function",
                 "function": {"name": name, "arguments": json.dumps(arguments, ensure_ascii=False)},
             }
@@ -127,51 +126,50 @@ class TextForm:
     read: bool = False
     delta: bool = False
 
-    def whole(self, i: int, voice: Voice) -> Json:
+    def whole(self, i: int, done: Generation) -> Json:
         """A text."""
         front = self.echo[i].text if self.echo else ""
-        choice = self._choice(i, front + voice.content) | {
-            "finish_reason": FINISHED.get(voice.finish, "stop"),
-            "canvas": told(voice),
-        }
+        choice = self._choice(i, front + done.text) | self._end(done)
         if self.logprobs:
-            own = text_logprobs(self.text, kept(self.text, voice), len(front))
-            before = self._read(i, voice) if self.read else {}
+            own = text_logprobs(self.text, done.content_logprobs, len(front))
+            before = self._read(i, done.prompt_logprobs) if self.read else {}
             choice["logprobs"] = {name: before.get(name, []) + rows for name, rows in own.items()}
         if self.delta:
-            choice["message"] = {"role": "assistant", "content": front + voice.content}
+            choice["message"] = {"role": "assistant", "content": front + done.text}
         return choice
 
     def first(self, i: int) -> Json | None:
         """The prompt, where it is to be echoed as it stands."""
         return self._choice(i, self.echo[i].text) if self.echo and not self.read else None
 
-    def piece(self, i: int, voice: Voice, said: Said) -> Json:
+    def piece(self, i: int, delta: Delta, start: int) -> Json:
         """More text; or the prompt, once it has been read."""
-        if said.read:
-            return self._choice(i, self.echo[i].text) | {"logprobs": self._read(i, voice)}
-        choice = self._choice(i, said.content)
-        if self.logprobs and said.logprobs:
+        if isinstance(delta.event, PromptRead):
+            return self._choice(i, self.echo[i].text) | {"logprobs": self._read(i, delta.event.logprobs)}
+        choice = self._choice(i, delta.content)
+        if self.logprobs and delta.logprobs:
             front = len(self.echo[i].text) if self.echo else 0
-            start = front + len(voice.content) - len(said.content)
-            choice["logprobs"] = text_logprobs(self.text, said.logprobs, start)
+            choice["logprobs"] = text_logprobs(self.text, delta.logprobs, front + start)
         return choice
 
-    def last(self, i: int, voice: Voice) -> Json:
+    def last(self, i: int, done: Generation) -> Json:
         """The reason."""
-        return self._choice(i, "") | {"finish_reason": FINISHED.get(voice.finish, "stop"), "canvas": told(voice)}
+        return self._choice(i, "") | self._end(done)
 
-    def _read(self, i: int, voice: Voice) -> Json:
+    def _end(self, done: Generation) -> Json:
+        return {"finish_reason": FINISHED.get(done.finish, "stop"), "canvas": canvas_report(done)}
+
+    def _read(self, i: int, rows: Sequence[Logprobs]) -> Json:
         """Log-probabilities of an echoed prompt. Nothing stands before its first token, so that one has none."""
-        echo, rows = self.echo[i], voice.prompt_logprobs
+        echo = self.echo[i]
         behind = rows[len(rows) - len(echo.tokens) + 1 :] if echo.tokens else []
-        told = text_logprobs(self.text, behind, 0)
+        found = text_logprobs(self.text, behind, 0)
         first = [_shown(self.text, token) for token in echo.tokens[:1]]
         return {
-            "tokens": first + told["tokens"],
-            "token_logprobs": [None for _ in first] + told["token_logprobs"],
-            "top_logprobs": [None for _ in first] + told["top_logprobs"],
-            "text_offset": offsets_of(self.text, echo.tokens, spelt=echo.spelt),
+            "tokens": first + found["tokens"],
+            "token_logprobs": [None for _ in first] + found["token_logprobs"],
+            "top_logprobs": [None for _ in first] + found["top_logprobs"],
+            "text_offset": offsets_of(self.text, echo.tokens, special=echo.spelt),
         }
 
     def _choice(self, i: int, text: str) -> Json:
@@ -204,41 +202,61 @@ class Head:
             "system_fingerprint": f"redraft-{self.settings.version}",  # what answers under one seed depend on, too
         }
 
-    def whole(self, voices: Sequence[Voice], told: Json) -> Json:
+    def whole(self, done: Sequence[Generation], counts: Json) -> Json:
         """Finished answers and their usage."""
-        choices = [self.form.whole(i, voice) for i, voice in enumerate(voices)]
-        return self.of(chunk=False) | {"choices": choices, "usage": told}
+        choices = [self.form.whole(i, one) for i, one in enumerate(done)]
+        return self.of(chunk=False) | {"choices": choices, "usage": counts}
 
 
-def told(voice: Voice) -> Json:
-    """What only a diffusion model has to tell of an answer."""
+def whole_answer(
+    text: str, *, seed: int, finish: FinishReason, tokens: Sequence[int] = (), forwards: int | None = None
+) -> Generation:
+    """An operation's text as an answer, without what only a sampled one has."""
+    return Generation(
+        text=text,
+        tokens=tuple(tokens),
+        entropy=(),
+        settled_at=(),
+        changes=(),
+        finish=finish,
+        seed=seed,
+        prompt_tokens=0,
+        steps=() if forwards is None else (forwards,),
+        commits=0,
+        seconds=0.0,
+        first_text_sec=0.0,
+    )
+
+
+def canvas_report(done: Generation) -> Json:
+    """What only a diffusion model has to report of an answer."""
     return {
-        "seed": voice.request.seed,
-        "finish": voice.finish,
-        "steps": voice.steps,
-        "commits": voice.commits,
-        "tokens_per_forward": round(len(voice.tokens) / max(1, sum(voice.steps)), 3),
-        "mean_entropy": round(sum(voice.entropy) / max(1, len(voice.entropy)), 6),
-        "ms": round(voice.seconds * 1e3, 2),
-        "first_text_ms": None if voice.first_sec is None else round(voice.first_sec * 1e3, 2),
+        "seed": done.seed,
+        "finish": done.finish,
+        "steps": list(done.steps),
+        "commits": done.commits,
+        "tokens_per_forward": round(done.tokens_per_forward, 3),
+        "mean_entropy": round(sum(done.entropy) / max(1, len(done.entropy)), 6),
+        "ms": round(done.seconds * 1e3, 2),
+        "first_text_ms": round(done.first_text_sec * 1e3, 2) or None,
     }
 
 
-def usage(voices: Sequence[Voice], prompt_tokens: int, predicted: Sequence[int] = ()) -> Json:
+def usage(done: Sequence[Generation], prompt_tokens: int, predicted: Sequence[int] = ()) -> Json:
     """Tokens, and the forwards they took. Of `predicted` ones those are accepted that stand in their places."""
-    tokens, steps = sum(len(voice.tokens) for voice in voices), sum(sum(voice.steps) for voice in voices)
-    accepted = sum(a == b for voice in voices for a, b in zip(predicted, voice.tokens, strict=False))
+    tokens, steps = sum(len(one.tokens) for one in done), sum(sum(one.steps) for one in done)
+    accepted = sum(a == b for one in done for a, b in zip(predicted, one.tokens, strict=False))
     return {
         "prompt_tokens": prompt_tokens,
         "completion_tokens": tokens,
         "total_tokens": prompt_tokens + tokens,
         "completion_tokens_details": {
-            "reasoning_tokens": sum(voice.reasoning_tokens for voice in voices),
+            "reasoning_tokens": sum(one.reasoning_tokens for one in done),
             "accepted_prediction_tokens": accepted,
-            "rejected_prediction_tokens": len(predicted) * len(voices) - accepted,
+            "rejected_prediction_tokens": len(predicted) * len(done) - accepted,
         },
         "steps": steps,
-        "forwards": steps + sum(voice.commits for voice in voices),
+        "forwards": steps + sum(one.commits for one in done),
         "tokens_per_forward": round(tokens / max(1, steps), 3),
     }
 
@@ -258,7 +276,7 @@ def text_logprobs(text: Text, rows: Sequence[Logprobs], start: int) -> Json:
     As OpenAI's, `top_logprobs` has the token itself, too, beside the likeliest.
     """
     tokens = [row[0][0] for row in rows]
-    offsets = [start + at for at in offsets_of(text, tokens, spelt=False)]
+    offsets = [start + at for at in offsets_of(text, tokens, special=False)]
     top: list[dict[str, float]] = []
     for own, *likeliest in rows:
         top.append({})
@@ -270,25 +288,6 @@ def text_logprobs(text: Text, rows: Sequence[Logprobs], start: int) -> Json:
         "top_logprobs": top,
         "text_offset": offsets,
     }
-
-
-def offsets_of(text: Text, tokens: Sequence[int], *, spelt: bool) -> list[int]:
-    """Where in their text tokens begin, in characters; all tokens of a run of bytes where it begins."""
-    pieces, at, found = Detokenizer(text, skip_special=not spelt), 0, list[int]()
-    for token in tokens:
-        at += len(pieces.push([token]))
-        held = token in text.byte_ids
-        found.append(at if held else at - len(text.decode([token], skip_special=not spelt)))
-    return found
-
-
-def kept(text: Text, voice: Voice) -> list[Logprobs]:
-    """The rows of an answer's content, of which a stop string may have cut the last."""
-    rows = voice.logprobs
-    if not voice.cut:
-        return rows
-    offsets = offsets_of(text, [row[0][0] for row in rows], spelt=False)
-    return [row for row, at in zip(rows, offsets, strict=True) if at < len(voice.content)]
 
 
 def _entry(text: Text, token: int, value: float) -> Json:

@@ -1,144 +1,100 @@
-"""From the fields of a request to what the engine is asked."""
+"""From the fields of a body to resolved requests."""
 
 from __future__ import annotations
 
-import json
-from collections.abc import Sequence
-from dataclasses import dataclass, replace
-from functools import cached_property
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from typing import Any
 
-from redraft.constraints.compile.tool_calls import OPEN, THOUGHT, ContentLanguage
-from redraft.constraints.language import Language, Source
-from redraft.constraints.thinking import after_thinking
-from redraft.engine.request import Options, Request, ResolvedRequest
+from redraft.engine.request import Request, ResolvedRequest
 from redraft.errors import ConstraintError, RequestError
-from redraft.operations.engine import Engine
-from redraft.server.http.errors import refusal_of, unsupported
-from redraft.server.http.settings import Settings
-from redraft.server.openai.fields import CanvasOptions, Sampling
+from redraft.options import Options, option_table
+from redraft.server.http.errors import api_error, unsupported
+from redraft.server.http.service import Service
+from redraft.server.openai.constraint import Constraint
+from redraft.server.openai.fields import Sampling
 
-NO_OPTIONS = CanvasOptions()
-
-
-@dataclass(frozen=True)
-class Asked:
-    """Requests for one prompt or several; request i shares the prompt of request `behind[i]`."""
-
-    requests: tuple[ResolvedRequest, ...]
-    behind: tuple[int | None, ...]
-
-    @property
-    def prompts(self) -> list[tuple[int, ...]]:
-        """The prompts, each once."""
-        return [one.prompt for one, behind in zip(self.requests, self.behind, strict=True) if behind is None]
-
-    @cached_property
-    def prompt_tokens(self) -> int:
-        """Tokens of the prompts."""
-        return sum(map(len, self.prompts))
+OWN = ("logprobs", "read_prompt")  # which endpoints spell in ways of their own
+SENT = {one.name: one.http.split(".") for one in option_table() if one.http and one.name not in OWN}
+"""Options that every endpoint takes, and where a body has them."""
 
 
-@dataclass(frozen=True)
-class Held:
-    """What an answer is held to, and the field that asks for it. With `marks` it may stand behind thinking, which the
-    first of these tokens begins and the second ends. `content` is what it may be of, if it calls no tool."""
+class RequestBuilder:
+    """Builds what the engine runs for one body. Everything that can be refused is refused here, before it runs."""
 
-    source: Source
-    field: str
-    marks: tuple[int, int] | None = None
-    content: Source | None = None
+    def __init__(self, service: Service, body: Sampling) -> None:
+        """Raises ApiError for a model that is not here, and for options of a stream without one."""
+        service.check_name(body.model)
+        self.engine, self.settings, self.body = service.engine, service.settings, body
+        if body.canvas is not None and body.canvas.stream and not body.stream:
+            raise unsupported("canvas.stream", "canvas.stream adds steps to a stream; set stream to true")
+        if body.stream_options is not None and not body.stream:
+            raise unsupported("stream_options", "stream_options describes a stream; set stream to true")
 
-    def language(self, engine: Engine) -> Language:
-        """Ready for an engine. Raises ConstraintError."""
-        plain = engine.language(self.source)
-        if self.content is not None and plain.checked:
-            call, closing = (engine.text.tokenizer.token_to_id(mark) for mark in (OPEN, THOUGHT))
-            return ContentLanguage(plain.source, plain.layout, True, json.loads(self.content.text), call, closing)
-        return plain if self.marks is None else after_thinking(plain, self.marks[1], self.marks[0])
+    def options(self, *, max_tokens: int | None, keeps_canvas: bool = False, causal: bool = False) -> Options:
+        """The options of a body, for an answer that will be `causal` or not.
 
+        `max_tokens` holds where the body has none; None is the checkpoint's own. With `keeps_canvas`, for a canvas that
+        begins with text of the caller's, a served preset that moves the canvas gives way.
+        """
+        body, sent = self.body, dict[str, Any]()
+        for name, path in SENT.items():
+            value: Any = body
+            for part in path:
+                value = None if value is None else getattr(value, part)
+            if value is not None:
+                sent[name] = CONVERTED[name](value) if name in CONVERTED else value
+        most = sent.get("max_tokens", max_tokens)
+        sent["max_tokens"] = self.engine.config.generation.max_new_tokens if most is None else most
+        if body.ignore_eos:
+            if body.min_tokens is not None:
+                raise RequestError("ignore_eos is True and min_tokens was given too; leave one out")
+            sent["min_tokens"] = sent["max_tokens"]
+        if body.bad_words:
+            sent["bad_words"] = tuple(tuple(self.engine.text.encode(word, bos=False)) for word in body.bad_words)
+        longest = self.settings.limits.request_sec
+        sent["deadline_sec"] = min(longest, sent.get("deadline_sec", longest))
+        # The dial and the causal mode have rules of their own, with which a preset would be refused.
+        others = causal or sent.get("causal") or not sent.keys().isdisjoint({"effort", "target_ms"})
+        if "preset" not in sent and not others:
+            served = self.settings.preset
+            sent["preset"] = "fast" if keeps_canvas and served in MOVING else served
+        return Options(**sent)
 
-def options_of(body: Sampling, engine: Engine, settings: Settings, *, max_tokens: int | None) -> Options:
-    """The engine's options. `max_tokens` holds where the body says nothing; None is the checkpoint's own."""
-    canvas, limits = body.canvas or NO_OPTIONS, settings.limits
-    if canvas.stream and not body.stream:
-        raise unsupported(
-            "canvas.stream", "canvas.stream tells steps between the texts of a stream; set stream to true"
-        )
-    if body.stream_options is not None and not body.stream:
-        raise unsupported(
-            "stream_options", "stream_options says how a stream is told; set stream to true, or leave it out"
-        )
-    # The dial and the causal mode have rules of their own, with which a preset would be refused.
-    others = canvas.causal or body.effort is not None or body.target_ms is not None
-    wanted = max_tokens if body.max_tokens is None else body.max_tokens
-    wanted = engine.config.generation.max_new_tokens if wanted is None else wanted
-    options = Options(
-        max_tokens=wanted,
-        seed=None if body.seed is None else body.seed % 2**64,
-        steps=body.max_steps,
-        entropy_bound=body.entropy_bound,
-        stop=_stops(body.stop),
-        min_tokens=wanted if body.ignore_eos else body.min_tokens or 0,
-        deadline_sec=min(limits.request_sec, _or(body.deadline_ms, limits.request_sec * 1e3) / 1e3),
-        causal=canvas.causal or False,
-        draw=canvas.draw or False,
-        canvas=canvas.width,
-        end_aware=canvas.end_aware,
-        preset=canvas.preset or (None if others else settings.preset),
-        accept=tuple(canvas.accept or ()),
-        cooling=canvas.cooling,
-        effort=body.effort,
-        min_effort=_or(canvas.min_effort, 0.0),
-        target_ms=body.target_ms,
-        temperature=_or(body.temperature, 1.0),
-        top_k=None if body.top_k in (None, 0, -1) else body.top_k,
-        top_p=_or(body.top_p, 1.0),
-        logit_bias=_biases(body.logit_bias or {}),
-        bad_words=tuple(tuple(engine.text.encode(word, bos=False)) for word in body.bad_words or ()),
-        repetition_penalty=_or(body.repetition_penalty, 1.0),
-        presence_penalty=_or(body.presence_penalty, 0.0),
-        frequency_penalty=_or(body.frequency_penalty, 0.0),
-    )
-    if body.ignore_eos and body.min_tokens is not None:
-        raise RequestError("ignore_eos is True and min_tokens was given too; leave one out")
-    return options
+    def requests(
+        self, prompts: Sequence[Sequence[int]], options: Options, answers: int, constraint: Constraint | None = None
+    ) -> tuple[ResolvedRequest, ...]:
+        """`answers` requests for each prompt, whose seeds count up. Raises ApiError for a constraint without a text."""
+        found: list[ResolvedRequest] = []
+        try:
+            language = None if constraint is None else constraint.language(self.engine)
+            thinking = constraint is not None and constraint.thinking
+            for prompt in prompts:
+                one = self.engine.resolve(Request(list(prompt), options, thinking=thinking, constraint=language))
+                found += [replace(one, seed=(one.seed + i) % 2**64) for i in range(answers)]
+        except ConstraintError as error:
+            raise api_error(error, field=None if constraint is None else constraint.field) from None
+        return tuple(found)
 
 
-def kept_whole(settings: Settings) -> Settings:
-    """Where a canvas begins with a caller's text: a served preset that would slide it or drop a pin gives way."""
-    return replace(settings, preset="fast") if settings.preset in ("flow", "checked") else settings
+MOVING = ("flow", "checked")
+"""Presets that slide a canvas or drop a pin."""
 
 
-def asked(
-    engine: Engine, prompts: Sequence[Sequence[int]], options: Options, answers: int, held: Held | None = None
-) -> Asked:
-    """`answers` requests for each prompt, which is read once; their seeds count up. Raises Refusal for a language that
-    has no answer for one."""
-    requests: list[ResolvedRequest] = []
-    behind: list[int | None] = []
-    try:
-        language = None if held is None else held.language(engine)
-        for prompt in prompts:
-            first = len(requests)
-            request = engine.resolve(Request(list(prompt), options, constraint=language))
-            for i in range(answers):
-                requests.append(replace(request, seed=(request.seed + i) % 2**64) if i else request)
-                behind.append(first if i else None)
-    except ConstraintError as error:
-        raise refusal_of(error, field=None if held is None else held.field) from None
-    return Asked(tuple(requests), tuple(behind))
-
-
-def _stops(given: str | list[str] | None) -> tuple[str, ...]:
-    return (given,) if isinstance(given, str) else tuple(given or ())
-
-
-def _biases(given: dict[str, float]) -> tuple[tuple[int, float], ...]:
-    for token in given:
+def _biases(sent: dict[str, float]) -> tuple[tuple[int, float], ...]:
+    for token in sent:
         if not (token.isascii() and token.isdigit() and len(token) < 10):
             raise RequestError(f"logit_bias names {token!r}; its keys are token ids, as /tokenize gives them")
-    return tuple((int(token), nats) for token, nats in given.items())
+    return tuple((int(token), nats) for token, nats in sent.items())
 
 
-def _or(given: float | None, otherwise: float) -> float:
-    return otherwise if given is None else given
+CONVERTED: Mapping[str, Callable[[Any], Any]] = {
+    "seed": lambda sent: sent % 2**64,
+    "stop": lambda sent: (sent,) if isinstance(sent, str) else tuple(sent),
+    "deadline_sec": lambda sent: sent / 1e3,
+    "top_k": lambda sent: None if sent in (0, -1) else sent,
+    "accept": tuple,
+    "logit_bias": _biases,
+    "bad_words": lambda _: (),  # texts, which the tokenizer reads
+}
+"""Options whose value is written otherwise in a body."""

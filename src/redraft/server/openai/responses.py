@@ -14,9 +14,10 @@ from starlette.concurrency import run_in_threadpool
 from redraft.server.http.body import BOOKKEEPING, Body, Flag, Int, Real, Str
 from redraft.server.http.errors import unsupported
 from redraft.server.http.routing import answers, router_of_bodies
+from redraft.server.http.service import service_of
 from redraft.server.http.sse import Chunks
 from redraft.server.openai.chat import prepare
-from redraft.server.openai.exchange import Exchange, service_of
+from redraft.server.openai.exchange import Exchange
 from redraft.server.openai.fields import CanvasOptions, Chat, Part, text_of
 from redraft.server.openai.replies import Json
 
@@ -108,12 +109,11 @@ async def responses(request: Request, body: Responses) -> Response | Json:
         raise unsupported(
             "canvas.stream", "steps have no event in this interface; leave canvas.stream out, or use chat"
         )
-    same = Chat.model_validate(as_chat(body))
-    service = service_of(request)
+    service, same = service_of(request), Chat.model_validate(as_chat(body))
     work = await run_in_threadpool(prepare, service, same)
     exchange = Exchange(service, work, request)
-    told = _Told(body, exchange)
-    return await exchange.tell(told.events, told.whole, drafts=False, named=True)
+    told = _Response(body, exchange)
+    return exchange.stream(told.events(), named=True) if body.stream else await exchange.reply(told.whole)
 
 
 def as_chat(body: Responses) -> Json:
@@ -138,8 +138,8 @@ def as_chat(body: Responses) -> Json:
     return found
 
 
-class _Told:
-    """One response as it is told."""
+class _Response:
+    """One response, whole and as events."""
 
     def __init__(self, body: Responses, exchange: Exchange) -> None:
         self.body, self.exchange = body, exchange
@@ -148,10 +148,10 @@ class _Told:
 
     def whole(self) -> Json:
         """The finished response."""
-        (voice,) = self.exchange.voices
-        cut = voice.finish in ("length", "deadline")
+        (done,) = self.exchange.done()
+        cut = done.finish in ("length", "deadline")
         return self._response("incomplete" if cut else "completed") | {
-            "output": [self._message("completed", voice.content)],
+            "output": [self._message("completed", done.text)],
             "incomplete_details": {"reason": "max_output_tokens"} if cut else None,
             "usage": self._usage(),
         }
@@ -165,13 +165,13 @@ class _Told:
         yield self._event("response.in_progress", {"response": begun})
         yield self._event("response.output_item.added", item)
         yield self._event("response.content_part.added", place | {"part": _part("")})
-        (voice,) = self.exchange.voices
-        while (one := await self.exchange.next()) is not None:
-            if one.said.content:
-                yield self._event("response.output_text.delta", place | {"delta": one.said.content, "logprobs": []})
-        done, whole = self._message("completed", voice.content), self.whole()
-        yield self._event("response.output_text.done", place | {"text": voice.content, "logprobs": []})
-        yield self._event("response.content_part.done", place | {"part": _part(voice.content)})
+        async for _, delta in self.exchange.answers:
+            if delta.content:
+                yield self._event("response.output_text.delta", place | {"delta": delta.content, "logprobs": []})
+        whole, (answer,) = self.whole(), self.exchange.answers.answers
+        done = self._message("completed", answer.content)
+        yield self._event("response.output_text.done", place | {"text": answer.content, "logprobs": []})
+        yield self._event("response.content_part.done", place | {"part": _part(answer.content)})
         yield self._event("response.output_item.done", {"output_index": 0, "item": done})
         yield self._event(f"response.{whole['status']}", {"response": whole})
 

@@ -7,7 +7,7 @@ from pathlib import Path
 from fastapi import APIRouter
 from fastapi.responses import FileResponse, Response
 
-from redraft.server.http.errors import Refusal
+from redraft.server.http.errors import ApiError
 
 FOLDER = Path(__file__).parent
 TYPES = {".html": "text/html", ".js": "text/javascript", ".css": "text/css", ".svg": "image/svg+xml"}
@@ -24,8 +24,8 @@ async def index() -> Response:
 
 @router.api_route("/page/{name:path}", methods=["GET", "HEAD"])
 async def file(name: str) -> Response:
-    """One of its files. Raises Refusal for a name that is none."""
+    """One of its files. Raises ApiError for a name that is none."""
     path = FILES.get(name)
     if path is None:
-        raise Refusal(404, f"the page has no file {name[:200]!r}", code="not_found")
+        raise ApiError(404, f"the page has no file {name[:200]!r}", code="not_found")
     return FileResponse(path, media_type=TYPES[path.suffix], headers={"cache-control": "no-cache"})
