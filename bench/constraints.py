@@ -41,7 +41,7 @@ from redraft.errors import UnsatisfiedError
 from redraft.measure.evals import room
 from redraft.measure.record import Progress, Record, new_record
 from redraft.operations.engine import Engine
-from redraft.operations.repair import mended
+from redraft.operations.repair import repair
 from redraft.tasks import Example, task
 from redraft.tasks.lists import MOST_RECORDS
 from redraft.weights.source import locate
@@ -170,7 +170,7 @@ def _ways(engine: Engine, language: Language, max_tokens: int | None) -> dict[st
         request = engine.resolve(Request(prompt, chat=True, options=options, constraint=language))
         request = request if halt is None else replace(request, policy=replace(request.policy, halt=halt))
         try:
-            done = mended(engine, request, None)
+            done = repair(engine, request)
         except UnsatisfiedError:
             return None, 0
         return done, sum(done.steps)

@@ -56,10 +56,10 @@ def bench_plans(
     progress: Progress = silent,
 ) -> Record:
     """Plans that fit the checkpoint beside none, on `count` examples of each task of the embedded model."""
-    engines: dict[str, Engine] = {"none": load(folder, dtype=dtype)}
+    engines: dict[str, Engine] = {"none": load(folder, device="cpu", dtype=dtype)}
     for name in plans:
         try:
-            engines[name] = load(folder, dtype=dtype, plan=name)
+            engines[name] = load(folder, device="cpu", dtype=dtype, plan=name)
         except WeightsError:  # its groups do not divide this model's rows
             continue
     times = _steps({name: engine.model for name, engine in engines.items()}, steps)

@@ -27,7 +27,6 @@ from contextlib import AbstractContextManager, contextmanager, suppress
 from itertools import cycle, islice
 from multiprocessing import get_context
 from pathlib import Path
-from queue import SimpleQueue
 from random import Random
 from statistics import mean, median, quantiles
 from typing import Any
@@ -37,8 +36,6 @@ import torch
 from command import arguments, finish
 from redraft import load
 from redraft.cli.common import progress
-from redraft.engine.answer import Answer
-from redraft.engine.events import Event, Finished
 from redraft.engine.request import Options, Request
 from redraft.errors import RunError
 from redraft.measure.evals import room
@@ -77,7 +74,7 @@ Host = Callable[[Engine], AbstractContextManager[str]]
 def bench_serve(model: str, *, count: int, host: Host, progress: Progress) -> Record:
     """A record of `count` requests at each number of streams. Raises RunError if the server does not start."""
     torch.set_num_threads(1)
-    engine = load(model)
+    engine = load(model, device="cpu")
     workloads = {what: rooms(engine, tasks) for what, tasks in WORKLOADS.items()}
     with _server(model) as (at, port, pid):
         for i in range(2):  # warm: the allocator keeps what the most streams at once have needed, and needs no more
@@ -201,29 +198,13 @@ async def _plain(host: str, port: int, preset: str, jobs: Sequence[Asked]) -> tu
 
 def _alone(engine: Engine, preset: str, jobs: Sequence[Asked]) -> float:
     """Answers per second of an engine to the same."""
-    ended, left, began = SimpleQueue[tuple[Answer, Finished]](), iter(jobs), time.monotonic()
-
-    def start(prompt: str, seed: int, max_tokens: int) -> None:
-        options = Options(seed=seed, preset=preset, max_tokens=max_tokens)
-        request = engine.resolve(Request(prompt, chat=True, options=options))
-        answer = Answer(engine.text, request)
-
-        def listen(event: Event) -> None:
-            if isinstance(event, Finished):
-                ended.put((answer, event))
-            else:
-                answer.take(event)
-
-        listen(engine.loop, request, listen)
-
-    for job in islice(left, AT_ONCE):
-        start(*job)
-    for _ in jobs:
-        answer, finished = ended.get()
-        answer.take(finished)
-        answer.done()
-        for job in islice(left, 1):
-            start(*job)
+    began = time.monotonic()
+    requests = (
+        Request(prompt, Options(seed=seed, preset=preset, max_tokens=max_tokens), chat=True)
+        for prompt, seed, max_tokens in jobs
+    )
+    for _ in engine.map(requests, at_once=AT_ONCE):
+        pass
     return len(jobs) / (time.monotonic() - began)
 
 

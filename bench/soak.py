@@ -21,20 +21,20 @@ from dataclasses import dataclass, field, replace
 from random import Random
 from typing import Any
 
-from tests.helpers import listen
-
 from command import arguments, finish
 from redraft import load
 from redraft.cli.common import progress
 from redraft.config import CheckpointConfig
 from redraft.diffusion.noise import SeededNoise
 from redraft.diffusion.presets import PRESETS
-from redraft.engine.events import Block, Event, Finished
+from redraft.engine.events import Block, Draft, Event, Finished
+from redraft.engine.handle import Handle
 from redraft.engine.loop import Loop, LoopConfig
 from redraft.engine.request import Options, ResolvedRequest
 from redraft.engine.resolve import build_request
 from redraft.engine.runner import run_alone
 from redraft.engine.scheduler import POLICIES, PREFILL_CHUNK
+from redraft.engine.scope import CancelScope, Observer, Submitted
 from redraft.errors import BusyError, RequestError, RunError
 from redraft.measure.peak import resident_mib
 from redraft.measure.record import Progress, Record, new_record, silent
@@ -61,27 +61,35 @@ BAD: tuple[dict[str, Any], ...] = (
     {"entropy_bound": -1.0},
     {"preset": "unheard-of"},
 )
-RULES = ("entropy:1", "confidence:0.5", "factor", "frechet", "margin:0.5", "gate:2:entropy", "klass:factor")
+RULES = ("entropy:1", "confidence:0.5", "factor", "frechet", "margin:0.5", "gate:2:entropy", "gate:2:factor")
 
 
 @dataclass
-class Client:
+class Client(Observer):
     """One random request: what it asks, what it does to the loop, and what it was told."""
 
     request: ResolvedRequest
     abort_after: int | None  # ticks from submission
-    breaks_at: int | None  # its listener raises at this event
-    number: int = -1
+    breaks_at: int | None  # it raises at this event
+    drafts: bool = False
+    handle: Handle | None = None
     submitted: int = -1
     events: list[Event] = field(default_factory=list)
     broken: bool = False
 
-    def __call__(self, event: Event) -> None:
-        """The listener. Its complaints are about the loop, so they are kept for `verdict`: the loop forgives them."""
+    @property
+    def number(self) -> int:
+        """Of its request in the loop."""
+        return -1 if self.handle is None else self.handle.number
+
+    def event(self, handle: Submitted, event: Event) -> None:
+        """Note an event. Complaints are about the loop, so they are kept for `verdict`: the loop forgives them."""
+        if isinstance(event, Draft) and not self.drafts:
+            return
         self.events.append(event)
         if len(self.events) == self.breaks_at:
             self.broken = True
-            raise ValueError("a listener broken on purpose")
+            raise ValueError("an observer broken on purpose")
 
     def verdict(self) -> str:
         """How it ended. Raises AssertionError if it did not end as promised."""
@@ -90,7 +98,9 @@ class Client:
         assert told <= self.request.max_tokens, f"request {self.number}: {told} tokens, over its limit"
         if self.broken:
             assert self.breaks_at is not None
-            assert len(self.events) <= self.breaks_at + 1, f"request {self.number}: told more after its listener broke"
+            assert len(self.events) <= self.breaks_at + 1, (
+                f"request {self.number}: more events after its observer broke"
+            )
         assert len(ends) == 1, f"request {self.number} ended {len(ends)} times"
         assert self.events[-1] is ends[0], f"request {self.number}: told something after its end"
         if self.broken:
@@ -121,7 +131,7 @@ class Soak:
 
     def __post_init__(self) -> None:
         self.loop = Loop(self.model, BOUNDS, clock=lambda: self.ticks * SECONDS_PER_TICK)
-        self.due: dict[int, list[int]] = {}
+        self.due: dict[int, list[Handle]] = {}
         self.head = [self.rng.randrange(self.config.model.vocab_size) for _ in range(700)]
 
     def run(self, progress: Progress = silent) -> None:
@@ -135,8 +145,8 @@ class Soak:
                 sent, pending = sent + 1, None
                 if sent == self.count:
                     break
-            for number in self.due.pop(self.ticks, ()):
-                self.loop.abort(number)
+            for handle in self.due.pop(self.ticks, ()):
+                handle.abort()
             busy = self.loop.tick()
             self.ticks += 1
             if self.ticks % CHECK_EVERY == 0:
@@ -207,17 +217,17 @@ class Soak:
     def _submit(self, client: Client) -> bool:
         """Queue a request; False if the queue is full."""
         last = self.clients[-1] if self.clients else client
-        behind = last.number if last is not client and last.request.prompt == client.request.prompt else None
-        drafts = bool(self.rng.getrandbits(1))
+        behind = last.handle if last is not client and last.request.prompt == client.request.prompt else None
+        client.drafts = bool(self.rng.getrandbits(1))
         try:
-            client.number = listen(self.loop, client.request, client, drafts=drafts, behind=behind)
+            client.handle = self.loop.submit(client.request, CancelScope(client), behind=behind)
         except BusyError:
             self.seen["busy"] += 1
             return False
         client.submitted = self.ticks
         self.clients.append(client)
         if client.abort_after is not None:
-            self.due.setdefault(self.ticks + client.abort_after, []).append(client.number)
+            self.due.setdefault(self.ticks + client.abort_after, []).append(client.handle)
         return True
 
     def _check(self) -> None:

@@ -21,11 +21,11 @@ from statistics import median
 from typing import Any
 
 import torch
-from redraft.cli.kernels import kernels_for
 
 from redraft.config import read_config
 from redraft.measure.device import random_weights, step_of, time_runs
 from redraft.measure.record import new_record, write_record
+from redraft.weights.defaults import kernels_of
 from redraft.weights.source import locate
 
 
@@ -75,7 +75,7 @@ def _claim(found: dict[str, dict[str, Any]]) -> str:
 
 
 def _ours(folder: Path, device: torch.device, dtype: torch.dtype, prefix: int) -> Callable[[], object]:
-    model = random_weights(read_config(folder).model, dtype, device, {}, kernels_for(str(device)))
+    model = random_weights(read_config(folder).model, dtype, device, {}, kernels_of(device))
     return step_of(model, 1, prefix)
 
 

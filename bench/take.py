@@ -72,7 +72,6 @@ TABLE = (
     Take("constraints", 7, "python bench/constraints.py --count 300"),
     Take("presets-nano", 10, "python bench/presets.py --count 200"),
     Take("plans-nano", 3, "python bench/plans.py --count 100"),
-    Take("calibration-nano", 5, "python bench/calibration.py"),
     Take("turns-nano", 1, "python bench/turns.py --count 600"),
     Take("sudoku-6x6", 2, "python bench/sudoku.py --size 6 --count 300"),
     Take("eval-nano-infill", 14, "python bench/infills.py --count 40"),

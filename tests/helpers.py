@@ -15,11 +15,13 @@ from torch import Tensor
 from redraft.cache import Prefix
 from redraft.config import GenerationConfig, ModelConfig, parse_model
 from redraft.constraints.condition.projection import Projection
+from redraft.diffusion.noise import Noise
 from redraft.engine.events import Draft, Event
 from redraft.engine.handle import Handle
 from redraft.engine.loop import Loop
 from redraft.engine.request import ResolvedRequest
 from redraft.engine.scope import CancelScope, Observer, Submitted
+from redraft.engine.sequence import CanvasSequence
 from redraft.model.gemma import DiffusionGemma
 from redraft.model.kernels import FAST, Kernels
 from redraft.weights.build import random_model
@@ -224,3 +226,10 @@ def listen(
 ) -> Handle:
     """Submit a request whose events a function takes."""
     return loop.submit(request, CancelScope(Listening(listener, drafts=drafts)), behind=behind)
+
+
+def opened(model: DiffusionGemma, request: ResolvedRequest, noise: Noise, *, drafts: bool) -> CanvasSequence:
+    """A sequence before its first forward."""
+    made = CanvasSequence(request=request, drafts=drafts)
+    made.open(model, noise)
+    return made

@@ -38,27 +38,7 @@ sent to, one ahead of the one that multiplies, into two places on the card. A ca
 step takes at least as long as reading them over the bus: 45.7 GB at the 25 GB/s of PCIe 4.0 x16 are 1.8 s in bfloat16,
 0.5 s in int4 (computed). Answers are those of experts on the card, bit for bit in float32 (tested on a CPU).
 
-```
-torchrun --nproc-per-node 2 -m redraft serve MODEL --device cuda --dtype bfloat16 --parallel experts
-```
-
-`--parallel experts` (`load(experts="shared")`) gives each process its share of the experts, and the first everything
-else, too. The first runs the command, whichever it is; the others have experts and nothing more: once a layer they are
-sent its rows, with the weights and numbers of their experts, and add up what their share makes of them
-(`weights/group.py`). They keep nothing between two layers, so they cannot come to differ from the first, and what
-requests there are, when, and by which clock is its affair alone. Experts need not divide by the processes: of 128 among
-three, the first has 42, the others 43 each. In a program `load` returns in the first process; the others end with it.
-
-That is broadcasts and sums of our own, over gloo on a processor and NCCL between GPUs, and not torch's DTensor: DTensor
-is for a program that every process runs alike, and here one runs it. As much travels as in a sum that all would get.
-
-When a process dies the others end with exit code 1 and a line that says so, at once where they wait for it, within five
-seconds where the first is idle; one that is alive and silent is waited for five minutes. A signal to the first is what
-it always is (a server lets answers finish) and ends all. Two and three processes over gloo on a CPU answer what one
-answers (tested: a server, in every number format); over NCCL it has not run. Refused with it: `--offload`, `--adapter`,
-graphs, more processes than experts, and the modes of `redraft bench` that load several models, keep or compare what
-one process does, or tell the floors of one device, each with its reason. `--soak`, `--dial`, `--presets`,
-`--constraints` and `--backend` take it.
+Several GPUs, one model in each: not in this version.
 
 ## A step
 
@@ -241,7 +221,7 @@ def _fit(config: ModelConfig, card: Card, packed: Formats) -> str:
     need = footprint(config, torch.bfloat16, packed)
     context = need.longest_context(card.memory)
     if context is None:
-        context = footprint(config, torch.bfloat16, packed, Placement("host")).longest_context(card.memory)
+        context = footprint(config, torch.bfloat16, packed, Placement.HOST).longest_context(card.memory)
         return "no" if context is None else f"host: {context:,}"
     return f"{context:,}; {need.most_canvases(card.memory, 8192)}"
 

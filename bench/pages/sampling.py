@@ -43,7 +43,7 @@ def _solved(one: dict[str, float]) -> str:
 
 
 def presets(root: Path) -> str:
-    """A row for each task, canvas and preset of the record of `redraft bench --presets`."""
+    """A row for each task, canvas and preset of the record of bench/presets.py."""
     record = record_of(root, "presets-nano")
     columns = ("task", "canvas", "preset", "exact", "gained, lost", "blocks", "forwards", "tokens per pass")
     rows = [

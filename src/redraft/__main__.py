@@ -8,7 +8,6 @@ import sys
 from collections.abc import Sequence
 
 from redraft.cli.main import build_parser
-from redraft.cli.place import run_command
 from redraft.errors import RedraftError
 
 INTERRUPTED = 130
@@ -20,7 +19,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     if unknown:
         arguments.mistaken(f"unrecognized arguments: {' '.join(unknown)}")
     try:
-        code = run_command(arguments)
+        code = int(arguments.run(arguments) or 0)
         if sys.stdout is not None:
             sys.stdout.flush()  # here, where a reader that went away or a full disk still has an exit code
         return code

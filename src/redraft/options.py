@@ -16,7 +16,7 @@ from redraft.errors import RequestError
 MOST_LOGPROBS = 20
 """Most alternatives per position; OpenAI's clients ask for no more."""
 
-PRESET_NAMES = ("reference", "fast", "flow", "checked")
+PRESET_NAMES = ("reference", "fast", "flow")
 """The presets, which `diffusion/presets.py` defines; a test holds the two equal."""
 
 GROUPS = {

@@ -14,16 +14,16 @@ from hypothesis import strategies as st
 from tests.helpers import listen, tiny_config, tiny_model
 
 from redraft.config import CheckpointConfig, GenerationConfig
-from redraft.diffusion.check import CausalCheck
 from redraft.diffusion.noise import SeededNoise
-from redraft.diffusion.plan import Flow, Whole
+from redraft.diffusion.plan import Flow
 from redraft.diffusion.presets import PRESETS
 from redraft.engine.events import Block, Draft, Event, Finished
+from redraft.engine.handle import Handle
 from redraft.engine.loop import Loop, LoopConfig
 from redraft.engine.request import CANVAS_ONLY, Options, ResolvedRequest
 from redraft.engine.resolve import build_request
 from redraft.engine.runner import run_alone
-from redraft.engine.scheduler import POLICIES, Scheduler
+from redraft.engine.scheduler import POLICIES, Piece, Scheduler
 from redraft.errors import BusyError
 from redraft.model.fused import fuse_layers
 from redraft.model.gemma import DiffusionGemma
@@ -48,7 +48,7 @@ def request(
     steps: int,
     canvas: int | None = None,
     end_aware: bool = False,
-    finish: Flow | CausalCheck | None = None,
+    finish: Flow | None = None,
     sampler: Mapping[str, Any] = MappingProxyType({}),
 ) -> ResolvedRequest:
     shipped = CheckpointConfig(model().config, GenerationConfig(max_denoising_steps=6, eos_token_ids=(EOS,)))
@@ -58,9 +58,7 @@ def request(
         return build_request(tokens, Options(max_tokens=max_tokens, seed=seed, causal=True, **shaping), shipped)
     options = Options(max_tokens=max_tokens, seed=seed, steps=steps, canvas=canvas, end_aware=end_aware, **sampler)
     asked = build_request(tokens, options, shipped)
-    if isinstance(finish, Flow):
-        return replace(asked, policy=replace(asked.policy, plan=finish, check=None))
-    return asked if finish is None else replace(asked, policy=replace(asked.policy, plan=Whole(), check=finish))
+    return asked if finish is None else replace(asked, policy=replace(asked.policy, plan=finish))
 
 
 # An untrained model is seldom certain, so thresholds are low enough for every rule to keep some and leave some.
@@ -71,7 +69,7 @@ rules = [
     "frechet:0",
     "margin:0.004",
     "gate:1:entropy:9",
-    "klass:1:factor:3",
+    "gate:2:factor:3",
 ]
 samplers = st.fixed_dictionaries(
     {},
@@ -94,7 +92,7 @@ shapes = st.tuples(
     st.integers(0, 6),  # steps; 0 stands for a causal request
     st.sampled_from([None, 16, 23]),  # canvas
     st.booleans(),  # end_aware
-    st.sampled_from([None, Flow(1, 0.8, 1), Flow(0, 0.6, 2), CausalCheck(0.5)]),
+    st.sampled_from([None, Flow(1, 0.8, 1), Flow(0, 0.6, 2)]),
     samplers,
 )
 
@@ -123,9 +121,7 @@ class Told:
     st.sampled_from([4, 8]),
 )
 def test_every_batch_gives_what_each_request_has_alone(
-    drawn: list[
-        tuple[tuple[int, int, int, int, int | None, bool, Flow | CausalCheck | None, dict[str, Any]], int, int | None]
-    ],
+    drawn: list[tuple[tuple[int, int, int, int, int | None, bool, Flow | None, dict[str, Any]], int, int | None]],
     max_rows: int,
     max_running: int,
     policy: str,
@@ -135,13 +131,13 @@ def test_every_batch_gives_what_each_request_has_alone(
     asked = [(request(*shape), arrives, leaves) for shape, arrives, leaves in drawn]
     loop = Loop(model(num_experts), LoopConfig(max_rows, max_running, 100, policy))
     told = [Told() for _ in asked]
-    numbers: dict[int, int] = {}
+    handles: dict[int, Handle] = {}
     for tick in range(10_000):
         for i, (one, arrives, leaves) in enumerate(asked):
             if arrives == tick:
-                numbers[i] = listen(loop, one, told[i], drafts=True)
+                handles[i] = listen(loop, one, told[i], drafts=True)
             if leaves is not None and arrives + leaves == tick:
-                loop.abort(numbers[i])
+                handles[i].abort()
             loop.check()
         left = loop.tick()
         loop.check()
@@ -214,9 +210,9 @@ def test_an_exception_in_a_listener_ends_that_request_alone() -> None:
 
 
 def test_a_listener_may_abort_a_neighbour_in_the_same_forward() -> None:
-    loop, victim = Loop(model()), Told()
-    listen(loop, request(5, 16, 1, 5), lambda event: loop.abort(1), drafts=True)
-    listen(loop, request(6, 16, 2, 5), victim, drafts=True)
+    loop, victim, handles = Loop(model()), Told(), list[Handle]()
+    listen(loop, request(5, 16, 1, 5), lambda event: handles[0].abort(), drafts=True)
+    handles.append(listen(loop, request(6, 16, 2, 5), victim, drafts=True))
     loop.drain()
     loop.check()
     assert [getattr(event, "reason", None) for event in victim.events] == ["aborted"]
@@ -232,30 +228,47 @@ def test_a_full_queue_refuses_and_loses_nothing() -> None:
     assert all(isinstance(one.events[-1], Finished) for one in told)
 
 
+@dataclass(eq=False)
+class Counted:
+    """All that a scheduler reads of a sequence."""
+
+    number: int
+    prompt_left: int
+    width: int = 16
+    commit_rows: int = 0
+    step: int = 0
+    waits: bool = False
+
+
+def ran(batch: tuple[Piece[Counted], ...]) -> None:
+    """What a forward does to the counts."""
+    for piece in batch:
+        piece.sequence.prompt_left -= piece.encode
+        piece.sequence.step += piece.canvas > 0
+
+
 def test_the_oldest_request_is_never_passed_over() -> None:
     """A long prompt waits behind a stream of canvases only until it is the oldest; its chunk then goes first."""
-    scheduler = Scheduler(max_rows=64, max_running=8, max_waiting=8)
-    scheduler.add(0, 1000, 16)
-    for number in range(1, 5):
-        scheduler.add(number, 4, 16)
+    scheduler = Scheduler[Counted](max_rows=64, max_running=8, max_waiting=8)
+    for number in range(5):
+        scheduler.add(Counted(number, 4 if number else 1000))
     scheduler.admit()
     for _ in range(4):
         batch = scheduler.next()
-        assert batch[0].number == 0
-        for piece in batch:
-            scheduler.ran(piece, 16)
+        assert batch[0].sequence.number == 0
+        ran(batch)
         scheduler.check()
 
 
 def test_step_homogeneous_batches_hold_one_step() -> None:
-    scheduler = Scheduler(max_rows=1000, max_running=8, max_waiting=8, policy="step-homogeneous")
-    scheduler.add(0, 4, 16)
+    scheduler = Scheduler[Counted](max_rows=1000, max_running=8, max_waiting=8, policy="step-homogeneous")
+    scheduler.add(Counted(0, 4))
     scheduler.admit()
-    scheduler.ran(scheduler.next()[0], 16)
-    scheduler.add(1, 4, 16)
+    ran(scheduler.next())
+    scheduler.add(Counted(1, 4))
     scheduler.admit()
     batch = scheduler.next()
-    assert [piece.number for piece in batch] == [0], "a fresh request joined one that is a step ahead"
+    assert [piece.sequence.number for piece in batch] == [0], "a fresh request joined one that is a step ahead"
 
 
 @pytest.mark.parametrize("max_running", [1, 3, 8])
@@ -277,7 +290,7 @@ def test_variants_are_not_stranded_when_the_first_is_aborted() -> None:
     for one, heard in zip(asked[1:], told[1:], strict=True):
         listen(loop, one, heard, drafts=True, behind=first)
     loop.tick()
-    loop.abort(first)
+    first.abort()
     while loop.tick():
         loop.check()
     assert [heard.events for heard in told[1:]] == [alone(one) for one in asked[1:]]

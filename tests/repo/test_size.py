@@ -14,7 +14,7 @@ CORE = {"", "model", "diffusion", "engine"}
 PART_WALLS = {
     "core": 9_080,
     "model/triton": 1_550,
-    "weights": 3_150,
+    "weights": 2_600,
     "constraints": 4_300,
     "tasks": 1_200,
     "tune": 2_600,

@@ -21,7 +21,7 @@ EDIT = {
 }
 
 
-@pytest.mark.parametrize("preset", [None, "reference", "fast", "flow", "checked"])
+@pytest.mark.parametrize("preset", [None, "reference", "fast", "flow"])
 def test_requests_that_name_no_preset_are_answered(nano: Engine, preset: str | None) -> None:
     pin = [{"at": 0, "text": "{"}]
     asked: list[tuple[str, dict[str, Any]]] = [

@@ -291,9 +291,6 @@ def arguments(*given: str) -> argparse.Namespace:
         (("--rate", "nan"), "--rate is nan; it must be above 0"),
         (("--device", "cuda"), "runs on cpu"),
         (("--device-card", "--graphs"), "--graphs was given; --device-card times steps both ways"),
-        (("--parallel", "experts"), "with single answers, and that compares one process with one of transformers"),
-        (("--knee", "--parallel", "experts"), "keeps what it finds for models whose experts are all in one process"),
-        (("--device-card", "--parallel", "experts"), "and that tells the floors of one device; leave it out"),
     ],
 )
 def test_the_command_refuses_before_it_loads(given: tuple[str, ...], complaint: str) -> None:
@@ -302,22 +299,6 @@ def test_the_command_refuses_before_it_loads(given: tuple[str, ...], complaint: 
         asked.run(asked)
     assert complaint in str(refused.value)
     assert refused.value.exit_code == 2
-
-
-def test_the_dial_shares_its_experts(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Beside the first process the others hold the same folder in the same numbers, or sums would be of two models."""
-    asked = arguments("--dial", "1", "--threads", "1", "--parallel", "experts", "--dtype", "bfloat16")
-    asked.group = object()
-    given: list[object] = []
-
-    def fake(model: str, *, dtype: str, experts: object) -> Engine:
-        given.extend((model, dtype, experts))
-        raise RequestError("enough")
-
-    monkeypatch.setattr("redraft.engine.engine.load", fake)
-    with pytest.raises(RequestError, match="enough"):
-        asked.run(asked)
-    assert given == ["nano", "bfloat16", asked.group]
 
 
 def test_the_command_compares_single_answers_unless_told_otherwise(monkeypatch: pytest.MonkeyPatch) -> None:

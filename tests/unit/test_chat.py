@@ -33,7 +33,7 @@ def test_a_conversation_is_sent_whole_and_every_answer_has_the_next_seed(
     messages += [{"role": "assistant", "content": one.text}, {"role": "user", "content": "Again."}]
     two = engine.generate(messages, seed=8, max_tokens=24)
     lines = "\n" + FIRST.replace("\n", "\\\n") + "\n  \nAgain.\n"
-    words = ["--system", "Be brief.", "--seed", "7", "--max-tokens", "24", "--preset", "reference"]
+    words = ["--system", "Be brief.", "--seed", "7", "--max-tokens", "24"]
     assert told(monkeypatch, capsys, lines, *words) == f"{one.text}\n{two.text}\n"
     rows = [json.loads(line) for line in told(monkeypatch, capsys, lines, *words, "--json").splitlines()]
     assert [(row["text"], row["prompt_tokens"], row["seed"]) for row in rows] == [

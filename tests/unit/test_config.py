@@ -110,6 +110,22 @@ def test_a_generation_config_overrides_the_models_tokens_key_by_key(tmp_path: Pa
     assert (found.bos_token_id, found.eos_token_ids) == (7, (9,))
 
 
+def test_a_checkpoint_says_for_which_preset_it_was_trained(tmp_path: Path) -> None:
+    """In a file of our own: transformers raises ValueError for a key that it does not know."""
+    folder = write(tmp_path, tiny_json(), {})
+    assert read_config(folder).generation.preset == "reference"
+    (folder / "redraft.json").write_text('{"preset": "fast", "colour": 1}')
+    found = read_config(folder)
+    assert (found.generation.preset, found.unknown_keys) == ("fast", ("redraft.colour",))
+    for wrong, said in (
+        ("fats", "preset is 'fats'; it must be one of reference, fast"),
+        ([], "preset is \\[\\]; it must"),
+    ):
+        (folder / "redraft.json").write_text(json.dumps({"preset": wrong}))
+        with pytest.raises(ConfigError, match=said):
+            read_config(folder)
+
+
 def test_token_id_zero_is_a_token() -> None:
     """`or 2` made the beginning-of-text token 0 into 2."""
     config = tiny_config(bos_token_id=0)
@@ -372,7 +388,7 @@ def test_what_a_file_says_of_the_vision_part_is_passed_on() -> None:
     "config",
     [
         GenerationConfig(),
-        GenerationConfig(7, 3, 0.1, 0.1, 2.5, 0, 1.0, (4,), 5, 6, "fast"),
+        GenerationConfig(7, 3, 0.1, 0.1, 2.5, 0, 1.0, (4,), 5, 6),
     ],
 )
 def test_sampler_settings_survive_the_way_through_json(config: GenerationConfig) -> None:

@@ -20,9 +20,9 @@ from redraft.measure.tried import Tried
 from redraft.model.gemma import DiffusionGemma
 from redraft.model.kernels import FAST
 from redraft.model.moe import Experts, experts_grouped
-from redraft.weights.kernels import kernels_for
+from redraft.weights.defaults import kernels_of
 from redraft.weights.memory import footprint
-from redraft.weights.place import ON_DEVICE, Placement
+from redraft.weights.place import Placement
 from redraft.weights.plan import PLANS, Plan, check_device, formats, usable_plans
 from redraft.weights.quantize import quantize_checkpoint
 
@@ -37,7 +37,7 @@ def card(
     prefixes: tuple[int, ...],
     runs: int,
     plan: Plan | None = None,
-    placement: Placement = ON_DEVICE,
+    placement: Placement = Placement.DEVICE,
     model: DiffusionGemma | None = None,
 ) -> Record:
     return device_card(
@@ -82,7 +82,7 @@ def test_experts_on_the_host_are_told_as_such(plan: str | None) -> None:
     """There is no bus between a processor and its own memory, so nothing but the weights on the device is another."""
     chosen = PLANS[plan] if plan else None
     near = card(WIDE, canvases=(1,), prefixes=(20,), runs=1, plan=chosen)
-    far = card(WIDE, canvases=(1,), prefixes=(20,), runs=1, plan=chosen, placement=Placement("host"))
+    far = card(WIDE, canvases=(1,), prefixes=(20,), runs=1, plan=chosen, placement=Placement.HOST)
     assert (near.workload["experts"], far.workload["experts"]) == ("device", "host")
     assert not any("experts on the host" in one.figure for one in near.summary)
     assert all("experts on the host" in one.figure for one in far.summary[2:])
@@ -190,7 +190,7 @@ def test_the_command_measures_a_checkpoint_or_a_shape(tmp_path: Path, capsys: py
         (["--device-card", "--plan", "int3"], "plan is 'int3'; supported"),
         (["--device-card", "--device", "abacus"], "device 'abacus' cannot be used"),
         (["--device-card", "--offload", "experts"], "the device is cpu, which is the host"),
-        (["--soak", "3", "--offload", "experts"], "--offload goes with --device-card"),
+        (["--dial", "3", "--offload", "experts"], "--offload goes with --device-card"),
     ],
 )
 def test_flags_that_contradict_are_refused(flags: list[str], message: str, capsys: pytest.CaptureFixture[str]) -> None:
@@ -220,8 +220,8 @@ def test_a_gpu_runs_its_own_kernels_and_a_processor_plain_torch() -> None:
     pytest.importorskip("triton")
     from redraft.model.triton.kernels import GPU
 
-    assert kernels_for("cuda:1") is GPU
-    assert kernels_for("cpu") is FAST
+    assert kernels_of(torch.device("cuda:1")) is GPU
+    assert kernels_of(torch.device("cpu")) is FAST
 
 
 def test_what_fails_or_is_interrupted_costs_no_other_measurement() -> None:

@@ -14,8 +14,9 @@ import torch
 
 import redraft
 from redraft.engine.answer import Answer
-from redraft.engine.events import Block, Draft, Finished
+from redraft.engine.events import Block, Draft, Event, Finished
 from redraft.engine.request import Generation, Options, Request
+from redraft.engine.scope import CancelScope, Observer, Submitted
 from redraft.errors import RequestError, TextError, WeightsError
 from redraft.operations.engine import Engine
 from redraft.weights.source import locate
@@ -115,19 +116,20 @@ def test_the_first_text_is_timed_even_after_an_empty_block(engine: Engine) -> No
     block = replace(some, tokens=engine.text.encode("m", bos=False))
     gathered = Answer(engine.text, request)
     gathered.take(block)
-    assert gathered.first_text_sec == 0.0, "'m' may be the beginning of 'melu'"
+    assert gathered.first_text_sec is None, "'m' may be the beginning of 'melu'"
     time.sleep(0.001)
     gathered.take(replace(block, block=1))
     gathered.take(Finished("length", 1))
-    done = gathered.done()
+    done = gathered.generation()
     assert done.text == "mm"
     assert 0 < done.first_text_sec <= done.seconds
 
 
 def test_watching_changes_nothing_and_shows_everything(engine: Engine, answer: Generation) -> None:
-    events: list[Any] = []
     request = engine.resolve(Request(PROMPT, chat=True, options=Options(seed=7)))
-    assert same(engine.finish(request, lambda event, _: events.append(event)), answer)
+    handle = engine.submit(request, drafts=True)
+    events = [delta.event for delta in handle.deltas()]
+    assert same(handle.answer.generation(), answer)
     drafts = [event for event in events if isinstance(event, Draft)]
     blocks = [event for event in events if isinstance(event, Block)]
     assert tuple(block.steps for block in blocks) == answer.steps
@@ -141,11 +143,12 @@ def test_giving_up_half_way_leaves_the_engine_usable(engine: Engine, answer: Gen
     next(events)
     events.close()
 
-    def interrupt(event: object, request: object) -> None:
-        raise KeyboardInterrupt
+    class Interrupting(Observer):
+        def event(self, handle: Submitted, event: Event) -> None:
+            raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
-        engine.finish(engine.resolve(Request(PROMPT, chat=True)), interrupt)
+        engine.within(CancelScope(Interrupting())).generate(PROMPT, chat=True)
     assert same(engine.generate(PROMPT, chat=True, seed=7), answer)
 
 

@@ -8,7 +8,7 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from tests.helpers import listen, tiny_config, tiny_model
+from tests.helpers import listen, opened, tiny_config, tiny_model
 
 from redraft.cache import Prefix
 from redraft.config import CheckpointConfig, GenerationConfig
@@ -21,7 +21,6 @@ from redraft.engine.loop import Loop
 from redraft.engine.request import Options, ResolvedRequest
 from redraft.engine.resolve import build_request
 from redraft.engine.runner import run_alone
-from redraft.engine.sequence import open_lane
 from redraft.errors import RequestError
 from redraft.model.gemma import DiffusionGemma
 
@@ -218,7 +217,7 @@ def test_whole_canvases_leave_as_one() -> None:
 def test_what_is_cut_from_a_canvas_that_has_just_slid_has_its_own_log_probabilities() -> None:
     for seed in range(20):
         request = replace(flowing(seed, 36, Flow(1, 3.0, 1)), logprobs=1)
-        lane = open_lane(model(), request, SeededNoise(seed), drafts=False)
+        lane = opened(model(), request, SeededNoise(seed), drafts=False)
         model().encode(lane.prompt, lane.prefix)
         lane.encoded(len(request.prompt))
         while not lane.blocks:

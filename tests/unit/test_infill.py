@@ -13,11 +13,11 @@ from redraft.engine.events import Draft
 from redraft.engine.loop import LoopConfig
 from redraft.engine.request import Options, Request, ResolvedRequest
 from redraft.errors import RequestError, RunError
-from redraft.operations.compete import Drop, Result, race
+from redraft.operations.compete import Drop, Result, compete
 from redraft.operations.edit import fitted, renoised
 from redraft.operations.engine import Engine
 from redraft.operations.gap import Around, canvas_width
-from redraft.operations.variants import mean, rank, ranked
+from redraft.operations.variants import mean, rank
 
 SUDOKU = "sudoku\n....\n2.1.\n....\n.243"
 BEFORE, BEHIND = '{"who":"Karomi","qty":', ',"item":"melu"}'
@@ -125,28 +125,28 @@ def test_the_least_certain_are_dropped_whatever_ran_first(engine: Engine, bounds
             event for event in engine.submit(one, drafts=True).events() if isinstance(event, Draft) and event.step == 2
         )
         wanted.append((mean(second.entropy), place))
-    small = replace(engine, loop=type(engine.loop)(engine.model, bounds))
-    found = list(race(small, asked, lambda _, entropy: mean(entropy), Drop(3)))
+    small = replace(engine, loop=type(engine.loop)(engine.model, bounds, text=engine.text))
+    found = list(compete(small, asked, lambda _, entropy: mean(entropy), Drop(3)))
     assert sorted((result.doubt, result.place) for result in found) == sorted(wanted)[:3]
     for result in found:
         assert result.done.text == engine.run(asked[result.place]).text
-    assert not small.loop.runner.lanes
+    assert not small.loop.is_busy
 
 
 def test_leaving_a_race_ends_it(engine: Engine) -> None:
-    running = race(engine, contenders(engine), lambda _, entropy: mean(entropy))
+    running = compete(engine, contenders(engine), lambda _, entropy: mean(entropy))
     assert isinstance(next(running), Result)
     running.close()  # type: ignore[attr-defined]
     engine.loop.tick()
     engine.loop.check()
-    assert not engine.loop.runner.lanes
+    assert not engine.loop.is_busy
 
 
 def test_variants_are_merged_and_the_commonest_comes_first(engine: Engine) -> None:
     asked = engine.resolve(Request(SUDOKU, chat=True, options=Options(seed=0, temperature=4.0, steps=3, canvas=32)))
-    plain = engine.variants(asked, 12)
+    plain = [engine.run(replace(asked, seed=seed)) for seed in range(12)]
     told: list[Any] = []
-    found = ranked(engine, asked, 12, told=told.append)
+    found = engine.variants(asked, 12, on_answer=told.append)
     texts = [done.text for done in plain]
     assert sorted(done.seed for done in told) == list(range(12))
     assert {one.text: len(one.answers) for one in found} == {text: texts.count(text) for text in texts}

@@ -13,7 +13,7 @@ import jsonschema_rs
 import numpy as np
 import pytest
 import torch
-from tests.helpers import listen
+from tests.helpers import listen, opened
 
 from constraints import RECORD
 from redraft.constraints.checks import Check, command_check, python_check
@@ -30,7 +30,6 @@ from redraft.engine.answer import Answer
 from redraft.engine.events import Block, Draft, Event, Finished
 from redraft.engine.request import Options, Request, ResolvedRequest
 from redraft.engine.runner import run_alone
-from redraft.engine.sequence import open_lane
 from redraft.errors import ConstraintError, RequestError, RunError, UnsatisfiedError
 from redraft.operations.engine import Engine
 from redraft.operations.repair import mended
@@ -194,7 +193,7 @@ def test_what_a_deadline_cuts_short_is_long_enough_and_says_how_hard_it_was(engi
     """The answer that ends in time is another than the draft, and it is its own tokens that the model was asked for."""
     language = engine.language(regex_source("[a-z]{1,40}( and so on)?"))
     options = Options(seed=1, canvas=24, max_tokens=48, min_tokens=least)
-    lane = open_lane(
+    lane = opened(
         engine.model, engine.resolve(Request("a", options=options, constraint=language)), SeededNoise(1), drafts=False
     )
     engine.model.encode(lane.prompt, lane.prefix)
@@ -245,7 +244,7 @@ def test_a_deadline_right_after_a_canvas_got_narrower_keeps_its_answer(engine: E
     request = dataclasses.replace(
         request, policy=dataclasses.replace(request.policy, halt=AtLeast(request.policy.halt, 20))
     )
-    lane = open_lane(engine.model, request, SeededNoise(1), drafts=False)
+    lane = opened(engine.model, request, SeededNoise(1), drafts=False)
     engine.model.encode(lane.prompt, lane.prefix)
     while lane.canvas.width == request.width:
         lane.advance(engine.model, engine.model.denoise(lane.canvas.tokens, lane.canvas.soft, lane.prefix))

@@ -3,16 +3,14 @@
 import asyncio
 import itertools
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 
 import pytest
-from redraft.engine.asynchronous import AsyncEngine
 from tests.helpers import listen
 
 import redraft
 from redraft.engine.events import Draft, Event, Finished
 from redraft.engine.request import Options, Request, ResolvedRequest
-from redraft.engine.scheduler import Batch
 from redraft.errors import RunError
 from redraft.operations.engine import Engine
 
@@ -60,8 +58,8 @@ def test_map_takes_requests_as_room_appears(engine: Engine) -> None:
 
 def test_variants_differ_by_seed_and_share_the_prompt(engine: Engine) -> None:
     asked = requests(engine, 1)[0]
-    found = engine.variants(asked, 4)
-    assert [done.seed for done in found] == [asked.seed + i for i in range(4)]
+    found = [done for variant in engine.variants(asked, 4) for done in variant.answers]
+    assert sorted(done.seed for done in found) == [asked.seed + i for i in range(4)]
     assert engine.loop.forwards <= 1 + max(sum(done.steps) for done in found) + 1
 
 
@@ -100,16 +98,14 @@ def test_coroutines_run_side_by_side(engine: Engine) -> None:
     wanted = [engine.run(one).tokens for one in asked]
 
     async def ask() -> list[tuple[int, ...]]:
-        face = AsyncEngine(engine)
-        return [done.tokens for done in await asyncio.gather(*(face.run(one) for one in asked))]
+        return [done.tokens for done in await asyncio.gather(*(engine.submit(one).aresult() for one in asked))]
 
     assert asyncio.run(ask()) == wanted
 
 
 def test_leaving_an_async_stream_aborts_it(engine: Engine) -> None:
     async def look() -> Event:
-        face = AsyncEngine(engine)
-        events = face.submit(requests(engine, 8)[7], drafts=True).events()
+        events = engine.submit(requests(engine, 8)[7], drafts=True).aevents()
         first = await anext(events)
         await events.aclose()
         return first
@@ -140,73 +136,16 @@ def test_a_failure_of_the_model_reaches_everyone_who_waits(
     assert engine.run(requests(engine, 1)[0]).text
 
 
-@pytest.mark.parametrize("threaded", [False, True])
-def test_who_is_to_be_woken_is_woken_in_the_next_forward(
-    engine: Engine, monkeypatch: pytest.MonkeyPatch, threaded: bool
-) -> None:
-    """Or when the turn ends, if nobody turns the loop any further."""
-    log, over, run = list[str](), threading.Event(), engine.loop.runner.run
-
-    def seen(batch: Batch, begun: Callable[[], None]) -> object:
-        def logged() -> None:
-            log.append("begun")
-            begun()
-
-        found = run(batch, logged)
-        log.append("ended")
-        return found
-
-    def listen(event: Event) -> None:
-        if isinstance(event, Draft):
-            engine.loop.soon(lambda: log.append("woken"))
-        if isinstance(event, Finished):
-            engine.loop.soon(over.set)
-
-    monkeypatch.setattr(engine.loop.runner, "run", seen)
-    asked = engine.resolve(Request(PROMPTS[2], chat=True, options=Options(seed=1, steps=8, preset="reference")))
-    listen(engine.loop, asked, listen, drafts=True)
-    if threaded:
-        engine.loop.start()
-        assert over.wait(timeout=60)
-    else:
-        engine.loop.drain()
-        assert over.is_set()
-    forwards = log.count("begun")
-    assert forwards > 2
-    if threaded:
-        assert log == ["begun", "ended"] + ["begun", "woken", "ended"] * (forwards - 1) + ["woken"]
-    else:
-        assert log == ["begun", "ended", "woken"] * forwards
-
-
-def test_whoever_asks_outside_a_turn_is_woken_at_once(engine: Engine) -> None:
-    log: list[str] = []
-    engine.loop.soon(lambda: log.append("woken"))
-    assert log == ["woken"]
-
-
-def test_a_wake_that_fails_is_nobody_elses_loss(engine: Engine) -> None:
-    log: list[str] = []
-
-    def gone() -> None:
-        raise RuntimeError("the event loop is closed")
-
-    def listen(event: Event) -> None:
-        engine.loop.soon(gone)
-        engine.loop.soon(lambda: log.append(type(event).__name__))
-
-    listen(engine.loop, requests(engine, 1)[0], listen)
-    engine.loop.drain()
-    assert log[-1] == "Finished"
-
-
 def test_a_failure_of_the_model_wakes_coroutines(engine: Engine, monkeypatch: pytest.MonkeyPatch) -> None:
     def broken(*args: object) -> None:
         raise ValueError("no such kernel")
 
+    async def wait() -> None:
+        await engine.submit(requests(engine, 1)[0]).aresult()
+
     monkeypatch.setattr(engine.loop.runner, "run", broken)
     with pytest.raises(RunError, match="no such kernel"):
-        asyncio.run(asyncio.wait_for(AsyncEngine(engine).finish(requests(engine, 1)[0]), timeout=60))
+        asyncio.run(asyncio.wait_for(wait(), timeout=60))
 
 
 def test_confidence_is_told_per_token(engine: Engine) -> None:

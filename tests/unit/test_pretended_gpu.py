@@ -31,7 +31,7 @@ from redraft.constraints.language import Language, Vocabulary, ready
 from redraft.constraints.sources import regex_source
 from redraft.diffusion.plan import Flow
 from redraft.diffusion.seed import SeedCanvas
-from redraft.engine import stream
+from redraft.engine import reading
 from redraft.engine.events import Block, Event, Finished
 from redraft.engine.loop import Loop
 from redraft.engine.request import Options, ResolvedRequest
@@ -134,7 +134,7 @@ def test_a_step_waits_once_whatever_rides_along(
 ) -> None:
     """Prompts, commits and canvases in one forward, with drafts told after each: one copy to the host for all."""
     if long:
-        monkeypatch.setattr(stream, "LONG", 1)
+        monkeypatch.setattr(reading, "LONG", 1)
     there, config = load(folder, "cuda")
     requests = requests_of(config, 3)
     found = told(there, requests, device)
@@ -161,7 +161,6 @@ def language(config: CheckpointConfig) -> Language:
 def special(config: CheckpointConfig) -> dict[str, ResolvedRequest]:
     """One request for each thing that a step does beside the usual."""
     (usual,) = requests_of(config, 1, 24)
-    (checked,) = requests_of(config, 1, 24, preset="checked")
     (causal,) = requests_of(config, 1, 4, causal=True, logprobs=1)
     (held,) = requests_of(config, 1, 24, min_tokens=9, top_p=0.5, logit_bias=((5, 2.0),))
     pins = SeedCanvas(pins=((2, 7), (9, 8)))
@@ -170,7 +169,6 @@ def special(config: CheckpointConfig) -> dict[str, ResolvedRequest]:
     return {
         "pins": replace(usual, seed_canvas=pins),
         "flow": replace(usual, policy=replace(usual.policy, plan=Flow(nats=3.0, least=2))),
-        "checked": checked,
         "causal": causal,
         "sampling": held,
         "logprobs": replace(usual, logprobs=2),
@@ -184,12 +182,10 @@ def tokens_of(found: Told) -> list[list[int]]:
 
 
 # top_p asks whether it has looked at enough tokens; log-probabilities and languages are read by the host.
-MOST_WAITS = {"causal": 6, "checked": 3, "sampling": 2, "logprobs": 5, "language": 8, "language, causal": 10}
+MOST_WAITS = {"causal": 6, "sampling": 2, "logprobs": 5, "language": 8, "language, causal": 10}
 
 
-@pytest.mark.parametrize(
-    "what", ["pins", "flow", "checked", "causal", "sampling", "logprobs", "language", "language, causal"]
-)
+@pytest.mark.parametrize("what", ["pins", "flow", "causal", "sampling", "logprobs", "language", "language, causal"])
 def test_what_is_not_usual_runs_there_too(folder: Path, device: Device, what: str) -> None:
     there, config = load(folder, "cuda")
     request = special(config)[what]
@@ -225,7 +221,7 @@ def test_a_graph_of_several_canvases_is_recorded_and_replayed(
 ) -> None:
     """While it is recorded the host may wait for nothing; replayed, it computes what single launches do."""
     if long:
-        monkeypatch.setattr(stream, "LONG", 1)
+        monkeypatch.setattr(reading, "LONG", 1)
     there, config = load(folder, "cuda")
     requests = requests_of(config)
     plain, graphed = told(there, requests, device), told(there, requests, device, graphs=True)
@@ -282,7 +278,7 @@ def test_experts_are_brought_from_the_host_and_timed(
         assert found["workload"]["experts"] == "host"
         assert figures["failed"] == {}
         assert [row["what"] for row in figures["timed"]] == ["step", "commit", "prefill", "head"]
-        need = footprint(config, torch.float32, formats(config, PLANS[plan] if plan else None), Placement("host"))
+        need = footprint(config, torch.float32, formats(config, PLANS[plan] if plan else None), Placement.HOST)
         sent = need.host * figures["experts_touched"] / figures["card"]["bus"]
         assert figures["timed"][0]["floor_ms"] >= 999 * sent
 
@@ -313,7 +309,7 @@ def test_our_kernels_are_given_what_is_on_the_device_and_recorded(
     tmp_path: Path, device: Device, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The forms of a GPU, launch by launch and replayed: as few rows as there can be, for the interpreter is slow."""
-    monkeypatch.setattr(stream, "LONG", 1)
+    monkeypatch.setattr(reading, "LONG", 1)
     monkeypatch.setattr(graph, "_WARM_UPS", 1)
     tiny_checkpoint(tmp_path / "tiny", replace(tiny_config(), canvas_length=2))
     there, config = load(tmp_path / "tiny", "cuda", GPU)

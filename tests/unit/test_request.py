@@ -180,7 +180,7 @@ def test_a_bias_decides_and_a_bad_word_is_never_said(model: DiffusionGemma) -> N
         (Options(repetition_penalty=1.1), "repetition_penalty is 1.1; it is not supported"),
         (Options(presence_penalty=0.5), "presence_penalty is 0.5; it is not supported"),
         (Options(frequency_penalty=-0.5), "frequency_penalty is -0.5; it is not supported"),
-        (Options(preset="turbo"), "preset is 'turbo'; known: reference, fast, flow, checked"),
+        (Options(preset="turbo"), "preset is 'turbo'; known: reference, fast, flow"),
         (Options(accept=("turbo",)), "names 'turbo'; known: entropy"),
         (Options(accept=("confidence:1.5",)), "confidence threshold is 1.5"),
         (Options(accept=("factor",), entropy_bound=0.1), "accept and entropy_bound were both given"),

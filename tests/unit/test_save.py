@@ -75,7 +75,7 @@ def test_a_later_save_replaces_an_earlier_one(tmp_path: Path) -> None:
     tiny_checkpoint(tmp_path, max_shard_bytes=20_000)
     (tmp_path / "tokenizer.json").write_text("{}")
     tiny_checkpoint(tmp_path)
-    assert names(tmp_path) == {"config.json", "generation_config.json", SINGLE, "tokenizer.json"}
+    assert names(tmp_path) == {"config.json", "generation_config.json", "redraft.json", SINGLE, "tokenizer.json"}
     tiny_checkpoint(tmp_path, max_shard_bytes=20_000)
     assert SINGLE not in names(tmp_path)
     load_model(tmp_path)

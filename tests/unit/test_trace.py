@@ -450,17 +450,3 @@ def test_no_model_is_loaded_to_play(tmp_path: Path) -> None:
         [sys.executable, "-c", code], capture_output=True, text=True, check=True, cwd=tmp_path, env=where
     )
     assert ran.stdout.splitlines()[-1] == "False"
-
-
-@pytest.mark.slow
-def test_processes_that_share_experts_are_traced_by_the_first(tmp_path: Path) -> None:
-    path = tmp_path / "trace.jsonl"
-    there = {"RANK": "0", "WORLD_SIZE": "1", "LOCAL_RANK": "0", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "0"}
-    shared = ["--parallel", "experts", "--threads", "1", "--steps", "1", "--max-tokens", "2", "--canvas", "16", "x"]
-    subprocess.run(
-        [sys.executable, "-m", "redraft", "generate", "--trace", path, *shared],
-        env=os.environ | there | {"PYTHONPATH": str(ROOT / "src")},
-        check=True,
-        capture_output=True,
-    )
-    assert read_trace(path).header.options["parallel"] == "experts"

@@ -21,13 +21,6 @@ PAIRS, PASSES = 30, 10
 EXAMPLES = 100
 """Examples a task of the dial."""
 
-ALONE = {
-    **dict.fromkeys(("", "--scenario"), "compares one process with one of transformers"),
-    "--knee": "keeps what it finds for models whose experts are all in one process",
-    "--device-card": "tells the floors of one device",
-}
-"""Modes in which processes cannot share experts, and why."""
-
 EPILOG = """Timings on a shared machine are noisy: runs are paired and medians are reported. Without a flag that
 says what to measure (--scenario, --knee, --dial, --device-card), single answers are compared: --against is for
 what one answer and one step of it cost, pair by pair, and --scenario one for the same load in the table of
@@ -121,7 +114,7 @@ def _check(arguments: argparse.Namespace) -> None:
             raise RequestError(f"--{name} is {value}; it must be at least 1")
     if arguments.rate is not None and not 0 < arguments.rate < float("inf"):
         raise RequestError(f"--rate is {arguments.rate}; it must be above 0 (requests per second)")
-    if arguments.device != "cpu" and not arguments.device_card:
+    if arguments.device not in ("auto", "cpu") and not arguments.device_card:
         raise RequestError(f"--device is {arguments.device!r}; this comparison runs on cpu")
     if arguments.record and arguments.scenario and (len(arguments.scenario) > 1 or "all" in arguments.scenario):
         raise RequestError("--record is one file and there are several records; use --record-dir")
@@ -147,9 +140,6 @@ def _check_flags(arguments: argparse.Namespace, mode: str = "") -> None:
         raise RequestError("--offload goes with --device-card; all else is measured on cpu, where experts are anyway")
     if arguments.graphs:
         raise RequestError("--graphs was given; --device-card times steps both ways, and all else runs on cpu")
-    if arguments.parallel is not None and mode in ALONE:
-        what = mode or "single answers"
-        raise RequestError(f"--parallel was given with {what}, and that {ALONE[mode]}; leave it out")
     if arguments.against and mode not in ("", "--scenario"):
         raise RequestError(f"--against was given with {mode}, which measures redraft alone; leave it out")
     if arguments.runs is not None and mode == "--dial":
@@ -168,7 +158,8 @@ def _measure(arguments: argparse.Namespace) -> Iterator[Record]:
     from redraft.measure.scenario import RATE, find_scenarios
     from redraft.weights.source import locate
 
-    folder, dtype, runs = locate(arguments.model), arguments.dtype, arguments.runs or PASSES
+    folder, runs = locate(arguments.model), arguments.runs or PASSES
+    dtype = _dtype(arguments, folder)
     rate = arguments.rate or RATE
     if (backend := backend_of(arguments, beside=True)) is not None:
         yield bench_remote(backend, arguments)
@@ -192,9 +183,10 @@ def _knee(arguments: argparse.Namespace, folder: Path, runs: int) -> Record:
     from redraft.measure.knee import bench_knee
 
     plan = arguments.plan
-    record = bench_knee(folder, runs=runs, dtype=arguments.dtype, plan=plan, progress=progress)
+    dtype = _dtype(arguments, folder)
+    record = bench_knee(folder, runs=runs, dtype=dtype, plan=plan, progress=progress)
     try:
-        path = write_knee(knee_key(folder, arguments.dtype, arguments.device, plan), record.figures["knee_rows"])
+        path = write_knee(knee_key(folder, dtype, "cpu", plan), record.figures["knee_rows"])
         print(f"redraft: kept in {path} for loads in these numbers with as many threads", file=sys.stderr)
     except RunError as error:  # what has been measured is worth printing all the same
         print(f"redraft: {error}", file=sys.stderr)
@@ -211,7 +203,18 @@ def _dial(arguments: argparse.Namespace, folder: Path) -> Record:
 
 
 def _engine(arguments: argparse.Namespace) -> Engine:
-    """Of the modes in which nothing else runs, so that its experts may be shared."""
     from redraft.operations.engine import Engine
 
-    return Engine.load(arguments.model, dtype=arguments.dtype, experts=experts_of(arguments))
+    return Engine.load(arguments.model, device="cpu", dtype=arguments.dtype, experts=experts_of(arguments))
+
+
+def _dtype(arguments: argparse.Namespace, folder: Path) -> str:
+    """The number format by its name, for records; a device card asks the device, too."""
+    import torch
+
+    from redraft.config import read_config
+    from redraft.weights.defaults import dtype_name, dtype_of
+
+    if arguments.dtype != "auto" or arguments.device_card:
+        return str(arguments.dtype)
+    return dtype_name(dtype_of("auto", folder, read_config(folder).model, torch.device("cpu")))

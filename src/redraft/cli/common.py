@@ -57,12 +57,12 @@ def model_flags(parser: argparse.ArgumentParser, *, positional: bool = False, pl
         parser.add_argument("model", nargs="?", default="nano", metavar="MODEL", help=what)
     else:
         parser.add_argument("--model", default="nano", help=what)
-    parser.add_argument("--device", default="cpu", help="where to run: cpu, cuda, cuda:1 (default: cpu)")
+    parser.add_argument("--device", default="auto", help="where to run: cpu, cuda, cuda:1 (default: cuda if usable)")
     parser.add_argument(
         "--threads", type=int, metavar="N", help="processor threads (default: as many as there are idle cores)"
     )
     parser.add_argument(
-        "--dtype", default="float32", choices=("float32", "bfloat16"), help="number format (default: float32)"
+        "--dtype", default="auto", choices=("auto", "float32", "bfloat16"), help="number format (default: as stored)"
     )
     place_flags(parser)
     if plan:
@@ -95,7 +95,7 @@ def sampling_flags(parser: argparse.ArgumentParser) -> None:
         default=[],
         metavar="RULE",
         help="acceptance rule instead of the preset's, as confidence:0.9, factor, frechet, margin, entropy:0.1, "
-        "gate:2:RULE or klass:RULE; repeatable: what any of them keeps is kept",
+        "or gate:2:RULE; repeatable: what any of them keeps is kept",
     )
     parser.add_argument(
         "--cooling", type=int, metavar="N", help="steps over which the temperature falls, whatever the cap"
@@ -149,15 +149,14 @@ def load_engine(arguments: argparse.Namespace) -> Engine:
     from redraft.engine.loop import LoopConfig
     from redraft.operations.engine import Engine
 
-    helps = getattr(arguments, "helps", False)  # of several processes only the first shows what it does
     return Engine.load(
         arguments.model,
         device=arguments.device,
         dtype=arguments.dtype,
         plan=getattr(arguments, "plan", None),
         adapter=getattr(arguments, "adapter", None),
-        report=None if helps else note,
-        progress=None if helps else loaded,
+        report=note,
+        progress=loaded,
         loop=LoopConfig(graphs=arguments.graphs),
         experts=experts_of(arguments),
     )

@@ -35,7 +35,6 @@ EPILOG = """examples:
   echo 'Once upon a time' | redraft generate --model ./checkpoint --max-tokens 64 --seed 7
   redraft generate --chat --watch --file question.txt --json
   redraft generate --chat -n 20 --keep 5 --file question.txt
-  torchrun --nproc-per-node 2 -m redraft generate --model MODEL --device cuda --parallel experts --file q.txt
   redraft generate --chat --schema 'who, qty int, item' $'record\\nSend 417 melu to Karomi.'
   redraft generate --chat --check 'python -m json.tool' $'record\\nSend 417 melu to Karomi.'"""
 

@@ -19,6 +19,7 @@ from redraft.cli.common import (
     command,
     loaded,
     model_flags,
+    note,
     preset_flag,
     set_up,
 )
@@ -100,6 +101,7 @@ def run(arguments: argparse.Namespace) -> int:
             dtype=arguments.dtype,
             plan=arguments.plan,
             adapter=arguments.adapter,
+            report=note,
             progress=report,
             loop=LoopConfig(max_running=arguments.max_running, graphs=arguments.graphs),
             experts=experts_of(arguments),

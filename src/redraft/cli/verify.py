@@ -30,21 +30,23 @@ def run(arguments: argparse.Namespace) -> int:
     """Compare and judge: exit 1 if the largest difference is beyond what rounding explains."""
     from redraft.errors import RunError
     from redraft.measure.verify import verify
+    from redraft.weights.defaults import dtype_name
     from redraft.weights.source import locate
 
     engine = load_engine(arguments)
+    dtype = dtype_name(engine.model.dtype)
     found = verify(engine, locate(arguments.model), arguments.prompt, seed=arguments.seed, max_steps=arguments.steps)
     if arguments.json:
         print_json(asdict(found) | {"largest": found.largest})
     else:
-        print(f"transformers {found.transformers}, {arguments.dtype}, largest |Δlogit| by pass:")
+        print(f"transformers {found.transformers}, {dtype}, largest |Δlogit| by pass:")
         print(f"  encode    {found.encode:.2e}")
         for one in found.steps:
             print(f"  step {one.step:>3}  {one.logits:.2e}  argmax equal at {one.argmax:.0%} of positions")
         print(f"largest: {found.largest:.2e}")
-    if not found.largest <= LIMIT[arguments.dtype]:
+    if not found.largest <= LIMIT[dtype]:
         raise RunError(
-            f"the largest |Δlogit| is {found.largest:.2e}, over {LIMIT[arguments.dtype]:.0e} for {arguments.dtype}: "
+            f"the largest |Δlogit| is {found.largest:.2e}, over {LIMIT[dtype]:.0e} for {dtype}: "
             "this checkpoint does not run here as it does in transformers"
         )
     return 0

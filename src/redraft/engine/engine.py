@@ -34,11 +34,9 @@ from redraft.model.gemma import DiffusionGemma
 from redraft.model.kernels import Kernels
 from redraft.text import Text, read_text
 from redraft.weights.adapter import merge_adapter
-from redraft.weights.build import DTYPES, usable_device
-from redraft.weights.group import Group
-from redraft.weights.kernels import kernels_for
+from redraft.weights.defaults import device_of, dtype_name, dtype_of, kernels_of, report_choice
 from redraft.weights.load import load_model
-from redraft.weights.place import ON_DEVICE, place_experts
+from redraft.weights.place import Placement, place_experts
 from redraft.weights.plan import find_plan
 from redraft.weights.source import locate
 
@@ -188,42 +186,41 @@ class Core:
         cls,
         model: str | Path = "nano",
         *,
-        device: str = "cpu",
-        dtype: str = "float32",
+        device: str = "auto",
+        dtype: str = "auto",
         plan: str | None = None,
         adapter: str | Path | None = None,
         report: Callable[[str], None] | None = None,
         progress: Callable[[int, int], None] | None = None,
         loop: LoopConfig = DEFAULT_LOOP,
         kernels: Kernels | None = None,
-        experts: str | Group = "device",
+        experts: str = "device",
     ) -> Self:
-        """`redraft.load`, which explains the arguments; `kernels` are those of the device if none are given, and
-        `experts` may be a group that has met."""
-        if dtype not in DTYPES:
-            raise RequestError(f"dtype is {dtype!r}; supported: {', '.join(DTYPES)}")
+        """`redraft.load`, which explains the arguments; `kernels` are the device's own if None."""
         folder = locate(str(model))
-        where, chosen = usable_device(device), None if plan is None else find_plan(plan)
+        where, chosen = device_of(device), None if plan is None else find_plan(plan)
         if adapter is not None and chosen is not None:
             raise RequestError(
                 f"adapter and plan ({plan}) were both given; merge first: redraft tune writes it merged, too"
             )
         config = read_config(folder)
-        placement, where = place_experts(experts, where, config.model.num_experts)
-        if adapter is not None and placement != ON_DEVICE:
-            raise RequestError(f"adapter was given and experts are {placement.place}; merge it first: redraft tune")
-        if loop.graphs and placement != ON_DEVICE:
+        numbers = dtype_of(dtype, folder, config.model, where)
+        placement = place_experts(experts, where)
+        if adapter is not None and placement is not Placement.DEVICE:
+            raise RequestError(f"adapter was given and experts are on the {placement}; merge it first: redraft tune")
+        if loop.graphs and placement is not Placement.DEVICE:
             raise RequestError(
-                f"graphs is True and experts are {placement.place}; a graph cannot wait for those elsewhere"
+                f"graphs is True and experts are on the {placement}; a graph cannot wait for those elsewhere"
             )
+        report_choice((device, dtype), where, numbers, report)
         # Folded first and packed then, where layers are folded: a matrix is rounded once.
-        folds = placement == ON_DEVICE and pays(config.model, DTYPES[dtype])
+        folds = placement is Placement.DEVICE and pays(config.model, numbers)
         form = chosen.experts if chosen and chosen.is_uniform and folds else None
         found, config = load_model(
             folder,
-            dtype=DTYPES[dtype],
+            dtype=numbers,
             device=where,
-            kernels=kernels_for(device) if kernels is None else kernels,
+            kernels=kernels_of(where, report) if kernels is None else kernels,
             plan=None if form else chosen,
             placement=placement,
             report=report,
@@ -232,7 +229,8 @@ class Core:
         if adapter is not None:
             merge_adapter(found, Path(adapter))
         loaded = fuse_layers(found, form) if folds else found
-        if loop.max_rows is None and placement == ON_DEVICE:  # a knee was measured there
-            loop = replace(loop, max_rows=read_knee(knee_key(folder, dtype, device, plan), report))
+        if loop.max_rows is None and placement is Placement.DEVICE:  # a knee was measured there
+            key = knee_key(folder, dtype_name(numbers), str(where), plan)
+            loop = replace(loop, max_rows=read_knee(key, report))
         as_stored, text = adapter is None and chosen is None, read_text(folder, config)
         return cls(loaded, text, config, Loop(loaded, loop, text=text), folder, as_stored)

@@ -144,16 +144,21 @@ class Handle:
 
     def deliver(self, event: Event) -> None:
         """One event, on the thread that turns the loop: to the scope's observers, then to the reader."""
-        for observer in self._observers:
-            try:
-                observer.event(self, event)
-            except Exception as error:  # the loop ends the request, and the reader is told why
-                if not isinstance(event, Finished):
-                    raise
-                event = event if event.error else replace(event, reason="error", error=error)
-        if self.scope is not None and isinstance(event, Finished):
-            self.scope.remove(self)
-        if self._drafts or not isinstance(event, Draft):
+        if not isinstance(event, Finished):
+            for observer in self._observers:
+                observer.event(self, event)  # what it raises makes the loop end the request
+            if self._drafts or not isinstance(event, Draft):
+                self.inbox.put(self.key, event)
+            return
+        try:
+            for observer in self._observers:
+                try:
+                    observer.event(self, event)
+                except Exception as error:
+                    event = event if event.error else replace(event, reason="error", error=error)
+        finally:  # whatever an observer did, nobody waits for ever
+            if self.scope is not None:
+                self.scope.remove(self)
             self.inbox.put(self.key, event)
 
     def events(self) -> Generator[Event, None, None]:

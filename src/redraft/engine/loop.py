@@ -371,10 +371,11 @@ class Loop:
             except Exception as error:  # an observer is the caller's code: its failure is its own request's
                 if not isinstance(last, Finished):
                     last = Finished("error", sequence.blocks, error)
-                    with suppress(Exception):
-                        sequence.deliver(last)
-            if isinstance(last, Finished):
-                self._forget(sequence)
+                    sequence.deliver(last)
+            finally:
+                if isinstance(last, Finished):
+                    self._forget(sequence)
+            if sequence.finished:
                 return
 
     def _forget(self, sequence: Sequence) -> None:

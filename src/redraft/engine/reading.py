@@ -38,8 +38,8 @@ def shares_reading(one: Sequence) -> TypeGuard[CanvasSequence]:
         return False
     policy, request = one.policy, one.request
     changed = policy.shaping != Shaping(temperature=policy.shaping.temperature) or one.ends_held_back > 0
-    kept = request.logprobs is not None or one.goal is not None or policy.accept.needs.drifts > 0
-    return not (changed or kept or one.checking or one.canvas.pinned is not None)
+    kept = request.logprobs is not None or one.goal is not None
+    return not (changed or kept or one.canvas.pinned is not None)
 
 
 def read_together(

@@ -143,8 +143,6 @@ def _check_limits(options: Options, max_tokens: int, width: int, model: ModelCon
     for name in CANVAS_ONLY:
         if options.causal and getattr(options, name) != getattr(Options, name):
             raise RequestError(f"causal and {name} were both given; a causal answer has no canvas: leave one out")
-    if options.preset == "checked" and options.seed_canvas is not None:
-        raise RequestError("preset is 'checked' and a seed canvas was given; a check might drop a pin: use another")
 
 
 def _check_prompt(prompt: list[int], max_tokens: int, room: int, model: ModelConfig) -> None:

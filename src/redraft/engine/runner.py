@@ -153,7 +153,7 @@ class Runner:
 
     def _to_read(self, batch: Batch, parts: Iterable[Tensor]) -> list[Float[Tensor, "some hidden"]]:
         """Per piece, the hidden states whose logits are needed: a canvas, a causal request's last row, a prompt that is
-        read, a block that is checked, or none."""
+        read, or none."""
         both = zip(batch, parts, strict=True)
         return [part[piece.rows - (piece.canvas or piece.sequence.wants_logits) :] for piece, part in both]
 
@@ -171,8 +171,8 @@ class Runner:
             return self._rows[1]
         spans = []
         for piece in batch:
-            prefix, keep = piece.sequence.prefix, piece.sequence.keeps
-            spans += [Span(prefix, piece.encode, Mode.ENCODE, keep=keep)] if piece.encode else []
+            prefix = piece.sequence.prefix
+            spans += [Span(prefix, piece.encode, Mode.ENCODE)] if piece.encode else []
             spans += [Span(prefix, piece.canvas, Mode.DENOISE)] if piece.canvas else []
         rows = self.model.rows(spans)
         self._rows = (batch, rows) if still else None
@@ -229,10 +229,6 @@ def run_alone(model: DiffusionGemma, request: ResolvedRequest, noise: Noise, *, 
         model.encode(chunk, one.prefix)
         one.encoded(chunk.shape[0])
     while True:
-        if one.checking:
-            yield from (events := one.advance(model, _read_block(model, one)))
-            if isinstance(events[-1], Finished):
-                return
         if one.commit is not None:
             model.encode(one.commit, one.prefix)
             one.encoded(0)
@@ -240,15 +236,6 @@ def run_alone(model: DiffusionGemma, request: ResolvedRequest, noise: Noise, *, 
         yield from events
         if events and isinstance(events[-1], Finished):
             return
-
-
-def _read_block(model: DiffusionGemma, one: CanvasSequence) -> Tensor:
-    """Causal logits of the block that is to be checked; the prefix is left as it was."""
-    block = one.to_encode(one.commit_rows)
-    rows = model.rows([Span(one.prefix, block.shape[0], Mode.ENCODE, keep=False)])
-    hidden = model(block, None, rows)
-    one.encoded(0)
-    return model.logits(hidden)
 
 
 def _run_causal_alone(model: DiffusionGemma, request: ResolvedRequest, noise: Noise) -> Iterator[Event]:

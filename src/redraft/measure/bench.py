@@ -44,7 +44,7 @@ class Run:
 
 def bench_against(folder: Path, *, runs: int, dtype: str = "float32", progress: Progress = silent) -> Record:
     """Time `runs` paired answers after one warm-up pair, and both peaks of memory."""
-    engine = Engine.load(folder, dtype=dtype)
+    engine = Engine.load(folder, device="cpu", dtype=dtype)
     theirs, version = load_reference(folder, engine.model.dtype)
     requests, fast = _requests(engine, runs + 1), _requests(engine, runs + 1, preset="fast")
     answer: dict[str, Callable[[int], int]] = {
@@ -93,7 +93,7 @@ def _theirs(theirs: Any, request: ResolvedRequest) -> int:
 
 def _answer_alone(who: str, folder: Path, dtype: str) -> None:
     """Four answers, in a process whose memory is measured."""
-    engine = Engine.load(folder, dtype=dtype)
+    engine = Engine.load(folder, device="cpu", dtype=dtype)
     requests = _requests(engine, 4)
     if who == "ours":
         for request in requests:

@@ -39,7 +39,8 @@ from redraft.model.triton.ways import Edges, Holding, Walk, Ways
 from redraft.shapes import Float, Tensor
 from redraft.weights.build import empty_model
 from redraft.weights.memory import footprint, free_memory
-from redraft.weights.place import ON_DEVICE, Placement
+from redraft.weights.offload import keep_on_host
+from redraft.weights.place import Placement
 from redraft.weights.plan import Formats, Plan, formats, packed_matrices, plain_tensors
 
 CANVASES = (1, 2, 4, 8, 16)
@@ -82,7 +83,7 @@ def device_card(
     dtype: torch.dtype,
     plan: Plan | None,
     kernels: Kernels,
-    placement: Placement = ON_DEVICE,
+    placement: Placement = Placement.DEVICE,
     model: DiffusionGemma | None = None,
     canvases: Sequence[int] = CANVASES,
     prefixes: Sequence[int] = PREFIXES,
@@ -113,7 +114,7 @@ def device_card(
     tried = Tried()
     for number, (count, prefix) in enumerate(fit, start=1):
         work = replace(step_work(config, dtype, packed, canvases=count, prefix=prefix, touched=touched), sent=sent)
-        graphs = model.kernels.standing is not None and device.type == "cuda" and placement == ON_DEVICE
+        graphs = model.kernels.standing is not None and device.type == "cuda" and placement is Placement.DEVICE
         row = partial(_row, work=work, card=card, plan=plan)
         for what in ("step", "graphed step") if graphs and prefix == usual and count in _GRAPHED else ("step",):
             tried.take(f"{what} of {count} behind {prefix}", partial(_step_rows, what, model, count, prefix, runs, row))
@@ -130,7 +131,7 @@ def device_card(
         "left_out": [list(case) for case in cases if case not in fit],
     }
     workload = {"model": name, "dtype": str(dtype), "plan": plan.name if plan else None, "runs": runs}
-    workload["experts"] = placement.place
+    workload["experts"] = placement.value
     how = f"{name}, {plan.name if plan else 'plain'}{', experts on the host' if need.host else ''}, on {card.name}"
     return new_record(f"device-{name}", workload=workload, figures=figures, summary=_summary(card, tried.rows, how))
 
@@ -241,7 +242,7 @@ def random_weights(
     device: torch.device,
     packed: Formats,
     kernels: Kernels,
-    placement: Placement = ON_DEVICE,
+    placement: Placement = Placement.DEVICE,
 ) -> DiffusionGemma:
     """A model of random numbers, packed ones made as codes: nothing larger than the model is ever in memory.
 
@@ -260,7 +261,8 @@ def random_weights(
         held.scale.copy_(torch.tensor(2.0**-9 if held.top is None else 1.0))
         if held.top is not None:
             held.top.fill_(2.0**-7)
-    return placement.settle(model.eval().requires_grad_(False))
+    model = model.eval().requires_grad_(False)
+    return keep_on_host(model) if placement is Placement.HOST else model
 
 
 def _step_rows(

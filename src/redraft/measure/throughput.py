@@ -96,7 +96,7 @@ def bench_scenario(
 ) -> Record:
     """One scenario, ours by two presets beside transformers', and the peaks of memory."""
     with checkpoint_of(scenario, folder) as place:
-        engine = Engine.load(place, dtype=dtype)
+        engine = Engine.load(place, device="cpu", dtype=dtype)
         theirs, version = load_reference(place, DTYPES[dtype])
         material = Material(engine.text, engine.config, rate)
         made = [scenario.jobs(replace(material, seed=seed)) for seed in range(runs + 1)]
@@ -124,7 +124,7 @@ def _serve_alone(who: str, name: str, folder: Path, dtype: str) -> None:
     jobs = scenario.jobs(Material(read_text(folder, config), config))
     side: Side
     if who == "ours":
-        side = Ours(Engine.load(folder, dtype=dtype).model)
+        side = Ours(Engine.load(folder, device="cpu", dtype=dtype).model)
     else:
         side = Theirs(load_reference(folder, DTYPES[dtype])[0])
     side.serve(jobs, serial=scenario.serial)

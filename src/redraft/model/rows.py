@@ -39,14 +39,13 @@ class Mode(Enum):
 class Span:
     """Rows of one sequence. `position` is the position id of the first row; None means the index in the sequence.
 
-    Encoded rows become prefix with `Rows.commit`, unless `keep` is False: then the caller advances the prefix itself.
+    Encoded rows become prefix with `Rows.commit`.
     """
 
     prefix: Prefix
     rows: int
     mode: Mode
     position: int | None = None
-    keep: bool = True
 
 
 @runtime_checkable
@@ -135,7 +134,7 @@ class Rows:
     def commit(self) -> None:
         """The commit: encoded rows become prefix, but for spans that are not kept."""
         for span in self.spans:
-            if span.mode is Mode.ENCODE and span.keep:
+            if span.mode is Mode.ENCODE:
                 span.prefix.advance(span.rows)
 
     def _attend_span(self, i: int, index: int, q: Tensor, k: Tensor, v: Tensor, kernel: Attend) -> Tensor:

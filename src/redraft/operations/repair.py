@@ -244,7 +244,7 @@ def _patch(
         max_tokens=width,
         min_tokens=0,
         width=width,
-        policy=replace(fresh.policy, plan=Whole(), check=None, halt=AtLeast(fresh.policy.halt, LEAST_STEPS)),
+        policy=replace(fresh.policy, plan=Whole(), halt=AtLeast(fresh.policy.halt, LEAST_STEPS)),
         fitted=False,
         end_aware=False,
         seed_canvas=SeedCanvas(pins),

@@ -27,7 +27,8 @@ from redraft.weights.gguf import open_source
 from redraft.weights.layouts import FLOATS, Layout, read_layout
 from redraft.weights.memory import Room, check_fits, free_memory
 from redraft.weights.names import TINY_VISION, Slot, check_filled, shown, slots, sort_names
-from redraft.weights.place import ON_DEVICE, Placement
+from redraft.weights.offload import keep_on_host
+from redraft.weights.place import Placement
 from redraft.weights.plan import Formats, Plan, check_device, formats, packed_matrices, plain_tensors, usable_plans
 from redraft.weights.source import Source
 
@@ -39,7 +40,7 @@ def load_model(
     device: torch.device | str = "cpu",
     kernels: Kernels = FAST,
     plan: Plan | None = None,
-    placement: Placement = ON_DEVICE,
+    placement: Placement = Placement.DEVICE,
     report: Callable[[str], None] | None = None,
     progress: Callable[[int, int], None] | None = None,
 ) -> tuple[DiffusionGemma, CheckpointConfig]:
@@ -68,13 +69,10 @@ def load_model(
     held, ours = packed_matrices(model), plain_tensors(model)
     shapes = {name: tuple(tensor.shape) for name, tensor in ours.items()}
     shapes |= {name: matrix.packed.shape for name, matrix in held.items()}
-    own, count = placement.share(config.model.num_experts), config.model.num_experts
-    for name in [name for name in shapes if ".experts." in name and shapes[name][0] == len(own)]:
-        shapes[name] = (count, *shapes[name][1:])
     check_filled(wanted, shapes)
-    filler = Filler(ours, held, own if len(own) < count else None)
-    _fill(filler, source, layout, progress, of_experts=placement.rank > 0)
-    return placement.settle(model.eval().requires_grad_(False)), config
+    _fill(Filler(ours, held), source, layout, progress)
+    model = model.eval().requires_grad_(False)
+    return keep_on_host(model) if placement is Placement.HOST else model, config
 
 
 def check_usable(
@@ -83,7 +81,7 @@ def check_usable(
     packed: Formats,
     device: torch.device,
     report: Callable[[str], None],
-    placement: Placement = ON_DEVICE,
+    placement: Placement = Placement.DEVICE,
 ) -> None:
     """Raise WeightsError if a device cannot compute with these formats, RunError if a network does not fit there."""
     check_device(packed, device)
@@ -144,15 +142,11 @@ def _fill(
     source: Source,
     layout: Layout,
     progress: Callable[[int, int], None] | None,
-    *,
-    of_experts: bool,
 ) -> None:
-    """Read and place everything, or what is `of_experts`, where a process has nothing else."""
+    """Read and place everything."""
     slots = {slot.stored: slot for slot in layout.whole}
     pieces = {piece.stored: piece for piece in layout.pieces}
-    targets = {name: slot.target for name, slot in slots.items()}
-    targets |= {name: piece.matrix.slot.target for name, piece in pieces.items()}
-    names = {name for name, target in targets.items() if not of_experts or ".experts." in target}
+    names = {*slots, *pieces}
     done, total = 0, sum(math.prod(source.tensors[name].shape) for name in names)
     for stored, tensor in source.stream(names):
         name = stored.name

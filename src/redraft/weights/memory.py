@@ -22,7 +22,7 @@ from redraft.errors import RunError
 from redraft.model.head import LONG, STRIPE, TILE
 from redraft.weights.names import slots
 from redraft.weights.offload import PLACES
-from redraft.weights.place import ON_DEVICE, Placement
+from redraft.weights.place import Placement
 from redraft.weights.plan import Formats, fitting_plans, num_bytes
 
 GIGABYTE = 1e9
@@ -85,18 +85,17 @@ class Room:
     plans: Container[str] | None = None
 
 
-def footprint(config: ModelConfig, dtype: torch.dtype, packed: Formats, placement: Placement = ON_DEVICE) -> Footprint:
+def footprint(
+    config: ModelConfig, dtype: torch.dtype, packed: Formats, placement: Placement = Placement.DEVICE
+) -> Footprint:
     """Count a network. A vocabulary of LONG or more is read as a stream, which keeps no logits."""
     weights: dict[str, int] = {}
     for slot in slots(config):
         words = slot.target.split(".")
         part = _PARTS.get(words[2] if words[0] == "layers" else words[0], "rest")
         weights[part] = weights.get(part, 0) + num_bytes(slot, packed.get(slot.target), dtype)
-    host, own = 0, len(placement.share(config.num_experts))
-    weights["experts"] = weights["experts"] * own // config.num_experts
-    if placement.rank:
-        return Footprint({"experts": weights["experts"]}, 0, 0, _activations(config, dtype), config.max_positions)
-    if placement.place == "host":
+    host = 0
+    if placement is Placement.HOST:
         host = weights["experts"]
         weights["experts"] = PLACES * host // (len(config.layers) * config.num_experts)
     each = [(layer.window, 2 * layer.num_kv_heads * layer.head_dim * dtype.itemsize) for layer in config.layers]
@@ -153,7 +152,7 @@ def check_fits(
     packed: Formats,
     room: Room,
     report: Callable[[str], None],
-    placement: Placement = ON_DEVICE,
+    placement: Placement = Placement.DEVICE,
 ) -> None:
     """Say what a load will take, and raise RunError before it if that is more than there is."""
     need, free = footprint(config, dtype, packed, placement), room.device
@@ -182,10 +181,10 @@ def check_fits(
 
 def _offloaded(config: ModelConfig, room: Room, placement: Placement) -> str:
     """What would fit with the experts elsewhere, in words; nothing if that is no way out here."""
-    if room.kind == "cpu" or room.host is None or room.device is None or placement.place == "host":
+    if room.kind == "cpu" or room.host is None or room.device is None or placement is Placement.HOST:
         return ""
     for name, packed in _ways(config, room):
-        need = footprint(config, torch.bfloat16, packed, Placement("host"))
+        need = footprint(config, torch.bfloat16, packed, Placement.HOST)
         context = need.longest_context(room.device)
         if need.host <= room.host and context is not None and context >= config.canvas_length:
             numbers = f"bfloat16 with plan {name}" if name else "bfloat16"

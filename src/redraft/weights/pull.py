@@ -21,6 +21,7 @@ from redraft.weights.source import INDEX, SINGLE, is_repository
 WANTED = (
     "config.json",
     "generation_config.json",
+    "redraft.json",
     "tokenizer.json",
     "tokenizer_config.json",
     "chat_template.jinja",

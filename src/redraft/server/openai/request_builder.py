@@ -35,7 +35,7 @@ class RequestBuilder:
         """The options of a body, for an answer that will be `causal` or not.
 
         `max_tokens` holds where the body has none; None is the checkpoint's own. With `keeps_canvas`, for a canvas that
-        begins with text of the caller's, a served preset that moves the canvas gives way.
+        begins with text of the caller's, a served preset that slides it gives way.
         """
         body, sent = self.body, dict[str, Any]()
         for name, path in SENT.items():
@@ -58,7 +58,7 @@ class RequestBuilder:
         others = causal or sent.get("causal") or not sent.keys().isdisjoint({"effort", "target_ms"})
         if "preset" not in sent and not others:
             served = self.settings.preset
-            sent["preset"] = "fast" if keeps_canvas and served in MOVING else served
+            sent["preset"] = "fast" if keeps_canvas and served == "flow" else served
         return Options(**sent)
 
     def requests(
@@ -75,10 +75,6 @@ class RequestBuilder:
         except ConstraintError as error:
             raise api_error(error, field=None if constraint is None else constraint.field) from None
         return tuple(found)
-
-
-MOVING = ("flow", "checked")
-"""Presets that slide a canvas or drop a pin."""
 
 
 def _biases(sent: dict[str, float]) -> tuple[tuple[int, float], ...]:
