@@ -6,16 +6,16 @@ from pathlib import Path
 
 import httpx2
 import pytest
-from redraft.engine.tap import Tap, seen_through
 from tests.server.conftest import RECORD, end, start
 
-from redraft.engine.request import Options
+from redraft.engine.request import Options, Request
+from redraft.engine.scope import CancelScope
 from redraft.errors import RequestError, RunError
 from redraft.operations.engine import Engine
 from redraft.trace.file import TraceFile, read_trace
 from redraft.trace.folder import TraceFolder
 from redraft.trace.lines import VERSION, Header
-from redraft.trace.recorder import Apart, Recorder
+from redraft.trace.recorder import FolderRecorder
 
 HEAD = Header(trace=VERSION, redraft="0", command="serve", model="nano", taken="", options={})
 ROOM = 10**9
@@ -47,8 +47,8 @@ def folder(tmp_path: Path) -> Path:
 
 
 def ask(engine: Engine, shelf: TraceFolder, seed: int) -> str:
-    tap = Tap(engine.loop, lambda _, request: Recorder(shelf.begin(), engine).opened(0, request))
-    return seen_through(engine, tap, gaps=False).generate(RECORD, chat=True, seed=seed, options=Options(steps=2)).text
+    traced = engine.within(CancelScope(FolderRecorder(shelf, engine)))
+    return traced.generate(RECORD, chat=True, seed=seed, options=Options(steps=2)).text
 
 
 def test_only_the_newest_are_kept_from_run_to_run(nano: Engine, folder: Path) -> None:
@@ -121,13 +121,13 @@ def test_what_cannot_be_begun_is_held_no_longer(folder: Path, monkeypatch: pytes
 
 def test_a_trace_that_is_gone_does_not_come_back_for_having_won(nano: Engine, folder: Path) -> None:
     shelf = TraceFolder(folder, HEAD, 1, ROOM)
-    apart = Apart(shelf, nano)
-    said = seen_through(nano, Tap(nano.loop, apart.opened, apart.won), gaps=False)
-    for seed in range(2):
-        said.generate(RECORD, chat=True, seed=seed, options=Options(steps=2))
-    apart.won(0)
-    apart.won(1)
-    apart.won(7)
+    traced = nano.within(CancelScope(FolderRecorder(shelf, nano)))
+    handles = [traced.submit(Request(RECORD, Options(seed=seed, steps=2), chat=True)) for seed in range(2)]
+    for handle in handles:
+        handle.result()
+    for handle in (*handles, nano.submit("x")):
+        handle.won()
+    nano.loop.drain()
     shelf.close()
     (path,) = folder.iterdir()
     assert path.name == "00000002.jsonl"

@@ -9,6 +9,7 @@ from fastapi import FastAPI, Request, Response
 from fastapi.exceptions import RequestValidationError
 from pydantic import ValidationError
 from starlette.exceptions import HTTPException
+from starlette.middleware.cors import CORSMiddleware
 from starlette.types import ASGIApp
 
 from redraft.errors import RedraftError
@@ -42,7 +43,13 @@ def create_app(service: Service, log: Log) -> ASGIApp:
     answered = _error_handler(service, log)
     for kind in (ApiError, RedraftError, ValidationError, RequestValidationError, HTTPException, Exception):
         app.add_exception_handler(kind, answered)
-    return Middleware(app, service, log)
+    return CORSMiddleware(
+        Middleware(app, service, log),
+        allow_origins=service.settings.origins,
+        allow_methods=["GET", "POST"],
+        allow_headers=["*"],
+        expose_headers=["x-request-id", "x-ignored-fields", "retry-after"],
+    )
 
 
 def _error_handler(service: Service, log: Log) -> Callable[[Request, Exception], Awaitable[Response]]:

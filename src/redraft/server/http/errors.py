@@ -26,7 +26,6 @@ RENAMED = {"deadline_sec": "deadline_ms", "steps": "max_steps", "thinking": "rea
 """The engine's word: the field of a request."""
 
 KINDS = ("str", "int", "float", "bool")  # in the path of a field that takes several, the one that was tried
-NO_TIME = "the time was up before there was a valid answer, or the prompt was read; raise deadline_ms"
 
 NAMED = re.compile(r"(\w+)(?:\[\d+\])? (?:is|has|holds|names|of token|was given)\b")
 
@@ -79,7 +78,8 @@ def api_error(error: RedraftError, *, field: str | None = None) -> ApiError:
     if isinstance(error, UnsatisfiedError):
         return ApiError(422, message[:2000], code="constraint_unsatisfied")
     if isinstance(error, DeadlineError):
-        return ApiError(504, NO_TIME, code="deadline")
+        late = "the prompt was read" if "the prompt" in message else "there was a valid answer"
+        return ApiError(504, f"the time was up before {late}; raise deadline_ms", code="deadline")
     if not isinstance(error, CallerError):
         return ApiError(500, _harmless(error), code="engine_failed")
     if "the model's context is" in message:

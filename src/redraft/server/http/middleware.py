@@ -1,4 +1,4 @@
-"""What stands before every route: request ids, hosts and origins, keys, body size, safe headers, a log line at the end.
+"""Around every route: request ids, hosts and origins, keys, body size, safe headers, a log line at the end.
 
 A web page elsewhere must not be able to use a server on this machine: a browser's `Origin` has to be this server's own
 or one that was allowed, and `Host` one of the names the server knows (a page can rebind its own name to 127.0.0.1).
@@ -12,7 +12,6 @@ from collections.abc import Mapping, MutableMapping
 from random import getrandbits
 from typing import Any
 
-from starlette.datastructures import MutableHeaders
 from starlette.responses import JSONResponse, Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
@@ -51,7 +50,7 @@ class Middleware:
             return
         # Of two headers of one name the first holds.
         headers = {name.decode("latin-1"): value.decode("latin-1") for name, value in reversed(scope["headers"])}
-        seen = _Seen(scope, send, _request_id(headers), self._allowed_origin(headers))
+        seen = _Seen(send, _request_id(headers))
         scope.setdefault("state", {})["request_id"] = seen.id
         scope["state"]["log"] = seen.notes
         try:
@@ -59,8 +58,6 @@ class Middleware:
             if refused is not None:
                 self.service.metrics.errors.labels(refused.code or str(refused.status)).inc()
                 await answer(refused)(scope, receive, seen.send)
-            elif scope["method"] == "OPTIONS" and seen.origin is not None:
-                await _preflight(headers)(scope, receive, seen.send)
             else:
                 await self.app(scope, self._bounded(receive, seen), seen.send)
         finally:
@@ -74,29 +71,20 @@ class Middleware:
         if "*" not in settings.hosts and host not in settings.hosts:
             return ApiError(403, f"the host {host!r} is not one of this server's names; use --allow-host", code="host")
         origin = headers.get("origin")
-        if (
-            origin is not None
-            and self._allowed_origin(headers) is None
-            and origin.partition("://")[2] != headers.get("host")
-        ):
+        allowed = origin in settings.origins or "*" in settings.origins
+        if origin is not None and not allowed and origin.partition("://")[2] != headers.get("host"):
             return ApiError(403, f"pages of {origin!r} may not call this server; use --cors-origin", code="origin")
         length = headers.get("content-length", "0")
         if length.isdigit() and int(length) > settings.limits.body_bytes:
             return _too_large(settings.limits.body_bytes)
         is_page = scope["method"] in ("GET", "HEAD") and (path == "/" or path.startswith("/page/"))
-        if not settings.keys or path in OPEN or is_page or scope["method"] == "OPTIONS":
+        if not settings.keys or path in OPEN or is_page:
             return None
         number = key_number(settings.keys, sent_key(headers))
         if number is None:
             return ApiError(401, "the API key is missing or unknown; send it as a Bearer token", code="invalid_api_key")
         scope["state"]["key"] = number
         return None
-
-    def _allowed_origin(self, headers: Mapping[str, str]) -> str | None:
-        """The origin to be named in an answer to a page elsewhere, if it may see it."""
-        origin = headers.get("origin")
-        allowed = self.service.settings.origins
-        return origin if origin is not None and (origin in allowed or "*" in allowed) else None
 
     def _bounded(self, receive: Receive, seen: _Seen) -> Receive:
         """The body, counted as it comes: a chunked one has no length to be refused by."""
@@ -139,8 +127,8 @@ class Middleware:
 class _Seen:
     """One request and what is known of its answer."""
 
-    def __init__(self, scope: Scope, send: Send, id_: str, origin: str | None) -> None:
-        self.scope, self._send, self.id, self.origin = scope, send, id_, origin
+    def __init__(self, send: Send, id_: str) -> None:
+        self._send, self.id = send, id_
         self.began, self.status, self.done = time.monotonic(), 0, False
         self.notes: MutableMapping[str, Any] = {}
 
@@ -148,12 +136,6 @@ class _Seen:
         if message["type"] == "http.response.start":
             self.status = message["status"]
             message["headers"] += [*HEADERS, (b"x-request-id", self.id.encode())]
-            if self.origin is not None:
-                headers = MutableHeaders(scope=message)
-                headers["access-control-allow-origin"] = self.origin
-                headers["access-control-expose-headers"] = "x-request-id, x-ignored-fields, retry-after"
-                headers.add_vary_header("origin")
-                headers["cross-origin-resource-policy"] = "cross-origin"
         elif message["type"] == "http.response.body" and not message.get("more_body", False):
             self.done = True
         await self._send(message)
@@ -162,16 +144,6 @@ class _Seen:
 def answer(refusal: ApiError) -> Response:
     """A refusal as a response."""
     return JSONResponse(refusal.body, refusal.status, refusal.headers)
-
-
-def _preflight(headers: Mapping[str, str]) -> Response:
-    wanted = headers.get("access-control-request-headers", "content-type")
-    allowed = {
-        "access-control-allow-methods": "GET, POST",
-        "access-control-allow-headers": wanted if SAFE_ID.fullmatch(re.sub(r"[, ]", "", wanted)) else "content-type",
-        "access-control-max-age": "600",
-    }
-    return Response(status_code=204, headers=allowed)
 
 
 def _request_id(headers: Mapping[str, str]) -> str:

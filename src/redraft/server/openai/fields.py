@@ -10,11 +10,17 @@ from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import Field
 
+from redraft.options import described
 from redraft.server.http.body import BOOKKEEPING, Body, Flag, Int, Real, Str
 
 
+def option_field(name: str, more: str = "") -> Any:
+    """A field that may be left out, with the description of its option (`redraft.options`)."""
+    return Field(default=None, description="; ".join(filter(None, (described(name), more))))
+
+
 class StreamOptions(Body):
-    """How a stream is told."""
+    """What else a stream has."""
 
     inert = frozenset({"include_obfuscation"})
 
@@ -25,19 +31,15 @@ class StreamOptions(Body):
 class CanvasOptions(Body):
     """What only a diffusion model has; one object, so that no name can clash with a client's."""
 
-    width: Int | None = Field(default=None, description="positions of a canvas; narrower ones cost less per step")
+    width: Int | None = option_field("canvas")
     preset: Str | None = Field(default=None, description="sampler rules: reference, fast or flow; else as served")
-    end_aware: Flag | None = Field(default=None, description="compute nothing behind the answer's end")
-    accept: list[Str] | None = Field(default=None, description="acceptance rules in words, as confidence:0.9")
-    cooling: Int | None = Field(default=None, description="steps over which the temperature falls, whatever the cap")
-    min_effort: Real | None = Field(default=None, description="with target_ms: the effort never falls below")
-    causal: Flag | None = Field(default=None, description="left to right, one token per forward")
-    draw: Flag | None = Field(
-        default=None, description="with a format: a valid text by its probability, not the likeliest"
-    )
-    stream: Flag | None = Field(
-        default=None, description="live drafts in the chunks of a stream, under the key `canvas`"
-    )
+    end_aware: Flag | None = option_field("end_aware")
+    accept: list[Str] | None = option_field("accept")
+    cooling: Int | None = option_field("cooling")
+    min_effort: Real | None = option_field("min_effort")
+    causal: Flag | None = option_field("causal")
+    draw: Flag | None = option_field("draw")
+    stream: Flag | None = Field(default=None, description="every step as a key `canvas` of a stream's chunks")
 
 
 class Sampling(Body):
@@ -63,37 +65,27 @@ class Sampling(Body):
     }
 
     model: Str | None = Field(default=None, description="the name `/v1/models` gives; left out, the one there is")
-    max_tokens: Int | None = Field(default=None, ge=0, description="most tokens to answer with; never exceeded")
-    min_tokens: Int | None = Field(default=None, ge=0, description="no end before this many tokens")
+    max_tokens: Annotated[Int, Field(ge=0)] | None = option_field("max_tokens")
+    min_tokens: Annotated[Int, Field(ge=0)] | None = option_field("min_tokens")
     ignore_eos: Flag | None = Field(default=None, description="no end before max_tokens")
-    temperature: Real | None = Field(
-        default=None, description="factor on the schedule, 0.01 to 10; 0 samples the likeliest"
-    )
-    top_p: Real | None = Field(default=None, description="sample from the tokens that together have this probability")
-    top_k: Int | None = Field(
-        default=None, description="sample from this many of the likeliest tokens; 0 or -1 for all"
-    )
+    temperature: Real | None = option_field("temperature")
+    top_p: Real | None = option_field("top_p")
+    top_k: Int | None = option_field("top_k", "0 or -1 for all")
     n: Int | None = Field(default=None, ge=1, description="answers to each prompt, seeds counting up")
-    seed: Int | None = Field(default=None, description="of all noise; the same seed gives the same answer")
-    stop: Str | list[Str] | None = Field(
-        default=None, description="texts that end the answer, at most 16; not part of it"
-    )
+    seed: Int | None = option_field("seed")
+    stop: Str | list[Str] | None = Field(default=None, description="texts that end the answer, at most 16; not in it")
     stream: Flag | None = Field(default=None, description="server-sent events, text as it becomes certain")
     stream_options: StreamOptions | None = Field(default=None, description="with stream; its fields are below")
-    logit_bias: dict[str, Real] | None = Field(default=None, description="token id: nats, -100 to 100, at every step")
-    presence_penalty: Real | None = Field(default=None, description="refused unless 0: nothing is said before another")
-    frequency_penalty: Real | None = Field(default=None, description="refused unless 0, likewise")
-    repetition_penalty: Real | None = Field(default=None, description="refused unless 1, likewise")
-    bad_words: list[Str] | None = Field(default=None, description="texts of one token each that must not be said")
-    effort: Real | None = Field(default=None, description="0 to 1: the measured dial from fast to best")
-    max_steps: Int | None = Field(
-        default=None, ge=1, description="cap on denoising steps per canvas; also sets the cooling"
-    )
-    entropy_bound: Real | None = Field(default=None, description="nats that one step may accept, for the whole canvas")
-    deadline_ms: Real | None = Field(
-        default=None, gt=0, description="after this long the best canvas so far is the answer"
-    )
-    target_ms: Real | None = Field(default=None, description="move along the dial so as to be done by then")
+    logit_bias: dict[str, Real] | None = option_field("logit_bias", "an object of them")
+    presence_penalty: Real | None = option_field("presence_penalty")
+    frequency_penalty: Real | None = option_field("frequency_penalty")
+    repetition_penalty: Real | None = option_field("repetition_penalty")
+    bad_words: list[Str] | None = Field(default=None, description="texts of one token each that must not occur")
+    effort: Real | None = option_field("effort")
+    max_steps: Annotated[Int, Field(ge=1)] | None = option_field("steps")
+    entropy_bound: Real | None = option_field("entropy_bound")
+    deadline_ms: Annotated[Real, Field(gt=0)] | None = option_field("deadline_sec")
+    target_ms: Real | None = option_field("target_ms")
     canvas: CanvasOptions | None = Field(default=None, description="what only a canvas has; its fields are below")
 
 
