@@ -28,8 +28,7 @@ from redraft.operations.stream import AnswerStream
 from redraft.server.http.app import create_app
 from redraft.server.http.limits import Limits
 from redraft.server.http.log import Log
-from redraft.server.http.process import _Server as Server
-from redraft.server.http.process import listen
+from redraft.server.http.process import Server, listen
 from redraft.server.http.service import Service
 from redraft.server.http.settings import Settings
 from redraft.server.http.sse import DONE, EventStream

@@ -20,7 +20,6 @@ from redraft.errors import RequestError
 from redraft.operations.engine import Engine
 from redraft.server.http import process
 from redraft.server.http.log import Log
-from redraft.server.http.process import hosted
 from redraft.server.http.service import Service
 from redraft.server.http.settings import Settings
 from redraft.tasks import task
@@ -36,6 +35,7 @@ from serving import (
     _told,
     _waited,
     _watched,
+    hosted,
     rooms,
 )
 from stream_client import Link, Reply, stream_chat

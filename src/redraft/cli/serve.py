@@ -135,12 +135,11 @@ def settings_of(arguments: argparse.Namespace) -> Settings:
     """The server's settings. Raises RequestError for those that would leave it open to others."""
     from redraft.server.http.keys import read_keys
     from redraft.server.http.limits import Limits
-    from redraft.server.http.process import is_loopback
     from redraft.server.http.settings import LOOPBACK, Settings
 
     _check(arguments)
     keys = read_keys(arguments.api_key_file, os.environ.get(KEYS))
-    local = is_loopback(arguments.host)
+    local = arguments.host in ("localhost", "::1") or arguments.host.startswith("127.")
     if not local and not keys and not arguments.insecure:
         raise RequestError(f"--host is {arguments.host} and there are no API keys; use --api-key-file, or --insecure")
     name = arguments.name or Path(arguments.model).name or "model"

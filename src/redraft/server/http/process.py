@@ -8,12 +8,10 @@ from __future__ import annotations
 
 import contextlib
 import errno
-import signal
 import socket
 import threading
 import time
-from collections.abc import Callable, Iterator
-from queue import SimpleQueue
+from collections.abc import Callable
 from types import FrameType
 
 import uvicorn
@@ -27,7 +25,7 @@ from redraft.server.http.log import Log
 from redraft.server.http.service import Service
 
 Loader = Callable[[Callable[[int, int], None]], Engine]
-"""Loads the engine; told where to report (elements placed, elements in all)."""
+"""Loads the engine, and reports (elements placed, elements in all)."""
 
 POLL_SEC = 0.05
 MAX_HEAD_BYTES = 64 * 2**10
@@ -43,47 +41,24 @@ def serve(
     log: Log,
     ready: Callable[[Engine, str], None],
 ) -> None:
-    """Serve until a signal. `ready` is told the engine and the URL once requests are answered.
+    """Load and serve until a signal. `ready` is called with the engine and the URL once requests are answered.
 
     Raises RequestError if the address cannot be had, and whatever loading raises.
     """
 
-    def begun(server: _Server, url: str) -> None:
+    def begun(server: Server, url: str) -> None:
         threading.Thread(target=_load, args=(service, load, server, lambda e: ready(e, url)), daemon=True).start()
 
-    _run(create_app(service, log), service, host, port, begun)
+    run(create_app(service, log), service, host, port, begun)
     with contextlib.suppress(RedraftError):
         service.engine.loop.stop()
 
 
-@contextlib.contextmanager
-def hosted(service: Service, engine: Engine, log: Log) -> Iterator[str]:
-    """Serve an engine that is loaded, whose loop this starts, from a thread of this process; the URL. Raises
-    what opening its socket raises."""
-    begun = SimpleQueue[tuple[_Server, str] | BaseException]()
+def run(app: ASGIApp, service: Service, host: str, port: int, begun: Callable[[Server, str], None]) -> None:
+    """Serve an application until a signal. `begun` is called with the server and its URL when the socket listens.
 
-    def work() -> None:
-        try:
-            _run(create_app(service, log), service, "127.0.0.1", 0, lambda server, url: begun.put((server, url)))
-        except BaseException as error:  # told to whoever waits for it to begin
-            begun.put(error)
-
-    thread = threading.Thread(target=work, daemon=True)
-    _begin(engine)
-    service.ready(engine)
-    thread.start()
-    if isinstance(told := begun.get(), BaseException):
-        raise told
-    server, url = told
-    try:
-        yield url
-    finally:
-        server.should_exit = True
-        thread.join()
-
-
-def _run(app: ASGIApp, service: Service, host: str, port: int, begun: Callable[[_Server, str], None]) -> None:
-    """The socket, and everything that is asked on it. Raises RequestError, and what came of what was `begun`."""
+    Raises RequestError for an address that cannot be had, and the failure of the service.
+    """
     listening = listen(host, port)
     name = host if ":" not in host else f"[{host}]"
     config = uvicorn.Config(
@@ -97,7 +72,7 @@ def _run(app: ASGIApp, service: Service, host: str, port: int, begun: Callable[[
         lifespan="off",
         timeout_keep_alive=30,
     )
-    server = _Server(config, service)
+    server = Server(config, service)
     try:
         begun(server, f"http://{name}:{listening.getsockname()[1]}")
         server.run(sockets=[listening])
@@ -109,29 +84,23 @@ def _run(app: ASGIApp, service: Service, host: str, port: int, begun: Callable[[
 
 def listen(host: str, port: int) -> socket.socket:
     """A socket that listens. Raises RequestError."""
-    family = socket.AF_INET6 if ":" in host else socket.AF_INET
-    listening = None
     try:
-        listening = socket.socket(family, socket.SOCK_STREAM)
-        listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        listening.bind((host, port))
-        listening.listen(1024)
+        family = socket.AF_INET6 if ":" in host else socket.AF_INET
+        listening = socket.create_server((host, port), family=family, backlog=1024)
     except (OSError, UnicodeError) as error:  # a name too long for DNS is the latter
-        if listening is not None:
-            listening.close()
-        said = REFUSED.get(getattr(error, "errno", None) or 0)
-        remedy = "give another --port, or --port 0 for a free one" if said else "give --host an address of this machine"
-        said = said or getattr(error, "strerror", None) or str(error)
-        raise RequestError(f"cannot listen on {host} port {port}: {said}; {remedy}") from None
+        why = REFUSED.get(getattr(error, "errno", None) or 0)
+        remedy = "give another --port, or --port 0 for a free one" if why else "give --host an address of this machine"
+        why = why or getattr(error, "strerror", None) or str(error)
+        raise RequestError(f"cannot listen on {host} port {port}: {why}; {remedy}") from None
     listening.set_inheritable(True)
     return listening
 
 
-def _load(service: Service, load: Loader, server: _Server, ready: Callable[[Engine], None]) -> None:
+def _load(service: Service, load: Loader, server: Server, ready: Callable[[Engine], None]) -> None:
     """Load, warm up, and turn the loop on its thread."""
     try:
         engine = load(service.progress)
-        _begin(engine)
+        begin(engine)
     except RedraftError as error:
         service.failure = error
     except Exception as error:
@@ -144,17 +113,13 @@ def _load(service: Service, load: Loader, server: _Server, ready: Callable[[Engi
     server.should_exit = True
 
 
-def _begin(engine: Engine) -> None:
+def begin(engine: Engine) -> None:
+    """Start the loop, and run one short answer: the first forward of a process is slower than all others."""
     engine.loop.start()
-    warm_up(engine)
+    engine.run(Request([engine.text.bos_token_id], Options(max_tokens=1, steps=2, seed=0)))
 
 
-def warm_up(engine: Engine) -> None:
-    """One short answer: the first forward of a process is slower than all others."""
-    engine.run(engine.resolve(Request([engine.text.bos_token_id], Options(max_tokens=1, steps=2, seed=0))))
-
-
-class _Server(uvicorn.Server):
+class Server(uvicorn.Server):
     """uvicorn, with a way to stop that lets the socket answer 503 while answers finish."""
 
     def __init__(self, config: uvicorn.Config, service: Service) -> None:
@@ -176,22 +141,4 @@ class _Server(uvicorn.Server):
         time.sleep(POLL_SEC)  # the last bytes of the last answer
         self.should_exit = True
         time.sleep(max(0.0, until - time.monotonic()))
-        self.force_exit = True  # whoever does not read what has been written to the end has no longer either
-
-    @contextlib.contextmanager
-    def capture_signals(self) -> Iterator[None]:
-        """As uvicorn's, without raising the signal again behind a clean stop."""
-        if threading.current_thread() is not threading.main_thread():
-            yield
-            return
-        before = {sig: signal.signal(sig, self.handle_exit) for sig in (signal.SIGINT, signal.SIGTERM)}
-        try:
-            yield
-        finally:
-            for sig, handler in before.items():
-                signal.signal(sig, handler)
-
-
-def is_loopback(host: str) -> bool:
-    """Whether only this machine can reach it."""
-    return host in ("localhost", "::1") or host.startswith("127.")
+        self.force_exit = True  # a client that does not read the end of its answer has no longer either

@@ -9,7 +9,7 @@ from typing import Any
 
 from redraft.constraints.compile.tool_calls import CLOSE, OPEN, QUOTE, THOUGHT, ContentLanguage, calls_source
 from redraft.constraints.language import Language, Source
-from redraft.constraints.sources import choices_source, grammar_source, regex_source, schema_source
+from redraft.constraints.sources import schema_source, source_of
 from redraft.constraints.validation import validator_of
 from redraft.errors import ConstraintError
 from redraft.operations.engine import Engine
@@ -162,23 +162,20 @@ def structured(wanted: StructuredOutputs | None, limits: Limits) -> Constraint |
     for manner, of in MANNERS.items():
         if getattr(wanted, manner) and of not in given:
             raise unsupported(f"{field}.{manner}", f"{manner} goes with {of.rstrip('_')}; leave it out")
+    value = getattr(wanted, given[0])
+    _bounded(field, value if isinstance(value, str) else json.dumps(value), limits)
     try:
-        return Constraint(_structured(wanted, limits), field)
+        source = source_of(
+            schema=wanted.json_,
+            regex=wanted.regex,
+            choices=wanted.choice,
+            grammar=wanted.grammar,
+            fence=bool(wanted.fence),
+            any_case=bool(wanted.any_case),
+        )
     except ConstraintError as error:
         raise api_error(error, field=field) from None
-
-
-def _structured(wanted: StructuredOutputs, limits: Limits) -> Source:
-    field = "structured_outputs"
-    if wanted.json_ is not None:
-        text = wanted.json_ if isinstance(wanted.json_, str) else json.dumps(wanted.json_)
-        return schema_source(_bounded(field, text, limits), fence=bool(wanted.fence))
-    if wanted.regex is not None:
-        return regex_source(_bounded(field, wanted.regex, limits))
-    if wanted.choice is not None:
-        _bounded(field, "".join(wanted.choice), limits)
-        return choices_source(wanted.choice, any_case=bool(wanted.any_case))
-    return grammar_source(_bounded(field, wanted.grammar or "", limits))
+    return None if source is None else Constraint(source, field)
 
 
 def _bounded(what: str, text: str, limits: Limits) -> str:
