@@ -30,7 +30,7 @@ examples:
   printf '%s\\n' '{"messages":[{"role":"user","content":"record\\\\nSend 417 melu to Karomi."}]}' > in.jsonl
   redraft run in.jsonl out.jsonl"""
 
-DECIDING = ("model", "seed", "preset", "dtype", "plan", "adapter", "base_url")
+DECIDING = ("model", "seed", "preset", "dtype", "plan", "adapter", "backend")
 
 SOME_WRONG = 3
 """The exit code where all rows are done and some have no answer."""
