@@ -7,7 +7,7 @@ import typing
 from collections.abc import Iterator
 
 from redraft.server import document
-from redraft.server.canvas import Canvas, Held
+from redraft.server.canvas import Canvas, Place
 from redraft.server.fim.edits import Edit
 from redraft.server.fim.infill import Fim, Hole
 from redraft.server.http.body import Body
@@ -28,7 +28,7 @@ PAGES: dict[str, type[Body]] = {
     "`POST /infill`": Hole,
     "`POST /v1/edit/completions`": Edit,
     "`POST /v1/canvas`": Canvas,
-    "One of `pins` or `given` of a canvas": Held,
+    "One of `pins` or `given` of a canvas": Place,
     "One of `segments` of a canvas": document.Segment,
     "`hole` of a segment": document.Hole,
     "`revise` of a segment": document.Revision,

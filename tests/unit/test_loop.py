@@ -136,18 +136,6 @@ def test_a_failure_of_the_model_reaches_everyone_who_waits(
     assert engine.run(requests(engine, 1)[0]).text
 
 
-def test_a_failure_of_the_model_wakes_coroutines(engine: Engine, monkeypatch: pytest.MonkeyPatch) -> None:
-    def broken(*args: object) -> None:
-        raise ValueError("no such kernel")
-
-    async def wait() -> None:
-        await engine.submit(requests(engine, 1)[0]).aresult()
-
-    monkeypatch.setattr(engine.loop.runner, "run", broken)
-    with pytest.raises(RunError, match="no such kernel"):
-        asyncio.run(asyncio.wait_for(wait(), timeout=60))
-
-
 def test_confidence_is_told_per_token(engine: Engine) -> None:
     done = engine.run(engine.resolve(Request(PROMPTS[2], chat=True, options=Options(seed=1))))
     assert len(done.tokens) == len(done.entropy) == len(done.settled_at) == len(done.changes)

@@ -11,7 +11,6 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from pathlib import Path
-from typing import Any
 
 import pytest
 from tests.helpers import listen, tiny_config, tiny_model
@@ -21,7 +20,6 @@ from redraft.config import CheckpointConfig, GenerationConfig
 from redraft.diffusion.noise import SeededNoise
 from redraft.engine.answer import Answer
 from redraft.engine.events import Block, Draft, Event, Finished
-from redraft.engine.handle import Handle
 from redraft.engine.loop import Loop, LoopConfig
 from redraft.engine.request import Options, Request, ResolvedRequest
 from redraft.engine.resolve import build_request
@@ -129,27 +127,6 @@ def test_a_request_that_cannot_be_opened_ends_alone() -> None:
     assert last(good).reason in ("stop", "length")
 
 
-def test_a_request_that_ends_before_its_mail_is_collected_disturbs_nobody() -> None:
-    """A deadline that passes between collecting and retiring left a number without a ticket in the mail."""
-    now = [0.0]
-    loop, late, good = Loop(model(), clock=lambda: now[0]), list[Event](), list[Event]()
-    retire = loop._retire
-
-    def slow() -> None:
-        loop._retire = retire  # type: ignore[method-assign]
-        listen(loop, replace(request(), deadline_sec=1.0), late.append)
-        now[0] = 2.0
-        retire()
-
-    loop._retire = slow  # type: ignore[method-assign]
-    listen(loop, request(), good.append)
-    loop.tick()
-    loop.check()
-    loop.drain()
-    assert last(late).reason == "deadline"
-    assert last(good).reason in ("stop", "length")
-
-
 def test_a_failing_forward_ends_its_own_requests_and_tells_them_why(monkeypatch: pytest.MonkeyPatch) -> None:
     loop, inside, outside = Loop(model(), LoopConfig(max_running=1)), list[Event](), list[Event]()
     listen(loop, request(), inside.append)
@@ -203,19 +180,6 @@ def test_a_canvas_that_cannot_be_told_at_its_deadline_ends_its_own_request_alone
         loop.check()
     assert "overflow to NaN" in str(last(bad).error)
     assert good == [list(run_alone(model(), one, SeededNoise(one.seed))) for one in asked]
-
-
-def test_a_prompt_that_cannot_be_shared_ends_its_own_request_alone(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Taking it over copies it, for which there may be no memory."""
-    loop, told = Loop(model()), [list[Event]() for _ in range(2)]
-    asked = [request(seed, max_tokens=40) for seed in (1, 2)]
-    monkeypatch.setattr(loop.runner, "share", broken)
-    first = listen(loop, asked[0], told[0].append, drafts=True)
-    listen(loop, asked[1], told[1].append, behind=first)
-    loop.drain()
-    loop.check()
-    assert isinstance(last(told[1]).error, ValueError)
-    assert told[0] == list(run_alone(model(), asked[0], SeededNoise(1)))
 
 
 def test_an_interrupt_ends_the_requests_of_its_forward_and_passes(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -273,44 +237,6 @@ def test_a_listener_that_raises_is_told_its_own_error_once(breaks_at: type) -> N
     assert str(end.error) == ("None" if breaks_at is Finished else "the caller's own bug")
 
 
-def test_nothing_but_the_end_follows_an_abort_from_a_listener() -> None:
-    """The block and Finished("stop") of the same forward were still told."""
-    told: list[Event] = []
-
-    def listener(event: Event) -> None:
-        told.append(event)
-        if isinstance(event, Draft):
-            handle.abort()
-
-    loop = Loop(model())
-    handle = listen(loop, request(steps=1), listener, drafts=True)
-    loop.drain()
-    loop.check()
-    assert [type(event) for event in told] == [Draft, Finished]
-    assert last(told).reason == "aborted"
-
-
-def test_an_abort_does_not_touch_the_books_during_another_threads_forward(monkeypatch: pytest.MonkeyPatch) -> None:
-    loop, told = Loop(model()), list[Event]()
-    handle = listen(loop, request(steps=2), told.append, drafts=True)
-    inside, aborted, run = threading.Event(), threading.Event(), loop.runner.run
-
-    def slow(batch: Batch) -> object:
-        inside.set()
-        assert aborted.wait(timeout=60)
-        assert handle.sequence.opened, "its prefix was taken away in the middle of its forward"
-        return run(batch)
-
-    monkeypatch.setattr(loop.runner, "run", slow)
-    thread = threading.Thread(target=loop.tick)
-    thread.start()
-    inside.wait(timeout=60)
-    handle.abort()
-    aborted.set()
-    thread.join(timeout=60)
-    assert [getattr(event, "reason", None) for event in told] == ["aborted"]
-
-
 @pytest.fixture
 def held(engine: Engine, monkeypatch: pytest.MonkeyPatch) -> threading.Event:
     """A forward lasts until somebody stops the engine's thread. Set when one has begun."""
@@ -365,24 +291,6 @@ def test_stopping_ends_coroutines_with_an_error_and_later_ones_start_it_again(
     asyncio.run(run())
 
 
-def test_a_thread_started_after_a_stop_goes_on_turning(engine: Engine) -> None:
-    """The flag that stopped one thread was taken back by starting the next, and the first went on."""
-    before = set(threading.enumerate())  # another test's engine may be turning
-    for _ in range(20):
-        engine.loop.start()
-        first = engine.loop._thread
-        stopping = threading.Thread(target=engine.loop.stop)
-        stopping.start()
-        engine.loop.start()
-        stopping.join(timeout=60)
-        engine.loop.start()
-        within(60, lambda: engine.run(ask(engine)))
-        assert first is not None
-        assert first is engine.loop._thread or not first.is_alive()
-    engine.loop.stop()
-    assert not [thread for thread in threading.enumerate() if thread.name == "redraft-loop" and thread not in before]
-
-
 @pytest.mark.parametrize("threaded", [False, True])
 @pytest.mark.parametrize("call", ["map", "variants"])
 def test_an_answer_that_cannot_be_read_is_an_error_and_not_a_wait(
@@ -411,21 +319,6 @@ def test_a_full_queue_is_waited_for(engine: Engine, threaded: bool) -> None:
     assert sorted(found) == list(range(1, 10))
 
 
-def test_variants_that_fail_to_start_leave_nothing_behind(engine: Engine, monkeypatch: pytest.MonkeyPatch) -> None:
-    submit, calls = engine.loop.submit, list[int]()
-
-    def once(*args: Any, **keywords: Any) -> Handle:
-        calls.append(1)
-        if len(calls) == 3:
-            broken()
-        return submit(*args, **keywords)
-
-    monkeypatch.setattr(engine.loop, "submit", once)
-    with pytest.raises(ValueError, match="no such kernel"):
-        engine.variants(ask(engine), 4)
-    assert not engine.loop.tick()
-
-
 def test_a_bar_counts_the_answers_on_stderr(engine: Engine, capsys: pytest.CaptureFixture[str]) -> None:
     assert len(list(engine.map([ask(engine, seed=i) for i in range(3)], progress=True))) == 3
     shown = capsys.readouterr()
@@ -435,15 +328,3 @@ def test_a_bar_counts_the_answers_on_stderr(engine: Engine, capsys: pytest.Captu
     assert "1/?" in capsys.readouterr().err
     list(engine.map([ask(engine)]))
     assert capsys.readouterr().err == ""
-
-
-def test_a_block_told_after_a_stop_string_does_not_count(loaded: Engine) -> None:
-    asked = loaded.resolve(Request(PROMPT, options=Options(stop=("m",))))
-    block = next(event for event in loaded.submit(asked, drafts=False).events() if isinstance(event, Block))
-    block = replace(block, tokens=loaded.text.encode("melu", bos=False))
-    answer = Answer(loaded.text, asked)
-    answer.take(block)
-    answer.take(replace(block, block=1))
-    answer.take(Finished("aborted", 1))
-    assert answer.generation().steps == (block.steps,)
-    assert answer.generation().tokens == tuple(block.tokens), "a block that a stop string cuts counts whole"

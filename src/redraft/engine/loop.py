@@ -74,10 +74,8 @@ class Loop:
         text: Text | None = None,
     ) -> None:
         rows = config.max_rows
-        if config.graphs and model.kernels.standing is None:
-            raise RequestError(
-                f"graphs is True and the model runs on {model.device} without a GPU's kernels; leave it out"
-            )
+        if config.graphs and model.device.type != "cuda":
+            raise RequestError(f"graphs is True and the model runs on {model.device}; leave it out, or use a GPU")
         prefixes = Prefixes(model.config.layers, model.dtype.itemsize, config.prefix_bytes)
         self.runner = Runner(model, prefixes, graphs=config.graphs)
         self.scheduler: Scheduler[Sequence] = Scheduler(
@@ -375,7 +373,7 @@ class Loop:
             finally:
                 if isinstance(last, Finished):
                     self._forget(sequence)
-            if sequence.finished:
+            if isinstance(last, Finished):
                 return
 
     def _forget(self, sequence: Sequence) -> None:
