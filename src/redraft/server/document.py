@@ -19,7 +19,7 @@ from redraft.server.http.errors import ApiError
 class Hole(Body):
     """What may stand in a hole."""
 
-    max_tokens: Int | None = Field(default=None, description="the widest to try; 32 unless told")
+    max_tokens: Int | None = Field(default=None, description="the widest to try (32)")
     width: Int | None = Field(default=None, description="exactly this many tokens")
     regex: Str | None = Field(default=None, description="what all of it matches")
     contains: list[Str] | None = Field(default=None, description="texts that occur in it")

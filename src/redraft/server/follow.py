@@ -47,7 +47,7 @@ async def followed(
     running = asyncio.ensure_future(asyncio.to_thread(work, engine.within(scope)))
 
     def over(task: asyncio.Future[Any]) -> None:
-        task.cancelled() or task.exception()  # read, so that it is not logged where nobody waits for the result
+        task.cancelled() or task.exception()  # read, so that asyncio does not log it
         follower.inbox.put(DONE, Finished("aborted", 0))
 
     running.add_done_callback(over)

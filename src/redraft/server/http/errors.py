@@ -20,7 +20,7 @@ TYPES: Mapping[int, str] = {
     504: "timeout_error",
 }
 GONE = 499
-"""The status of a request whose client has left. Nobody reads it; the log does."""
+"""The status of a request whose client has left, for the log."""
 
 RENAMED = {"deadline_sec": "deadline_ms", "steps": "max_steps", "thinking": "reasoning_effort"}
 """The engine's word: the field of a request."""
@@ -97,16 +97,16 @@ def kind_of(error: BaseException) -> str:
 
 
 def _harmless(error: RedraftError) -> str:
-    """What is told of a failure: what others' errors say may be of this machine."""
+    """The message of a failure. Other libraries' errors may describe this machine, so they are not repeated."""
     ours = error.__cause__ is None or isinstance(error.__cause__, RedraftError)
     return str(error) if ours else "the engine failed while this request was running; ask again"
 
 
 def body_error(errors: Sequence[Any]) -> ApiError:
-    """The most telling of a body's mistakes: the deepest inside it, of these a name that nobody knows, or the first."""
+    """The error for a body, of all its mistakes: the deepest one, and of these an unknown field before others."""
     error = max(errors, key=lambda one: (len(one["loc"]), one["type"] == "extra_forbidden"))
     kind, context, loc = error["type"], error.get("ctx", {}), error["loc"]
-    strange = len(loc) - 1 if kind == "extra_forbidden" else len(loc)  # told as it came, whatever it is
+    strange = len(loc) - 1 if kind == "extra_forbidden" else len(loc)  # an unknown field is named as it came
     path = [
         part
         for i, part in enumerate(loc)

@@ -1,4 +1,4 @@
-"""What `/metrics` tells: counts and times of requests, and what the engine does at the moment of asking."""
+"""The figures of `/metrics`: counts and times of requests, and the engine's state when they are read."""
 
 from __future__ import annotations
 
@@ -33,10 +33,10 @@ class Metrics:
         self.tokens = count("redraft_tokens", "Useful tokens answered")
         self.prompt_tokens = count("redraft_prompt_tokens", "Tokens of prompts")
         self.dropped = count("redraft_dropped_drafts", "Drafts that a slow reader did not see")
-        self.gone = count("redraft_disconnects", "Requests whose client went away")
+        self.gone = count("redraft_disconnects", "Requests whose client left")
 
     def watch(self, engine: Engine) -> None:
-        """Read these off the engine whenever somebody asks."""
+        """Add the engine's state, read at every scrape."""
         loop = engine.loop
         prefixes = loop.runner.prefixes
         self.registry.register(_Rows(loop))
@@ -79,5 +79,5 @@ class _Rows(Collector):
         rows.add_metric(["encode"], loop.encoded_rows)
         rows.add_metric(["denoise"], loop.canvas_rows)
         yield rows
-        wasted = "Rows of canvases, of requests that have ended, that no token told has come of"
+        wasted = "Rows of ended requests' canvases that no emitted token came of"
         yield CounterMetricFamily("redraft_wasted_rows", wasted, value=loop.wasted_rows)

@@ -1,4 +1,4 @@
-"""Routers of endpoints that take a JSON body: one form of errors, and a header for fields that have no effect."""
+"""Endpoints that take a JSON body: one form of errors, and a header for fields that have no effect."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ from redraft.server.http.body import Body
 B = TypeVar("B", bound=Body)
 TEXT = {"type": "string"}
 ERROR = {"message": TEXT, "type": TEXT, "param": {"type": ["string", "null"]}, "code": {"type": ["string", "null"]}}
-TOLD = {"type": "object", "properties": {"error": {"type": "object", "properties": ERROR}}}
-REFUSED = {"description": "A refusal or a failure", "content": {"application/json": {"schema": TOLD}}}
+FORM = {"type": "object", "properties": {"error": {"type": "object", "properties": ERROR}}}
+REFUSED = {"description": "A refusal or a failure", "content": {"application/json": {"schema": FORM}}}
 STREAM = {"description": "An answer, as events where `stream` is true", "content": {"text/event-stream": {}}}
 
 

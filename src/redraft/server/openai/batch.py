@@ -53,7 +53,7 @@ def _work(service: Service, row: bytes, seed: int | None) -> Work:
     except pydantic.ValidationError as error:
         raise body_error(error.errors()) from None
     if checked.stream:
-        raise ApiError(400, "stream is true; a row is told whole, so leave it out", param="stream")
+        raise ApiError(400, "stream is true; a row is answered whole, so leave it out", param="stream")
     if isinstance(checked, Chat):
         return chat.prepare(service, checked)
     if completions.gap_of(service, checked) is not None:

@@ -71,12 +71,12 @@ def messages_of(body: Chat) -> list[dict[str, Any]]:
 
 
 def _called(call: Call) -> dict[str, Any]:
-    """A call that was made, its arguments as templates want them: an object, if they are one."""
-    told = call.model_dump()
+    """A call that was made, with its arguments as an object where they are one, as templates want them."""
+    found = call.model_dump()
     with suppress(ValueError, RecursionError):
         arguments = json.loads(call.function.arguments)
-        told["function"]["arguments"] = arguments if isinstance(arguments, dict) else call.function.arguments
-    return told
+        found["function"]["arguments"] = arguments if isinstance(arguments, dict) else call.function.arguments
+    return found
 
 
 def _options(builder: RequestBuilder, body: Chat) -> Options:

@@ -1,27 +1,19 @@
-"""`POST /v1/decisions`: questions about a text, answered by the shares of their choices in one denoising step.
-
-Nothing is written: the probability of every choice is read off the canvas (redraft.operations.decide).
-Several questions are a form on one canvas, or on as few as hold it. With `joint` false, and where there is one
-question, each has a canvas of its own and is read over all spellings of its choices.
-"""
+"""`POST /v1/decisions`: questions about a text, answered by the shares of their choices (operations/questions.py)."""
 
 from __future__ import annotations
 
 import asyncio
 import threading
-from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
-from itertools import pairwise
-from string import ascii_uppercase
+from collections.abc import Mapping
+from dataclasses import asdict
+from functools import partial
 from typing import Annotated, Any, ClassVar, Literal
 
 from fastapi import Request, Response
 from pydantic import Field
 
-from redraft.engine.request import Options
-from redraft.engine.request import Request as Asked
-from redraft.operations.decide import Belief, Decision, Form, decide, decide_all, form_size, read_belief
-from redraft.operations.engine import Engine
+from redraft.operations.decide import Belief, Decision, read_belief
+from redraft.operations.questions import Question, decide_questions
 from redraft.server.http.body import BOOKKEEPING, Body, Flag, Int, Real, Str
 from redraft.server.http.errors import GONE, ApiError
 from redraft.server.http.routing import answers, router_of_bodies
@@ -84,7 +76,7 @@ class Score(Asking):
     levels: list[Level] = Field(min_length=2, max_length=255, description="objects with a `label`, lowest first")
 
 
-Question = Annotated[Predicate | Choice | Score, Field(discriminator="type")]
+Asked = Annotated[Predicate | Choice | Score, Field(discriminator="type")]
 
 
 class Decisions(Body):
@@ -94,7 +86,7 @@ class Decisions(Body):
 
     model: Str | None = None
     input: Str | list[Item] = Field(description="a text, or turns of text")
-    questions: list[Question] = Field(min_length=1, max_length=400, description="predicates, choices and scores")
+    questions: list[Asked] = Field(min_length=1, max_length=400, description="predicates, choices and scores")
     joint: Flag | None = Field(default=None, description="false: a canvas for each question, not one for all (true)")
     temperature: Real | None = Field(
         default=None, gt=0, description="what the logs of shares are divided by; left out, the checkpoint's own, or 1"
@@ -112,8 +104,17 @@ async def decisions(request: Request, body: Decisions) -> Response | Json:
     gone = threading.Event()
     note_prompts(request, [turn["content"] for turn in _turns(body.input, "")] + [one.said for one in body.questions])
     with service.enter(1, request):
-        work = asyncio.to_thread(_read, service.engine, body, gone)
-        read = await unless_gone(request, work, gone.set)
+        work = partial(
+            decide_questions,
+            service.engine,
+            partial(_turns, body.input),
+            [Question(one.said, [*_choices(one)]) for one in body.questions],
+            joint=body.joint is not False,
+            seed=body.seed or 0,
+            canvases=1 if body.canvases is None else body.canvases,
+            stopped=gone.is_set,
+        )
+        read = await unless_gone(request, asyncio.to_thread(work), gone.set)
     if gone.is_set():
         return Response(status_code=GONE)
     belief = read_belief(service.engine)
@@ -131,7 +132,7 @@ async def decisions(request: Request, body: Decisions) -> Response | Json:
         "object": "decision",
         "model": service.settings.name,
         "answers": [
-            {"type": question.type, "name": question.name} | _told(question, found.at(temperature))
+            {"type": question.type, "name": question.name} | _answer(question, found.at(temperature))
             for question, found in zip(body.questions, read.found, strict=True)
         ],
         "usage": usage,
@@ -140,88 +141,13 @@ async def decisions(request: Request, body: Decisions) -> Response | Json:
     }
 
 
-@dataclass
-class _Reading:
-    """What was read so far: decisions in the order of the questions, tokens of prompts, denoising forwards."""
-
-    found: list[Decision]
-    tokens: int = 0
-    forwards: int = 0
-
-
-def _read(engine: Engine, body: Decisions, gone: threading.Event) -> _Reading:
-    """All questions, each with its own choices as the keys of its shares."""
-    read, canvases = _Reading([]), 1 if body.canvases is None else body.canvases
-    # A full canvas: what stands behind a short answer is part of what the model expects.
-    options = Options(seed=(body.seed or 0) % 2**64, max_tokens=engine.config.model.canvas_length)
-    texts = [[*_choices(question)] for question in body.questions]
-    for part in _parts(engine, body, texts):
-        if gone.is_set():
-            break
-        asked = [_Asked(i + 1, body.questions[at].said, texts[at]) for i, at in enumerate(part)]
-        said = "\n".join(one.said(engine) for one in asked) if len(part) > 1 else body.questions[part[0]].said
-        request = engine.resolve(Asked(_turns(body.input, said), options=options))
-        read.tokens, read.forwards = read.tokens + len(request.prompt), read.forwards + canvases
-        if len(part) == 1:
-            read.found.append(decide(engine, request, texts[part[0]], canvases=canvases))
-            continue
-        found = decide_all(engine, request, [piece for one in asked for piece in one.form(engine)], canvases=canvases)
-        read.found += [one.named(decision) for one, decision in zip(asked, found, strict=True)]
-    return read
-
-
-def _parts(engine: Engine, body: Decisions, texts: Sequence[Sequence[str]]) -> list[range]:
-    """Which questions share a canvas: as few canvases as hold them, each with about as many questions."""
-    count, room = len(body.questions), engine.config.model.canvas_length
-    if body.joint is False:
-        return [range(i, i + 1) for i in range(count)]
-    sizes = [form_size(engine, _Asked(count, "", choices).form(engine)) for choices in texts]
-    for parts in range(1, count):
-        cuts = [count * i // parts for i in range(parts + 1)]
-        if all(sum(sizes[low:high]) < room for low, high in pairwise(cuts)):
-            return [range(low, high) for low, high in pairwise(cuts)]
-    return [range(i, i + 1) for i in range(count)]
-
-
-@dataclass(frozen=True)
-class _Asked:
-    """One question of a form. Choices of unequal numbers of tokens go by letters, which the prompt explains."""
-
-    number: int
-    instructions: str
-    choices: Sequence[str]
-
-    def labels(self, engine: Engine) -> Sequence[str]:
-        """What stands for each choice. Raises ApiError for more than there are letters."""
-        if len({len(engine.text.encode(choice, bos=False)) for choice in self.choices}) == 1:
-            return self.choices
-        if len(self.choices) > len(ascii_uppercase):
-            said = f"question {self.number} has {len(self.choices)} choices of unlike length; send joint as false"
-            raise ApiError(400, said, param="joint")
-        return ascii_uppercase[: len(self.choices)]
-
-    def said(self, engine: Engine) -> str:
-        """The question as the prompt has it."""
-        labels = self.labels(engine)
-        lettered = [f"{label}: {choice}" for label, choice in zip(labels, self.choices, strict=True) if label != choice]
-        return "\n".join([f"{self.number}. {self.instructions}", *lettered])
-
-    def form(self, engine: Engine) -> Form:
-        """Its line of the answer."""
-        return [f"{self.number}: ", [*self.labels(engine)], "\n"]
-
-    def named(self, decision: Decision) -> Decision:
-        """Shares by choice where they were read by letter."""
-        return replace(decision, shares=dict(zip(self.choices, decision.shares.values(), strict=True)))
-
-
 def _calibration(belief: Belief | None, temperature: float) -> Json | None:
-    """What is known of how far such probabilities come true, where they are told as it was measured."""
+    """The measured calibration, where the probabilities are at the temperature of the measurement."""
     if belief is None or temperature != belief.temperature:
         return None
-    told = asdict(belief)
-    del told["checkpoint"], told["temperature"]
-    return told
+    found = asdict(belief)
+    del found["checkpoint"], found["temperature"]
+    return found
 
 
 def _turns(given: str | list[Item], asked: str) -> list[dict[str, str]]:
@@ -256,7 +182,7 @@ def _spelt(value: str | bool) -> str:
     return value if isinstance(value, str) else str(value).lower()
 
 
-def _told(question: Predicate | Choice | Score, decision: Decision) -> Json:
+def _answer(question: Predicate | Choice | Score, decision: Decision) -> Json:
     values, shares = _choices(question), decision.shares
     if isinstance(question, Predicate):
         return {"probability": shares[YES]}

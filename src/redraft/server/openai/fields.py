@@ -200,7 +200,7 @@ class Prediction(Body):
 
 
 class TemplateOptions(Body):
-    """What the chat template is told."""
+    """Options of the chat template."""
 
     enable_thinking: Flag | None = None
 

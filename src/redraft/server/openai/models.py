@@ -107,7 +107,7 @@ def _tokenize(service: Service, body: Tokenize) -> Json:
         turns = [{"role": message.role, "content": message.text} for message in body.messages]
         ids = text.chat(turns, generation_prompt=body.add_generation_prompt is not False)
     else:
-        # Two dialects: one adds the beginning-of-text token unless told otherwise, the other only when told.
+        # Two dialects: one adds the beginning-of-text token by default, the other on request.
         bos = bool(body.add_special) if body.content is not None else body.add_special_tokens is not False
         ids = text.encode(body.content if body.content is not None else body.prompt or "", bos=bos)
     pieces = [text.decode([token], skip_special=False) for token in ids]

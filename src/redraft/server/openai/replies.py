@@ -180,7 +180,7 @@ class TextForm:
 
 
 Form = ChatForm | TextForm
-"""How one endpoint tells its answers: whole, and in pieces that a stream begins with, goes on with and ends with."""
+"""The form of one endpoint's answers: whole, or a first, further and a last piece of a stream."""
 
 
 @dataclass(frozen=True)

@@ -112,8 +112,8 @@ async def responses(request: Request, body: Responses) -> Response | Json:
     service, same = service_of(request), Chat.model_validate(as_chat(body))
     work = await run_in_threadpool(prepare, service, same)
     exchange = Exchange(service, work, request)
-    told = _Response(body, exchange)
-    return exchange.stream(told.events(), named=True) if body.stream else await exchange.reply(told.whole)
+    form = _Response(body, exchange)
+    return exchange.stream(form.events(), named=True) if body.stream else await exchange.reply(form.whole)
 
 
 def as_chat(body: Responses) -> Json:
@@ -210,14 +210,14 @@ class _Response:
         }
 
     def _usage(self) -> Json:
-        told = self.exchange.usage()
+        counts = self.exchange.usage()
         return {
-            "input_tokens": told["prompt_tokens"],
+            "input_tokens": counts["prompt_tokens"],
             "input_tokens_details": {"cached_tokens": 0},
-            "output_tokens": told["completion_tokens"],
-            "output_tokens_details": {"reasoning_tokens": told["completion_tokens_details"]["reasoning_tokens"]},
-            "total_tokens": told["total_tokens"],
-            **{name: told[name] for name in ("steps", "forwards", "tokens_per_forward")},
+            "output_tokens": counts["completion_tokens"],
+            "output_tokens_details": {"reasoning_tokens": counts["completion_tokens_details"]["reasoning_tokens"]},
+            "total_tokens": counts["total_tokens"],
+            **{name: counts[name] for name in ("steps", "forwards", "tokens_per_forward")},
         }
 
 
