@@ -32,8 +32,8 @@ from redraft.engine.request import Request
 from redraft.engine.scheduler import PREFILL_CHUNK, Batch, Piece
 from redraft.engine.stream import draws, parted, read_together, shares_reading, streams
 from redraft.model.gemma import DiffusionGemma
+from redraft.model.gpu.graph import Placed, Places
 from redraft.model.rows import Mode, Rows, Span
-from redraft.model.triton.graph import Placed, Places
 from redraft.shapes import Float, Int, Tensor
 
 
@@ -41,7 +41,7 @@ class Runner:
     """Lanes by request number, and the forward that moves some of them on.
 
     With `graphs` the first few requests get prefixes in fixed buffers, which later requests use again. Canvases behind
-    them step as one CUDA graph (`model/triton/graph.py`), unless something is encoded in the same forward.
+    them step as one CUDA graph (`model/gpu/graph.py`), unless something is encoded in the same forward.
     """
 
     def __init__(self, model: DiffusionGemma, prefixes: Prefixes, *, graphs: bool = False) -> None:
