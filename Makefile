@@ -1,5 +1,6 @@
-# make demo    see the model in the package work        make test    set up, then every check
-# make check   every check, in an environment that is   make docs    write the generated pages anew
+# make demo      see the model in the package work      make test       set up, then what each commit has to pass
+# make test-all  the same, then what is slow            make test-slow  set up, then what is slow
+# make check     make test without the set-up           make docs       write the generated pages anew
 #
 # Set-up runs once per change of pyproject.toml or constraints.txt; the stamps in .venv remember it.
 
@@ -7,7 +8,10 @@ PYTHON ?= python3
 BIN := .venv/bin
 GROUND := pyproject.toml constraints.txt
 
-.PHONY: demo test check docs
+# Two processes: what two cores and 2 GB hold. Tests are handed out one by one, so one long file holds nobody up.
+PYTEST := $(BIN)/pytest --numprocesses 2 --dist worksteal
+
+.PHONY: demo test test-slow test-all check lint typed fast docs
 
 demo: .venv/base.stamp
 	$(BIN)/redraft demo
@@ -16,14 +20,30 @@ demo: .venv/base.stamp
 test: .venv/dev.stamp
 	$(MAKE) check
 
+test-slow: .venv/dev.stamp
+	$(PYTEST) -m "slow and not gpu"
+
+test-all: test
+	$(MAKE) test-slow
+
 check:
+	$(MAKE) --jobs 2 --output-sync lint typed
+	$(MAKE) fast
+
+lint:
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
-	$(BIN)/pytest --numprocesses 2 --dist loadfile
+
+# The hook that checks shapes works on a whole process, and makes every call slower: so these run in one of their own.
+typed:
+	$(BIN)/pytest -m typed --jaxtyping-packages=redraft,beartype.beartype `grep -rl mark.typed tests`
+
+fast:
+	$(PYTEST) -m "not typed and not gpu and not slow"
 
 docs: .venv/dev.stamp
-	$(BIN)/python scripts/generate.py
+	$(BIN)/python bench/generate.py
 
 $(BIN)/python:
 	$(PYTHON) -m venv .venv

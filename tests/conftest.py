@@ -28,15 +28,15 @@ def pytest_configure(config: pytest.Config) -> None:
     """
     if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
         signal.signal(signal.SIGINT, signal.default_int_handler)
-    if config.option.markexpr == "not gpu":
+    if config.option.markexpr != "gpu":
         os.environ["TRITON_INTERPRET"] = "1"
 
 
 @pytest.fixture(autouse=True, scope="session")
 def _one_thread() -> Iterator[None]:
-    """Test models are too small to share among threads; one is faster, and its sums are always in the same order."""
+    """Test models are too small to share among threads, so one is faster; OMP_NUM_THREADS says otherwise."""
     before = torch.get_num_threads()
-    torch.set_num_threads(1)
+    torch.set_num_threads(int(os.environ.get("OMP_NUM_THREADS", "1")))
     yield
     torch.set_num_threads(before)
 
@@ -52,19 +52,19 @@ def _nobodys_cache(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
 @pytest.fixture(autouse=True, scope="session")
 def _time_to_compile() -> Iterator[None]:
     """A constraint that is none too large is compiled on a slow machine, too; tests of the limit bring their own."""
-    from redraft.constrain import pattern, watch
+    from redraft.constraints.compile import limits, regex
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(pattern, "MOST_SECONDS", 60)
-        before = watch.DEFAULT_LIMITS.seconds
-        object.__setattr__(watch.DEFAULT_LIMITS, "seconds", 60.0)  # the default of many functions, so it is one value
+        patch.setattr(regex, "MOST_SECONDS", 60)
+        before = limits.DEFAULT_LIMITS.seconds
+        object.__setattr__(limits.DEFAULT_LIMITS, "seconds", 60.0)  # the default of many functions, so it is one value
         yield
-        object.__setattr__(watch.DEFAULT_LIMITS, "seconds", before)
+        object.__setattr__(limits.DEFAULT_LIMITS, "seconds", before)
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture(scope="session")
 def engine() -> Engine:
-    """The embedded model, loaded once for the tests of a module."""
+    """The embedded model, loaded once per process: a test that changes an engine loads one of its own."""
     import redraft
 
     return redraft.load("nano")

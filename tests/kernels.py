@@ -8,19 +8,23 @@ from __future__ import annotations
 import numpy as np
 import pytest
 import torch
+from tests.helpers import tiny_json
 from torch import Tensor
 
-from redraft.constrain.lift import TokenAutomaton
-from redraft.constrain.project import Projection, Walked
-from redraft.constrain.walked import walked
-from redraft.constrain.wiring import NONE, Weights, Wiring, by_class
+from redraft.cache import Prefix
+from redraft.config import parse_model
+from redraft.constraints.compile.lift import TokenAutomaton
+from redraft.constraints.condition.device_messages import device_messages
+from redraft.constraints.condition.edge_layout import NONE, EdgeLayout, Weights, by_class
+from redraft.constraints.condition.projection import DeviceProjected, Projection
 from redraft.errors import ConstraintError
 from redraft.model.head import Head, Sums, pass_tiles, read_head
-from redraft.model.kernels import Causal, attend_eager, norm_exact
+from redraft.model.kernels import attend_eager, norm_exact
 from redraft.model.linear import PackedMatrix, multiply_unpacked
 from redraft.model.moe import AnyExperts, Experts, PackedExperts, experts_grouped
 from redraft.model.packed import FORMATS, Format, pack, round_rows
-from redraft.model.triton.attention import attend_kernel
+from redraft.model.rows import IMAGE_ATTENTION, Mode, Rows, SoftTokens, Span
+from redraft.model.triton.attention import attend_spans
 from redraft.model.triton.classes import classes_kernel
 from redraft.model.triton.dense import multiply_kernel
 from redraft.model.triton.experts import experts_kernel
@@ -36,14 +40,8 @@ FORMS: tuple[Format | None, ...] = (None, *FORMATS.values())
 # them, and the odd widths of the real model (704 = 11·64, 2816 = 44·64) in small.
 CHOICES = [(1, 4, 64, 64, 2, 4), (37, 6, 192, 64, 2, 2), (5, 8, 64, 192, 1, 8), (18, 3, 128, 320, 3, 3)]
 CHOICES += [(70, 9, 64, 128, 2, 2)]  # two experts of nine have all of them: several blocks each
-SPANS = [
-    (1, 2, 1, 1, 16),
-    (3, 4, 2, 10, 16),
-    (7, 4, 1, 50, 32),
-    (40, 16, 2, 90, 64),
-    (5, 2, 2, 5, 512),
-    (2, 16, 8, 70, 256),
-]
+# (query heads, key heads of a sliding and of a full layer, their dims, window, rows of the prompt)
+SPANS = [(4, 2, 1, 16, 32, 8, 7), (16, 8, 2, 16, 32, 8, 90), (2, 1, 1, 64, 64, 30, 40), (2, 2, 1, 256, 512, 8, 5)]
 PRODUCTS = [(1, 70, 64), (17, 64, 192), (130, 130, 320)]
 TABLES = [(1000, 32, 5, 256), (517, 32, 3, 128), (64, 16, 2, 64), (65, 16, 1, 64), (300, 48, 9, 512)]
 # (states, positions, tokens left, tokens at least, how sharp, a pin, states that lead to one of them): an end inside
@@ -93,22 +91,41 @@ def check_experts(
         near(ours, theirs)
 
 
-def check_span(
-    case: tuple[int, int, int, int, int],
-    window: int | None,
-    *,
-    causal: bool,
-    device: str,
-    dtype: torch.dtype = torch.float32,
-) -> None:
-    rows, heads, kv_heads, keys, dim = case
-    made = draw(keys, device)
-    q = (torch.randn(rows, heads, dim, generator=made, device=device) * dim**-0.5).to(dtype)
-    # Views of a longer buffer, as a prefix hands them out.
-    buffers = torch.randn(2, kv_heads, keys + 3, dim, generator=made, device=device).to(dtype)
-    k, v = buffers[:, :, :keys].unbind()
-    sight = Causal(rows, keys, window, torch.device(device)) if causal else None
-    near(attend_kernel(q, k, v, sight), attend_eager(q, k, v, sight))
+def check_spans(case: tuple[int, ...], dtype: torch.dtype, device: str, rule: str = IMAGE_ATTENTION[0]) -> None:
+    """A commit and its canvas, another's canvas, a third's prompt with an image, in one launch, beside one span after
+    the other."""
+    heads, sliding, full, dim, wide, window, prompt = case
+    shape = {"num_attention_heads": heads, "num_key_value_heads": sliding, "num_global_key_value_heads": full}
+    shape |= {"head_dim": dim, "global_head_dim": wide, "sliding_window": window}
+    (config, *_), made = parse_model(tiny_json(**shape)), draw(prompt, device)
+
+    def some(rows: int, of: int, size: int) -> Tensor:
+        return torch.randn(rows, of, size, generator=made, device=device).to(dtype)
+
+    contexts = []
+    filled = [[[some(n, one.num_kv_heads, one.head_dim) for one in config.layers] for n in (13, 3)] for _ in "kv"]
+    for _ in range(2):
+        prefixes = [Prefix(config.layers, dtype=dtype, device=device) for _ in range(3)]
+        for i, prefix in enumerate(prefixes[:2]):
+            for layer, k, v in zip(prefix.layers, filled[0][i], filled[1][i], strict=True):
+                layer.place(0, k, v)
+            prefix.advance(len(filled[0][i][0]))
+        first, second, third = prefixes
+        spans = [Span(first, 4, Mode.ENCODE), Span(first, 6, Mode.DENOISE), Span(second, 6, Mode.DENOISE)]
+        spans.append(
+            Span(third, prompt, Mode.ENCODE, images=(SoftTokens(1, some(prompt - 2, 1, config.hidden_size)[:, 0]),))
+        )
+        contexts.append(Rows(config, spans, torch.device(device), dtype, rule))
+    ours, theirs = contexts
+    for index, layer in enumerate(config.layers):
+        tables, rows = ours.tables(index), 16 + prompt
+        q = some(rows, heads, layer.head_dim) * layer.head_dim**-0.5
+        k, v = (some(rows, layer.num_kv_heads, layer.head_dim) for _ in "kv")
+        sizes = [span.rows for span in ours.spans]
+        for span, start, *part in zip(ours.spans, ours.starts, k.split(sizes), v.split(sizes), strict=True):
+            span.prefix.layers[index].place(start, *part)
+        found = attend_spans(q, tables, index, layer.num_kv_heads)
+        near(found, theirs.attend(index, q, k, v, attend_eager))
 
 
 def check_product(rows: int, outer: int, inner: int, form: Format, dtype: torch.dtype, device: str) -> None:
@@ -171,16 +188,16 @@ def some_automaton(states: int, heavy: int, seed: int, vocab: int = 24, classes:
 
 def check_classes(vocab: int, wide: int, device: str) -> None:
     """Tiles of tokens, put together to classes, beside classes on the host."""
-    wiring = Wiring(some_automaton(5, 0, vocab, vocab))
+    layout = EdgeLayout(some_automaton(5, 0, vocab, vocab))
     log_p = torch.log_softmax(5 * torch.randn(6, vocab, generator=draw(vocab, "cpu")), -1)
     log_p[2, 30:35] = -torch.inf  # what is forbidden, and pins
     log_p[4, :9] = -1e9
-    order, present, at = wiring.tokens
+    order, present, at = layout.tokens
     tiles, firsts = cut(order, at, torch.device(device), wide)
     largest, sums, likeliest = (one.cpu() for one in classes_kernel(log_p.to(device), tiles))
     assert torch.equal(log_p.gather(1, likeliest.long()).clamp(min=NONE), largest)
-    assert np.isin(wiring.automaton.class_of[likeliest], present).all()
-    best, mass = by_class(wiring, log_p)
+    assert np.isin(layout.automaton.class_of[likeliest], present).all()
+    best, mass = by_class(layout, log_p)
     peak = np.maximum.reduceat(largest.numpy(), firsts, axis=1)
     every = np.repeat(peak, np.diff(np.append(firsts, largest.shape[1])), axis=1)
     total = np.log(np.add.reduceat(sums.numpy() * np.exp(largest.numpy() - every), firsts, axis=1)) + peak
@@ -194,19 +211,21 @@ def check_walk(
 ) -> bool:
     """Messages on the device beside the careful ones of the host; whether anything was left of the language."""
     states, width, left, least, sharp, pin, heavy = case
-    project = Projection(Wiring(some_automaton(states, heavy, seed, vocab)), 0, left, least)
+    project = Projection(EdgeLayout(some_automaton(states, heavy, seed, vocab)), 0, left, least)
     log_p = torch.log_softmax(sharp * torch.randn(width, vocab, generator=draw(seed, "cpu"), dtype=torch.float64), -1)
     if pin is not None:
         log_p[pin[0]] = -1e9
         log_p[pin[0], pin[1]] = 0.0
-    there = Weights(project.wiring, log_p.to(device))
+    there = Weights(project.layout, log_p.to(device))
     try:
-        slow = project.carefully(log_p)
+        slow = project.log_messages(log_p)
     except ConstraintError:
         with pytest.raises(ConstraintError, match="no valid answer is left"):
-            walked(HOLDING, there, project.state, project.gates(width))
+            device_messages(HOLDING, there, project.state, project.gates(width))
         return False
-    fast = Walked(project, there, *walked(HOLDING, there, project.state, project.gates(width)), HOLDING.shift)
+    fast = DeviceProjected(
+        project, there, *device_messages(HOLDING, there, project.state, project.gates(width)), HOLDING.shift
+    )
     assert fast.log_total == pytest.approx(slow.log_total, rel=1e-6, abs=1e-5)
     torch.testing.assert_close(fast.shifted().exp().cpu(), slow.shifted().exp(), atol=1e-5, rtol=1e-4)
     assert fast.doubt == pytest.approx(slow.doubt, rel=1e-5, abs=1e-4)
@@ -217,7 +236,7 @@ def check_walk(
             assert scores[0] == pytest.approx(scores[1], rel=1e-9, abs=1e-9)
     tokens = fast.draft.tolist()
     assert fast.log_mass(tokens) == pytest.approx(slow.log_mass(tokens), rel=1e-6, abs=1e-5)
-    after = project.wiring.automaton.after(0, fast.draw(torch.rand(width, generator=draw(seed, "cpu"))).tolist())
+    after = project.layout.automaton.after(0, fast.draw(torch.rand(width, generator=draw(seed, "cpu"))).tolist())
     assert project.allowed(width)[after]
     return True
 

@@ -55,8 +55,8 @@ __version__ = "0.1.0"
 def load(
     model: str | Path = "nano",
     *,
-    device: str = "cpu",
-    dtype: str = "float32",
+    device: str = "auto",
+    dtype: str = "auto",
     plan: str | None = None,
     adapter: str | Path | None = None,
     report: Callable[[str], None] | None = None,
@@ -66,17 +66,17 @@ def load(
 ) -> Engine:
     """Load a checkpoint: "nano" (in the package), a folder, or a repository name already in the local cache.
 
-    `plan` quantizes matrices while loading (redraft.weights.plan.PLANS: "int8", "int4", "fp8", …); a quantized
+    `device` is cuda where a GPU can be used, else cpu; `dtype` is float32 or bfloat16, as most of the checkpoint is
+    stored. `plan` quantizes matrices while loading (redraft.weights.plan.PLANS: "int8", "int4", "fp8", …); a quantized
     checkpoint needs none. `adapter` is the folder of a LoRA adapter in PEFT's layout, which is merged into the weights;
     not with a plan or a quantized checkpoint, whose matrices cannot be added to.
-    `report` is told what was found and left unused; `progress` gets (elements placed, elements in all).
+    `report` gets a line for what was chosen, and for what was found and left unused; `progress` gets (elements placed,
+    elements in all).
     `loop` bounds what runs side by side (redraft.engine.loop.LoopConfig); what it leaves open follows from the model
     and from what `redraft bench --knee` has measured on this machine. `experts` says where the experts are
-    (redraft.weights.place): "device", "host", or "shared" by the processes of a torchrun, of which only the first gets
-    an engine; the others help it until it ends, and end with it.
+    (redraft.weights.place): "device" or "host".
     Raises WeightsError, ConfigError or TextError if the checkpoint is not whole or not supported.
     """
-    from redraft.cli.kernels import kernels_for
     from redraft.engine.engine import load as load_engine
     from redraft.engine.loop import DEFAULT_LOOP
 
@@ -90,6 +90,5 @@ def load(
         report=report,
         progress=progress,
         loop=bounds,
-        kernels=kernels_for(device),
         experts=experts,
     )

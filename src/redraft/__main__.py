@@ -8,7 +8,6 @@ import sys
 from collections.abc import Sequence
 
 from redraft.cli.main import build_parser
-from redraft.cli.place import run_command
 from redraft.errors import RedraftError
 
 INTERRUPTED = 130
@@ -18,9 +17,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     """Run one command. Exit codes: 0 done, 1 our failure, 2 the caller's mistake, 130 interrupted."""
     arguments, unknown = build_parser().parse_known_args(argv)
     if unknown:
-        arguments.mistaken(f"unrecognized arguments: {' '.join(unknown)}")
+        arguments.parser.refuse_unknown(unknown)
     try:
-        code = run_command(arguments)
+        code = int(arguments.run(arguments) or 0)
         if sys.stdout is not None:
             sys.stdout.flush()  # here, where a reader that went away or a full disk still has an exit code
         return code

@@ -1,4 +1,4 @@
-"""What a checkpoint's `config.json` and `generation_config.json` say, read once into frozen records.
+"""What a checkpoint's `config.json`, `generation_config.json` and `redraft.json` say, read once into frozen records.
 
 Both published spellings of the full layers' geometry are read: `global_head_dim` / `num_global_key_value_heads`
 (the released file) and `per_layer_config` (what transformers >= 5.2x writes back). A key that is not known is reported,
@@ -10,14 +10,16 @@ This file does no tensor work and imports nothing heavy, so the command line can
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
 from redraft.errors import ConfigError
+from redraft.options import PRESET_NAMES
 from redraft.reader import Reader, read_json
 
 SLIDING, FULL = "sliding_attention", "full_attention"
+OWN_FILE = "redraft.json"
 
 # Keys whose value cannot change what a text forward computes at inference.
 _INERT_TEXT = frozenset(
@@ -118,7 +120,11 @@ class ModelConfig:
 
 @dataclass(frozen=True)
 class GenerationConfig:
-    """The sampler's settings as the checkpoint ships them; defaults are the released model's (model spec 3.7)."""
+    """The sampler's settings as the checkpoint ships them; defaults are the released model's (model spec 3.7).
+
+    `preset` is what the checkpoint says it was trained for: the sampler rules of every request that names none. It is
+    in `redraft.json`, a file of our own, because transformers refuses keys that it does not know.
+    """
 
     max_new_tokens: int = 256
     max_denoising_steps: int = 48
@@ -130,8 +136,10 @@ class GenerationConfig:
     eos_token_ids: tuple[int, ...] = (1, 106, 50)
     pad_token_id: int = 0
     bos_token_id: int = 2
+    preset: str = "reference"
 
     def __post_init__(self) -> None:
+        _require("preset", self.preset, self.preset in PRESET_NAMES, f"one of {', '.join(PRESET_NAMES)}")
         _require("max_new_tokens", self.max_new_tokens, self.max_new_tokens >= 1, "an integer of at least 1")
         _require("max_denoising_steps", self.max_denoising_steps, self.max_denoising_steps >= 1, "at least 1")
         _require("t_min", self.t_min, 0 < self.t_min <= self.t_max, f"above 0 and at most t_max ({self.t_max})")
@@ -150,7 +158,7 @@ class CheckpointConfig:
 
 
 def read_config(folder: Path) -> CheckpointConfig:
-    """Read `config.json` and, if present, `generation_config.json` from a checkpoint folder.
+    """Read `config.json` and, if present, `generation_config.json` and `redraft.json` from a checkpoint folder.
 
     Raises ConfigError for a file that is absent, is not JSON, belongs to another model or asks for the unsupported.
     """
@@ -162,6 +170,13 @@ def read_config(folder: Path) -> CheckpointConfig:
     if path.exists():
         generation, more = parse_generation(read_json(path), generation)
         unknown += more
+    if (folder / OWN_FILE).exists():
+        own = Reader(read_json(folder / OWN_FILE), "redraft.")
+        preset = own.value("preset", generation.preset)
+        if not isinstance(preset, str):
+            raise own.refusal("preset", preset, "it must be a text")
+        generation = replace(generation, preset=preset)
+        unknown += own.unread()
     return CheckpointConfig(model, generation, unknown)
 
 
@@ -221,6 +236,7 @@ def parse_generation(
         eos_token_ids=take.integers("eos_token_id", base.eos_token_ids),
         pad_token_id=take.integer("pad_token_id", base.pad_token_id, low=0),
         bos_token_id=take.integer("bos_token_id", base.bos_token_id, low=0),
+        preset=base.preset,
     )
     return config, take.unread()
 

@@ -18,6 +18,7 @@
 `assert` is for our own mistakes and never reports a caller's.
 """
 
+import difflib
 import math
 from collections.abc import Iterable
 
@@ -88,6 +89,13 @@ class UnsatisfiedError(RunError):
         said = "; ".join(reasons)[:300]
         super().__init__(f"the answer does not pass its checks ({said}); try another seed, or say so in the prompt")
         self.attempt, self.reasons = attempt, reasons
+
+
+def did_you_mean(given: str, known: Iterable[str]) -> str:
+    """The end of a message about a name that is none: the one that was probably meant, or nothing."""
+    names = list(known)
+    near = difflib.get_close_matches(given.lower(), names, n=1, cutoff=0.7)
+    return f"; did you mean {near[0]!r}?" if near and near[0] != given else ""
 
 
 def refuse_nan(numbers: Iterable[float]) -> None:

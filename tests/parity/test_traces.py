@@ -21,6 +21,8 @@ from redraft.diffusion.noise import START, TapeNoise
 from redraft.model.gemma import DiffusionGemma
 from redraft.model.rows import Mode, Rows, Span
 
+pytestmark = pytest.mark.typed
+
 TRACES = [
     ("generate_b1", 0),
     ("generate_b2pad", 0),

@@ -12,9 +12,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests.helpers import written_on_noise
 
-from redraft.constrain.calls import CLOSE, OPEN, QUOTE, THINK, THOUGHT, ContentLanguage, calls_source
-from redraft.constrain.language import MARKS, Language, Vocabulary, ready
-from redraft.constrain.sources import excluding, regex_source, schema_source
+from redraft.constraints.compile.tool_calls import CLOSE, OPEN, QUOTE, THINK, THOUGHT, ContentLanguage, calls_source
+from redraft.constraints.language import MARKS, Language, Vocabulary, ready
+from redraft.constraints.sources import excluding, regex_source, schema_source
 from redraft.errors import ConstraintError
 from redraft.server.calls import read_call
 
@@ -146,7 +146,7 @@ def test_what_only_a_validator_can_judge_of_content_is_read_without_thoughts_and
     source = calls_source(TOOLS, content=schema_source(schema))
     plain = ready(source, VOCABULARY)
     assert plain.checked
-    language = ContentLanguage(source, plain.wiring, True, schema, *map(PIECES.index, (MARKS[OPEN], MARKS[THOUGHT])))
+    language = ContentLanguage(source, plain.layout, True, schema, *map(PIECES.index, (MARKS[OPEN], MARKS[THOUGHT])))
     thought = f"{THINK}[1,1]{THOUGHT}"
     for text, content, wrong in (
         ("[1,1]", "[1,1]", True),

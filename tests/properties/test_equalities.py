@@ -4,6 +4,7 @@ whole, fused = apart. All in fp32 on random small networks, with windows below, 
 from collections.abc import Sequence
 from functools import lru_cache
 
+import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -13,6 +14,8 @@ from redraft.cache import LayerPrefix, Prefix
 from redraft.config import LayerConfig, RopeConfig
 from redraft.model.gemma import DiffusionGemma
 from redraft.model.rows import Mode, Span
+
+pytestmark = pytest.mark.typed
 
 CLOSE = {"atol": 2e-5, "rtol": 1e-4}
 windows = st.integers(2, 20)

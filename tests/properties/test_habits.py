@@ -12,15 +12,15 @@ from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 from tests.helpers import written_on_noise
 
-from redraft.constrain.automaton import NOWHERE, Dfa
-from redraft.constrain.language import Language, Vocabulary, ready
-from redraft.constrain.lift import build_trie, lift
-from redraft.constrain.problem import schema_problems, unfenced
-from redraft.constrain.project import Projection
-from redraft.constrain.sources import choices_source, regex_source, schema_source
-from redraft.constrain.thinking import ThinkingLanguage, after_thinking
-from redraft.constrain.watch import DEFAULT_LIMITS
-from redraft.constrain.wiring import Wiring
+from redraft.constraints.compile.automaton import NOWHERE, Dfa
+from redraft.constraints.compile.lift import build_trie, lift
+from redraft.constraints.compile.limits import DEFAULT_LIMITS
+from redraft.constraints.condition.edge_layout import EdgeLayout
+from redraft.constraints.condition.projection import Projection
+from redraft.constraints.language import Language, Vocabulary, ready
+from redraft.constraints.sources import choices_source, regex_source, schema_source
+from redraft.constraints.thinking import ThinkingLanguage, after_thinking
+from redraft.constraints.validation import schema_problems, unfenced
 from redraft.errors import ConstraintError
 
 EOS, PAD, CLOSE, OPEN = 0, 1, 5, 6
@@ -40,7 +40,7 @@ def automata(draw: st.DrawFn) -> Dfa:
 
 def language_of(dfa: Dfa, opening: int | None) -> ThinkingLanguage:
     lifted = lift(dfa, build_trie(PIECES), frozenset({EOS}), frozenset({EOS, PAD}))
-    return after_thinking(Language(regex_source(""), Wiring(lifted), False), CLOSE, opening)
+    return after_thinking(Language(regex_source(""), EdgeLayout(lifted), False), CLOSE, opening)
 
 
 def is_answer(dfa: Dfa, tokens: tuple[int, ...], opening: int | None) -> bool:
@@ -84,15 +84,15 @@ def test_room_for_the_answer_is_kept_however_long_the_thinking(
         if is_answer(dfa, tokens, opening)
     ]
     if scored:
-        wanted = Projection(language.wiring, 0, 3, 3)(log_p).draft.tolist()
+        wanted = Projection(language.layout, 0, 3, 3)(log_p).draft.tolist()
         assert sum(float(log_p[i, token]) for i, token in enumerate(wanted)) == pytest.approx(max(scored)[0])
 
 
 def test_marks_that_answers_may_hold_are_refused() -> None:
     lifted = lift(
-        choices_source(["a"]).compile(DEFAULT_LIMITS)[0], build_trie(PIECES), frozenset({EOS}), frozenset({EOS, PAD})
+        choices_source(["a"]).compile(DEFAULT_LIMITS).dfa, build_trie(PIECES), frozenset({EOS}), frozenset({EOS, PAD})
     )
-    plain = Language(regex_source("a"), Wiring(lifted), False)
+    plain = Language(regex_source("a"), EdgeLayout(lifted), False)
     for closing, opening in ((2, None), (EOS, None), (CLOSE, 2), (CLOSE, CLOSE), (99, None), (-1, None)):
         with pytest.raises(ConstraintError, match="thinking is marked by tokens"):
             after_thinking(plain, closing, opening)
@@ -100,7 +100,7 @@ def test_marks_that_answers_may_hold_are_refused() -> None:
 
 def test_a_fence_is_admitted_and_taken_off() -> None:
     schema = {"type": "array", "items": {"enum": [1, 2]}, "maxItems": 2, "uniqueItems": True}
-    fenced, plain = (schema_source(schema, fence=on).compile(DEFAULT_LIMITS)[0] for on in (True, False))
+    fenced, plain = (schema_source(schema, fence=on).compile(DEFAULT_LIMITS).dfa for on in (True, False))
     for values in ([], [1], [2, 1]):
         text = json.dumps(values)
         block = f"```json\n{text}\n```"
@@ -120,7 +120,7 @@ def test_a_fence_is_admitted_and_taken_off() -> None:
 def test_choices_in_any_case_are_those_that_read_the_same(choices: list[str], any_case: bool) -> None:
     """All texts of three letters are tried."""
     vocabulary = Vocabulary((None, None, *(bytes([byte]) for byte in range(256))), frozenset({EOS}), frozenset({EOS}))
-    dfa = choices_source(choices, any_case=any_case).compile(DEFAULT_LIMITS)[0]
+    dfa = choices_source(choices, any_case=any_case).compile(DEFAULT_LIMITS).dfa
     ready(choices_source(choices, any_case=any_case), vocabulary)
     letters = "aAbBäÄß-1"
     for count in range(1, 4):

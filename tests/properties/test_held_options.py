@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import redraft
-from redraft.constrain.sources import choices_source, regex_source, schema_source
+from redraft.constraints.sources import choices_source, regex_source, schema_source
 from redraft.diffusion.presets import PRESETS
 from redraft.engine.engine import Engine
 from redraft.engine.request import Options

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from redraft.config import CheckpointConfig, GenerationConfig
 from redraft.diffusion.canvas import Canvas, fresh
-from redraft.diffusion.denoise import PinFeedback, Policy, settle
+from redraft.diffusion.denoise import Policy, settle
 from redraft.diffusion.halt import AtLeast, StableAndConfident
 from redraft.diffusion.noise import SeededNoise
 from redraft.diffusion.seed import SeedCanvas, seeded
@@ -88,13 +88,6 @@ def test_a_seed_canvas_is_shown_at_the_first_step_and_noise_elsewhere() -> None:
     assert canvas.tokens.tolist() == [start[0], 40, start[2], start[3], 41, start[5]]
 
 
-@pytest.mark.parametrize("empty", [None, SeedCanvas()])
-def test_no_seed_canvas_is_the_plain_start(empty: SeedCanvas | None) -> None:
-    canvas, plain = seeded(SeededNoise(3), 6, VOCAB, empty), fresh(SeededNoise(3), 0, 6, VOCAB)
-    assert canvas.pinned is None
-    assert torch.equal(canvas.tokens, plain.tokens)
-
-
 @pytest.mark.parametrize(
     ("seed_canvas", "options", "words"),
     [
@@ -116,12 +109,6 @@ def test_a_seed_canvas_that_cannot_be_is_refused(
         request(seed_canvas, **options)  # type: ignore[arg-type]
 
 
-@pytest.mark.parametrize(("pins", "reach"), [((), 0), (((4, 9), (2, 3)), 5), (((7, EOS), (5, 9), (9, 0)), 7)])
-def test_an_answer_reaches_its_pins(pins: tuple[tuple[int, int], ...], reach: int) -> None:
-    assert SeedCanvas(pins).reach((EOS,)) == reach
-    assert request(SeedCanvas(pins)).min_tokens == reach
-
-
 class Eager:
     """A model that would end every answer at once and believes no pin."""
 
@@ -141,14 +128,12 @@ def steps(policy: Policy, seed_canvas: SeedCanvas, model: Eager) -> list[Canvas]
     return list(settle(model, seeded(SeededNoise(0), 4, VOCAB, seed_canvas), policy, SeededNoise(0)))
 
 
-@pytest.mark.parametrize("pins", ["token", "nothing", "belief"])
-def test_what_a_pin_feeds_back(pins: PinFeedback) -> None:
-    eager, policy = Eager(), Policy(pins=pins)
-    steps(policy, SeedCanvas(((1, 9),)), eager)
+def test_a_pin_feeds_back_its_token() -> None:
+    eager = Eager()
+    steps(Policy(), SeedCanvas(((1, 9),)), eager)
     assert eager.soft is not None
     belief = torch.softmax(torch.tensor([30.0 if token == EOS else 0.0 for token in range(VOCAB)]), -1)
-    wanted = {"token": torch.eye(VOCAB)[9], "nothing": torch.zeros(VOCAB), "belief": belief}
-    torch.testing.assert_close(eager.soft[1], wanted[pins], atol=1e-6, rtol=0)
+    torch.testing.assert_close(eager.soft[1], torch.eye(VOCAB)[9], atol=1e-6, rtol=0)
     torch.testing.assert_close(eager.soft[0], belief, atol=1e-6, rtol=0)
 
 

@@ -45,9 +45,8 @@ class Process:
 def start(*words: str, env: dict[str, str] | None = None) -> Process:
     """`redraft serve` with a free port; returns when it answers."""
     environment = {**os.environ, "PYTHONPATH": str(ROOT / "src"), "OMP_NUM_THREADS": "1", **(env or {})}
-    threads = () if "--backend" in words else ("--threads", "1")
     popen = subprocess.Popen(
-        [sys.executable, "-m", "redraft", "serve", "--port", "0", *threads, *words],
+        [sys.executable, "-m", "redraft", "serve", "--port", "0", "--threads", "1", *words],
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,

@@ -1,4 +1,4 @@
-"""What stands before the routes: requests read by httptools, bodies read without FastAPI's own handler."""
+"""HTTP itself: heads and trailers have a bound, and a body that is no JSON object is refused in the one form."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def told(server: Process, *sent: bytes) -> bytes:
     ids=["header", "path", "headers", "chunk", "trailers"],
 )
 def test_what_is_no_body_has_an_end(server: Process, sent: list[bytes]) -> None:
-    """The parser alone would keep a megabyte of it, or all that is sent."""
+    """A parser without a bound would keep all that is sent."""
     answer = told(server, *sent)
     assert not answer or b" 400 " in answer.partition(b"\r\n")[0]
     assert httpx2.get(f"{server.url}/live", timeout=100).status_code == 200
@@ -67,7 +67,7 @@ def test_what_is_no_request_is_refused(server: Process) -> None:
         (b"[" * 100_000, "application/json", "invalid_json"),
         (b'{"messages": []}', "text/plain", "invalid_json"),
         (b"[]", "application/json", "invalid_value"),
-        (b"null", "application/json", "invalid_value"),
+        (b"null", "application/json", "invalid_json"),
         (b"{}", "application/json; charset=utf-8", "missing_required_parameter"),
         (b"{}", "Application/JSON", "missing_required_parameter"),
     ],

@@ -10,9 +10,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from redraft.constrain.automaton import FAR, Builder, Dfa, Part, any_of, intersect, subtract
-from redraft.constrain.lift import build_trie, lift
-from redraft.constrain.watch import Limits
+from redraft.constraints.compile.automaton import FAR, Dfa, intersect, subtract
+from redraft.constraints.compile.builder import Builder, Part, any_of
+from redraft.constraints.compile.lift import build_trie, lift
+from redraft.constraints.compile.limits import Limits
 from redraft.errors import ConstraintError
 
 TEXTS = ["".join(letters) for size in range(6) for letters in itertools.product("ab", repeat=size)]

@@ -10,6 +10,8 @@ from pathlib import Path
 
 import pytest
 
+pytestmark = pytest.mark.slow
+
 if find_spec("triton") is None:
     pytest.skip(f"there is no triton for {sys.platform}", allow_module_level=True)
 
@@ -21,7 +23,7 @@ def compiled(*arguments: str, cache: Path) -> subprocess.CompletedProcess[str]:
     """In a process of its own: here kernels are the interpreter's. Six layers have one of each kind."""
     environment = {name: value for name, value in os.environ.items() if name != "TRITON_INTERPRET"}
     environment |= {"PYTHONPATH": str(ROOT / "src"), "TRITON_CACHE_DIR": str(cache), "OMP_NUM_THREADS": "1"}
-    command = [sys.executable, "scripts/compiled.py", "--layers", "6", *arguments]
+    command = [sys.executable, "bench/compiled.py", "--layers", "6", *arguments]
     return subprocess.run(command, env=environment, cwd=ROOT, capture_output=True, text=True, timeout=900, check=False)
 
 

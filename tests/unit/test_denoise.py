@@ -12,6 +12,8 @@ from redraft.diffusion.denoise import Policy, settle
 from redraft.diffusion.noise import SeededNoise
 from redraft.errors import RequestError
 
+pytestmark = pytest.mark.typed
+
 VOCAB = 11
 
 

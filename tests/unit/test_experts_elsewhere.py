@@ -1,4 +1,4 @@
-"""Experts on the host and shared among processes: the same answers, as much memory as planned, refusals by name."""
+"""Experts on the host: the same answers, as much memory as planned, refusals by name."""
 
 from __future__ import annotations
 
@@ -15,7 +15,6 @@ import redraft
 from redraft.__main__ import main
 from redraft.config import CheckpointConfig, GenerationConfig, ModelConfig, parse_model
 from redraft.diffusion.noise import SeededNoise
-from redraft.engine.engine import load
 from redraft.engine.events import Block
 from redraft.engine.request import Options
 from redraft.engine.resolve import build_request
@@ -24,18 +23,15 @@ from redraft.errors import RequestError, RunError
 from redraft.model.gemma import DiffusionGemma
 from redraft.model.kernels import Kernels
 from redraft.model.moe import experts_grouped
-from redraft.model.packed import Packed
-from redraft.weights.group import Group, SharedForm
 from redraft.weights.load import load_model
 from redraft.weights.memory import Room, check_fits, footprint
 from redraft.weights.offload import HostExperts, keep_on_host
-from redraft.weights.place import ON_DEVICE, Placement, place_experts
+from redraft.weights.place import Placement
 from redraft.weights.plan import PLANS, formats
-from redraft.weights.quantize import quantize_checkpoint
 
 RELEASED: ModelConfig = parse_model(released_json())[0]
 WIDE = {"hidden_size": 64, "intermediate_size": 96, "moe_intermediate_size": 64}
-HOST, HALF = Placement("host"), torch.bfloat16
+HOST, HALF = Placement.HOST, torch.bfloat16
 GROUPED = Kernels(experts=experts_grouped)
 
 
@@ -126,91 +122,11 @@ def test_the_plan_of_memory_offers_the_host_where_a_card_is_too_small() -> None:
         check_fits(RELEASED, HALF, {}, Room(int(8e9), int(20e9), "cuda"), print, HOST)
 
 
-def test_processes_share_the_weight_of_experts() -> None:
-    whole, first, other = (
-        footprint(RELEASED, HALF, {}, place)
-        for place in (ON_DEVICE, Placement("shared", 0, 2), Placement("shared", 1, 2))
-    )
-    assert whole.fixed - first.fixed == other.fixed == 22_837_985_280
-    assert other.token == other.request == 0
-
-
-@pytest.mark.parametrize("kind", ["plain", "packed on the way", "packed"])
-def test_each_process_loads_its_own_experts(plain: Path, tmp_path: Path, kind: str) -> None:
-    plan = PLANS["int4"] if kind == "packed on the way" else None
-    folder = quantize_checkpoint(plain, tmp_path / "packed", PLANS["int4"]).folder if kind == "packed" else plain
-    whole = load_model(folder, plan=plan)[0].layers
-    parts = [load_model(folder, plan=plan, placement=Placement("shared", rank, 2))[0].layers for rank in range(2)]
-    for i, layer in enumerate(whole):
-        for name in ("gate_up", "down"):
-            held = [getattr(layers[i].experts, name) for layers in (whole, *parts)]
-            tensors = [[one.codes, one.scale] if isinstance(one, Packed) else [one] for one in held]
-            for both, *halves in zip(*tensors, strict=True):
-                assert all(len(half) == 2 for half in halves)
-                assert torch.equal(torch.cat(halves), both)
-        assert torch.equal(parts[0][i].router.proj.weight, layer.router.proj.weight)
-
-
-class Together(Group):
-    """What a group does, in one process: every share of the experts adds its own, one after another."""
-
-    def __init__(self, parts: list[DiffusionGemma], places: list[Placement]) -> None:
-        config, both = parts[0].config, list(zip(parts, places, strict=True))
-        self.forms = [
-            [
-                SharedForm(experts_grouped, part.layers[i].experts, place.share(config.num_experts), self, i)
-                for part, place in both
-            ]
-            for i in range(len(config.layers))
-        ]
-
-    def sum(self, form: SharedForm, rows: Tensor, dtype: torch.dtype) -> Tensor:
-        """In the order of the processes."""
-        total = form.room(rows)
-        for one in self.forms[form.layer]:
-            one.add_share(total, rows, dtype)
-        return total
-
-
-@pytest.mark.parametrize(("plan", "processes"), [(None, 1), (None, 2), *((plan, 3) for plan in (None, *PLANS))])
-def test_shares_add_up_in_every_format(plain: Path, plan: str | None, processes: int) -> None:
-    """Four experts among three processes are one, one and two; the others hold experts and nothing else."""
-    chosen = PLANS[plan] if plan else None
-    near = load_model(plain, kernels=GROUPED, plan=chosen)[0]
-    places = [Placement("shared", rank, processes) for rank in range(processes)]
-    parts = [load_model(plain, kernels=GROUPED, plan=chosen, placement=place)[0] for place in places]
-    for part in parts[1:]:
-        held = {name for name, value in part.state_dict().items() if value.device.type != "meta"}
-        assert held == {name for name in held if ".experts." in name} != set()
-    far, together = parts[0], Together(parts, places)
-    for layer, forms in zip(far.layers, together.forms, strict=True):
-        layer.kernels = replace(layer.kernels, experts=forms[0])
-    tokens = torch.arange(6) + 20
-    ours, theirs = (model.denoise(tokens, None, new_prefix(model)) for model in (far, near))
-    assert torch.allclose(ours, theirs, atol=1e-5)
-    assert told(far, 1) == told(near, 1)
-
-
-def test_rows_in_half_precision_lose_nothing_on_their_way(plain: Path) -> None:
-    near = load_model(plain, kernels=GROUPED, dtype=HALF)[0]
-    place = Placement("shared", 0, 1)
-    far = load_model(plain, kernels=GROUPED, dtype=HALF, placement=place)[0]
-    for layer, forms in zip(far.layers, Together([far], [place]).forms, strict=True):
-        layer.kernels = replace(layer.kernels, experts=forms[0])
-    x = torch.randn(9, 64, generator=torch.Generator().manual_seed(0)).to(HALF)
-    weights, chosen = near.layers[0].router(x)
-    ours, theirs = (
-        one.layers[0].kernels.experts(one.layers[0].experts, x, weights, chosen).float() for one in (far, near)
-    )
-    assert torch.allclose(ours, theirs, atol=2**-7 * float(theirs.abs().max()))
-
-
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"experts": "elsewhere"}, "experts is 'elsewhere'; supported: device, host, shared"),
+        ({"experts": "elsewhere"}, "experts is 'elsewhere'; supported: device, host"),
         ({"experts": "host"}, "the device is cpu, which is the host"),
-        ({"experts": "shared"}, "not started by torchrun; run: torchrun --nproc-per-node 2"),
     ],
 )
 def test_a_place_that_cannot_be_had_is_refused(options: dict[str, Any], message: str) -> None:
@@ -218,22 +134,9 @@ def test_a_place_that_cannot_be_had_is_refused(options: dict[str, Any], message:
         redraft.load("nano", **options)
 
 
-def test_more_processes_than_experts_and_a_card_for_all_are_refused() -> None:
-    class Met(Group):
-        def __init__(self) -> None:
-            self.rank, self.ranks = 0, 5
-
-    with pytest.raises(RequestError, match="5 processes cannot share 4 experts; start at most 4"):
-        load("nano", experts=Met())
-    with pytest.raises(RequestError, match="device is cuda:1; shared experts take one GPU a process, so give cuda"):
-        place_experts(Met(), torch.device("cuda:1"), 8)
-
-
 @pytest.mark.parametrize(
     ("flags", "message"),
     [
-        (["--offload", "experts", "--parallel", "experts", "x"], "experts can be in one place only"),
-        (["--parallel", "experts", "x"], "not started by torchrun"),
         (["--offload", "experts", "x"], "the device is cpu"),
     ],
 )

@@ -12,6 +12,8 @@ from redraft.diffusion.noise import SeededNoise
 from redraft.diffusion.stats import Stats, read_logits
 from redraft.model.head import Head, pass_tiles, read_head
 
+pytestmark = pytest.mark.typed
+
 
 def states(rows: int, hidden: int, vocab: int, seed: int, dtype: torch.dtype = torch.float32) -> tuple[Tensor, Head]:
     made = torch.Generator().manual_seed(seed)

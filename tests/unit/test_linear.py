@@ -50,8 +50,14 @@ print(torch.get_num_threads(), [i for i, (a, b) in enumerate(zip(told, alone)) i
 @pytest.mark.parametrize(
     ("program", "threads"),
     # With sixteen threads and hundreds of rows, operations beside the matmuls are cut where sums change.
-    [(MATMULS, 1), (MATMULS, 2), (MATMULS, 8), (MATMULS, 16), (ANSWERS, 2), (ANSWERS, 8)],
-    ids=["matmuls-1", "matmuls-2", "matmuls-8", "matmuls-16", "answers-2", "answers-8"],
+    [
+        pytest.param(MATMULS, 1, id="matmuls-1"),
+        pytest.param(MATMULS, 2, id="matmuls-2"),
+        pytest.param(MATMULS, 8, id="matmuls-8", marks=pytest.mark.slow),
+        pytest.param(MATMULS, 16, id="matmuls-16", marks=pytest.mark.slow),
+        pytest.param(ANSWERS, 2, id="answers-2"),
+        pytest.param(ANSWERS, 8, id="answers-8", marks=pytest.mark.slow),
+    ],
 )
 def test_rows_and_answers_are_the_same_alone_and_among_others(program: str, threads: int) -> None:
     """From ten threads on, a matmul of 17 rows left one thread a single row, whose sums came in another order. On
@@ -60,12 +66,14 @@ def test_rows_and_answers_are_the_same_alone_and_among_others(program: str, thre
     assert done.stdout == f"{threads} []\n", done.stdout + done.stderr
 
 
+@pytest.mark.slow
 def test_who_multiplies_before_a_model_is_loaded_is_warned_or_has_the_same_rows() -> None:
     """The library changes its ways only before its first product."""
     done = _run("import torch; torch.ones(64, 64) @ torch.ones(64, 64)" + MATMULS, "1")
     assert "RuntimeWarning: a matrix was multiplied" in done.stderr or done.stdout == "1 []\n"
 
 
+@pytest.mark.slow
 def test_a_mode_that_the_user_chose_for_mkl_stands() -> None:
     program = "import os; from redraft.model import sums as s; print(s.IN_ORDER, s.row_group(), os.environ['MKL_CBWR'])"
     held, group, mode = _run(program, MKL_CBWR="AUTO").stdout.split()

@@ -12,6 +12,8 @@ from redraft.engine.request import MOST_LOGPROBS, Options
 from redraft.engine.runner import run_alone
 from redraft.errors import RequestError
 
+pytestmark = pytest.mark.typed
+
 PROMPT = "record\nSend 417 melu to Karomi."
 
 

@@ -20,6 +20,8 @@ from redraft.weights.adapter import CONFIG, PARTS, WEIGHTS, merge_adapter, write
 from redraft.weights.load import load_model
 from redraft.weights.save import save_model
 
+pytestmark = pytest.mark.typed
+
 LORA = LoraRecipe(rank=3, alpha=5.0)
 CANVAS = torch.arange(20) % 60
 

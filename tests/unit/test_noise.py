@@ -7,6 +7,8 @@ import torch
 from redraft.diffusion.noise import START, SeededNoise, TapeNoise, philox
 from redraft.errors import RequestError
 
+pytestmark = pytest.mark.typed
+
 
 # Known answers of philox4x32-10 in the authors' Random123 distribution (kat_vectors): counter, key, output.
 @pytest.mark.parametrize(

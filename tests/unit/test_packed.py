@@ -28,6 +28,8 @@ from redraft.model.linear import (
 from redraft.model.packed import FORMATS, FP8, INT4, INT8, NVFP4, Format, error, pack, round_rows, unpack
 from redraft.weights.layouts import stored_names
 
+pytestmark = pytest.mark.typed
+
 # How compressed-tensors names each format, and the settings that a file of it carries.
 THEIRS: dict[str, tuple[str, dict[str, Any]]] = {
     "int8": ("int-quantized", {"num_bits": 8, "type": "int", "strategy": "channel"}),

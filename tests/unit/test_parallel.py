@@ -151,6 +151,7 @@ def test_the_shares_of_a_batch_add_up_to_it_and_run_as_many_forwards(feed: Feed,
 # -- two processes -----------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_two_processes_train_as_one_and_continue_each_others_runs(tmp_path: Path) -> None:
     """Begun by two and continued by one, all weights; begun by one and continued by two, adapters and recomputation."""
     whole, adapters = SHAPE, ADAPTERS.format(start=tmp_path / "straight-whole")

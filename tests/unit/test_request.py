@@ -5,10 +5,8 @@ from dataclasses import fields, replace
 import pytest
 from tests.helpers import tiny_config, tiny_model
 
-from redraft.cli.common import PRESETS as COMMAND_PRESETS
-from redraft.cli.common import preset_of
 from redraft.cli.main import build_parser
-from redraft.config import CheckpointConfig, GenerationConfig
+from redraft.config import CheckpointConfig, GenerationConfig, read_config
 from redraft.diffusion.accept import AnyOf, Confidence, Gate, Margin
 from redraft.diffusion.denoise import reference_policy
 from redraft.diffusion.halt import EitherOf, StableAndConfident, Sure, UntilEnd
@@ -19,10 +17,12 @@ from redraft.diffusion.schedule import FixedCooling
 from redraft.diffusion.shaping import Shaping
 from redraft.engine.events import Block, Draft, Event
 from redraft.engine.request import Options
-from redraft.engine.resolve import build_request
+from redraft.engine.resolve import build_request, preset_name
 from redraft.engine.runner import run_alone
 from redraft.errors import RequestError
 from redraft.model.gemma import DiffusionGemma
+from redraft.options import PRESET_NAMES, SeedCanvas, option_table
+from redraft.weights.source import locate
 
 PROMPT = [2, 17, 31, 44, 5, 9]
 SHIPPED = GenerationConfig(max_new_tokens=32, max_denoising_steps=5, eos_token_ids=())
@@ -113,7 +113,7 @@ def test_rules_in_words_become_the_policy(model: DiffusionGemma) -> None:
 
 
 def test_the_command_line_knows_every_preset() -> None:
-    assert tuple(PRESETS) == COMMAND_PRESETS
+    assert tuple(PRESETS) == PRESET_NAMES
     for name in PRESETS:
         for command in ("generate", "eval"):
             assert build_parser().parse_args([command, "--preset", name]).preset == name
@@ -139,7 +139,7 @@ def test_the_command_line_knows_every_preset() -> None:
 )
 def test_every_sampling_parameter_does_something(model: DiffusionGemma, options: Options) -> None:
     """Honour or refuse: whatever is taken changes what happens. `fast` needs a model that can be certain."""
-    sure = options.preset != "reference"
+    sure = options.preset is not None
     bias = options.logit_bias or (((7, 60.0),) if sure else ())
     base = Options(seed=1, logit_bias=bias if sure else ())
     assert events(model, replace(options, seed=1, logit_bias=bias)) != events(model, base)
@@ -180,7 +180,7 @@ def test_a_bias_decides_and_a_bad_word_is_never_said(model: DiffusionGemma) -> N
         (Options(repetition_penalty=1.1), "repetition_penalty is 1.1; it is not supported"),
         (Options(presence_penalty=0.5), "presence_penalty is 0.5; it is not supported"),
         (Options(frequency_penalty=-0.5), "frequency_penalty is -0.5; it is not supported"),
-        (Options(preset="turbo"), "preset is 'turbo'; known: reference, fast, flow, checked"),
+        (Options(preset="turbo"), "preset is 'turbo'; known: reference, fast, flow"),
         (Options(accept=("turbo",)), "names 'turbo'; known: entropy"),
         (Options(accept=("confidence:1.5",)), "confidence threshold is 1.5"),
         (Options(accept=("factor",), entropy_bound=0.1), "accept and entropy_bound were both given"),
@@ -198,22 +198,36 @@ def test_what_cannot_be_honoured_is_refused_by_name_and_value(
 
 
 @pytest.mark.parametrize(
-    ("words", "wanted"),
+    ("options", "trained_for", "wanted"),
     [
-        (["generate", "x"], "fast"),
-        (["generate", "x", "--model", "another"], "reference"),
-        (["generate", "x", "--preset", "flow"], "flow"),
-        (["generate", "x", "--causal"], "reference"),
-        (["generate", "x", "--effort", "0"], "reference"),
-        (["generate", "x", "--target-ms", "9"], "reference"),
-        (["chat"], "fast"),
-        (["fill"], "fast"),
-        (["infill", "x"], "fast"),
-        (["run", "a", "b"], "fast"),
-        (["serve"], "fast"),
-        (["serve", "another"], "reference"),
-        (["demo"], "fast"),
+        (Options(), "reference", "reference"),
+        (Options(), "fast", "fast"),
+        (Options(preset="reference"), "fast", "reference"),
+        (Options(preset="flow"), "fast", "flow"),
+        (Options(causal=True), "fast", "reference"),
+        (Options(effort=0.5), "reference", "fast"),
+        (Options(target_ms=9.0), "reference", "fast"),
+        (Options(seed_canvas=SeedCanvas(pins=((0, 3),))), "flow", "fast"),
     ],
 )
-def test_the_shell_takes_the_rules_that_a_model_learned_for(words: list[str], wanted: str) -> None:
-    assert preset_of(build_parser().parse_args(words)) == wanted
+def test_the_default_preset_is_what_the_checkpoint_was_trained_for(
+    options: Options, trained_for: str, wanted: str
+) -> None:
+    assert preset_name(options, replace(SHIPPED, preset=trained_for)) == wanted
+
+
+def test_the_model_in_the_package_says_that_it_was_trained_for_fast() -> None:
+    assert read_config(locate("nano")).generation.preset == "fast"
+
+
+def test_a_preset_that_is_none_is_refused_with_the_one_that_was_probably_meant(model: DiffusionGemma) -> None:
+    with pytest.raises(RequestError, match=r"preset is 'fats'; known: reference, .*; did you mean 'fast'\?"):
+        build_request(PROMPT, Options(preset="fats"), CheckpointConfig(model.config, SHIPPED))
+
+
+def test_every_option_is_declared_once_with_help() -> None:
+    told = list(option_table())
+    assert {one.name for one in told} == {one.name for one in fields(Options)}
+    assert [one.name for one in told if not one.help] == []
+    flags = [one.flag for one in told if one.flag]
+    assert len(flags) == len(set(flags))

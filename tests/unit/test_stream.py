@@ -23,6 +23,8 @@ from redraft.engine.runner import run_alone
 from redraft.model.gemma import DiffusionGemma
 from redraft.model.head import LONG
 
+pytestmark = pytest.mark.typed
+
 PROMPT = [2, 17, 31, 44, 5, 9]
 
 

@@ -1,6 +1,8 @@
 """The GPU's kernels under Triton's interpreter, each equal to its twin."""
 
 import sys
+from collections.abc import Sequence
+from typing import Any
 
 import pytest
 import torch
@@ -13,7 +15,7 @@ from tests.helpers import new_prefix, tiny_config, tiny_model, with_kernels
 from redraft.model.gemma import DiffusionGemma
 from redraft.model.kernels import Causal, norm_exact
 from redraft.model.packed import FP8, INT4, INT8, NVFP4, TABLE8, Format
-from redraft.model.rows import Mode, Span
+from redraft.model.rows import IMAGE_ATTENTION, Mode, Span
 from redraft.model.triton import attention
 from redraft.model.triton.experts import experts_tiles
 from redraft.model.triton.kernels import GPU
@@ -24,12 +26,18 @@ from redraft.weights.plan import PLANS
 FLOATS = [torch.float32, torch.bfloat16]
 
 
+def rest_slow(cases: Sequence[Any], fast: int) -> list[Any]:
+    """The interpreter is slow: every commit runs the first cases of a kernel, `make test-slow` the rest."""
+    return [*cases[:fast], *(pytest.param(case, marks=pytest.mark.slow) for case in cases[fast:])]
+
+
 @pytest.mark.parametrize("form", kernels.FORMS, ids=lambda form: form.name if form else "plain")
-@pytest.mark.parametrize("case", kernels.CHOICES, ids=str)
+@pytest.mark.parametrize("case", rest_slow(kernels.CHOICES, 2), ids=str)
 def test_experts_equal_their_twin(case: tuple[int, ...], form: Format | None) -> None:
     kernels.check_experts(case, form, torch.float32, "cpu")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("case", [kernels.CHOICES[1], kernels.CHOICES[3], (80, 3, 128, 192, 2, 3)], ids=str)
 @pytest.mark.parametrize("form", [None, INT4, NVFP4], ids=lambda form: form.name if form else "plain")
 def test_experts_in_half_precision_equal_their_twin(case: tuple[int, ...], form: Format | None) -> None:
@@ -52,19 +60,16 @@ def test_packed_products_equal_their_twin(case: tuple[int, int, int], form: Form
     kernels.check_product(*case, form, torch.float32, "cpu")
 
 
-@pytest.mark.parametrize(("causal", "window"), [(False, None), (True, None), (True, 3)])
+@pytest.mark.parametrize("rule", IMAGE_ATTENTION)
 @pytest.mark.parametrize("case", kernels.SPANS, ids=str)
-def test_attention_equals_its_twin(case: tuple[int, ...], causal: bool, window: int | None) -> None:
-    kernels.check_span(case, window, causal=causal, device="cpu")
+def test_attention_of_all_spans_equals_that_of_one_after_the_other(case: tuple[int, ...], rule: str) -> None:
+    kernels.check_spans(case, torch.float32, "cpu", rule)
 
 
-@pytest.mark.parametrize(("causal", "window"), [(False, None), (True, 30)])
-def test_attention_in_large_tiles_equals_its_twin(
-    causal: bool, window: int | None, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_attention_in_large_tiles_equals_its_twin(monkeypatch: pytest.MonkeyPatch) -> None:
     """In half precision: only that, and what fills a GPU, is taken so many rows at a time."""
     monkeypatch.setattr(attention, "_PROGRAMS", 1)
-    kernels.check_span((40, 16, 2, 90, 32), window, causal=causal, device="cpu", dtype=torch.float16)
+    kernels.check_spans((16, 8, 2, 32, 32, 30, 40), torch.float16, "cpu")
 
 
 @pytest.mark.parametrize("memory", [99, 163, 227])
@@ -113,7 +118,7 @@ def test_the_head_equals_its_twin(case: tuple[int, ...], form: Format | None, dt
     kernels.check_head(case, dtype, "cpu", form)
 
 
-@pytest.mark.parametrize("case", kernels.WALKS, ids=str)
+@pytest.mark.parametrize("case", rest_slow(kernels.WALKS, 3), ids=str)
 def test_messages_equal_their_twin(case: tuple[int, ...]) -> None:
     """With something left of the language and, in some of the smaller cases, nothing."""
     left = [kernels.check_walk(case, seed, "cpu") for seed in range(3 if case[0] < 10 else 1)]
@@ -143,7 +148,7 @@ def mixed(model: DiffusionGemma) -> list[torch.Tensor]:
         return [prompt, hidden, model.denoise(tokens[:6], None, third)]
 
 
-@pytest.mark.parametrize("plan", [None, "int4", "nvfp4"])
+@pytest.mark.parametrize("plan", rest_slow([None, "int4", "nvfp4"], 1))
 def test_a_model_on_the_kernels_equals_one_on_plain_torch(plan: str | None, monkeypatch: pytest.MonkeyPatch) -> None:
     """All of them together, wired as they will run, on causal and canvas rows side by side; and no mask is made."""
     config = tiny_config(hidden_size=64, intermediate_size=96, moe_intermediate_size=64, head_dim=16)

@@ -13,8 +13,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from redraft.constrain.pattern import ecma_search, whole_match
-from redraft.constrain.values import multiple, number, quoted, text_of
+from redraft.constraints.compile.regex import ecma_search, whole_match
+from redraft.constraints.compile.values import multiple, number, quoted, text_of
 from redraft.errors import ConstraintError
 
 NUMBER = re.compile(r"-?(0|[1-9]\d*)(\.\d+)?")
@@ -116,7 +116,7 @@ def test_what_no_automaton_can_do_is_refused(pattern: str) -> None:
 
 
 def test_a_pattern_that_explodes_is_refused_in_time(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("redraft.constrain.pattern.MOST_SECONDS", 1)
+    monkeypatch.setattr("redraft.constraints.compile.regex.MOST_SECONDS", 1)
     with pytest.raises(ConstraintError, match="narrow its counts"):
         whole_match("(a|b)*a(a|b){26}")
 
@@ -125,8 +125,8 @@ def test_a_lower_limit_that_holds_already_is_no_fault_of_the_pattern() -> None:
     """Under `ulimit -t` of less than our own limit every pattern was said to need too many seconds."""
     lower = (
         "import resource; resource.setrlimit(resource.RLIMIT_CPU, (500, 500))\n"
-        "from redraft.constrain import pattern; pattern.MOST_SECONDS = 1000\n"
-        "print(pattern.whole_match('a+').matches(b'aaa'))"
+        "from redraft.constraints.compile import regex; regex.MOST_SECONDS = 1000\n"
+        "print(regex.whole_match('a+').matches(b'aaa'))"
     )
     done = subprocess.run([sys.executable, "-c", lower], capture_output=True, text=True, check=False)
     assert done.stdout == "True\n", done.stderr

@@ -11,7 +11,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from redraft.constrain.language import Vocabulary
+from redraft.constraints.language import Vocabulary
 from redraft.diffusion.noise import SeededNoise
 from redraft.engine.engine import Engine
 from redraft.engine.events import Event

@@ -5,53 +5,33 @@ from __future__ import annotations
 import argparse
 import sys
 from collections.abc import Iterator
-from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from redraft.cli.backend import backend_flags, backend_of
+from redraft.cli.backend import backend_of, bench_remote
 from redraft.cli.card import add_flags, take_card
-from redraft.cli.common import Commands, command, model_flags, print_json, progress, set_up
-from redraft.cli.place import experts_of
+from redraft.cli.common import Commands, command, print_json, progress, set_up
+from redraft.cli.flags import backend_flags, experts_of, model_flags
 
 if TYPE_CHECKING:
     from redraft.engine.engine import Engine
     from redraft.measure.record import Record
 
 PAIRS, PASSES = 30, 10
-COUNTED = {
-    "dial": (100, "the table that an effort walks, by N examples a task; kept beside the checkpoint"),
-    "presets": (100, "presets beside each other on several canvases an answer, N examples a task"),
-    "plans": (100, "number formats beside each other, N examples a task"),
-    "constraints": (100, "ways to a valid record beside each other, N prompts each; noise; what it costs"),
-    "soak": (2000, "N random requests"),
-    "serve": (400, "the server under 1 to 128 streams, N requests each; what HTTP costs short and mixed answers"),
-}
-"""Modes that take a number of examples or requests: how many unless told, and what is measured."""
-
-ALONE = {
-    **dict.fromkeys(("", "--scenario"), "compares one process with one of transformers"),
-    **dict.fromkeys(
-        ("--scaling", "--plans", "--serve"), "loads several models, and processes share the experts of one"
-    ),
-    "--knee": "keeps what it finds for models whose experts are all in one process",
-    "--policies": "times forwards of one process",
-    "--device-card": "tells the floors of one device",
-}
-"""Modes in which processes cannot share experts, and why."""
+EXAMPLES = 100
+"""Examples a task of the dial."""
 
 EPILOG = """Timings on a shared machine are noisy: runs are paired and medians are reported. Without a flag that
-says what to measure (--scenario to --serve, --device-card), single answers are compared: --against is for
+says what to measure (--scenario, --knee, --dial, --device-card), single answers are compared: --against is for
 what one answer and one step of it cost, pair by pair, and --scenario one for the same load in the table of
 the other scenarios, by tokens per second, latency and exactness.
 
 examples:
-  redraft bench --against transformers --record benchmarks/against-transformers.json
-  redraft bench --scenario --record-dir benchmarks
+  redraft bench --against transformers --record against-transformers.json
+  redraft bench --scenario --record-dir records
   redraft bench --scenario together --scenario poisson --runs 5
-  redraft bench --dial --record-dir benchmarks
+  redraft bench --dial
   redraft bench --backend openai --base-url http://127.0.0.1:8000/v1 --prompts mine.txt
-  redraft bench --soak 2000 --record-dir benchmarks
   redraft bench --device-card --model recipes/shapes/26b --device cuda --dtype bfloat16 --plan int4 --record-dir ."""
 
 
@@ -70,14 +50,17 @@ def add(commands: Commands) -> None:
         metavar="NAME",
         help="many requests: one, together, poisson, variants, long, long-4k; repeatable; without NAME all of them",
     )
-    parser.add_argument("--scaling", action="store_true", help="our speed by load and by prefix; matmuls; phases")
     parser.add_argument(
         "--knee", action="store_true", help="rows per forward from which more do not pay; kept for later loads"
     )
-    parser.add_argument("--policies", action="store_true", help="scheduling policies beside each other")
-    for name, (usual, what) in COUNTED.items():
-        help_ = f"{what} (default: {usual})"
-        parser.add_argument(f"--{name}", type=int, nargs="?", const=usual, metavar="N", help=help_)
+    parser.add_argument(
+        "--dial",
+        type=int,
+        nargs="?",
+        const=EXAMPLES,
+        metavar="N",
+        help=f"the table that an effort walks, by N examples a task; kept beside the checkpoint (default: {EXAMPLES})",
+    )
     parser.add_argument(
         "--runs", type=int, metavar="N", help=f"repetitions (default: {PAIRS} pairs of single answers, {PASSES} else)"
     )
@@ -87,7 +70,8 @@ def add(commands: Commands) -> None:
     parser.add_argument(
         "--prompts", type=Path, metavar="FILE", help="with --backend: a prompt a line (default: held-out examples)"
     )
-    backend_flags(parser, beside=True)
+    parser.add_argument("--their-model", metavar="NAME", help="with --backend: the model's name there, of several")
+    backend_flags(parser)
     add_flags(parser)
 
 
@@ -118,19 +102,19 @@ def _check(arguments: argparse.Namespace) -> None:
     """Refuse what cannot be measured, before anything is loaded."""
     from redraft.errors import RequestError
 
-    modes = [f"--{name}" for name in ("scenario", "scaling", "knee", "policies") if getattr(arguments, name)]
+    modes = [f"--{name}" for name in ("scenario", "knee") if getattr(arguments, name)]
     modes += ["--backend"] if backend_of(arguments, beside=True) is not None else []
     modes += ["--device-card"] if arguments.device_card else []
-    modes += [f"--{name}" for name in COUNTED if getattr(arguments, name) is not None]
+    modes += ["--dial"] if arguments.dial is not None else []
     if len(modes) > 1:
         raise RequestError(f"{' and '.join(modes)} were given together; measure one at a time")
-    for name in ("runs", *COUNTED):
+    for name in ("runs", "dial"):
         value = getattr(arguments, name)
         if value is not None and value < 1:
             raise RequestError(f"--{name} is {value}; it must be at least 1")
     if arguments.rate is not None and not 0 < arguments.rate < float("inf"):
         raise RequestError(f"--rate is {arguments.rate}; it must be above 0 (requests per second)")
-    if arguments.device != "cpu" and not arguments.device_card:
+    if arguments.device not in ("auto", "cpu") and not arguments.device_card:
         raise RequestError(f"--device is {arguments.device!r}; this comparison runs on cpu")
     if arguments.record and arguments.scenario and (len(arguments.scenario) > 1 or "all" in arguments.scenario):
         raise RequestError("--record is one file and there are several records; use --record-dir")
@@ -156,16 +140,12 @@ def _check_flags(arguments: argparse.Namespace, mode: str = "") -> None:
         raise RequestError("--offload goes with --device-card; all else is measured on cpu, where experts are anyway")
     if arguments.graphs:
         raise RequestError("--graphs was given; --device-card times steps both ways, and all else runs on cpu")
-    if arguments.parallel is not None and mode in ALONE:
-        what = mode or "single answers"
-        raise RequestError(f"--parallel was given with {what}, and that {ALONE[mode]}; leave it out")
     if arguments.against and mode not in ("", "--scenario"):
         raise RequestError(f"--against was given with {mode}, which measures redraft alone; leave it out")
-    if arguments.runs is not None and mode.removeprefix("--") in COUNTED:
-        raise RequestError(f"--runs was given with {mode}, which runs once; give the number of requests to {mode}")
-    streams = mode == "--policies" or not {"poisson", "all"}.isdisjoint(arguments.scenario or ())
-    if arguments.rate is not None and not streams:
-        raise RequestError("--rate is that of the Poisson stream; it goes with --scenario poisson or --policies")
+    if arguments.runs is not None and mode == "--dial":
+        raise RequestError("--runs was given with --dial, which runs once; give the number of examples to --dial")
+    if arguments.rate is not None and {"poisson", "all"}.isdisjoint(arguments.scenario or ()):
+        raise RequestError("--rate is that of the Poisson stream; it goes with --scenario poisson")
     if arguments.record:
         check_place(arguments.record)
     if arguments.record_dir:
@@ -174,68 +154,39 @@ def _check_flags(arguments: argparse.Namespace, mode: str = "") -> None:
 
 def _measure(arguments: argparse.Namespace) -> Iterator[Record]:
     """The records of the mode that was asked for, each as soon as it is there."""
-    from redraft.measure import bench, packing, presets, scaling, throughput
+    from redraft.measure import single_answers, throughput
     from redraft.measure.scenario import RATE, find_scenarios
     from redraft.weights.source import locate
 
-    folder, dtype, runs = locate(arguments.model), arguments.dtype, arguments.runs or PASSES
+    folder, runs = locate(arguments.model), arguments.runs or PASSES
+    dtype = _dtype(arguments, folder)
     rate = arguments.rate or RATE
     if (backend := backend_of(arguments, beside=True)) is not None:
-        from redraft.cli.abroad import bench_there
-
-        yield bench_there(backend, arguments)
+        yield bench_remote(backend, arguments)
     elif arguments.device_card:
         yield take_card(arguments, runs, progress)
     elif arguments.scenario:
         for scenario in find_scenarios(arguments.scenario):
             yield throughput.bench_scenario(scenario, folder, runs=runs, dtype=dtype, rate=rate, progress=progress)
-    elif arguments.scaling:
-        yield scaling.bench_scaling(folder, runs=runs, dtype=dtype, progress=progress)
     elif arguments.knee:
         yield _knee(arguments, folder, runs)
-    elif arguments.policies:
-        yield throughput.bench_policies(folder, runs=runs, dtype=dtype, rate=rate, progress=progress)
     elif arguments.dial is not None:
         yield _dial(arguments, folder)
-    elif arguments.presets is not None:
-        yield presets.bench_presets(folder, _engine(arguments), count=arguments.presets, progress=progress)
-    elif arguments.plans is not None:
-        yield packing.bench_plans(folder, count=arguments.plans, dtype=dtype, progress=progress)
-    elif arguments.constraints is not None:
-        from redraft.measure.constraints import bench_constraints
-
-        yield bench_constraints(folder, _engine(arguments), count=arguments.constraints, progress=progress)
-    elif arguments.serve is not None:
-        yield _serve(arguments)
-    elif arguments.soak is not None:
-        yield _soak(arguments, folder)
     else:
         pairs = arguments.runs or PAIRS
-        yield bench.bench_against(folder, runs=pairs, dtype=dtype, progress=progress)
-
-
-def _serve(arguments: argparse.Namespace) -> Record:
-    from redraft.measure.serving import bench_serve
-    from redraft.server.log import Log
-    from redraft.server.process import hosted
-    from redraft.server.service import Service
-    from redraft.server.settings import Settings
-
-    def host(engine: Engine) -> AbstractContextManager[str]:
-        return hosted(Service(Settings()), engine, Log(None))
-
-    return bench_serve(arguments.model, count=arguments.serve, host=host, progress=progress)
+        yield single_answers.bench_against(folder, runs=pairs, dtype=dtype, progress=progress)
 
 
 def _knee(arguments: argparse.Namespace, folder: Path, runs: int) -> Record:
     from redraft.engine.knee import knee_key, write_knee
     from redraft.errors import RunError
-    from redraft.measure.scaling import bench_knee
+    from redraft.measure.knee import bench_knee
 
     plan = arguments.plan
-    record = bench_knee(folder, runs=runs, dtype=arguments.dtype, plan=plan, progress=progress)
+    dtype = _dtype(arguments, folder)
+    record = bench_knee(folder, runs=runs, dtype=dtype, plan=plan, progress=progress)
     try:
-        path = write_knee(knee_key(folder, arguments.dtype, arguments.device, plan), record.figures["knee_rows"])
+        path = write_knee(knee_key(folder, dtype, "cpu", plan), record.figures["knee_rows"])
         print(f"redraft: kept in {path} for loads in these numbers with as many threads", file=sys.stderr)
     except RunError as error:  # what has been measured is worth printing all the same
         print(f"redraft: {error}", file=sys.stderr)
@@ -251,15 +202,19 @@ def _dial(arguments: argparse.Namespace, folder: Path) -> Record:
     return record
 
 
-def _soak(arguments: argparse.Namespace, folder: Path) -> Record:
-    from redraft.measure.soak import bench_soak
-
-    engine = _engine(arguments)
-    return bench_soak(engine.model, engine.config, name=folder.name, count=arguments.soak, progress=progress)
-
-
 def _engine(arguments: argparse.Namespace) -> Engine:
-    """Of the modes in which nothing else runs, so that its experts may be shared."""
     from redraft.engine.engine import load
 
-    return load(arguments.model, dtype=arguments.dtype, experts=experts_of(arguments))
+    return load(arguments.model, device="cpu", dtype=arguments.dtype, experts=experts_of(arguments))
+
+
+def _dtype(arguments: argparse.Namespace, folder: Path) -> str:
+    """The number format by its name, for records; a device card asks the device, too."""
+    import torch
+
+    from redraft.config import read_config
+    from redraft.weights.defaults import dtype_name, dtype_of
+
+    if arguments.dtype != "auto" or arguments.device_card:
+        return str(arguments.dtype)
+    return dtype_name(dtype_of("auto", folder, read_config(folder).model, torch.device("cpu")))

@@ -7,8 +7,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from redraft.cli.common import loaded, note
-from redraft.cli.kernels import kernels_for
-from redraft.cli.place import experts_of
+from redraft.cli.flags import experts_of
 
 if TYPE_CHECKING:
     from redraft.measure.record import Record
@@ -28,21 +27,21 @@ def add_flags(parser: argparse.ArgumentParser) -> None:
 
 def take_card(arguments: argparse.Namespace, runs: int, progress: Callable[[str, int, int], None]) -> Record:
     """Measure the card of the flags."""
-    import torch
-
     from redraft.config import read_config
     from redraft.measure.device import CANVASES, PREFIXES, device_card
     from redraft.model.fused import fuse_layers
-    from redraft.weights.build import usable_device
+    from redraft.weights.defaults import device_of, dtype_of, kernels_of
     from redraft.weights.load import check_usable, load_model
-    from redraft.weights.place import ON_DEVICE, place_experts
+    from redraft.weights.place import Placement, place_experts
     from redraft.weights.plan import find_plan, formats
     from redraft.weights.source import has_weights, locate
 
-    folder, device, dtype = locate(arguments.model), usable_device(arguments.device), getattr(torch, arguments.dtype)
-    plan, kernels = None if arguments.plan is None else find_plan(arguments.plan), kernels_for(arguments.device)
+    folder, device = locate(arguments.model), device_of(arguments.device)
+    plan, kernels = None if arguments.plan is None else find_plan(arguments.plan), kernels_of(device, note)
     config = read_config(folder).model
-    placement, device = place_experts(experts_of(arguments), device, config.num_experts)
+    random = arguments.dtype == "auto" and not has_weights(folder)
+    dtype = dtype_of("bfloat16" if random else arguments.dtype, folder, config, device)
+    placement = place_experts(experts_of(arguments), device)
     model = None
     if has_weights(folder):
         model = load_model(
@@ -55,7 +54,7 @@ def take_card(arguments: argparse.Namespace, runs: int, progress: Callable[[str,
             report=note,
             progress=loaded,
         )[0]
-        model = fuse_layers(model) if placement == ON_DEVICE else model
+        model = fuse_layers(model) if placement is Placement.DEVICE else model
     else:
         check_usable(config, dtype, formats(config, plan), device, note, placement)
     return device_card(

@@ -5,14 +5,12 @@ from __future__ import annotations
 import argparse
 import json
 import sys
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from redraft.cli.backend import backend_flags, backend_of
 from redraft.cli.bounds import say_bounds
-from redraft.cli.common import Commands, command, decoded, load_engine, model_flags, options_of, preset_flag, tame
+from redraft.cli.common import Commands, command, decoded, load_engine
+from redraft.cli.flags import model_flags, options_of, sampling_flags
 from redraft.cli.trace import trace_flag, traced
 from redraft.errors import RedraftError, RequestError
 
@@ -35,15 +33,8 @@ def add(commands: Commands) -> None:
     """Add the command."""
     parser = command(commands, "chat", "talk with a model, line by line", run, epilog=EPILOG)
     parser.add_argument("--system", metavar="TEXT", help="what the model is told before the first turn")
-    parser.add_argument("--max-tokens", type=int, metavar="N", help="most tokens of an answer")
-    parser.add_argument("--seed", type=int, help="seed of the first answer; each further one has the next")
-    parser.add_argument("--steps", type=int, metavar="N", help="cap on denoising steps per canvas")
-    parser.add_argument(
-        "--temperature", type=float, default=1.0, metavar="X", help="factor on the schedule; 0 samples the likeliest"
-    )
-    preset_flag(parser)
+    sampling_flags(parser, own={"seed": "seed of the first answer; each further one has the next"})
     trace_flag(parser)
-    backend_flags(parser)
     model_flags(parser, plan=True)
 
 
@@ -54,10 +45,10 @@ def run(arguments: argparse.Namespace) -> int:
 
     opening: list[Message] = [] if arguments.system is None else [{"role": "system", "content": arguments.system}]
     said, seed = opening, arguments.seed
-    with _answering(arguments) as answer:
+    options = options_of(arguments)
+    with traced(load_engine(arguments), arguments, "chat") as engine:
         if sys.stdin.isatty():
-            if arguments.backend is None:
-                say_bounds(arguments, None)
+            say_bounds(arguments, None)
             print("redraft: a line is a turn, one that ends in \\ goes on; /new forgets, /quit leaves", file=sys.stderr)
         while (turn := _turn()) not in (None, "/quit"):
             if turn == "/new":
@@ -65,7 +56,7 @@ def run(arguments: argparse.Namespace) -> int:
                 continue
             asked = [*said, {"role": "user", "content": turn}]
             try:
-                text = answer(asked, seed)
+                text = _answer(engine, asked, replace(options, seed=seed), as_json=arguments.json).text
             except RedraftError as error:
                 if arguments.debug or not sys.stdin.isatty():
                     raise
@@ -74,41 +65,6 @@ def run(arguments: argparse.Namespace) -> int:
             said = [*asked, {"role": "assistant", "content": text}]
             seed = seed if seed is None else (seed + 1) % 2**64
     return 0
-
-
-Answering = Callable[[list["Message"], int | None], str]
-"""Answers a conversation with a seed, showing it; returns the text."""
-
-
-@contextmanager
-def _answering(arguments: argparse.Namespace) -> Iterator[Answering]:
-    if (backend := backend_of(arguments)) is not None:
-        from redraft.cli.abroad import told, wish_of
-        from redraft.remote.remote import Remote
-
-        wish = wish_of(arguments)
-        with Remote(backend) as remote:
-
-            def there(asked: list[Message], seed: int | None) -> str:
-                show = (lambda _: None) if arguments.json else _piece  # which is told at the end
-                reply = remote.ask(asked, replace(wish, seed=seed), show)
-                print(json.dumps(told(backend, reply), ensure_ascii=False) if arguments.json else "", flush=True)
-                return reply.text
-
-            yield there
-        return
-
-    options = options_of(arguments)
-    with traced(load_engine(arguments), arguments, "chat") as engine:
-
-        def here(asked: list[Message], seed: int | None) -> str:
-            return _answer(engine, asked, replace(options, seed=seed), as_json=arguments.json).text
-
-        yield here
-
-
-def _piece(text: str) -> None:
-    print(tame(text) if sys.stdout.isatty() else text, end="", flush=True)
 
 
 def _turn() -> str | None:

@@ -9,16 +9,15 @@ from typing import TYPE_CHECKING
 from redraft.errors import RequestError
 
 if TYPE_CHECKING:
-    from redraft.constrain.checks import Check
+    from redraft.constraints.checks import Check
 
 
-def check_flag(parser: argparse.ArgumentParser) -> None:
+def check_flag(parser: argparse._ActionsContainer) -> None:
     """The command that judges."""
     parser.add_argument(
         "--check",
         metavar="COMMAND",
-        help="a command that reads the text on stdin and ends with 0 if it is right, else says on stderr what is not;"
-        " what it rejects is written anew",
+        help="repair what this command rejects: it reads the text, exits 0 if it is right, else explains on stderr",
     )
 
 
@@ -40,6 +39,6 @@ def check_of(arguments: argparse.Namespace) -> Check | None:
     if not words:
         raise RequestError(f"--check is {given!r}; write a command that reads stdin, as 'python -m json.tool'")
 
-    from redraft.constrain.checks import command_check
+    from redraft.constraints.checks import command_check
 
     return command_check(words)

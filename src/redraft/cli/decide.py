@@ -8,7 +8,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from redraft.cli.bounds import say_bounds
-from redraft.cli.common import Commands, command, load_engine, model_flags, print_json, read_prompt
+from redraft.cli.common import Commands, command, load_engine, print_json, read_prompt
+from redraft.cli.flags import model_flags
 from redraft.errors import RequestError
 
 if TYPE_CHECKING:
@@ -58,7 +59,7 @@ def run(arguments: argparse.Namespace) -> int:
 
     say_bounds(arguments, prompt if arguments.chat else None)
     engine = load_engine(arguments)
-    request = engine.request(prompt, chat=arguments.chat, options=Options(seed=arguments.seed))
+    request = engine.request(prompt, chat=arguments.chat, options=Options(seed=arguments.seed, preset="reference"))
     if arguments.form is None:
         found = [decide(engine, request, arguments.choice or ["yes", "no"], canvases=arguments.canvases)]
     else:

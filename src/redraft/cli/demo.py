@@ -8,7 +8,8 @@ import sys
 from statistics import mean
 from typing import TYPE_CHECKING, Any
 
-from redraft.cli.common import Commands, command, load_engine, model_flags, preset_of, print_json
+from redraft.cli.common import Commands, command, load_engine, print_json
+from redraft.cli.flags import model_flags
 
 if TYPE_CHECKING:
     from redraft.measure.evals import Trial
@@ -37,12 +38,12 @@ def run(arguments: argparse.Namespace) -> int:
     if arguments.count < 1:
         raise RequestError(f"--count is {arguments.count}; it must be at least 1")
     seed = secrets.randbits(31) if arguments.seed is None else arguments.seed
-    engine, preset = load_engine(arguments), preset_of(arguments)
+    engine = load_engine(arguments)
     trials: list[tuple[str, Trial]] = []
     for name in names():
         max_tokens = room(engine, task(name))
         for i, example in zip(range(arguments.count), task(name).examples("held_out", seed), strict=False):
-            options = Options(seed=seed + i, preset=preset, max_tokens=max_tokens)
+            options = Options(seed=seed + i, max_tokens=max_tokens)
             request = engine.request(example.prompt, chat=True, options=options)
             if i == 0 and not arguments.json:
                 print(f"\n{example.prompt}\n", file=sys.stderr)

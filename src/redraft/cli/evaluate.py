@@ -3,24 +3,15 @@
 from __future__ import annotations
 
 import argparse
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from redraft.cli.backend import backend_flags, backend_of
-from redraft.cli.common import (
-    Commands,
-    causal_flag,
-    command,
-    load_engine,
-    model_flags,
-    preset_flag,
-    print_json,
-    progress,
-)
+from redraft.cli.backend import backend_of, evaluate_remote
+from redraft.cli.common import Commands, command, load_engine, print_json, progress
+from redraft.cli.flags import backend_flags, model_flags, sampling_flags
 
 if TYPE_CHECKING:
-    from redraft.engine.engine import Engine
     from redraft.measure.evals import Evaluation
 
 EPILOG = """Examples are held out by construction: no training run of this repository can have seen them.
@@ -28,8 +19,7 @@ Intervals are Wilson's at 95%. An answer may have the checkpoint's max_new_token
 
 examples:
   redraft eval --task records --count 500 --json
-  redraft eval --task sudoku-4x4 --pin --count 1000
-  redraft eval --infill --count 100"""
+  redraft eval --task sudoku-4x4 --pin --count 1000"""
 
 
 def add(commands: Commands) -> None:
@@ -38,18 +28,10 @@ def add(commands: Commands) -> None:
     model_flags(parser, plan=True)
     parser.add_argument("--task", action="append", metavar="NAME", help="a task; repeatable (default: all)")
     parser.add_argument("--count", type=int, default=500, metavar="N", help="examples per task (default: 500)")
-    parser.add_argument("--steps", type=int, metavar="N", help="cap on denoising steps per canvas")
     parser.add_argument(
         "--pin", action="store_true", help="also answer with what is known beforehand pinned, as a Sudoku's clues"
     )
-    parser.add_argument(
-        "--infill",
-        action="store_true",
-        help="fill gaps in standard-library functions instead, beside the causal mode; runs the modules' doctests on "
-        "what the model wrote, in processes with limits",
-    )
-    causal_flag(parser)
-    preset_flag(parser, default="reference")
+    sampling_flags(parser, only=("steps", "preset", "causal"))
     backend_flags(parser)
     parser.add_argument("--seed", type=int, default=0, help="which examples and which noise (default: 0)")
     parser.add_argument("--record", type=Path, metavar="FILE", help="also write a benchmark record to this file")
@@ -62,14 +44,12 @@ def run(arguments: argparse.Namespace) -> int:
 
     if arguments.count < 1:
         raise RequestError(f"--count is {arguments.count}; it must be at least 1")
-    for flag in ("task", "pin", "causal"):
-        if arguments.infill and getattr(arguments, flag):
-            raise RequestError(f"--infill and --{flag} were both given; the infills are a set of their own: choose one")
     if arguments.pin and arguments.causal:
         raise RequestError("--pin and --causal were both given; a causal answer has no canvas to pin: choose one")
     chosen = [task(name) for name in arguments.task or names()]
 
     from redraft.engine.request import Options
+    from redraft.engine.resolve import preset_name
     from redraft.measure.evals import evaluate, record
     from redraft.measure.record import check_place, write_record
 
@@ -77,14 +57,12 @@ def run(arguments: argparse.Namespace) -> int:
         check_place(arguments.record)
 
     if (backend := backend_of(arguments)) is not None:
-        from redraft.cli.abroad import evaluate_there
-
-        _show(evaluate_there(backend, arguments), as_json=arguments.json)
+        _show(evaluate_remote(backend, arguments), as_json=arguments.json)
         return 0
-    options = Options(preset=arguments.preset or "reference", causal=arguments.causal)
     engine, how = load_engine(arguments), {"seed": arguments.seed, "steps": arguments.steps}
-    if arguments.infill:
-        return _infill(arguments, engine)
+    options = Options(preset=arguments.preset, causal=arguments.causal)
+    if not options.causal:  # by its name, for the record
+        options = replace(options, preset=preset_name(options, engine.config.generation))
     found = [
         evaluate(engine, one, arguments.count, **how, options=options, pin=pin, progress=progress)
         for one in chosen
@@ -105,22 +83,6 @@ def _show(found: list[Evaluation], *, as_json: bool) -> None:
         _table(found)
 
 
-def _infill(arguments: argparse.Namespace, engine: Engine) -> int:
-    from redraft.measure.infills import record, score_infills
-    from redraft.measure.record import write_record
-
-    how = {"seed": arguments.seed, "steps": arguments.steps, "preset": arguments.preset or "reference"}
-    found = score_infills(engine, arguments.count, **how, progress=progress)
-    taken = record(found, model=arguments.model, **how)
-    if arguments.record:
-        write_record(taken, arguments.record)
-    if arguments.json:
-        print_json([asdict(one) for one in found])
-    else:
-        print(taken)
-    return 0
-
-
 def _table(found: list[Evaluation]) -> None:
     from rich.console import Console
     from rich.table import Table
@@ -128,8 +90,8 @@ def _table(found: list[Evaluation]) -> None:
     table = Table("task", "examples", "exact", "95% interval", "steps", "tokens per forward", "tokens/s")
     for one in found:
         interval = f"{one.low:.1%} to {one.high:.1%}"
-        steps = (f"{one.mean_steps:.1f}", f"{one.tokens_per_forward:.1f}") if one.mean_steps else ("not told",) * 2
-        rate = f"{one.tokens_per_sec:.0f}" if one.tokens_per_sec else "not told"
+        steps = (f"{one.mean_steps:.1f}", f"{one.tokens_per_forward:.1f}") if one.mean_steps else ("not reported",) * 2
+        rate = f"{one.tokens_per_sec:.0f}" if one.tokens_per_sec else "not reported"
         table.add_row(one.task, str(one.count), f"{one.exact:.1%}", interval, *steps, rate)
     Console().print(table)
     for one in found:

@@ -8,11 +8,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from redraft.cli.common import Commands, command, print_json, show
+from redraft.cli.flags import named_model, need_model
 
 if TYPE_CHECKING:
     from redraft.measure.evals import Evaluation
-    from redraft.weights.calibrate import Chat
-    from redraft.weights.plan import Plan
     from redraft.weights.quantize import Report
 
 EPILOG = """plans                experts     attention   dense MLPs
@@ -22,27 +21,21 @@ EPILOG = """plans                experts     attention   dense MLPs
   nvfp4              nvfp4       as it is    nvfp4
   nvfp4-experts      nvfp4       as it is    as it is
 
---calibrate FILE chooses the codes of 4-bit matrices by what comes out of them for the chats in FILE: JSON
-lines with `messages`, the last one the assistant's, or `prompt` and `response`. A hundred chats of the kind
-that the model is for will do. An expert of the 26B model takes seconds of a core, so all of them take hours.
-
 Embeddings, norms, routers and the self-conditioning block stay as they are. The files have the layout of
 compressed-tensors, which other engines load. One matrix is in memory at a time; an interrupted run goes on
 where it stopped when the same command is given again.
 
 examples:
   redraft quantize google/diffusiongemma-26B-A4B-it --plan int4 --out diffusiongemma-int4
-  redraft quantize nano --plan int4 --out nano-int4 --calibrate chats.jsonl
   redraft quantize nano --plan int8 --out nano-int8 --eval 200 --task records --task sudoku-4x4"""
 
 
 def add(commands: Commands) -> None:
     """Add the command."""
     parser = command(commands, "quantize", "write a checkpoint in fewer bits", run, epilog=EPILOG)
-    parser.add_argument("model", metavar="MODEL", help="a checkpoint that is not quantized")
+    named_model(parser, "a checkpoint that is not quantized", default=None)
     parser.add_argument("--plan", required=True, metavar="NAME", help="which matrices in which format; see below")
     parser.add_argument("--out", type=Path, required=True, metavar="DIR", help="the folder to make")
-    parser.add_argument("--calibrate", type=Path, metavar="FILE", help="chats that 4-bit matrices are rounded for")
     parser.add_argument("--eval", type=int, metavar="N", help="then score both on N held-out examples a task")
     parser.add_argument("--task", action="append", metavar="NAME", help="a task of --eval; repeatable (default: all)")
 
@@ -62,9 +55,8 @@ def run(arguments: argparse.Namespace) -> int:
     from redraft.weights.quantize import quantize_checkpoint
     from redraft.weights.source import locate
 
-    plan, folder = find_plan(arguments.plan), locate(arguments.model)
-    chats = [] if arguments.calibrate is None else _chats(arguments.calibrate, folder, plan)
-    report = quantize_checkpoint(folder, arguments.out, plan, chats=chats, progress=_written)
+    plan, folder = find_plan(arguments.plan), locate(need_model(arguments))
+    report = quantize_checkpoint(folder, arguments.out, plan, progress=_written)
     scores: dict[str, list[Evaluation]] = {}
     if arguments.eval is not None:
         from redraft.engine.engine import load
@@ -81,30 +73,6 @@ def run(arguments: argparse.Namespace) -> int:
     return 0
 
 
-def _chats(file: Path, folder: Path, plan: Plan) -> list[Chat]:
-    """Tokens of a file of chats, as many as there are."""
-    from redraft.config import read_config
-    from redraft.errors import RequestError
-    from redraft.text import read_text
-    from redraft.tune.sources import parse_row
-    from redraft.weights.calibrate import Chat
-
-    if not any(form is not None and form.bits == 4 for form in (plan.experts, plan.attention, plan.mlp)):
-        raise RequestError(f"plan {plan.name} writes nothing in 4 bits, and nothing else is calibrated; leave it out")
-    try:
-        lines = file.read_bytes().splitlines()
-    except OSError as error:
-        raise RequestError(f"--calibrate {file} cannot be read: {error.strerror}") from None
-    text, found = read_text(folder, read_config(folder)), []
-    for number, line in enumerate(lines, 1):
-        if line.strip():
-            *asked, answer = parse_row(line, f"{file}, line {number}").messages
-            found.append(Chat(text.chat(asked), text.encode(answer["content"], bos=False)))
-    if not found:
-        raise RequestError(f"--calibrate {file} holds no chats; write one a line, as JSON")
-    return found
-
-
 def _show(report: Report, scores: dict[str, list[Evaluation]]) -> None:
     print(f"{report.folder}: {report.bytes_after:,} bytes of weights, {report.bytes_before:,} before")
     by_part: dict[str, list[float]] = {}
@@ -113,12 +81,6 @@ def _show(report: Report, scores: dict[str, list[Evaluation]]) -> None:
     for part, errors in by_part.items():
         middle = sorted(errors)[len(errors) // 2]
         print(f"{part}: relative error {middle:.2%} in the middle layer, {max(errors):.2%} in the worst")
-    if report.outputs:
-        with_it, without = (sorted(pair[i] for pair in report.outputs.values()) for i in (0, 1))
-        half = len(with_it) // 2
-        print(
-            f"4-bit products, on the chats: off by {with_it[half]:.2%} in the middle, {without[half]:.2%} uncalibrated"
-        )
     for before, after in zip(scores.get("before", []), scores.get("after", []), strict=True):
         print(f"{before.task}: {before.exact:.1%} exact before, {after.exact:.1%} after ({before.count} examples)")
 

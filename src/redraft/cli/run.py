@@ -6,16 +6,17 @@ import argparse
 import sys
 import time
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import aclosing, contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from redraft import __version__
-from redraft.cli.backend import backend_flags, backend_of
-from redraft.cli.common import Commands, command, load_engine, model_flags, preset_flag, preset_of, print_json
+from redraft.cli.backend import backend_of
+from redraft.cli.common import Commands, command, load_engine, print_json
+from redraft.cli.flags import backend_flags, model_flags, sampling_flags
 
 if TYPE_CHECKING:
-    from redraft.remote.channel import Backend
+    from redraft.measure.remote import Backend
     from redraft.server.batch import Done
 
 EPILOG = """A row of the input is a JSON object: OpenAI's batch form (custom_id, url, body), or a body alone, with
@@ -40,7 +41,7 @@ def add(commands: Commands) -> None:
     parser.add_argument("source", type=Path, metavar="IN.jsonl", help="requests, one a line")
     parser.add_argument("target", type=Path, metavar="OUT.jsonl", help="answers; continued if it exists")
     parser.add_argument("--seed", type=int, help="row i has this seed plus i, unless it brings its own")
-    preset_flag(parser, of=" of rows that name none")
+    sampling_flags(parser, only=("preset",), own={"preset": "sampler rules of rows that name none"})
     parser.add_argument("--at-once", type=int, default=64, metavar="N", help="rows under way (default: 64)")
     backend_flags(parser)
     model_flags(parser)
@@ -77,7 +78,7 @@ def _here(arguments: argparse.Namespace, rows: int) -> Done:
     many = 2**31  # a batch is bounded by --at-once alone
     limits = Limits(per_key=many, in_flight=many, request_sec=86_400.0)
     names = (Path(arguments.model).name, "*")
-    service = Service(Settings(names, limits=limits, preset=preset_of(arguments), version=__version__))
+    service = Service(Settings(names, limits=limits, preset=arguments.preset, version=__version__))
     engine.loop.start()
     service.ready(engine)
     how = {"seed": arguments.seed, "at_once": arguments.at_once}
@@ -91,11 +92,11 @@ def _here(arguments: argparse.Namespace, rows: int) -> Done:
 def _there(backend: Backend, arguments: argparse.Namespace, rows: int) -> Done:
     """By another server. A refusal answers its row; a server that does not answer ends the run, to be resumed."""
     from redraft.errors import RequestError
-    from redraft.remote.channel import Channel, encoded
+    from redraft.measure.remote import Remote, encoded
     from redraft.server.batch import answer_rows, read_row
     from redraft.server.refusal import Refusal
 
-    channel = Channel(backend)
+    remote = Remote(backend)
 
     async def answered(row: bytes, number: int) -> tuple[int, Mapping[str, Any]]:
         path, body = read_row(row, None if arguments.seed is None else arguments.seed + number)
@@ -106,11 +107,14 @@ def _there(backend: Backend, arguments: argparse.Namespace, rows: int) -> Done:
             encoded(plain)  # what cannot be sent is this row's mistake, and ends no run
         except RequestError as error:
             raise Refusal(400, str(error)) from None
-        return await channel.post(path.removeprefix("/v1/"), plain)
+        try:
+            return 200, await remote.post(path.removeprefix("/v1/"), plain)
+        except RequestError as error:
+            raise Refusal(400, str(error), code="elsewhere") from None
 
     with _bar(rows) as told:
         place = arguments.source, arguments.target
-        return answer_rows(answered, *place, at_once=arguments.at_once, told=told, within=channel)
+        return answer_rows(answered, *place, at_once=arguments.at_once, told=told, within=aclosing(remote))
 
 
 @contextmanager

@@ -3,69 +3,44 @@
 from __future__ import annotations
 
 import argparse
-import asyncio
 import os
 import re
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
-from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from redraft import __version__
-from redraft.cli.backend import backend_flags, backend_of, beside_of
-from redraft.cli.common import (
-    ADAPTER_HELP,
-    PLAN_HELP,
-    Commands,
-    command,
-    loaded,
-    model_flags,
-    preset_flag,
-    preset_of,
-    set_up,
-)
-from redraft.cli.place import experts_of
+from redraft.cli.common import Commands, command, loaded, note, set_up
+from redraft.cli.flags import experts_of, model_flags, sampling_flags
 from redraft.cli.trace import traced_apart
 from redraft.errors import RequestError
 
 if TYPE_CHECKING:
     from redraft.engine.engine import Engine
-    from redraft.remote.channel import Backend, Channel
     from redraft.server.log import Log
     from redraft.server.settings import Settings
 
 PORT = 8642
 KEYS = "REDRAFT_API_KEYS"
-RUNNING = 64
 TRY = r'{"messages":[{"role":"user","content":"record\nSend 417 melu to Karomi."}]}'
 
 EPILOG = f"""Point any tool with a "base URL" at http://127.0.0.1:{PORT}/v1; `redraft connect` prints the lines for
 some. The page is at the URL itself. A server that others can reach needs API keys, one a line in --api-key-file
 or separated by commas in {KEYS}. SIGTERM lets answers finish, a second one does not.
-With --backend the page and its two endpoints for text ask another server, and no model is loaded. With --beside the
-page sends a prompt to both at once and shows the two answers beside each other, with what each took.
 
 examples:
   redraft serve
   redraft serve ./checkpoint --port 9000 --alias gpt-4o-mini
-  redraft serve --host 0.0.0.0 --api-key-file keys.txt --allow-host gpu.lan
-  redraft serve --backend openai --base-url https://api.example/v1 --api-key-env THEIR_KEY
-  redraft serve --beside http://127.0.0.1:8000/v1"""
+  redraft serve --host 0.0.0.0 --api-key-file keys.txt --allow-host gpu.lan"""
 
 
 def add(commands: Commands) -> None:
     """Add the command."""
     parser = command(commands, "serve", "answer over HTTP, in the forms that other tools speak", run, epilog=EPILOG)
-    model_flags(parser, positional=True)
-    preset_flag(parser, of=" of requests that name none")
-    parser.add_argument("--plan", metavar="NAME", help=PLAN_HELP)
-    parser.add_argument("--adapter", metavar="FOLDER", help=ADAPTER_HELP)
-    parser.add_argument(
-        "--beside", metavar="URL", help="another server, whose answers the page shows beside those of this one"
-    )
-    backend_flags(parser, beside=True)
+    model_flags(parser, positional=True, plan=True)
+    sampling_flags(parser, only=("preset",), own={"preset": "sampler rules of requests that name none"})
     parser.add_argument("--host", default="127.0.0.1", help="address to listen on (default: 127.0.0.1)")
     parser.add_argument("--port", type=int, default=PORT, help=f"0 for a free one (default: {PORT})")
     parser.add_argument("--name", metavar="NAME", help="what the model is called (default: its name or folder)")
@@ -87,9 +62,7 @@ def add(commands: Commands) -> None:
     parser.add_argument(
         "--trace", type=Path, metavar="FOLDER", help="write every step there, a file each of the newest 1000 requests"
     )
-    parser.add_argument(
-        "--max-running", type=int, default=RUNNING, metavar="N", help="requests at a time (default: 64)"
-    )
+    parser.add_argument("--max-running", type=int, default=64, metavar="N", help="requests at a time (default: 64)")
     parser.add_argument("--max-waiting", type=int, default=1024, metavar="N", help="answers under way (default: 1024)")
     parser.add_argument("--per-key", type=int, default=256, metavar="N", help="of one key (default: 256)")
     parser.add_argument("--max-seconds", type=float, default=600.0, metavar="SEC", help="longest answer (default: 600)")
@@ -98,12 +71,8 @@ def add(commands: Commands) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     """Serve until a signal."""
-    if arguments.backend is not None or arguments.base_url is not None:
-        return _pass_on(arguments)
-    beside = beside_of(arguments)  # refuses, too, what only another server is asked with
     set_up(arguments.threads)
 
-    from redraft.cli.kernels import kernels_for
     from redraft.engine.engine import load
     from redraft.engine.loop import LoopConfig
     from redraft.server.process import serve
@@ -120,55 +89,16 @@ def run(arguments: argparse.Namespace) -> int:
             dtype=arguments.dtype,
             plan=arguments.plan,
             adapter=arguments.adapter,
+            report=note,
             progress=report,
             loop=LoopConfig(max_running=arguments.max_running, graphs=arguments.graphs),
-            kernels=kernels_for(arguments.device),
             experts=experts_of(arguments),
         )
 
     service = Service(settings_of(arguments), traced_apart(arguments, "serve"))
-    there = None if beside is None else _channel(beside, arguments)
     with _logged(arguments) as log:
-        serve(service, loader, host=arguments.host, port=arguments.port, log=log, ready=_say, beside=there)
+        serve(service, loader, host=arguments.host, port=arguments.port, log=log, ready=_say)
     return 0
-
-
-def _pass_on(arguments: argparse.Namespace) -> int:
-    """Serve the page, and another server's answers."""
-    if arguments.max_running != RUNNING:
-        raise RequestError("--max-running was given with --backend openai; what runs there is that server's affair")
-    backend = backend_of(arguments)
-    assert backend is not None
-    settings = settings_of(arguments)
-
-    from redraft.server.process import pass_on
-    from redraft.server.service import Service
-
-    name = asyncio.run(_name(_channel(backend, arguments)))
-    names = settings.names if arguments.name else (name, *arguments.alias)
-    service = Service(replace(settings, names=tuple(dict.fromkeys(names)), beyond=backend.base_url))
-
-    def ready(url: str) -> None:
-        print(f"redraft: passing on to {name} at {backend.base_url}", file=sys.stderr)
-        print(url, flush=True)
-
-    with _logged(arguments) as log:
-        there = _channel(replace(backend, model=name), arguments)
-        pass_on(service, there, host=arguments.host, port=arguments.port, log=log, ready=ready)
-    return 0
-
-
-def _channel(backend: Backend, arguments: argparse.Namespace) -> Channel:
-    """The other server, whose answers take no longer than ours may. Raises RequestError for a key that is not there."""
-    from redraft.remote.channel import Channel
-
-    return Channel(replace(backend, seconds=min(backend.seconds, arguments.max_seconds)))
-
-
-async def _name(channel: Channel) -> str:
-    """What the model is called there; that nobody is there is known at once. Raises RequestError and RunError."""
-    async with channel:
-        return await channel.known()
 
 
 @contextmanager
@@ -214,11 +144,10 @@ def settings_of(arguments: argparse.Namespace) -> Settings:
         # A key is what keeps a page elsewhere out; without one, the name that it asks for is.
         hosts=("*",) if keys and not local else tuple(dict.fromkeys(hosts)),
         limits=limits,
-        preset=preset_of(arguments),
+        preset=arguments.preset,
         page=not arguments.no_page,
         log_prompts=arguments.log_prompts,
         version=__version__,
-        beside=arguments.beside,
     )
 
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from redraft.errors import RequestError
 
 if TYPE_CHECKING:
-    from redraft.constrain.language import Language
+    from redraft.constraints.language import Language
     from redraft.engine.engine import Engine
     from redraft.engine.request import Generation, Options, Request
     from redraft.text import Text
@@ -20,7 +20,7 @@ def thinking_flag(parser: argparse.ArgumentParser, told: str) -> None:
     parser.add_argument(
         "--thinking",
         action="store_true",
-        help=f"let the model think first, if its chat template can; no schema holds its thoughts, and {told}",
+        help=f"let the model think first, free of the constraint; {told}",
     )
 
 
@@ -32,7 +32,7 @@ def check_thinking(arguments: argparse.Namespace) -> None:
 
 def thoughtful(engine: Engine, prompt: str, options: Options, language: Language | None) -> Request:
     """A user's turn to a model that is to think first. Raises RequestError for one that cannot."""
-    from redraft.constrain.thinking import after_thinking
+    from redraft.constraints.thinking import after_thinking
 
     tokens = engine.text.chat([{"role": "user", "content": prompt}], thinking=True)
     opening, closing = _marks(engine.text)

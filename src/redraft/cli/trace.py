@@ -10,7 +10,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from redraft import __version__
-from redraft.cli.common import preset_of
 
 if TYPE_CHECKING:
     from redraft.engine.engine import Engine
@@ -19,7 +18,7 @@ if TYPE_CHECKING:
 MOST, MOST_BYTES = 1000, 10**9
 """Files that a folder of traces keeps, and what they may hold when another is begun."""
 
-OWN = {"run", "mistaken", "json", "debug", "trace", "model", "watch", "write", "group"}
+OWN = {"run", "parser", "root", "model_given", "json", "debug", "trace", "model", "watch", "write"}
 """Of a command's arguments those that a trace tells otherwise, that change no step, or that nobody gave."""
 
 
@@ -67,8 +66,6 @@ def _head(arguments: argparse.Namespace, command: str) -> Header:
     from redraft.trace.lines import VERSION, Header
 
     named = {name: value for name, value in vars(arguments).items() if name not in OWN}
-    if "preset" in named:
-        named["preset"] = preset_of(arguments)
     given = {name: value for name, value in named.items() if value not in (None, [], False)}
     return Header(
         trace=VERSION,

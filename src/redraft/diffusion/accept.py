@@ -30,16 +30,14 @@ from redraft.shapes import Bool, Float, Int, Tensor
 class Needs:
     """What a rule reads beyond argmax, sample and entropy.
 
-    `top`: the two largest probabilities; `drafts`: how many earlier drafts; `drifts`: over how many steps, this one
-    included, how far each distribution has moved.
+    `top`: the two largest probabilities; `drafts`: how many earlier drafts.
     """
 
     top: bool = False
     drafts: int = 0
-    drifts: int = 0
 
     def __or__(self, other: Needs) -> Needs:
-        return Needs(self.top or other.top, max(self.drafts, other.drafts), max(self.drifts, other.drifts))
+        return Needs(self.top or other.top, max(self.drafts, other.drafts))
 
 
 @runtime_checkable
@@ -159,27 +157,22 @@ class Margin:
 class Gate:
     """Of what `rule` keeps, only positions that read as they did at each of the last `steps` steps.
 
-    Temporal stability as a condition, as in LESS (arXiv 2606.16908: the top token persists) and, with `kl`, in KLASS
-    (Kim et al., arXiv 2511.05664: confident, and less than `kl` nats of divergence from one step to the next, at each
-    of the last `steps`; `stats.Likeliest` says what is remembered). KLASS has no condition on the token.
-    The rule judges unstable positions too, and a rule with a budget spends it on them. Where nothing is left, as on the
+    Temporal stability as a condition, as in LESS (arXiv 2606.16908: the top token persists). The rule judges unstable
+    positions too, and a rule with a budget spends it on them. Where nothing is left, as on the
     first `steps` steps of every canvas, the position of the lowest cost is kept.
     """
 
     steps: int
     rule: Accept
-    kl: float | None = None
 
     def __post_init__(self) -> None:
         if self.steps < 1:
             raise RequestError(f"the stability gate looks back {self.steps} steps; it must be at least 1")
-        if self.kl is not None and not self.kl > 0:
-            raise RequestError(f"the stability gate's divergence is {self.kl}; it must be above 0 (nats)")
 
     @property
     def needs(self) -> Needs:
-        """The rule's needs, and as many drafts, and drifts if asked for, as the gate looks back on."""
-        return self.rule.needs | Needs(drafts=self.steps, drifts=0 if self.kl is None else self.steps)
+        """The rule's needs, and as many drafts as the gate looks back on."""
+        return self.rule.needs | Needs(drafts=self.steps)
 
     def __call__(self, stats: Stats, drafts: Sequence[Int[Tensor, "canvas"]] = ()) -> Bool[Tensor, "canvas"]:
         surest = _surest_first(stats, stats.cost, lambda doubt: torch.zeros_like(doubt, dtype=torch.bool))
@@ -188,11 +181,6 @@ class Gate:
         mask = self.rule(stats, drafts)
         for draft in drafts[-self.steps :]:
             mask = mask & (draft == stats.argmax)
-        if self.kl is not None:
-            if len(stats.drifts) < self.steps:
-                return surest
-            for moved in stats.drifts[-self.steps :]:
-                mask = mask & (moved < self.kl)
         return torch.where(mask.any(), mask, surest)
 
 

@@ -9,14 +9,14 @@ from typing import Any
 import torch
 
 from redraft.diffusion.noise import START, Noise
-from redraft.diffusion.stats import Conditioned, Likeliest
+from redraft.diffusion.stats import Conditioned
 from redraft.errors import RequestError
 from redraft.shapes import Bool, Float, Int, Tensor
 
 
 @dataclass(frozen=True)
 class Canvas:
-    """A canvas between two steps. soft, likeliest and conditioned are on the model's device, all else on the host.
+    """A canvas between two steps. soft and conditioned are on the model's device, all else on the host.
 
     block     number of the block, from 0               step       steps taken
     tokens    what the network reads next: accepted samples, pins, and noise elsewhere
@@ -28,8 +28,6 @@ class Canvas:
     entropy   nats per position at the last step        accepted   positions whose sample was kept at the last step
     pinned    positions held fixed; None if there are none
     settled   whether the halting rule was content with the last step
-    likeliest     the likeliest tokens of the last distribution, and `drifts`, how far it moved at the last steps,
-              oldest first; None and none unless the acceptance rule asks
     origin    where the first position stands in the block; above 0 only once a flowing canvas has slid
     age       steps that each position has taken; None while all have taken `step`. It never rises along the canvas
     conditioned   the last distributions conditioned on the answer's language; None without one
@@ -47,8 +45,6 @@ class Canvas:
     accepted: Bool[Tensor, "canvas"] | None = None
     pinned: Bool[Tensor, "canvas"] | None = None
     settled: bool = False
-    likeliest: Likeliest | None = None
-    drifts: tuple[Float[Tensor, "canvas"], ...] = ()
     origin: int = 0
     age: Int[Tensor, "canvas"] | None = None
     conditioned: Conditioned | None = None
@@ -141,11 +137,8 @@ def _each(canvas: Canvas, change: Callable[[Tensor, float | int], Tensor]) -> Ca
     changed: dict[str, Any] = {
         name: change(value, filler) for name, filler in _FILLERS.items() if (value := getattr(canvas, name)) is not None
     }
-    likeliest = canvas.likeliest
     return replace(
         canvas,
         drafts=tuple(change(draft, NOTHING) for draft in canvas.drafts),
-        drifts=tuple(change(moved, torch.inf) for moved in canvas.drifts),
-        likeliest=None if likeliest is None else Likeliest(change(likeliest.ids, 0), change(likeliest.p, 0.0)),
         **changed,
     )

@@ -16,14 +16,13 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from functools import lru_cache
-from typing import Literal, Protocol, runtime_checkable
+from typing import Protocol, runtime_checkable
 
 import torch
 
 from redraft.config import GenerationConfig
 from redraft.diffusion.accept import Accept, EntropyBound
 from redraft.diffusion.canvas import Canvas
-from redraft.diffusion.check import CausalCheck
 from redraft.diffusion.halt import Halt, StableAndConfident
 from redraft.diffusion.noise import Noise, SeededNoise
 from redraft.diffusion.plan import Plan, Whole
@@ -35,8 +34,6 @@ from redraft.shapes import Float, Int, Tensor
 
 IMPOSSIBLE = -1e9
 """Log-probability of every other token where one is pinned."""
-
-PinFeedback = Literal["token", "nothing", "belief"]
 
 
 @runtime_checkable
@@ -66,10 +63,8 @@ class Policy:
     """How a canvas is denoised. `max_steps` caps the steps and, with the reference's schedule, sets the cooling.
 
     `shaping` is what the caller changes about the model's distribution before anything is read, `plan` which positions
-    of a canvas are finished together, `check` what a finished block must pass before it is told. `pins` says what
-    pinned positions feed back: their token (probability 1), nothing (a zero vector), or what the model believes there.
-    With `draw` a canvas held to a language becomes, at its last step, a valid text drawn in proportion to its
-    probability, instead of the likeliest.
+    of a canvas are finished together. With `draw` a canvas held to a language becomes, at its last step, a valid text
+    drawn in proportion to its probability, instead of the likeliest.
     """
 
     schedule: Schedule = LinearTemperature()
@@ -78,18 +73,14 @@ class Policy:
     max_steps: int = 48
     shaping: Shaping = Shaping()
     plan: Plan = Whole()
-    check: CausalCheck | None = None
-    pins: PinFeedback = "token"
     draw: bool = False
 
     def __post_init__(self) -> None:
         if self.max_steps < 1:
             raise RequestError(f"max_steps is {self.max_steps}; it must be at least 1")
-        if self.check is not None and self.plan != Whole():
-            raise RequestError(f"the plan is {self.plan} and blocks are checked; a check needs whole canvases")
-        plain = self.check is None and self.plan == Whole() and self.shaping.top_k is None and self.shaping.top_p == 1
+        plain = self.plan == Whole() and self.shaping.top_k is None and self.shaping.top_p == 1
         if self.draw and not plain:
-            raise RequestError("draw is True; leave out top_k, top_p, temperature 0 and the presets flow and checked")
+            raise RequestError("draw is True; leave out top_k, top_p, temperature 0 and the preset flow")
 
 
 def reference_policy(config: GenerationConfig) -> Policy:
@@ -158,8 +149,6 @@ def updated(canvas: Canvas, stats: Stats, vocab: int, policy: Policy, noise: Noi
         entropy=stats.entropy,
         accepted=accepted,
         settled=settled,
-        likeliest=stats.likeliest,
-        drifts=stats.drifts,
         age=age,
         conditioned=stats.conditioned,
     )
@@ -201,15 +190,11 @@ def _read(
         shaping.biased(logits),
         cooled if isinstance(cooled, float) else cooled.to(device, non_blocking=True),
         lambda p: noise.sample(canvas.block, number, shaping.narrowed(p), canvas.origin).to(p.device),
-        _fed_back(there, model, policy.pins),
+        _fed_back(there, model),
         model.dtype,
         top=needs.top,
-        remember=needs.drifts > 0,
-        before=canvas.likeliest,
         condition=None if condition is None else lambda log_p: condition(_pinned(there, log_p)),
     ).landed()
-    if needs.drifts:
-        stats = replace(stats, drifts=(*canvas.drifts, *stats.drifts)[-needs.drifts :])
     if canvas.pinned is None:
         return stats
     # A pin reads as its token, and certain: a rule that waited for the model to agree with it could wait for ever.
@@ -225,13 +210,11 @@ def _pinned(canvas: Canvas, log_p: Float[Tensor, "canvas vocab"]) -> Float[Tenso
     return torch.where(canvas.pinned.unsqueeze(-1), certain, log_p)
 
 
-def _fed_back(canvas: Canvas, model: Softener, pins: PinFeedback) -> Soften:
-    """How a distribution becomes the next step's soft embedding, and what pinned positions feed back."""
+def _fed_back(canvas: Canvas, model: Softener) -> Soften:
+    """How a distribution becomes the next step's soft embedding; a pinned position feeds back its token."""
     pinned = canvas.pinned
-    if pinned is None or pins == "belief":
+    if pinned is None:
         return model.soften
-    if pins == "nothing":
-        return lambda p: model.soften(p).masked_fill(pinned.unsqueeze(-1), 0.0)
 
     def held(p: Float[Tensor, "canvas vocab"]) -> Float[Tensor, "canvas hidden"]:
         certain = torch.zeros_like(p).scatter_(-1, canvas.tokens.unsqueeze(-1), 1.0)

@@ -13,7 +13,7 @@ from redraft.errors import RequestError
 from redraft.shapes import Int, Tensor
 
 OVERSTATED = 4.0
-"""How many times a sum of entropies overstates a draft's doubt; `redraft bench --constraints` counts what was right."""
+"""How many times a sum of entropies overstates a draft's doubt; `bench/constraints.py` counts what was right."""
 STOOD, LENIENT = 2, 10.0
 """A valid draft that has not changed for STOOD steps may have LENIENT times the doubt."""
 

@@ -2,8 +2,7 @@
 
 reference   transformers' rules with the checkpoint's own settings, and canvases of the checkpoint's width
 fast        no step to confirm a certain canvas, canvases no wider than the answer may be, nothing behind its end
-flow        fast, on a canvas that slides: text is told as soon as the beginning of a canvas stands still
-checked     wide acceptance and an early end, each block then judged by the causal mode; an experiment
+flow        fast, on a canvas that slides: text is emitted as soon as the beginning of a canvas stands still
 """
 
 from __future__ import annotations
@@ -13,8 +12,6 @@ from dataclasses import dataclass, replace
 from functools import lru_cache
 
 from redraft.config import GenerationConfig
-from redraft.diffusion.accept import EntropyBound
-from redraft.diffusion.check import CausalCheck
 from redraft.diffusion.denoise import Policy, reference_policy
 from redraft.diffusion.halt import EitherOf, StableAndConfident, Sure
 from redraft.diffusion.plan import Flow
@@ -60,19 +57,8 @@ def flow_policy(config: GenerationConfig) -> Policy:
     return replace(fast_policy(config), plan=Flow(nats=config.confidence_threshold))
 
 
-def checked_policy(config: GenerationConfig) -> Policy:
-    """Five times the entropy at a step and twenty times the doubt at the end; the causal mode has the last word."""
-    return replace(
-        reference_policy(config),
-        accept=EntropyBound(5 * config.entropy_bound),
-        halt=StableAndConfident(0, 20 * config.confidence_threshold),
-        check=CausalCheck(),
-    )
-
-
 PRESETS: Mapping[str, Preset] = {
     "reference": Preset(reference_policy),
     "fast": Preset(fast_policy, end_aware=True, fitted=True),
     "flow": Preset(flow_policy, end_aware=True, fitted=True),
-    "checked": Preset(checked_policy, end_aware=True, fitted=True),
 }

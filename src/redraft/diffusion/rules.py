@@ -2,7 +2,6 @@
 
     entropy[:NATS]  confidence[:P]  factor[:F]  frechet[:MARGIN]  margin[:P]    a rule, with its own default if bare
     gate[:STEPS]:RULE     only what has read the same for STEPS steps (1 if bare)
-    klass[:NATS]:RULE     a gate of two steps that also bounds the divergence between steps (0.01 nats if bare)
 
 Several rules keep what any of them keeps.
 """
@@ -21,15 +20,13 @@ RULES: Mapping[str, Callable[..., Accept]] = {
     "frechet": Frechet,
     "margin": Margin,
 }
-GATES = ("gate", "klass")
-KLASS_STEPS, KLASS_NATS = 2, 0.01
-"""KLASS's history length and threshold (arXiv 2511.05664)."""
+GATE = "gate"
 
 
 def read_rules(words: Sequence[str]) -> Accept:
     """The rule that some words name. Raises RequestError for a word that names none."""
     if not words:
-        raise RequestError("no acceptance rule was named; known: " + ", ".join((*RULES, *GATES)))
+        raise RequestError("no acceptance rule was named; known: " + ", ".join((*RULES, GATE)))
     rules = tuple(read_rule(word) for word in words)
     return rules[0] if len(rules) == 1 else AnyOf(rules)
 
@@ -37,23 +34,21 @@ def read_rules(words: Sequence[str]) -> Accept:
 def read_rule(word: str) -> Accept:
     """One rule. Raises RequestError."""
     name, *rest = word.split(":")
-    if name in GATES:
-        return _gate(word, name, rest)
+    if name == GATE:
+        return _gate(word, rest)
     if name not in RULES:
-        raise RequestError(f"acceptance rule {word!r} names {name!r}; known: {', '.join((*RULES, *GATES))}")
+        raise RequestError(f"acceptance rule {word!r} names {name!r}; known: {', '.join((*RULES, GATE))}")
     if len(rest) > 1:
         raise RequestError(f"acceptance rule {word!r} has {len(rest)} values; {name} takes one at most, as {name}:0.5")
     return RULES[name](*(_number(word, value) for value in rest))
 
 
-def _gate(word: str, name: str, rest: list[str]) -> Accept:
+def _gate(word: str, rest: list[str]) -> Accept:
     """A gate before the rule that follows it."""
-    value = rest.pop(0) if rest and rest[0] not in RULES and rest[0] not in GATES else None
+    value = rest.pop(0) if rest and rest[0] not in (*RULES, GATE) else None
     if not rest:
-        raise RequestError(f"acceptance rule {word!r} is a gate before no rule; name one, as {name}:confidence:0.9")
+        raise RequestError(f"acceptance rule {word!r} is a gate before no rule; name one, as gate:confidence:0.9")
     rule = read_rule(":".join(rest))
-    if name == "klass":
-        return Gate(KLASS_STEPS, rule, KLASS_NATS if value is None else _number(word, value))
     steps = 1.0 if value is None else _number(word, value)
     if steps != int(steps):
         raise RequestError(f"acceptance rule {word!r} has a gate of {value} steps; it must be a whole number")

@@ -18,45 +18,10 @@ from redraft.shapes import Bool, Float, Int, Tensor
 Sample = Callable[[Float[Tensor, "canvas vocab"]], Int[Tensor, "canvas"]]  # draws from probabilities
 Soften = Callable[[Float[Tensor, "canvas vocab"]], Float[Tensor, "canvas hidden"]]  # from probabilities
 
-REMEMBERED = 64
-"""Tokens per position that a step remembers of a distribution, if a rule asks how far it moves."""
-
-_NEVER, _LITTLE = 1e-30, 1e-7
-"""Floors in a divergence: of a token's probability, which 0 would make infinite; of what all tokens that are not
-remembered have together, which float32 cannot tell from 0 below it."""
-
-
-@dataclass(frozen=True)
-class Likeliest:
-    """What a step remembers of its distribution: the likeliest tokens of every position and their probabilities."""
-
-    ids: Int[Tensor, "canvas few"]
-    p: Float[Tensor, "canvas few"]
-
-    @staticmethod
-    def of(p: Float[Tensor, "canvas vocab"]) -> Likeliest:
-        """The REMEMBERED likeliest tokens."""
-        likeliest = p.topk(min(REMEMBERED, p.shape[-1]))
-        return Likeliest(likeliest.indices, likeliest.values)
-
-    def drift(self, p: Float[Tensor, "canvas vocab"]) -> Float[Tensor, "canvas"]:
-        """KL divergence of `p` from this, in nats, with all tokens that are not remembered counted as one.
-
-        Counting tokens together can only lower a divergence, so this is a lower bound of the exact one, and equal to
-        it where every token is remembered.
-        """
-        now, then = (_with_rest(each) for each in (p.gather(-1, self.ids), self.p))
-        return (now * (now.log() - then.log())).sum(-1).clamp_min(0)
-
-
-def _with_rest(p: Float[Tensor, "canvas few"]) -> Float[Tensor, "canvas _"]:
-    rest = 1 - p.sum(-1, keepdim=True)
-    return torch.cat([p.clamp_min(_NEVER), rest.clamp_min(_LITTLE)], dim=-1)
-
 
 @runtime_checkable
 class Conditioned(Protocol):
-    """A canvas's distributions, conditioned on its text being in a language (made by constrain/project.py)."""
+    """A canvas's distributions, conditioned on its text being in a language (made by `constraints`)."""
 
     @property
     def draft(self) -> Int[Tensor, "canvas"]:
@@ -90,9 +55,8 @@ Condition = Callable[[Float[Tensor, "canvas vocab"]], Conditioned]  # from log-p
 class Stats:
     """Readings of one step, all of the temperature-scaled distribution.
 
-    `entropy` is in nats. If a rule asked for them: `top`, each position's two largest probabilities; `likeliest`, what
-    to remember for the next step; `drifts`, how far each position moved at the last steps, oldest first, in nats.
-    `pinned` positions read as their token, with an entropy of 0. With a language, `conditioned` are the conditioned
+    `entropy` is in nats. `top`, if a rule asked for it, are each position's two largest probabilities. `pinned`
+    positions read as their token, with an entropy of 0. With a language, `conditioned` are the conditioned
     distributions, which all else is read from, and `own` is the entropy of the model's before conditioning; `top` is no
     surer than either of the two.
     """
@@ -102,8 +66,6 @@ class Stats:
     entropy: Float[Tensor, "canvas"]
     soft: Float[Tensor, "canvas hidden"]
     top: Float[Tensor, "canvas 2"] | None = None
-    likeliest: Likeliest | None = None
-    drifts: tuple[Float[Tensor, "canvas"], ...] = ()
     pinned: Bool[Tensor, "canvas"] | None = None
     conditioned: Conditioned | None = None
     own: Float[Tensor, "canvas"] | None = None
@@ -114,7 +76,7 @@ class Stats:
             return self
         top = () if self.top is None else self.top.unbind(-1)
         own = () if self.own is None else (self.own,)
-        parts = (self.argmax, self.sample, self.entropy, *top, *own, *self.drifts)
+        parts = (self.argmax, self.sample, self.entropy, *top, *own)
         argmax, sample, entropy, *rest = torch.stack([part.float() for part in parts]).cpu()
         return replace(
             self,
@@ -123,7 +85,6 @@ class Stats:
             entropy=entropy,
             top=torch.stack(rest[:2], -1) if top else None,
             own=rest[len(top)] if own else None,
-            drifts=tuple(rest[len(top) + len(own) :]),
         )
 
     def part(self, rows: slice) -> Stats:
@@ -168,8 +129,6 @@ def read_logits(
     feedback: torch.dtype = torch.float32,
     *,
     top: bool = False,
-    remember: bool = False,
-    before: Likeliest | None = None,
     condition: Condition | None = None,
 ) -> Stats:
     """Divide by the temperature and read off everything the step needs (model spec 3.1-3.3).
@@ -177,7 +136,7 @@ def read_logits(
     The temperature is one for all positions or one for each. `sample` draws from probabilities, `soften` makes the soft
     embedding. `feedback` is the dtype that the reference rounds the scaled logits to before they condition the next
     step: its parameter dtype. In bfloat16 that coarsens them visibly (steps of 0.5 near 75), so it is part of the rule.
-    `before` is what the step before remembered. With a `condition`, everything is read off the conditioned
+    With a `condition`, everything is read off the conditioned
     distributions, and the argmax is the likeliest text that satisfies it, not the likeliest token of each position. But
     the soft embedding is of the model's own: it has to see where it doubts what the language has made of its draft.
     """
@@ -200,8 +159,6 @@ def read_logits(
         entropy,
         soften(fed_back),
         two,
-        Likeliest.of(p) if remember else None,
-        () if before is None else (before.drift(p),),
         conditioned=conditioned,
         own=own,
     )

@@ -45,11 +45,6 @@ class CausalLane(AnyLane):
         them where the prompt is read."""
         return self.fresh if self.request.read_prompt else int(self.read == len(self.prompt))
 
-    @property
-    def keeps(self) -> bool:
-        """What it encodes becomes prefix."""
-        return True
-
     def check(self) -> None:
         """Raise AssertionError if the lane contradicts itself."""
         self.prefix.check()

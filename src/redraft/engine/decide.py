@@ -25,8 +25,8 @@ import msgspec
 import torch
 
 from redraft.cache import Prefix
-from redraft.constrain.language import ready
-from redraft.constrain.sources import choices_source
+from redraft.constraints.language import ready
+from redraft.constraints.sources import choices_source
 from redraft.diffusion.noise import SeededNoise
 from redraft.diffusion.seed import SeedCanvas, seeded
 from redraft.engine.dial import known_fingerprint
@@ -82,7 +82,7 @@ class Decision:
 
 @dataclass(frozen=True)
 class Belief:
-    """How well a checkpoint's decisions are calibrated (scripts/belief.py). On `decisions` held-out ones of `tasks`, at
+    """How well a checkpoint's decisions are calibrated (bench/belief.py). On `decisions` held-out ones of `tasks`, at
     the fitted `temperature`, `told` was the mean probability of the best choice and `right` the share that was right;
     `error` is the expected calibration error, `error_before` that at temperature 1."""
 

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from redraft.constrain.language import Language
+from redraft.constraints.language import Language
 from redraft.diffusion.noise import philox
 from redraft.diffusion.schedule import LateStart
 from redraft.diffusion.seed import LEAST_STEPS

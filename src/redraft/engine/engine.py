@@ -20,9 +20,9 @@ from pathlib import Path
 from typing import Any
 
 from redraft.config import CheckpointConfig, read_config
-from redraft.constrain.checks import Check
-from redraft.constrain.language import Language, Source, Vocabulary, ready, vocabulary_of
-from redraft.constrain.sources import source_of
+from redraft.constraints.checks import Check
+from redraft.constraints.language import Language, Source, Vocabulary, ready, vocabulary_of
+from redraft.constraints.sources import source_of
 from redraft.engine.answer import Answer
 from redraft.engine.bar import answers_bar
 from redraft.engine.dial import read_dial
@@ -43,13 +43,12 @@ from redraft.errors import RequestError
 from redraft.home import cache_folder
 from redraft.model.fused import fuse_layers, pays
 from redraft.model.gemma import DiffusionGemma
-from redraft.model.kernels import FAST, Kernels
+from redraft.model.kernels import Kernels
 from redraft.text import Message, Text, read_text
 from redraft.weights.adapter import merge_adapter
-from redraft.weights.build import DTYPES, usable_device
-from redraft.weights.group import Group
+from redraft.weights.defaults import device_of, dtype_name, dtype_of, kernels_of, report_choice
 from redraft.weights.load import load_model
-from redraft.weights.place import ON_DEVICE, place_experts
+from redraft.weights.place import Placement, place_experts
 from redraft.weights.plan import find_plan
 from redraft.weights.source import locate
 
@@ -194,7 +193,7 @@ class Engine:
         check: Check | None = None,
         options: Options = DEFAULTS,
     ) -> Filled:
-        """A template with its typed holes filled (redraft.constrain.template), all else byte for byte.
+        """A template with its typed holes filled (redraft.constraints.compile.template), all else byte for byte.
 
         `kinds` types holes that the template leaves bare; a `check` is as in `generate`. Raises ConstraintError.
         """
@@ -251,7 +250,7 @@ class Engine:
         )
 
     def language(self, source: Source) -> Language:
-        """What answers are held to (redraft.constrain.sources), ready for this model and any number of requests.
+        """What answers are held to (redraft.constraints.sources), ready for this model and any number of requests.
 
         Compiled once and kept on disk. Raises ConstraintError for what cannot be kept.
         """
@@ -302,37 +301,40 @@ class Engine:
 def load(
     model: str | Path = "nano",
     *,
-    device: str = "cpu",
-    dtype: str = "float32",
+    device: str = "auto",
+    dtype: str = "auto",
     plan: str | None = None,
     adapter: str | Path | None = None,
     report: Callable[[str], None] | None = None,
     progress: Callable[[int, int], None] | None = None,
     loop: LoopConfig = DEFAULT_LOOP,
-    kernels: Kernels = FAST,
-    experts: str | Group = "device",
+    kernels: Kernels | None = None,
+    experts: str = "device",
 ) -> Engine:
-    """`redraft.load`, which explains the arguments, with the `kernels` given; `experts` may be a group that has met."""
-    if dtype not in DTYPES:
-        raise RequestError(f"dtype is {dtype!r}; supported: {', '.join(DTYPES)}")
+    """`redraft.load`, which explains the arguments; `kernels` are the device's own if None."""
     folder = locate(str(model))
-    where, chosen = usable_device(device), None if plan is None else find_plan(plan)
+    where, chosen = device_of(device), None if plan is None else find_plan(plan)
     if adapter is not None and chosen is not None:
         raise RequestError(
             f"adapter and plan ({plan}) were both given; merge first: redraft tune writes it merged, too"
         )
     config = read_config(folder)
-    placement, where = place_experts(experts, where, config.model.num_experts)
-    if adapter is not None and placement != ON_DEVICE:
-        raise RequestError(f"adapter was given and experts are {placement.place}; merge it first: redraft tune")
-    if loop.graphs and placement != ON_DEVICE:
-        raise RequestError(f"graphs is True and experts are {placement.place}; a graph cannot wait for those elsewhere")
+    numbers = dtype_of(dtype, folder, config.model, where)
+    placement = place_experts(experts, where)
+    if adapter is not None and placement is not Placement.DEVICE:
+        raise RequestError(f"adapter was given and experts are on the {placement}; merge it first: redraft tune")
+    if loop.graphs and placement is not Placement.DEVICE:
+        raise RequestError(
+            f"graphs is True and experts are on the {placement}; a graph cannot wait for those elsewhere"
+        )
+    report_choice((device, dtype), where, numbers, report)
     # Folded first and packed then, where layers are folded: a matrix is rounded once.
-    folds = placement == ON_DEVICE and pays(config.model, DTYPES[dtype])
+    kernels = kernels_of(where, report) if kernels is None else kernels
+    folds = placement is Placement.DEVICE and pays(config.model, numbers, kernels)
     form = chosen.experts if chosen and chosen.is_uniform and folds else None
     found, config = load_model(
         folder,
-        dtype=DTYPES[dtype],
+        dtype=numbers,
         device=where,
         kernels=kernels,
         plan=None if form else chosen,
@@ -343,7 +345,8 @@ def load(
     if adapter is not None:
         merge_adapter(found, Path(adapter))
     loaded = fuse_layers(found, form) if folds else found
-    if loop.max_rows is None and placement == ON_DEVICE:  # a knee was measured there
-        loop = replace(loop, max_rows=read_knee(knee_key(folder, dtype, device, plan), report))
+    if loop.max_rows is None and placement is Placement.DEVICE:  # a knee was measured there
+        key = knee_key(folder, dtype_name(numbers), str(where), plan)
+        loop = replace(loop, max_rows=read_knee(key, report))
     as_stored = adapter is None and chosen is None
     return Engine(loaded, read_text(folder, config), config, Loop(loaded, loop), folder, as_stored)

@@ -7,7 +7,7 @@ import math
 from collections.abc import Iterator, Sequence
 from typing import Any
 
-from redraft.constrain.problem import Span, span_of, unfenced
+from redraft.constraints.validation import Span, span_of, unfenced
 from redraft.engine.request import Generation
 from redraft.errors import RequestError
 from redraft.text import Text

@@ -10,9 +10,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
-from redraft.constrain.checks import Check
-from redraft.constrain.problem import Problem
-from redraft.constrain.template import Template, read_template
+from redraft.constraints.checks import Check
+from redraft.constraints.compile.template import Template, read_template
+from redraft.constraints.validation import Problem
 from redraft.engine.mend import mended
 from redraft.engine.request import Generation, Options
 
@@ -42,7 +42,7 @@ def fill(
     check: Check | None,
     options: Options,
 ) -> Filled:
-    """Fill a template's holes (redraft.constrain.template). Without a prompt the model is shown the template itself."""
+    """Fill a template's holes (constraints/compile/template.py). Without a prompt the model sees the template."""
     found = read_template(template, kinds)
     language = engine.language(found.source())
     if options.max_tokens is None:

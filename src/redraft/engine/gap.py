@@ -15,7 +15,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
-from redraft.constrain.language import Language
+from redraft.constraints.language import Language
 from redraft.diffusion.plan import Whole
 from redraft.diffusion.seed import SeedCanvas
 from redraft.engine.race import Doubt, Drop, Result, race

@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 import torch
 
 from redraft.cache import Prefix
-from redraft.constrain.project import Projection
+from redraft.constraints.condition.projection import Projection
 from redraft.diffusion.canvas import Canvas, narrow
 from redraft.diffusion.denoise import Policy, Softener, step, temperature, updated
 from redraft.diffusion.halt import first_end
@@ -66,7 +66,6 @@ class Lane(AnyLane):
 
     settled_rows    canvas rows of the blocks told          drafts  whether Draft events are wanted
     counted     steps of this canvas told with earlier blocks, on a canvas that flows
-    checking    rows of a finished block that is verified before it is told; 0 if there is none
     timing  chooses the rules of a request that has a time to keep
     logits  of the last step, [canvas, vocab], kept for a request that asks for log-probabilities
     """
@@ -75,19 +74,13 @@ class Lane(AnyLane):
     drafts: bool
     settled_rows: int = 0
     counted: int = 0
-    checking: int = 0
     timing: Timing | None = None
     logits: Float[Tensor, "canvas vocab"] | None = None
 
     @property
     def wants_logits(self) -> int:
-        """Encoded rows whose logits are needed: those of a block that is checked."""
-        return self.checking
-
-    @property
-    def keeps(self) -> bool:
-        """Whether what it encodes next becomes prefix: not before it has been checked."""
-        return not self.checking
+        """Encoded rows whose logits are needed: none."""
+        return 0
 
     @property
     def ends_held_back(self) -> int:
@@ -110,13 +103,11 @@ class Lane(AnyLane):
 
     @property
     def width(self) -> int:
-        """Rows of the canvas in the next forward: none while a block is checked."""
-        return 0 if self.checking else self.canvas.width
+        """Rows of the canvas in the next forward."""
+        return self.canvas.width
 
     def advance(self, model: Softener, logits: Float[Tensor, "canvas vocab"]) -> list[Event]:
-        """One denoising step from the logits of the canvas; or the judgement of a finished block from its own."""
-        if self.checking:
-            return self._judged(logits)
+        """One denoising step from the logits of the canvas."""
         return self.stepped(step(self.canvas, self.hold_back_end(logits), model, self.policy, self.noise, self.goal))
 
     def advance_from(self, stats: Stats) -> list[Event]:
@@ -126,8 +117,7 @@ class Lane(AnyLane):
     def check(self) -> None:
         """Raise AssertionError if the lane contradicts itself."""
         self.prefix.check()
-        waiting = 0 if self.checking else self.waiting
-        assert self.prefix.length - self.read + waiting == self.settled_rows, "blocks miscounted"
+        assert self.prefix.length - self.read + self.waiting == self.settled_rows, "blocks miscounted"
         assert 0 < self.left <= self.request.max_tokens, "limit miscounted"
 
     def stepped(self, canvas: Canvas) -> list[Event]:
@@ -137,9 +127,7 @@ class Lane(AnyLane):
         if self.request.end_aware:
             self._drop_tail()
         released = self.policy.plan.released(self.canvas, self.policy.max_steps)
-        if released and self.policy.check is not None:
-            self.commit, self.checking = self.canvas.draft[:released], released
-        elif released:
+        if released:
             events += self._release(released)
         if self.timing is not None:
             # The draft of a canvas before its first step is noise, and an end token in it says nothing.
@@ -180,10 +168,8 @@ class Lane(AnyLane):
             # Where there is no room, a text ends because it has to.
             ended = self.left > 0 and ended if language.is_text else ended or self.left == 0 or self.goal.is_over
         if ended or self.left == 0:
-            checks = 0 if self.policy.check is None else 1
-            return [block, Finished("stop" if ended else "length", commits=self.blocks + checks)]
-        # What has been checked is prefix already.
-        self.commit = self.canvas.draft[:rows] if self.policy.check is None else None
+            return [block, Finished("stop" if ended else "length", commits=self.blocks)]
+        self.commit = self.canvas.draft[:rows]
         self.settled_rows += rows
         self.blocks += 1
         width, vocab = self._width_behind(rows), self.request.vocab
@@ -192,23 +178,11 @@ class Lane(AnyLane):
         self.counted = self.canvas.step
         return [block]
 
-    def _judged(self, logits: Float[Tensor, "rows vocab"]) -> list[Event]:
-        """Keep of the block that was encoded what its causal logits let through. What stands behind its end is not
-        judged: it is never told."""
-        assert self.policy.check is not None
-        block = self.canvas.draft[: self.checking]
-        end = first_end(block, self.request.eos)
-        judged = self.checking if end is None else end + 1
-        good = self.policy.check.passing(logits[:judged], block[:judged])
-        self.prefix.advance(good)
-        self.checking = 0
-        return self._release(good)
-
     def _width_behind(self, rows: int) -> int:
         """Width of the canvas when its first `rows` positions have left: nothing is begun behind a drafted end, nor
         beyond the last whole canvas that the limit allows."""
         kept = self.canvas.draft[rows:]
-        if self.policy.check is None and first_end(kept, self.request.eos) is not None:
+        if first_end(kept, self.request.eos) is not None:
             return max(1, kept.shape[0])
         whole = -(-self.request.max_tokens // self.request.width) * self.request.width
         room = min(self.request.width, whole - self.settled_rows)

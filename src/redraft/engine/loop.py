@@ -62,8 +62,8 @@ class LoopConfig:
 
 
 DEFAULT_CANVASES = 12
-"""Canvases in a forward where nobody has measured. It is beyond nano's knee on a CPU (benchmarks/knee.json), for with
-more arithmetic to spare a device has its knee further on; `redraft bench --knee` says where."""
+"""Canvases in a forward where nobody has measured. It is beyond nano's knee on a CPU (bench/records/knee.json), for
+with more arithmetic to spare a device has its knee further on; `redraft bench --knee` says where."""
 
 DEFAULT_LOOP = LoopConfig()
 
@@ -79,10 +79,8 @@ class Loop:
         self, model: DiffusionGemma, config: LoopConfig = DEFAULT_LOOP, clock: Callable[[], float] = time.monotonic
     ) -> None:
         rows = config.max_rows
-        if config.graphs and model.kernels.standing is None:
-            raise RequestError(
-                f"graphs is True and the model runs on {model.device} without a GPU's kernels; leave it out"
-            )
+        if config.graphs and model.device.type != "cuda":
+            raise RequestError(f"graphs is True and the model runs on {model.device}; leave it out, or use a GPU")
         prefixes = Prefixes(model.config.layers, model.dtype.itemsize, config.prefix_bytes)
         self.runner = Runner(model, prefixes, graphs=config.graphs)
         self.scheduler = Scheduler(

@@ -21,12 +21,12 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from redraft.constrain.checks import MOST_SECONDS, Check
-from redraft.constrain.language import Language, ready
-from redraft.constrain.middle import between
-from redraft.constrain.problem import Problem, Span
-from redraft.constrain.sources import anything, excluding
-from redraft.constrain.thinking import ThinkingLanguage, after_thinking
+from redraft.constraints.checks import MOST_SECONDS, Check
+from redraft.constraints.condition.infix import between
+from redraft.constraints.language import Language, ready
+from redraft.constraints.sources import anything, excluding
+from redraft.constraints.thinking import ThinkingLanguage, after_thinking
+from redraft.constraints.validation import Problem, Span
 from redraft.diffusion.halt import AtLeast
 from redraft.diffusion.plan import Whole
 from redraft.diffusion.seed import LEAST_STEPS, SeedCanvas
@@ -152,7 +152,7 @@ def _without(engine: Engine, request: Request, rejected: Sequence[str]) -> Langu
     if isinstance(request.language, ThinkingLanguage):
         language = after_thinking(language, request.language.closing, request.language.opening)
     elif request.language is not None:
-        language = replace(request.language, source=language.source, wiring=language.wiring)
+        language = replace(request.language, source=language.source, layout=language.layout)
     return replace(language.without(frozenset(request.policy.shaping.forbidden)), checked=False)
 
 
@@ -201,7 +201,7 @@ def _patch(
         max_tokens=width,
         min_tokens=0,
         width=width,
-        policy=replace(fresh.policy, plan=Whole(), check=None, halt=AtLeast(fresh.policy.halt, LEAST_STEPS)),
+        policy=replace(fresh.policy, plan=Whole(), halt=AtLeast(fresh.policy.halt, LEAST_STEPS)),
         fitted=False,
         end_aware=False,
         seed_canvas=SeedCanvas(pins),

@@ -1,98 +1,19 @@
-"""One generation as frozen records: `Options` as a caller gives them, the checked `Request`, the `Generation`."""
+"""One generation as frozen records: the checked `Request` that options become, and the `Generation` that answers it."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 from typing import Literal
 
-from redraft.constrain.language import Language
+from redraft.constraints.language import Language
 from redraft.diffusion.denoise import Policy
-from redraft.diffusion.seed import SeedCanvas
 from redraft.engine.pace import Pace
+from redraft.options import CANVAS_ONLY as CANVAS_ONLY
+from redraft.options import MOST_LOGPROBS as MOST_LOGPROBS
+from redraft.options import Options as Options
+from redraft.options import SeedCanvas
 
 FinishReason = Literal["stop", "length", "deadline", "aborted", "error"]
-
-MOST_LOGPROBS = 20
-"""Most alternatives per position; OpenAI's clients ask for no more."""
-
-
-@dataclass(frozen=True)
-class Options:
-    """What a caller may choose. None means the checkpoint's own value (`generation_config.json`).
-
-    max_tokens      most tokens to return; never exceeded
-    seed            of all noise; None draws one, and the result names it
-    steps           cap on denoising steps of a canvas; with the reference's schedule it also sets the cooling
-    entropy_bound   nats that one step may spend on accepted positions, for the whole canvas
-    accept          acceptance rules in words instead of the preset's, as "confidence:0.9" (diffusion/rules.py); what
-                    any of them keeps is kept
-    cooling         steps over which the temperature falls whatever the cap; None: over the cap, as the reference does
-    preset          sampler rules by name (diffusion/presets.py); "reference" are transformers'
-    effort          from 0 to 1, instead of a preset: a setting of the checkpoint's own measured table (engine/dial.py)
-    target_ms       milliseconds from submission that the answer should take: the setting is chosen anew after every
-                    step, from `effort` (or 1) down to `min_effort`, which is kept even if the target is missed
-    stop            texts that end the answer; they are not part of it
-    min_tokens      no end token before this many; cures the empty answers that terse prompts get
-    deadline_sec    seconds from submission after which the best canvas so far is the answer
-    causal          answer from left to right in the causal mode of the same weights, one token per forward
-    canvas          width of the canvases, in tokens; narrower ones cost less per step. None leaves it to the preset:
-                    the checkpoint's for "reference", else the narrowest of 16, 32, 64, 128, 256 that holds max_tokens
-    end_aware       once the draft has an end token, positions behind it neither count for halting nor, when it has
-                    stood for a step, are computed. None leaves it to the preset: all but "reference" do so
-    logprobs        also tell the log-probability of each token of the answer and of this many of the likeliest tokens
-                    in its place, in the distribution that the last step of its canvas read; at most MOST_LOGPROBS
-    read_prompt     with causal and logprobs: also tell those of the prompt's tokens; max_tokens may then be 0
-    seed_canvas     what the first canvas begins with: pinned tokens, which stay, and given ones (diffusion/seed.py). No
-                    answer ends in front of a pin
-    draw            with a constraint: a canvas becomes one of its valid texts, drawn in proportion to the probability
-                    that the last step gave it, instead of the likeliest; what a deadline cuts short stays the likeliest
-
-    What ordinary clients send means here (docs/denoising.md, "Sampling parameters"):
-
-    temperature     factor on the schedule; 1 is the schedule itself. At 0 the schedule stays and the likeliest token is
-                    sampled everywhere
-    top_k, top_p    limits on the sample alone; the answer is read off the whole distribution
-    logit_bias      (token id, nats), added at every position and step before anything is read
-    bad_words       token sequences that must not be said; only single tokens can be forbidden
-    repetition_penalty, presence_penalty, frequency_penalty     refused unless neutral: nothing on a canvas is said
-                    before anything else
-    """
-
-    max_tokens: int | None = None
-    seed: int | None = None
-    steps: int | None = None
-    entropy_bound: float | None = None
-    accept: tuple[str, ...] = ()
-    cooling: int | None = None
-    preset: str = "reference"
-    effort: float | None = None
-    min_effort: float = 0.0
-    target_ms: float | None = None
-    stop: tuple[str, ...] = ()
-    min_tokens: int = 0
-    deadline_sec: float | None = None
-    causal: bool = False
-    canvas: int | None = None
-    end_aware: bool | None = None
-    logprobs: int | None = None
-    read_prompt: bool = False
-    temperature: float = 1.0
-    top_k: int | None = None
-    top_p: float = 1.0
-    logit_bias: tuple[tuple[int, float], ...] = ()
-    bad_words: tuple[tuple[int, ...], ...] = ()
-    repetition_penalty: float = 1.0
-    presence_penalty: float = 0.0
-    frequency_penalty: float = 0.0
-    seed_canvas: SeedCanvas | None = None
-    draw: bool = False
-
-
-CANVAS_ONLY = (
-    *("seed_canvas", "preset", "accept", "entropy_bound", "canvas", "end_aware"),
-    *("effort", "min_effort", "target_ms", "draw"),
-)
-"""Options that a causal answer cannot honour."""
 
 
 @dataclass(frozen=True)

@@ -8,9 +8,9 @@ from dataclasses import replace
 
 import msgspec
 
-from redraft.config import CheckpointConfig, ModelConfig
-from redraft.constrain.language import Language
-from redraft.constrain.span import SpanLanguage
+from redraft.config import CheckpointConfig, GenerationConfig, ModelConfig
+from redraft.constraints.condition.span import SpanLanguage
+from redraft.constraints.language import Language
 from redraft.diffusion.accept import EntropyBound
 from redraft.diffusion.denoise import Policy
 from redraft.diffusion.halt import AtLeast, UntilEnd
@@ -22,7 +22,7 @@ from redraft.diffusion.shaping import Shaping
 from redraft.engine.dial import Dial, Notch
 from redraft.engine.pace import Pace
 from redraft.engine.request import CANVAS_ONLY, MOST_LOGPROBS, Options, Request
-from redraft.errors import RequestError
+from redraft.errors import RequestError, did_you_mean
 
 MOST_STEPS = 10_000
 """Most steps of a canvas; one that has not settled by then never will."""
@@ -45,7 +45,7 @@ def build_request(
     options = _typed(options)
     model, shipped = config.model, config.generation
     max_tokens = shipped.max_new_tokens if options.max_tokens is None else options.max_tokens
-    preset, notches = _preset(options), _notches(options, dial)
+    preset, notches = _preset(options, shipped), _notches(options, dial)
     width = preset.width(max_tokens, model.canvas_length) if options.canvas is None else options.canvas
     end_aware = preset.end_aware if options.end_aware is None else options.end_aware
     _check_limits(options, max_tokens, width, model)
@@ -135,8 +135,6 @@ def _check_limits(options: Options, max_tokens: int, width: int, model: ModelCon
     for name in CANVAS_ONLY:
         if options.causal and getattr(options, name) != getattr(Options, name):
             raise RequestError(f"causal and {name} were both given; a causal answer has no canvas: leave one out")
-    if options.preset == "checked" and options.seed_canvas is not None:
-        raise RequestError("preset is 'checked' and a seed canvas was given; a check might drop a pin: use another")
 
 
 def _check_prompt(prompt: list[int], max_tokens: int, room: int, model: ModelConfig) -> None:
@@ -154,11 +152,24 @@ def _check_prompt(prompt: list[int], max_tokens: int, room: int, model: ModelCon
         raise RequestError(f"the prompt holds token id {worst}; the vocabulary ends at {model.vocab_size - 1}")
 
 
-def _preset(options: Options) -> Preset:
-    if options.preset not in PRESETS:
-        raise RequestError(f"preset is {options.preset!r}; known: {', '.join(PRESETS)}")
-    dialled = options.effort is not None or options.target_ms is not None
-    return PRESETS["fast" if dialled else options.preset]
+def preset_name(options: Options, shipped: GenerationConfig) -> str:
+    """The preset that options come to: the one they name, else what the checkpoint says it was trained for. The causal
+    mode and the dial have rules of their own, and a first canvas that is given keeps its whole width. Raises
+    RequestError for a name that is none."""
+    if options.preset is not None:
+        if options.preset not in PRESETS:
+            known = f"known: {', '.join(PRESETS)}{did_you_mean(options.preset, PRESETS)}"
+            raise RequestError(f"preset is {options.preset!r}; {known}")
+        return options.preset
+    if options.effort is not None or options.target_ms is not None:
+        return "fast"
+    if options.causal:
+        return "reference"
+    return "fast" if shipped.preset == "flow" and options.seed_canvas is not None else shipped.preset
+
+
+def _preset(options: Options, shipped: GenerationConfig) -> Preset:
+    return PRESETS[preset_name(options, shipped)]
 
 
 def _notches(options: Options, dial: Dial | None) -> tuple[Notch, ...]:

@@ -164,7 +164,7 @@ class Runner:
 
     def _to_read(self, batch: Batch, parts: Sequence[Tensor]) -> Iterator[Float[Tensor, "some hidden"]]:
         """Per piece, the hidden states whose logits are needed: a canvas, a causal request's last row, a prompt that is
-        read, a block that is checked, or none."""
+        read, or none."""
         for piece, part in zip(batch, parts, strict=True):
             yield part[piece.rows - (piece.canvas or self.lanes[piece.number].wants_logits) :]
 
@@ -195,7 +195,7 @@ class Runner:
         for piece in batch:
             lane = self.lanes[piece.number]
             prefix = lane.prefix
-            spans += [Span(prefix, piece.encode, Mode.ENCODE, keep=lane.keeps)] if piece.encode else []
+            spans += [Span(prefix, piece.encode, Mode.ENCODE)] if piece.encode else []
             spans += [Span(prefix, piece.canvas, Mode.DENOISE)] if piece.canvas else []
         rows = self.model.rows(spans)
         self._rows = (batch, rows) if still else None
@@ -251,10 +251,6 @@ def run_alone(model: DiffusionGemma, request: Request, noise: Noise, *, drafts: 
         model.encode(chunk, lane.prefix)
         lane.encoded(chunk.shape[0])
     while True:
-        if lane.checking:
-            yield from (events := lane.advance(model, _read_block(model, lane)))
-            if isinstance(events[-1], Finished):
-                return
         if lane.commit is not None:
             model.encode(lane.commit, lane.prefix)
             lane.encoded(0)
@@ -262,15 +258,6 @@ def run_alone(model: DiffusionGemma, request: Request, noise: Noise, *, drafts: 
         yield from events
         if events and isinstance(events[-1], Finished):
             return
-
-
-def _read_block(model: DiffusionGemma, lane: Lane) -> Tensor:
-    """Causal logits of the block that is to be checked; the prefix is left as it was."""
-    block = lane.to_encode(lane.waiting)
-    rows = model.rows([Span(lane.prefix, block.shape[0], Mode.ENCODE, keep=False)])
-    hidden = model(block, None, rows)
-    lane.encoded(0)
-    return model.logits(hidden)
 
 
 def _run_causal_alone(model: DiffusionGemma, request: Request, noise: Noise) -> Iterator[Event]:

@@ -39,8 +39,8 @@ def shares_reading(lane: Lane | CausalLane) -> TypeGuard[Lane]:
         return False
     policy, request = lane.policy, lane.request
     changed = policy.shaping != Shaping(temperature=policy.shaping.temperature) or lane.ends_held_back > 0
-    kept = request.logprobs is not None or lane.goal is not None or policy.accept.needs.drifts > 0
-    return not (changed or kept or lane.checking or lane.canvas.pinned is not None)
+    kept = request.logprobs is not None or lane.goal is not None
+    return not (changed or kept or lane.canvas.pinned is not None)
 
 
 def read_together(

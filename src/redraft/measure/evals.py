@@ -184,7 +184,7 @@ def record(
     """A benchmark record of some evaluations, named after the model and, if it is not the reference's, the sampler."""
     name = Path(model).name
     sampler = "causal" if options.causal else "pinned" if pin else options.preset
-    how = "" if sampler in (DEFAULTS.preset, "pinned") else f" ({sampler})"
+    how = "" if sampler in ("reference", "pinned") else f" ({sampler})"
     about = {"model": name, "split": "held_out", "seed": seed, "steps": steps, "sampler": sampler}
     return new_record(
         f"eval-{name}" + (f"-{sampler}" if how or pin else ""),

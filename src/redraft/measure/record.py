@@ -137,7 +137,7 @@ def _processor() -> str:
 
 
 # What a record, or a measurement kept beside a checkpoint, has just written is not the code that ran.
-_CODE = (":/src", ":/scripts", ":(top,exclude)*/dial.json", ":(top,exclude)*/belief.json")
+_CODE = (":/src", ":/bench", ":(top,exclude)bench/records", ":(top,exclude)*/dial.json", ":(top,exclude)*/belief.json")
 
 
 def _commit() -> str:

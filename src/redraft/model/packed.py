@@ -159,9 +159,8 @@ def fit_scale(
     groups: Float[Tensor, "*stack groups group"],
     form: Format,
     top: Tensor | None = None,
-    weigh: Tensor | None = None,
 ) -> Float[Tensor, "*stack groups"]:
-    """The scale of each group, in the format's own numbers; `weigh` says how much each input's error counts.
+    """The scale of each group, in the format's own numbers.
 
     Integers take of several scales the one with the least squared error. Floats put the largest value on the largest
     code; `top` is what their scales are relative to.
@@ -173,8 +172,7 @@ def fit_scale(
     for shrink in _SHRINKS:
         scale = (largest * (shrink / 7.5)).clamp(min=TINY).to(form.scale_dtype)
         step = scale_step(scale, None)
-        off = (decode(encode(groups, step, form), form).mul_(step).sub_(groups)).square_()
-        off = (off if weigh is None else off * weigh).sum(-1)
+        off = (decode(encode(groups, step, form), form).mul_(step).sub_(groups)).square_().sum(-1)
         best, least = torch.where(off < least, scale, best), torch.minimum(off, least)
     return best
 

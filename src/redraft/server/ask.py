@@ -7,9 +7,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 
-from redraft.constrain.calls import OPEN, THOUGHT, ContentLanguage
-from redraft.constrain.language import Language, Source
-from redraft.constrain.thinking import after_thinking
+from redraft.constraints.compile.tool_calls import OPEN, THOUGHT, ContentLanguage
+from redraft.constraints.language import Language, Source
+from redraft.constraints.thinking import after_thinking
 from redraft.engine.engine import Engine
 from redraft.engine.request import Options, Request
 from redraft.errors import ConstraintError, RequestError
@@ -53,7 +53,7 @@ class Held:
         plain = engine.language(self.source)
         if self.content is not None and plain.checked:
             call, closing = (engine.text.tokenizer.token_to_id(mark) for mark in (OPEN, THOUGHT))
-            return ContentLanguage(plain.source, plain.wiring, True, json.loads(self.content.text), call, closing)
+            return ContentLanguage(plain.source, plain.layout, True, json.loads(self.content.text), call, closing)
         return plain if self.marks is None else after_thinking(plain, self.marks[1], self.marks[0])
 
 
@@ -84,7 +84,7 @@ def options_of(body: Sampling, engine: Engine, settings: Settings, *, max_tokens
         draw=canvas.draw or False,
         canvas=canvas.width,
         end_aware=canvas.end_aware,
-        preset=canvas.preset or ("reference" if others else settings.preset),
+        preset=canvas.preset or (None if others else settings.preset),
         accept=tuple(canvas.accept or ()),
         cooling=canvas.cooling,
         effort=body.effort,
@@ -106,7 +106,7 @@ def options_of(body: Sampling, engine: Engine, settings: Settings, *, max_tokens
 
 def kept_whole(settings: Settings) -> Settings:
     """Where a canvas begins with a caller's text: a served preset that would slide it or drop a pin gives way."""
-    return replace(settings, preset="fast") if settings.preset in ("flow", "checked") else settings
+    return replace(settings, preset="fast") if settings.preset == "flow" else settings
 
 
 def asked(

@@ -10,8 +10,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from typing import Annotated, Any, ClassVar, TypeVar
+from collections.abc import Callable, Mapping, Sequence
+from typing import Annotated, Any, ClassVar
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 from pydantic_core import PydanticCustomError
@@ -44,6 +44,7 @@ class Body(BaseModel):
     inert: ClassVar[frozenset[str]] = frozenset()
     neutral: ClassVar[Mapping[str, tuple[Any, ...]]] = {}
     aside: ClassVar[frozenset[str]] = frozenset()  # both
+    _ignored: Sequence[str] = ()
 
     def __init_subclass__(cls) -> None:
         super().__init_subclass__()
@@ -51,8 +52,8 @@ class Body(BaseModel):
 
     @model_validator(mode="wrap")
     @classmethod
-    def _sort(cls, data: Any, handler: Callable[[Any], Body], info: Any) -> Body:
-        """Take out what has no effect, and tell it; refuse what would need one."""
+    def _sort(cls, data: Any, handler: Callable[[Any], Body]) -> Body:
+        """Take out the fields without effect, and keep their names; refuse what would need one."""
         if not isinstance(data, dict) or (cls.aside.isdisjoint(data) and None not in data.values()):
             return handler(data)
         given = {key: value for key, value in data.items() if value is not None}
@@ -65,26 +66,18 @@ class Body(BaseModel):
                     "{field} is not supported here; leave it out",
                     {"field": key},
                 )
-        if inert and isinstance(info.context, list):
-            info.context.append((data, inert))
         for key in (*inert, *neutral):
             del given[key]
-        return handler(given)
+        body = handler(given)
+        body._ignored = inert
+        return body
 
-
-B = TypeVar("B", bound=Body)
-
-
-def read_body(kind: type[B], data: Any) -> tuple[B, list[str]]:
-    """Some JSON as a body of this kind, and which of its fields have no effect, as paths. Raises ValidationError."""
-    told: list[tuple[object, list[str]]] = []
-    body = kind.model_validate(data, context=told)
-    inert = {id(part): names for part, names in told}
-    left, found = [("", data)], list[str]()
-    for path, part in left if inert else ():
-        if isinstance(part, dict):
-            found += [path + name for name in inert.get(id(part), ())]
-            left += [(f"{path}{name}.", inner) for name, inner in part.items()]
-        elif isinstance(part, list):
-            left += [(path, inner) for inner in part]
-    return body, sorted(set(found))
+    @property
+    def ignored(self) -> list[str]:
+        """Fields that were sent and have no effect, as paths."""
+        found = {*self._ignored}
+        for name in type(self).model_fields:
+            value = getattr(self, name)
+            for part in value if isinstance(value, list) else [value]:
+                found |= {f"{name}.{path}" for path in part.ignored} if isinstance(part, Body) else set()
+        return sorted(found)

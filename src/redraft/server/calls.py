@@ -9,7 +9,7 @@ import json
 import re
 from typing import Any, NoReturn
 
-from redraft.constrain.calls import QUOTE
+from redraft.constraints.compile.tool_calls import QUOTE
 
 CALL = re.compile(r"\s*call:([\w.:-]+)\s*(\{.*)", re.DOTALL)
 # What the notation has otherwise than JSON: strings between marks, bare keys, and a comma behind the last of several.

@@ -7,10 +7,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from redraft.constrain.calls import CLOSE, OPEN, QUOTE, calls_source
-from redraft.constrain.language import Source
-from redraft.constrain.problem import validator_of
-from redraft.constrain.sources import choices_source, grammar_source, regex_source, schema_source
+from redraft.constraints.compile.tool_calls import CLOSE, OPEN, QUOTE, calls_source
+from redraft.constraints.language import Source
+from redraft.constraints.sources import choices_source, grammar_source, regex_source, schema_source
+from redraft.constraints.validation import validator_of
 from redraft.errors import ConstraintError
 from redraft.server.ask import Held
 from redraft.server.refusal import Refusal, refusal_of, unsupported

@@ -9,8 +9,6 @@ from __future__ import annotations
 import asyncio
 import threading
 from collections import deque
-from collections.abc import Callable
-from functools import partial
 from typing import Generic, TypeVar
 
 from redraft.engine.events import Draft
@@ -21,10 +19,8 @@ T = TypeVar("T")
 class Mail(Generic[T]):
     """What was told and not yet taken, each with the number of the answer that it is about."""
 
-    def __init__(self, soon: Callable[[Callable[[], object]], None]) -> None:
-        """`soon` calls what it is given when it is a good time to wake the reader."""
+    def __init__(self) -> None:
         self._here, self._wake, self._lock = asyncio.get_running_loop(), asyncio.Event(), threading.Lock()
-        self._soon = soon
         self._told: deque[tuple[int, T | None]] = deque()
         self._drafts: dict[int, T] = {}
         self._called = False
@@ -42,10 +38,9 @@ class Mail(Generic[T]):
                 self._told.append((i, None))
             else:
                 self._told.append((i, told))
-        # One call for all that is told before the event loop turns: it is the costly part.
         if not self._called:
             self._called = True
-            self._soon(partial(self._here.call_soon_threadsafe, self._wake.set))
+            self._here.call_soon_threadsafe(self._wake.set)
 
     def take(self) -> tuple[int, T] | None:
         """The next, None if there is none now."""
@@ -64,8 +59,3 @@ class Mail(Generic[T]):
     def wake(self) -> None:
         """Let who waits look again."""
         self._wake.set()
-
-    @property
-    def waits(self) -> bool:
-        """Whether there is more already."""
-        return bool(self._told)

@@ -8,10 +8,8 @@ from __future__ import annotations
 
 import contextlib
 import errno
-import gc
 import signal
 import socket
-import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -20,24 +18,18 @@ from types import FrameType
 
 import uvicorn
 from starlette.types import ASGIApp
-from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
 from redraft.engine.engine import Engine
 from redraft.engine.request import Options
 from redraft.errors import RedraftError, RequestError, RunError
 from redraft.server.app import create_app
 from redraft.server.log import Log
-from redraft.server.routes.elsewhere import Elsewhere
 from redraft.server.service import Service
 
 Loader = Callable[[Callable[[int, int], None]], Engine]
 """Loads the engine; told where to report (elements placed, elements in all)."""
 
 POLL_SEC = 0.05
-TURN_SEC = 5e-5
-"""How long Python's lock is kept from who waits for it. The engine's thread lets it go for every operation of torch and
-wants it back at once; by the default, 5 ms, it waits until a request has been read or a chunk told (docs/log.md)."""
-
 MAX_HEAD_BYTES = 64 * 2**10
 REFUSED = {errno.EADDRINUSE: "another program has that port", errno.EACCES: "this user may not have that port"}
 
@@ -50,7 +42,6 @@ def serve(
     port: int,
     log: Log,
     ready: Callable[[Engine, str], None],
-    beside: Elsewhere | None = None,
 ) -> None:
     """Serve until a signal. `ready` is told the engine and the URL once requests are answered.
 
@@ -60,28 +51,16 @@ def serve(
     def begun(server: _Server, url: str) -> None:
         threading.Thread(target=_load, args=(service, load, server, lambda e: ready(e, url)), daemon=True).start()
 
-    _run(create_app(service, log, beside), service, host, port, begun)
+    _run(create_app(service, log), service, host, port, begun)
     with contextlib.suppress(RedraftError):
         service.engine.loop.stop()
-
-
-def pass_on(
-    service: Service, there: Elsewhere, *, host: str, port: int, log: Log, ready: Callable[[str], None]
-) -> None:
-    """Serve another server's answers until a signal. `ready` is told the URL. Raises as `serve`."""
-
-    def begun(_: _Server, url: str) -> None:
-        service.phase = "ready"
-        ready(url)
-
-    _run(create_app(service, log, there), service, host, port, begun)
 
 
 @contextlib.contextmanager
 def hosted(service: Service, engine: Engine, log: Log) -> Iterator[str]:
     """Serve an engine that is loaded, whose loop this starts, from a thread of this process; the URL. Raises
     what opening its socket raises."""
-    begun, threshold = SimpleQueue[tuple[_Server, str] | BaseException](), gc.get_threshold()
+    begun = SimpleQueue[tuple[_Server, str] | BaseException]()
 
     def work() -> None:
         try:
@@ -90,21 +69,17 @@ def hosted(service: Service, engine: Engine, log: Log) -> Iterator[str]:
             begun.put(error)
 
     thread = threading.Thread(target=work, daemon=True)
+    _begin(engine)
+    service.ready(engine)
+    thread.start()
+    if isinstance(told := begun.get(), BaseException):
+        raise told
+    server, url = told
     try:
-        _begin(engine)
-        service.ready(engine)
-        thread.start()
-        if isinstance(told := begun.get(), BaseException):
-            raise told
-        server, url = told
-        try:
-            yield url
-        finally:
-            server.should_exit = True
-            thread.join()
+        yield url
     finally:
-        gc.unfreeze()
-        gc.set_threshold(*threshold)
+        server.should_exit = True
+        thread.join()
 
 
 def _run(app: ASGIApp, service: Service, host: str, port: int, begun: Callable[[_Server, str], None]) -> None:
@@ -113,7 +88,8 @@ def _run(app: ASGIApp, service: Service, host: str, port: int, begun: Callable[[
     name = host if ":" not in host else f"[{host}]"
     config = uvicorn.Config(
         app,
-        http=Protocol,
+        http="h11",
+        h11_max_incomplete_event_size=MAX_HEAD_BYTES,
         log_config=None,
         access_log=False,
         proxy_headers=False,
@@ -121,13 +97,11 @@ def _run(app: ASGIApp, service: Service, host: str, port: int, begun: Callable[[
         lifespan="off",
         timeout_keep_alive=30,
     )
-    server, turn_sec = _Server(config, service), sys.getswitchinterval()
-    sys.setswitchinterval(TURN_SEC)
+    server = _Server(config, service)
     try:
         begun(server, f"http://{name}:{listening.getsockname()[1]}")
         server.run(sockets=[listening])
     finally:
-        sys.setswitchinterval(turn_sec)
         listening.close()
     if service.failure is not None:
         raise service.failure
@@ -173,37 +147,11 @@ def _load(service: Service, load: Loader, server: _Server, ready: Callable[[Engi
 def _begin(engine: Engine) -> None:
     engine.loop.start()
     warm_up(engine)
-    gc.collect()
-    gc.freeze()  # what is there now stays: the collector need not look at it again, a fifth of a second each time
-    gc.set_threshold(10_000)  # answers leave few cycles behind
 
 
 def warm_up(engine: Engine) -> None:
     """One short answer: the first forward of a process is slower than all others."""
     engine.finish(engine.request_of([engine.text.bos_token_id], Options(max_tokens=1, steps=2, seed=0)))
-
-
-class Protocol(HttpToolsProtocol):
-    """uvicorn's, whose parser would read heads, trailers and other things that are no body without an end."""
-
-    unread = 0
-
-    def data_received(self, data: bytes) -> None:
-        """Read on, but not so much that nothing comes of."""
-        self.unread += len(data)
-        super().data_received(data)
-        if self.unread > MAX_HEAD_BYTES:
-            self.send_400_response("The head is too long.")
-
-    def on_headers_complete(self) -> None:
-        """Something came of it."""
-        self.unread = 0
-        super().on_headers_complete()
-
-    def on_body(self, body: bytes) -> None:
-        """Likewise."""
-        self.unread = 0
-        super().on_body(body)
 
 
 class _Server(uvicorn.Server):

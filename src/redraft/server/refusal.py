@@ -53,6 +53,9 @@ class Refusal(Exception):  # noqa: N818, it is an answer
         return found | ({"www-authenticate": "Bearer"} if self.status == 401 else {})
 
 
+FAILED = Refusal(500, "the server failed; the log has its kind", code="internal_error")
+
+
 def unsupported(param: str, message: str) -> Refusal:
     """A field, or a value of one, that cannot be honoured."""
     return Refusal(400, message, param=param, code="unsupported_parameter")

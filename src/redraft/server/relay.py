@@ -31,7 +31,7 @@ class Relay:
 
     def __init__(self, engine: Engine) -> None:
         self._frames = Frames(engine.text, engine.config.generation.eos_token_ids)
-        self._mail = Mail[Draft | Json](engine.loop.soon)
+        self._mail = Mail[Draft | Json]()
 
     def opened(self, index: int, request: Request) -> Listener:
         """A canvas is begun: tell it, and listen."""

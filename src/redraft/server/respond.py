@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field
@@ -14,21 +13,18 @@ from starlette.responses import Response
 from redraft.engine.engine import Engine
 from redraft.engine.events import Draft, Event, Finished
 from redraft.engine.frames import Frames
-from redraft.errors import RedraftError
 from redraft.server.ask import Asked
 from redraft.server.leash import Leash, on_thread
 from redraft.server.mending import Mending
-from redraft.server.refusal import Refusal
 from redraft.server.replies import Form, Head, Json, usage
 from redraft.server.run import Run
 from redraft.server.schema import Sampling
 from redraft.server.service import Service
-from redraft.server.stream import DONE, Chunks, EventStream, First, Last, Line, line_of, unless_gone
+from redraft.server.stream import Chunks, EventStream, unless_gone
 from redraft.server.voice import Said, Voice
 
 R = TypeVar("R")
 GONE = 499  # nobody reads it; the log does
-SMALL_BYTES = 16 * 2**10  # made into tokens at once; a thread would cost more
 
 
 @dataclass(frozen=True)
@@ -78,14 +74,13 @@ class Exchange:
         whole: Callable[[], Json],
         *,
         drafts: bool,
-        line: Line = line_of,
-        end: bytes = DONE,
+        named: bool = False,
     ) -> Response | Json:
         """Answer in chunks if a stream was asked for, otherwise whole. Raises Refusal if there is no room."""
         self.open(drafts=drafts)
         if self.body.stream:
             limits = self.service.settings.limits
-            return EventStream(chunks(), gone=self.run.abort, over=self.over, limits=limits, line=line, end=end)
+            return EventStream(chunks(), gone=self.run.abort, over=self.over, limits=limits, named=named)
         return whole() if await self.finish() else Response(status_code=GONE)
 
     def open(self, *, drafts: bool) -> None:
@@ -134,35 +129,26 @@ class Exchange:
         return said
 
     async def _chunks(self) -> Chunks:
-        """What comes together is told together: one write to the socket, not one for each chunk."""
         head, form, options = self.head.of(chunk=True), self.form, self.body.stream_options
         with_usage = options is not None and bool(options.include_usage)
         head |= {"usage": None} if with_usage else {}
         running = options is not None and bool(options.continuous_usage_stats)
         engine = self.service.engine
         frames = Frames(engine.text, engine.config.generation.eos_token_ids)
-        if firsts := [first for i in range(len(self.voices)) if (first := form.first(i))]:
-            yield First(head | {"choices": [first]} for first in firsts)
-        batch: list[Json] = []
-        try:
-            while (told := await self.next()) is not None:
-                i, voice, said = told.i, self.voices[told.i], told.said
-                if isinstance(told.event, Draft):
-                    batch.append(head | {"choices": [form.piece(i, voice, Said())], "canvas": frames.of(i, told.event)})
-                more = {"usage": self.usage()} if running else {}
-                if said.content or said.reasoning or said.logprobs or said.read:
-                    batch.append(head | {"choices": [form.piece(i, voice, said)]} | more)
-                if isinstance(told.event, Finished) or voice.stopped:
-                    batch.append(head | {"choices": [form.last(i, voice)]} | more)
-                if batch and self.run.open and not self.run.mail.waits:
-                    yield batch
-                    batch = []
-        except (RedraftError, Refusal):
-            if batch:
-                yield batch
-            raise
-        batch += [head | {"choices": [], "usage": self.usage()}] if with_usage and not self.run.gone else []
-        yield Last(batch)
+        for i in range(len(self.voices)):
+            if first := form.first(i):
+                yield head | {"choices": [first]}
+        while (told := await self.next()) is not None:
+            i, voice, said = told.i, self.voices[told.i], told.said
+            if isinstance(told.event, Draft):
+                yield head | {"choices": [form.piece(i, voice, Said())], "canvas": frames.of(i, told.event)}
+            more = {"usage": self.usage()} if running else {}
+            if said.content or said.reasoning or said.logprobs or said.read:
+                yield head | {"choices": [form.piece(i, voice, said)]} | more
+            if isinstance(told.event, Finished) or voice.stopped:
+                yield head | {"choices": [form.last(i, voice)]} | more
+        if with_usage and not self.run.gone:
+            yield head | {"choices": [], "usage": self.usage()}
 
     def usage(self) -> Json:
         """Of all answers so far."""
@@ -188,13 +174,6 @@ class Exchange:
             notes["steps"] = sum(sum(voice.steps) for voice in self.voices)
 
 
-async def offload(request: Request, work: Callable[[], R], *, slow: bool = False) -> R:
-    """Work on what was asked, done here if that is small and the work is not `slow`, otherwise on a thread."""
-    if not slow and request.scope["state"]["size"] <= SMALL_BYTES:
-        return work()
-    return await asyncio.to_thread(work)
-
-
 async def aside(request: Request, work: Callable[[Engine], R], *, answers: int = 1) -> R:
     """Work with the engine on a thread, given up if the client goes away. Raises Refusal if there is no room."""
     service = service_of(request)
@@ -217,13 +196,13 @@ def at_once(
 
 async def _pieces(head: Head, voices: Sequence[Voice], told: Json | None) -> Chunks:
     common, form = head.of(chunk=True), head.form
-    pieces: list[Json] = []
     for i, voice in enumerate(voices):
-        first = form.first(i)
-        pieces += [common | {"choices": [first]}] if first else []
-        pieces.append(common | {"choices": [form.piece(i, voice, Said(content=voice.content))]})
-        pieces.append(common | {"choices": [form.last(i, voice)]})
-    yield Last(pieces + ([] if told is None else [common | {"choices": [], "usage": told}]))
+        if first := form.first(i):
+            yield common | {"choices": [first]}
+        yield common | {"choices": [form.piece(i, voice, Said(content=voice.content))]}
+        yield common | {"choices": [form.last(i, voice)]}
+    if told is not None:
+        yield common | {"choices": [], "usage": told}
 
 
 def count(request: Request, voices: Sequence[Voice], prompt_tokens: int) -> None:

@@ -22,7 +22,7 @@ class Run:
     def __init__(
         self, loop: Loop, requests: Sequence[Request], *, behind: Sequence[int | None], drafts: bool = False
     ) -> None:
-        self._loop, self.mail = loop, Mail[Event | Exception](loop.soon)
+        self._loop, self.mail = loop, Mail[Event | Exception]()
         self._numbers: list[int] = []
         self.open = set(range(len(requests)))
         self.gone = False

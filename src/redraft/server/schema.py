@@ -1,6 +1,6 @@
 """What clients may send to the endpoints that answer, field by field. JSON stops here.
 
-docs/server.md lists these fields with their descriptions; scripts/generate.py writes the list.
+docs/server.md lists these fields with their descriptions; bench/generate.py writes the list.
 """
 
 from __future__ import annotations
@@ -26,9 +26,7 @@ class CanvasOptions(Body):
     """What only a diffusion model has; one object, so that no name can clash with a client's."""
 
     width: Int | None = Field(default=None, description="positions of a canvas; narrower ones cost less per step")
-    preset: Str | None = Field(
-        default=None, description="sampler rules: reference, fast, flow or checked; else as served"
-    )
+    preset: Str | None = Field(default=None, description="sampler rules: reference, fast or flow; else as served")
     end_aware: Flag | None = Field(default=None, description="compute nothing behind the answer's end")
     accept: list[Str] | None = Field(default=None, description="acceptance rules in words, as confidence:0.9")
     cooling: Int | None = Field(default=None, description="steps over which the temperature falls, whatever the cap")

@@ -48,9 +48,8 @@ class Settings:
     """One server. `names` are what it calls its model, the first one in answers; "*" accepts every name.
 
     `keys` are SHA-256 digests of API keys, none for an open server. `origins` are web pages elsewhere that may call it,
-    `hosts` the names it answers to ("*" for all). `preset` are the sampler rules of requests that name none.
-    `version` is this program's, `beyond` the base URL of the server that answers behind this one, if one does, `beside`
-    that of one whose answers the page shows beside those of the model at hand.
+    `hosts` the names it answers to ("*" for all). `preset` are the sampler rules of requests that name none;
+    None leaves them to the checkpoint. `version` is this program's.
     """
 
     names: tuple[str, ...] = ("nano",)
@@ -58,12 +57,10 @@ class Settings:
     origins: tuple[str, ...] = ()
     hosts: tuple[str, ...] = LOOPBACK
     limits: Limits = Limits()
-    preset: str = "reference"
+    preset: str | None = None
     page: bool = True
     log_prompts: bool = False
     version: str = "unknown"
-    beyond: str | None = None
-    beside: str | None = None
 
     @property
     def name(self) -> str:

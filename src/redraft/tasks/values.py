@@ -97,8 +97,19 @@ def _several(rng: Random, one: Callable[[Random], str]) -> Value:
 
 
 WORDS = {
-    "topic": 0.1, "issue": 0.1, "error": 0.15, "service": 0.25, "job": 0.15, "department": 0.1, "language": 0.15,
-    "city": 0.35, "country": 0.2, "dish": 0.2, "animal": 0.15, "sport": 0.15, "brand": 0.4,
+    "topic": 0.1,
+    "issue": 0.1,
+    "error": 0.15,
+    "service": 0.25,
+    "job": 0.15,
+    "department": 0.1,
+    "language": 0.15,
+    "city": 0.35,
+    "country": 0.2,
+    "dish": 0.2,
+    "animal": 0.15,
+    "sport": 0.15,
+    "brand": 0.4,
 }
 """Kinds that are a list's words, and the share of made words among them."""
 

@@ -22,9 +22,9 @@ import msgspec
 
 from redraft.config import MOST_THREADS, GenerationConfig, LayerConfig, ModelConfig, RopeConfig
 from redraft.errors import ConfigError, RecipeError
+from redraft.images.config import TINY_VISION
 from redraft.tasks import task
 from redraft.tune.vocabulary import VOCABULARIES
-from redraft.weights.names import TINY_VISION
 
 LORA_PARTS = ("attention", "mlp", "experts", "self_conditioning")
 EOS_TOKEN_IDS = (1, 5)  # `<eos>` and the turn end of the tokenizer that `tune.vocabulary` builds
@@ -176,6 +176,8 @@ class SamplingRecipe(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     max_denoising_steps: int = 16
     entropy_bound: float = 0.1
     confidence_threshold: float = 0.005
+    # Unset where a recipe says nothing, so that a run that began before there was this key can be resumed.
+    preset: str | msgspec.UnsetType = msgspec.UNSET
 
 
 class Recipe(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -251,7 +253,8 @@ def model_config(shape: ModelRecipe, vocab_size: int) -> ModelConfig:
 def generation_config(recipe: Recipe) -> GenerationConfig:
     """What the trained checkpoint's generation_config.json will say, if the recipe says it."""
     wanted = recipe.sampling or SamplingRecipe()
-    return GenerationConfig(**msgspec.structs.asdict(wanted), eos_token_ids=EOS_TOKEN_IDS)
+    given = {name: value for name, value in msgspec.structs.asdict(wanted).items() if value is not msgspec.UNSET}
+    return GenerationConfig(**given, eos_token_ids=EOS_TOKEN_IDS)
 
 
 def check(recipe: Recipe) -> None:

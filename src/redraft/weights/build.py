@@ -11,8 +11,8 @@ from redraft.config import ModelConfig
 from redraft.errors import RequestError, RunError, WeightsError
 from redraft.model.gemma import DiffusionGemma
 from redraft.model.kernels import FAST, Kernels
-from redraft.model.moe import Experts
-from redraft.weights.place import ON_DEVICE, Placement
+from redraft.model.rows import IMAGE_ATTENTION
+from redraft.weights.place import Placement
 from redraft.weights.plan import Formats, make_room
 
 DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16}
@@ -26,7 +26,8 @@ def empty_model(
     device: torch.device | str,
     kernels: Kernels = FAST,
     packed: Formats = MappingProxyType({}),
-    placement: Placement = ON_DEVICE,
+    placement: Placement = Placement.DEVICE,
+    image_attention: str = IMAGE_ATTENTION[0],
 ) -> DiffusionGemma:
     """A model whose memory is taken and whose numbers are whatever was there. Built without a second copy.
 
@@ -37,10 +38,7 @@ def empty_model(
     if dtype not in DTYPES.values():
         raise WeightsError(f"dtype is {dtype}; supported: {', '.join(DTYPES)}")
     with torch.device("meta"):
-        model = DiffusionGemma(config, kernels)
-        own = len(placement.share(config.num_experts))
-        for layer in model.layers if own < config.num_experts else ():
-            layer.experts = Experts(config.hidden_size, config.moe_intermediate_size, own)
+        model = DiffusionGemma(config, kernels, image_attention)
         model = make_room(model.to(dtype), packed)
     if torch.device(device).type == "meta":
         return model
@@ -56,12 +54,7 @@ def empty_model(
 
 
 def _take_memory(model: DiffusionGemma, device: torch.device, placement: Placement) -> DiffusionGemma:
-    if placement.rank:  # the rest is in the first process, and stays without memory here
-        for layer in model.layers:
-            assert isinstance(layer.experts, nn.Module)
-            layer.experts.to_empty(device=device)
-        return model
-    if placement.place != "host":
+    if placement is Placement.DEVICE:
         return model.to_empty(device=device)
     experts = [layer.experts for layer in model.layers]
     for layer in model.layers:

@@ -20,27 +20,19 @@ _CHUNK_ROWS = 8192
 
 @dataclass(frozen=True)
 class Filler:
-    """The model's tensors by name, plain and packed, and how stored numbers get into them.
-
-    `share` are the experts that there is room for, None if all are there.
-    """
+    """The model's tensors by name, plain and packed, and how stored numbers get into them."""
 
     plain: Mapping[str, Tensor]
     packed: Mapping[str, PackedMatrix]
-    share: range | None = None
 
     def place_slot(self, slot: Slot, tensor: Tensor) -> Tensor:
         """Cast into a plain tensor, or pack. Returns what was placed, for a look at it."""
         if slot.target not in self.packed:
-            if self.share is not None and ".experts." in slot.stored:
-                return self._copy(self.plain[slot.target], tensor[self.share.start : self.share.stop])
             return self._copy(self.plain[slot.target][slot.rows], tensor)
         if slot.target == "embed.weight":
             return self._place_table(slot, tensor)
         last = tensor
         for matrix in matrices(slot):  # one expert at a time: rounding needs several times the matrix in float32
-            if not self._is_ours(matrix):
-                continue
             one = tensor if matrix.expert is None else tensor[matrix.expert, matrix.rows]
             last = self._place_packed(matrix, pack(one, self.packed[slot.target].format, matrix.prefix))
         return last
@@ -48,8 +40,6 @@ class Filler:
     def place_piece(self, piece: Piece, tensor: Tensor) -> Tensor:
         """One tensor of a matrix that is stored by itself."""
         matrix, kind = piece.matrix, piece.kind
-        if not self._is_ours(matrix):
-            return tensor
         if kind != "plain":
             return self._copy(self._at(getattr(self.packed[matrix.slot.target], kind), matrix), convert(piece, tensor))
         if matrix.slot.target in self.packed:
@@ -73,11 +63,7 @@ class Filler:
         return self._copy(self._at(held.scale, matrix), packed.scale)
 
     def _at(self, whole: Tensor, matrix: Matrix) -> Tensor:
-        first = 0 if self.share is None else self.share.start
-        return (whole if matrix.expert is None else whole[matrix.expert - first])[matrix.rows]
-
-    def _is_ours(self, matrix: Matrix) -> bool:
-        return matrix.expert is None or self.share is None or matrix.expert in self.share
+        return (whole if matrix.expert is None else whole[matrix.expert])[matrix.rows]
 
     def _copy(self, place: Tensor, tensor: Tensor) -> Tensor:
         place.copy_(tensor)

@@ -73,6 +73,12 @@ class GgufSource(Source):
             for name, one in self._held.items()
         }
 
+    def format_of(self, name: str) -> str | None:
+        """F32, or BF16 for all that is smaller, quantised blocks too: it holds them well enough to compute with."""
+        if name not in self._held:
+            return None
+        return "F32" if self._held[name].tensor_type.name == "F32" else "BF16"
+
     def read(self, name: str) -> Tensor:
         """One tensor as float32."""
         from gguf import dequantize

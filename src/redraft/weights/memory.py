@@ -19,11 +19,12 @@ import torch
 from redraft.cache import MIN_ROOM
 from redraft.config import ModelConfig
 from redraft.errors import RunError
-from redraft.model.head import LONG, STRIPE, TILE
+from redraft.model.head import LONG, STRIPE, TILE, WIDEST
 from redraft.weights.names import slots
 from redraft.weights.offload import PLACES
-from redraft.weights.place import ON_DEVICE, Placement
+from redraft.weights.place import Placement
 from redraft.weights.plan import Formats, fitting_plans, num_bytes
+from redraft.weights.vision import vision_bytes
 
 GIGABYTE = 1e9
 STEP_LOGITS = 7.0
@@ -33,9 +34,10 @@ Measured: 5.0 in float32; in bfloat16, where the distribution is rounded and tak
 that the CPU has.
 """
 SPOKEN = 1e9
-"""Bytes of weights from which the plan is told before a load."""
+"""From so many bytes of weights on, the plan is reported before a load."""
 
-_TILE_COPIES = 6  # products, scaled, exponentials, their rounding, and two temporaries
+# Products, scaled, exponentials, their rounding, and two temporaries; a GPU's kernel has two of WIDEST in 16 bits.
+_TILE_COPIES = 6
 _PARTS = {"embed": "embedding", "attention": "attention", "mlp": "dense MLPs", "experts": "experts"}
 
 
@@ -76,7 +78,7 @@ class Footprint:
 
 @dataclass(frozen=True)
 class Room:
-    """Bytes that are free on a device and on the host, None if they are not told; `kind` of device, and the names of
+    """Bytes that are free on a device and on the host, None if they are not known; `kind` of device, and the names of
     the plans that it can compute with, None for all."""
 
     device: int | None
@@ -85,18 +87,25 @@ class Room:
     plans: Container[str] | None = None
 
 
-def footprint(config: ModelConfig, dtype: torch.dtype, packed: Formats, placement: Placement = ON_DEVICE) -> Footprint:
-    """Count a network. A vocabulary of LONG or more is read as a stream, which keeps no logits."""
-    weights: dict[str, int] = {}
+def footprint(
+    config: ModelConfig,
+    dtype: torch.dtype,
+    packed: Formats,
+    placement: Placement = Placement.DEVICE,
+    *,
+    images: bool = False,
+) -> Footprint:
+    """Count a network. A vocabulary of LONG or more is read as a stream, which keeps no logits.
+
+    With `images` the vision tower is counted, too, which takes its memory when the first image comes.
+    """
+    weights: dict[str, int] = {"vision tower": vision_bytes(config, dtype)} if images else {}
     for slot in slots(config):
         words = slot.target.split(".")
         part = _PARTS.get(words[2] if words[0] == "layers" else words[0], "rest")
         weights[part] = weights.get(part, 0) + num_bytes(slot, packed.get(slot.target), dtype)
-    host, own = 0, len(placement.share(config.num_experts))
-    weights["experts"] = weights["experts"] * own // config.num_experts
-    if placement.rank:
-        return Footprint({"experts": weights["experts"]}, 0, 0, _activations(config, dtype), config.max_positions)
-    if placement.place == "host":
+    host = 0
+    if placement is Placement.HOST:
         host = weights["experts"]
         weights["experts"] = PLACES * host // (len(config.layers) * config.num_experts)
     each = [(layer.window, 2 * layer.num_kv_heads * layer.head_dim * dtype.itemsize) for layer in config.layers]
@@ -117,7 +126,7 @@ def _step(config: ModelConfig) -> int:
     rows, vocab = config.canvas_length, config.vocab_size
     if vocab < LONG:
         return int(STEP_LOGITS * 4 * rows * vocab)
-    return 4 * rows * (_TILE_COPIES * TILE + 3 * -(-vocab // STRIPE) + 3 * config.hidden_size)
+    return 4 * rows * (max(_TILE_COPIES * TILE, WIDEST) + 3 * -(-vocab // STRIPE) + 3 * config.hidden_size)
 
 
 def _unpacking(config: ModelConfig, packed: Formats) -> int:
@@ -153,7 +162,7 @@ def check_fits(
     packed: Formats,
     room: Room,
     report: Callable[[str], None],
-    placement: Placement = ON_DEVICE,
+    placement: Placement = Placement.DEVICE,
 ) -> None:
     """Say what a load will take, and raise RunError before it if that is more than there is."""
     need, free = footprint(config, dtype, packed, placement), room.device
@@ -182,10 +191,10 @@ def check_fits(
 
 def _offloaded(config: ModelConfig, room: Room, placement: Placement) -> str:
     """What would fit with the experts elsewhere, in words; nothing if that is no way out here."""
-    if room.kind == "cpu" or room.host is None or room.device is None or placement.place == "host":
+    if room.kind == "cpu" or room.host is None or room.device is None or placement is Placement.HOST:
         return ""
     for name, packed in _ways(config, room):
-        need = footprint(config, torch.bfloat16, packed, Placement("host"))
+        need = footprint(config, torch.bfloat16, packed, Placement.HOST)
         context = need.longest_context(room.device)
         if need.host <= room.host and context is not None and context >= config.canvas_length:
             numbers = f"bfloat16 with plan {name}" if name else "bfloat16"

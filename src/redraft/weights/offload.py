@@ -127,6 +127,7 @@ def _form(pair: Matrices) -> tuple[object, ...]:
     return (*formats, *((part.dtype, part.shape[1:]) for part in _parts(pair)))
 
 
+@torch.inference_mode(False)  # where it is first needed may be inference or not, and the next use the other
 def _room(matrix: Tensor | Packed, device: torch.device) -> Tensor | Packed:
     """Uninitialised memory for a matrix of the same shape and format."""
     if not isinstance(matrix, Packed):

@@ -21,9 +21,12 @@ from redraft.weights.source import INDEX, SINGLE, is_repository
 WANTED = (
     "config.json",
     "generation_config.json",
+    "redraft.json",
     "tokenizer.json",
     "tokenizer_config.json",
     "chat_template.jinja",
+    "processor_config.json",
+    "preprocessor_config.json",
     SINGLE,
     "model-*.safetensors",
     INDEX,

@@ -2,15 +2,14 @@
 
     headers ──► what is packed, what is copied ──► shards, planned ──► one matrix at a time: read, round, write
 
-Memory holds one matrix, however large the checkpoint, and what a calibration reads. Shards are written into a folder
-beside the target, which takes the target's name when all is there. If that is interrupted, the same call goes on with
-the shards that are missing: a shard is whole or absent, and the folder remembers what it is being made from.
+Memory holds one matrix, however large the checkpoint. Shards are written into a folder beside the target, which takes
+the target's name when all is there. If that is interrupted, the same call goes on with the shards that are missing: a
+shard is whole or absent, and the folder remembers what it is being made from.
 """
 
 from __future__ import annotations
 
 import errno
-import hashlib
 import json
 import os
 import shutil
@@ -26,7 +25,6 @@ from redraft.errors import RunError, WeightsError
 from redraft.model.packed import Format, error, pack
 from redraft.reader import read_json
 from redraft.shapes import Tensor
-from redraft.weights.calibrate import Calibration, Chat, output_error, pack_for
 from redraft.weights.layouts import FLOATS, Matrix, matrices, read_layout, stored_names
 from redraft.weights.load import read_settings
 from redraft.weights.names import VISION_PREFIXES, Slot, slots
@@ -39,22 +37,22 @@ _PROGRESS = "progress.json"
 _SHARD_BYTES = 2_000_000_000
 _CHUNK_ROWS = 8192
 _MISPLACED = (errno.EACCES, errno.EPERM, errno.EROFS, errno.ENOENT, errno.ENOTDIR)  # the place, not the disk
-_CARRIED = ("generation_config.json", "tokenizer.json", "tokenizer_config.json", "chat_template.jinja", "LICENSE")
+_CARRIED = (
+    *("generation_config.json", "redraft.json", "tokenizer.json"),
+    *("tokenizer_config.json", "chat_template.jinja", "processor_config.json", "preprocessor_config.json"),
+    "LICENSE",
+)
 
 
 @dataclass(frozen=True)
 class Report:
-    """What was done. `errors`: our matrix's name -> root of its squared error over its squared size.
-
-    `outputs`: the same of what comes out for the rows of a calibration, with and without it; empty if there was none.
-    """
+    """What was done. `errors`: our matrix's name -> root of its squared error over its squared size."""
 
     plan: str
     folder: Path
     bytes_before: int
     bytes_after: int
     errors: Mapping[str, float]
-    outputs: Mapping[str, tuple[float, float]]
 
 
 @dataclass(frozen=True)
@@ -74,26 +72,18 @@ class _Item:
 
 @dataclass
 class _Errors:
-    """Squares by target: changed and whole; of what comes out, changed with calibration, without, and whole."""
+    """Squares by target: changed and whole."""
 
     sums: dict[str, list[float]] = field(default_factory=dict)
 
     def add(self, target: str, squares: Sequence[float]) -> None:
-        """One more matrix of a target, all five squares or the first two."""
-        held = self.sums.get(target, [0.0] * 5)
-        self.sums[target] = [a + b for a, b in zip(held, [*squares, 0.0, 0.0, 0.0], strict=False)]
+        """One more matrix of a target."""
+        held = self.sums.get(target, [0.0, 0.0])
+        self.sums[target] = [a + b for a, b in zip(held, squares, strict=True)]
 
     def relative(self) -> dict[str, float]:
         """By target."""
-        return {target: _root(held[0], held[1]) for target, held in self.sums.items()}
-
-    def outputs(self) -> dict[str, tuple[float, float]]:
-        """By target, with calibration and without; of those that read any rows."""
-        return {t: (_root(held[2], held[4]), _root(held[3], held[4])) for t, held in self.sums.items() if held[4]}
-
-
-def _root(changed: float, whole: float) -> float:
-    return (changed / whole) ** 0.5 if whole else 0.0
+        return {target: (changed / whole) ** 0.5 if whole else 0.0 for target, (changed, whole) in self.sums.items()}
 
 
 def quantize_checkpoint(
@@ -101,13 +91,11 @@ def quantize_checkpoint(
     target: Path,
     plan: Plan,
     *,
-    chats: Sequence[Chat] = (),
     max_shard_bytes: int = _SHARD_BYTES,
     progress: Callable[[int, int], None] | None = None,
 ) -> Report:
     """Write the checkpoint of `folder`, packed by `plan`, as the new folder `target`. `progress` gets bytes, of all.
 
-    With `chats`, 4-bit matrices are rounded by what comes out for them (`weights/calibrate.py`).
     Raises WeightsError for a checkpoint that is packed already or damaged, a plan whose groups do not fit, or a target
     that exists or cannot be made; RunError if writing fails.
     """
@@ -123,11 +111,10 @@ def quantize_checkpoint(
     packed = formats(config.model, plan)
     shards = split(_items(source, wanted, packed), max_shard_bytes)
     stage = target.parent / f".{target.name}.quantizing"
-    calibration = Calibration(source, config, chats) if chats else None
-    making = {"plan": plan.name, "shards": max_shard_bytes, "source": _fingerprint(source), "chats": _digest(chats)}
+    making = {"plan": plan.name, "shards": max_shard_bytes, "source": _fingerprint(source)}
     try:
         done = _resume(stage, making)
-        errors = _write_all(stage, _Work(source, calibration), shards, done, progress)
+        errors = _write_all(stage, source, shards, done, progress)
         _write_rest(stage, folder, plan, packed, errors, shards)
         os.replace(stage, target)
     except OSError as failure:
@@ -138,7 +125,7 @@ def quantize_checkpoint(
         ) from None
     before = sum(path.stat().st_size for path in {stored.file for stored in source.tensors.values()})
     after = sum((target / name).stat().st_size for name in shards)
-    return Report(plan.name, target, before, after, errors.relative(), errors.outputs())
+    return Report(plan.name, target, before, after, errors.relative())
 
 
 def quantization_json(packed: Formats) -> dict[str, Any]:
@@ -221,10 +208,6 @@ def _fingerprint(source: Source) -> list[list[object]]:
     return [[path.name, path.stat().st_size, path.stat().st_mtime_ns] for path in files]
 
 
-def _digest(chats: Sequence[Chat]) -> str:
-    return hashlib.blake2b(repr([(*chat.prompt, -1, *chat.answer) for chat in chats]).encode()).hexdigest()
-
-
 def _resume(stage: Path, making: Mapping[str, Any]) -> dict[str, dict[str, list[float]]]:
     """Squares of the shards that an interrupted call has left; an empty folder if it was making something else."""
     path = stage / _PROGRESS
@@ -241,7 +224,7 @@ def _resume(stage: Path, making: Mapping[str, Any]) -> dict[str, dict[str, list[
 
 def _write_all(
     stage: Path,
-    work: _Work,
+    source: Source,
     shards: Mapping[str, Sequence[_Item]],
     done: dict[str, dict[str, list[float]]],
     progress: Callable[[int, int], None] | None,
@@ -250,7 +233,7 @@ def _write_all(
     for name, items in shards.items():
         if name not in done:
             headers, errors = [header for item in items for header in item.headers], _Errors()
-            write_shard(stage / name, headers, _told(work.chunks(items, errors), written, total, progress))
+            write_shard(stage / name, headers, _told(_chunks(source, items, errors), written, total, progress))
             done[name] = errors.sums
             making = read_json(stage / _PROGRESS)["making"]
             _write_json(stage / _PROGRESS, {"making": making, "done": done})
@@ -273,47 +256,34 @@ def _told(
             progress(written, total)
 
 
-@dataclass(frozen=True)
-class _Work:
-    """Where numbers come from and how they are rounded."""
-
-    source: Source
-    calibration: Calibration | None
-
-    def chunks(self, items: Sequence[_Item], errors: _Errors) -> Iterator[Tensor]:
-        """The numbers of a shard."""
-        for item in items:
-            if item.matrix is None or item.form is None:
-                yield from self._copy(item)
-            else:
-                yield from self._packed(item.stored, item.matrix, item.form, errors)
-
-    def _copy(self, item: _Item) -> Iterator[Tensor]:
-        shape = item.headers[0].shape
-        if len(shape) != 2 or shape[0] <= _CHUNK_ROWS:
-            yield self.source.read(item.stored)
-            return
-        for start in range(0, shape[0], _CHUNK_ROWS):
-            yield self.source.read_rows(item.stored, slice(start, start + _CHUNK_ROWS))
-
-    def _packed(self, stored: str, matrix: Matrix, form: Format, errors: _Errors) -> Iterator[Tensor]:
-        if matrix.expert is None:
-            weight = self.source.read(stored)
+def _chunks(source: Source, items: Sequence[_Item], errors: _Errors) -> Iterator[Tensor]:
+    """The numbers of a shard."""
+    for item in items:
+        if item.matrix is None or item.form is None:
+            yield from _copy(source, item)
         else:
-            weight = self.source.read_rows(stored, slice(matrix.expert, matrix.expert + 1))[0, matrix.rows]
-        if not all(bound.isfinite() for bound in weight.aminmax()):
-            raise WeightsError(f"{stored} holds NaN or infinity; fetch or make the weights again")
-        packed = pack(weight, form, matrix.prefix)
-        calibration = self.calibration if form.bits == 4 else None
-        rows = None if calibration is None else calibration.inputs(matrix)
-        if calibration is None or rows is None:
-            errors.add(matrix.slot.target, error(weight, packed))
-        else:
-            before = output_error(rows, weight, packed)
-            packed = pack_for(calibration.sharing(rows), weight, form, matrix.prefix)
-            after = output_error(rows, weight, packed)
-            errors.add(matrix.slot.target, (*error(weight, packed), after[0], before[0], before[1]))
-        yield from stored_names(matrix.prefix, packed).values()
+            yield from _packed(source, item.stored, item.matrix, item.form, errors)
+
+
+def _copy(source: Source, item: _Item) -> Iterator[Tensor]:
+    shape = item.headers[0].shape
+    if len(shape) != 2 or shape[0] <= _CHUNK_ROWS:
+        yield source.read(item.stored)
+        return
+    for start in range(0, shape[0], _CHUNK_ROWS):
+        yield source.read_rows(item.stored, slice(start, start + _CHUNK_ROWS))
+
+
+def _packed(source: Source, stored: str, matrix: Matrix, form: Format, errors: _Errors) -> Iterator[Tensor]:
+    if matrix.expert is None:
+        weight = source.read(stored)
+    else:
+        weight = source.read_rows(stored, slice(matrix.expert, matrix.expert + 1))[0, matrix.rows]
+    if not all(bound.isfinite() for bound in weight.aminmax()):
+        raise WeightsError(f"{stored} holds NaN or infinity; fetch or make the weights again")
+    packed = pack(weight, form, matrix.prefix)
+    errors.add(matrix.slot.target, error(weight, packed))
+    yield from stored_names(matrix.prefix, packed).values()
 
 
 def _write_rest(
@@ -331,8 +301,7 @@ def _write_rest(
     for name in _CARRIED:
         if (folder / name).is_file():
             shutil.copyfile(folder / name, stage / name)
-    outputs = {"output_error_with_and_without_calibration": errors.outputs()} if errors.outputs() else {}
-    _write_json(stage / REPORT, {"plan": plan.name, "relative_error": errors.relative(), **outputs})
+    _write_json(stage / REPORT, {"plan": plan.name, "relative_error": errors.relative()})
     _write_json(
         stage / "config.json", {**read_json(folder / "config.json"), "quantization_config": quantization_json(packed)}
     )

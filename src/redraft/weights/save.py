@@ -21,7 +21,7 @@ import torch
 from safetensors import SafetensorError
 from safetensors.torch import save_file
 
-from redraft.config import GenerationConfig, ModelConfig, generation_json, model_json
+from redraft.config import OWN_FILE, GenerationConfig, ModelConfig, generation_json, model_json
 from redraft.errors import RunError, WeightsError
 from redraft.model.fused import FusedLayer
 from redraft.model.gemma import DiffusionGemma
@@ -52,7 +52,7 @@ def save_model(
     dtype: torch.dtype | None = None,
     max_shard_bytes: int = _SHARD_BYTES,
 ) -> None:
-    """Write config.json, generation_config.json and the weights into `folder`, replacing weights that are there.
+    """Write the weights, config.json, generation_config.json and redraft.json into `folder`, replacing what is there.
 
     `vision` supplies the vision tensors, stored as they are; without it the config says nothing of a vision tower, and
     transformers, which insists on one, would start it from random numbers. `dtype` is the text tensors' (None: as the
@@ -81,6 +81,7 @@ def save_model(
         _write_weights(stage, split(entries, max_shard_bytes), ours, extra, dtype)
         _write_json(stage / "config.json", model_json(config, str(dtype).removeprefix("torch.")))
         _write_json(stage / "generation_config.json", generation_json(generation))
+        _write_json(stage / OWN_FILE, {"preset": generation.preset})
 
 
 def _without_vision(config: ModelConfig) -> ModelConfig:

@@ -49,6 +49,10 @@ class Source:
         self.folder = folder
         self.tensors: Mapping[str, Stored] = _read_headers(folder)
 
+    def format_of(self, name: str) -> str | None:
+        """How a tensor is stored, in the file's own word; None if it is not there."""
+        return self.tensors[name].dtype if name in self.tensors else None
+
     def read(self, name: str) -> Tensor:
         """One tensor, on the CPU, as stored. A name that is not there is a KeyError: look in `tensors` first."""
         with _opened(self.tensors[name].file) as file:

@@ -2,7 +2,7 @@
 
 Tokens are sorted by class, and a class is cut into tiles, so every sum is added up in one order by one program: no
 atomics, which tokens of the same class would queue for. Tokens of a large class lie close together, so little is read
-in vain. The twins are `constrain/wiring.py::by_class` and `constrain/project.py::Projected.shifted`.
+in vain. The twins in `constraints/condition/` are `edge_layout.py::by_class` and `projection.py::Projected.shifted`.
 """
 
 from __future__ import annotations

@@ -6,8 +6,8 @@
 A position depends on the one before it and a program is one multiprocessor, so what counts is how little is done for a
 position: edges are laid out in full rows (`ways.py`), no row is masked, and one barrier ends each level of rows. A sum
 is a float32 between 1 and 2 with an exponent of its own, both in 64 bits, so nothing underflows however little of it is
-left; best ways are float64 logarithms, which are only added. The twins are `constrain/messages.py::carefully` and
-`best_ways`.
+left; best ways are float64 logarithms, which are only added. The twins, in
+`constraints/condition/forward_backward.py`, are `log_messages` and `best_paths`.
 """
 
 from __future__ import annotations

@@ -2,19 +2,13 @@
 
 import { stream } from "./api.js";
 
-/** Ask, and show every step. Returns the text, its log-probabilities, why it ended, what the server tells of it, and how
- * long it was to the first text and to the end. */
+/** Ask, and show every step. Returns the text, its log-probabilities, why it ended, and what the server reports of it. */
 export async function ask(path, body, stage, signal) {
-  const said = { text: "", logprobs: [], finish: null, told: null, usage: null, model: null, firstMs: null, ms: null };
+  const said = { text: "", logprobs: [], finish: null, told: null, usage: null };
   const take = path === "v1/canvas" ? ours : theirs;
-  const begun = performance.now();
   stage.reset();
   try {
-    for await (const chunk of stream(path, body, signal)) {
-      take(chunk, stage, said);
-      if (said.text) said.firstMs ??= performance.now() - begun;
-    }
-    said.ms = performance.now() - begun;
+    for await (const chunk of stream(path, body, signal)) take(chunk, stage, said);
   } finally {
     stage.end(said.told);
   }
@@ -34,15 +28,13 @@ function ours(chunk, stage, said) {
   }
 }
 
-/** Chunks of a chat or a text, with the canvas as a key of their own. `stage.heard` is told the text so far, where it listens. */
+/** Chunks of a chat or a text, with the canvas as a key of their own. */
 function theirs(chunk, stage, said) {
-  if (chunk.canvas && stage.add) stage.add(chunk.canvas);
+  if (chunk.canvas) stage.add(chunk.canvas);
   if (chunk.usage) said.usage = chunk.usage;
-  said.model ??= chunk.model;
-  const choice = chunk.choices?.[0]; // another server's chunks need not have one
+  const choice = chunk.choices[0]; // the chunk with the usage has none
   if (!choice) return;
   said.text += choice.delta?.content ?? choice.text ?? "";
-  stage.heard?.(said.text);
   said.logprobs.push(...(choice.logprobs?.content ?? []));
   if (choice.finish_reason) Object.assign(said, { finish: choice.finish_reason, told: choice.canvas ?? null });
 }

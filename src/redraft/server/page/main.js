@@ -6,13 +6,12 @@ import { meet } from "./server.js";
 import { themed } from "./theme.js";
 import * as edit from "./views/edit.js";
 import * as infill from "./views/infill.js";
-import * as plain from "./views/plain.js";
 import * as schema from "./views/schema.js";
 import * as sudoku from "./views/sudoku.js";
 import * as trace from "./views/trace.js";
 import * as write from "./views/write.js";
 
-const VIEWS = [write, plain, infill, edit, schema, sudoku, trace];
+const VIEWS = [write, infill, edit, schema, sudoku, trace];
 const AGAIN_MS = 1500;
 
 const view = document.getElementById("view");

@@ -7,8 +7,6 @@ export class Server {
   constructor(model, paths) {
     Object.assign(this, { name: model.id, width: model.canvas_length, context: model.max_model_len, paths });
     this.dial = model.dial ?? null;
-    this.owner = model.owned_by;
-    this.beside = model.beside ?? null;
   }
 
   /** Whether it has a path and, if they are named, each of these fields. */

@@ -11,6 +11,7 @@ from dataclasses import replace
 
 from fastapi import Request, Response
 from pydantic import Field
+from starlette.concurrency import run_in_threadpool
 
 from redraft.diffusion.seed import SeedCanvas
 from redraft.engine.engine import Engine
@@ -24,7 +25,7 @@ from redraft.server.leash import Leash
 from redraft.server.refusal import Refusal
 from redraft.server.relay import relayed
 from redraft.server.replies import Json, TextForm, told
-from redraft.server.respond import Exchange, Work, aside, key_of, note_prompts, offload, service_of
+from redraft.server.respond import Exchange, Work, aside, key_of, note_prompts, service_of
 from redraft.server.route import router_of_bodies
 from redraft.server.schema import Message, Sampling, StructuredOutputs
 from redraft.server.service import Service
@@ -70,7 +71,7 @@ async def canvas(request: Request, body: Canvas) -> Response | Json:
         raise Refusal(400, f"{said} was sent; send one of messages, prompt and segments", param="segments")
     if body.segments is not None:
         return await _document(service, request, body)
-    work = await offload(request, lambda: _prepare(service, body), slow=body.structured_outputs is not None)
+    work = await run_in_threadpool(_prepare, service, body)
     exchange = Exchange(service, work, request)
     return await exchange.tell(lambda: _frames(exchange), lambda: _whole(exchange), drafts=bool(body.stream))
 

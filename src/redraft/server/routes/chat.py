@@ -8,6 +8,7 @@ from dataclasses import replace
 from typing import Any
 
 from fastapi import Request, Response
+from starlette.concurrency import run_in_threadpool
 
 from redraft.diffusion.seed import SeedCanvas
 from redraft.engine.engine import Engine
@@ -16,7 +17,7 @@ from redraft.server.ask import asked, kept_whole, options_of
 from redraft.server.languages import check_tools, choice_of, held_to
 from redraft.server.refusal import Refusal
 from redraft.server.replies import ChatForm, Json
-from redraft.server.respond import Exchange, Work, offload, service_of
+from redraft.server.respond import Exchange, Work, service_of
 from redraft.server.route import router_of_bodies
 from redraft.server.schema import Call, Chat, text_of
 from redraft.server.service import Service
@@ -27,9 +28,8 @@ router = router_of_bodies()
 @router.post("/v1/chat/completions", response_model=None)
 async def chat(request: Request, body: Chat) -> Response | Json:
     """Answer a conversation."""
-    slow = any(value is not None for value in (body.response_format, body.structured_outputs, body.tools))
     service = service_of(request)
-    work = await offload(request, lambda: prepare(service, body), slow=slow)
+    work = await run_in_threadpool(prepare, service, body)
     return await Exchange(service, work, request).respond()
 
 

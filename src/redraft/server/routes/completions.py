@@ -6,6 +6,7 @@ from dataclasses import replace
 from typing import cast
 
 from fastapi import Request, Response
+from starlette.concurrency import run_in_threadpool
 
 from redraft.engine.request import CANVAS_ONLY, Options
 from redraft.server.ask import asked, options_of
@@ -14,7 +15,7 @@ from redraft.server.languages import source_of
 from redraft.server.marks import split
 from redraft.server.refusal import Refusal, unsupported
 from redraft.server.replies import Echo, Json, TextForm
-from redraft.server.respond import Exchange, Work, offload, service_of
+from redraft.server.respond import Exchange, Work, service_of
 from redraft.server.route import router_of_bodies
 from redraft.server.schema import Completion
 from redraft.server.service import Service
@@ -37,8 +38,7 @@ async def completions(request: Request, body: Completion) -> Response | Json:
                 raise unsupported(name, f"{name} is not supported for a gap; leave it out")
         gap = gap_of(service, body, *hole, default=DEFAULT_TOKENS)
         return await respond_gap(service, request, body, gap, TextForm(service.engine.text))
-    slow = body.response_format is not None or body.structured_outputs is not None
-    work = await offload(request, lambda: prepare(service, body), slow=slow)
+    work = await run_in_threadpool(prepare, service, body)
     return await Exchange(service, work, request).respond()
 
 
@@ -52,7 +52,7 @@ def prepare(service: Service, body: Completion) -> Work:
         raise unsupported("best_of", f"best_of is {body.best_of} and n is {answers}; they must be equal")
     held = source_of(body, service.settings.limits)
     read = bool(body.echo) and body.logprobs is not None
-    settings = replace(service.settings, preset="reference") if read else service.settings
+    settings = replace(service.settings, preset=None) if read else service.settings
     options = replace(options_of(body, engine, settings, max_tokens=DEFAULT_TOKENS), logprobs=body.logprobs)
     wanted = asked(engine, prompts, _reading(options) if read else options, answers, held)
     echo = [one for one in echoes for _ in range(answers)] if body.echo else []

@@ -7,19 +7,19 @@ from pathlib import Path
 
 from fastapi import Request, Response
 from fastapi.responses import JSONResponse, PlainTextResponse
+from starlette.concurrency import run_in_threadpool
 
 from redraft.engine.dial import read_dial
 from redraft.errors import RequestError
 from redraft.server.body import Body, Flag, Int, Str
 from redraft.server.refusal import Refusal
 from redraft.server.replies import Json
-from redraft.server.respond import offload, service_of
+from redraft.server.respond import service_of
 from redraft.server.route import router_of_bodies
 from redraft.server.schema import Message, Sampling
 from redraft.server.service import Service
 
-router, tokens = router_of_bodies(streams=False), router_of_bodies(streams=False)
-"""Of any server, and of one with a model at hand."""
+router = router_of_bodies(streams=False)
 
 CREATED = 1767225600  # a checkpoint has no date of its own
 
@@ -94,13 +94,13 @@ async def model(request: Request, name: str) -> Json:
     return _model(service, name)
 
 
-@tokens.post("/tokenize", response_model=None)
+@router.post("/tokenize", response_model=None)
 async def tokenize(request: Request, body: Tokenize) -> Json:
     """Text to token ids."""
-    return await offload(request, lambda: _tokenize(service_of(request), body))
+    return await run_in_threadpool(_tokenize, service_of(request), body)
 
 
-@tokens.post("/detokenize", response_model=None)
+@router.post("/detokenize", response_model=None)
 async def detokenize(request: Request, body: Detokenize) -> Json:
     """Token ids to text."""
     service = service_of(request)
@@ -113,7 +113,7 @@ async def detokenize(request: Request, body: Detokenize) -> Json:
     return {"prompt": said, "content": said}
 
 
-@tokens.get("/tokenizer_info")
+@router.get("/tokenizer_info")
 async def tokenizer_info(request: Request) -> Json:
     """What a client needs to count tokens as this server does."""
     engine = service_of(request).engine
@@ -156,17 +156,16 @@ def _tokenize(service: Service, body: Tokenize) -> Json:
 
 
 def _model(service: Service, name: str) -> Json:
-    beyond = service.settings.beyond
-    known = {"id": name, "object": "model", "created": CREATED, "owned_by": beyond or "redraft"}
-    if beyond is not None:
-        return known
     config = service.engine.config
-    return known | {
+    return {
+        "id": name,
+        "object": "model",
+        "created": CREATED,
+        "owned_by": "redraft",
         "max_model_len": config.model.max_positions,
         "canvas_length": config.model.canvas_length,
         "fields": sorted(Sampling.model_fields),
         "dial": _dial(service.engine.folder),
-        "beside": service.settings.beside,
     }
 
 

@@ -9,15 +9,16 @@ from typing import Annotated, Any, ClassVar, Literal
 
 from fastapi import Request, Response
 from pydantic import Field
+from starlette.concurrency import run_in_threadpool
 
 from redraft.server.body import BOOKKEEPING, Body, Flag, Int, Real, Str
 from redraft.server.refusal import unsupported
 from redraft.server.replies import Json
-from redraft.server.respond import Exchange, offload, service_of
+from redraft.server.respond import Exchange, service_of
 from redraft.server.route import router_of_bodies
 from redraft.server.routes.chat import prepare
 from redraft.server.schema import CanvasOptions, Chat, Part, text_of
-from redraft.server.stream import Chunks, First, Last, named_line
+from redraft.server.stream import Chunks
 
 router = router_of_bodies()
 
@@ -107,12 +108,11 @@ async def responses(request: Request, body: Responses) -> Response | Json:
             "canvas.stream", "steps have no event in this interface; leave canvas.stream out, or use chat"
         )
     same = Chat.model_validate(as_chat(body))
-    slow = same.response_format is not None
     service = service_of(request)
-    work = await offload(request, lambda: prepare(service, same), slow=slow)
+    work = await run_in_threadpool(prepare, service, same)
     exchange = Exchange(service, work, request)
     told = _Told(body, exchange)
-    return await exchange.tell(told.events, told.whole, drafts=False, line=named_line, end=b"")
+    return await exchange.tell(told.events, told.whole, drafts=False, named=True)
 
 
 def as_chat(body: Responses) -> Json:
@@ -160,27 +160,19 @@ class _Told:
         place: Json = {"item_id": self.item, "output_index": 0, "content_index": 0}
         begun = self._response("in_progress")
         item = {"output_index": 0, "item": self._message("in_progress", None)}
-        yield First(
-            (
-                self._event("response.created", {"response": begun}),
-                self._event("response.in_progress", {"response": begun}),
-                self._event("response.output_item.added", item),
-                self._event("response.content_part.added", place | {"part": _part("")}),
-            )
-        )
+        yield self._event("response.created", {"response": begun})
+        yield self._event("response.in_progress", {"response": begun})
+        yield self._event("response.output_item.added", item)
+        yield self._event("response.content_part.added", place | {"part": _part("")})
         (voice,) = self.exchange.voices
         while (one := await self.exchange.next()) is not None:
             if one.said.content:
                 yield self._event("response.output_text.delta", place | {"delta": one.said.content, "logprobs": []})
         done, whole = self._message("completed", voice.content), self.whole()
-        yield Last(
-            (
-                self._event("response.output_text.done", place | {"text": voice.content, "logprobs": []}),
-                self._event("response.content_part.done", place | {"part": _part(voice.content)}),
-                self._event("response.output_item.done", {"output_index": 0, "item": done}),
-                self._event(f"response.{whole['status']}", {"response": whole}),
-            )
-        )
+        yield self._event("response.output_text.done", place | {"text": voice.content, "logprobs": []})
+        yield self._event("response.content_part.done", place | {"part": _part(voice.content)})
+        yield self._event("response.output_item.done", {"output_index": 0, "item": done})
+        yield self._event(f"response.{whole['status']}", {"response": whole})
 
     def _event(self, name: str, more: Json) -> Json:
         self.number += 1

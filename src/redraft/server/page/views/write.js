@@ -1,11 +1,9 @@
 // A conversation, or a text continued, with the canvas of every answer.
 
 import { ask } from "../ask.js";
-import { Beside } from "../beside.js";
 import { h } from "../dom.js";
 import { Knobs } from "../knobs.js";
 import { Marks } from "../marks.js";
-import { Took } from "../reply.js";
 import { Run } from "../run.js";
 import { Stage } from "../stage.js";
 
@@ -36,7 +34,6 @@ class Write {
     this.server = server;
     this.last = null;
     this.prompt = h("textarea", { rows: 4, spellcheck: "false", "aria-label": "Prompt", placeholder: "Ask something" });
-    this.beside = Beside.of(server);
     this.modes = modes(() => this.clear());
     this.knobs = new Knobs(server);
     this.run = new Run({ label: "Send", go: (signal, wish) => this.go(signal, wish) });
@@ -58,7 +55,7 @@ class Write {
       this.prompt,
       h("div", { class: "row spread" }, h("div", { class: "chips" }, ...examples), this.modes.element),
       this.server.name === "nano" ? h("small", {}, BOUNDS) : null,
-      h("div", { class: "row" }, this.run.button, this.anew, h("small", {}, "Ctrl Enter sends, Esc stops"), this.beside?.element ?? null),
+      h("div", { class: "row" }, this.run.button, this.anew, h("small", {}, "Ctrl Enter sends, Esc stops")),
       this.run.error,
       this.knobs.element,
     );
@@ -74,7 +71,6 @@ class Write {
   clear() {
     this.run.stop();
     this.last = null;
-    this.beside?.clear();
     this.turns.replaceChildren();
     this.anew.hidden = true;
   }
@@ -84,16 +80,13 @@ class Write {
     const turn = again?.turn ?? this.turn();
     const body = { ...this.knobs.values(), ...turn.body, ...(again && { pins: again.pins }) };
     const stage = turn.next(again?.pins ?? [], (pins) => this.run.start({ turn, pins }));
-    const theirs = again ? null : turn.half?.ask(body, signal);
     try {
       const said = await ask("v1/canvas", body, stage, signal).finally(() => turn.over(stage));
-      turn.tell(said, again === null);
+      turn.tell(said);
       if (!again) this.prompt.value = "";
     } catch (error) {
-      turn.failed();
-      if (error.name !== "AbortError") this.run.tell(error); // now, though the other half may go on for long
+      if (error.name !== "AbortError") this.run.tell(error);
     } finally {
-      await theirs;
       turn.rest();
     }
   }
@@ -104,7 +97,7 @@ class Write {
     const chat = this.modes.value === "chat";
     const body = chat ? { messages: [...before, { role: "user", content: asked }] } : { prompt: asked };
     this.last?.close();
-    this.last = new Turn(asked, body, this.server.name, this.beside?.half() ?? null);
+    this.last = new Turn(asked, body, this.server.name);
     this.turns.append(this.last.element);
     this.anew.hidden = false;
     return this.last;
@@ -113,20 +106,12 @@ class Write {
 
 /** What was asked, and the answer as it settles, as often as it is drafted. */
 class Turn {
-  constructor(asked, body, name, half) {
+  constructor(asked, body, name) {
     this.body = body;
-    this.half = half;
     this.text = null;
     this.said = h("div", { class: "said" }, h("h2", {}, name));
     const question = h("div", { class: "asked" }, h("h2", {}, "You"), h("pre", {}, asked));
-    this.element = h("li", { class: "turn" }, question, half ? this.both() : this.said);
-  }
-
-  /** The other server's half beside ours, and what each took. */
-  both() {
-    this.took = new Took();
-    this.said.append(h("small", {}, "this server"), this.took.element);
-    return h("div", { class: "sides two" }, this.said, this.half.element);
+    this.element = h("li", { class: "turn" }, question, this.said);
   }
 
   /** A stage for the next draft. */
@@ -143,11 +128,10 @@ class Turn {
     return stage;
   }
 
-  /** The answer, and if it is the `first` draft, what it took: it alone was asked for when the other server was. */
-  tell(said, first) {
+  /** The answer. */
+  tell(said) {
     this.text = said.text;
     this.parts.answer.textContent = said.text;
-    if (first) this.took?.tell(said);
     this.parts.whole = true;
     this.settled(this.parts.stage);
   }
@@ -167,16 +151,11 @@ class Turn {
     this.marks?.offer(true);
   }
 
-  /** Our half has no answer, or no other one than before. */
-  failed() {
-    if (this.text === null) this.took?.tell(null);
-  }
-
-  /** Nothing is under way any more. What nobody answered leaves nothing behind. */
+  /** Nothing is under way any more. A turn without an answer leaves nothing behind. */
   rest() {
     this.busy = false;
     if (this.parts) this.settled(this.parts.stage);
-    else if (!this.half?.answered) this.element.remove();
+    else this.element.remove();
   }
 
   close() {

@@ -1,0 +1,137 @@
+"""Real clients against a real server: what each of them asked and got, as the record `clients`.
+
+    python bench/clients.py --record bench/records/clients.json [--venv FOLDER ...] [--node FOLDER ...]
+        [--only NAME ...]
+
+Clients are looked for in this environment and in the given ones, because some of them want other versions of the same
+libraries, and those of JavaScript in the node_modules of the given folders. A client that is nowhere is recorded as not
+tried. Every check (client_checks.py) runs in a process of its own and prints the name of each thing that worked. Those
+of llm, aider and Continue find the server by the lines of `redraft connect`.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import math
+import subprocess
+import sys
+from pathlib import Path
+from random import Random
+from typing import Any
+
+import torch
+
+import redraft
+from client_checks import HEAD, NODE, NODE_HEAD, PYTHON
+from redraft.cache import Prefix
+from redraft.cli.connect import TOOLS, Place
+from redraft.measure.record import new_record, write_record
+from redraft.tasks import task
+
+UNTRIED: dict[str, Any] = {"version": None, "said": "not installed, not tried", "right": [], "wrong": False}
+
+
+def main() -> int:
+    """Try every client, print, record. The exit code is 1 if anything was wrong."""
+    parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
+    parser.add_argument("--record", type=Path, help="write the record to this file")
+    parser.add_argument("--venv", type=Path, action="append", default=[], help="another environment to look in")
+    parser.add_argument("--node", type=Path, action="append", default=[], help="a folder with node_modules to look in")
+    names = [*PYTHON, *(f"{name} (JavaScript)" for name in NODE)]
+    parser.add_argument("--only", action="append", choices=names, help="try these, and no others")
+    arguments = parser.parse_args()
+    # Schemathesis finds answers that take thousands of steps.
+    command = [sys.executable, "-m", "redraft", "serve", "--port", "0", "--quiet", "--max-seconds", "5"]
+    found: dict[str, dict[str, Any]] = {}
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as server:
+        assert server.stdout is not None
+        base = server.stdout.readline().strip() + "/v1"
+        try:
+            given = [base, json.dumps(_given(40) | {"connect": _connect(base)})]
+            for name in arguments.only or names:
+                print(f"{name} …", file=sys.stderr, flush=True)
+                if name in PYTHON:
+                    found[name] = _python(name, given, [Path(sys.prefix), *arguments.venv])
+                else:
+                    found[name] = _node(name.removesuffix(" (JavaScript)"), given, arguments.node)
+        finally:
+            server.terminate()
+    for name, told in found.items():
+        print(f"{name} {told['version']}: {told['said']}")
+    tried = {name: told for name, told in found.items() if told["version"]}
+    wrong = [name for name, told in tried.items() if told["wrong"]]
+    claims = [
+        (f"{name} {told['version']} against a server on nano", "all right: " + ", ".join(told["right"]))
+        for name, told in tried.items()
+        if not told["wrong"]
+    ]
+    if arguments.record:
+        record = new_record("clients", workload={"model": "nano"}, figures=found, summary=claims)
+        write_record(record, arguments.record)
+    return 1 if wrong else 0
+
+
+def _given(count: int) -> dict[str, object]:
+    """What is too long for a line: records with their answers among wrong ones, and how likely the answers are."""
+    engine, rng = redraft.load("nano"), Random(0)
+    examples = [example for example, _ in zip(task("records").examples("held_out", 5), range(count), strict=False)]
+    rows, nats = [], 0.0
+    for example in examples:
+        choices = rng.sample([other.answer for other in examples if other is not example], 3)
+        choices.insert(gold := rng.randrange(4), example.answer)
+        prompt = engine.text.render([{"role": "user", "content": example.prompt}])
+        rows.append({"prompt": prompt, "choices": choices, "gold": gold, "answer": example.answer})
+        ids = torch.tensor(engine.text.encode(example.answer, bos=True))
+        with torch.inference_mode():
+            hidden = engine.model.encode(ids, Prefix(engine.model.config.layers, room=len(ids)))
+            log_p = torch.log_softmax(engine.model.logits(hidden), dim=-1)
+        nats -= float(log_p[torch.arange(len(ids) - 1), ids[1:]].sum())
+    perplexity = math.exp(nats / sum(len(example.answer.encode()) for example in examples))
+    return {"folder": str(engine.folder), "rows": rows, "perplexity": perplexity}
+
+
+def _connect(base: str) -> dict[str, str]:
+    """What `redraft connect` prints for the tools that it configures."""
+    place = Place(base.removesuffix("/v1"), "nano")
+    return {name: TOOLS[name].lines(place) for name in ("aider", "continue", "llm")}
+
+
+def _python(name: str, given: list[str], environments: list[Path]) -> dict[str, object]:
+    for folder in environments:
+        python = folder / "bin" / "python"
+        package = name.replace("_", "-")
+        asked = f"import importlib.metadata as m; print(m.version({package!r}))"
+        version = subprocess.run([python, "-c", asked], capture_output=True, text=True)
+        if version.returncode == 0:
+            return _told(version.stdout.strip(), [str(python), "-c", HEAD + PYTHON[name], *given], folder)
+    return dict(UNTRIED)
+
+
+def _node(name: str, given: list[str], folders: list[Path]) -> dict[str, object]:
+    for folder in folders:
+        package = folder / "node_modules" / name / "package.json"
+        if package.exists():
+            script = folder / "check.mjs"
+            script.write_text(NODE_HEAD + NODE[name], encoding="utf-8")
+            version = json.loads(package.read_text(encoding="utf-8"))["version"]
+            return _told(version, ["node", str(script.resolve()), *given], folder)
+    return dict(UNTRIED)
+
+
+def _told(version: str, command: list[str], folder: Path) -> dict[str, object]:
+    try:
+        done = subprocess.run(command, capture_output=True, text=True, cwd=folder, timeout=600)
+    except subprocess.TimeoutExpired:
+        return {"version": version, "said": "no end after 600 s", "right": [], "wrong": True}
+    lines = done.stdout.splitlines()
+    right = [line[3:] for line in lines if line.startswith("ok ")]
+    wrong = [line for line in lines if not line.startswith("ok ")] + done.stderr.strip().splitlines()[-1:] * (
+        done.returncode != 0
+    )
+    said = f"{len(right)} right" + (f", wrong: {wrong}" if wrong else "")
+    return {"version": version, "said": said, "right": right, "wrong": bool(wrong or done.returncode or not right)}
+
+
+if __name__ == "__main__":
+    sys.exit(main())

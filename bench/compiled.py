@@ -1,0 +1,275 @@
+"""Compiles every kernel that steps of the 26B model launch, and tells what the compiler made of them. It needs no GPU.
+
+    python bench/compiled.py --record bench/records/kernels-compiled.json
+    python bench/compiled.py --plans int4,fp8 --arch 80 --layers 6
+
+A forward runs on tensors without numbers, and a driver that only takes notes stands in for a GPU's: so each kernel is
+compiled for the arguments, the tile and the stages that the program itself chooses. What comes out is read by the tools
+that Triton brings along. Exit code 1 if a kernel spills, or has more shared memory than there is, or none of the matrix
+units of compute 9.0 where it should.
+"""
+
+from __future__ import annotations
+
+import argparse
+import re
+import subprocess
+import sys
+import tempfile
+from collections import Counter
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+import torch
+import triton
+from triton.backends.compiler import GPUTarget
+from triton.runtime import driver
+
+from redraft.config import ModelConfig, read_config
+from redraft.measure.device import USUAL, filled_prefix, random_weights, read, step_of
+from redraft.measure.record import check_place, new_record, write_record
+from redraft.model.gemma import DiffusionGemma
+from redraft.model.rows import Mode, Span
+from redraft.model.triton.graph import StandingRows
+from redraft.model.triton.kernels import GPU, HOLDING
+from redraft.model.triton.ways import Edges, Tiles
+from redraft.weights.plan import PLANS, formats
+
+SHAPE = Path(__file__).resolve().parents[1] / "recipes/shapes/26b"
+META = torch.device("meta")
+MATRICES = ("_gate_up", "_down", "_dense")
+"""Kernels that must keep the matrix units of compute 9.0 busy."""
+_OPERATION = re.compile(r"^\s+/\*[0-9a-f]{4,}\*/\s+(?:@!?U?P\w+\s+)?([A-Z][A-Z0-9_.]*)", re.MULTILINE)
+STATES, KINDS, PLACES = 1025, 157, 6400
+"""Of a schema of ten fields: the automaton's states and kinds of edges, and places of rows of edges (`ways.py`)."""
+
+
+@dataclass(frozen=True)
+class Limits:
+    """Of a multiprocessor, from the CUDA programming guide: bytes of shared memory for a program and for all, warps,
+    and programs."""
+
+    program: int
+    shared: int
+    warps: int
+    programs: int
+
+
+LIMITS = {
+    80: Limits(163 * 1024, 164 * 1024, 64, 32),
+    86: Limits(99 * 1024, 100 * 1024, 48, 16),
+    89: Limits(99 * 1024, 100 * 1024, 48, 24),
+    90: Limits(227 * 1024, 228 * 1024, 64, 32),
+}
+
+
+@dataclass
+class Kernel:
+    """One compiled kernel; called, it notes how it would have been launched."""
+
+    source: Any
+    metadata: Any
+    binary: bytes = b""
+    grids: Counter[tuple[int, ...]] = field(default_factory=Counter)
+
+    def __call__(self, x: int, y: int, z: int, *_: object) -> None:
+        self.grids[x, y, z] += 1
+
+
+@dataclass
+class Driver:
+    """Stands in for a GPU's: it says what the device is, and keeps what it is given."""
+
+    arch: int
+    kernels: list[Kernel] = field(default_factory=list)
+
+    @property
+    def utils(self) -> Driver:
+        """What loads binaries and knows the device."""
+        return self
+
+    def get_device_properties(self, _device: int) -> dict[str, int]:
+        """All that is asked for."""
+        return {"max_shared_mem": LIMITS[self.arch].program}
+
+    def launcher_cls(self, source: Any, metadata: Any) -> Kernel:
+        """What a kernel is launched with; its binary follows."""
+        self.kernels.append(Kernel(source, metadata))
+        return self.kernels[-1]
+
+    def load_binary(self, _name: str, binary: bytes, *_: int) -> tuple[str, str, int, int, int]:
+        """Module, function, registers, spills, and the most threads."""
+        self.kernels[-1].binary = binary
+        return "module", "function", 0, 0, 1024
+
+    def get_current_target(self) -> GPUTarget:
+        """What is compiled for."""
+        return GPUTarget("cuda", self.arch, 32)
+
+    def get_current_device(self) -> int:
+        """The only one."""
+        return 0
+
+    def get_current_stream(self, _device: int = 0) -> int:
+        """The only one."""
+        return 0
+
+
+def main() -> None:
+    """Compile, tell, judge."""
+    parser = argparse.ArgumentParser(description="Compile the kernels of a step and tell what came of them.")
+    parser.add_argument("--plans", default=f"none,{','.join(PLANS)}", help="plans, none for bfloat16 (default: all)")
+    parser.add_argument("--arch", type=int, default=90, choices=sorted(LIMITS), help="compute capability (default: 90)")
+    parser.add_argument("--part", default="", help="parts of the work whose names begin so (default: all)")
+    parser.add_argument("--layers", type=int, help="of the first layers alone; six have one of each kind")
+    parser.add_argument("--record", type=Path, metavar="FILE", help="write a record")
+    arguments = parser.parse_args()
+    if arguments.record:
+        check_place(arguments.record)
+    config, notes, rows, bad = read_config(SHAPE).model, Driver(arguments.arch), list[dict[str, Any]](), list[str]()
+    config = replace(config, layers=config.layers[: arguments.layers])
+    driver.set_active(notes)
+    for plan in arguments.plans.split(","):
+        for what, kernels in launched(config, plan, notes, arguments.part):
+            for kernel in kernels:
+                row = {"plan": plan, "what": what, **measured(kernel, arguments.arch)}
+                rows.append(row)
+                bad += [f"{plan}, {what}, {row['kernel']}: {why}" for why in faults(row, arguments.arch)]
+                print(line(row), flush=True)
+    if arguments.record:
+        workload = {"model": SHAPE.name, "dtype": "bfloat16", "arch": arguments.arch, "triton": triton.__version__}
+        claim = f"{len(rows)} kernels of compute {arguments.arch / 10}, {sum(row['spills'] > 0 for row in rows)} spill"
+        summary = [("kernels of the 26B model as compiled", claim)]
+        record = new_record("kernels-compiled", workload=workload, figures={"kernels": rows}, summary=summary)
+        write_record(record, arguments.record)
+    if bad:
+        sys.exit("\n".join(bad))
+
+
+def launched(config: ModelConfig, name: str, notes: Driver, part: str) -> Iterator[tuple[str, list[Kernel]]]:
+    """What each part of the work launches that no part before it has, as compiled."""
+    plan = PLANS.get(name)
+    model = random_weights(config, torch.bfloat16, META, formats(config, plan) if plan else {}, GPU)
+    known = {id(kernel) for kernel in notes.kernels}
+    works: dict[str, Callable[[], object]] = {
+        "step of 1": lambda: step_of(model, 1, USUAL)(),
+        "step of 8": lambda: step_of(model, 8, USUAL)(),
+        "graph": lambda: standing(model),
+        "prompt of 1024": lambda: encoded(model, 1024),
+        "language": lambda: held(config),
+    }
+    for what, work in works.items():
+        if not what.startswith(part):
+            continue
+        for kernel in notes.kernels:
+            kernel.grids.clear()
+        with torch.inference_mode():
+            work()
+        # Compiled once, a kernel serves several plans and parts of the work; it is listed with the first.
+        yield what, [kernel for kernel in notes.kernels if id(kernel) not in known and kernel.grids]
+        known |= {id(kernel) for kernel in notes.kernels}
+
+
+def standing(model: DiffusionGemma) -> None:
+    """A step whose memory stands still, as a graph records it."""
+    width = model.config.canvas_length
+    rows = StandingRows(model, [filled_prefix(model, USUAL)], width)
+    rows.stand([width])
+    tokens = torch.empty(width, dtype=torch.int64, device=META)
+    read(model, model(tokens, torch.empty(width, model.config.hidden_size, dtype=model.dtype, device=META), rows))
+
+
+def encoded(model: DiffusionGemma, rows: int) -> None:
+    """A piece of a prompt."""
+    context = model.rows([Span(filled_prefix(model, USUAL), rows, Mode.ENCODE)])
+    model(torch.empty(rows, dtype=torch.int64, device=META), None, context)
+
+
+def held(config: ModelConfig) -> None:
+    """Holding a canvas to a schema."""
+
+    def some(*shape: int, dtype: torch.dtype = torch.int32) -> torch.Tensor:
+        return torch.empty(shape, dtype=dtype, device=META)
+
+    width, vocab = config.canvas_length, config.vocab_size
+    log_p = some(width, vocab, dtype=torch.float32)
+    HOLDING.reduce(log_p, Tiles(some(vocab), some(300), some(300), 2048))
+    HOLDING.shift(log_p, some(vocab, dtype=torch.int64), some(width, KINDS, dtype=torch.float32), -80.0, -1e30)
+    places, long = some(2, PLACES), torch.int64
+    firsts, edges = some(STATES + 1), some(4096)
+    states = some(2, STATES, dtype=long), some(2, PLACES // 4, dtype=long)
+    laid = Edges(places, places, some(2, 3, 3), firsts, edges, edges, *states)
+    weights, ends = some(width, KINDS, dtype=torch.float64), some(STATES, dtype=torch.bool)
+    for gates in (None, some(width + 1, STATES, dtype=torch.bool)):
+        HOLDING.walk(laid, weights, weights, 0, ends, gates)
+
+
+def measured(kernel: Kernel, arch: int) -> dict[str, Any]:
+    """What the compiler made of it, and how it is launched."""
+    with tempfile.NamedTemporaryFile(suffix=".cubin") as file:
+        file.write(kernel.binary)
+        file.flush()
+        usage, listing = (_cuobjdump(file.name, word) for word in ("--dump-resource-usage", "--dump-sass"))
+    counts = Counter(_OPERATION.findall(listing))
+
+    def of(*names: str) -> int:
+        return sum(count for name, count in counts.items() if name.startswith(names))
+
+    registers, metadata, limits = int(re.findall(r"REG:(\d+)", usage)[0]), kernel.metadata, LIMITS[arch]
+    a_warp = -(-registers * 32 // 256) * 256
+    fit = min(limits.programs, limits.warps // metadata.num_warps, 65536 // (a_warp * metadata.num_warps))
+    constants = {kernel.source.fn.arg_names[at]: value for (at,), value in kernel.source.constants.items()}
+    return {
+        "kernel": kernel.source.fn.__name__,
+        "tile": {name: value for name, value in constants.items() if name.startswith("BLOCK")},
+        "grid": list(kernel.grids.most_common(1)[0][0]),
+        "launches": sum(kernel.grids.values()),
+        "warps": metadata.num_warps,
+        "stages": metadata.num_stages,
+        "registers": registers,
+        "spills": of("LDL", "STL"),
+        "shared": metadata.shared,
+        "programs": min(fit, limits.shared // (metadata.shared + 1024)),
+        "wgmma": of("HGMMA", "QGMMA", "IGMMA"),
+        "mma": of("HMMA", "QMMA", "IMMA"),
+        "loads_ahead": of("LDGSTS", "UBLKCP", "UTMALDG"),
+        "loads": of("LDG.", "LD."),
+        "instructions": counts.total(),
+    }
+
+
+def _cuobjdump(*words: str) -> str:
+    tool = Path(triton.__file__).parent / "backends/nvidia/bin/cuobjdump"
+    return subprocess.run([str(tool), *reversed(words)], capture_output=True, text=True, check=True).stdout
+
+
+def faults(row: dict[str, Any], arch: int) -> list[str]:
+    """What is wrong with it."""
+    found = []
+    if row["spills"]:
+        found.append(f"{row['spills']} instructions that spill registers")
+    if row["shared"] > LIMITS[arch].program:
+        found.append(f"{row['shared']} bytes of shared memory, of {LIMITS[arch].program}")
+    if arch == 90 and row["kernel"] in MATRICES and not row["wgmma"]:
+        found.append("no wgmma")
+    if arch == 90 and row["kernel"] in MATRICES and not row["loads_ahead"]:
+        found.append("no loads ahead of their use")
+    return found
+
+
+def line(row: dict[str, Any]) -> str:
+    """A row for a terminal."""
+    tile = "x".join(str(size) for size in row["tile"].values())
+    grid = "x".join(str(size) for size in row["grid"])
+    units = f"wgmma {row['wgmma']}" if row["wgmma"] else f"mma {row['mma']}" if row["mma"] else "-"
+    return (
+        f"{row['plan']:14} {row['what']:14} {row['kernel']:9} {tile:11} {row['launches']:4} of {grid:12}"
+        f" {row['warps']} warps {row['stages']} stages {row['registers']:3} registers {row['spills']} spills"
+        f" {row['shared']:6} shared {row['programs']:2} at once {units:9} {row['loads_ahead']:3} ahead"
+    )
+
+
+if __name__ == "__main__":
+    main()

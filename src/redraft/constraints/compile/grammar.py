@@ -1,0 +1,153 @@
+"""Context-free grammars in a small part of Lark's notation, followed to a depth.
+
+    start: expr
+    expr: term ("+" term)*           // sequences, | alternatives, ( ) groups, * + ? repetitions
+    term: /[0-9]{1,3}/ | "(" expr ")"
+
+Text in quotes is JSON's, what stands between slashes is a regular expression (Rust's dialect, `\\/` for a slash). A
+rule may be open inside itself up to a depth; deeper than that it has no texts, so what cannot be written without going
+deeper is left out of the language. That makes it regular, and everything that holds for a schema holds for it.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from redraft.constraints.compile.automaton import Dfa
+from redraft.constraints.compile.builder import Builder, Part
+from redraft.constraints.compile.limits import DEFAULT_LIMITS, Limits, check_time, compiling, time_limit
+from redraft.constraints.compile.regex import whole_match
+from redraft.errors import ConstraintError
+
+DEPTH = 4
+
+_LEXEME = re.compile(
+    r"""(?P<space>[ \t\n]+|//[^\n]*)|(?P<rule>[A-Za-z_]\w*[ \t]*:)|(?P<name>[A-Za-z_]\w*)"""
+    r"""|(?P<text>"(?:[^"\\\n]|\\.)*")|(?P<regex>/(?:[^/\\\n]|\\.)+/)|(?P<mark>[|()*+?])"""
+)
+
+
+@dataclass(frozen=True)
+class Node:
+    """One piece of a rule: "text", "regex" or "name" with its word, or "all", "any", "*", "+", "?" of other pieces."""
+
+    kind: str
+    word: str = ""
+    parts: tuple[Node, ...] = ()
+
+
+def compile_grammar(grammar: str, *, depth: int = DEPTH, limits: Limits = DEFAULT_LIMITS) -> Dfa:
+    """The texts of a grammar's rule `start`. Raises ConstraintError for rules that cannot be read or have no texts."""
+    rules, builder = read_grammar(grammar), Builder(limits)
+    with time_limit(limits):
+        found = builder.finish(_Grammar(rules, builder, depth).part(Node("name", "start"), ()))
+    if found.is_empty:
+        raise ConstraintError(f"no text satisfies the grammar to a depth of {depth}; give its recursion a way out")
+    return found
+
+
+def read_grammar(grammar: str) -> Mapping[str, Node]:
+    """The rules by name. Raises ConstraintError naming the line."""
+    tokens: list[tuple[str, str, int]] = []
+    at = 0
+    while at < len(grammar):
+        match = _LEXEME.match(grammar, at)
+        line = grammar.count("\n", 0, at) + 1
+        if match is None:
+            raise ConstraintError(f"grammar, line {line}: {grammar[at : at + 20]!r} cannot be read")
+        if match.lastgroup != "space":
+            tokens.append((str(match.lastgroup), match[0], line))
+        at = match.end()
+    rules = _Reader(tokens).rules()
+    if "start" not in rules:
+        raise ConstraintError(f"the grammar has no rule start; its rules are {', '.join(rules) or 'none'}")
+    return rules
+
+
+class _Reader:
+    """A reader by recursive descent, a method a level."""
+
+    def __init__(self, tokens: list[tuple[str, str, int]]) -> None:
+        self.tokens, self.at = [*tokens, ("end", "the end", tokens[-1][2] if tokens else 1)], 0
+
+    def rules(self) -> dict[str, Node]:
+        found: dict[str, Node] = {}
+        while self.tokens[self.at][0] != "end":
+            kind, word, line = self._take()
+            name = word.rstrip(": \t")
+            if kind != "rule" or name in found:
+                raise ConstraintError(
+                    f"grammar, line {line}: {word!r}; a rule must begin here, and only once by a name"
+                )
+            found[name] = self._choice()
+        return found
+
+    def _take(self) -> tuple[str, str, int]:
+        self.at += 1
+        return self.tokens[self.at - 1]
+
+    def _choice(self) -> Node:
+        parts = [self._sequence()]
+        while self.tokens[self.at][1] == "|" and self.tokens[self.at][0] == "mark":
+            self._take()
+            parts.append(self._sequence())
+        return Node("any", parts=tuple(parts))
+
+    def _sequence(self) -> Node:
+        parts = []
+        while self.tokens[self.at][0] in ("name", "text", "regex") or self.tokens[self.at][:2] == ("mark", "("):
+            part = self._atom()
+            while self.tokens[self.at][:2] in (("mark", "*"), ("mark", "+"), ("mark", "?")):
+                part = Node(self._take()[1], parts=(part,))
+            parts.append(part)
+        kind, word, line = self.tokens[self.at]
+        if kind == "mark" and word not in "|)":
+            raise ConstraintError(f"grammar, line {line}: {word!r} repeats nothing")
+        return Node("all", parts=tuple(parts))
+
+    def _atom(self) -> Node:
+        kind, word, line = self._take()
+        if kind == "mark":
+            inner = self._choice()
+            if self._take()[:2] != ("mark", ")"):
+                raise ConstraintError(f"grammar, line {line}: this bracket is never closed")
+            return inner
+        return Node(kind, word)
+
+
+@dataclass(frozen=True)
+class _Grammar:
+    rules: Mapping[str, Node]
+    builder: Builder
+    depth: int
+
+    def part(self, node: Node, open_rules: tuple[str, ...]) -> Part:
+        """The texts of one piece, inside the rules that are open."""
+        build = self.builder
+        if node.kind == "text":
+            return build.literal(_unquoted(node.word).encode())
+        if node.kind == "regex":
+            return build.embed(whole_match(node.word[1:-1].replace(r"\/", "/")))
+        if node.kind == "name":
+            if node.word not in self.rules:
+                raise ConstraintError(f"the grammar has no rule {node.word!r}; its rules are {', '.join(self.rules)}")
+            if open_rules.count(node.word) > self.depth:
+                return None
+            check_time()
+            with compiling(f"the grammar's rule {node.word!r}"):
+                return self.part(self.rules[node.word], (*open_rules, node.word))
+        if node.kind in "*+?":
+            low, high = {"*": (0, None), "+": (1, None), "?": (0, 1)}[node.kind]
+            return build.repeat(lambda: self.part(node.parts[0], open_rules), low, high)
+        parts = [self.part(inner, open_rules) for inner in node.parts]
+        return build.then(*parts) if node.kind == "all" else build.either(parts)
+
+
+def _unquoted(word: str) -> str:
+    try:
+        return str(json.loads(word))
+    except ValueError as error:
+        raise ConstraintError(f"the grammar's {word} is no JSON string ({error})") from None

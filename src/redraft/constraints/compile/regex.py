@@ -1,0 +1,199 @@
+"""Regular expressions to automata over UTF-8, through outlines-core.
+
+Two spellings come in: `regex=`, which the whole answer has to match, and a schema's `pattern`, which is ECMA 262 and
+may match anywhere in a string. The library speaks Rust's dialect, where classes are Unicode's; ECMA's are translated.
+What no automaton can do (look-around, back references, word borders) is refused by name.
+"""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import sys
+from functools import lru_cache
+
+import numpy as np
+from numpy.typing import NDArray
+
+from redraft.constraints.compile.automaton import MOST_PAIRS, NOWHERE, Dfa
+from redraft.constraints.compile.limits import DEFAULT_LIMITS, Limits, check_time, compiling, seconds_left
+from redraft.errors import ConstraintError
+
+_ECMA_SPACE = r"\t\n\x0B\x0C\r \x{A0}\x{1680}\x{2000}-\x{200A}\x{2028}\x{2029}\x{202F}\x{205F}\x{3000}\x{FEFF}"
+_CLASSES = {"d": "0-9", "w": "0-9A-Za-z_", "s": _ECMA_SPACE}
+_REFUSED = (
+    (re.compile(r"\(\?<?[=!]"), "look-around"),
+    (re.compile(r"\\[1-9]|\\k<"), "a back reference"),
+    (re.compile(r"\\[bB]"), "a word border"),
+)
+_TOKEN = re.compile(
+    r"\\u\{[0-9A-Fa-f]+\}|\\u[0-9A-Fa-f]{4}|\\x[0-9A-Fa-f]{2}|\\c[A-Za-z]|\\[pP]\{[^}]*\}|\\.|\(\?:|\(\?<\w+>|.",
+    re.DOTALL,
+)
+
+
+def whole_match(pattern: str, *, limits: Limits = DEFAULT_LIMITS) -> Dfa:
+    """Strings that match a regular expression from end to end, in the dialect of Rust's regex crate.
+
+    Raises ConstraintError for what is no regular expression, one that no automaton can be made of, or over the limits.
+    """
+    found = _compile(pattern, "regex")
+    if found.is_empty:
+        raise ConstraintError(f"regex {pattern!r} matches no text at all")
+    if len(found) > limits.states:
+        raise ConstraintError(
+            f"regex {pattern!r:.80} needs {len(found)} states, over {limits.states}; narrow its counts"
+        )
+    return found
+
+
+def ecma_search(pattern: str) -> Dfa:
+    """Strings in which an ECMA 262 pattern matches somewhere, as JSON Schema's `pattern` means it."""
+    for refused, what in _REFUSED:
+        if refused.search(re.sub(r"\\\\", "", pattern)):
+            raise ConstraintError(f"pattern {pattern!r} has {what}, which no automaton can keep; write it without")
+    return _compile("|".join(_anchored(branch, pattern) for branch in _branches(pattern)), "pattern", pattern)
+
+
+@lru_cache(maxsize=256)
+def _compile(pattern: str, name: str, shown: str | None = None) -> Dfa:
+    # The library searches as Rust does, first alternative first, and forgets what a match has made unnecessary: of a|ab
+    # it would keep a. A match that ends in a byte that nothing else ends in is never early; that byte is taken off
+    # again, and no text may hold it.
+    try:
+        with compiling(f"{name} {shown or pattern!r:.80}"):
+            start, final, edges = _run(rf"(?:{pattern})\x00")
+    except ValueError as error:
+        reason = (_misspelt(shown or pattern) if "building NFA" in str(error) else None) or error
+        raise ConstraintError(f"{name} {shown or pattern!r:.200} cannot be made into an automaton: {reason}") from None
+    edges = edges[edges[:, 1] < 256]
+    if len(np.unique(edges[:, 0])) > MOST_PAIRS:
+        raise ConstraintError(f"{name} {shown or pattern!r:.80} needs over {MOST_PAIRS} states; narrow its counts")
+    states = np.unique(np.concatenate([[start], final, edges[:, 0], edges[:, 2]]))
+    states = np.append(start, states[states != start])
+    order = np.argsort(states)
+    source, target, ends = (order[np.searchsorted(states[order], x)] for x in (edges[:, 0], edges[:, 2], final))
+    table = np.full((len(states), 256), NOWHERE, np.int32)
+    table[source, edges[:, 1]] = target
+    accepts = np.isin(table[:, 0], ends)
+    table[:, 0] = NOWHERE
+    weights = np.random.default_rng(0).integers(0, 2**63, len(table), dtype=np.uint64)
+    sums = (table.astype(np.uint64) * weights[:, None]).sum(0)  # bytes that move every state alike have equal ones
+    _, member, class_of = np.unique(sums, return_index=True, return_inverse=True)
+    return Dfa(table[:, member], class_of.reshape(-1).astype(np.int32), accepts).trimmed()
+
+
+def _misspelt(pattern: str) -> str | None:
+    """What Python finds wrong with how a pattern is written, and where; the library says only that something is."""
+    try:
+        re.compile(pattern)
+    except re.error as error:
+        return str(error)
+    except (OverflowError, RecursionError, Warning):
+        return None
+    return None
+
+
+def _run(pattern: str) -> tuple[int, NDArray[np.int64], NDArray[np.int64]]:
+    """Start, final states and edges (state, byte, state) of a pattern's automaton. Raises ValueError.
+
+    The library can neither be interrupted nor given a bound on memory, and a short pattern can ask for 2^20 states. So
+    it runs in a process of its own, with limits.
+    """
+    command = [sys.executable, "-I", "-c", _ALONE, str(MOST_SECONDS), str(MOST_BYTES)]
+    seconds = seconds_left(float(MOST_SECONDS))
+    try:
+        done = subprocess.run(command, input=pattern.encode(), capture_output=True, timeout=seconds, check=False)
+    except subprocess.TimeoutExpired:
+        check_time()
+        raise ValueError(f"it took over {MOST_SECONDS} seconds; narrow its counts") from None
+    if done.returncode == 2:
+        said = " ".join(done.stderr.decode(errors="replace").split())
+        raise ValueError("a part of it matches no text at all" if "Found no transitions" in said else said[:200])
+    if done.returncode:
+        raise ValueError(f"it needed over {MOST_SECONDS} seconds or {MOST_BYTES >> 20} MiB; narrow its counts")
+    found = np.frombuffer(done.stdout, np.int64)
+    finals = int(found[1])
+    return int(found[0]), found[2 : 2 + finals], found[2 + finals :].reshape(-1, 3)
+
+
+MOST_SECONDS, MOST_BYTES = 10, 1 << 30
+
+_ALONE = """
+import array, contextlib, resource, sys
+from outlines_core import Index, Vocabulary
+for limit, most in zip((resource.RLIMIT_CPU, resource.RLIMIT_AS), map(int, sys.argv[1:])):
+    with contextlib.suppress(ValueError):  # a lower one holds already, or the system knows none of this kind
+        resource.setrlimit(limit, (most, most))
+try:
+    index = Index(sys.stdin.buffer.read().decode(), Vocabulary(256, {bytes([byte]): [byte] for byte in range(256)}))
+except ValueError as error:
+    sys.exit(print(error, file=sys.stderr) or 2)
+final = list(index.get_final_states())
+found = array.array("q", [index.get_initial_state(), len(final), *final])
+for state, row in index.get_transitions().items():
+    for byte, target in row.items():
+        found.extend((state, byte, target))
+sys.stdout.buffer.write(found.tobytes())
+"""
+
+
+def _branches(pattern: str) -> list[list[str]]:
+    """The pattern's outermost alternatives, each as its tokens in Rust's spelling."""
+    found: list[list[str]] = [[]]
+    depth, inside = 0, False
+    for token in _TOKEN.findall(pattern):
+        if inside:
+            inside = token != "]"
+            if token == "-" and re.search(r"(?<!\\)-$", found[-1][-1]):  # Rust takes away what follows
+                raise ConstraintError(rf"pattern {pattern!r} has -- in a class, which is read in two ways; write \-")
+            found[-1][-1] += _in_class(token)
+            continue
+        depth += token.startswith("(") - (token == ")")
+        inside = token == "["
+        if token == "|" and depth == 0:
+            found.append([])
+        else:
+            found[-1].append(_outside(token))
+    return found
+
+
+def _anchored(tokens: list[str], pattern: str) -> str:
+    """One alternative with anything before and behind it, but for where it is anchored."""
+    begins, ends = tokens[:1] == ["^"], tokens[-1:] == ["$"]
+    body = tokens[begins : len(tokens) - ends]
+    if {"^", "$"} & set(body):
+        raise ConstraintError(
+            f"pattern {pattern!r} has ^ or $ inside it; an anchor can only begin or end a whole alternative"
+        )
+    return ("" if begins else "(?s:.*)") + "(?:" + "".join(body) + ")" + ("" if ends else "(?s:.*)")
+
+
+def _outside(token: str) -> str:
+    if token == ".":
+        return r"[^\n\r\x{2028}\x{2029}]"
+    if len(token) == 2 and token[0] == "\\" and token[1].lower() in _CLASSES:
+        return f"[{'^' if token[1].isupper() else ''}{_CLASSES[token[1].lower()]}]"
+    return _escape(token)
+
+
+def _in_class(token: str) -> str:
+    if token in ("[", "&", "~"):  # Rust reads these as operators on sets
+        return "\\" + token
+    if len(token) == 2 and token[0] == "\\" and token[1].lower() in _CLASSES:
+        members = _CLASSES[token[1].lower()]
+        return f"[^{members}]" if token[1].isupper() else members
+    return r"\x08" if token == r"\b" else _escape(token)
+
+
+def _escape(token: str) -> str:
+    """One escape of ECMA in Rust's spelling; everything else as it is."""
+    if token.startswith(r"\u") and token[2:3] != "{":
+        return rf"\x{{{token[2:]}}}"
+    if token.startswith(r"\c"):
+        return rf"\x{{{ord(token[2].upper()) - 64:X}}}"
+    if token == r"\0":
+        return r"\x00"
+    if len(token) == 2 and token[0] == "\\" and token[1].isalpha() and token[1] not in "fnrtv":
+        raise ConstraintError(f"{token} in a pattern is no escape that is known; write the character itself")
+    return "(?P<" + token[3:] if token.startswith("(?<") else token

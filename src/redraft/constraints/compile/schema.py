@@ -1,0 +1,312 @@
+"""JSON Schema to an automaton over bytes: the texts that a model may write for a value of the schema.
+
+Objects list their properties in the schema's order, optional ones or not at all. White space is what people and models
+write: nothing, a space, or a line break and an indent, wherever JSON allows it but ahead of a colon. What the rest of
+JSON would allow beyond that (other orders, \\u escapes, exponents) is not written; everything written is valid.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field
+from decimal import Decimal
+from functools import reduce
+from itertools import combinations
+from typing import Any
+
+from redraft.constraints.compile.automaton import EMPTY, Compiled, Dfa, intersect, subtract
+from redraft.constraints.compile.builder import Builder, Part, any_of
+from redraft.constraints.compile.dialect import Document
+from redraft.constraints.compile.keywords import FORMATS, VALIDATED_FORMATS
+from redraft.constraints.compile.limits import DEFAULT_LIMITS, Limits, check_time, compiling, time_limit
+from redraft.constraints.compile.merge import Resolver, Schema, Trail, exact, item_at, says, tightest
+from redraft.constraints.compile.record import Record
+from redraft.constraints.compile.regex import ecma_search, whole_match
+from redraft.constraints.compile.values import multiple, number, quoted, space, text_of
+from redraft.constraints.validation import check_form, validator_of
+from redraft.errors import ConstraintError
+
+MOST_COUNTED = 1000
+MOST_PATTERNS = 4
+MOST_DIVISOR = 9999
+BARE = r"[^\s:,{}\[\]<>\"]+"
+"""Keys that need no quotes around them."""
+FREE_DEPTH = 2
+"""How deep a value may nest that the schema says nothing about."""
+
+
+def compile_schema(
+    schema: Any, *, depth: int = 4, spaces: bool = True, quote: bytes = b"", limits: Limits = DEFAULT_LIMITS
+) -> Compiled:
+    """The language of a schema, a value of JSON as `json.loads` gives it.
+
+    `depth` is how often a reference may be open inside itself; without `spaces` the text is compact. With a `quote`
+    that no text holds, strings stand between two of it as they are, and keys without any.
+    Raises ConstraintError for what is no schema, for one that nothing satisfies, and over the limits.
+    """
+    try:
+        document = Document(schema)
+        check_form(schema)
+        compiler = _Compiler(Resolver(document, depth), limits, spaces, quote)
+        with time_limit(limits):
+            dfa = compiler.value(schema, ())
+    except RecursionError:
+        raise ConstraintError("the schema nests too deeply to compile; flatten it") from None
+    if dfa.is_empty:
+        raise ConstraintError("no JSON value satisfies the schema; look for keywords that contradict each other")
+    validator_of(schema)  # also what the language has no need of must be readable by the validator
+    return Compiled(dfa, document.checked or compiler.resolver.inexact, tuple(map(str, document.ignored)))
+
+
+@dataclass
+class _Compiler:
+    """Every schema is compiled once for a trail (`Resolver`), and its automaton put where it is needed."""
+
+    resolver: Resolver
+    limits: Limits
+    spaces: bool
+    quote: bytes
+    texts: dict[str, Dfa] = field(default_factory=dict)
+    values: dict[tuple[Any, Trail, int], Dfa] = field(default_factory=dict)
+
+    def value(self, schema: Any, trail: Trail, free: int = FREE_DEPTH) -> Dfa:
+        """The texts of one value. `trail` are the recursive references that are open, `free` the levels left that are
+        not declared."""
+        key = (schema if isinstance(schema, bool) else id(schema), trail, free)
+        if key not in self.values:
+            found = []
+            for plain, deeper in self.resolver.plain(schema, trail):
+                if "enum" in plain:
+                    found.append(self.listed(plain))
+                else:
+                    found += [self.of_type(kind, plain, deeper, free) for kind in plain["type"]]
+            found = [dfa for dfa in found if not dfa.is_empty]
+            Builder(self.limits).check(sum(map(len, found)) // 2)
+            self.values[key] = found[0] if len(found) == 1 else self.either(found)
+        return self.values[key]
+
+    def either(self, automata: Iterable[Dfa]) -> Dfa:
+        """Texts of any of some languages."""
+        build = Builder(self.limits)
+        return build.finish(build.either([build.embed(dfa) for dfa in automata]))
+
+    def of_type(self, kind: str, plain: Schema, trail: Trail, free: int) -> Dfa:
+        """The texts of values of one type."""
+        if kind == "string":
+            return self.string(self.text(plain))
+        if kind in ("integer", "number"):
+            return self.number(plain, whole=kind == "integer")
+        if kind == "object":
+            return self.object(plain, trail, free)
+        if kind == "array":
+            return self.array(plain, trail, free)
+        return any_of(("true", "false") if kind == "boolean" else ("null",))
+
+    def listed(self, plain: Schema) -> Dfa:
+        """The listed values that satisfy the keywords beside the list, as a validator of its own reads them."""
+        words = {key: inner for key, inner in plain.items() if not isinstance(inner, dict | list) or key == "type"}
+        words["allOf"] = [{}, *({"pattern": one} for one in plain.get("patterns", []))]
+        words["allOf"] += [{"multipleOf": one} for one in plain.get("multiples", [])]
+        words["allOf"] += [{"format": one} for one in plain.get("formats", [])]
+        validator, build, found = validator_of(words), Builder(self.limits), list[Part]()
+        for value in plain["enum"]:
+            check_time()
+            if isinstance(value, dict | list):
+                self.resolver.inexact = True
+            if validator.is_valid(value):
+                found.append(self.literal(build, value))
+        return build.finish(build.either(found))
+
+    def literal(self, build: Builder, value: Any) -> Part:
+        """One given value."""
+        if isinstance(value, dict | list):
+            parts = [build.literal(b"{" if isinstance(value, dict) else b"["), self.space(build)]
+            for i, item in enumerate(value.items() if isinstance(value, dict) else value):
+                parts += [self.comma(build)] if i else []
+                if isinstance(value, dict):
+                    parts += [build.literal(self.key(item[0]) + b":"), self.space(build, lines=False)]
+                parts.append(self.literal(build, item[1] if isinstance(value, dict) else item))
+            return build.then(*parts, self.space(build), build.literal(b"}" if isinstance(value, dict) else b"]"))
+        if self.quote and isinstance(value, str):
+            return build.literal(self.quote + value.encode() + self.quote)
+        return build.literal(_dumps(value))
+
+    def string(self, said: Dfa) -> Dfa:
+        """A string that says a text of a language."""
+        if not self.quote:
+            return quoted(said)
+        build = Builder(self.limits)
+        return build.finish(build.then(build.literal(self.quote), build.embed(said), build.literal(self.quote)))
+
+    def key(self, name: str) -> bytes:
+        """A key as it is written. Raises ConstraintError for one that needs marks where there are none."""
+        if self.quote and not re.fullmatch(BARE, name):
+            raise ConstraintError(f"the key {name!r:.80} cannot stand without quotes; rename it")
+        return name.encode() if self.quote else _dumps(name)
+
+    def any_key(self, names: Dfa) -> Dfa:
+        """Keys of a language as they are written."""
+        return intersect(names, whole_match(BARE)) if self.quote else quoted(names)
+
+    def text(self, plain: Schema) -> Dfa:
+        """What a string may say."""
+        key = json.dumps([plain.get(word) for word in ("minLength", "maxLength", "patterns", "formats")])
+        if key not in self.texts:
+            low, high = plain.get("minLength", 0), plain.get("maxLength")
+            if low > MOST_COUNTED:
+                raise ConstraintError(f"minLength is {low}; lengths are counted up to {MOST_COUNTED}: lower it")
+            if high is not None and high > MOST_COUNTED:
+                self.resolver.inexact, high = True, None
+            if high is not None and high < low:
+                self.texts[key] = EMPTY
+            else:
+                parts = [text_of(low, high), *(ecma_search(pattern) for pattern in plain.get("patterns", []))]
+                for name in plain.get("formats", []):
+                    self.resolver.inexact |= name not in FORMATS and name in VALIDATED_FORMATS
+                    parts += [whole_match(FORMATS[name])] if name in FORMATS else []
+                self.texts[key] = reduce(intersect, sorted(parts, key=len))
+        return self.texts[key]
+
+    def number(self, plain: Schema, *, whole: bool) -> Dfa:
+        """What a number may be."""
+        low, open_low, high, open_high = tightest(plain)
+        found = number(low, high, open_low=open_low, open_high=open_high, whole=whole)
+        for of in map(exact, plain.get("multiples", [])):
+            if of <= 0:
+                raise ConstraintError(f"multipleOf is {of}; it must be above 0")
+            if len(of.normalize().as_tuple().digits) > 4 or of > MOST_DIVISOR or of < Decimal("1e-6"):
+                self.resolver.inexact = True
+            else:
+                found = intersect(found, multiple(of))
+        return found
+
+    def array(self, plain: Schema, trail: Trail, free: int) -> Dfa:
+        """A list: a state behind each element that counts, a loop where they are no longer counted."""
+        build, first = Builder(self.limits), plain.get("prefixItems", [])
+        low, high = plain.get("minItems", 0), plain.get("maxItems")
+        declared = bool(first) or "items" in plain
+        if not declared and free == 0:
+            high = 0
+        count = max(low, len(first), 1) if high is None else high
+        if low > count:
+            return EMPTY
+        states, end = [build.state() for _ in range(count + 1)], build.state()
+        last: tuple[Any, Part] = (None, None)
+        for i in range(count + 1 if high is None else count):
+            inner, target = item_at(plain, i), states[min(i + 1, count)]
+            # The last that is counted and those behind it lead to one state, and may be one.
+            if i < count or last[0] is not inner or last[1] is None:
+                last = inner, build.embed(self.value(inner, trail, free if declared else free - 1))
+                if last[1] is not None:
+                    build.link(last[1][1], target)
+            comma = self.comma(build) if i else None
+            if last[1] is None:
+                continue
+            build.link(states[i] if comma is None else comma[1], last[1][0])
+            if comma is not None:
+                build.link(states[i], comma[0])
+        for i in range(low, count + 1):
+            build.link(states[i], end)
+        return build.finish(self.bracket(build, "[]", (states[0], end)))
+
+    def object(self, plain: Schema, trail: Trail, free: int) -> Dfa:
+        """An object: its pairs in the order that `Record` lays out."""
+        required = set(plain.get("required", []))
+        entries = list(self.entries(plain, trail, free))
+        low, high = plain.get("minProperties", 0), plain.get("maxProperties")
+        self.resolver.inexact |= low > len(entries)
+        extras = [extra for extra in self.extras(plain, trail, free) if extra is not None]
+        if high is not None and not extras and high >= len(entries):
+            high = None
+        build, top = Builder(self.limits), max(low, 1) if high is None else high
+        if low > top:
+            return EMPTY
+        record = Record(build, [name in required for name, _ in entries], top, bounded=high is not None)
+        for level in range(1, top + 1):
+            for i, (_, pair) in enumerate(entries):
+                record.add(i, level, self.pair(build, pair))
+            for extra in extras:
+                record.add(len(entries), level, self.pair(build, extra))
+        return build.finish(self.bracket(build, "{}", record.finish(low, lambda: self.comma(build))))
+
+    def pair(self, build: Builder, pair: tuple[bytes | Dfa, Dfa] | None) -> Part:
+        """A key and its value."""
+        if pair is None:
+            return None
+        key, value = pair
+        spelt = build.embed(key) if isinstance(key, Dfa) else build.literal(key)
+        return build.then(spelt, build.literal(b":"), self.space(build, lines=False), build.embed(value))
+
+    def entries(self, plain: Schema, trail: Trail, free: int) -> Iterator[tuple[str, tuple[bytes | Dfa, Dfa] | None]]:
+        """Declared properties, and required ones that are not, in order: the key, and key and value as written."""
+        declared = list(plain.get("properties", {}))
+        for key in dict.fromkeys([*declared, *plain.get("required", [])]):
+            inner, names = self.resolver.together(says(plain, key)), plain.get("names", [])
+            if names and not self.keys(plain).matches(key.encode()):
+                inner = False
+            yield key, self.entry(self.key(key), inner, trail, free if key in declared else free - 1)
+
+    def entry(self, key: bytes | Dfa, inner: Any, trail: Trail, free: int) -> tuple[bytes | Dfa, Dfa] | None:
+        """A key and its value as they are written; None if there is no such value."""
+        if free < 0:
+            return None
+        with compiling("a key beside the declared ones" if isinstance(key, Dfa) else f"property {key.decode():.80}"):
+            value = self.value(inner, trail, free)
+        return None if value.is_empty else (key, value)
+
+    def extras(self, plain: Schema, trail: Trail, free: int) -> Iterator[tuple[bytes | Dfa, Dfa] | None]:
+        """Pairs of keys that are not declared: by which patterns they match, and those that match none."""
+        patterns = plain.get("patternProperties", {})
+        stated = "additionalProperties" in plain
+        rest = stated or not ("properties" in plain or patterns)
+        if len(patterns) > MOST_PATTERNS:
+            raise ConstraintError(f"patternProperties has {len(patterns)} patterns; at most {MOST_PATTERNS}")
+        if not patterns and (not rest or plain.get("additionalProperties") is False):
+            return
+        keys = self.keys(plain)
+        keys = subtract(keys, any_of([*plain.get("properties", {}), *plain.get("required", [])]))
+        for size in range(1, len(patterns) + 1):
+            for chosen in combinations(patterns, size):
+                inside = reduce(intersect, [keys, *(ecma_search(one) for one in chosen)])
+                inside = reduce(subtract, [inside, *(ecma_search(one) for one in patterns if one not in chosen)])
+                inner = self.resolver.together([patterns[one] for one in chosen])
+                if not inside.is_empty:
+                    yield self.entry(self.any_key(inside), inner, trail, free)
+        if rest:
+            inside = reduce(subtract, [keys, *(ecma_search(one) for one in patterns)])
+            inner = plain.get("additionalProperties", True)
+            if not inside.is_empty:
+                yield self.entry(self.any_key(inside), inner, trail, free - (inner is True))
+
+    def keys(self, plain: Schema) -> Dfa:
+        """What a key may say."""
+        found = text_of()
+        for names in plain.get("names", []):
+            one = []
+            for alternative, _ in self.resolver.plain(names):
+                if "string" in alternative["type"]:
+                    listed = [value for value in alternative.get("enum", []) if isinstance(value, str)]
+                    one.append(any_of(listed) if "enum" in alternative else self.text(alternative))
+            found = intersect(found, self.either(one))
+        return found
+
+    def bracket(self, build: Builder, marks: str, inside: Part) -> Part:
+        """What stands between brackets, with white space inside them."""
+        first, last = (build.literal(mark.encode()) for mark in marks)
+        return build.then(first, self.space(build), inside, self.space(build), last)
+
+    def comma(self, build: Builder) -> tuple[int, int]:
+        """A comma and white space."""
+        found = build.then(build.literal(b","), self.space(build))
+        assert found is not None
+        return found
+
+    def space(self, build: Builder, *, lines: bool = True) -> Part:
+        """White space that may stand here."""
+        return build.embed(space(lines=lines)) if self.spaces else build.literal(b"")
+
+
+def _dumps(value: Any) -> bytes:
+    return json.dumps(value, ensure_ascii=False).encode()

@@ -1,0 +1,251 @@
+"""Texts with holes: what stands around them is given, what goes in them is typed.
+
+    port = {{port: int(1..65535)}}
+    mode = "{{mode: enum(fast|safe)}}"
+    name = "{{name: string(1..20)}}"
+
+A hole is `{{name: kind}}`, or `{{name}}` alone where the kind is given beside the template. Kinds, with the characters
+or values they may have in brackets:
+
+    string(a..b)      characters of one line without quotes and backslashes      int(a..b)      an integer
+    line(a..b)        any characters of one line                                 number(a..b)   a decimal
+    code(a..b)        any characters                                             bool, date, time, uuid, email
+    identifier(a..b)  a letter or underscore, then letters, digits, underscores  enum(a|b|c)    one of some texts
+    regex(...)        what the expression matches
+
+A hole whose name comes twice is two holes. Holes grow and shrink with what fits them: the text around moves.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import re
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from decimal import Decimal, InvalidOperation
+from typing import Any
+
+from redraft.constraints.compile.automaton import NOWHERE, Compiled, Dfa, explore, intersect
+from redraft.constraints.compile.builder import Builder, any_of
+from redraft.constraints.compile.keywords import FORMATS
+from redraft.constraints.compile.limits import Limits
+from redraft.constraints.compile.regex import whole_match
+from redraft.constraints.compile.schema import compile_schema
+from redraft.constraints.compile.values import number, text_of
+from redraft.constraints.language import Source
+from redraft.constraints.validation import Problem, Span, schema_problems
+from redraft.errors import ConstraintError
+
+_HOLE = re.compile(r"\{\{\s*(?P<name>[A-Za-z_]\w*)\s*(?::\s*(?P<kind>.*?))?\s*\}\}", re.DOTALL)
+_UNCLOSED = re.compile(r"\{\{\s*[A-Za-z_]\w*\s*(?::(?:(?!\}\}).)*?)?(?:\{\{\s*[A-Za-z_]|\Z)", re.DOTALL)
+_KIND = re.compile(r"(?P<word>[a-z]+)(?:\((?P<inside>.*)\))?", re.DOTALL)
+_RANGE = re.compile(r"(?P<low>-?[0-9.]*?)\.\.(?P<high>-?[0-9.]*)")
+
+
+@dataclass(frozen=True)
+class Hole:
+    """A place to fill, by name, with the texts that may go there.
+
+    `schema` is what a validator still has to read of the value; None if the texts are all there is to it.
+    """
+
+    name: str
+    dfa: Dfa
+    schema: Any = None
+
+
+@dataclass(frozen=True)
+class Template:
+    """Literal texts and holes, in turn; it begins and ends with a literal, which may be empty."""
+
+    text: str
+    literals: tuple[str, ...]
+    holes: tuple[Hole, ...]
+
+    def source(self) -> Source:
+        """The language of the filled texts."""
+
+        def compile_it(limits: Limits) -> Compiled:
+            build = Builder(limits)
+            parts = [build.literal(self.literals[0].encode())]
+            before: Hole | None = None  # the holes so far that no text stands behind
+            for hole, literal in zip(self.holes, self.literals[1:], strict=True):
+                dfa = hole.dfa if before is None else _joined(before, hole, limits)
+                before = None if literal else Hole(hole.name, dfa)
+                if literal or hole is self.holes[-1]:
+                    parts += [build.embed(dfa), build.literal(literal.encode())]
+            return Compiled(build.finish(build.then(*parts)))
+
+        digest = hashlib.sha256()
+        for hole in self.holes:
+            for array in (hole.dfa.table, hole.dfa.class_of, hole.dfa.accepts):
+                digest.update(repr(array.shape).encode() + array.tobytes())
+        return Source("template", self.text, compile_it, (digest.hexdigest(),))
+
+    def values(self, filled: str) -> list[tuple[str, str]]:
+        """(name, text) of each hole in a filled text; of several readings, each hole as long as can be, in order."""
+        return [(hole.name, text) for hole, text, _ in self._filled(filled)]
+
+    @property
+    def checked(self) -> bool:
+        """Whether some hole has a schema that a validator still has to read."""
+        return any(hole.schema is not None for hole in self.holes)
+
+    def problems(self, filled: str) -> list[Problem]:
+        """What a validator has to say against the values of such holes, with their places in the filled text."""
+        found = []
+        for hole, text, start in self._filled(filled):
+            said = [] if hole.schema is None else schema_problems(hole.schema, text)
+            for one in said:
+                begin, end = one.span or (0, len(text))
+                found.append(Problem(f"hole {hole.name!r}, {one.reason}", (start + begin, start + end)))
+        return found
+
+    def _filled(self, filled: str) -> list[tuple[Hole, str, int]]:
+        """Each hole with its text and where that begins, in characters. Raises ConstraintError for other texts."""
+        data = filled.encode()
+        if not data.startswith(self.literals[0].encode()):
+            raise ConstraintError("the text does not begin as the template does")
+        found = self._read(data, len(self.literals[0].encode()), 0, set())
+        if found is None:
+            raise ConstraintError("the text is no filling of the template")
+        return [
+            (hole, data[a:b].decode(), len(data[:a].decode())) for hole, (a, b) in zip(self.holes, found, strict=True)
+        ]
+
+    def _read(self, data: bytes, at: int, number: int, failed: set[tuple[int, int]]) -> list[Span] | None:
+        """Spans of the holes from `number` on, if they can begin at `at`; dead ends are remembered."""
+        if number == len(self.holes):
+            return [] if at == len(data) else None
+        if (at, number) in failed:
+            return None
+        literal = self.literals[number + 1].encode()
+        for end in reversed(list(_ends(self.holes[number].dfa, data, at))):
+            if data.startswith(literal, end):
+                rest = self._read(data, end + len(literal), number + 1, failed)
+                if rest is not None:
+                    return [(at, end), *rest]
+        failed.add((at, number))
+        return None
+
+
+def read_template(text: str, kinds: Mapping[str, Any] | None = None) -> Template:
+    """The holes of a text.
+
+    `kinds` types holes by name: a kind as in the text, or a JSON Schema, whose values are written as JSON.
+    Raises ConstraintError naming the hole.
+    """
+    given, used = dict(kinds or {}), set()
+    if (begun := _UNCLOSED.search(text)) is not None:
+        line = text.count("\n", 0, begun.start()) + 1
+        raise ConstraintError(
+            f"the hole {begun[0][:20]!r} in line {line} of the template is not closed; end it with }}}}"
+        )
+    literals, holes, at = [], [], 0
+    for match in _HOLE.finditer(text):
+        name, kind = match["name"], match["kind"]
+        if (kind is None) == (name not in given):
+            both = "is typed in the template and beside it" if kind else "has no kind; write {{name: int}} or the like"
+            raise ConstraintError(f"hole {name!r} {both}")
+        used.add(name)
+        literals.append(text[at : match.start()])
+        holes.append(_hole(name, given[name] if kind is None else kind))
+        at = match.end()
+    if not holes:
+        raise ConstraintError("the template has no hole; write one as {{name: string}}")
+    if set(given) - used:
+        names = ", ".join(hole.name for hole in holes)
+        raise ConstraintError(f"the template has no hole {sorted(set(given) - used)[0]!r}; it has {names}")
+    return Template(text, (*literals, text[at:]), tuple(holes))
+
+
+def _hole(name: str, kind: Any) -> Hole:
+    try:
+        if isinstance(kind, str):
+            return Hole(name, _dfa(kind))
+        found = compile_schema(kind)
+        return Hole(name, found.dfa, kind if found.checked else None)
+    except ConstraintError as error:
+        raise type(error)(f"hole {name!r}: {error}") from None
+
+
+def _dfa(kind: str) -> Dfa:
+    match = _KIND.fullmatch(kind)
+    word, inside = (match["word"], match["inside"]) if match else (kind, None)
+    if word == "enum" and inside:
+        return any_of(inside.split("|"))
+    if word == "regex" and inside:
+        return whole_match(inside)
+    if word in _PLAIN and not inside:
+        return whole_match(_PLAIN[word])
+    if word not in _COUNTED and word not in ("int", "number"):
+        known = ", ".join((*_COUNTED, "int", "number", "enum", "regex", *_PLAIN))
+        raise ConstraintError(f"no kind is {kind!r}; known: {known}")
+    ends = _range(kind, inside)
+    found = _counted(word, *ends) if word in _COUNTED else number(*ends, whole=word == "int")
+    if found.is_empty:
+        raise ConstraintError(f"nothing fits {kind!r}")
+    return found
+
+
+def _range(kind: str, inside: str | None) -> tuple[Decimal | None, Decimal | None]:
+    if not inside:
+        return None, None
+    match = _RANGE.fullmatch(inside.strip())
+    try:
+        low, high = (Decimal(end) if end else None for end in (match["low"], match["high"])) if match else (None, None)
+    except InvalidOperation:
+        match = None
+    if not match:
+        raise ConstraintError(f"{kind!r} has no range; write it as (1..20), (..20) or (1..)")
+    return low, high
+
+
+def _counted(word: str, low: Decimal | None, high: Decimal | None) -> Dfa:
+    least, most = int(low or 0), None if high is None else int(high)
+    if least < 0 or (most is not None and not least <= most <= 1000) or least > 1000:
+        raise ConstraintError(f"{word} is to have {least} to {most} characters; both must be from 0 to 1000, in order")
+    found = text_of(least, most)
+    letters = _COUNTED[word]
+    return found if letters is None else intersect(found, letters())
+
+
+def _without(*bytes_out: int) -> Dfa:
+    return explore(0, [bytes(b for b in range(256) if b not in bytes_out)], lambda _, __: 0, lambda _: True)
+
+
+def _identifier() -> Dfa:
+    letters = bytes(b for b in range(128) if chr(b).isalpha()) + b"_"
+    return explore(0, [letters, b"0123456789"], lambda s, label: None if s == 0 and label else 1, lambda s: s > 0)
+
+
+_COUNTED: Mapping[str, Callable[[], Dfa] | None] = {
+    "string": lambda: _without(*b"\n\r\"'\\`"),
+    "line": lambda: _without(*b"\n\r"),
+    "code": None,
+    "identifier": _identifier,
+}
+_PLAIN = {"bool": "true|false", "date": FORMATS["date"], "time": FORMATS["time"], "uuid": FORMATS["uuid"],
+          "email": FORMATS["email"]}  # fmt: skip
+
+
+def _joined(before: Hole, hole: Hole, limits: Limits) -> Dfa:
+    """One hole right behind another: where the first ends is everybody's guess, which can take many states."""
+    build = Builder(limits)
+    try:
+        return build.finish(build.then(build.embed(before.dfa), build.embed(hole.dfa)))
+    except ConstraintError as error:
+        raise ConstraintError(
+            f"hole {hole.name!r} is right behind hole {before.name!r}: {error}, or write some text between the two"
+        ) from None
+
+
+def _ends(dfa: Dfa, data: bytes, at: int) -> Iterator[int]:
+    """Where a text of the language that begins at `at` may end."""
+    state = 0
+    for end in range(at, len(data) + 1):
+        if dfa.accepts[state]:
+            yield end
+        state = dfa.step(state, data[end : end + 1])
+        if state == NOWHERE:
+            return

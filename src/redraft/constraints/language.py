@@ -1,0 +1,183 @@
+"""A language made ready for one tokenizer: what a request carries, and how it comes about.
+
+    schema | regex | choices | grammar | template ──► Source ──► Dfa ──► lift(vocabulary) ──► Language
+                                                        └── kept on disk under its hash and the tokenizer's ──┘
+
+Compiling is once for a source and a tokenizer. What is kept on disk is only arrays and numbers.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import hashlib
+import json
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+from pathlib import Path
+
+from redraft.config import CheckpointConfig
+from redraft.constraints.compile.automaton import NOWHERE, Compiled
+from redraft.constraints.compile.lift import TokenAutomaton, Trie, build_trie, lift, token_bytes
+from redraft.constraints.compile.limits import DEFAULT_LIMITS, Limits, TimeLimitError, time_limit
+from redraft.constraints.condition.edge_layout import EdgeLayout
+from redraft.constraints.condition.projection import Projection
+from redraft.constraints.disk_cache import Entry, code_version, read_entry, write_entry
+from redraft.constraints.validation import Problem, schema_problems
+from redraft.errors import ConstraintError
+from redraft.model.triton.ways import Holding
+from redraft.text import Text
+
+MOST_SOURCE_BYTES = 1_000_000
+TEXT = "text"
+MARKS = {
+    "<|tool_call>": b"\xf8",
+    "<tool_call|>": b"\xf9",
+    '<|"|>': b"\xfa",
+    "<|channel>": b"\xfb",
+    "<channel|>": b"\xfc",
+}
+"""Special tokens that a language may hold (constraints/compile/tool_calls.py), as bytes that UTF-8 does not have."""
+
+
+@dataclass(frozen=True)
+class Source:
+    """What a language was made from: its kind, its text in one spelling, how to make the automaton, and the options
+    of that.
+
+    `compile` makes the automaton.
+    """
+
+    kind: str
+    text: str
+    compile: Callable[[Limits], Compiled] = field(compare=False, repr=False)
+    options: tuple[int | str, ...] = ()
+
+    def __post_init__(self) -> None:
+        try:
+            size = len(self.text.encode())
+        except UnicodeEncodeError as error:
+            bad = f"{self.text[error.start]!r} at character {error.start}"
+            raise ConstraintError(f"the {self.kind} has an unpaired surrogate, {bad}; use valid Unicode") from None
+        if size > MOST_SOURCE_BYTES:
+            raise ConstraintError(f"the {self.kind} has {size} bytes; at most {MOST_SOURCE_BYTES}")
+
+
+@dataclass(frozen=True, eq=False)
+class Vocabulary:
+    """The tokens of a model as bytes, and which of them end an answer or stand behind its end."""
+
+    pieces: tuple[bytes | None, ...]
+    ends: frozenset[int]
+    tail: frozenset[int]
+
+    @cached_property
+    def trie(self) -> Trie:
+        """The tokens as a tree."""
+        return build_trie(self.pieces)
+
+    @cached_property
+    def key(self) -> str:
+        """A hash of all of it."""
+        digest = hashlib.sha256(repr((sorted(self.ends), sorted(self.tail))).encode())
+        for piece in self.pieces:
+            digest.update(b"-" if piece is None else len(piece).to_bytes(4, "big") + piece)
+        return digest.hexdigest()
+
+
+@dataclass(frozen=True, eq=False)
+class Language:
+    """Which token strings are answers. `checked` if some part of the schema is only read by a validator, afterwards;
+    `ignored` are the keywords that the schema's draft does not define, as JSON pointers."""
+
+    source: Source
+    layout: EdgeLayout
+    checked: bool
+    ignored: tuple[str, ...] = field(default=(), kw_only=True)
+
+    @property
+    def automaton(self) -> TokenAutomaton:
+        """The automaton over tokens."""
+        return self.layout.automaton
+
+    @property
+    def is_text(self) -> bool:
+        """Whether answers may be any text, and so be cut where there is no more room."""
+        return self.source.kind == TEXT
+
+    def start(self, max_tokens: int, min_tokens: int = 0, holding: Holding | None = None) -> Projection:
+        """The constraint on the first canvas of an answer. Raises ConstraintError if none has so many tokens."""
+        found = Projection(self.layout, 0, max_tokens, min_tokens, holding=holding)
+        found.check()
+        return found
+
+    def holds(self, tokens: Sequence[int]) -> bool:
+        """Whether these tokens, without an end token, are a whole answer."""
+        state = self.automaton.after(0, tokens)
+        return state != NOWHERE and bool(self.automaton.accepts[state])
+
+    def answer(self, tokens: Sequence[int]) -> Sequence[int]:
+        """The part of the emitted tokens whose text checks read: all of them."""
+        return tokens
+
+    def problems(self, text: str) -> list[Problem]:
+        """What an independent validator has to say against an answer; nothing for languages other than schemas."""
+        return schema_problems(json.loads(self.source.text), text) if self.source.kind == "schema" else []
+
+    def without(self, tokens: frozenset[int]) -> Language:
+        """The same without answers that hold some tokens. Raises ConstraintError if there are no others."""
+        return dataclasses.replace(self, layout=EdgeLayout(self.automaton.without(tokens))) if tokens else self
+
+
+def ready(
+    source: Source, vocabulary: Vocabulary, *, kept_in: Path | None = None, limits: Limits = DEFAULT_LIMITS
+) -> Language:
+    """The language of a source over a vocabulary, from the folder `kept_in` if it was made before.
+
+    Raises ConstraintError for sources that cannot be kept, that no text satisfies, or that pass the limits; for those
+    from the folder, too, unless it was the time that was up.
+    """
+    if kept_in is None:
+        return _language(source, _compiled(source, vocabulary, limits))
+    parts = [code_version(), source.kind, source.text, source.options, vocabulary.key, dataclasses.astuple(limits)]
+    key = json.dumps(parts)
+    entry = read_entry(kept_in, key)
+    if entry is None:
+        try:
+            entry = _compiled(source, vocabulary, limits)
+        except TimeLimitError:
+            raise
+        except ConstraintError as error:
+            write_entry(kept_in, key, Entry(None, refused=str(error)))
+            raise
+        write_entry(kept_in, key, entry)
+    return _language(source, entry)
+
+
+def _compiled(source: Source, vocabulary: Vocabulary, limits: Limits) -> Entry:
+    trie = vocabulary.trie  # made once for all languages, and not on the clock of the first
+    with time_limit(limits):
+        try:
+            found = source.compile(limits)
+        except RecursionError:
+            raise ConstraintError(f"the {source.kind} nests too deeply to compile; flatten it") from None
+        automaton = lift(found.dfa, trie, vocabulary.ends, vocabulary.tail, limits)
+    return Entry(automaton, found.checked, found.ignored)
+
+
+def _language(source: Source, entry: Entry) -> Language:
+    if entry.automaton is None:
+        raise ConstraintError(entry.refused)
+    return Language(source, EdgeLayout(entry.automaton), entry.checked, ignored=entry.ignored)
+
+
+def vocabulary_of(text: Text, config: CheckpointConfig) -> Vocabulary:
+    """The vocabulary of a checkpoint: behind an answer may stand its end tokens again, or padding."""
+    ends = frozenset(config.generation.eos_token_ids)
+    ours = frozenset(MARKS.values())  # a token of such a byte alone is no way to any character
+    pieces = [None if piece in ours else piece for piece in token_bytes(text, config.model.vocab_size)]
+    for mark, byte in MARKS.items():
+        token = text.tokenizer.token_to_id(mark)
+        if token is not None and token < len(pieces):
+            pieces[token] = byte
+    return Vocabulary(tuple(pieces), ends, ends | {config.generation.pad_token_id})

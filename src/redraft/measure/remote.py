@@ -1,0 +1,150 @@
+"""A client of another server that speaks OpenAI's HTTP interface (`--backend openai`).
+
+Every call ends within `Backend.seconds`, with an answer or an error of one line. Passing refusals are tried again.
+The API key goes into a header and is masked in errors.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import time
+from collections.abc import AsyncGenerator, AsyncIterator, Mapping, Sequence
+from contextlib import asynccontextmanager, suppress
+from dataclasses import dataclass, field
+from typing import Any
+
+import httpx2
+
+from redraft.errors import RequestError, RunError
+
+RETRIED, TRIES = (408, 429, 500, 502, 503, 504), 4
+
+
+@dataclass(frozen=True)
+class Backend:
+    """Where the server is. `model` None stands for its only model, or for `preferred` where it has several."""
+
+    base_url: str
+    model: str | None = None
+    preferred: str | None = None
+    key: str = field(default="", repr=False)
+    seconds: float = 600.0
+
+
+@dataclass(frozen=True)
+class Reply:
+    """An answer. Counts are None where the server does not report them; times are seconds since the call."""
+
+    text: str
+    finish: str
+    tokens: int | None
+    steps: int | None
+    seconds: float
+    first_sec: float
+
+
+class Remote:
+    """A connection to one server. The calls are coroutines; close it with `close`."""
+
+    def __init__(self, backend: Backend) -> None:
+        self.backend, self.where, self._model = backend, backend.base_url, backend.model
+        headers = {"content-type": "application/json"} | (
+            {"authorization": f"Bearer {backend.key}"} if backend.key else {}
+        )
+        timeout = httpx2.Timeout(backend.seconds, connect=min(10.0, backend.seconds))
+        self._client = httpx2.AsyncClient(base_url=backend.base_url, headers=headers, timeout=timeout)
+        self.aclose = self._client.aclose
+
+    async def ask(self, prompt: str | Sequence[Mapping[str, str]], fields: Mapping[str, Any]) -> Reply:
+        """Continue a text, or answer a conversation. Raises RequestError for a lasting refusal, else RunError."""
+        path, name = ("completions", "prompt") if isinstance(prompt, str) else ("chat/completions", "messages")
+        body = {name: prompt, **fields, "stream": True, "stream_options": {"include_usage": True}}
+        text, finish, usage, began, first = "", None, dict[str, Any](), time.monotonic(), 0.0
+        async with self._errors(), self._sent("POST", path, body | {"model": await self._name()}) as answer:
+            async for line in _lines(answer):
+                if not line.startswith(b"data:") or line[5:].strip() == b"[DONE]":
+                    continue
+                chunk = json.loads(line[5:])
+                if chunk.get("error") is not None:
+                    raise RunError(f"{self.where} failed within an answer: {self._shown(chunk['error'])}")
+                usage = dict(chunk.get("usage") or usage)
+                for choice in chunk["choices"]:
+                    text += (choice["delta"].get("content") if "delta" in choice else choice["text"]) or ""
+                    first = first or (time.monotonic() - began if text else 0.0)
+                    finish = choice.get("finish_reason") or finish
+        if finish is None:
+            raise RunError(f"{self.where} ended its answer early, after {len(text)} characters; ask again")
+        text = text.encode("utf-16", "surrogatepass").decode("utf-16", "replace")  # half characters cannot be printed
+        seconds = time.monotonic() - began
+        return Reply(text, finish, usage.get("completion_tokens"), usage.get("steps"), seconds, first or seconds)
+
+    async def post(self, path: str, body: Mapping[str, Any]) -> Any:
+        """The answer to a body as it stands, not streamed. Raises as `ask`."""
+        async with self._errors(), self._sent("POST", path, {"model": await self._name(), **body}) as answer:
+            return json.loads(await answer.aread())
+
+    async def _name(self) -> str:
+        """The model's name there. Raises RequestError if there are several to choose from."""
+        if self._model is None:
+            async with self._sent("GET", "models", None) as answer:
+                names = [model["id"] for model in json.loads(await answer.aread())["data"]]
+            names = [self.backend.preferred] if self.backend.preferred in names else names
+            if len(names) != 1:
+                raise RequestError(f"{self.where} has these models: {self._shown(names)}; name one")
+            self._model = str(names[0])
+        return self._model
+
+    @asynccontextmanager
+    async def _sent(self, method: str, path: str, body: Mapping[str, Any] | None) -> AsyncIterator[httpx2.Response]:
+        """A response with status 200, tried again where another status may pass."""
+        content = None if body is None else encoded(body)
+        for left in reversed(range(TRIES)):
+            async with self._client.stream(method, path, content=content) as answer:
+                if answer.status_code == 200:
+                    yield answer
+                    return
+                kind = RunError if answer.status_code in RETRIED else RequestError
+                if kind is RequestError or not left:
+                    said = (await answer.aread()).decode(errors="replace")
+                    with suppress(ValueError, LookupError, TypeError):
+                        said = json.loads(said)["error"]["message"]
+                    raise kind(f"{self.where} answered {answer.status_code}: {self._shown(said) or 'nothing else'}")
+                after = answer.headers.get("retry-after", "")
+            await asyncio.sleep(min(30.0, float(after)) if after.isdecimal() else 2.0 ** (TRIES - 3 - left))
+
+    @asynccontextmanager
+    async def _errors(self) -> AsyncIterator[None]:
+        """The time limit, and every failure of the transport or the format as an error of ours."""
+        try:
+            async with asyncio.timeout(self.backend.seconds):
+                yield
+        except (TimeoutError, httpx2.TimeoutException):
+            raise RunError(f"{self.where} had not answered after {self.backend.seconds:g} s; raise --timeout") from None
+        except httpx2.HTTPError as error:
+            raise RunError(f"{self.where} cannot be reached or broke off ({self._shown(error)}); is it up?") from None
+        except (ValueError, LookupError, TypeError, AttributeError, RecursionError):
+            raise RunError(f"{self.where} sent something that is not of OpenAI's interface; look at the URL") from None
+
+    def _shown(self, said: object) -> str:
+        """Another program's words, fit for one line; the key is masked before the text is cut."""
+        found = str(said).replace(self.backend.key or "\0", "[the key]")
+        return "".join(one if one.isprintable() else " " for one in found).strip()[:300]
+
+
+def encoded(body: Mapping[str, Any]) -> bytes:
+    """A body as JSON. Raises RequestError for what JSON cannot hold."""
+    try:
+        return json.dumps(body, ensure_ascii=False, allow_nan=False).encode()
+    except (ValueError, RecursionError) as error:
+        raise RequestError(f"the request cannot be written as JSON: {error!s:.200}") from None
+
+
+async def _lines(answer: httpx2.Response) -> AsyncGenerator[bytes, None]:
+    """Lines of an event stream. httpx's own would also split at separators that stand inside a JSON string."""
+    rest = b""
+    async for part in answer.aiter_bytes():
+        *lines, rest = (rest + part).split(b"\n")
+        for line in lines:
+            yield line
+    yield rest

@@ -1,0 +1,89 @@
+"""What `auto` means: the device, the number format and the kernels of a load that names none.
+
+    device   cuda where a GPU can be used, else cpu
+    dtype    as the checkpoint's plain tensors are stored: float32, or bfloat16 for all that are smaller
+    kernels  Triton's on a GPU, plain torch elsewhere
+
+Packed matrices stay packed in any case. Every choice that costs speed is reported.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Callable
+from pathlib import Path
+
+import torch
+
+from redraft.config import ModelConfig
+from redraft.errors import RequestError, did_you_mean
+from redraft.model.kernels import FAST, Kernels
+from redraft.weights.build import DTYPES, usable_device
+from redraft.weights.gguf import open_source
+from redraft.weights.layouts import FLOATS
+from redraft.weights.names import slots
+
+AUTO = "auto"
+Report = Callable[[str], None]
+
+
+def device_of(name: str) -> torch.device:
+    """A device by name. Raises RequestError if this machine has none of it."""
+    if name != AUTO:
+        return usable_device(name)
+    try:
+        return usable_device("cuda" if torch.cuda.is_available() else "cpu")
+    except RequestError:  # a driver that is there and does not work
+        return torch.device("cpu")
+
+
+def dtype_of(name: str, folder: Path, config: ModelConfig, device: torch.device) -> torch.dtype:
+    """A number format by name; `auto` reads the headers of the checkpoint in `folder`. Raises RequestError for a name
+    that is none, WeightsError for a folder without weights."""
+    if name in DTYPES:
+        return DTYPES[name]
+    if name != AUTO:
+        raise RequestError(f"dtype is {name!r}; supported: auto, {', '.join(DTYPES)}{did_you_mean(name, DTYPES)}")
+    # A GPU without bfloat16 emulates it, more slowly than it computes float32.
+    if device.type == "cuda" and not torch.cuda.is_bf16_supported(including_emulation=False):
+        return torch.float32
+    return stored_dtype(folder, config)
+
+
+def dtype_name(dtype: torch.dtype) -> str:
+    """As callers write it."""
+    return str(dtype).removeprefix("torch.")
+
+
+def stored_dtype(folder: Path, config: ModelConfig) -> torch.dtype:
+    """The format that most numbers of a checkpoint's plain tensors have; bfloat16 for float16, too."""
+    source = open_source(folder)
+    counts: Counter[str] = Counter()
+    for slot in slots(config):
+        form = source.format_of(slot.stored)
+        if form in FLOATS:
+            counts[form] += math.prod(slot.shape)
+    most = counts.most_common(1)
+    return torch.float32 if most and most[0][0] == "F32" else torch.bfloat16
+
+
+def kernels_of(device: torch.device, report: Report | None = None) -> Kernels:
+    """The kernels of a device; that a GPU has to do without Triton is reported."""
+    if device.type != "cuda":
+        return FAST
+    try:
+        from redraft.model.triton.kernels import GPU
+    except ImportError as error:
+        if report is not None:
+            report(f"Triton cannot be imported ({error}), so {device} runs plain torch, slowly: pip install triton")
+        return FAST
+    return GPU
+
+
+def report_choice(asked: tuple[str, str], device: torch.device, dtype: torch.dtype, report: Report | None) -> None:
+    """Say what `auto` has chosen, where it is anything but float32 on a CPU."""
+    if report is None or AUTO not in asked or (device.type, dtype) == ("cpu", torch.float32):
+        return
+    name = f" ({torch.cuda.get_device_name(device)})" if device.type == "cuda" else ""
+    report(f"running on {device}{name} in {dtype_name(dtype)}; --device and --dtype choose others")

@@ -1,0 +1,64 @@
+"""What compiling may cost: sources made to explode end with a refusal that names the part, soon after the limit."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from redraft.constraints.compile.limits import Limits
+from redraft.constraints.language import Source, Vocabulary, ready
+from redraft.constraints.sources import excluding, grammar_source, regex_source, schema_source
+from redraft.errors import ConstraintError
+
+BYTES = Vocabulary((None, None, *(bytes([byte]) for byte in range(256))), frozenset({0}), frozenset({0, 1}))
+TREE = {
+    "type": "object",
+    "properties": {c: {"$ref": "#/$defs/n"} for c in "abcdefghijkl"},
+    "additionalProperties": False,
+}
+ALTERNATIVES = [[{"properties": {f"a{j}{i}": {"type": "integer"}}} for i in range(10)] for j in range(5)]
+DIVISORS = [
+    {"type": "number", "multipleOf": (9000 + 7 * i) / 10**6, "minimum": -i, "maximum": 10**14 + i} for i in range(30)
+]
+RULES = "".join(f"{name}: a b c d e f g\n" for name in "abcdefg")
+# Where a clock strikes depends on the machine: any part that such a schema has may be the one in hand.
+ANYWHERE = ('property "', "a key beside the declared ones", "the constraint")
+HOSTILE: list[tuple[Callable[[], Source], str | tuple[str, ...]]] = [
+    (lambda: schema_source({"$defs": {"n": TREE}, "$ref": "#/$defs/n"}), ANYWHERE),
+    (lambda: schema_source({"allOf": [{"anyOf": some} for some in ALTERNATIVES]}), ANYWHERE),
+    (lambda: schema_source({"properties": {"x": {"type": "array", "prefixItems": DIVISORS}}}), ANYWHERE),
+    (lambda: schema_source({"enum": [f"v{i}" for i in range(60_000)], "minLength": 2}), "the constraint"),
+    (lambda: schema_source({"type": "string", "pattern": "(a|b)*a(a|b){18}"}), "pattern '(a|b)*a(a|b){18}'"),
+    (lambda: schema_source(_patterns(200)), ("pattern '^[a-z]{", *ANYWHERE)),
+    (lambda: regex_source("(a|b)*a(a|b){18}"), "regex '(a|b)*a(a|b){18}'"),
+    (lambda: regex_source(r"(\w{1,60} ){1,30}"), "regex '("),
+    (lambda: grammar_source(f"start: a\n{RULES}"), "the grammar's rule '"),
+    (lambda: grammar_source("start: a\n" + RULES.replace(" g\n", ' g | "x"\n')), "the grammar's rule '"),
+    (lambda: excluding(schema_source({"$defs": {"n": TREE}, "$ref": "#/$defs/n"}), ["{}"]), ANYWHERE),
+]
+
+
+def _patterns(count: int) -> dict[str, Any]:
+    texts = [f"^[a-z]{{{i + 1},{i + 40}}}x{i}$" for i in range(count)]
+    return {"properties": {f"k{i}": {"type": "string", "pattern": text} for i, text in enumerate(texts)}}
+
+
+@pytest.mark.parametrize(("make", "part"), HOSTILE)
+def test_every_compile_ends_soon_after_its_limit(make: Callable[[], Source], part: str | tuple[str, ...]) -> None:
+    """Limits that were looked at between steps alone let one product take 40 seconds, and a grammar take for ever."""
+    source = make()
+    began = time.process_time()
+    with pytest.raises(ConstraintError, match=r"seconds to compile|states|edges") as error:
+        ready(source, BYTES, limits=Limits(seconds=0.5))
+    assert time.process_time() - began < 0.5 + 10
+    assert str(error.value).startswith(part)
+    assert "narrow" in str(error.value)
+
+
+def test_a_limit_in_states_names_its_part_too() -> None:
+    wide = {"type": "object", "properties": {"long": {"type": "string", "maxLength": 150}}}
+    with pytest.raises(ConstraintError, match='property "long" needs over 20 states; narrow its lengths'):
+        ready(schema_source(wide), BYTES, limits=Limits(states=20, seconds=60.0))
