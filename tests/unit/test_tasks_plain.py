@@ -172,7 +172,7 @@ def test_a_value_has_the_same_tokens_in_a_sentence_and_in_the_answer() -> None:
 
 
 def test_what_is_written_by_hand_holds_what_it_asks_for() -> None:
-    bench = runpy.run_path(str(ROOT / "scripts" / "bench" / "plain.py"))
+    bench = runpy.run_path(str(ROOT / "bench" / "plain.py"))
     count = {}
     for group in ("phrasings", "strangers"):
         rows = list(bench["written"](ROOT / "tests" / "data" / f"{group}.txt"))
