@@ -24,7 +24,17 @@ from redraft.tasks.values import KINDS, WORDS, draw, quoted
 from redraft.tune.vocabulary import build_tokenizer
 
 ROOT = Path(__file__).resolve().parents[2]
-TASKS: tuple[Task, ...] = (Extract(), Extract(many=True), Form(), Form(long=True), Change(), Mend(), Fills(), Copy())
+TASKS: tuple[Task, ...] = (
+    Extract(),
+    Extract(short=True),
+    Extract(many=True),
+    Form(),
+    Form(long=True),
+    Change(),
+    Mend(),
+    Fills(),
+    Copy(),
+)
 
 
 def some(task: Task, count: int = 150, split: str = "train", seed: int = 3) -> list[Example]:
