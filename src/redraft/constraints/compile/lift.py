@@ -23,7 +23,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from redraft.constraints.compile.automaton import FAR, NOWHERE, Dfa, Ints, distance
-from redraft.constraints.compile.limits import DEFAULT_LIMITS, Limits, check_time
+from redraft.constraints.compile.limits import DEFAULT_LIMITS, Limits, OutOfReachError, check_time
 from redraft.errors import ConstraintError
 from redraft.text import Text
 
@@ -165,7 +165,7 @@ def lift(
     if dfa.is_empty:
         raise ConstraintError("no text satisfies the constraint; look for parts of it that contradict each other")
     if len(dfa) > limits.states:
-        raise ConstraintError(f"the constraint has {len(dfa)} states, over the {limits.states} allowed; narrow it")
+        raise OutOfReachError(f"the constraint has {len(dfa)} states, over the {limits.states} allowed; narrow it")
     maps = _Maps(dfa)
     map_of_node = np.zeros(len(trie.parent), dtype=np.int64)
     map_of_node[0] = maps.identity
@@ -226,7 +226,7 @@ class _Maps:
                 self.pairs += key[0]
             numbers[i] = number
         if self.pairs > MOST_KEPT:
-            raise ConstraintError(f"the constraint moves its states in over {MOST_KEPT} ways; narrow its lengths")
+            raise OutOfReachError(f"the constraint moves its states in over {MOST_KEPT} ways; narrow its lengths")
         return numbers
 
 
@@ -252,7 +252,7 @@ def _assemble(dfa: Dfa, maps: _Maps, map_of_token: Longs, ends: frozenset[int], 
     class_of = classes.reshape(-1).astype(np.int32)
     sizes = np.array([len(maps.src[number]) for number in used])
     if sizes.sum() > MOST_EDGES:
-        raise ConstraintError(f"the constraint has {sizes.sum()} edges, over the {MOST_EDGES} allowed; narrow it")
+        raise OutOfReachError(f"the constraint has {sizes.sum()} edges, over the {MOST_EDGES} allowed; narrow it")
     src = [maps.src[number] for number in used]
     dst = [maps.dst[number] for number in used]
     cls = [np.repeat(np.arange(len(used), dtype=np.int32), sizes)]
