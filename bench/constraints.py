@@ -26,7 +26,7 @@ from statistics import median
 from typing import Any
 
 from command import arguments, finish
-from guided import guided, installed
+from llguidance_language import guided, installed
 from noise import noise_trial
 from projection import LARGE, TRIES, WIDE, large, share_of_step
 from redraft.cli.common import progress
@@ -73,7 +73,7 @@ ARRAY = {"type": "array", "items": RECORD, "minItems": 2, "maxItems": MOST_RECOR
 
 
 @dataclass(frozen=True)
-class Asked:
+class PromptSet:
     """Prompts of a task, and the schema that answers are held to. `own`: the task's answers are of that schema."""
 
     name: str
@@ -87,10 +87,10 @@ class Asked:
 
 
 ASKED = (
-    Asked("records", "records", RECORD),
-    Asked("repairs", "repair", OBJECT),
-    Asked("lists", "lists", ARRAY),
-    Asked("off task", "sudoku-4x4", RECORD, own=False),
+    PromptSet("records", "records", RECORD),
+    PromptSet("repairs", "repair", OBJECT),
+    PromptSet("lists", "lists", ARRAY),
+    PromptSet("off task", "sudoku-4x4", RECORD, own=False),
 )
 
 
@@ -192,7 +192,7 @@ def _ways(engine: Engine, language: Language, max_tokens: int | None) -> dict[st
     }
 
 
-def _measure(name: str, asked: Asked, examples: list[Example], ask: Ask) -> Way:
+def _measure(name: str, asked: PromptSet, examples: list[Example], ask: Ask) -> Way:
     judge, times, forwards, tokens = _judge(asked.schema), [], 0, 0
     valid = exact = fields = 0.0
     for seed, example in enumerate(examples):
@@ -256,7 +256,7 @@ class _Once:
         return True
 
 
-def _doubts(engine: Engine, language: Language, asked: Asked, examples: list[Example]) -> list[tuple[float, bool]]:
+def _doubts(engine: Engine, language: Language, asked: PromptSet, examples: list[Example]) -> list[tuple[float, bool]]:
     """Of each first draft the doubt that there was in it, and whether it was right."""
     found, most = [], room(engine, task(asked.task))
     for seed, example in enumerate(examples):

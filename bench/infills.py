@@ -61,7 +61,7 @@ sys.exit(0 if found.attempted and not found.failed else 1)
 
 
 @dataclass(frozen=True)
-class Gap:
+class InfillGap:
     """A gap in a module's text, from `start` to `end`. `tested`: the module's doctests fail without it."""
 
     path: Path
@@ -106,7 +106,7 @@ class Tally:
     seconds: float
 
 
-def gaps(kind: str, seed: int, fits: Callable[[str], bool], *, tested: bool = False) -> Iterator[Gap]:
+def gaps(kind: str, seed: int, fits: Callable[[str], bool], *, tested: bool = False) -> Iterator[InfillGap]:
     """Endless gaps of one kind whose text fits, module by module at random.
 
     With `tested` only those that doctests notice, each once, of the first MOST_DRAWS.
@@ -121,7 +121,7 @@ def gaps(kind: str, seed: int, fits: Callable[[str], bool], *, tested: bool = Fa
             return
         path = rng.choice(files)
         start, end = rng.choice(spans[path])
-        gap = Gap(path, _read(path), start, end, tested)
+        gap = InfillGap(path, _read(path), start, end, tested)
         new = (path, start, end) not in seen
         if not tested or (new and not passes(path, gap.filled(_NOTHING[kind]))):
             yield gap
@@ -222,7 +222,7 @@ def recorded(found: list[Tally], *, model: str, seed: int, steps: int | None, pr
     )
 
 
-def _choose(engine: Engine, kind: str, count: int, seed: int, most: int) -> list[Gap]:
+def _choose(engine: Engine, kind: str, count: int, seed: int, most: int) -> list[InfillGap]:
     def fits(text: str) -> bool:
         return 0 < len(engine.text.encode(text, bos=False)) <= most
 
@@ -230,10 +230,10 @@ def _choose(engine: Engine, kind: str, count: int, seed: int, most: int) -> list
     return noticed + [gap for gap, _ in zip(gaps(kind, seed, fits), range(count - len(noticed)), strict=False)]
 
 
-def _fill(engine: Engine, gap: Gap, mode: str, most: int, options: Options) -> tuple[str, int, float]:
+def _fill(engine: Engine, gap: InfillGap, mode: str, most: int, options: Options) -> tuple[str, int, float]:
     """The text of a gap, forwards and seconds."""
     if mode == MODES[2]:
-        # It is told where to stop, which the canvas is not: at the end of the line, or behind as many tokens.
+        # It gets its stop, which the canvas does not: the end of the line, or the number of tokens.
         lines, closed = gap.wanted.count("\n") + 1, not gap.behind.startswith("\n")
         most = len(engine.text.encode(gap.wanted, bos=False)) if closed else most
         done = engine.generate(gap.before, max_tokens=most, stop=["\n"] if lines == 1 else [], options=_causal(options))
@@ -315,7 +315,7 @@ def _spans(path: Path, kind: str) -> tuple[tuple[int, int], ...]:
 
 
 def _expressions(function: ast.FunctionDef) -> Iterator[ast.expr]:
-    """Expressions on one line, but for what is assigned to. What stands inside an f-string is not told where."""
+    """Expressions on one line, but for what is assigned to. Python does not report where parts of an f-string stand."""
     nodes = list(ast.walk(function))
     inside = {id(part) for node in nodes if isinstance(node, ast.JoinedStr) for part in ast.walk(node)}
     yield from (

@@ -28,7 +28,7 @@ _PIECES = (
 
 
 @dataclass(frozen=True)
-class Trial:
+class NoiseTrial:
     """What came of one trial: the text, what a validator says against it, and how many canvases it took."""
 
     text: str
@@ -36,7 +36,7 @@ class Trial:
     canvases: int
 
 
-def noise_trial(number: int) -> Trial | None:
+def noise_trial(number: int) -> NoiseTrial | None:
     """One trial; None if its schema has no values, or none that the automaton alone can promise."""
     source = random.Random(number)
     schema = random_schema(source)
@@ -63,7 +63,7 @@ def noise_trial(number: int) -> Trial | None:
         if len(content) < min(width, goal.left + len(content)):
             break
     text = told.decode("utf-8", errors="replace")
-    return Trial(text, [problem.reason for problem in schema_problems(schema, text)], canvases)
+    return NoiseTrial(text, [problem.reason for problem in schema_problems(schema, text)], canvases)
 
 
 def random_schema(source: random.Random, depth: int = 2) -> Any:

@@ -20,7 +20,7 @@ from redraft.diffusion.presets import PRESETS
 from redraft.engine.engine import Engine, load
 from redraft.engine.request import Generation, Options
 from redraft.errors import RequestError
-from redraft.measure.dial import Sheet, candidates, known_tasks
+from redraft.measure.dial import TaskExamples, candidates, known_tasks
 from redraft.measure.evals import share_of
 from redraft.measure.record import Progress, Record, new_record, silent
 from redraft.weights.source import locate
@@ -30,7 +30,7 @@ CANVASES = (None, 16, 32, 64)
 
 
 @dataclass
-class Column:
+class PresetResult:
     """What one preset did on one canvas, answer by answer."""
 
     preset: str
@@ -77,9 +77,9 @@ def bench_presets(folder: Path, engine: Engine, *, count: int, progress: Progres
     return _record(folder.name, str(engine.model.dtype).removeprefix("torch."), count, found)
 
 
-def _answer(engine: Engine, sheet: Sheet, progress: Progress) -> list[Column]:
+def _answer(engine: Engine, sheet: TaskExamples, progress: Progress) -> list[PresetResult]:
     widths = [canvas for canvas in CANVASES if canvas is None or canvas < engine.config.model.canvas_length]
-    columns = [Column(preset, canvas) for canvas in widths for preset in PRESETS]
+    columns = [PresetResult(preset, canvas) for canvas in widths for preset in PRESETS]
     for seed, example in enumerate(sheet.examples):
         progress(sheet.task.name, seed, len(sheet.examples))
         for column in columns if seed % 2 else reversed(columns):

@@ -14,7 +14,7 @@ from redraft.constraints.language import Language, ready
 from redraft.constraints.sources import schema_source
 from redraft.engine.engine import Engine
 from redraft.engine.request import Options
-from redraft.measure.schema_of_ten import TEN, made_up
+from redraft.measure.sample_schema import TEN_FIELDS, made_up_vocabulary
 from redraft.tasks import task
 
 TRIES = 5
@@ -24,12 +24,12 @@ LARGE, WIDE = 262_144, 256
 def large() -> dict[str, float]:
     """Seconds at a vocabulary of 262,144 made-up tokens and a canvas of 256, on this processor; the best of TRIES
     runs of what is repeated."""
-    vocabulary = made_up(LARGE)
+    vocabulary = made_up_vocabulary(LARGE)
     began = time.perf_counter()
     assert len(vocabulary.trie.parent) > LARGE
     tree = time.perf_counter() - began
     began = time.perf_counter()
-    language = ready(schema_source(TEN), vocabulary)
+    language = ready(schema_source(TEN_FIELDS), vocabulary)
     compiled = time.perf_counter() - began
     logits = torch.randn(WIDE, LARGE, generator=torch.Generator().manual_seed(0))
     goal = language.start(WIDE)

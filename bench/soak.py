@@ -6,7 +6,7 @@ Among them are aborts at any moment, deadlines, refused options, listeners that 
 size under every sampler rule, causal ones too. The scheduling policy changes every CHECK_EVERY ticks. The clock counts
 ticks, so a seed repeats a soak exactly. What must hold is asserted:
 
-    every accepted request ends once, with nothing told after its end, and never beyond its limit
+    every accepted request ends once, with no event after its end, and never beyond its limit
     the loop's books agree, every CHECK_EVERY ticks and at the end
     no forward is wasted: their number is bounded by what the requests can need, so a hang is an error, not a wait
     at the end no request and no byte of a lane is left; kept prefixes stay within their bound
@@ -34,7 +34,7 @@ from redraft.engine.resolve import build_request
 from redraft.engine.runner import run_alone
 from redraft.engine.scheduler import POLICIES, PREFILL_CHUNK
 from redraft.errors import BusyError, RequestError, RunError
-from redraft.measure.peak import resident_mib
+from redraft.measure.process_memory import resident_mib
 from redraft.measure.record import Progress, Record, new_record, silent
 from redraft.model.gemma import DiffusionGemma
 
@@ -63,7 +63,7 @@ RULES = ("entropy:1", "confidence:0.5", "factor", "frechet", "margin:0.5", "gate
 
 
 @dataclass
-class Client:
+class SoakClient:
     """One random request: what it asks, what it does to the loop, and what it was told."""
 
     request: Request
@@ -88,9 +88,11 @@ class Client:
         assert told <= self.request.max_tokens, f"request {self.number}: {told} tokens, over its limit"
         if self.broken:
             assert self.breaks_at is not None
-            assert len(self.events) <= self.breaks_at + 1, f"request {self.number}: told more after its listener broke"
+            assert len(self.events) <= self.breaks_at + 1, (
+                f"request {self.number}: got an event after its listener broke"
+            )
         assert len(ends) == 1, f"request {self.number} ended {len(ends)} times"
-        assert self.events[-1] is ends[0], f"request {self.number}: told something after its end"
+        assert self.events[-1] is ends[0], f"request {self.number}: got an event after its end"
         if self.broken:
             return "broken"
         assert ends[0].reason != "error", f"request {self.number} failed: {ends[0].error!r}"
@@ -114,7 +116,7 @@ class Soak:
     count: int
     rng: Random
     ticks: int = 0
-    clients: list[Client] = field(default_factory=list)
+    clients: list[SoakClient] = field(default_factory=list)
     seen: Counter[str] = field(default_factory=Counter)
 
     def __post_init__(self) -> None:
@@ -143,7 +145,7 @@ class Soak:
                 progress("request", sent, self.count)
         self._check_end()
 
-    def _draw(self) -> Client | None:
+    def _draw(self) -> SoakClient | None:
         """A random request; None for one that is refused, as it must be."""
         rng, model = self.rng, self.config.model
         length = min(rng.choice((1, 2, 17, 64, PREFILL_CHUNK, rng.randint(1, 700))), self._room)
@@ -159,7 +161,7 @@ class Soak:
         most = min(96, model.max_positions - length - model.canvas_length + 1)
         abort = rng.choice((0, 1, 3, rng.randint(0, 200))) if rng.random() < 0.1 else None
         breaks = rng.randint(1, 3) if rng.random() < 0.03 else None
-        return Client(self._request(prompt, rng.randint(1, most)), abort, breaks)
+        return SoakClient(self._request(prompt, rng.randint(1, most)), abort, breaks)
 
     def _request(self, prompt: list[int], max_tokens: int) -> Request:
         """A prompt with random options, those of a canvas only where it has one."""
@@ -202,7 +204,7 @@ class Soak:
         else:
             raise AssertionError(f"{bad} was not refused")
 
-    def _submit(self, client: Client) -> bool:
+    def _submit(self, client: SoakClient) -> bool:
         """Queue a request; False if the queue is full."""
         last = self.clients[-1] if self.clients else client
         behind = last.number if last is not client and last.request.prompt == client.request.prompt else None

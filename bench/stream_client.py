@@ -12,7 +12,7 @@ from typing import Any
 
 
 @dataclass(frozen=True)
-class Reply:
+class StreamedReply:
     """What came of one request. Times are seconds after it was sent; None where there was none.
 
     `order` says whether the chunks came as they must: a role, text, a reason, the end.
@@ -32,7 +32,7 @@ Link = tuple[asyncio.StreamReader, asyncio.StreamWriter]
 
 async def stream_chat(
     host: str, port: int, body: Mapping[str, Any], *, leave: bool = False, links: list[Link] | None = None
-) -> Reply:
+) -> StreamedReply:
     """Ask, and read to the end; with `leave` hang up after the first chunk. Raises OSError.
 
     The connection is its own, or one of `links`, to which it goes back: as clients with a pool do.
@@ -49,7 +49,7 @@ async def stream_chat(
         while (await reader.readline()).strip():
             pass
         if status != 200:
-            return Reply(status, seconds=time.monotonic() - began)
+            return StreamedReply(status, seconds=time.monotonic() - began)
         reply = await _read(reader, began, leave)
         if links is not None and reply.order and not leave:
             await reader.readuntil(b"\r\n0\r\n\r\n")
@@ -62,14 +62,14 @@ async def stream_chat(
                 await writer.wait_closed()
 
 
-async def _read(reader: asyncio.StreamReader, began: float, leave: bool) -> Reply:
+async def _read(reader: asyncio.StreamReader, began: float, leave: bool) -> StreamedReply:
     kinds, text, tokens, first = "", "", 0, None
     async for chunk in _chunks(reader):
         if chunk is None:
             kinds += "d"
             continue
         if "error" in chunk:
-            return Reply(500, text, tokens, first, time.monotonic() - began, order=False)
+            return StreamedReply(500, text, tokens, first, time.monotonic() - began, order=False)
         if not chunk["choices"]:
             kinds, tokens = kinds + "u", chunk["usage"]["completion_tokens"]
             continue
@@ -80,9 +80,9 @@ async def _read(reader: asyncio.StreamReader, began: float, leave: bool) -> Repl
         if said and first is None:
             first = time.monotonic() - began
         if leave:
-            return Reply(200, text, tokens, first, time.monotonic() - began, left=True)
+            return StreamedReply(200, text, tokens, first, time.monotonic() - began, left=True)
     order = kinds.startswith("r") and kinds.endswith("fud") and set(kinds[1:-3]) <= {"t"}
-    return Reply(200, text, tokens, first, time.monotonic() - began, order)
+    return StreamedReply(200, text, tokens, first, time.monotonic() - began, order)
 
 
 async def _chunks(reader: asyncio.StreamReader) -> AsyncIterator[dict[str, Any] | None]:

@@ -40,7 +40,7 @@ from redraft.tune.recipe import DataRecipe, ObjectiveRecipe, Recipe, TrainRecipe
 
 
 @dataclass(frozen=True)
-class Loop:
+class TrainingStep:
     """A way to train: the canvases of a step, the numbers it multiplies, and the step."""
 
     canvases: int
@@ -97,14 +97,14 @@ def told(figures: dict[str, dict[str, Any]], device: torch.device) -> list[tuple
     return lines
 
 
-def counted(loop: Loop) -> int:
+def counted(loop: TrainingStep) -> int:
     """Operations of the matmuls of a step, forward and backward, as torch counts them. It also warms up."""
     with FlopCounterMode(display=False) as counter:
         loop.step(0)
     return int(counter.get_total_flops())
 
 
-def timed(loops: dict[str, Loop], device: torch.device, steps: int) -> dict[str, list[float]]:
+def timed(loops: dict[str, TrainingStep], device: torch.device, steps: int) -> dict[str, list[float]]:
     """Seconds of each step of each loop."""
     found: dict[str, list[float]] = {name: [] for name in loops}
     for step in range(1, steps + 1):
@@ -140,7 +140,7 @@ def batch_of(base: Base, wanted: Recipe, step: int) -> Batch:
 
 def ours(
     base: Base, fit_share: float, draws: int, device: torch.device, size: int, dtype: torch.dtype = torch.float32
-) -> Loop:
+) -> TrainingStep:
     """The trainer's step."""
     wanted = recipe(fit_share, draws, size)
     model = base.model().to(device).requires_grad_(True).train()
@@ -155,10 +155,10 @@ def ours(
         optimizer.step()
         optimizer.zero_grad(set_to_none=True)
 
-    return Loop(size * draws, dtype, step)
+    return TrainingStep(size * draws, dtype, step)
 
 
-def plain(base: Base, folder: Path, device: torch.device, size: int) -> Loop:
+def plain(base: Base, folder: Path, device: torch.device, size: int) -> TrainingStep:
     """The same step with transformers' modules, as their documentation would have it."""
     import transformers
 
@@ -176,7 +176,7 @@ def plain(base: Base, folder: Path, device: torch.device, size: int) -> Loop:
         optimizer.step()
         optimizer.zero_grad(set_to_none=True)
 
-    return Loop(size, torch.float32, step)
+    return TrainingStep(size, torch.float32, step)
 
 
 def plain_loss(theirs: Any, batch: Batch, noise: Corruption) -> torch.Tensor:

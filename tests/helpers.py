@@ -19,6 +19,7 @@ from redraft.model.kernels import FAST, Kernels
 from redraft.weights.build import random_model
 from redraft.weights.load import load_model
 from redraft.weights.save import save_model
+from redraft.weights.source import Source
 
 ORACLE = Path(__file__).parent / "oracle"
 DATA = Path(__file__).parent / "data"
@@ -161,6 +162,13 @@ def tiny_checkpoint(folder: Path, config: ModelConfig | None = None, **options: 
     model = tiny_model(config)
     save_model(model, folder, generation=GenerationConfig(eos_token_ids=(1,)), **options)
     return model
+
+
+def vision_tensors(hidden: int) -> dict[str, Tensor]:
+    """The oracle's vision tower, its projection cut to another width: transformers insists on having one."""
+    source, projection = Source(ORACLE / "ckpt"), "model.encoder.embed_vision.embedding_projection.weight"
+    tensors = {name: source.read(name) for name in source.tensors if "vision" in name}
+    return {name: tensor[:hidden] if name == projection else tensor for name, tensor in tensors.items()}
 
 
 def oracle_model(dtype: torch.dtype = torch.float32, kernels: Kernels = FAST) -> DiffusionGemma:

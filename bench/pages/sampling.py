@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from pages.claims import record_of, table, taken
+from redraft.diffusion.presets import PRESETS
 from redraft.measure.evals import said
 
 
@@ -60,6 +61,7 @@ def presets(root: Path) -> str:
         )
         for task, found in record.figures.items()
         for one in found
+        if one["preset"] in PRESETS  # the record may have one that is gone
     ]
     return f"{taken(record)}\n\n{table((*columns, 'first text'), rows)}"
 

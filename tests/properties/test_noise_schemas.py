@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from noise import Trial, noise_trial
+from noise import NoiseTrial, noise_trial
 
 
 def test_nothing_invalid_comes_of_noise() -> None:
@@ -14,5 +14,5 @@ def test_nothing_invalid_comes_of_noise() -> None:
 
 def test_a_trial_is_a_function_of_its_number() -> None:
     first, again = noise_trial(1), noise_trial(1)
-    assert isinstance(first, Trial)
+    assert isinstance(first, NoiseTrial)
     assert first == again

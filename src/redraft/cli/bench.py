@@ -8,10 +8,10 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from redraft.cli.backend import backend_flags, backend_of, bench_remote
+from redraft.cli.backend import backend_of, bench_remote
 from redraft.cli.card import add_flags, take_card
-from redraft.cli.common import Commands, command, model_flags, print_json, progress, set_up
-from redraft.cli.place import experts_of
+from redraft.cli.common import Commands, command, print_json, progress, set_up
+from redraft.cli.flags import backend_flags, experts_of, model_flags
 
 if TYPE_CHECKING:
     from redraft.engine.engine import Engine
@@ -154,7 +154,7 @@ def _check_flags(arguments: argparse.Namespace, mode: str = "") -> None:
 
 def _measure(arguments: argparse.Namespace) -> Iterator[Record]:
     """The records of the mode that was asked for, each as soon as it is there."""
-    from redraft.measure import bench, throughput
+    from redraft.measure import single_answers, throughput
     from redraft.measure.scenario import RATE, find_scenarios
     from redraft.weights.source import locate
 
@@ -174,7 +174,7 @@ def _measure(arguments: argparse.Namespace) -> Iterator[Record]:
         yield _dial(arguments, folder)
     else:
         pairs = arguments.runs or PAIRS
-        yield bench.bench_against(folder, runs=pairs, dtype=dtype, progress=progress)
+        yield single_answers.bench_against(folder, runs=pairs, dtype=dtype, progress=progress)
 
 
 def _knee(arguments: argparse.Namespace, folder: Path, runs: int) -> Record:

@@ -8,10 +8,11 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
 from redraft.cli.common import Commands, command, print_json
+from redraft.cli.flags import named_model
 
 if TYPE_CHECKING:
     from redraft.config import CheckpointConfig, ModelConfig
-    from redraft.measure.anatomy import Anatomy
+    from redraft.measure.parameters import ParameterCount
 
 EPILOG = """examples:
   redraft inspect nano
@@ -22,7 +23,7 @@ EPILOG = """examples:
 def add(commands: Commands) -> None:
     """Add the command."""
     parser = command(commands, "inspect", "describe a checkpoint and what fits in memory", run, epilog=EPILOG)
-    parser.add_argument("model", nargs="?", default="nano", metavar="MODEL", help="a checkpoint (default: nano)")
+    named_model(parser, "a checkpoint (default: nano)")
     parser.add_argument(
         "--memory", type=float, action="append", metavar="GB", help="memory to fit into; repeatable (default: 16 24 80)"
     )
@@ -32,7 +33,7 @@ def run(arguments: argparse.Namespace) -> int:
     """Describe."""
     from redraft.config import read_config
     from redraft.errors import RequestError
-    from redraft.measure.anatomy import dissect, stored_bytes
+    from redraft.measure.parameters import count_parameters, stored_bytes
     from redraft.weights.source import Source, has_weights, locate
 
     sizes = arguments.memory or [16.0, 24.0, 80.0]
@@ -44,7 +45,7 @@ def run(arguments: argparse.Namespace) -> int:
     disk: dict[str, int] | None = None
     if has_weights(folder):
         disk = stored_bytes((stored.dtype, math.prod(stored.shape)) for stored in Source(folder).tensors.values())
-    found = describe(config, dissect(config.model), disk, sizes)
+    found = describe(config, count_parameters(config.model), disk, sizes)
     if arguments.json:
         print_json(found)
     else:
@@ -54,9 +55,11 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 def describe(
-    config: CheckpointConfig, anatomy: Anatomy, disk: dict[str, int] | None, sizes: list[float]
+    config: CheckpointConfig, count: ParameterCount, disk: dict[str, int] | None, sizes: list[float]
 ) -> dict[str, Any]:
     """Everything the command prints, by name. Bytes are bytes, GB are 10^9 of them; no `disk`: there are no weights."""
+    from redraft.weights.vision import vision_parameters
+
     model = config.model
     full = sum(layer.is_full for layer in model.layers)
     return {
@@ -64,12 +67,13 @@ def describe(
         f"{model.window}), width {model.hidden_size}, {model.num_heads} heads, "
         f"{model.num_experts} experts of which {model.top_k_experts} per row, vocabulary {model.vocab_size}, "
         f"canvas {model.canvas_length}, context {model.max_positions}",
-        "parameters_total": anatomy.total,
-        "parameters_active": anatomy.active,
-        "parameters_by_group": anatomy.groups,
+        "parameters_total": count.total,
+        "parameters_active": count.active,
+        "parameters_by_group": count.groups,
+        "parameters_of_vision_tower": vision_parameters(model),
         "stored_bytes": "unknown: the folder has no weights" if disk is None else disk,
-        "cache_bytes_per_token": anatomy.cache_growth,
-        "cache_bytes_sliding_most": anatomy.cache_window,
+        "cache_bytes_per_token": count.cache_growth,
+        "cache_bytes_sliding_most": count.cache_window,
         "unknown_config_keys": list(config.unknown_keys),
         "fits": fits(model, sizes),
     }

@@ -5,16 +5,17 @@ from __future__ import annotations
 import argparse
 from dataclasses import asdict
 
-from redraft.cli.common import Commands, command, load_engine, model_flags, print_json
+from redraft.cli.common import Commands, command, load_engine, print_json
+from redraft.cli.flags import model_flags
 
 EPILOG = """Both are shown the same canvas and the same previous logits at every step, so differences cannot add up.
+transformers also runs with eager attention and with eager experts, which should change nothing: the
+difference of those runs is the noise, and ours fails beyond three times as much. Differences are shares of
+the logits' spread, of the median position and of the ninth decile.
 Needs transformers: pip install transformers==5.23.0
 
 example:
   redraft verify nano"""
-
-LIMIT = {"float32": 2e-4, "bfloat16": 1.0}
-"""Largest |Δlogit| that rounding explains: in bfloat16 another matmul order moves a logit by a few of its last bits."""
 
 
 def add(commands: Commands) -> None:
@@ -27,26 +28,32 @@ def add(commands: Commands) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Compare and judge: exit 1 if the largest difference is beyond what rounding explains."""
+    """Compare and judge: exit 1 if the difference is beyond what transformers' own rounding explains."""
     from redraft.errors import RunError
-    from redraft.measure.verify import verify
-    from redraft.weights.defaults import dtype_name
+    from redraft.measure.verify import MULTIPLE, verify
     from redraft.weights.source import locate
 
     engine = load_engine(arguments)
-    dtype = dtype_name(engine.model.dtype)
     found = verify(engine, locate(arguments.model), arguments.prompt, seed=arguments.seed, max_steps=arguments.steps)
+    limit = found.limit
     if arguments.json:
-        print_json(asdict(found) | {"largest": found.largest})
+        print_json(asdict(found) | {"limit": asdict(limit), "agrees": found.agrees})
     else:
-        print(f"transformers {found.transformers}, {dtype}, largest |Δlogit| by pass:")
-        print(f"  encode    {found.encode:.2e}")
-        for one in found.steps:
-            print(f"  step {one.step:>3}  {one.logits:.2e}  argmax equal at {one.argmax:.0%} of positions")
-        print(f"largest: {found.largest:.2e}")
-    if not found.largest <= LIMIT[dtype]:
+        print(f"transformers {found.transformers}, {found.dtype}; differences as shares of the logits' spread:")
+        print("            median    9th decile  noise     9th decile  largest   argmax equal")
+        for one in found.passes:
+            print(
+                f"  {one.name:<9} {one.ours.median:.2e}  {one.ours.ninth_decile:.2e}    {one.noise.median:.2e}"
+                f"  {one.noise.ninth_decile:.2e}    {one.largest:.2e}  {one.argmax:.0%}"
+            )
+        print(
+            f"all passes: {found.ours.median:.2e} and {found.ours.ninth_decile:.2e};"
+            f" allowed are {limit.median:.2e} and {limit.ninth_decile:.2e}"
+        )
+    if not found.agrees:
         raise RunError(
-            f"the largest |Δlogit| is {found.largest:.2e}, over {LIMIT[dtype]:.0e} for {dtype}: "
-            "this checkpoint does not run here as it does in transformers"
+            f"logits differ by {found.ours.median:.2e} of their spread (ninth decile {found.ours.ninth_decile:.2e}) and"
+            f" {MULTIPLE:.0f} times transformers' own noise is {limit.median:.2e} ({limit.ninth_decile:.2e}): this"
+            " checkpoint does not run here as it does in transformers"
         )
     return 0

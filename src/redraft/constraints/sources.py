@@ -8,8 +8,6 @@ from collections.abc import Callable, Collection, Sequence
 from functools import partial
 from typing import Any
 
-import msgspec
-
 from redraft.constraints.compile.automaton import Compiled, subtract
 from redraft.constraints.compile.builder import Builder, Part, any_of
 from redraft.constraints.compile.grammar import DEPTH, compile_grammar
@@ -18,6 +16,7 @@ from redraft.constraints.compile.regex import whole_match
 from redraft.constraints.compile.schema import compile_schema
 from redraft.constraints.compile.values import text_of
 from redraft.constraints.language import MARKS, TEXT, Source
+from redraft.constraints.schemas import plain_schema
 from redraft.errors import ConstraintError
 
 
@@ -54,11 +53,11 @@ def source_of(
 
 
 def schema_source(schema: Any, *, depth: int = 4, spaces: bool = True, fence: bool = False) -> Source:
-    """The JSON texts of a schema: a dict or boolean, JSON text, a class with `model_json_schema`, or a dataclass.
+    """The JSON texts of a schema: a dict, JSON text, a class or 'name, age int', as `plain_schema` reads them.
 
     With `fence` the value may stand in a Markdown code block, as many models are used to; `unfenced` takes it off.
     """
-    plain = _plain_schema(schema)
+    plain = plain_schema(schema)
     text = json.dumps(plain, ensure_ascii=False)
 
     def compile_it(limits: Limits) -> Compiled:
@@ -130,28 +129,3 @@ def grammar_source(grammar: str, *, depth: int = DEPTH) -> Source:
     return Source(
         "grammar", grammar, lambda limits: Compiled(compile_grammar(grammar, depth=depth, limits=limits)), (depth,)
     )
-
-
-def _plain_schema(schema: Any) -> Any:
-    """The schema as JSON gives it. Raises ConstraintError."""
-    try:
-        if isinstance(schema, str | bytes):
-            return json.loads(schema)
-        if isinstance(schema, type):
-            return _schema_of_class(schema)
-        return json.loads(json.dumps(schema))
-    except (TypeError, ValueError) as error:
-        raise ConstraintError(f"the schema is not JSON ({error}); pass a dict or valid JSON text") from None
-    except RecursionError:
-        raise ConstraintError("the schema nests too deeply to read; flatten it") from None
-
-
-def _schema_of_class(kind: type) -> Any:
-    if hasattr(kind, "model_json_schema"):
-        return kind.model_json_schema()
-    if not dataclasses.is_dataclass(kind):
-        raise ConstraintError(f"{kind.__name__} is no dataclass and has no model_json_schema; pass one that has")
-    try:
-        return msgspec.json.schema(kind)
-    except TypeError as error:
-        raise ConstraintError(f"{kind.__name__} has a field without a JSON form: {error}") from None

@@ -6,7 +6,7 @@ behind one prompt (engine/race.py), are judged after a few steps, and the best g
     score(width) = mean entropy of the gap's positions at the step of judgement, in nats
 
 The score has no term for the width. Baselines (the entropy around noise, or on training modules), the frequency of a
-width, sums, surprisal and agreement were tried on gaps of known width (bench/widths.py): on held-out ones none was
+width, sums, surprisal and agreement were tried on gaps of known width (docs/log.md): on held-out ones none was
 clearly better than this, and most were worse.
 """
 

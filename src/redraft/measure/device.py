@@ -1,7 +1,7 @@
 """A device card: what a device can do, what a step on it costs, and how near the two are.
 
 First the device alone (copying, multiplying), then the model: prefill, a denoising step by canvases and by prefix, a
-commit, the head alone, and what it takes to hold a canvas to a schema. Each time is told with its floor
+commit, the head alone, and what it takes to hold a canvas to a schema. Each time stands beside its floor
 (`measure/roofline.py`), worked out for the rates just measured and for the experts that were really touched. Without
 weights the numbers are random, which times the same.
 """
@@ -24,10 +24,10 @@ from redraft.constraints.language import ready
 from redraft.constraints.sources import schema_source
 from redraft.diffusion.stats import read_logits
 from redraft.errors import RequestError
+from redraft.measure.partial_results import PartialResults
 from redraft.measure.record import Record, new_record
 from redraft.measure.roofline import Card, Work, encode_work, step_work
-from redraft.measure.schema_of_ten import TEN, made_up
-from redraft.measure.tried import Tried
+from redraft.measure.sample_schema import TEN_FIELDS, made_up_vocabulary
 from redraft.model.gemma import DiffusionGemma, Layer
 from redraft.model.head import LONG, Head, read_head
 from redraft.model.kernels import Kernels
@@ -58,7 +58,7 @@ _SQUARE = {"cuda": 8192, "cpu": 1024}
 
 
 @dataclass
-class Touched:
+class ExpertCounter:
     """Counts the experts that rows are sent to. It stands in for a form of the experts and passes everything on."""
 
     form: ExpertsForm
@@ -91,7 +91,7 @@ def device_card(
     progress: Callable[[str, int, int], None] | None = None,
 ) -> Record:
     """Measure. Without `model` one of random numbers is made, its experts where `placement` says. Cases that do not fit
-    in memory are told as left out, and what fails as failed.
+    in memory are reported as left out, and what fails as failed.
 
     Raises RequestError for numbers below 1, and RunError if nothing could be timed.
     """
@@ -111,29 +111,29 @@ def device_card(
     fit = [case for case in fit if case[1] + config.canvas_length <= config.max_positions]
     touched = touched_share(model)
     sent = int(need.host * touched)
-    tried = Tried()
+    timed = PartialResults()
     for number, (count, prefix) in enumerate(fit, start=1):
         work = replace(step_work(config, dtype, packed, canvases=count, prefix=prefix, touched=touched), sent=sent)
-        graphs = model.kernels.standing is not None and device.type == "cuda" and placement is Placement.DEVICE
+        graphs = device.type == "cuda" and placement is Placement.DEVICE
         row = partial(_row, work=work, card=card, plan=plan)
         for what in ("step", "graphed step") if graphs and prefix == usual and count in _GRAPHED else ("step",):
-            tried.take(f"{what} of {count} behind {prefix}", partial(_step_rows, what, model, count, prefix, runs, row))
+            timed.take(f"{what} of {count} behind {prefix}", partial(_step_rows, what, model, count, prefix, runs, row))
         if progress:
             progress("step", number, len(fit))
-    tried.take("encoding", partial(_encodes, model, packed, plan, card, touched, sent, runs))
-    tried.take("head", partial(_head_rows, model, card, plan, runs))
-    tried.take("held", partial(_held_rows, config, device, kernels.holding, card, plan, runs))
+    timed.take("encoding", partial(_encodes, model, packed, plan, card, touched, sent, runs))
+    timed.take("head", partial(_head_rows, model, card, plan, runs))
+    timed.take("held", partial(_held_rows, config, device, kernels.holding, card, plan, runs))
     figures = {
         "card": {"bandwidth": card.bandwidth, "matmul": card.bf16, "bus": card.bus, "memory_free": free},
         "weights": need.weights,
         "experts_touched": touched,
-        **tried.told(),
+        **timed.figures(),
         "left_out": [list(case) for case in cases if case not in fit],
     }
     workload = {"model": name, "dtype": str(dtype), "plan": plan.name if plan else None, "runs": runs}
     workload["experts"] = placement.value
     how = f"{name}, {plan.name if plan else 'plain'}{', experts on the host' if need.host else ''}, on {card.name}"
-    return new_record(f"device-{name}", workload=workload, figures=figures, summary=_summary(card, tried.rows, how))
+    return new_record(f"device-{name}", workload=workload, figures=figures, summary=_summary(card, timed.rows, how))
 
 
 def measure_card(device: torch.device, dtype: torch.dtype, runs: int) -> Card:
@@ -183,7 +183,7 @@ def graphed_step_of(model: DiffusionGemma, canvases: int, prefix: int) -> Callab
     """The same step, reading included, replayed as one graph."""
     width, reads = model.config.canvas_length, model.config.vocab_size >= LONG
     prefixes = [filled_prefix(model, prefix) for _ in range(canvases)]
-    step = GraphedStep(model, prefixes, width, canvases, model.kernels.standing, reads=reads)
+    step = GraphedStep(model, prefixes, width, canvases, reads=reads)
     tokens, draws = torch.arange(width) % model.config.vocab_size, torch.full((2, width), 0.6)
     soft = torch.full((width, model.config.hidden_size), 0.01, dtype=model.dtype, device=model.device)
     placed = [Placed(place, tokens, soft, draws) for place in range(canvases)]
@@ -222,7 +222,7 @@ def touched_share(model: DiffusionGemma) -> float:
     layers = [layer for layer in model.layers if isinstance(layer, Layer)]
     if not layers:
         return 1.0
-    counting = Touched(layers[0].kernels.experts)
+    counting = ExpertCounter(layers[0].kernels.experts)
     before = [layer.kernels for layer in layers]
     for layer in layers:
         layer.kernels = replace(layer.kernels, experts=counting)
@@ -304,10 +304,10 @@ def _held_rows(
     read twice and written once."""
     if config.vocab_size < SPOKEN:
         return []
-    language = ready(schema_source(TEN), made_up(config.vocab_size))
+    language = ready(schema_source(TEN_FIELDS), made_up_vocabulary(config.vocab_size))
     log_p = torch.randn(config.canvas_length, config.vocab_size, device=device).log_softmax(-1)
     holding = holding if device.type == "cuda" else None
-    clocked = None if holding is None else Clocked(holding.walk, device)
+    clocked = None if holding is None else TimedWalk(holding.walk, device)
     alone = None if holding is None or clocked is None else replace(holding, walk=clocked)
     found = []
     for what, one in {"held": holding, "walk": alone, "held by the host": None}.items():
@@ -326,7 +326,7 @@ def _held(goal: Projection, log_p: Float[Tensor, "canvas vocab"]) -> object:
 
 
 @dataclass
-class Clocked:
+class TimedWalk:
     """Stands in for a walk and tells how long it took, each time by itself."""
 
     walk: Walk

@@ -32,7 +32,7 @@ PACED, SHARES = 40, (2.0, 1.0, 0.75, 0.5)
 
 
 @dataclass(frozen=True)
-class Sheet:
+class TaskExamples:
     """Examples of one task, as many as a setting is tried on, and the most tokens that each is asked for."""
 
     task: Task
@@ -84,7 +84,9 @@ def bench_dial(folder: Path, engine: Engine, *, count: int, progress: Progress =
     return dial, _record(folder.name, dtype, dial, measured, _paced(engine, dial, alike, progress))
 
 
-def ask(engine: Engine, sheet: Sheet, number: int, dial: Dial, seed: int, target_ms: float | None = None) -> Request:
+def ask(
+    engine: Engine, sheet: TaskExamples, number: int, dial: Dial, seed: int, target_ms: float | None = None
+) -> Request:
     """A request for one example of a sheet at effort 1 of a dial."""
     prompt = engine.text.chat([{"role": "user", "content": sheet.examples[number].prompt}])
     options = Options(effort=1.0, target_ms=target_ms, seed=seed, max_tokens=sheet.max_tokens)
@@ -96,13 +98,13 @@ def only(rules: Rules) -> Dial:
     return Dial("", "", (), 0, 1.0, (Notch(rules, 0.0, 0.0, 0.0, 0.0, ()),))
 
 
-def known_tasks(engine: Engine, rules: Rules, count: int) -> list[Sheet]:
+def known_tasks(engine: Engine, rules: Rules, count: int) -> list[TaskExamples]:
     """`count` held-out examples of each task that the checkpoint knows, by its answers under these rules."""
     found = []
     for name in TASKS:
         one = task(name)
         stream = one.examples("held_out", 0)
-        probed = Sheet(one, tuple(islice(stream, min(PROBED, count))), room(engine, one))
+        probed = TaskExamples(one, tuple(islice(stream, min(PROBED, count))), room(engine, one))
         try:
             right, _ = _answers(engine, rules, probed)
         except RequestError:  # its prompts do not fit this checkpoint
@@ -113,14 +115,14 @@ def known_tasks(engine: Engine, rules: Rules, count: int) -> list[Sheet]:
     return found
 
 
-def _answers(engine: Engine, rules: Rules, sheet: Sheet) -> tuple[int, list[Generation]]:
+def _answers(engine: Engine, rules: Rules, sheet: TaskExamples) -> tuple[int, list[Generation]]:
     asked = [ask(engine, sheet, i, only(rules), i) for i in range(len(sheet.examples))]
     done = list(engine.map(asked, at_once=AT_ONCE))
     right = [sheet.task.score(example, one.text).exact for example, one in zip(sheet.examples, done, strict=True)]
     return sum(right), done
 
 
-def _measure(engine: Engine, rules: Rules, sheets: Sequence[Sheet]) -> Notch:
+def _measure(engine: Engine, rules: Rules, sheets: Sequence[TaskExamples]) -> Notch:
     right, done = 0, list[Generation]()
     for sheet in sheets:
         some, answers = _answers(engine, rules, sheet)
@@ -131,14 +133,14 @@ def _measure(engine: Engine, rules: Rules, sheets: Sequence[Sheet]) -> Notch:
     return Notch(rules, **share_of(right, len(done), "quality"), forwards=round(forwards, 4), canvases=canvases)
 
 
-def _step_sec(engine: Engine, rules: Rules, sheets: Sequence[Sheet]) -> float:
+def _step_sec(engine: Engine, rules: Rules, sheets: Sequence[TaskExamples]) -> float:
     """What a step takes, prompt and all, one request at a time."""
     asked = [ask(engine, sheet, i, only(rules), 0) for sheet in sheets for i in range(len(sheet.examples[:PROBED]))]
     done = [engine.finish(request) for request in asked]
     return median([one.seconds / max(1, sum(one.steps)) for one in done[1:] or done])
 
 
-def _paced(engine: Engine, dial: Dial, sheets: Sequence[Sheet], progress: Progress) -> list[dict[str, float]]:
+def _paced(engine: Engine, dial: Dial, sheets: Sequence[TaskExamples], progress: Progress) -> list[dict[str, float]]:
     """What comes of times to keep: one request at a time, and times that are shares of what effort 1 takes."""
     asked = [(sheet, i) for sheet in sheets for i in range(len(sheet.examples[:PACED]))]
     usual = median([engine.finish(ask(engine, *one, dial, seed)).seconds for seed, one in enumerate(asked)])

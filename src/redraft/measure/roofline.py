@@ -15,7 +15,7 @@ from dataclasses import dataclass
 import torch
 
 from redraft.config import ModelConfig
-from redraft.measure.anatomy import dissect
+from redraft.measure.parameters import count_parameters
 from redraft.weights.memory import footprint
 from redraft.weights.plan import Formats, Plan
 
@@ -119,7 +119,7 @@ def encode_work(
 
 def linear_flops(config: ModelConfig) -> int:
     """Of one row through the layers and the self-conditioning block, without the head."""
-    anatomy = dissect(config)
+    anatomy = count_parameters(config)
     small = anatomy.groups["norms and scalars"] + config.hidden_size
     routers = len(config.layers) * (config.hidden_size + config.num_experts)
     norms = sum(2 * layer.head_dim for layer in config.layers)

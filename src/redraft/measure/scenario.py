@@ -42,11 +42,11 @@ FEWEST_TOKENS, MOST_TOKENS = 8, 64
 ANSWER_TOKENS = 32
 HEADS, HEADS_SEED = 400, 10**6  # answered examples that stand before questions
 RATE = 30.0
-"""Requests per second of the Poisson stream unless told otherwise."""
+"""Requests per second of the Poisson stream by default."""
 
 
 @dataclass(frozen=True)
-class Job:
+class TimedRequest:
     """One request, when it arrives (seconds after the start), and what it should be answered with.
 
     `example` is None where exactness cannot be judged: a model without training, or an answer longer than the limit.
@@ -134,12 +134,12 @@ class Material:
     seed: int = 0
     scored: bool = True
 
-    def job(self, messages: Sequence[Message], name: str, example: Example, max_tokens: int, seed: int) -> Job:
+    def job(self, messages: Sequence[Message], name: str, example: Example, max_tokens: int, seed: int) -> TimedRequest:
         """A checked job. Its exactness counts if the right answer fits in its limit."""
         options = Options(max_tokens=max_tokens, seed=seed, preset="reference")
         request = build_request(self.text.chat(messages), options, self.config)
         fits = len(self.text.encode(example.answer, bos=False)) <= max_tokens
-        return Job(request, 0.0, name, example if fits and self.scored else None)
+        return TimedRequest(request, 0.0, name, example if fits and self.scored else None)
 
 
 @dataclass(frozen=True)
@@ -151,12 +151,12 @@ class Scenario:
 
     name: str
     about: str
-    make: Callable[[Material], list[Job]]
+    make: Callable[[Material], list[TimedRequest]]
     serial: bool = False
     counted: Literal["tokens", "requests"] = "tokens"
     positions: int | None = None  # context of the random model it runs on; None: the checkpoint itself
 
-    def jobs(self, material: Material) -> list[Job]:
+    def jobs(self, material: Material) -> list[TimedRequest]:
         """Its jobs in order of arrival: the same for the same material."""
         return self.make(replace(material, scored=self.positions is None))
 
@@ -199,7 +199,7 @@ def turns(material: Material, name: str, seed: int, target: int) -> list[Message
     return found
 
 
-def plain(material: Material, count: int) -> list[Job]:
+def plain(material: Material, count: int) -> list[TimedRequest]:
     """Single questions of both tasks in turn, with room for every answer."""
     pools = [examples(name, material.seed, count) for name in TASKS]
     picked = [(TASKS[i % 2], pools[i % 2][i // 2]) for i in range(count)]
@@ -207,7 +207,7 @@ def plain(material: Material, count: int) -> list[Job]:
     return [material.job([user(one)], name, one, ANSWER_TOKENS, seed + i) for i, (name, one) in enumerate(picked)]
 
 
-def mixed(material: Material, count: int) -> list[Job]:
+def mixed(material: Material, count: int) -> list[TimedRequest]:
     """Questions behind none to several answered ones, so that prompts differ, with limits that differ."""
     rng, found = Random(f"mixed {material.seed}"), []
     pools = {name: examples(name, 10_000 + material.seed, count) for name in TASKS}
@@ -229,13 +229,13 @@ def arrivals(count: int, rate: float, seed: int) -> list[float]:
     return times
 
 
-def stream(material: Material) -> list[Job]:
+def stream(material: Material) -> list[TimedRequest]:
     """Mixed jobs as a Poisson stream."""
     times = arrivals(STREAM, material.rate, material.seed)
     return [replace(job, arrives=when) for job, when in zip(mixed(material, STREAM), times, strict=True)]
 
 
-def variants(material: Material) -> list[Job]:
+def variants(material: Material) -> list[TimedRequest]:
     """One question, eight seeds."""
     name = TASKS[material.seed % 2]
     (example,) = examples(name, material.seed, 1)
@@ -243,7 +243,7 @@ def variants(material: Material) -> list[Job]:
     return [material.job([user(example)], name, example, ANSWER_TOKENS, seed) for seed in seeds]
 
 
-def long_prompt(material: Material, target: int) -> list[Job]:
+def long_prompt(material: Material, target: int) -> list[TimedRequest]:
     """Questions that share all but their last turn."""
     name = TASKS[0]
     head = turns(material, name, material.seed, target)

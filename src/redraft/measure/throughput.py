@@ -20,10 +20,10 @@ from redraft.engine.loop import DEFAULT_LOOP, LoopConfig
 from redraft.engine.request import Options, Request
 from redraft.engine.resolve import build_request
 from redraft.measure.evals import share_of
-from redraft.measure.peak import peak_mib
+from redraft.measure.process_memory import peak_mib
 from redraft.measure.record import Progress, Record, new_record, percentiles_ms, silent
-from redraft.measure.scenario import RATE, SCENARIOS, Job, Material, Pass, Scenario, checkpoint_of
-from redraft.measure.sides import Ours, Side, Theirs
+from redraft.measure.scenario import RATE, SCENARIOS, Material, Pass, Scenario, TimedRequest, checkpoint_of
+from redraft.measure.systems import RedraftSystem, System, TransformersSystem
 from redraft.measure.verify import load_reference
 from redraft.tasks import task
 from redraft.text import Text, read_text
@@ -37,7 +37,7 @@ IN_MEMORY = ("ours", "transformers")
 class Runs:
     """All counted passes of one side, and the jobs of each."""
 
-    jobs: Sequence[Sequence[Job]]
+    jobs: Sequence[Sequence[TimedRequest]]
     passes: Sequence[Pass]
 
     def figures(self, text: Text) -> dict[str, Any]:
@@ -69,8 +69,8 @@ class Runs:
 
 
 def run_pairs(
-    sides: dict[str, Side],
-    made: Sequence[Sequence[Job]],
+    sides: dict[str, System],
+    made: Sequence[Sequence[TimedRequest]],
     *,
     serial: bool,
     what: str = "pass",
@@ -100,38 +100,38 @@ def bench_scenario(
         theirs, version = load_reference(place, DTYPES[dtype])
         material = Material(engine.text, engine.config, rate)
         made = [scenario.jobs(replace(material, seed=seed)) for seed in range(runs + 1)]
-        sides: dict[str, Side] = {"ours": ours(engine, "reference"), "ours_fast": ours(engine, "fast")}
-        sides["transformers"] = Theirs(theirs)
+        sides: dict[str, System] = {"ours": ours(engine, "reference"), "ours_fast": ours(engine, "fast")}
+        sides["transformers"] = TransformersSystem(theirs)
         found = run_pairs(sides, made, serial=scenario.serial, what=scenario.name, progress=progress)
         peaks = {who: peak_mib(_serve_alone, who, scenario.name, place, dtype) for who in IN_MEMORY}
     workload = _workload(scenario, folder, made[1:], dtype, rate, version)
     return _record(scenario, found, material.text, peaks, workload)
 
 
-def ours(engine: Engine, preset: str, at_once: int = DEFAULT_LOOP.max_running) -> Ours:
+def ours(engine: Engine, preset: str, at_once: int = DEFAULT_LOOP.max_running) -> RedraftSystem:
     """The engine as it was loaded, by the rules of a preset and with the canvas that it takes."""
 
     def change(request: Request) -> Request:
         options = Options(max_tokens=request.max_tokens, seed=request.seed, preset=preset)
         return build_request(list(request.prompt), options, engine.config)
 
-    return Ours(engine.model, LoopConfig(max_rows=engine.loop.scheduler.max_rows, max_running=at_once), change)
+    return RedraftSystem(engine.model, LoopConfig(max_rows=engine.loop.scheduler.max_rows, max_running=at_once), change)
 
 
 def _serve_alone(who: str, name: str, folder: Path, dtype: str) -> None:
     """One pass of a scenario, in a process whose memory is measured."""
     config, scenario = read_config(folder), SCENARIOS[name]
     jobs = scenario.jobs(Material(read_text(folder, config), config))
-    side: Side
+    side: System
     if who == "ours":
-        side = Ours(load(folder, device="cpu", dtype=dtype).model)
+        side = RedraftSystem(load(folder, device="cpu", dtype=dtype).model)
     else:
-        side = Theirs(load_reference(folder, DTYPES[dtype])[0])
+        side = TransformersSystem(load_reference(folder, DTYPES[dtype])[0])
     side.serve(jobs, serial=scenario.serial)
 
 
 def _workload(
-    scenario: Scenario, folder: Path, made: Sequence[Sequence[Job]], dtype: str, rate: float, version: str
+    scenario: Scenario, folder: Path, made: Sequence[Sequence[TimedRequest]], dtype: str, rate: float, version: str
 ) -> dict[str, Any]:
     requests = [job.request for jobs in made for job in jobs]
     prompts, limits = [len(one.prompt) for one in requests], [one.max_tokens for one in requests]

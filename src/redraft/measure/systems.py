@@ -20,19 +20,19 @@ import torch
 from redraft.engine.events import Block, Event, Finished
 from redraft.engine.loop import DEFAULT_LOOP, Loop, LoopConfig
 from redraft.engine.request import Request
-from redraft.measure.scenario import Job, Outcome, Pass
+from redraft.measure.scenario import Outcome, Pass, TimedRequest
 from redraft.model.gemma import DiffusionGemma
 
 
 @runtime_checkable
-class Side(Protocol):
-    """Whoever answers."""
+class System(Protocol):
+    """A system under test."""
 
-    def serve(self, jobs: Sequence[Job], *, serial: bool) -> Pass:
+    def serve(self, jobs: Sequence[TimedRequest], *, serial: bool) -> Pass:
         """Answer all jobs, each no sooner than it arrives; a serial one when the one before it is done."""
 
 
-class Ours:
+class RedraftSystem:
     """A fresh loop per pass, so that no pass finds the prompts of another."""
 
     def __init__(
@@ -43,14 +43,14 @@ class Ours:
     ) -> None:
         self.model, self.config, self.change = model, config, change
 
-    def serve(self, jobs: Sequence[Job], *, serial: bool) -> Pass:
+    def serve(self, jobs: Sequence[TimedRequest], *, serial: bool) -> Pass:
         loop = Loop(self.model, self.config)
         if serial:
             passes = [self._serve(loop, [replace(job, arrives=0.0)]) for job in jobs]
             return _joined(passes)
         return self._serve(loop, jobs)
 
-    def _serve(self, loop: Loop, jobs: Sequence[Job]) -> Pass:
+    def _serve(self, loop: Loop, jobs: Sequence[TimedRequest]) -> Pass:
         requests = [job.request if self.change is None else self.change(job.request) for job in jobs]
         outcomes = tuple(Outcome(request, job.arrives) for request, job in zip(requests, jobs, strict=True))
         queue, prompts = deque(outcomes), dict[tuple[int, ...], int]()
@@ -79,7 +79,7 @@ def _listener(outcome: Outcome, began: float) -> Callable[[Event], None]:
     return listen
 
 
-class Theirs:
+class TransformersSystem:
     """transformers' generate. Its forwards are counted as calls of the encoder and the decoder."""
 
     def __init__(self, model: Any) -> None:
@@ -87,7 +87,7 @@ class Theirs:
         for part in (model.model.encoder, model.model.decoder):
             part.register_forward_hook(self._count)
 
-    def serve(self, jobs: Sequence[Job], *, serial: bool) -> Pass:
+    def serve(self, jobs: Sequence[TimedRequest], *, serial: bool) -> Pass:
         if serial:
             return _joined([self.serve([replace(job, arrives=0.0)], serial=False) for job in jobs])
         began, before = time.perf_counter(), self.forwards

@@ -6,7 +6,7 @@ import numpy as np
 
 from redraft.constraints.language import Vocabulary
 
-TEN = {
+TEN_FIELDS = {
     "type": "object",
     "properties": {
         "id": {"type": "string", "pattern": "^[A-Z]{2}[0-9]{4}$"},
@@ -25,7 +25,7 @@ TEN = {
 }
 
 
-def made_up(size: int) -> Vocabulary:
+def made_up_vocabulary(size: int) -> Vocabulary:
     """So many tokens, at least 258: an end, padding, every byte, and words of several scripts."""
     source = np.random.default_rng(0)
     pieces: dict[bytes, None] = {bytes([byte]): None for byte in range(256)}

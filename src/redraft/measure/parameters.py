@@ -21,7 +21,7 @@ BYTES = {"float32": 4.0, "bfloat16": 2.0}
 
 
 @dataclass(frozen=True)
-class Anatomy:
+class ParameterCount:
     """Counts of parameters and bytes of one network.
 
     `active` is what one row multiplies with: its chosen experts only, the head included. `cache_growth` is bytes per
@@ -39,7 +39,7 @@ class Anatomy:
         return sum(self.groups.values())
 
 
-def dissect(config: ModelConfig) -> Anatomy:
+def count_parameters(config: ModelConfig) -> ParameterCount:
     """Count a network's stored tensors and its cache (model spec 5.2, 5.3)."""
     groups = dict.fromkeys(GROUPS.values(), 0) | {REST: 0}
     for slot in slots(config):
@@ -52,7 +52,7 @@ def dissect(config: ModelConfig) -> Anatomy:
         for layer in config.layers
         if layer.window is not None
     )
-    return Anatomy(
+    return ParameterCount(
         groups,
         active=sum(groups.values()) - idle,
         cache_growth={name: int(growth * size) for name, size in BYTES.items()},

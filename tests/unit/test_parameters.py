@@ -14,7 +14,7 @@ import pytest
 from tests.helpers import DATA, released_json, tiny_config, tiny_model
 
 from redraft.config import ModelConfig, parse_model
-from redraft.measure.anatomy import dissect, stored_bytes
+from redraft.measure.parameters import count_parameters, stored_bytes
 from redraft.weights.memory import STEP_LOGITS
 from redraft.weights.source import Source, locate
 
@@ -22,7 +22,7 @@ RELEASED: ModelConfig = parse_model(released_json())[0]
 
 
 def test_the_released_model_has_the_published_counts() -> None:
-    found = dissect(RELEASED)
+    found = count_parameters(RELEASED)
     assert found.groups == {
         "experts": 22_837_985_280,
         "attention": 1_110_197_760,
@@ -39,28 +39,30 @@ def test_the_released_model_has_the_published_counts() -> None:
 def test_the_total_is_that_of_the_released_text_tensors() -> None:
     shapes = json.loads((DATA / "real_26b_tensors.json").read_text())
     text = {name: shape for name, shape in shapes.items() if "vision" not in name}
-    assert dissect(RELEASED).total == sum(map(prod, text.values()))
+    assert count_parameters(RELEASED).total == sum(map(prod, text.values()))
 
 
 def test_a_row_multiplies_with_its_own_experts_only() -> None:
     """8 of 128 experts of 5,947,392 parameters in each of 30 layers: the "A4B" of the name."""
-    assert dissect(RELEASED).active == 25_250_986_812 - 30 * 120 * 5_947_392 == 3_840_375_612
+    assert count_parameters(RELEASED).active == 25_250_986_812 - 30 * 120 * 5_947_392 == 3_840_375_612
 
 
 def test_the_cache_grows_on_full_layers_alone() -> None:
     """Five full layers of 2 heads of 512, keys and values, two bytes each."""
-    assert dissect(RELEASED).cache_growth == {"bfloat16": 20_480, "float32": 40_960}
+    assert count_parameters(RELEASED).cache_growth == {"bfloat16": 20_480, "float32": 40_960}
 
 
 def test_the_sliding_caches_stop_growing_at_the_window() -> None:
     """25 layers of 8 heads of 256, 1023 tokens, keys and values, two bytes each: 209.5 MB."""
-    assert dissect(RELEASED).cache_window["bfloat16"] == 25 * 8 * 256 * 1023 * 2 * 2 == 209_510_400
+    assert count_parameters(RELEASED).cache_window["bfloat16"] == 25 * 8 * 256 * 1023 * 2 * 2 == 209_510_400
 
 
 def test_counts_are_those_of_a_model_that_exists() -> None:
     config = tiny_config()
     for shape in (config, replace(config, layers=config.layers[1:]), replace(config, layers=config.layers * 2)):
-        assert dissect(shape).total == sum(tensor.numel() for tensor in tiny_model(shape).state_dict().values())
+        assert count_parameters(shape).total == sum(
+            tensor.numel() for tensor in tiny_model(shape).state_dict().values()
+        )
 
 
 STEP = """

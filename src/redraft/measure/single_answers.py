@@ -21,7 +21,7 @@ import torch
 
 from redraft.engine.engine import Engine, load
 from redraft.engine.request import Options, Request
-from redraft.measure.peak import peak_mib
+from redraft.measure.process_memory import peak_mib
 from redraft.measure.record import Progress, Record, new_record, silent
 from redraft.measure.scenario import TASKS, held_out
 from redraft.measure.verify import load_reference
@@ -30,7 +30,7 @@ WHO = ("ours", "fast", "transformers")
 
 
 @dataclass(frozen=True)
-class Run:
+class TimedAnswer:
     """Seconds and denoising steps of one answer."""
 
     seconds: float
@@ -52,12 +52,12 @@ def bench_against(folder: Path, *, runs: int, dtype: str = "float32", progress: 
         "fast": lambda i: _ours(engine, fast[i]),
         "transformers": lambda i: _theirs(theirs, requests[i]),
     }
-    found: dict[str, list[Run]] = {who: [] for who in WHO}
+    found: dict[str, list[TimedAnswer]] = {who: [] for who in WHO}
     for i in range(runs + 1):
         for who in WHO if i % 2 == 0 else reversed(WHO):
             began = time.perf_counter()
             steps = answer[who](i)
-            found[who].append(Run(time.perf_counter() - began, steps))
+            found[who].append(TimedAnswer(time.perf_counter() - began, steps))
         progress("pair", i, runs)
     counted = {who: side[1:] for who, side in found.items()}
     peaks = {who: peak_mib(_answer_alone, who, folder, dtype) for who in ("ours", "transformers")}
@@ -106,7 +106,12 @@ def _answer_alone(who: str, folder: Path, dtype: str) -> None:
 
 
 def _record(
-    folder: Path, found: dict[str, list[Run]], peaks: dict[str, float], version: str, dtype: str, prompt_tokens: int
+    folder: Path,
+    found: dict[str, list[TimedAnswer]],
+    peaks: dict[str, float],
+    version: str,
+    dtype: str,
+    prompt_tokens: int,
 ) -> Record:
     ours, fast, theirs = (found[who] for who in WHO)
     ratio = median([other.seconds / one.seconds for one, other in zip(ours, theirs, strict=True)])

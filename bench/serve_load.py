@@ -1,6 +1,6 @@
 """The server under load: many streams at once, some of which leave and some of which are nonsense, and what HTTP costs.
 
-    python bench/serving.py --count 256 --record bench/records/serve.json
+    python bench/serve_load.py --count 256 --record bench/records/serve.json
 
 Requests arrive as a Poisson stream whose rate keeps about `streams` of them under way. Tasks and lengths are mixed, one
 in ten hangs up after its first chunk, one in twenty is refused.
@@ -42,14 +42,14 @@ from redraft.engine.events import Event, Finished
 from redraft.engine.request import Options
 from redraft.errors import RunError
 from redraft.measure.evals import room
-from redraft.measure.peak import resident_mib
+from redraft.measure.process_memory import resident_mib
 from redraft.measure.record import Progress, Record, new_record, percentiles_ms
 from redraft.server.log import Log
 from redraft.server.process import hosted
 from redraft.server.service import Service
 from redraft.server.settings import Settings
 from redraft.tasks import names, task
-from stream_client import Link, Reply, stream_chat
+from stream_client import Link, StreamedReply, stream_chat
 
 STREAMS = (1, 8, 32, 128)
 AT_ONCE, PAIRS = 32, 7
@@ -115,7 +115,7 @@ async def _level(host: str, port: int, streams: int, jobs: Sequence[Job], rng: R
     """One number of streams: who came, what they got, how long it took."""
     gate, began = asyncio.Semaphore(streams), time.monotonic()
 
-    async def one(prompt: str, seed: int, max_tokens: int, kind: str) -> tuple[str, Reply]:
+    async def one(prompt: str, seed: int, max_tokens: int, kind: str) -> tuple[str, StreamedReply]:
         async with gate:
             body: dict[str, Any] = {"messages": [{"role": "user", "content": prompt}], "seed": seed}
             body |= {"max_tokens": max_tokens} if kind != "bad" else {"max_tokens": -1}
@@ -129,7 +129,7 @@ async def _level(host: str, port: int, streams: int, jobs: Sequence[Job], rng: R
     return _told([await task for task in tasks], time.monotonic() - began)
 
 
-def _told(replies: Sequence[tuple[str, Reply]], seconds: float) -> dict[str, Any]:
+def _told(replies: Sequence[tuple[str, StreamedReply]], seconds: float) -> dict[str, Any]:
     good = [reply for kind, reply in replies if kind == "good"]
     wrong = [r for kind, r in replies if r.status != {"good": 200, "leave": 200, "bad": 400}[kind]]
     wrong += [reply for reply in good if reply.status == 200 and not (reply.order and reply.tokens)]
