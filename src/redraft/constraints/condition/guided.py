@@ -136,16 +136,24 @@ class NoLayout(EdgeLayout):
         )
 
 
+@dataclass
+class Plan:
+    """Tokens from a canvas's beginning that complete the answer, and how many of them are fixed by now."""
+
+    tokens: list[int] = field(default_factory=list)
+    fixed: int = 0
+
+
 @dataclass(frozen=True, kw_only=True)
 class GuidedProjection(Projection):
     """What is left of a constraint for one canvas: `told` has been emitted, `left` tokens may follow.
 
-    `plan` holds the last string that was found to complete the answer, from the canvas's beginning.
+    It keeps the last plan from step to step, so it is good for the canvases of one answer.
     """
 
     guide: Guide
     told: tuple[int, ...] = ()
-    plan: list[int] = field(default_factory=list)
+    plan: Plan = field(default_factory=Plan)
 
     @cached_property
     def matcher(self) -> LLMatcher:
@@ -156,14 +164,15 @@ class GuidedProjection(Projection):
 
     def __call__(self, log_p: Float[Tensor, "canvas vocab"]) -> Guided:  # type: ignore[override]  # Conditioned is all that is read
         """Read a canvas from left to right."""
-        plan = self._planned(log_p.cpu() if log_p.device.type != "cpu" else log_p)
-        self.plan[:] = plan
-        return Guided(self, log_p, tuple(plan))
+        self.plan.tokens = self._planned(log_p.cpu() if log_p.device.type != "cpu" else log_p)
+        found = Guided(self, log_p, tuple(self.plan.tokens))
+        self.plan.fixed = found.fixed
+        return found
 
     def after(self, tokens: Sequence[int]) -> GuidedProjection:
         """What is left when some tokens have been emitted, the end token not among them."""
         told = (*self.told, *tokens)
-        return replace(self, told=told, left=self.left - len(tokens), plan=self.plan[len(tokens) :])
+        return replace(self, told=told, left=self.left - len(tokens), plan=Plan(self.plan.tokens[len(tokens) :]))
 
     @property
     def is_over(self) -> bool:
@@ -177,7 +186,7 @@ class GuidedProjection(Projection):
             longer = self.guide.completion(self.matcher, 4 * self.left + 256)
             least = "" if longer is None else f", and the shortest that was found has {len(longer)}"
             raise ConstraintError(f"no valid answer of {self.left} tokens was found{least}; raise max_tokens")
-        self.plan[:] = plan
+        self.plan.tokens = plan
 
     def check_pins(self, width: int, pins: Sequence[tuple[int, int]]) -> None:
         """Raise ConstraintError if there are any: what is read from left to right cannot be fitted around them."""
@@ -192,12 +201,12 @@ class GuidedProjection(Projection):
         wished, step = self._read(log_p[:width]), 1
         if (rest := self._rest(wished)) is not None:
             return wished + rest
-        while step <= len(wished):  # ever further back, to where it can still be completed
+        while len(wished) - step >= self.plan.fixed:  # ever further back, to where it can still be completed
             begun = wished[: len(wished) - step]
             if (rest := self._rest(begun)) is not None:
                 return begun + rest
             step *= 2
-        return list(self.plan)
+        return self.plan.tokens
 
     def _rest(self, begun: list[int]) -> list[int] | None:
         matcher = self.matcher.deep_copy()
@@ -261,8 +270,8 @@ class Guided:
     @property
     def doubt(self) -> float:
         """-log of the model's probability of the draft where it is not fixed."""
-        rows = torch.arange(self.fixed, min(len(self.plan) + 1, len(self.log_p)), device=self.log_p.device)
-        return max(0.0, -float(self.log_p[rows, self.draft[rows]].sum()))
+        rows = slice(self.fixed, min(len(self.plan) + 1, len(self.log_p)))
+        return max(0.0, -float(self.log_p[rows].gather(1, self.draft[rows, None]).sum()))
 
     def shifted(self) -> Float[Tensor, "canvas vocab"]:
         """Log-probabilities: certain where it is fixed, the model's own behind that."""
