@@ -16,7 +16,7 @@ PART_WALLS = {
     "images": 500,
     "model/gpu": 1_550,
     "weights": 2_900,
-    "constraints": 4_300,
+    "constraints": 5_700,
     "tasks": 2_350,
     "tune": 2_700,
     "measure": 2_650,
