@@ -19,7 +19,6 @@ from redraft.engine.loop import Loop, LoopConfig
 from redraft.engine.request import Options, Request
 from redraft.engine.resolve import build_request
 from redraft.engine.runner import run_alone
-from redraft.errors import RequestError
 from redraft.model.fused import fuse_layers
 from redraft.model.gemma import DiffusionGemma
 from redraft.model.head import Head, read_head
@@ -117,16 +116,6 @@ def test_a_buffer_that_had_to_grow_is_noticed() -> None:
     assert not step.serves([prefix])
 
 
-def test_a_buffer_that_grew_where_another_lay_is_noticed() -> None:
-    """An allocator may give the same address again; a graph has the old one's strides."""
-    model = model_of("plain layers")
-    prefix = new_prefix(model)
-    step = GraphedStep(model, [prefix], 7)
-    layer = prefix.layers[0]
-    layer.keys = layer.keys[:, :-1]
-    assert not step.serves([prefix])
-
-
 @pytest.mark.parametrize("shape", SHAPES)
 def test_dead_rows_and_empty_places_change_nothing(shape: str) -> None:
     """Four places: canvases of two widths at two of them, one that nobody steps at, and one that nobody has."""
@@ -175,11 +164,6 @@ def test_the_flag_is_refused_where_there_is_no_gpu(
     monkeypatch.setattr("redraft.server.process.serve", lambda service, loader, **_: loader(lambda done, total: None))
     assert main([*words, "--graphs"]) == 2
     assert "graphs is True and the model runs on cpu without a GPU's kernels" in capsys.readouterr().err
-
-
-def test_graphs_are_refused_where_there_is_no_gpu() -> None:
-    with pytest.raises(RequestError, match="graphs is True and the model runs on cpu without a GPU's kernels"):
-        Loop(model_of("plain layers"), LoopConfig(graphs=True))
 
 
 def test_the_kernel_that_is_told_where_to_read_equals_the_one_that_is_given_it() -> None:
