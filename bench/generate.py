@@ -19,12 +19,22 @@ from functools import partial
 from pathlib import Path
 
 from pages import claims, constraints, devices, fields, readme, sampling
+from redraft.cli.flags import TOPICS
+from redraft.cli.help import topic
 from redraft.cli.main import build_parser
 from redraft.errors import RedraftError
 from redraft.measure.record import read_record
+from redraft.options import GROUPS, Option, option_table
 
 ROOT = Path(__file__).resolve().parent.parent
 CARD_RECORDS = ("train-nano", "eval-nano")
+OPTIONS_PAGE = """# Options of an answer
+
+<!-- Written by bench/generate.py from src/redraft/options.py; change that, then run `make docs`. -->
+
+Each option has one meaning in Python (`redraft.Options`), the shell (`redraft help sampling`) and HTTP
+([server.md](server.md)); a field with a dot is inside an object. Without a default the checkpoint decides.
+"""
 NUMBERS_PAGE = """# Numbers
 
 <!-- Written by bench/generate.py from bench/records/*.json; take a record, then run `make docs`. -->
@@ -36,6 +46,9 @@ two cores without a GPU; nothing here is about one.
 """
 REGION = re.compile(r"(<!-- generated: (?P<name>[\w-]+) -->\n).*?(<!-- end -->)", re.DOTALL)
 
+
+SHARED = {"sampling": "sampling", "model": "model", "another server": "backend"}
+"""Groups of a verb's help, and the topic that has all flags of each."""
 
 REGIONS: Mapping[str, Mapping[str, Callable[[Path], str]]] = {
     "README.md": {"headline": readme.headline, "speed": readme.speed, "accuracy": readme.accuracy},
@@ -59,7 +72,8 @@ def pages(root: Path) -> dict[Path, str]:
         filled[root / page] = fill((root / page).read_text(encoding="utf-8"), regions)
     return {
         **filled,
-        root / "docs" / "cli.md": command_line(build_parser()),
+        root / "docs" / "cli.md": command_line(build_parser()) + shared_flags(),
+        root / "docs" / "options.md": options_page(),
         root / "docs" / "devices.md": devices.page(root),
         root / "docs" / "numbers.md": NUMBERS_PAGE + numbers(root / "bench" / "records", above="../") + "\n",
     }
@@ -117,10 +131,43 @@ def _summary(module: Path) -> str:
     return re.split(r"(?<=\.) ", first)[0]
 
 
+def options_page() -> str:
+    """Every option of an answer, with its name in Python, the shell and HTTP."""
+    parts = [OPTIONS_PAGE]
+    for group, title in GROUPS.items():
+        rows = [
+            (f"`{one.name}`", *(f"`{name}`" if name else "" for name in (one.flag, one.http)), _default(one), one.help)
+            for one in option_table()
+            if one.group == group
+        ]
+        parts += [f"## {title}\n", claims.table(("Python", "shell", "HTTP", "default", "what it does"), rows), ""]
+    return "\n".join(parts).rstrip() + "\n"
+
+
+def _default(one: Option) -> str:
+    return "" if one.default is None or one.default == () else f"`{one.default}`"
+
+
 def command_line(parser: argparse.ArgumentParser) -> str:
     """A page of every command, its arguments and their help, read off the parser and its subparsers."""
     intro = "<!-- Written by bench/generate.py from the parsers; change those, then run `make docs`. -->"
     return "\n".join(["# Command line", "", intro, "", *_command(parser, parser.prog, 2)]).rstrip() + "\n"
+
+
+def shared_flags() -> str:
+    """The end of that page: the flags that several verbs share."""
+    return "\n" + "\n".join(line for name in TOPICS for line in _topic(name)).rstrip() + "\n"
+
+
+def _topic(name: str) -> Iterator[str]:
+    """The flags that several verbs share, once, with their whole help."""
+    parser = topic(name)
+    yield from (f"## Shared flags: {name}", "", str(parser.description), "")
+    for group in parser._action_groups:
+        if group._group_actions:
+            titled = name == "sampling"
+            yield from ([f"{str(group.title).capitalize()}:", ""] if titled else [])
+            yield from (*(_option(action, parser.prog) for action in group._group_actions), "")
 
 
 def _command(parser: argparse.ArgumentParser, name: str, level: int) -> Iterator[str]:
@@ -132,6 +179,12 @@ def _command(parser: argparse.ArgumentParser, name: str, level: int) -> Iterator
     plain = [action for action in parser._actions if action not in below and action.help != argparse.SUPPRESS]
     options = [_option(action, name) for action in plain if not isinstance(action, argparse._HelpAction)]
     yield from [*options, *([""] if options else [])]
+    hidden = {
+        str(group.title).partition(" (")[0] for group in parser._action_groups if "redraft help" in str(group.title)
+    }
+    shared = [f"[{title}](#shared-flags-{SHARED[title]})" for title in SHARED if title in hidden]
+    if shared:
+        yield from (f"More flags: {', '.join(shared)}.", "")
     if parser.epilog:
         yield from ("```text", parser.epilog.strip(), "```", "")
     for group in below:

@@ -17,7 +17,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     """Run one command. Exit codes: 0 done, 1 our failure, 2 the caller's mistake, 130 interrupted."""
     arguments, unknown = build_parser().parse_known_args(argv)
     if unknown:
-        arguments.mistaken(f"unrecognized arguments: {' '.join(unknown)}")
+        arguments.parser.refuse_unknown(unknown)
     try:
         code = int(arguments.run(arguments) or 0)
         if sys.stdout is not None:

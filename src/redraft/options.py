@@ -105,8 +105,8 @@ class Options:
     max_tokens: int | None = option(None, "most tokens to return; never exceeded", group="everyday", unit="N")
     seed: int | None = option(
         None,
-        "seed of all noise; None draws one, and the result names it. On a CPU in float32 a seed repeats the answer,"
-        " alone and in any batch",
+        "seed of all noise; one is drawn if none is given, and the result names it. On a CPU in float32 a seed repeats"
+        " the answer, alone and in any batch",
         group="everyday",
         unit="N",
     )
@@ -125,7 +125,7 @@ class Options:
     )
     preset: str | None = option(
         None,
-        "sampler rules by name; None is what the checkpoint says it was trained for, else reference",
+        "sampler rules by name; by default what the checkpoint says it was trained for, else reference",
         group="everyday",
         unit="NAME",
         http="canvas.preset",
@@ -178,14 +178,14 @@ class Options:
     )
     cooling: int | None = option(
         None,
-        "steps over which the temperature falls, whatever the cap; None: over the cap, as the reference does",
+        "steps over which the temperature falls, whatever the cap; by default over the cap, as the reference does",
         group="rules",
         unit="N",
         http="canvas.cooling",
     )
     canvas: int | None = option(
         None,
-        "width of the canvases, in tokens; narrower ones cost less per step. None leaves it to the preset: the"
+        "width of the canvases, in tokens; narrower ones cost less per step. By default the preset's: the"
         " checkpoint's for reference, else the narrowest of 16, 32, 64, 128, 256 that holds max_tokens",
         group="rules",
         unit="N",
@@ -193,7 +193,7 @@ class Options:
     )
     end_aware: bool | None = option(
         None,
-        "neither wait for nor compute what stands behind the answer's end; None leaves it to the preset: all but"
+        "neither wait for nor compute what stands behind the answer's end; by default as the preset does: all but"
         " reference do so",
         group="rules",
         http="canvas.end_aware",

@@ -21,6 +21,7 @@ from tests.helpers import released_json
 
 import redraft.cli.watch
 from redraft.__main__ import main
+from redraft.cli.flags import BACKEND, MODEL, PACKING, SAMPLING, TOPICS
 from redraft.cli.main import build_parser
 from redraft.errors import CallerError, RedraftError, UnsatisfiedError
 from redraft.tasks import names, task
@@ -29,7 +30,7 @@ ROOT = Path(__file__).resolve().parents[2]
 COMMANDS = (
     *("demo", "generate", "json", "chat", "decide", "infill", "fill", "edit", "watch"),
     *("serve", "run", "connect", "doctor"),
-    *("eval", "inspect", "verify", "bench", "tune", "quantize", "pull"),
+    *("eval", "inspect", "verify", "bench", "tune", "quantize", "pull", "help"),
 )
 PROMPT = "record\nSend 417 melu to Karomi."
 
@@ -83,6 +84,52 @@ def test_every_command_explains_itself_and_its_flags(capsys: Captured, name: str
     assert told.startswith(f"usage: redraft {name}")
     flags = set(re.findall(r"^  (--[a-z-]+)(?: [A-Z]+)?(?:\n| {2,})", told, re.MULTILINE))
     assert {"--json", "--debug"} <= flags
+
+
+def test_the_help_of_generate_fits_a_page(monkeypatch: pytest.MonkeyPatch, capsys: Captured) -> None:
+    """It had 96 lines, most of them flags that few ever set."""
+    monkeypatch.setenv("COLUMNS", "80")
+    assert len(helped(capsys, "generate").splitlines()) < 60
+
+
+def test_a_topic_has_every_flag_that_a_verb_does_not_show(capsys: Captured) -> None:
+    for topic in TOPICS:
+        assert main(["help", topic]) == 0
+        told = capsys.readouterr().out
+        group = {"sampling": SAMPLING, "model": (*MODEL, *PACKING), "backend": BACKEND}[topic]
+        assert [flag.name for flag in group if f"\n  {flag.name}" not in told] == []
+
+
+def test_help_of_a_verb_is_its_own_help(capsys: Captured) -> None:
+    assert main(["help", "infill"]) == 0
+    assert capsys.readouterr().out == helped(capsys, "infill")
+    assert main(["help"]) == 0
+    assert "verbs:" in capsys.readouterr().out
+    assert "there is no help on 'smapling'" in refused(capsys, "help", "smapling")
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["genrate"], "there is no verb 'genrate'; did you mean 'generate'? See `redraft --help`"),
+        (["generate", "x", "--max-tokns", "5"], "unknown flag --max-tokns 5; did you mean '--max-tokens'? See"),
+        (["generate", "x", "--preset", "fats"], "did you mean 'fast'?"),
+        (["generate", "x", "y"], "unknown word y; see `redraft generate --help`"),
+        (["inspect", "nano", "--model", "other"], "two models were given, 'nano' and 'other'; leave one out"),
+    ],
+)
+def test_a_slip_is_answered_with_what_was_probably_meant(words: list[str], said: str, capsys: Captured) -> None:
+    with pytest.raises(SystemExit) as leaving:
+        main(words)
+    assert leaving.value.code == 2
+    assert said in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("verb", ["inspect", "verify", "serve", "quantize --plan int8 --out x", "pull"])
+def test_a_model_may_be_named_by_its_flag_or_in_its_place(verb: str) -> None:
+    words = verb.split()
+    for model in (["some/model"], ["--model", "some/model"]):
+        assert build_parser().parse_args([*words, *model]).model == "some/model"
 
 
 def test_no_flag_is_without_a_word_of_help() -> None:
@@ -269,8 +316,8 @@ def test_a_mistake_in_the_call_is_named(words: list[str], said: str, capsys: Cap
         (["generate", "hi", "--seed", "0.5"], "--seed"),
         (["generate", "hi", "--dtype", "float16"], "--dtype"),
         (["generate", "hi", "--preset", "turbo"], "--preset"),
-        (["generate", "hi", "--wishes", "3"], "--wishes 3; see `redraft generate --help`"),
-        (["frobnicate"], "COMMAND"),
+        (["generate", "hi", "--wishes", "3"], "unknown flag --wishes 3; see `redraft generate --help`"),
+        (["frobnicate"], "no verb 'frobnicate'"),
     ],
 )
 def test_a_word_of_the_wrong_kind_is_named(words: list[str], said: str, capsys: Captured) -> None:
@@ -280,7 +327,7 @@ def test_a_word_of_the_wrong_kind_is_named(words: list[str], said: str, capsys: 
     assert leaving.value.code == 2
     out, err = capsys.readouterr()
     assert out == ""
-    assert re.fullmatch(r"redraft: [^\n]+; see `redraft[^`\n]* --help`\n", err), err
+    assert re.fullmatch(r"redraft: [^\n]+(; s|\? S)ee `redraft[^`\n]* --help`\n", err), err
     assert said in err
 
 

@@ -14,7 +14,11 @@ from redraft.constraints.sources import excluding, grammar_source, regex_source,
 from redraft.errors import ConstraintError
 
 BYTES = Vocabulary((None, None, *(bytes([byte]) for byte in range(256))), frozenset({0}), frozenset({0, 1}))
-TREE = {"type": "object", "properties": {c: {"$ref": "#/$defs/n"} for c in "abcdef"}, "additionalProperties": False}
+TREE = {
+    "type": "object",
+    "properties": {c: {"$ref": "#/$defs/n"} for c in "abcdefghijkl"},
+    "additionalProperties": False,
+}
 ALTERNATIVES = [[{"properties": {f"a{j}{i}": {"type": "integer"}}} for i in range(10)] for j in range(5)]
 DIVISORS = [
     {"type": "number", "multipleOf": (9000 + 7 * i) / 10**6, "minimum": -i, "maximum": 10**14 + i} for i in range(30)

@@ -49,16 +49,7 @@ pytestmark = pytest.mark.slow
 WIDTH = 16
 
 
-def attend_masked(q: Tensor, k: Tensor, v: Tensor, seen: Tensor) -> Tensor:
-    """What `attend_standing` computes, in operations of torch that the host need not wait for."""
-    group, key = q.shape[1] // k.shape[0], torch.arange(k.shape[1], device=q.device)
-    inside = (key >= seen[0]) & (key < seen[1])
-    k, v = (torch.where(inside[:, None], x, 0.0).repeat_interleave(group, dim=0) for x in (k, v))
-    scores = (q.transpose(0, 1) @ k.transpose(1, 2)).masked_fill(~inside, -torch.inf)
-    return (torch.softmax(scores, dim=-1) @ v).transpose(0, 1)
-
-
-TORCH = Kernels(norm_exact, attend_eager, experts_dense, standing=attend_masked)
+TORCH = Kernels(norm_exact, attend_eager, experts_dense)
 
 
 @dataclass(frozen=True)

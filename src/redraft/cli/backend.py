@@ -15,8 +15,8 @@ from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
 from redraft.cli.common import print_json, progress, read_prompt, tame
+from redraft.cli.flags import experts_of
 from redraft.cli.held import read_schema
-from redraft.cli.place import experts_of
 from redraft.errors import RequestError
 
 if TYPE_CHECKING:
@@ -26,23 +26,12 @@ if TYPE_CHECKING:
     from redraft.tasks import Task
 
 SENT = {"prompt", "file", "chat", "stop", "schema", "max_tokens", "seed", "temperature", "top_p"}
-LOCAL = {"task", "count", "record", "source", "target", "at_once", "json", "debug", "model", "run", "mistaken"}
-FLAGS = {"backend", "base_url", "api_key_env", "timeout", "parser"}
+LOCAL = {"task", "count", "record", "source", "target", "at_once", "json", "debug", "model", "run"}
+FLAGS = {"backend", "base_url", "api_key_env", "timeout", "parser", "root", "model_given"}
 """Flags that mean something with another server; every other one needs the model itself and is refused."""
 
 Ask = Callable[[str | Sequence[Mapping[str, str]], Mapping[str, Any]], "Reply"]
 """Answers a text or a conversation, with further fields of the request."""
-
-
-def backend_flags(parser: argparse.ArgumentParser) -> None:
-    """Add the flags that name another server."""
-    parser.add_argument("--backend", choices=("openai",), help="ask another server that speaks OpenAI's interface")
-    parser.add_argument("--base-url", metavar="URL", help="with --backend: where, as http://127.0.0.1:8642/v1")
-    parser.add_argument(
-        "--api-key-env", metavar="NAME", help="with --backend: the variable that holds the API key (default: no key)"
-    )
-    parser.add_argument("--timeout", type=float, metavar="SEC", help="with --backend: limit per answer (default: 600)")
-    parser.set_defaults(parser=parser)
 
 
 def backend_of(arguments: argparse.Namespace, *, beside: bool = False) -> Backend | None:
@@ -125,7 +114,7 @@ def generate_remote(backend: Backend, arguments: argparse.Namespace, prompt: str
     if arguments.schema is not None:
         if not arguments.chat:
             raise RequestError("--schema was given with --backend openai, which takes one in conversations; add --chat")
-        schema = {"name": "answer", "schema": _parsed(read_schema(arguments.schema)), "strict": True}
+        schema = {"name": "answer", "schema": read_schema(arguments.schema), "strict": True}
         fields["response_format"] = {"type": "json_schema", "json_schema": schema}
     with asking(backend) as ask:
         given = {name: value for name, value in fields.items() if value is not None}
@@ -173,7 +162,7 @@ def bench_remote(backend: Backend, arguments: argparse.Namespace) -> Record:
     if arguments.runs is not None and arguments.prompts is not None:
         raise RequestError("--runs and --prompts were both given; each line is a run: leave --runs out")
     prompts = held_out(arguments.runs or 30) if arguments.prompts is None else _lines(arguments.prompts)
-    engine = load(arguments.model, dtype=arguments.dtype, experts=experts_of(arguments))
+    engine = load(arguments.model, device="cpu", dtype=arguments.dtype, experts=experts_of(arguments))
     with asking(backend) as ask:
         return bench_beside(
             engine,
@@ -197,10 +186,3 @@ def _lines(path: Path) -> list[str]:
 
 def _turn(content: str) -> list[dict[str, str]]:
     return [{"role": "user", "content": content}]
-
-
-def _parsed(schema: Any) -> Any:
-    try:
-        return json.loads(schema) if isinstance(schema, str) else schema
-    except ValueError as error:
-        raise RequestError(f"the schema is not JSON ({error}); pass valid JSON, or fields as 'name, age int'") from None

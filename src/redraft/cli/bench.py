@@ -8,10 +8,10 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from redraft.cli.backend import backend_flags, backend_of, bench_remote
+from redraft.cli.backend import backend_of, bench_remote
 from redraft.cli.card import add_flags, take_card
-from redraft.cli.common import Commands, command, model_flags, print_json, progress, set_up
-from redraft.cli.place import experts_of
+from redraft.cli.common import Commands, command, print_json, progress, set_up
+from redraft.cli.flags import backend_flags, experts_of, model_flags
 
 if TYPE_CHECKING:
     from redraft.engine.engine import Engine

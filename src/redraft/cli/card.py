@@ -7,7 +7,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from redraft.cli.common import loaded, note
-from redraft.cli.place import experts_of
+from redraft.cli.flags import experts_of
 
 if TYPE_CHECKING:
     from redraft.measure.record import Record

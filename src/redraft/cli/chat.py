@@ -9,7 +9,8 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from redraft.cli.bounds import say_bounds
-from redraft.cli.common import Commands, command, decoded, load_engine, model_flags, options_of, preset_flag
+from redraft.cli.common import Commands, command, decoded, load_engine
+from redraft.cli.flags import model_flags, options_of, sampling_flags
 from redraft.cli.trace import trace_flag, traced
 from redraft.errors import RedraftError, RequestError
 
@@ -32,13 +33,7 @@ def add(commands: Commands) -> None:
     """Add the command."""
     parser = command(commands, "chat", "talk with a model, line by line", run, epilog=EPILOG)
     parser.add_argument("--system", metavar="TEXT", help="what the model is told before the first turn")
-    parser.add_argument("--max-tokens", type=int, metavar="N", help="most tokens of an answer")
-    parser.add_argument("--seed", type=int, help="seed of the first answer; each further one has the next")
-    parser.add_argument("--steps", type=int, metavar="N", help="cap on denoising steps per canvas")
-    parser.add_argument(
-        "--temperature", type=float, default=1.0, metavar="X", help="factor on the schedule; 0 samples the likeliest"
-    )
-    preset_flag(parser)
+    sampling_flags(parser, own={"seed": "seed of the first answer; each further one has the next"})
     trace_flag(parser)
     model_flags(parser, plan=True)
 

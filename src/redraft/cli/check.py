@@ -12,13 +12,12 @@ if TYPE_CHECKING:
     from redraft.constraints.checks import Check
 
 
-def check_flag(parser: argparse.ArgumentParser) -> None:
+def check_flag(parser: argparse._ActionsContainer) -> None:
     """The command that judges."""
     parser.add_argument(
         "--check",
         metavar="COMMAND",
-        help="a command that reads the text on stdin and ends with 0 if it is right, else says on stderr what is not;"
-        " what it rejects is written anew",
+        help="repair what this command rejects: it reads the text, exits 0 if it is right, else explains on stderr",
     )
 
 

@@ -1,4 +1,4 @@
-"""What every command shares: flags, the prompt, and how results leave."""
+"""What every verb shares: its parser, the prompt, the engine, and how results leave."""
 
 from __future__ import annotations
 
@@ -8,28 +8,19 @@ import os
 import re
 import sys
 from collections.abc import Callable
-from dataclasses import fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from redraft.cli.place import experts_of, place_flags
+from redraft.cli.flags import experts_of
 from redraft.config import MOST_THREADS
 from redraft.errors import RequestError
-from redraft.options import PRESET_NAMES
 
 if TYPE_CHECKING:
     from redraft.engine.engine import Engine
-    from redraft.engine.request import Options
 
 SAME_BITS_THREADS = 8
 """Up to here an answer is tested to be the same alone and in a batch, bit for bit; with 16 it was seen not to be."""
 
-
-PLAN_HELP = (
-    "pack the matrices: int8, int4, int4-g64, int8-e8, int4-g64-e8, fp8, nvfp4, nvfp4-experts (default: as stored)"
-)
-
-ADAPTER_HELP = "a LoRA adapter in PEFT's layout, merged into the weights"
 
 Commands = Any  # argparse keeps the type of add_subparsers() private
 Run = Callable[[argparse.Namespace], int | None]
@@ -44,102 +35,10 @@ def command(commands: Commands, name: str, summary: str, run: Run, *, epilog: st
         epilog=epilog,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    parser.set_defaults(run=run, mistaken=parser.error)
+    parser.set_defaults(run=run, parser=parser)
     parser.add_argument("--json", action="store_true", help="print the result as JSON")
     parser.add_argument("--debug", action="store_true", help="show the traceback of an error")
     return parser
-
-
-def model_flags(parser: argparse.ArgumentParser, *, positional: bool = False, plan: bool = False) -> None:
-    """Which model, where, in which numbers; `plan` where matrices may be changed on the way in."""
-    what = 'a checkpoint: "nano" (in the package), a folder, or a repository name in the local cache (default: nano)'
-    if positional:
-        parser.add_argument("model", nargs="?", default="nano", metavar="MODEL", help=what)
-    else:
-        parser.add_argument("--model", default="nano", help=what)
-    parser.add_argument("--device", default="auto", help="where to run: cpu, cuda, cuda:1 (default: cuda if usable)")
-    parser.add_argument(
-        "--threads", type=int, metavar="N", help="processor threads (default: as many as there are idle cores)"
-    )
-    parser.add_argument(
-        "--dtype", default="auto", choices=("auto", "float32", "bfloat16"), help="number format (default: as stored)"
-    )
-    place_flags(parser)
-    if plan:
-        parser.add_argument("--plan", metavar="NAME", help=PLAN_HELP)
-        parser.add_argument("--adapter", metavar="FOLDER", help=ADAPTER_HELP)
-
-
-def sampling_flags(parser: argparse.ArgumentParser) -> None:
-    """How canvases are denoised; what is not given comes from the checkpoint's generation_config.json."""
-    parser.add_argument("--max-tokens", type=int, metavar="N", help="most tokens to answer with; never exceeded")
-    parser.add_argument(
-        "--seed", type=int, help="seed of all noise; repeats an answer on the same machine with the same --threads"
-    )
-    parser.add_argument(
-        "--steps", type=int, metavar="N", help="cap on denoising steps per canvas; also sets the cooling"
-    )
-    parser.add_argument(
-        "--entropy-bound", type=float, metavar="NATS", help="entropy that one step may accept, for the whole canvas"
-    )
-    parser.add_argument(
-        "--temperature", type=float, default=1.0, metavar="X", help="factor on the schedule; 0 samples the likeliest"
-    )
-    parser.add_argument("--top-k", type=int, metavar="N", help="sample from the N likeliest tokens only")
-    parser.add_argument("--top-p", type=float, default=1.0, metavar="P", help="sample from this share of probability")
-    parser.add_argument("--min-tokens", type=int, default=0, metavar="N", help="no end before this many tokens")
-    parser.add_argument("--deadline", type=float, metavar="SEC", help="answer with the best canvas after this long")
-    parser.add_argument(
-        "--accept",
-        action="append",
-        default=[],
-        metavar="RULE",
-        help="acceptance rule instead of the preset's, as confidence:0.9, factor, frechet, margin, entropy:0.1, "
-        "or gate:2:RULE; repeatable: what any of them keeps is kept",
-    )
-    parser.add_argument(
-        "--cooling", type=int, metavar="N", help="steps over which the temperature falls, whatever the cap"
-    )
-    parser.add_argument(
-        "--effort", type=float, metavar="X", help="0 to 1: a setting of the table that `redraft bench --dial` measures"
-    )
-    parser.add_argument("--target-ms", type=float, metavar="MS", help="lower the effort as needed to answer in time")
-    parser.add_argument(
-        "--min-effort", type=float, default=0.0, metavar="X", help="with --target-ms: never below (default: 0)"
-    )
-    parser.add_argument(
-        "--canvas", type=int, metavar="N", help="width of the canvases, in tokens (default: the preset's choice)"
-    )
-    parser.add_argument(
-        "--end-aware",
-        action=argparse.BooleanOptionalAction,
-        help="neither wait for nor compute what stands behind the answer's end (default: the preset's choice)",
-    )
-    causal_flag(parser)
-    preset_flag(parser)
-
-
-def causal_flag(parser: argparse.ArgumentParser) -> None:
-    """The other way to run the same weights."""
-    parser.add_argument(
-        "--causal", action="store_true", help="answer from left to right, one token per forward, with the same weights"
-    )
-
-
-def preset_flag(parser: argparse.ArgumentParser, of: str = "") -> None:
-    """Which sampler rules."""
-    default = "what the checkpoint says it was trained for, else reference"
-    parser.add_argument("--preset", choices=PRESET_NAMES, help=f"sampler rules{of} (default: {default})")
-
-
-def options_of(arguments: argparse.Namespace) -> Options:
-    """What the flags of a command say of its answers; what has no flag there is left as it is."""
-    from redraft.engine.request import Options
-
-    flags: dict[str, Any] = vars(arguments) | {"deadline_sec": getattr(arguments, "deadline", None)}
-    given = {one.name: flags[one.name] for one in fields(Options) if flags.get(one.name) is not None}
-    given = {name: tuple(value) if isinstance(value, list) else value for name, value in given.items()}
-    return Options(**given)
 
 
 def load_engine(arguments: argparse.Namespace) -> Engine:

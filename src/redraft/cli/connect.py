@@ -47,7 +47,9 @@ def add(commands: Commands) -> None:
     parser = command(commands, "connect", "print the lines that point another tool here", run, epilog=EPILOG)
     parser.add_argument("tool", choices=sorted(TOOLS), metavar="TOOL", help=", ".join(sorted(TOOLS)))
     parser.add_argument("--url", default=f"http://127.0.0.1:{PORT}", help="of the server (default: that of serve)")
-    parser.add_argument("--name", default="nano", metavar="NAME", help="of the model there (default: nano)")
+    parser.add_argument(
+        "--model", "--name", dest="name", default="nano", metavar="NAME", help="of the model there (default: nano)"
+    )
 
 
 def run(arguments: argparse.Namespace) -> int:

@@ -8,7 +8,8 @@ import sys
 from statistics import mean
 from typing import TYPE_CHECKING, Any
 
-from redraft.cli.common import Commands, command, load_engine, model_flags, print_json
+from redraft.cli.common import Commands, command, load_engine, print_json
+from redraft.cli.flags import model_flags
 
 if TYPE_CHECKING:
     from redraft.measure.evals import Trial

@@ -6,7 +6,8 @@ import argparse
 from dataclasses import asdict
 
 from redraft.cli.bounds import say_bounds
-from redraft.cli.common import Commands, command, load_engine, model_flags
+from redraft.cli.common import Commands, command, load_engine
+from redraft.cli.flags import model_flags
 from redraft.cli.infill import gap_flags, gap_options, show, wanted
 from redraft.cli.source import PLACE_HELP, read_source
 from redraft.cli.trace import traced

@@ -7,17 +7,9 @@ from dataclasses import asdict, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from redraft.cli.backend import backend_flags, backend_of, evaluate_remote
-from redraft.cli.common import (
-    Commands,
-    causal_flag,
-    command,
-    load_engine,
-    model_flags,
-    preset_flag,
-    print_json,
-    progress,
-)
+from redraft.cli.backend import backend_of, evaluate_remote
+from redraft.cli.common import Commands, command, load_engine, print_json, progress
+from redraft.cli.flags import backend_flags, model_flags, sampling_flags
 
 if TYPE_CHECKING:
     from redraft.measure.evals import Evaluation
@@ -36,12 +28,10 @@ def add(commands: Commands) -> None:
     model_flags(parser, plan=True)
     parser.add_argument("--task", action="append", metavar="NAME", help="a task; repeatable (default: all)")
     parser.add_argument("--count", type=int, default=500, metavar="N", help="examples per task (default: 500)")
-    parser.add_argument("--steps", type=int, metavar="N", help="cap on denoising steps per canvas")
     parser.add_argument(
         "--pin", action="store_true", help="also answer with what is known beforehand pinned, as a Sudoku's clues"
     )
-    causal_flag(parser)
-    preset_flag(parser)
+    sampling_flags(parser, only=("steps", "preset", "causal"))
     backend_flags(parser)
     parser.add_argument("--seed", type=int, default=0, help="which examples and which noise (default: 0)")
     parser.add_argument("--record", type=Path, metavar="FILE", help="also write a benchmark record to this file")
@@ -100,8 +90,8 @@ def _table(found: list[Evaluation]) -> None:
     table = Table("task", "examples", "exact", "95% interval", "steps", "tokens per forward", "tokens/s")
     for one in found:
         interval = f"{one.low:.1%} to {one.high:.1%}"
-        steps = (f"{one.mean_steps:.1f}", f"{one.tokens_per_forward:.1f}") if one.mean_steps else ("not told",) * 2
-        rate = f"{one.tokens_per_sec:.0f}" if one.tokens_per_sec else "not told"
+        steps = (f"{one.mean_steps:.1f}", f"{one.tokens_per_forward:.1f}") if one.mean_steps else ("not reported",) * 2
+        rate = f"{one.tokens_per_sec:.0f}" if one.tokens_per_sec else "not reported"
         table.add_row(one.task, str(one.count), f"{one.exact:.1%}", interval, *steps, rate)
     Console().print(table)
     for one in found:

@@ -7,17 +7,8 @@ from pathlib import Path
 
 from redraft.cli.bounds import say_bounds
 from redraft.cli.check import check_flag, check_of
-from redraft.cli.common import (
-    Commands,
-    command,
-    load_engine,
-    model_flags,
-    options_of,
-    preset_flag,
-    print_json,
-    read_prompt,
-)
-from redraft.cli.held import draw_flag
+from redraft.cli.common import Commands, command, load_engine, print_json, read_prompt
+from redraft.cli.flags import model_flags, options_of, sampling_flags
 from redraft.cli.trace import trace_flag, traced
 from redraft.errors import RequestError
 
@@ -42,11 +33,8 @@ def add(commands: Commands) -> None:
         "--kind", action="append", default=[], metavar="NAME=KIND", help="type a hole that the template leaves bare"
     )
     check_flag(parser)
-    draw_flag(parser)
-    parser.add_argument("--max-tokens", type=int, metavar="N", help="most tokens of the filled text")
-    parser.add_argument("--seed", type=int, help="seed of all noise; the same seed gives the same answer")
-    preset_flag(parser)
     trace_flag(parser)
+    sampling_flags(parser, own={"max_tokens": "most tokens of the filled text"})
     model_flags(parser)
 
 

@@ -8,20 +8,11 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from redraft.cli.backend import backend_flags, backend_of, generate_remote
+from redraft.cli.backend import backend_of, generate_remote
 from redraft.cli.bounds import say_bounds
 from redraft.cli.check import check_flag, check_of
-from redraft.cli.common import (
-    Commands,
-    command,
-    load_engine,
-    model_flags,
-    note,
-    options_of,
-    print_json,
-    read_prompt,
-    sampling_flags,
-)
+from redraft.cli.common import Commands, command, load_engine, note, print_json, read_prompt
+from redraft.cli.flags import backend_flags, model_flags, options_of, sampling_flags
 from redraft.cli.held import held_flags, held_source
 from redraft.cli.thinking import check_thinking, thinking_flag, thoughtful, told_apart
 from redraft.cli.trace import trace_flag, traced
@@ -42,20 +33,19 @@ EPILOG = """examples:
 def add(commands: Commands) -> None:
     """Add the command."""
     parser = command(commands, "generate", "answer a prompt", run, epilog=EPILOG)
-    told = 'the prompt, a text to go on with unless --chat is given; "-" or nothing reads stdin'
-    parser.add_argument("prompt", nargs="?", metavar="PROMPT", help=told)
+    what = 'a text to continue; "-" or nothing reads stdin'
+    parser.add_argument("prompt", nargs="?", metavar="PROMPT", help=what)
     parser.add_argument("--file", type=Path, help="read the prompt from a file")
-    parser.add_argument("--chat", action="store_true", help="send it as a user's turn through the chat template")
-    parser.add_argument("--watch", action="store_true", help="show the canvas settling, changed tokens marked (stderr)")
+    parser.add_argument("--chat", action="store_true", help="send it as a user's turn, through the chat template")
+    parser.add_argument("--watch", action="store_true", help="show the canvas settling, on stderr")
     trace_flag(parser)
-    parser.add_argument("--stop", action="append", default=[], metavar="TEXT", help="end the answer at this text")
-    backend_flags(parser)
+    thinking_flag(parser, "the thinking goes to stderr")
+    variant_flags(parser)
     held_flags(parser)
     check_flag(parser)
-    thinking_flag(parser, "they go to stderr, or beside the answer with --json")
-    model_flags(parser, plan=True)
     sampling_flags(parser)
-    variant_flags(parser)
+    model_flags(parser, plan=True)
+    backend_flags(parser)
 
 
 def run(arguments: argparse.Namespace) -> int:

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import argparse
 import sys
+from collections.abc import Mapping
 from dataclasses import asdict, replace
 from typing import TYPE_CHECKING
 
 from redraft.cli.bounds import say_bounds
-from redraft.cli.common import Commands, command, load_engine, model_flags, options_of, preset_flag, print_json
+from redraft.cli.common import Commands, command, load_engine, print_json
+from redraft.cli.flags import model_flags, options_of, sampling_flags
 from redraft.cli.source import PLACE_HELP, Source, read_source
 from redraft.cli.trace import trace_flag, traced
 from redraft.errors import RequestError
@@ -33,21 +35,14 @@ def add(commands: Commands) -> None:
     )
     parser.add_argument("place", metavar="FILE:LINES", help=PLACE_HELP + "; several gaps as notes.py:3,10-12")
     parser.add_argument("--write", action="store_true", help="write the result to the file")
-    parser.add_argument("--max-tokens", type=int, metavar="N", help="widest gap to try, in tokens (default: 32)")
     parser.add_argument("--width", type=int, metavar="N", help="try this many tokens and no other number")
     parser.add_argument("--no-heal", action="store_true", help="let no token at a seam grow into the gap")
-    gap_flags(parser)
+    gap_flags(parser, own={"max_tokens": "widest gap to try, in tokens (default: 32)"})
     model_flags(parser)
 
 
-def gap_flags(parser: argparse.ArgumentParser) -> None:
-    """How the canvas around a gap is denoised."""
-    parser.add_argument("--seed", type=int, help="seed of all noise; the same seed gives the same text")
-    parser.add_argument("--steps", type=int, metavar="N", help="cap on denoising steps; also sets the cooling")
-    parser.add_argument(
-        "--temperature", type=float, default=1.0, metavar="X", help="factor on the schedule; 0 samples the likeliest"
-    )
-    parser.add_argument("--deadline", type=float, metavar="SEC", help="take the best canvas after this long")
+def gap_flags(parser: argparse.ArgumentParser, own: Mapping[str, str] | None = None) -> None:
+    """What the new text must have in it, and how the canvas around the gap is denoised."""
     parser.add_argument("--regex", metavar="RE", help="all of the new text matches this")
     parser.add_argument(
         "--word", action="append", default=[], metavar="N=TEXT", help="word N of the new text is TEXT; repeatable"
@@ -58,8 +53,8 @@ def gap_flags(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--lacks", action="append", default=[], metavar="TEXT", help="the new text does not have this in it; repeatable"
     )
-    preset_flag(parser)
     trace_flag(parser)
+    sampling_flags(parser, own=own)
 
 
 def wanted(arguments: argparse.Namespace) -> Wanted:

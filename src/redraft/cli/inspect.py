@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
 from redraft.cli.common import Commands, command, print_json
+from redraft.cli.flags import named_model
 
 if TYPE_CHECKING:
     from redraft.config import CheckpointConfig, ModelConfig
@@ -22,7 +23,7 @@ EPILOG = """examples:
 def add(commands: Commands) -> None:
     """Add the command."""
     parser = command(commands, "inspect", "describe a checkpoint and what fits in memory", run, epilog=EPILOG)
-    parser.add_argument("model", nargs="?", default="nano", metavar="MODEL", help="a checkpoint (default: nano)")
+    named_model(parser, "a checkpoint (default: nano)")
     parser.add_argument(
         "--memory", type=float, action="append", metavar="GB", help="memory to fit into; repeatable (default: 16 24 80)"
     )
@@ -57,6 +58,8 @@ def describe(
     config: CheckpointConfig, count: ParameterCount, disk: dict[str, int] | None, sizes: list[float]
 ) -> dict[str, Any]:
     """Everything the command prints, by name. Bytes are bytes, GB are 10^9 of them; no `disk`: there are no weights."""
+    from redraft.weights.vision import vision_parameters
+
     model = config.model
     full = sum(layer.is_full for layer in model.layers)
     return {
@@ -67,6 +70,7 @@ def describe(
         "parameters_total": count.total,
         "parameters_active": count.active,
         "parameters_by_group": count.groups,
+        "parameters_of_vision_tower": vision_parameters(model),
         "stored_bytes": "unknown: the folder has no weights" if disk is None else disk,
         "cache_bytes_per_token": count.cache_growth,
         "cache_bytes_sliding_most": count.cache_window,

@@ -1,9 +1,11 @@
-"""The command tree. Importing it imports no torch; each command imports what it needs when it runs."""
+"""The command tree. Importing it imports no torch; each verb imports what it needs when it runs."""
 
 from __future__ import annotations
 
 import argparse
+import re
 import sys
+from collections.abc import Sequence
 from typing import NoReturn
 
 from redraft import __version__
@@ -29,6 +31,8 @@ from redraft.cli import (
     tune,
     verify,
 )
+from redraft.cli import help as explain
+from redraft.errors import did_you_mean
 
 EPILOG = """examples:
   redraft demo                                       see a canvas settle on the model in the package
@@ -39,17 +43,56 @@ EPILOG = """examples:
 The result goes to stdout, everything else to stderr. Exit codes: 0 done, 1 our failure, 2 a mistake in the call,
 130 interrupted."""
 
+CHOICE = re.compile(r"argument (?P<name>\S+): invalid choice: '(?P<given>.*)' \(choose from (?P<known>.*)\)", re.DOTALL)
+
 
 class Parser(argparse.ArgumentParser):
-    """Tells a mistake in one line, as every other error is told, where argparse prints the whole usage before it."""
+    """Prints a mistake in one line, with the word that was probably meant, and a usage line of one line."""
 
     def error(self, message: str) -> NoReturn:
         """Leave with exit code 2."""
-        self.exit(2, f"redraft: {' '.join(message.split())}; see `{self.prog} --help`\n")
+        if found := CHOICE.fullmatch(message):
+            known = re.findall(r"'([^']*)'", found["known"])
+            near = did_you_mean(found["given"], known)
+            message = f"{found['name']} is {found['given']!r}; choose from {', '.join(known)}{near}"
+            if found["name"] == "VERB":
+                message = f"there is no verb {found['given']!r}{near}"
+        message = " ".join(message.split())
+        advice = f"see `{self.prog} --help`"
+        self.exit(
+            2,
+            f"redraft: {message} {advice.capitalize()}\n" if message[-1] == "?" else f"redraft: {message}; {advice}\n",
+        )
+
+    def refuse_unknown(self, words: Sequence[str]) -> NoReturn:
+        """Leave with exit code 2 because of words that are not understood, the first of which decides the advice."""
+        flag = words[0].partition("=")[0]
+        near = did_you_mean(flag, self._option_string_actions) if flag.startswith("-") else ""
+        self.error(f"unknown {'flag' if flag.startswith('-') else 'word'} {' '.join(words)}{near}")
+
+    def format_usage(self) -> str:
+        """The verb, its words and the flags it cannot do without."""
+        self.usage = self._brief_usage()
+        return super().format_usage()
+
+    def format_help(self) -> str:
+        """The whole help, in which the flags stand with their explanations and not in the usage, too."""
+        self.usage = self._brief_usage()
+        return super().format_help()
+
+    def _brief_usage(self) -> str:
+        words = [self.prog]
+        for action in self._actions:
+            name = str(action.metavar or action.dest)
+            if not action.option_strings:
+                words.append(f"[{name}]" if action.nargs == "?" else f"{name} …" if action.nargs == "A..." else name)
+            elif action.required:
+                words.append(f"{action.option_strings[-1]} {name}")
+        return " ".join([*words, "[flags]"]).replace("%", "%%")
 
 
 def build_parser() -> Parser:
-    """The parser of every command, in the order of `--help`."""
+    """The parser of every verb, in the order of `--help`."""
     parser = Parser(
         prog="redraft",
         description="Run, measure and train block-diffusion language models of the DiffusionGemma family.",
@@ -57,15 +100,15 @@ def build_parser() -> Parser:
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     parser.add_argument("--version", action="version", version=f"redraft {__version__}")
-    parser.set_defaults(run=lambda _: _told(parser), mistaken=parser.error, debug=False)
-    commands = parser.add_subparsers(title="commands", metavar="COMMAND")
+    parser.set_defaults(run=lambda _: _print_help(parser), parser=parser, debug=False, root=parser)
+    commands = parser.add_subparsers(title="verbs", metavar="VERB")
     answering = (demo, generate, record, chat, decide, infill, fill, edit, replay, serve, run, connect, doctor)
-    for module in (*answering, evaluate, inspect, verify, bench, tune, quantize, pull):
+    for module in (*answering, evaluate, inspect, verify, bench, tune, quantize, pull, explain):
         module.add(commands)
     return parser
 
 
-def _told(parser: Parser) -> int:
-    """The answer to the name alone: what there is to type."""
+def _print_help(parser: Parser) -> int:
+    """The name alone was typed."""
     parser.print_help(sys.stderr)
     return 2

@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 
 from redraft.cli.common import Commands, command, print_json
+from redraft.cli.flags import named_model, need_model
 
 EPILOG = """An interrupted pull continues where it stopped. Only configs, tokenizer files, the chat
 template and safetensors are fetched; no code is.
@@ -16,16 +17,17 @@ example:
 def add(commands: Commands) -> None:
     """Add the command."""
     parser = command(commands, "pull", "fetch a checkpoint into the local cache", run, epilog=EPILOG)
-    parser.add_argument("name", metavar="NAME", help="repository name, as in owner/model")
+    named_model(parser, "a repository name, as owner/model", default=None)
 
 
 def run(arguments: argparse.Namespace) -> int:
     """Fetch and say where it is."""
     from redraft.weights.pull import pull
 
-    folder = pull(arguments.name, progress=not arguments.json)
+    name = need_model(arguments)
+    folder = pull(name, progress=not arguments.json)
     if arguments.json:
-        print_json({"name": arguments.name, "folder": str(folder)})
+        print_json({"name": name, "folder": str(folder)})
     else:
         print(folder)
     return 0

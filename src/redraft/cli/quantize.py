@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from redraft.cli.common import Commands, command, print_json, show
+from redraft.cli.flags import named_model, need_model
 
 if TYPE_CHECKING:
     from redraft.measure.evals import Evaluation
@@ -32,7 +33,7 @@ examples:
 def add(commands: Commands) -> None:
     """Add the command."""
     parser = command(commands, "quantize", "write a checkpoint in fewer bits", run, epilog=EPILOG)
-    parser.add_argument("model", metavar="MODEL", help="a checkpoint that is not quantized")
+    named_model(parser, "a checkpoint that is not quantized", default=None)
     parser.add_argument("--plan", required=True, metavar="NAME", help="which matrices in which format; see below")
     parser.add_argument("--out", type=Path, required=True, metavar="DIR", help="the folder to make")
     parser.add_argument("--eval", type=int, metavar="N", help="then score both on N held-out examples a task")
@@ -54,7 +55,7 @@ def run(arguments: argparse.Namespace) -> int:
     from redraft.weights.quantize import quantize_checkpoint
     from redraft.weights.source import locate
 
-    plan, folder = find_plan(arguments.plan), locate(arguments.model)
+    plan, folder = find_plan(arguments.plan), locate(need_model(arguments))
     report = quantize_checkpoint(folder, arguments.out, plan, progress=_written)
     scores: dict[str, list[Evaluation]] = {}
     if arguments.eval is not None:

@@ -12,17 +12,9 @@ from itertools import islice
 from typing import TYPE_CHECKING
 
 from redraft.cli.bounds import say_bounds
-from redraft.cli.common import (
-    Commands,
-    command,
-    decoded,
-    load_engine,
-    model_flags,
-    options_of,
-    preset_flag,
-    read_prompt,
-)
-from redraft.cli.held import draw_flag, fence_flag, read_schema
+from redraft.cli.common import Commands, command, decoded, load_engine, read_prompt
+from redraft.cli.flags import model_flags, options_of, sampling_flags
+from redraft.cli.held import fence_flag, read_schema
 from redraft.cli.thinking import thinking_flag, thoughtful, told_apart
 from redraft.errors import RedraftError, RequestError
 
@@ -54,13 +46,10 @@ def add(commands: Commands) -> None:
     parser.add_argument("text", nargs="?", metavar="TEXT", help='the text; "-" or nothing reads stdin')
     parser.add_argument("--schema", required=True, metavar="FILE|FIELDS", help="what to answer with")
     fence_flag(parser)
-    draw_flag(parser)
-    thinking_flag(parser, "--json tells them")
+    thinking_flag(parser, "--json returns the thinking, too")
     parser.add_argument("--instruction", metavar="TEXT", help="what to do, in front of the text")
     parser.add_argument("--many", action="store_true", help="answer each line of stdin, in order")
-    parser.add_argument("--max-tokens", type=int, metavar="N", help="most tokens of an answer")
-    parser.add_argument("--seed", type=int, help="seed of all noise; line i of many has this seed plus i")
-    preset_flag(parser)
+    sampling_flags(parser, own={"seed": "seed of all noise; with --many, line i has this seed plus i"})
     model_flags(parser, plan=True)
 
 

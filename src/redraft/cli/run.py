@@ -11,8 +11,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from redraft import __version__
-from redraft.cli.backend import backend_flags, backend_of
-from redraft.cli.common import Commands, command, load_engine, model_flags, preset_flag, print_json
+from redraft.cli.backend import backend_of
+from redraft.cli.common import Commands, command, load_engine, print_json
+from redraft.cli.flags import backend_flags, model_flags, sampling_flags
 
 if TYPE_CHECKING:
     from redraft.measure.remote import Backend
@@ -40,7 +41,7 @@ def add(commands: Commands) -> None:
     parser.add_argument("source", type=Path, metavar="IN.jsonl", help="requests, one a line")
     parser.add_argument("target", type=Path, metavar="OUT.jsonl", help="answers; continued if it exists")
     parser.add_argument("--seed", type=int, help="row i has this seed plus i, unless it brings its own")
-    preset_flag(parser, of=" of rows that name none")
+    sampling_flags(parser, only=("preset",), own={"preset": "sampler rules of rows that name none"})
     parser.add_argument("--at-once", type=int, default=64, metavar="N", help="rows under way (default: 64)")
     backend_flags(parser)
     model_flags(parser)

@@ -12,18 +12,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from redraft import __version__
-from redraft.cli.common import (
-    ADAPTER_HELP,
-    PLAN_HELP,
-    Commands,
-    command,
-    loaded,
-    model_flags,
-    note,
-    preset_flag,
-    set_up,
-)
-from redraft.cli.place import experts_of
+from redraft.cli.common import Commands, command, loaded, note, set_up
+from redraft.cli.flags import experts_of, model_flags, sampling_flags
 from redraft.cli.trace import traced_apart
 from redraft.errors import RequestError
 
@@ -49,10 +39,8 @@ examples:
 def add(commands: Commands) -> None:
     """Add the command."""
     parser = command(commands, "serve", "answer over HTTP, in the forms that other tools speak", run, epilog=EPILOG)
-    model_flags(parser, positional=True)
-    preset_flag(parser, of=" of requests that name none")
-    parser.add_argument("--plan", metavar="NAME", help=PLAN_HELP)
-    parser.add_argument("--adapter", metavar="FOLDER", help=ADAPTER_HELP)
+    model_flags(parser, positional=True, plan=True)
+    sampling_flags(parser, only=("preset",), own={"preset": "sampler rules of requests that name none"})
     parser.add_argument("--host", default="127.0.0.1", help="address to listen on (default: 127.0.0.1)")
     parser.add_argument("--port", type=int, default=PORT, help=f"0 for a free one (default: {PORT})")
     parser.add_argument("--name", metavar="NAME", help="what the model is called (default: its name or folder)")

@@ -20,7 +20,7 @@ def thinking_flag(parser: argparse.ArgumentParser, told: str) -> None:
     parser.add_argument(
         "--thinking",
         action="store_true",
-        help=f"let the model think first, if its chat template can; no schema holds its thoughts, and {told}",
+        help=f"let the model think first, free of the constraint; {told}",
     )
 
 

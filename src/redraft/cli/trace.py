@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 MOST, MOST_BYTES = 1000, 10**9
 """Files that a folder of traces keeps, and what they may hold when another is begun."""
 
-OWN = {"run", "mistaken", "json", "debug", "trace", "model", "watch", "write"}
+OWN = {"run", "parser", "root", "model_given", "json", "debug", "trace", "model", "watch", "write"}
 """Of a command's arguments those that a trace tells otherwise, that change no step, or that nobody gave."""
 
 

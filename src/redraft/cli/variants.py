@@ -22,10 +22,10 @@ def variant_flags(parser: argparse.ArgumentParser) -> None:
         "--variants",
         type=int,
         metavar="N",
-        help="answer N times; alike answers are merged, the likeliest come first",
+        help="answer N times; merge equal answers, the likeliest first",
     )
     parser.add_argument(
-        "--keep", type=int, metavar="K", help="with -n: go on with the K most certain canvases after two steps"
+        "--keep", type=int, metavar="K", help="with -n: finish the K canvases that are most certain after two steps"
     )
 
 

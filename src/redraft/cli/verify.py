@@ -5,7 +5,8 @@ from __future__ import annotations
 import argparse
 from dataclasses import asdict
 
-from redraft.cli.common import Commands, command, load_engine, model_flags, print_json
+from redraft.cli.common import Commands, command, load_engine, print_json
+from redraft.cli.flags import model_flags
 
 EPILOG = """Both are shown the same canvas and the same previous logits at every step, so differences cannot add up.
 transformers also runs with eager attention and with eager experts, which should change nothing: the

@@ -25,7 +25,7 @@ def bench_knee(
     folder: Path, *, runs: int, dtype: str = "float32", plan: str | None = None, progress: Progress = silent
 ) -> Record:
     """Time of a forward by its rows, all sizes in turn `runs` times, and where more rows stop paying."""
-    model = load(folder, dtype=dtype, plan=plan).model  # as an engine runs it
+    model = load(folder, device="cpu", dtype=dtype, plan=plan).model  # as an engine runs it
     width = model.config.canvas_length
     forwards = {canvases * width: _forward_of(model, canvases) for canvases in CANVASES}
     times: dict[int, list[float]] = {rows: [] for rows in forwards}

@@ -1,0 +1,100 @@
+"""The forms that a caller may write a JSON Schema in, as the one that is compiled.
+
+    a dict    JSON text    a pydantic class    a dataclass    'name, age int?, size S|M|L, tags str[]'
+
+The last is the short form: fields with commas between them, each a name and a type (text if it has none). `a|b` is one
+of these texts, `[]` a list, `?` behind a name or a type a field that may be missing; a colon may stand behind the name.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import re
+from typing import Any
+
+import msgspec
+
+from redraft.errors import ConstraintError, did_you_mean
+
+TYPES: dict[str, dict[str, str]] = {
+    **{name: {"type": "string"} for name in ("str", "string", "text")},
+    **{name: {"type": "integer"} for name in ("int", "integer")},
+    **{name: {"type": "number"} for name in ("float", "number")},
+    **{name: {"type": "boolean"} for name in ("bool", "boolean")},
+    "date": {"type": "string", "format": "date"},
+    "time": {"type": "string", "format": "time"},
+    "email": {"type": "string", "format": "email"},
+    "uuid": {"type": "string", "format": "uuid"},
+}
+"""Types of the short form."""
+
+EXAMPLE = "'name, age int?, size S|M|L, tags str[]'"
+FIELD = re.compile(
+    r"(?P<name>[^\s?*\[\]|:]+)(?P<maybe>\?)?"
+    r"(?:\s*:\s*(?P<typed>\S.*?)|\s+(?:enum\s+)?(?P<kind>\S.*?))?(?P<many>\*|\[\])?(?P<too>\?)?"
+)
+JSON_TEXT = re.compile(r'\s*(?:[{\["].*|(?:true|false|null)\s*)', re.DOTALL)
+
+
+def plain_schema(schema: Any) -> Any:
+    """A schema in any of the forms as JSON has it. Raises ConstraintError."""
+    try:
+        if isinstance(schema, bytes):
+            return json.loads(schema)
+        if isinstance(schema, str):
+            return json.loads(schema) if JSON_TEXT.fullmatch(schema) else schema_of_fields(schema)
+        if isinstance(schema, type):
+            return _schema_of_class(schema)
+        return json.loads(json.dumps(schema))
+    except (TypeError, ValueError) as error:
+        raise ConstraintError(
+            f"the schema is not JSON ({error}); pass a dict, valid JSON text, a class, or fields as {EXAMPLE}"
+        ) from None
+    except RecursionError:
+        raise ConstraintError("the schema nests too deeply to read; flatten it") from None
+
+
+def schema_of_fields(text: str) -> dict[str, Any]:
+    """The schema of an object whose fields are written in the short form. Raises ConstraintError naming the field."""
+    fields, required = dict[str, Any](), list[str]()
+    for part in text.split(","):
+        field = FIELD.fullmatch(part.strip())
+        if field is None:
+            raise ConstraintError(
+                f"schema {text!r:.200}: {part.strip()!r} is no field; write fields as {EXAMPLE} with types"
+                f" {', '.join(TYPES)}"
+            )
+        name, kind = field["name"], _kind(text, field)
+        if name in fields:
+            raise ConstraintError(f"schema {text!r:.200} names {name!r} twice; leave one out")
+        fields[name] = {"type": "array", "items": kind} if field["many"] else kind
+        required += [] if field["maybe"] or field["too"] else [name]
+    return {"type": "object", "properties": fields, "required": required, "additionalProperties": False}
+
+
+def _kind(text: str, field: re.Match[str]) -> dict[str, Any]:
+    """The schema of a type's name, or of texts of which one is written."""
+    kind = field["typed"] or field["kind"] or "str"
+    if "|" in kind:
+        texts = [one.strip() for one in kind.split("|")]
+        if all(texts) and len(set(texts)) == len(texts):
+            return {"enum": texts}
+        raise ConstraintError(f"schema {text!r:.200}: {kind!r} has an empty or a repeated text; write them as S|M|L")
+    if kind not in TYPES:
+        raise ConstraintError(
+            f"schema {text!r:.200}: {field['name']!r} has type {kind!r}; types: {', '.join(TYPES)}"
+            f"{did_you_mean(kind, TYPES)}"
+        )
+    return dict(TYPES[kind])
+
+
+def _schema_of_class(kind: type) -> Any:
+    if hasattr(kind, "model_json_schema"):
+        return kind.model_json_schema()
+    if not dataclasses.is_dataclass(kind):
+        raise ConstraintError(f"{kind.__name__} is no dataclass and has no model_json_schema; pass one that has")
+    try:
+        return msgspec.json.schema(kind)
+    except TypeError as error:
+        raise ConstraintError(f"{kind.__name__} has a field without a JSON form: {error}") from None

@@ -1,0 +1,73 @@
+"""One schema in every form that a caller may write it in."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from typing import Any
+
+import jsonschema_rs
+import pydantic
+import pytest
+
+from redraft.constraints.schemas import plain_schema
+from redraft.errors import ConstraintError
+
+
+@dataclasses.dataclass
+class Person:
+    name: str
+    age: int
+
+
+class Checked(pydantic.BaseModel):
+    name: str
+    age: int
+
+
+PLAIN = {
+    "type": "object",
+    "properties": {"name": {"type": "string"}, "age": {"type": "integer"}},
+    "required": ["name", "age"],
+}
+FORMS: list[Any] = [
+    PLAIN,
+    json.dumps(PLAIN),
+    json.dumps(PLAIN).encode(),
+    f"\n {json.dumps(PLAIN)}",
+    Person,
+    Checked,
+    "name, age int",
+    "name: str, age: integer",
+    "name string, age: int",
+]
+
+
+@pytest.mark.parametrize("form", FORMS, ids=repr)
+def test_every_form_says_the_same(form: Any) -> None:
+    validator = jsonschema_rs.validator_for(plain_schema(form))
+    assert validator.is_valid({"name": "Alice", "age": 31})
+    for wrong in ({"name": "Alice"}, {"name": "Alice", "age": "31"}, {"name": 3, "age": 31}, []):
+        assert not validator.is_valid(wrong)
+
+
+def test_a_name_that_begins_like_json_is_a_name() -> None:
+    assert list(plain_schema("trueness, nullable int")["properties"]) == ["trueness", "nullable"]
+    assert plain_schema("true") is True
+
+
+@pytest.mark.parametrize(
+    ("form", "said"),
+    [
+        ("{", "the schema is not JSON"),
+        ({"x": object()}, "the schema is not JSON"),
+        ("name, name", "names 'name' twice"),
+        ("age itn", "'age' has type 'itn'; types: .*; did you mean 'int'"),
+        ("age ,, x", "'' is no field; write fields as 'name, age int"),
+        ("size S|S", "'S|S' has an empty or a repeated text"),
+        (int, "int is no dataclass and has no model_json_schema"),
+    ],
+)
+def test_what_is_no_schema_is_refused(form: Any, said: str) -> None:
+    with pytest.raises(ConstraintError, match=said.replace("|", r"\|")):
+        plain_schema(form)
