@@ -40,8 +40,8 @@ MAP_PAGE = """# Map
 <!-- Written by bench/generate.py from the first line of each module's docstring; change that, then run `make docs`. -->
 
 Every module of the package, and what it is for. [architecture.md](architecture.md) follows a request through them.
-Beside the package, `bench/` has the experiments of this repository, `bench/records/` what they measured, and `bench/pages/`
-the makers of generated pages. None of these is in the wheel, and the package imports none of them.
+Beside the package, `bench/` has the experiments of this repository, `bench/records/` what they measured, and
+`bench/pages/` the makers of generated pages. None of these is in the wheel, and the package imports none of them.
 
 """
 NUMBERS_PAGE = """# Numbers
