@@ -61,7 +61,7 @@ One model on several GPUs is not supported. Start one server on each GPU instead
 
 ## What a step launches
 
-On a GPU a layer is fifteen launches, however many sequences its rows belong to (`src/redraft/model/triton/layer.py`).
+On a GPU a layer is fifteen launches, however many sequences its rows belong to (`src/redraft/model/gpu/layer.py`).
 A whole step of the 26B model takes fewer than 600 launches for one canvas and fewer than 800 for eight; images
 included. `tests/unit/test_launches.py` counts them. Their time is not measured.
 
@@ -129,7 +129,7 @@ what would fit. Put the record into `bench/records/` as `device-NAME.json`, and 
 Times and memory on a GPU; loading 50 GB from a disk; right answers in 8 and 4 bits of a model larger than nano; the
 fastest tiles (`bench/tiles.py` tries some); rounding inside the kernels' products; graph capture; copies beside
 products; training on several GPUs; transformers on the same card (`bench/step_beside_transformers.py` times it). The
-kernels in `model/triton/` are compared with their twins under Triton's interpreter; `pytest -m gpu` does the same on a
+kernels in `model/gpu/` are compared with their twins under Triton's interpreter; `pytest -m gpu` does the same on a
 card.
 """
 

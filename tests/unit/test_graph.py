@@ -22,9 +22,9 @@ from redraft.engine.runner import run_alone
 from redraft.errors import RequestError
 from redraft.model.fused import fuse_layers
 from redraft.model.gemma import DiffusionGemma
+from redraft.model.gpu.graph import GraphedStep, Placed, Places
 from redraft.model.head import Head, read_head
 from redraft.model.rows import Mode, Span
-from redraft.model.triton.graph import GraphedStep, Placed, Places
 
 SHAPES: dict[str, dict[str, Any]] = {"plain layers": {"num_experts": 6}, "fused layers": {}}
 
@@ -172,7 +172,9 @@ def test_the_flag_is_refused_where_there_is_no_gpu(
     words: tuple[str, ...], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """The commands had none, so only a program could ask for graphs."""
-    monkeypatch.setattr("redraft.server.process.serve", lambda service, loader, **_: loader(lambda done, total: None))
+    monkeypatch.setattr(
+        "redraft.server.http.process.serve", lambda service, loader, **_: loader(lambda done, total: None)
+    )
     assert main([*words, "--graphs"]) == 2
     assert "graphs is True and the model runs on cpu; leave it out" in capsys.readouterr().err
 
@@ -184,7 +186,7 @@ def test_graphs_are_refused_where_there_is_no_gpu() -> None:
 
 def test_a_step_on_the_kernels_in_standing_memory_equals_the_plain_one() -> None:
     pytest.importorskip("triton", reason=f"there is no triton for {sys.platform}")
-    from redraft.model.triton.kernels import GPU
+    from redraft.model.gpu.kernels import GPU
 
     draw = torch.Generator().manual_seed(1)
     config = tiny_config(hidden_size=64, intermediate_size=96, moe_intermediate_size=64, head_dim=16)
