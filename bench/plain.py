@@ -1,7 +1,7 @@
 """Measures a model on sentences that people write: what it extracts, edits, repairs and fills in, and what it copies.
 
-    python scripts/bench/plain.py --model runs/nano-plain --count 300 --record benchmarks/plain-nano.json
-    python scripts/bench/plain.py --run runs/nano-plain --count 40 --show 10        a run that has not ended
+    python bench/plain.py --model runs/nano-plain --count 300 --record bench/records/plain-nano.json
+    python bench/plain.py --run runs/nano-plain --count 40 --show 10        a run that has not ended
 
 Groups: the tasks of ordinary sentences (values held out, phrasings seen in training), `phrasings` (tests/data/, written
 apart and never trained on), `strangers` (fifty sentences as a stranger types them), `copies` (random strings and other
@@ -24,13 +24,13 @@ from typing import Any
 
 import torch
 
-from redraft import prompts
+from redraft import load, prompts
 from redraft.constraints.sources import schema_source
-from redraft.engine.engine import Engine, load
 from redraft.engine.fields import field_entropy
-from redraft.engine.request import Options
+from redraft.engine.request import Options, Request
 from redraft.measure.evals import said, share_of
 from redraft.measure.record import new_record, write_record
+from redraft.operations.engine import Engine
 from redraft.prompts import Field
 from redraft.tasks import Example, stream_seed, task
 from redraft.tasks.extract import judge
@@ -39,7 +39,7 @@ from redraft.tasks.strings import scramble
 from redraft.tasks.task import split_of
 from redraft.tasks.values import quoted
 
-ROOT = Path(__file__).resolve().parents[2]
+ROOT = Path(__file__).resolve().parents[1]
 RECORDS = ("extract", "extract-lists", "forms", "forms-long")  # tasks whose prompt names fields
 OTHERS = ("edit", "mend", "fill", "copy")
 GRIDS = ("sudoku-4x4", "sudoku-6x6")
@@ -182,7 +182,7 @@ def answer(engine: Engine, group: str, example: Example, arguments: argparse.Nam
     held = record and not arguments.free and not arguments.causal
     language = engine.language(schema_source(schema_of(example.prompt))) if held else None
     began = time.monotonic()
-    done = engine.finish(engine.request(example.prompt, chat=True, options=options, language=language))
+    done = engine.run(engine.resolve(Request(example.prompt, chat=True, options=options, constraint=language)))
     seconds = time.monotonic() - began
     wanted, got = read_json(example.answer), read_json(done.text)
     fields = judge(wanted, got) if record else float(task(group).score(example, done.text).exact)

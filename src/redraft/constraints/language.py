@@ -28,7 +28,7 @@ from redraft.constraints.condition.projection import Projection
 from redraft.constraints.disk_cache import Entry, code_version, read_entry, write_entry
 from redraft.constraints.validation import Problem, schema_problems, validator_of
 from redraft.errors import ConstraintError
-from redraft.model.triton.ways import Holding
+from redraft.model.gpu.ways import Holding
 from redraft.text import Text
 
 if TYPE_CHECKING:

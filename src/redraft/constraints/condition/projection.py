@@ -38,7 +38,7 @@ from redraft.constraints.condition.forward_backward import (
     scaled_messages,
 )
 from redraft.errors import ConstraintError
-from redraft.model.triton.ways import Holding, Shift
+from redraft.model.gpu.ways import Holding, Shift
 from redraft.shapes import Float, Int, Tensor
 
 FAINTEST = -80.0

@@ -15,7 +15,7 @@ from redraft.constraints.compile.automaton import NOWHERE
 from redraft.constraints.condition.projection import OnceProjection, Projected
 from redraft.constraints.language import Language
 from redraft.errors import ConstraintError
-from redraft.model.triton.ways import Holding
+from redraft.model.gpu.ways import Holding
 from redraft.shapes import Float, Int, Tensor
 
 

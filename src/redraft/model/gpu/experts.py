@@ -1,0 +1,205 @@
+"""Routed experts on a GPU: four launches for all experts, whatever numbers their matrices are in.
+
+    place     choices sorted by expert; a block is a run of rows of one expert
+    gate up   block × tile of ffn:      gate and up of the same tile side by side, GELU between them
+    down      block × tile of hidden:   to the row's own place
+    mix       each row's choices, weighted and added up
+
+Which blocks there are is worked out on the device, so nothing waits for the host, and an expert that no row chose
+costs nothing. A block is wide enough for twice the rows that an expert gets on average: its matrix is then read once,
+and 4-bit matrices are unpacked once, on the way into the product (`tiles.py`). 8-bit matrices meet rows in the same 8
+bits, summed as integers or by the fp8 units, and are scaled when the sum is there. The twin is
+`model/moe.py::experts_grouped`.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import no_type_check
+
+import torch
+import triton
+import triton.language as tl
+
+from redraft.model.gpu.tiles import (
+    EIGHT,
+    INT4_CODES,
+    PLAIN,
+    Tile,
+    accumulate,
+    constants,
+    held,
+    kind_of,
+    read,
+    scaled,
+)
+from redraft.model.moe import AnyExperts
+from redraft.model.packed import Packed
+from redraft.shapes import Float, Int, Tensor
+
+_LEAST, _MOST = 16, 128  # rows of a block
+_SCAN, _WIDE = 2048, 1024
+
+
+@triton.jit
+@no_type_check
+def _place(chosen, order, experts, starts, ends, count, BLOCK_ROWS: tl.constexpr, WIDE: tl.constexpr):
+    """One expert's choices in order, behind those of all experts before it, and its blocks.
+
+    Its first block is number ⌊choices before it / BLOCK_ROWS⌋ + expert: there is always room for what it needs up to
+    the next one's first, and what is to spare is empty. So no expert has to know the blocks of another.
+    """
+    expert = tl.program_id(0)
+    before = 0
+    for begin in range(0, count, WIDE):
+        at = begin + tl.arange(0, WIDE)
+        one = tl.load(chosen + at, mask=at < count, other=1 << 30)
+        before += tl.sum((one < expert).to(tl.int32), axis=0)
+    end = before
+    for begin in range(0, count, WIDE):
+        at = begin + tl.arange(0, WIDE)
+        own = (tl.load(chosen + at, mask=at < count, other=1 << 30) == expert).to(tl.int32)
+        tl.store(order + end + tl.cumsum(own, axis=0) - own, at, mask=own > 0)
+        end += tl.sum(own, axis=0)
+    first, last = before // BLOCK_ROWS + expert, end // BLOCK_ROWS + expert + 1
+    for number in range(first, last):
+        tl.store(experts + number, expert)
+        tl.store(starts + number, before + (number - first) * BLOCK_ROWS)
+        tl.store(ends + number, end)
+
+
+@triton.jit
+@no_type_check
+def _gate_up(
+    x, x_scale, order, experts, starts, ends, codes, scale, top, result, choices,
+    PHASED: tl.constexpr, INNER: tl.constexpr, OUTER: tl.constexpr, GROUP: tl.constexpr, KIND: tl.constexpr,
+    SUMS: tl.constexpr, BLOCK_ROWS: tl.constexpr, BLOCK_OUT: tl.constexpr, BLOCK_IN: tl.constexpr,
+):  # fmt: skip
+    """gelu(gate) * up of one block, one tile of the inner width, in the order of the sorted rows and as `down` reads
+    it."""
+    block = tl.program_id(0)
+    begin, end = tl.load(starts + block), tl.load(ends + block)
+    if begin >= end:
+        return
+    expert = tl.load(experts + block).to(tl.int64)
+    place = begin + tl.arange(0, BLOCK_ROWS)
+    rows_inside = place < end
+    rows = tl.load(order + place, mask=rows_inside, other=0).to(tl.int64) // choices
+    wanted = tl.program_id(1) * BLOCK_OUT + tl.arange(0, BLOCK_OUT)
+    out = tl.where(wanted < OUTER, wanted, 0)
+    codes += expert * (2 * OUTER * (INNER // 8 if KIND >= 2 else INNER))
+    scale += expert * (2 * OUTER * (INNER // GROUP if GROUP else 1))
+    top += expert * 2 * OUTER
+    gate = tl.zeros((BLOCK_OUT, BLOCK_ROWS), dtype=SUMS)
+    up = tl.zeros((BLOCK_OUT, BLOCK_ROWS), dtype=SUMS)
+    gate, up = accumulate(gate, up, x, rows, rows_inside, codes, scale, out, OUTER, INNER, GROUP, KIND, True, BLOCK_IN)
+    gate = scaled(gate, x_scale, rows, rows_inside, scale, top, out, KIND)
+    up = scaled(up, x_scale, rows, rows_inside, scale, top, out + OUTER, KIND)
+    # Rounded where the twin rounds: after each matmul.
+    gate = gate.to(result.dtype.element_ty).to(tl.float32)
+    up = up.to(result.dtype.element_ty).to(tl.float32)
+    cubic = 0.7978845608028654 * (gate + 0.044715 * gate * gate * gate)
+    y = gate * tl.sigmoid(2.0 * cubic) * up  # 0.5 (1 + tanh c) is sigmoid(2c)
+    to = wanted
+    if PHASED:
+        to = wanted % 4 * (OUTER // 4) + wanted // 8 * 2 + wanted % 8 // 4
+    mask = rows_inside[None, :] & (wanted < OUTER)[:, None]
+    tl.store(result + place.to(tl.int64)[None, :] * OUTER + to[:, None], y.to(result.dtype.element_ty), mask=mask)
+
+
+@triton.jit
+@no_type_check
+def _down(
+    x, x_scale, order, experts, starts, ends, codes, scale, top, result,
+    INNER: tl.constexpr, OUTER: tl.constexpr, GROUP: tl.constexpr, KIND: tl.constexpr, SUMS: tl.constexpr,
+    BLOCK_ROWS: tl.constexpr, BLOCK_OUT: tl.constexpr, BLOCK_IN: tl.constexpr,
+):  # fmt: skip
+    """Down projection of one block, one tile of the width, to each choice's own place."""
+    block = tl.program_id(0)
+    begin, end = tl.load(starts + block), tl.load(ends + block)
+    if begin >= end:
+        return
+    expert = tl.load(experts + block).to(tl.int64)
+    place = begin + tl.arange(0, BLOCK_ROWS)
+    rows_inside = place < end
+    choice = tl.load(order + place, mask=rows_inside, other=0).to(tl.int64)
+    rows = place.to(tl.int64)
+    wanted = tl.program_id(1) * BLOCK_OUT + tl.arange(0, BLOCK_OUT)
+    out = tl.where(wanted < OUTER, wanted, 0)
+    codes += expert * (OUTER * (INNER // 8 if KIND >= 2 else INNER))
+    scale += expert * (OUTER * (INNER // GROUP if GROUP else 1))
+    sums = tl.zeros((BLOCK_OUT, BLOCK_ROWS), dtype=SUMS)
+    sums, _ = accumulate(sums, sums, x, rows, rows_inside, codes, scale, out, 0, INNER, GROUP, KIND, False, BLOCK_IN)
+    found = scaled(sums, x_scale, rows, rows_inside, scale, top + expert * OUTER, out, KIND)
+    mask = rows_inside[None, :] & (wanted < OUTER)[:, None]
+    tl.store(result + choice[None, :] * OUTER + wanted[:, None], found.to(result.dtype.element_ty), mask=mask)
+
+
+@triton.jit
+@no_type_check
+def _mix(each, weights, out, size, CHOICES: tl.constexpr, WIDE: tl.constexpr):
+    """Some of a row's numbers: its choices' own, weighted and added up in their order."""
+    row, at = tl.program_id(0).to(tl.int64), tl.program_id(1) * WIDE + tl.arange(0, WIDE)
+    total = tl.zeros((WIDE,), dtype=tl.float32)
+    for choice in tl.static_range(CHOICES):
+        one = row * CHOICES + choice
+        total += tl.load(each + one * size + at, mask=at < size, other=0.0).to(tl.float32) * tl.load(weights + one)
+    tl.store(out + row * size + at, total.to(out.dtype.element_ty), mask=at < size)
+
+
+def experts_kernel(
+    experts: AnyExperts, x: Tensor, weights: Tensor, chosen: Tensor, tiles: tuple[Tile, Tile] | None = None
+) -> Tensor:
+    """Sum of each row's chosen experts, weighted; the form of `model/moe.py::ExpertsForm` for a GPU."""
+    each, (rows, choices), hidden = experts_each(experts, x, chosen, tiles), chosen.shape, experts.down.shape[1]
+    out = x.new_empty(rows, hidden)
+    _mix[(rows, triton.cdiv(hidden, _WIDE))](each, weights.contiguous(), out, hidden, CHOICES=choices, WIDE=_WIDE)
+    return out
+
+
+def experts_each(
+    experts: AnyExperts, x: Tensor, chosen: Tensor, tiles: tuple[Tile, Tile] | None = None
+) -> Float[Tensor, "choices_of_all_rows hidden"]:
+    """What each row's chosen experts make of it, one behind the other, not yet weighted."""
+    rows, choices = chosen.shape
+    gate_up, down = experts.gate_up, experts.down
+    ffn, hidden = gate_up.shape[1] // 2, down.shape[1]
+    tile, down_tile = tiles or experts_tiles(gate_up, rows * choices / gate_up.shape[0], x.dtype)
+    order, *blocks = _blocks(chosen.contiguous(), gate_up.shape[0], tile.rows)
+    inner = x.new_empty(rows * choices, ffn)
+    is_phased = kind_of(down) >= INT4_CODES
+    _gate_up[(len(blocks[0]), triton.cdiv(ffn, tile.out))](
+        *(*read(x, gate_up), order, *blocks, *held(gate_up), inner, choices),
+        **constants(x, gate_up, tile, 2),
+        PHASED=is_phased,
+    )
+    each = x.new_empty(rows * choices, hidden)
+    _down[(len(blocks[0]), triton.cdiv(hidden, down_tile.out))](
+        *((inner, inner) if is_phased else read(inner, down)),
+        *(order, *blocks, *held(down), each),
+        **constants(x, down, down_tile),
+    )
+    return each
+
+
+def experts_tiles(weight: Tensor | Packed, rows: float, dtype: torch.dtype) -> tuple[Tile, Tile]:
+    """Tiles of the two products where an expert gets `rows` rows on average; `dtype` is that of the rows.
+
+    Large tiles of float32 do not fit into registers, nor those of plain matrices into the 64 KiB of compute 7.5.
+    """
+    kind = kind_of(weight)
+    most = 32 if dtype == torch.float32 and kind != EIGHT else _MOST
+    block = min(max(triton.next_power_of_2(math.ceil(2 * rows)), _LEAST), most)
+    inner = {PLAIN: 64, EIGHT: 128}.get(kind, 16)
+    if block <= 32:
+        return Tile(block, 64, inner), Tile(block, 128, inner)
+    return Tile(block, 128, inner, warps=8, stages=3), Tile(block, 128, inner, warps=8, stages=3)
+
+
+def _blocks(chosen: Int[Tensor, "rows choices"], experts: int, rows: int) -> tuple[Tensor, ...]:
+    """Choices sorted by expert, and each block's expert, first place and end; blocks that are not needed are empty."""
+    count = chosen.numel()
+    order = torch.empty(count, dtype=torch.int32, device=chosen.device)
+    blocks = torch.empty(3, count // rows + experts, dtype=torch.int32, device=chosen.device).unbind()
+    _place[(experts,)](chosen, order, *blocks, count, BLOCK_ROWS=rows, WIDE=_SCAN)
+    return order, *blocks

@@ -1,0 +1,177 @@
+"""What the products of rows with packed matrices share on a GPU: one tile of W xᵀ, and how large tiles are.
+
+The matrix stands on the left, so its rows fill the 64 of the matrix units however few rows of x there are, and 4-bit
+codes go from memory through registers into the product. They are read as words of eight. A word shifted by a phase
+holds two of them in its halves, four inputs apart, and a few bits more make bfloat16 numbers of both at once:
+
+    int4     0x4300 | code             is 128 + code
+    nvfp4    its bits where bfloat16   is the number times 2**-126, also of those below the normal ones
+             has sign and exponent
+
+So a word gives four pairs, and x is laid out in the same order (`phased`). The twin is `model/packed.py::unpack`.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, no_type_check
+
+import torch
+import triton
+import triton.language as tl
+from triton import knobs
+from triton.runtime import driver
+
+from redraft.model.gpu.rounding import rounded
+from redraft.model.packed import Packed
+from redraft.shapes import Float, Tensor
+
+PLAIN, EIGHT, INT4_CODES, NVFP4_CODES = 0, 1, 2, 3
+_HOPPER = 232448
+
+
+@dataclass(frozen=True)
+class Tile:
+    """Rows of x, rows of the matrix, what is stored of its row (4-bit codes in words), warps, and stages of loading, or
+    as many as there is memory for."""
+
+    rows: int
+    out: int
+    inner: int
+    warps: int = 4
+    stages: int = 4
+
+
+@triton.jit
+@no_type_check
+def phase_of(words, size, PHASE: tl.constexpr, KIND: tl.constexpr, TO: tl.constexpr):
+    """Codes `PHASE` and `PHASE + 4` of each word as numbers, side by side, times their scales."""
+    bits = (words >> (4 * PHASE)) & 0x000F000F
+    if KIND == 2:
+        bits = bits | 0x43004300
+    else:
+        bits = bits * 0x1040 & -0x7E3F7E40  # sign to bit 15, the rest to bits 6 to 8, of both halves
+    if tl.bfloat16 == TO:
+        low = bits.to(tl.int16).to(tl.bfloat16, bitcast=True)
+        high = (bits >> 16).to(tl.int16).to(tl.bfloat16, bitcast=True)
+    else:
+        low = (bits << 16).to(tl.float32, bitcast=True)
+        high = (bits & -0x10000).to(tl.float32, bitcast=True)
+    both = tl.reshape(tl.join(low, high), (words.shape[0], 2 * words.shape[1]))
+    both = both - 136.0 if KIND == 2 else both * 8.507059173023462e37
+    return (both * size).to(TO)
+
+
+@triton.jit
+@no_type_check
+def _sizes(scale, out, start, GROUPS: tl.constexpr, WORDS: tl.constexpr, BLOCK_IN: tl.constexpr, TO: tl.constexpr):
+    """The scales of some words' codes, one for each number of a phase; `WORDS` share one."""
+    math: tl.constexpr = TO if tl.bfloat16 == TO else tl.float32
+    group = start // WORDS + tl.arange(0, BLOCK_IN // WORDS)
+    size = tl.load(scale + out[:, None] * GROUPS + group[None, :], mask=(group < GROUPS)[None, :], other=0.0)
+    size = tl.broadcast_to(size.to(math)[:, :, None], (out.shape[0], BLOCK_IN // WORDS, 2 * WORDS))
+    return tl.reshape(size, (out.shape[0], 2 * BLOCK_IN))
+
+
+@triton.jit
+@no_type_check
+def accumulate(
+    first, second, x, rows, rows_inside, codes, scale, out, gap,
+    INNER: tl.constexpr, GROUP: tl.constexpr, KIND: tl.constexpr, PAIR: tl.constexpr, BLOCK_IN: tl.constexpr,
+):  # fmt: skip
+    """first + W[out] x[rows]ᵀ; of a pair also second + W[out + gap] x[rows]ᵀ, from the same rows."""
+    stored: tl.constexpr = INNER // 8 if KIND >= 2 else INNER
+    to: tl.constexpr = x.dtype.element_ty
+    for start in range(0, stored, BLOCK_IN):
+        at = start + tl.arange(0, BLOCK_IN)
+        inside = (at < stored)[None, :]
+        code = tl.load(codes + out[:, None] * stored + at[None, :], mask=inside, other=0.0)
+        if PAIR:
+            other = tl.load(codes + (out + gap)[:, None] * stored + at[None, :], mask=inside, other=0.0)
+        if KIND >= 2:
+            size = _sizes(scale, out, start, INNER // GROUP, GROUP // 8, BLOCK_IN, to)
+            if PAIR:
+                more = _sizes(scale, out + gap, start, INNER // GROUP, GROUP // 8, BLOCK_IN, to)
+            place = 2 * start + tl.arange(0, 2 * BLOCK_IN)
+            x_mask = rows_inside[:, None] & (place < 2 * stored)[None, :]
+            for phase in tl.static_range(4):
+                apart = phase * 2 * stored + place
+                part = tl.load(x + rows[:, None] * INNER + apart[None, :], mask=x_mask, other=0.0)
+                number = phase_of(code, size, phase, KIND, to)
+                first = tl.dot(number, tl.trans(part), first, input_precision="ieee")
+                if PAIR:
+                    number = phase_of(other, more, phase, KIND, to)
+                    second = tl.dot(number, tl.trans(part), second, input_precision="ieee")
+        else:
+            part = tl.load(x + rows[:, None] * INNER + at[None, :], mask=rows_inside[:, None] & inside, other=0.0)
+            first = tl.dot(code, tl.trans(part), first, out_dtype=first.dtype, input_precision="ieee")
+            if PAIR:
+                second = tl.dot(other, tl.trans(part), second, out_dtype=second.dtype, input_precision="ieee")
+    return first, second
+
+
+@triton.jit
+@no_type_check
+def scaled(sums, x_scale, rows, rows_inside, scale, top, out, KIND: tl.constexpr):
+    """Sums [out, rows] as numbers: those of 8-bit codes times the scales of both, those of nvfp4 times the tops."""
+    found = sums.to(tl.float32)
+    if KIND == 1:
+        found = found * tl.load(x_scale + rows, mask=rows_inside, other=0.0)[None, :]
+        found = found * tl.load(scale + out).to(tl.float32)[:, None]
+    if KIND == 3:
+        found = found * tl.load(top + out)[:, None]
+    return found
+
+
+def kind_of(weight: Tensor | Packed) -> int:
+    """How its codes are read."""
+    if not isinstance(weight, Packed):
+        return PLAIN
+    return EIGHT if weight.format.bits == 8 else NVFP4_CODES if weight.format.is_float else INT4_CODES
+
+
+def read(x: Float[Tensor, "rows inner"], weight: Tensor | Packed) -> tuple[Tensor, Tensor]:
+    """Rows as the matrix meets them, and their scales, which are never read where there are none."""
+    kind = kind_of(weight)
+    if isinstance(weight, Packed) and kind == EIGHT:
+        return rounded(x, weight.format)
+    x = x.contiguous() if kind == PLAIN else phased(x)
+    return x, x
+
+
+def phased(x: Float[Tensor, "rows inner"]) -> Float[Tensor, "rows inner"]:
+    """Rows in the order in which words give their codes: of all words those of phase 0, then of phase 1, and so on."""
+    rows, inner = x.shape
+    return x.reshape(rows, inner // 8, 2, 4).permute(0, 3, 1, 2).reshape(rows, inner)
+
+
+def held(weight: Tensor | Packed) -> tuple[Tensor, Tensor, Tensor]:
+    """Codes, scales and tops; what a format does not have is never read."""
+    if not isinstance(weight, Packed):
+        return weight.contiguous(), weight, weight
+    codes, scale = weight.codes.contiguous(), weight.scale.contiguous()
+    codes = codes.view(torch.int32) if weight.format.bits == 4 else codes
+    return codes, scale, scale if weight.top is None else weight.top.contiguous()
+
+
+def constants(x: Tensor, weight: Tensor | Packed, tile: Tile, matrices: int = 1) -> dict[str, Any]:
+    """What a product of rows like x is compiled for; `matrices` lie one behind the other in `weight`."""
+    kind, sums, group, size = kind_of(weight), tl.float32, 0, x.element_size()
+    if isinstance(weight, Packed):
+        sums = tl.int32 if weight.format.dtype == torch.int8 else tl.float32
+        group = weight.format.group
+    # Bytes of a stage: of a word of eight codes 4, and 1 for its share of a scale, but 8 numbers of each row of x.
+    a_row, a_column = (5, 8 * size) if group else (1, 1) if kind == EIGHT else (size, size)
+    stage = tile.inner * (a_row * matrices * tile.out + a_column * tile.rows)
+    sizes = {"BLOCK_ROWS": tile.rows, "BLOCK_OUT": tile.out, "BLOCK_IN": tile.inner}
+    sizes |= {"INNER": weight.shape[-1], "OUTER": weight.shape[-2] // matrices, "num_warps": tile.warps}
+    stages = max(1, min(tile.stages, shared_memory(x.device) // stage))
+    return {"GROUP": group, "KIND": kind, "SUMS": sums, "num_stages": stages, **sizes}
+
+
+def shared_memory(device: torch.device) -> int:
+    """Bytes that one program may have on a device; the interpreter has no such limit."""
+    if knobs.runtime.interpret:
+        return _HOPPER
+    found: int = driver.active.utils.get_device_properties(device.index or 0)["max_shared_mem"]
+    return found
