@@ -14,11 +14,11 @@ from openai.types.chat import completion_create_params as chat_params
 from openai.types.responses import response_create_params as response_params
 from tests.server.conftest import RECORD, Process
 
-from redraft.server.body import Body
-from redraft.server.routes.canvas import Canvas
-from redraft.server.routes.infill import Fim, Hole
-from redraft.server.routes.responses import Responses
-from redraft.server.schema import CanvasOptions, Chat, Completion
+from redraft.server.canvas import Canvas
+from redraft.server.fim.infill import Fim, Hole
+from redraft.server.http.body import Body
+from redraft.server.openai.fields import CanvasOptions, Chat, Completion
+from redraft.server.openai.responses import Responses
 
 BASE: dict[str, Any] = {
     "messages": [{"role": "user", "content": "record\nSend 417 apples to Karomi."}],
@@ -214,3 +214,20 @@ def test_a_field_that_nobody_knows_is_named_as_it_came(http: httpx2.Client, name
         error = http.post("/v1/chat/completions", json=body).json()["error"]
         assert (error["param"], error["code"]) == (field, "unsupported_parameter")
         assert error["message"].startswith(f"{field} is not a field of this endpoint")
+
+
+@pytest.mark.parametrize(
+    ("more", "param", "meant"),
+    [
+        ({"max_token": 3}, "max_token", "did you mean 'max_tokens'?"),
+        ({"canvas": {"widht": 32}}, "canvas.widht", "did you mean 'width'?"),
+        ({"messages": [{"role": "user", "content": "x", "contents": "y"}]}, "messages.0.contents", "mean 'content'?"),
+        ({"zzz": 1}, "zzz", "leave it out"),
+    ],
+)
+def test_a_misspelt_field_is_refused_with_the_one_that_was_meant(
+    http: httpx2.Client, more: dict[str, Any], param: str, meant: str
+) -> None:
+    error = http.post("/v1/chat/completions", json=BASE | more).json()["error"]
+    assert error["param"] == param
+    assert meant in error["message"]

@@ -25,6 +25,7 @@ from redraft.cache import Prefix
 from redraft.diffusion.canvas import fresh
 from redraft.diffusion.denoise import Policy, settle
 from redraft.diffusion.halt import StableAndConfident
+from redraft.engine.request import Request
 from redraft.errors import RecipeError, RunError
 from redraft.model.gemma import DiffusionGemma
 from redraft.tasks import Example
@@ -148,8 +149,8 @@ def test_the_learning_rate_climbs_and_falls(recipe: Recipe) -> None:
 # -- batches and noise -------------------------------------------------------------------------------------------------
 
 
-def only(feed: Feed, step: int = 0) -> Batch:
-    """The one batch of a step of the recipe above."""
+def only(feed: Feed, step: int = 1) -> Batch:
+    """The one batch of a step of the recipe above; in the first no canvas is run."""
     (batch,) = feed.batches(step)
     return batch
 
@@ -179,7 +180,7 @@ def test_a_canvas_is_the_answer_and_then_end_tokens(feed: Feed) -> None:
 
 
 def test_a_batch_is_a_function_of_its_step_with_the_tasks_in_their_shares(feed: Feed) -> None:
-    first, again, other = only(feed), only(feed), only(feed, 1)
+    first, again, other = only(feed), only(feed), only(feed, 2)
     assert torch.equal(first.clean, again.clean)
     assert not torch.equal(first.target, other.target)
     asked = [feed.text.decode(row.tolist()) for row in first.clean]
@@ -319,7 +320,7 @@ def test_both_losses_equal_those_of_transformers_modules(
     feed.base.save(model, tmp_path)
     transformers.utils.logging.disable_progress_bar()
     theirs = transformers.DiffusionGemmaForBlockDiffusion.from_pretrained(tmp_path, attn_implementation="eager").eval()
-    batches = [*(only(feed, seed) for seed in range(2)), *batches_of_all_kinds(feed)]
+    batches = [*(only(feed, seed) for seed in (1, 2)), *batches_of_all_kinds(feed)]
     assert any(len(set(lengths(batch))) > 1 for batch in batches[:2]), "no batch has padding to get wrong"
     assert int(batches[0].start.max()) > 16, "no prompt is longer than the window"
     assert any(int(batch.origin.max()) for batch in batches), "nothing is packed"
@@ -574,12 +575,6 @@ def test_an_interrupt_at_any_moment_loses_nothing(
     assert (tmp_path / "model.safetensors").read_bytes() == (trained / "model.safetensors").read_bytes()
 
 
-def test_a_finished_run_is_finished(recipe: Recipe, trained: Path) -> None:
-    before = rows(trained)
-    train(recipe, trained, quiet)
-    assert rows(trained) == before
-
-
 def test_the_state_of_another_recipe_is_refused(recipe: Recipe, trained: Path) -> None:
     other = msgspec.structs.replace(recipe, train=msgspec.structs.replace(recipe.train, lr=0.5))
     before = (trained / FILE).read_bytes()
@@ -631,16 +626,6 @@ def test_what_is_shipped_is_the_average_of_the_weights(recipe: Recipe, trained: 
     assert not torch.equal(shipped["embed.weight"], state["weights"]["embed.weight"])
 
 
-def test_the_average_of_one_step_is_worked_out_by_hand(recipe: Recipe, tmp_path: Path) -> None:
-    once = msgspec.structs.replace(recipe, train=msgspec.structs.replace(recipe.train, encode_steps=0, steps=1))
-    train(once, tmp_path, quiet)
-    state = torch.load(tmp_path / FILE, weights_only=True)
-    assert recipe.model is not None
-    start = initial_model(model_config(recipe.model, 432), seed=3).state_dict()["embed.weight"]
-    wanted = start + (1 - 2 / 11) * (state["weights"]["embed.weight"] - start)
-    assert torch.allclose(state["average"]["embed.weight"], wanted, atol=1e-6)
-
-
 @pytest.mark.filterwarnings("default")  # theirs are not ours to fix
 def test_the_shipped_folder_loads_here_and_in_transformers(recipe: Recipe, trained: Path) -> None:
     engine = redraft.load(trained)
@@ -655,4 +640,4 @@ def test_the_shipped_folder_loads_here_and_in_transformers(recipe: Recipe, train
     tokenizer = transformers.AutoTokenizer.from_pretrained(trained)
     chat = [{"role": "user", "content": "record\nSend 417 melu to Karomi."}]
     asked = tokenizer.apply_chat_template(chat, add_generation_prompt=True, return_dict=False)
-    assert tuple(asked) == engine.request(chat).prompt
+    assert tuple(asked) == engine.resolve(Request(chat)).prompt

@@ -49,14 +49,14 @@ def run(arguments: argparse.Namespace) -> int:
     asked = wanted(arguments)
     say_bounds(arguments, None if arguments.instruction is None else "edit")
     engine = load_engine(arguments)
-    with traced(engine, arguments, "edit", gaps=True) as engine:
+    with traced(engine, arguments, "edit") as engine:
         done = engine.edit(
             source.data,
             source.spans[0],
             strength=arguments.strength,
             instruction=arguments.instruction,
             slack=arguments.slack,
-            wanted=asked,
+            constraint=asked,
             options=gap_options(arguments),
         )
     show(source, done.data, {key: value for key, value in asdict(done).items() if key != "data"}, arguments)

@@ -177,6 +177,11 @@ class Projected:
         return self.messages.log_total
 
     @property
+    def fixed(self) -> int:
+        """No position: all are weighed anew at every step."""
+        return 0
+
+    @property
     def doubt(self) -> float:
         """Nats that the draft is short of certain: -log of its probability among all valid strings, whatever stands
         behind its end."""

@@ -72,6 +72,11 @@ class SpanProjected:
         return torch.cat([self.span.draw(uniform[: len(self.span.log_p)]), self.rest.argmax(-1)])
 
     @property
+    def fixed(self) -> int:
+        """No position."""
+        return 0
+
+    @property
     def doubt(self) -> float:
         """Nats that the draft is short of certain, in the span and behind it."""
         return self.span.doubt - float(self.rest.amax(-1).sum())
