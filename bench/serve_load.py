@@ -20,6 +20,7 @@ import asyncio
 import os
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor
@@ -35,19 +36,19 @@ from typing import Any
 import torch
 
 from command import arguments, finish
+from redraft import load
 from redraft.cli.common import progress
-from redraft.engine.answer import Answer
-from redraft.engine.engine import Engine, load
-from redraft.engine.events import Event, Finished
-from redraft.engine.request import Options
+from redraft.engine.request import Options, Request
 from redraft.errors import RunError
 from redraft.measure.evals import room
 from redraft.measure.process_memory import resident_mib
 from redraft.measure.record import Progress, Record, new_record, percentiles_ms
-from redraft.server.log import Log
-from redraft.server.process import hosted
-from redraft.server.service import Service
-from redraft.server.settings import Settings
+from redraft.operations.engine import Engine
+from redraft.server.http.app import create_app
+from redraft.server.http.log import Log
+from redraft.server.http.process import Server, begin, run
+from redraft.server.http.service import Service
+from redraft.server.http.settings import Settings
 from redraft.tasks import names, task
 from stream_client import Link, StreamedReply, stream_chat
 
@@ -71,6 +72,32 @@ OverHttp = Callable[[str, Sequence[Asked]], tuple[float, list[int]]]
 
 Host = Callable[[Engine], AbstractContextManager[str]]
 """A server around an engine, in this process, whose loop it starts; its URL."""
+
+
+@contextmanager
+def hosted(service: Service, engine: Engine, log: Log) -> Iterator[str]:
+    """Serve an engine that is loaded, whose loop this starts, from a thread of this process; the URL. Raises
+    what opening its socket raises."""
+    begun = SimpleQueue[tuple[Server, str] | BaseException]()
+
+    def work() -> None:
+        try:
+            run(create_app(service, log), service, "127.0.0.1", 0, lambda server, url: begun.put((server, url)))
+        except BaseException as error:  # for the thread that waits for the server to begin
+            begun.put(error)
+
+    thread = threading.Thread(target=work, daemon=True)
+    begin(engine)
+    service.ready(engine)
+    thread.start()
+    if isinstance(told := begun.get(), BaseException):
+        raise told
+    server, url = told
+    try:
+        yield url
+    finally:
+        server.should_exit = True
+        thread.join()
 
 
 def bench_serve(model: str, *, count: int, host: Host, progress: Progress) -> Record:
@@ -200,29 +227,13 @@ async def _plain(host: str, port: int, preset: str, jobs: Sequence[Asked]) -> tu
 
 def _alone(engine: Engine, preset: str, jobs: Sequence[Asked]) -> float:
     """Answers per second of an engine to the same."""
-    ended, left, began = SimpleQueue[tuple[Answer, Finished]](), iter(jobs), time.monotonic()
-
-    def start(prompt: str, seed: int, max_tokens: int) -> None:
-        options = Options(seed=seed, preset=preset, max_tokens=max_tokens)
-        request = engine.request(prompt, chat=True, options=options)
-        answer = Answer(engine.text, request)
-
-        def listen(event: Event) -> None:
-            if isinstance(event, Finished):
-                ended.put((answer, event))
-            else:
-                answer.take(event)
-
-        engine.loop.submit(request, listen)
-
-    for job in islice(left, AT_ONCE):
-        start(*job)
-    for _ in jobs:
-        answer, finished = ended.get()
-        answer.take(finished)
-        answer.done()
-        for job in islice(left, 1):
-            start(*job)
+    began = time.monotonic()
+    requests = (
+        Request(prompt, Options(seed=seed, preset=preset, max_tokens=max_tokens), chat=True)
+        for prompt, seed, max_tokens in jobs
+    )
+    for _ in engine.map(requests, at_once=AT_ONCE):
+        pass
     return len(jobs) / (time.monotonic() - began)
 
 

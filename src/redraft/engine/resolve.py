@@ -21,7 +21,7 @@ from redraft.diffusion.seed import LEAST_STEPS
 from redraft.diffusion.shaping import Shaping
 from redraft.engine.dial import Dial, Notch
 from redraft.engine.pace import Pace
-from redraft.engine.request import CANVAS_ONLY, MOST_LOGPROBS, Options, Request
+from redraft.engine.request import CANVAS_ONLY, MOST_LOGPROBS, Options, ResolvedRequest
 from redraft.errors import RequestError, did_you_mean
 
 MOST_STEPS = 10_000
@@ -37,7 +37,7 @@ def build_request(
     config: CheckpointConfig,
     dial: Dial | None = None,
     language: Language | None = None,
-) -> Request:
+) -> ResolvedRequest:
     """Check options against each other and the model. Raises RequestError naming the part, the value and the remedy.
 
     `dial` is the checkpoint's table of settings, for options that walk it; `language` what the answer has to be of.
@@ -46,14 +46,14 @@ def build_request(
     model, shipped = config.model, config.generation
     max_tokens = shipped.max_new_tokens if options.max_tokens is None else options.max_tokens
     preset, notches = _preset(options, shipped), _notches(options, dial)
-    width = preset.width(max_tokens, model.canvas_length) if options.canvas is None else options.canvas
+    width = canvas_width(options, config)
     end_aware = preset.end_aware if options.end_aware is None else options.end_aware
     _check_limits(options, max_tokens, width, model)
     _check_prompt(prompt, max_tokens, max_tokens if options.causal else -(-max_tokens // width) * width, model)
     rules = [notch.rules.policy(shipped) for notch in notches] or [preset.policy(shipped)]
     policies = [_policy(options, one, end_aware, config) for one in rules]
     pace = _pace(options, dial, notches, policies)
-    request = Request(
+    request = ResolvedRequest(
         prompt=tuple(prompt),
         max_tokens=max_tokens,
         seed=secrets.randbits(32) if options.seed is None else options.seed,
@@ -76,7 +76,15 @@ def build_request(
     return request if language is None else _held_to(language, request, options)
 
 
-def _held_to(language: Language, request: Request, options: Options) -> Request:
+def canvas_width(options: Options, config: CheckpointConfig) -> int:
+    """Positions of the canvases that options come to. Raises RequestError for an unknown preset."""
+    if options.canvas is not None:
+        return options.canvas
+    max_tokens = config.generation.max_new_tokens if options.max_tokens is None else options.max_tokens
+    return _preset(options, config.generation).width(max_tokens, config.model.canvas_length)
+
+
+def _held_to(language: Language, request: ResolvedRequest, options: Options) -> ResolvedRequest:
     """The request held to a language. Raises RequestError, as a ConstraintError if no text of it fits."""
     if options.stop:
         raise RequestError(

@@ -1,0 +1,181 @@
+"""Edits: a span of a text is revised, everything else stays as it is, byte for byte.
+
+The canvas starts as the span's own tokens, each replaced by noise with probability `strength`, at the temperature that
+the schedule would have reached with that much noise left: SDEdit (Meng et al., arXiv 2108.01073) for tokens. The first
+step has no soft embedding, so the model reads the canvas as it is. The sampler does not remember what a canvas began
+with, so everything outside the span is pinned or in the prompt, never merely given.
+
+A span longer than a canvas is revised in pieces from left to right. Each piece has the revised pieces before it and the
+unrevised ones behind it.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from redraft.constraints.language import Language
+from redraft.diffusion.noise import philox
+from redraft.diffusion.schedule import LateStart
+from redraft.diffusion.seed import LEAST_STEPS
+from redraft.engine.engine import Core
+from redraft.engine.request import DEFAULTS, Options, ResolvedRequest
+from redraft.errors import RequestError
+from redraft.operations.gap import Around, compete_widths, readable, refuse_decided, seeded
+from redraft.operations.gap_constraint import Wanted, span_language, spelt
+from redraft.operations.infill import ANYTHING, UNREADABLE
+from redraft.operations.variants import mean
+
+KEEP = 2  # widths that go on after the judgement
+MOST_SLACK = 16  # tokens that a revised span may be shorter or longer
+_REPLACES = 1  # last word of the counter: draws that no canvas makes
+
+
+@dataclass(frozen=True)
+class Edit:
+    """A revised text. `data` is the whole of it as bytes; `before` and `after` are the span's text then and now."""
+
+    data: bytes
+    before: str
+    after: str
+    canvases: int
+    forwards: int
+    seed: int
+
+    @property
+    def text(self) -> str:
+        """The whole text. Raises UnicodeDecodeError if the caller's own bytes are no UTF-8."""
+        return self.data.decode("utf-8")
+
+
+def edit(
+    engine: Core,
+    text: str | bytes,
+    span: tuple[int, int],
+    *,
+    strength: float = 0.5,
+    instruction: str | None = None,
+    slack: int = 0,
+    wanted: Wanted = ANYTHING,
+    seed: int | None = None,
+    options: Options = DEFAULTS,
+) -> Edit:
+    """Revise `text[a:b]`, characters of a str or bytes of bytes.
+
+    `strength`, above 0 and at most 1, is the share of the span's tokens that start as noise: 0.3 polishes, 1
+    rewrites. The revised span has as
+    many tokens as before, or up to `slack` fewer or more. With an `instruction` the model is shown it and the whole
+    text as a user's turn, and the text stands in its answer. The revised span is as `wanted`, which a span longer than
+    one canvas cannot be held to. Raises RequestError for a span that is empty, outside the text or cuts a character,
+    and for options that an edit decides by itself; ConstraintError if nothing of such a length is as wanted.
+    """
+    refuse_decided(options, "edit")
+    if instruction is not None and not instruction.strip():
+        raise RequestError("instruction is empty; say what to change, or leave it out")
+    _check(text, span, strength, slack)
+    parts = text[: span[0]], text[span[0] : span[1]], text[span[1] :]
+    shown = [
+        readable(parts[0], "text before the span", cut_at_end=True),
+        readable(parts[1], "span", cut_at_end=True),
+        readable(parts[2], "text behind the span", cut_at_end=False),
+    ]
+    encode = engine.text.encode
+    source, behind = encode(shown[1], bos=False), encode(shown[2], bos=False)
+    if instruction is None:
+        before = encode(shown[0], bos=True)
+    else:
+        before = engine.text.chat([{"role": "user", "content": f"edit\n{''.join(shown)}\n{instruction}"}])
+        before += encode(shown[0], bos=False)
+    options = seeded(options, seed)
+    revised, forwards = list[int](), 0
+    pieces = _pieces(source, engine.config.model.canvas_length - slack)
+    if wanted and len(pieces) > 1:
+        raise RequestError(
+            f"the span takes {len(pieces)} canvases; only one canvas can be held to something: shorten it"
+        )
+    language = span_language(wanted, engine.vocabulary) if wanted else None
+    for i, piece in enumerate(pieces):
+        ahead = [token for other in pieces[i + 1 :] for token in other]
+        around = Around((*before, *revised), (*ahead, *behind))
+        most = slack if i == len(pieces) - 1 else 0
+        tokens, steps = _revise(engine, around, piece, i, strength, most, language, options)
+        revised, forwards = revised + tokens, forwards + steps
+    decoded = engine.text.decode(revised) if language is None else spelt(engine.vocabulary, revised).decode()
+    after = decoded.replace(UNREADABLE, "")
+    outside = [part.encode() if isinstance(part, str) else part for part in (parts[0], parts[2])]
+    assert options.seed is not None
+    data = outside[0] + after.encode() + outside[1]
+    return Edit(data, shown[1], after, len(pieces), forwards, options.seed)
+
+
+def _check(text: str | bytes, span: tuple[int, int], strength: float, slack: int) -> None:
+    unit = "characters" if isinstance(text, str) else "bytes"
+    if not 0 <= span[0] <= span[1] <= len(text):
+        raise RequestError(f"the span is {span[0]} to {span[1]}; the text has {len(text)} {unit}")
+    if span[0] == span[1]:
+        raise RequestError(f"the span {span[0]} to {span[1]} is empty; use infill to put something there")
+    if not 0 < strength <= 1:
+        raise RequestError(f"strength is {strength}; it must be above 0 (nothing would change) and at most 1")
+    if not 0 <= slack <= MOST_SLACK:
+        raise RequestError(f"slack is {slack}; it must be from 0 to {MOST_SLACK} tokens")
+
+
+def _pieces(source: list[int], canvas_length: int) -> list[list[int]]:
+    """The span cut into pieces as equal as possible, each leaving a quarter of the canvas for the text behind it."""
+    room = max(1, canvas_length * 3 // 4)
+    count = max(1, -(-len(source) // room))
+    ends = [len(source) * i // count for i in range(count + 1)]
+    return [source[low:high] for low, high in itertools.pairwise(ends)]
+
+
+def _revise(
+    engine: Core,
+    around: Around,
+    piece: list[int],
+    block: int,
+    strength: float,
+    slack: int,
+    language: Language | None,
+    options: Options,
+) -> tuple[list[int], int]:
+    """One piece revised, and the steps it took. Widths up to `slack` off its own compete."""
+    assert options.seed is not None
+    widths = [width for width in range(len(piece) - slack, len(piece) + slack + 1) if width > 0]
+    widths.sort(key=lambda width: abs(width - len(piece)))  # among equals the source's own length wins
+    seed = options.seed
+
+    def asked(width: int) -> ResolvedRequest:
+        shown = renoised(fitted(piece, width), seed, block, strength)
+        return _late(around.seeded(shown, options, engine, language), strength)
+
+    found = compete_widths(engine, widths, asked, lambda width, entropy: mean(entropy[:width]), KEEP)
+    width, best = min(found, key=lambda each: (each[1].doubt, each[1].place))
+    best.handle.won()
+    return list(best.done.tokens[:width]), sum(best.done.steps)
+
+
+def fitted(piece: Sequence[int], width: int) -> list[int | None]:
+    """The source in another width: its first half from the left, its second half from the right, noise between."""
+    left = min(len(piece), width) // 2
+    right = min(len(piece), width) - left
+    middle: list[int | None] = [None] * (width - left - right)
+    return [*piece[:left], *middle, *piece[len(piece) - right :]]
+
+
+def renoised(tokens: list[int | None], seed: int, block: int, strength: float) -> tuple[int | None, ...]:
+    """Each token replaced by noise with probability `strength`, drawn from (seed, piece, position)."""
+    counters = np.zeros((len(tokens), 4), dtype=np.uint64)
+    counters[:, 0], counters[:, 2], counters[:, 3] = np.arange(len(tokens)), block, _REPLACES
+    uniform = philox(seed, counters)[0] / 2**32
+    return tuple(None if drawn < strength else token for token, drawn in zip(tokens, uniform, strict=True))
+
+
+def _late(request: ResolvedRequest, strength: float) -> ResolvedRequest:
+    """The request begun late in its schedule, by the steps that the noise left out would have taken."""
+    total = request.policy.max_steps
+    skipped = min(round((1 - strength) * total), max(0, total - LEAST_STEPS))
+    policy = replace(request.policy, schedule=LateStart(request.policy.schedule, skipped), max_steps=total - skipped)
+    return replace(request, policy=policy)
