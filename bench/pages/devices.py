@@ -122,7 +122,7 @@ above, but those of experts on the host.
 
 ## What has not been run
 
-No GPU was at hand while this was built. The kernels in `model/triton/` are held to their twins under Triton's
+No GPU was at hand while this was built. The kernels in `model/gpu/` are held to their twins under Triton's
 interpreter, in float32 and, where the interpreter can, in half precision, and compile for compute 8.9 and 9.0;
 `pytest -m gpu` repeats the comparison natively and has not been run.
 

@@ -21,9 +21,9 @@ from redraft.engine.resolve import build_request
 from redraft.engine.runner import run_alone
 from redraft.model.fused import fuse_layers
 from redraft.model.gemma import DiffusionGemma
+from redraft.model.gpu.graph import GraphedStep, Placed, Places
 from redraft.model.head import Head, read_head
 from redraft.model.rows import Mode, Span
-from redraft.model.triton.graph import GraphedStep, Placed, Places
 
 SHAPES: dict[str, dict[str, Any]] = {"plain layers": {"num_experts": 6}, "fused layers": {}}
 
@@ -170,7 +170,7 @@ def test_the_flag_is_refused_where_there_is_no_gpu(
 
 def test_a_step_on_the_kernels_in_standing_memory_equals_the_plain_one() -> None:
     pytest.importorskip("triton", reason=f"there is no triton for {sys.platform}")
-    from redraft.model.triton.kernels import GPU
+    from redraft.model.gpu.kernels import GPU
 
     draw = torch.Generator().manual_seed(1)
     config = tiny_config(hidden_size=64, intermediate_size=96, moe_intermediate_size=64, head_dim=16)
