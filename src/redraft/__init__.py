@@ -28,7 +28,7 @@ from redraft.errors import (
 
 if TYPE_CHECKING:
     from redraft.engine.loop import LoopConfig
-    from redraft.engine.request import Generation, Options, ResolvedRequest
+    from redraft.engine.request import Generation, Options, Request
     from redraft.operations.engine import Engine
 
 __all__ = [
@@ -44,7 +44,7 @@ __all__ = [
     "RecipeError",
     "RecordError",
     "RedraftError",
-    "ResolvedRequest",
+    "Request",
     "RequestError",
     "RunError",
     "TextError",
@@ -109,7 +109,7 @@ def __getattr__(name: str) -> Any:
         from redraft.engine.loop import LoopConfig
 
         return LoopConfig
-    if name in ("Generation", "Options", "ResolvedRequest"):
+    if name in ("Generation", "Options", "Request"):
         from redraft.engine import request
 
         return getattr(request, name)

@@ -123,7 +123,7 @@ def step(
 
 
 def updated(canvas: Canvas, stats: Stats, vocab: int, policy: Policy, noise: Noise) -> Canvas:
-    """The canvas after a step, from its readings: of `read_logits`, or as a stream (engine/stream.py)."""
+    """The canvas after a step, from its readings: of `read_logits`, or as a stream (engine/reading.py)."""
     number, age = canvas.step + 1, None if canvas.age is None else canvas.age + 1
     accepted = policy.accept(stats, canvas.drafts)
     random = noise.tokens(canvas.block, number, canvas.width, vocab, canvas.origin)
