@@ -14,7 +14,7 @@ from redraft.constraints.condition.guided import GuidedProjection
 from redraft.constraints.language import GuidedLanguage, Vocabulary, ready
 from redraft.constraints.sources import excluding, regex_source, schema_source
 from redraft.constraints.validation import validator_of
-from redraft.engine.engine import Engine
+from redraft.operations.engine import Engine
 from redraft.engine.request import Options
 from redraft.errors import ConstraintError
 
