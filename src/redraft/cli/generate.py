@@ -13,7 +13,7 @@ from redraft.cli.bounds import say_bounds
 from redraft.cli.check import check_flag, check_of
 from redraft.cli.common import Commands, command, load_engine, note, print_json, read_prompt
 from redraft.cli.flags import backend_flags, model_flags, options_of, sampling_flags
-from redraft.cli.held import held_flags, held_source
+from redraft.cli.held import held_flags, held_source, note_ignored
 from redraft.cli.thinking import check_thinking, thinking_flag
 from redraft.cli.trace import trace_flag, traced
 from redraft.cli.variants import check_variants, run_variants, variant_flags
@@ -85,6 +85,7 @@ def run(arguments: argparse.Namespace) -> int:
         told["thinking"] = done.reasoning.strip()
         if not arguments.json:
             print(told["thinking"], file=sys.stderr)
+    note_ignored(done.ignored)
     said = unfenced(done.text) if arguments.fence else done.text
     if arguments.json:
         if source is not None and source.kind == "schema":

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 from redraft.cli.bounds import say_bounds
 from redraft.cli.common import Commands, command, decoded, load_engine, read_prompt
 from redraft.cli.flags import model_flags, options_of, sampling_flags
-from redraft.cli.held import fence_flag, read_schema
+from redraft.cli.held import fence_flag, note_ignored, read_schema
 from redraft.cli.thinking import thinking_flag
 from redraft.errors import RedraftError, RequestError
 
@@ -77,6 +77,7 @@ def _asker(engine: Engine, schema: Any, arguments: argparse.Namespace) -> Asked:
     from redraft.engine.request import Request
 
     language = engine.language(schema_source(schema, fence=arguments.fence))
+    note_ignored(language.ignored)
     options = options_of(arguments)
     before = "" if arguments.instruction is None else f"{arguments.instruction}\n"
 
