@@ -15,7 +15,7 @@ PART_WALLS = {
     "core": 9_100,
     "model/triton": 1_550,
     "weights": 2_700,
-    "constraints": 4_300,
+    "constraints": 4_370,
     "tasks": 1_200,
     "tune": 2_600,
     "measure": 2_570,

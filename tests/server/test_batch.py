@@ -167,6 +167,28 @@ def test_the_exit_code_tells_that_rows_have_no_answer(tmp_path: Path, capsys: py
     assert "3 rows, 1 with an error in place of an answer; 0 tokens" in capsys.readouterr().err
 
 
+def test_a_run_is_not_resumed_with_other_settings_than_it_began_with(run: Callable[..., Any], tmp_path: Path) -> None:
+    rows: list[Any] = [{"messages": TURN}, {"messages": TURN, "seed": 1}]
+    settings = {"model": "nano", "seed": 0}
+    first = run(rows[:1], settings=settings)
+    assert first[0]["settings"] == settings
+    before = (tmp_path / "out.jsonl").read_bytes()
+    with pytest.raises(
+        RequestError, match="was begun with seed 0 and seed is 7; run it with the same, or name another"
+    ):
+        run(rows, settings=settings | {"seed": 7})
+    assert (tmp_path / "out.jsonl").read_bytes() == before
+    assert ["settings" in line for line in run(rows, settings=settings)] == [True, False]
+
+
+def test_the_first_rows_without_an_answer_are_named(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "in.jsonl").write_text("".join(f'{{"wrong{i}": 1}}\n' for i in range(5)))
+    assert main(["run", str(tmp_path / "in.jsonl"), str(tmp_path / "out.jsonl")]) == 3
+    lines = capsys.readouterr().err.splitlines()
+    assert [line.partition(": ")[2].partition(":")[0] for line in lines[1:4]] == ["row 1", "row 2", "row 3"]
+    assert "and 2 more, each with its error in" in lines[4]
+
+
 def test_an_output_with_more_rows_is_refused(run: Callable[..., Any]) -> None:
     run([{"messages": TURN}] * 2)
     with pytest.raises(RequestError, match="do not belong together"):

@@ -67,8 +67,11 @@ class Parser(argparse.ArgumentParser):
     def refuse_unknown(self, words: Sequence[str]) -> NoReturn:
         """Leave with exit code 2 because of words that are not understood, the first of which decides the advice."""
         flag = words[0].partition("=")[0]
-        near = did_you_mean(flag, self._option_string_actions) if flag.startswith("-") else ""
-        self.error(f"unknown {'flag' if flag.startswith('-') else 'word'} {' '.join(words)}{near}")
+        if not flag.startswith("-"):
+            self.error(f"unknown word {' '.join(words)}")
+        known = {name.lstrip("-"): name for name in self._option_string_actions}
+        near = did_you_mean(flag.lstrip("-"), known).replace(" '", " '--")
+        self.error(f"unknown flag {' '.join(words)}{near}")
 
     def format_usage(self) -> str:
         """The verb, its words and the flags it cannot do without."""

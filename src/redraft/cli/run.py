@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from redraft import __version__
 from redraft.cli.backend import backend_of
-from redraft.cli.common import Commands, command, load_engine, print_json
+from redraft.cli.common import Commands, command, load_engine, note, print_json
 from redraft.cli.flags import backend_flags, model_flags, sampling_flags
 
 if TYPE_CHECKING:
@@ -21,10 +21,10 @@ if TYPE_CHECKING:
 
 EPILOG = """A row of the input is a JSON object: OpenAI's batch form (custom_id, url, body), or a body alone, with
 `messages` or `prompt` and the fields that the server takes (docs/server.md). Row i of the output answers row i
-of the input. Run the same command again after an interruption: rows that are done stay, the others follow. A row
-that was edited since is refused by its number. A row that has no answer has its error in its place: the last line
-of stderr counts them, and to ask them again write them into a file of their own. Exit codes: 0 all rows have an
-answer, 3 all are done and some have an error, 1 it ended before (run it again), 2 a mistake in the call.
+of the input. Run the same command again after an interruption: rows that are done stay, the others follow.
+Rows that were edited since are refused, and so are other settings than the run began with. A row without an
+answer has its error in its place; stderr counts these rows and names the first ones. Exit codes: 0 all rows have
+an answer, 3 some have an error, 1 the run ended early (run it again), 2 a mistake in the call.
 
 examples:
   redraft run questions.jsonl answers.jsonl --seed 1
@@ -66,6 +66,10 @@ def run(arguments: argparse.Namespace) -> int:
     else:
         said = f"{done.rows} row{'' if done.rows == 1 else 's'}, {done.errors} with an error in place of an answer"
         print(f"{said}; {done.tokens} tokens, {done.forwards} forwards, {seconds:.1f} s", file=sys.stderr)
+        for line in done.failed:
+            note(line)
+        if done.errors > len(done.failed):
+            note(f"and {done.errors - len(done.failed)} more, each with its error in {arguments.target}")
     return SOME_WRONG if done.errors else 0
 
 
@@ -73,6 +77,7 @@ def _here(arguments: argparse.Namespace, rows: int) -> Done:
     from redraft.server.batch import run_batch
     from redraft.server.service import Service
     from redraft.server.settings import Limits, Settings
+    from redraft.weights.defaults import dtype_name
 
     engine = load_engine(arguments)
     many = 2**31  # a batch is bounded by --at-once alone
@@ -81,7 +86,14 @@ def _here(arguments: argparse.Namespace, rows: int) -> Done:
     service = Service(Settings(names, limits=limits, preset=arguments.preset, version=__version__))
     engine.loop.start()
     service.ready(engine)
-    how = {"seed": arguments.seed, "at_once": arguments.at_once}
+    settings = {
+        "model": "nano" if arguments.model == "nano" else str(engine.folder),
+        "device": engine.model.device.type,
+        "dtype": dtype_name(engine.model.dtype),
+        "preset": arguments.preset or engine.config.generation.preset,
+        "seed": arguments.seed,
+    }
+    how = {"seed": arguments.seed, "at_once": arguments.at_once, "settings": settings}
     try:
         with _bar(rows) as told:
             return run_batch(service, arguments.source, arguments.target, **how, told=told)
@@ -114,7 +126,9 @@ def _there(backend: Backend, arguments: argparse.Namespace, rows: int) -> Done:
 
     with _bar(rows) as told:
         place = arguments.source, arguments.target
-        return answer_rows(answered, *place, at_once=arguments.at_once, told=told, within=aclosing(remote))
+        settings = {"base_url": backend.base_url, "model": backend.model, "seed": arguments.seed}
+        how: dict[str, Any] = {"at_once": arguments.at_once, "settings": settings, "told": told}
+        return answer_rows(answered, *place, **how, within=aclosing(remote))
 
 
 @contextmanager

@@ -18,7 +18,7 @@ import os
 from collections import deque
 from collections.abc import Awaitable, Callable, Iterator, Mapping
 from contextlib import AbstractAsyncContextManager, contextmanager, nullcontext, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import IO, Any
 
@@ -34,6 +34,9 @@ from redraft.server.service import Service
 
 PATHS = ("/v1/chat/completions", "/v1/completions")
 MOST_LINE_BYTES = 16 * 2**20
+MOST_FAILED = 3
+"""Rows with an error that a run names at its end."""
+NO_SETTINGS: Mapping[str, Any] = {}
 NOTHING: AbstractAsyncContextManager[object] = nullcontext()
 BEGUN = b'{"id": "batch_req_'
 """How every line of an output begins."""
@@ -44,24 +47,39 @@ Answered = Callable[[bytes, int], Awaitable[tuple[int, Mapping[str, Any]]]]
 
 @dataclass(frozen=True)
 class Done:
-    """How far a run is: rows of its output and those with an error, earlier runs' too; its own tokens and forwards."""
+    """How far a run is: rows of its output and those with an error, earlier runs' too; its own tokens and forwards.
+
+    `failed` says of the first rows with an error which they are and why.
+    """
 
     rows: int
     errors: int
     tokens: int = 0
     forwards: int = 0
+    failed: tuple[str, ...] = ()
 
     def after(self, line: Mapping[str, Any]) -> Done:
         """With one line more. What another server counts need not be a number."""
-        told = line["response"]["body"].get("usage")
+        body = line["response"]["body"]
+        told = body.get("usage")
         counts = [told.get(name) if isinstance(told, dict) else None for name in ("completion_tokens", "forwards")]
         tokens, forwards = (count if type(count) is int else 0 for count in counts)
         wrong = line["response"]["status_code"] != 200
-        return Done(self.rows + 1, self.errors + wrong, self.tokens + tokens, self.forwards + forwards)
+        failed = (*self.failed, f"row {self.rows + 1}: {_message(body)}") if wrong else self.failed
+        return Done(
+            self.rows + 1, self.errors + wrong, self.tokens + tokens, self.forwards + forwards, failed[:MOST_FAILED]
+        )
+
+
+def _message(body: Mapping[str, Any]) -> str:
+    """What the body of an error says, which another server may say otherwise than ours."""
+    error = body.get("error")
+    return str(error.get("message", error) if isinstance(error, Mapping) else error)
 
 
 class _Reply(msgspec.Struct):
     status_code: int
+    body: dict[str, Any] = {}
 
 
 class _Told(msgspec.Struct):
@@ -69,6 +87,7 @@ class _Told(msgspec.Struct):
 
     row_sha256: str
     response: _Reply
+    settings: dict[str, Any] | None = None
 
 
 def run_batch(
@@ -78,13 +97,16 @@ def run_batch(
     *,
     seed: int | None,
     at_once: int,
+    settings: Mapping[str, Any] = NO_SETTINGS,
     told: Callable[[Done], None] = lambda _: None,
 ) -> Done:
     """Answer the rows of `source` that `target` does not have yet. Raises RequestError and RunError.
 
     With a `seed`, row i that brings none has `seed` + i, so a run that was resumed gives what one in a piece gives.
+    `settings` are kept in the first line of the output; a run with others is refused.
     """
-    return answer_rows(lambda row, i: answer(service, row, i, seed), source, target, at_once=at_once, told=told)
+    how: dict[str, Any] = {"at_once": at_once, "settings": settings, "told": told}
+    return answer_rows(lambda row, i: answer(service, row, i, seed), source, target, **how)
 
 
 def answer_rows(
@@ -93,6 +115,7 @@ def answer_rows(
     target: Path,
     *,
     at_once: int,
+    settings: Mapping[str, Any] = NO_SETTINGS,
     told: Callable[[Done], None] = lambda _: None,
     within: AbstractAsyncContextManager[object] = NOTHING,
 ) -> Done:
@@ -102,10 +125,10 @@ def answer_rows(
 
     async def whole(rows: Iterator[bytes], out: IO[bytes], begun: Done) -> Done:
         async with within:
-            return await _run(answered, rows, out, begun, at_once, told)
+            return await _run(answered, rows, out, begun, at_once, settings, told)
 
     with _opened(source, target) as (rows, out):
-        return asyncio.run(whole(rows, out, resume(rows, out, source, target)))
+        return asyncio.run(whole(rows, out, resume(rows, out, source, target, settings)))
 
 
 def count_rows(path: Path) -> int:
@@ -114,33 +137,53 @@ def count_rows(path: Path) -> int:
         return sum(1 for line in file if line.strip())
 
 
-def resume(rows: Iterator[bytes], out: IO[bytes], source: Path, target: Path) -> Done:
+def resume(
+    rows: Iterator[bytes], out: IO[bytes], source: Path, target: Path, settings: Mapping[str, Any] = NO_SETTINGS
+) -> Done:
     """Skip the rows that are done already; how many these are. A line that was cut short is removed.
 
-    Raises RequestError, and leaves the output as it is, for one that answers other rows.
+    Raises RequestError, and leaves the output as it is, for one that answers other rows or began with other settings.
     """
     out.seek(0)
-    done, errors, end = 0, 0, 0
+    done, end = Done(0, 0), 0
     for line in out:
         if not line.endswith(b"\n") and line.startswith(BEGUN[: len(line)]):
             break
         try:
             found = msgspec.convert(json.loads(line), _Told)  # lines may hold NaN and unpaired surrogates
         except (msgspec.MsgspecError, ValueError, RecursionError):
-            said = f"line {done + 1} of {target} is not of a run's output, which would be lost; name another output"
+            said = (
+                f"line {done.rows + 1} of {target} is not of a run's output, which would be lost; name another output"
+            )
             raise RequestError(said) from None
         row = next(rows, None)
         if row is None:
-            raise RequestError(f"{target} has more than the {done} rows of {source}; they do not belong together")
+            raise RequestError(f"{target} has more than the {done.rows} rows of {source}; they do not belong together")
         if found.row_sha256 != _digest(row):
             said = (
-                f"row {done + 1} of {source} is not the one that {target} answers: it was edited, or is of another file"
+                f"row {done.rows + 1} of {source} is not the one that {target} answers: it was edited, or is of another"
+                " file"
             )
-            raise RequestError(f"{said}; name another output, or keep the first {done} lines of this one")
-        done, errors, end = done + 1, errors + (found.response.status_code != 200), end + len(line)
+            raise RequestError(f"{said}; name another output, or keep the first {done.rows} lines of this one")
+        _check_settings(found.settings, settings, target)
+        done, end = done.after({"response": msgspec.to_builtins(found.response)}), end + len(line)
     out.truncate(end)
     out.seek(end)
-    return Done(done, errors)
+    return replace(done, tokens=0, forwards=0)
+
+
+def _check_settings(began: Mapping[str, Any] | None, now: Mapping[str, Any], target: Path) -> None:
+    """Raise RequestError for a run that began with other settings, which only the first line of an output has. No
+    settings agree with any."""
+    if began is None or not now:
+        return
+    for name in sorted(began.keys() | now.keys()):
+        was, value = began.get(name), now.get(name)
+        if was != value:
+            raise RequestError(
+                f"{target} was begun with {name} {was!r} and {name} is {value!r}; run it with the same, or name another"
+                " output"
+            )
 
 
 async def _run(
@@ -149,6 +192,7 @@ async def _run(
     out: IO[bytes],
     done: Done,
     at_once: int,
+    settings: Mapping[str, Any],
     told: Callable[[Done], None],
 ) -> Done:
     running: deque[asyncio.Task[dict[str, Any]]] = deque()
@@ -166,6 +210,8 @@ async def _run(
             os.fsync(out.fileno())
             return done
         line = await running.popleft()
+        if done.rows == 0 and settings:
+            line["settings"] = dict(settings)
         try:
             out.write(json.dumps(line, ensure_ascii=False).encode(errors="backslashreplace") + b"\n")
             out.flush()
