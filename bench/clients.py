@@ -6,7 +6,7 @@
 Clients are looked for in this environment and in the given ones, because some of them want other versions of the same
 libraries, and those of JavaScript in the node_modules of the given folders. A client that is nowhere is recorded as not
 tried. Every check (client_checks.py) runs in a process of its own and prints the name of each thing that worked. Those
-of llm, aider and Continue are told where the server is by the lines of `redraft connect`.
+of llm, aider and Continue find the server by the lines of `redraft connect`.
 """
 
 from __future__ import annotations
@@ -92,7 +92,7 @@ def _given(count: int) -> dict[str, object]:
 
 
 def _connect(base: str) -> dict[str, str]:
-    """What `redraft connect` prints for the tools that are told by it."""
+    """What `redraft connect` prints for the tools that it configures."""
     place = Place(base.removesuffix("/v1"), "nano")
     return {name: TOOLS[name].lines(place) for name in ("aider", "continue", "llm")}
 

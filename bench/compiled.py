@@ -167,7 +167,7 @@ def launched(config: ModelConfig, name: str, notes: Driver, part: str) -> Iterat
             kernel.grids.clear()
         with torch.inference_mode():
             work()
-        # Compiled once, a kernel serves several plans and parts of the work; it is told with the first.
+        # Compiled once, a kernel serves several plans and parts of the work; it is listed with the first.
         yield what, [kernel for kernel in notes.kernels if id(kernel) not in known and kernel.grids]
         known |= {id(kernel) for kernel in notes.kernels}
 
@@ -175,7 +175,8 @@ def launched(config: ModelConfig, name: str, notes: Driver, part: str) -> Iterat
 def standing(model: DiffusionGemma) -> None:
     """A step whose memory stands still, as a graph records it."""
     width = model.config.canvas_length
-    rows = StandingRows(model, [filled_prefix(model, USUAL)], width, GPU.standing)
+    rows = StandingRows(model, [filled_prefix(model, USUAL)], width)
+    rows.stand([width])
     tokens = torch.empty(width, dtype=torch.int64, device=META)
     read(model, model(tokens, torch.empty(width, model.config.hidden_size, dtype=model.dtype, device=META), rows))
 

@@ -233,7 +233,7 @@ def _choose(engine: Engine, kind: str, count: int, seed: int, most: int) -> list
 def _fill(engine: Engine, gap: InfillGap, mode: str, most: int, options: Options) -> tuple[str, int, float]:
     """The text of a gap, forwards and seconds."""
     if mode == MODES[2]:
-        # It is told where to stop, which the canvas is not: at the end of the line, or behind as many tokens.
+        # It gets its stop, which the canvas does not: the end of the line, or the number of tokens.
         lines, closed = gap.wanted.count("\n") + 1, not gap.behind.startswith("\n")
         most = len(engine.text.encode(gap.wanted, bos=False)) if closed else most
         done = engine.generate(gap.before, max_tokens=most, stop=["\n"] if lines == 1 else [], options=_causal(options))
@@ -315,7 +315,7 @@ def _spans(path: Path, kind: str) -> tuple[tuple[int, int], ...]:
 
 
 def _expressions(function: ast.FunctionDef) -> Iterator[ast.expr]:
-    """Expressions on one line, but for what is assigned to. What stands inside an f-string is not told where."""
+    """Expressions on one line, but for what is assigned to. Python does not report where parts of an f-string stand."""
     nodes = list(ast.walk(function))
     inside = {id(part) for node in nodes if isinstance(node, ast.JoinedStr) for part in ast.walk(node)}
     yield from (

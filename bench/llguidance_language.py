@@ -44,7 +44,7 @@ class GuidedLanguage(Language):
         return GuidedProjection(self.layout, 0, max_tokens, matcher=matcher, stops=self.stops)
 
     def holds(self, tokens: Sequence[int]) -> bool:
-        """Left to whoever measures: it does not keep room for the end, so at the limit an answer may be cut off."""
+        """Not checked: it does not keep room for the end, so at the limit an answer may be cut off."""
         return True
 
 

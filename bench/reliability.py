@@ -1,4 +1,4 @@
-"""Calibration: how often what was told with a probability came true.
+"""Calibration: how often guesses of a probability came true.
 
 Of guesses with probability 0.8 four in five should be right. The expected calibration error (Naeini et al., 2015) is
 how far from that they are on average, here over bins of equal count: most probabilities of a model that knows its task
@@ -18,7 +18,7 @@ COLDEST, WARMEST = 0.05, 20.0
 
 @dataclass(frozen=True)
 class Guess:
-    """The probability that was told, and whether it came true."""
+    """The probability that was reported, and whether it came true."""
 
     told: float
     right: bool
@@ -26,7 +26,7 @@ class Guess:
 
 @dataclass(frozen=True)
 class Bin:
-    """Guesses of about one probability: how many, what was told on average, and the share that came true."""
+    """Guesses of about one probability: how many, what was reported on average, and the share that came true."""
 
     count: int
     told: float

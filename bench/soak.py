@@ -6,7 +6,7 @@ Among them are aborts at any moment, deadlines, refused options, listeners that 
 size under every sampler rule, causal ones too. The scheduling policy changes every CHECK_EVERY ticks. The clock counts
 ticks, so a seed repeats a soak exactly. What must hold is asserted:
 
-    every accepted request ends once, with nothing told after its end, and never beyond its limit
+    every accepted request ends once, with no event after its end, and never beyond its limit
     the loop's books agree, every CHECK_EVERY ticks and at the end
     no forward is wasted: their number is bounded by what the requests can need, so a hang is an error, not a wait
     at the end no request and no byte of a lane is left; kept prefixes stay within their bound
@@ -88,9 +88,11 @@ class SoakClient:
         assert told <= self.request.max_tokens, f"request {self.number}: {told} tokens, over its limit"
         if self.broken:
             assert self.breaks_at is not None
-            assert len(self.events) <= self.breaks_at + 1, f"request {self.number}: told more after its listener broke"
+            assert len(self.events) <= self.breaks_at + 1, (
+                f"request {self.number}: got an event after its listener broke"
+            )
         assert len(ends) == 1, f"request {self.number} ended {len(ends)} times"
-        assert self.events[-1] is ends[0], f"request {self.number}: told something after its end"
+        assert self.events[-1] is ends[0], f"request {self.number}: got an event after its end"
         if self.broken:
             return "broken"
         assert ends[0].reason != "error", f"request {self.number} failed: {ends[0].error!r}"

@@ -81,6 +81,7 @@ TABLE = (
     Take("kernels-compiled", 10, "python bench/compiled.py"),
     Take("tuning-speed", 4, "python bench/tuning_speed.py --steps 6"),
     Take("schema-suite", 2, "python bench/schema_suite.py"),
+    Take("vision-tower", 3, "python bench/vision_tower.py"),
     Take("startup", 4, "python bench/startup.py --runs 7"),
     Take("clients", 10, "python bench/clients.py --venv A --venv B --node C", "every client, in folders A, B and C"),
     Take("train-orders", 4, "", "the run of docs/tuning.md, whose training-record.json it is"),

@@ -8,19 +8,23 @@ from __future__ import annotations
 import numpy as np
 import pytest
 import torch
+from tests.helpers import tiny_json
 from torch import Tensor
 
+from redraft.cache import Prefix
+from redraft.config import parse_model
 from redraft.constraints.compile.lift import TokenAutomaton
 from redraft.constraints.condition.device_messages import device_messages
 from redraft.constraints.condition.edge_layout import NONE, EdgeLayout, Weights, by_class
 from redraft.constraints.condition.projection import DeviceProjected, Projection
 from redraft.errors import ConstraintError
 from redraft.model.head import Head, Sums, pass_tiles, read_head
-from redraft.model.kernels import Causal, attend_eager, norm_exact
+from redraft.model.kernels import attend_eager, norm_exact
 from redraft.model.linear import PackedMatrix, multiply_unpacked
 from redraft.model.moe import AnyExperts, Experts, PackedExperts, experts_grouped
 from redraft.model.packed import FORMATS, Format, pack, round_rows
-from redraft.model.triton.attention import attend_kernel
+from redraft.model.rows import IMAGE_ATTENTION, Mode, Rows, SoftTokens, Span
+from redraft.model.triton.attention import attend_spans
 from redraft.model.triton.classes import classes_kernel
 from redraft.model.triton.dense import multiply_kernel
 from redraft.model.triton.experts import experts_kernel
@@ -36,14 +40,8 @@ FORMS: tuple[Format | None, ...] = (None, *FORMATS.values())
 # them, and the odd widths of the real model (704 = 11·64, 2816 = 44·64) in small.
 CHOICES = [(1, 4, 64, 64, 2, 4), (37, 6, 192, 64, 2, 2), (5, 8, 64, 192, 1, 8), (18, 3, 128, 320, 3, 3)]
 CHOICES += [(70, 9, 64, 128, 2, 2)]  # two experts of nine have all of them: several blocks each
-SPANS = [
-    (1, 2, 1, 1, 16),
-    (3, 4, 2, 10, 16),
-    (7, 4, 1, 50, 32),
-    (40, 16, 2, 90, 64),
-    (5, 2, 2, 5, 512),
-    (2, 16, 8, 70, 256),
-]
+# (query heads, key heads of a sliding and of a full layer, their dims, window, rows of the prompt)
+SPANS = [(4, 2, 1, 16, 32, 8, 7), (16, 8, 2, 16, 32, 8, 90), (2, 1, 1, 64, 64, 30, 40), (2, 2, 1, 256, 512, 8, 5)]
 PRODUCTS = [(1, 70, 64), (17, 64, 192), (130, 130, 320)]
 TABLES = [(1000, 32, 5, 256), (517, 32, 3, 128), (64, 16, 2, 64), (65, 16, 1, 64), (300, 48, 9, 512)]
 # (states, positions, tokens left, tokens at least, how sharp, a pin, states that lead to one of them): an end inside
@@ -93,22 +91,41 @@ def check_experts(
         near(ours, theirs)
 
 
-def check_span(
-    case: tuple[int, int, int, int, int],
-    window: int | None,
-    *,
-    causal: bool,
-    device: str,
-    dtype: torch.dtype = torch.float32,
-) -> None:
-    rows, heads, kv_heads, keys, dim = case
-    made = draw(keys, device)
-    q = (torch.randn(rows, heads, dim, generator=made, device=device) * dim**-0.5).to(dtype)
-    # Views of a longer buffer, as a prefix hands them out.
-    buffers = torch.randn(2, kv_heads, keys + 3, dim, generator=made, device=device).to(dtype)
-    k, v = buffers[:, :, :keys].unbind()
-    sight = Causal(rows, keys, window, torch.device(device)) if causal else None
-    near(attend_kernel(q, k, v, sight), attend_eager(q, k, v, sight))
+def check_spans(case: tuple[int, ...], dtype: torch.dtype, device: str, rule: str = IMAGE_ATTENTION[0]) -> None:
+    """A commit and its canvas, another's canvas, a third's prompt with an image, in one launch, beside one span after
+    the other."""
+    heads, sliding, full, dim, wide, window, prompt = case
+    shape = {"num_attention_heads": heads, "num_key_value_heads": sliding, "num_global_key_value_heads": full}
+    shape |= {"head_dim": dim, "global_head_dim": wide, "sliding_window": window}
+    (config, *_), made = parse_model(tiny_json(**shape)), draw(prompt, device)
+
+    def some(rows: int, of: int, size: int) -> Tensor:
+        return torch.randn(rows, of, size, generator=made, device=device).to(dtype)
+
+    contexts = []
+    filled = [[[some(n, one.num_kv_heads, one.head_dim) for one in config.layers] for n in (13, 3)] for _ in "kv"]
+    for _ in range(2):
+        prefixes = [Prefix(config.layers, dtype=dtype, device=device) for _ in range(3)]
+        for i, prefix in enumerate(prefixes[:2]):
+            for layer, k, v in zip(prefix.layers, filled[0][i], filled[1][i], strict=True):
+                layer.place(0, k, v)
+            prefix.advance(len(filled[0][i][0]))
+        first, second, third = prefixes
+        spans = [Span(first, 4, Mode.ENCODE), Span(first, 6, Mode.DENOISE), Span(second, 6, Mode.DENOISE)]
+        spans.append(
+            Span(third, prompt, Mode.ENCODE, images=(SoftTokens(1, some(prompt - 2, 1, config.hidden_size)[:, 0]),))
+        )
+        contexts.append(Rows(config, spans, torch.device(device), dtype, rule))
+    ours, theirs = contexts
+    for index, layer in enumerate(config.layers):
+        tables, rows = ours.tables(index), 16 + prompt
+        q = some(rows, heads, layer.head_dim) * layer.head_dim**-0.5
+        k, v = (some(rows, layer.num_kv_heads, layer.head_dim) for _ in "kv")
+        sizes = [span.rows for span in ours.spans]
+        for span, start, *part in zip(ours.spans, ours.starts, k.split(sizes), v.split(sizes), strict=True):
+            span.prefix.layers[index].place(start, *part)
+        found = attend_spans(q, tables, index, layer.num_kv_heads)
+        near(found, theirs.attend(index, q, k, v, attend_eager))
 
 
 def check_product(rows: int, outer: int, inner: int, form: Format, dtype: torch.dtype, device: str) -> None:

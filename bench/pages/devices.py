@@ -114,9 +114,9 @@ redraft eval --model nano --device cuda --task records --task sudoku-4x4 --task 
 The folder holds the released model's shape and no weights; the command makes random ones in the plan's format, measures
 copying and multiplying, then prefill, steps of 1 to 16 canvases and behind 512 to 65,536 tokens, steps as one graph, a
 commit, the head alone, and holding a canvas to a schema, and tells each as a multiple of its floor. With a checkpoint
-for `--model` it measures that, a packed one, too. `--offload experts` is honoured: the floor of a step is then told by
+for `--model` it measures that, a packed one, too. `--offload experts` is honoured: the floor of a step is then that of
 the bus, which is measured as well. A shape that does not fit, or a format that the card cannot compute with, is refused
-before anything is made, with what would fit. What fails is told in the record, beside driver and versions, and an
+before anything is made, with what would fit. What fails is named in the record, beside driver and versions, and an
 interrupt keeps what has been measured. Records named `device-*.json` in `bench/records/` fill the column "measured"
 above, but those of experts on the host.
 

@@ -83,7 +83,7 @@ def _footing(one: Record) -> str:
         f"beside transformers {one.workload['transformers']}. Three numbers in a cell: transformers, ours by its "
         "rules, ours by `fast`. By its rules both sides denoise 256 rows a step and are bound by the same matmuls; "
         "`fast` uses canvases no wider than `max_tokens` asks for, and takes no step to confirm a certain answer. Some "
-        "of these workloads are beyond this small model, whoever runs it; the last column is there to show that speed "
+        "of these workloads are beyond this small model in any engine; the last column is there to show that speed "
         "costs no right answers. Peak memory, one at a time: "
         f"{peak['ours']:.0f} MiB, transformers {peak['transformers']:.0f}."
     )

@@ -196,18 +196,6 @@ def test_a_deadline_in_the_queue_ends_without_text() -> None:
     assert first.events == [event for event in alone(request(5, 16, 1, 5)) if isinstance(event, Block | Finished)]
 
 
-def test_an_exception_in_a_listener_ends_that_request_alone() -> None:
-    def broken(event: Event) -> None:
-        raise ValueError("the caller's own bug")
-
-    loop, healthy = Loop(model()), Told()
-    loop.submit(request(5, 16, 1, 3), broken, drafts=True)
-    loop.submit(request(6, 16, 2, 3), healthy, drafts=True)
-    loop.drain()
-    loop.check()
-    assert healthy.events == alone(request(6, 16, 2, 3))
-
-
 def test_a_listener_may_abort_a_neighbour_in_the_same_forward() -> None:
     loop, victim = Loop(model()), Told()
     loop.submit(request(5, 16, 1, 5), lambda event: loop.abort(1), drafts=True)
@@ -240,17 +228,6 @@ def test_the_oldest_request_is_never_passed_over() -> None:
         for piece in batch:
             scheduler.ran(piece, 16)
         scheduler.check()
-
-
-def test_step_homogeneous_batches_hold_one_step() -> None:
-    scheduler = Scheduler(max_rows=1000, max_running=8, max_waiting=8, policy="step-homogeneous")
-    scheduler.add(0, 4, 16)
-    scheduler.admit()
-    scheduler.ran(scheduler.next()[0], 16)
-    scheduler.add(1, 4, 16)
-    scheduler.admit()
-    batch = scheduler.next()
-    assert [piece.number for piece in batch] == [0], "a fresh request joined one that is a step ahead"
 
 
 @pytest.mark.parametrize("max_running", [1, 3, 8])
@@ -322,8 +299,3 @@ def test_an_end_aware_canvas_only_gets_narrower() -> None:
             assert widths == sorted(widths, reverse=True)
             shrunk += widths[-1] < 40
     assert shrunk, "no draft ever held an end token: the test tests nothing"
-
-
-def test_a_narrow_canvas_costs_fewer_rows() -> None:
-    drafts = [event for event in alone(request(6, 10, 1, 3, canvas=16)) if isinstance(event, Draft)]
-    assert {len(draft.tokens) for draft in drafts} == {16}

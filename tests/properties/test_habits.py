@@ -90,7 +90,7 @@ def test_room_for_the_answer_is_kept_however_long_the_thinking(
 
 def test_marks_that_answers_may_hold_are_refused() -> None:
     lifted = lift(
-        choices_source(["a"]).compile(DEFAULT_LIMITS)[0], build_trie(PIECES), frozenset({EOS}), frozenset({EOS, PAD})
+        choices_source(["a"]).compile(DEFAULT_LIMITS).dfa, build_trie(PIECES), frozenset({EOS}), frozenset({EOS, PAD})
     )
     plain = Language(regex_source("a"), EdgeLayout(lifted), False)
     for closing, opening in ((2, None), (EOS, None), (CLOSE, 2), (CLOSE, CLOSE), (99, None), (-1, None)):
@@ -100,7 +100,7 @@ def test_marks_that_answers_may_hold_are_refused() -> None:
 
 def test_a_fence_is_admitted_and_taken_off() -> None:
     schema = {"type": "array", "items": {"enum": [1, 2]}, "maxItems": 2, "uniqueItems": True}
-    fenced, plain = (schema_source(schema, fence=on).compile(DEFAULT_LIMITS)[0] for on in (True, False))
+    fenced, plain = (schema_source(schema, fence=on).compile(DEFAULT_LIMITS).dfa for on in (True, False))
     for values in ([], [1], [2, 1]):
         text = json.dumps(values)
         block = f"```json\n{text}\n```"
@@ -120,7 +120,7 @@ def test_a_fence_is_admitted_and_taken_off() -> None:
 def test_choices_in_any_case_are_those_that_read_the_same(choices: list[str], any_case: bool) -> None:
     """All texts of three letters are tried."""
     vocabulary = Vocabulary((None, None, *(bytes([byte]) for byte in range(256))), frozenset({EOS}), frozenset({EOS}))
-    dfa = choices_source(choices, any_case=any_case).compile(DEFAULT_LIMITS)[0]
+    dfa = choices_source(choices, any_case=any_case).compile(DEFAULT_LIMITS).dfa
     ready(choices_source(choices, any_case=any_case), vocabulary)
     letters = "aAbBäÄß-1"
     for count in range(1, 4):

@@ -88,13 +88,6 @@ def test_a_seed_canvas_is_shown_at_the_first_step_and_noise_elsewhere() -> None:
     assert canvas.tokens.tolist() == [start[0], 40, start[2], start[3], 41, start[5]]
 
 
-@pytest.mark.parametrize("empty", [None, SeedCanvas()])
-def test_no_seed_canvas_is_the_plain_start(empty: SeedCanvas | None) -> None:
-    canvas, plain = seeded(SeededNoise(3), 6, VOCAB, empty), fresh(SeededNoise(3), 0, 6, VOCAB)
-    assert canvas.pinned is None
-    assert torch.equal(canvas.tokens, plain.tokens)
-
-
 @pytest.mark.parametrize(
     ("seed_canvas", "options", "words"),
     [
@@ -114,12 +107,6 @@ def test_a_seed_canvas_that_cannot_be_is_refused(
 ) -> None:
     with pytest.raises(RequestError, match=words):
         request(seed_canvas, **options)  # type: ignore[arg-type]
-
-
-@pytest.mark.parametrize(("pins", "reach"), [((), 0), (((4, 9), (2, 3)), 5), (((7, EOS), (5, 9), (9, 0)), 7)])
-def test_an_answer_reaches_its_pins(pins: tuple[tuple[int, int], ...], reach: int) -> None:
-    assert SeedCanvas(pins).reach((EOS,)) == reach
-    assert request(SeedCanvas(pins)).min_tokens == reach
 
 
 class Eager:

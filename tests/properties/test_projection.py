@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import itertools
 import math
-import random
 from dataclasses import dataclass
 
 import numpy as np
@@ -15,8 +14,8 @@ from hypothesis import strategies as st
 
 from redraft.constraints.compile.automaton import NOWHERE, Dfa
 from redraft.constraints.compile.lift import build_trie, lift
-from redraft.constraints.condition.edge_layout import NONE, EdgeLayout, Weights
-from redraft.constraints.condition.forward_backward import best_paths, scaled_messages
+from redraft.constraints.condition.edge_layout import NONE, EdgeLayout
+from redraft.constraints.condition.forward_backward import best_paths
 from redraft.constraints.condition.projection import Projection
 from redraft.errors import ConstraintError
 
@@ -156,20 +155,6 @@ def uniform(width: int, seed: int) -> torch.Tensor:
     return torch.where(numbers < 0.2, 0.0, torch.where(numbers > 0.8, 1 - 2.0**-24, numbers))
 
 
-@cases
-def test_the_mass_of_a_position_is_what_could_still_follow(
-    language: Language, width: int, left: int, least: int, scale: float, seed: int
-) -> None:
-    log_p = log_probabilities(width, scale, seed)
-    strings = valid_strings(language, width, left, min(least, left))
-    assume(strings)
-    found = projection(language, left, min(least, left))(log_p)
-    draft = tuple(found.draft.tolist())
-    for i, mass in enumerate(found.log_mass(draft)):
-        allowed = {tokens[i] for tokens in strings if tokens[:i] == draft[:i]}
-        assert mass == pytest.approx(math.log(sum(math.exp(float(log_p[i, token])) for token in allowed)), abs=1e-9)
-
-
 def test_draws_come_as_often_as_their_probability() -> None:
     language = Language({(0, 97): 1, (1, 98): 0, (0, 99): 0, (1, 97): 1}, frozenset({0}), 2)
     project, log_p = projection(language, 4, 0), log_probabilities(4, 1.0, 3)
@@ -185,19 +170,6 @@ def test_draws_come_as_often_as_their_probability() -> None:
             assert seen.count(tokens) / count == pytest.approx(share, abs=room)
 
 
-def test_a_draw_goes_on_behind_what_messages_look_at() -> None:
-    """Once all but nothing of the language has ended, they stop; end tokens and padding are drawn there, too."""
-    language = Language({(0, 97): 1, (1, 97): 2}, frozenset({0, 1, 2}), 3)
-    project, log_p = projection(language, 60, 0), torch.full((60, len(PIECES)), math.log(0.001))
-    log_p[:, 2], log_p[:, EOS], log_p[:, PAD] = math.log(0.45), math.log(0.3), math.log(0.249)
-    found = project(log_p)
-    assert found.messages.live < 60
-    drawn = [found.draw(torch.rand(60, generator=torch.Generator().manual_seed(i))).tolist() for i in range(200)]
-    assert all(language.read(tuple(tokens)) == "over" for tokens in drawn)
-    tail = [token for tokens in drawn for token in tokens[50:]]
-    assert tail.count(PAD) / len(tail) == pytest.approx(0.249 / 0.549, abs=0.05)
-
-
 def test_a_pinned_token_is_held_and_one_that_contradicts_is_refused() -> None:
     language = Language({(0, 97): 0, (0, 98): 1}, frozenset({1}), 2)
     project, log_p = projection(language, 3, 0), log_probabilities(3, 1.0, 0)
@@ -209,15 +181,6 @@ def test_a_pinned_token_is_held_and_one_that_contradicts_is_refused() -> None:
     held[1, 6] = 0.0
     with pytest.raises(ConstraintError, match="no valid answer is left"):
         project(held)
-
-
-def test_a_token_pinned_where_the_answer_must_be_over_is_refused() -> None:
-    """Nothing was said where the pin stood behind what messages look at."""
-    project, log_p = projection(Language({(0, 97): 0}, frozenset({0}), 1), 1, 0), log_probabilities(9, 0.0, 0)
-    log_p[8], log_p[8, 2] = -1e9, 0.0
-    for condition in (project, project.log_messages):
-        with pytest.raises(ConstraintError, match="no valid answer is left"):
-            condition(log_p)
 
 
 def test_peaked_logits_do_not_make_a_language_look_empty() -> None:
@@ -238,18 +201,6 @@ def test_the_tail_is_scored() -> None:
     log_p[:6, 2] = math.log(0.9)
     log_p[6:, EOS] = math.log(0.9)
     assert projection(language, 8, 0)(log_p).draft.tolist() == [2] * 6 + [EOS] * 2
-
-
-def test_independent_samples_of_the_marginals_are_not_all_valid() -> None:
-    """Why only whole paths are told: this is the failure that emitting them position by position would be."""
-    language = Language({(0, 97): 1, (1, 98): 2, (0, 98): 3, (3, 97): 2}, frozenset({2}), 4)
-    found = projection(language, 2, 0)(torch.full((2, len(PIECES)), -math.log(len(PIECES))))
-    random.seed(0)
-    source = torch.Generator().manual_seed(0)
-    drawn = torch.multinomial(found.shifted().exp(), 200, replacement=True, generator=source).T.tolist()
-    assert any(language.read(tuple(tokens)) not in (2, "over") for tokens in drawn)
-    whole = [tuple(found.draw(torch.rand(2, generator=source)).tolist()) for _ in range(50)]
-    assert all(language.read(tokens) in (2, "over") for tokens in whole)
 
 
 @given(language=languages(), pieces=st.lists(st.binary(min_size=1, max_size=3).map(lambda b: bytes(97 + x % 3 for x in b)), min_size=1, max_size=20))  # fmt: skip  # noqa: E501
@@ -337,42 +288,3 @@ def test_the_quick_messages_are_the_careful_ones(
     drawn = fast.draw(uniform(width, seed)).tolist()
     assert len(drawn) == width
     assert language.read(tuple(drawn)) is not None
-
-
-def test_a_canvas_that_is_sure_of_its_end_is_not_looked_at_behind_it() -> None:
-    """What makes a constraint cheap: 256 positions cost what the answer's own cost, if the model is sure of its end."""
-    log_p = torch.full((256, len(PIECES)), -30.0, dtype=torch.float64)
-    log_p[:5, 2] = log_p[5:, EOS] = 0.0
-    project = projection(Language({(0, 97): 0}, frozenset({0}), 1), 256, 0)
-    found = project(torch.log_softmax(log_p, -1))
-    assert (found.messages.live, len(found.path[1])) == (16, 8)
-    assert found.weights.known < 64
-    assert project(torch.log_softmax(torch.zeros(256, len(PIECES)), -1)).messages.live > 200
-
-
-def test_weights_out_of_the_range_of_a_float_are_summed_with_care() -> None:
-    """What is likeliest from the left is hopeless to the right, and the other way round: a product of two zeros."""
-    language = Language({(0, 97): 1, (0, 98): 2, (1, 99): 3, (2, 97): 3}, frozenset({3}), 4)
-    log_p = torch.full((3, len(PIECES)), -5000.0)
-    log_p[0, 2], log_p[0, 3], log_p[1, 2], log_p[1, 6], log_p[2, EOS] = 0.0, -900.0, 0.0, -1000.0, 0.0
-    project = projection(language, 3, 0)
-    assert scaled_messages(project.layout, Weights(project.layout, log_p), 0, project.gates(3)) is None
-    assert project(log_p).log_total == pytest.approx(-900)
-    assert project(log_p).draft.tolist() == [3, 2, EOS]
-
-
-def test_merged_edges_are_the_edges() -> None:
-    """Every edge is in one merged edge, by its kind's classes; `a` and `c` lead the same way, and are of one kind."""
-    language = Language({(0, 97): 1, (0, 99): 1, (1, 98): 0, (1, 97): 1, (1, 99): 1}, frozenset({0}), 2)
-    layout = projection(language, 4, 0).layout
-    merged, a = layout.merged, layout.automaton
-    kinds = np.split(merged.members, merged.firsts[1:])
-    found = [
-        (int(src), int(cls), int(dst))
-        for src, kind, dst in zip(merged.src, merged.cls, merged.dst, strict=True)
-        for cls in kinds[kind]
-    ]
-    assert sorted(found) == sorted(zip(a.src.tolist(), a.cls.tolist(), a.dst.tolist(), strict=True))
-    assert len(merged.src) < len(a.src)
-    assert len({(src, dst) for src, _, dst in found}) == len(merged.src)
-    assert len({tuple(kind) for kind in kinds}) == len(kinds)

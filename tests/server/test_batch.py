@@ -119,15 +119,6 @@ def test_an_output_goes_on_behind_rows_that_end_otherwise(run: Callable[..., Any
     assert [line["response"]["body"]["usage"]["completion_tokens"] for line in found] == [1, 2]
 
 
-def test_an_output_goes_on_behind_lines_that_are_told_as_they_came(run: Callable[..., Any], tmp_path: Path) -> None:
-    """Names may hold unpaired surrogates, and another server's answers NaN."""
-    rows = [{"prompt": "record\n", "max_tokens": 2, "custom_id": name} for name in ("\ud800", "b")]
-    run(rows[:1])
-    (tmp_path / "out.jsonl").write_text((tmp_path / "out.jsonl").read_text().replace('"seed": 0', '"seed": NaN'))
-    assert [line["custom_id"] for line in run(rows)] == ["\ud800", "b"]
-    assert "NaN" in (tmp_path / "out.jsonl").read_text()
-
-
 @pytest.mark.parametrize("held", [b"precious", b"precious\n", b'{"id": 1}\n', b'{"prompt": "a"}', b"[]\n{}", b"\xff\n"])
 def test_a_file_that_is_no_output_stays_as_it_is(run: Callable[..., Any], tmp_path: Path, held: bytes) -> None:
     """What had no line end was taken for a line that was cut short, and removed."""
@@ -135,13 +126,6 @@ def test_a_file_that_is_no_output_stays_as_it_is(run: Callable[..., Any], tmp_pa
     with pytest.raises(RequestError, match=r"line 1 of .* is not of a run's output"):
         run([{"messages": TURN}] * 3)
     assert (tmp_path / "out.jsonl").read_bytes() == held
-
-
-def test_an_output_that_is_a_device_is_refused(tmp_path: Path) -> None:
-    """/dev/full has zeros to read without end, of which the run looked for its rows for ever."""
-    (tmp_path / "in.jsonl").write_text("{}\n")
-    with pytest.raises(RequestError, match="/dev/null is no file that can be read again"):
-        run_batch(Service(Settings()), tmp_path / "in.jsonl", Path("/dev/null"), seed=None, at_once=1)
 
 
 @pytest.mark.parametrize("cut", [1, 10, 200])
@@ -187,12 +171,6 @@ def test_the_first_rows_without_an_answer_are_named(tmp_path: Path, capsys: pyte
     lines = capsys.readouterr().err.splitlines()
     assert [line.partition(": ")[2].partition(":")[0] for line in lines[1:4]] == ["row 1", "row 2", "row 3"]
     assert "and 2 more, each with its error in" in lines[4]
-
-
-def test_an_output_with_more_rows_is_refused(run: Callable[..., Any]) -> None:
-    run([{"messages": TURN}] * 2)
-    with pytest.raises(RequestError, match="do not belong together"):
-        run([{"messages": TURN}])
 
 
 # The command as it is, but for a kill right behind its eighth line; one from outside may come behind the last.

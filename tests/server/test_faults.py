@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import functools
 import io
-import itertools
 import json
 import signal
 import socket
@@ -26,11 +25,10 @@ from redraft.model.gemma import DiffusionGemma
 from redraft.server.app import create_app
 from redraft.server.log import Log
 from redraft.server.process import _Server as Server
-from redraft.server.process import listen
 from redraft.server.run import Run
 from redraft.server.service import Service
 from redraft.server.settings import Limits, Settings
-from redraft.server.stream import DONE, EventStream
+from redraft.server.stream import EventStream
 
 LONG: dict[str, Any] = {
     "messages": [{"role": "user", "content": "go on"}],
@@ -109,36 +107,6 @@ def test_a_reader_that_does_not_read_is_dropped_and_hurts_nobody(nano: Engine) -
     lines = [json.loads(line) for line in sink.getvalue().splitlines()]
     (gone,) = (line for line in lines if line.get("gone"))
     assert gone["tokens"] < 900
-
-
-@pytest.mark.parametrize("refused", [DONE, WAITING])
-def test_a_reader_who_stops_reading_at_the_end_or_at_a_comment_is_dropped(refused: bytes) -> None:
-    """Its place among the answers under way was kept until it hung up."""
-
-    async def dropped() -> tuple[bool, list[bytes]]:
-        never, gone, over, told = asyncio.Event(), asyncio.Event(), asyncio.Event(), list[bytes]()
-
-        async def chunks() -> AsyncGenerator[dict[str, Any], None]:
-            yield {"a": 1}
-            if refused == WAITING:
-                await gone.wait()
-
-        async def send(message: Any) -> None:
-            told.append(message.get("body", b""))
-            if refused in told:
-                await never.wait()
-
-        async def receive() -> Any:
-            await never.wait()
-
-        limits = Limits(stall_sec=0.05, quiet_sec=0.05 if refused == WAITING else 600.0)
-        stream = EventStream(chunks(), gone=gone.set, over=over.set, limits=limits)
-        await asyncio.wait_for(stream(SCOPE, receive, send), 20)
-        return gone.is_set() and over.is_set(), told
-
-    done, told = asyncio.run(dropped())
-    assert done
-    assert told[:3] == [b"", b'data: {"a":1}\n\n', refused]
 
 
 def test_a_quiet_stream_has_a_comment_again_and_again() -> None:
@@ -248,28 +216,6 @@ def test_numbers_that_are_none_are_an_error_and_never_told(
     assert '"positions"' not in told.text
 
 
-@pytest.mark.parametrize(
-    ("path", "body"),
-    [
-        ("canvas", HOLE | {"stream": True}),
-        ("canvas", HOLE),
-        ("fim/completions", {"prompt": "a", "suffix": "b"}),
-        ("edit/completions", {"messages": REGION}),
-    ],
-)
-def test_what_fails_beside_the_event_loop_tells_nothing_of_this_machine_either(
-    served: Inside, monkeypatch: pytest.MonkeyPatch, path: str, body: dict[str, Any]
-) -> None:
-    def fail(*_: Any) -> Any:
-        raise MemoryError("no room for the logits of /home/somebody")
-
-    monkeypatch.setattr(Runner, "run", fail)
-    told = httpx2.post(f"{served.base}/{path}", json=body, timeout=100)
-    assert told.status_code == (200 if body.get("stream") else 500)
-    assert '"engine_failed"' in told.text
-    assert "somebody" not in told.text
-
-
 def test_a_full_queue_is_told_with_the_time_to_come_again(nano: Engine) -> None:
     for at in inside(nano, Settings(limits=Limits(in_flight=4))):
         clients = [raw(at.url, ENDLESS | {"stream": i % 2 == 0}) for i in range(4)]
@@ -328,75 +274,12 @@ def test_kill_under_load_leaves_a_port_that_can_be_had_again_and_a_second_term_e
     client.close()
 
 
-@pytest.mark.parametrize("finishes", [False, True])
-def test_a_term_waits_as_long_as_it_was_told_to(nano: Engine, finishes: bool) -> None:
-    """The bound is far below the 30 seconds that are the default, and no nearer to those that it was told."""
-    service = Service(Settings(limits=Limits(drain_sec=900.0 if finishes else 0.3)))
-    service.ready(nano)
-    server = Server(uvicorn.Config(create_app(service, Log(None))), service)
-    with service.enter(1, None):
-        began = time.monotonic()
-        server.handle_exit(signal.SIGTERM, None)
-        assert (service.phase, server.should_exit) == ("draining", False)
-        if not finishes:
-            assert eventually(lambda: server.force_exit)
-            assert 0.3 <= time.monotonic() - began < 15
-    assert eventually(lambda: server.should_exit)
-    assert server.force_exit is not finishes
-
-
-@pytest.mark.filterwarnings("ignore:unclosed resource:ResourceWarning")  # the loop's, of what is cut off
-def test_a_reader_who_leaves_the_end_of_an_answer_unread_holds_no_server_up(nano: Engine) -> None:
-    """The answer is done and written, and the socket never empties."""
-
-    async def app(scope: Any, receive: Any, send: Any) -> None:
-        await send({"type": "http.response.start", "status": 200, "headers": []})
-        await send({"type": "http.response.body", "body": bytes(2**26)})
-
-    service = Service(Settings(limits=Limits(drain_sec=1.0)))
-    service.ready(nano)
-    server, listening = Server(uvicorn.Config(app, log_config=None, lifespan="off"), service), listen("127.0.0.1", 0)
-    thread = threading.Thread(target=server.run, kwargs={"sockets": [listening]}, daemon=True)
-    thread.start()
-    with socket.create_connection(listening.getsockname()) as client:
-        client.sendall(b"GET / HTTP/1.1\r\nhost: localhost\r\n\r\n")
-        assert client.recv(15) == b"HTTP/1.1 200 OK"
-        with service.enter(1, None):
-            server.handle_exit(signal.SIGTERM, None)
-        thread.join(60)
-        assert not thread.is_alive()
-    listening.close()
-
-
 def test_a_term_ends_at_once_what_has_nothing_to_do(nano: Engine) -> None:
     service = Service(Settings())
     service.ready(nano)
     server = Server(uvicorn.Config(create_app(service, Log(None))), service)
     server.handle_exit(signal.SIGTERM, None)
     assert server.should_exit
-
-
-@pytest.mark.parametrize("jump_sec", [86_400.0, -86_400.0])
-def test_a_clock_that_jumps_changes_nothing_but_dates(
-    nano: Engine, monkeypatch: pytest.MonkeyPatch, jump_sec: float
-) -> None:
-    """The clock on the wall is set by a day, forwards and back, between any two looks at it."""
-    sink, looks, now = io.StringIO(), itertools.count(), time.time
-    monkeypatch.setattr(time, "time", lambda: now() + (jump_sec if next(looks) % 2 else 0.0))
-    limits = Limits(request_sec=200.0, quiet_sec=200.0, stall_sec=200.0)
-    for at in inside(nano, Settings(limits=limits), Log(sink, time.time)):
-        for more in ({}, {"deadline_ms": 150_000.0}, {"target_ms": 150_000.0}, {"stream": True}):
-            told = httpx2.post(at.url + PATH, json=SHORT | more, timeout=100)
-            if "stream" in more:
-                assert told.text.endswith("data: [DONE]\n\n")
-                assert ": waiting" not in told.text
-                continue
-            (choice,) = told.json()["choices"]
-            assert (choice["message"]["content"], choice["canvas"]["finish"]) == (ANSWER, "stop")
-            assert 0 < choice["canvas"]["first_text_ms"] <= choice["canvas"]["ms"] < 100_000
-    lines = [json.loads(line) for line in sink.getvalue().splitlines()]
-    assert len(lines) == 4
-    assert all(0 <= line["ms"] < 100_000 for line in lines)
 
 
 def test_the_time_of_an_answer_is_bounded_and_what_there_is_is_told(nano: Engine) -> None:

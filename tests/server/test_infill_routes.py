@@ -111,16 +111,6 @@ def test_a_gap_without_both_sides_is_refused_as_llama_cpp_means_to(post, body, m
     assert post("/infill", {"input_prefix": "", "input_suffix": "", "n_predict": 1}).status_code == 200
 
 
-def test_a_warming_call_costs_nothing(post) -> None:
-    told = post("/infill", {"input_prefix": "a", "input_suffix": "b", "n_predict": 0})
-    assert (told.status_code, told.json()["content"], told.json()["tokens_predicted"]) == (200, "", 0)
-
-
-def test_a_stop_text_cuts_a_gap(post, filled: str) -> None:
-    body = {"prompt": BEFORE, "suffix": BEHIND, "stop": [filled[1:3]], **SEED}
-    assert post("/v1/completions", body).json()["choices"][0]["text"] == filled[:1]
-
-
 def test_an_edit_keeps_what_is_around_it(post) -> None:
     text = f"{BEFORE}<|code_to_edit|>Ka<|cursor|>romi<|/code_to_edit|>{BEHIND}"
     body = {"messages": [{"role": "user", "content": text}], "seed": 1, "strength": 0.3}
@@ -144,20 +134,6 @@ def test_an_edit_streams_what_it_tells_whole(post) -> None:
     assert (said, done) == (whole["choices"][0]["message"]["content"], "[DONE]")
     assert choices[-1]["finish_reason"] == "stop"
     assert chunks[-1]["usage"] == whole["usage"]
-
-
-@pytest.mark.parametrize(
-    ("more", "param"), [({"n": 2}, "n"), ({"stream": True, "canvas": {"stream": True}}, "canvas.stream")]
-)
-def test_an_edit_has_one_answer_and_tells_no_steps(post, more: dict[str, object], param: str) -> None:
-    body = {"messages": [{"role": "user", "content": "<|code_to_edit|>a<|/code_to_edit|>"}]}
-    told = post("/v1/edit/completions", body | more)
-    assert (told.status_code, told.json()["error"]["param"]) == (400, param)
-
-
-def test_an_edit_without_a_region_is_refused(post) -> None:
-    told = post("/v1/edit/completions", {"messages": [{"role": "user", "content": "x"}]})
-    assert (told.status_code, told.json()["error"]["param"]) == (400, "messages")
 
 
 def test_apply_starts_from_the_original(post) -> None:

@@ -5,10 +5,8 @@ from __future__ import annotations
 import asyncio
 import gc
 import logging
-import time
 from collections.abc import Iterator
 from itertools import pairwise
-from pathlib import Path
 from random import Random
 
 import pytest
@@ -23,22 +21,16 @@ from redraft.server.log import Log
 from redraft.server.process import hosted
 from redraft.server.service import Service
 from redraft.server.settings import Settings
-from redraft.tasks import task
 from serve_load import (
-    WORKLOADS,
     _alone,
-    _asked,
     _clients,
     _cost,
     _jobs,
     _level,
     _over_http,
     _told,
-    _waited,
-    _watched,
-    rooms,
 )
-from stream_client import Link, StreamedReply, stream_chat
+from stream_client import StreamedReply, stream_chat
 
 SHORT = {"records": 64}
 
@@ -103,22 +95,6 @@ def test_what_is_wrong_is_counted(kind: str, reply: StreamedReply) -> None:
     assert _told([fine], 1.0)["errors"] == 0
 
 
-def test_a_connection_that_is_kept_serves_the_next_request(served: Inside) -> None:
-    async def both() -> tuple[list[Link], list[Link], list[StreamedReply]]:
-        body = {"messages": [{"role": "user", "content": RECORD}], "seed": 7}
-        links, seen, replies = list[Link](), list[Link](), list[StreamedReply]()
-        for _ in range(2):
-            replies.append(await stream_chat(*place(served), body, links=links))
-            seen += links
-        links[0][1].close()
-        return links, seen, replies
-
-    links, seen, replies = asyncio.run(both())
-    assert len(links) == 1
-    assert seen == [links[0], links[0]]
-    assert [reply.order and reply.text for reply in replies] == [replies[0].text] * 2 != ["", ""]
-
-
 @pytest.mark.slow
 def test_what_http_costs_is_of_the_same_answers(served: Inside) -> None:
     jobs = [(RECORD, seed, 64) for seed in range(3)]
@@ -151,38 +127,3 @@ def test_a_server_in_this_process_that_cannot_begin_says_so(nano: Engine, monkey
     monkeypatch.setattr(process, "listen", refuse)
     with pytest.raises(RequestError, match="cannot listen"), hosted(Service(Settings()), nano, Log(None)):
         pass
-
-
-@pytest.mark.skipif(not Path("/proc/self/schedstat").exists(), reason="only Linux tells how long a thread has run")
-def test_a_thread_that_waits_is_told_from_one_that_works() -> None:
-    """Two answers in half a second of which a thread worked some and slept 0.3 s."""
-
-    def half_asleep() -> float:
-        began = time.monotonic()
-        sum(range(10**7))
-        time.sleep(0.3)
-        return 2 / (time.monotonic() - began)
-
-    rate, waited = _watched(2, half_asleep)
-    assert waited is not None
-    assert 140 <= waited < 1e3 / rate - 5
-    assert _waited([(3.0, 1.0), (2.0, 1.0), (9.0, 1.0)], [(8.0, 10.0)] * 3) == {
-        "waits_ms": 2.0,
-        "waits_share": pytest.approx(0.02),
-    }
-    assert _waited([], []) == {}
-
-
-def test_the_mix_has_short_and_long_answers_in_turn(nano: Engine) -> None:
-    """How long they are is read off the right answers, not off what some model makes of the prompts."""
-    mixed = rooms(nano, WORKLOADS["mixed"])
-    asked = _asked(mixed, 2 * len(mixed), seed=1)
-    assert [most for _, _, most in asked] == [*mixed.values()] * 2
-    sources = {name: task(name).examples("held_out", 1) for name in mixed}
-    examples = [next(sources[name]) for _ in range(2) for name in mixed]
-    assert [prompt for prompt, _, _ in asked] == [example.prompt for example in examples]
-    sizes = [len(example.answer) for example in examples]
-    assert max(sizes) > 5 * min(sizes)
-    assert [prompt.partition("\n")[0] for prompt, _, _ in _asked(rooms(nano, WORKLOADS["short"]), 3, seed=1)] == [
-        "record"
-    ] * 3

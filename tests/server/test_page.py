@@ -12,11 +12,9 @@ from html.parser import HTMLParser
 from pathlib import Path
 
 import pytest
-from tests.server.conftest import ROOT, Inside, Process, inside
+from tests.server.conftest import ROOT, Inside, Process
 
-from redraft.engine.engine import Engine
 from redraft.server.routes import meta
-from redraft.server.settings import Settings
 
 FOLDER = ROOT / "src" / "redraft" / "server" / "page"
 FILES = sorted(path.relative_to(FOLDER).as_posix() for path in FOLDER.rglob("*") if path.is_file())
@@ -83,16 +81,6 @@ def test_the_policy_allows_this_server_and_no_string_as_code(server: Process) ->
         assert given == {"'none'", "'self'"}, "a source other than this server"
 
 
-@pytest.mark.parametrize(
-    "path", ["/page/nothing.js", "/page/../app.py", "/page/%2e%2e/app.py", "/page/views", "/page/"]
-)
-def test_no_other_file_can_be_had(server: Process, path: str) -> None:
-    """The name is looked up, never opened: there is no path to escape with."""
-    status, _, body = fetch(server, path)
-    assert status == 404
-    assert b"create_app" not in body
-
-
 def test_the_document_has_no_code_of_its_own() -> None:
     """The policy would block it, and the page would be silently broken."""
     tags = Tags()
@@ -136,12 +124,6 @@ def test_the_page_is_in_the_wheel() -> None:
     paths = [str((FOLDER / name).relative_to(ROOT)) for name in FILES]
     ignored = subprocess.run(["git", "check-ignore", *paths], cwd=ROOT, capture_output=True, text=True, check=False)
     assert ignored.stdout == ""
-
-
-def test_a_server_can_do_without(nano: Engine) -> None:
-    for server in inside(nano, Settings(page=False)):
-        assert fetch(server, "/")[0] == fetch(server, "/page/main.js")[0] == 404
-        assert fetch(server, "/version")[0] == 200
 
 
 def test_models_tell_the_dial_that_was_measured(server: Process, tmp_path: Path) -> None:

@@ -20,9 +20,7 @@ import pytest
 from tests.server.conftest import ANSWER, RECORD, ROOT, Process, ended, inside, start
 
 from redraft.__main__ import main
-from redraft.engine.dial import read_dial
 from redraft.engine.engine import Engine
-from redraft.errors import TraceError
 from redraft.server.settings import Settings, digest_of
 from redraft.tasks.grids import solve
 from redraft.trace.file import read_trace
@@ -218,25 +216,6 @@ def test_the_timeline_goes_back_through_the_steps(tab: Tab) -> None:
     assert re.match(rf"2 .*“{steps[-1][1]}”.*nats", page.locator(".detail").text_content() or "")
 
 
-def test_keys_walk_the_cells_on_view(tab: Tab) -> None:
-    """Behind a short answer in a wide canvas stand hundreds of end tokens, most of them not shown."""
-    page = tab.open()
-    ask(page, RECORD)
-    page.wait_for_selector(SETTLED)
-    shown = page.eval_on_selector_all(
-        ".cell", "cells => cells.filter((cell) => cell.offsetParent).map((cell) => cell.dataset.at)"
-    )
-    assert len(shown) < page.locator(".cell").count()
-    focused = "document.activeElement.dataset.at"
-    page.locator(".cell").first.focus()
-    for at in shown[1:]:
-        page.keyboard.press("ArrowRight")
-        assert page.evaluate(focused) == at
-    page.keyboard.press("ArrowLeft")
-    assert page.evaluate(focused) == shown[-2]
-    assert page.locator(".cell[tabindex='0']").get_attribute("data-at") == shown[-2]
-
-
 def test_colour_is_doubt(tab: Tab) -> None:
     page = tab.open()
     frame = {"index": 0, "block": 0, "step": 1, "width": 3, "end": None, "positions": [0, 1, 2]}
@@ -273,21 +252,6 @@ def test_a_conversation_goes_on(tab: Tab) -> None:
     assert tab.bodies[-1]["prompt"] == "record"
 
 
-def test_an_example_is_asked_by_itself_and_as_a_chat(tab: Tab) -> None:
-    """The model in the package was taught single questions: behind a conversation or as plain text it answers none."""
-    page = tab.open()
-    assert "made-up words" in page.locator(".composer").text_content()
-    ask(page, "record\nSend 98 melu to Karomi.")
-    page.wait_for_selector(SETTLED)
-    page.get_by_text("Plain text").click()
-    page.get_by_role("button", name="A record").click()
-    assert page.locator(".turn").count() == 0
-    page.get_by_role("button", name="Send").click()
-    page.wait_for_selector(SETTLED)
-    assert tab.bodies[-1]["messages"] == [{"role": "user", "content": RECORD}]
-    assert page.locator(".answer").text_content() == ANSWER
-
-
 def test_marked_cells_are_pinned_and_the_rest_is_drafted_anew(tab: Tab) -> None:
     page = tab.open()
     ask(page, RECORD)
@@ -316,42 +280,6 @@ def test_marked_cells_are_pinned_and_the_rest_is_drafted_anew(tab: Tab) -> None:
     page.wait_for_selector(f".draft:nth-of-type(3) {SETTLED}")
     assert [pin["at"] for pin in tab.bodies[-1]["pins"]] == [3]
     assert page.locator(f".draft:nth-of-type(3) {SETTLED} .cell").nth(3).text_content() == told[3]
-
-
-def test_a_draft_that_is_refused_leaves_the_one_before_as_it_was(tab: Tab) -> None:
-    page = tab.open()
-    ask(page, RECORD)
-    page.wait_for_selector(SETTLED)
-    tab.change("v1/canvas", {"top_p": 7})
-    page.locator(".cell").first.click()
-    page.get_by_role("button", name="Redraft").click()
-    page.wait_for_function("() => document.querySelector('.error').textContent.includes('top_p')")
-    assert page.locator(".draft").count() == 1
-    page.locator(".cell").nth(1).click()
-    assert page.locator(".cell.pin").count() == 2
-    tab.expected = 1
-
-
-def test_a_reader_who_pauses_stays_while_steps_come_in(tab: Tab) -> None:
-    page = tab.open()
-    tab.change("v1/canvas", ENDLESS)
-    ask(page, RECORD)
-    page.wait_for_selector(".stage[data-state=running] .cell")
-    page.get_by_role("slider", name="Step").fill("0")
-    many = "n => document.querySelector('.track input').max > n"
-    page.wait_for_function(many, arg=page.evaluate("Number(document.querySelector('.track input').max)") + 5)
-    assert page.get_by_role("slider", name="Step").input_value() == "0"
-    page.keyboard.press("Escape")
-
-
-def test_the_skip_link_leads_into_the_view(tab: Tab) -> None:
-    page = tab.open("schema")
-    page.keyboard.press("Tab")
-    page.keyboard.press("Enter")
-    page.wait_for_function("() => location.hash === '#view'")
-    assert page.get_by_role("heading", name="Schema").count() == 1
-    page.keyboard.press("Tab")
-    assert page.evaluate("document.activeElement.tagName") == "TEXTAREA"
 
 
 def test_a_hole_is_filled_and_the_text_around_it_stays(tab: Tab) -> None:
@@ -393,34 +321,6 @@ def test_a_span_is_revised_and_kept(tab: Tab) -> None:
     page.get_by_role("button", name="Keep it").click()
     assert page.get_by_label("Text", exact=True).input_value() == now
     assert tab.bodies[-1]["segments"][1]["revise"] == {"text": "3412", "strength": 1}
-
-
-def test_canvases_that_compete_are_seen_to_settle(browser: Any, server: Process) -> None:
-    """With motion: a line each while they run, then the winner's own steps, which read what was filled in."""
-    context = browser.new_context()
-    tab = Tab(context.new_page(), server.url)
-    page = tab.open("infill")
-    lanes = "() => { window.most = Math.max(window.most ?? 0, document.querySelectorAll('.lane code .cell').length) }"
-    page.evaluate(f"() => new MutationObserver({lanes}).observe(document.body, {{ childList: true, subtree: true }})")
-    page.locator("summary").click()
-    page.get_by_label("Seed").fill("3")
-    page.get_by_label("Every hole matches").fill("")
-    page.get_by_role("button", name="Fill").click()
-    page.wait_for_selector(".result .diff")
-    assert page.evaluate("window.most") > 16, "drafts of several widths were on view"
-    page.wait_for_selector(f".race {SETTLED}")
-    read = page.locator(".race .stage .cell:not(.over)").all_text_contents()
-    assert page.locator(".diff ins").text_content() in "".join(read).replace("⏎", "\n")
-    assert page.locator(".lanes").is_hidden()
-    assert tab.bodies[-1]["stream"] is True
-    page.goto(f"{server.url}/#edit")
-    page.get_by_role("button", name="Revise").click()
-    page.wait_for_selector(f".race {SETTLED}")
-    now = "".join(page.locator(".diff > :not(del)").all_text_contents())
-    span = "".join(page.locator(".race .stage .cell:not(.over)").all_text_contents())
-    assert now == f'{{"who":"Karomi","qty":{span},"item":"melu"}}'
-    context.close()
-    tab.check()
 
 
 @pytest.fixture(scope="module")
@@ -465,34 +365,6 @@ def test_traces_are_loaded_and_compared_without_the_server(tab: Tab, traces: lis
     seen = page.locator(".side:nth-of-type(2) .cell.forced").count()
     assert seen == len([at for at in forced if at < other.frames[-1].end])
     assert not tab.bodies, "nothing of a trace is sent anywhere"
-
-
-def test_a_file_that_is_no_trace_is_refused_with_its_line(tab: Tab, traces: list[Path], tmp_path: Path) -> None:
-    lines = traces[0].read_text(encoding="utf-8").splitlines(keepends=True)
-    newer = lines[0].replace('"trace":1', '"trace":9')
-    first = lines[2].replace('"step":1', '"step":2')
-    page = tab.open("trace")
-    for told, said in (
-        ("hello", "Line 1 is not JSON"),
-        ("", "Line 1 is not the head of a trace."),
-        ("3\n", "Line 1 is not the head of a trace."),
-        (newer + "".join(lines[1:]), "of version 9; this page reads version 1"),
-        ("".join([*lines[:2], "{\n", *lines[3:]]), "Line 3 is not JSON"),
-        ("".join([lines[0], *lines[2:]]), "Line 2 cannot be used: request 0 has not begun"),
-        ("".join([*lines[:2], first]), "Line 3 cannot be used: step 2 does not follow"),
-        ("".join(lines[:2]), "There is no step in this trace"),
-        ("".join([*lines[:2], lines[2].replace('"accepted":[', '"accepted":[1,')]), "not one value a position"),
-    ):
-        path = tmp_path / "bad.jsonl"
-        path.write_text(told, encoding="utf-8")
-        page.get_by_label("A trace").set_input_files([])
-        page.get_by_label("A trace").set_input_files(path)
-        page.wait_for_function("said => document.querySelector('.side .error').textContent.includes(said)", arg=said)
-        with pytest.raises(TraceError):
-            read_trace(path)
-    page.get_by_label("A trace").set_input_files(traces[0])
-    page.wait_for_selector(".side .cell")
-    assert page.locator(".side .error").first.is_hidden()
 
 
 def test_an_answer_is_of_its_schema_and_each_field_tells_how_sure_it_is(tab: Tab) -> None:
@@ -543,32 +415,6 @@ def test_a_sudoku_keeps_its_clues_and_is_judged(tab: Tab) -> None:
     page.keyboard.press("1")
     assert page.locator(".verdict").text_content() == "These clues contradict each other."
     assert page.locator(".square.wrong").count() >= 2
-
-
-def test_puzzles_have_one_solution(tab: Tab) -> None:
-    """Judged by the repository's own solver, which knows nothing of the page's."""
-    page = tab.open("sudoku")
-    drawn = page.evaluate(
-        "async () => { const { draw } = await import('/page/puzzle.js'); return [4, 4, 4, 6, 6, 9].map(draw) }"
-    )
-    for cells in drawn:
-        assert len(solve(cells, round(len(cells) ** 0.5)).solutions) == 1
-
-
-def test_effort_shows_what_was_measured_and_is_sent(tab: Tab) -> None:
-    page = tab.open()
-    dial = read_dial(ROOT / "src" / "redraft" / "assets" / "nano")
-    page.locator("summary").click()
-    page.get_by_role("slider", name="Effort").fill("0")
-    notch = dial.notches[0]
-    told = re.match(r"([\d.]+)% right", page.locator(".effort .reading").text_content())
-    assert told is not None
-    assert float(told[1]) == pytest.approx(notch.quality * 100, abs=0.051)
-    assert page.locator(".curve .notch").count() == len(dial.notches)
-    page.locator("summary").click()
-    ask(page, RECORD)
-    page.wait_for_selector(SETTLED)
-    assert tab.bodies[-1]["effort"] == 0
 
 
 def test_stop_ends_the_answer_on_the_server_too(tab: Tab) -> None:
@@ -646,57 +492,6 @@ def test_what_a_model_says_is_never_markup(tab: Tab) -> None:
     tab.errors = [text for text in tab.errors if "TrustedHTML" not in text]
 
 
-def test_events_are_read_however_they_are_cut(tab: Tab) -> None:
-    page = tab.open()
-    text = ': waiting\n\ndata: {"a":1}\r\n\r\nevent: x\ndata: é😀\n\ndata: two\ndata: lines\n\ndata:[DONE]\n\n'
-    found = page.evaluate(
-        """async (text) => {
-          const { events } = await import("/page/api.js");
-          const bytes = new TextEncoder().encode(text);
-          const found = [];
-          for (let wide = 1; wide <= bytes.length; wide += 1) {
-            const cut = new ReadableStream({ start(told) {
-              for (let at = 0; at < bytes.length; at += wide) told.enqueue(bytes.slice(at, at + wide));
-              told.close();
-            } });
-            const read = [];
-            for await (const data of events(cut)) read.push(data);
-            found.push(read);
-          }
-          return found;
-        }""",
-        text,
-    )
-    assert len(found) == len(text.encode())
-    assert all(read == ['{"a":1}', "é😀", "two\nlines", "[DONE]"] for read in found)
-
-
-@pytest.mark.parametrize(
-    ("before", "after"), [("a b c", "a x c"), ("", "new"), ("gone", ""), ("same", "same"), ("éa\nb", "éa\n\nb")]
-)
-def test_a_diff_holds_both_texts(tab: Tab, before: str, after: str) -> None:
-    page = tab.open("edit")
-    parts = page.evaluate(
-        "async ([before, after]) => (await import('/page/diff.js')).diff(before, after)", [before, after]
-    )
-    assert "".join(text for kind, text in parts if kind != "in") == before
-    assert "".join(text for kind, text in parts if kind != "out") == after
-    kept = sum(len(text) for kind, text in parts if kind == "same")
-    assert kept >= (4 if before == "a b c" else len(before) if before in after else 0)
-
-
-def test_each_field_of_json_is_found_where_it_stands(tab: Tab) -> None:
-    page = tab.open("schema")
-    text = '{"a" : [1, -2.5e3,{"b":"x\\"y, é"}], "é": null, "c":{}, "d":[true]}'
-    found = page.evaluate("async (text) => (await import('/page/fields.js')).leaves(text)", text)
-    assert [one["path"] for one in found] == ["a[0]", "a[1]", "a[2].b", "é", "d[0]"]
-    raw = text.encode()
-    for one in found:
-        assert raw[one["from"] : one["to"]].decode() == one["value"]
-    assert [json.loads(one["value"]) for one in found] == [1, -2500.0, 'x"y, é', None, True]
-    assert page.evaluate("async () => (await import('/page/fields.js')).leaves('{\"a\":')") == []
-
-
 @pytest.mark.parametrize("view", VIEWS)
 def test_every_view_fits_a_phone_and_names_its_controls(tab: Tab, view: str, traces: list[Path]) -> None:
     tab.page.set_viewport_size({"width": 320, "height": 640})
@@ -717,23 +512,3 @@ def test_every_view_fits_a_phone_and_names_its_controls(tab: Tab, view: str, tra
           .map((one) => one.outerHTML)"""
     )
     assert nameless == []
-
-
-def test_light_dark_and_what_the_reader_prefers(tab: Tab) -> None:
-    ground = "getComputedStyle(document.documentElement).backgroundColor"
-
-    def light(page: Any) -> bool:
-        return sum(map(int, re.findall(r"\d+", page.evaluate(ground))[:3])) > 3 * 128
-
-    tab.page.emulate_media(color_scheme="dark")
-    page = tab.open()
-    assert not light(page)
-    page.emulate_media(color_scheme="light")
-    assert light(page)
-    page.get_by_role("button", name="Colours").click()
-    page.get_by_role("button", name="Colours").click()
-    assert page.get_by_role("button", name="Colours: dark").is_visible()
-    assert not light(page)
-    page.reload()
-    page.wait_for_selector("nav a[aria-current]")
-    assert not light(page), "the choice is kept"

@@ -11,11 +11,11 @@ from tests.server.conftest import RECORD, end, start
 from redraft.engine.engine import Engine
 from redraft.engine.request import Options
 from redraft.engine.tap import Tap, seen_through
-from redraft.errors import RequestError, RunError
-from redraft.trace.file import TraceFile, read_trace
+from redraft.errors import RequestError
+from redraft.trace.file import read_trace
 from redraft.trace.folder import TraceFolder
 from redraft.trace.lines import VERSION, Header
-from redraft.trace.recorder import Apart, Recorder
+from redraft.trace.recorder import Recorder
 
 HEAD = Header(trace=VERSION, redraft="0", command="serve", model="nano", taken="", options={})
 ROOM = 10**9
@@ -66,18 +66,6 @@ def test_only_the_newest_are_kept_from_run_to_run(nano: Engine, folder: Path) ->
     assert read_trace(folder / "00000004.jsonl").main.frames[-1].text == said
 
 
-def test_the_oldest_go_when_there_are_too_many_bytes(nano: Engine, folder: Path) -> None:
-    shelf = TraceFolder(folder, HEAD, 100, ROOM)
-    for seed in range(3):
-        ask(nano, shelf, seed)
-    sizes = [path.stat().st_size for path in sorted(folder.iterdir())]
-    shelf.close()
-    shelf = TraceFolder(folder, HEAD, 100, sizes[1] + sizes[2])  # sizes of an earlier run count like those of this one
-    ask(nano, shelf, 3)
-    assert sorted(path.name for path in folder.iterdir()) == [f"0000000{at}.jsonl" for at in (2, 3, 4)]
-    shelf.close()
-
-
 def test_two_servers_cannot_write_to_one_folder(folder: Path) -> None:
     shelf = TraceFolder(folder, HEAD, 9, ROOM)
     with pytest.raises(RequestError, match="is being written by another program; name another"):
@@ -99,39 +87,6 @@ def test_a_trace_that_cannot_be_written_costs_no_answer(
     folder.rmdir()
     assert ask(nano, shelf, 1) == said
     assert len(list(Path("/proc/self/fd").iterdir())) <= files + 1, "files are closed"
-
-
-def test_what_cannot_be_begun_is_held_no_longer(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """On a full disk the folder and the file stayed open, and locked, until the program ended."""
-    folder.mkdir(parents=True)
-    place = folder / "trace.jsonl"
-    with monkeypatch.context() as patch:
-        patch.setattr("redraft.trace.file.os.write", lambda *_: (_ for _ in ()).throw(OSError(28, "No space")))
-        for begin in (lambda: TraceFile(place, HEAD), lambda: TraceFolder(folder, HEAD, 9, ROOM)):
-            with pytest.raises(RunError, match="make room"):
-                begin()
-    with monkeypatch.context() as patch:
-        patch.setattr("redraft.trace.folder.Path.lstat", lambda _: (_ for _ in ()).throw(OSError(5, "I/O error")))
-        (folder / "00000001.jsonl").touch()
-        with pytest.raises(RequestError, match="I/O error"):
-            TraceFolder(folder, HEAD, 9, ROOM)
-    TraceFile(place, HEAD).close()
-    TraceFolder(folder, HEAD, 9, ROOM).close()
-
-
-def test_a_trace_that_is_gone_does_not_come_back_for_having_won(nano: Engine, folder: Path) -> None:
-    shelf = TraceFolder(folder, HEAD, 1, ROOM)
-    apart = Apart(shelf, nano)
-    said = seen_through(nano, Tap(nano.loop, apart.opened, apart.won), gaps=False)
-    for seed in range(2):
-        said.generate(RECORD, chat=True, seed=seed, options=Options(steps=2))
-    apart.won(0)
-    apart.won(1)
-    apart.won(7)
-    shelf.close()
-    (path,) = folder.iterdir()
-    assert path.name == "00000002.jsonl"
-    assert read_trace(path).main.taken
 
 
 def test_a_place_that_cannot_be_a_folder_is_refused_at_once(tmp_path: Path) -> None:

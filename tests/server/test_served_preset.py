@@ -47,14 +47,6 @@ def test_a_prediction_may_be_longer_than_the_canvas(served: Inside, more: dict[s
     assert httpx2.post(f"{served.base}/chat/completions", json=body, timeout=100).status_code == 200
 
 
-def test_the_time_may_be_up_before_a_checked_answer(served: Inside) -> None:
-    """As for a language that needs no check."""
-    schema = {"type": "array", "items": {"enum": list(range(9))}, "uniqueItems": True, "minItems": 5}
-    body = TURN | {"structured_outputs": {"json": schema}, "deadline_ms": 0.01, "canvas": {"width": 4}}
-    said = httpx2.post(f"{served.base}/chat/completions", json=body, timeout=100)
-    assert (said.status_code, said.json()["error"]["code"]) == (504, "deadline")
-
-
 @pytest.mark.parametrize(
     ("words", "preset"),
     [

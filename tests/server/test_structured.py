@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import math
 from collections.abc import Iterator
 from typing import Any, Literal
 
@@ -25,10 +24,6 @@ SCHEMA: dict[str, Any] = {
     "additionalProperties": False,
 }
 ORDER: ChatCompletionToolParam = {"type": "function", "function": {"name": "order", "parameters": SCHEMA}}
-OTHER: ChatCompletionToolParam = {
-    "type": "function",
-    "function": {"name": "other", "parameters": {"type": "object", "properties": {"x": {"type": "boolean"}}}},
-}
 
 
 class Order(BaseModel):
@@ -77,15 +72,6 @@ def test_json_object_is_one(client: OpenAI) -> None:
 def test_structured_outputs(client: OpenAI, wanted: dict[str, object], fits: Any) -> None:
     done = client.chat.completions.create(model="nano", messages=USER, extra_body={"structured_outputs": wanted})
     assert fits(done.choices[0].message.content)
-
-
-def test_variants_of_a_form_are_drawn(client: OpenAI) -> None:
-    """At ten times the temperature, after one step, hardly two codes in 26^3 are the same."""
-    body = {"structured_outputs": {"regex": "[A-Z]{3}"}, "max_steps": 1, "temperature": 10.0, "canvas": {"draw": True}}
-    done = client.chat.completions.create(model="nano", messages=USER, seed=1, n=4, max_tokens=4, extra_body=body)
-    said = [choice.message.content or "" for choice in done.choices]
-    assert all(len(text) == 3 and text.isupper() for text in said)
-    assert len(set(said)) > 1
 
 
 def test_what_only_a_validator_knows_is_mended_before_it_is_told(client: OpenAI) -> None:
@@ -142,71 +128,7 @@ def test_stop_strings_cut_text_and_never_a_call(client: OpenAI) -> None:
     assert json.loads(call.function.arguments)["who"] == "Karomi"
 
 
-def test_of_several_tools_the_answer_names_one(client: OpenAI) -> None:
-    with client.chat.completions.stream(
-        model="nano", messages=USER, tools=[ORDER, OTHER], tool_choice="required", max_tokens=120
-    ) as stream:
-        (call,) = stream.get_final_completion().choices[0].message.tool_calls or []
-    schemas = {tool["function"]["name"]: tool["function"]["parameters"] for tool in (ORDER, OTHER)}
-    assert jsonschema_rs.validator_for(schemas[call.function.name]).is_valid(json.loads(call.function.arguments))
-
-
-@pytest.mark.parametrize(
-    ("extra", "status", "code"),
-    [
-        (
-            {"response_format": {"type": "json_schema", "json_schema": {"name": "x", "schema": False}}},
-            400,
-            "invalid_schema",
-        ),
-        ({"response_format": {"type": "json_schema", "json_schema": {"name": "x"}}}, 400, None),
-        ({"response_format": {"type": "xml"}}, 400, "invalid_value"),
-        ({"structured_outputs": {"regex": "("}}, 400, "invalid_schema"),
-        ({"structured_outputs": {"regex": "a", "choice": ["a"]}}, 400, "unsupported_parameter"),
-        ({"structured_outputs": {"choice": []}}, 400, "invalid_schema"),
-        ({"structured_outputs": {"choice": ["a"], "fence": True}}, 400, "unsupported_parameter"),
-        ({"structured_outputs": {"regex": "a", "any_case": True}}, 400, "unsupported_parameter"),
-        ({"structured_outputs": {"fence": True}}, 400, "unsupported_parameter"),
-        ({"structured_outputs": {"regex": "a" * 100_000}}, 400, None),
-        ({"structured_outputs": {"regex": "[0-9]{30}"}, "max_tokens": 4}, 400, "invalid_schema"),
-        ({"structured_outputs": {"choice": ["a"]}, "stop": "x"}, 400, None),
-        ({"tools": [ORDER], "tool_choice": "auto"}, 400, "unsupported_parameter"),
-        ({"tools": [ORDER, ORDER], "tool_choice": "required"}, 400, None),
-        ({"tools": [ORDER], "tool_choice": {"type": "function", "function": {"name": "none"}}}, 400, None),
-        ({"tool_choice": "required"}, 400, None),
-    ],
-)
-def test_what_cannot_be_kept_is_refused(
-    client: OpenAI, extra: dict[str, object], status: int, code: str | None
-) -> None:
-    with pytest.raises(openai.APIStatusError) as told:
-        client.chat.completions.create(model="nano", messages=USER, extra_body=extra)
-    assert (told.value.status_code, told.value.code) == (status, code)
-
-
 def test_tools_that_must_not_be_called_are_not(client: OpenAI) -> None:
     choice: Literal["none"] = "none"
     done = client.chat.completions.create(model="nano", messages=USER, tools=[ORDER], tool_choice=choice, seed=7)
     assert done.choices[0].message.tool_calls is None
-
-
-def test_what_a_format_rules_out_has_a_log_probability_that_is_a_number(client: OpenAI) -> None:
-    """JSON has no infinity, and a client reads a float."""
-    done = client.chat.completions.create(
-        model="nano",
-        messages=USER,
-        logprobs=True,
-        top_logprobs=20,
-        seed=1,
-        extra_body={"structured_outputs": {"regex": "[ab]"}},
-    )
-    told = done.choices[0].logprobs
-    assert told is not None
-    assert told.content is not None
-    (row,) = told.content
-    possible = {top.token: top.logprob for top in row.top_logprobs if top.logprob > -1000}
-    assert possible.keys() <= {"a", "b"}
-    assert sum(map(math.exp, possible.values())) == pytest.approx(1, abs=1e-4)
-    others = [top.logprob for top in row.top_logprobs if top.token not in possible]
-    assert len(others) >= 18
-    assert max(others) < -9999

@@ -128,25 +128,6 @@ def test_thinking_is_told_apart_however_blocks_cut_it(at: Inside, client: OpenAI
     assert not any(delta.content for delta in deltas[:last_thought]), "thinking comes before what is said"
 
 
-def test_thinking_is_what_the_template_is_told(at: Inside, client: OpenAI, monkeypatch: pytest.MonkeyPatch) -> None:
-    says(at, ANSWER, (3,))
-    asked: list[bool] = []
-    render = Text.render
-
-    def seen(self: Text, messages: Any, *, thinking: bool = False, **more: Any) -> str:
-        asked.append(thinking)
-        return render(self, messages, thinking=thinking, **more)
-
-    monkeypatch.setattr(Text, "render", seen)
-    client.chat.completions.create(model="nano", messages=USER, reasoning_effort="low")
-    client.chat.completions.create(model="nano", messages=USER, reasoning_effort="none")
-    client.chat.completions.create(
-        model="nano", messages=USER, extra_body={"chat_template_kwargs": {"enable_thinking": True}}
-    )
-    client.chat.completions.create(model="nano", messages=USER)
-    assert asked == [True, False, True, False]
-
-
 @pytest.mark.parametrize("sizes", [(1,), (3, 2), (400,)], ids=str)
 @pytest.mark.parametrize("choice", [None, "auto"])
 def test_the_model_decides_whether_to_call(
@@ -240,11 +221,6 @@ def test_whoever_decides_text_or_calls_are_what_it_says(real: Inside) -> None:
         assert "response_format" not in more or not choice["message"]["content"]
 
 
-def test_a_text_with_tools_is_cut_where_there_is_no_room(real: Inside) -> None:
-    choice = told(real, tools=[WEATHER], max_tokens=7, min_tokens=7)
-    assert choice["finish_reason"] == "length"
-
-
 GO: dict[str, Any] = {"type": "object", "properties": {"to": {"enum": ["ab"]}}, "required": ["to"]}
 FORMS: dict[str, dict[str, Any]] = {
     "schema": {"response_format": {"type": "json_schema", "json_schema": {"name": "x", "schema": {"enum": ["ab", 3]}}}},
@@ -277,62 +253,9 @@ def test_an_answer_of_a_form_stands_behind_thinking(real: Inside, name: str) -> 
     assert "".join(delta.content or "" for delta in deltas) == (message["content"] or "")
 
 
-def test_what_only_a_validator_knows_of_an_answer_holds_behind_thinking(real: Inside) -> None:
-    """It was refused. Of two answers the one is not allowed here that the model gives by itself."""
-    body = {"reasoning_effort": "high", "seed": 1, "max_tokens": 50, "min_tokens": 40} | FORMS["schema"]
-    first = json.loads(told(real, **body)["message"]["content"])
-    schema = {"enum": ["ab", 3], "not": {"const": first}}
-    body["response_format"] = {"type": "json_schema", "json_schema": {"name": "x", "schema": schema}}
-    message = told(real, **body)["message"]
-    assert message["reasoning_content"]
-    assert json.loads(message["content"]) == (3 if first == "ab" else "ab")
-
-
-@pytest.mark.parametrize("thinking", [False, True])
-def test_what_only_a_validator_knows_of_content_holds_beside_tools(real: Inside, thinking: bool) -> None:
-    """Such a schema was refused. Calls are made all but impossible, so that there is content to judge."""
-    opening = real.engine.text.tokenizer.token_to_id("<|tool_call>")
-    body: dict[str, Any] = {"seed": 1, "max_tokens": 50, "tools": [WEATHER], "logit_bias": {str(opening): -100.0}}
-    body |= {"reasoning_effort": "high", "min_tokens": 40} if thinking else {}
-
-    def content(schema: dict[str, Any]) -> Any:
-        form = {"type": "json_schema", "json_schema": {"name": "x", "schema": schema}}
-        message = told(real, response_format=form, **body)["message"]
-        assert not message.get("tool_calls")
-        assert not thinking or message["reasoning_content"], "there are more tokens than content has"
-        return json.loads(message["content"])
-
-    first = content({"enum": ["ab", 3]})
-    assert content({"enum": ["ab", 3], "not": {"const": first}}) == (3 if first == "ab" else "ab")
-
-
 def test_a_call_stands_in_for_content_that_only_a_validator_knows(real: Inside) -> None:
     schema = {"type": "array", "items": {"enum": [1, 2]}, "minItems": 2, "maxItems": 2, "uniqueItems": True}
     form = {"type": "json_schema", "json_schema": {"name": "x", "schema": schema}}
     choice = told(real, tools=[WEATHER], max_tokens=45, response_format=form, **pushed(real))
     assert (choice["finish_reason"], choice["message"]["content"]) == ("tool_calls", None)
     assert choice["message"]["tool_calls"][0]["function"]["name"] == "weather"
-
-
-def test_a_tool_that_cannot_be_called_is_refused_by_name(real: Inside) -> None:
-    tools = [{"type": "function", "function": {"name": "two words"}}]
-    reply = httpx2.post(real.base + "/chat/completions", json={"messages": USER, "tools": tools}, timeout=100)
-    assert (reply.status_code, reply.json()["error"]["param"]) == (400, "tools")
-
-
-def test_a_template_is_given_the_arguments_of_calls_as_an_object(at: Inside, monkeypatch: pytest.MonkeyPatch) -> None:
-    says(at, ANSWER, (3,))
-    seen = list[Any]()
-    render = Text.render
-
-    def rendered(self: Text, messages: Any, **more: Any) -> str:
-        seen.extend(call["function"]["arguments"] for one in messages for call in one.get("tool_calls", ()))
-        return render(self, messages, **more)
-
-    monkeypatch.setattr(Text, "render", rendered)
-    calls = [
-        {"id": str(i), "function": {"name": "f", "arguments": said}} for i, said in enumerate(('{"a": 1}', "no", "[]"))
-    ]
-    turns = [*USER, {"role": "assistant", "content": "", "tool_calls": calls}, {"role": "tool", "content": "5"}]
-    told(at, messages=turns)
-    assert seen == [{"a": 1}, "no", "[]"]

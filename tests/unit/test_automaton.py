@@ -10,7 +10,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from redraft.constraints.compile.automaton import FAR, Builder, Dfa, Part, any_of, intersect, subtract
+from redraft.constraints.compile.automaton import FAR, Dfa, intersect, subtract
+from redraft.constraints.compile.builder import Builder, Part, any_of
 from redraft.constraints.compile.lift import build_trie, lift
 from redraft.constraints.compile.limits import Limits
 from redraft.errors import ConstraintError

@@ -54,28 +54,6 @@ def test_nothing_said_is_nothing_answered(lines: str, monkeypatch: pytest.Monkey
     assert told(monkeypatch, capsys, lines) == ""
 
 
-@pytest.mark.parametrize(
-    ("lines", "words", "said"),
-    [
-        (b"caf\xe9\n", (), "stdin is not UTF-8 (byte 3 is 0xe9)"),
-        ("a" * 5000 + "\n", (), "the model's context is"),
-        ("hi\n", ("--max-tokens", "0"), "max_tokens is 0"),
-        ("hi\n", ("--seed", "-1"), "seed is -1"),
-    ],
-)
-def test_a_mistake_is_one_line(
-    lines: str | bytes, words: tuple[str, ...], said: str, monkeypatch: pytest.MonkeyPatch, capsys: Captured
-) -> None:
-    raw = lines.encode() if isinstance(lines, str) else lines
-    monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(raw), encoding="utf-8"))
-    assert main(["chat", *words]) == 2
-    out, err = capsys.readouterr()
-    assert out == ""
-    assert err.startswith("redraft: ")
-    assert err.count("\n") == 1
-    assert said in err
-
-
 def test_on_a_terminal_a_mistake_does_not_end_the_conversation(
     monkeypatch: pytest.MonkeyPatch, capsys: Captured
 ) -> None:

@@ -8,13 +8,17 @@ from typing import Any
 
 import pytest
 
-from redraft.constraints.compile.limits import Limits, check_time, compiling, seconds_left, time_limit
+from redraft.constraints.compile.limits import Limits
 from redraft.constraints.language import Source, Vocabulary, ready
 from redraft.constraints.sources import excluding, grammar_source, regex_source, schema_source
 from redraft.errors import ConstraintError
 
 BYTES = Vocabulary((None, None, *(bytes([byte]) for byte in range(256))), frozenset({0}), frozenset({0, 1}))
-TREE = {"type": "object", "properties": {c: {"$ref": "#/$defs/n"} for c in "abcdef"}, "additionalProperties": False}
+TREE = {
+    "type": "object",
+    "properties": {c: {"$ref": "#/$defs/n"} for c in "abcdefghijkl"},
+    "additionalProperties": False,
+}
 ALTERNATIVES = [[{"properties": {f"a{j}{i}": {"type": "integer"}}} for i in range(10)] for j in range(5)]
 DIVISORS = [
     {"type": "number", "multipleOf": (9000 + 7 * i) / 10**6, "minimum": -i, "maximum": 10**14 + i} for i in range(30)
@@ -58,21 +62,3 @@ def test_a_limit_in_states_names_its_part_too() -> None:
     wide = {"type": "object", "properties": {"long": {"type": "string", "maxLength": 150}}}
     with pytest.raises(ConstraintError, match='property "long" needs over 20 states; narrow its lengths'):
         ready(schema_source(wide), BYTES, limits=Limits(states=20, seconds=60.0))
-
-
-def test_clocks_nest_and_the_first_to_be_over_counts() -> None:
-    check_time()
-    with time_limit(Limits(seconds=100.0)):
-        check_time()
-        assert 99 < seconds_left(1000.0) <= 100
-        assert seconds_left(1.0) == 1
-        with time_limit(Limits(seconds=1000.0)):
-            assert seconds_left(1000.0) <= 100
-        with (
-            time_limit(Limits(seconds=-1.0)),
-            compiling("this part"),
-            pytest.raises(ConstraintError, match="this part takes"),
-        ):
-            check_time()
-        check_time()
-    assert seconds_left(1000.0) == 1000

@@ -126,16 +126,6 @@ def test_a_checkpoint_says_for_which_preset_it_was_trained(tmp_path: Path) -> No
             read_config(folder)
 
 
-def test_token_id_zero_is_a_token() -> None:
-    """`or 2` made the beginning-of-text token 0 into 2."""
-    config = tiny_config(bos_token_id=0)
-    assert config.bos_token_id == 0
-
-
-def test_null_is_an_absent_key() -> None:
-    assert tiny_config(bos_token_id=None, rope_parameters=None, pad_token_id=None) == tiny_config()
-
-
 def test_every_unknown_key_is_reported(tmp_path: Path) -> None:
     root = tiny_json(new_trick=1) | {"zoom": None}
     root["text_config"]["rope_parameters"][FULL]["twist"] = 2
@@ -171,82 +161,53 @@ BAD_TEXT: list[tuple[dict[str, Any], str, str, str]] = [
         "supported: 1.0",
     ),
     ({"rope_parameters": "default"}, "text_config.rope_parameters", "'default'", "an object"),
-    ({"rope_parameters": {FULL: 1e4}}, "rope_parameters.full_attention", "10000.0", "an object"),
     ({"rope_parameters": {FULL: {"rope_theta": 0}}}, "full_attention.rope_theta", "0", "above 0"),
     ({"layer_types": [SLIDING, "chunked"]}, "text_config.layer_types[1]", "'chunked'", "'full_attention'"),
     ({"layer_types": [FULL, SLIDING]}, "text_config.layer_types[1]", "'sliding_attention'", "must be 'full_attention'"),
     ({"layer_types": [FULL]}, "text_config.layer_types", "['full_attention']", "num_hidden_layers (2)"),
-    ({"layer_types": "full"}, "text_config.layer_types", "'full'", "a list"),
-    ({"layer_types": []}, "text_config.layer_types", "[]", "num_hidden_layers (2)"),
     ({"num_hidden_layers": 10**9, "layer_types": None}, "num_hidden_layers", "1000000000", "to 10000"),
     ({"vocab_size": "64"}, "text_config.vocab_size", "'64'", "an integer"),
-    ({"hidden_size": 32.0}, "text_config.hidden_size", "32.0", "an integer"),
-    ({"hidden_size": None}, "text_config.hidden_size", "None", "an integer"),
     ({"hidden_size": -32}, "text_config.hidden_size", "-32", "from 1 to"),
     ({"num_experts": 0}, "text_config.num_experts", "0", "from 1 to"),
     ({"sliding_window": 10**30}, "text_config.sliding_window", str(10**30), "from 1 to 2147483647"),
-    ({"sliding_window": True}, "text_config.sliding_window", "True", "an integer"),
     ({"top_k_experts": 5}, "top_k_experts", "5", "num_experts (4)"),
     ({"num_key_value_heads": 3}, "num_key_value_heads", "3", "divide 4"),
     ({"num_global_key_value_heads": 8}, "num_key_value_heads", "8", "divide 4"),
     ({"head_dim": 7}, "head_dim", "7", "even"),
-    ({"global_head_dim": 9}, "head_dim", "9", "even"),
     ({"pad_token_id": 64}, "pad_token_id", "64", "vocab_size (64)"),
-    ({"bos_token_id": 64}, "bos_token_id", "64", "vocab_size (64)"),
     ({"bos_token_id": -1}, "bos_token_id", "-1", "from 0 to"),
-    ({"bos_token_id": False}, "bos_token_id", "False", "an integer"),
     ({"eos_token_id": "1"}, "text_config.eos_token_id", "'1'", "an integer"),
     ({"rms_norm_eps": "1e-6"}, "text_config.rms_norm_eps", "'1e-6'", "a number above 0"),
-    ({"rms_norm_eps": float("nan")}, "text_config.rms_norm_eps", "nan", "a number above 0"),
     ({"final_logit_softcapping": 10**400}, "text_config.final_logit_softcapping", "1000", "a number above 0"),
-    ({"final_logit_softcapping": True}, "text_config.final_logit_softcapping", "True", "a number above 0"),
     ({"per_layer_config": [1]}, "text_config.per_layer_config", "[1]", "an object"),
-    ({"per_layer_config": {"1": 16}}, "per_layer_config.1", "16", "an object"),
     ({"per_layer_config": {"2": {}}}, "per_layer_config.2", "{}", "below 2"),
-    ({"per_layer_config": {"one": {}}}, "per_layer_config.one", "{}", "a layer's number"),
     ({"per_layer_config": {"1": {}, "01": {}}}, "per_layer_config.01", "{}", "once"),
-    ({"per_layer_config": {"1": {"head_dim": "16"}}}, "per_layer_config.1.head_dim", "'16'", "an integer"),
     ({"per_layer_config": {"1": {"sliding_window": 4}}}, "per_layer_config.1.sliding_window", "4", "head_dim"),
 ]
 BAD_ROOT: list[tuple[dict[str, Any], str, str, str]] = [
     ({"model_type": "gemma3"}, "model_type", "'gemma3'", "'diffusion_gemma'"),
-    ({"model_type": None}, "model_type", "None", "'diffusion_gemma'"),
     ({"tie_word_embeddings": False}, "tie_word_embeddings", "False", "True"),
     ({"text_config": [1]}, "text_config", "[1]", "an object"),
-    ({"text_config": "gemma"}, "text_config", "'gemma'", "an object"),
-    ({"vision_config": 3}, "vision_config", "3", "an object"),
     ({"canvas_length": 0}, "canvas_length", "0", "from 1 to"),
-    ({"canvas_length": 6.5}, "canvas_length", "6.5", "an integer"),
     ({"canvas_length": 10**12}, "canvas_length", "1000000000000", "from 1 to 65536"),
     ({"canvas_length": 257}, "canvas_length", "257", "at most the context, max_positions (256)"),
-    ({"eos_token_id": [10**30]}, "eos_token_id", f"[{10**30}]", "from 0 to 2147483647"),
     ({"eos_token_id": "1"}, "eos_token_id", "'1'", "an integer"),
-    ({"eos_token_id": [1, "2"]}, "eos_token_id", "[1, '2']", "a list of them"),
     ({"eos_token_id": []}, "eos_token_id", "[]", "a list of them"),
     ({"eos_token_id": [1, 64]}, "eos_token_id", "64", "vocab_size (64)"),
-    ({"eos_token_id": {"a": 1}}, "eos_token_id", "{'a': 1}", "a list of them"),
 ]
 BAD_GENERATION: list[tuple[dict[str, Any], str, str, str]] = [
     ({"max_new_tokens": 0}, "max_new_tokens", "0", "from 1 to"),
     ({"max_denoising_steps": -1}, "max_denoising_steps", "-1", "from 1 to"),
-    ({"max_denoising_steps": 4.5}, "max_denoising_steps", "4.5", "an integer"),
     ({"t_min": 0}, "t_min", "0", "above 0"),
     ({"t_min": 0.9}, "t_min", "0.9", "t_max (0.8)"),
-    ({"t_min": True}, "t_min", "True", "a number"),
     ({"t_max": "0.8"}, "t_max", "'0.8'", "a number"),
-    ({"t_max": float("inf")}, "t_max", "inf", "a number"),
     ({"sampler_config": {"_cls_name": "TopKSamplerConfig"}}, "_cls_name", "'TopKSamplerConfig'", "EntropyBound"),
-    ({"sampler_config": {"entropy_bound": 0.1}}, "_cls_name", "None", "EntropyBound"),
     ({"sampler_config": "entropy"}, "sampler_config", "'entropy'", "an object"),
     ({"sampler_config": SAMPLER | {"entropy_bound": 0}}, "entropy_bound", "0", "above 0"),
-    ({"sampler_config": SAMPLER | {"entropy_bound": float("nan")}}, "entropy_bound", "nan", "above 0"),
-    ({"sampler_config": SAMPLER | {"entropy_bound": [1]}}, "entropy_bound", "[1]", "a number"),
     ({"stability_threshold": -1}, "stability_threshold", "-1", "from 0 to"),
     ({"confidence_threshold": -0.1}, "confidence_threshold", "-0.1", "above 0"),
     ({"eos_token_id": "1"}, "eos_token_id", "'1'", "an integer"),
-    ({"eos_token_id": [True]}, "eos_token_id", "[True]", "an integer"),
     ({"pad_token_id": -1}, "pad_token_id", "-1", "from 0 to"),
-    ({"bos_token_id": 2.0}, "bos_token_id", "2.0", "an integer"),
 ]
 
 
@@ -288,11 +249,6 @@ def test_a_size_that_is_missing_is_refused_by_name(absent: str) -> None:
 
 def test_a_config_without_a_text_part_is_refused() -> None:
     refused(lambda: parse_model({"model_type": "diffusion_gemma"}), "text_config.")
-
-
-def test_a_shape_that_cannot_be_is_refused_wherever_it_comes_from() -> None:
-    """The checks ran on files only: a recipe could ask for six experts of four."""
-    refused(lambda: replace(tiny_config(), top_k_experts=6), "top_k_experts", "6", "num_experts (4)")
 
 
 @pytest.mark.parametrize(

@@ -5,7 +5,6 @@ from __future__ import annotations
 import itertools
 import json
 import math
-from dataclasses import replace
 
 import pytest
 import torch
@@ -91,10 +90,6 @@ def test_what_cannot_be_decided_is_refused(engine: Engine) -> None:
             decide_all(engine, other, [["a", "b"]])
 
 
-PUZZLE = "sudoku\n1..4\n..1.\n..42\n4..."
-GRID = "1{{2|3}}24\n2413\n3142\n4{{1|2|3}}31"
-
-
 def test_every_slot_of_a_form_is_read_from_one_canvas(engine: Engine) -> None:
     """Expected: the canvas built by hand, denoised, and each choice's tokens multiplied out."""
     request = engine.request(PROMPT, chat=True, options=Options(seed=3, canvas=16, max_tokens=16))
@@ -131,22 +126,6 @@ def test_every_slot_of_a_form_is_read_from_one_canvas(engine: Engine) -> None:
         assert one.log_mass == pytest.approx(math.log(sum(each)), rel=1e-4, abs=1e-5)
 
 
-def test_several_canvases_are_averaged_as_logarithms(engine: Engine) -> None:
-    request = engine.request(PUZZLE, chat=True, options=Options(seed=5))
-    each = [decide_all(engine, replace(request, seed=5 + i), read_form(GRID)) for i in range(3)]
-    found = decide_all(engine, request, read_form(GRID), canvases=3)
-    for slot, one in enumerate(found):
-        logs = [[math.log(other[slot].shares[c]) + other[slot].log_mass for c in one.shares] for other in each]
-        means = [math.exp(sum(column) / 3) for column in zip(*logs, strict=True)]
-        assert list(one.shares.values()) == pytest.approx([value / sum(means) for value in means], rel=1e-4)
-
-
-def test_many_cells_of_a_puzzle_are_decided_in_one_canvas(engine: Engine) -> None:
-    request = engine.request(PUZZLE, chat=True, options=Options(seed=1))
-    assert [one.best for one in decide_all(engine, request, read_form(GRID), canvases=4)] == ["3", "2"]
-    assert read_form("a{{b|c}}d") == ["a", ["b", "c"], "d"]
-
-
 def test_a_temperature_divides_the_logs_of_the_shares() -> None:
     own = Decision({"a": 0.7, "b": 0.2, "c": 0.1}, -1.0)
     roots = [math.sqrt(share) for share in own.shares.values()]
@@ -174,16 +153,6 @@ def test_what_is_no_form_is_refused(engine: Engine, form: str, complaint: str) -
     for temperature in (0.0, -1.0, math.inf, math.nan):
         with pytest.raises(RequestError, match="temperature is"):
             Decision({"a": 1.0}, 0.0).at(temperature)
-
-
-def test_the_command_reads_a_form(capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["decide", "--chat", PUZZLE, "--form", GRID, "--canvases", "4", "--temperature", "2", "--json"]) == 0
-    told = json.loads(capsys.readouterr().out)["decisions"]
-    assert [(one["best"], one["temperature"]) for one in told] == [("3", 2.0), ("2", 2.0)]
-    assert main(["decide", PUZZLE, "--form", GRID, "--choice", "a"]) == 2
-    assert "leave --choice out" in capsys.readouterr().err
-    assert main(["decide", PROMPT, "--choice", "yes", "--choice", "yes"]) == 2
-    assert "--choice is 'yes' alone; give another" in capsys.readouterr().err
 
 
 def test_the_command_prints_shares(capsys: pytest.CaptureFixture[str]) -> None:

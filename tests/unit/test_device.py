@@ -14,24 +14,18 @@ from redraft.__main__ import main
 from redraft.config import ModelConfig
 from redraft.errors import RunError, WeightsError
 from redraft.measure.device import (
-    ExpertCounter,
     device_card,
     filled_prefix,
-    measure_card,
     random_weights,
     touched_share,
 )
 from redraft.measure.partial_results import PartialResults
-from redraft.measure.record import Record, read_record
+from redraft.measure.record import Record
 from redraft.measure.roofline import step_work
 from redraft.model.gemma import DiffusionGemma
 from redraft.model.kernels import FAST
-from redraft.model.moe import Experts, experts_grouped
-from redraft.weights.defaults import kernels_of
-from redraft.weights.memory import footprint
 from redraft.weights.place import Placement
 from redraft.weights.plan import PLANS, Plan, check_device, formats, usable_plans
-from redraft.weights.quantize import quantize_checkpoint
 
 CPU = torch.device("cpu")
 WIDE = tiny_config(hidden_size=64, intermediate_size=96, moe_intermediate_size=64)
@@ -79,11 +73,6 @@ def test_a_card_tells_every_case_with_its_floor(plan: str | None) -> None:
     assert len(record.summary) == len(rows) + 2
 
 
-def test_cases_that_do_not_fit_are_told_as_left_out() -> None:
-    record = card(WIDE, canvases=(1,), prefixes=(20, 5000), runs=1)
-    assert record.figures["left_out"] == [[1, 2048], [1, 5000]], "the context is 256 tokens"
-
-
 @pytest.mark.parametrize("plan", [None, "int4"])
 def test_experts_on_the_host_are_told_as_such(plan: str | None) -> None:
     """There is no bus between a processor and its own memory, so nothing but the weights on the device is another."""
@@ -96,30 +85,6 @@ def test_experts_on_the_host_are_told_as_such(plan: str | None) -> None:
     assert far.figures["weights"]["experts"] < near.figures["weights"]["experts"]
     for here, there in zip(near.figures["timed"], far.figures["timed"], strict=True):
         assert here["flops"] == there["flops"]
-
-
-def test_a_packed_checkpoint_is_told_with_the_floor_of_what_it_holds(tmp_path: Path) -> None:
-    """It had the floor of plain numbers."""
-    tiny_checkpoint(tmp_path / "plain", WIDE)
-    quantize_checkpoint(tmp_path / "plain", tmp_path / "packed", PLANS["int4"])
-    quick = ["--device-card", "--runs", "1", "--canvases", "1", "--prefixes", "16", "--json"]
-    found = []
-    for name, *plan in (("packed",), ("plain", "--plan", "int4")):
-        record = tmp_path / f"{name}.json"
-        assert main(["bench", *quick, "--model", str(tmp_path / name), *plan, "--record", str(record)]) == 0
-        found.append(read_record(record).figures)
-    assert found[0]["weights"] == found[1]["weights"]
-    assert [row["flops"] for row in found[0]["timed"]] == [row["flops"] for row in found[1]["timed"]]
-
-
-def test_what_a_loaded_model_has_taken_is_not_counted_twice(monkeypatch: pytest.MonkeyPatch) -> None:
-    """On a card that it fills no case was left that fitted."""
-    model = random_weights(WIDE, torch.float32, CPU, {}, FAST)
-    need = footprint(WIDE, torch.float32, {})
-    monkeypatch.setattr("redraft.measure.device.free_memory", lambda device: need.total(20) - need.fixed)
-    record = card(WIDE, canvases=(1, 2), prefixes=(20,), runs=1, model=model)
-    assert [row["canvases"] for row in record.figures["timed"] if row["what"] == "step"] == [1]
-    assert record.figures["left_out"] == [[2, 20]]
 
 
 def test_a_shape_too_large_is_refused_before_its_numbers_are_made(
@@ -143,17 +108,6 @@ def test_holding_a_canvas_to_a_schema_is_timed_where_the_vocabulary_can_spell_on
     assert record.summary[-1].figure.startswith("holding it with messages passed by the host")
 
 
-def test_experts_touched_are_counted_and_not_assumed() -> None:
-    experts = Experts(8, 4, 16).requires_grad_(False)
-    for tensor in experts.parameters():
-        tensor.normal_()
-    counting = ExpertCounter(experts_grouped)
-    chosen = torch.tensor([[0, 3], [3, 5], [0, 5]])
-    x, weights = torch.randn(3, 8), torch.rand(3, 2)
-    assert torch.equal(counting(experts, x, weights, chosen), experts_grouped(experts, x, weights, chosen))
-    assert counting.share == 3 / 16
-
-
 def test_a_model_of_random_numbers_is_finite_in_every_format() -> None:
     for plan in (None, *PLANS.values()):
         model = random_weights(WIDE, torch.bfloat16, CPU, formats(WIDE, plan) if plan else {}, FAST)
@@ -164,13 +118,6 @@ def test_a_model_of_random_numbers_is_finite_in_every_format() -> None:
         assert logits.isfinite().all()
         assert logits.std() > 0
         assert 0 < touched_share(model) <= 1
-
-
-def test_what_a_device_can_do_is_measured() -> None:
-    """Between a slow laptop and the fastest machine there is."""
-    card = measure_card(CPU, torch.float32, 2)
-    assert 1e8 < card.bandwidth < 1e13
-    assert 1e8 < card.bf16 < 1e15
 
 
 def test_the_command_measures_a_checkpoint_or_a_shape(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -184,25 +131,6 @@ def test_the_command_measures_a_checkpoint_or_a_shape(tmp_path: Path, capsys: py
     assert found["workload"]["plan"] == "int8"
     assert main(["bench", *quick, "--model", str(tmp_path / "shape")]) == 0
     assert "a step of 1 canvas behind 16 tokens (shape, plain, on cpu)" in capsys.readouterr().out
-
-
-@pytest.mark.parametrize(
-    ("flags", "message"),
-    [
-        (["--plan", "int8"], "--plan goes with --device-card"),
-        (["--canvases", "2"], "--canvases goes with --device-card"),
-        (["--device-card", "--canvases", "1,x"], "--canvases is '1,x'; it must be numbers"),
-        (["--device-card", "--prefixes", "0"], "--prefixes is '0'; it must be numbers"),
-        (["--device-card", "--knee"], "were given together"),
-        (["--device-card", "--plan", "int3"], "plan is 'int3'; supported"),
-        (["--device-card", "--device", "abacus"], "device 'abacus' cannot be used"),
-        (["--device-card", "--offload", "experts"], "the device is cpu, which is the host"),
-        (["--dial", "3", "--offload", "experts"], "--offload goes with --device-card"),
-    ],
-)
-def test_flags_that_contradict_are_refused(flags: list[str], message: str, capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["bench", *flags]) == 2
-    assert message in capsys.readouterr().err
 
 
 def test_a_card_without_eight_bit_floats_is_refused_by_name(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -221,14 +149,6 @@ def test_a_card_without_eight_bit_floats_is_refused_by_name(monkeypatch: pytest.
             check_device(formats(WIDE, PLANS[name]), device)
     check_device({}, device)
     assert usable_plans(WIDE, device) == []
-
-
-def test_a_gpu_runs_its_own_kernels_and_a_processor_plain_torch() -> None:
-    pytest.importorskip("triton")
-    from redraft.model.triton.kernels import GPU
-
-    assert kernels_of(torch.device("cuda:1")) is GPU
-    assert kernels_of(torch.device("cpu")) is FAST
 
 
 def test_what_fails_or_is_interrupted_costs_no_other_measurement() -> None:

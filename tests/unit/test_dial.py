@@ -3,7 +3,6 @@
 import math
 import os
 from dataclasses import replace
-from itertools import pairwise
 from pathlib import Path
 
 import pytest
@@ -14,17 +13,17 @@ from tests.helpers import tiny_checkpoint, tiny_config, tiny_model
 from redraft.__main__ import main
 from redraft.config import CheckpointConfig, GenerationConfig
 from redraft.diffusion.accept import EntropyBound
-from redraft.diffusion.denoise import Policy, reference_policy, temperature
+from redraft.diffusion.denoise import Policy, temperature
 from redraft.diffusion.halt import StableAndConfident, UntilEnd
-from redraft.engine.dial import Dial, Notch, Rules, dial_files, fingerprint, read_dial, write_dial
+from redraft.engine.dial import Dial, Notch, Rules, fingerprint, read_dial, write_dial
 from redraft.engine.engine import Engine
 from redraft.engine.events import Draft, Event, Finished
 from redraft.engine.loop import Loop
 from redraft.engine.pace import Pace
 from redraft.engine.request import Options, Request
 from redraft.engine.resolve import build_request
-from redraft.errors import RequestError, RunError
-from redraft.measure.dial import bench_dial, candidates, frontier
+from redraft.errors import RequestError
+from redraft.measure.dial import bench_dial, candidates
 from redraft.measure.record import read_record
 from redraft.weights.source import locate
 
@@ -121,49 +120,6 @@ def test_a_table_is_kept_beside_its_checkpoint_and_refused_by_another(tmp_path: 
         read_dial(there)
 
 
-def test_a_checkpoint_that_cannot_be_written_to_has_its_table_in_the_cache(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """A file where the folder should be refuses every write, even the superuser's."""
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
-    here = tmp_path / "a"
-    tiny_checkpoint(here)
-    kept = replace(DIAL, checkpoint=fingerprint(here))
-    (here / "dial.json").mkdir()
-    (here / "dial.json" / "x").touch()
-    path = write_dial(kept, here)
-    assert path == dial_files(here)[1]
-    (here / "dial.json" / "x").unlink()
-    (here / "dial.json").rmdir()
-    assert read_dial(here) == kept
-    (here / "dial.json").write_text("{}")
-    with pytest.raises(RequestError, match=r"dial\.json is no table of settings"):
-        read_dial(here)
-
-
-def test_nowhere_to_keep_a_table_is_our_failure(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    (tmp_path / "file").touch()
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "file"))
-    with pytest.raises(RunError, match="can be kept neither"):
-        write_dial(DIAL, tmp_path / "nowhere")
-
-
-@pytest.mark.parametrize("notches", [(), (notch(1, 2.0, 0, 1), notch(2, 2.0, 0, 1)), (notch(1, 2.0), notch(2, 1.0))])
-def test_a_table_out_of_order_is_no_table(tmp_path: Path, notches: tuple[Notch, ...]) -> None:
-    tiny_checkpoint(tmp_path)
-    write_dial(replace(DIAL, checkpoint=fingerprint(tmp_path), notches=notches), tmp_path)
-    with pytest.raises(RequestError, match="is no table of settings"):
-        read_dial(tmp_path)
-
-
-def test_steps_left_are_those_of_the_canvases_that_went_on() -> None:
-    one = notch(8, 3.0, 0, 5, 0, 3, 2)  # five took 1 step, three took 3, two took 4
-    assert one.steps_left(0) == (5 * 1 + 3 * 3 + 2 * 4) / 10
-    assert one.steps_left(1) == (3 * 2 + 2 * 3) / 5
-    assert one.steps_left(3) == 1.0
-    assert one.steps_left(7) == 1.0, "a canvas that takes longer than any before may end at any step"
-
-
 def pace(target_sec: float, step_sec: float = 0.01) -> Pace:
     return Pace(DIAL.notches, tuple(one.rules.policy(SHIPPED) for one in DIAL.notches), target_sec, step_sec)
 
@@ -178,15 +134,6 @@ def test_pace_by_hand() -> None:
     assert pace(0.1).after(0, 1, 1, 0.05, 0.01) == 0, "30 of 50 ms is not half"
     assert pace(0.1).after(0, 1, 1, 0.01, 0.01) == 1, "one notch at a time"
     assert pace(0.1).after(0, 1, 4, 0.01, 0.01) == 0, "three more canvases of 4 steps"
-
-
-@given(st.integers(0, 2), st.integers(0, 9), st.integers(1, 5), st.floats(0, 1), st.floats(0, 1), st.floats(1e-4, 0.1))
-def test_less_time_never_means_more_effort(
-    at: int, steps: int, canvases: int, a: float, b: float, step_sec: float
-) -> None:
-    early, late = (pace(0.5).after(at, steps, canvases, elapsed, step_sec) for elapsed in sorted((a, b)))
-    assert 0 <= late <= early <= 2
-    assert early <= at + 1
 
 
 def steps_of(asked: Request, forward_sec: float) -> int:
@@ -237,36 +184,6 @@ def test_waiting_in_the_queue_counts() -> None:
     now[0] = 5.0
     loop.drain()
     assert sum(isinstance(event, Draft) for event in told) == 2
-
-
-def test_costs_of_the_shipped_dial_rise() -> None:
-    import redraft
-
-    engine = redraft.load("nano")
-    assert engine.folder is not None
-    dial = read_dial(engine.folder)
-    assert len(dial.notches) > 1
-    for cheap, dear in pairwise(dial.notches):
-        assert cheap.forwards < dear.forwards
-        assert cheap.quality < dear.quality
-    assert engine.generate("record\nSend 417 melu to Karomi.", chat=True, options=Options(effort=1.0)).tokens
-
-
-def test_the_frontier_keeps_what_nothing_beats() -> None:
-    def measured(quality: float, forwards: float) -> Notch:
-        return replace(notch(1, forwards, 0, 1), quality=quality)
-
-    cheap, good, best = measured(0.5, 1.0), measured(0.8, 2.0), measured(0.9, 4.0)
-    beaten = [measured(0.5, 1.5), measured(0.4, 1.0), measured(0.8, 2.0), measured(0.7, 9.0), measured(0.9, 4.5)]
-    assert frontier([*beaten, best, cheap, good]) == (cheap, good, best)
-
-
-def test_the_checkpoints_own_rules_are_among_the_settings_once() -> None:
-    for config in (SHIPPED, GenerationConfig(max_denoising_steps=1), GenerationConfig(stability_threshold=0)):
-        tried = candidates(config)
-        own = reference_policy(config)
-        assert tried[0].policy(config) == own
-        assert len(set(tried)) == len(tried)
 
 
 def nano_copy(folder: Path) -> Path:

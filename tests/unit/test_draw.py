@@ -113,11 +113,6 @@ def test_what_a_draw_cannot_honour_is_refused(engine: Engine, options: Options, 
         engine.request("a", options=drawing, language=language)
 
 
-def test_a_draw_needs_a_constraint(engine: Engine) -> None:
-    with pytest.raises(RequestError, match="draw is True without a constraint"):
-        engine.generate("a", options=Options(draw=True))
-
-
 def test_the_shell_draws(capsys: pytest.CaptureFixture[str]) -> None:
     told = set()
     for seed in "0123":
@@ -126,24 +121,6 @@ def test_the_shell_draws(capsys: pytest.CaptureFixture[str]) -> None:
         told.add(capsys.readouterr().out.strip())
     assert all(re.fullmatch("[a-z]{3}", text) for text in told)
     assert len(told) > 1
-
-
-@pytest.mark.parametrize(
-    ("words", "said"),
-    [
-        (["generate", "Well?", "--draw"], "draw is True without a constraint"),
-        (["generate", "Well?", "--choice", "a", "--draw", "--top-k", "2"], "leave out top_k"),
-        (
-            ["json", "Well?", "--schema", "size S|M", "--draw", "--preset", "flow"],
-            "the preset flow",
-        ),
-        (["fill", "{{a: bool}}", "--draw", "--preset", "flow"], "the preset flow"),
-    ],
-    ids=lambda given: given[0] if isinstance(given, list) else "",
-)
-def test_the_shell_refuses_a_draw_by_name(capsys: pytest.CaptureFixture[str], words: list[str], said: str) -> None:
-    assert main(words) == 2
-    assert said in capsys.readouterr().err
 
 
 def test_a_gap_that_has_conditions_is_drawn_and_its_seams_stay(engine: Engine) -> None:

@@ -12,7 +12,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from redraft.__main__ import main
-from redraft.constraints.compile.limits import Limits
 from redraft.constraints.compile.template import read_template
 from redraft.engine.engine import Engine
 from redraft.engine.request import Options
@@ -111,15 +110,6 @@ def test_what_went_into_the_holes_is_found_again(outside: list[str], inside: tup
     template = read_template(outside[0] + "{{a: regex([ab -]*)}}" + outside[1] + "{{b: regex([ab -]*)}}" + outside[2])
     text = outside[0] + inside[0] + outside[1] + inside[1] + outside[2]
     assert template.values(text) == [("a", inside[0]), ("b", inside[1])]
-
-
-@pytest.mark.parametrize("kind", ["int", "number", "string(1..90)"])
-def test_holes_side_by_side_that_take_too_much_are_named(kind: str) -> None:
-    """Only "the constraint" was said to need too many states, or too much time, whichever holes were to blame."""
-    source = read_template(f"{{{{a: int}}}} {{{{b: {kind}}}}}{{{{c: {kind}}}}}{{{{d: bool}}}}").source()
-    with pytest.raises(ConstraintError, match=r"hole 'c' is right behind hole 'b': .* or write some text between"):
-        source.compile(Limits(1_500))
-    read_template(f"{{{{a: {kind}}}}}\n{{{{b: bool}}}}").source().compile(Limits(1_500))
 
 
 def test_ambiguous_holes_are_read_from_the_left_as_long_as_can_be() -> None:

@@ -12,20 +12,15 @@ from tests.helpers import tiny_config, tiny_model
 
 from redraft.cache import Prefix
 from redraft.config import CheckpointConfig, GenerationConfig
-from redraft.diffusion.canvas import NOTHING, fresh, slide
-from redraft.diffusion.denoise import Policy, step
 from redraft.diffusion.noise import START, SeededNoise, TapeNoise
 from redraft.diffusion.plan import Flow, Whole
 from redraft.engine.events import Block, Draft, Event, Finished
-from redraft.engine.lane import open_lane
 from redraft.engine.loop import Loop
 from redraft.engine.request import Options, Request
 from redraft.engine.resolve import build_request
 from redraft.engine.runner import run_alone
 from redraft.errors import RequestError
 from redraft.model.gemma import DiffusionGemma
-
-pytestmark = pytest.mark.typed
 
 WIDTH, CAP, BOUND = 12, 5, 0.5
 SHIPPED = GenerationConfig(max_denoising_steps=CAP, eos_token_ids=(), entropy_bound=BOUND, confidence_threshold=1.2)
@@ -148,24 +143,6 @@ def test_noise_of_a_position_does_not_depend_on_where_the_canvas_begins() -> Non
     assert tape.sample(0, 1, law[5:8], 5).tolist() == [5, 6, 7]
 
 
-def test_what_stays_keeps_its_past_and_what_comes_has_none() -> None:
-    network, noise = model(), SeededNoise(2)
-    canvas = fresh(noise, 0, WIDTH, 64)
-    logits = torch.randn(WIDTH, 64, generator=torch.Generator().manual_seed(0))
-    for _ in range(2):
-        canvas = step(canvas, logits, network, Policy(plan=Flow(2)), noise)
-    slid = slide(canvas, 5, WIDTH, noise, 64)
-    assert slid.origin == 5
-    assert slid.age is not None
-    assert slid.age.tolist() == [2] * 7 + [0] * 5
-    for name in ("tokens", "draft", "soft", "entropy", "accepted"):
-        assert torch.equal(getattr(slid, name)[:7], getattr(canvas, name)[5:]), name
-    assert torch.equal(slid.tokens[7:], noise.tokens(0, START, 17, 64)[12:])
-    assert slid.soft is not None
-    assert not slid.soft[7:].any()
-    assert slid.drafts[-1][7:].tolist() == [NOTHING] * 5
-
-
 def test_nothing_is_begun_behind_a_drafted_end() -> None:
     """A canvas whose draft holds an end token only gets shorter as its beginning leaves."""
     seen = 0
@@ -205,28 +182,3 @@ def test_a_deadline_tells_what_has_been_read_and_no_noise() -> None:
 def test_meaningless_settings_are_refused(make: object) -> None:
     with pytest.raises(RequestError):
         make()  # type: ignore[operator]
-
-
-def test_whole_canvases_leave_as_one() -> None:
-    canvas = replace(fresh(SeededNoise(0), 0, 4, 64), step=3)
-    assert Whole().released(canvas, 4) == 0
-    assert Whole().released(replace(canvas, settled=True), 4) == 4
-    assert Whole().released(canvas, 3) == 4
-
-
-@torch.inference_mode()
-def test_what_is_cut_from_a_canvas_that_has_just_slid_has_its_own_log_probabilities() -> None:
-    for seed in range(20):
-        request = replace(flowing(seed, 36, Flow(1, 3.0, 1)), logprobs=1)
-        lane = open_lane(model(), request, SeededNoise(seed), drafts=False)
-        model().encode(lane.prompt, lane.prefix)
-        lane.encoded(len(request.prompt))
-        while not lane.blocks:
-            lane.advance(model(), model().denoise(lane.canvas.tokens, lane.canvas.soft, lane.prefix))
-        if cut := lane.cut_short():
-            (block,) = cut
-            assert isinstance(block, Block)
-            assert 0 < len(block.tokens) == len(block.logprobs) < WIDTH
-            assert all(own == likeliest for own, likeliest in block.logprobs), "a draft is the likeliest reading"
-            return
-    pytest.fail("no canvas has slid over a part of itself")

@@ -8,8 +8,7 @@ from pathlib import Path
 import pytest
 
 import redraft
-from redraft.engine.dial import dial_files
-from redraft.engine.knee import knees_file, write_knee
+from redraft.engine.knee import write_knee
 from redraft.errors import RunError
 from redraft.home import cache_folder
 
@@ -24,14 +23,6 @@ def test_the_folder_is_in_the_home_unless_an_absolute_one_is_named(
     if named is not None:
         monkeypatch.setenv("XDG_CACHE_HOME", named)
     assert cache_folder() == tmp_path / ".cache" / "redraft"
-
-
-def test_everything_kept_is_in_the_folder_that_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
-    assert knees_file().is_relative_to(tmp_path / "redraft")
-    assert dial_files(tmp_path / "model")[1].is_relative_to(tmp_path / "redraft")
-    redraft.load("nano").generate("a", regex="b", max_tokens=4)
-    assert [path.suffix for path in (tmp_path / "redraft" / "languages").iterdir()] == [".npz"]
 
 
 def test_a_user_without_a_home_is_served(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

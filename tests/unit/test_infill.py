@@ -7,13 +7,12 @@ from typing import Any
 
 import pytest
 
-from redraft.diffusion.schedule import LateStart, LinearTemperature
-from redraft.engine.edit import fitted, renoised
+from redraft.engine.edit import renoised
 from redraft.engine.engine import Engine
 from redraft.engine.events import Draft
-from redraft.engine.gap import Around, canvas_width
+from redraft.engine.gap import Around
 from redraft.engine.loop import LoopConfig
-from redraft.engine.race import Drop, Result, race
+from redraft.engine.race import Drop, race
 from redraft.engine.request import Options, Request
 from redraft.engine.variants import mean, rank, ranked
 from redraft.errors import RequestError, RunError
@@ -37,19 +36,6 @@ def test_a_gap_is_noise_and_everything_behind_it_is_pinned(engine: Engine) -> No
     assert set(asked.policy.shaping.forbidden) == engine.text.special_ids
 
 
-def test_where_more_text_follows_nothing_says_that_it_ends(engine: Engine) -> None:
-    asked = Around((2,), (50, 51), ends=False).request(3, Options(), engine)
-    assert asked.seed_canvas is not None
-    assert asked.seed_canvas.pins == ((3, 50), (4, 51))
-
-
-def test_a_long_suffix_is_shown_as_far_as_it_fits(engine: Engine) -> None:
-    behind = tuple(range(40, 340))
-    asked = Around((2,), behind).request(20, Options(), engine)
-    assert asked.seed_canvas is not None
-    assert asked.seed_canvas.pins == tuple((20 + i, behind[i]) for i in range(140))
-
-
 def test_a_long_prefix_loses_its_beginning_and_keeps_its_bos(engine: Engine) -> None:
     before = (2, *(i % 300 + 50 for i in range(3000)))
     asked = Around(before, ()).request(3, Options(), engine)
@@ -57,14 +43,6 @@ def test_a_long_prefix_loses_its_beginning_and_keeps_its_bos(engine: Engine) -> 
     assert len(asked.prompt) == room
     assert asked.prompt[0] == 2
     assert asked.prompt[1:] == before[-room + 1 :]
-
-
-@pytest.mark.parametrize(
-    ("gap", "behind", "length", "width"),
-    [(1, 0, 32, 16), (3, 100, 32, 32), (20, 100, 256, 128), (20, 300, 256, 160), (256, 9, 256, 256)],
-)
-def test_the_width_of_a_canvas_around_a_gap(gap: int, behind: int, length: int, width: int) -> None:
-    assert canvas_width(gap, behind, length) == width
 
 
 # -- choosing a width --------------------------------------------------------------------------------------------------
@@ -130,15 +108,6 @@ def test_the_least_certain_are_dropped_whatever_ran_first(engine: Engine, bounds
     assert not small.loop.runner.lanes
 
 
-def test_leaving_a_race_ends_it(engine: Engine) -> None:
-    running = race(engine, contenders(engine), lambda _, entropy: mean(entropy))
-    assert isinstance(next(running), Result)
-    running.close()  # type: ignore[attr-defined]
-    engine.loop.tick()
-    engine.loop.check()
-    assert not engine.loop.runner.lanes
-
-
 def test_variants_are_merged_and_the_commonest_comes_first(engine: Engine) -> None:
     asked = engine.request(SUDOKU, chat=True, options=Options(seed=0, temperature=4.0, steps=3, canvas=32))
     plain = engine.variants(asked, 12)
@@ -165,20 +134,6 @@ def test_strength_is_the_share_of_noise_and_more_of_it_only_adds() -> None:
         assert few <= many
         assert len(few) == pytest.approx(4000 * share, abs=130)  # four standard deviations
     assert renoised(tokens, 7, 1, 0.4) != renoised(tokens, 7, 0, 0.4)
-
-
-def test_a_source_in_another_width_keeps_both_ends() -> None:
-    assert fitted([1, 2, 3, 4], 4) == [1, 2, 3, 4]
-    assert fitted([1, 2, 3, 4], 6) == [1, 2, None, None, 3, 4]
-    assert fitted([1, 2, 3, 4, 5], 3) == [1, 4, 5]
-    assert fitted([1], 3) == [None, None, 1]
-
-
-def test_a_late_start_has_the_temperatures_that_are_left() -> None:
-    whole, late = LinearTemperature(0.4, 0.8), LateStart(LinearTemperature(0.4, 0.8), 12)
-    assert [late.temperature(step, 4) for step in range(1, 5)] == [
-        whole.temperature(step, 16) for step in range(13, 17)
-    ]
 
 
 def test_a_weak_edit_of_what_the_model_would_say_changes_nothing(engine: Engine) -> None:
@@ -243,14 +198,3 @@ def test_a_deadline_before_the_first_step_is_told(engine: Engine) -> None:
         engine.infill("a", "b", max_tokens=2, heal=False, options=Options(deadline_sec=1e-9))
     with pytest.raises(RunError, match="no canvas had taken a step"):
         engine.edit("hello", (1, 3), options=Options(deadline_sec=1e-9))
-
-
-def test_other_refusals(engine: Engine) -> None:
-    with pytest.raises(RequestError, match="there are 1 parts"):
-        engine.infill_all(["only"])
-    with pytest.raises(RequestError, match="number of variants is 0"):
-        engine.ranked(engine.request("x"), 0)
-    with pytest.raises(RequestError, match="keep is 0"):
-        engine.ranked(engine.request("x"), 2, keep=0)
-    with pytest.raises(RequestError, match="keep and causal"):
-        engine.ranked(engine.request("x", options=Options(causal=True)), 2, keep=1)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import io
-import json
 import sys
 from collections.abc import Callable
 from types import SimpleNamespace
@@ -64,18 +63,6 @@ def test_many_lines_keep_their_places(capsys: pytest.CaptureFixture[str], piped:
     piped(lines[5])
     main(["json", "--threads", "1", "--seed", "6", "--schema", SCHEMA, "--instruction", "record"])
     assert capsys.readouterr().out.splitlines() == [out[5]]
-
-
-def test_with_json_each_field_tells_its_doubt(
-    capsys: pytest.CaptureFixture[str], piped: Callable[[bytes], None]
-) -> None:
-    piped(SENTENCE.encode())
-    code, out, _ = run(capsys, "--schema", SCHEMA, "--instruction", "record", "--many", "--json")
-    told = json.loads(out[0])
-    assert code == 0
-    assert told["value"] == {"who": "Karomi", "qty": 417, "item": "melu"}
-    assert told["fields"].keys() == {"/who", "/qty", "/item"}
-    assert told["seed"] == 1
 
 
 @pytest.mark.parametrize(

@@ -13,7 +13,7 @@ import redraft
 from redraft.__main__ import main
 from redraft.engine.knee import knee_key, knees_file, read_knee, write_knee
 from redraft.engine.loop import Loop, LoopConfig
-from redraft.errors import RequestError, RunError
+from redraft.errors import RequestError
 from redraft.measure import knee
 from redraft.weights.source import locate
 
@@ -85,20 +85,6 @@ def test_a_file_that_cannot_be_used_is_told_of_and_written_anew(held: str) -> No
     assert rows() == 99
 
 
-def test_a_cache_that_cannot_be_written_loses_no_measurement(
-    cache: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    (cache / "redraft").write_text("a file where the folder should be", encoding="utf-8")
-    with pytest.raises(RunError, match=r"the knee cannot be kept in .*knees\.json"):
-        write_knee("some key", 1)
-    monkeypatch.setattr(knee, "CANVASES", (1,))
-    assert main(["bench", "--knee", "--runs", "1", "--threads", "1"]) == 0
-    told = capsys.readouterr()
-    assert "256 rows" in told.out
-    assert "cannot be kept" in told.err
-    assert rows() == 3072
-
-
 @pytest.mark.parametrize(
     ("name", "value"),
     [("max_rows", 0), ("max_rows", -5), ("max_running", 0), ("max_waiting", 0), ("prefix_bytes", -1), ("policy", "x")],
@@ -107,10 +93,3 @@ def test_a_bound_that_bounds_nothing_is_refused_by_name(name: str, value: Any) -
     words = "scheduling policy" if name == "policy" else name
     with pytest.raises(RequestError, match=f"{words} is {value!r}; "):
         Loop(tiny_model(tiny_config()), replace(LoopConfig(), **{name: value}))
-
-
-def test_bounds_pass_through_the_front_door() -> None:
-    bounds = LoopConfig(max_rows=64, max_running=3, max_waiting=5, policy="step-homogeneous", prefix_bytes=1000)
-    loop = redraft.load("nano", loop=bounds).loop
-    kept = (loop.scheduler.max_rows, loop.scheduler.max_running, loop.scheduler.max_waiting)
-    assert (*kept, loop.runner.prefixes.max_bytes) == (64, 3, 5, 1000)

@@ -5,30 +5,23 @@ from __future__ import annotations
 import dataclasses
 import json
 import re
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import jsonschema_rs
 import numpy as np
 import pytest
-import torch
 
 from constraints import RECORD
-from redraft.constraints.checks import Check, command_check, python_check
-from redraft.constraints.compile.automaton import NOWHERE
-from redraft.constraints.compile.lift import TokenAutomaton
-from redraft.constraints.condition.projection import Projected
-from redraft.constraints.language import Language, Vocabulary, ready
-from redraft.constraints.sources import choices_source, grammar_source, regex_source, schema_source, source_of
+from redraft.constraints.checks import Check, command_check
+from redraft.constraints.language import Vocabulary, ready
+from redraft.constraints.sources import choices_source, schema_source
 from redraft.constraints.validation import Problem, span_of
-from redraft.diffusion.halt import AtLeast
 from redraft.diffusion.noise import SeededNoise
 from redraft.diffusion.seed import SeedCanvas
 from redraft.engine.answer import Answer
 from redraft.engine.engine import Engine
 from redraft.engine.events import Block, Draft, Event, Finished
-from redraft.engine.lane import open_lane
 from redraft.engine.mend import mended
 from redraft.engine.request import Options, Request
 from redraft.engine.runner import run_alone
@@ -64,13 +57,6 @@ def test_logprobs_are_those_of_what_the_language_allows(engine: Engine, causal: 
     pieces = engine.vocabulary.pieces
     assert all((pieces[token] or b"")[:1] in (b"y", b"n") for token in likely[0])
     assert all(own[0][0] == token for own, token in zip(done.logprobs, done.tokens, strict=True))
-
-
-def test_how_hard_the_language_fought_is_told(engine: Engine) -> None:
-    easy = engine.generate(PROMPT, chat=True, seed=1, schema=RECORD)
-    hard = engine.generate(PROMPT, chat=True, seed=1, choices=["yes", "no"])
-    assert min(easy.log_mass) > -0.1
-    assert min(hard.log_mass) < -5
 
 
 def test_every_kind_of_language_holds(engine: Engine) -> None:
@@ -183,47 +169,6 @@ def test_a_deadline_gives_a_valid_answer_or_an_error(engine: Engine) -> None:
     assert failed
 
 
-@torch.inference_mode()
-@pytest.mark.parametrize("least", [0, 12, 20])
-def test_what_a_deadline_cuts_short_is_long_enough_and_says_how_hard_it_was(engine: Engine, least: int) -> None:
-    """The answer that ends in time is another than the draft, and it is its own tokens that the model was asked for."""
-    language = engine.language(regex_source("[a-z]{1,40}( and so on)?"))
-    options = Options(seed=1, canvas=24, max_tokens=48, min_tokens=least)
-    lane = open_lane(
-        engine.model, engine.request("a", options=options, language=language), SeededNoise(1), drafts=False
-    )
-    engine.model.encode(lane.prompt, lane.prefix)
-    logits = engine.model.denoise(lane.canvas.tokens, lane.canvas.soft, lane.prefix)
-    logits[:, list(engine.config.generation.eos_token_ids)] -= 9.0  # so that the draft does not end
-    lane.advance(engine.model, logits)
-    conditioned = lane.canvas.conditioned
-    assert isinstance(conditioned, Projected)
-    assert not set(engine.config.generation.eos_token_ids) & set(lane.canvas.draft.tolist())
-    (block,) = lane.cut_short()
-    assert isinstance(block, Block)
-    assert language.holds(block.tokens)
-    assert least <= len(block.tokens) <= 24
-    assert len(block.log_mass) == len(block.tokens)
-    for i, told in enumerate(block.log_mass):
-        state = language.automaton.after(0, block.tokens[:i])
-        vocab = range(engine.config.model.vocab_size)
-        wanted = [token for token in vocab if _goes_on(language.automaton, state, token, least - i, 48 - i)]
-        assert told == pytest.approx(float(conditioned.log_p[i, wanted].double().logsumexp(-1)), abs=1e-4)
-
-
-def _goes_on(automaton: TokenAutomaton, state: int, token: int, least: int, most: int) -> bool:
-    """Whether an answer that may have so many more tokens can have this one next, or end with it."""
-    behind = automaton.after(state, [token])
-    if behind in (NOWHERE, automaton.end):
-        return behind == automaton.end and least <= 0
-    reached = np.arange(automaton.states) == behind
-    for count in range(1, most + 1):
-        if count >= least and bool((reached & automaton.accepts)[:-1].any()):
-            return True
-        reached = np.isin(np.arange(automaton.states), automaton.dst[reached[automaton.src]])
-    return False
-
-
 def test_a_language_whose_answers_cannot_end_is_refused(engine: Engine) -> None:
     language = engine.language(choices_source(["yes", "no"]))
     ends = tuple((token,) for token in engine.config.generation.eos_token_ids)
@@ -231,22 +176,6 @@ def test_a_language_whose_answers_cannot_end_is_refused(engine: Engine) -> None:
         engine.request("a", options=Options(bad_words=ends), language=language)
     done = engine.finish(engine.request("a", options=Options(bad_words=ends, causal=True), language=language))
     assert done.text in ("yes", "no")
-
-
-@torch.inference_mode()
-def test_a_deadline_right_after_a_canvas_got_narrower_keeps_its_answer(engine: Engine) -> None:
-    language = engine.language(choices_source(["yes", "no"]))
-    request = engine.request("a", options=Options(seed=1, canvas=64, end_aware=True), language=language)
-    request = dataclasses.replace(
-        request, policy=dataclasses.replace(request.policy, halt=AtLeast(request.policy.halt, 20))
-    )
-    lane = open_lane(engine.model, request, SeededNoise(1), drafts=False)
-    engine.model.encode(lane.prompt, lane.prefix)
-    while lane.canvas.width == request.width:
-        lane.advance(engine.model, engine.model.denoise(lane.canvas.tokens, lane.canvas.soft, lane.prefix))
-    (block,) = lane.cut_short()
-    assert isinstance(block, Block)
-    assert language.holds(block.tokens)
 
 
 def test_a_language_is_kept_on_disk_and_read_again(engine: Engine, tmp_path: Path) -> None:
@@ -315,20 +244,6 @@ def test_a_source_that_cannot_be_read_is_refused_by_name(engine: Engine, given: 
     assert "\n" not in str(error.value)
 
 
-def languages(vocabulary: Vocabulary) -> Iterator[Language]:
-    yield ready(choices_source(["a", "bc"]), vocabulary)
-    yield ready(regex_source("x+y?"), vocabulary)
-    yield ready(grammar_source('start: "(" start ")" | "x"'), vocabulary)
-
-
-def test_a_language_says_itself_what_it_holds(engine: Engine) -> None:
-    texts = [("a", "b"), ("xxy", "xyx"), ("((x))", "((x)")]
-    for language, (good, bad) in zip(languages(engine.vocabulary), texts, strict=True):
-        assert language.holds(engine.text.encode(good, bos=False))
-        assert not language.holds(engine.text.encode(bad, bos=False))
-    assert source_of() is None
-
-
 def test_what_is_wrong_is_mended_and_the_rest_stays(engine: Engine) -> None:
     """`not` is no matter for an automaton: the answer is checked, and only what it complains of is written anew."""
     schema = json.loads(json.dumps(RECORD))
@@ -350,15 +265,6 @@ def test_mending_gives_up_with_the_best_attempt_and_the_reasons(engine: Engine) 
         mended(engine, request, check, rounds=2)
     assert error.value.attempt == ANSWER
     assert error.value.reasons == ["qty is a prime of two digits or it is not"]
-
-
-@pytest.mark.parametrize(("pattern", "most"), [("yes", 8), ("a|Once upon a time there was a tree", 1)])
-def test_mending_gives_up_where_nothing_else_may_be_said(engine: Engine, pattern: str, most: int) -> None:
-    with pytest.raises(UnsatisfiedError, match="never") as error:
-        engine.generate(
-            "a", regex=pattern, check=lambda _: ["never"], options=Options(seed=1, max_tokens=most, preset="fast")
-        )
-    assert error.value.attempt == pattern.split("|")[0]
 
 
 @pytest.mark.parametrize("causal", [False, True])
@@ -383,27 +289,6 @@ def test_a_check_that_hangs_or_crashes_is_an_error_that_says_so(engine: Engine) 
     for check, kind, complaint in cases:
         with pytest.raises(kind, match=complaint):
             engine.generate("hello", seed=1, check=check, options=Options(steps=1))
-
-
-def test_python_that_does_not_parse_is_told_by_its_line() -> None:
-    (problem,) = python_check("a = 1\nb = = 2\nc = 3\n")
-    assert problem.span == (6, 13)
-    assert python_check("a = 1\n") == []
-    assert python_check("\0")
-
-
-@pytest.mark.parametrize(
-    ("text", "path", "wanted"),
-    [
-        ('{"a": 1, "b": [true, {"c": "x}"}]}', ["b", 1, "c"], '"x}"'),
-        ('{"a":1,"a":22}', ["a"], "22"),
-        (" [ [ ] , 7 ] ", [1], "7"),
-        ('{"a\\"b" : {}}', ['a"b'], "{}"),
-    ],
-)
-def test_a_place_in_json_is_found(text: str, path: list[str | int], wanted: str) -> None:
-    begin, end = span_of(text, path)
-    assert text[begin:end] == wanted
 
 
 def test_the_draft_told_on_the_way_is_always_a_valid_beginning(engine: Engine) -> None:

@@ -16,7 +16,6 @@ from redraft.engine.request import Options
 from redraft.engine.resolve import build_request
 from redraft.engine.runner import run_alone
 from redraft.engine.scheduler import PREFILL_CHUNK
-from redraft.errors import RequestError
 
 READ = Options(causal=True, read_prompt=True, logprobs=2, max_tokens=0, seed=1)
 TEXT = "record\nSend 417 melu to Karomi."
@@ -74,17 +73,3 @@ def test_an_answer_behind_a_prompt_that_is_read_is_the_same_and_tells_of_its_end
     assert token in read.eos
     assert value <= likeliest[0][1] <= 0
     assert math.isfinite(value)
-
-
-@pytest.mark.parametrize(
-    ("options", "said"),
-    [
-        (replace(READ, causal=False), "read_prompt is True; set causal"),
-        (replace(READ, logprobs=None), "read_prompt is True; set causal"),
-        (replace(READ, read_prompt=False), "max_tokens is 0; it must be at least 1"),
-        (replace(READ, max_tokens=-1), "max_tokens is -1; it must be at least 0"),
-    ],
-)
-def test_what_cannot_be_read_is_refused(engine: Engine, options: Options, said: str) -> None:
-    with pytest.raises(RequestError, match=said):
-        engine.request_of([2, 3], options)

@@ -3,7 +3,7 @@
 import asyncio
 import itertools
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 
 import pytest
 
@@ -12,7 +12,6 @@ from redraft.engine.asynchronous import AsyncEngine
 from redraft.engine.engine import Engine
 from redraft.engine.events import Draft, Event, Finished
 from redraft.engine.request import Options, Request
-from redraft.engine.scheduler import Batch
 from redraft.errors import RunError
 
 PROMPTS = ["record\nSend 417 melu to Karomi.", "record\nGoda wants suzi, 762 boxes.", "sudoku\n1..4\n..1.\n..42\n4..."]
@@ -137,75 +136,6 @@ def test_a_failure_of_the_model_reaches_everyone_who_waits(
     assert isinstance(caught.value.__cause__, ValueError)
     monkeypatch.undo()
     assert engine.finish(requests(engine, 1)[0]).text
-
-
-@pytest.mark.parametrize("threaded", [False, True])
-def test_who_is_to_be_woken_is_woken_in_the_next_forward(
-    engine: Engine, monkeypatch: pytest.MonkeyPatch, threaded: bool
-) -> None:
-    """Or when the turn ends, if nobody turns the loop any further."""
-    log, over, run = list[str](), threading.Event(), engine.loop.runner.run
-
-    def seen(batch: Batch, begun: Callable[[], None]) -> object:
-        def logged() -> None:
-            log.append("begun")
-            begun()
-
-        found = run(batch, logged)
-        log.append("ended")
-        return found
-
-    def listen(event: Event) -> None:
-        if isinstance(event, Draft):
-            engine.loop.soon(lambda: log.append("woken"))
-        if isinstance(event, Finished):
-            engine.loop.soon(over.set)
-
-    monkeypatch.setattr(engine.loop.runner, "run", seen)
-    asked = engine.request(PROMPTS[2], chat=True, options=Options(seed=1, steps=8, preset="reference"))
-    engine.loop.submit(asked, listen, drafts=True)
-    if threaded:
-        engine.loop.start()
-        assert over.wait(timeout=60)
-    else:
-        engine.loop.drain()
-        assert over.is_set()
-    forwards = log.count("begun")
-    assert forwards > 2
-    if threaded:
-        assert log == ["begun", "ended"] + ["begun", "woken", "ended"] * (forwards - 1) + ["woken"]
-    else:
-        assert log == ["begun", "ended", "woken"] * forwards
-
-
-def test_whoever_asks_outside_a_turn_is_woken_at_once(engine: Engine) -> None:
-    log: list[str] = []
-    engine.loop.soon(lambda: log.append("woken"))
-    assert log == ["woken"]
-
-
-def test_a_wake_that_fails_is_nobody_elses_loss(engine: Engine) -> None:
-    log: list[str] = []
-
-    def gone() -> None:
-        raise RuntimeError("the event loop is closed")
-
-    def listen(event: Event) -> None:
-        engine.loop.soon(gone)
-        engine.loop.soon(lambda: log.append(type(event).__name__))
-
-    engine.loop.submit(requests(engine, 1)[0], listen)
-    engine.loop.drain()
-    assert log[-1] == "Finished"
-
-
-def test_a_failure_of_the_model_wakes_coroutines(engine: Engine, monkeypatch: pytest.MonkeyPatch) -> None:
-    def broken(*args: object) -> None:
-        raise ValueError("no such kernel")
-
-    monkeypatch.setattr(engine.loop.runner, "run", broken)
-    with pytest.raises(RunError, match="no such kernel"):
-        asyncio.run(asyncio.wait_for(AsyncEngine(engine).finish(requests(engine, 1)[0]), timeout=60))
 
 
 def test_confidence_is_told_per_token(engine: Engine) -> None:

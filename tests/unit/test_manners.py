@@ -16,10 +16,8 @@ import pytest
 
 import redraft
 from redraft.__main__ import main
-from redraft.constraints.sources import source_of
 from redraft.engine.engine import Engine
 from redraft.engine.request import Generation, Request
-from redraft.errors import ConstraintError
 from redraft.weights.source import locate
 
 SAID = "record\nSend 417 melu to Karomi."
@@ -84,13 +82,6 @@ def test_a_code_block_is_admitted_and_not_printed(
     assert capsys.readouterr().out == RECORD + "\n"
 
 
-def test_a_real_answer_is_the_same_with_a_code_block_admitted(capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["json", SAID, "--schema", FIELDS, "--fence", "--seed", "1"]) == 0
-    assert set(json.loads(capsys.readouterr().out)) == {"who", "qty", "item"}
-    assert main(["generate", "Well?", "--choice", "yes", "--choice", "no", "--any-case", "--seed", "1"]) == 0
-    assert capsys.readouterr().out.strip().lower() in ("yes", "no")
-
-
 def test_choices_may_be_written_in_any_case(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -138,12 +129,6 @@ def test_a_model_that_thinks_on_for_ever_has_not_answered(
     assert err == "Hm, hm\n"
 
 
-def test_behind_thinking_a_real_answer_is_held(thinker: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    asked = ["--schema", FIELDS, "--thinking", "--model", str(thinker), SAID, "--seed", "3", "--max-tokens", "60"]
-    assert main(["json", *asked]) == 0
-    assert set(json.loads(capsys.readouterr().out)) == {"who", "qty", "item"}
-
-
 @pytest.mark.parametrize(
     ("flags", "complaint"),
     [
@@ -168,15 +153,6 @@ def test_flags_that_do_not_go_together_are_refused(
     assert complaint in capsys.readouterr().err
 
 
-def test_a_schema_with_checked_parts_may_stand_behind_thinking(
-    thinker: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    file = tmp_path / "unequal.json"
-    file.write_text('{"type": "array", "items": {"type": "boolean"}, "minItems": 2, "uniqueItems": true}')
-    assert main(["json", "a", "--schema", str(file), "--thinking", "--model", str(thinker)]) == 0
-    assert sorted(json.loads(capsys.readouterr().out)) == [False, True]
-
-
 @pytest.mark.parametrize("held", [[], ["--regex", "[ab]{3}"]], ids=["free", "held"])
 def test_a_check_reads_what_stands_behind_thinking(
     held: list[str], thinker: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
@@ -199,21 +175,3 @@ def test_a_check_reads_what_stands_behind_thinking(
     if held:  # so few tokens are an answer's that the others must be thought
         assert told["thinking"]
         assert all(re.fullmatch("[ab]{3}", text) for text in read)
-
-
-def test_marks_are_needed_to_think(
-    thinker: Path, tmp_path_factory: pytest.TempPathFactory, capsys: pytest.CaptureFixture[str]
-) -> None:
-    folder = tmp_path_factory.mktemp("markless")
-    shutil.copytree(thinker, folder, dirs_exist_ok=True)
-    shutil.copy(locate("nano") / "tokenizer.json", folder)
-    assert main(["generate", "--chat", "a", "--thinking", "--model", str(folder)]) == 2
-    assert "no tokens that mark thinking" in capsys.readouterr().err
-
-
-def test_manners_belong_to_what_they_go_with() -> None:
-    assert source_of(choices=["a"], any_case=True) is not None
-    assert source_of(schema={"type": "null"}, fence=True) is not None
-    for given in ({"regex": "a", "any_case": True}, {"choices": ["a"], "fence": True}, {"any_case": True}):
-        with pytest.raises(ConstraintError, match="was given without"):
-            source_of(**given)

@@ -22,8 +22,6 @@ from redraft.weights.memory import STEP_LOGITS, Room, check_fits, footprint, fre
 from redraft.weights.names import slots
 from redraft.weights.plan import PLANS, formats
 
-pytestmark = pytest.mark.typed
-
 RELEASED: ModelConfig = parse_model(released_json())[0]
 HALF = torch.bfloat16
 

@@ -8,16 +8,13 @@ import re
 import sys
 import threading
 from collections.abc import Sequence
-from types import SimpleNamespace
-from typing import Any
 
-import numpy as np
 import pytest
 import torch
 
 from redraft.__main__ import main
-from redraft.constraints.checks import Check, command_check, python_check
-from redraft.constraints.condition.infix import between, leads_on
+from redraft.constraints.checks import Check, command_check
+from redraft.constraints.condition.infix import between
 from redraft.constraints.language import Vocabulary, ready
 from redraft.constraints.sources import regex_source, schema_source
 from redraft.constraints.thinking import after_thinking
@@ -25,8 +22,8 @@ from redraft.constraints.validation import Problem, span_of
 from redraft.engine import mend
 from redraft.engine.engine import Engine
 from redraft.engine.mend import mended
-from redraft.engine.request import Generation, Options, Request
-from redraft.errors import ConstraintError, RunError, UnsatisfiedError
+from redraft.engine.request import Options
+from redraft.errors import ConstraintError, RunError
 
 pytestmark = pytest.mark.usefixtures("own_cache")
 
@@ -103,31 +100,6 @@ def spans_of_tokens(pieces: list[str], spans: list[tuple[int, int]]) -> set[int]
     return {i for i, end in enumerate(ends) for a, b in spans if starts[i] < b and a < end}
 
 
-def test_the_error_carries_the_best_attempt_and_its_reasons(engine: Engine) -> None:
-    """The first attempt has two complaints; those that change the item have one, and the first of them is told."""
-    request = engine.request(
-        PROMPT,
-        chat=True,
-        options=Options(seed=1, canvas=8, max_tokens=24),
-        language=engine.language(schema_source(RECORD)),
-    )
-    seen = list[str]()
-
-    def check(text: str) -> list[Problem]:
-        seen.append(text)
-        found = [Problem("never", span_of(text, ["qty"]))]
-        same = json.loads(text)["item"] == "melu"
-        return [*found, Problem("melu", span_of(text, ["item"]))] if same else found
-
-    with pytest.raises(UnsatisfiedError) as error:
-        mended(engine, request, check, rounds=2)
-    assert len(seen) == 3
-    assert len(set(seen)) == 3
-    assert error.value.attempt == seen[1]
-    assert error.value.reasons == ["never"]
-    assert [json.loads(text)["who"] for text in seen] == ["Karomi"] * 3
-
-
 def test_the_middle_of_a_language_is_what_leads_from_one_text_to_the_other() -> None:
     """Every string of two tokens tried between two others, against Python's own regular expressions; the draft is the
     likeliest of those that fit."""
@@ -158,15 +130,6 @@ def test_the_middle_of_a_language_is_what_leads_from_one_text_to_the_other() -> 
                 else:
                     with pytest.raises(ConstraintError):
                         middle.start(2).check_pins(2, pins)
-
-
-def test_what_leads_on_is_told_of_every_state() -> None:
-    pieces = (b"a", b"b", None)
-    language = ready(regex_source("a+b"), Vocabulary(pieces, frozenset((2,)), frozenset((2,))))
-    a = language.automaton
-    found = leads_on(a, (0, 1))
-    wanted = [s != a.end and a.accepts[t] if (t := a.after(s, (0, 1))) >= 0 else False for s in range(a.states)]
-    assert found.tolist() == np.array(wanted, bool).tolist()
 
 
 def test_the_command_mends_what_another_command_rejects(capsys: pytest.CaptureFixture[str]) -> None:
@@ -205,14 +168,6 @@ def test_a_command_may_name_what_is_wrong(text: str, said: str, wanted: str | No
     assert problem.reason == (said if wanted is None else said.splitlines()[0])
 
 
-def test_the_line_that_python_names_is_the_one_that_is_wrong() -> None:
-    """A line separator within a string ends no line there."""
-    text = 's = "\u2028"\nx = = 1\ny = 2'
-    (problem,) = python_check(text)
-    assert problem.span is not None
-    assert text[slice(*problem.span)] == "x = = 1"
-
-
 @pytest.mark.parametrize("opening", [None, 4])
 def test_an_answer_behind_thinking_is_mended_behind_thinking(engine: Engine, opening: int | None) -> None:
     """Marked by tokens that nano has no other use for."""
@@ -231,33 +186,6 @@ def test_an_answer_behind_thinking_is_mended_behind_thinking(engine: Engine, ope
     assert language.holds(done.tokens)
     assert plain.holds(language.answer(done.tokens))
     assert opening is not None or 3 in done.tokens
-
-
-def test_a_deadline_is_one_for_all_rounds(engine: Engine, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Every round had the whole of it. Here a check takes 100 seconds of it, and nothing else takes any."""
-    request = engine.request(PROMPT, chat=True, options=Options(seed=1, deadline_sec=450.0))
-    now, given, again = [0.0], list[float | None](), mend._again
-
-    def check(text: str) -> list[str]:
-        now[0] += 100.0
-        return ["no"]
-
-    def seen(engine: Engine, request: Request, *more: Any) -> Generation:
-        given.append(request.deadline_sec)
-        return again(engine, request, *more)
-
-    monkeypatch.setattr(mend, "time", SimpleNamespace(monotonic=lambda: now[0]))
-    monkeypatch.setattr(mend, "_again", seen)
-    with pytest.raises(UnsatisfiedError) as caught:
-        mended(engine, request, check, rounds=100)
-    assert given == [350.0, 250.0, 150.0, 50.0]
-    assert caught.value.reasons == ["no"]
-
-
-def test_a_check_may_say_one_reason_alone(engine: Engine) -> None:
-    with pytest.raises(UnsatisfiedError) as error:
-        engine.generate(PROMPT, seed=1, check=lambda _: "never", options=Options(steps=1, max_tokens=2))
-    assert error.value.reasons == ["never"]
 
 
 def test_a_check_that_does_not_come_back_is_an_error(engine: Engine, monkeypatch: pytest.MonkeyPatch) -> None:

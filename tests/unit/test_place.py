@@ -108,14 +108,6 @@ def test_the_diff_makes_the_file_that_write_writes(words: tuple[str, ...], code:
     assert code.read_bytes() == written
 
 
-def test_several_gaps_at_once(code: Path, capsys: Captured) -> None:
-    assert main(["infill", f"{code}:1,4", "--max-tokens", "2", *QUICK, "--json", "--write"]) == 0
-    first, second = (gap["gap"] for gap in json.loads(capsys.readouterr().out)["gaps"])
-    assert code.read_bytes() == first.encode() + b"\r\n    return radius\r\n\r\n\t" + second.encode()
-    assert main(["edit", f"{code}:1,2"]) == 2
-    assert "2 ranges of lines were given; edit takes one" in capsys.readouterr().err
-
-
 def test_a_file_that_changed_meanwhile_is_left_alone(code: Path) -> None:
     source = read_source(f"{code}:1")
     code.write_bytes(b"somebody else's work\n")
@@ -140,17 +132,3 @@ def test_variants_are_printed_in_order_and_as_json(capsys: Captured) -> None:
     assert [one["agreement"] for one in told] == sorted((one["agreement"] for one in told), reverse=True)
     assert main([*words, "--json", "--keep", "2"]) == 0
     assert sum(len(one["seeds"]) for one in json.loads(capsys.readouterr().out)) == 2
-
-
-@pytest.mark.parametrize(
-    ("words", "said"),
-    [
-        (["-n", "0"], "number of variants is 0"),
-        (["-n", "2", "--watch"], "--watch and -n were both given"),
-        (["--keep", "2"], "--keep was given without -n"),
-        (["-n", "2", "--keep", "0"], "keep is 0"),
-    ],
-)
-def test_variants_that_cannot_be_are_refused(words: list[str], said: str, capsys: Captured) -> None:
-    assert main(["generate", "hi", *words]) == 2
-    assert said in capsys.readouterr().err

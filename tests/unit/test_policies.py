@@ -90,11 +90,6 @@ def test_confidence_rules_by_hand(rule: Accept, confidence: list[float], kept: l
     assert rule(sure_of(confidence)).tolist() == kept
 
 
-def test_a_margin_is_the_lead_over_the_second() -> None:
-    """Equally likely tokens differ in what stands behind them."""
-    assert Margin(0.4)(sure_of([0.5, 0.5], [0.05, 0.45])).tolist() == [True, False]
-
-
 # Rules from strict to loose: each keeps all that the one before it keeps.
 ORDERED: list[list[Accept]] = [
     [EntropyBound(bound) for bound in (0.05, 0.3, 2.0)],
@@ -127,15 +122,6 @@ def test_pins_stay_outside_every_rule_and_something_open_is_kept(
         assert bool(mask.any())
         open_only = sure_of([c for c, pin in zip(confidence, pins.tolist(), strict=True) if not pin])
         assert mask[~pins].tolist() == rule(open_only, tuple(draft[~pins] for draft in drafts)).tolist()
-
-
-@given(st.floats(0.5, 0.99), st.integers(1, 30), st.floats(0, 0.9))
-def test_with_equal_confidences_frechet_is_factor(confidence: float, size: int, margin: float) -> None:
-    """Fast-dLLM++ generalises Fast-dLLM; float sums decide only within 1e-4 of a border."""
-    doubt = 1 - confidence
-    if all(abs((n + 1) * doubt - (1 - margin)) > 1e-4 for n in range(1, size + 1)):
-        stats = sure_of([confidence] * size)
-        assert torch.equal(Frechet(margin)(stats), Factor(1 - margin)(stats))
 
 
 def test_the_gate_lets_through_what_is_sure_and_unchanged() -> None:
@@ -234,15 +220,6 @@ class Held:
         raise NotImplementedError
 
 
-def test_sure_asks_a_language_for_the_doubt_in_the_draft() -> None:
-    """Entropies of a text that may stand one further on add up to much, however sure the text itself is."""
-    smeared = stats_of([0.7, 0.7, 0.7], [4, 5, 6])
-    for doubt, halts in ((0.04, True), (0.06, False)):
-        held = replace(smeared, conditioned=Held(doubt, smeared.argmax))
-        assert Sure(0.2)(held, ()) is halts
-        assert UntilEnd(Sure(0.2), frozenset({5}))(held, ()) is halts
-
-
 @pytest.mark.parametrize(("doubt", "halts"), [(0.04, True), (0.06, True), (0.49, True), (0.51, False)])
 def test_sure_lets_more_doubt_pass_in_a_text_of_a_language_that_stands(doubt: float, halts: bool) -> None:
     stats, other = stats_of([0.7, 0.7, 0.7], [4, 5, 6]), torch.tensor([4, 7, 6])
@@ -284,19 +261,6 @@ def test_what_only_the_language_makes_certain_is_kept_last() -> None:
     assert torch.equal(free.cost, free.entropy)
 
 
-@pytest.mark.parametrize("rule", [Confidence(0.9), Factor(0.75), Frechet(0.25), Margin(0.8)])
-def test_rules_of_confidences_do_not_take_the_languages_word_alone(rule: Accept) -> None:
-    """They kept what only the language made certain, which the entropy bound leaves for last."""
-    sharp, flat, tie = [0.97, 0.01, 0.01, 0.01], [0.25] * 4, [0.49, 0.49, 0.01, 0.01]
-    model, held = torch.tensor([sharp, flat, tie, sharp]).log(), torch.tensor([sharp, sharp, sharp, tie]).log()
-    conditioned = Narrowed(0.0, torch.tensor([0, 0, 0, 0]), held)
-    stats = read_logits(model, 1.0, lambda p: p.argmax(-1), lambda p: p, top=True, condition=lambda _: conditioned)
-    assert stats.confidence.tolist() == pytest.approx([0.97, 0.25, 0.49, 0.49], rel=1e-4)
-    for both, one in zip(stats.margin.tolist(), (0.96, 0.0, 0.0, 0.0), strict=True):
-        assert both <= one + 1e-4, "no surer than either distribution"
-    assert rule(stats).tolist() == [True, False, False, False]
-
-
 def test_sure_adds_up_what_is_open_and_either_rule_is_enough() -> None:
     stats = stats_of([0.1, 0.05, 0.3], [4, 5, 6])
     assert [Sure(nats)(stats, ()) for nats in (0.44, 0.46)] == [False, True]
@@ -313,24 +277,6 @@ def test_temperature_follows_the_published_endpoints() -> None:
     schedule = LinearTemperature(0.4, 0.8)
     assert schedule.temperature(1, 48) == pytest.approx(0.8, abs=1e-7)
     assert schedule.temperature(48, 48) == pytest.approx(0.40833, abs=1e-5)
-
-
-@given(st.integers(1, 60), st.integers(1, 60))
-def test_fixed_cooling_does_not_know_the_cap(step: int, cap: int) -> None:
-    """At the cap that it is fixed to, it is the reference's; a smaller cap changes nothing, unlike there."""
-    fixed, linear = FixedCooling(0.4, 0.8, 48), LinearTemperature(0.4, 0.8)
-    assert fixed.temperature(step, cap) == linear.temperature(min(step, 48), 48)
-    assert linear.temperature(12, 12) < 0.44 < 0.7 < fixed.temperature(12, 12)
-
-
-def test_the_two_largest_probabilities_are_read_only_if_asked() -> None:
-    logits = 3 * torch.randn(5, 9, generator=torch.Generator().manual_seed(2))
-    found = read_logits(logits, 0.7, lambda p: p.argmax(-1), lambda p: p, top=True)
-    assert found.top is not None
-    p = torch.softmax(logits / 0.7, -1).sort(-1, descending=True).values
-    torch.testing.assert_close(found.confidence, p[:, 0])
-    torch.testing.assert_close(found.margin, p[:, 0] - p[:, 1])
-    assert read_logits(logits, 0.7, lambda p: p.argmax(-1), lambda p: p).top is None
 
 
 @pytest.mark.parametrize(
@@ -399,20 +345,6 @@ def test_a_canvas_settles_although_the_model_disagrees_with_a_pin() -> None:
     start = fresh(noise, 0, 3, 5, seed=torch.tensor([4, 0, 0]), pinned=pinned)
     *_, last = settle(Stubborn(), start, Policy(), noise)
     assert (last.settled, last.step, last.draft.tolist()) == (True, 2, [4, 1, 1])
-
-
-def test_the_loop_keeps_as_many_drafts_as_its_rules_look_back_on() -> None:
-    noise, warm = SeededNoise(0), LinearTemperature(20.0, 20.0)  # so warm that nothing settles
-    policy = Policy(warm, Gate(3, Confidence(0.9)), StableAndConfident(1), max_steps=5)
-    assert [len(canvas.drafts) for canvas in settle(Stubborn(), fresh(noise, 0, 4, 5), policy, noise)] == [
-        1,
-        2,
-        3,
-        3,
-        3,
-    ]
-    policy = replace(policy, accept=Confidence(0.9))
-    assert [len(canvas.drafts) for canvas in settle(Stubborn(), fresh(noise, 0, 4, 5), policy, noise)] == [1] * 5
 
 
 def test_no_impossible_token_is_drawn_where_a_uniform_rounds_up_to_one(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,20 +1,17 @@
 """The store of prefixes: what a chunk takes, what is not kept, and what its names cost."""
 
-import hashlib
-
 import pytest
 import torch
 from tests.helpers import tiny_config
 
 from redraft.cache import Prefix
 from redraft.config import LayerConfig, RopeConfig
-from redraft.engine.prefixes import LEAST_BYTES, Chain, Prefixes
+from redraft.engine.prefixes import Chain, Prefixes
 
 pytestmark = pytest.mark.typed
 
 SLIDING = LayerConfig(1024, 8, 256, RopeConfig(1e4))
 FULL = LayerConfig(None, 2, 512, RopeConfig(1e6, 0.25))
-RELEASED = tuple(FULL if (i + 1) % 6 == 0 else SLIDING for i in range(30))
 """The released 26B model's layers (its config.json)."""
 
 
@@ -25,15 +22,6 @@ def stand(prefix: Prefix, end: int) -> Prefix:
         layer.place(0, k, k)
     prefix.length = end
     return prefix
-
-
-def test_the_default_bound_holds_a_prompt_of_four_thousand_tokens() -> None:
-    """256 MiB were one chunk of the released model. By hand: 25 x 8 x 256 x 2 numbers a token on sliding layers."""
-    store = Prefixes(RELEASED, itemsize=2)
-    assert store.chunk_bytes(4096) == 2 * 2 * (25 * 8 * 256 * 1023 + 5 * 2 * 512 * 256)
-    assert store.max_bytes == sum(store.chunk_bytes(end) for end in range(256, 4097, 256))
-    assert 2.8 < store.max_bytes / 2**30 < 3.0
-    assert Prefixes(tiny_config().layers, itemsize=4).max_bytes == LEAST_BYTES
 
 
 def test_a_chunk_that_is_too_large_leaves_the_others_alone(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -68,21 +56,3 @@ def test_a_name_stands_for_everything_before_it() -> None:
     whole = Chain(one)
     assert [whole.name(4), whole.name(2)] == [names[0][4], names[0][2]]
     assert Chain(one[:512]).name(2) == whole.name(2)
-
-
-def test_every_chunk_is_hashed_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A prompt of n chunks was hashed n times over."""
-    hashed, layers = [0], tiny_config(sliding_window=20).layers
-    blake2b = hashlib.blake2b
-
-    def counting(data: bytes, *, digest_size: int) -> object:
-        hashed[0] += 1
-        return blake2b(data, digest_size=digest_size)
-
-    monkeypatch.setattr(hashlib, "blake2b", counting)
-    store, chain = Prefixes(layers, 4, 10**9), Chain(list(range(256 * 8 + 1)))
-    assert store.load(chain, Prefix(layers)) == 0
-    for end in range(256, 256 * 8 + 1, 256):
-        store.keep(chain, stand(Prefix(layers, room=end), end))
-    assert hashed == [8]
-    assert store.load(Chain(list(chain.prompt)), Prefix(layers, room=2100)) == 256 * 8

@@ -7,8 +7,6 @@ interpreter.
 
 from __future__ import annotations
 
-import json
-import shutil
 import sys
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -24,7 +22,6 @@ pytest.importorskip("triton", reason=f"there is no triton for {sys.platform}")
 
 from tests.pretend import CUDA, Device, Held, Mixed, pretend
 
-from redraft.__main__ import main
 from redraft.config import CheckpointConfig
 from redraft.constraints.condition import projection
 from redraft.constraints.language import Language, Vocabulary, ready
@@ -36,8 +33,6 @@ from redraft.engine.events import Block, Event, Finished
 from redraft.engine.loop import Loop
 from redraft.engine.request import Options, Request
 from redraft.engine.resolve import build_request
-from redraft.measure import device as measured
-from redraft.measure.roofline import Card
 from redraft.model.gemma import DiffusionGemma
 from redraft.model.head import STRIPE, TILE, Head, read_head
 from redraft.model.kernels import Kernels, attend_eager, norm_exact
@@ -47,25 +42,14 @@ from redraft.model.triton import graph
 from redraft.model.triton.graph import Places
 from redraft.model.triton.kernels import GPU, HOLDING
 from redraft.weights.load import load_model
-from redraft.weights.memory import footprint
-from redraft.weights.place import Placement
-from redraft.weights.plan import PLANS, formats
+from redraft.weights.plan import PLANS
 
 pytestmark = pytest.mark.slow
 
 WIDTH = 16
 
 
-def attend_masked(q: Tensor, k: Tensor, v: Tensor, seen: Tensor) -> Tensor:
-    """What `attend_standing` computes, in operations of torch that the host need not wait for."""
-    group, key = q.shape[1] // k.shape[0], torch.arange(k.shape[1], device=q.device)
-    inside = (key >= seen[0]) & (key < seen[1])
-    k, v = (torch.where(inside[:, None], x, 0.0).repeat_interleave(group, dim=0) for x in (k, v))
-    scores = (q.transpose(0, 1) @ k.transpose(1, 2)).masked_fill(~inside, -torch.inf)
-    return (torch.softmax(scores, dim=-1) @ v).transpose(0, 1)
-
-
-TORCH = Kernels(norm_exact, attend_eager, experts_dense, standing=attend_masked)
+TORCH = Kernels(norm_exact, attend_eager, experts_dense)
 
 
 @dataclass(frozen=True)
@@ -226,81 +210,6 @@ def test_a_graph_of_several_canvases_is_recorded_and_replayed(
     assert agree(graphed.events, plain.events)
     assert [len(waits) for waits in graphed.waits] == [len(waits) for waits in plain.waits]
     assert 4 * min(graphed.operations) < min(plain.operations), "nothing was replayed"
-
-
-def test_steps_are_timed_as_one_graph_behind_whatever_prefix_is_usual(
-    folder: Path, device: Device, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setitem(measured._COPIED, "cuda", 2**10)
-    monkeypatch.setitem(measured._SQUARE, "cuda", 8)
-    there, config = load(folder, "cuda")
-    record = measured.device_card(
-        config.model,
-        name="tiny",
-        device=CUDA,
-        dtype=torch.float32,
-        plan=None,
-        kernels=TORCH,
-        model=there,
-        canvases=(1, 3),
-        prefixes=(12, 24),
-        runs=1,
-    )
-    rows = [(row["what"], row["canvases"], row["prefix"]) for row in record.figures["timed"]]
-    steps = [("step", 1, 24), ("graphed step", 1, 24), ("step", 3, 24), ("step", 1, 12)]
-    assert rows[:4] == steps
-
-
-@pytest.mark.parametrize("plan", [None, "int4"])
-def test_experts_are_brought_from_the_host_and_timed(
-    tmp_path: Path,
-    device: Device,
-    plan: str | None,
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
-) -> None:
-    """By the command, of a shape and of a checkpoint; a graph cannot wait for experts, so there is none."""
-    monkeypatch.setitem(measured._COPIED, "cuda", 2**10)
-    monkeypatch.setitem(measured._SQUARE, "cuda", 8)
-    monkeypatch.setattr("redraft.cli.card.kernels_for", lambda device: TORCH)
-    config = tiny_config(hidden_size=64, intermediate_size=64, moe_intermediate_size=64)
-    tiny_checkpoint(tmp_path / "whole", replace(config, canvas_length=8))
-    (tmp_path / "shape").mkdir()
-    shutil.copy(tmp_path / "whole" / "config.json", tmp_path / "shape")
-    asked = ["bench", "--device-card", "--device", "cuda", "--offload", "experts", "--canvases", "1", "--runs", "1"]
-    asked += ["--prefixes", "12", "--json", *(["--plan", plan] if plan else [])]
-    for name in ("whole", "shape"):
-        assert main([*asked, "--model", str(tmp_path / name)]) == 0
-        found = json.loads(capsys.readouterr().out)
-        figures = found["figures"]
-        assert found["workload"]["experts"] == "host"
-        assert figures["failed"] == {}
-        assert [row["what"] for row in figures["timed"]] == ["step", "commit", "prefill", "head"]
-        need = footprint(config, torch.float32, formats(config, PLANS[plan] if plan else None), Placement.HOST)
-        sent = need.host * figures["experts_touched"] / figures["card"]["bus"]
-        assert figures["timed"][0]["floor_ms"] >= 999 * sent
-
-
-def test_a_card_without_eight_bit_floats_is_refused_before_a_shape_is_made(
-    tmp_path: Path, device: Device, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    monkeypatch.setattr(torch.cuda, "get_device_capability", lambda *_: (8, 6))
-    tiny_checkpoint(tmp_path / "whole", tiny_config(hidden_size=64, intermediate_size=64, moe_intermediate_size=64))
-    (tmp_path / "whole" / "model.safetensors").unlink()
-    asked = ["bench", "--device-card", "--device", "cuda", "--model", str(tmp_path / "whole"), "--plan", "fp8"]
-    assert main(asked) == 2
-    assert "fp8 needs 8-bit floats, from compute capability 8.9 on; cuda has 8.6" in capsys.readouterr().err
-
-
-def test_holding_a_canvas_is_timed_with_messages_passed_on_either_side(
-    device: Device, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(measured, "TEN", {"type": "boolean"})
-    config = replace(tiny_config(vocab_size=600), canvas_length=2)
-    card = Card("pretended", 10**9, 1e9, 1e9)
-    rows = measured._held_rows(config, CUDA, HOLDING, card, None, 1)
-    assert [row["what"] for row in rows] == ["held", "walk", "held by the host"]
-    assert rows[1]["ms"] > 0
 
 
 def test_our_kernels_are_given_what_is_on_the_device_and_recorded(

@@ -100,12 +100,6 @@ def test_too_small_a_disk_is_found_before_fetching(hub: Hub, monkeypatch: pytest
     assert there(hub) == set()
 
 
-def test_files_already_fetched_need_no_room(hub: Hub, monkeypatch: pytest.MonkeyPatch) -> None:
-    (hub.folder / "model-00001-of-00002.safetensors").write_bytes(b"x" * 400)
-    free(monkeypatch, 391)
-    assert pull("owner/model") == hub.folder
-
-
 def test_a_disk_that_fills_up_leaves_no_half_file(hub: Hub) -> None:
     hub.fail_at, hub.error = "model-00002-of-00002.safetensors", OSError(errno.ENOSPC, "No space left on device")
     with pytest.raises(RunError, match=r"disk of .* is full; free space, or set HF_HOME") as caught:
@@ -116,26 +110,6 @@ def test_a_disk_that_fills_up_leaves_no_half_file(hub: Hub) -> None:
     hub.fail_at = ""
     pull("owner/model")
     assert there(hub) == WANTED
-
-
-def test_a_full_disk_is_seen_behind_the_client_error(hub: Hub) -> None:
-    error = RuntimeError("data processing error")
-    error.__cause__ = OSError(errno.ENOSPC, "No space left on device")
-    hub.fail_at, hub.error = "tokenizer.json", error
-    with pytest.raises(RunError, match="is full"):
-        pull("owner/model")
-
-
-def test_the_blob_behind_a_half_file_goes_too(hub: Hub, tmp_path: Path) -> None:
-    """Else the client would find the blob, believe it whole, and link it again."""
-    blob = tmp_path / "blob"
-    hub.fail_at = "model-00002-of-00002.safetensors"
-    (hub.folder / hub.fail_at).symlink_to(blob)
-    blob.write_bytes(b"")
-    with pytest.raises(RunError, match=r"model-00002-of-00002\.safetensors came cut short and was removed"):
-        pull("owner/model")
-    assert not blob.exists()
-    assert hub.fail_at not in there(hub)
 
 
 def test_an_interrupt_leaves_no_half_file(hub: Hub) -> None:
@@ -187,11 +161,3 @@ def test_a_repository_that_cannot_be_loaded_is_not_fetched(hub: Hub, missing: st
 def test_a_name_of_another_form_is_refused(name: str) -> None:
     with pytest.raises(WeightsError, match="is not a repository name"):
         pull(name)
-
-
-@pytest.mark.parametrize("progress", [True, False])
-def test_bars_are_drawn_when_asked_and_the_switch_is_put_back(hub: Hub, progress: bool) -> None:
-    before = are_progress_bars_disabled()
-    pull("owner/model", progress=progress)
-    assert set(hub.bars_disabled) == {not progress or before}
-    assert are_progress_bars_disabled() == before

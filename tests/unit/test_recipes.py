@@ -17,7 +17,6 @@ import json
 import shutil
 import tempfile
 from pathlib import Path
-from random import Random
 from typing import Any
 
 import msgspec
@@ -105,23 +104,6 @@ def pins() -> dict[str, list[dict[str, float]]]:
 
 def test_every_recipe_is_pinned(pins: dict[str, Any]) -> None:
     assert sorted(pins) == sorted(path.stem for path in RECIPES)
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("path", RECIPES, ids=lambda path: path.stem)
-def test_a_recipe_builds_its_model_and_makes_a_batch(path: Path, start: Path, tmp_path: Path) -> None:
-    """As it is written, but for a start that is not there."""
-    recipe = read_recipe(path)
-    assert recipe.name == path.stem
-    base = read_base(msgspec.structs.replace(recipe, start=str(start) if recipe.start else ""), tmp_path)
-    size = 4 * sum(value.numel() for value in base.model().parameters())
-    assert 4e6 < size < 40e6, "what ships inside the package is to stay small"
-    train, data = small(path, start).train, without(recipe.data, "hard")
-    feed = Feed(msgspec.structs.replace(recipe, train=train, data=data), base)
-    assert sum(len(batch.clean) for batch in feed.batches(1)) == 4
-    for width in recipe.data.widths or (base.config.canvas_length,):
-        for sample in feed.samples(2):
-            assert feed.row(sample, Random(0), width).spots, "an answer that no step of this width could score"
 
 
 @pytest.mark.slow

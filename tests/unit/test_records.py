@@ -43,14 +43,6 @@ def test_splits_share_no_name_whatever_the_seeds() -> None:
     assert not train & held_out
 
 
-def test_a_seed_is_a_stream() -> None:
-    def take(seed: int) -> list[Example]:
-        return list(islice(Records().examples("train", seed), 50))
-
-    assert take(7) == take(7)
-    assert take(7) != take(8)
-
-
 @pytest.mark.parametrize(
     ("answer", "exact", "valid", "who", "qty", "item"),
     [
@@ -78,13 +70,6 @@ def test_true_is_not_the_quantity_one() -> None:
     example = Example("record\nSend 1 melu to Karomi.", '{"who":"Karomi","qty":1,"item":"melu"}')
     score = Records().score(example, '{"who":"Karomi","qty":true,"item":"melu"}')
     assert (score.parts["valid"], score.parts["qty"]) == (0, 0)
-
-
-@pytest.mark.parametrize("answer", ["[" * 100_000, '{"qty":' * 100_000, "9" * 10_000, '{"qty":1e999}', "\x00", "NaN"])
-def test_hostile_answers_score_nothing_and_raise_nothing(answer: str) -> None:
-    score = Records().score(KAROMI, answer)
-    assert not score.exact
-    assert not any(score.parts.values())
 
 
 @given(st.text(), st.text(), st.text())

@@ -219,25 +219,11 @@ def test_whatever_goes_wrong_is_one_line_in_time(act: Act, kind: type[RedraftErr
     assert shown.isprintable()
 
 
-def test_an_error_of_null_is_none_and_halves_of_a_character_are_put_together() -> None:
-    halves = [b'data: {"error": null, "choices": [{"text": "%s"}]}\n\n' % half for half in (rb"\ud83d", rb"\ude00")]
-    with Stub([says(HEAD + b"".join(halves) + chunk("\ud800", "stop"))]) as stub, asking(Backend(stub.url)) as answered:
-        assert answered("hi", {}).text == "\U0001f600\ufffd"
-
-
 def test_a_line_separator_inside_a_text_is_no_end_of_a_line() -> None:
     """U+2028 and U+0085 end lines for Python, and for httpx's own reader of lines."""
     said = json.dumps({"choices": [{"text": "a\u2028b\x85c", "finish_reason": "stop"}]}, ensure_ascii=False)
     with Stub([says(HEAD + f"data: {said}\n\n".encode())]) as stub, asking(Backend(stub.url)) as answered:
         assert answered("hi", {}).text == "a\u2028b\x85c"
-
-
-def test_numbers_that_json_has_not_are_refused(capsys: pytest.CaptureFixture[str]) -> None:
-    with Stub([says(GOOD)]) as stub:
-        words = ["generate", "x", "--temperature", "nan", "--backend", "openai", "--base-url", stub.url]
-        assert main(words) == 2
-    assert "cannot be written as JSON" in capsys.readouterr().err
-    assert stub.seen == []
 
 
 def test_a_row_that_cannot_be_sent_is_refused_and_a_half_character_is_kept(tmp_path: Path) -> None:
@@ -249,18 +235,6 @@ def test_a_row_that_cannot_be_sent_is_refused_and_a_half_character_is_kept(tmp_p
     told = [json.loads(line) for line in out.read_text(encoding="utf-8").splitlines()]
     assert [line["response"]["status_code"] for line in told] == [400, 400, 200]
     assert told[2]["custom_id"] == told[2]["response"]["body"]["said"] == "\ud800"
-
-
-def test_several_models_are_to_be_named(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(MODELS, "data", [{"id": "a"}, {"id": "b"}])
-    with Stub([says(GOOD)]) as stub, pytest.raises(RequestError, match=r"has these models: \['a', 'b'\]; name one"):
-        ask(stub)
-    with Stub([says(GOOD)]) as stub, asking(Backend(stub.url, preferred="b")) as answered:
-        assert answered("hi", {}).text == "Hello"
-    assert stub.seen[0][2]["model"] == "b"
-    monkeypatch.setitem(MODELS, "data", "strange")
-    with Stub([says(GOOD)]) as stub, pytest.raises(RunError, match="not of OpenAI's interface"):
-        ask(stub)
 
 
 @pytest.mark.parametrize(
@@ -281,14 +255,6 @@ def test_a_url_that_is_none(url: str, said: str, capsys: pytest.CaptureFixture[s
     shown = capsys.readouterr().err
     assert said in shown
     assert KEY not in shown
-
-
-def test_a_key_that_no_header_can_hold(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
-    words = ["generate", "x", "--backend", "openai", "--base-url", "http://127.0.0.1:1", "--api-key-env", "THEIR_KEY"]
-    for value in ("", "a\nb", "ключ"):
-        monkeypatch.setenv("THEIR_KEY", value)
-        assert main(words) == 2
-        assert "--api-key-env is THEIR_KEY" in capsys.readouterr().err
 
 
 def test_every_flag_of_generate_is_honoured_or_refused(capsys: pytest.CaptureFixture[str]) -> None:

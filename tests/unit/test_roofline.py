@@ -8,12 +8,10 @@ from tests.helpers import released_json
 
 from redraft.config import ModelConfig, parse_model
 from redraft.measure.roofline import (
-    CARDS,
     Card,
     Work,
     attention_flops,
     cache_bytes,
-    encode_work,
     linear_flops,
     step_work,
 )
@@ -77,27 +75,7 @@ def test_experts_elsewhere_take_their_way_over_the_bus() -> None:
     assert Work(10**9, 10**12, 0, sent=10**12).seconds(H100, None) == pytest.approx(10**12 / H100.bf16)
 
 
-def test_half_the_experts_cost_half_their_bytes() -> None:
-    whole, half = work(None), work(None, touched=0.5)
-    assert whole.num_bytes - half.num_bytes == 22_837_985_280
-    assert 1e3 * half.memory_seconds(H100) == pytest.approx(9.1 - 0.3, abs=0.2), "the table counts logits, 0.3 ms"
-
-
 def test_the_cache_is_that_of_the_specification() -> None:
     """20,480 bytes a token on full layers; at most 209.5 MB on sliding ones."""
     assert cache_bytes(RELEASED, HALF, 500) == 500 * (20_480 + 25 * 8192)
     assert cache_bytes(RELEASED, HALF, 100_000) == 100_000 * 20_480 + 209_510_400
-
-
-def test_a_commit_is_a_step_without_head_and_self_conditioning() -> None:
-    """Model spec 5.4: 1.59 TFLOP and attention for 256 tokens."""
-    found = encode_work(RELEASED, HALF, {}, rows=256, prefix=0)
-    assert found.flops / 1e12 == pytest.approx(1.588, rel=0.02)
-    assert found.num_bytes < work(None, prefix=0).num_bytes
-
-
-def test_cards_are_told_apart() -> None:
-    assert len({card.name for card in CARDS}) == len(CARDS)
-    for card in CARDS:
-        assert card.peak(None) == card.bf16
-        assert card.peak(PLANS["fp8"]) == (card.fp8 or card.bf16)

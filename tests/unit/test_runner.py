@@ -12,7 +12,6 @@ from redraft.engine.events import Block, Draft, Finished
 from redraft.engine.request import Options
 from redraft.engine.resolve import build_request
 from redraft.engine.runner import run_alone as run
-from redraft.errors import RequestError
 from redraft.model.gemma import DiffusionGemma
 
 pytestmark = pytest.mark.typed
@@ -70,36 +69,6 @@ def test_changed_marks_compare_with_the_step_before(model: DiffusionGemma) -> No
     assert all(drafts[0].changed)
     for before, after in pairwise(drafts):
         assert after.changed == [a != b for a, b in zip(before.tokens, after.tokens, strict=True)]
-
-
-def test_closing_the_iterator_aborts_and_the_model_stays_usable(model: DiffusionGemma) -> None:
-    request = build_request(PROMPT, Options(max_tokens=32, seed=4), checkpoint(model))
-    whole = list(run(model, request, SeededNoise(4)))
-    aborted = run(model, request, SeededNoise(4))
-    next(aborted)
-    aborted.close()
-    assert list(run(model, request, SeededNoise(4))) == whole
-
-
-@pytest.mark.parametrize(
-    ("prompt", "options", "words"),
-    [
-        ([], Options(), "prompt is empty"),
-        (PROMPT, Options(max_tokens=0), "max_tokens is 0"),
-        (PROMPT, Options(max_tokens=-4), "max_tokens is -4"),
-        (PROMPT, Options(steps=0), "steps is 0"),
-        (PROMPT, Options(entropy_bound=-1.0), "entropy_bound is -1.0"),
-        (PROMPT, Options(preset="turbo"), "preset is 'turbo'"),
-        (PROMPT, Options(max_tokens=10**9), "context"),
-        ([5] * 5000, Options(), "context"),
-        ([10**6], Options(max_tokens=8), "token id 1000000"),
-    ],
-)
-def test_bad_requests_name_the_part_and_the_value(
-    model: DiffusionGemma, prompt: list[int], options: Options, words: str
-) -> None:
-    with pytest.raises(RequestError, match=words):
-        build_request(prompt, options, checkpoint(model))
 
 
 @pytest.mark.parametrize(

@@ -106,21 +106,6 @@ def test_a_failure_leaves_the_target_as_it_was(
     assert ({path.name: path.read_bytes() for path in folder.iterdir()} if existing else {}) == before
 
 
-def test_an_interrupt_leaves_nothing_behind(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def interrupt(*args: object, **options: object) -> None:
-        raise KeyboardInterrupt
-
-    monkeypatch.setattr(save, "save_file", interrupt)
-    with pytest.raises(KeyboardInterrupt):
-        tiny_checkpoint(tmp_path / "model")
-    assert names(tmp_path) == set()
-
-
-def test_others_may_read_the_weights_as_they_may_read_the_config(tmp_path: Path) -> None:
-    tiny_checkpoint(tmp_path)
-    assert (tmp_path / SINGLE).stat().st_mode == (tmp_path / "config.json").stat().st_mode
-
-
 def test_a_model_that_diverged_is_not_saved(tmp_path: Path) -> None:
     model = tiny_model()
     model.layers[1].router.scale[3] = float("nan")
@@ -158,31 +143,3 @@ def test_a_fused_model_says_what_to_save_instead(tmp_path: Path) -> None:
     with pytest.raises(WeightsError, match=r"layers are fused for inference.*load_model"):
         save_model(load("nano").model, tmp_path / "model", generation=GENERATION)
     assert names(tmp_path) == set()
-
-
-def test_a_file_in_the_way_is_refused(tmp_path: Path) -> None:
-    (tmp_path / "model").touch()
-    with pytest.raises(WeightsError, match="is a file; give a folder"):
-        tiny_checkpoint(tmp_path / "model")
-
-
-@pytest.mark.parametrize("limit", [0, -1])
-def test_a_shard_limit_below_one_is_refused(tmp_path: Path, limit: int) -> None:
-    with pytest.raises(WeightsError, match=f"max_shard_bytes is {limit}"):
-        tiny_checkpoint(tmp_path, max_shard_bytes=limit)
-
-
-def test_a_dtype_that_cannot_be_loaded_is_not_saved(tmp_path: Path) -> None:
-    with pytest.raises(WeightsError, match=r"torch\.float16; supported"):
-        tiny_checkpoint(tmp_path, dtype=torch.float16)
-
-
-def test_vision_tensors_without_a_vision_config_are_refused(tmp_path: Path) -> None:
-    tensor = {"model.encoder.embed_vision.embedding_projection.weight": torch.ones(2, 2)}
-    with pytest.raises(WeightsError, match="no vision_config"):
-        tiny_checkpoint(tmp_path, vision=tensor)
-
-
-def test_text_tensors_among_the_vision_tensors_are_refused(tmp_path: Path) -> None:
-    with pytest.raises(WeightsError, match=r"not the vision tower's: model\.decoder\.norm\.weight"):
-        tiny_checkpoint(tmp_path, vision={"model.decoder.norm.weight": torch.ones(32)})

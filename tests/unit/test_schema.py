@@ -15,7 +15,7 @@ from typing import Any
 import jsonschema_rs
 import pytest
 
-from redraft.constraints.compile.keywords import CARE, FORMATS, KEYWORDS, Care
+from redraft.constraints.compile.keywords import CARE, FORMATS, KEYWORDS
 from redraft.constraints.compile.limits import Limits
 from redraft.constraints.compile.regex import whole_match
 from redraft.constraints.compile.schema import Compiled, compile_schema
@@ -79,9 +79,7 @@ def test_refusals_name_what_is_refused_and_are_few() -> None:
     refused = {name: why for name, why in compiled().items() if isinstance(why, str)}
     for name, why in refused.items():
         schema = next(schema for other, schema, _ in groups() if other == name)
-        named = [word for word, care in CARE.items() if care is Care.REFUSED and f"'{word}'" in why]
-        says = named or any(part in why for part in ("no JSON value satisfies", "leads out", "'$id'", "no keyword of"))
-        assert says, (name, why)
+        assert any(part in why for part in ("no JSON value satisfies", "leads out", "names nothing")), (name, why)
         if "no JSON value satisfies" in why:
             tests = next(tests for other, _, tests in groups() if other == name)
             assert not any(test["valid"] for test in tests), (name, schema)
@@ -117,8 +115,7 @@ def test_a_format_is_what_a_validator_takes_it_for(name: str) -> None:
     [
         ({"type": "string", "minLength": 5, "maxLength": 2}, "no JSON value satisfies"),
         ({"allOf": [{"type": "string"}, {"type": "integer"}]}, "no JSON value satisfies"),
-        ({"properties": {"a": {"$dynamicRef": "#x"}}}, "#/properties/a has '$dynamicRef'"),
-        ({"typo": 1}, "'typo', which is not supported: no keyword"),
+        ({"properties": {"a": {"$dynamicRef": "#x"}}}, "'#x' names nothing"),
         ({"type": "text"}, "schema at #/type is no JSON Schema"),
         ({"$ref": "https://example.com/x"}, "leads out of the document"),
         ({"$ref": "#/$defs/none"}, "names nothing"),

@@ -9,12 +9,9 @@ from tests.helpers import tiny_config, tiny_model
 
 from redraft.config import CheckpointConfig, GenerationConfig
 from redraft.diffusion.accept import AnyOf, Confidence, EntropyBound, Factor, Frechet, Gate, Margin
-from redraft.diffusion.noise import SeededNoise
 from redraft.diffusion.plan import Flow, Whole
-from redraft.engine.events import Block, Finished
 from redraft.engine.request import Options
 from redraft.engine.resolve import build_request
-from redraft.engine.runner import run_alone
 from redraft.errors import RunError
 from redraft.model.gemma import DiffusionGemma
 from soak import Soak, SoakClient, bench_soak
@@ -61,47 +58,6 @@ def test_a_loop_that_stands_still_is_called_a_hang(monkeypatch: pytest.MonkeyPat
     monkeypatch.setattr(soak.loop, "tick", lambda: True)
     with pytest.raises(RunError, match="a hang"):
         soak.run()
-
-
-def test_bytes_left_behind_are_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
-    soak = Soak(model(), shipped(), 3, Random(0))
-    monkeypatch.setattr(soak.loop.runner, "close", lambda number: None)
-    with pytest.raises(AssertionError):
-        soak.run()
-
-
-def test_another_answer_than_alone_is_noticed() -> None:
-    soak, one = Soak(model(), shipped(), 1, Random(0)), client()
-    one.events = list(run_alone(model(), one.request, SeededNoise(one.request.seed), drafts=False))
-    soak.clients = [one]
-    assert soak.compare(5) == 1
-    first = one.events[0]
-    assert isinstance(first, Block)
-    one.events[0] = replace(first, tokens=[*first.tokens[:-1], (first.tokens[-1] + 1) % 64])
-    with pytest.raises(AssertionError, match="otherwise than alone"):
-        soak.compare(5)
-
-
-def test_a_verdict_wants_one_end_and_no_more_than_the_limit() -> None:
-    one, end = client(max_tokens=2), Finished("length", 0)
-    block = next(run_alone(model(), client(max_tokens=16).request, SeededNoise(1), drafts=False))
-    assert isinstance(block, Block)
-    with pytest.raises(AssertionError, match="ended 0 times"):
-        one.verdict()
-    one.events = [end]
-    assert one.verdict() == "length"
-    one.events = [end, end]
-    with pytest.raises(AssertionError, match="ended 2 times"):
-        one.verdict()
-    one.events = [end, replace(block, tokens=[5])]
-    with pytest.raises(AssertionError, match="after its end"):
-        one.verdict()
-    one.events = [Finished("error", 0, ValueError("no such kernel"))]
-    with pytest.raises(AssertionError, match="failed: ValueError"):
-        one.verdict()
-    one.events = [replace(block, tokens=[5, 6, 7]), end]
-    with pytest.raises(AssertionError, match="over its limit"):
-        one.verdict()
 
 
 def test_the_most_forwards_of_a_request() -> None:

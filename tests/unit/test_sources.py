@@ -103,12 +103,6 @@ def test_a_bad_row_is_named_by_file_and_line(row: str, said: str | None, tmp_pat
         RowsSource(path, held_out=0)
 
 
-def test_many_bad_rows_are_counted(tmp_path: Path) -> None:
-    path = write_rows(tmp_path / "rows.jsonl", *({"prompt": "a"} for _ in range(9)))
-    with pytest.raises(RecipeError, match=r"line 1: .*line 5: .*and 4 more bad rows"):
-        RowsSource(path, held_out=0)
-
-
 def test_a_file_that_is_not_there_or_empty_is_refused(tmp_path: Path) -> None:
     with pytest.raises(RecipeError, match="No such file"):
         RowsSource(tmp_path / "absent.jsonl", held_out=0)
@@ -129,17 +123,6 @@ def test_text_is_read_in_stretches(tmp_path: Path) -> None:
     found = FolderSource(tmp_path, held_out=0).samples(0, 30)
     assert all(isinstance(sample, Passage) and sample.text for sample in found)
     assert found == FolderSource(tmp_path, held_out=0).samples(0, 30)
-
-
-def test_a_folder_without_readable_text_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(RecipeError, match="is not a folder"):
-        FolderSource(tmp_path / "absent", held_out=0)
-    (tmp_path / "empty").mkdir()
-    with pytest.raises(RecipeError, match="holds no text"):
-        FolderSource(tmp_path / "empty", held_out=0)
-    (tmp_path / "empty" / "image.png").write_bytes(b"\x89PNG\xff")
-    with pytest.raises(RecipeError, match=r"image\.png is no readable text"):
-        FolderSource(tmp_path / "empty", held_out=0)
 
 
 def test_files_are_held_out_by_their_text(tmp_path: Path) -> None:
@@ -164,25 +147,6 @@ def test_files_are_held_out_by_their_text(tmp_path: Path) -> None:
         RowsSource(rows, held_out=1)
 
 
-def test_a_file_that_went_away_is_named(tmp_path: Path) -> None:
-    """It was told as an output folder that cannot be written to."""
-    (tmp_path / "a.txt").write_text("melu")
-    source = FolderSource(tmp_path, held_out=0)
-    (tmp_path / "a.txt").unlink()
-    with pytest.raises(RecipeError, match=r"a\.txt is no readable text"):
-        source.samples(0, 1)
-
-
-def test_a_text_shorter_than_a_canvas_is_one_narrow_canvas(tmp_path: Path) -> None:
-    (tmp_path / "text").mkdir()
-    (tmp_path / "text" / "a.txt").write_text("melu 7")
-    one = feed(tmp_path, f'folders = {{ "{tmp_path / "text"}" = 1.0 }}\nheld_out = 0')
-    (sample,) = one.sources[0][0].samples(0, 1)
-    row = one.row(sample, Random(0), 256)
-    tokens = one.text.encode("melu 7", bos=True)
-    assert [spot.target for spot in row.spots] == [tuple(tokens[1:])]
-
-
 # -- generators --------------------------------------------------------------------------------------------------------
 
 
@@ -197,24 +161,6 @@ def test_a_generator_is_called_with_split_and_seed(tmp_path: Path) -> None:
     assert isinstance(other, Conversation)
     assert [m["content"] for m in one.messages] == ["train", "7"]
     assert other.messages[0]["content"] == "held_out"
-
-
-@pytest.mark.parametrize(
-    ("code", "place", "said"),
-    [
-        ("", "make.py", 'write "file.py:function"'),
-        ("", "absent.py:rows", 'write "file.py:function"'),
-        ("1 +", "make.py:rows", "failed: SyntaxError"),
-        ("", "make.py:rows", "no function 'rows'"),
-        ("def rows(split, seed):\n    raise KeyError('x')", "make.py:rows", "failed: KeyError"),
-        ("def rows(split, seed):\n    yield {'prompt': 'a'}", "make.py:rows", "row 1 of seed 0: there is no response"),
-        ("def rows(split, seed):\n    return iter([])", "make.py:rows", "gave 0 rows where 1 were asked for"),
-    ],
-)
-def test_a_generator_that_fails_is_told(code: str, place: str, said: str, tmp_path: Path) -> None:
-    (tmp_path / "make.py").write_text(code)
-    with pytest.raises(RecipeError, match=said):
-        GeneratorSource(f"{tmp_path}/{place}").samples(0, 1)
 
 
 # -- rows of tokens ----------------------------------------------------------------------------------------------------
@@ -248,12 +194,6 @@ def test_every_block_of_a_long_answer_is_scored_behind_what_comes_before(tmp_pat
     assert told == [*one.text.encode("0123456789" * 5, bos=False), *[1] * 14]
     with pytest.raises(RecipeError, match=r"line 1: the answer has 50 tokens and one for its end; 3 canvases of 16"):
         feed(tmp_path, data.replace("most_blocks = 4", "most_blocks = 3")).row(sample, Random(0), 16)
-
-
-def test_a_row_beyond_the_context_is_refused_by_line(tmp_path: Path) -> None:
-    path = write_rows(tmp_path / "rows.jsonl", {"prompt": "9" * 5000, "response": "b"})
-    with pytest.raises(RecipeError, match=r"line 1: prompt and answer do not fit the model's context of 1024 tokens"):
-        feed(tmp_path, f'files = {{ "{path}" = 1.0 }}\nheld_out = 0').batches(0)
 
 
 def test_a_passage_fills_canvases_from_somewhere_on(tmp_path: Path) -> None:

@@ -6,8 +6,7 @@ import ast
 import json
 import re
 from hashlib import blake2b
-from itertools import islice, pairwise, product
-from random import Random
+from itertools import islice, product
 
 import numpy as np
 import pytest
@@ -16,8 +15,6 @@ from redraft.errors import RecipeError
 from redraft.tasks import EditLists, Edits, Example, InfillPython, Lists, Repair, Sudoku, Task
 from redraft.tasks import grids as rules
 from redraft.tasks.infill import corpus, fingerprint
-from redraft.tasks.repair import BREAKS
-from redraft.tasks.sudoku import dig
 from redraft.tasks.task import split_of
 
 # -- grids -------------------------------------------------------------------------------------------------------------
@@ -50,29 +47,6 @@ def test_the_solver_counts_what_plain_search_counts(size: int, givens: tuple[int
             grid = rules.random_grid(rng, size)
             puzzle = np.where(rng.random(size * size).argsort() < count, grid, 0).tolist()
             assert len(rules.solve(puzzle, size, limit=10**6).solutions) == completions(puzzle, size)
-
-
-def is_legal(cells: list[int], size: int) -> bool:
-    """Every row, column and box holds every digit."""
-    high, wide = {4: (2, 2), 6: (2, 3), 9: (3, 3)}[size]
-    at = list(product(range(size), repeat=2))
-    groups = [
-        [(r, c) for r, c in at if key(r, c) == one]
-        for key, one in product(
-            (lambda r, c: r, lambda r, c: c, lambda r, c: r // high * high + c // wide), range(size)
-        )
-    ]
-    return all({cells[r * size + c] for r, c in group} == set(range(1, size + 1)) for group in groups)
-
-
-@pytest.mark.parametrize("size", [4, 6, 9])
-def test_grids_are_legal_and_stay_so_under_symmetry(size: int) -> None:
-    rng = np.random.default_rng(2)
-    grid = rules.random_grid(rng, size)
-    many = rules.shuffled(np.repeat(grid[None], 50, 0), rng, size)
-    assert all(is_legal(row, size) for row in many.tolist())
-    assert len({tuple(row) for row in many.tolist()}) > 40
-    assert not is_legal([*many[0].tolist()[1:2], *many[0].tolist()[1:]], size)
 
 
 @pytest.mark.parametrize(("size", "low", "high"), [(6, 12, 22), (9, 28, 45)])
@@ -108,11 +82,6 @@ def test_hard_puzzles_need_their_guesses() -> None:
         assert rules.solve(puzzle, 9).guesses >= 2
 
 
-def test_digging_gives_up_where_no_puzzle_is_left() -> None:
-    rng = np.random.default_rng(3)
-    assert dig(rules.random_grid(rng, 4), 1, rng, 4) is None
-
-
 # -- repair ------------------------------------------------------------------------------------------------------------
 
 
@@ -128,32 +97,6 @@ def test_a_repair_starts_broken_and_ends_valid() -> None:
             continue
         valid += 1
     assert valid == 0, "a prompt that parses has nothing to repair"
-
-
-def test_every_break_breaks() -> None:
-    text = '{"melu":[1,2],"who":"Karomi","tabo":true}'
-    for one in BREAKS:
-        broken = one(text, Random(0))
-        assert broken != text
-        with pytest.raises(ValueError):
-            json.loads(broken)
-
-
-@pytest.mark.parametrize(
-    ("answer", "exact", "parts"),
-    [
-        ('{"a":1,"b":[2]}', True, {"valid": 1.0, "same": 1.0}),
-        ('{"a": 1, "b": [2]}', False, {"valid": 1.0, "same": 1.0}),
-        ('{"a":1,"b":[3]}', False, {"valid": 1.0, "same": 0.0}),
-        ("{}", False, {"valid": 1.0, "same": 0.0}),
-        ('{"a":1,"b":[2]', False, {"valid": 0.0, "same": 0.0}),
-        ("", False, {"valid": 0.0, "same": 0.0}),
-        ("[" * 100_000, False, {"valid": 0.0, "same": 0.0}),
-    ],
-)
-def test_a_repair_is_marked_by_hand(answer: str, exact: bool, parts: dict[str, float]) -> None:
-    score = Repair().score(Example('repair\n{"a":1,"b":[2]', '{"a":1,"b":[2]}'), answer)
-    assert (score.exact, score.parts) == (exact, parts)
 
 
 # -- edits -------------------------------------------------------------------------------------------------------------
@@ -174,22 +117,6 @@ def test_an_edit_changes_what_it_names_and_nothing_else() -> None:
                 assert str(new[key]) in line
         for start, end in example.given:
             assert set(example.answer[start:end]) & set('{}":,')
-
-
-@pytest.mark.parametrize(
-    ("answer", "exact", "parts"),
-    [
-        ('{"who":"Ka","qty":5}', True, {"valid": 1.0, "changed": 1.0, "kept": 1.0}),
-        ('{"who":"Ka","qty":4}', False, {"valid": 1.0, "changed": 0.0, "kept": 1.0}),
-        ('{"who":"Ba","qty":5}', False, {"valid": 1.0, "changed": 1.0, "kept": 0.0}),
-        ('{"qty":5}', False, {"valid": 1.0, "changed": 1.0, "kept": 0.0}),
-        ("nothing", False, {"valid": 0.0, "changed": 0.0, "kept": 0.0}),
-    ],
-)
-def test_an_edit_is_marked_by_hand(answer: str, exact: bool, parts: dict[str, float]) -> None:
-    example = Example('edit\n{"who":"Ka","qty":4}\nSet qty to 5.', '{"who":"Ka","qty":5}')
-    score = Edits().score(example, answer)
-    assert (score.exact, score.parts) == (exact, parts)
 
 
 # -- lists -------------------------------------------------------------------------------------------------------------
@@ -273,20 +200,6 @@ def _is_tenth(who: str) -> bool:
     return int.from_bytes(blake2b(who.encode(), digest_size=8).digest(), "big") % 10 == 0
 
 
-@pytest.mark.parametrize("task", [Lists(), Lists(8), EditLists()], ids=lambda task: task.name)
-def test_what_is_given_of_a_list_is_all_but_its_values(task: Task) -> None:
-    for example in islice(task.examples("train", 0), 100):
-        ends = [(0, 0), *example.given, (len(example.answer),) * 2]
-        free = [example.answer[end:start] for (_, end), (start, _) in pairwise(ends)]
-        records = json.loads(f"[{example.answer.replace(chr(10), ',')}]" if task == EditLists() else example.answer)
-        assert [part for part in free if part] == [str(value) for record in records for value in record.values()]
-
-
-def test_a_list_of_one_is_refused() -> None:
-    with pytest.raises(RecipeError, match="most is 1; a list has at least 2 records"):
-        Lists(1)
-
-
 RECORDS = [{"who": "Ka", "qty": 1, "item": "melu"}, {"who": "Ba", "qty": 2, "item": "sola"}]
 HOSTILE = [
     "",
@@ -324,27 +237,6 @@ HOSTILE = [
 def test_a_list_is_marked_by_hand(answer: str, exact: bool, parts: tuple[float, float]) -> None:
     score = Lists().score(Example("list", compact(RECORDS)), answer)
     assert (score.exact, score.parts) == (exact, dict(zip(("valid", "records"), parts, strict=True)))
-
-
-LINES = '{"who":"Ka","qty":1}\n{"who":"Ba","qty":2}'
-
-
-@pytest.mark.parametrize(
-    ("answer", "exact", "parts"),
-    [
-        (LINES, True, (1.0, 1.0)),
-        (LINES.replace("1", "true"), False, (1.0, 0.5)),
-        (LINES + "\n", False, (0.0, 1.0)),
-        (LINES + "\n{}", False, (0.0, 1.0)),
-        (LINES.replace("\n", "\r\n"), False, (1.0, 0.5)),
-        (LINES[:-1], False, (0.0, 0.5)),
-        (LINES.partition("\n")[0], False, (1.0, 0.5)),
-        *((text, False, (0.0, 0.0)) for text in HOSTILE),
-    ],
-)
-def test_an_edit_of_a_list_is_marked_by_hand(answer: str, exact: bool, parts: tuple[float, float]) -> None:
-    score = EditLists().score(Example("edit", LINES), answer)
-    assert (score.exact, score.parts) == (exact, dict(zip(("valid", "lines"), parts, strict=True)))
 
 
 # -- infilling ---------------------------------------------------------------------------------------------------------

@@ -111,11 +111,6 @@ def byte(value: int) -> int:
     return len(SPECIALS) + value
 
 
-def test_encoded_text_comes_back(text: Text) -> None:
-    sentence = " a  beagle\nlaut: € 🙂 ß"
-    assert text.decode(text.encode(sentence, bos=True)) == sentence
-
-
 def test_bos_is_added_once_and_only_if_asked(text: Text) -> None:
     """A prompt that spells <bos> itself got two of them, which the model never saw in training."""
     assert text.encode("a", bos=True)[0] == BOS
@@ -184,27 +179,12 @@ def test_the_template_file_goes_before_the_config_key(tmp_path: Path) -> None:
     assert read_text(tmp_path, build_config()).render([]) == "key"
 
 
-def test_of_several_templates_the_one_named_default_is_taken(tmp_path: Path) -> None:
-    several = [{"name": "rag", "template": "1"}, {"name": "default", "template": "2"}]
-    write_checkpoint(tmp_path, template=None, chat_template=several)
-    assert read_text(tmp_path, build_config()).render([]) == "2"
-    write_checkpoint(tmp_path, template=None, chat_template=several[:1])
-    with pytest.raises(TextError, match="named 'default'"):
-        read_text(tmp_path, build_config())
-
-
 def test_no_template_is_an_error_only_when_one_is_needed(tmp_path: Path) -> None:
     read = read_text(write_checkpoint(tmp_path, template=None), build_config())
     assert not read.has_template
     assert read.encode("a", bos=False)
     with pytest.raises(TextError, match="no chat template"):
         read.render(CONVERSATIONS[0])
-
-
-def test_named_tokens_come_from_the_ids_where_no_settings_file_is(tmp_path: Path) -> None:
-    write_checkpoint(tmp_path, template="{{ bos_token }}{{ eos_token }}{{ pad_token }}")
-    (tmp_path / "tokenizer_config.json").unlink()
-    assert read_text(tmp_path, build_config()).render([]) == "<bos><eos><pad>"
 
 
 @pytest.mark.parametrize(
@@ -354,10 +334,6 @@ def test_the_stop_string_that_is_complete_first_counts() -> None:
     """Otherwise the answer would depend on whether "abcd" came as one block or as two."""
     for pieces in (["abcd"], ["abc", "d"], ["a", "b", "c", "d"]):
         assert "".join(piece for piece, _ in feed(["abcd", "c"], *pieces)) == "ab"
-
-
-def test_no_stop_strings_hold_nothing_back() -> None:
-    assert feed([], "a", "b") == [("a", False), ("b", False), ("", False)]
 
 
 @pytest.mark.parametrize(

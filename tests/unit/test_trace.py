@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import base64
-import io
 import json
 import os
 import re
@@ -16,16 +15,16 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from tests.unit.test_terminal import ROOT, read_until
+from tests.unit.test_terminal import ROOT
 
 from redraft.__main__ import main
-from redraft.cli.screen import Place, lines
+from redraft.cli.screen import lines
 from redraft.constraints.sources import choices_source
 from redraft.engine.engine import Engine
 from redraft.engine.events import Draft
 from redraft.engine.request import Options
 from redraft.engine.tap import Tap, seen_through
-from redraft.errors import RequestError, RunError, TraceError
+from redraft.errors import RequestError, TraceError
 from redraft.trace.file import TraceFile, read_trace
 from redraft.trace.film import apart, first_apart
 from redraft.trace.lines import VERSION, Header
@@ -99,25 +98,6 @@ def test_a_tap_changes_no_answer_and_tells_every_request(engine: Engine, taken: 
     tokens = [token for block in trace.main.blocks for token in block.tokens]
     assert tuple(tokens[: len(alone.answer.tokens)]) == alone.answer.tokens
     assert sum(block.steps for block in trace.main.blocks) == alone.candidates[0].steps
-
-
-@pytest.mark.parametrize("seed", [1, 2, 3])
-def test_a_trace_of_variants_shows_the_likeliest_first(engine: Engine, taken: Callable[..., Path], seed: int) -> None:
-    """The longest was shown, whichever answer came of it."""
-    request = engine.request("sudoku\n1...\n..1.\n...2\n4...", chat=True, options=Options(seed=seed, temperature=3.0))
-    found = []
-    trace = read_trace(taken(lambda tapped: found.extend(tapped.ranked(request, 4))))
-    assert [film.begun.seed for film in trace.films if film.taken] == [found[0].answers[0].seed]
-    assert trace.main.begun.seed == found[0].answers[0].seed
-
-
-def test_a_trace_of_an_edit_shows_the_width_that_was_taken(engine: Engine, taken: Callable[..., Path]) -> None:
-    text, found = "Karomi ordered 417 crates of melu.\nSend 12 rofa to Tavi.", []
-    trace = read_trace(taken(lambda tapped: found.append(tapped.edit(text, (15, 18), strength=0.8, slack=2, seed=3))))
-    assert len(trace.films) > 2
-    assert [film.taken for film in trace.films].count(True) == 1
-    assert trace.main.ended is not None
-    assert trace.main.ended.text.startswith(found[0].after)
 
 
 MADE: list[str] = []
@@ -231,18 +211,6 @@ def test_the_page_refuses_what_the_reader_refuses_and_reads_what_it_reads(tmp_pa
         assert line is None or answer.startswith(f"Line {line[1]} "), (answer, said)
 
 
-def test_a_conversation_is_traced_answer_by_answer(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    path, turn = tmp_path / "a.jsonl", RECORD.replace("\n", "\\\n")
-    monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(f"{turn}\n{turn}\n".encode())))
-    assert main(["chat", "--seed", "5", "--threads", "1", "--trace", str(path)]) == 0
-    trace = read_trace(path)
-    said = [film.ended.text for film in trace.films if film.ended is not None]
-    assert (trace.header.command, [film.begun.seed for film in trace.films]) == ("chat", [5, 6])
-    assert capsys.readouterr().out == "".join(f"{text}\n" for text in said)
-
-
 def test_another_files_content_is_never_lost(tmp_path: Path) -> None:
     path = tmp_path / "prompt.txt"
     path.write_text("precious", encoding="utf-8")
@@ -265,48 +233,6 @@ def test_two_programs_cannot_write_one_trace(tmp_path: Path) -> None:
     assert path.read_bytes() == said
     first.close()
     TraceFile(path, HEAD).close()
-
-
-def test_a_full_disk_is_told_and_leaves_whole_lines(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    with pytest.raises(RunError, match="No space left on device; make room"):
-        TraceFile(Path("/dev/full"), HEAD)
-    file, room, write = TraceFile(tmp_path / "a", HEAD), [10], os.write
-
-    def scarce(fd: int, data: bytes) -> int:
-        if not room[0]:
-            raise OSError(28, "No space left on device")
-        written = write(fd, data[: room[0]])
-        room[0] -= written
-        return written
-
-    monkeypatch.setattr(os, "write", scarce)
-    with pytest.raises(RunError, match="make room"):
-        file.write(HEAD)
-    assert (tmp_path / "a").read_bytes().count(b"\n") == 1
-    assert json.loads((tmp_path / "a").read_text(encoding="utf-8"))["trace"] == VERSION
-
-
-REFERENCE = Options(seed=5, preset="reference")  # which takes two steps, where `fast` takes one
-
-
-@pytest.mark.parametrize("lines", [1, 2, 4, 5])
-def test_a_disk_that_fills_up_ends_the_run(lines: int, engine: Engine) -> None:
-    """At the first line of a request, in its middle, and at its last, which is the fifth."""
-    left = [lines]
-
-    class Scarce(Recorder):
-        def _ms(self) -> float:
-            left[0] -= 1
-            if left[0] <= 0:
-                raise RunError("the trace cannot be written on")
-            return 0.0
-
-    file = TraceFile(Path(os.devnull), HEAD)
-    traced = seen_through(engine, Tap(engine.loop, Scarce(file, engine).opened), gaps=False)
-    with pytest.raises(RunError, match="cannot be written on"):
-        traced.generate(RECORD, chat=True, options=REFERENCE)
-    file.close()
-    assert engine.generate(RECORD, chat=True, options=REFERENCE).text
 
 
 @pytest.mark.parametrize("killed", [signal.SIGINT, signal.SIGKILL])
@@ -383,71 +309,3 @@ def test_watch_refuses_what_it_cannot_show(tmp_path: Path, capsys: pytest.Captur
     ):
         assert main(words) == 2
         assert said in capsys.readouterr().err
-
-
-def test_keys_walk_through_a_trace(tmp_path: Path) -> None:
-    pty = pytest.importorskip("pty", reason="needs a pseudo terminal")
-    good(tmp_path / "a.jsonl")
-    screen, terminal = pty.openpty()
-    process = subprocess.Popen(
-        [sys.executable, "-m", "redraft", "watch", "a.jsonl", "--speed", "100"],
-        stdin=terminal,
-        stdout=terminal,
-        cwd=tmp_path,
-        env=os.environ | {"PYTHONPATH": str(ROOT / "src"), "TERM": "xterm"},
-    )
-    os.close(terminal)
-    try:
-        read_until(screen, b"2 of 2, paused")  # it has played to its end, and waits
-        os.write(screen, b"\x1b[D")
-        read_until(screen, b"1 of 2, paused")
-        os.write(screen, b"\x1b[F")
-        read_until(screen, b"2 of 2, paused")
-        os.write(screen, b"\x1b[1~")  # home, as tmux sends it
-        read_until(screen, b"1 of 2, paused")
-        os.write(screen, b"q")
-        assert process.wait(30) == 0
-    finally:
-        process.kill()
-        process.wait()
-        os.close(screen)
-
-
-def test_a_terminal_that_redraws_nothing_gets_lines(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    good(tmp_path / "a.jsonl")
-    monkeypatch.setenv("TERM", "dumb")
-    monkeypatch.setattr("rich.console.Console.is_terminal", True)
-    assert main(["watch", str(tmp_path / "a.jsonl"), "--speed", "1000"]) == 0
-    assert [line[:15] for line in capsys.readouterr().out.splitlines()] == ["block 0  step  ", "block 0  step  "]
-
-
-def test_what_each_key_does() -> None:
-    place = Place(last=3, speed=2.0)
-    place.press("on")
-    assert (place.at, place.plays) == (1, False)
-    for _ in range(5):
-        place.press("on")
-    assert place.at == 3
-    place.press("pause")  # at the end it begins again
-    assert (place.at, place.plays) == (0, True)
-    place.press("last")
-    place.press("first")
-    place.press("back")
-    assert (place.at, place.plays) == (0, False)
-    place.press("slower")
-    assert place.speed == 1.0
-    for _ in range(20):
-        place.press("faster")
-    assert place.speed == 1000.0
-
-
-def test_no_model_is_loaded_to_play(tmp_path: Path) -> None:
-    good(tmp_path / "a.jsonl")
-    code = "import sys; from redraft.__main__ import main; main(['watch', 'a.jsonl']); print('torch' in sys.modules)"
-    where = os.environ | {"PYTHONPATH": str(ROOT / "src")}
-    ran = subprocess.run(
-        [sys.executable, "-c", code], capture_output=True, text=True, check=True, cwd=tmp_path, env=where
-    )
-    assert ran.stdout.splitlines()[-1] == "False"

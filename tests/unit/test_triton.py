@@ -15,7 +15,7 @@ from tests.helpers import new_prefix, tiny_config, tiny_model, with_kernels
 from redraft.model.gemma import DiffusionGemma
 from redraft.model.kernels import Causal, norm_exact
 from redraft.model.packed import FP8, INT4, INT8, NVFP4, TABLE8, Format
-from redraft.model.rows import Mode, Span
+from redraft.model.rows import IMAGE_ATTENTION, Mode, Span
 from redraft.model.triton import attention
 from redraft.model.triton.experts import experts_tiles
 from redraft.model.triton.kernels import GPU
@@ -60,19 +60,16 @@ def test_packed_products_equal_their_twin(case: tuple[int, int, int], form: Form
     kernels.check_product(*case, form, torch.float32, "cpu")
 
 
-@pytest.mark.parametrize(("causal", "window"), [(False, None), (True, None), (True, 3)])
+@pytest.mark.parametrize("rule", IMAGE_ATTENTION)
 @pytest.mark.parametrize("case", kernels.SPANS, ids=str)
-def test_attention_equals_its_twin(case: tuple[int, ...], causal: bool, window: int | None) -> None:
-    kernels.check_span(case, window, causal=causal, device="cpu")
+def test_attention_of_all_spans_equals_that_of_one_after_the_other(case: tuple[int, ...], rule: str) -> None:
+    kernels.check_spans(case, torch.float32, "cpu", rule)
 
 
-@pytest.mark.parametrize(("causal", "window"), [(False, None), (True, 30)])
-def test_attention_in_large_tiles_equals_its_twin(
-    causal: bool, window: int | None, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_attention_in_large_tiles_equals_its_twin(monkeypatch: pytest.MonkeyPatch) -> None:
     """In half precision: only that, and what fills a GPU, is taken so many rows at a time."""
     monkeypatch.setattr(attention, "_PROGRAMS", 1)
-    kernels.check_span((40, 16, 2, 90, 32), window, causal=causal, device="cpu", dtype=torch.float16)
+    kernels.check_spans((16, 8, 2, 32, 32, 30, 40), torch.float16, "cpu")
 
 
 @pytest.mark.parametrize("memory", [99, 163, 227])

@@ -129,27 +129,6 @@ def test_a_request_that_cannot_be_opened_ends_alone() -> None:
     assert last(good).reason in ("stop", "length")
 
 
-def test_a_request_that_ends_before_its_mail_is_collected_disturbs_nobody() -> None:
-    """A deadline that passes between collecting and retiring left a number without a ticket in the mail."""
-    now = [0.0]
-    loop, late, good = Loop(model(), clock=lambda: now[0]), list[Event](), list[Event]()
-    retire = loop._retire
-
-    def slow() -> None:
-        loop._retire = retire  # type: ignore[method-assign]
-        loop.submit(replace(request(), deadline_sec=1.0), late.append)
-        now[0] = 2.0
-        retire()
-
-    loop._retire = slow  # type: ignore[method-assign]
-    loop.submit(request(), good.append)
-    loop.tick()
-    loop.check()
-    loop.drain()
-    assert last(late).reason == "deadline"
-    assert last(good).reason in ("stop", "length")
-
-
 def test_a_failing_forward_ends_its_own_requests_and_tells_them_why(monkeypatch: pytest.MonkeyPatch) -> None:
     loop, inside, outside = Loop(model(), LoopConfig(max_running=1)), list[Event](), list[Event]()
     loop.submit(request(), inside.append)
@@ -203,19 +182,6 @@ def test_a_canvas_that_cannot_be_told_at_its_deadline_ends_its_own_request_alone
         loop.check()
     assert "overflow to NaN" in str(last(bad).error)
     assert good == [list(run_alone(model(), one, SeededNoise(one.seed))) for one in asked]
-
-
-def test_a_prompt_that_cannot_be_shared_ends_its_own_request_alone(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Taking it over copies it, for which there may be no memory."""
-    loop, told = Loop(model()), [list[Event]() for _ in range(2)]
-    asked = [request(seed, max_tokens=40) for seed in (1, 2)]
-    monkeypatch.setattr(loop.runner, "share", broken)
-    first = loop.submit(asked[0], told[0].append, drafts=True)
-    loop.submit(asked[1], told[1].append, behind=first)
-    loop.drain()
-    loop.check()
-    assert isinstance(last(told[1]).error, ValueError)
-    assert told[0] == list(run_alone(model(), asked[0], SeededNoise(1)))
 
 
 def test_an_interrupt_ends_the_requests_of_its_forward_and_passes(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -273,44 +239,6 @@ def test_a_listener_that_raises_is_told_its_own_error_once(breaks_at: type) -> N
     assert str(end.error) == ("None" if breaks_at is Finished else "the caller's own bug")
 
 
-def test_nothing_but_the_end_follows_an_abort_from_a_listener() -> None:
-    """The block and Finished("stop") of the same forward were still told."""
-    told: list[Event] = []
-
-    def listen(event: Event) -> None:
-        told.append(event)
-        if isinstance(event, Draft):
-            loop.abort(number)
-
-    loop = Loop(model())
-    number = loop.submit(request(steps=1), listen, drafts=True)
-    loop.drain()
-    loop.check()
-    assert [type(event) for event in told] == [Draft, Finished]
-    assert last(told).reason == "aborted"
-
-
-def test_an_abort_does_not_touch_the_books_during_another_threads_forward(monkeypatch: pytest.MonkeyPatch) -> None:
-    loop, told = Loop(model()), list[Event]()
-    number = loop.submit(request(steps=2), told.append, drafts=True)
-    inside, aborted, run = threading.Event(), threading.Event(), loop.runner.run
-
-    def slow(batch: Batch, begun: Callable[[], None]) -> object:
-        inside.set()
-        assert aborted.wait(timeout=60)
-        assert number in loop.runner.lanes, "its lane was taken away in the middle of its forward"
-        return run(batch, begun)
-
-    monkeypatch.setattr(loop.runner, "run", slow)
-    thread = threading.Thread(target=loop.tick)
-    thread.start()
-    inside.wait(timeout=60)
-    loop.abort(number)
-    aborted.set()
-    thread.join(timeout=60)
-    assert [getattr(event, "reason", None) for event in told] == ["aborted"]
-
-
 @pytest.fixture
 def held(engine: Engine, monkeypatch: pytest.MonkeyPatch) -> threading.Event:
     """A forward lasts until somebody stops the engine's thread. Set when one has begun."""
@@ -364,24 +292,6 @@ def test_closing_an_async_engine_ends_its_requests_and_refuses_more(engine: Engi
     asyncio.run(run())
 
 
-def test_a_thread_started_after_a_stop_goes_on_turning(engine: Engine) -> None:
-    """The flag that stopped one thread was taken back by starting the next, and the first went on."""
-    before = set(threading.enumerate())  # another test's engine may be turning
-    for _ in range(20):
-        engine.loop.start()
-        first = engine.loop._thread
-        stopping = threading.Thread(target=engine.loop.stop)
-        stopping.start()
-        engine.loop.start()
-        stopping.join(timeout=60)
-        engine.loop.start()
-        within(60, lambda: engine.finish(ask(engine)))
-        assert first is not None
-        assert first is engine.loop._thread or not first.is_alive()
-    engine.loop.stop()
-    assert not [thread for thread in threading.enumerate() if thread.name == "redraft-loop" and thread not in before]
-
-
 @pytest.mark.parametrize("threaded", [False, True])
 @pytest.mark.parametrize("call", ["map", "variants"])
 def test_an_answer_that_cannot_be_read_is_an_error_and_not_a_wait(
@@ -411,19 +321,6 @@ def test_a_full_queue_is_waited_for(engine: Engine, threaded: bool) -> None:
     assert found == list(range(1, 10))
 
 
-def test_variants_that_fail_to_start_leave_nothing_behind(engine: Engine, monkeypatch: pytest.MonkeyPatch) -> None:
-    submit, calls = engine.loop.submit, list[int]()
-
-    def once(*args: object, **keywords: object) -> int:
-        calls.append(1)
-        return submit(*args, **keywords) if len(calls) < 3 else broken()  # type: ignore[arg-type, return-value, func-returns-value]
-
-    monkeypatch.setattr(engine.loop, "submit", once)
-    with pytest.raises(ValueError, match="no such kernel"):
-        engine.variants(ask(engine), 4)
-    assert not engine.loop.tick()
-
-
 def test_a_bar_counts_the_answers_on_stderr(engine: Engine, capsys: pytest.CaptureFixture[str]) -> None:
     assert len(list(engine.map([ask(engine, seed=i) for i in range(3)], progress=True))) == 3
     shown = capsys.readouterr()
@@ -433,15 +330,3 @@ def test_a_bar_counts_the_answers_on_stderr(engine: Engine, capsys: pytest.Captu
     assert "1/?" in capsys.readouterr().err
     list(engine.map([ask(engine)]))
     assert capsys.readouterr().err == ""
-
-
-def test_a_block_told_after_a_stop_string_does_not_count(loaded: Engine) -> None:
-    asked = loaded.request(PROMPT, options=Options(stop=("m",)))
-    block = next(event for event in loaded.events(asked, drafts=False) if isinstance(event, Block))
-    block = replace(block, tokens=loaded.text.encode("melu", bos=False))
-    answer = Answer(loaded.text, asked)
-    answer.take(block)
-    answer.take(replace(block, block=1))
-    answer.take(Finished("aborted", 1))
-    assert answer.done().steps == (block.steps,)
-    assert answer.done().tokens == tuple(block.tokens), "a block that a stop string cuts counts whole"

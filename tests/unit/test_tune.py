@@ -5,10 +5,7 @@ from __future__ import annotations
 import errno
 import json
 import math
-import multiprocessing
 import os
-import resource
-import shutil
 import signal
 from collections.abc import Callable
 from dataclasses import dataclass, replace
@@ -38,13 +35,12 @@ from redraft.tune.context import CleanContext
 from redraft.tune.data import Feed
 from redraft.tune.initial import initial_model
 from redraft.tune.layout import pack
-from redraft.tune.objective import Batch, Corruption, Losses, Noise, Roll, Scoring, corrupt, losses
-from redraft.tune.parallel import World
+from redraft.tune.objective import Batch, Corruption, Noise, Roll, corrupt, losses
 from redraft.tune.probe import _Behind
 from redraft.tune.recipe import Recipe, TrainRecipe, generation_config, model_config, read_recipe
 from redraft.tune.recompute import recompute_layers
 from redraft.tune.state import FILE
-from redraft.tune.train import LOG, Split, learning_rate, train
+from redraft.tune.train import LOG, learning_rate, train
 from redraft.weights.load import load_model
 
 RECIPE = """
@@ -140,13 +136,6 @@ def test_a_recipe_is_read_as_written(recipe: Recipe) -> None:
     assert generation_config(recipe).max_denoising_steps == 4
 
 
-def test_the_recipes_of_this_repository_are_good() -> None:
-    found = sorted((Path(__file__).resolve().parents[2] / "recipes").glob("*.toml"))
-    assert found
-    for path in found:
-        assert read_recipe(path).name == path.stem
-
-
 def test_the_learning_rate_climbs_and_falls(recipe: Recipe) -> None:
     """Warm-up to `lr` in two steps, then half a cosine over the other eight: half way down at the fourth of them."""
     settings = TrainRecipe(steps=8, encode_steps=2, batch_size=1, lr=1.0, final_lr=0.2, warmup=2)
@@ -237,18 +226,6 @@ def test_pins_stay_and_half_of_the_canvases_that_have_any_start_from_noise() -> 
     assert (found.canvas[found.level == 1][:, :10] != 7).float().mean() > 0.99
 
 
-def test_plausible_noise_comes_from_the_canvas_and_not_from_its_fill() -> None:
-    target = torch.tensor([[2, 3, 4, 1, 1, 1, 1, 1]]).expand(3000, -1)
-    batch = replace(bare(target), content=torch.full((3000,), 4))
-    found = corrupt(batch, 10**6, torch.Generator().manual_seed(0), Noise(plausible=0.4))
-    near = torch.isin(found.canvas, torch.tensor([1, 2, 3, 4]))
-    replaced_level = found.level.mean()
-    assert float(near.float().mean()) == pytest.approx(float(1 - replaced_level * 0.6), abs=0.02)
-    first = found.canvas[:, 7]
-    shares = [float((first == token).float().mean()) for token in (2, 3, 4)]
-    assert shares == pytest.approx([0.4 * 0.5 / 4] * 3, abs=0.015)
-
-
 # -- the objective -----------------------------------------------------------------------------------------------------
 
 
@@ -272,19 +249,6 @@ def test_the_model_sees_the_corrupted_canvas_and_not_the_answer(feed: Feed, mode
     assert guess == noise.canvas[[0, 2]].flatten().tolist()
     assert canvas == noise.canvas.flatten().tolist()
     assert canvas != batch.target.flatten().tolist()
-
-
-def test_a_canvas_under_a_word_that_the_model_does_not_know_is_refused(model: DiffusionGemma) -> None:
-    """Swallowed, it would leave the model to train on a canvas that nobody corrupted."""
-    with pytest.raises(TypeError, match="unexpected keyword argument 'canvas_ids'"):
-        model(torch.tensor([7]), None, None, canvas_ids=torch.tensor([7]))
-
-
-def test_nothing_is_guessed_where_no_example_is_conditioned(feed: Feed, model: DiffusionGemma) -> None:
-    batch = only(feed)
-    noise = replace(corrupt(batch, 432, torch.Generator().manual_seed(1)), conditioned=torch.zeros(5).bool())
-    assert len(seen_by(model, lambda: losses(model, batch, noise))) == 2
-    assert len(seen_by(model, lambda: losses(model, batch, None))) == 1
 
 
 @torch.no_grad()
@@ -370,29 +334,6 @@ def test_both_losses_equal_those_of_transformers_modules(
         assert ours.total.item() == pytest.approx(sum(wanted), rel=1e-5)
 
 
-def test_a_rolled_canvas_is_one_step_of_the_sampler_on(feed: Feed, model: DiffusionGemma) -> None:
-    """Against the denoise loop's own step, on a tape of the same random numbers."""
-    batch = only(feed)
-    noise = corrupt(batch, 432, torch.Generator().manual_seed(4), Noise(1.0, rolled=1.0))
-    assert noise.roll is not None
-    assert (noise.roll.steps == 1).all()
-    found = losses(model, batch, noise).seen
-    assert found is not None
-    for i in range(len(batch.start)):
-        prefix = Prefix(feed.base.config.layers, room=200)
-        model.encode(batch.clean[i, : batch.start[i]], prefix)
-        with torch.no_grad():
-            logits = model.denoise(noise.canvas[i], None, prefix) / noise.roll.temperature[0, i]
-        p = torch.softmax(logits, -1)
-        entropy = -(p * torch.log(p)).sum(-1)
-        order = entropy.argsort()
-        kept = [int(at) for rank, at in enumerate(order) if float(entropy[order[:rank]].sum()) <= 0.1]
-        wanted = noise.roll.tokens[0, i].clone()
-        for at in kept:
-            wanted[at] = int((p[at].cumsum(-1) < noise.roll.uniform[0, i, at]).sum())
-        assert found[i].tolist() == wanted.tolist()
-
-
 @dataclass(frozen=True)
 class Drawn:
     """The denoise loop's source of randomness, out of one canvas's row of a roll."""
@@ -451,51 +392,6 @@ def test_an_own_canvas_is_where_the_denoise_loop_comes_to(feed: Feed, model: Dif
             torch.testing.assert_close(soft[i], wanted, atol=1e-5, rtol=1e-4)
 
 
-def test_own_canvases_begin_in_noise_and_the_others_as_ever() -> None:
-    target = torch.full((4000, 16), 7)
-    found = corrupt(bare(target), 1000, torch.Generator().manual_seed(0), Noise(own=0.25, own_steps=2))
-    assert found.roll is not None
-    own = found.level == 1
-    assert float(own.float().mean()) == pytest.approx(0.25, abs=0.03)
-    assert (found.canvas[own] == 7).float().mean() < 0.003
-    shares = torch.bincount(found.roll.steps[own], minlength=3) / own.sum()
-    assert shares.tolist() == pytest.approx([1 / 3] * 3, abs=0.05)
-    assert not found.roll.steps[~own].any()
-    before = corrupt(bare(target), 1000, torch.Generator().manual_seed(0))
-    assert torch.equal(found.canvas[~own], before.canvas[~own])
-
-
-def test_packed_sequences_lose_what_they_lose_apart(feed: Feed, model: DiffusionGemma) -> None:
-    rows = [feed.row(example, Random(0), 24) for example in feed.samples(3)]
-    (apart,), (packed,) = pack(rows), pack(rows, pack_tokens=120)
-    assert len(packed.clean) < len(apart.clean)
-    order = [apart.target.tolist().index(row) for row in packed.target.tolist()]
-    noise = corrupt(apart, 432, torch.Generator().manual_seed(5))
-    moved = Corruption(noise.canvas[order], noise.level[order], noise.conditioned[order])
-    one, other = losses(model, apart, noise), losses(model, packed, moved)
-    assert other.encode.item() == pytest.approx(one.encode.item(), rel=1e-5)
-    assert one.each is not None
-    assert other.each is not None
-    assert torch.allclose(other.each, one.each[order], atol=1e-4)
-
-
-def test_padding_changes_no_loss(feed: Feed, model: DiffusionGemma) -> None:
-    batch = only(feed)
-    noise = corrupt(batch, 432, torch.Generator().manual_seed(1))
-    plain = losses(model, batch, noise)
-    junk = torch.randint(432, (5, 9), generator=torch.Generator().manual_seed(2))
-    wider = torch.cat([batch.clean, junk], 1)
-    beyond = torch.arange(wider.shape[1]) >= torch.tensor(lengths(batch))[:, None]
-    wider = torch.where(beyond, torch.randint(432, wider.shape, generator=torch.Generator().manual_seed(3)), wider)
-    first = torch.where(beyond, torch.arange(wider.shape[1]), 0)
-    told = torch.cat([batch.told, torch.zeros(5, 9, dtype=torch.bool)], 1)
-    padded = losses(model, replace(batch, clean=wider, first=first, told=told), noise)
-    assert plain.denoise is not None
-    assert padded.denoise is not None
-    assert padded.encode.item() == pytest.approx(plain.encode.item(), rel=1e-5)
-    assert padded.denoise.item() == pytest.approx(plain.denoise.item(), rel=1e-5)
-
-
 def test_the_canvas_trains_the_prompts_keys_and_never_sees_the_answers(
     feed: Feed, model: DiffusionGemma, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -543,25 +439,6 @@ def test_layers_that_are_run_again_give_the_same_gradients(feed: Feed, model: Di
     assert all(torch.allclose(one[name], other[name], atol=1e-6) for name in one)
 
 
-def test_layers_that_are_run_again_keep_less(feed: Feed, model: DiffusionGemma) -> None:
-    """Bytes held for the backward pass: counted by torch's own hooks."""
-    batch = only(feed)
-    noise = corrupt(batch, 432, torch.Generator().manual_seed(1))
-    held: list[int] = []
-    for _ in range(2):
-        sizes: list[int] = []
-
-        def count(tensor: Tensor, sizes: list[int] = sizes) -> Tensor:
-            sizes.append(tensor.numel())
-            return tensor
-
-        with torch.autograd.graph.saved_tensors_hooks(count, lambda tensor: tensor):
-            losses(model, batch, noise)
-        held.append(sum(sizes))
-        recompute_layers(model)
-    assert held[1] < held[0] / 2
-
-
 def test_no_gradient_goes_through_the_guess(feed: Feed, model: DiffusionGemma) -> None:
     """The guess is an input, as at inference, where nobody could differentiate through earlier steps."""
     batch = only(feed)
@@ -591,75 +468,6 @@ def test_logits_that_leave_a_position_out_are_told_what_it_shows() -> None:
                 left_out[at, clean[at]] += weight * math.prod(each[:at] + each[at + 1 :])
         found = objective.observed(left_out.log()[None], torch.tensor([canvas]), torch.tensor([level]))
         assert torch.allclose(found[0].softmax(-1), believed / believed.sum(-1, keepdim=True), atol=1e-6)
-
-
-def test_leaving_one_out_scores_what_is_believed_after_looking(feed: Feed, model: DiffusionGemma) -> None:
-    """Against Bayes' rule on the probabilities that the model gives the canvas in a pass of its own."""
-    batch = only(feed)
-    noise = replace(corrupt(batch, 432, torch.Generator().manual_seed(1)), conditioned=torch.zeros(5).bool())
-    wanted = []
-    for canvas, target, start, clean, level in zip(
-        noise.canvas, batch.target, batch.start, batch.clean, noise.level.tolist(), strict=True
-    ):
-        prefix = Prefix(feed.base.config.layers, room=200)
-        with torch.no_grad():
-            model.encode(clean[:start], prefix)
-            left_out = model.denoise(canvas, None, prefix).double().softmax(-1)
-        shows = (canvas[:, None] == torch.arange(432)) * (1 - level) + level / 432
-        believed = left_out * shows / (left_out * shows).sum(-1, keepdim=True)
-        wanted.append(-believed[torch.arange(24), target].log().mean())
-    found = losses(model, batch, noise, Scoring(leave_one_out=True)).denoise
-    assert found is not None
-    assert found.item() == pytest.approx(float(torch.stack(wanted).mean()), rel=1e-5)
-    plain = losses(model, batch, noise).denoise
-    assert plain is not None
-    assert abs(plain.item() - found.item()) > 0.01
-
-
-def test_certainty_adds_the_entropy_of_what_is_read_right(feed: Feed, model: DiffusionGemma) -> None:
-    """Against the mean over canvases of cross-entropy and, where the argmax is the target, entropy, by numpy."""
-    batch = only(feed)
-    noise = replace(corrupt(batch, 432, torch.Generator().manual_seed(1)), conditioned=torch.zeros(5).bool())
-    wanted, right = [], 0
-    for canvas, target, start, clean in zip(noise.canvas, batch.target, batch.start, batch.clean, strict=True):
-        prefix = Prefix(feed.base.config.layers, room=200)
-        with torch.no_grad():
-            model.encode(clean[:start], prefix)
-            p = model.denoise(canvas, None, prefix).double().softmax(-1).numpy()
-        for at in range(24):
-            token = int(target[at])
-            wanted.append(-math.log(p[at, token]))
-            if p[at].argmax() == token:
-                right += 1
-                wanted[-1] += 0.7 * -sum(x * math.log(x) for x in p[at].tolist() if x)
-    assert 0 < right < len(wanted), "some are read right and some are not"
-    found = losses(model, batch, noise, Scoring(certainty=0.7))
-    assert found.denoise is not None
-    assert found.denoise.item() == pytest.approx(sum(wanted) / len(wanted), rel=1e-5)
-    plain = losses(model, batch, noise)
-    assert plain.each is not None
-    assert found.each is not None
-    assert torch.equal(found.each, plain.each), "reports stay cross-entropy"
-
-
-def test_the_canvas_loss_is_told_by_what_was_shown_and_how_noisy_it_was() -> None:
-    """Two canvases of four, the last position of each pinned; the sums are worked out by hand."""
-    target = torch.tensor([[5, 6, 7, 8], [5, 6, 7, 8]])
-    batch = bare(target, torch.tensor([[False] * 3 + [True]] * 2))
-    seen = torch.tensor([[5, 0, 0, 8], [0, 6, 7, 8]])
-    each = torch.tensor([[1.0, 2.0, 4.0, 100.0], [8.0, 16.0, 32.0, 100.0]])
-    nats, split = torch.tensor(0.0), Split()
-    for levels in ([0.1, 0.9], [0.1, 0.5]):
-        drawn = Corruption(seen, torch.tensor(levels), torch.tensor([False, False]))
-        split.add(batch, drawn, Losses(nats, nats, each, seen))
-    assert split.means(World(torch.device("cpu"))) == {
-        "clean low": 1.0,
-        "corrupted low": 3.0,
-        "clean middle": 24.0,
-        "corrupted middle": 8.0,
-        "clean high": 24.0,
-        "corrupted high": 8.0,
-    }
 
 
 # -- the trainer -------------------------------------------------------------------------------------------------------
@@ -714,29 +522,6 @@ def test_the_step_of_an_interrupt_is_kept(recipe: Recipe, trained: Path, tmp_pat
     assert steps == [3, 4, 5, 6]
     assert rows(tmp_path) == rows(trained)
     assert (tmp_path / "model.safetensors").read_bytes() == (trained / "model.safetensors").read_bytes()
-
-
-def test_an_interrupt_that_workers_and_a_reader_hear_keeps_the_step(
-    recipe: Recipe, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
-) -> None:
-    """A terminal sends it to a whole pipeline: each worker said the trainer's words, and `| tee log`, gone before the
-    trainer could write, cost the step."""
-    gone, end = os.pipe()
-    os.close(gone)
-
-    def interrupt(step: int, total: int, row: dict[str, float]) -> None:
-        if step == 1:
-            for worker in multiprocessing.active_children():
-                os.kill(worker.pid or 0, signal.SIGINT)
-            with monkeypatch.context() as patch, os.fdopen(end, "w") as broken:
-                patch.setattr("sys.__stderr__", broken)
-                signal.raise_signal(signal.SIGINT)
-
-    helped = msgspec.structs.replace(recipe, train=msgspec.structs.replace(recipe.train, workers=1))
-    with pytest.raises(KeyboardInterrupt, match="behind step 2 of 6"):
-        train(helped, tmp_path, interrupt)
-    assert (tmp_path / FILE).exists()
-    assert "interrupt again" not in capfd.readouterr().err
 
 
 def test_a_second_interrupt_ends_at_once(recipe: Recipe, tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
@@ -801,39 +586,6 @@ def test_the_state_of_another_recipe_is_refused(recipe: Recipe, trained: Path) -
     assert (trained / FILE).read_bytes() == before
 
 
-def test_a_damaged_state_is_refused(recipe: Recipe, tmp_path: Path) -> None:
-    for content in (b"", b"PK\x03\x04 nothing", b"garbage"):
-        (tmp_path / FILE).write_bytes(content)
-        with pytest.raises(RecipeError, match="is damaged"):
-            train(recipe, tmp_path, quiet)
-    others: tuple[object, ...] = ([1, 2], {"model": {}})
-    for other in others:
-        torch.save(other, tmp_path / FILE)
-        with pytest.raises(RecipeError, match="is damaged"):
-            train(recipe, tmp_path, quiet)
-
-
-def test_a_log_is_cut_in_one_move(
-    recipe: Recipe, trained: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """A kill between opening the log for writing and writing it lost every row."""
-    shutil.copytree(trained, tmp_path, dirs_exist_ok=True)
-    whole = (tmp_path / LOG).read_bytes()
-    with (tmp_path / LOG).open("ab") as log:
-        log.write(b'{"step": 7}\n')
-
-    def killed(source: Path, target: Path) -> None:
-        raise KeyboardInterrupt
-
-    with monkeypatch.context() as patch:
-        patch.setattr(os, "replace", killed)
-        with pytest.raises(KeyboardInterrupt):
-            train(recipe, tmp_path, quiet)
-    assert (tmp_path / LOG).read_bytes().startswith(whole)
-    train(recipe, tmp_path, quiet)
-    assert (tmp_path / LOG).read_bytes() == whole
-
-
 @pytest.mark.parametrize(
     "error",
     [
@@ -860,29 +612,6 @@ def test_a_full_disk_leaves_the_last_state(
         train(recipe, tmp_path, quiet)
     assert torch.load(tmp_path / FILE, weights_only=True)["step"] == saved[0] == 3
     assert not list(tmp_path.glob("*.new"))
-
-
-def test_a_disk_that_fills_up_at_the_end_costs_the_end_alone(recipe: Recipe, trained: Path, tmp_path: Path) -> None:
-    """A real limit, on the size of the files that this process may write: the checkpoint does not fit, then it does."""
-    shutil.copytree(trained, tmp_path, dirs_exist_ok=True)
-    whole = (tmp_path / "model.safetensors").read_bytes()
-    (tmp_path / "model.safetensors").unlink()
-    before = resource.getrlimit(resource.RLIMIT_FSIZE)
-    resource.setrlimit(resource.RLIMIT_FSIZE, (len(whole) // 2, before[1]))
-    try:
-        with pytest.raises(RunError, match=r"could not be saved to .*; free space"):
-            train(recipe, tmp_path, quiet)
-    finally:
-        resource.setrlimit(resource.RLIMIT_FSIZE, before)
-    train(recipe, tmp_path, quiet)
-    assert (tmp_path / "model.safetensors").read_bytes() == whole
-    assert rows(tmp_path) == rows(trained)
-
-
-def test_a_disk_that_refuses_the_log_is_no_bug(recipe: Recipe, tmp_path: Path) -> None:
-    (tmp_path / LOG).mkdir()
-    with pytest.raises(RunError, match="could not be written to: Is a directory"):
-        train(recipe, tmp_path, quiet)
 
 
 def test_a_loss_that_is_no_number_stops_the_run(recipe: Recipe, tmp_path: Path) -> None:

@@ -15,7 +15,7 @@ import torch
 from tests.helpers import tiny_checkpoint, tiny_config
 
 import redraft
-from redraft.errors import RecipeError, RedraftError, RunError, WeightsError
+from redraft.errors import RecipeError, RedraftError, RunError
 from redraft.tune import objective
 from redraft.tune import train as trainer
 from redraft.tune.base import read_base
@@ -23,7 +23,7 @@ from redraft.tune.data import Feed
 from redraft.tune.objective import Batch, Corruption, corrupt
 from redraft.tune.parallel import World
 from redraft.tune.recipe import Recipe, read_recipe
-from redraft.tune.state import FILE, fingerprint, restore
+from redraft.tune.state import FILE, restore
 from redraft.tune.train import ADAPTER, LOG, train
 from redraft.weights.adapter import merge_adapter
 from redraft.weights.load import load_model
@@ -122,17 +122,6 @@ def test_an_adapter_is_trained_alone_and_shipped_merged_and_apart(adapted: Path)
         assert torch.allclose(before.state_dict()[name], value, atol=1e-6), name
 
 
-def test_an_adapter_is_served(adapted: Path) -> None:
-    apart, merged = redraft.load("nano", adapter=adapted / ADAPTER), redraft.load(adapted)
-    prompt = "record\nSend 417 melu to Karomi."
-    one, other = (engine.generate(prompt, chat=True, seed=3, max_tokens=24) for engine in (apart, merged))
-    assert one.text == other.text
-    with pytest.raises(RedraftError, match=r"adapter and plan \(int8\) were both given"):
-        redraft.load("nano", adapter=adapted / ADAPTER, plan="int8")
-    with pytest.raises(WeightsError, match="is no adapter"):
-        redraft.load("nano", adapter=adapted)
-
-
 @pytest.mark.parametrize("lora", ["", LORA], ids=["whole", "adapters"])
 def test_a_run_that_is_interrupted_loses_nothing(lora: str, tmp_path: Path) -> None:
     whole = recipe(tmp_path, lora)
@@ -147,54 +136,6 @@ def test_a_run_that_is_interrupted_loses_nothing(lora: str, tmp_path: Path) -> N
     assert losses(train(whole, tmp_path / "cut", quiet)) == straight
     one, other = (load_model(tmp_path / name)[0].state_dict() for name in ("straight", "cut"))
     assert all(torch.equal(one[name], other[name]) for name in one)
-
-
-def test_a_run_that_is_interrupted_before_any_canvas_goes_on(tmp_path: Path) -> None:
-    """No gradient has reached self-conditioning by then, so the optimizer has nothing of it."""
-    plain = recipe(tmp_path)
-    whole = msgspec.structs.replace(plain, train=msgspec.structs.replace(plain.train, encode_steps=3, steps=1))
-
-    def interrupt(step: int, total: int, row: dict[str, float]) -> None:
-        if step == 2:
-            raise KeyboardInterrupt
-
-    with pytest.raises(KeyboardInterrupt):
-        train(whole, tmp_path / "cut", interrupt)
-    straight, cut = train(whole, tmp_path / "straight", quiet), train(whole, tmp_path / "cut", quiet)
-    one, other = (load_model(folder)[0].state_dict() for folder in (straight, cut))
-    assert all(torch.equal(one[name], other[name]) for name in one)
-
-
-@pytest.mark.filterwarnings("ignore:This DataLoader will create")  # on a machine of one core
-def test_workers_draw_up_the_same_steps_and_tell_what_is_wrong(tmp_path: Path) -> None:
-    """In the same order, from wherever the run goes on; a row that fits no canvas is told as it is without them."""
-    plain = recipe(tmp_path)
-    helped = msgspec.structs.replace(plain, train=msgspec.structs.replace(plain.train, workers=2))
-    feed = Feed(helped, read_base(helped, tmp_path))
-    for step, found in zip(range(3, 8), feed.ahead(range(3, 8)), strict=True):
-        wanted = feed.batches(step)
-        assert [batch.clean.tolist() for batch in found] == [batch.clean.tolist() for batch in wanted]
-        assert [batch.target.tolist() for batch in found] == [batch.target.tolist() for batch in wanted]
-    assert fingerprint(helped) == fingerprint(plain)
-    rows = tmp_path / "rows.jsonl"
-    rows.write_text(f'{{"prompt": "say", "response": "{"9" * 600}"}}\n')
-    with pytest.raises(
-        RecipeError, match=r"rows\.jsonl, line 1: the answer has 600 tokens and one for its end"
-    ) as told:
-        train(msgspec.structs.replace(helped, data=msgspec.structs.replace(helped.data, held_out=0)), tmp_path, quiet)
-    assert "Traceback" not in str(told.value)
-
-
-def test_the_best_average_is_shipped_not_the_last(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The probe after two steps is said to have gone better than the one after four."""
-    scores = iter([0.9, 0.1])
-    monkeypatch.setattr(trainer, "probe", lambda *given: {"x exact": next(scores)})
-    out = train(recipe(tmp_path), tmp_path / "out", quiet)
-    state = torch.load(out / FILE, weights_only=True)
-    assert state["score"] == 0.9
-    shipped = dict(load_model(out)[0].named_parameters())
-    assert all(torch.equal(shipped[name], value) for name, value in state["best"].items())
-    assert not torch.equal(state["best"]["embed.weight"], state["average"]["embed.weight"])
 
 
 @pytest.mark.parametrize("left_out", [False, True])
@@ -326,15 +267,6 @@ def test_too_little_memory_is_told_with_a_remedy(
 
     monkeypatch.setattr(trainer, "losses", full)
     with pytest.raises(RunError, match=r"memory ran out; lower \[train\] batch_size"):
-        train(recipe(tmp_path), tmp_path / "out", quiet)
-
-
-def test_a_bug_is_not_taken_for_too_little_memory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def broken(*given: object) -> None:
-        raise RuntimeError("shapes do not match")
-
-    monkeypatch.setattr(trainer, "losses", broken)
-    with pytest.raises(RuntimeError, match="shapes do not match"):
         train(recipe(tmp_path), tmp_path / "out", quiet)
 
 

@@ -41,22 +41,6 @@ def test_vocabulary_is_small_dense_and_the_same_each_time() -> None:
     assert build_tokenizer().to_str() == TOKENIZER.to_str()
 
 
-@pytest.mark.parametrize(
-    ("text", "pieces"),
-    [
-        ("Send 417 tomu to Karomi.", "Send ▁ 4 1 7 ▁ to mu ▁to ▁ Ka ro mi ."),
-        ("Karomi ordered 7 crates of melu.", "Ka ro mi ▁ordered ▁ 7 ▁crates ▁of ▁ me lu ."),
-        ("melu x 10 for Tobi.", "me lu ▁x ▁ 1 0 ▁for ▁ To bi ."),
-        ('{"who":"Karomi","qty":417,"item":"melu"}', '{" who ":" Ka ro mi "," qty ": 4 1 7 ," item ":" me lu "}'),
-        ("whose records", "w ho se ▁ re c o r d s"),
-        ("<0x41>", "< 0 x 4 1 >"),  # the text of a byte token is not that token
-        ("é€", "<0xC3> <0xA9> <0xE2> <0x82> <0xAC>"),
-    ],
-)
-def test_cut_worked_out_by_hand(text: str, pieces: str) -> None:
-    assert cut(text) == pieces.split(" ")
-
-
 @given(st.text().filter(lambda text: not any(special in text for special in SPECIALS)))
 @example("\x00\x7f\r\n\t ")
 @example("  two  spaces  ")
@@ -68,11 +52,6 @@ def test_decoding_gives_back_any_text(text: str) -> None:
     ids = TOKENIZER.encode(text).ids
     assert TOKENIZER.decode(ids, skip_special_tokens=False) == text.replace("▁", " ")
     assert 3 not in ids, "<unk> would lose the character"
-
-
-@given(st.lists(st.sampled_from(['"', "{", "}", ":", ",", " ", "▁", "to", "who", "Ka", "a", "<", "é"])).map("".join))
-def test_decoding_gives_back_pieces_that_nearly_match(text: str) -> None:
-    assert TOKENIZER.decode(TOKENIZER.encode(text).ids) == text.replace("▁", " ")
 
 
 def test_task_texts_are_short() -> None:

@@ -90,8 +90,8 @@ def _table(found: list[Evaluation]) -> None:
     table = Table("task", "examples", "exact", "95% interval", "steps", "tokens per forward", "tokens/s")
     for one in found:
         interval = f"{one.low:.1%} to {one.high:.1%}"
-        steps = (f"{one.mean_steps:.1f}", f"{one.tokens_per_forward:.1f}") if one.mean_steps else ("not told",) * 2
-        rate = f"{one.tokens_per_sec:.0f}" if one.tokens_per_sec else "not told"
+        steps = (f"{one.mean_steps:.1f}", f"{one.tokens_per_forward:.1f}") if one.mean_steps else ("not reported",) * 2
+        rate = f"{one.tokens_per_sec:.0f}" if one.tokens_per_sec else "not reported"
         table.add_row(one.task, str(one.count), f"{one.exact:.1%}", interval, *steps, rate)
     Console().print(table)
     for one in found:

@@ -58,6 +58,8 @@ def describe(
     config: CheckpointConfig, count: ParameterCount, disk: dict[str, int] | None, sizes: list[float]
 ) -> dict[str, Any]:
     """Everything the command prints, by name. Bytes are bytes, GB are 10^9 of them; no `disk`: there are no weights."""
+    from redraft.weights.vision import vision_parameters
+
     model = config.model
     full = sum(layer.is_full for layer in model.layers)
     return {
@@ -68,6 +70,7 @@ def describe(
         "parameters_total": count.total,
         "parameters_active": count.active,
         "parameters_by_group": count.groups,
+        "parameters_of_vision_tower": vision_parameters(model),
         "stored_bytes": "unknown: the folder has no weights" if disk is None else disk,
         "cache_bytes_per_token": count.cache_growth,
         "cache_bytes_sliding_most": count.cache_window,

@@ -10,31 +10,24 @@ from __future__ import annotations
 
 import dataclasses
 import hashlib
-import io
 import json
-import os
-import tempfile
-import zipfile
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
 
-import numpy as np
-
 from redraft.config import CheckpointConfig
-from redraft.constraints.compile.automaton import NOWHERE, Dfa
+from redraft.constraints.compile.automaton import NOWHERE, Compiled
 from redraft.constraints.compile.lift import TokenAutomaton, Trie, build_trie, lift, token_bytes
-from redraft.constraints.compile.limits import DEFAULT_LIMITS, Limits, time_limit
+from redraft.constraints.compile.limits import DEFAULT_LIMITS, Limits, TimeLimitError, time_limit
 from redraft.constraints.condition.edge_layout import EdgeLayout
 from redraft.constraints.condition.projection import Projection
+from redraft.constraints.disk_cache import Entry, code_version, read_entry, write_entry
 from redraft.constraints.validation import Problem, schema_problems
 from redraft.errors import ConstraintError
 from redraft.model.triton.ways import Holding
 from redraft.text import Text
 
-_FORM = 1
-"""Part of every hash: a change to what a source means must not meet what was kept before it."""
 MOST_SOURCE_BYTES = 1_000_000
 TEXT = "text"
 MARKS = {
@@ -52,12 +45,12 @@ class Source:
     """What a language was made from: its kind, its text in one spelling, how to make the automaton, and the options
     of that.
 
-    `compile` gives the automaton, and whether finished answers have to be checked by a validator all the same.
+    `compile` makes the automaton.
     """
 
     kind: str
     text: str
-    compile: Callable[[Limits], tuple[Dfa, bool]] = field(compare=False, repr=False)
+    compile: Callable[[Limits], Compiled] = field(compare=False, repr=False)
     options: tuple[int | str, ...] = ()
 
     def __post_init__(self) -> None:
@@ -94,11 +87,13 @@ class Vocabulary:
 
 @dataclass(frozen=True, eq=False)
 class Language:
-    """Which token strings are answers. `checked` if some part of the schema is only read by a validator, afterwards."""
+    """Which token strings are answers. `checked` if some part of the schema is only read by a validator, afterwards;
+    `ignored` are the keywords that the schema's draft does not define, as JSON pointers."""
 
     source: Source
     layout: EdgeLayout
     checked: bool
+    ignored: tuple[str, ...] = field(default=(), kw_only=True)
 
     @property
     def automaton(self) -> TokenAutomaton:
@@ -139,26 +134,41 @@ def ready(
 ) -> Language:
     """The language of a source over a vocabulary, from the folder `kept_in` if it was made before.
 
-    Raises ConstraintError for sources that cannot be kept, that no text satisfies, or that pass the limits.
+    Raises ConstraintError for sources that cannot be kept, that no text satisfies, or that pass the limits; for those
+    from the folder, too, unless it was the time that was up.
     """
-    path = None
-    if kept_in is not None:
-        parts = [_FORM, source.kind, source.text, source.options, vocabulary.key, dataclasses.astuple(limits)]
-        name = json.dumps(parts)
-        path = kept_in / f"{hashlib.sha256(name.encode()).hexdigest()}.npz"
-        found = _read(path)
-        if found is not None:
-            return Language(source, EdgeLayout(found[0]), found[1])
+    if kept_in is None:
+        return _language(source, _compiled(source, vocabulary, limits))
+    parts = [code_version(), source.kind, source.text, source.options, vocabulary.key, dataclasses.astuple(limits)]
+    key = json.dumps(parts)
+    entry = read_entry(kept_in, key)
+    if entry is None:
+        try:
+            entry = _compiled(source, vocabulary, limits)
+        except TimeLimitError:
+            raise
+        except ConstraintError as error:
+            write_entry(kept_in, key, Entry(None, refused=str(error)))
+            raise
+        write_entry(kept_in, key, entry)
+    return _language(source, entry)
+
+
+def _compiled(source: Source, vocabulary: Vocabulary, limits: Limits) -> Entry:
     trie = vocabulary.trie  # made once for all languages, and not on the clock of the first
     with time_limit(limits):
         try:
-            dfa, checked = source.compile(limits)
+            found = source.compile(limits)
         except RecursionError:
             raise ConstraintError(f"the {source.kind} nests too deeply to compile; flatten it") from None
-        automaton = lift(dfa, trie, vocabulary.ends, vocabulary.tail, limits)
-    if path is not None:
-        _write(path, automaton, checked)
-    return Language(source, EdgeLayout(automaton), checked)
+        automaton = lift(found.dfa, trie, vocabulary.ends, vocabulary.tail, limits)
+    return Entry(automaton, found.checked, found.ignored)
+
+
+def _language(source: Source, entry: Entry) -> Language:
+    if entry.automaton is None:
+        raise ConstraintError(entry.refused)
+    return Language(source, EdgeLayout(entry.automaton), entry.checked, ignored=entry.ignored)
 
 
 def vocabulary_of(text: Text, config: CheckpointConfig) -> Vocabulary:
@@ -171,25 +181,3 @@ def vocabulary_of(text: Text, config: CheckpointConfig) -> Vocabulary:
         if token is not None and token < len(pieces):
             pieces[token] = byte
     return Vocabulary(tuple(pieces), ends, ends | {config.generation.pad_token_id})
-
-
-def _read(path: Path) -> tuple[TokenAutomaton, bool] | None:
-    """What was kept; None if there is nothing, or nothing whole."""
-    try:
-        with np.load(io.BytesIO(path.read_bytes()), allow_pickle=False) as kept:
-            arrays = {name: kept[name] for name in ("class_of", "src", "cls", "dst", "accepts")}
-            return TokenAutomaton(**arrays), bool(kept["checked"])
-    except (OSError, ValueError, KeyError, EOFError, zipfile.BadZipFile):
-        return None
-
-
-def _write(path: Path, automaton: TokenAutomaton, checked: bool) -> None:
-    """Written beside and moved into place, so that nobody reads half of it. A disk that refuses costs only time."""
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        with tempfile.NamedTemporaryFile(dir=path.parent, suffix=".part", delete=False) as beside:
-            arrays = {name: getattr(automaton, name) for name in ("class_of", "src", "cls", "dst", "accepts")}
-            np.savez_compressed(beside, **arrays, checked=np.array(checked))
-        os.replace(beside.name, path)
-    except OSError:
-        return

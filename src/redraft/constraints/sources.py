@@ -8,7 +8,8 @@ from collections.abc import Callable, Collection, Sequence
 from functools import partial
 from typing import Any
 
-from redraft.constraints.compile.automaton import Builder, Dfa, Part, any_of, subtract
+from redraft.constraints.compile.automaton import Compiled, subtract
+from redraft.constraints.compile.builder import Builder, Part, any_of
 from redraft.constraints.compile.grammar import DEPTH, compile_grammar
 from redraft.constraints.compile.limits import Limits
 from redraft.constraints.compile.regex import whole_match
@@ -59,20 +60,20 @@ def schema_source(schema: Any, *, depth: int = 4, spaces: bool = True, fence: bo
     plain = plain_schema(schema)
     text = json.dumps(plain, ensure_ascii=False)
 
-    def compile_it(limits: Limits) -> tuple[Dfa, bool]:
+    def compile_it(limits: Limits) -> Compiled:
         found = compile_schema(plain, depth=depth, spaces=spaces, limits=limits)
         if not fence:
             return found
         build = Builder(limits)
         block = [build.literal(b"```json\n"), build.embed(found.dfa), build.literal(b"\n```")]
-        return build.finish(build.either([build.embed(found.dfa), build.then(*block)])), found.checked
+        return found._replace(dfa=build.finish(build.either([build.embed(found.dfa), build.then(*block)])))
 
     return Source("schema", text, compile_it, (depth, spaces, *["fence"] * fence))
 
 
 def anything() -> Source:
     """Any text."""
-    return Source(TEXT, "", lambda _: (text_of(), False))
+    return Source(TEXT, "", lambda _: Compiled(text_of()))
 
 
 def thought(build: Builder) -> Part:
@@ -83,10 +84,11 @@ def thought(build: Builder) -> Part:
 def excluding(source: Source, texts: Sequence[str]) -> Source:
     """The texts of a source but for some, which are not to stand behind thinking either."""
 
-    def compile_it(limits: Limits) -> tuple[Dfa, bool]:
-        dfa, checked = source.compile(limits)
+    def compile_it(limits: Limits) -> Compiled:
+        found = source.compile(limits)
         build = Builder(limits)
-        return subtract(dfa, build.finish(build.then(build.maybe(thought(build)), build.embed(any_of(texts))))), checked
+        out = build.finish(build.then(build.maybe(thought(build)), build.embed(any_of(texts))))
+        return found._replace(dfa=subtract(found.dfa, out))
 
     return dataclasses.replace(source, compile=compile_it, options=(*source.options, "without", *texts))
 
@@ -95,7 +97,7 @@ def regex_source(pattern: str) -> Source:
     """Texts that match a regular expression from end to end, in the dialect of Rust's regex crate."""
     if not isinstance(pattern, str):
         raise ConstraintError(f"regex is {pattern!r:.80}; it must be a string")
-    return Source("regex", pattern, lambda limits: (whole_match(pattern, limits=limits), False))
+    return Source("regex", pattern, lambda limits: Compiled(whole_match(pattern, limits=limits)))
 
 
 def choices_source(choices: Sequence[str], *, any_case: bool = False) -> Source:
@@ -107,7 +109,7 @@ def choices_source(choices: Sequence[str], *, any_case: bool = False) -> Source:
         raise ConstraintError("choices is empty; pass at least one text")
     kept = tuple(dict.fromkeys(choices))
 
-    def compile_it(limits: Limits) -> tuple[Dfa, bool]:
+    def compile_it(limits: Limits) -> Compiled:
         build = Builder(limits)
 
         def cased(choice: str) -> Part:
@@ -115,7 +117,7 @@ def choices_source(choices: Sequence[str], *, any_case: bool = False) -> Source:
             return build.then(*(build.either(build.literal(c.encode()) for c in cases) for cases in letters))
 
         parts = (cased(choice) if any_case else build.literal(choice.encode()) for choice in kept)
-        return build.finish(build.either(parts)), False
+        return Compiled(build.finish(build.either(parts)))
 
     return Source("choices", json.dumps(kept, ensure_ascii=False), compile_it, ("any case",) * any_case)
 
@@ -125,5 +127,5 @@ def grammar_source(grammar: str, *, depth: int = DEPTH) -> Source:
     if not isinstance(grammar, str):
         raise ConstraintError(f"grammar is {grammar!r:.80}; it must be a string")
     return Source(
-        "grammar", grammar, lambda limits: (compile_grammar(grammar, depth=depth, limits=limits), False), (depth,)
+        "grammar", grammar, lambda limits: Compiled(compile_grammar(grammar, depth=depth, limits=limits)), (depth,)
     )

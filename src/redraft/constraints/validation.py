@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from redraft.constraints.compile.dialect import URIS, validated_as
 from redraft.errors import ConstraintError
 
 if TYPE_CHECKING:
-    from jsonschema_rs import Draft202012Validator
+    from jsonschema_rs import Validator
 
 Span = tuple[int, int]
 
@@ -41,15 +43,38 @@ def schema_problems(schema: Any, text: str) -> list[Problem]:
     return found
 
 
-def validator_of(schema: Any) -> Draft202012Validator:
-    """jsonschema-rs for a schema, read by draft 2020-12 whatever it says itself; nothing is fetched.
+def validator_of(schema: Any) -> Validator:
+    """jsonschema-rs for a schema, read by the schema's own draft; nothing is fetched.
 
     Raises ConstraintError for a schema that it cannot read, as with a reference that leads nowhere.
     """
-    from jsonschema_rs import Draft202012Validator, ReferencingError
+    import jsonschema_rs
+
+    kinds = {
+        4: jsonschema_rs.Draft4Validator,
+        6: jsonschema_rs.Draft6Validator,
+        7: jsonschema_rs.Draft7Validator,
+        2019: jsonschema_rs.Draft201909Validator,
+        2020: jsonschema_rs.Draft202012Validator,
+    }
+    with _naming_the_place():
+        return kinds[validated_as(schema)](schema, validate_formats=True, offline=True)
+
+
+def check_form(schema: Any) -> None:
+    """Raise ConstraintError for keywords whose values are of the wrong form, by the draft's own meta-schema."""
+    from jsonschema_rs import meta
+
+    with _naming_the_place():
+        meta.validate({**schema, "$schema": URIS[validated_as(schema)]} if isinstance(schema, dict) else schema)
+
+
+@contextmanager
+def _naming_the_place() -> Iterator[None]:
+    from jsonschema_rs import ReferencingError
 
     try:
-        return Draft202012Validator(schema, validate_formats=True, offline=True)
+        yield
     except (ValueError, ReferencingError) as error:  # its own ValidationError is a ValueError
         where = "/".join(map(str, getattr(error, "instance_path", [])))
         said = getattr(error, "message", str(error))[:200]

@@ -2,7 +2,7 @@
 
 reference   transformers' rules with the checkpoint's own settings, and canvases of the checkpoint's width
 fast        no step to confirm a certain canvas, canvases no wider than the answer may be, nothing behind its end
-flow        fast, on a canvas that slides: text is told as soon as the beginning of a canvas stands still
+flow        fast, on a canvas that slides: text is emitted as soon as the beginning of a canvas stands still
 """
 
 from __future__ import annotations

@@ -4,7 +4,7 @@
     given   (position, token): shown at the first step, free from then on
     neither                    noise
 
-The network is not told which positions are pinned. It infers the noise level from the canvas, and many pins read as
+The network does not see which positions are pinned. It infers the noise level from the canvas, and many pins read as
 "almost done". So a canvas with pins takes at least LEAST_STEPS steps, so that its first guess is never its answer, and
 the halting rule judges the open positions alone.
 """

@@ -329,13 +329,14 @@ def load(
         )
     report_choice((device, dtype), where, numbers, report)
     # Folded first and packed then, where layers are folded: a matrix is rounded once.
-    folds = placement is Placement.DEVICE and pays(config.model, numbers)
+    kernels = kernels_of(where, report) if kernels is None else kernels
+    folds = placement is Placement.DEVICE and pays(config.model, numbers, kernels)
     form = chosen.experts if chosen and chosen.is_uniform and folds else None
     found, config = load_model(
         folder,
         dtype=numbers,
         device=where,
-        kernels=kernels_of(where, report) if kernels is None else kernels,
+        kernels=kernels,
         plan=None if form else chosen,
         placement=placement,
         report=report,

@@ -79,10 +79,8 @@ class Loop:
         self, model: DiffusionGemma, config: LoopConfig = DEFAULT_LOOP, clock: Callable[[], float] = time.monotonic
     ) -> None:
         rows = config.max_rows
-        if config.graphs and model.kernels.standing is None:
-            raise RequestError(
-                f"graphs is True and the model runs on {model.device} without a GPU's kernels; leave it out"
-            )
+        if config.graphs and model.device.type != "cuda":
+            raise RequestError(f"graphs is True and the model runs on {model.device}; leave it out, or use a GPU")
         prefixes = Prefixes(model.config.layers, model.dtype.itemsize, config.prefix_bytes)
         self.runner = Runner(model, prefixes, graphs=config.graphs)
         self.scheduler = Scheduler(

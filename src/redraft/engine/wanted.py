@@ -13,7 +13,8 @@ from functools import lru_cache
 
 import numpy as np
 
-from redraft.constraints.compile.automaton import Builder, Dfa, intersect, subtract
+from redraft.constraints.compile.automaton import Compiled, Dfa, intersect, subtract
+from redraft.constraints.compile.builder import Builder
 from redraft.constraints.compile.limits import DEFAULT_LIMITS, Limits
 from redraft.constraints.compile.regex import whole_match
 from redraft.constraints.condition.span import SpanLanguage
@@ -82,10 +83,10 @@ def _around(before: str, text: str, behind: str, limits: Limits) -> Dfa:
 def span_language(wanted: Wanted, vocabulary: Vocabulary, *, begins: bytes = b"", ends: bytes = b"") -> Language:
     """The texts that are wanted, between the bytes of healed tokens. Raises ConstraintError."""
 
-    def compile_it(limits: Limits) -> tuple[Dfa, bool]:
+    def compile_it(limits: Limits) -> Compiled:
         build = Builder(limits)
         parts = (build.literal(begins), build.embed(wanted.dfa(limits)), build.literal(ends))
-        return build.finish(build.then(*parts)), False
+        return Compiled(build.finish(build.then(*parts)))
 
     return ready(Source("gap", repr((astuple(wanted), begins, ends)), compile_it), vocabulary)
 

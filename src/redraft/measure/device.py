@@ -1,7 +1,7 @@
 """A device card: what a device can do, what a step on it costs, and how near the two are.
 
 First the device alone (copying, multiplying), then the model: prefill, a denoising step by canvases and by prefix, a
-commit, the head alone, and what it takes to hold a canvas to a schema. Each time is told with its floor
+commit, the head alone, and what it takes to hold a canvas to a schema. Each time stands beside its floor
 (`measure/roofline.py`), worked out for the rates just measured and for the experts that were really touched. Without
 weights the numbers are random, which times the same.
 """
@@ -91,7 +91,7 @@ def device_card(
     progress: Callable[[str, int, int], None] | None = None,
 ) -> Record:
     """Measure. Without `model` one of random numbers is made, its experts where `placement` says. Cases that do not fit
-    in memory are told as left out, and what fails as failed.
+    in memory are reported as left out, and what fails as failed.
 
     Raises RequestError for numbers below 1, and RunError if nothing could be timed.
     """
@@ -114,7 +114,7 @@ def device_card(
     timed = PartialResults()
     for number, (count, prefix) in enumerate(fit, start=1):
         work = replace(step_work(config, dtype, packed, canvases=count, prefix=prefix, touched=touched), sent=sent)
-        graphs = model.kernels.standing is not None and device.type == "cuda" and placement is Placement.DEVICE
+        graphs = device.type == "cuda" and placement is Placement.DEVICE
         row = partial(_row, work=work, card=card, plan=plan)
         for what in ("step", "graphed step") if graphs and prefix == usual and count in _GRAPHED else ("step",):
             timed.take(f"{what} of {count} behind {prefix}", partial(_step_rows, what, model, count, prefix, runs, row))
@@ -183,7 +183,7 @@ def graphed_step_of(model: DiffusionGemma, canvases: int, prefix: int) -> Callab
     """The same step, reading included, replayed as one graph."""
     width, reads = model.config.canvas_length, model.config.vocab_size >= LONG
     prefixes = [filled_prefix(model, prefix) for _ in range(canvases)]
-    step = GraphedStep(model, prefixes, width, canvases, model.kernels.standing, reads=reads)
+    step = GraphedStep(model, prefixes, width, canvases, reads=reads)
     tokens, draws = torch.arange(width) % model.config.vocab_size, torch.full((2, width), 0.6)
     soft = torch.full((width, model.config.hidden_size), 0.01, dtype=model.dtype, device=model.device)
     placed = [Placed(place, tokens, soft, draws) for place in range(canvases)]

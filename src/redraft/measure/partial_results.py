@@ -1,4 +1,4 @@
-"""Measurements of which one that fails costs no other: time on a rented device does not come back."""
+"""Measurements one by one, where a failure of one does not lose the others: time on a rented device is dear."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ from redraft.errors import RunError
 
 @dataclass
 class PartialResults:
-    """Rows of what could be timed, and in words what could not: a failure, or an interrupt, costs what it hits."""
+    """Rows of what was timed, and the reason for what was not. A failure or an interrupt loses only its part."""
 
     rows: list[dict[str, Any]] = field(default_factory=list)
     failed: dict[str, str] = field(default_factory=dict)
     is_cut: bool = False
 
     def take(self, what: str, measure: Callable[[], list[dict[str, Any]]]) -> None:
-        """Add its rows. After an interrupt nothing more is begun; the first one of all is the caller's affair."""
+        """Add the rows of `measure`. After an interrupt nothing more is run; one before any rows is raised."""
         if self.is_cut:
             return
         try:

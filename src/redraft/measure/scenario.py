@@ -42,7 +42,7 @@ FEWEST_TOKENS, MOST_TOKENS = 8, 64
 ANSWER_TOKENS = 32
 HEADS, HEADS_SEED = 400, 10**6  # answered examples that stand before questions
 RATE = 30.0
-"""Requests per second of the Poisson stream unless told otherwise."""
+"""Requests per second of the Poisson stream by default."""
 
 
 @dataclass(frozen=True)

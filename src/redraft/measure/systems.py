@@ -26,7 +26,7 @@ from redraft.model.gemma import DiffusionGemma
 
 @runtime_checkable
 class System(Protocol):
-    """Whoever answers."""
+    """A system under test."""
 
     def serve(self, jobs: Sequence[TimedRequest], *, serial: bool) -> Pass:
         """Answer all jobs, each no sooner than it arrives; a serial one when the one before it is done."""

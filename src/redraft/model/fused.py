@@ -21,7 +21,7 @@ from torch.nn import functional as F
 
 from redraft.config import ModelConfig
 from redraft.model.gemma import DiffusionGemma, Layer
-from redraft.model.kernels import Attend, unit
+from redraft.model.kernels import Attend, Kernels, unit
 from redraft.model.linear import PackedMatrix, multiply
 from redraft.model.moe import DENSE_RATIO, Experts
 from redraft.model.packed import Format, Packed, pack
@@ -30,9 +30,10 @@ from redraft.model.rows import Rows, by_mode
 from redraft.shapes import Float, Tensor
 
 
-def pays(config: ModelConfig, dtype: torch.dtype) -> bool:
-    """Whether layers of this shape are better fused."""
-    return config.num_experts <= DENSE_RATIO * config.top_k_experts and dtype == torch.float32
+def pays(config: ModelConfig, dtype: torch.dtype, kernels: Kernels) -> bool:
+    """Whether layers of this shape are better fused. Kernels that run a whole layer read it as it is."""
+    is_small = config.num_experts <= DENSE_RATIO * config.top_k_experts
+    return is_small and dtype == torch.float32 and kernels.layer is None
 
 
 def fuse_layers(model: DiffusionGemma, form: Format | None = None) -> DiffusionGemma:
@@ -40,7 +41,7 @@ def fuse_layers(model: DiffusionGemma, form: Format | None = None) -> DiffusionG
 
     `form` packs the matrices after folding. Layers that are packed already stay as they are.
     """
-    if pays(model.config, model.dtype):
+    if pays(model.config, model.dtype, model.kernels):
         for i, layer in enumerate(model.layers):
             if isinstance(layer, Layer) and not any(isinstance(part, PackedMatrix) for part in layer.modules()):
                 model.layers[i] = FusedLayer(layer, form)

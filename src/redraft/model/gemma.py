@@ -15,12 +15,13 @@ from torch import nn
 
 from redraft.cache import Prefix
 from redraft.config import ModelConfig
+from redraft.errors import RequestError
 from redraft.model.attention import Attention
 from redraft.model.kernels import FAST, Kernels
 from redraft.model.linear import GatedMLP, NormScale, PackedTable, multiply
 from redraft.model.moe import AnyExperts, Experts, Router
 from redraft.model.packed import Packed, plain
-from redraft.model.rows import Context, Mode, Rows, Span, by_mode
+from redraft.model.rows import IMAGE_ATTENTION, Context, Mode, Rows, Span, by_mode
 from redraft.shapes import Float, Int, Tensor
 
 
@@ -28,11 +29,14 @@ class DiffusionGemma(nn.Module):
     """The network. `weights/load.py` builds one from a checkpoint, `weights/build.py` one of random numbers.
 
     Token ids may be on the host, wherever the network is: they are few, and their copy is asynchronous.
+    `image_attention` says who sees an image (`model/rows.py`); RequestError for a name that is not there.
     """
 
-    def __init__(self, config: ModelConfig, kernels: Kernels = FAST) -> None:
+    def __init__(self, config: ModelConfig, kernels: Kernels = FAST, image_attention: str = IMAGE_ATTENTION[0]) -> None:
         super().__init__()
-        self.config, self.kernels = config, kernels
+        if image_attention not in IMAGE_ATTENTION:
+            raise RequestError(f"image_attention is {image_attention!r}; supported: {', '.join(IMAGE_ATTENTION)}")
+        self.config, self.kernels, self.image_attention = config, kernels, image_attention
         # Given its table, torch draws none: on the meta device that draw imports a compiler, a third of all loading.
         table = torch.empty(config.vocab_size, config.hidden_size)
         self.embed = nn.Embedding(config.vocab_size, config.hidden_size, _weight=table)
@@ -80,7 +84,7 @@ class DiffusionGemma(nn.Module):
 
     def rows(self, spans: list[Span]) -> Rows:
         """The context of a forward over these spans. While no prefix grows, further steps may use it again."""
-        return Rows(self.config, spans, self.device, self.dtype)
+        return Rows(self.config, spans, self.device, self.dtype, self.image_attention)
 
     # -- any mix of rows ---------------------------------------------------------------------------------------------
 
@@ -89,7 +93,8 @@ class DiffusionGemma(nn.Module):
     ) -> Float[Tensor, "rows hidden"]:
         """Normed hidden states of rows in any mix of modes; keys and values go where the context puts them.
 
-        `soft`, the soft embeddings, is read on canvas rows only; None is zero for all.
+        `soft`, the soft embeddings, is read on canvas rows only; None is zero for all. Where the context inserts the
+        soft tokens of images, the tokens in their rows are not read.
         """
         x = self._input(tokens, soft, context)
         for layer in self.layers:
@@ -107,6 +112,8 @@ class DiffusionGemma(nn.Module):
 
     def _input(self, tokens: Tensor, soft: Tensor | None, context: Context) -> Tensor:
         x: Tensor = self.embed(tokens.to(self.device, non_blocking=True)).to(self.dtype) * self.embed_scale
+        if context.inserted is not None:
+            x = x.index_copy(0, context.inserted.rows, context.inserted.embeddings)
         if context.is_canvas is False:
             return x
         conditioned: Tensor = self.self_conditioning(x, soft)
@@ -139,6 +146,8 @@ class Layer(nn.Module):
         self.register_buffer("denoise_scalar", torch.empty(1))
 
     def forward(self, x: Float[Tensor, "rows hidden"], context: Context) -> Float[Tensor, "rows hidden"]:
+        if self.kernels.layer is not None and isinstance(context, Rows):
+            return self.kernels.layer(self, x, context)
         attended = self.attention(self._norm(x, self.input_norm), context)
         a = self._norm(attended, self.post_attention_norm, x)
         for_mlp, for_experts, for_router = self.kernels.norm(

@@ -31,6 +31,8 @@ from redraft.shapes import Float, Int, Tensor
 STRIPE = 64
 """Neighbouring tokens whose probabilities are kept as one sum, in which a sample is found."""
 TILE = 4096  # tokens of the table that are read at once
+WIDEST, MOST_PRODUCTS = 32768, 2**25
+"""On a GPU: tokens read at once for few rows, and products in memory at once for many, 64 MiB in bfloat16."""
 LONG = 32768
 """Vocabulary from which a step is read as a stream. Below it all logits at once are the faster way on a CPU."""
 _ROWS_AT_ONCE = 32
@@ -96,6 +98,14 @@ Pass = Callable[[Float[Tensor, "rows hidden"], Head, Float[Tensor, "rows 1"]], S
 """One pass over the table, from hidden states, the head and each row's temperature."""
 
 
+def wide_tile(rows: int, table: Tensor | Packed) -> int:
+    """Tokens that a GPU reads at once: so many that the product of one canvas fills it. Of a packed table a tile, for
+    it is unpacked first."""
+    if isinstance(table, Packed):
+        return TILE
+    return min(WIDEST, max(TILE, MOST_PRODUCTS // max(1, rows) // TILE * TILE))
+
+
 def read_head(
     hidden: Float[Tensor, "rows hidden"],
     head: Head,
@@ -159,7 +169,7 @@ def _draw(hidden: Tensor, head: Head, temperature: Tensor, uniform: Tensor, sums
     drawn = []
     # Fewer launches on a GPU; of a packed table, which takes several times its part to unpack, no more than a tile.
     many = TILE // STRIPE if isinstance(head.table, Packed) else 256
-    at_once = many if hidden.is_cuda else _ROWS_AT_ONCE
+    at_once = _ROWS_AT_ONCE if hidden.device.type == "cpu" else many
     for part in torch.arange(hidden.shape[0], device=hidden.device).split(at_once):
         ids = stripe[part, None] * STRIPE + torch.arange(STRIPE, device=hidden.device)
         keys = head.part(ids.clamp(max=vocab - 1), hidden.dtype)

@@ -8,7 +8,7 @@ bit-equal to it; `FAST` is what runs. A model holds one `Kernels`; tests hold th
     experts   routed experts (their forms live in `model/moe.py`)
     product   a matmul with a packed matrix
     head      one pass over the vocabulary, if a step's readings are taken as a stream (`model/head.py`)
-    standing  attention of a canvas in a captured graph, on a GPU (`model/triton/graph.py`); None elsewhere
+    layer     a whole layer in few launches, on a GPU (`model/triton/layer.py`); None: operation by operation
     holding   conditioning on a language next to the logits, on a GPU; None: on the host (`constraints/condition/`)
 
 Forms for a GPU are in `model/triton/`.
@@ -19,7 +19,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
-from typing import Protocol, runtime_checkable
+from typing import Any, Protocol, runtime_checkable
 
 import torch
 from torch.nn import functional as F
@@ -48,21 +48,30 @@ class Norm(Protocol):
 class Causal:
     """The causal mask of encoded rows (spec 1.5): they are the last of their keys; each sees those up to its own.
 
-    `window` counts the row itself; None is no limit. A kernel needs these numbers only; a form that reads a mask finds
-    one here, made once for all layers of a forward.
+    `window` counts the row itself; None is no limit. Rows `images` (first and end of each) see all of their own image,
+    too, whatever the window, or within it if `windowed`. A kernel needs these numbers only; a form that reads a mask
+    finds one here, made once for all layers of a forward.
     """
 
     rows: int
     keys: int
     window: int | None
     device: torch.device
+    images: tuple[tuple[int, int], ...] = ()
+    windowed: bool = False
 
     @cached_property
     def mask(self) -> Bool[Tensor, "rows keys"]:
         """True where a row sees a key."""
+        first = self.keys - self.rows
         key = torch.arange(self.keys, device=self.device)[None]
-        place = torch.arange(self.keys - self.rows, self.keys, device=self.device)[:, None]
-        return key <= place if self.window is None else (key <= place) & (key > place - self.window)
+        place = torch.arange(first, self.keys, device=self.device)[:, None]
+        near = None if self.window is None else key > place - self.window
+        seen = key <= place if near is None else (key <= place) & near
+        for start, end in self.images:
+            own = slice(first + start, first + end)
+            seen[start:end, own] = near[start:end, own] if self.windowed and near is not None else True
+        return seen
 
 
 @runtime_checkable
@@ -130,8 +139,8 @@ def attend_fused(q: Tensor, k: Tensor, v: Tensor, causal: Causal | None) -> Tens
 Product = Callable[[Tensor, Packed], Tensor]
 """Rows times a packed matrix: `model/linear.py::multiply_packed`."""
 
-Standing = Callable[[Tensor, Tensor, Tensor, Tensor], Tensor]
-"""Attention of a canvas over fixed buffers; numbers on the device say which part counts (`model/triton/graph.py`)."""
+LayerForm = Callable[[Any, Tensor, Any], Tensor]
+"""A layer, its rows and their context (`model/gemma.py::Layer`, `model/rows.py::Rows`, which import this file)."""
 
 
 @dataclass(frozen=True)
@@ -142,7 +151,7 @@ class Kernels:
     attend: Attend = attend_fused
     experts: moe.ExpertsForm = moe.experts_fast
     head: Pass = pass_tiles
-    standing: Standing | None = None
+    layer: LayerForm | None = None
     product: Product = multiply_packed
     holding: Holding | None = None
 

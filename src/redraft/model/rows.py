@@ -8,13 +8,20 @@ A forward runs over a flat list of rows. A `Span` is a run of rows of one sequen
 Rows of different sequences, lengths and modes share one forward; only attention knows the borders. Spans of one
 sequence follow each other, so a block can be committed and the next canvas take its first step in the same forward:
 in every layer, the canvas reads the keys that the block has just placed.
+
+An encoded span may hold images, each whole: their soft tokens take the place of token embeddings, and they see each
+other in both directions. How far is the model's `image_attention`, a choice that no file makes:
+
+    reference   on every layer, whatever the window (transformers' DiffusionGemma)
+    gemma4      on sliding layers only, and within the window; full layers stay causal (Gemma 4)
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from enum import Enum
+from itertools import groupby
 from typing import Protocol, runtime_checkable
 
 import torch
@@ -24,6 +31,8 @@ from redraft.config import LayerConfig, ModelConfig, RopeConfig
 from redraft.model.kernels import Attend, Causal
 from redraft.model.rope import rotation
 from redraft.shapes import Bool, Float, Int, Tensor
+
+IMAGE_ATTENTION = ("reference", "gemma4")
 
 Rotation = tuple[Float[Tensor, "rows _ head_dim"], Float[Tensor, "rows _ head_dim"]]  # cos and sin
 
@@ -35,17 +44,45 @@ class Mode(Enum):
     DENOISE = "denoise"
 
 
+@dataclass(frozen=True, eq=False)
+class SoftTokens:
+    """One image in a span: `embeddings`, as the vision tower gives them, stand from row `start` of the span on."""
+
+    start: int
+    embeddings: Float[Tensor, "tokens hidden"]
+
+    @property
+    def end(self) -> int:
+        """The row behind its last one."""
+        return self.start + self.embeddings.shape[0]
+
+
 @dataclass(frozen=True)
 class Span:
     """Rows of one sequence. `position` is the position id of the first row; None means the index in the sequence.
 
-    Encoded rows become prefix with `Rows.commit`.
+    Encoded rows become prefix with `Rows.commit`. `images` are in order, apart from each other, and whole: an image
+    that is cut would see only a part of itself.
     """
 
     prefix: Prefix
     rows: int
     mode: Mode
     position: int | None = None
+    images: tuple[SoftTokens, ...] = ()
+
+    def __post_init__(self) -> None:
+        borders = [0, *(border for image in self.images for border in (image.start, image.end)), self.rows]
+        assert borders == sorted(borders), f"images at {borders[1:-1]} overlap or leave a span of {self.rows} rows"
+        assert self.mode is Mode.ENCODE or not self.images, "a canvas holds no images"
+
+
+@dataclass(frozen=True, eq=False)
+class Inserted:
+    """Embeddings that take the place of the tokens' own, and in which rows of the forward. They are not scaled."""
+
+    rows: Int[Tensor, "soft"]
+    embeddings: Float[Tensor, "soft hidden"]
 
 
 @runtime_checkable
@@ -53,6 +90,7 @@ class Context(Protocol):
     """What the layers ask about the rows that they carry. `Rows` is for inference, tune/context.py for training."""
 
     is_canvas: bool | Bool[Tensor, "rows 1"]
+    inserted: Inserted | None
 
     def rotation(self, layer: LayerConfig) -> Rotation:
         """cos and sin of this forward's rows for that kind of layer."""
@@ -66,6 +104,28 @@ class Context(Protocol):
         kernel: Attend,
     ) -> Float[Tensor, "rows heads head_dim"]:
         """Attention of every row over what it may see in layer `index`."""
+
+
+@dataclass(frozen=True)
+class SpanTables:
+    """Where the spans of a forward stand, as numbers on the device: for kernels that serve all spans in one launch.
+
+    `seen` has one table for each window that the layers have (`kinds`: layer -> table), with the sequence indices of
+    the first key that a row sees and of the one behind the last. `buffers` are the addresses of a span's keys and
+    values in a layer, the numbers between two heads, and the sequence index of the buffer's first row.
+    """
+
+    spans: Int[Tensor, "spans 2"]  # first row, rows
+    rows: Int[Tensor, "rows 2"]  # span, sequence index
+    seen: Int[Tensor, "kinds rows 2"]
+    buffers: Int[Tensor, "layers spans 4"]
+    kinds: tuple[int, ...]
+    most_rows: int
+
+    @property
+    def tensors(self) -> tuple[Tensor, ...]:
+        """What is on the device."""
+        return self.spans, self.rows, self.seen, self.buffers
 
 
 def by_mode(context: Context, encode: Tensor, denoise: Tensor) -> Tensor:
@@ -82,8 +142,16 @@ class Rows:
     use and kept. `starts` is the sequence index of each span's first row.
     """
 
-    def __init__(self, config: ModelConfig, spans: Sequence[Span], device: torch.device, dtype: torch.dtype) -> None:
+    def __init__(
+        self,
+        config: ModelConfig,
+        spans: Sequence[Span],
+        device: torch.device,
+        dtype: torch.dtype,
+        image_attention: str = IMAGE_ATTENTION[0],
+    ) -> None:
         self.config, self.spans, self.device, self.dtype = config, tuple(spans), device, dtype
+        self.image_attention = image_attention
         placed: dict[int, int] = {}
         self.starts: list[int] = []
         positions = []
@@ -98,9 +166,11 @@ class Rows:
         self.is_canvas: bool | Bool[Tensor, "rows 1"] = (
             modes == {Mode.DENOISE} if len(modes) == 1 else self._canvas_rows()
         )
+        self.inserted = self._insert_images()
         self._rotations: dict[tuple[RopeConfig, int], Rotation] = {}
         self._scaled: dict[int, Rotation] = {}
         self._causal: dict[tuple[int, int | None], Causal] = {}
+        self._tables: SpanTables | None = None
 
     def rotation(self, layer: LayerConfig) -> Rotation:
         """cos and sin of this forward's rows for that kind of layer."""
@@ -131,6 +201,15 @@ class Rows:
         parts = zip(q.split(sizes), k.split(sizes), v.split(sizes), strict=True)
         return torch.cat([self._attend_span(i, index, *part, kernel) for i, part in enumerate(parts)])
 
+    def tables(self, index: int) -> SpanTables:
+        """The spans as kernels read them in layer `index`; worked out anew at the first layer of each forward.
+
+        Makes room for the rows in every layer's buffers, where the kernels will write their keys and values.
+        """
+        if index == 0 or self._tables is None:
+            self._tables = span_tables(self, [span.rows for span in self.spans])
+        return self._tables
+
     def commit(self) -> None:
         """The commit: encoded rows become prefix, but for spans that are not kept."""
         for span in self.spans:
@@ -146,9 +225,78 @@ class Rows:
         if self.spans[i].mode is Mode.DENOISE:
             return None
         if (i, window) not in self._causal:
-            self._causal[i, window] = Causal(self.spans[i].rows, keys, window, self.device)
+            windowed = self.image_attention == "gemma4"
+            both_ways = () if windowed and window is None else self.spans[i].images
+            images = tuple((image.start, image.end) for image in both_ways)
+            self._causal[i, window] = Causal(self.spans[i].rows, keys, window, self.device, images, windowed)
         return self._causal[i, window]
+
+    def _insert_images(self) -> Inserted | None:
+        places, embeddings, first = [], [], 0
+        for span in self.spans:
+            places += [torch.arange(first + image.start, first + image.end) for image in span.images]
+            embeddings += [image.embeddings.to(self.device, self.dtype) for image in span.images]
+            first += span.rows
+        return Inserted(torch.cat(places).to(self.device), torch.cat(embeddings)) if places else None
 
     def _canvas_rows(self) -> Tensor:
         flags = [torch.full((span.rows, 1), span.mode is Mode.DENOISE, device=self.device) for span in self.spans]
         return torch.cat(flags)
+
+
+def span_tables(context: Rows, live: Sequence[int]) -> SpanTables:
+    """The tables of a forward, by one copy to the device. Of each canvas the first `live` rows are seen."""
+    spans, layers = context.spans, context.config.layers
+    windows = list(dict.fromkeys(layer.window for layer in layers))
+    firsts = torch.tensor([0, *(span.rows for span in spans)]).cumsum(0)[:-1].tolist()
+    rows, seen = [], []
+    for i, (span, start) in enumerate(zip(spans, context.starts, strict=True)):
+        own = torch.arange(start, start + span.rows)
+        rows.append(torch.stack([torch.full_like(own, i), own], -1))
+        seen.append(torch.stack([_seen(context, i, own, live[i], window) for window in windows]))
+    parts = [
+        torch.tensor([[first, span.rows] for first, span in zip(firsts, spans, strict=True)]),
+        torch.cat(rows),
+        torch.cat(seen, dim=1),
+        torch.tensor(list(_buffers(context))).view(len(layers), len(spans), 4),
+    ]
+    flat = torch.cat([part.flatten() for part in parts]).to(context.device, non_blocking=True)
+    numbers = flat.split([one.numel() for one in parts])
+    tables = (part.view(like.shape) for part, like in zip(numbers, parts, strict=True))
+    spans_at, rows_at, seen_at, buffers_at = tables
+    kinds = tuple(windows.index(layer.window) for layer in layers)
+    return SpanTables(spans_at, rows_at, seen_at, buffers_at, kinds, max(span.rows for span in spans))
+
+
+def _seen(context: Rows, i: int, own: Tensor, live: int, window: int | None) -> Int[Tensor, "rows 2"]:
+    """A canvas row sees what the canvas's first one does and all of the canvas; an encoded row what precedes it, and
+    all of its own image. `Rows._sight` says the same as a mask."""
+    span, start, windowed = context.spans[i], context.starts[i], context.image_attention == "gemma4"
+    is_canvas = span.mode is Mode.DENOISE
+    last = torch.full_like(own, start) if is_canvas else own
+    first = torch.zeros_like(own) if window is None else (last - window + 1).clamp(min=0)
+    behind = torch.full_like(own, start + live) if is_canvas else own + 1
+    for image in span.images if window is not None or not windowed else ():
+        rows = slice(image.start, image.end)
+        behind[rows] = start + image.end
+        if not windowed:
+            first[rows] = first[rows].clamp(max=start + image.start)
+    return torch.stack([first, behind], -1)
+
+
+def _buffers(context: Rows) -> Iterator[list[tuple[int, int, int, int]]]:
+    """Of every layer each span's buffers. Spans of one sequence make room together: a later one must not push out what
+    an earlier one sees."""
+    together = [
+        (prefix, [i for i, _ in group])
+        for prefix, group in groupby(enumerate(context.spans), key=lambda one: one[1].prefix)
+    ]
+    for index in range(len(context.config.layers)):
+        found = []
+        for prefix, group in together:
+            layer = prefix.layers[index]
+            first, end = context.starts[group[0]], max(context.starts[i] + context.spans[i].rows for i in group)
+            layer.claim(first, end - first)
+            keys, values = layer.keys, layer.values
+            found += [(keys.data_ptr(), values.data_ptr(), keys.stride(0), layer.origin)] * len(group)
+        yield found

@@ -3,7 +3,11 @@
 from types import MappingProxyType
 
 from redraft.errors import RecipeError
+from redraft.tasks.changes import Change, Mend
 from redraft.tasks.edits import Edits
+from redraft.tasks.extract import Extract
+from redraft.tasks.fills import Fills
+from redraft.tasks.forms import Copy, Form
 from redraft.tasks.infill import InfillPython
 from redraft.tasks.lists import MOST_LONG, EditLists, Lists
 from redraft.tasks.records import Records
@@ -12,11 +16,17 @@ from redraft.tasks.sudoku import Sudoku
 from redraft.tasks.task import Example, Score, Split, Task, stream_seed
 
 __all__ = [
+    "Change",
+    "Copy",
     "EditLists",
     "Edits",
     "Example",
+    "Extract",
+    "Fills",
+    "Form",
     "InfillPython",
     "Lists",
+    "Mend",
     "Records",
     "Repair",
     "Score",
@@ -36,7 +46,8 @@ _MORE: tuple[Task, ...] = (
     Lists(MOST_LONG),
     EditLists(),
 )
-_KNOWN: MappingProxyType[str, Task] = MappingProxyType({known.name: known for known in (*_USUAL, *_MORE)})
+_PLAIN: tuple[Task, ...] = (Extract(), Extract(many=True), Form(), Form(long=True), Change(), Mend(), Fills(), Copy())
+_KNOWN: MappingProxyType[str, Task] = MappingProxyType({known.name: known for known in (*_USUAL, *_MORE, *_PLAIN)})
 
 
 def task(name: str) -> Task:

@@ -27,7 +27,14 @@ from redraft.weights.plan import packed_matrices
 from redraft.weights.save import save_model
 from redraft.weights.source import Source, locate
 
-TEXT_FILES = ("tokenizer.json", "tokenizer_config.json", "chat_template.jinja", "special_tokens_map.json")
+TEXT_FILES = (
+    "tokenizer.json",
+    "tokenizer_config.json",
+    "chat_template.jinja",
+    "special_tokens_map.json",
+    "processor_config.json",
+    "preprocessor_config.json",
+)
 
 
 @dataclass(frozen=True)

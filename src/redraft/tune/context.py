@@ -12,12 +12,14 @@ from torch.nn import functional as F
 from redraft.config import LayerConfig, ModelConfig
 from redraft.model.kernels import Attend
 from redraft.model.rope import rotation
-from redraft.model.rows import Rotation
+from redraft.model.rows import Inserted, Rotation
 from redraft.shapes import Bool, Float, Int, Tensor
 
 
 class _Placed:
     """Rows at some positions, and the masks that have been made for them so far."""
+
+    inserted: Inserted | None = None
 
     def __init__(self, positions: Int[Tensor, "batch tokens"]) -> None:
         self._positions = positions.flatten()

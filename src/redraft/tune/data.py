@@ -4,14 +4,15 @@
     example with a suffix   <bos> text before | the gap                 canvas:   the gap; the text behind it, pinned
     passage                 <bos> text                                  canvases: block after block from somewhere on
 
-Canvases come in several widths, because callers use several: the narrowest multiple of 16 that holds the answer, or one
-of the recipe's.
+Canvases come in several widths, because callers use several: the narrowest multiple of `fit_step` that holds the
+answer, or one of the recipe's.
 """
 
 from __future__ import annotations
 
 import pickle
 from collections.abc import Iterator
+from dataclasses import replace
 from random import Random
 
 from torch.utils.data import DataLoader, Dataset
@@ -34,17 +35,29 @@ class Feed:
 
     def __init__(self, recipe: Recipe, base: Base) -> None:
         self.recipe, self.base, self.text = recipe, base, base.text
+        self._stages: dict[int, Feed] = {}
         self.sources: list[tuple[Source, float]] = sources(recipe.data)
         self.end = base.config.eos_token_ids[0]
 
     def batches(self, step: int) -> list[Batch]:
         """The samples of one step, sources in the recipe's shares."""
+        if self.recipe.stages:
+            return self._stage(step).batches(step)
         seed = self.recipe.train.seed * SEED_STRIDE + step
         rng = Random(stream_seed("layout", "train", seed))
         # One width a step beside the narrowest: fewer and larger batches, which is a third of the time on a CPU.
         width = rng.choice(self.recipe.data.widths or (self.base.config.canvas_length,))
         rows = [self.row(sample, rng, width) for sample in self.samples(seed)]
+        if step < self.recipe.train.encode_steps:  # no canvas is run: they must not keep sequences apart
+            rows = [replace(row, spots=()) if any(row.told) else row for row in rows]
         return self.pack(rows)
+
+    def _stage(self, step: int) -> Feed:
+        """The feed of what the recipe is at a step."""
+        begun = sum(stage.from_step <= step for stage in self.recipe.stages)
+        if begun not in self._stages:
+            self._stages[begun] = Feed(self.recipe.at(step), self.base)
+        return self._stages[begun]
 
     def ahead(self, steps: range) -> Iterator[list[Batch]]:
         """Batches of one step after another; the recipe's workers draw up the next ones meanwhile."""
@@ -69,6 +82,7 @@ class Feed:
             draws=self.recipe.objective.draws,
             most_rows=self.recipe.train.most_rows,
             pack_tokens=self.recipe.data.pack_tokens,
+            length_step=self.recipe.data.length_step,
         )
 
     def samples(self, seed: int) -> list[Sample]:
@@ -185,7 +199,8 @@ class Feed:
 
     def _width(self, least: int, rng: Random, other: int) -> int:
         """The narrowest canvas for that many positions, or the other width; too narrow a one makes several blocks."""
-        fit = -(-least // WIDTH_STEP) * WIDTH_STEP
+        step = self.recipe.data.fit_step
+        fit = -(-least // step) * step
         return fit if fit <= self.base.config.canvas_length and rng.random() < self.recipe.data.fit_share else other
 
 

@@ -2,20 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
 
 import torch
 from tokenizers import Tokenizer
 
 from redraft.config import ModelConfig
 from redraft.errors import RecipeError
+from redraft.images.config import parse_vision
 from redraft.model.gemma import DiffusionGemma
 from redraft.shapes import Tensor
 from redraft.tune.vocabulary import build_tokenizer
 from redraft.weights.build import empty_model
 from redraft.weights.load import load_model
+from redraft.weights.vision import stored_shapes
 
 
 @torch.no_grad()
@@ -62,8 +62,9 @@ def random_vision(config: ModelConfig, *, seed: int) -> dict[str, Tensor]:
     """Tensors for the vision tower the format requires and our text models never run, by stored name."""
     if config.vision is None:
         return {}
-    shapes = _vision_shapes(config.vision, config.hidden_size)
+    vision, _ = parse_vision(config.vision)
     generator = torch.Generator().manual_seed(seed)
+    shapes = stored_shapes(vision, config.hidden_size)
     return {name: 0.02 * torch.randn(shape, generator=generator) for name, shape in shapes.items()}
 
 
@@ -78,27 +79,3 @@ def _initial(name: str, value: Tensor, generator: torch.Generator, config: Model
         return torch.ones_like(value)
     spread: float = value.shape[-1] ** -0.5
     return spread * torch.randn(value.shape, generator=generator)
-
-
-def _vision_shapes(vision: Mapping[str, Any], hidden: int) -> dict[str, tuple[int, ...]]:
-    """Stored names and shapes of a Gemma-4 vision tower and its projection (model spec 6.1)."""
-    width, inner, head = vision["hidden_size"], vision["intermediate_size"], vision["head_dim"]
-    heads = vision["num_attention_heads"] * head
-    shapes: dict[str, tuple[int, ...]] = {
-        "patch_embedder.input_proj.weight": (width, 3 * vision["patch_size"] ** 2),
-        "patch_embedder.position_embedding_table": (2, vision["position_embedding_size"], width),
-        "std_bias": (width,),
-        "std_scale": (width,),
-    }
-    for i in range(vision["num_hidden_layers"]):
-        layer = f"encoder.layers.{i}."
-        for norm in ("input", "post_attention", "pre_feedforward", "post_feedforward"):
-            shapes[f"{layer}{norm}_layernorm.weight"] = (width,)
-        for proj in ("q", "k", "v"):
-            shapes[f"{layer}self_attn.{proj}_proj.linear.weight"] = (heads, width)
-        shapes[f"{layer}self_attn.o_proj.linear.weight"] = (width, heads)
-        shapes[f"{layer}self_attn.q_norm.weight"] = shapes[f"{layer}self_attn.k_norm.weight"] = (head,)
-        shapes[f"{layer}mlp.gate_proj.linear.weight"] = shapes[f"{layer}mlp.up_proj.linear.weight"] = (inner, width)
-        shapes[f"{layer}mlp.down_proj.linear.weight"] = (width, inner)
-    named = {f"model.encoder.vision_tower.{name}": shape for name, shape in shapes.items()}
-    return named | {"model.encoder.embed_vision.embedding_projection.weight": (hidden, width)}

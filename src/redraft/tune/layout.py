@@ -16,7 +16,7 @@ import torch
 from redraft.tune.objective import Batch
 
 WIDTH_STEP = 16
-_LENGTH_STEP = 64  # sequences that differ by less share a batch
+LENGTH_STEP = 64  # sequences that differ by less share a batch
 
 
 @dataclass(frozen=True)
@@ -58,16 +58,24 @@ def blocks(answer: Sequence[int], given: Sequence[bool], start: int, width: int,
     )
 
 
-def pack(rows: Sequence[Row], *, pad: int = 0, draws: int = 1, most_rows: int = 0, pack_tokens: int = 0) -> list[Batch]:
+def pack(
+    rows: Sequence[Row],
+    *,
+    pad: int = 0,
+    draws: int = 1,
+    most_rows: int = 0,
+    pack_tokens: int = 0,
+    length_step: int = LENGTH_STEP,
+) -> list[Batch]:
     """Batches of rows, in the order of their first ones.
 
     `draws` repeats every canvas; `most_rows` bounds the token rows of a batch, if one row allows; `pack_tokens` lets
-    sequences share a line of so many tokens.
+    sequences share a line of so many tokens; sequences in one piece of `length_step` tokens share a batch.
     """
     groups: dict[tuple[int, int], list[Row]] = defaultdict(list)
     for row in rows:
         width = len(row.spots[0].target) if row.spots else 0
-        groups[width, 0 if pack_tokens else -(-len(row.clean) // _LENGTH_STEP)].append(row)
+        groups[width, 0 if pack_tokens else -(-len(row.clean) // length_step)].append(row)
     batches = []
     for group in groups.values():
         for part in _parts(group, draws, most_rows):
@@ -129,7 +137,7 @@ def _batch(lines: Sequence[Sequence[Row]], pad: int) -> Batch:
         owner=torch.tensor([i for i, _, _ in placed], dtype=torch.long),
         origin=torch.tensor([origin for _, origin, _ in placed], dtype=torch.long),
         start=torch.tensor([origin + spot.start for _, origin, spot in placed], dtype=torch.long),
-        target=torch.tensor([spot.target for _, _, spot in placed], dtype=torch.long).view(-1, width),
-        pinned=torch.tensor([spot.pinned for _, _, spot in placed], dtype=torch.bool).view(-1, width),
+        target=torch.tensor([spot.target for _, _, spot in placed], dtype=torch.long).view(len(placed), width),
+        pinned=torch.tensor([spot.pinned for _, _, spot in placed], dtype=torch.bool).view(len(placed), width),
         content=torch.tensor([spot.content for _, _, spot in placed], dtype=torch.long),
     )

@@ -7,6 +7,7 @@
     [lora]      train small matrices beside the large ones, not those
     [train]     steps, batch, optimizer, seed
     [sampling]  what generation_config.json will say
+    [[stages]]  other data or another objective from a step on
 
 An unknown key is refused by name, so a misspelt option can never be ignored.
 """
@@ -21,9 +22,9 @@ import msgspec
 
 from redraft.config import MOST_THREADS, GenerationConfig, LayerConfig, ModelConfig, RopeConfig
 from redraft.errors import ConfigError, RecipeError
+from redraft.images.config import TINY_VISION
 from redraft.tasks import task
 from redraft.tune.vocabulary import VOCABULARIES
-from redraft.weights.names import TINY_VISION
 
 LORA_PARTS = ("attention", "mlp", "experts", "self_conditioning")
 EOS_TOKEN_IDS = (1, 5)  # `<eos>` and the turn end of the tokenizer that `tune.vocabulary` builds
@@ -59,10 +60,13 @@ class DataRecipe(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     generators   "file.py:function", called with a split and a seed, giving rows as in a JSON-lines file
     held_out     one row in that many of a file is kept for the probes; 0 keeps none
     turns        "last" or "all": which answers of a conversation are scored
-    fit_share    share of examples on the narrowest canvas that holds the answer, in steps of 16
+    fit_share    share of examples on the narrowest canvas that holds the answer
+    fit_step     what the widths of such canvases are multiples of
     widths       canvas widths of the others, one of them a step; none is the model's canvas_length
     most_blocks  canvases an answer may take
     pack_tokens  clean sequences share a line of up to this many tokens; 0 gives each its own
+    length_step  sequences share a batch whose lengths are in one piece of so many tokens: more is more padding, and
+                 fewer and larger batches
     """
 
     tasks: dict[str, float] = {}
@@ -72,9 +76,11 @@ class DataRecipe(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     held_out: int = 20
     turns: str = "last"
     fit_share: float = 0.0
+    fit_step: int = 16
     widths: tuple[int, ...] = ()
     most_blocks: int = 1
     pack_tokens: int = 0
+    length_step: int = 64
 
     @property
     def shares(self) -> dict[str, float]:
@@ -155,6 +161,14 @@ class TrainRecipe(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     save_every: int = 250
 
 
+class StageRecipe(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """What holds from a step on, counted from 0: other data, another objective, or both, each as a whole."""
+
+    from_step: int
+    data: DataRecipe | None = None
+    objective: ObjectiveRecipe | None = None
+
+
 class SamplingRecipe(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Settings of the reference sampler shipped with the result."""
 
@@ -177,6 +191,16 @@ class Recipe(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     objective: ObjectiveRecipe = ObjectiveRecipe()
     lora: LoraRecipe | None = None
     sampling: SamplingRecipe | None = None
+    stages: tuple[StageRecipe, ...] = ()
+
+    def at(self, step: int) -> Recipe:
+        """The recipe as it is at a step: with the stages that have begun, and none that may follow."""
+        now = msgspec.structs.replace(self, stages=())
+        for stage in self.stages:
+            if stage.from_step <= step:
+                data, objective = stage.data or now.data, stage.objective or now.objective
+                now = msgspec.structs.replace(now, data=data, objective=objective)
+        return now
 
 
 def read_recipe(path: Path) -> Recipe:
@@ -265,6 +289,11 @@ def check(recipe: Recipe) -> None:
         raise RecipeError(f'[train] device is {recipe.train.device!r}; it must be "cpu", "cuda" or "cuda:N"')
     if recipe.train.decay_steps > recipe.train.steps:
         raise RecipeError(f"[train] decay_steps is {recipe.train.decay_steps}; it must be at most steps")
+    steps = [stage.from_step for stage in recipe.stages]
+    if steps != sorted(set(steps)) or min(steps, default=1) < 1:
+        raise RecipeError(f"[[stages]] from_step are {steps}; each must be above the one before, the first above 0")
+    for step in steps:
+        check(recipe.at(step))
 
 
 def _check_model(shape: ModelRecipe) -> None:
@@ -315,7 +344,15 @@ _NUMBER = math.nextafter(math.inf, 0)
 _SHARE, _COUNT, _LARGE = (0, 1), (1, math.inf), (0, 2**31 - 1)
 _BELOW_ONE = (0, math.nextafter(1, 0))
 _RANGES: dict[str, dict[str, tuple[float, float]]] = {
-    "data": {"held_out": _LARGE, "fit_share": _SHARE, "widths": _COUNT, "most_blocks": _COUNT, "pack_tokens": _LARGE},
+    "data": {
+        "held_out": _LARGE,
+        "fit_share": _SHARE,
+        "widths": _COUNT,
+        "most_blocks": _COUNT,
+        "pack_tokens": _LARGE,
+        "fit_step": _COUNT,
+        "length_step": _COUNT,
+    },
     "objective": {
         **dict.fromkeys(("causal_share", "self_conditioning", "pinned_share", "plausible", "rolled", "own"), _SHARE),
         **dict.fromkeys(("causal_weight", "certainty"), (0, _NUMBER)),

@@ -31,13 +31,13 @@ _SAVED = {"weights", "average", "best", "score", "optimizer", "step", "fingerpri
 
 @dataclass
 class State:
-    """Everything an exact continuation needs. `fingerprint` names the recipe it belongs to.
+    """Everything an exact continuation needs. `recipe` is the one it belongs to.
 
     `average` follows the trained parameters; `best` is the average at the probe with the best `score`, if any probed.
     With several processes in the `world`, each holds its pieces of all of them.
     """
 
-    fingerprint: str
+    recipe: Recipe
     world: World
     model: DiffusionGemma
     average: dict[str, Tensor]
@@ -52,28 +52,31 @@ class State:
         return {name: value for name, value in self.model.named_parameters() if value.requires_grad}
 
 
-def fingerprint(recipe: Recipe) -> str:
-    """What a state must share with a recipe to be continued by it: all that its steps so far depend on.
+def fingerprint(recipe: Recipe, step: int) -> str:
+    """What a state behind so many steps must share with a recipe to be continued by it: all that they depend on.
 
-    Where the rate stays until a decay, the number of steps is not part of it: such a run can be made longer.
+    Where the rate stays until a decay, the number of steps is not part of it: such a run can be made longer. Nor are
+    stages that no step has reached: they may be added, changed and left out.
     """
     free: dict[str, int] = {"probe_every": 1, "probe_examples": 1, "save_every": 1, "workers": 0}
     if recipe.train.decay_steps:
         free |= {"steps": 1, "decay_steps": 1}
-    fixed = msgspec.structs.replace(recipe, train=msgspec.structs.replace(recipe.train, **free))
+    stages = tuple(stage for stage in recipe.stages if stage.from_step < step)
+    train = msgspec.structs.replace(recipe.train, **free)
+    fixed = msgspec.structs.replace(recipe, train=train, stages=stages)
     return hashlib.sha256(msgspec.json.encode(fixed)).hexdigest()
 
 
 def restore(recipe: Recipe, base: Base, path: Path, world: World) -> State:
     """The state at `path`, or the first one. Raises RecipeError for a file that is damaged or another recipe's."""
-    saved = _read(path, fingerprint(recipe)) if path.exists() else None
+    saved = _read(path, recipe) if path.exists() else None
     model = base.adapted()
     if recipe.lora is None:
         model.requires_grad_(True)
     if recipe.train.recompute:
         recompute_layers(model)
     spread(model, world)
-    state = State(fingerprint(recipe), world, model.train(), {}, _optimizer(recipe, model))
+    state = State(recipe, world, model.train(), {}, _optimizer(recipe, model))
     state.average = {name: value.detach().clone() for name, value in state.trained.items()}
     if saved is not None:
         _take(state, saved)
@@ -113,7 +116,7 @@ def keep(state: State, path: Path) -> None:
         "score": state.score,
         "optimizer": optimizer | {"state": moments},
         "step": state.step,
-        "fingerprint": state.fingerprint,
+        "fingerprint": fingerprint(state.recipe, state.step),
     }
     if not world.first:
         return
@@ -154,14 +157,14 @@ def _optimizer(recipe: Recipe, model: DiffusionGemma) -> torch.optim.Optimizer:
     )
 
 
-def _read(path: Path, wanted: str) -> dict[str, Any]:
+def _read(path: Path, recipe: Recipe) -> dict[str, Any]:
     try:
         saved = torch.load(path, map_location="cpu", weights_only=True)
         if not isinstance(saved, dict) or saved.keys() != _SAVED:
             raise TypeError(f"holds a {type(saved).__name__}")
     except Exception as error:  # a damaged file fails in any way that a zip file or a pickle can
         raise RecipeError(f"{path} is damaged ({type(error).__name__}); remove it to start again") from None
-    if saved["fingerprint"] != wanted:
+    if saved["fingerprint"] != fingerprint(recipe, saved["step"]):
         raise RecipeError(f"{path} belongs to another recipe; choose another --out folder or remove the file")
     found: dict[str, Any] = saved
     return found

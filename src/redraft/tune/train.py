@@ -82,7 +82,7 @@ def _run(recipe: Recipe, out: Path, mine: Path, progress: Progress, world: World
     with (mine / LOG).open("a", encoding="utf-8") as log, pausable() if alone else nullcontext(bool) as paused:
         began = time.monotonic()
         for batches in feed.ahead(range(state.step, total)):
-            row = train_step(recipe, state, batches)
+            row = train_step(recipe.at(state.step), state, batches)
             row["seconds"] = round(time.monotonic() - began, 4)
             if state.step % recipe.train.probe_every == 0 or state.step == total:
                 row |= _judge(recipe, feed, state)

@@ -7,8 +7,9 @@ The cut decides everything: the BPE model has no merges and takes whole pieces (
 a prompt, a bit of JSON, a syllable or one character, so a name is the same tokens in a sentence as in the answer, and
 copying it is piece by piece. That is why "▁" stands alone before a name: joined, "▁Ka" and "Ka" would be two tokens.
 
-There are two. "records" has what records and Sudoku need; "python" has its tokens under the same ids, and behind
+There are three. "records" has what records and Sudoku need; "python" has its tokens under the same ids, and behind
 them the pieces of `tune/words.py`. Both cut records and Sudoku alike, so a model of the first can grow into the second.
+"plain" is for sentences that people write: characters, and the whole words and JSON pieces of `tune/plain.py`.
 
 Encoding and decoding give back any text but two: "▁" itself (U+2581) comes back as a space, as in Gemma, and the
 text of a special token is read as that token. Nothing is put in front of a text; the chat template prints `<bos>`.
@@ -23,9 +24,11 @@ from pathlib import Path
 from tokenizers import AddedToken, Regex, Tokenizer, decoders, models, normalizers, pre_tokenizers
 
 from redraft.tasks.records import FIELDS, FORMS, SYLLABLES
+from redraft.tune.plain import ACCENTED, PLAIN_GLUE
+from redraft.tune.plain import WORDS as PLAIN_WORDS
 from redraft.tune.words import SIGNS, SPACED, WORDS
 
-VOCABULARIES = ("records", "python")
+VOCABULARIES = ("records", "python", "plain")
 
 SPECIALS = ("<pad>", "<eos>", "<bos>", "<unk>", "<|turn>", "<turn|>")  # a token's place here is its id
 
@@ -55,12 +58,13 @@ CHAT_TEMPLATE = (
 def build_tokenizer(name: str = "records") -> Tokenizer:
     """The tokenizer of one of VOCABULARIES, the same ids every time."""
     more = name == "python"
-    vocabulary = {token: i for i, token in enumerate(_tokens(more))}
+    tokens, cut = (_plain_tokens(), _plain_cut()) if name == "plain" else (_tokens(more), _cut(more))
+    vocabulary = {token: i for i, token in enumerate(tokens)}
     tokenizer = Tokenizer(
         models.BPE(vocab=vocabulary, merges=[], unk_token="<unk>", byte_fallback=True, ignore_merges=True)
     )
     tokenizer.normalizer = normalizers.Replace(" ", _SPACE)
-    tokenizer.pre_tokenizer = pre_tokenizers.Split(Regex(_cut(more)), "isolated")
+    tokenizer.pre_tokenizer = pre_tokenizers.Split(Regex(cut), "isolated")
     tokenizer.decoder = decoders.Sequence([decoders.Replace(_SPACE, " "), decoders.ByteFallback(), decoders.Fuse()])
     tokenizer.add_special_tokens([AddedToken(token, special=True, normalized=False) for token in SPECIALS])
     return tokenizer
@@ -112,3 +116,18 @@ def _cut(more: bool) -> str:
     # A word is whole or it is not that word: "▁to" must not be cut from "▁tomu", whose first syllable is "to".
     letter = "[A-Za-z]"
     return rf"(?:{spaced})(?!{letter})|(?<!{letter})(?:{bare})(?!{letter})|{glue}|{syllable}|[\s\S]"
+
+
+def _plain_tokens() -> tuple[str, ...]:
+    """Every token of "plain" in order of id; the order is part of every trained checkpoint."""
+    bytes_ = tuple(f"<0x{byte:02X}>" for byte in _BYTES)
+    pieces = (*SPECIALS, *bytes_, _SPACE, "\n", *_PRINTABLE, *ACCENTED, *PLAIN_WORDS, *PLAIN_GLUE)
+    return tuple(dict.fromkeys(pieces))
+
+
+def _plain_cut() -> str:
+    """The regular expression whose matches are the pieces of "plain"; it matches every character."""
+    glue = "|".join(map(re.escape, PLAIN_GLUE))
+    words = "|".join(map(re.escape, sorted(PLAIN_WORDS, key=len, reverse=True)))
+    letter = r"\p{L}"  # of any alphabet
+    return rf"{glue}|(?<!{letter})(?:{words})(?!{letter})|[\s\S]"

@@ -11,6 +11,7 @@ from redraft.config import ModelConfig
 from redraft.errors import RequestError, RunError, WeightsError
 from redraft.model.gemma import DiffusionGemma
 from redraft.model.kernels import FAST, Kernels
+from redraft.model.rows import IMAGE_ATTENTION
 from redraft.weights.place import Placement
 from redraft.weights.plan import Formats, make_room
 
@@ -26,6 +27,7 @@ def empty_model(
     kernels: Kernels = FAST,
     packed: Formats = MappingProxyType({}),
     placement: Placement = Placement.DEVICE,
+    image_attention: str = IMAGE_ATTENTION[0],
 ) -> DiffusionGemma:
     """A model whose memory is taken and whose numbers are whatever was there. Built without a second copy.
 
@@ -36,7 +38,7 @@ def empty_model(
     if dtype not in DTYPES.values():
         raise WeightsError(f"dtype is {dtype}; supported: {', '.join(DTYPES)}")
     with torch.device("meta"):
-        model = DiffusionGemma(config, kernels)
+        model = DiffusionGemma(config, kernels, image_attention)
         model = make_room(model.to(dtype), packed)
     if torch.device(device).type == "meta":
         return model

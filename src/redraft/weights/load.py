@@ -17,8 +17,10 @@ import torch
 
 from redraft.config import CheckpointConfig, ModelConfig, read_config
 from redraft.errors import WeightsError
+from redraft.images.config import has_tower
 from redraft.model.gemma import DiffusionGemma
 from redraft.model.kernels import FAST, Kernels
+from redraft.model.rows import IMAGE_ATTENTION
 from redraft.reader import read_json
 from redraft.shapes import Tensor
 from redraft.weights.build import empty_model
@@ -26,7 +28,7 @@ from redraft.weights.fill import Filler
 from redraft.weights.gguf import open_source
 from redraft.weights.layouts import FLOATS, Layout, read_layout
 from redraft.weights.memory import Room, check_fits, free_memory
-from redraft.weights.names import TINY_VISION, Slot, check_filled, shown, slots, sort_names
+from redraft.weights.names import Slot, check_filled, shown, slots, sort_names
 from redraft.weights.offload import keep_on_host
 from redraft.weights.place import Placement
 from redraft.weights.plan import Formats, Plan, check_device, formats, packed_matrices, plain_tensors, usable_plans
@@ -41,17 +43,20 @@ def load_model(
     kernels: Kernels = FAST,
     plan: Plan | None = None,
     placement: Placement = Placement.DEVICE,
+    image_attention: str = IMAGE_ATTENTION[0],
     report: Callable[[str], None] | None = None,
     progress: Callable[[int, int], None] | None = None,
 ) -> tuple[DiffusionGemma, CheckpointConfig]:
     """The model of a checkpoint folder, in eval mode with gradients off, and what its config files say.
 
     `dtype` is float32 or bfloat16, `plan` the formats that plain matrices are packed to, `placement` where experts are
-    (`weights/place.py`). `report` receives one line for each thing in the folder that is not used. `progress` receives
-    elements placed so far and elements in all, after each tensor.
+    (`weights/place.py`), `image_attention` who sees an image (`model/rows.py`). `report` receives one line for each
+    thing in the folder that is not used. `progress` receives elements placed so far and elements in all, after each
+    tensor.
 
     Raises ConfigError for config files that are absent or of another model, WeightsError for tensors that are missing,
-    surplus, damaged, not finite, of another shape or of another number format, RunError for too little memory.
+    surplus, damaged, not finite, of another shape or of another number format, RunError for too little memory,
+    RequestError for an `image_attention` that does not exist.
     """
     config = read_config(folder)
     source = open_source(folder)
@@ -65,7 +70,15 @@ def load_model(
     _check_headers(source, layout, config.model, report)
     packed = layout.formats or formats(config.model, plan)
     check_usable(config.model, dtype, packed, torch.device(device), report, placement)
-    model = empty_model(config.model, dtype=dtype, device=device, kernels=kernels, packed=packed, placement=placement)
+    model = empty_model(
+        config.model,
+        dtype=dtype,
+        device=device,
+        kernels=kernels,
+        packed=packed,
+        placement=placement,
+        image_attention=image_attention,
+    )
     held, ours = packed_matrices(model), plain_tensors(model)
     shapes = {name: tuple(tensor.shape) for name, tensor in ours.items()}
     shapes |= {name: matrix.packed.shape for name, matrix in held.items()}
@@ -107,7 +120,7 @@ def _check_headers(source: Source, layout: Layout, config: ModelConfig, report: 
         _check_header(source, slot)
     for copy, original in names.tied:
         _check_copy(source, copy, original)
-    if names.vision and config.vision != TINY_VISION:
+    if names.vision and has_tower(config):
         report(f"{source.folder}: {len(names.vision)} vision tensors are not loaded; redraft runs the text model")
     if layout.unread:
         report(f"{source.folder}: {len(layout.unread)} scales of activations or caches are not used")

@@ -19,11 +19,12 @@ import torch
 from redraft.cache import MIN_ROOM
 from redraft.config import ModelConfig
 from redraft.errors import RunError
-from redraft.model.head import LONG, STRIPE, TILE
+from redraft.model.head import LONG, STRIPE, TILE, WIDEST
 from redraft.weights.names import slots
 from redraft.weights.offload import PLACES
 from redraft.weights.place import Placement
 from redraft.weights.plan import Formats, fitting_plans, num_bytes
+from redraft.weights.vision import vision_bytes
 
 GIGABYTE = 1e9
 STEP_LOGITS = 7.0
@@ -33,9 +34,10 @@ Measured: 5.0 in float32; in bfloat16, where the distribution is rounded and tak
 that the CPU has.
 """
 SPOKEN = 1e9
-"""Bytes of weights from which the plan is told before a load."""
+"""From so many bytes of weights on, the plan is reported before a load."""
 
-_TILE_COPIES = 6  # products, scaled, exponentials, their rounding, and two temporaries
+# Products, scaled, exponentials, their rounding, and two temporaries; a GPU's kernel has two of WIDEST in 16 bits.
+_TILE_COPIES = 6
 _PARTS = {"embed": "embedding", "attention": "attention", "mlp": "dense MLPs", "experts": "experts"}
 
 
@@ -76,7 +78,7 @@ class Footprint:
 
 @dataclass(frozen=True)
 class Room:
-    """Bytes that are free on a device and on the host, None if they are not told; `kind` of device, and the names of
+    """Bytes that are free on a device and on the host, None if they are not known; `kind` of device, and the names of
     the plans that it can compute with, None for all."""
 
     device: int | None
@@ -86,10 +88,18 @@ class Room:
 
 
 def footprint(
-    config: ModelConfig, dtype: torch.dtype, packed: Formats, placement: Placement = Placement.DEVICE
+    config: ModelConfig,
+    dtype: torch.dtype,
+    packed: Formats,
+    placement: Placement = Placement.DEVICE,
+    *,
+    images: bool = False,
 ) -> Footprint:
-    """Count a network. A vocabulary of LONG or more is read as a stream, which keeps no logits."""
-    weights: dict[str, int] = {}
+    """Count a network. A vocabulary of LONG or more is read as a stream, which keeps no logits.
+
+    With `images` the vision tower is counted, too, which takes its memory when the first image comes.
+    """
+    weights: dict[str, int] = {"vision tower": vision_bytes(config, dtype)} if images else {}
     for slot in slots(config):
         words = slot.target.split(".")
         part = _PARTS.get(words[2] if words[0] == "layers" else words[0], "rest")
@@ -116,7 +126,7 @@ def _step(config: ModelConfig) -> int:
     rows, vocab = config.canvas_length, config.vocab_size
     if vocab < LONG:
         return int(STEP_LOGITS * 4 * rows * vocab)
-    return 4 * rows * (_TILE_COPIES * TILE + 3 * -(-vocab // STRIPE) + 3 * config.hidden_size)
+    return 4 * rows * (max(_TILE_COPIES * TILE, WIDEST) + 3 * -(-vocab // STRIPE) + 3 * config.hidden_size)
 
 
 def _unpacking(config: ModelConfig, packed: Formats) -> int:

@@ -6,8 +6,9 @@ The released layout stores the shared stack once, under `model.decoder.`, and on
     q_proj, k_proj, v_proj   ->  attention.qkv     (full layers have no v_proj)
     gate_proj, up_proj       ->  gate_up           (of each layer's MLP and of self-conditioning)
 
-Every other tensor is one of ours under another name. What a file may hold beside them: the vision tower, which we do
-not run, and copies of shared tensors under the names of their other owners. Nothing here touches a tensor's numbers.
+Every other tensor is one of ours under another name. What a file may hold beside them: the vision tower, which is
+loaded by itself (`weights/vision.py`), and copies of shared tensors under the names of their other owners. Nothing here
+touches a tensor's numbers.
 """
 
 from __future__ import annotations
@@ -20,22 +21,6 @@ from redraft.config import LayerConfig, ModelConfig
 from redraft.errors import WeightsError
 
 VISION_PREFIXES = ("model.encoder.vision_tower.", "model.encoder.embed_vision.")
-TINY_VISION = {
-    "model_type": "gemma4_vision",
-    "hidden_size": 8,
-    "intermediate_size": 8,
-    "num_hidden_layers": 1,
-    "num_attention_heads": 1,
-    "num_key_value_heads": 1,
-    "head_dim": 8,
-    "global_head_dim": 8,
-    "patch_size": 2,
-    "pooling_kernel_size": 2,
-    "position_embedding_size": 4,
-    "default_output_length": 4,
-    "standardize": True,
-}
-"""What the format makes a text-only model declare: the smallest vision tower that transformers will build."""
 _DECODER, _ENCODER_TEXT = "model.decoder.", "model.encoder.language_model."
 _SHOWN = 5
 

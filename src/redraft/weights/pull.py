@@ -25,6 +25,8 @@ WANTED = (
     "tokenizer.json",
     "tokenizer_config.json",
     "chat_template.jinja",
+    "processor_config.json",
+    "preprocessor_config.json",
     SINGLE,
     "model-*.safetensors",
     INDEX,

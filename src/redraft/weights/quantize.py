@@ -39,7 +39,8 @@ _CHUNK_ROWS = 8192
 _MISPLACED = (errno.EACCES, errno.EPERM, errno.EROFS, errno.ENOENT, errno.ENOTDIR)  # the place, not the disk
 _CARRIED = (
     *("generation_config.json", "redraft.json", "tokenizer.json"),
-    *("tokenizer_config.json", "chat_template.jinja", "LICENSE"),
+    *("tokenizer_config.json", "chat_template.jinja", "processor_config.json", "preprocessor_config.json"),
+    "LICENSE",
 )
 
 

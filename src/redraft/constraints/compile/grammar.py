@@ -16,7 +16,8 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from redraft.constraints.compile.automaton import Builder, Dfa, Part
+from redraft.constraints.compile.automaton import Dfa
+from redraft.constraints.compile.builder import Builder, Part
 from redraft.constraints.compile.limits import DEFAULT_LIMITS, Limits, check_time, compiling, time_limit
 from redraft.constraints.compile.regex import whole_match
 from redraft.errors import ConstraintError

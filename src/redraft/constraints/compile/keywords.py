@@ -1,19 +1,18 @@
-"""Every keyword of JSON Schema draft 2020-12 and what is done about it; docs/constraints.md prints the table.
+"""Every keyword of JSON Schema, the drafts that define it, and what is done (docs/constraints.md has the table).
 
 GUARANTEED   part of the language: no text that breaks it can be emitted
-CHECKED      read by an independent validator when the answer is there; one that breaks it is mended or an error
+CHECKED      read by an independent validator when the answer is there; one that breaks it is repaired or an error
 NOTED        says nothing about which texts are valid
-REFUSED      a schema that has it is refused by name
+
+A keyword that the schema's draft does not define is an annotation, as the standard says: it is ignored and listed.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from difflib import get_close_matches
 from enum import Enum
-from typing import Any
-
-from redraft.errors import ConstraintError
 
 
 class Care(Enum):
@@ -22,22 +21,26 @@ class Care(Enum):
     GUARANTEED = "guaranteed"
     CHECKED = "checked"
     NOTED = "noted"
-    REFUSED = "refused"
+
+
+DRAFTS = (4, 6, 7, 2019, 2020)
 
 
 @dataclass(frozen=True)
 class Keyword:
-    """A keyword, what is done about it, and what else there is to say."""
+    """A keyword, what is done about it, what else there is to say, and the first and last draft that define it."""
 
     name: str
     care: Care
     note: str = ""
+    first: int = 4
+    last: int = 2020
 
 
-def _rows(care: Care, text: str) -> Iterator[Keyword]:
+def _rows(care: Care, text: str, first: int = 4, last: int = 2020) -> Iterator[Keyword]:
     for line in text.strip().splitlines():
         name, _, note = line.strip().partition("  ")
-        yield Keyword(name, care, note.strip())
+        yield Keyword(name, care, note.strip(), first, last)
 
 
 KEYWORDS: tuple[Keyword, ...] = (
@@ -46,91 +49,86 @@ KEYWORDS: tuple[Keyword, ...] = (
         """
         type
         enum  values that the rest of the schema allows
-        const
         minimum  digit by digit, exact
         maximum
-        exclusiveMinimum
-        exclusiveMaximum
+        exclusiveMinimum  a number or, in draft 4, a boolean
+        exclusiveMaximum  likewise
         multipleOf  divisors of up to four digits; others are checked
         minLength  up to 1000 characters; beyond that refused
         maxLength  up to 1000 characters; beyond that checked
-        pattern  no look-around, back references, word borders, inner anchors or `--` in a class; those are refused
+        pattern  no look-around, back references, word borders or inner anchors; a schema with those is guided
         properties  in the order of the schema
         required
         additionalProperties  keys beyond the declared ones are written only where this is given, or nothing is declared
-        patternProperties  up to four patterns; more are refused
-        propertyNames
+        patternProperties  up to four patterns; with more the schema is guided
         minProperties  over declared keys; keys beyond them may repeat, which is checked
         maxProperties
         items
-        prefixItems
         minItems
         maxItems
         anyOf
-        oneOf  at least one; that it is only one is checked
+        oneOf  at least one; that it is only one is checked, unless the schemas exclude each other
         allOf  merged keyword by keyword
         $ref  within the document; one that meets itself may be open four times at once
-        $defs
-        definitions  the older spelling
+        definitions
         """,
     ),
+    Keyword("additionalItems", Care.GUARANTEED, "the older spelling of items behind a list of them", 4, 2019),
+    *_rows(Care.GUARANTEED, "const\npropertyNames", 6),
+    *_rows(Care.GUARANTEED, "$defs", 2019),
+    *_rows(Care.GUARANTEED, "prefixItems", 2020),
+    *_rows(Care.CHECKED, "not\nuniqueItems\ndependencies  as dependentRequired and dependentSchemas"),
+    *_rows(Care.CHECKED, "contains", 6),
+    *_rows(Care.CHECKED, "if\nthen\nelse", 7),
     *_rows(
         Care.CHECKED,
         """
-        not
-        if
-        then
-        else
         dependentRequired
         dependentSchemas
-        contains
         minContains
         maxContains
-        uniqueItems
         unevaluatedItems
         unevaluatedProperties
         """,
+        2019,
     ),
-    *_rows(
-        Care.NOTED,
-        """
-        $schema
-        $id  at the root only; below it is refused
-        $comment
-        $anchor  as a target of $ref
-        title
-        description
-        default
-        examples
-        deprecated
-        readOnly
-        writeOnly
-        contentEncoding
-        contentMediaType
-        contentSchema
-        """,
-    ),
-    *_rows(
-        Care.REFUSED,
-        """
-        $dynamicRef
-        $dynamicAnchor
-        $recursiveRef
-        $recursiveAnchor
-        $vocabulary
-        dependencies  write dependentRequired or dependentSchemas
-        additionalItems  write prefixItems and items
-        """,
-    ),
-    Keyword("format", Care.GUARANTEED, "the formats listed below; others are checked"),
+    Keyword("$recursiveRef", Care.CHECKED, "followed as $ref", 2019, 2019),
+    Keyword("$dynamicRef", Care.CHECKED, "followed as $ref", 2020),
+    *_rows(Care.NOTED, "$schema  which draft the schema is read by\ntitle\ndescription\ndefault"),
+    Keyword("id", Care.NOTED, "what relative references start from", 4, 4),
+    Keyword("$id", Care.NOTED, "what relative references start from", 6),
+    *_rows(Care.NOTED, "examples", 6),
+    *_rows(Care.NOTED, "$comment\nreadOnly\nwriteOnly\ncontentEncoding\ncontentMediaType", 7),
+    *_rows(Care.NOTED, "$anchor  as a target of $ref\ndeprecated\ncontentSchema\n$vocabulary", 2019),
+    Keyword("$recursiveAnchor", Care.NOTED, "", 2019, 2019),
+    Keyword("$dynamicAnchor", Care.NOTED, "as a target of $ref", 2020),
+    Keyword("format", Care.GUARANTEED, "the formats listed below; others that the validator knows are checked"),
 )
 
 CARE: Mapping[str, Care] = {keyword.name: keyword.care for keyword in KEYWORDS}
+DEFINED: Mapping[int, frozenset[str]] = {
+    draft: frozenset(keyword.name for keyword in KEYWORDS if keyword.first <= draft <= keyword.last) for draft in DRAFTS
+}
+"""The keywords of each draft."""
+OLDER = frozenset({"id", "additionalItems", "dependencies", "definitions"})
+"""Keywords of older drafts that are read where a schema does not say which draft it is of."""
 
-_MAPS = ("properties", "patternProperties", "$defs", "definitions", "dependentSchemas")
-_LISTS = ("allOf", "anyOf", "oneOf", "prefixItems")
-_ONE = ("additionalProperties", "propertyNames", "items", "contains", "not", "if", "then", "else",
-        "unevaluatedItems", "unevaluatedProperties")  # fmt: skip
+MAPS = ("properties", "patternProperties", "$defs", "definitions", "dependentSchemas")
+LISTS = ("allOf", "anyOf", "oneOf", "prefixItems")
+ONE = ("additionalProperties", "propertyNames", "items", "contains", "not", "if", "then", "else",
+       "unevaluatedItems", "unevaluatedProperties", "additionalItems")  # fmt: skip
+
+
+ELSEWHERE = frozenset({"example", "definition"})
+"""Words of other standards that look like a keyword and mean something else."""
+
+
+def near_miss(name: str, draft: int) -> str | None:
+    """The keyword that a misspelt one may stand for: `maxLength` for `maxlength`."""
+    defined = {known.lower(): known for known in DEFINED[draft]}
+    close = get_close_matches(name.lower(), defined, n=1, cutoff=0.85)
+    return defined[close[0]] if close and len(name) > 3 and name not in ELSEWHERE else None
+
 
 FORMATS: Mapping[str, str] = {
     "date": r"[0-9]{4}-(?:(?:0[13578]|1[02])-(?:0[1-9]|[12][0-9]|3[01])|(?:0[469]|11)-(?:0[1-9]|[12][0-9]|30)"
@@ -146,38 +144,18 @@ FORMATS: Mapping[str, str] = {
     "duration": r"P(?:[0-9]{1,4}D|[0-9]{1,4}W|T[0-9]{1,4}[HMS]|[0-9]{1,4}DT[0-9]{1,4}[HMS])",
     "json-pointer": r"(?:/[A-Za-z0-9_.-]*)*",
 }
-FORMATS = {**FORMATS, "date-time": FORMATS["date"] + "T" + FORMATS["time"]}
-
-
-def check_keywords(schema: object, path: str = "#") -> bool:
-    """Walk a schema and refuse, by name and place, what cannot be kept; whether some keyword has to be checked after.
-
-    Raises ConstraintError.
-    """
-    if isinstance(schema, bool):
-        return False
-    if not isinstance(schema, dict):
-        raise ConstraintError(f"schema at {path} is {schema!r:.80}; it must be an object, true or false")
-    checked = False
-    for name, value in schema.items():
-        care = CARE.get(name, Care.REFUSED)
-        if care is Care.REFUSED or (name == "$id" and path != "#"):
-            note = next((keyword.note for keyword in KEYWORDS if keyword.name == name), "no keyword of draft 2020-12")
-            raise ConstraintError(f"schema at {path} has {name!r}, which is not supported{note and ': '}{note}")
-        checked |= care is Care.CHECKED or name == "oneOf"
-        below = [check_keywords(*inner) for inner in _inner(name, value, path)]  # all of them: each may refuse
-        checked |= any(below)
-    return checked
-
-
-def _inner(name: str, value: Any, path: str) -> Iterator[tuple[object, str]]:
-    """The schemas that are a keyword's value, each with its place."""
-    expected = dict if name in _MAPS else list if name in _LISTS else None
-    if expected is not None and not isinstance(value, expected):
-        raise ConstraintError(f"schema at {path}: {name} is {value!r:.80}; it must be a JSON {expected.__name__}")
-    if name in _MAPS:
-        yield from ((inner, f"{path}/{name}/{key}") for key, inner in value.items())
-    elif name in _LISTS:
-        yield from ((inner, f"{path}/{name}/{i}") for i, inner in enumerate(value))
-    elif name in _ONE:
-        yield value, f"{path}/{name}"
+_VERSION = r"[0-9a-f]{8}-[0-9a-f]{4}-%s[0-9a-f]{3}-[89ab][0-9a-f]{3}-[0-9a-f]{12}"
+FORMATS = {
+    **FORMATS,
+    "date-time": FORMATS["date"] + "T" + FORMATS["time"],
+    **{f"uuid{version}": _VERSION % version for version in (1, 3, 4, 5)},
+    "ipvanyaddress": FORMATS["ipv4"],
+}
+VALIDATED_FORMATS = frozenset(
+    {
+        *("date", "time", "date-time", "duration", "email", "idn-email", "hostname", "idn-hostname", "ipv4", "ipv6"),
+        *("uri", "uri-reference", "uri-template", "iri", "iri-reference", "uuid", "regex"),
+        *("json-pointer", "relative-json-pointer"),
+    }
+)
+"""Formats that the validator knows."""

@@ -27,6 +27,10 @@ class Limits:
 DEFAULT_LIMITS = Limits()
 
 
+class TimeLimitError(ConstraintError):
+    """Compiling took longer than it may. On a quieter machine it may not."""
+
+
 @dataclass
 class _Clock:
     until: float
@@ -70,7 +74,7 @@ def check_time() -> None:
     """Raise ConstraintError, naming the part, if the time limit has passed."""
     clock = _CLOCK.get()
     if clock is not None and time.monotonic() > clock.until:
-        raise ConstraintError(
+        raise TimeLimitError(
             f"{clock.part} takes over {clock.seconds:g} seconds to compile; narrow its lengths, counts or depth"
         )
 

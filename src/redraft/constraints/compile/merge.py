@@ -7,7 +7,6 @@ left out is left to the check of the finished answer; that is noted in `inexact`
 
 from __future__ import annotations
 
-import json
 import math
 import operator
 from collections.abc import Callable, Iterator, Mapping
@@ -15,14 +14,16 @@ from dataclasses import dataclass, field
 from decimal import Decimal
 from functools import reduce
 from typing import Any
-from urllib.parse import unquote
 
-from redraft.constraints.compile.keywords import check_keywords
+from redraft.constraints.compile.dialect import Document, modern
+from redraft.constraints.compile.exclusive import exclusive
 from redraft.constraints.compile.limits import check_time
 from redraft.constraints.compile.regex import ecma_search
+from redraft.constraints.compile.values import same_json
 from redraft.errors import ConstraintError
 
 Schema = dict[str, Any]
+Trail = tuple[str, ...]
 TYPES = ("object", "array", "string", "integer", "number", "boolean", "null")
 MOST_ALTERNATIVES = 20_000
 """Ways through the allOf and anyOf of a schema that are looked at, valid or not."""
@@ -38,43 +39,45 @@ _LISTED = {"pattern": "patterns", "format": "formats", "propertyNames": "names",
 
 @dataclass
 class Resolver:
-    """The document that references point into, and how often each may be open inside itself.
+    """The document that references point into, and how often a reference may be open inside itself.
 
-    It counts the alternatives that it has looked at, and knows the references that it has followed.
+    It counts the alternatives that it has looked at. A trail has the references that are open, of those that lead back
+    to themselves, in alphabetical order: schemas with equal trails have equal languages.
     """
 
-    root: Any
+    document: Document
     depth: int = 4
     inexact: bool = False
     alternatives: int = 0
-    followed: set[str] = field(default_factory=set)
+    joined: dict[tuple[int, ...], Schema] = field(default_factory=dict)
 
-    def plain(self, schema: Any, trail: tuple[str, ...] = ()) -> Iterator[tuple[Schema, tuple[str, ...]]]:
+    def plain(self, schema: Any, trail: Trail = ()) -> Iterator[tuple[Schema, Trail]]:
         """The alternatives of a schema, each plain, with the references that lead to it."""
         if schema is False:
             return
-        if schema is True:
-            schema = {}
         check_time()
         self.alternatives += 1
         if self.alternatives > MOST_ALTERNATIVES:
             raise ConstraintError(
                 f"allOf, anyOf and $ref make over {MOST_ALTERNATIVES} alternatives of the schema; write fewer"
             )
-        rest = dict(schema)
-        parts: list[list[tuple[Any, tuple[str, ...]]]] = []
+        rest = {} if schema is True else modern(schema, self.document.draft)
+        parts: list[list[tuple[Any, Trail]]] = []
         if "$ref" in rest:
-            name = rest.pop("$ref")
-            if trail.count(name) >= self.depth:
-                return
-            parts.append([(self.target(name), (*trail, name))])
+            name, target = self.document.target(rest.pop("$ref"), schema)
+            if name in self.document.recursive(name):
+                if trail.count(name) >= self.depth:
+                    return
+                trail = tuple(sorted((*trail, name)))
+            parts.append([(target, trail)])
         parts += [[(one, trail)] for one in rest.pop("allOf", [])]
+        self.inexact |= "oneOf" in rest and not exclusive(self.document, rest["oneOf"])
         parts += [[(one, trail) for one in rest.pop(word)] for word in ("anyOf", "oneOf") if word in rest]
         yield from self._together(_normal(rest), trail, parts)
 
     def _together(
-        self, rest: Schema | None, trail: tuple[str, ...], parts: list[list[tuple[Any, tuple[str, ...]]]]
-    ) -> Iterator[tuple[Schema, tuple[str, ...]]]:
+        self, rest: Schema | None, trail: Trail, parts: list[list[tuple[Any, Trail]]]
+    ) -> Iterator[tuple[Schema, Trail]]:
         if rest is None:
             return
         if not parts:
@@ -85,44 +88,14 @@ class Resolver:
                 longest = max(trail, deeper, key=len)
                 yield from self._together(self.merge(rest, found), longest, parts[1:])
 
-    def target(self, name: str) -> Any:
-        """What a reference names. Raises ConstraintError if it is not in the document."""
-        here, _, pointer = str(name).partition("#")
-        if here and here != (self.root.get("$id") if isinstance(self.root, dict) else None):
-            raise ConstraintError(f"$ref {name!r} leads out of the document; put what it names under $defs")
-        found = self._pointed(name, pointer)
-        if name not in self.followed:
-            self.followed.add(name)
-            self.inexact |= check_keywords(
-                found, "#" if found is self.root else name
-            )  # it may stand where no schema has to
-        return found
-
-    def _pointed(self, name: str, pointer: str) -> Any:
-        found = self.root
-        if pointer and not pointer.startswith("/"):
-            return self._anchored(pointer, self.root, name)
-        for step in pointer.split("/")[1:]:
-            step = unquote(step).replace("~1", "/").replace("~0", "~")
-            if isinstance(found, list) and step.isdecimal() and int(step) < len(found):
-                found = found[int(step)]
-            elif isinstance(found, dict) and step in found:
-                found = found[step]
-            else:
-                raise ConstraintError(f"$ref {name!r} names nothing in the document; correct it")
-        return found
-
-    def _anchored(self, anchor: str, within: Any, name: str) -> Any:
-        stack = [within]
-        while stack:
-            found = stack.pop()
-            if isinstance(found, dict):
-                if found.get("$anchor") == anchor:
-                    return found
-                stack += found.values()
-            elif isinstance(found, list):
-                stack += found
-        raise ConstraintError(f"$ref {name!r} names nothing in the document; correct it")
+    def together(self, schemas: list[Any]) -> Any:
+        """One schema for several, left to be made plain when its turn comes; the same one for the same several."""
+        kept = [schema for schema in schemas if schema is not True]
+        if any(schema is False for schema in kept):
+            return False
+        if len(kept) <= 1:
+            return kept[0] if kept else True
+        return self.joined.setdefault(tuple(map(id, kept)), {"allOf": kept})
 
     def merge(self, a: Schema, b: Schema) -> Schema | None:
         """What two plain schemas say together."""
@@ -144,27 +117,27 @@ class Resolver:
         keys = list(dict.fromkeys([*a.get("properties", {}), *b.get("properties", {})]))
         found: Schema = {}
         if keys:
-            found["properties"] = {key: together([*says(a, key), *says(b, key)]) for key in keys}
+            found["properties"] = {key: self.together([*says(a, key), *says(b, key)]) for key in keys}
         patterns = list(dict.fromkeys([*a.get("patternProperties", {}), *b.get("patternProperties", {})]))
         if patterns:
             found["patternProperties"] = {
-                pattern: together([one["patternProperties"][pattern] for one in (a, b)
+                pattern: self.together([one["patternProperties"][pattern] for one in (a, b)
                                if pattern in one.get("patternProperties", {})])
                 for pattern in patterns
             }  # fmt: skip
             self.inexact |= any("additionalProperties" in one for one in (a, b))
         extra = [one["additionalProperties"] for one in (a, b) if "additionalProperties" in one]
         if extra:
-            found["additionalProperties"] = together(extra)
+            found["additionalProperties"] = self.together(extra)
         return found
 
     def _arrays(self, a: Schema, b: Schema) -> Schema:
         count = max(len(a.get("prefixItems", [])), len(b.get("prefixItems", [])))
         found: Schema = {}
         if count:
-            found["prefixItems"] = [together([item_at(a, i), item_at(b, i)]) for i in range(count)]
+            found["prefixItems"] = [self.together([item_at(a, i), item_at(b, i)]) for i in range(count)]
         if "items" in a or "items" in b:
-            found["items"] = together([one["items"] for one in (a, b) if "items" in one])
+            found["items"] = self.together([one["items"] for one in (a, b) if "items" in one])
         return found
 
 
@@ -180,14 +153,6 @@ def says(schema: Schema, key: str) -> list[Any]:
 def item_at(schema: Schema, i: int) -> Any:
     first = schema.get("prefixItems", [])
     return first[i] if i < len(first) else schema.get("items", True)
-
-
-def together(schemas: list[Any]) -> Any:
-    """One schema for several, left to be made plain when its turn comes."""
-    kept = [schema for schema in schemas if schema is not True]
-    if any(schema is False for schema in kept):
-        return False
-    return True if not kept else kept[0] if len(kept) == 1 else {"allOf": kept}
 
 
 def _normal(schema: Schema) -> Schema | None:
@@ -223,15 +188,6 @@ def _types_of_both(a: list[str], b: list[str]) -> list[str]:
 
 def _has(values: list[Any], value: Any) -> bool:
     return any(same_json(value, other) for other in values)
-
-
-def same_json(a: Any, b: Any) -> bool:
-    """Whether two values are one JSON value: 1 and 1.0 are, 1 and true are not."""
-    if isinstance(a, bool) or isinstance(b, bool):
-        return a is b
-    if isinstance(a, int | float) and isinstance(b, int | float):
-        return a == b
-    return type(a) is type(b) and json.dumps(a, sort_keys=True) == json.dumps(b, sort_keys=True)
 
 
 def exact(value: int | float) -> Decimal:

@@ -77,8 +77,10 @@ def _compile(pattern: str, name: str, shown: str | None = None) -> Dfa:
     table[source, edges[:, 1]] = target
     accepts = np.isin(table[:, 0], ends)
     table[:, 0] = NOWHERE
-    columns, class_of = np.unique(table, axis=1, return_inverse=True)
-    return Dfa(columns.astype(np.int32), class_of.reshape(-1).astype(np.int32), accepts).trimmed()
+    weights = np.random.default_rng(0).integers(0, 2**63, len(table), dtype=np.uint64)
+    sums = (table.astype(np.uint64) * weights[:, None]).sum(0)  # bytes that move every state alike have equal ones
+    _, member, class_of = np.unique(sums, return_index=True, return_inverse=True)
+    return Dfa(table[:, member], class_of.reshape(-1).astype(np.int32), accepts).trimmed()
 
 
 def _misspelt(pattern: str) -> str | None:

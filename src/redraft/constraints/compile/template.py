@@ -25,7 +25,8 @@ from dataclasses import dataclass
 from decimal import Decimal, InvalidOperation
 from typing import Any
 
-from redraft.constraints.compile.automaton import NOWHERE, Builder, Dfa, any_of, explore, intersect
+from redraft.constraints.compile.automaton import NOWHERE, Compiled, Dfa, explore, intersect
+from redraft.constraints.compile.builder import Builder, any_of
 from redraft.constraints.compile.keywords import FORMATS
 from redraft.constraints.compile.limits import Limits
 from redraft.constraints.compile.regex import whole_match
@@ -64,7 +65,7 @@ class Template:
     def source(self) -> Source:
         """The language of the filled texts."""
 
-        def compile_it(limits: Limits) -> tuple[Dfa, bool]:
+        def compile_it(limits: Limits) -> Compiled:
             build = Builder(limits)
             parts = [build.literal(self.literals[0].encode())]
             before: Hole | None = None  # the holes so far that no text stands behind
@@ -73,7 +74,7 @@ class Template:
                 before = None if literal else Hole(hole.name, dfa)
                 if literal or hole is self.holes[-1]:
                     parts += [build.embed(dfa), build.literal(literal.encode())]
-            return build.finish(build.then(*parts)), False
+            return Compiled(build.finish(build.then(*parts)))
 
         digest = hashlib.sha256()
         for hole in self.holes:

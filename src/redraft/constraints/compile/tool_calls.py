@@ -14,7 +14,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from redraft.constraints.compile.automaton import Builder, Dfa, Part
+from redraft.constraints.compile.automaton import Compiled
+from redraft.constraints.compile.builder import Builder, Part
 from redraft.constraints.compile.limits import Limits, compiling
 from redraft.constraints.compile.schema import compile_schema
 from redraft.constraints.compile.values import text_of
@@ -57,7 +58,7 @@ def calls_source(tools: Mapping[str, Any], *, several: bool = True, content: Sou
         if not NAME.fullmatch(name):
             raise ConstraintError(f"the tool {name!r:.80} cannot be written in a call; use letters, digits and _.:-")
 
-    def compile_it(limits: Limits) -> tuple[Dfa, bool]:
+    def compile_it(limits: Limits) -> Compiled:
         build = Builder(limits)
 
         def call() -> Part:
@@ -68,12 +69,12 @@ def calls_source(tools: Mapping[str, Any], *, several: bool = True, content: Sou
 
         if content is not None:
             calls = build.repeat(call, 1, None if several else 1)
-            inside, checked = content.compile(limits)
-            answer = build.either([build.embed(inside), calls])
-            return build.finish(build.then(build.maybe(thought(build)), answer)), checked
+            inside = content.compile(limits)
+            answer = build.either([build.embed(inside.dfa), calls])
+            return inside._replace(dfa=build.finish(build.then(build.maybe(thought(build)), answer)))
         if not several:
-            return build.finish(build.then(said(), build.maybe(build.then(call(), said())))), False
-        return build.finish(build.repeat(lambda: build.either([said(), call()]), 0, None)), False
+            return Compiled(build.finish(build.then(said(), build.maybe(build.then(call(), said())))))
+        return Compiled(build.finish(build.repeat(lambda: build.either([said(), call()]), 0, None)))
 
     parts = [tools, several, None if content is None else [content.kind, content.text, content.options]]
     return Source(TEXT if content is None else "content or calls", json.dumps(parts, ensure_ascii=False), compile_it)

@@ -7,9 +7,11 @@ Numbers are written without exponent; bounds are compared digit by digit, so the
 
 from __future__ import annotations
 
+import json
 from dataclasses import dataclass
 from decimal import Decimal
 from functools import lru_cache
+from typing import Any
 
 import numpy as np
 
@@ -33,7 +35,7 @@ _FOLLOW = (((0, 1, 2), 0), ((2,), 1), ((0, 1, 2), 1), ((0, 1), 1), ((1, 2), 2), 
 _SHORT = {0x22: b'"', 0x5C: b"\\", 0x08: b"b", 0x0C: b"f", 0x0A: b"n", 0x0D: b"r", 0x09: b"t"}
 
 
-@lru_cache(maxsize=64)
+@lru_cache(maxsize=256)
 def text_of(low: int = 0, high: int | None = None) -> Dfa:
     """All texts of `low` to `high` characters (Unicode code points) in UTF-8; without end if `high` is None.
 
@@ -72,31 +74,33 @@ def space(*, lines: bool) -> Dfa:
     return explore(0, [b" ", b"\n", b"\t"], move, lambda _: True)
 
 
-@lru_cache(maxsize=64)
+@lru_cache(maxsize=256)
 def quoted(text: Dfa) -> Dfa:
     """JSON strings that say a text of the language, quotes included."""
-    size = len(text)
-    full = text.table[:, text.class_of]
-    table = np.full((2 * size + 2, 256), NOWHERE, np.int32)
-    table[:size] = full
-    table[:size, :0x20] = NOWHERE
-    table[:size, 0x7F] = full[:, 0x7F]
-    table[:size, [0x22, 0x5C]] = NOWHERE
-    begin, end = 2 * size, 2 * size + 1
-    table[begin, 0x22] = 0
-    table[np.flatnonzero(text.accepts), 0x22] = end
-    table[:size, 0x5C] = size + np.arange(size)
+    size, begin, end = len(text), 2 * len(text), 2 * len(text) + 1
+    marked = np.arange(256)  # bytes that are treated alike have one number
+    marked[0x20:] = np.where(np.isin(marked[0x20:], [0x22, 0x5C, 0x7F, *(short[0] for short in _SHORT.values())]),
+                             marked[0x20:], 256)  # fmt: skip
+    marked[:0x20] = 257
+    _, member, class_of = np.unique(marked * 257 + text.class_of, return_index=True, return_inverse=True)
+    class_of = class_of.reshape(-1)
+    table = np.full((2 * size + 2, len(member)), NOWHERE, np.int32)
+    table[:size] = text.table[:, text.class_of[member]]
+    table[:size, np.unique(class_of[:0x20])] = NOWHERE
+    table[:size, class_of[[0x22, 0x5C]]] = NOWHERE
+    table[begin, class_of[0x22]] = 0
+    table[np.flatnonzero(text.accepts), class_of[0x22]] = end
+    table[:size, class_of[0x5C]] = size + np.arange(size)
     for byte, short in _SHORT.items():
-        table[size : 2 * size, short[0]] = full[:, byte]
+        table[size : 2 * size, class_of[short[0]]] = text.table[:, text.class_of[byte]]
     accepts = np.arange(len(table)) == end
     order = np.r_[begin, 0:begin, end]  # the start must be state 0
     place = np.argsort(order)
     moved = np.where(table == NOWHERE, NOWHERE, place[table])[order]
-    columns, class_of = np.unique(moved, axis=1, return_inverse=True)
-    return Dfa(columns.astype(np.int32), class_of.reshape(-1).astype(np.int32), accepts[order]).trimmed()
+    return Dfa(moved.astype(np.int32), class_of.astype(np.int32), accepts[order]).trimmed()
 
 
-@lru_cache(maxsize=64)
+@lru_cache(maxsize=256)
 def number(
     low: Decimal | None = None,
     high: Decimal | None = None,
@@ -253,3 +257,12 @@ class _Spelt:
 def _compare(before: int, label: int, digits: str, at: int) -> int:
     expected = int(digits[at]) if at < len(digits) else 0
     return before or (label > expected) - (label < expected)
+
+
+def same_json(a: Any, b: Any) -> bool:
+    """Whether two values are one JSON value: 1 and 1.0 are, 1 and true are not."""
+    if isinstance(a, bool) or isinstance(b, bool):
+        return a is b
+    if isinstance(a, int | float) and isinstance(b, int | float):
+        return a == b
+    return type(a) is type(b) and json.dumps(a, sort_keys=True) == json.dumps(b, sort_keys=True)

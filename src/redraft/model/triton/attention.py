@@ -1,8 +1,9 @@
-"""Attention of a span over its prefix and itself, on a GPU, without a mask in memory.
+"""Attention of all spans of a forward in one launch, on a GPU, without a mask in memory.
 
-A canvas sees every key it is handed; an encoded span sees keys up to its own, in a window or not: two numbers say it.
-The query heads that share a key head are rows of the same tile, so every key is read once for all of them. Heads are of
-256 or 512, and of the larger size libraries have no fused form. The twin is `model/kernels.py::attend_eager`.
+Two numbers say what a row sees: the first key and the one behind the last (`model/rows.py::SpanTables`). So prompts,
+commits and canvases of many sequences share the launch, and so do buffers that stand still under a graph. The query
+heads that share a key head are rows of the same tile: every key is read once for all of them. Heads are of 256 or 512,
+and of the larger size libraries have no fused form. The twin is `model/kernels.py::attend_eager`, span by span.
 """
 
 from __future__ import annotations
@@ -13,97 +14,75 @@ import torch
 import triton
 import triton.language as tl
 
-from redraft.model.kernels import Causal
+from redraft.model.rows import SpanTables
 from redraft.model.triton.tiles import shared_memory
-from redraft.shapes import Float, Int, Tensor
+from redraft.shapes import Float, Tensor
 
 _BLOCK_KEYS = 32
 _PROGRAMS = 128  # about one for each multiprocessor of a large GPU
 _HOPPER = 227 * 1024  # bytes of shared memory; what has less has smaller matrix units, too
 
 
-# What changes from step to step is no reason to compile anew.
-@triton.jit(do_not_specialize=["rows", "keys", "window"], do_not_specialize_on_alignment=["extent"])
+@triton.jit
 @no_type_check
 def _attend(
-    q, k, v, out, rows, heads, keys, window, extent, k_head, k_key, v_head, v_key,
-    GROUP: tl.constexpr, DIM: tl.constexpr, CAUSAL: tl.constexpr, STANDING: tl.constexpr,
-    BLOCK_ROWS: tl.constexpr, BLOCK_KEYS: tl.constexpr,
+    q, out, spans, seen, buffers, heads,
+    GROUP: tl.constexpr, DIM: tl.constexpr, BLOCK_ROWS: tl.constexpr, BLOCK_KEYS: tl.constexpr,
 ):  # fmt: skip
-    """One tile of queries of one key head. Key `keys - rows + i` stands at the place of row i.
-
-    Where memory stands still, `extent` says which part of the buffers is read, from its first row to its last.
-    """
-    if STANDING:
-        first = tl.load(extent)
-        keys = tl.load(extent + 1) - first
-        k += first * k_key
-        v += first * v_key
+    """One tile of queries of one key head of one span."""
+    span = tl.program_id(2)
+    rows = tl.load(spans + 2 * span + 1)
+    if tl.program_id(0) * BLOCK_ROWS >= rows * GROUP:
+        return
+    to = tl.pointer_type(q.dtype.element_ty)
+    k = tl.multiple_of(tl.load(buffers + 4 * span).to(to), 16)
+    v = tl.multiple_of(tl.load(buffers + 4 * span + 1).to(to), 16)
     kv = tl.program_id(1).to(tl.int64)
+    apart, origin = tl.multiple_of(tl.load(buffers + 4 * span + 2), 16), tl.load(buffers + 4 * span + 3)
+    k += kv * apart
+    v += kv * apart
     one = tl.program_id(0) * BLOCK_ROWS + tl.arange(0, BLOCK_ROWS)
-    row, head = one // GROUP, kv * GROUP + one % GROUP
-    inside = row < rows
+    inside = one < rows * GROUP
+    row, head = tl.load(spans + 2 * span) + one // GROUP, kv * GROUP + one % GROUP
     dims = tl.arange(0, DIM)
     at = (row * heads + head)[:, None] * DIM + dims[None, :]
     queries = tl.load(q + at, mask=inside[:, None], other=0.0)
-    place = keys - rows + row
+    first = tl.load(seen + 2 * row, mask=inside, other=1 << 40) - origin
+    behind = tl.load(seen + 2 * row + 1, mask=inside, other=0) - origin
     largest = tl.full((BLOCK_ROWS,), float("-inf"), dtype=tl.float32)
     total = tl.zeros((BLOCK_ROWS,), dtype=tl.float32)
     mixed = tl.zeros((BLOCK_ROWS, DIM), dtype=tl.float32)
-    begin, end = 0, keys
-    if CAUSAL:  # what the tile's first row no longer sees, and what its last one does not see yet
-        early = keys - rows + tl.program_id(0) * BLOCK_ROWS // GROUP
-        begin = tl.maximum(early - window + 1, 0) // BLOCK_KEYS * BLOCK_KEYS
-        end = tl.minimum(early + (BLOCK_ROWS + GROUP - 1) // GROUP + 1, keys)
-    for start in range(begin, end, BLOCK_KEYS):
+    begin = tl.min(first, axis=0) // BLOCK_KEYS * BLOCK_KEYS
+    for start in range(begin.to(tl.int32), tl.max(behind, axis=0).to(tl.int32), BLOCK_KEYS):
         key = start + tl.arange(0, BLOCK_KEYS)
-        there = key < keys
-        part = tl.load(k + kv * k_head + key[:, None] * k_key + dims[None, :], mask=there[:, None], other=0.0)
+        visible = (key[None, :] >= first[:, None]) & (key[None, :] < behind[:, None])
+        there = key < tl.max(behind, axis=0)
+        part = tl.load(k + key[:, None] * DIM + dims[None, :], mask=there[:, None], other=0.0)
         scores = tl.dot(queries, tl.trans(part), input_precision="ieee")
-        seen = there[None, :] & inside[:, None]
-        if CAUSAL:
-            seen = seen & (key[None, :] <= place[:, None]) & (key[None, :] > place[:, None] - window)
-        scores = tl.where(seen, scores, float("-inf"))
+        scores = tl.where(visible, scores, float("-inf"))
         new = tl.maximum(largest, tl.max(scores, axis=1))
         # A row that has seen no key yet has no largest score; any finite number does instead.
         safe = tl.where(new == float("-inf"), 0.0, new)
         kept, e = tl.exp(largest - safe), tl.exp(scores - safe[:, None])
         total = kept * total + tl.sum(e, axis=1)
-        values = tl.load(v + kv * v_head + key[:, None] * v_key + dims[None, :], mask=there[:, None], other=0.0)
+        values = tl.load(v + key[:, None] * DIM + dims[None, :], mask=there[:, None], other=0.0)
         mixed = kept[:, None] * mixed + tl.dot(e.to(values.dtype), values, input_precision="ieee")
         largest = new
     mixed = mixed / tl.where(total > 0, total, 1.0)[:, None]
     tl.store(out + at, mixed.to(out.dtype.element_ty), mask=inside[:, None])
 
 
-def attend_kernel(q: Tensor, k: Tensor, v: Tensor, causal: Causal | None) -> Tensor:
-    """The form of `model/kernels.py::Attend` for a GPU."""
-    window = None if causal is None else causal.window
-    return _launch(q, k, v, None, is_causal=causal is not None, window=window)
-
-
-def attend_standing(
-    q: Float[Tensor, "rows heads head_dim"],
-    k: Float[Tensor, "kv_heads room head_dim"],
-    v: Float[Tensor, "kv_heads room head_dim"],
-    seen: Int[Tensor, "2"],
+def attend_spans(
+    q: Float[Tensor, "rows heads head_dim"], tables: SpanTables, index: int, kv_heads: int
 ) -> Float[Tensor, "rows heads head_dim"]:
-    """A canvas over the part `seen[0]` to `seen[1]` of whole buffers, which the host need not know to launch it."""
-    return _launch(q, k, v, seen, is_causal=False, window=None)
-
-
-def _launch(q: Tensor, k: Tensor, v: Tensor, seen: Tensor | None, *, is_causal: bool, window: int | None) -> Tensor:
-    rows, heads, dim = q.shape
-    keys, group = k.shape[1], heads // k.shape[0]
-    out = torch.empty_like(q, memory_format=torch.contiguous_format)
+    """Attention of every row over what it sees in layer `index`, whose own keys and values have been placed."""
+    _, heads, dim = q.shape
+    out, group = torch.empty_like(q), heads // kv_heads
     tile_rows, stages = _tile(q)
-    _attend[(triton.cdiv(rows * group, tile_rows), k.shape[0])](
-        *(q.contiguous(), k, v, out, rows, heads, keys, window or keys + 1, q if seen is None else seen),
-        *(k.stride(0), k.stride(1), v.stride(0), v.stride(1)),
+    _attend[(triton.cdiv(tables.most_rows * group, tile_rows), kv_heads, len(tables.spans))](
+        *(q, out, tables.spans, tables.seen[tables.kinds[index]], tables.buffers[index], heads),
         GROUP=group,
         DIM=dim,
-        CAUSAL=is_causal,
-        STANDING=seen is not None,
         BLOCK_ROWS=tile_rows,
         BLOCK_KEYS=_BLOCK_KEYS,
         num_warps=8,

@@ -35,7 +35,7 @@ from redraft.model.triton.tiles import (
     read,
     scaled,
 )
-from redraft.shapes import Int, Tensor
+from redraft.shapes import Float, Int, Tensor
 
 _LEAST, _MOST = 16, 128  # rows of a block
 _SCAN, _WIDE = 2048, 1024
@@ -151,6 +151,16 @@ def experts_kernel(
     experts: AnyExperts, x: Tensor, weights: Tensor, chosen: Tensor, tiles: tuple[Tile, Tile] | None = None
 ) -> Tensor:
     """Sum of each row's chosen experts, weighted; the form of `model/moe.py::ExpertsForm` for a GPU."""
+    each, (rows, choices), hidden = experts_each(experts, x, chosen, tiles), chosen.shape, experts.down.shape[1]
+    out = x.new_empty(rows, hidden)
+    _mix[(rows, triton.cdiv(hidden, _WIDE))](each, weights.contiguous(), out, hidden, CHOICES=choices, WIDE=_WIDE)
+    return out
+
+
+def experts_each(
+    experts: AnyExperts, x: Tensor, chosen: Tensor, tiles: tuple[Tile, Tile] | None = None
+) -> Float[Tensor, "choices_of_all_rows hidden"]:
+    """What each row's chosen experts make of it, one behind the other, not yet weighted."""
     rows, choices = chosen.shape
     gate_up, down = experts.gate_up, experts.down
     ffn, hidden = gate_up.shape[1] // 2, down.shape[1]
@@ -169,9 +179,7 @@ def experts_kernel(
         *(order, *blocks, *held(down), each),
         **constants(x, down, down_tile),
     )
-    out = x.new_empty(rows, hidden)
-    _mix[(rows, triton.cdiv(hidden, _WIDE))](each, weights.contiguous(), out, hidden, CHOICES=choices, WIDE=_WIDE)
-    return out
+    return each
 
 
 def experts_tiles(weight: Tensor | Packed, rows: float, dtype: torch.dtype) -> tuple[Tile, Tile]:

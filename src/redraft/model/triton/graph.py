@@ -25,8 +25,8 @@ import torch
 from redraft.cache import Prefix
 from redraft.model.gemma import DiffusionGemma
 from redraft.model.head import Head, Reading, read_head
-from redraft.model.kernels import Attend, Standing
-from redraft.model.rows import Mode, Rows, Span
+from redraft.model.kernels import Attend
+from redraft.model.rows import Mode, Rows, Span, SpanTables, span_tables
 from redraft.shapes import Float, Int, Tensor
 
 _WARM_UPS = 2
@@ -53,16 +53,15 @@ class Placed:
 class StandingRows(Rows):
     """The rows of canvases behind their prefixes, `width` each, in buffers that stay where they are."""
 
-    def __init__(
-        self, model: DiffusionGemma, prefixes: Sequence[Prefix], width: int, standing: Standing | None
-    ) -> None:
+    def __init__(self, model: DiffusionGemma, prefixes: Sequence[Prefix], width: int) -> None:
         spans = [Span(prefix, width, Mode.DENOISE) for prefix in prefixes]
         super().__init__(model.config, spans, model.device, model.dtype)
-        self.prefixes, self.width, self.standing = tuple(prefixes), width, standing
+        self.prefixes, self.width = tuple(prefixes), width
         self.parts: list[list[slice]] = []
         # Of each canvas in each layer: the first row and the end of what it sees, and its own first row.
         shape = (len(spans), len(model.config.layers), 3)
         self.seen: Int[Tensor, "canvases layers 3"] = torch.zeros(shape, dtype=torch.int64, device=model.device)
+        self._standing: SpanTables | None = None
         self._own = torch.arange(width, device=model.device)
 
     def stand(self, lives: Sequence[int]) -> None:
@@ -85,7 +84,18 @@ class StandingRows(Rows):
             for place, value in zip(places, self._rotations[kind], strict=True):
                 place.copy_(value)
         self._rotations |= kept
+        self.starts = starts.tolist()
+        found_tables = span_tables(self, lives)
+        if self._standing is None:
+            self._standing = found_tables
+        for place, value in zip(self._standing.tensors, found_tables.tensors, strict=True):
+            place.copy_(value)
         self.forget()
+
+    def tables(self, index: int) -> SpanTables:
+        """Those of the places taken last, in memory that stands still."""
+        assert self._standing is not None, "no place was taken"
+        return self._standing
 
     def forget(self) -> None:
         """Drop what was worked out of the rotations, so that the next forward does it again."""
@@ -97,14 +107,29 @@ class StandingRows(Rows):
         own = seen[2] + self._own
         layer.keys.index_copy_(1, own, k.transpose(0, 1))
         layer.values.index_copy_(1, own, v.transpose(0, 1))
-        if self.standing is not None:
-            return self.standing(q, layer.keys, layer.values, seen[:2])
+        if q.is_cuda:
+            return attend_masked(q, layer.keys, layer.values, seen[:2])
         part = self.parts[i][index]
         return kernel(q, layer.keys[:, part], layer.values[:, part], None)
 
 
+def attend_masked(
+    q: Float[Tensor, "rows heads head_dim"],
+    k: Float[Tensor, "kv_heads room head_dim"],
+    v: Float[Tensor, "kv_heads room head_dim"],
+    seen: Int[Tensor, "2"],
+) -> Float[Tensor, "rows heads head_dim"]:
+    """A canvas over the part `seen[0]` to `seen[1]` of whole buffers, in operations that the host need not wait for."""
+    group, key = q.shape[1] // k.shape[0], torch.arange(k.shape[1], device=q.device)
+    inside = (key >= seen[0]) & (key < seen[1])
+    # What lies outside may be no number at all.
+    k, v = (torch.where(inside[:, None], x, 0.0).repeat_interleave(group, dim=0) for x in (k, v))
+    scores = (q.transpose(0, 1) @ k.transpose(1, 2)).float().masked_fill(~inside, -torch.inf)
+    return (torch.softmax(scores, dim=-1).to(q.dtype) @ v).transpose(0, 1)
+
+
 class GraphedStep:
-    """The step of canvases at places of one width. With `standing` on a GPU it is captured and replayed.
+    """The step of canvases at places of one width. On a GPU it is captured and replayed.
 
     `prefixes` are those of the first `places`. With `reads` the head is read as a stream in the same graph.
     """
@@ -115,13 +140,12 @@ class GraphedStep:
         prefixes: Sequence[Prefix],
         width: int,
         places: int = 1,
-        standing: Standing | None = None,
         *,
         reads: bool = False,
     ) -> None:
         self.model, self.prefixes, self.width, self.reads = model, tuple(prefixes), width, reads
         nobody = Prefix(model.config.layers, dtype=model.dtype, device=model.device)
-        self.rows = StandingRows(model, [*prefixes, *[nobody] * (places - len(prefixes))], width, standing)
+        self.rows = StandingRows(model, [*prefixes, *[nobody] * (places - len(prefixes))], width)
         count, device = places * width, model.device
         # Tokens, temperatures and uniforms: float32 holds every token id exactly.
         self.given: Float[Tensor, "3 rows"] = torch.ones(3, count, device=device)
@@ -144,7 +168,7 @@ class GraphedStep:
         """
         self._stand({one.place: one.width for one in canvases})
         self._give(canvases)
-        if self.rows.standing is None or self.model.device.type != "cuda":
+        if self.model.device.type != "cuda":
             return self._step()
         if self._graph is None:
             self._capture()
@@ -255,6 +279,6 @@ class Places:
         prefixes = self.prefixes[:count]
         known = self._steps.get((count, reads))
         if known is None or not known.serves(prefixes):
-            known = GraphedStep(self.model, prefixes, self.width, count, self.model.kernels.standing, reads=reads)
+            known = GraphedStep(self.model, prefixes, self.width, count, reads=reads)
             self._steps[count, reads] = known
         return known

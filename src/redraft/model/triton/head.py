@@ -1,8 +1,9 @@
 """The streamed head on a GPU: library matmuls on a tile of the table, one kernel for everything in between.
 
-A tile of 4,096 rows of the 26B model's table is 23 MB: the second matmul finds it in the cache of an H100, so the
-table crosses the memory bus once. The kernel takes each row of a tile's products through cap, temperature, running
-largest and sums, and leaves the exponentials for the second matmul. The twin is `model/head.py::pass_tiles`.
+A tile is as wide as it takes to fill a GPU with the product of one canvas, and narrower for many rows, whose products
+would take too much memory: 8 tiles of the 26B model's table for one canvas, 16 for eight. The kernel takes each row of
+a tile's products through cap, temperature, largest and sums, and leaves the exponentials for the second matmul. The
+twin is `model/head.py::pass_tiles`.
 """
 
 from __future__ import annotations
@@ -13,8 +14,10 @@ import torch
 import triton
 import triton.language as tl
 
-from redraft.model.head import STRIPE, TILE, Head, Sums
+from redraft.model.head import STRIPE, Head, Sums, wide_tile
 from redraft.shapes import Float, Tensor
+
+_BLOCK = 4096  # tokens that a program holds at once
 
 
 @triton.jit
@@ -40,43 +43,57 @@ def _row(
     BLOCK: tl.constexpr,
     STRIPE: tl.constexpr,
 ):
-    """One row of one tile. The tile's width is at most BLOCK, a multiple of STRIPE."""
-    row = tl.program_id(0)
+    """One row of one tile, BLOCK tokens at a time: first its largest logit and sums, then the exponentials that the
+    second matmul reads. BLOCK is a multiple of STRIPE."""
+    row = tl.program_id(0).to(tl.int64)
     at = tl.arange(0, BLOCK)
-    inside = at < width
-    x = tl.load(products + row * width + at, mask=inside, other=0.0).to(tl.float32)
-    z = (2.0 * tl.sigmoid(2.0 * x / cap) - 1.0) * cap / tl.load(temperature + row)
-    z = tl.where(inside, z, float("-inf"))
-    best = tl.max(z, axis=0)
-    where = tl.argmax(z, axis=0)
-    next_best = tl.max(tl.where(at == where, float("-inf"), z), axis=0)
-    old, old_total = tl.load(largest + row), tl.load(total + row)
-    new = tl.maximum(old, best)
-    kept = tl.exp(old - new)
-    below = tl.where(inside, z - new, 0.0)
-    e = tl.where(inside, tl.exp(below), 0.0)
-    moved = tl.load(weighted + row) + old_total * tl.where(old_total > 0, old - new, 0.0)
-    tl.store(second + row, tl.maximum(tl.minimum(old, best), tl.maximum(tl.load(second + row), next_best)))
-    tl.store(argmax + row, tl.where(best > old, where.to(tl.int64) + start, tl.load(argmax + row)))
-    tl.store(weighted + row, kept * moved + tl.sum(e * below, axis=0))
-    tl.store(total + row, kept * old_total + tl.sum(e, axis=0))
-    tl.store(largest + row, new)
+    heat = tl.load(temperature + row)
+    old, old_total, old_weighted = tl.load(largest + row), tl.load(total + row), tl.load(weighted + row)
+    first, runner_up, found = old, tl.load(second + row), tl.load(argmax + row)
+    for begin in range(0, width, BLOCK):
+        inside = begin + at < width
+        x = tl.load(products + row * width + begin + at, mask=inside, other=0.0).to(tl.float32)
+        z = tl.where(inside, (2.0 * tl.sigmoid(2.0 * x / cap) - 1.0) * cap / heat, float("-inf"))
+        best = tl.max(z, axis=0)
+        where = tl.argmax(z, axis=0)
+        next_best = tl.max(tl.where(at == where, float("-inf"), z), axis=0)
+        runner_up = tl.maximum(tl.minimum(first, best), tl.maximum(runner_up, next_best))
+        found = tl.where(best > first, where.to(tl.int64) + start + begin, found)
+        first = tl.maximum(first, best)
+    kept = tl.exp(old - first)
+    moved = kept * (old_weighted + old_total * tl.where(old_total > 0, old - first, 0.0))
+    new_total, new_fed = kept * old_total, kept * tl.load(fed_total + row)
+    for begin in range(0, width, BLOCK):
+        inside = begin + at < width
+        x = tl.load(products + row * width + begin + at, mask=inside, other=0.0).to(tl.float32)
+        z = (2.0 * tl.sigmoid(2.0 * x / cap) - 1.0) * cap / heat
+        below = tl.where(inside, z - first, 0.0)
+        e = tl.where(inside, tl.exp(below), 0.0)
+        moved += tl.sum(e * below, axis=0)
+        new_total += tl.sum(e, axis=0)
+        summed = tl.sum(tl.reshape(e, (BLOCK // STRIPE, STRIPE)), axis=1)
+        which = (start + begin) // STRIPE + tl.arange(0, BLOCK // STRIPE)
+        tl.store(mass + row * stripes + which, summed, mask=which < tl.cdiv(start + width, STRIPE))
+        tl.store(base + row * stripes + which, first, mask=which < tl.cdiv(start + width, STRIPE))
+        if ROUND:
+            e = tl.where(inside, tl.exp(z.to(tl.bfloat16).to(tl.float32) - first), 0.0)
+        new_fed += tl.sum(e, axis=0)
+        tl.store(fed + row * width + begin + at, e.to(fed.dtype.element_ty), mask=inside)
+    tl.store(largest + row, first)
+    tl.store(second + row, runner_up)
+    tl.store(argmax + row, found)
+    tl.store(weighted + row, moved)
+    tl.store(total + row, new_total)
+    tl.store(fed_total + row, new_fed)
     tl.store(shrink + row, kept)
-    summed = tl.sum(tl.reshape(e, (BLOCK // STRIPE, STRIPE)), axis=1)
-    which = start // STRIPE + tl.arange(0, BLOCK // STRIPE)
-    tl.store(mass + row * stripes + which, summed, mask=which < stripes)
-    tl.store(base + row * stripes + which, new, mask=which < stripes)
-    if ROUND:
-        e = tl.where(inside, tl.exp(z.to(tl.bfloat16).to(tl.float32) - new), 0.0)
-    tl.store(fed_total + row, kept * tl.load(fed_total + row) + tl.sum(e, axis=0))
-    tl.store(fed + row * width + at, e.to(fed.dtype.element_ty), mask=inside)
 
 
 def pass_fused(
-    hidden: Float[Tensor, "rows hidden"], head: Head, temperature: Float[Tensor, "rows 1"], tile: int = TILE
+    hidden: Float[Tensor, "rows hidden"], head: Head, temperature: Float[Tensor, "rows 1"], tile: int | None = None
 ) -> Sums:
-    """The pass with everything between the two matmuls in one kernel. `tile` must be a power of two."""
+    """The pass with everything between the two matmuls in one kernel. `tile` is a multiple of STRIPE."""
     rows, vocab = hidden.shape[0], head.table.shape[0]
+    tile = tile or wide_tile(rows, head.table)
     largest = hidden.new_full((rows,), -torch.inf, dtype=torch.float32)
     second, total, weighted, fed_total = largest.clone(), *(torch.zeros_like(largest) for _ in range(3))
     shrink, argmax = torch.empty_like(largest), torch.zeros(rows, dtype=torch.int64, device=hidden.device)
@@ -92,7 +109,7 @@ def pass_fused(
             *(products, temperature, largest, second, argmax, total, weighted, fed_total, shrink, mass, base, fed),
             *(start, part.shape[0], mass.shape[1], head.cap),
             ROUND=head.feedback == torch.bfloat16,
-            BLOCK=tile,
+            BLOCK=max(STRIPE, min(_BLOCK, triton.next_power_of_2(tile))),
             STRIPE=STRIPE,
         )
         soft = torch.addcmul(fed @ part, soft, shrink[:, None])

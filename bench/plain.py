@@ -1,0 +1,231 @@
+"""Measures a model on sentences that people write: what it extracts, edits, repairs and fills in, and what it copies.
+
+    python scripts/bench/plain.py --model runs/nano-plain --count 300 --record benchmarks/plain-nano.json
+    python scripts/bench/plain.py --run runs/nano-plain --count 40 --show 10        a run that has not ended
+
+Groups: the tasks of ordinary sentences (values held out, phrasings seen in training), `phrasings` (tests/data/, written
+apart and never trained on), `strangers` (fifty sentences as a stranger types them), `copies` (random strings and other
+alphabets), Sudoku. Records are held to their schema, in which every field may be null, as `redraft json` holds them.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import time
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from itertools import islice
+from pathlib import Path
+from random import Random
+from statistics import mean
+from tempfile import TemporaryDirectory
+from typing import Any
+
+import torch
+
+from redraft import prompts
+from redraft.constraints.sources import schema_source
+from redraft.engine.engine import Engine, load
+from redraft.engine.fields import field_entropy
+from redraft.engine.request import Options
+from redraft.measure.evals import said, share_of
+from redraft.measure.record import new_record, write_record
+from redraft.prompts import Field
+from redraft.tasks import Example, stream_seed, task
+from redraft.tasks.extract import judge
+from redraft.tasks.records import read_json
+from redraft.tasks.strings import scramble
+from redraft.tasks.task import split_of
+from redraft.tasks.values import quoted
+
+ROOT = Path(__file__).resolve().parents[2]
+RECORDS = ("extract", "extract-lists", "forms", "forms-long")  # tasks whose prompt names fields
+OTHERS = ("edit", "mend", "fill", "copy")
+GRIDS = ("sudoku-4x4", "sudoku-6x6")
+GROUPS = ("phrasings", "strangers", "copies", *RECORDS, *OTHERS)
+STEP = 32  # widths of canvas are multiples of this
+
+
+@dataclass(frozen=True)
+class Answered:
+    """One answer: the share of its fields that are right, and what it took."""
+
+    prompt: str
+    wanted: str
+    got: str
+    fields: float
+    count: int
+    steps: int
+    tokens: int
+    seconds: float
+    doubt: float
+
+    @property
+    def exact(self) -> bool:
+        return self.fields == 1.0
+
+
+def main() -> None:
+    """Every group, a line each; with --record, a record."""
+    parser = argparse.ArgumentParser(description="Measure a model on ordinary sentences.")
+    parser.add_argument("--model", default="nano", help="a checkpoint (default: nano)")
+    parser.add_argument("--run", type=Path, metavar="FOLDER", help="a run's folder: its averaged weights as they are")
+    parser.add_argument("--count", type=int, default=300, help="examples of a task (default: 300)")
+    parser.add_argument("--seed", type=int, default=1, help="which examples and which noise (default: 1)")
+    parser.add_argument("--groups", nargs="*", default=GROUPS, choices=(*GROUPS, *GRIDS), help="which groups")
+    parser.add_argument("--causal", action="store_true", help="from left to right, by the same weights")
+    parser.add_argument("--free", action="store_true", help="hold nothing to a schema")
+    parser.add_argument("--canvas", type=int, help="width of every canvas (default: what holds the right answer)")
+    parser.add_argument("--show", type=int, default=0, metavar="N", help="print so many wrong answers of each group")
+    parser.add_argument("--record", type=Path, metavar="FILE")
+    arguments = parser.parse_args()
+    torch.set_num_threads(1)
+    with TemporaryDirectory() as passing:
+        if arguments.run is not None:
+            export(arguments.run, Path(passing))
+        engine = load(str(arguments.model if arguments.run is None else passing))
+        found = {group: list(answers(engine, group, arguments)) for group in arguments.groups}
+    if arguments.record is not None:
+        keep(found, arguments)
+
+
+def answers(engine: Engine, group: str, arguments: argparse.Namespace) -> Iterator[Answered]:
+    """The answers of a group; prints its line behind the last."""
+    found = []
+    for i, example in enumerate(islice(examples(group, arguments.seed), arguments.count)):
+        found.append(answer(engine, group, example, arguments, arguments.seed + i))
+        yield found[-1]
+    print(f"{group}: {line(found)}", flush=True)
+    for each in [one for one in found if not one.exact][: arguments.show]:
+        print(f"    {each.prompt!r}\n        wanted {each.wanted}\n        got    {each.got}  ({each.doubt:.3f} nats)")
+
+
+def line(found: Sequence[Answered]) -> str:
+    """What the answers of a group came to."""
+    exact = share_of(sum(each.exact for each in found), len(found), "exact")
+    fields = sum(each.fields * each.count for each in found) / sum(each.count for each in found)
+    steps, seconds = mean(each.steps for each in found), mean(each.seconds for each in found)
+    return (
+        f"{said(exact, 'exact')} exact, {fields:.1%} of fields, {steps:.2f} forwards,"
+        f" {sum(each.tokens for each in found) / sum(each.steps for each in found):.1f} tokens per forward,"
+        f" {1000 * seconds:.0f} ms"
+    )
+
+
+def examples(group: str, seed: int) -> Iterator[Example]:
+    """Examples of a group; those of the written ones end."""
+    if group in ("phrasings", "strangers"):
+        yield from written(ROOT / "tests" / "data" / f"{group}.txt")
+        return
+    if group != "copies":
+        yield from task(group).examples("held_out", seed)
+    rng = Random(stream_seed(group, "held_out", seed))
+    while True:  # a name and a string that no rule makes, in a plain sentence
+        text = scramble(rng)
+        if split_of(text) == "held_out":
+            sentence = rng.choice(("The code is {}.", "Her name is {}.", "We met {} there.", "Use {} for it."))
+            name = {"The": "code", "Her": "name", "We": "who", "Use": "what"}[sentence.split()[0]]
+            yield Example(prompts.extract([Field(name)], sentence.format(text)), json.dumps({name: text}))
+
+
+def written(path: Path) -> Iterator[Example]:
+    """Sentences written by hand: `text || name: value | name (type): value`."""
+    for row in path.read_text(encoding="utf-8").splitlines():
+        text, _, right = row.partition(" || ")
+        fields, values = [], []
+        for part in right.split(" | "):
+            head, _, value = part.partition(": ")
+            name, _, kind = head.partition(" (")
+            fields.append(Field(name, kind.rstrip(")") or "string"))
+            plain = value == "null" or fields[-1].kind in ("integer", "number", "boolean", "list")
+            values.append(value if plain else quoted(value))
+        record = ",".join(f"{quoted(field.name)}:{value}" for field, value in zip(fields, values, strict=True))
+        yield Example(prompts.extract(fields, text), "{" + record + "}")
+
+
+def schema_of(prompt: str) -> dict[str, Any]:
+    """The schema that an extraction's prompt stands for; every field may be null."""
+    head, _, names = prompt.partition("\n")[0].partition(": ")
+    properties = {}
+    for part in names.split(", "):
+        name, _, kind = part.partition(" (")
+        properties[name] = _kind(kind.rstrip(")") or "string")
+    record = {
+        "type": "object",
+        "properties": properties,
+        "required": list(properties),
+        "additionalProperties": False,
+    }
+    return {"type": "array", "items": record} if head.endswith("list") else record
+
+
+def _kind(kind: str) -> dict[str, Any]:
+    if "|" in kind:
+        return {"enum": [*kind.split("|"), None]}
+    if kind == "list":
+        return {"type": ["array", "null"], "items": {"type": "string"}}
+    if kind in ("integer", "number", "boolean"):
+        return {"type": [kind, "null"]}
+    return {"type": ["string", "null"]}
+
+
+def answer(engine: Engine, group: str, example: Example, arguments: argparse.Namespace, seed: int) -> Answered:
+    """Ask one, by `fast` or from left to right, on a canvas that holds the right answer unless a width is given."""
+    needed = len(engine.text.encode(example.answer, bos=False)) + 1
+    width = arguments.canvas or min(-(-needed // STEP) * STEP, engine.config.model.canvas_length)
+    most = max(width, -(-needed // width) * width)
+    options = Options(preset="fast", canvas=width, max_tokens=most, seed=seed)
+    if arguments.causal:
+        options = Options(causal=True, max_tokens=most, seed=seed, temperature=0.0)
+    record = group in RECORDS or group in ("phrasings", "strangers", "copies")
+    held = record and not arguments.free and not arguments.causal
+    language = engine.language(schema_source(schema_of(example.prompt))) if held else None
+    began = time.monotonic()
+    done = engine.finish(engine.request(example.prompt, chat=True, options=options, language=language))
+    seconds = time.monotonic() - began
+    wanted, got = read_json(example.answer), read_json(done.text)
+    fields = judge(wanted, got) if record else float(task(group).score(example, done.text).exact)
+    count = len(wanted) if record and isinstance(wanted, dict) else 1
+    doubt = max(field_entropy(engine.text, done).values(), default=0.0) if record and not arguments.causal else 0.0
+    return Answered(example.prompt, example.answer, done.text, fields, count, sum(done.steps), needed, seconds, doubt)
+
+
+def export(run: Path, folder: Path) -> None:
+    """Write a run's averaged weights, as its last saved state has them, as a checkpoint. They need no decay."""
+    from redraft.tune.base import read_base
+    from redraft.tune.recipe import read_recipe
+    from redraft.tune.train import averaged
+
+    recipe = read_recipe(ROOT / "recipes" / "nano-plain.toml")
+    base = read_base(recipe, folder)
+    saved = torch.load(run / "training-state.pt", map_location="cpu", weights_only=True)
+    base.save(averaged(base, saved["average"]), folder)
+    print(f"behind {saved['step']} steps", flush=True)
+
+
+def keep(found: dict[str, list[Answered]], arguments: argparse.Namespace) -> None:
+    """A record of all groups; of the strangers' sentences, each with what came out."""
+    figures: dict[str, Any] = {}
+    for group, all_of in found.items():
+        right = share_of(sum(each.exact for each in all_of), len(all_of), "exact")
+        fields = sum(each.fields * each.count for each in all_of) / sum(each.count for each in all_of)
+        figures[group] = right | {
+            "count": len(all_of),
+            "fields": round(fields, 4),
+            "forwards": round(mean(each.steps for each in all_of), 3),
+            "milliseconds": round(1000 * mean(each.seconds for each in all_of), 1),
+        }
+        if group == "strangers":
+            figures[group]["answers"] = [[each.prompt, each.wanted, each.got] for each in all_of]
+    way = "from left to right" if arguments.causal else "fast"
+    name = Path(arguments.run or arguments.model).name
+    workload = {"model": name, "count": arguments.count, "seed": arguments.seed, "way": way, "free": arguments.free}
+    summary = [(f"{group}, {len(each)} answers of {name}, {way}", line(each)) for group, each in found.items()]
+    write_record(
+        new_record(arguments.record.stem, workload=workload, figures=figures, summary=summary), arguments.record
+    )
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,293 @@
+"""Which draft a schema is of, what is in it, and where its references lead.
+
+A schema's own `$schema` says its draft. Where it says none, or one that nobody publishes, it is read as 2020-12, and so
+are the forms of older drafts: `id`, `dependencies`, a boolean exclusiveMinimum, lists as `items`, additionalItems.
+Nothing is ever fetched: a reference that leads out of the document is refused, but for the public meta-schemas.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import Any
+from urllib.parse import unquote, urldefrag, urljoin
+
+from redraft.constraints.compile.keywords import (
+    CARE,
+    DEFINED,
+    FORMATS,
+    LISTS,
+    MAPS,
+    OLDER,
+    ONE,
+    VALIDATED_FORMATS,
+    Care,
+    near_miss,
+)
+from redraft.errors import ConstraintError
+
+URIS = {
+    4: "http://json-schema.org/draft-04/schema#",
+    6: "http://json-schema.org/draft-06/schema#",
+    7: "http://json-schema.org/draft-07/schema#",
+    2019: "https://json-schema.org/draft/2019-09/schema",
+    2020: "https://json-schema.org/draft/2020-12/schema",
+}
+_META = re.compile(r"https?://json-schema\.org/draft(?:-0([4-7])|/(2019|2020)-\d\d)/schema#?")
+MOST_IGNORED = 100
+"""Entries of a list of ignored keywords."""
+MOST_NODES = 200_000
+"""Schemas within a schema."""
+
+
+@dataclass(frozen=True)
+class Draft:
+    """A draft of the standard, and whether the schema itself says that it is of that one."""
+
+    year: int
+    stated: bool
+
+    @property
+    def only_refs(self) -> bool:
+        """Whether what stands beside `$ref` is ignored."""
+        return self.stated and self.year <= 7
+
+    def defines(self, name: str) -> bool:
+        """Whether a keyword of that name means something."""
+        return name in DEFINED[self.year] or (not self.stated and name in OLDER)
+
+
+@dataclass(frozen=True)
+class Ignored:
+    """A keyword that is ignored: where, as a JSON pointer, and the keyword that may have been meant."""
+
+    pointer: str
+    meant: str | None = None
+
+    def __str__(self) -> str:
+        return self.pointer + (f" ({self.meant}?)" if self.meant else "")
+
+
+def draft_of(schema: Any) -> Draft:
+    """The draft that a schema is read by."""
+    said = schema.get("$schema") if isinstance(schema, dict) else None
+    match = _META.fullmatch(said) if isinstance(said, str) else None
+    if match is None:
+        return Draft(2020, stated=False)
+    year = int(match[1] or match[2])
+    return Draft(6 if year == 5 else year, stated=True)
+
+
+def validated_as(schema: Any) -> int:
+    """The draft by which a validator reads a schema: that which it is of; where it says none, one that has the forms
+    that it uses."""
+    draft = draft_of(schema)
+    if draft.stated:
+        return draft.year
+    found = 2020
+    for node, _ in nodes(schema, draft):
+        if any(isinstance(node.get(word), bool) for word in ("exclusiveMinimum", "exclusiveMaximum")):
+            return 4
+        if isinstance(node.get("items"), list) or "additionalItems" in node:
+            found = 2019
+    return found
+
+
+def modern(schema: dict[str, Any], draft: Draft) -> dict[str, Any]:
+    """What a schema says at its top, in the words of 2020-12, without what is ignored."""
+    if draft.only_refs and "$ref" in schema:
+        return {"$ref": schema["$ref"]}
+    found = {name: value for name, value in schema.items() if draft.defines(name)}
+    for word, bound in (("exclusiveMinimum", "minimum"), ("exclusiveMaximum", "maximum")):
+        if isinstance(found.get(word), bool) and found.pop(word) and bound in found:
+            found[word] = found.pop(bound)
+    if isinstance(found.get("items"), list):
+        found["prefixItems"] = found.pop("items")
+        if "additionalItems" in found:
+            found["items"] = found.pop("additionalItems")
+    found.pop("additionalItems", None)
+    for word in ("$dynamicRef", "$recursiveRef"):
+        if word in found:
+            found.setdefault("$ref", found.pop(word))
+    return found
+
+
+def inner_schemas(schema: dict[str, Any], draft: Draft) -> Iterator[tuple[Any, tuple[str | int, ...]]]:
+    """The schemas directly inside a schema, each with its path. Raises ConstraintError for values of another form."""
+    for name, value in schema.items():
+        if not draft.defines(name):
+            continue
+        expected = dict if name in MAPS else list if name in LISTS else None
+        if expected is not None and not isinstance(value, expected):
+            raise ConstraintError(f"{name} is {value!r:.80}; it must be a JSON {expected.__name__}")
+        if name in MAPS:
+            yield from ((inner, (name, key)) for key, inner in value.items())
+        elif name in LISTS or (name == "items" and isinstance(value, list)):
+            yield from ((inner, (name, i)) for i, inner in enumerate(value))
+        elif name in ONE:
+            yield value, (name,)
+        elif name == "dependencies" and isinstance(value, dict):
+            yield from ((inner, (name, key)) for key, inner in value.items() if not isinstance(inner, list))
+
+
+def nodes(schema: Any, draft: Draft) -> Iterator[tuple[dict[str, Any], tuple[str | int, ...]]]:
+    """Every schema within a schema that is an object, itself among them, with its path; each object once.
+
+    Raises ConstraintError, naming the place, for what is no schema.
+    """
+    stack: list[tuple[Any, tuple[str | int, ...]]] = [(schema, ())]
+    seen = set[int]()
+    while stack:
+        node, path = stack.pop()
+        if isinstance(node, bool):
+            continue
+        if not isinstance(node, dict):
+            raise ConstraintError(f"schema at {pointer_of(path)} is {node!r:.80}; it must be an object, true or false")
+        if id(node) in seen:
+            continue
+        seen.add(id(node))
+        if len(seen) > MOST_NODES:
+            raise ConstraintError(f"the schema has over {MOST_NODES} schemas inside it; write fewer")
+        yield node, path
+        try:
+            inside = list(inner_schemas(node, draft))
+        except ConstraintError as error:
+            raise ConstraintError(f"schema at {pointer_of(path)}: {error}") from None
+        stack += [(inner, (*path, *step)) for inner, step in reversed(inside)]
+
+
+def pointer_of(path: tuple[str | int, ...]) -> str:
+    """A path as a JSON pointer."""
+    return "#" + "".join("/" + str(step).replace("~", "~0").replace("/", "~1") for step in path)
+
+
+@dataclass
+class Document:
+    """A schema with its draft, what in it is ignored or left to a validator, and the names that references use."""
+
+    root: Any
+    draft: Draft = field(init=False)
+    checked: bool = field(default=False, init=False)
+    ignored: list[Ignored] = field(default_factory=list, init=False)
+    bases: dict[int, str] = field(default_factory=dict, init=False)
+    named: dict[str, Any] = field(default_factory=dict, init=False)
+    targets: dict[str, Any] = field(default_factory=dict, init=False)
+    inside: dict[str, set[str]] = field(default_factory=dict, init=False)
+    reached: dict[str, frozenset[str]] = field(default_factory=dict, init=False)
+
+    def __post_init__(self) -> None:
+        self.draft = draft_of(self.root)
+        self.named[""] = self.root
+        self._read(self.root, "", ())
+
+    def _read(self, schema: Any, base: str, at: tuple[str | int, ...]) -> None:
+        """Take in a schema and all within it, by their paths below `at`."""
+        bases: dict[tuple[str | int, ...], str] = {(): base}
+        for node, path in nodes(schema, self.draft):
+            above = next(bases[path[:i]] for i in range(len(path), -1, -1) if path[:i] in bases)
+            own = self._name(node, above)
+            if own != above:
+                bases[path] = own
+            if id(node) in self.bases:
+                continue
+            self.bases[id(node)] = own
+            self._survey(node, (*at, *path))
+
+    def _name(self, node: dict[str, Any], base: str) -> str:
+        """Enter the names of a schema; returns the base of references in it."""
+        for word in ("$id", "id"):
+            said = node.get(word)
+            if isinstance(said, str) and self.draft.defines(word) and not (self.draft.only_refs and "$ref" in node):
+                if said.startswith("#"):  # an anchor, in older drafts
+                    self.named.setdefault(base + said, node)
+                    continue
+                base = urldefrag(urljoin(base, said))[0]
+                self.named.setdefault(base, node)
+        for word in ("$anchor", "$dynamicAnchor"):
+            if isinstance(node.get(word), str):
+                self.named.setdefault(f"{base}#{node[word]}", node)
+        return base
+
+    def _survey(self, node: dict[str, Any], path: tuple[str | int, ...]) -> None:
+        """Note what is ignored in one schema, and whether some of it is left to a validator."""
+        for name in node:
+            if not self.draft.defines(name) or (
+                self.draft.only_refs
+                and "$ref" in node
+                and name in CARE
+                and name not in ("$ref", "definitions", "$id", "id")
+                and CARE[name] is not Care.NOTED
+            ):
+                self._ignore((*path, name), near_miss(name, self.draft.year))
+            else:
+                self.checked |= CARE[name] is Care.CHECKED
+        form = node.get("format")
+        if isinstance(form, str) and form not in FORMATS and form not in VALIDATED_FORMATS:
+            self._ignore((*path, "format", form), None)
+
+    def recursive(self, name: str) -> frozenset[str]:
+        """The references, by their full names, that can be met inside what a reference names; itself, if it leads
+        back."""
+        if name not in self.reached:
+            found, stack = set[str](), [name]
+            while stack:
+                fresh = self._references(stack.pop()) - found
+                found |= fresh
+                stack += fresh
+            self.reached[name] = frozenset(found)
+        return self.reached[name]
+
+    def _references(self, name: str) -> set[str]:
+        """The references right inside what a reference names."""
+        if name not in self.inside:
+            self.inside[name] = set()
+            for node, _ in nodes(self.targets[name], self.draft):
+                words = modern(node, self.draft)
+                if "$ref" in words:
+                    self.inside[name].add(self.target(words["$ref"], node)[0])
+        return self.inside[name]
+
+    def _ignore(self, path: tuple[str | int, ...], meant: str | None) -> None:
+        if len(self.ignored) < MOST_IGNORED:
+            self.ignored.append(Ignored(pointer_of(path)[1:], meant))
+
+    def target(self, name: Any, source: dict[str, Any]) -> tuple[str, Any]:
+        """The full name of what a reference in `source` names, and the schema there.
+
+        Raises ConstraintError if it is not in the document.
+        """
+        whole = str(name) if str(name).startswith("#") else urljoin(self.bases.get(id(source), ""), str(name))
+        if whole.startswith("#"):
+            whole = self.bases.get(id(source), "") + whole
+        if whole not in self.targets:
+            self.targets[whole] = self._find(whole, name)
+        return whole, self.targets[whole]
+
+    def _find(self, whole: str, name: Any) -> Any:
+        resource, fragment = urldefrag(whole)
+        if resource not in self.named:
+            if _META.fullmatch(whole):
+                self.checked = True
+                return {"type": ["object", "boolean"]}
+            raise ConstraintError(f"$ref {name!r} leads out of the document; put what it names under $defs")
+        if fragment and not fragment.startswith("/"):
+            if f"{resource}#{fragment}" not in self.named:
+                raise ConstraintError(f"$ref {name!r} names nothing in the document; correct it")
+            return self.named[f"{resource}#{fragment}"]
+        found = self._pointed(self.named[resource], fragment, name)
+        if isinstance(found, dict) and id(found) in self.bases:
+            return found
+        self._read(found, resource, tuple(fragment.split("/")[1:]))  # it may stand where no schema has to
+        return found
+
+    def _pointed(self, found: Any, pointer: str, name: Any) -> Any:
+        for step in pointer.split("/")[1:]:
+            step = unquote(step).replace("~1", "/").replace("~0", "~")
+            if isinstance(found, list) and step.isdecimal() and int(step) < len(found):
+                found = found[int(step)]
+            elif isinstance(found, dict) and step in found:
+                found = found[step]
+            else:
+                raise ConstraintError(f"$ref {name!r} names nothing in the document; correct it")
+        return found

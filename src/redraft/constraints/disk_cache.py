@@ -1,0 +1,87 @@
+"""Compiled languages on disk: what was compiled once for a source and a tokenizer is read again, refusals too.
+
+    <sha256 of the key>.language  =  MARK, sha256 of key and content, content
+
+The key holds the source, its options, the tokenizer, the limits and the version of what compiles. The digest binds the
+content to it, so a file that was damaged, cut short, or put in another's place is as good as none: the language is
+compiled anew.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import io
+import json
+import os
+import tempfile
+import zipfile
+import zlib
+from functools import cache
+from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
+
+from redraft.constraints.compile.lift import TokenAutomaton
+
+MARK = b"redraft language 2\n"
+_ARRAYS = ("class_of", "src", "cls", "dst", "accepts")
+_DIGEST = hashlib.sha256().digest_size
+
+
+class Entry(NamedTuple):
+    """What is kept of a source: its automaton, whether answers are checked and what of a schema is ignored; or why it
+    was refused."""
+
+    automaton: TokenAutomaton | None
+    checked: bool = False
+    ignored: tuple[str, ...] = ()
+    refused: str = ""
+
+
+@cache
+def code_version() -> str:
+    """A hash of the modules that compile: what they made before a change is not read after it."""
+    digest = hashlib.sha256(MARK)
+    for path in sorted((Path(__file__).parent / "compile").glob("*.py")):
+        digest.update(path.read_bytes())
+    return digest.hexdigest()
+
+
+def path_of(folder: Path, key: str) -> Path:
+    """Where the entry of a key is kept."""
+    return folder / f"{hashlib.sha256(key.encode()).hexdigest()}.language"
+
+
+def read_entry(folder: Path, key: str) -> Entry | None:
+    """The entry of a key; None if there is none that is whole and of just that key."""
+    try:
+        data = path_of(folder, key).read_bytes()
+        content = data[len(MARK) + _DIGEST :]
+        if data[: len(MARK)] != MARK or data[len(MARK) : len(MARK) + _DIGEST] != _digest(key, content):
+            return None
+        with np.load(io.BytesIO(content), allow_pickle=False) as kept:
+            notes = json.loads(kept["notes"].tobytes())
+            automaton = None if notes["refused"] else TokenAutomaton(**{name: kept[name] for name in _ARRAYS})
+        return Entry(automaton, bool(notes["checked"]), tuple(notes["ignored"]), notes["refused"])
+    except (OSError, ValueError, KeyError, TypeError, IndexError, EOFError, zlib.error, zipfile.BadZipFile):
+        return None
+
+
+def write_entry(folder: Path, key: str, entry: Entry) -> None:
+    """Written beside and moved into place, so that nobody reads half of it. A disk that refuses costs only time."""
+    notes = json.dumps({"checked": entry.checked, "ignored": entry.ignored, "refused": entry.refused}).encode()
+    arrays = {} if entry.automaton is None else {name: getattr(entry.automaton, name) for name in _ARRAYS}
+    content = io.BytesIO()
+    np.savez_compressed(content, **arrays, notes=np.frombuffer(notes, np.uint8))
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        with tempfile.NamedTemporaryFile(dir=folder, suffix=".part", delete=False) as beside:
+            beside.write(MARK + _digest(key, content.getvalue()) + content.getvalue())
+        os.replace(beside.name, path_of(folder, key))
+    except OSError:
+        return
+
+
+def _digest(key: str, content: bytes) -> bytes:
+    return hashlib.sha256(len(key.encode()).to_bytes(8, "big") + key.encode() + content).digest()

@@ -1,0 +1,204 @@
+"""From a file, bytes or a Pillow image to the pixels that a tower reads, bit-equal to transformers' Pillow class.
+
+    open, guarded ──► upright (EXIF) ──► RGB of 8 bits ──► bicubic resize to whole tokens ──► patches, row by row
+
+Nothing is decoded before its format and its size are known and allowed, and only four formats are looked for. Every
+refusal is a RequestError that names the part of the request, what is wrong and what to do.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from functools import cached_property
+from hashlib import blake2b
+from io import BytesIO
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+from PIL import Image, ImageOps, UnidentifiedImageError
+
+from redraft.errors import RequestError
+from redraft.images.config import ImageConfig
+
+FORMATS = ("PNG", "JPEG", "WEBP", "GIF")
+Given = str | Path | bytes | Image.Image
+"""What an image may be given as: the path of a file, the bytes of one, or an image that Pillow holds."""
+
+
+@dataclass(frozen=True)
+class Limits:
+    """The most that one image may have. `num_pixels` is of the image as sent; the default is Pillow's own bound."""
+
+    num_bytes: int = 32 * 2**20
+    num_pixels: int = 89_478_485
+
+
+LIMITS = Limits()
+
+
+@dataclass(frozen=True, eq=False)
+class Picture:
+    """An image as the tower reads it: RGB, upright, its sides whole numbers of soft tokens. Holds no other pixels."""
+
+    pixels: NDArray[np.uint8]  # [height, width, 3]
+    config: ImageConfig
+
+    @property
+    def columns(self) -> int:
+        """Patches in a row."""
+        return int(self.pixels.shape[1]) // self.config.vision.patch_size
+
+    @property
+    def num_patches(self) -> int:
+        return int(self.pixels.shape[0]) // self.config.vision.patch_size * self.columns
+
+    @property
+    def num_tokens(self) -> int:
+        """Soft tokens, which is how many placeholders stand for it in a prompt."""
+        return self.num_patches // self.config.vision.pooling**2
+
+    @cached_property
+    def digest(self) -> bytes:
+        """16 bytes that name these pixels in this shape; two files of one picture have the same."""
+        height, width, _ = self.pixels.shape
+        return blake2b(b"%d %d " % (height, width) + self.pixels.tobytes(), digest_size=16).digest()
+
+    def patches(self) -> NDArray[np.float32]:
+        """[patches, values]: row by row of the image, each patch by row, column and colour, from 0 to 1."""
+        side = self.config.vision.patch_size
+        tiles = self.pixels.reshape(-1, side, self.columns, side, 3).transpose(0, 2, 1, 3, 4)
+        return _LEVELS[tiles.reshape(self.num_patches, -1)]
+
+    def positions(self) -> NDArray[np.int64]:
+        """[patches, 2]: column and row of each patch."""
+        index = np.arange(self.num_patches)
+        return np.stack([index % self.columns, index // self.columns], axis=-1)
+
+
+_LEVELS = (np.arange(256, dtype=np.float64) * (1 / 255)).astype(np.float32)  # the reference's roundings, looked up
+
+
+def read_picture(given: Given, config: ImageConfig, *, part: str = "the image", limits: Limits = LIMITS) -> Picture:
+    """Load an image and prepare it for a tower. `part` names it in errors, such as "messages[0].content[1]".
+
+    Raises RequestError for what is no image, damaged, animated, too large or in a form that has no colours of 8 bits.
+    """
+    return prepare(load_rgb(given, part=part, limits=limits), config, part=part)
+
+
+def load_rgb(given: Given, *, part: str = "the image", limits: Limits = LIMITS) -> Image.Image:
+    """The image upright, as RGB; transparency is laid on white. Raises as `read_picture`."""
+    if isinstance(given, Image.Image):
+        return _decode(given, part, limits)
+    data = given if isinstance(given, bytes) else _read_file(given, part, limits)
+    if len(data) > limits.num_bytes:
+        raise RequestError(f"{part} has {len(data)} bytes; at most {limits.num_bytes}, so send a smaller one")
+    try:
+        image = Image.open(BytesIO(data), formats=FORMATS)
+    except (Image.DecompressionBombError, Image.DecompressionBombWarning) as error:
+        raise RequestError(f"{part} is too large ({error}); make it smaller") from None
+    except MemoryError:
+        raise
+    except Exception as error:  # a parser of strangers' bytes raises whatever its code runs into
+        raise RequestError(_unreadable(part, data, error)) from None
+    with image:
+        return _decode(image, part, limits)
+
+
+def prepare(image: Image.Image, config: ImageConfig, *, part: str = "the image") -> Picture:
+    """Resize an RGB image to whole tokens, and hold its pixels. Raises RequestError if no size fits the tower."""
+    width, height = fitted_size(image.width, image.height, config, part=part)
+    if (width, height) != image.size:
+        image = image.resize((width, height), Image.Resampling.BICUBIC)
+    return Picture(np.array(image), config)
+
+
+def fitted_size(width: int, height: int, config: ImageConfig, *, part: str = "the image") -> tuple[int, int]:
+    """Width and height in pixels that an image is resized to: as large as its tokens allow, in its own proportions.
+
+    Sides are multiples of a token's. Raises RequestError if that leaves nothing, or more patches in a row than the
+    tower has positions for.
+    """
+    vision, most, side = config.vision, config.most_tokens, config.vision.token_side
+    factor = math.sqrt(most * side**2 / (width * height))
+    new_width, new_height = (math.floor(factor * length / side) * side for length in (width, height))
+    if not new_width and not new_height:
+        raise RequestError(f"{part} is {width}x{height}; no size of at most {most} tokens fits it, so crop it")
+    if not new_height:  # so long that its short side would vanish: one row of tokens, less stretched
+        new_width, new_height = min(width // height, most) * side, side
+    elif not new_width:
+        new_width, new_height = side, min(height // width, most) * side
+    longest = max(new_width, new_height) // vision.patch_size
+    if longest > vision.positions:
+        raise RequestError(
+            f"{part} is {width}x{height}, which makes {longest} patches in a row; the tower places at most"
+            f" {vision.positions}, so crop it"
+        )
+    return new_width, new_height
+
+
+def _read_file(path: str | Path, part: str, limits: Limits) -> bytes:
+    try:
+        with Path(path).open("rb") as file:
+            return file.read(limits.num_bytes + 1)  # and no more, whatever the file is
+    except (OSError, ValueError) as error:  # ValueError: a path with a null byte
+        reason = getattr(error, "strerror", None) or error
+        raise RequestError(f"{part} is {str(path)[:200]!r}, which cannot be read: {reason}") from None
+
+
+def _decode(image: Image.Image, part: str, limits: Limits) -> Image.Image:
+    width, height = image.size
+    if width * height > limits.num_pixels:
+        raise RequestError(
+            f"{part} is {width}x{height}, {width * height} pixels; at most {limits.num_pixels}, so make it smaller"
+        )
+    if not width or not height:
+        raise RequestError(f"{part} is {width}x{height}; an image needs at least one pixel")
+    try:
+        # A JPEG of several pictures (MPO, from phones) is no animation: its first one is the photograph.
+        animated = image.format in ("GIF", "PNG", "WEBP") and getattr(image, "is_animated", False)
+        upright = None if animated else ImageOps.exif_transpose(image)
+        found = None if upright is None else _to_rgb(upright)
+    except MemoryError:
+        raise
+    except Exception as error:  # as above
+        raise RequestError(
+            f"{part} is damaged or cut short ({_reason(error)}); send the whole file or save the image again"
+        ) from None
+    if animated:
+        raise RequestError(f"{part} is an animation; send a single frame, or several frames as images of their own")
+    if found is None:
+        raise RequestError(f"{part} has pixels of mode {image.mode}, whose range is unknown; save it with 8 bits")
+    return found
+
+
+def _to_rgb(image: Image.Image) -> Image.Image | None:
+    """As transformers converts, but for grey of 16 bits, which Pillow clamps to white: there the upper 8 bits count.
+
+    None for a mode whose numbers have no known range.
+    """
+    if image.mode.startswith("I;16"):
+        grey = (np.asarray(image).astype(np.uint16) >> 8).astype(np.uint8)
+        return Image.fromarray(grey).convert("RGB")
+    if image.mode in ("I", "F"):
+        return None
+    if "A" in image.getbands() or image.info.get("transparency") is not None:
+        image = image.convert("RGBA")
+        white = Image.new("RGBA", image.size, (255, 255, 255, 255))
+        return Image.alpha_composite(white, image).convert("RGB")
+    return image.convert("RGB")
+
+
+def _unreadable(part: str, data: bytes, error: Exception) -> str:
+    """What the bytes are instead, as far as they show it themselves."""
+    if not data:
+        return f"{part} is empty; send a PNG, JPEG, WebP or GIF image"
+    if isinstance(error, UnidentifiedImageError):
+        return f"{part} is no PNG, JPEG, WebP or GIF image (it begins with {data[:8]!r}); convert it to one of these"
+    return f"{part} is damaged or cut short ({_reason(error)}); send the whole file or save the image again"
+
+
+def _reason(error: Exception) -> str:
+    return f"{type(error).__name__}: {str(error)[:200]}"

@@ -1,0 +1,89 @@
+"""The prompts that structured answers are asked for with: what the embedded model is taught, in words for any model.
+
+    Extract as JSON: who, qty (integer), due (date)          Edit: Set qty to 5.
+    Send 3 apples to Maria by 5 May 2024.                    {"who":"Maria","qty":3}
+
+    Fill in: SELECT * FROM {{table}} LIMIT {{limit}};        Repair the JSON:
+    Show me 20 rows of the orders table.                     {'who':'Maria' "qty":3
+
+A first line says what to do, the text stands behind it. A field is a name and, unless it is a string, its type.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+REPAIR = "Repair the JSON:"
+_FORMATS = {"date": "date", "time": "time", "date-time": "date and time"}
+_MOST_CHOICES = 8
+
+
+@dataclass(frozen=True)
+class Field:
+    """A field that is asked for. `kind` is what stands in brackets: "string" says nothing."""
+
+    name: str
+    kind: str = "string"
+
+    def __str__(self) -> str:
+        return self.name if self.kind == "string" else f"{self.name} ({self.kind})"
+
+
+def extract(fields: Sequence[Field], text: str, many: bool = False) -> str:
+    """The prompt for one record, or with `many` for a list of them, out of a text."""
+    return f"Extract as JSON{' list' if many else ''}: {', '.join(map(str, fields))}\n{text}"
+
+
+def edit(instruction: str, text: str) -> str:
+    """The prompt for a text changed as an instruction says."""
+    return f"Edit: {instruction}\n{text}"
+
+
+def repair(text: str) -> str:
+    """The prompt for valid JSON in place of broken."""
+    return f"{REPAIR}\n{text}"
+
+
+def fill(template: str, text: str) -> str:
+    """The prompt for a template whose {{holes}} a text fills."""
+    return f"Fill in: {template}\n{text}" if "\n" not in template else f"Fill in:\n{template}\nfrom:\n{text}"
+
+
+def fields_of(schema: Mapping[str, Any]) -> tuple[tuple[Field, ...], bool] | None:
+    """The fields of a JSON schema, and whether it is a list of records; None for one that is neither.
+
+    Of a field's schema the type counts, the format of a date or time, and a short enum's choices; "null" beside another
+    type does not, since every field may be without a value.
+    """
+    many = schema.get("type") == "array"
+    record = schema.get("items") if many else schema
+    if not isinstance(record, Mapping):
+        return None
+    properties = record.get("properties")
+    if not isinstance(properties, Mapping) or not properties:
+        return None
+    return tuple(Field(str(name), _kind(part)) for name, part in properties.items()), many
+
+
+def _kind(schema: object) -> str:
+    """What stands in a field's brackets."""
+    if not isinstance(schema, Mapping):
+        return "string"
+    choices = schema.get("enum")
+    if isinstance(choices, list):
+        words = [each for each in choices if isinstance(each, str)]
+        return "|".join(words) if words and len(words) <= _MOST_CHOICES else "string"
+    for part in schema.get("anyOf", ()):
+        if isinstance(part, Mapping) and part.get("type") != "null":
+            return _kind(part)
+    kinds = schema.get("type", "string")
+    kind = next((each for each in kinds if each != "null"), "string") if isinstance(kinds, list) else str(kinds)
+    if kind == "string":
+        return _FORMATS.get(str(schema.get("format")), "string")
+    if kind in ("array", "object"):
+        inner = fields_of(schema)
+        name = "list" if kind == "array" else kind
+        return name if inner is None else f"{name}: {', '.join(map(str, inner[0]))}"
+    return kind

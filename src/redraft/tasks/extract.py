@@ -1,0 +1,200 @@
+"""Extraction: sentences and the names of fields in, a compact JSON record with their values out.
+
+    prompt  Extract as JSON: to, qty (integer), due (date)          answer  {"to":"Maria","qty":3,"due":null}
+            Send 3 apples to Maria.
+
+A field has one of several names, in several styles, and stands in any order; what the text does not say is null, and
+what it says beside that is left out. No text and no value is a list's: see `tasks/values.py` and `tasks/sentences.py`.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from random import Random
+
+from redraft import prompts
+from redraft.prompts import Field
+from redraft.tasks.records import read_json, same
+from redraft.tasks.sentences import Text, compose, domains, expand, roles, roles_of, write
+from redraft.tasks.task import Example, Score, share, stream_seed
+from redraft.tasks.values import Value
+
+Asked = tuple[tuple[Field, str], ...]
+"""Fields and the JSON of their values."""
+
+
+def join(asked: Asked) -> str:
+    """A record as compact JSON."""
+    return "{" + ",".join(f"{json.dumps(field.name, ensure_ascii=False)}:{value}" for field, value in asked) + "}"
+
+
+def judge(wanted: object, got: object) -> float:
+    """The share of the members of a record, or of a list of records, that are right; numbers count by their value."""
+    if isinstance(wanted, list):
+        listed = got if isinstance(got, list) else []
+        parts = [judge(each, listed[i] if i < len(listed) else None) for i, each in enumerate(wanted)]
+        return sum(parts) / len(parts) if len(listed) <= len(wanted) and parts else 0.0
+    if not isinstance(wanted, dict):
+        return float(_alike(wanted, got))
+    members = got if isinstance(got, dict) else {}
+    return share([key in members and _alike(value, members[key]) for key, value in wanted.items()])
+
+
+def _alike(wanted: object, got: object) -> bool:
+    numbers = isinstance(wanted, int | float) and isinstance(got, int | float)
+    if numbers and not isinstance(wanted, bool) and not isinstance(got, bool):
+        return wanted == got
+    return same(wanted, got)
+
+
+@dataclass(frozen=True)
+class Extract:
+    """One record of one to five fields; with `many`, two to four records of one sentence form."""
+
+    many: bool = False
+
+    @property
+    def name(self) -> str:
+        """What recipes and the command line call it."""
+        return "extract-lists" if self.many else "extract"
+
+    def examples(self, split: str, seed: int) -> Iterator[Example]:
+        """Endless sentences about the values of one split. Raises RecipeError for an unknown split."""
+        rng = Random(stream_seed(self.name, split, seed))
+        while True:
+            found = _many(rng, split) if self.many else _one(rng, split)
+            if found is not None:
+                yield found
+
+    def score(self, example: Example, answer: str) -> Score:
+        """`exact`: every value is right, however the JSON is spaced. Parts: `fields`, the share that is."""
+        wanted, got = read_json(example.answer), read_json(answer)
+        fields = judge(wanted, got)
+        return Score(exact=fields == 1.0 and _shape(wanted) == _shape(got), parts={"fields": fields})
+
+
+def _shape(value: object) -> object:
+    if isinstance(value, list):
+        return [_shape(each) for each in value]
+    return sorted(value) if isinstance(value, dict) else None
+
+
+def _one(rng: Random, split: str) -> Example | None:
+    made, domain = compose(rng, split)
+    asked = ask(rng, made, domain, rng.choice((1, 2, 2, 3, 3, 4, 5)))
+    if not asked:
+        return None
+    return Example(prompts.extract([field for field, _ in asked], made.text), join(asked))
+
+
+def ask(rng: Random, made: Text, domain: str, count: int) -> Asked:
+    """Fields to ask a text for, and the JSON of their values: so many of those it has, sometimes one it has not."""
+    chosen = rng.sample(list(made.values), min(count, len(made.values)))
+    if rng.random() < 0.25:
+        held = {name for role in made.values for name in roles()[role].names}
+        others = sorted(set().union(*map(roles_of, domains()[domain])) - set(made.values))
+        others = [role for role in others if not held & set(roles()[role].names)]
+        chosen += rng.sample(others, min(len(others), rng.choice((1, 1, 2))))
+    rng.shuffle(chosen)
+    style = rng.choice((0, 0, 0, 0, 1, 2, 3))
+    found: dict[str, tuple[Field, str]] = {}
+    for name in chosen:
+        kept = name_of(name, chosen, made, rng, style)
+        if kept is not None and kept not in found:
+            kind, value = typed(name, made.values.get(name), rng)
+            found[kept] = (Field(kept, kind), value)
+    return tuple(found.values())
+
+
+def name_of(role: str, chosen: Sequence[str], made: Text, rng: Random, style: int) -> str | None:
+    """A name for a field that no other role at hand could have; None if there is none."""
+    others = [roles()[other] for other in dict.fromkeys((*made.values, *chosen)) if other != role]
+    taken = {name for other in others for name in other.names}
+    like = next((names for kinds, names in _GENERAL if roles()[role].kind in kinds), frozenset())
+    if any(roles()[role].kind in kinds and other.kind in kinds for kinds, _ in _GENERAL for other in others):
+        taken |= like  # "who" where two persons are would be either
+    free = [name for name in roles()[role].names if name not in taken]
+    if not free:
+        return None
+    name = free[0] if rng.random() < 0.4 else rng.choice(free)
+    words = name.split("_")
+    if style == 1:
+        return words[0] + "".join(word.capitalize() for word in words[1:])
+    if style == 2:
+        return " ".join(words)
+    return "".join(word.capitalize() for word in words) if style == 3 and rng.random() < 0.5 else name
+
+
+_GENERAL = (
+    (frozenset(("person",)), frozenset(("who", "name", "person", "full_name", "people"))),
+    (frozenset(("city", "country", "address")), frozenset(("city", "place", "location", "where", "town", "country"))),
+    (frozenset(("price",)), frozenset(("price", "cost", "total", "sum", "amount", "amount_paid"))),
+    (frozenset(("date", "time", "weekday", "year")), frozenset(("date", "time", "day", "when", "at", "hour", "on"))),
+    (frozenset(("company",)), frozenset(("company", "firm", "place", "business", "organisation"))),
+    (
+        frozenset(("goods", "thing", "list", "dish")),
+        frozenset(("item", "product", "article", "goods", "what", "object")),
+    ),
+    (frozenset(("count", "small", "digits", "bignum")), frozenset(("number", "count", "amount", "quantity", "people"))),
+)
+"""Kinds that are alike, and the names that say no more than the kind."""
+
+
+def typed(role: str, value: Value | None, rng: Random) -> tuple[str, str]:
+    """The type to ask for a value in, and its JSON; null without one."""
+    if value is None:
+        return _kind(role, rng), "null"
+    kinds = list(value.forms)
+    kind = kinds[0] if kinds[0] != "string" and rng.random() < 0.6 else rng.choice(kinds)
+    return kind, value.forms[kind]
+
+
+_KINDS = {"count": "integer", "bignum": "integer", "price": "number", "date": "date", "time": "time", "list": "list"}
+_KINDS |= {"boolean": "boolean", "names": "list", "weight": "number", "temp": "number", "year": "integer"}
+
+
+def _kind(role: str, rng: Random) -> str:
+    found = roles()[role]
+    if found.kind == "enum":
+        return "|".join(found.choices)
+    kind = _KINDS.get(found.kind, "string")
+    return kind if kind in ("list", "boolean") or rng.random() < 0.7 else "string"
+
+
+def _many(rng: Random, split: str) -> Example | None:
+    """Records of one domain whose sentences hold the same roles, all asked for alike."""
+    domain = rng.choices(list(domains()), [len(each) for each in domains().values()])[0]
+    form = expand(rng.choice(domains()[domain]), rng)
+    held = roles_of(form)
+    if not 1 < len(held) < 5:
+        return None
+    alike = [each for each in (expand(one, rng) for one in domains()[domain]) if roles_of(each) >= held]
+    count, mixed = rng.choice((2, 2, 3, 3, 4)), rng.random() < 0.4
+    texts = [write(rng.choice((*alike, form)) if mixed else form, rng, split) for _ in range(count)]
+    texts = [Text(each.text, {name: each.values[name] for name in each.values if name in held}) for each in texts]
+    first = ask(rng, texts[0], domain, rng.choice((2, 2, 3, 4)))
+    by_name = {field.name: field for field, _ in first}
+    records: list[str] = []
+    for each in texts:
+        parts = []
+        for field in by_name.values():
+            role = next((name for name in held if _named(name, field.name)), None)
+            value = each.values.get(role) if role is not None else None
+            if value is not None and field.kind not in value.forms:
+                return None
+            parts.append((field, "null" if value is None else value.forms[field.kind]))
+        records.append(join(tuple(parts)))
+    if len(by_name) < 2:
+        return None
+    text = rng.choice((" ", "\n", "\n", "; ")).join(each.text for each in texts)
+    return Example(prompts.extract(list(by_name.values()), text, many=True), "[" + ",".join(records) + "]")
+
+
+def _named(role: str, name: str) -> bool:
+    return _plain(name) in {_plain(each) for each in roles()[role].names}
+
+
+def _plain(name: str) -> str:
+    return name.replace("_", "").replace(" ", "").lower()

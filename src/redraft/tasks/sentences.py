@@ -1,0 +1,153 @@
+"""Sentences with slots: the data in `plain/sentences.txt`, and a text of some of them with the values it holds.
+
+    # domain                            what follows is one; a text takes its sentences from one domain
+    {buyer} ordered {qty} {item}.       slots, by role
+    {a one}                             with "a" or "an" in front, as its value wants it
+    {paid=true:is paid|false:is due}    phrases that stand for a value
+    [ from {seller}]                    there or not
+    <Send|Ship>                         one of them
+
+`plain/roles.txt` says for each role of what kind its values are, and which names a field for it may have.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cache
+from random import Random
+
+from redraft.tasks.strings import read
+from redraft.tasks.values import Value, draw, quoted
+
+_OPTIONAL = re.compile(r"\[([^\[\]<>]*)\]")
+_CHOICE = re.compile(r"<([^<>\[\]{}]*(?:\{[^{}]*\}[^<>\[\]{}]*)*)>")
+_BAR = re.compile(r"\|(?![^{]*\})")
+_SLOT = re.compile(r"\{(a )?(\w+)(?:=([^{}]*))?\}")
+
+
+@dataclass(frozen=True)
+class Role:
+    """What a slot is about. `choices` are the values of an "enum"."""
+
+    name: str
+    kind: str
+    choices: tuple[str, ...]
+    names: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class Text:
+    """A sentence or several, and the values in them by role."""
+
+    text: str
+    values: Mapping[str, Value]
+
+
+@cache
+def roles() -> Mapping[str, Role]:
+    """All roles by name."""
+    found = {}
+    for line in _lines("roles.txt"):
+        left, _, right = line.partition("|")
+        name, kind, *choices = left.split()
+        found[name] = Role(name, kind, tuple(choices), tuple(right.split()))
+    return found
+
+
+@cache
+def domains() -> Mapping[str, tuple[str, ...]]:
+    """The sentences with slots, by domain."""
+    found: dict[str, list[str]] = {}
+    for line in _lines("sentences.txt", comments=True):
+        if line.startswith("# "):
+            found[line[2:]] = []
+        else:
+            found[list(found)[-1]].append(line)
+    return {name: tuple(sentences) for name, sentences in found.items()}
+
+
+@cache
+def fillers() -> tuple[str, ...]:
+    """Sentences that say nothing to extract."""
+    return tuple(_lines("fillers.txt"))
+
+
+@cache
+def roles_of(sentence: str) -> frozenset[str]:
+    """Every role that a sentence may hold."""
+    return frozenset(match[2] for match in _SLOT.finditer(sentence))
+
+
+def expand(sentence: str, rng: Random) -> str:
+    """A sentence whose choices are made; its slots are still open."""
+    sentence = re.sub(r"<(\{email\})>", "‹\\1›", sentence)  # an address in brackets of its own
+    while True:
+        optional = _OPTIONAL.search(sentence)
+        choice = _CHOICE.search(sentence)
+        if optional is not None:
+            kept = optional[1] if rng.random() < 0.5 else ""
+            sentence = sentence[: optional.start()] + kept + sentence[optional.end() :]
+        elif choice is not None:
+            sentence = sentence[: choice.start()] + rng.choice(_BAR.split(choice[1])) + sentence[choice.end() :]
+        else:
+            return sentence.replace("‹", "<").replace("›", ">")
+
+
+def write(sentence: str, rng: Random, split: str, lower: bool = False) -> Text:
+    """An expanded sentence with values in its slots. Raises KeyError for a role that is not known."""
+    values: dict[str, Value] = {}
+    parts, at = [], 0
+    for match in _SLOT.finditer(sentence):
+        article, name, phrases = match[1], match[2], match[3]
+        role = roles()[name]
+        if phrases is not None:
+            meant, _, text = rng.choice(phrases.split("|")).partition(":")
+            forms = {"boolean": meant} if role.kind == "boolean" else {"|".join(role.choices): quoted(meant)}
+            value = Value(text, forms)
+        else:
+            value = draw(role.kind, rng, split)
+            if lower and "string" in value.forms:
+                value = Value(value.text.lower(), dict(value.forms) | {"string": quoted(value.text.lower())})
+        parts.append(sentence[at : match.start()])
+        if article:
+            parts.append("an " if value.text[:1].lower() in "aeiou" else "a ")
+        parts.append(value.text)
+        values[name] = value
+        at = match.end()
+    text = "".join((*parts, sentence[at:]))
+    return Text(text.lower() if lower else text, values)
+
+
+def compose(rng: Random, split: str) -> tuple[Text, str]:
+    """One to three sentences of a domain, sometimes with ones that say nothing, and the domain's name."""
+    domain = rng.choices(list(domains()), [len(each) for each in domains().values()])[0]
+    lower, wanted = rng.random() < 0.08, rng.choice((1, 1, 1, 2, 2, 3))
+    parts, values = list[str](), dict[str, Value]()
+    for _ in range(3 * wanted):
+        sentence = expand(rng.choice(domains()[domain]), rng)
+        if not roles_of(sentence) or any(_clash(one, two) for one in roles_of(sentence) for two in values):
+            continue
+        made = write(sentence, rng, split, lower)
+        parts.append(made.text)
+        values |= made.values
+        if len(parts) == wanted:
+            break
+    if rng.random() < 0.2:
+        extra = rng.choice(fillers())
+        parts.insert(0 if extra.endswith(",") else rng.randint(0, len(parts)), extra.lower() if lower else extra)
+    text = rng.choice((" ", " ", " ", "\n")).join(parts)
+    if rng.random() < 0.1:
+        text = text.rstrip(".")
+    return Text(text, values), domain
+
+
+def _clash(one: str, two: str) -> bool:
+    """Whether two roles cannot stand in one text: they are the same, or no name would tell them apart."""
+    first, second = roles()[one], roles()[two]
+    return one == two or len(set(first.names) & set(second.names)) > 1
+
+
+def _lines(name: str, comments: bool = False) -> list[str]:
+    return [line for line in read(name).split("\n") if line.strip() and (comments or not line.startswith("# "))]

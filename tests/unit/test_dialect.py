@@ -1,0 +1,133 @@
+"""Drafts, references and ignored keywords, judged by a validator of the schema's own draft."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import jsonschema_rs
+import pytest
+
+from redraft.constraints.compile.schema import compile_schema
+from redraft.constraints.validation import schema_problems, validator_of
+from redraft.errors import ConstraintError
+from schema_suite import written
+
+D4, D6, D7 = (f"http://json-schema.org/draft-0{year}/schema#" for year in (4, 6, 7))
+D19 = "https://json-schema.org/draft/2019-09/schema"
+CLASSES = {
+    D4: jsonschema_rs.Draft4Validator,
+    D6: jsonschema_rs.Draft6Validator,
+    D7: jsonschema_rs.Draft7Validator,
+    D19: jsonschema_rs.Draft201909Validator,
+}
+PAIR = {"items": [{"type": "boolean"}, {"type": "null"}], "additionalItems": False, "minItems": 2, "type": "array"}
+
+
+@pytest.mark.parametrize(
+    ("schema", "inside", "outside"),
+    [
+        ({"$schema": D4, "type": "integer", "minimum": 3, "exclusiveMinimum": True}, "4", "3"),
+        ({"$schema": D4, "type": "integer", "minimum": 3, "exclusiveMinimum": False}, "3", "2"),
+        ({"$schema": D4, "type": "integer", "const": 3}, "4", '"3"'),
+        ({"$schema": D6, "const": 3}, "3", "4"),
+        ({"$schema": D7, **PAIR}, "[true,null]", "[true,null,1]"),
+        ({"$schema": D19, **PAIR}, "[true,null]", "[null,null]"),
+        ({"$schema": D7, "definitions": {"a": {"type": "null"}}, "$ref": "#/definitions/a", "type": "string"},
+         "null", '"a"'),
+        ({"$schema": D7, "type": "boolean", "prefixItems": 3, "unevaluatedItems": "so"}, "true", "3"),
+        ({"$schema": D7, "$id": "http://x.y/a/b", "definitions": {"c": {"$id": "d", "type": "null"}},
+          "allOf": [{"$ref": "http://x.y/a/d"}]}, "null", "3"),
+        ({"$schema": D4, "id": "http://x.y/a/b", "definitions": {"c": {"id": "#d", "type": "null"}},
+          "allOf": [{"$ref": "#d"}]}, "null", "3"),
+    ],
+)  # fmt: skip
+def test_a_schema_is_read_by_its_own_draft(schema: Any, inside: str, outside: str) -> None:
+    found, validator = compile_schema(schema), CLASSES[schema["$schema"]](schema, validate_formats=True)
+    assert found.dfa.matches(inside.encode())
+    assert validator.is_valid(json.loads(inside))
+    assert not found.dfa.matches(outside.encode())
+    assert not validator.is_valid(json.loads(outside))
+    assert all(validator.is_valid(json.loads(text)) for text in written(found.dfa, 10, seed=1))
+
+
+@pytest.mark.parametrize(
+    ("schema", "inside", "outside"),
+    [
+        (PAIR, "[true,null]", "[true,null,1]"),
+        ({"type": "integer", "minimum": 3, "exclusiveMinimum": True}, "4", "3"),
+        ({"definitions": {"a": {"type": "null"}}, "allOf": [{"$ref": "#/definitions/a"}]}, "null", "1"),
+        ({"$defs": {"a": {"$anchor": "b", "type": "null"}}, "$ref": "#b"}, "null", "1"),
+        ({"$id": "http://x.y/z", "$defs": {"a": {"type": "null"}}, "$ref": "z#/$defs/a"}, "null", "1"),
+        ({"$id": "http://x.y/z", "$defs": {"a": {"$id": "w", "$ref": "#/$defs/q", "$defs": {"q": {"type": "null"}}}},
+          "$ref": "w"}, "null", "1"),
+    ],
+)  # fmt: skip
+def test_where_nothing_is_said_older_forms_and_names_are_read(schema: Any, inside: str, outside: str) -> None:
+    found = compile_schema(schema)
+    assert found.dfa.matches(inside.encode())
+    assert schema_problems(schema, inside) == []
+    assert not found.dfa.matches(outside.encode())
+    assert schema_problems(schema, outside) != []
+
+
+def test_keywords_that_the_standard_does_not_define_are_ignored_and_listed() -> None:
+    """OpenAPI, MCP and Gemini write these into every schema of a tool; half of real schemas were refused for them."""
+    schema = {
+        "type": "object",
+        "discriminator": {"propertyName": "kind"},
+        "x-order": 3,
+        "strict": True,
+        "propertyOrdering": ["a"],
+        "properties": {"a/b": {"type": "string", "maxlength": 3, "nullable": True, "example": "x", "enumNames": []}},
+        "required": ["a/b"],
+        "additionalProperties": False,
+    }
+    found = compile_schema(schema)
+    assert set(found.ignored) == {
+        "/discriminator",
+        "/x-order",
+        "/strict",
+        "/propertyOrdering",
+        "/properties/a~1b/maxlength (maxLength?)",
+        "/properties/a~1b/nullable",
+        "/properties/a~1b/example",
+        "/properties/a~1b/enumNames",
+    }
+    assert found.dfa.matches(b'{"a/b":"abcd"}')
+    assert not found.checked
+
+
+def test_formats_that_nobody_knows_are_listed_and_others_kept() -> None:
+    schema = {"properties": {"a": {"format": "uuid4"}, "b": {"format": "colour"}, "c": {"format": "idn-email"}}}
+    found = compile_schema(schema)
+    assert found.ignored == ("/properties/b/format/colour",)
+    assert found.checked, "the validator knows idn-email"
+    assert not compile_schema({"type": "string", "format": "uuid4"}).dfa.matches(b'"x"')
+
+
+def test_a_public_meta_schema_is_known_by_its_name() -> None:
+    found = compile_schema({"$schema": D7, "properties": {"s": {"$ref": D7}}})
+    assert found.checked
+    assert not validator_of({"$schema": D7, "$ref": D7}).is_valid({"type": 3})
+    with pytest.raises(ConstraintError, match="leads out of the document"):
+        compile_schema({"$ref": "http://json-schema.org/draft-09/schema"})
+
+
+@pytest.mark.parametrize(
+    ("schemas", "checked"),
+    [
+        ([{"type": "string"}, {"type": "integer"}], False),
+        ([{"type": "number"}, {"type": "integer"}], True),
+        ([{"const": 1}, {"const": 2}], False),
+        ([{"properties": {"k": {"const": "a"}}, "required": ["k"], "type": "object"},
+          {"properties": {"k": {"const": "b"}}, "type": "object"}], False),
+        ([{"properties": {"k": {"const": "a"}}, "type": "object"},
+          {"properties": {"k": {"const": "b"}}, "type": "object"}], True),
+        ([{"type": "object", "required": ["a"]},
+          {"type": "object", "properties": {}, "additionalProperties": False}], False),
+        ([{"enum": ["a", 1]}, {"enum": [1.0]}], True),
+    ],
+)  # fmt: skip
+def test_one_of_is_exact_where_its_schemas_exclude_each_other(schemas: list[Any], checked: bool) -> None:
+    assert compile_schema({"oneOf": schemas}).checked == checked

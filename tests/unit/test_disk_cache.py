@@ -1,0 +1,102 @@
+"""Compiled languages on disk: a damaged or swapped file is as good as none."""
+
+from __future__ import annotations
+
+import random
+from pathlib import Path
+
+import pytest
+
+from redraft.constraints import language as compiling
+from redraft.constraints.language import Language, Source, Vocabulary, ready
+from redraft.constraints.sources import choices_source, schema_source
+from redraft.errors import ConstraintError
+
+BYTES = Vocabulary((None, None, *(bytes([byte]) for byte in range(256))), frozenset({0}), frozenset({0, 1}))
+SCHEMA = {"type": "object", "properties": {"a": {"type": "integer"}}, "required": ["a"], "oddity": 1}
+
+
+def spelt(text: str) -> list[int]:
+    return [byte + 2 for byte in text.encode()]
+
+
+def right(language: Language) -> bool:
+    return language.holds(spelt('{"a":1}')) and not language.holds(spelt('{"a":"1"}'))
+
+
+@pytest.fixture
+def counted(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """The kinds of sources that were compiled and not read."""
+    kinds, compile_it = list[str](), compiling._compiled
+
+    def count(source: Source, *more: object) -> object:
+        kinds.append(source.kind)
+        return compile_it(source, *more)  # type: ignore[arg-type]  # as they come
+
+    monkeypatch.setattr(compiling, "_compiled", count)
+    return kinds
+
+
+def test_a_language_is_compiled_once(tmp_path: Path, counted: list[str]) -> None:
+    made = [ready(schema_source(SCHEMA), BYTES, kept_in=tmp_path) for _ in range(3)]
+    assert counted == ["schema"]
+    assert all(right(one) and one.ignored == ("/oddity",) and not one.checked for one in made)
+    assert len(list(tmp_path.iterdir())) == 1
+
+
+def test_flipped_bytes_anywhere_are_noticed(tmp_path: Path, counted: list[str]) -> None:
+    """They were zlib.error, TypeError or IndexError until somebody deleted the file."""
+    ready(schema_source(SCHEMA), BYTES, kept_in=tmp_path)
+    (path,) = tmp_path.iterdir()
+    whole, source = path.read_bytes(), random.Random(0)
+    for trial in range(150):
+        data = bytearray(whole)
+        for _ in range(source.randint(1, 4)):
+            data[source.randrange(len(data))] ^= 1 << source.randrange(8)
+        if bytes(data) == whole:
+            continue
+        path.write_bytes(data if trial % 5 else data[: source.randrange(len(data))])
+        counted.clear()
+        assert right(ready(schema_source(SCHEMA), BYTES, kept_in=tmp_path))
+        assert counted == ["schema"]
+        assert path.read_bytes() == whole, "and it is mended"
+
+
+def test_a_file_in_the_place_of_another_is_never_used(tmp_path: Path) -> None:
+    """It gave an invalid answer without an error."""
+    sources = [choices_source(["yes"]), choices_source(["no"])]
+    for source in sources:
+        ready(source, BYTES, kept_in=tmp_path)
+    one, other = sorted(tmp_path.iterdir())
+    swapped = one.read_bytes(), other.read_bytes()
+    one.write_bytes(swapped[1])
+    other.write_bytes(swapped[0])
+    for source, word in zip(sources, ("yes", "no"), strict=True):
+        found = ready(source, BYTES, kept_in=tmp_path)
+        assert found.holds(spelt(word))
+        assert not found.holds(spelt("no" if word == "yes" else "yes"))
+
+
+def test_another_tokenizer_has_a_language_of_its_own(tmp_path: Path) -> None:
+    other = Vocabulary((None, None, *(bytes([byte ^ 1]) for byte in range(256))), BYTES.ends, BYTES.tail)
+    ready(choices_source(["yes"]), BYTES, kept_in=tmp_path)
+    assert not ready(choices_source(["yes"]), other, kept_in=tmp_path).holds(spelt("yes"))
+
+
+def test_a_refusal_is_kept_too(tmp_path: Path, counted: list[str]) -> None:
+    """A schema that took eight seconds to refuse took them each time anew."""
+    source = schema_source({"allOf": [{"type": "string"}, {"type": "null"}]})
+    said = []
+    for _ in range(2):
+        with pytest.raises(ConstraintError) as error:
+            ready(source, BYTES, kept_in=tmp_path)
+        said.append(str(error.value))
+    assert counted == ["schema"]
+    assert said[0] == said[1]
+    assert "contradict" in said[0]
+
+
+def test_a_folder_that_cannot_be_written_costs_only_time(tmp_path: Path) -> None:
+    place = tmp_path / "file"
+    place.write_text("")
+    assert right(ready(schema_source(SCHEMA), BYTES, kept_in=place))

@@ -1,0 +1,223 @@
+"""Pictures: what is read, what is refused, and pixels bit-equal to transformers' Pillow class."""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import struct
+import zlib
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import example, given, settings
+from hypothesis import strategies as st
+from PIL import Image
+
+from redraft.errors import RequestError
+from redraft.images.config import ImageConfig, VisionConfig
+from redraft.images.pixels import Limits, fitted_size, load_rgb, prepare, read_picture
+
+SHAPE = VisionConfig(hidden_size=8, intermediate_size=8, layers=1, heads=1, kv_heads=1, head_dim=8)
+CONFIG = ImageConfig(SHAPE, begin=3, placeholder=4, end=5)
+
+
+def drawn(width: int, height: int, mode: str = "RGB") -> Image.Image:
+    """Noise, so that a pixel in the wrong place shows."""
+    shape = (height, width, len(mode)) if len(mode) > 1 else (height, width)
+    return Image.fromarray(np.random.default_rng(width * 31 + height).integers(0, 256, shape, np.uint8), mode)
+
+
+def saved(image: Image.Image, form: str = "PNG", **options: Any) -> bytes:
+    file = io.BytesIO()
+    image.save(file, form, **options)
+    return file.getvalue()
+
+
+def theirs(image: Image.Image | list[Image.Image], tokens: int = 280) -> Any:
+    """transformers' Pillow class on an image that it loads itself."""
+    transformers = pytest.importorskip("transformers", minversion="5.23.0")
+    from transformers.models.gemma4.image_processing_pil_gemma4 import Gemma4ImageProcessorPil
+
+    assert transformers
+    return Gemma4ImageProcessorPil(max_soft_tokens=tokens)(images=image, return_tensors="np")
+
+
+def check_equal(image: Image.Image, tokens: int = 280) -> None:
+    wanted = theirs(image, tokens)
+    got = read_picture(image, ImageConfig(SHAPE, 3, 4, 5, most_tokens=tokens))
+    real = (wanted["image_position_ids"][0] >= 0).all(-1)
+    patches = got.patches()
+    assert patches.dtype == wanted["pixel_values"].dtype == np.float32
+    assert np.array_equal(patches, wanted["pixel_values"][0][real])
+    assert np.array_equal(got.positions(), wanted["image_position_ids"][0][real])
+    assert got.num_tokens == wanted["num_soft_tokens_per_image"][0]
+    assert got.num_patches == real.sum()
+
+
+@pytest.mark.parametrize("size", [(640, 480), (31, 57), (1, 1), (48, 48), (3, 700), (1, 900), (900, 1), (960, 672)])
+@pytest.mark.parametrize("tokens", [70, 280])
+def test_pixels_are_bit_equal_to_transformers(size: tuple[int, int], tokens: int) -> None:
+    check_equal(drawn(*size), tokens)
+
+
+@pytest.mark.parametrize("mode", ["L", "LA", "RGBA", "CMYK", "1", "P"])
+def test_every_mode_becomes_rgb_as_in_transformers(mode: str) -> None:
+    """Transparency is laid on white there, so it is here."""
+    image = drawn(50, 70, mode) if mode not in ("1", "P") else drawn(50, 70).convert(mode)
+    check_equal(image, 70)
+
+
+def test_transparent_palettes_become_rgb_as_in_transformers() -> None:
+    image = drawn(50, 70).convert("P")
+    for transparency in (7, bytes(range(256))):
+        with Image.open(io.BytesIO(saved(image, transparency=transparency))) as held:
+            check_equal(held, 70)
+
+
+@settings(max_examples=200)
+@given(st.integers(1, 12_000), st.integers(1, 12_000), st.sampled_from([70, 140, 280, 560, 1120]))
+@example(1, 10_000, 280)
+@example(10_000, 1, 280)
+@example(1, 12_000, 1120)
+def test_the_size_rule_is_that_of_transformers(width: int, height: int, tokens: int) -> None:
+    pytest.importorskip("transformers", minversion="5.23.0")
+    from transformers.models.gemma4.image_processing_pil_gemma4 import get_aspect_ratio_preserving_size as fit
+
+    got = fitted_size(width, height, ImageConfig(SHAPE, 3, 4, 5, most_tokens=tokens))
+    assert got[::-1] == fit(height, width, 16, tokens * 9, 3)
+
+
+@pytest.mark.parametrize("form", ["PNG", "JPEG", "WEBP", "GIF"])
+def test_four_formats_are_read_from_bytes_and_files(form: str, tmp_path: Path) -> None:
+    data = saved(drawn(40, 30).convert("P" if form == "GIF" else "RGB"), form)
+    path = tmp_path / "picture"
+    path.write_bytes(data)
+    wanted = np.asarray(Image.open(io.BytesIO(data)).convert("RGB"))
+    with Image.open(path) as held:
+        for given_as in (data, path, str(path), held):
+            assert np.array_equal(np.asarray(load_rgb(given_as)), wanted)
+
+
+def test_a_turned_photograph_stands_upright() -> None:
+    image = drawn(40, 30)
+    turned = Image.Exif()
+    turned[0x0112] = 6  # to be turned by 90 degrees
+    got = load_rgb(saved(image, exif=turned.tobytes()))
+    assert np.array_equal(np.asarray(got), np.rot90(np.asarray(image), -1))
+
+
+def test_grey_of_16_bits_keeps_its_upper_eight() -> None:
+    """Pillow's own conversion clamps to 255, which leaves white paper of a scan with anything on it."""
+    grey = np.arange(0, 65536, 32, dtype=np.uint16).reshape(64, 32)
+    got = np.asarray(load_rgb(saved(Image.fromarray(grey))))
+    assert np.array_equal(got, np.repeat((grey >> 8).astype(np.uint8)[..., None], 3, -1))
+
+
+def test_a_photograph_of_several_pictures_is_its_first() -> None:
+    """Phones store a JPEG with a second picture behind it; it has two frames and is no animation."""
+    first = drawn(32, 32)
+    data = saved(first, "MPO", save_all=True, append_images=[drawn(16, 16)])
+    assert load_rgb(data).size == (32, 32)
+
+
+def test_the_digest_is_of_pixels_and_shape() -> None:
+    image = drawn(100, 80)
+    config = ImageConfig(SHAPE, 3, 4, 5, most_tokens=4)
+    one = read_picture(saved(image), config)
+    assert one.digest == read_picture(saved(image, "WEBP", lossless=True), config).digest
+    assert len(one.digest) == 16
+    assert one.digest != read_picture(image.transpose(Image.Transpose.ROTATE_180), config).digest
+    grey = [prepare(Image.new("RGB", size), config) for size in ((96, 48), (48, 96))]
+    assert grey[0].pixels.tobytes() == grey[1].pixels.tobytes()
+    assert grey[0].digest != grey[1].digest
+
+
+def png_header(width: int, height: int) -> bytes:
+    """The first chunk of a PNG that claims a size and brings nothing."""
+    body = b"IHDR" + struct.pack(">IIBBBBB", width, height, 8, 2, 0, 0, 0)
+    chunk = struct.pack(">I", 13) + body + struct.pack(">I", zlib.crc32(body))
+    return b"\x89PNG\r\n\x1a\n" + chunk + struct.pack(">I", 8) + b"IDAT" + b"\0" * 12
+
+
+def frames(form: str) -> bytes:
+    return saved(drawn(20, 20), form, save_all=True, append_images=[drawn(20, 20).rotate(90)])
+
+
+@pytest.mark.parametrize(
+    ("data", "said"),
+    [
+        (saved(drawn(60, 60))[:2000], "is damaged or cut short .* send the whole file"),
+        (saved(drawn(60, 60), "JPEG")[:600], "is damaged or cut short"),
+        (saved(drawn(60, 60), "WEBP")[:600], "is damaged or cut short|is no PNG"),
+        (b"%PDF-1.7\n%rest of it", r"is no PNG, JPEG, WebP or GIF image \(it begins with b'%PDF-1.7'\); convert it"),
+        (saved(drawn(9, 9), "BMP"), "is no PNG, JPEG, WebP or GIF"),
+        (b"", "is empty"),
+        (frames("GIF"), "is an animation; send a single frame"),
+        (frames("WEBP"), "is an animation"),
+        (frames("PNG"), "is an animation"),
+        (png_header(20_000, 20_000), "is too large .* make it smaller"),
+        (png_header(9_500, 9_500), "is 9500x9500, 90250000 pixels; at most 89478485, so make it smaller"),
+        (png_header(0, 5), "is damaged|is no PNG|at least one pixel"),
+    ],
+    ids=["png", "jpeg", "webp", "pdf", "bmp", "empty", "gif", "animated_webp", "apng", "bomb", "warned", "zero"],
+)
+@pytest.mark.filterwarnings("ignore::PIL.Image.DecompressionBombWarning")
+def test_what_is_no_usable_image_is_refused_by_name(data: bytes, said: str, tmp_path: Path) -> None:
+    path = tmp_path / "picture.png"
+    path.write_bytes(data)
+    for given_as in (data, path):
+        with pytest.raises(RequestError, match=rf"^messages\[0\]\.content\[1\] ({said})"):
+            load_rgb(given_as, part="messages[0].content[1]")
+
+
+def test_limits_are_the_callers() -> None:
+    data = saved(drawn(40, 30))
+    with pytest.raises(RequestError, match=f"^the image has {len(data)} bytes; at most {len(data) - 1}"):
+        load_rgb(data, limits=Limits(num_bytes=len(data) - 1))
+    with pytest.raises(RequestError, match="is 40x30, 1200 pixels; at most 1199"):
+        load_rgb(data, limits=Limits(num_pixels=1199))
+    with pytest.raises(RequestError, match="1200 pixels"):
+        load_rgb(drawn(40, 30), limits=Limits(num_pixels=1199))
+
+
+def test_a_file_is_read_no_further_than_allowed(tmp_path: Path) -> None:
+    path = tmp_path / "long.png"
+    path.write_bytes(b"x" * 5000)
+    with pytest.raises(RequestError, match="has 101 bytes; at most 100"):
+        load_rgb(path, limits=Limits(num_bytes=100))
+
+
+@pytest.mark.parametrize("path", ["absent.png", ".", "a\0b", "https://example.com/a.png"])
+def test_a_path_that_cannot_be_read_is_named(path: str) -> None:
+    with pytest.raises(RequestError, match=r"^image 2 is .* which cannot be read: "):
+        load_rgb(path, part="image 2")
+
+
+@pytest.mark.parametrize("mode", ["I", "F"])
+def test_pixels_of_no_known_range_are_refused(mode: str) -> None:
+    with pytest.raises(RequestError, match=f"pixels of mode {mode}, whose range is unknown; save it with 8 bits"):
+        load_rgb(drawn(8, 8).convert("L").convert(mode))
+
+
+def test_an_image_longer_than_the_tower_has_places_is_refused() -> None:
+    config = ImageConfig(VisionConfig(8, 8, 1, 1, 1, 8, positions=100), 3, 4, 5)
+    with pytest.raises(
+        RequestError, match="is 1x10000, which makes 840 patches in a row; the tower places at most 100"
+    ):
+        fitted_size(1, 10_000, config)
+
+
+@settings(max_examples=150)
+@given(
+    st.integers(0, 3), st.lists(st.tuples(st.integers(0, 600), st.integers(0, 255)), max_size=6), st.integers(0, 600)
+)
+def test_damaged_files_are_images_or_refused(form: int, changes: list[tuple[int, int]], cut: int) -> None:
+    """Whatever a decoder raises becomes one kind of error."""
+    image = drawn(17, 13)
+    data = bytearray(saved(image.convert("P") if form == 3 else image, ("PNG", "JPEG", "WEBP", "GIF")[form]))
+    for at, value in changes:
+        data[at % len(data)] = value
+    with contextlib.suppress(RequestError):
+        assert load_rgb(bytes(data[: len(data) - cut]), limits=Limits(num_pixels=10**6)).mode == "RGB"

@@ -1,0 +1,190 @@
+"""Tasks of ordinary sentences: what is asked for stands in the text, splits are apart, judges judge."""
+
+from __future__ import annotations
+
+import json
+import re
+import runpy
+from datetime import date, datetime
+from itertools import islice, pairwise
+from pathlib import Path
+from random import Random
+
+import pytest
+
+from redraft import prompts
+from redraft.prompts import Field
+from redraft.tasks import Change, Copy, Example, Extract, Fills, Form, Mend, Task
+from redraft.tasks.clock import draw_date, draw_time
+from redraft.tasks.extract import judge
+from redraft.tasks.sentences import compose, domains, expand, roles, roles_of, write
+from redraft.tasks.strings import FREE, scramble, spelled
+from redraft.tasks.task import split_of
+from redraft.tasks.values import KINDS, WORDS, draw, quoted
+from redraft.tune.vocabulary import build_tokenizer
+
+ROOT = Path(__file__).resolve().parents[2]
+TASKS: tuple[Task, ...] = (Extract(), Extract(many=True), Form(), Form(long=True), Change(), Mend(), Fills(), Copy())
+
+
+def some(task: Task, count: int = 150, split: str = "train", seed: int = 3) -> list[Example]:
+    return list(islice(task.examples(split, seed), count))
+
+
+@pytest.mark.parametrize("task", TASKS, ids=lambda task: task.name)
+def test_a_right_answer_is_exact_and_another_examples_is_not(task: Task) -> None:
+    examples = some(task)
+    assert examples == some(task)
+    assert all(task.score(example, example.answer).exact for example in examples)
+    others = pairwise(examples)
+    assert not any(task.score(one, other.answer).exact for one, other in others if one.answer != other.answer)
+    for odd in ("", "{", "null", '{"a":1}', "[[[", "\x00"):
+        assert not task.score(examples[0], odd).exact
+
+
+@pytest.mark.parametrize("many", [False, True])
+def test_strings_that_are_asked_for_stand_in_the_text(many: bool) -> None:
+    for example in some(Extract(many), 400):
+        head, _, text = example.prompt.partition("\n")
+        kinds = dict(re.findall(r"(?:^|, |: )([\w ]+?)(?: \(([^)]*)\))?(?=, |$)", head))
+        answer = json.loads(example.answer)
+        for record in answer if many else [answer]:
+            assert list(record) == list(kinds)
+            for name, kind in kinds.items():
+                if kind == "" and record[name] is not None:
+                    assert record[name] in text, example
+
+
+@pytest.mark.parametrize("kind", [*FREE, *WORDS])
+def test_free_values_belong_to_their_split(kind: str) -> None:
+    for split in ("train", "held_out"):
+        assert all(split_of(draw(kind, Random(seed), split).text) == split for seed in range(20))
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_every_form_of_a_value_is_json(kind: str) -> None:
+    for seed in range(40):
+        value = draw(kind, Random(seed), "train")
+        for form in value.forms.values():
+            assert isinstance(json.loads(form), str | int | float | list)
+        if "integer" in value.forms:
+            assert isinstance(json.loads(value.forms["integer"]), int)
+
+
+def test_every_slot_has_a_role_and_no_mark_is_left() -> None:
+    rng = Random(5)
+    for sentences in domains().values():
+        for sentence in sentences:
+            assert roles_of(sentence) <= roles().keys()
+            text = write(expand(sentence, rng), rng, "train").text
+            assert "{" not in text
+            assert not re.search(r"\[ |<\w+\|", text), text
+
+
+def test_two_slots_of_a_text_can_be_told_apart() -> None:
+    for seed in range(200):
+        made, _ = compose(Random(seed), "train")
+        held = list(made.values)
+        assert len(held) == len(set(held))
+
+
+def test_dates_and_times_are_what_they_say() -> None:
+    """Against Python's own reading of the formats that it knows."""
+    formats = ("%d %B %Y", "%B %d, %Y", "%d.%m.%Y", "%Y/%m/%d", "%d %b %Y", "%b %d, %Y", "%A, %d %B %Y", "%Y-%m-%d")
+    read = 0
+    for seed in range(400):
+        text, forms = draw_date(Random(seed), quoted)
+        for form in formats:
+            try:
+                meant: date = datetime.strptime(text, form).date()
+            except ValueError:
+                continue
+            assert json.loads(forms["date"]) == meant.isoformat()
+            read += 1
+        text, forms = draw_time(Random(seed), quoted)
+        for form in ("%I:%M %p", "%I %p", "%I:%M%p", "%I%p"):
+            try:
+                clock = datetime.strptime(text.replace(".", ""), form).time()
+            except ValueError:
+                continue
+            assert json.loads(forms["time"]) == clock.strftime("%H:%M")
+            read += 1
+    assert read > 300
+
+
+def test_numbers_in_words() -> None:
+    known = {
+        0: "zero",
+        13: "thirteen",
+        20: "twenty",
+        47: "forty-seven",
+        100: "one hundred",
+        319: "three hundred and nineteen",
+    }
+    assert {number: spelled(number) for number in known} == known
+
+
+def test_judge_counts_fields() -> None:
+    wanted = {"a": "x", "n": 12.5, "b": None}
+    assert judge(wanted, {"a": "x", "n": 12.50, "b": None}) == 1.0
+    assert judge(wanted, {"a": "x", "n": 12.5}) == pytest.approx(2 / 3)
+    assert judge(wanted, "x") == 0.0
+    assert judge([wanted, wanted], [wanted]) == 0.5
+    assert judge([wanted], [wanted, wanted]) == 0.0
+    assert judge({"a": True}, {"a": 1}) == 0.0
+
+
+def test_prompts_are_made_of_a_schema() -> None:
+    record = {
+        "type": "object",
+        "properties": {
+            "who": {"type": "string"},
+            "qty": {"type": ["integer", "null"]},
+            "due": {"type": "string", "format": "date"},
+            "state": {"enum": ["open", "closed"]},
+            "tags": {"type": "array", "items": {"type": "string"}},
+            "note": {"anyOf": [{"type": "null"}, {"type": "number"}]},
+        },
+    }
+    found = prompts.fields_of(record)
+    assert found is not None
+    fields, many = found
+    assert not many
+    asked = prompts.extract(fields, "Send 3 apples.")
+    named = "who, qty (integer), due (date), state (open|closed), tags (list), note (number)"
+    assert asked == f"Extract as JSON: {named}\nSend 3 apples."
+    assert prompts.fields_of({"type": "array", "items": record}) == (fields, True)
+    assert prompts.fields_of({"type": "string"}) is None
+    assert prompts.extract([Field("a")], "x", many=True) == "Extract as JSON list: a\nx"
+
+
+def test_a_value_has_the_same_tokens_in_a_sentence_and_in_the_answer() -> None:
+    tokenizer = build_tokenizer("plain")
+    for seed in range(300):
+        value = scramble(Random(seed))
+        alone = tokenizer.encode(value, add_special_tokens=False).ids
+        for around in ("Ask {} now.", "It is {}, or", '{{"name":"{}","x":1}}', '{{"a":"{}"}}'):
+            whole = tokenizer.encode(around.format(value), add_special_tokens=False)
+            assert tokenizer.decode(whole.ids) == around.format(value)
+            at = around.format(value).index(value)
+            inside = [i for i, (low, high) in zip(whole.ids, whole.offsets, strict=True) if at <= low < at + len(value)]
+            assert inside == alone
+
+
+def test_what_is_written_by_hand_holds_what_it_asks_for() -> None:
+    bench = runpy.run_path(str(ROOT / "scripts" / "bench" / "plain.py"))
+    count = {}
+    for group in ("phrasings", "strangers"):
+        rows = list(bench["written"](ROOT / "tests" / "data" / f"{group}.txt"))
+        count[group] = len({row.prompt for row in rows})
+        for row in rows:
+            text = row.prompt.partition("\n")[2]
+            schema = bench["schema_of"](row.prompt)
+            answer = json.loads(row.answer)
+            assert list(schema["properties"]) == list(answer)
+            for name, value in answer.items():
+                kind = schema["properties"][name]
+                if isinstance(value, str) and "enum" not in kind and f"{name} (" not in row.prompt:
+                    assert value in text, row
+    assert count["phrasings"] >= 200
+    assert count["strangers"] == 50
