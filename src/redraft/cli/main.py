@@ -17,21 +17,21 @@ from redraft.cli import (
     demo,
     doctor,
     edit,
-    evaluate,
     fill,
     generate,
     infill,
     inspect,
+    json,
     pull,
     quantize,
-    record,
     replay,
     run,
     serve,
     tune,
     verify,
 )
-from redraft.cli import help as explain
+from redraft.cli import eval as eval_verb
+from redraft.cli import help as help_verb
 from redraft.errors import did_you_mean
 
 EPILOG = """examples:
@@ -105,8 +105,8 @@ def build_parser() -> Parser:
     parser.add_argument("--version", action="version", version=f"redraft {__version__}")
     parser.set_defaults(run=lambda _: _print_help(parser), parser=parser, debug=False, root=parser)
     commands = parser.add_subparsers(title="verbs", metavar="VERB")
-    answering = (demo, generate, record, chat, decide, infill, fill, edit, replay, serve, run, connect, doctor)
-    for module in (*answering, evaluate, inspect, verify, bench, tune, quantize, pull, explain):
+    answering = (demo, generate, json, chat, decide, infill, fill, edit, replay, serve, run, connect, doctor)
+    for module in (*answering, eval_verb, inspect, verify, bench, tune, quantize, pull, help_verb):
         module.add(commands)
     return parser
 
