@@ -59,8 +59,8 @@ def option(
     choices: tuple[str, ...] = (),
 ) -> T:
     """A field of `Options`. `flag` and `http` are its other names, where they differ from the field's own."""
-    told = {"help": text, "group": group, "unit": unit, "flag": flag, "http": http, "choices": choices}
-    return field(default=default, metadata=told)
+    metadata = {"help": text, "group": group, "unit": unit, "flag": flag, "http": http, "choices": choices}
+    return field(default=default, metadata=metadata)
 
 
 @dataclass(frozen=True)
@@ -193,7 +193,7 @@ class Options:
     )
     end_aware: bool | None = option(
         None,
-        "neither wait for nor compute what stands behind the answer's end; by default as the preset does: all but"
+        "neither wait for nor compute positions after the answer's end; by default as the preset does: all but"
         " reference do so",
         group="rules",
         http="canvas.end_aware",
@@ -267,10 +267,10 @@ def described(name: str) -> str:
 
 
 def _option(one: Field[Any]) -> Option:
-    told = one.metadata
-    flag = f"--{one.name.replace('_', '-')}" if told["flag"] is None else told["flag"]
-    http = one.name if told["http"] is None else told["http"]
-    named = {key: told[key] for key in ("help", "group", "unit", "choices")}
+    stored = one.metadata
+    flag = f"--{one.name.replace('_', '-')}" if stored["flag"] is None else stored["flag"]
+    http = one.name if stored["http"] is None else stored["http"]
+    named = {key: stored[key] for key in ("help", "group", "unit", "choices")}
     return Option(name=one.name, flag=flag, http=http, default=one.default, kind=str(one.type), **named)
 
 

@@ -281,7 +281,7 @@ def test_a_terminal_is_not_waited_for(monkeypatch: pytest.MonkeyPatch, capsys: C
         (["generate", "hi", "-n", "3", "--keep", "5"], "--keep is 5 and -n is 3"),
         (["fill", ""], "the template is empty"),
         (["fill", "{{a: int}}", "--check", ""], "--check is ''"),
-        (["fill", "{{a: int}}", "--check", "'"], "mend its quotes"),
+        (["fill", "{{a: int}}", "--check", "'"], "correct its quotes"),
         (["run", str(ROOT / "README.md"), "out.jsonl", "--seed", "-1"], "--seed is -1"),
         (["connect", "openai", "--name", " "], "--name is ' '"),
         (["quantize", "nano", "--plan", "int8", "--out", "/dev/null/x"], "cannot be made: Not a directory"),

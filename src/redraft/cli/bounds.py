@@ -1,4 +1,4 @@
-"""What the model in the package was taught, said to whoever asks it for something else at a terminal."""
+"""What the model in the package was trained on, as a note to users at a terminal who ask it for something else."""
 
 from __future__ import annotations
 
@@ -25,5 +25,5 @@ def say_bounds(arguments: argparse.Namespace, turn: str | None) -> None:
 
 
 def at_a_terminal() -> bool:
-    """Whether somebody reads along; programs have no use for advice."""
+    """Whether a person reads stderr; programs have no use for advice."""
     return sys.stderr is not None and sys.stderr.isatty()

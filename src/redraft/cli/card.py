@@ -73,12 +73,12 @@ def take_card(arguments: argparse.Namespace, runs: int, progress: Callable[[str,
     )
 
 
-def _numbers(flag: str, told: str | None) -> tuple[int, ...]:
+def _numbers(flag: str, given: str | None) -> tuple[int, ...]:
     from redraft.errors import RequestError
 
-    if told is None:
+    if given is None:
         return ()
-    words = told.split(",")
+    words = given.split(",")
     if not all(word.isascii() and word.isdecimal() and 0 < int(word) < 2**31 for word in words):
-        raise RequestError(f"--{flag} is {told!r}; it must be numbers of at least 1 with commas between them")
+        raise RequestError(f"--{flag} is {given!r}; it must be numbers of at least 1 with commas between them")
     return tuple(map(int, words))

@@ -1,4 +1,4 @@
-"""A check of an answer, as a flag: what it rejects is mended, everything else of the answer stays."""
+"""`--check`: a command that judges an answer; what it rejects is repaired, the rest of the answer stays."""
 
 from __future__ import annotations
 
@@ -22,20 +22,22 @@ def check_flag(parser: argparse._ActionsContainer) -> None:
 
 
 def check_of(arguments: argparse.Namespace) -> Check | None:
-    """What the flag says, None if it says nothing. Raises RequestError for what is no command, and beside flags that
-    show or give more than the one answer that is mended, or put around it what a command could not read."""
+    """The check that the flag names, None without it. Raises RequestError for text that is no command, and beside flags
+    that show or return more than the one answer, or wrap it in text that the command could not read."""
     given = arguments.check
     if given is None:
         return None
     for name, flag in (("watch", "--watch"), ("variants", "-n")):
         if getattr(arguments, name, None):
-            raise RequestError(f"--check and {flag} were both given; one answer is mended, and told when it is right")
+            raise RequestError(
+                f"--check and {flag} were both given; a check returns one answer, when it is right: choose one"
+            )
     if getattr(arguments, "fence", False):
         raise RequestError("--check and --fence were both given; a command reads the answer alone: choose one")
     try:
         words = shlex.split(given)
     except ValueError as error:
-        raise RequestError(f"--check is {given!r}, which no shell reads ({error}); mend its quotes") from None
+        raise RequestError(f"--check is {given!r}, which a shell cannot read ({error}); correct its quotes") from None
     if not words:
         raise RequestError(f"--check is {given!r}; write a command that reads stdin, as 'python -m json.tool'")
 

@@ -121,8 +121,8 @@ def read_prompt(argument: str | None, file: Path | None, what: str = "prompt") -
 
 def print_json(value: object) -> None:
     """One JSON document on stdout, a list of numbers on a line."""
-    told = json.dumps(value, ensure_ascii=False, indent=1)
-    print(re.sub(r"\[\n[\s\d.,e+-]+\]", lambda found: f"[{' '.join(found[0][1:-1].split())}]", told))
+    text = json.dumps(value, ensure_ascii=False, indent=1)
+    print(re.sub(r"\[\n[\s\d.,e+-]+\]", lambda found: f"[{' '.join(found[0][1:-1].split())}]", text))
 
 
 def decoded(raw: bytes, source: str) -> str:

@@ -13,7 +13,7 @@ from redraft.cli.source import PLACE_HELP, read_source
 from redraft.cli.trace import traced
 
 EPILOG = """The lines named are where the canvas starts from: each of their tokens is replaced by noise with probability
---strength, and the rest is denoised with it. 0.3 polishes, 0.6 rephrases, 1 writes anew. The result is a diff on
+--strength, and the rest is denoised with it. 0.3 polishes, 0.6 rephrases, 1 rewrites. The result is a diff on
 stdout; nothing is written without --write, which replaces the file in one move and refuses if it has changed
 meanwhile.
 

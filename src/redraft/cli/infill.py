@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from redraft.engine.request import Options
     from redraft.engine.wanted import Wanted
 
-EPILOG = """The lines named are left out and never shown to the model; it sees what stands before and behind them. The
+EPILOG = """The model sees the text before and after the named lines, and never the lines themselves. The
 indentation of the first line and the line end of the last stay. The result is a diff on stdout; nothing is written
 without --write, which replaces the file in one move and refuses if it has changed meanwhile.
 
@@ -30,9 +30,7 @@ examples:
 
 def add(commands: Commands) -> None:
     """Add the command."""
-    parser = command(
-        commands, "infill", "write some lines of a file anew from what stands around them", run, epilog=EPILOG
-    )
+    parser = command(commands, "infill", "rewrite some lines of a file from the text around them", run, epilog=EPILOG)
     parser.add_argument("place", metavar="FILE:LINES", help=PLACE_HELP + "; several gaps as notes.py:3,10-12")
     parser.add_argument("--write", action="store_true", help="write the result to the file")
     parser.add_argument("--width", type=int, metavar="N", help="try this many tokens and no other number")

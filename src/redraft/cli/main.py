@@ -65,7 +65,7 @@ class Parser(argparse.ArgumentParser):
         )
 
     def refuse_unknown(self, words: Sequence[str]) -> NoReturn:
-        """Leave with exit code 2 because of words that are not understood, the first of which decides the advice."""
+        """Leave with exit code 2 because of unknown words, with advice on the first one."""
         flag = words[0].partition("=")[0]
         if not flag.startswith("-"):
             self.error(f"unknown word {' '.join(words)}")

@@ -39,7 +39,7 @@ def add(commands: Commands) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Read, then play or tell."""
+    """Read, then play or print."""
     from redraft.trace.file import read_trace
 
     if not 0.01 <= arguments.speed <= 1000:
@@ -48,7 +48,7 @@ def run(arguments: argparse.Namespace) -> int:
     traces = [read_trace(path) for path in paths]
     films = [_chosen(trace, arguments.request, path) for trace, path in zip(traces, paths, strict=True)]
     if arguments.json:
-        print_json(_told(traces, films))
+        print_json(_summary(traces, films))
         return 0
     from redraft.cli.screen import play
 
@@ -66,7 +66,7 @@ def _chosen(trace: Trace, index: int | None, path: Path) -> Film:
     return found
 
 
-def _told(traces: list[Trace], films: list[Film]) -> dict[str, object]:
+def _summary(traces: list[Trace], films: list[Film]) -> dict[str, object]:
     from redraft.trace.film import first_apart
 
     rows = [

@@ -95,8 +95,8 @@ def _here(arguments: argparse.Namespace, rows: int) -> Done:
     }
     how = {"seed": arguments.seed, "at_once": arguments.at_once, "settings": settings}
     try:
-        with _bar(rows) as told:
-            return run_batch(service, arguments.source, arguments.target, **how, told=told)
+        with _bar(rows) as progress:
+            return run_batch(service, arguments.source, arguments.target, **how, told=progress)
     finally:
         engine.loop.stop()
 
@@ -113,7 +113,7 @@ def _there(backend: Backend, arguments: argparse.Namespace, rows: int) -> Done:
     async def answered(row: bytes, number: int) -> tuple[int, Mapping[str, Any]]:
         path, body = read_row(row, None if arguments.seed is None else arguments.seed + number)
         if not isinstance(body, dict) or body.get("stream"):
-            raise Refusal(400, "the body is no object, or stream is true; a row is told whole", param="stream")
+            raise Refusal(400, "the body is no object, or stream is true; a row's answer comes whole", param="stream")
         plain = {name: value for name, value in body.items() if value is not None}
         try:
             encoded(plain)  # what cannot be sent is this row's mistake, and ends no run
@@ -124,10 +124,10 @@ def _there(backend: Backend, arguments: argparse.Namespace, rows: int) -> Done:
         except RequestError as error:
             raise Refusal(400, str(error), code="elsewhere") from None
 
-    with _bar(rows) as told:
+    with _bar(rows) as progress:
         place = arguments.source, arguments.target
         settings = {"base_url": backend.base_url, "model": backend.model, "seed": arguments.seed}
-        how: dict[str, Any] = {"at_once": arguments.at_once, "settings": settings, "told": told}
+        how: dict[str, Any] = {"at_once": arguments.at_once, "settings": settings, "told": progress}
         return answer_rows(answered, *place, **how, within=aclosing(remote))
 
 
@@ -142,10 +142,10 @@ def _bar(rows: int) -> Iterator[Callable[[Done], None]]:
     with Progress(*columns, console=console, disable=not console.is_terminal) as bar:
         task, began, first = bar.add_task("rows", total=rows, said=""), time.monotonic(), [-1]
 
-        def told(done: Done) -> None:
+        def progress(done: Done) -> None:
             first[0] = done.rows - 1 if first[0] < 0 else first[0]
             rate = (done.rows - first[0]) / max(1e-6, time.monotonic() - began)
             per = done.tokens / max(1, done.forwards)
             bar.update(task, completed=done.rows, said=f"{rate:.0f} rows/s, {per:.1f} tokens/forward")
 
-        yield told
+        yield progress

@@ -16,8 +16,8 @@ if TYPE_CHECKING:
     from redraft.measure.record import Record
     from redraft.tune.recipe import Recipe
 
-EPILOG = """An interrupted run goes on where it was: run the same command again. Ctrl-C keeps the step that runs; a kill
-loses what is behind the last saved state ([train] save_every).
+EPILOG = """Run the same command again to resume an interrupted run. Ctrl-C keeps the step that runs; a kill loses the
+steps since the last saved state ([train] save_every).
 The folder receives the checkpoint, training-log.jsonl with a row for every step, and training-record.json.
 
 examples:
@@ -58,7 +58,7 @@ def run(arguments: argparse.Namespace) -> int:
     if shown.ran:
         write_record(record(recipe, out, seconds, shown.ran), out / RECORD)
     if place()[0]:
-        return 0  # the first of several processes tells and writes
+        return 0  # the first of several processes prints and writes
     if arguments.json:
         print_json({"recipe": recipe.name, "folder": str(out), "seconds": seconds, "record": str(out / RECORD)})
     else:
@@ -91,7 +91,7 @@ class Progress:
             note(line)
 
     def close(self) -> None:
-        """What is said next stands on a line of its own."""
+        """End the line, so that the next output has one of its own."""
         if self._open:
             print(file=sys.stderr)
 
