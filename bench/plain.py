@@ -1,7 +1,7 @@
 """Measures a model on sentences that people write: what it extracts, edits, repairs and fills in, and what it copies.
 
-    python scripts/bench/plain.py --model runs/nano-plain --count 300 --record benchmarks/plain-nano.json
-    python scripts/bench/plain.py --run runs/nano-plain --count 40 --show 10        a run that has not ended
+    python bench/plain.py --model runs/nano-plain --count 300 --record bench/records/plain-nano.json
+    python bench/plain.py --run runs/nano-plain --count 40 --show 10        a run that has not ended
 
 Groups: the tasks of ordinary sentences (values held out, phrasings seen in training), `phrasings` (tests/data/, written
 apart and never trained on), `strangers` (fifty sentences as a stranger types them), `copies` (random strings and other
@@ -39,7 +39,7 @@ from redraft.tasks.strings import scramble
 from redraft.tasks.task import split_of
 from redraft.tasks.values import quoted
 
-ROOT = Path(__file__).resolve().parents[2]
+ROOT = Path(__file__).resolve().parents[1]
 RECORDS = ("extract", "extract-lists", "forms", "forms-long")  # tasks whose prompt names fields
 OTHERS = ("edit", "mend", "fill", "copy")
 GRIDS = ("sudoku-4x4", "sudoku-6x6")

@@ -87,6 +87,7 @@ def attend_spans(
         BLOCK_KEYS=_BLOCK_KEYS,
         num_warps=8,
         num_stages=stages,
+        maxnreg=255,  # or the compiler of 8.0 aims at half as many, and spills
     )
     return out
 

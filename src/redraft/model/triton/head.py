@@ -23,26 +23,9 @@ _BLOCK = 4096  # tokens that a program holds at once
 @triton.jit
 @no_type_check
 def _row(
-    products,
-    temperature,
-    largest,
-    second,
-    argmax,
-    total,
-    weighted,
-    fed_total,
-    shrink,
-    mass,
-    base,
-    fed,
-    start,
-    width,
-    stripes,
-    cap,
-    ROUND: tl.constexpr,
-    BLOCK: tl.constexpr,
-    STRIPE: tl.constexpr,
-):
+    products, temperature, largest, second, argmax, total, weighted, fed_total, shrink, mass, base, fed,
+    start, width, stripes, cap, ROUND: tl.constexpr, BLOCK: tl.constexpr, STRIPE: tl.constexpr,
+):  # fmt: skip
     """One row of one tile, BLOCK tokens at a time: first its largest logit and sums, then the exponentials that the
     second matmul reads. BLOCK is a multiple of STRIPE."""
     row = tl.program_id(0).to(tl.int64)
