@@ -20,14 +20,15 @@ from typing import Any
 
 import torch
 
+from redraft import load
 from redraft.constraints.sources import schema_source
-from redraft.engine.decide import Belief, Decision, Form, decide_all, write_belief
 from redraft.engine.dial import fingerprint
-from redraft.engine.engine import Engine, load
 from redraft.engine.fields import field_confidence
-from redraft.engine.request import Generation, Options
+from redraft.engine.request import Generation, Options, Request
 from redraft.measure.evals import room, said, share_of
 from redraft.measure.record import new_record, write_record
+from redraft.operations.decide import Belief, Decision, Form, decide_all, write_belief
+from redraft.operations.engine import Engine
 from redraft.tasks import Example, task
 from reliability import Guess, calibration_error, fitted, reliability, surprise
 
@@ -135,7 +136,7 @@ def cells(engine: Engine, split: str, count: int) -> Iterator[Asked]:
     for name, size in PUZZLES.items():
         for seed, example in enumerate(islice(task(name).examples(split, SPLITS[split]), count)):
             form, wanted = form_of(example, size)
-            request = engine.request(example.prompt, chat=True, options=Options(seed=seed, preset="reference"))
+            request = engine.resolve(Request(example.prompt, chat=True, options=Options(seed=seed, preset="reference")))
             yield from map(Asked, decide_all(engine, request, form), wanted)
 
 
@@ -161,7 +162,7 @@ def packing(engine: Engine, count: int) -> tuple[dict[str, object], list[tuple[s
         same, packed, single, forwards = list[bool](), list[bool](), list[bool](), 0
         for seed, example in enumerate(islice(task(name).examples("held_out", SPLITS["held_out"]), count // 2)):
             form, wanted = form_of(example, size)
-            request = engine.request(example.prompt, chat=True, options=Options(seed=seed, preset="reference"))
+            request = engine.resolve(Request(example.prompt, chat=True, options=Options(seed=seed, preset="reference")))
             together = [one.best for one in decide_all(engine, request, form)]
             forwards += 1
             alone = [
@@ -204,11 +205,13 @@ def answered(engine: Engine, split: str, count: int) -> Iterator[tuple[Example, 
         examples, max_tokens = list(islice(one.examples(split, SPLITS[split]), count)), room(engine, one)
         for steps in STEPS:
             requests = [
-                engine.request(
-                    example.prompt,
-                    chat=True,
-                    options=Options(seed=seed, preset="fast", steps=steps, max_tokens=max_tokens),
-                    language=language,
+                engine.resolve(
+                    Request(
+                        example.prompt,
+                        chat=True,
+                        options=Options(seed=seed, preset="fast", steps=steps, max_tokens=max_tokens),
+                        constraint=language,
+                    )
                 )
                 for seed, example in enumerate(examples)
             ]

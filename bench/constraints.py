@@ -29,18 +29,19 @@ from command import arguments, finish
 from llguidance_language import guided, installed
 from noise import noise_trial
 from projection import LARGE, TRIES, WIDE, large, share_of_step
+from redraft import load
 from redraft.cli.common import progress
 from redraft.constraints.language import Language, ready
 from redraft.constraints.sources import schema_source
 from redraft.diffusion.halt import Halt, UntilEnd
 from redraft.diffusion.presets import fast_policy
 from redraft.diffusion.stats import Stats
-from redraft.engine.engine import Engine, load
-from redraft.engine.mend import mended
-from redraft.engine.request import Generation, Options
+from redraft.engine.request import Generation, Options, Request
 from redraft.errors import UnsatisfiedError
 from redraft.measure.evals import room
 from redraft.measure.record import Progress, Record, new_record
+from redraft.operations.engine import Engine
+from redraft.operations.repair import repair
 from redraft.tasks import Example, task
 from redraft.tasks.lists import MOST_RECORDS
 from redraft.weights.source import locate
@@ -153,7 +154,7 @@ def _ways(engine: Engine, language: Language, max_tokens: int | None) -> dict[st
     causal, canvas = Options(causal=True, max_tokens=max_tokens), Options(preset=PRESET, max_tokens=max_tokens)
 
     def once(prompt: str, options: Options, held: Language | None) -> tuple[Generation, int]:
-        done = engine.finish(engine.request(prompt, chat=True, options=options, language=held))
+        done = engine.run(engine.resolve(Request(prompt, chat=True, options=options, constraint=held)))
         return done, sum(done.steps)
 
     def retry(prompt: str, seed: int) -> tuple[Generation, int]:
@@ -166,10 +167,10 @@ def _ways(engine: Engine, language: Language, max_tokens: int | None) -> dict[st
         return done, forwards
 
     def whole(prompt: str, options: Options, halt: Halt | None = None) -> tuple[Generation | None, int]:
-        request = engine.request(prompt, chat=True, options=options, language=language)
+        request = engine.resolve(Request(prompt, chat=True, options=options, constraint=language))
         request = request if halt is None else replace(request, policy=replace(request.policy, halt=halt))
         try:
-            done = mended(engine, request, None)
+            done = repair(engine, request)
         except UnsatisfiedError:
             return None, 0
         return done, sum(done.steps)
@@ -261,8 +262,10 @@ def _doubts(engine: Engine, language: Language, asked: PromptSet, examples: list
     found, most = [], room(engine, task(asked.task))
     for seed, example in enumerate(examples):
         options, rule = Options(preset=PRESET, seed=seed, max_tokens=most), _Once()
-        request = engine.request(example.prompt, chat=True, options=options, language=replace(language, checked=False))
-        done = engine.finish(replace(request, policy=replace(request.policy, halt=rule)))
+        request = engine.resolve(
+            Request(example.prompt, chat=True, options=options, constraint=replace(language, checked=False))
+        )
+        done = engine.run(replace(request, policy=replace(request.policy, halt=rule)))
         found.append((rule.seen[0], task(asked.task).score(example, done.text).exact))
     return found
 

@@ -19,13 +19,14 @@ from typing import Any
 
 import torch
 
+from redraft import load
 from redraft.config import GenerationConfig
 from redraft.diffusion.halt import EitherOf, Halt, StableAndConfident, Sure, UntilEnd, first_end
 from redraft.diffusion.stats import Stats
-from redraft.engine.engine import Engine, load
-from redraft.engine.request import Options
+from redraft.engine.request import Options, Request
 from redraft.measure.evals import evaluate, room, share_of
 from redraft.measure.record import new_record, write_record
+from redraft.operations.engine import Engine
 from redraft.shapes import Tensor
 from redraft.tasks import Example, Task, names, task
 
@@ -115,8 +116,8 @@ def by_forwards(engine: Engine, one: Task, count: int, seed: int) -> dict[str, A
     options = Options(preset="fast", max_tokens=room(engine, one))
     for i, example in zip(range(count), one.examples("held_out", seed), strict=False):
         watch = Watch(asked)
-        request = engine.request(example.prompt, chat=True, options=replace(options, seed=seed + i))
-        engine.finish(replace(request, policy=replace(request.policy, halt=watch)))
+        request = engine.resolve(Request(example.prompt, chat=True, options=replace(options, seed=seed + i)))
+        engine.run(replace(request, policy=replace(request.policy, halt=watch)))
         for forwards in FORWARDS:
             after[forwards] += read(engine, one, example, watch.drafts[forwards - 1])[0]
         for label in asked:

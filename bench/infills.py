@@ -27,11 +27,12 @@ from pathlib import Path
 from random import Random
 
 from command import arguments, finish
+from redraft import load
 from redraft.cli.common import progress
-from redraft.engine.engine import Engine, load
 from redraft.engine.request import Options
 from redraft.measure.evals import wilson
 from redraft.measure.record import Progress, Record, new_record, silent
+from redraft.operations.engine import Engine
 from redraft.tasks.infill import files
 from redraft.tasks.task import split_of, stream_seed
 

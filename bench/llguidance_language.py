@@ -16,8 +16,8 @@ import torch
 from redraft.constraints.condition.forward_backward import BIAS_OF_NONE
 from redraft.constraints.condition.projection import Projection
 from redraft.constraints.language import Language
-from redraft.engine.engine import Engine
 from redraft.model.triton.ways import Holding
+from redraft.operations.engine import Engine
 from redraft.shapes import Bool, Float, Int, Tensor
 
 if TYPE_CHECKING:

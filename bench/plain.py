@@ -24,13 +24,13 @@ from typing import Any
 
 import torch
 
-from redraft import prompts
+from redraft import load, prompts
 from redraft.constraints.sources import schema_source
-from redraft.engine.engine import Engine, load
 from redraft.engine.fields import field_entropy
-from redraft.engine.request import Options
+from redraft.engine.request import Options, Request
 from redraft.measure.evals import said, share_of
 from redraft.measure.record import new_record, write_record
+from redraft.operations.engine import Engine
 from redraft.prompts import Field
 from redraft.tasks import Example, stream_seed, task
 from redraft.tasks.extract import judge
@@ -182,7 +182,7 @@ def answer(engine: Engine, group: str, example: Example, arguments: argparse.Nam
     held = record and not arguments.free and not arguments.causal
     language = engine.language(schema_source(schema_of(example.prompt))) if held else None
     began = time.monotonic()
-    done = engine.finish(engine.request(example.prompt, chat=True, options=options, language=language))
+    done = engine.run(engine.resolve(Request(example.prompt, chat=True, options=options, constraint=language)))
     seconds = time.monotonic() - began
     wanted, got = read_json(example.answer), read_json(done.text)
     fields = judge(wanted, got) if record else float(task(group).score(example, done.text).exact)

@@ -18,9 +18,9 @@ from typing import Any
 import torch
 
 from command import arguments, finish
+from redraft import load
 from redraft.cli.common import progress
 from redraft.config import ModelConfig
-from redraft.engine.engine import Engine, load
 from redraft.engine.request import Options
 from redraft.errors import WeightsError
 from redraft.measure.device import filled_prefix, random_weights, step_of
@@ -31,6 +31,7 @@ from redraft.model.fused import fuse_layers
 from redraft.model.gemma import DiffusionGemma
 from redraft.model.kernels import FAST
 from redraft.model.packed import INT8
+from redraft.operations.engine import Engine
 from redraft.shapes import Tensor
 from redraft.tasks import task
 from redraft.weights.memory import footprint

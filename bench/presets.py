@@ -15,14 +15,15 @@ from statistics import median
 from typing import Any
 
 from command import arguments, finish
+from redraft import load
 from redraft.cli.common import progress
 from redraft.diffusion.presets import PRESETS
-from redraft.engine.engine import Engine, load
-from redraft.engine.request import Generation, Options
+from redraft.engine.request import Generation, Options, Request
 from redraft.errors import RequestError
 from redraft.measure.dial import TaskExamples, candidates, known_tasks
 from redraft.measure.evals import share_of
 from redraft.measure.record import Progress, Record, new_record, silent
+from redraft.operations.engine import Engine
 from redraft.weights.source import locate
 
 CANVASES = (None, 16, 32, 64)
@@ -84,7 +85,7 @@ def _answer(engine: Engine, sheet: TaskExamples, progress: Progress) -> list[Pre
         progress(sheet.task.name, seed, len(sheet.examples))
         for column in columns if seed % 2 else reversed(columns):
             options = column.options(seed, sheet.max_tokens)
-            done = engine.finish(engine.request(example.prompt, chat=True, options=options))
+            done = engine.run(engine.resolve(Request(example.prompt, chat=True, options=options)))
             column.done.append(done)
             column.exact.append(sheet.task.score(example, done.text).exact)
     progress(sheet.task.name, len(sheet.examples), len(sheet.examples))

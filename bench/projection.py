@@ -12,9 +12,9 @@ import torch
 from redraft.constraints.condition.forward_backward import best_paths, scaled_messages
 from redraft.constraints.language import Language, ready
 from redraft.constraints.sources import schema_source
-from redraft.engine.engine import Engine
-from redraft.engine.request import Options
+from redraft.engine.request import Options, Request
 from redraft.measure.sample_schema import TEN_FIELDS, made_up_vocabulary
+from redraft.operations.engine import Engine
 from redraft.tasks import task
 
 TRIES = 5
@@ -64,14 +64,14 @@ def share_of_step(engine: Engine, language: Language) -> dict[str, float]:
     """Milliseconds of a step of the model on its own whole canvas, with and without the language: medians of pairs."""
     prompt = next(iter(task("records").examples("held_out", 1))).prompt
     whole = Options(seed=1, preset="reference", end_aware=False, canvas=engine.config.model.canvas_length)
-    plain = engine.request(prompt, chat=True, options=whole)
+    plain = engine.resolve(Request(prompt, chat=True, options=whole))
     plain = replace(plain, policy=replace(plain.policy, max_steps=8, halt=_Never()))
     held = replace(plain, language=language)
     times: dict[str, list[float]] = {"plain": [], "held": []}
     for _ in range(30):
         for name, request in (("plain", plain), ("held", held)):
             began = time.perf_counter()
-            done = engine.finish(request)
+            done = engine.run(request)
             times[name].append((time.perf_counter() - began) * 1e3 / sum(done.steps))
     added = median([held - plain for held, plain in zip(times["held"], times["plain"], strict=True)])
     shares = [held / plain - 1 for held, plain in zip(times["held"], times["plain"], strict=True)]

@@ -27,7 +27,6 @@ from contextlib import AbstractContextManager, contextmanager, suppress
 from itertools import cycle, islice
 from multiprocessing import get_context
 from pathlib import Path
-from queue import SimpleQueue
 from random import Random
 from statistics import mean, median, quantiles
 from typing import Any
@@ -35,15 +34,14 @@ from typing import Any
 import torch
 
 from command import arguments, finish
+from redraft import load
 from redraft.cli.common import progress
-from redraft.engine.answer import Answer
-from redraft.engine.engine import Engine, load
-from redraft.engine.events import Event, Finished
-from redraft.engine.request import Options
+from redraft.engine.request import Options, Request
 from redraft.errors import RunError
 from redraft.measure.evals import room
 from redraft.measure.process_memory import resident_mib
 from redraft.measure.record import Progress, Record, new_record, percentiles_ms
+from redraft.operations.engine import Engine
 from redraft.server.log import Log
 from redraft.server.process import hosted
 from redraft.server.service import Service
@@ -200,29 +198,13 @@ async def _plain(host: str, port: int, preset: str, jobs: Sequence[Asked]) -> tu
 
 def _alone(engine: Engine, preset: str, jobs: Sequence[Asked]) -> float:
     """Answers per second of an engine to the same."""
-    ended, left, began = SimpleQueue[tuple[Answer, Finished]](), iter(jobs), time.monotonic()
-
-    def start(prompt: str, seed: int, max_tokens: int) -> None:
-        options = Options(seed=seed, preset=preset, max_tokens=max_tokens)
-        request = engine.request(prompt, chat=True, options=options)
-        answer = Answer(engine.text, request)
-
-        def listen(event: Event) -> None:
-            if isinstance(event, Finished):
-                ended.put((answer, event))
-            else:
-                answer.take(event)
-
-        engine.loop.submit(request, listen)
-
-    for job in islice(left, AT_ONCE):
-        start(*job)
-    for _ in jobs:
-        answer, finished = ended.get()
-        answer.take(finished)
-        answer.done()
-        for job in islice(left, 1):
-            start(*job)
+    began = time.monotonic()
+    requests = (
+        Request(prompt, Options(seed=seed, preset=preset, max_tokens=max_tokens), chat=True)
+        for prompt, seed, max_tokens in jobs
+    )
+    for _ in engine.map(requests, at_once=AT_ONCE):
+        pass
     return len(jobs) / (time.monotonic() - began)
 
 

@@ -22,17 +22,19 @@ from random import Random
 from typing import Any
 
 from command import arguments, finish
+from redraft import load
 from redraft.cli.common import progress
 from redraft.config import CheckpointConfig
 from redraft.diffusion.noise import SeededNoise
 from redraft.diffusion.presets import PRESETS
-from redraft.engine.engine import load
-from redraft.engine.events import Block, Event, Finished
+from redraft.engine.events import Block, Draft, Event, Finished
+from redraft.engine.handle import Handle
 from redraft.engine.loop import Loop, LoopConfig
-from redraft.engine.request import Options, Request
+from redraft.engine.request import Options, ResolvedRequest
 from redraft.engine.resolve import build_request
 from redraft.engine.runner import run_alone
 from redraft.engine.scheduler import POLICIES, PREFILL_CHUNK
+from redraft.engine.scope import CancelScope, Observer, Submitted
 from redraft.errors import BusyError, RequestError, RunError
 from redraft.measure.process_memory import resident_mib
 from redraft.measure.record import Progress, Record, new_record, silent
@@ -63,23 +65,31 @@ RULES = ("entropy:1", "confidence:0.5", "factor", "frechet", "margin:0.5", "gate
 
 
 @dataclass
-class SoakClient:
+class SoakClient(Observer):
     """One random request: what it asks, what it does to the loop, and what it was told."""
 
-    request: Request
+    request: ResolvedRequest
     abort_after: int | None  # ticks from submission
-    breaks_at: int | None  # its listener raises at this event
-    number: int = -1
+    breaks_at: int | None  # it raises at this event
+    drafts: bool = False
+    handle: Handle | None = None
     submitted: int = -1
     events: list[Event] = field(default_factory=list)
     broken: bool = False
 
-    def __call__(self, event: Event) -> None:
-        """The listener. Its complaints are about the loop, so they are kept for `verdict`: the loop forgives them."""
+    @property
+    def number(self) -> int:
+        """Of its request in the loop."""
+        return -1 if self.handle is None else self.handle.number
+
+    def event(self, handle: Submitted, event: Event) -> None:
+        """Note an event. Complaints are about the loop, so they are kept for `verdict`: the loop forgives them."""
+        if isinstance(event, Draft) and not self.drafts:
+            return
         self.events.append(event)
         if len(self.events) == self.breaks_at:
             self.broken = True
-            raise ValueError("a listener broken on purpose")
+            raise ValueError("an observer broken on purpose")
 
     def verdict(self) -> str:
         """How it ended. Raises AssertionError if it did not end as promised."""
@@ -89,7 +99,7 @@ class SoakClient:
         if self.broken:
             assert self.breaks_at is not None
             assert len(self.events) <= self.breaks_at + 1, (
-                f"request {self.number}: got an event after its listener broke"
+                f"request {self.number}: got an event after its observer broke"
             )
         assert len(ends) == 1, f"request {self.number} ended {len(ends)} times"
         assert self.events[-1] is ends[0], f"request {self.number}: got an event after its end"
@@ -121,7 +131,7 @@ class Soak:
 
     def __post_init__(self) -> None:
         self.loop = Loop(self.model, BOUNDS, clock=lambda: self.ticks * SECONDS_PER_TICK)
-        self.due: dict[int, list[int]] = {}
+        self.due: dict[int, list[Handle]] = {}
         self.head = [self.rng.randrange(self.config.model.vocab_size) for _ in range(700)]
 
     def run(self, progress: Progress = silent) -> None:
@@ -135,8 +145,8 @@ class Soak:
                 sent, pending = sent + 1, None
                 if sent == self.count:
                     break
-            for number in self.due.pop(self.ticks, ()):
-                self.loop.abort(number)
+            for handle in self.due.pop(self.ticks, ()):
+                handle.abort()
             busy = self.loop.tick()
             self.ticks += 1
             if self.ticks % CHECK_EVERY == 0:
@@ -163,7 +173,7 @@ class Soak:
         breaks = rng.randint(1, 3) if rng.random() < 0.03 else None
         return SoakClient(self._request(prompt, rng.randint(1, most)), abort, breaks)
 
-    def _request(self, prompt: list[int], max_tokens: int) -> Request:
+    def _request(self, prompt: list[int], max_tokens: int) -> ResolvedRequest:
         """A prompt with random options, those of a canvas only where it has one."""
         rng = self.rng
         options = Options(
@@ -207,17 +217,17 @@ class Soak:
     def _submit(self, client: SoakClient) -> bool:
         """Queue a request; False if the queue is full."""
         last = self.clients[-1] if self.clients else client
-        behind = last.number if last is not client and last.request.prompt == client.request.prompt else None
-        drafts = bool(self.rng.getrandbits(1))
+        behind = last.handle if last is not client and last.request.prompt == client.request.prompt else None
+        client.drafts = bool(self.rng.getrandbits(1))
         try:
-            client.number = self.loop.submit(client.request, client, drafts=drafts, behind=behind)
+            client.handle = self.loop.submit(client.request, CancelScope(client), behind=behind)
         except BusyError:
             self.seen["busy"] += 1
             return False
         client.submitted = self.ticks
         self.clients.append(client)
         if client.abort_after is not None:
-            self.due.setdefault(self.ticks + client.abort_after, []).append(client.number)
+            self.due.setdefault(self.ticks + client.abort_after, []).append(client.handle)
         return True
 
     def _check(self) -> None:
@@ -230,7 +240,7 @@ class Soak:
 
     def _check_end(self) -> None:
         self._check()
-        assert self.loop.runner.num_bytes == 0, f"{self.loop.runner.num_bytes} bytes of cache were left behind"
+        assert self.loop.num_bytes == 0, f"{self.loop.num_bytes} bytes of cache were left behind"
         assert not self.loop.scheduler.running, "requests were left running"
         assert not self.loop.scheduler.waiting, "requests were left waiting"
         self.seen.update(client.verdict() for client in self.clients)
@@ -278,7 +288,7 @@ def bench_soak(
             "forwards": soak.loop.forwards,
             "seconds": round(seconds, 2),
             "left_requests": len(soak.loop.scheduler.running) + len(soak.loop.scheduler.waiting),
-            "left_bytes": soak.loop.runner.num_bytes,
+            "left_bytes": soak.loop.num_bytes,
             "kept_prefix_bytes": soak.loop.runner.prefixes.num_bytes,
             "prompt_tokens_spared": soak.loop.runner.prefixes.hits,
             "resident_mib": {"before": round(before, 1), "after": round(after, 1)},

@@ -15,10 +15,11 @@ from pathlib import Path
 
 import torch
 
-from redraft.engine.engine import Engine, load
+from redraft import load
 from redraft.engine.request import Options
 from redraft.measure.evals import Trial, attempt, pinned, said, share_of
 from redraft.measure.record import new_record, write_record
+from redraft.operations.engine import Engine
 from redraft.tasks import Example, Sudoku
 from redraft.tasks.grids import BOXES
 

@@ -16,8 +16,8 @@ from typing import Any
 
 import torch
 
-from redraft.engine.engine import load
-from redraft.engine.request import Options
+from redraft import load
+from redraft.engine.request import Options, Request
 from redraft.measure.evals import room, said, share_of
 from redraft.measure.record import new_record, write_record
 from redraft.tasks import names, task
@@ -54,7 +54,9 @@ def measured(model: str, count: int, seed: int) -> dict[str, Any]:
         trial = {}
         for way in WAYS:
             options = Options(preset="fast", seed=seed + i, max_tokens=most, canvas=64)
-            done = engine.finish(engine.request(asked if way == "behind" else asked[-1:], chat=True, options=options))
+            done = engine.run(
+                engine.resolve(Request(asked if way == "behind" else asked[-1:], chat=True, options=options))
+            )
             trial[way] = (done.text == answer["content"], sum(done.steps))
         seen.setdefault(len(row["messages"]) // 2, []).append(trial)
     return {f"question {turn}": {"count": len(trials)} | averages(trials) for turn, trials in sorted(seen.items())}

@@ -13,7 +13,7 @@ import torch
 from hypothesis import settings
 
 if TYPE_CHECKING:
-    from redraft.engine.engine import Engine
+    from redraft.operations.engine import Engine
 
 # Examples are the same in every run, so a red check is never a matter of luck; run with --hypothesis-seed to explore.
 settings.register_profile("repeatable", derandomize=True, deadline=None)

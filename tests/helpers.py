@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from dataclasses import is_dataclass
 from itertools import takewhile
 from pathlib import Path
@@ -14,6 +15,13 @@ from torch import Tensor
 from redraft.cache import Prefix
 from redraft.config import GenerationConfig, ModelConfig, parse_model
 from redraft.constraints.condition.projection import Projection
+from redraft.diffusion.noise import Noise
+from redraft.engine.events import Draft, Event
+from redraft.engine.handle import Handle
+from redraft.engine.loop import Loop
+from redraft.engine.request import ResolvedRequest
+from redraft.engine.scope import CancelScope, Observer, Submitted
+from redraft.engine.sequence import CanvasSequence
 from redraft.model.gemma import DiffusionGemma
 from redraft.model.kernels import FAST, Kernels
 from redraft.weights.build import random_model
@@ -203,3 +211,33 @@ def with_kernels(model: DiffusionGemma, kernels: Kernels) -> DiffusionGemma:
     twin = DiffusionGemma(model.config, kernels).to(model.dtype)
     twin.load_state_dict(model.state_dict())
     return twin.eval().requires_grad_(False)
+
+
+class Listening(Observer):
+    """Passes a request's events to a function, on the thread that turns the loop."""
+
+    def __init__(self, listener: Callable[[Event], object], *, drafts: bool) -> None:
+        self.listener, self.drafts = listener, drafts
+
+    def event(self, handle: Submitted, event: Event) -> None:
+        if self.drafts or not isinstance(event, Draft):
+            self.listener(event)
+
+
+def listen(
+    loop: Loop,
+    request: ResolvedRequest,
+    listener: Callable[[Event], object],
+    *,
+    drafts: bool = False,
+    behind: Handle | None = None,
+) -> Handle:
+    """Submit a request whose events a function takes."""
+    return loop.submit(request, CancelScope(Listening(listener, drafts=drafts)), behind=behind)
+
+
+def opened(model: DiffusionGemma, request: ResolvedRequest, noise: Noise, *, drafts: bool) -> CanvasSequence:
+    """A sequence before its first forward."""
+    made = CanvasSequence(request=request, drafts=drafts)
+    made.open(model, noise)
+    return made

@@ -1,13 +1,13 @@
 """redraft: run, measure and train block-diffusion language models of the DiffusionGemma family.
 
-Importing this package is cheap; torch is imported by `load`.
+Importing this package is cheap; torch is imported when it is first needed.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from redraft.errors import (
     BusyError,
@@ -27,8 +27,9 @@ from redraft.errors import (
 )
 
 if TYPE_CHECKING:
-    from redraft.engine.engine import Engine
     from redraft.engine.loop import LoopConfig
+    from redraft.engine.request import Generation, Options, ResolvedRequest
+    from redraft.operations.engine import Engine
 
 __all__ = [
     "BusyError",
@@ -36,9 +37,14 @@ __all__ = [
     "ConfigError",
     "ConstraintError",
     "DeadlineError",
+    "Engine",
+    "Generation",
+    "LoopConfig",
+    "Options",
     "RecipeError",
     "RecordError",
     "RedraftError",
+    "ResolvedRequest",
     "RequestError",
     "RunError",
     "TextError",
@@ -77,11 +83,10 @@ def load(
     (redraft.weights.place): "device" or "host".
     Raises WeightsError, ConfigError or TextError if the checkpoint is not whole or not supported.
     """
-    from redraft.engine.engine import load as load_engine
     from redraft.engine.loop import DEFAULT_LOOP
+    from redraft.operations.engine import Engine
 
-    bounds = DEFAULT_LOOP if loop is None else loop
-    return load_engine(
+    return Engine.load(
         model,
         device=device,
         dtype=dtype,
@@ -89,6 +94,23 @@ def load(
         adapter=adapter,
         report=report,
         progress=progress,
-        loop=bounds,
+        loop=DEFAULT_LOOP if loop is None else loop,
         experts=experts,
     )
+
+
+def __getattr__(name: str) -> Any:
+    """The names that need torch, imported when they are first asked for."""
+    if name == "Engine":
+        from redraft.operations.engine import Engine
+
+        return Engine
+    if name == "LoopConfig":
+        from redraft.engine.loop import LoopConfig
+
+        return LoopConfig
+    if name in ("Generation", "Options", "ResolvedRequest"):
+        from redraft.engine import request
+
+        return getattr(request, name)
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -9,7 +9,7 @@ from tests.helpers import new_prefix, tiny_checkpoint, tiny_config
 
 import redraft
 from redraft.engine.loop import LoopConfig
-from redraft.engine.request import Options
+from redraft.engine.request import Options, Request
 
 pytestmark = [
     pytest.mark.gpu,
@@ -57,7 +57,7 @@ def test_answers_are_those_of_the_plain_way(folder: Path, options: dict[str, obj
     engines = [redraft.load(folder, device="cuda"), redraft.load(folder, device="cuda", **options)]  # type: ignore[arg-type]
     for seed in range(4):
         wanted = Options(max_tokens=40, seed=seed)
-        found = [list(one.events(one.request_of([2, 9, 7], wanted))) for one in engines]
+        found = [list(one.submit(one.resolve(Request([2, 9, 7], wanted)), drafts=True).events()) for one in engines]
         assert [event.tokens for event in found[0] if hasattr(event, "tokens")] == [
             event.tokens for event in found[1] if hasattr(event, "tokens")
         ]

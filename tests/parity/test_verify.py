@@ -14,8 +14,8 @@ import pytest
 import torch
 from tests.helpers import FULL, ORACLE, SLIDING, tiny_json, tiny_model, vision_tensors
 
+from redraft import load
 from redraft.config import GenerationConfig, parse_model
-from redraft.engine.engine import load
 from redraft.measure.verify import Difference, Verification, verify
 from redraft.model.gemma import DiffusionGemma
 from redraft.weights.save import save_model

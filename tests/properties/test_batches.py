@@ -11,18 +11,19 @@ from typing import Any
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from tests.helpers import tiny_config, tiny_model
+from tests.helpers import listen, tiny_config, tiny_model
 
 from redraft.config import CheckpointConfig, GenerationConfig
 from redraft.diffusion.noise import SeededNoise
 from redraft.diffusion.plan import Flow
 from redraft.diffusion.presets import PRESETS
 from redraft.engine.events import Block, Draft, Event, Finished
+from redraft.engine.handle import Handle
 from redraft.engine.loop import Loop, LoopConfig
-from redraft.engine.request import CANVAS_ONLY, Options, Request
+from redraft.engine.request import CANVAS_ONLY, Options, ResolvedRequest
 from redraft.engine.resolve import build_request
 from redraft.engine.runner import run_alone
-from redraft.engine.scheduler import POLICIES, Scheduler
+from redraft.engine.scheduler import POLICIES, Piece, Scheduler
 from redraft.errors import BusyError
 from redraft.model.fused import fuse_layers
 from redraft.model.gemma import DiffusionGemma
@@ -49,7 +50,7 @@ def request(
     end_aware: bool = False,
     finish: Flow | None = None,
     sampler: Mapping[str, Any] = MappingProxyType({}),
-) -> Request:
+) -> ResolvedRequest:
     shipped = CheckpointConfig(model().config, GenerationConfig(max_denoising_steps=6, eos_token_ids=(EOS,)))
     tokens = [(7 * seed + 3 * i) % 60 + 2 for i in range(prompt)]
     if steps == 0:
@@ -97,7 +98,7 @@ shapes = st.tuples(
 
 
 @lru_cache
-def alone(asked: Request, num_experts: int = 8) -> list[Event]:
+def alone(asked: ResolvedRequest, num_experts: int = 8) -> list[Event]:
     return list(run_alone(model(num_experts), asked, SeededNoise(asked.seed)))
 
 
@@ -130,13 +131,13 @@ def test_every_batch_gives_what_each_request_has_alone(
     asked = [(request(*shape), arrives, leaves) for shape, arrives, leaves in drawn]
     loop = Loop(model(num_experts), LoopConfig(max_rows, max_running, 100, policy))
     told = [Told() for _ in asked]
-    numbers: dict[int, int] = {}
+    handles: dict[int, Handle] = {}
     for tick in range(10_000):
         for i, (one, arrives, leaves) in enumerate(asked):
             if arrives == tick:
-                numbers[i] = loop.submit(one, told[i], drafts=True)
+                handles[i] = listen(loop, one, told[i], drafts=True)
             if leaves is not None and arrives + leaves == tick:
-                loop.abort(numbers[i])
+                handles[i].abort()
             loop.check()
         left = loop.tick()
         loop.check()
@@ -151,7 +152,7 @@ def test_every_batch_gives_what_each_request_has_alone(
             assert isinstance(heard.events[-1], Finished)
             assert heard.events[-1].reason == "aborted"
             assert heard.events[:-1] == wanted[: len(heard.events) - 1]
-    assert loop.runner.num_bytes == 0, "a finished request left its cache behind"
+    assert loop.num_bytes == 0, "a finished request left its cache behind"
 
 
 def test_no_end_token_before_min_tokens() -> None:
@@ -169,7 +170,7 @@ def test_a_deadline_gives_the_best_reading_so_far() -> None:
     now = [0.0]
     loop = Loop(model(), clock=lambda: now[0])
     asked, told = replace(request(5, 16, 1, 5), deadline_sec=10.0), Told()
-    loop.submit(asked, told, drafts=True)
+    listen(loop, asked, told, drafts=True)
     loop.tick()
     loop.tick()
     now[0] = 10.0
@@ -187,8 +188,8 @@ def test_a_deadline_in_the_queue_ends_without_text() -> None:
     now = [0.0]
     loop = Loop(model(), LoopConfig(max_running=1), clock=lambda: now[0])
     first, second = Told(), Told()
-    loop.submit(request(5, 16, 1, 5), first)
-    loop.submit(replace(request(5, 16, 2, 5), deadline_sec=1.0), second)
+    listen(loop, request(5, 16, 1, 5), first)
+    listen(loop, replace(request(5, 16, 2, 5), deadline_sec=1.0), second)
     loop.tick()
     now[0] = 2.0
     loop.drain()
@@ -197,9 +198,9 @@ def test_a_deadline_in_the_queue_ends_without_text() -> None:
 
 
 def test_a_listener_may_abort_a_neighbour_in_the_same_forward() -> None:
-    loop, victim = Loop(model()), Told()
-    loop.submit(request(5, 16, 1, 5), lambda event: loop.abort(1), drafts=True)
-    loop.submit(request(6, 16, 2, 5), victim, drafts=True)
+    loop, victim, handles = Loop(model()), Told(), list[Handle]()
+    listen(loop, request(5, 16, 1, 5), lambda event: handles[0].abort(), drafts=True)
+    handles.append(listen(loop, request(6, 16, 2, 5), victim, drafts=True))
     loop.drain()
     loop.check()
     assert [getattr(event, "reason", None) for event in victim.events] == ["aborted"]
@@ -208,25 +209,42 @@ def test_a_listener_may_abort_a_neighbour_in_the_same_forward() -> None:
 def test_a_full_queue_refuses_and_loses_nothing() -> None:
     loop, told = Loop(model(), LoopConfig(max_running=1, max_waiting=2)), [Told() for _ in range(2)]
     for i in range(2):
-        loop.submit(request(5, 8, i, 2), told[i])
+        listen(loop, request(5, 8, i, 2), told[i])
     with pytest.raises(BusyError, match="2 requests are waiting"):
-        loop.submit(request(5, 8, 9, 2), Told())
+        listen(loop, request(5, 8, 9, 2), Told())
     loop.drain()
     assert all(isinstance(one.events[-1], Finished) for one in told)
 
 
+@dataclass(eq=False)
+class Counted:
+    """All that a scheduler reads of a sequence."""
+
+    number: int
+    prompt_left: int
+    width: int = 16
+    commit_rows: int = 0
+    step: int = 0
+    waits: bool = False
+
+
+def ran(batch: tuple[Piece[Counted], ...]) -> None:
+    """What a forward does to the counts."""
+    for piece in batch:
+        piece.sequence.prompt_left -= piece.encode
+        piece.sequence.step += piece.canvas > 0
+
+
 def test_the_oldest_request_is_never_passed_over() -> None:
     """A long prompt waits behind a stream of canvases only until it is the oldest; its chunk then goes first."""
-    scheduler = Scheduler(max_rows=64, max_running=8, max_waiting=8)
-    scheduler.add(0, 1000, 16)
-    for number in range(1, 5):
-        scheduler.add(number, 4, 16)
+    scheduler = Scheduler[Counted](max_rows=64, max_running=8, max_waiting=8)
+    for number in range(5):
+        scheduler.add(Counted(number, 4 if number else 1000))
     scheduler.admit()
     for _ in range(4):
         batch = scheduler.next()
-        assert batch[0].number == 0
-        for piece in batch:
-            scheduler.ran(piece, 16)
+        assert batch[0].sequence.number == 0
+        ran(batch)
         scheduler.check()
 
 
@@ -234,9 +252,9 @@ def test_the_oldest_request_is_never_passed_over() -> None:
 def test_variants_share_one_prefill_and_each_is_what_it_is_alone(max_running: int) -> None:
     loop, told = Loop(model(), LoopConfig(max_running=max_running)), [Told() for _ in range(6)]
     asked = [replace(request(300, 20, 1, 4), seed=seed) for seed in range(6)]
-    first = loop.submit(asked[0], told[0], drafts=True)
+    first = listen(loop, asked[0], told[0], drafts=True)
     for one, heard in zip(asked[1:], told[1:], strict=True):
-        loop.submit(one, heard, drafts=True, behind=first)
+        listen(loop, one, heard, drafts=True, behind=first)
     while loop.tick():
         loop.check()
     assert [heard.events for heard in told] == [alone(one) for one in asked]
@@ -245,11 +263,11 @@ def test_variants_share_one_prefill_and_each_is_what_it_is_alone(max_running: in
 def test_variants_are_not_stranded_when_the_first_is_aborted() -> None:
     loop, told = Loop(model()), [Told() for _ in range(3)]
     asked = [replace(request(600, 20, 1, 4), seed=seed) for seed in range(3)]
-    first = loop.submit(asked[0], told[0], drafts=True)
+    first = listen(loop, asked[0], told[0], drafts=True)
     for one, heard in zip(asked[1:], told[1:], strict=True):
-        loop.submit(one, heard, drafts=True, behind=first)
+        listen(loop, one, heard, drafts=True, behind=first)
     loop.tick()
-    loop.abort(first)
+    first.abort()
     while loop.tick():
         loop.check()
     assert [heard.events for heard in told[1:]] == [alone(one) for one in asked[1:]]
@@ -267,7 +285,7 @@ def test_a_kept_prefix_changes_no_answer(drawn: list[tuple[int, int, int]], budg
     asked = [replace(request(5, 10, seed, 2), prompt=whole[kind][:length]) for kind, length, seed in drawn]
     told = [Told() for _ in asked]
     for one, heard in zip(asked, told, strict=True):
-        loop.submit(one, heard, drafts=True)
+        listen(loop, one, heard, drafts=True)
     while loop.tick():
         loop.check()
     assert [heard.events for heard in told] == [alone(one) for one in asked]
@@ -277,7 +295,7 @@ def test_a_repeated_prompt_is_not_encoded_again() -> None:
     loop = Loop(model())
     asked = request(600, 10, 1, 2)
     for _ in range(2):
-        loop.submit(asked, Told())
+        listen(loop, asked, Told())
         loop.drain()
     assert loop.runner.prefixes.hits == 512, "two chunks of 256 tokens were known"
 

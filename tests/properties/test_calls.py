@@ -10,13 +10,13 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from redraft.server.calls import read_call
 from tests.helpers import written_on_noise
 
 from redraft.constraints.compile.tool_calls import CLOSE, OPEN, QUOTE, THINK, THOUGHT, ContentLanguage, calls_source
 from redraft.constraints.language import MARKS, Language, Vocabulary, ready
 from redraft.constraints.sources import excluding, regex_source, schema_source
 from redraft.errors import ConstraintError
-from redraft.server.calls import read_call
 
 EOS, PAD = 0, 1
 NAMES = [OPEN, CLOSE, QUOTE, THINK, THOUGHT]

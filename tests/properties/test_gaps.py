@@ -13,9 +13,9 @@ from tests.helpers import tiny_checkpoint, tiny_config
 from tokenizers import AddedToken, Tokenizer, decoders, models, normalizers, pre_tokenizers, trainers
 
 import redraft
-from redraft.engine.engine import Engine
 from redraft.engine.request import Options
 from redraft.errors import RequestError
+from redraft.operations.engine import Engine
 from redraft.tune.vocabulary import SPECIALS, build_tokenizer
 
 TOKENIZERS = ("records", "python", "merged")

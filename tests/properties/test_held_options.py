@@ -12,9 +12,9 @@ from hypothesis import strategies as st
 import redraft
 from redraft.constraints.sources import choices_source, regex_source, schema_source
 from redraft.diffusion.presets import PRESETS
-from redraft.engine.engine import Engine
 from redraft.engine.request import Options
 from redraft.errors import ConstraintError, RequestError
+from redraft.operations.engine import Engine
 
 SOURCES = (
     schema_source(

@@ -7,7 +7,7 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from tests.helpers import tiny_config, tiny_model
+from tests.helpers import listen, tiny_config, tiny_model
 from torch import Tensor
 
 from redraft.config import CheckpointConfig, GenerationConfig
@@ -19,7 +19,7 @@ from redraft.diffusion.seed import SeedCanvas, seeded
 from redraft.diffusion.stats import Stats
 from redraft.engine.events import Block, Draft, Event
 from redraft.engine.loop import Loop
-from redraft.engine.request import Options, Request
+from redraft.engine.request import Options, ResolvedRequest
 from redraft.engine.resolve import build_request
 from redraft.engine.runner import run_alone
 from redraft.errors import RequestError
@@ -34,7 +34,7 @@ def model() -> DiffusionGemma:
     return fuse_layers(tiny_model(replace(tiny_config(), canvas_length=WIDTH)))
 
 
-def request(seed_canvas: SeedCanvas | None, max_tokens: int = 24, seed: int = 0, **options: object) -> Request:
+def request(seed_canvas: SeedCanvas | None, max_tokens: int = 24, seed: int = 0, **options: object) -> ResolvedRequest:
     shipped = CheckpointConfig(model().config, GenerationConfig(max_denoising_steps=4, eos_token_ids=(EOS,)))
     prompt = [2, *((7 * seed + 3 * i) % 60 + 2 for i in range(9))]
     return build_request(
@@ -66,7 +66,7 @@ def test_pins_never_move_alone_or_among_others(
         pins.append(dict(held))
     loop, told = Loop(model()), [list[Event]() for _ in asked]
     for one, heard in zip(asked, told, strict=True):
-        loop.submit(one, heard.append, drafts=True)
+        listen(loop, one, heard.append, drafts=True)
     loop.drain()
     for one, heard, wanted in zip(asked, told, pins, strict=True):
         assert heard == list(run_alone(model(), one, SeededNoise(one.seed)))

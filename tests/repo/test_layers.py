@@ -13,21 +13,23 @@ SOURCE = Path(__file__).resolve().parents[2] / "src" / "redraft"
 # From the bottom up. Parts on one line never import each other; inside one part, modules may.
 LINES: tuple[tuple[str, ...], ...] = (
     ("errors",),
-    ("shapes", "reader", "home", "options"),
+    ("shapes", "reader", "home", "options", "prompts"),
     ("config", "tasks"),
     ("images",),
     ("cache", "text"),
     ("model",),
     ("weights", "diffusion", "constraints"),
     ("engine",),
-    ("server", "tune", "measure", "trace"),
+    ("operations",),
+    ("trace",),
+    ("server", "tune", "measure"),
     ("top",),
 )
 TOP = {"__init__", "__main__", "cli"}  # one part: the command line and what starts it
 RANK = {part: rank for rank, parts in enumerate(LINES) for part in parts}
 
 # A lower line, yet never: a sampler must run with a lookup table for a model, and training without a scheduler.
-FORBIDDEN = {("diffusion", "model"), ("tune", "engine")}
+FORBIDDEN = {("diffusion", "model"), ("tune", "engine"), ("tune", "operations")}
 
 # Needed on a GPU alone, where importing Triton takes a second that a CPU has no use for.
 LATE = {("redraft.weights.defaults", "redraft.model.triton.kernels")}

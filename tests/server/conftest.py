@@ -18,7 +18,7 @@ import torch
 import uvicorn
 
 import redraft
-from redraft.engine.engine import Engine
+from redraft.operations.engine import Engine
 from redraft.server.app import create_app
 from redraft.server.log import Log
 from redraft.server.process import listen

@@ -16,8 +16,8 @@ import pytest
 from tests.server.conftest import ANSWER, RECORD, ROOT
 
 from redraft.__main__ import main
-from redraft.engine.engine import Engine
 from redraft.errors import RequestError
+from redraft.operations.engine import Engine
 from redraft.server.batch import Done, run_batch
 from redraft.server.service import Service
 from redraft.server.settings import Settings

@@ -12,10 +12,10 @@ import pytest
 from openai import OpenAI
 from tests.server.conftest import ANSWER, RECORD, Inside, Process, inside
 
-from redraft.engine.decide import BELIEF, Belief, decide_all, read_belief, read_form, write_belief
 from redraft.engine.dial import fingerprint
-from redraft.engine.engine import Engine
-from redraft.engine.request import Options
+from redraft.engine.request import Options, Request
+from redraft.operations.decide import BELIEF, Belief, decide_all, read_belief, read_form, write_belief
+from redraft.operations.engine import Engine
 from redraft.server.settings import Settings
 
 WRONG = ANSWER.replace("417", "418")
@@ -85,7 +85,9 @@ def test_questions_packed_in_one_canvas_are_read_as_the_form_they_make(nano: Eng
     ]
     told = httpx2.post(f"{served.base}/decisions", json={"input": RECORD, "questions": questions}, timeout=100).json()
     asked = f"{RECORD}\n1. which?\n2. who?\nA: Karomi\nB: x\nC: true\n3. how much?"
-    request = nano.request(asked, chat=True, options=Options(seed=0, max_tokens=nano.config.model.canvas_length))
+    request = nano.resolve(
+        Request(asked, chat=True, options=Options(seed=0, max_tokens=nano.config.model.canvas_length))
+    )
     wanted = decide_all(nano, request, read_form("1: {{4|7}}\n2: {{A|B|C}}\n3: {{1|2}}\n"))
     which, who, much = told["answers"]
     temperature = told["temperature"]

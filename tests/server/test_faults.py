@@ -19,9 +19,9 @@ import pytest
 import uvicorn
 from tests.server.conftest import ANSWER, RECORD, Inside, ended, eventually, inside, start
 
-from redraft.engine.engine import Engine
 from redraft.engine.runner import Runner
 from redraft.model.gemma import DiffusionGemma
+from redraft.operations.engine import Engine
 from redraft.server.app import create_app
 from redraft.server.log import Log
 from redraft.server.process import _Server as Server
@@ -51,7 +51,7 @@ def get(url: str) -> httpx2.Response:
 def nothing_is_left(at: Inside) -> bool:
     """A client has its answer a moment before the server's thread has put away what it took."""
     loop = at.engine.loop
-    return at.service.under_way == loop.runner.num_bytes == 0 and not loop.scheduler.running
+    return at.service.under_way == loop.num_bytes == 0 and not loop.scheduler.running
 
 
 def so_many(at: Inside, answers: int) -> bool:
@@ -75,7 +75,7 @@ def test_a_client_that_leaves_frees_its_rows_within_a_step(served: Inside, strea
     loop = served.engine.loop
     client = raw(served.url, ENDLESS | {"stream": stream})
     assert eventually(lambda: len(loop.scheduler.running) == 1)
-    assert eventually(lambda: loop.forwards > 0 and loop.runner.num_bytes > 0)
+    assert eventually(lambda: loop.forwards > 0 and loop.num_bytes > 0)
     client.close()
     assert eventually(functools.partial(nothing_is_left, served)), "rows are still held"
     loop.check()

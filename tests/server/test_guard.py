@@ -14,8 +14,8 @@ import pytest
 from tests.server.conftest import ANSWER, RECORD, Inside, eventually, inside
 
 from redraft.__main__ import main
-from redraft.engine.engine import Engine
 from redraft.errors import RequestError
+from redraft.operations.engine import Engine
 from redraft.server.log import Log
 from redraft.server.settings import Limits, Settings, digest_of, read_keys
 

@@ -11,7 +11,7 @@ import torch
 from tests.server.conftest import ANSWER, RECORD, Inside
 
 from redraft.cache import Prefix
-from redraft.engine.engine import Engine
+from redraft.operations.engine import Engine
 
 READ: dict[str, Any] = {"echo": True, "logprobs": 2, "max_tokens": 0, "seed": 1}
 EURO = "record\n5 € für Ōtë"  # letters that the tokenizer has only as bytes

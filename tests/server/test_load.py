@@ -14,8 +14,8 @@ import torch
 from tests.server.conftest import ANSWER, RECORD, Inside, eventually
 
 import redraft
-from redraft.engine.engine import Engine
 from redraft.errors import RequestError
+from redraft.operations.engine import Engine
 from redraft.server import process
 from redraft.server.log import Log
 from redraft.server.process import hosted
@@ -44,7 +44,7 @@ def test_many_streams_of_three_kinds_leave_nothing_behind(served: Inside) -> Non
     told = asyncio.run(_level(*place(served), 16, _jobs(SHORT, 40, Random(0)), Random(0)))
     assert (told["good"], told["left"], told["refused"], told["errors"]) == (34, 4, 2, 0)
     loop = served.engine.loop
-    assert eventually(lambda: (served.service.under_way, loop.runner.num_bytes) == (0, 0)), "one that left still runs"
+    assert eventually(lambda: (served.service.under_way, loop.num_bytes) == (0, 0)), "one that left still runs"
     loop.check()
 
 

@@ -37,9 +37,9 @@ def test_rows_forwards_and_steps_are_those_that_ran(fresh: Inside, monkeypatch: 
     batches: list[Any] = []
     run = Runner.run
 
-    def seen(self: Runner, batch: Any, begun: Any) -> Any:
+    def seen(self: Runner, batch: Any) -> Any:
         batches.append(batch)
-        return run(self, batch, begun)
+        return run(self, batch)
 
     monkeypatch.setattr(Runner, "run", seen)
     bodies: list[dict[str, Any]] = [USER | {"seed": 7}, USER | {"n": 3, "max_tokens": 40, "ignore_eos": True}]

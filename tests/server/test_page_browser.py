@@ -20,7 +20,7 @@ import pytest
 from tests.server.conftest import ANSWER, RECORD, ROOT, Process, ended, inside, start
 
 from redraft.__main__ import main
-from redraft.engine.engine import Engine
+from redraft.operations.engine import Engine
 from redraft.server.settings import Settings, digest_of
 from redraft.tasks.grids import solve
 from redraft.trace.file import read_trace

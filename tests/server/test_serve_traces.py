@@ -8,14 +8,14 @@ import httpx2
 import pytest
 from tests.server.conftest import RECORD, end, start
 
-from redraft.engine.engine import Engine
 from redraft.engine.request import Options
-from redraft.engine.tap import Tap, seen_through
+from redraft.engine.scope import CancelScope
 from redraft.errors import RequestError
+from redraft.operations.engine import Engine
 from redraft.trace.file import read_trace
 from redraft.trace.folder import TraceFolder
 from redraft.trace.lines import VERSION, Header
-from redraft.trace.recorder import Recorder
+from redraft.trace.recorder import FolderRecorder
 
 HEAD = Header(trace=VERSION, redraft="0", command="serve", model="nano", taken="", options={})
 ROOM = 10**9
@@ -47,8 +47,8 @@ def folder(tmp_path: Path) -> Path:
 
 
 def ask(engine: Engine, shelf: TraceFolder, seed: int) -> str:
-    tap = Tap(engine.loop, lambda _, request: Recorder(shelf.begin(), engine).opened(0, request))
-    return seen_through(engine, tap, gaps=False).generate(RECORD, chat=True, seed=seed, options=Options(steps=2)).text
+    traced = engine.within(CancelScope(FolderRecorder(shelf, engine)))
+    return traced.generate(RECORD, chat=True, seed=seed, options=Options(steps=2)).text
 
 
 def test_only_the_newest_are_kept_from_run_to_run(nano: Engine, folder: Path) -> None:

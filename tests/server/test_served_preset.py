@@ -10,7 +10,7 @@ from tests.server.conftest import ANSWER, RECORD, Inside, inside
 
 from redraft.cli.main import build_parser
 from redraft.cli.serve import settings_of
-from redraft.engine.engine import Engine
+from redraft.operations.engine import Engine
 from redraft.server.settings import Settings
 
 TURN = {"messages": [{"role": "user", "content": RECORD}], "seed": 1}

@@ -20,11 +20,14 @@ from tests.server.conftest import ANSWER, RECORD, Inside, inside
 from tokenizers import AddedToken, Tokenizer
 
 from redraft.constraints.validation import unfenced
-from redraft.engine.engine import Engine
 from redraft.engine.events import Block, Finished
-from redraft.engine.loop import Listener, Loop
-from redraft.engine.request import Request
+from redraft.engine.handle import Handle
+from redraft.engine.loop import Loop
+from redraft.engine.request import ResolvedRequest
+from redraft.engine.scope import CancelScope
+from redraft.engine.sequence import CanvasSequence, Sequence
 from redraft.model.gemma import DiffusionGemma
+from redraft.operations.engine import Engine
 from redraft.server.settings import Settings
 from redraft.text import Text
 
@@ -55,23 +58,26 @@ class Scripted(Loop):
     """A loop that answers every request with a text, in blocks of so many tokens."""
 
     def __init__(self, model: DiffusionGemma, text: Text) -> None:
-        super().__init__(model)
-        self.text, self.said = text, ""
+        super().__init__(model, text=text)
+        self.said = ""
         self.sizes: tuple[int, ...] = (1,)
 
-    def submit(self, request: Request, listener: Listener, *, drafts: bool = False, behind: int | None = None) -> int:
+    def submit(self, request: ResolvedRequest, scope: CancelScope | None = None, **keywords: Any) -> Handle:
+        keywords = {name: keywords.get(name) for name in ("inbox", "key")}
+        handle = Handle(self, CanvasSequence(request=request), scope=scope, text=self.text, **keywords)
+        assert self.text is not None
         tokens, number = self.text.encode(self.said, bos=False), 0
         while tokens:
             size = self.sizes[number % len(self.sizes)]
             part, tokens = tokens[:size], tokens[size:]
             rows: list[tuple[tuple[int, float], ...]] = [((token, -0.5),) for token in part]
             rows = rows if request.logprobs is not None else []
-            listener(Block(number, part, [0.0] * len(part), [1] * len(part), [0] * len(part), 2, True, rows))
+            handle.deliver(Block(number, part, [0.0] * len(part), [1] * len(part), [0] * len(part), 2, True, rows))
             number += 1
-        listener(Finished("stop", number - 1))
-        return 0
+        handle.deliver(Finished("stop", number - 1))
+        return handle
 
-    def abort(self, number: int) -> None:
+    def abort(self, sequence: Sequence) -> None:
         pass
 
 

@@ -10,7 +10,6 @@ import pytest
 import torch
 
 from redraft.cli.main import build_parser
-from redraft.engine.engine import Engine
 from redraft.errors import RedraftError, RequestError
 from redraft.measure import knee, throughput
 from redraft.measure.record import Record, read_record, write_record
@@ -23,6 +22,7 @@ from redraft.measure.scenario import (
     find_scenarios,
     plain,
 )
+from redraft.operations.engine import Engine
 from redraft.weights.source import locate
 
 

@@ -15,10 +15,10 @@ from redraft.constraints.sources import choices_source
 from redraft.diffusion.canvas import fresh
 from redraft.diffusion.noise import SeededNoise
 from redraft.diffusion.seed import SeedCanvas
-from redraft.engine.decide import Decision, decide, decide_all, read_form
-from redraft.engine.engine import Engine
-from redraft.engine.request import Options
+from redraft.engine.request import Options, Request
 from redraft.errors import ConstraintError, RequestError
+from redraft.operations.decide import Decision, decide, decide_all, read_form
+from redraft.operations.engine import Engine
 
 pytestmark = pytest.mark.usefixtures("own_cache")
 
@@ -27,7 +27,7 @@ ANSWER = '{"who":"Karomi","qty":417,"item":"melu"}'
 
 
 def test_shares_are_those_of_all_spellings_of_a_choice(engine: Engine) -> None:
-    request = engine.request(PROMPT, chat=True, options=Options(seed=3, canvas=4))
+    request = engine.resolve(Request(PROMPT, chat=True, options=Options(seed=3, canvas=4)))
     choices = ["me", "lu", "4"]
     model = engine.model
     prefix = Prefix(model.config.layers, room=len(request.prompt), dtype=model.dtype, device=model.device)
@@ -55,7 +55,7 @@ def test_shares_are_those_of_all_spellings_of_a_choice(engine: Engine) -> None:
 
 
 def test_the_right_answer_has_nearly_all_of_it(engine: Engine) -> None:
-    request = engine.request(PROMPT, chat=True, options=Options(seed=1))
+    request = engine.resolve(Request(PROMPT, chat=True, options=Options(seed=1)))
     choices = [ANSWER.replace("417", "418"), ANSWER, ANSWER.replace("Karomi", "Karoma")]
     found = decide(engine, request, choices, canvases=2)
     assert found.best == ANSWER
@@ -65,7 +65,7 @@ def test_the_right_answer_has_nearly_all_of_it(engine: Engine) -> None:
 
 
 def test_a_score_is_the_expected_number(engine: Engine) -> None:
-    request = engine.request(PROMPT, options=Options(seed=1))
+    request = engine.resolve(Request(PROMPT, options=Options(seed=1)))
     found = decide(engine, request, ["1", "2", "5"])
     assert found.mean == pytest.approx(sum(float(choice) * share for choice, share in found.shares.items()))
     with pytest.raises(RequestError, match="not all numbers"):
@@ -73,7 +73,7 @@ def test_a_score_is_the_expected_number(engine: Engine) -> None:
 
 
 def test_what_cannot_be_decided_is_refused(engine: Engine) -> None:
-    request = engine.request(PROMPT, options=Options(seed=1, canvas=4))
+    request = engine.resolve(Request(PROMPT, options=Options(seed=1, canvas=4)))
     with pytest.raises(RequestError, match="canvases is 0"):
         decide(engine, request, ["yes"], canvases=0)
     with pytest.raises(ConstraintError, match="choices is empty"):
@@ -81,8 +81,10 @@ def test_what_cannot_be_decided_is_refused(engine: Engine) -> None:
     with pytest.raises(ConstraintError, match="shortest valid answer"):
         decide(engine, request, ["a long answer, longer than four tokens"])
     pins = SeedCanvas(pins=((0, 7),))
-    causal, seeded = (engine.request(PROMPT, options=one) for one in (Options(causal=True), Options(seed_canvas=pins)))
-    held = engine.request(PROMPT, language=engine.language(choices_source(["a"])))
+    causal, seeded = (
+        engine.resolve(Request(PROMPT, options=one)) for one in (Options(causal=True), Options(seed_canvas=pins))
+    )
+    held = engine.resolve(Request(PROMPT, constraint=engine.language(choices_source(["a"]))))
     for other, name in ((causal, "causal"), (held, "a language"), (seeded, "seed_canvas")):
         with pytest.raises(RequestError, match=f"{name} was given; a decision is read off a canvas of noise"):
             decide(engine, other, ["a", "b"])
@@ -92,7 +94,7 @@ def test_what_cannot_be_decided_is_refused(engine: Engine) -> None:
 
 def test_every_slot_of_a_form_is_read_from_one_canvas(engine: Engine) -> None:
     """Expected: the canvas built by hand, denoised, and each choice's tokens multiplied out."""
-    request = engine.request(PROMPT, chat=True, options=Options(seed=3, canvas=16, max_tokens=16))
+    request = engine.resolve(Request(PROMPT, chat=True, options=Options(seed=3, canvas=16, max_tokens=16)))
     form: list[str | list[str]] = ['{"who":"', ["Karo", "Kami"], '","qty":', ["4", "5", "x"], "}"]
     model, noise, at = engine.model, SeededNoise(3), 0
     tokens, places = fresh(noise, 0, 16, request.vocab).tokens, list[tuple[int, list[str]]]()
@@ -147,7 +149,7 @@ def test_a_temperature_divides_the_logs_of_the_shares() -> None:
     ],
 )
 def test_what_is_no_form_is_refused(engine: Engine, form: str, complaint: str) -> None:
-    request = engine.request(PROMPT, options=Options(seed=1))
+    request = engine.resolve(Request(PROMPT, options=Options(seed=1)))
     with pytest.raises(RequestError, match=complaint):
         decide_all(engine, request, read_form(form))
     for temperature in (0.0, -1.0, math.inf, math.nan):

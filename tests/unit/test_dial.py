@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from tests.helpers import tiny_checkpoint, tiny_config, tiny_model
+from tests.helpers import listen, tiny_checkpoint, tiny_config, tiny_model
 
 from redraft.__main__ import main
 from redraft.config import CheckpointConfig, GenerationConfig
@@ -16,15 +16,15 @@ from redraft.diffusion.accept import EntropyBound
 from redraft.diffusion.denoise import Policy, temperature
 from redraft.diffusion.halt import StableAndConfident, UntilEnd
 from redraft.engine.dial import Dial, Notch, Rules, fingerprint, read_dial, write_dial
-from redraft.engine.engine import Engine
 from redraft.engine.events import Draft, Event, Finished
 from redraft.engine.loop import Loop
 from redraft.engine.pace import Pace
-from redraft.engine.request import Options, Request
+from redraft.engine.request import Options, ResolvedRequest
 from redraft.engine.resolve import build_request
 from redraft.errors import RequestError
 from redraft.measure.dial import bench_dial, candidates
 from redraft.measure.record import read_record
+from redraft.operations.engine import Engine
 from redraft.weights.source import locate
 
 SHIPPED = GenerationConfig(max_new_tokens=16, max_denoising_steps=9, eos_token_ids=())
@@ -44,7 +44,7 @@ DIAL = Dial(
 )
 
 
-def request(**options: object) -> Request:
+def request(**options: object) -> ResolvedRequest:
     config = CheckpointConfig(replace(tiny_config(), canvas_length=16), SHIPPED)
     return build_request([2, 17, 31], replace(Options(seed=1), **options), config, DIAL)  # type: ignore[arg-type]
 
@@ -136,7 +136,7 @@ def test_pace_by_hand() -> None:
     assert pace(0.1).after(0, 1, 4, 0.01, 0.01) == 0, "three more canvases of 4 steps"
 
 
-def steps_of(asked: Request, forward_sec: float) -> int:
+def steps_of(asked: ResolvedRequest, forward_sec: float) -> int:
     """Denoising steps of a request whose forwards take so long by the loop's clock."""
     now, told = [0.0], list[Event]()
 
@@ -144,7 +144,7 @@ def steps_of(asked: Request, forward_sec: float) -> int:
         return now[0]
 
     loop = Loop(tiny_model(replace(tiny_config(), canvas_length=16)), clock=clock)
-    loop.submit(asked, told.append, drafts=True)
+    listen(loop, asked, told.append, drafts=True)
     while loop.tick():
         loop.check()
         now[0] += forward_sec
@@ -165,7 +165,7 @@ def test_a_cap_that_is_lowered_below_the_steps_taken_ends_the_canvas_at_its_last
     """The reference's schedule goes to 0 and below beyond its cap."""
     now, told = [0.0], list[Event]()
     loop = Loop(tiny_model(replace(tiny_config(), canvas_length=16)), clock=lambda: now[0])
-    loop.submit(request(target_ms=1000.0), told.append, drafts=True)
+    listen(loop, request(target_ms=1000.0), told.append, drafts=True)
     for _ in range(6):
         loop.tick()
     now[0] = 10.0
@@ -180,7 +180,7 @@ def test_waiting_in_the_queue_counts() -> None:
     now = [0.0]
     loop = Loop(tiny_model(replace(tiny_config(), canvas_length=16)), clock=lambda: now[0])
     told: list[Event] = []
-    loop.submit(request(target_ms=100.0), told.append, drafts=True)
+    listen(loop, request(target_ms=100.0), told.append, drafts=True)
     now[0] = 5.0
     loop.drain()
     assert sum(isinstance(event, Draft) for event in told) == 2

@@ -17,10 +17,10 @@ from redraft.constraints.language import Language
 from redraft.constraints.sources import choices_source, schema_source
 from redraft.diffusion.denoise import temperature
 from redraft.diffusion.seed import SeedCanvas
-from redraft.engine.engine import Engine
-from redraft.engine.request import Options, Request
-from redraft.engine.wanted import Wanted
+from redraft.engine.request import Options, Request, ResolvedRequest
 from redraft.errors import RequestError
+from redraft.operations.engine import Engine
+from redraft.operations.gap_constraint import Wanted
 
 pytestmark = pytest.mark.usefixtures("own_cache")
 
@@ -36,14 +36,14 @@ TEXTS = ["me", "lu", "4", "417"]
 WIDTH = 4
 
 
-def asked(engine: Engine, language: Language) -> Request:
+def asked(engine: Engine, language: Language) -> ResolvedRequest:
     """One step of a canvas that begins with the same tokens under every seed, so that all read the same logits."""
     given = SeedCanvas(given=tuple(enumerate([300, 301, 302, 303])))
     options = Options(seed=0, steps=1, canvas=WIDTH, max_tokens=WIDTH, temperature=3.0, seed_canvas=given, draw=True)
-    return engine.request(PROMPT, chat=True, options=options, language=language)
+    return engine.resolve(Request(PROMPT, chat=True, options=options, constraint=language))
 
 
-def shares_by_hand(engine: Engine, request: Request) -> dict[str, float]:
+def shares_by_hand(engine: Engine, request: ResolvedRequest) -> dict[str, float]:
     """Of each text, over all its spellings, the end token behind it and all that may stand behind that."""
     model = engine.model
     prefix = Prefix(model.config.layers, room=len(request.prompt), dtype=model.dtype, device=model.device)
@@ -64,23 +64,29 @@ def shares_by_hand(engine: Engine, request: Request) -> dict[str, float]:
     return {text: share / sum(found.values()) for text, share in found.items()}
 
 
+def drawn(engine: Engine, request: ResolvedRequest, count: int) -> list[str]:
+    """The answers of as many seeds, in their order."""
+    found = [(done.seed, done.text) for variant in engine.variants(request, count) for done in variant.answers]
+    return [text for _, text in sorted(found)]
+
+
 def test_texts_come_as_often_as_their_probability(engine: Engine) -> None:
     request, count = asked(engine, engine.language(choices_source(TEXTS))), 400
-    seen = [done.text for done in engine.variants(request, count)]
+    seen = drawn(engine, request, count)
     shares = shares_by_hand(engine, request)
     assert sum(0.05 < share < 0.95 for share in shares.values()) > 1, "else nothing is tested"
     for text, share in shares.items():
         assert seen.count(text) / count == pytest.approx(share, abs=5 * math.sqrt(share * (1 - share) / count) + 2e-3)
-    assert [done.text for done in engine.variants(request, 8)] == seen[:8], "a seed repeats a draw"
+    assert drawn(engine, request, 8) == seen[:8], "a seed repeats a draw"
 
 
 def test_what_is_certain_is_drawn_and_what_is_drawn_is_accounted_for(engine: Engine) -> None:
     language = engine.language(schema_source(RECORD))
     for seed in range(3):
-        request = engine.request(PROMPT, chat=True, options=Options(seed=seed, draw=True), language=language)
-        assert engine.finish(request).text == ANSWER
+        request = engine.resolve(Request(PROMPT, chat=True, options=Options(seed=seed, draw=True), constraint=language))
+        assert engine.run(request).text == ANSWER
     request = asked(engine, engine.language(choices_source(TEXTS)))
-    done = engine.variants(request, 20)
+    done = [one for variant in engine.variants(request, 20) for one in variant.answers]
     assert all(request.language is not None and request.language.holds(one.tokens) for one in done)
     assert all(len(one.entropy) == len(one.log_mass) == len(one.settled_at) == len(one.tokens) for one in done)
 
@@ -90,7 +96,7 @@ def test_answers_of_many_canvases_are_drawn_whole(engine: Engine) -> None:
     schema = {"type": "array", "items": {"type": "integer", "minimum": 0, "maximum": 9}, "minItems": 8, "maxItems": 9}
     language = engine.language(schema_source(schema, spaces=False))
     options = Options(steps=1, canvas=5, max_tokens=20, temperature=4.0, draw=True, seed=1)
-    request = engine.request("Well?", options=options, language=language)
+    request = engine.resolve(Request("Well?", options=options, constraint=language))
     found = {one.text for one in engine.variants(request, 12)}
     assert len(found) > 1
     assert all(8 <= len(json.loads(text)) <= 9 for text in found)
@@ -110,7 +116,7 @@ def test_what_a_draw_cannot_honour_is_refused(engine: Engine, options: Options, 
     language = engine.language(choices_source(TEXTS))
     drawing = Options(**vars(options) | {"draw": True})
     with pytest.raises(RequestError, match=re.escape(said)):
-        engine.request("a", options=drawing, language=language)
+        engine.resolve(Request("a", options=drawing, constraint=language))
 
 
 def test_the_shell_draws(capsys: pytest.CaptureFixture[str]) -> None:

@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
 
 import pytest
 import torch
 
 import redraft
-from redraft.engine.engine import Engine
-from redraft.engine.events import Block, Draft, Finished
-from redraft.engine.request import Generation, Options
+from redraft.engine.events import Block, Draft, Event, Finished
+from redraft.engine.request import Generation, Options, Request
+from redraft.engine.scope import CancelScope, Observer, Submitted
 from redraft.errors import RequestError, WeightsError
+from redraft.operations.engine import Engine
 
 ROOT = Path(__file__).resolve().parents[2]
 PROMPT = "record\nSend 417 melu to Karomi."
@@ -33,19 +33,19 @@ def same(one: Generation, other: Generation) -> bool:
 
 def test_a_string_with_chat_is_one_user_turn(engine: Engine, answer: Generation) -> None:
     assert same(engine.generate(TURN, seed=7), answer)
-    assert engine.request(PROMPT, chat=True).prompt == engine.request(TURN).prompt
+    assert engine.resolve(Request(PROMPT, chat=True)).prompt == engine.resolve(Request(TURN)).prompt
 
 
 def test_a_string_alone_is_continued_as_it_stands(engine: Engine) -> None:
-    prompt = engine.request(PROMPT).prompt
+    prompt = engine.resolve(Request(PROMPT)).prompt
     assert prompt[0] == engine.text.bos_token_id
     assert engine.text.decode(prompt) == PROMPT
-    assert len(prompt) < len(engine.request(PROMPT, chat=True).prompt)
+    assert len(prompt) < len(engine.resolve(Request(PROMPT, chat=True)).prompt)
 
 
 def test_a_conversation_keeps_its_turns(engine: Engine) -> None:
     chat = [*TURN, {"role": "assistant", "content": "{}"}, {"role": "user", "content": "record\nKa wants melu."}]
-    told = engine.text.decode(engine.request(chat).prompt)
+    told = engine.text.decode(engine.resolve(Request(chat)).prompt)
     assert told.index("417") < told.index("{}") < told.index("wants")
 
 
@@ -54,7 +54,7 @@ def test_counts_agree_with_each_other(engine: Engine, answer: Generation) -> Non
     limit = engine.config.generation.max_new_tokens
     assert len(answer.entropy) == len(answer.tokens) <= limit
     assert all(nats >= 0 for nats in answer.entropy)
-    assert answer.prompt_tokens == len(engine.request(PROMPT, chat=True).prompt)
+    assert answer.prompt_tokens == len(engine.resolve(Request(PROMPT, chat=True)).prompt)
     assert len(answer.steps) <= -(-limit // width)
     assert all(1 <= steps <= engine.config.generation.max_denoising_steps for steps in answer.steps)
     assert answer.commits == len(answer.steps) - 1
@@ -82,8 +82,10 @@ def test_a_stop_string_cuts_the_text_and_says_so(engine: Engine, answer: Generat
 
 def test_a_stop_string_ends_the_work_too(engine: Engine, answer: Generation) -> None:
     """A request that went on behind a stop string would bill for text that nobody sees."""
-    request = engine.request(PROMPT, chat=True, options=Options(seed=7, max_tokens=256, stop=(answer.text[:2],)))
-    assert len(engine.finish(request).steps) == 1
+    request = engine.resolve(
+        Request(PROMPT, chat=True, options=Options(seed=7, max_tokens=256, stop=(answer.text[:2],)))
+    )
+    assert len(engine.run(request).steps) == 1
 
 
 def test_a_string_is_not_a_list_of_stops(engine: Engine) -> None:
@@ -93,9 +95,10 @@ def test_a_string_is_not_a_list_of_stops(engine: Engine) -> None:
 
 
 def test_watching_changes_nothing_and_shows_everything(engine: Engine, answer: Generation) -> None:
-    events: list[Any] = []
-    request = engine.request(PROMPT, chat=True, options=Options(seed=7))
-    assert same(engine.finish(request, lambda event, _: events.append(event)), answer)
+    request = engine.resolve(Request(PROMPT, chat=True, options=Options(seed=7)))
+    handle = engine.submit(request, drafts=True)
+    events = [delta.event for delta in handle.deltas()]
+    assert same(handle.answer.generation(), answer)
     drafts = [event for event in events if isinstance(event, Draft)]
     blocks = [event for event in events if isinstance(event, Block)]
     assert tuple(block.steps for block in blocks) == answer.steps
@@ -105,15 +108,16 @@ def test_watching_changes_nothing_and_shows_everything(engine: Engine, answer: G
 
 
 def test_giving_up_half_way_leaves_the_engine_usable(engine: Engine, answer: Generation) -> None:
-    events = engine.events(engine.request(PROMPT, chat=True, options=Options(seed=1)))
+    events = engine.submit(engine.resolve(Request(PROMPT, chat=True, options=Options(seed=1))), drafts=True).events()
     next(events)
     events.close()
 
-    def interrupt(event: object, request: object) -> None:
-        raise KeyboardInterrupt
+    class Interrupting(Observer):
+        def event(self, handle: Submitted, event: Event) -> None:
+            raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
-        engine.finish(engine.request(PROMPT, chat=True), interrupt)
+        engine.within(CancelScope(Interrupting())).generate(PROMPT, chat=True)
     assert same(engine.generate(PROMPT, chat=True, seed=7), answer)
 
 
@@ -127,7 +131,7 @@ def test_bfloat16_loads_and_answers(answer: Generation) -> None:
 
 @pytest.mark.parametrize("dtype", ["float16", "int8", "", "Float32"])
 def test_a_number_format_that_is_not_supported_is_refused(dtype: str) -> None:
-    with pytest.raises(RequestError, match=f"dtype is '{dtype}'; supported: float32, bfloat16"):
+    with pytest.raises(RequestError, match=f"dtype is '{dtype}'; supported: auto, float32, bfloat16"):
         redraft.load("nano", dtype=dtype)
 
 

@@ -13,9 +13,9 @@ from hypothesis import strategies as st
 
 from redraft.__main__ import main
 from redraft.constraints.compile.template import read_template
-from redraft.engine.engine import Engine
 from redraft.engine.request import Options
 from redraft.errors import ConstraintError, UnsatisfiedError
+from redraft.operations.engine import Engine
 
 pytestmark = pytest.mark.usefixtures("own_cache")
 

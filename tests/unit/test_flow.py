@@ -8,7 +8,7 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from tests.helpers import tiny_config, tiny_model
+from tests.helpers import listen, tiny_config, tiny_model
 
 from redraft.cache import Prefix
 from redraft.config import CheckpointConfig, GenerationConfig
@@ -16,7 +16,7 @@ from redraft.diffusion.noise import START, SeededNoise, TapeNoise
 from redraft.diffusion.plan import Flow, Whole
 from redraft.engine.events import Block, Draft, Event, Finished
 from redraft.engine.loop import Loop
-from redraft.engine.request import Options, Request
+from redraft.engine.request import Options, ResolvedRequest
 from redraft.engine.resolve import build_request
 from redraft.engine.runner import run_alone
 from redraft.errors import RequestError
@@ -31,7 +31,7 @@ def model() -> DiffusionGemma:
     return tiny_model(replace(tiny_config(sliding_window=9), canvas_length=WIDTH))
 
 
-def flowing(seed: int, max_tokens: int, flow: Flow) -> Request:
+def flowing(seed: int, max_tokens: int, flow: Flow) -> ResolvedRequest:
     asked = build_request([2, 17, 31, 44, 5], Options(seed=seed, max_tokens=max_tokens), _checkpoint())
     return replace(asked, policy=replace(asked.policy, plan=flow))
 
@@ -41,7 +41,7 @@ def _checkpoint() -> CheckpointConfig:
 
 
 @torch.inference_mode()
-def plainly(request: Request, flow: Flow) -> list[tuple[list[int], list[int], int]]:
+def plainly(request: ResolvedRequest, flow: Flow) -> list[tuple[list[int], list[int], int]]:
     """Tokens, settled_at and steps of each block: every position on its own, by its place in the answer."""
     noise, network, vocab = SeededNoise(request.seed), model(), request.vocab
     prefix = Prefix(network.config.layers, dtype=network.dtype, device=network.device)
@@ -162,7 +162,7 @@ def test_a_deadline_tells_what_has_been_read_and_no_noise() -> None:
     now = [0.0]
     loop, told = Loop(model(), clock=lambda: now[0]), list[Event]()
     request = replace(flowing(1, 40, Flow(0, 0.6, 1)), deadline_sec=10.0)
-    loop.submit(request, told.append, drafts=True)
+    listen(loop, request, told.append, drafts=True)
     while not any(isinstance(event, Block) for event in told):
         loop.tick()
     read = next(event for event in reversed(told) if isinstance(event, Draft))

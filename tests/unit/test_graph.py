@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 import torch
-from tests.helpers import new_prefix, tiny_config, tiny_model, with_kernels
+from tests.helpers import listen, new_prefix, tiny_config, tiny_model, with_kernels
 from torch.profiler import ProfilerActivity, profile
 
 from redraft.__main__ import main
@@ -16,7 +16,7 @@ from redraft.config import CheckpointConfig, GenerationConfig
 from redraft.diffusion.noise import SeededNoise
 from redraft.engine.events import Event, Finished
 from redraft.engine.loop import Loop, LoopConfig
-from redraft.engine.request import Options, Request
+from redraft.engine.request import Options, ResolvedRequest
 from redraft.engine.resolve import build_request
 from redraft.engine.runner import run_alone
 from redraft.errors import RequestError
@@ -34,16 +34,16 @@ def model_of(shape: str, width: int = 7) -> DiffusionGemma:
     return fuse_layers(tiny_model(replace(tiny_config(**SHAPES[shape]), canvas_length=width)))
 
 
-def request_of(model: DiffusionGemma, prompt: int, seed: int) -> Request:
+def request_of(model: DiffusionGemma, prompt: int, seed: int) -> ResolvedRequest:
     shipped = CheckpointConfig(model.config, GenerationConfig(max_denoising_steps=4, eos_token_ids=(1,)))
     options = Options(max_tokens=90 if seed == 1 else 20, seed=seed, end_aware=seed == 2)
     return replace(build_request([2] * prompt, options, shipped), eos=frozenset())
 
 
-def told(loop: Loop, *requests: Request) -> list[list[Event]]:
+def told(loop: Loop, *requests: ResolvedRequest) -> list[list[Event]]:
     found: list[list[Event]] = [[] for _ in requests]
     for request, events in zip(requests, found, strict=True):
-        loop.submit(request, events.append, drafts=True)
+        listen(loop, request, events.append, drafts=True)
     while any(not events or not isinstance(events[-1], Finished) for events in found):
         loop.tick()
         loop.check()

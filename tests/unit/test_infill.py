@@ -6,16 +6,17 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
+from tests.helpers import listen
 
-from redraft.engine.edit import renoised
-from redraft.engine.engine import Engine
 from redraft.engine.events import Draft
-from redraft.engine.gap import Around
 from redraft.engine.loop import LoopConfig
-from redraft.engine.race import Drop, race
-from redraft.engine.request import Options, Request
-from redraft.engine.variants import mean, rank, ranked
+from redraft.engine.request import Options, Request, ResolvedRequest
 from redraft.errors import RequestError, RunError
+from redraft.operations.compete import Drop, compete
+from redraft.operations.edit import renoised
+from redraft.operations.engine import Engine
+from redraft.operations.gap import Around
+from redraft.operations.variants import mean, rank
 
 SUDOKU = "sudoku\n....\n2.1.\n....\n.243"
 BEFORE, BEHIND = '{"who":"Karomi","qty":', ',"item":"melu"}'
@@ -67,7 +68,7 @@ def test_a_score_is_the_mean_entropy_of_the_gap_after_two_steps(engine: Engine) 
     around = Around(tuple(engine.text.encode(BEFORE, bos=True)), tuple(engine.text.encode(BEHIND, bos=False)))
     means = {}
     for width in range(1, 6):
-        events = engine.events(around.request(width, Options(seed=4), engine))
+        events = engine.submit(around.request(width, Options(seed=4), engine), drafts=True).events()
         second = next(event for event in events if isinstance(event, Draft) and event.step == 2)
         events.close()
         means[width] = mean(second.entropy[:width])
@@ -79,7 +80,7 @@ def test_a_score_is_the_mean_entropy_of_the_gap_after_two_steps(engine: Engine) 
 def test_an_infill_does_not_depend_on_what_else_runs(engine: Engine) -> None:
     alone = engine.infill(BEFORE, BEHIND, max_tokens=6, seed=5)
     for i in range(5):
-        engine.loop.submit(engine.request(SUDOKU, chat=True, options=Options(seed=i)), lambda event: None)
+        listen(engine.loop, engine.resolve(Request(SUDOKU, chat=True, options=Options(seed=i))), lambda event: None)
     assert engine.infill(BEFORE, BEHIND, max_tokens=6, seed=5) == alone
     engine.loop.drain()
 
@@ -87,8 +88,8 @@ def test_an_infill_does_not_depend_on_what_else_runs(engine: Engine) -> None:
 # -- races -------------------------------------------------------------------------------------------------------------
 
 
-def contenders(engine: Engine) -> list[Request]:
-    asked = engine.request(SUDOKU, chat=True, options=Options(seed=0, temperature=4.0))
+def contenders(engine: Engine) -> list[ResolvedRequest]:
+    asked = engine.resolve(Request(SUDOKU, chat=True, options=Options(seed=0, temperature=4.0)))
     return [replace(asked, seed=seed) for seed in range(9)]
 
 
@@ -98,21 +99,23 @@ def test_the_least_certain_are_dropped_whatever_ran_first(engine: Engine, bounds
     """Expected: each alone, its entropy at the step of judgement read off its events."""
     asked, wanted = contenders(engine), []
     for place, one in enumerate(asked):
-        second = next(event for event in engine.events(one) if isinstance(event, Draft) and event.step == 2)
+        second = next(
+            event for event in engine.submit(one, drafts=True).events() if isinstance(event, Draft) and event.step == 2
+        )
         wanted.append((mean(second.entropy), place))
-    small = replace(engine, loop=type(engine.loop)(engine.model, bounds))
-    found = list(race(small, asked, lambda _, entropy: mean(entropy), Drop(3)))
+    small = replace(engine, loop=type(engine.loop)(engine.model, bounds, text=engine.text))
+    found = list(compete(small, asked, lambda _, entropy: mean(entropy), Drop(3)))
     assert sorted((result.doubt, result.place) for result in found) == sorted(wanted)[:3]
     for result in found:
-        assert result.done.text == engine.finish(asked[result.place]).text
-    assert not small.loop.runner.lanes
+        assert result.done.text == engine.run(asked[result.place]).text
+    assert not small.loop.is_busy
 
 
 def test_variants_are_merged_and_the_commonest_comes_first(engine: Engine) -> None:
-    asked = engine.request(SUDOKU, chat=True, options=Options(seed=0, temperature=4.0, steps=3, canvas=32))
-    plain = engine.variants(asked, 12)
+    asked = engine.resolve(Request(SUDOKU, chat=True, options=Options(seed=0, temperature=4.0, steps=3, canvas=32)))
+    plain = [engine.run(replace(asked, seed=seed)) for seed in range(12)]
     told: list[Any] = []
-    found = ranked(engine, asked, 12, told=told.append)
+    found = engine.variants(asked, 12, on_answer=told.append)
     texts = [done.text for done in plain]
     assert sorted(done.seed for done in told) == list(range(12))
     assert {one.text: len(one.answers) for one in found} == {text: texts.count(text) for text in texts}
@@ -145,7 +148,7 @@ def test_a_weak_edit_of_what_the_model_would_say_changes_nothing(engine: Engine)
     shown = renoised(list(tokens), 3, 0, 0.3)
     assert None in shown
     asked = around.seeded(shown, Options(seed=3), engine)
-    assert engine.finish(asked).text == text
+    assert engine.run(asked).text == text
 
 
 # -- refusals ----------------------------------------------------------------------------------------------------------

@@ -11,6 +11,7 @@ from typing import Any
 import jsonschema_rs
 import numpy as np
 import pytest
+from tests.helpers import listen
 
 from constraints import RECORD
 from redraft.constraints.checks import Check, command_check
@@ -20,12 +21,12 @@ from redraft.constraints.validation import Problem, span_of
 from redraft.diffusion.noise import SeededNoise
 from redraft.diffusion.seed import SeedCanvas
 from redraft.engine.answer import Answer
-from redraft.engine.engine import Engine
 from redraft.engine.events import Block, Draft, Event, Finished
-from redraft.engine.mend import mended
-from redraft.engine.request import Options, Request
+from redraft.engine.request import Options, Request, ResolvedRequest
 from redraft.engine.runner import run_alone
 from redraft.errors import ConstraintError, RequestError, RunError, UnsatisfiedError
+from redraft.operations.engine import Engine
+from redraft.operations.repair import mended
 
 pytestmark = pytest.mark.usefixtures("own_cache")
 
@@ -33,7 +34,7 @@ PROMPT = "record\nSend 417 melu to Karomi."
 ANSWER = '{"who":"Karomi","qty":417,"item":"melu"}'
 
 
-def alone(engine: Engine, request: Request) -> list[int]:
+def alone(engine: Engine, request: ResolvedRequest) -> list[int]:
     events = run_alone(engine.model, request, SeededNoise(request.seed), drafts=False)
     return [token for event in events if isinstance(event, Block) for token in event.tokens]
 
@@ -77,7 +78,7 @@ def test_blocks_of_a_few_tokens_make_one_valid_answer_and_batches_change_nothing
     language = engine.language(schema_source(RECORD))
     try:
         options = [Options(seed=seed, max_tokens=24 + seed, canvas=8, steps=3, preset=preset) for seed in range(4)]
-        requests = [engine.request("zz", options=one, language=language) for one in options]
+        requests = [engine.resolve(Request("zz", options=one, constraint=language)) for one in options]
     except RequestError as error:
         pytest.skip(f"no such preset here: {error}")
     answers = list(engine.map(requests))
@@ -89,19 +90,21 @@ def test_blocks_of_a_few_tokens_make_one_valid_answer_and_batches_change_nothing
 
 def test_left_to_right_is_held_too(engine: Engine) -> None:
     options = Options(seed=3, causal=True, max_tokens=20)
-    request = engine.request("zz", options=options, language=engine.language(schema_source(RECORD)))
-    done = engine.finish(request)
+    request = engine.resolve(Request("zz", options=options, constraint=engine.language(schema_source(RECORD))))
+    done = engine.run(request)
     jsonschema_rs.validate(RECORD, json.loads(done.text))
     assert list(done.tokens) == alone(engine, request)
 
 
 def test_min_tokens_and_bad_words_are_honoured_within_the_language(engine: Engine) -> None:
     language = engine.language(schema_source(RECORD))
-    done = engine.finish(engine.request(PROMPT, chat=True, options=Options(seed=1, min_tokens=25), language=language))
+    done = engine.run(
+        engine.resolve(Request(PROMPT, chat=True, options=Options(seed=1, min_tokens=25), constraint=language))
+    )
     assert len(done.tokens) >= 25
     (four,) = engine.text.encode("4", bos=False)
     options = Options(seed=1, bad_words=((four,),))
-    assert "4" not in engine.finish(engine.request(PROMPT, chat=True, options=options, language=language)).text
+    assert "4" not in engine.run(engine.resolve(Request(PROMPT, chat=True, options=options, constraint=language))).text
 
 
 def test_pins_are_held_within_the_language(engine: Engine) -> None:
@@ -109,7 +112,7 @@ def test_pins_are_held_within_the_language(engine: Engine) -> None:
     tokens = engine.text.encode('{"who":"Zo', bos=False)
     pins = SeedCanvas(pins=tuple(enumerate(tokens)))
     options = Options(seed=1, seed_canvas=pins)
-    done = engine.finish(engine.request(PROMPT, chat=True, options=options, language=language))
+    done = engine.run(engine.resolve(Request(PROMPT, chat=True, options=options, constraint=language)))
     assert done.text.startswith('{"who":"Zo')
     jsonschema_rs.validate(RECORD, json.loads(done.text))
 
@@ -127,7 +130,7 @@ def test_what_cannot_be_answered_is_refused_before_the_first_step(
 ) -> None:
     before = engine.loop.forwards
     with pytest.raises(RequestError) as error:
-        engine.request(PROMPT, chat=True, options=options, language=engine.language(schema_source(RECORD)))
+        engine.resolve(Request(PROMPT, chat=True, options=options, constraint=engine.language(schema_source(RECORD))))
     assert complaint in str(error.value)
     assert engine.loop.forwards == before
 
@@ -141,12 +144,14 @@ def test_a_deadline_gives_a_valid_answer_or_an_error(engine: Engine) -> None:
     language = engine.language(schema_source(RECORD))
     valid = failed = 0
     for steps in range(4):
-        request = engine.request(PROMPT, options=Options(seed=1, canvas=8, deadline_sec=60.0), language=language)
+        request = engine.resolve(
+            Request(PROMPT, options=Options(seed=1, canvas=8, deadline_sec=60.0), constraint=language)
+        )
         events: list[Event] = []
         now = [0.0]
         engine.loop.clock, clock = (lambda: now[0]), engine.loop.clock  # noqa: B023
         try:
-            number = engine.loop.submit(request, events.append)
+            number = listen(engine.loop, request, events.append)
             for _ in range(steps * 4 + 1):
                 engine.loop.tick()
             now[0] = 100.0
@@ -173,8 +178,8 @@ def test_a_language_whose_answers_cannot_end_is_refused(engine: Engine) -> None:
     language = engine.language(choices_source(["yes", "no"]))
     ends = tuple((token,) for token in engine.config.generation.eos_token_ids)
     with pytest.raises(RequestError, match="every end token"):
-        engine.request("a", options=Options(bad_words=ends), language=language)
-    done = engine.finish(engine.request("a", options=Options(bad_words=ends, causal=True), language=language))
+        engine.resolve(Request("a", options=Options(bad_words=ends), constraint=language))
+    done = engine.run(engine.resolve(Request("a", options=Options(bad_words=ends, causal=True), constraint=language)))
     assert done.text in ("yes", "no")
 
 
@@ -258,8 +263,8 @@ def test_mending_gives_up_with_the_best_attempt_and_the_reasons(engine: Engine) 
     def check(text: str) -> list[Problem]:
         return [Problem("qty is a prime of two digits or it is not", span_of(text, ["qty"]))]
 
-    request = engine.request(
-        PROMPT, chat=True, options=Options(seed=1), language=engine.language(schema_source(RECORD))
+    request = engine.resolve(
+        Request(PROMPT, chat=True, options=Options(seed=1), constraint=engine.language(schema_source(RECORD)))
     )
     with pytest.raises(UnsatisfiedError, match="qty is a prime") as error:
         mended(engine, request, check, rounds=2)
@@ -293,9 +298,9 @@ def test_a_check_that_hangs_or_crashes_is_an_error_that_says_so(engine: Engine) 
 
 def test_the_draft_told_on_the_way_is_always_a_valid_beginning(engine: Engine) -> None:
     language = engine.language(schema_source(RECORD))
-    request = engine.request("zz", options=Options(seed=5, max_tokens=32), language=language)
+    request = engine.resolve(Request("zz", options=Options(seed=5, max_tokens=32), constraint=language))
     assert language.automaton.states > 0
-    for event in engine.events(request):
+    for event in engine.submit(request, drafts=True).events():
         if isinstance(event, Draft):
             tokens = event.tokens
             assert language.automaton.after(0, tokens) == language.automaton.end, engine.text.decode(tokens)

@@ -5,17 +5,17 @@ from dataclasses import replace
 
 import pytest
 import torch
-from tests.helpers import ORACLE, oracle_model
+from tests.helpers import ORACLE, listen, oracle_model
 
 from redraft.config import read_config
 from redraft.diffusion.noise import SeededNoise
-from redraft.engine.engine import Engine
 from redraft.engine.events import Event, Finished, PromptRead
 from redraft.engine.loop import Loop
-from redraft.engine.request import Options
+from redraft.engine.request import Options, Request
 from redraft.engine.resolve import build_request
 from redraft.engine.runner import run_alone
 from redraft.engine.scheduler import PREFILL_CHUNK
+from redraft.operations.engine import Engine
 
 READ = Options(causal=True, read_prompt=True, logprobs=2, max_tokens=0, seed=1)
 TEXT = "record\nSend 417 melu to Karomi."
@@ -34,7 +34,7 @@ def test_they_are_those_of_transformers() -> None:
     loop = Loop(oracle_model())
     for i, prompt in enumerate(prompts):
         request = build_request(prompt, READ, read_config(folder))
-        loop.submit(request, lambda event, i=i: told[i].append(event))  # type: ignore[misc]
+        listen(loop, request, lambda event, i=i: told[i].append(event))  # type: ignore[misc]
     loop.drain()
     for i, prompt in enumerate(prompts):
         with torch.no_grad():
@@ -54,7 +54,7 @@ def test_they_are_the_same_alone_in_company_and_behind_a_kept_prefix(engine: Eng
     """The long prompt is asked for twice: what is kept of it spares no reading."""
     long = engine.text.encode(TEXT * 20, bos=True)
     assert len(long) > PREFILL_CHUNK
-    requests = [engine.request_of(ids, replace(READ, max_tokens=3)) for ids in (long, [2], long, long[:9])]
+    requests = [engine.resolve(Request(ids, replace(READ, max_tokens=3))) for ids in (long, [2], long, long[:9])]
     for request, done in zip(requests, engine.map(requests), strict=True):
         alone = list(run_alone(engine.model, request, SeededNoise(request.seed)))
         assert alone[0] == PromptRead(list(done.prompt_logprobs))
@@ -65,8 +65,8 @@ def test_an_answer_behind_a_prompt_that_is_read_is_the_same_and_tells_of_its_end
     """Its end, too, so that what stands behind the prompt is never nothing: clients cut the last one off."""
     ids = engine.text.chat([{"role": "user", "content": TEXT}])
     asked = replace(READ, max_tokens=64)
-    read, plain = (engine.request_of(ids, replace(asked, read_prompt=kind)) for kind in (True, False))
-    assert (done := engine.finish(read)).tokens == engine.finish(plain).tokens
+    read, plain = (engine.resolve(Request(ids, replace(asked, read_prompt=kind))) for kind in (True, False))
+    assert (done := engine.run(read)).tokens == engine.run(plain).tokens
     assert done.finish == "stop"
     ends = [event for event in run_alone(engine.model, read, SeededNoise(1)) if isinstance(event, Finished)]
     ((token, value), *likeliest) = ends[0].end

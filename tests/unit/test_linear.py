@@ -29,7 +29,7 @@ print(torch.get_num_threads(), odd)
 ANSWERS = """
 import sys, torch
 from redraft.diffusion.noise import SeededNoise
-from redraft.engine.engine import load
+from redraft import load
 from redraft.engine.loop import Loop
 from redraft.engine.request import Options
 from redraft.engine.runner import run_alone

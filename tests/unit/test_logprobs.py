@@ -6,11 +6,11 @@ from dataclasses import replace
 import pytest
 
 from redraft.diffusion.noise import SeededNoise
-from redraft.engine.engine import Engine
 from redraft.engine.events import Block
-from redraft.engine.request import MOST_LOGPROBS, Options
+from redraft.engine.request import MOST_LOGPROBS, Options, Request
 from redraft.engine.runner import run_alone
 from redraft.errors import RequestError
+from redraft.operations.engine import Engine
 
 pytestmark = pytest.mark.typed
 
@@ -22,8 +22,8 @@ PROMPT = "record\nSend 417 melu to Karomi."
 )
 def test_they_are_the_distribution_whose_entropy_is_told(engine: Engine, options: Options) -> None:
     """With every token of the vocabulary asked for, the entropy can be computed from them: an independent figure."""
-    request = replace(engine.request(PROMPT, chat=True, options=replace(options, seed=3)), logprobs=10**6)
-    done = engine.finish(request)
+    request = replace(engine.resolve(Request(PROMPT, chat=True, options=replace(options, seed=3))), logprobs=10**6)
+    done = engine.run(request)
     assert len(done.logprobs) == len(done.tokens) > 0
     for token, entropy, (own, *likeliest) in zip(done.tokens, done.entropy, done.logprobs, strict=True):
         assert own[0] == token
@@ -36,7 +36,7 @@ def test_they_are_the_distribution_whose_entropy_is_told(engine: Engine, options
 
 
 def test_they_are_the_same_alone_and_in_company(engine: Engine) -> None:
-    asked = [engine.request(PROMPT, chat=True, options=Options(seed=i, logprobs=2)) for i in range(3)]
+    asked = [engine.resolve(Request(PROMPT, chat=True, options=Options(seed=i, logprobs=2))) for i in range(3)]
     for request, done in zip(asked, engine.map(asked), strict=True):
         told = [
             event for event in run_alone(engine.model, request, SeededNoise(request.seed)) if isinstance(event, Block)
@@ -45,11 +45,11 @@ def test_they_are_the_same_alone_and_in_company(engine: Engine) -> None:
 
 
 def test_none_are_kept_unless_asked_for(engine: Engine) -> None:
-    request = engine.request(PROMPT, chat=True, options=Options(seed=3))
-    assert engine.finish(request).logprobs == ()
+    request = engine.resolve(Request(PROMPT, chat=True, options=Options(seed=3)))
+    assert engine.run(request).logprobs == ()
 
 
 @pytest.mark.parametrize("count", [-1, MOST_LOGPROBS + 1])
 def test_a_count_out_of_range_is_refused(engine: Engine, count: int) -> None:
     with pytest.raises(RequestError, match=f"logprobs is {count}"):
-        engine.request(PROMPT, chat=True, options=Options(logprobs=count))
+        engine.resolve(Request(PROMPT, chat=True, options=Options(logprobs=count)))

@@ -6,13 +6,13 @@ import threading
 from collections.abc import Iterator
 
 import pytest
+from tests.helpers import listen
 
 import redraft
-from redraft.engine.asynchronous import AsyncEngine
-from redraft.engine.engine import Engine
 from redraft.engine.events import Draft, Event, Finished
-from redraft.engine.request import Options, Request
+from redraft.engine.request import Options, Request, ResolvedRequest
 from redraft.errors import RunError
+from redraft.operations.engine import Engine
 
 PROMPTS = ["record\nSend 417 melu to Karomi.", "record\nGoda wants suzi, 762 boxes.", "sudoku\n1..4\n..1.\n..42\n4..."]
 
@@ -24,9 +24,9 @@ def engine() -> Iterator[Engine]:
     made.loop.stop()
 
 
-def requests(engine: Engine, count: int) -> list[Request]:
+def requests(engine: Engine, count: int) -> list[ResolvedRequest]:
     return [
-        engine.request(PROMPTS[i % len(PROMPTS)], chat=True, options=Options(seed=i, steps=1 + i % 8))
+        engine.resolve(Request(PROMPTS[i % len(PROMPTS)], chat=True, options=Options(seed=i, steps=1 + i % 8)))
         for i in range(count)
     ]
 
@@ -35,14 +35,14 @@ def requests(engine: Engine, count: int) -> list[Request]:
 def test_map_answers_in_order_and_each_as_alone(engine: Engine, at_once: int) -> None:
     asked = requests(engine, 10)
     found = [done.tokens for done in engine.map(asked, at_once=at_once)]
-    assert found == [engine.finish(one).tokens for one in asked]
+    assert found == [engine.run(one).tokens for one in asked]
 
 
 def test_map_takes_requests_as_room_appears(engine: Engine) -> None:
     """An endless iterable must not be read ahead of the answers."""
     taken = 0
 
-    def endless() -> Iterator[Request]:
+    def endless() -> Iterator[ResolvedRequest]:
         nonlocal taken
         while True:
             taken += 1
@@ -53,24 +53,24 @@ def test_map_takes_requests_as_room_appears(engine: Engine) -> None:
         next(answers)
     answers.close()
     assert taken <= 8
-    assert engine.loop.runner.num_bytes == 0, "closing map left requests running"
+    assert engine.loop.num_bytes == 0, "closing map left requests running"
 
 
 def test_variants_differ_by_seed_and_share_the_prompt(engine: Engine) -> None:
     asked = requests(engine, 1)[0]
-    found = engine.variants(asked, 4)
-    assert [done.seed for done in found] == [asked.seed + i for i in range(4)]
+    found = [done for variant in engine.variants(asked, 4) for done in variant.answers]
+    assert sorted(done.seed for done in found) == [asked.seed + i for i in range(4)]
     assert engine.loop.forwards <= 1 + max(sum(done.steps) for done in found) + 1
 
 
 def test_many_threads_share_one_loop(engine: Engine) -> None:
     asked = requests(engine, 24)
-    wanted = [engine.finish(one).tokens for one in asked]
+    wanted = [engine.run(one).tokens for one in asked]
     engine.loop.start()
     found: dict[int, tuple[int, ...]] = {}
 
     def ask(i: int) -> None:
-        found[i] = engine.finish(asked[i]).tokens
+        found[i] = engine.run(asked[i]).tokens
 
     threads = [threading.Thread(target=ask, args=(i,)) for i in range(len(asked))]
     for thread in threads:
@@ -84,10 +84,10 @@ def test_many_threads_share_one_loop(engine: Engine) -> None:
 
 def test_stopping_keeps_what_is_left_and_starting_goes_on(engine: Engine) -> None:
     told: list[Event] = []
-    engine.loop.submit(requests(engine, 1)[0], told.append)
+    listen(engine.loop, requests(engine, 1)[0], told.append)
     assert told == []
     done = threading.Event()
-    engine.loop.submit(requests(engine, 2)[1], lambda event: done.set() if isinstance(event, Finished) else None)
+    listen(engine.loop, requests(engine, 2)[1], lambda event: done.set() if isinstance(event, Finished) else None)
     engine.loop.start()
     assert done.wait(timeout=60)
     assert isinstance(told[-1], Finished)
@@ -95,19 +95,17 @@ def test_stopping_keeps_what_is_left_and_starting_goes_on(engine: Engine) -> Non
 
 def test_coroutines_run_side_by_side(engine: Engine) -> None:
     asked = requests(engine, 6)
-    wanted = [engine.finish(one).tokens for one in asked]
+    wanted = [engine.run(one).tokens for one in asked]
 
     async def ask() -> list[tuple[int, ...]]:
-        face = AsyncEngine(engine)
-        return [done.tokens for done in await asyncio.gather(*(face.finish(one) for one in asked))]
+        return [done.tokens for done in await asyncio.gather(*(engine.submit(one).aresult() for one in asked))]
 
     assert asyncio.run(ask()) == wanted
 
 
 def test_leaving_an_async_stream_aborts_it(engine: Engine) -> None:
     async def look() -> Event:
-        face = AsyncEngine(engine)
-        events = face.events(requests(engine, 8)[7])
+        events = engine.submit(requests(engine, 8)[7], drafts=True).aevents()
         first = await anext(events)
         await events.aclose()
         return first
@@ -116,7 +114,7 @@ def test_leaving_an_async_stream_aborts_it(engine: Engine) -> None:
     engine.loop.stop()
     engine.loop.drain()
     engine.loop.check()
-    assert engine.loop.runner.num_bytes == 0
+    assert engine.loop.num_bytes == 0
 
 
 @pytest.mark.parametrize("threaded", [False, True])
@@ -132,19 +130,21 @@ def test_a_failure_of_the_model_reaches_everyone_who_waits(
         engine.loop.start()
     monkeypatch.setattr(engine.loop.runner, "run", broken)
     with pytest.raises(RunError, match=r"engine failed .*: ValueError: no such kernel") as caught:
-        engine.finish(requests(engine, 1)[0])
+        engine.run(requests(engine, 1)[0])
     assert isinstance(caught.value.__cause__, ValueError)
     monkeypatch.undo()
-    assert engine.finish(requests(engine, 1)[0]).text
+    assert engine.run(requests(engine, 1)[0]).text
 
 
 def test_confidence_is_told_per_token(engine: Engine) -> None:
-    done = engine.finish(engine.request(PROMPTS[2], chat=True, options=Options(seed=1)))
+    done = engine.run(engine.resolve(Request(PROMPTS[2], chat=True, options=Options(seed=1))))
     assert len(done.tokens) == len(done.entropy) == len(done.settled_at) == len(done.changes)
     assert all(1 <= step <= done.steps[0] for step in done.settled_at)
     for step, changes in zip(done.settled_at, done.changes, strict=True):
         assert changes < step or step == 1 == changes + 1, "a reading cannot change more often than there were steps"
-    drafts = list(engine.events(engine.request(PROMPTS[2], chat=True, options=Options(seed=1))))
+    drafts = list(
+        engine.submit(engine.resolve(Request(PROMPTS[2], chat=True, options=Options(seed=1))), drafts=True).events()
+    )
     readings = [draft.tokens for draft in drafts if isinstance(draft, Draft)]
     for i in range(len(done.tokens)):
         column = [reading[i] for reading in readings]

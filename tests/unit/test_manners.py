@@ -16,8 +16,8 @@ import pytest
 
 import redraft
 from redraft.__main__ import main
-from redraft.engine.engine import Engine
-from redraft.engine.request import Generation, Request
+from redraft.engine.request import Generation, ResolvedRequest
+from redraft.operations.engine import Engine
 from redraft.weights.source import locate
 
 SAID = "record\nSend 417 melu to Karomi."
@@ -48,11 +48,11 @@ def thinker(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-def saying(monkeypatch: pytest.MonkeyPatch, text: str) -> list[Request]:
+def saying(monkeypatch: pytest.MonkeyPatch, text: str) -> list[ResolvedRequest]:
     """Every answer is a text as tokens; what was asked is kept. That the language has the text is asserted."""
-    asked = list[Request]()
+    asked = list[ResolvedRequest]()
 
-    def finish(self: Engine, request: Request, watch: object = None) -> Generation:
+    def finish(self: Engine, request: ResolvedRequest, watch: object = None) -> Generation:
         asked.append(request)
         tokens = tuple(self.text.encode(text, bos=False))
         assert request.language is None or request.language.holds(tokens)

@@ -13,7 +13,7 @@ import redraft
 import redraft.cli.watch
 from redraft.__main__ import main
 from redraft.cli import bounds
-from redraft.engine.request import Options
+from redraft.engine.request import Options, Request
 from redraft.tasks import names, task
 from redraft.tasks.task import split_of
 from redraft.text import Message
@@ -65,7 +65,7 @@ def test_nano_answers_further_questions_of_a_conversation() -> None:
         messages = list[Message]()
         for example in islice(examples, 3):
             messages.append({"role": "user", "content": example.prompt})
-            done = engine.finish(engine.request(messages, chat=True, options=Options(seed=seed, preset="fast")))
+            done = engine.run(engine.resolve(Request(messages, chat=True, options=Options(seed=seed, preset="fast"))))
             right, asked = right + (done.text == example.answer), asked + 1
             messages.append({"role": "assistant", "content": done.text})
     assert right >= asked - 3, f"{right} of {asked}"

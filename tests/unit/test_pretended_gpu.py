@@ -15,7 +15,7 @@ from typing import Any
 
 import pytest
 import torch
-from tests.helpers import agree, tiny_checkpoint, tiny_config
+from tests.helpers import agree, listen, tiny_checkpoint, tiny_config
 from torch import Tensor
 
 pytest.importorskip("triton", reason=f"there is no triton for {sys.platform}")
@@ -28,10 +28,10 @@ from redraft.constraints.language import Language, Vocabulary, ready
 from redraft.constraints.sources import regex_source
 from redraft.diffusion.plan import Flow
 from redraft.diffusion.seed import SeedCanvas
-from redraft.engine import stream
+from redraft.engine import reading
 from redraft.engine.events import Block, Event, Finished
 from redraft.engine.loop import Loop
-from redraft.engine.request import Options, Request
+from redraft.engine.request import Options, ResolvedRequest
 from redraft.engine.resolve import build_request
 from redraft.model.gemma import DiffusionGemma
 from redraft.model.head import STRIPE, TILE, Head, read_head
@@ -79,12 +79,14 @@ def load(folder: Path, where: str, kernels: Kernels = TORCH) -> tuple[DiffusionG
     return load_model(folder, kernels=kernels, device=where)
 
 
-def told(model: DiffusionGemma, requests: Sequence[Request], device: Device | None, *, graphs: bool = False) -> Told:
+def told(
+    model: DiffusionGemma, requests: Sequence[ResolvedRequest], device: Device | None, *, graphs: bool = False
+) -> Told:
     """Every request to its end, side by side."""
     loop, found = Loop(model), Told([[] for _ in requests], [], [], [])
     loop.runner.places = Places(model) if graphs else None
     for request, events in zip(requests, found.events, strict=True):
-        loop.submit(request, events.append, drafts=True)
+        listen(loop, request, events.append, drafts=True)
     left = True
     while left:
         before = loop.canvas_rows
@@ -102,7 +104,7 @@ def told(model: DiffusionGemma, requests: Sequence[Request], device: Device | No
     return found
 
 
-def requests_of(config: CheckpointConfig, count: int = 2, most: int = 40, **options: Any) -> list[Request]:
+def requests_of(config: CheckpointConfig, count: int = 2, most: int = 40, **options: Any) -> list[ResolvedRequest]:
     """Prompts of several lengths, answers of several blocks."""
     made = [Options(max_tokens=most - 8 * i, seed=i, steps=4, **options) for i in range(count)]
     return [
@@ -116,7 +118,7 @@ def test_a_step_waits_once_whatever_rides_along(
 ) -> None:
     """Prompts, commits and canvases in one forward, with drafts told after each: one copy to the host for all."""
     if long:
-        monkeypatch.setattr(stream, "LONG", 1)
+        monkeypatch.setattr(reading, "LONG", 1)
     there, config = load(folder, "cuda")
     requests = requests_of(config, 3)
     found = told(there, requests, device)
@@ -140,7 +142,7 @@ def language(config: CheckpointConfig) -> Language:
     return ready(regex_source("[a-d]{3,30}e"), Vocabulary(tuple(pieces), frozenset((1,)), frozenset((0, 1))))
 
 
-def special(config: CheckpointConfig) -> dict[str, Request]:
+def special(config: CheckpointConfig) -> dict[str, ResolvedRequest]:
     """One request for each thing that a step does beside the usual."""
     (usual,) = requests_of(config, 1, 24)
     (causal,) = requests_of(config, 1, 4, causal=True, logprobs=1)
@@ -203,7 +205,7 @@ def test_a_graph_of_several_canvases_is_recorded_and_replayed(
 ) -> None:
     """While it is recorded the host may wait for nothing; replayed, it computes what single launches do."""
     if long:
-        monkeypatch.setattr(stream, "LONG", 1)
+        monkeypatch.setattr(reading, "LONG", 1)
     there, config = load(folder, "cuda")
     requests = requests_of(config)
     plain, graphed = told(there, requests, device), told(there, requests, device, graphs=True)
@@ -216,7 +218,7 @@ def test_our_kernels_are_given_what_is_on_the_device_and_recorded(
     tmp_path: Path, device: Device, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The forms of a GPU, launch by launch and replayed: as few rows as there can be, for the interpreter is slow."""
-    monkeypatch.setattr(stream, "LONG", 1)
+    monkeypatch.setattr(reading, "LONG", 1)
     monkeypatch.setattr(graph, "_WARM_UPS", 1)
     tiny_checkpoint(tmp_path / "tiny", replace(tiny_config(), canvas_length=2))
     there, config = load(tmp_path / "tiny", "cuda", GPU)

@@ -16,7 +16,7 @@ from compressed_tensors.quantization import QuantizationConfig
 from compressed_tensors.utils.match import match_name
 from safetensors import safe_open
 from safetensors.torch import load_file, save_file
-from tests.helpers import DATA, new_prefix, released_json, tiny_checkpoint, tiny_config, tiny_model
+from tests.helpers import DATA, listen, new_prefix, released_json, tiny_checkpoint, tiny_config, tiny_model
 from torch import Tensor
 
 from redraft.__main__ import main
@@ -259,7 +259,7 @@ def test_a_packed_answer_does_not_depend_on_its_neighbours(plan: str) -> None:
     told: list[list[Event]] = [[] for _ in requests]
     loop = Loop(model, LoopConfig())
     for request, events in zip(requests, told, strict=True):
-        loop.submit(request, events.append, drafts=True)
+        listen(loop, request, events.append, drafts=True)
     while any(not events or not isinstance(events[-1], Finished) for events in told):
         loop.tick()
     for request, events in zip(requests, told, strict=True):

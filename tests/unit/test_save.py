@@ -11,8 +11,8 @@ from safetensors import safe_open
 from safetensors.torch import load_file
 from tests.helpers import ORACLE, tiny_checkpoint, tiny_model
 
+from redraft import load
 from redraft.config import GenerationConfig, read_config
-from redraft.engine.engine import load
 from redraft.errors import RunError, WeightsError
 from redraft.weights import save
 from redraft.weights.load import load_model

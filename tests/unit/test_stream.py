@@ -5,7 +5,7 @@ from functools import lru_cache
 
 import pytest
 import torch
-from tests.helpers import tiny_config, tiny_model
+from tests.helpers import listen, tiny_config, tiny_model
 
 from redraft.config import CheckpointConfig, GenerationConfig
 from redraft.diffusion.accept import Confidence
@@ -13,13 +13,13 @@ from redraft.diffusion.denoise import step, updated
 from redraft.diffusion.noise import SeededNoise
 from redraft.diffusion.plan import Flow
 from redraft.diffusion.stats import Stats
-from redraft.engine import runner, stream
+from redraft.engine import reading, runner
 from redraft.engine.events import Event, Finished
-from redraft.engine.lane import Lane
 from redraft.engine.loop import Loop, LoopConfig
-from redraft.engine.request import Options, Request
+from redraft.engine.request import Options, ResolvedRequest
 from redraft.engine.resolve import build_request
 from redraft.engine.runner import run_alone
+from redraft.engine.sequence import CanvasSequence
 from redraft.model.gemma import DiffusionGemma
 from redraft.model.head import LONG
 
@@ -33,17 +33,17 @@ def model(vocab: int = LONG) -> DiffusionGemma:
     return tiny_model(replace(tiny_config(vocab_size=vocab), canvas_length=8))
 
 
-def request(seed: int, vocab: int = LONG, **options: object) -> Request:
+def request(seed: int, vocab: int = LONG, **options: object) -> ResolvedRequest:
     limits = GenerationConfig(max_new_tokens=16, max_denoising_steps=6, eos_token_ids=(1,))
     asked = Options(max_tokens=16, seed=seed, **options)  # type: ignore[arg-type]
     return build_request(PROMPT[: 3 + seed], asked, CheckpointConfig(model(vocab).config, limits))
 
 
-def batched(requests: list[Request], on: DiffusionGemma) -> list[list[Event]]:
+def batched(requests: list[ResolvedRequest], on: DiffusionGemma) -> list[list[Event]]:
     found: list[list[Event]] = [[] for _ in requests]
     loop = Loop(on, LoopConfig())
     for asked, told in zip(requests, found, strict=True):
-        loop.submit(asked, told.append, drafts=True)
+        listen(loop, asked, told.append, drafts=True)
     while any(not told or not isinstance(told[-1], Finished) for told in found):
         loop.tick()
     return found
@@ -53,9 +53,9 @@ def counted(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     """How many steps each forward reads together."""
     counts: list[int] = []
 
-    def spy(on: DiffusionGemma, lanes: list[Lane], hidden: list[torch.Tensor]) -> list[Stats]:
+    def spy(on: DiffusionGemma, lanes: list[CanvasSequence], hidden: list[torch.Tensor]) -> list[Stats]:
         counts.append(len(lanes))
-        return stream.read_together(on, lanes, hidden)
+        return reading.read_together(on, lanes, hidden)
 
     monkeypatch.setattr(runner, "read_together", spy)
     return counts
@@ -65,8 +65,8 @@ def test_a_stream_takes_the_step_of_the_plain_path(monkeypatch: pytest.MonkeyPat
     """From the same canvas and hidden states each time: with random weights, a last bit grows from step to step."""
     counts: list[int] = []
 
-    def beside(on: DiffusionGemma, lanes: list[Lane], hidden: list[torch.Tensor]) -> list[Stats]:
-        found = stream.read_together(on, lanes, hidden)
+    def beside(on: DiffusionGemma, lanes: list[CanvasSequence], hidden: list[torch.Tensor]) -> list[Stats]:
+        found = reading.read_together(on, lanes, hidden)
         for lane, rows, stats in zip(lanes, hidden, found, strict=True):
             ours = updated(lane.canvas, stats, on.config.vocab_size, lane.policy, lane.noise)
             plain = step(lane.canvas, on.logits(rows), on, lane.policy, lane.noise)
@@ -105,7 +105,7 @@ def test_what_a_stream_does_not_read_goes_by_the_logits(
     assert counts[0] == 0
 
 
-@pytest.mark.parametrize("numbers", [stream.NUMBERS, 64 * 8 * 2, 1])
+@pytest.mark.parametrize("numbers", [reading.NUMBERS, 64 * 8 * 2, 1])
 def test_short_vocabularies_are_read_together_bit_for_bit(numbers: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """All canvases at once, two at a time or each by itself, of rules that read more of a distribution and less."""
     asked = [request(seed, 64) for seed in range(3)] + [request(3, 64, top_k=3)]
@@ -113,7 +113,7 @@ def test_short_vocabularies_are_read_together_bit_for_bit(numbers: int, monkeypa
     asked[2] = replace(asked[2], policy=replace(asked[2].policy, plan=Flow(nats=3.0, least=2)))
     alone = [list(run_alone(model(64), one, SeededNoise(one.seed))) for one in asked]
     counts = counted(monkeypatch)
-    monkeypatch.setattr(stream, "NUMBERS", numbers)
+    monkeypatch.setattr(reading, "NUMBERS", numbers)
     assert batched(asked, model(64)) == alone
     assert max(counts) == 3
 

@@ -20,11 +20,11 @@ from tests.unit.test_terminal import ROOT
 from redraft.__main__ import main
 from redraft.cli.screen import lines
 from redraft.constraints.sources import choices_source
-from redraft.engine.engine import Engine
 from redraft.engine.events import Draft
-from redraft.engine.request import Options
-from redraft.engine.tap import Tap, seen_through
+from redraft.engine.request import Options, Request
+from redraft.engine.scope import CancelScope
 from redraft.errors import RequestError, TraceError
+from redraft.operations.engine import Engine
 from redraft.trace.file import TraceFile, read_trace
 from redraft.trace.film import apart, first_apart
 from redraft.trace.lines import VERSION, Header
@@ -41,11 +41,10 @@ SLOW = ["generate", "Ka", "--steps", "9000", "--entropy-bound", "1e-9", "--tempe
 def taken(engine: Engine, tmp_path: Path) -> Callable[..., Path]:
     """A trace of whatever is done with the engine it is given."""
 
-    def take(work: Callable[[Engine], object], *, gaps: bool = False) -> Path:
+    def take(work: Callable[[Engine], object]) -> Path:
         path = tmp_path / "trace.jsonl"
         file = TraceFile(path, HEAD)
-        recorder = Recorder(file, engine)
-        work(seen_through(engine, Tap(engine.loop, recorder.opened, recorder.won), gaps=gaps))
+        work(engine.within(CancelScope(Recorder(file, engine))))
         file.close()
         return path
 
@@ -55,10 +54,10 @@ def taken(engine: Engine, tmp_path: Path) -> Callable[..., Path]:
 @pytest.mark.parametrize("options", [Options(seed=3), Options(seed=3, preset="flow", max_tokens=64, min_tokens=64)])
 def test_the_frames_add_up_to_the_drafts(engine: Engine, taken: Callable[..., Path], options: Options) -> None:
     """Also where a canvas is cut behind its end, and where it flows from block to block."""
-    request = engine.request("sudoku\n1..4\n..1.\n..42\n4...", chat=True, options=options)
-    drafts = [event for event in engine.events(request) if isinstance(event, Draft)]
-    done = engine.finish(request)
-    (film,) = read_trace(taken(lambda tapped: tapped.finish(request))).films
+    request = engine.resolve(Request("sudoku\n1..4\n..1.\n..42\n4...", chat=True, options=options))
+    drafts = [event for event in engine.submit(request, drafts=True).events() if isinstance(event, Draft)]
+    done = engine.run(request)
+    (film,) = read_trace(taken(lambda tapped: tapped.run(request))).films
     assert [frame.ids for frame in film.frames] == [tuple(draft.tokens) for draft in drafts]
     assert [frame.drafted.accepted for frame in film.frames] == [list(map(int, draft.accepted)) for draft in drafts]
     for frame, draft in zip(film.frames, drafts, strict=True):
@@ -77,8 +76,8 @@ def test_what_the_language_chose_is_marked(engine: Engine, taken: Callable[..., 
     answer = '{"who":"Karomi","qty":417,"item":"melu"}'
     for choices, wanted in (([answer], ""), ([answer.replace("417", "418")], "8")):
         language = engine.language(choices_source(choices))
-        request = engine.request(RECORD, chat=True, options=Options(seed=1), language=language)
-        (film,) = read_trace(taken(lambda tapped, request=request: tapped.finish(request))).films
+        request = engine.resolve(Request(RECORD, chat=True, options=Options(seed=1), constraint=language))
+        (film,) = read_trace(taken(lambda tapped, request=request: tapped.run(request))).films
         last = film.frames[-1]
         forced = "".join(last.tokens[at] for at in last.drafted.forced if at < last.end)
         assert forced == wanted
@@ -88,7 +87,7 @@ def test_a_tap_changes_no_answer_and_tells_every_request(engine: Engine, taken: 
     text = ("sudoku\n1234\n3412\n", "\n4321")
     alone = engine.infill(*text, max_tokens=6, seed=2)
     found = []
-    trace = read_trace(taken(lambda tapped: found.append(tapped.infill(*text, max_tokens=6, seed=2)), gaps=True))
+    trace = read_trace(taken(lambda tapped: found.append(tapped.infill(*text, max_tokens=6, seed=2))))
     assert found[0].data == alone.data
     assert len(trace.films) == alone.tried
     assert trace.main.finish in ("stop", "length")

@@ -25,6 +25,7 @@ from redraft.cache import Prefix
 from redraft.diffusion.canvas import fresh
 from redraft.diffusion.denoise import Policy, settle
 from redraft.diffusion.halt import StableAndConfident
+from redraft.engine.request import Request
 from redraft.errors import RecipeError, RunError
 from redraft.model.gemma import DiffusionGemma
 from redraft.tasks import Example
@@ -653,4 +654,4 @@ def test_the_shipped_folder_loads_here_and_in_transformers(recipe: Recipe, train
     tokenizer = transformers.AutoTokenizer.from_pretrained(trained)
     chat = [{"role": "user", "content": "record\nSend 417 melu to Karomi."}]
     asked = tokenizer.apply_chat_template(chat, add_generation_prompt=True, return_dict=False)
-    assert tuple(asked) == engine.request(chat).prompt
+    assert tuple(asked) == engine.resolve(Request(chat)).prompt

@@ -155,14 +155,14 @@ def _evaluated(ask: Ask, one: Task, count: int, seed: int) -> Evaluation:
 
 def bench_remote(backend: Backend, arguments: argparse.Namespace) -> Record:
     """`redraft bench`: the model at hand and the other server on the same prompts, in turn."""
-    from redraft.engine.engine import load
     from redraft.measure.compare_server import bench_beside
     from redraft.measure.scenario import held_out
+    from redraft.operations.engine import Engine
 
     if arguments.runs is not None and arguments.prompts is not None:
         raise RequestError("--runs and --prompts were both given; each line is a run: leave --runs out")
     prompts = held_out(arguments.runs or 30) if arguments.prompts is None else _lines(arguments.prompts)
-    engine = load(arguments.model, device="cpu", dtype=arguments.dtype, experts=experts_of(arguments))
+    engine = Engine.load(arguments.model, device="cpu", dtype=arguments.dtype, experts=experts_of(arguments))
     with asking(backend) as ask:
         return bench_beside(
             engine,

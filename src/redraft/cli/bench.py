@@ -14,8 +14,8 @@ from redraft.cli.common import Commands, command, print_json, progress, set_up
 from redraft.cli.flags import backend_flags, experts_of, model_flags
 
 if TYPE_CHECKING:
-    from redraft.engine.engine import Engine
     from redraft.measure.record import Record
+    from redraft.operations.engine import Engine
 
 PAIRS, PASSES = 30, 10
 EXAMPLES = 100
@@ -203,9 +203,9 @@ def _dial(arguments: argparse.Namespace, folder: Path) -> Record:
 
 
 def _engine(arguments: argparse.Namespace) -> Engine:
-    from redraft.engine.engine import load
+    from redraft.operations.engine import Engine
 
-    return load(arguments.model, device="cpu", dtype=arguments.dtype, experts=experts_of(arguments))
+    return Engine.load(arguments.model, device="cpu", dtype=arguments.dtype, experts=experts_of(arguments))
 
 
 def _dtype(arguments: argparse.Namespace, folder: Path) -> str:

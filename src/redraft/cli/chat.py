@@ -15,8 +15,8 @@ from redraft.cli.trace import trace_flag, traced
 from redraft.errors import RedraftError, RequestError
 
 if TYPE_CHECKING:
-    from redraft.engine.engine import Engine
     from redraft.engine.request import Generation, Options
+    from redraft.operations.engine import Engine
     from redraft.text import Message
 
 EPILOG = """Every line is a turn; one that ends in a backslash goes on in the next. The whole conversation is shown to
@@ -86,18 +86,12 @@ def _turn() -> str | None:
 def _answer(engine: Engine, asked: list[Message], options: Options, *, as_json: bool) -> Generation:
     """Answer, showing each block as it settles, and with `as_json` all of it at the end instead."""
     from redraft.cli.generate import generation_json
-    from redraft.engine.answer import Answer
+    from redraft.engine.request import Request
 
-    request = engine.request(asked, options=options)
-    answer, shown = Answer(engine.text, request), 0
-    for event in engine.events(request, drafts=False):
-        answer.take(event)
+    handle = engine.submit(Request(asked, options))
+    for delta in handle.deltas():
         if not as_json:
-            print("".join(answer.pieces[shown:]), end="", flush=True)
-            shown = len(answer.pieces)
-    done = answer.done()
-    if as_json:
-        print(json.dumps(generation_json(done), ensure_ascii=False), flush=True)
-    else:
-        print("".join(answer.pieces[shown:]), flush=True)
+            print(delta.content, end="", flush=True)
+    done = handle.answer.generation()
+    print(json.dumps(generation_json(done), ensure_ascii=False) if as_json else "", flush=True)
     return done

@@ -16,7 +16,7 @@ from redraft.config import MOST_THREADS
 from redraft.errors import RequestError
 
 if TYPE_CHECKING:
-    from redraft.engine.engine import Engine
+    from redraft.operations.engine import Engine
 
 SAME_BITS_THREADS = 8
 """Up to here an answer is tested to be the same alone and in a batch, bit for bit; with 16 it was seen not to be."""
@@ -45,10 +45,10 @@ def load_engine(arguments: argparse.Namespace) -> Engine:
     """The engine of a command's model flags; notes and progress go to stderr."""
     set_up(arguments.threads)
 
-    from redraft.engine.engine import load
     from redraft.engine.loop import LoopConfig
+    from redraft.operations.engine import Engine
 
-    return load(
+    return Engine.load(
         arguments.model,
         device=arguments.device,
         dtype=arguments.dtype,

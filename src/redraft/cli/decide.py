@@ -13,7 +13,7 @@ from redraft.cli.flags import model_flags
 from redraft.errors import RequestError
 
 if TYPE_CHECKING:
-    from redraft.engine.decide import Decision
+    from redraft.operations.decide import Decision
 
 EPILOG = """The shares of the choices add up to 1. If the checkpoint has a temperature that was fitted on questions with
 known answers, the shares are calibrated by it (docs/deciding.md); else they are the model's own.
@@ -54,12 +54,14 @@ def run(arguments: argparse.Namespace) -> int:
         raise RequestError(f"--choice is {arguments.choice[0]!r} alone; give another to compare it with")
     prompt = read_prompt(arguments.prompt, arguments.file)
 
-    from redraft.engine.decide import decide, decide_all, read_belief, read_form
-    from redraft.engine.request import Options
+    from redraft.engine.request import Options, Request
+    from redraft.operations.decide import decide, decide_all, read_belief, read_form
 
     say_bounds(arguments, prompt if arguments.chat else None)
     engine = load_engine(arguments)
-    request = engine.request(prompt, chat=arguments.chat, options=Options(seed=arguments.seed, preset="reference"))
+    request = engine.resolve(
+        Request(prompt, chat=arguments.chat, options=Options(seed=arguments.seed, preset="reference"))
+    )
     if arguments.form is None:
         found = [decide(engine, request, arguments.choice or ["yes", "no"], canvases=arguments.canvases)]
     else:

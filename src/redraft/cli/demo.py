@@ -29,7 +29,8 @@ def add(commands: Commands) -> None:
 def run(arguments: argparse.Namespace) -> int:
     """Answer, show, tabulate."""
     from redraft.cli.watch import Watch
-    from redraft.engine.request import Options
+    from redraft.engine.request import Options, Request
+    from redraft.engine.scope import CancelScope
     from redraft.errors import RequestError
     from redraft.measure.evals import Trial, room
     from redraft.tasks import names, task
@@ -43,13 +44,13 @@ def run(arguments: argparse.Namespace) -> int:
         max_tokens = room(engine, task(name))
         for i, example in zip(range(arguments.count), task(name).examples("held_out", seed), strict=False):
             options = Options(seed=seed + i, max_tokens=max_tokens)
-            request = engine.request(example.prompt, chat=True, options=options)
+            request = Request(example.prompt, options, chat=True)
             if i == 0 and not arguments.json:
                 print(f"\n{example.prompt}\n", file=sys.stderr)
                 with Watch(engine.text) as watch:
-                    done = engine.finish(request, watch.show)
+                    done = engine.within(CancelScope(watch)).generate(request)
             else:
-                done = engine.finish(request)
+                done = engine.generate(request)
             trials.append((name, Trial(example, done, task(name).score(example, done.text))))
     _report(trials, seed, as_json=arguments.json)
     return 0

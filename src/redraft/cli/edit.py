@@ -49,7 +49,7 @@ def run(arguments: argparse.Namespace) -> int:
     asked = wanted(arguments)
     say_bounds(arguments, None if arguments.instruction is None else "edit")
     engine = load_engine(arguments)
-    with traced(engine, arguments, "edit", gaps=True) as engine:
+    with traced(engine, arguments, "edit") as engine:
         done = engine.edit(
             source.data,
             source.spans[0],

@@ -14,7 +14,7 @@ from redraft.cli.check import check_flag, check_of
 from redraft.cli.common import Commands, command, load_engine, note, print_json, read_prompt
 from redraft.cli.flags import backend_flags, model_flags, options_of, sampling_flags
 from redraft.cli.held import held_flags, held_source
-from redraft.cli.thinking import check_thinking, thinking_flag, thoughtful, told_apart
+from redraft.cli.thinking import check_thinking, thinking_flag
 from redraft.cli.trace import trace_flag, traced
 from redraft.cli.variants import check_variants, run_variants, variant_flags
 
@@ -61,38 +61,33 @@ def run(arguments: argparse.Namespace) -> int:
     import torch
 
     from redraft.cli.watch import Watch
-    from redraft.constraints.sources import anything
     from redraft.constraints.validation import unfenced
     from redraft.engine.fields import field_confidence, field_entropy
-    from redraft.engine.mend import mended
+    from redraft.engine.request import Request
+    from redraft.engine.scope import CancelScope
 
     say_bounds(arguments, prompt if arguments.chat else None)
     engine, options = load_engine(arguments), options_of(arguments)
-    language = None if source is None else engine.language(source)
-    if arguments.thinking:
-        held = engine.language(anything()) if language is None and check is not None else language
-        request = thoughtful(engine, prompt, options, held)
-    else:
-        request = engine.request(prompt, chat=arguments.chat, options=options, language=language)
+    request = engine.resolve(
+        Request(prompt, options, chat=arguments.chat, thinking=arguments.thinking, constraint=source, check=check)
+    )
     with traced(engine, arguments, "generate") as engine:
         if arguments.variants is not None:
             run_variants(engine, request, arguments)
             return 0
-        if check is not None or (language is not None and language.checked and not arguments.watch):
-            done = mended(engine, request, check)
-        elif arguments.watch:
+        if arguments.watch:
             with Watch(engine.text, answer_follows=sys.stdout.isatty() and not arguments.json) as watch:
-                done = engine.finish(request, watch.show)
+                done = engine.within(CancelScope(watch, parent=engine.scope)).generate(request)
         else:
-            done = engine.finish(request)
+            done = engine.generate(request)
     told: dict[str, object] = {"threads": torch.get_num_threads()}
     if arguments.thinking:
-        told["thinking"], done = told_apart(engine.text, done)
+        told["thinking"] = done.reasoning.strip()
         if not arguments.json:
             print(told["thinking"], file=sys.stderr)
     said = unfenced(done.text) if arguments.fence else done.text
     if arguments.json:
-        if language is not None and language.source.kind == "schema":
+        if source is not None and source.kind == "schema":
             told["fields"] = field_entropy(engine.text, done)
             told["confidence"] = field_confidence(engine.text, done)
         print_json(generation_json(done) | told | {"text": said})

@@ -17,7 +17,7 @@ from redraft.errors import RequestError
 
 if TYPE_CHECKING:
     from redraft.engine.request import Options
-    from redraft.engine.wanted import Wanted
+    from redraft.operations.gap_constraint import Wanted
 
 EPILOG = """The model sees the text before and after the named lines, and never the lines themselves. The
 indentation of the first line and the line end of the last stay. The result is a diff on stdout; nothing is written
@@ -57,7 +57,7 @@ def gap_flags(parser: argparse.ArgumentParser, own: Mapping[str, str] | None = N
 
 def wanted(arguments: argparse.Namespace) -> Wanted:
     """What the flags ask of the new text. Raises RequestError."""
-    from redraft.engine.wanted import Wanted
+    from redraft.operations.gap_constraint import Wanted
 
     words = []
     for given in arguments.word:
@@ -77,14 +77,14 @@ def run(arguments: argparse.Namespace) -> int:
     """Read, load, fill, print, write."""
     source = read_source(arguments.place)
 
-    from redraft.engine.infill import infill_all
+    from redraft.operations.infill import infill_all
 
     asked = wanted(arguments)
     say_bounds(arguments, None)
     engine = load_engine(arguments)
     edges = [0, *(edge for span in source.spans for edge in span), len(source.data)]
     parts = [source.data[edges[i] : edges[i + 1]] for i in range(0, len(edges), 2)]
-    with traced(engine, arguments, "infill", gaps=True) as engine:
+    with traced(engine, arguments, "infill") as engine:
         done = infill_all(
             engine,
             parts,

@@ -4,24 +4,20 @@ from __future__ import annotations
 
 import argparse
 import sys
-from collections import deque
 from collections.abc import Callable, Iterator
-from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import replace
-from itertools import islice
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from redraft.cli.bounds import say_bounds
 from redraft.cli.common import Commands, command, decoded, load_engine, read_prompt
 from redraft.cli.flags import model_flags, options_of, sampling_flags
 from redraft.cli.held import fence_flag, read_schema
-from redraft.cli.thinking import thinking_flag, thoughtful, told_apart
+from redraft.cli.thinking import thinking_flag
 from redraft.errors import RedraftError, RequestError
 
 if TYPE_CHECKING:
-    from redraft.constraints.language import Source
-    from redraft.engine.engine import Engine
-    from redraft.engine.request import Generation, Options, Request
+    from redraft.engine.request import Generation, Request
+    from redraft.operations.engine import Engine
 
 AT_ONCE = 32
 
@@ -62,52 +58,66 @@ def run(arguments: argparse.Namespace) -> int:
         raise RequestError("--many reads its texts from stdin, a line each; pipe some in")
     text = None if arguments.many else read_prompt(arguments.text, None, "text")
 
-    from redraft.constraints.sources import schema_source
-
     say_bounds(arguments, arguments.instruction or text or "")
     engine = load_engine(arguments)
-    ask = _asker(engine, schema_source(schema, fence=arguments.fence), arguments)
+    asked = _asker(engine, schema, arguments)
+    engine.resolve(asked("x", 0))  # what no text would do is refused at once
     if text is not None:
-        print(ask(engine, text, 0), flush=True)
+        print(_line(engine, engine.generate(asked(text, 0)), arguments), flush=True)
         return 0
-    failed = 0
-    for number, told in _each(engine, ask):
-        if isinstance(told, RedraftError):
-            failed += 1
-            print(f"redraft: line {number + 1}: {told}", file=sys.stderr)
-        print("null" if isinstance(told, RedraftError) else told, flush=True)
-    return 1 if failed else 0
+    return 1 if _many(engine, asked, arguments) else 0
 
 
-Ask = Callable[["Engine", str, int], str]
+Asked = Callable[[str, int], "Request"]
 
 
-def _asker(engine: Engine, source: Source, arguments: argparse.Namespace) -> Ask:
-    """What answers a text with a line. Raises RequestError for what no text would do."""
-    from redraft.engine.mend import mended
+def _asker(engine: Engine, schema: Any, arguments: argparse.Namespace) -> Asked:
+    """What makes a request of a text and its number. Raises ConstraintError."""
+    from redraft.constraints.sources import schema_source
+    from redraft.engine.request import Request
 
-    language = engine.language(source)
+    language = engine.language(schema_source(schema, fence=arguments.fence))
     options = options_of(arguments)
     before = "" if arguments.instruction is None else f"{arguments.instruction}\n"
 
-    def asked(text: str, options: Options) -> Request:
-        if arguments.thinking:
-            return thoughtful(engine, before + text, options, language)
-        return engine.request(before + text, chat=True, options=options, language=language)
-
-    asked("x", options)  # what no text would do is refused at once
-
-    def ask(engine: Engine, text: str, number: int) -> str:
+    def asked(text: str, number: int) -> Request:
         seed = None if options.seed is None else (options.seed + number) % 2**64
-        request = asked(text, replace(options, seed=seed))
-        done = mended(engine, request, None) if language.checked else engine.finish(request)
-        thought, done = told_apart(engine.text, done) if arguments.thinking else (None, done)
-        return _line(engine, done, thought, told=arguments.json)
+        own = replace(options, seed=seed)
+        return Request(before + text, own, chat=True, thinking=arguments.thinking, constraint=language)
 
-    return ask
+    return asked
 
 
-def _line(engine: Engine, done: Generation, thought: str | None, *, told: bool) -> str:
+def _many(engine: Engine, asked: Asked, arguments: argparse.Namespace) -> int:
+    """Answer every line of stdin, in order, some side by side; returns how many had no answer."""
+    from redraft.operations.generate import attempts
+
+    failed = 0
+    engine.loop.start()  # it goes on while stdin is waited for
+    try:
+        for number, found in enumerate(attempts(engine, _requests(asked), at_once=AT_ONCE)):
+            if isinstance(found, RedraftError):
+                failed += 1
+                print(f"redraft: line {number + 1}: {found}", file=sys.stderr)
+            print("null" if isinstance(found, RedraftError) else _line(engine, found, arguments), flush=True)
+    finally:
+        engine.loop.stop()
+    return failed
+
+
+def _requests(asked: Asked) -> Iterator[Request | RedraftError]:
+    """The request of every line of stdin, or what is wrong with the line."""
+    for number, raw in enumerate(sys.stdin.buffer):
+        try:
+            text = decoded(raw, "it").strip()
+            if not text:
+                raise RequestError("it is empty; some text is needed")
+            yield asked(text, number)
+        except RedraftError as error:
+            yield error
+
+
+def _line(engine: Engine, done: Generation, arguments: argparse.Namespace) -> str:
     """The answer on a line as it was written, without the space between its parts."""
     import msgspec
 
@@ -115,41 +125,9 @@ def _line(engine: Engine, done: Generation, thought: str | None, *, told: bool) 
     from redraft.engine.fields import field_entropy
 
     value = msgspec.Raw(msgspec.json.format(unfenced(done.text).encode(), indent=-1))
-    if not told:
+    if not arguments.json:
         return bytes(value).decode()
     sure = {path: round(nats, 6) for path, nats in field_entropy(engine.text, done).items()}
     whole = {"value": value, "fields": sure, "seed": done.seed, "steps": done.steps, "finish": done.finish}
-    return msgspec.json.encode(whole if thought is None else whole | {"thinking": thought}).decode()
-
-
-def _each(engine: Engine, ask: Ask) -> Iterator[tuple[int, str | RedraftError]]:
-    """Every line of stdin and what came of it, in order, some under way at a time."""
-    from redraft.engine.tap import seen_through
-    from redraft.server.leash import Leash
-
-    leash, running = Leash(engine.loop), deque[tuple[int, Future[str | RedraftError]]]()
-    held = seen_through(engine, leash, gaps=False)
-
-    def answer(raw: bytes, number: int) -> str | RedraftError:
-        try:
-            text = decoded(raw, "it").strip()
-            if not text:
-                raise RequestError("it is empty; some text is needed")
-            return ask(held, text, number)
-        except RedraftError as error:
-            return error
-
-    lines = enumerate(sys.stdin.buffer)
-    engine.loop.start()
-    with ThreadPoolExecutor(AT_ONCE) as pool:
-        try:
-            while True:
-                for number, raw in islice(lines, AT_ONCE - len(running)):
-                    running.append((number, pool.submit(answer, raw, number)))
-                if not running:
-                    return
-                number, first = running.popleft()
-                yield number, first.result()
-        finally:
-            leash.cut()  # an interrupt waits for nobody
-            engine.loop.stop()
+    thought = {"thinking": done.reasoning.strip()} if arguments.thinking else {}
+    return msgspec.json.encode(whole | thought).decode()

@@ -59,7 +59,7 @@ def run(arguments: argparse.Namespace) -> int:
     report = quantize_checkpoint(folder, arguments.out, plan, progress=_written)
     scores: dict[str, list[Evaluation]] = {}
     if arguments.eval is not None:
-        from redraft.engine.engine import load
+        from redraft import load
         from redraft.measure.evals import evaluate
 
         for name, where in (("before", folder), ("after", report.folder)):

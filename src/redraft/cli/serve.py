@@ -18,7 +18,7 @@ from redraft.cli.trace import traced_apart
 from redraft.errors import RequestError
 
 if TYPE_CHECKING:
-    from redraft.engine.engine import Engine
+    from redraft.operations.engine import Engine
     from redraft.server.log import Log
     from redraft.server.settings import Settings
 
@@ -73,8 +73,8 @@ def run(arguments: argparse.Namespace) -> int:
     """Serve until a signal."""
     set_up(arguments.threads)
 
-    from redraft.engine.engine import load
     from redraft.engine.loop import LoopConfig
+    from redraft.operations.engine import Engine
     from redraft.server.process import serve
     from redraft.server.service import Service
 
@@ -83,7 +83,7 @@ def run(arguments: argparse.Namespace) -> int:
             progress(done, total)
             loaded(done, total)
 
-        return load(
+        return Engine.load(
             arguments.model,
             device=arguments.device,
             dtype=arguments.dtype,

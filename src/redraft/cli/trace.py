@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 from redraft import __version__
 
 if TYPE_CHECKING:
-    from redraft.engine.engine import Engine
+    from redraft.operations.engine import Engine
     from redraft.trace.lines import Header
 
 MOST, MOST_BYTES = 1000, 10**9
@@ -28,19 +28,18 @@ def trace_flag(parser: argparse.ArgumentParser) -> None:
 
 
 @contextmanager
-def traced(engine: Engine, arguments: argparse.Namespace, command: str, *, gaps: bool = False) -> Iterator[Engine]:
-    """The engine, through a tap if there is --trace. `gaps` for what measures the model around gaps first."""
+def traced(engine: Engine, arguments: argparse.Namespace, command: str) -> Iterator[Engine]:
+    """The engine, in a scope that a recorder observes if there is --trace."""
     if arguments.trace is None:
         yield engine
         return
 
-    from redraft.engine.tap import Tap, seen_through
+    from redraft.engine.scope import CancelScope
     from redraft.trace.file import TraceFile
     from redraft.trace.recorder import Recorder
 
     with closing(TraceFile(arguments.trace, _head(arguments, command))) as file:
-        recorder = Recorder(file, engine)
-        yield seen_through(engine, Tap(engine.loop, recorder.opened, recorder.won), gaps=gaps)
+        yield engine.within(CancelScope(Recorder(file, engine)))
 
 
 def traced_apart(arguments: argparse.Namespace, command: str) -> Callable[[Engine], Engine]:
@@ -49,17 +48,13 @@ def traced_apart(arguments: argparse.Namespace, command: str) -> Callable[[Engin
     if arguments.trace is None:
         return lambda engine: engine
 
-    from redraft.engine.tap import Tap, seen_through
+    from redraft.engine.scope import CancelScope
     from redraft.trace.folder import TraceFolder
-    from redraft.trace.recorder import Apart
+    from redraft.trace.recorder import FolderRecorder
 
     folder = TraceFolder(arguments.trace, _head(arguments, command), MOST, MOST_BYTES)
 
-    def seen(engine: Engine) -> Engine:
-        apart = Apart(folder, engine)
-        return seen_through(engine, Tap(engine.loop, apart.opened, apart.won), gaps=False)
-
-    return seen
+    return lambda engine: engine.within(CancelScope(FolderRecorder(folder, engine)))
 
 
 def _head(arguments: argparse.Namespace, command: str) -> Header:

@@ -10,9 +10,9 @@ from redraft.cli.common import print_json
 from redraft.errors import RequestError
 
 if TYPE_CHECKING:
-    from redraft.engine.engine import Engine
-    from redraft.engine.request import Generation, Request
-    from redraft.engine.variants import Variant
+    from redraft.engine.request import Generation, ResolvedRequest
+    from redraft.operations.engine import Engine
+    from redraft.operations.variants import Variant
 
 
 def variant_flags(parser: argparse.ArgumentParser) -> None:
@@ -42,10 +42,9 @@ def check_variants(arguments: argparse.Namespace) -> None:
         raise RequestError(f"--keep is {arguments.keep} and -n is {arguments.variants}; no more can go on than begin")
 
 
-def run_variants(engine: Engine, request: Request, arguments: argparse.Namespace) -> None:
+def run_variants(engine: Engine, request: ResolvedRequest, arguments: argparse.Namespace) -> None:
     """Answer, telling each answer on stderr as it finishes, and print the ranking."""
-    from redraft.engine.race import Drop
-    from redraft.engine.variants import mean, ranked
+    from redraft.operations.variants import mean, variants
 
     heard = 0
 
@@ -55,9 +54,8 @@ def run_variants(engine: Engine, request: Request, arguments: argparse.Namespace
         line = f"answer {heard}, seed {done.seed}, {mean(done.entropy):.4f} nats, {done.seconds:.2f} s"
         print(line, file=sys.stderr)
 
-    drop = None if arguments.keep is None else Drop(arguments.keep)
     told = tell if sys.stderr.isatty() else None
-    found = ranked(engine, request, arguments.variants, drop=drop, told=told)
+    found = variants(engine, request, arguments.variants, keep=arguments.keep, on_answer=told)
     if arguments.json:
         print_json([_json(variant) for variant in found])
         return

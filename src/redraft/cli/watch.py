@@ -19,14 +19,15 @@ from rich.text import Text as Line
 
 from redraft.cli.screen import canvas_line
 from redraft.engine.events import Block, Draft, Event
-from redraft.engine.request import Request
+from redraft.engine.request import ResolvedRequest
+from redraft.engine.scope import Observer, Submitted
 from redraft.text import Text
 
 PACE, LONGEST = 0.25, 3.0
 """Seconds that a step stays on a terminal, and the most that are spent behind the answer on steps not shown yet."""
 
 
-class Watch:
+class Watch(Observer):
     """A context manager around a run. On a terminal it redraws in place; elsewhere it prints a line per step.
 
     A small model's steps come faster than they can be followed, so the answer runs ahead: no step waits for the screen.
@@ -58,8 +59,9 @@ class Watch:
         finally:
             self.live.stop()
 
-    def show(self, event: Event, request: Request) -> None:
+    def event(self, handle: Submitted, event: Event) -> None:
         """Draw one event."""
+        request = handle.request
         if isinstance(event, Draft):
             mean = sum(event.entropy) / len(event.entropy)
             self.head = Line(f"block {event.block}  step {event.step:>2}  {mean:.3f} nats  ", style="cyan")
@@ -88,6 +90,6 @@ class Watch:
         self.live.update(self.ahead.popleft(), refresh=True)
         self.due = time.monotonic() + pace
 
-    def _canvas(self, draft: Draft, request: Request) -> Line:
+    def _canvas(self, draft: Draft, request: ResolvedRequest) -> Line:
         pieces = [None if token in request.eos else self.text.decode([token]) for token in draft.tokens]
         return canvas_line(pieces, draft.changed, draft.accepted, draft.forced)

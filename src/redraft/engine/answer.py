@@ -1,104 +1,289 @@
-"""From events to an answer: text as blocks arrive, stop strings, counts and times."""
+"""From events to an answer: the one accumulator, for Python, the shell, HTTP and batches.
+
+    event ──► Answer.take ──► Delta(content, reasoning, calls, logprobs) … ──► Generation
+
+A checkpoint that thinks or calls tools marks both with tokens of its own, and the answer is told apart by them. One
+without such tokens has only content. Text comes out when it is certain: whole characters, and nothing that may yet
+become a stop string.
+"""
 
 from __future__ import annotations
 
 import time
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import lru_cache
+from typing import Literal
 
+from redraft.engine.calls import ToolCall, read_call
 from redraft.engine.events import Block, Event, Finished, PromptRead
-from redraft.engine.request import FinishReason, Generation, Request
+from redraft.engine.request import FinishReason, Generation, Logprobs, ResolvedRequest
 from redraft.errors import DeadlineError, RedraftError, RunError, UnsatisfiedError
 from redraft.text import Detokenizer, StopStrings, Text
+
+Kind = Literal["content", "reasoning", "call"]
+
+OPENING: Mapping[str, Kind] = {"<|channel>": "reasoning", "<|tool_call>": "call"}
+CLOSING: Mapping[str, Kind] = {"<channel|>": "reasoning", "<tool_call|>": "call"}
+LABEL = "thought\n"  # a channel begins with its name
+
+
+@dataclass(frozen=True)
+class Marks:
+    """Token ids that open and close what is not content."""
+
+    opening: Mapping[int, Kind]
+    closing: Mapping[int, Kind]
+
+    @property
+    def thinking(self) -> tuple[int, int] | None:
+        """Those around thinking."""
+        found = [at for marks in (self.opening, self.closing) for at, kind in marks.items() if kind == "reasoning"]
+        return (found[0], found[1]) if len(found) == 2 else None
+
+
+@lru_cache(maxsize=8)
+def marks_of(text: Text) -> Marks:
+    """Those that a tokenizer has as single tokens."""
+
+    def known(marks: Mapping[str, Kind]) -> dict[int, Kind]:
+        return {i: kind for token, kind in marks.items() if (i := text.tokenizer.token_to_id(token)) is not None}
+
+    return Marks(known(OPENING), known(CLOSING))
+
+
+@dataclass(frozen=True)
+class Delta:
+    """What one event added to an answer. `logprobs` are of the content's tokens; `calls` have become whole with it."""
+
+    event: Event
+    content: str = ""
+    reasoning: str = ""
+    calls: tuple[ToolCall, ...] = ()
+    logprobs: tuple[Logprobs, ...] = ()
+
+    def __bool__(self) -> bool:
+        """Whether there is anything new to show."""
+        return bool(self.content or self.reasoning or self.calls or self.logprobs)
 
 
 @dataclass
 class Answer:
-    """Gathers the events of one request. `stopped` turns true when a stop string is met; what follows is ignored."""
+    """One answer as it comes. `finish` is None until its end, or until a stop string is met; what follows is ignored.
+
+    `tokens` and `entropy` are of all tokens, `logprobs` of the content's and, where the prompt is read, of the end.
+    `cut` is whether a stop string has ended the content among its tokens. Times are seconds from submission;
+    `first_text_sec` is None before there is text.
+    """
 
     text: Text
-    request: Request
+    request: ResolvedRequest
     began: float = field(default_factory=time.monotonic)
+    content: str = ""
+    reasoning: str = ""
+    calls: list[ToolCall] = field(default_factory=list)
     blocks: list[Block] = field(default_factory=list)
-    pieces: list[str] = field(default_factory=list)
-    prompt_logprobs: list[tuple[tuple[int, float], ...]] = field(default_factory=list)
-    first_text_sec: float = 0.0
-    stopped: bool = False
-    reason: FinishReason = "length"
+    tokens: list[int] = field(default_factory=list)
+    entropy: list[float] = field(default_factory=list)
+    logprobs: list[Logprobs] = field(default_factory=list)
+    prompt_logprobs: list[Logprobs] = field(default_factory=list)
+    reasoning_tokens: int = 0
     commits: int = 0
+    cut: bool = False
+    first_text_sec: float | None = None
+    seconds: float = 0.0
+    finish: FinishReason | None = None
 
     def __post_init__(self) -> None:
-        self.detokenizer = Detokenizer(self.text)
-        self.stops = StopStrings(self.request.stop)
+        self._marks = marks_of(self.text)
+        self._kind: Kind = "content"
+        self._contents, self._thoughts = Detokenizer(self.text), Detokenizer(self.text)
+        self._call: list[int] = []
+        self._label: str | None = ""  # what may still become the channel's name; None once that is behind us
+        self._stops = StopStrings(self.request.stop)
+        self._begins: int | None = None
 
-    def take(self, event: Event) -> None:
-        """Account for one event. Raises RunError, from what caused it, for a request that ended with an error."""
-        if self.stopped:
-            return  # an abort that follows a stop string may come too late to keep another block from being told
+    @property
+    def begins(self) -> int:
+        """Where the content's tokens begin: behind thinking and its marks."""
+        return len(self.tokens) if self._begins is None else self._begins
+
+    @property
+    def stopped(self) -> bool:
+        """Whether a stop string has been met; nothing that is still to come can matter."""
+        return self.cut
+
+    @property
+    def steps(self) -> list[int]:
+        """Denoising steps of each block."""
+        return [block.steps for block in self.blocks]
+
+    def take(self, event: Event) -> Delta:
+        """Account for one event; returns what it adds.
+
+        The last one checks the whole. Raises RunError for a request that ended with an error, from what caused it;
+        DeadlineError if the time was up before there was anything valid; UnsatisfiedError if a validator of the
+        constraint complains.
+        """
+        if self.finish is not None:
+            return Delta(event)  # an abort that follows a stop string may come too late to keep another block away
         if isinstance(event, Block):
-            self.blocks.append(event)
-            self.commits = event.block
-            self._say(self.detokenizer.push(event.tokens))
-        elif isinstance(event, PromptRead):
+            return self._take_block(event)
+        if isinstance(event, PromptRead):
             self.prompt_logprobs = event.logprobs
         elif isinstance(event, Finished):
             if event.reason == "error":
                 raise RunError(f"the engine failed while this request was running: {_cause(event)}") from event.error
-            self.reason, self.commits = event.reason, event.commits
+            return self._end(event)
+        return Delta(event)
 
-    @property
-    def tokens(self) -> list[int]:
-        """All that were told."""
-        return [token for block in self.blocks for token in block.tokens]
-
-    def done(self) -> Generation:
+    def generation(self) -> Generation:
         """The finished record."""
-        self._check_language()
-        if not self.stopped:
-            self._say(self.detokenizer.finish())
-        if not self.stopped:
-            self._show(self.stops.finish())
+        blocks = self.blocks
         return Generation(
-            text="".join(self.pieces),
+            text=self.content,
             tokens=tuple(self.tokens),
-            entropy=tuple(nats for block in self.blocks for nats in block.entropy),
-            settled_at=tuple(step for block in self.blocks for step in block.settled_at),
-            changes=tuple(count for block in self.blocks for count in block.changes),
-            finish="stop" if self.stopped else self.reason,
+            entropy=tuple(self.entropy),
+            settled_at=tuple(step for block in blocks for step in block.settled_at),
+            changes=tuple(count for block in blocks for count in block.changes),
+            finish="aborted" if self.finish is None else self.finish,
             seed=self.request.seed,
             prompt_tokens=len(self.request.prompt),
-            steps=tuple(block.steps for block in self.blocks),
+            steps=tuple(self.steps),
             commits=self.commits,
-            seconds=time.monotonic() - self.began,
-            first_text_sec=self.first_text_sec,
-            logprobs=tuple(row for block in self.blocks for row in block.logprobs),
-            log_mass=tuple(mass for block in self.blocks for mass in block.log_mass),
+            seconds=self.seconds,
+            first_text_sec=self.first_text_sec or 0.0,
+            logprobs=tuple(row for block in blocks for row in block.logprobs),
+            log_mass=tuple(mass for block in blocks for mass in block.log_mass),
             prompt_logprobs=tuple(self.prompt_logprobs),
+            reasoning=self.reasoning,
+            calls=tuple(self.calls),
+            begins=self.begins,
+            reasoning_tokens=self.reasoning_tokens,
+            content_logprobs=tuple(self.shown_logprobs()),
         )
 
+    def shown_logprobs(self) -> list[Logprobs]:
+        """The rows of the content, of which a stop string may have cut the last."""
+        if not self.cut:
+            return self.logprobs
+        offsets = offsets_of(self.text, [row[0][0] for row in self.logprobs])
+        return [row for row, at in zip(self.logprobs, offsets, strict=True) if at < len(self.content)]
+
+    def _take_block(self, block: Block) -> Delta:
+        content, thought, calls, rows = "", "", list[ToolCall](), list[Logprobs]()
+        before = len(self.tokens)
+        self.blocks.append(block)
+        self.commits = block.block
+        self.tokens += block.tokens
+        self.entropy += block.entropy
+        for kind, places in self._split(block.tokens):
+            tokens = [block.tokens[at] for at in places]
+            if kind == "call":
+                self._call += tokens
+                continue
+            calls += self._close_call()
+            if kind == "reasoning":
+                self.reasoning_tokens += len(tokens)
+                thought += self._thoughts.push(tokens)
+                continue
+            if tokens and self._begins is None:
+                self._begins = before + places[0]
+            rows += [block.logprobs[at] for at in places] if block.logprobs else []
+            if not self.cut:
+                piece, self.cut = self._stops.push(self._contents.push(tokens))
+                content += piece
+        if self.cut:
+            self.finish = "stop"
+        return self._added(block, content, thought, calls, rows)
+
+    def _end(self, event: Finished) -> Delta:
+        thought = self._thoughts.finish()
+        content, self.cut = self._stops.push(self._contents.finish())
+        content += self._stops.finish()
+        calls = self._close_call()
+        self.commits, self.finish = event.commits, "stop" if self.cut else event.reason
+        rows = [event.end] if event.end and not self.cut else []
+        self._check_read()
+        self._check_language()
+        return self._added(event, content, thought, calls, rows)
+
+    def _check_read(self) -> None:
+        """A prompt that had to be read has been, or there is nothing to report."""
+        unread = self.request.read_prompt and len(self.prompt_logprobs) < len(self.request.prompt) - 1
+        if unread and self.finish == "deadline":
+            raise DeadlineError(
+                f"deadline_sec is {self.request.deadline_sec} and the prompt had not been read; raise it"
+            )
+
     def _check_language(self) -> None:
-        """A constrained answer is valid, or an error: the tokens told are walked once more, from the beginning."""
+        """A constrained answer is valid, or an error: its tokens are walked once more, from the beginning."""
         language = self.request.language
-        if language is None or self.reason == "aborted":
+        if language is None or self.finish == "aborted":
             return
         if language.holds(tokens := self.tokens):
             attempt = self.text.decode(language.answer(tokens))
             if language.checked and (problems := language.problems(attempt)):
                 raise UnsatisfiedError(attempt, [problem.reason for problem in problems])
             return
-        if self.reason == "deadline":
+        if self.finish == "deadline":
             raise DeadlineError(
                 f"deadline_sec is {self.request.deadline_sec} and no valid answer had been found; raise it"
             )
         raise RunError("the answer left its constraint, which is a bug of redraft; please report it")
 
-    def _say(self, piece: str) -> None:
-        safe, self.stopped = self.stops.push(piece)
-        self._show(safe)
+    def _split(self, tokens: Sequence[int]) -> list[tuple[Kind, Sequence[int]]]:
+        """Places of runs of one kind, without the marks between them."""
+        marks = self._marks
+        if not marks.opening and not marks.closing:
+            return [("content", range(len(tokens)))]
+        runs: list[tuple[Kind, list[int]]] = [(self._kind, [])]
+        for at, token in enumerate(tokens):
+            turned: Kind | None = "content" if token in marks.closing else marks.opening.get(token)
+            if turned is None:
+                runs[-1][1].append(at)
+            else:
+                self._kind = turned
+                runs.append((turned, []))
+        return [*runs]
 
-    def _show(self, piece: str) -> None:
-        if piece and not self.pieces:
-            self.first_text_sec = time.monotonic() - self.began
-        self.pieces += [piece] if piece else []
+    def _close_call(self) -> list[ToolCall]:
+        if not self._call:
+            return []
+        written, self._call = self.text.decode(self._call, skip_special=False), []
+        return [read_call(written)]
+
+    def _added(
+        self, event: Event, content: str, thought: str, calls: Sequence[ToolCall], rows: Sequence[Logprobs]
+    ) -> Delta:
+        thought = self._unlabelled(thought)
+        self.seconds = time.monotonic() - self.began
+        if (content or thought) and self.first_text_sec is None:
+            self.first_text_sec = self.seconds
+        self.content += content
+        self.reasoning += thought
+        self.calls += calls
+        self.logprobs += rows
+        return Delta(event, content, thought, tuple(calls), tuple(rows))
+
+    def _unlabelled(self, piece: str) -> str:
+        """Thinking without the name that its channel begins with, in however many pieces that comes."""
+        if self._label is None or not piece:
+            return piece
+        seen = self._label + piece
+        self._label = seen if LABEL.startswith(seen) and seen != LABEL else None
+        return "" if self._label is not None else seen.removeprefix(LABEL)
+
+
+def offsets_of(text: Text, tokens: Sequence[int], *, special: bool = False) -> list[int]:
+    """Where in their text tokens begin, in characters; all tokens of a run of bytes where it begins. `special` is
+    whether special tokens stand in the text."""
+    pieces, at, found = Detokenizer(text, skip_special=not special), 0, list[int]()
+    for token in tokens:
+        at += len(pieces.push([token]))
+        held = token in text.byte_ids
+        found.append(at if held else at - len(text.decode([token], skip_special=not special)))
+    return found
 
 
 def _cause(event: Finished) -> str:

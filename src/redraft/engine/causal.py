@@ -13,20 +13,16 @@ from dataclasses import dataclass, field
 
 import torch
 
-from redraft.cache import Prefix
 from redraft.diffusion.denoise import Softener
-from redraft.diffusion.noise import Noise
 from redraft.diffusion.shaping import forbid
 from redraft.engine.events import Block, Event, Finished, PromptRead
-from redraft.engine.lane import AnyLane, goal_of, logprobs
-from redraft.engine.request import Request
-from redraft.model.gemma import DiffusionGemma
+from redraft.engine.sequence import Sequence, logprobs
 from redraft.shapes import Float, Tensor
 
 
-@dataclass(kw_only=True)
-class CausalLane(AnyLane):
-    """State of one causal request between two forwards. Every token is a block.
+@dataclass(kw_only=True, eq=False)
+class CausalSequence(Sequence):
+    """A request that is answered from left to right. Every token is a block.
 
     `fresh` counts rows that the last forward encoded; `heard` has the log-probabilities of the prompt so far.
     """
@@ -40,15 +36,20 @@ class CausalLane(AnyLane):
         return 0
 
     @property
+    def step(self) -> int:
+        """It has no canvas."""
+        return 0
+
+    @property
     def wants_logits(self) -> int:
         """Encoded rows whose logits are needed: the last one, to be drawn from, once the whole prompt is prefix; all of
         them where the prompt is read."""
         return self.fresh if self.request.read_prompt else int(self.read == len(self.prompt))
 
     def check(self) -> None:
-        """Raise AssertionError if the lane contradicts itself."""
+        """Raise AssertionError if the state contradicts itself."""
         self.prefix.check()
-        assert self.prefix.length - self.read + self.waiting == self.blocks, "tokens miscounted"
+        assert self.prefix.length - self.read + self.commit_rows == self.blocks, "tokens miscounted"
         assert min(1, self.request.max_tokens) <= self.left <= self.request.max_tokens, "limit miscounted"
 
     def encoded(self, rows: int) -> None:
@@ -95,20 +96,3 @@ class CausalLane(AnyLane):
             return [block, Finished("length" if cut else "stop", self.blocks - 1)]
         self.commit = torch.tensor([token])
         return [block]
-
-    def cut_short(self) -> list[Event]:
-        """Every token has been told already."""
-        return []
-
-
-def open_causal(model: DiffusionGemma, request: Request, noise: Noise) -> CausalLane:
-    """A causal lane before its first forward, with room for the whole request."""
-    room = len(request.prompt) + request.max_tokens
-    return CausalLane(
-        request=request,
-        noise=noise,
-        prefix=Prefix(model.config.layers, room=room, dtype=model.dtype, device=model.device),
-        prompt=torch.tensor(request.prompt),
-        left=request.max_tokens,
-        goal=goal_of(model, request),
-    )

@@ -1,27 +1,73 @@
-"""One generation as frozen records: the checked `Request` that options become, and the `Generation` that answers it."""
+"""One generation as frozen records.
+
+Request (what a caller asks for) ── Engine.resolve ──► ResolvedRequest (checked; what the loop runs) ──► Generation
+"""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import Literal
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any, Literal
 
-from redraft.constraints.language import Language
+from redraft.constraints.checks import Check
+from redraft.constraints.language import Language, Source
 from redraft.diffusion.denoise import Policy
+from redraft.engine.calls import ToolCall
 from redraft.engine.pace import Pace
 from redraft.options import CANVAS_ONLY as CANVAS_ONLY
 from redraft.options import MOST_LOGPROBS as MOST_LOGPROBS
 from redraft.options import Options as Options
 from redraft.options import SeedCanvas
+from redraft.text import Message
 
 FinishReason = Literal["stop", "length", "deadline", "aborted", "error"]
+
+Logprobs = tuple[tuple[int, float], ...]
+"""(token id, log-probability) of a token and then of the likeliest ones in its place."""
+
+DEFAULTS = Options()
 
 
 @dataclass(frozen=True)
 class Request:
+    """What to answer, how, and under which constraint.
+
+    prompt      a text, which is continued as it stands behind `<bos>`, or with `chat` is one user's turn; a list of
+                {"role", "content"} messages, which goes through the chat template; or token ids, used as they are
+    thinking    let the model think before it answers; a constraint holds what stands behind the thinking
+
+    At most one of these holds the answer to a language (docs/constraints.md); it is valid then, or an error is raised:
+
+    schema      a JSON Schema as a dict or JSON text, a pydantic class, a dataclass, or fields: 'name, age int'
+    regex       a pattern that the whole answer matches     choices     texts of which it is one
+    grammar     a grammar whose rule `start` it is of       constraint  one that was prepared: `Engine.language`
+    fence       with schema: the JSON may stand in a Markdown code block
+    any_case    with choices: letters may be small or capital
+
+    check       a function of the answer's text that returns what is wrong with it; that is repaired
+    """
+
+    prompt: str | Sequence[Message] | Sequence[int]
+    options: Options = DEFAULTS
+    chat: bool = False
+    thinking: bool = False
+    schema: Any = None
+    regex: str | None = None
+    choices: Sequence[str] | None = None
+    grammar: str | None = None
+    constraint: Source | Language | None = None
+    fence: bool = False
+    any_case: bool = False
+    check: Check | None = field(default=None, repr=False)
+
+
+@dataclass(frozen=True)
+class ResolvedRequest:
     """A checked request: every limit resolved, the prompt as token ids. Most fields are those of `Options`.
 
     `width` is the canvas's in tokens, 0 for a causal answer; if `fitted`, a later canvas is no wider than what is left
     needs. `vocab` is the vocabulary's size, `eos` the end tokens. With a `pace`, `policy` is the one to begin with.
+    The loop reads no `check`: it is for `redraft.operations.repair`.
     """
 
     prompt: tuple[int, ...]
@@ -41,22 +87,31 @@ class Request:
     seed_canvas: SeedCanvas | None = None
     pace: Pace | None = None
     language: Language | None = None
+    check: Check | None = field(default=None, repr=False)
 
     @property
     def causal(self) -> bool:
         """Whether it is answered from left to right, without a canvas."""
         return self.width == 0
 
+    @property
+    def needs_repair(self) -> bool:
+        """Whether a validator has to read the answer before anything of it is shown."""
+        return self.check is not None or (self.language is not None and self.language.checked)
+
 
 @dataclass(frozen=True)
 class Generation:
     """A finished answer.
 
-    `tokens` are those of `text`, without the end token; a block that a stop string cuts counts whole. Per token:
+    `text` is the content alone; `reasoning` is what was thought and `calls` the tools called, where a checkpoint marks
+    these. `tokens` are all tokens but the end token, the content's from `begins` on; a block that a stop string cuts
+    counts whole. Per token:
     `entropy`, in nats, at the last step of its canvas; `settled_at`, the step since which it has not changed;
     `changes`, how often it changed after the first step; `logprobs`, if asked for, (token id, log-probability) of the
     token and then of the likeliest ones; `log_mass`, with a language, log of the probability that the model gave to all
-    that the language allowed there. `prompt_logprobs`, if asked for, are those of the prompt's tokens but the first.
+    that the language allowed there. `prompt_logprobs`, if asked for, are those of the prompt's tokens but the first,
+    `content_logprobs` those of the tokens of `text`.
     `steps` are the denoising forwards of each canvas, `commits` the blocks that were encoded for a next one. Times are
     seconds from submission.
     """
@@ -73,9 +128,14 @@ class Generation:
     commits: int
     seconds: float
     first_text_sec: float
-    logprobs: tuple[tuple[tuple[int, float], ...], ...] = ()
+    logprobs: tuple[Logprobs, ...] = ()
     log_mass: tuple[float, ...] = ()
-    prompt_logprobs: tuple[tuple[tuple[int, float], ...], ...] = ()
+    prompt_logprobs: tuple[Logprobs, ...] = ()
+    reasoning: str = ""
+    calls: tuple[ToolCall, ...] = ()
+    begins: int = 0
+    reasoning_tokens: int = 0
+    content_logprobs: tuple[Logprobs, ...] = ()
 
     @property
     def tokens_per_forward(self) -> float:

@@ -21,7 +21,7 @@ from redraft.diffusion.seed import LEAST_STEPS
 from redraft.diffusion.shaping import Shaping
 from redraft.engine.dial import Dial, Notch
 from redraft.engine.pace import Pace
-from redraft.engine.request import CANVAS_ONLY, MOST_LOGPROBS, Options, Request
+from redraft.engine.request import CANVAS_ONLY, MOST_LOGPROBS, Options, ResolvedRequest
 from redraft.errors import RequestError, did_you_mean
 
 MOST_STEPS = 10_000
@@ -37,7 +37,7 @@ def build_request(
     config: CheckpointConfig,
     dial: Dial | None = None,
     language: Language | None = None,
-) -> Request:
+) -> ResolvedRequest:
     """Check options against each other and the model. Raises RequestError naming the part, the value and the remedy.
 
     `dial` is the checkpoint's table of settings, for options that walk it; `language` what the answer has to be of.
@@ -53,7 +53,7 @@ def build_request(
     rules = [notch.rules.policy(shipped) for notch in notches] or [preset.policy(shipped)]
     policies = [_policy(options, one, end_aware, config) for one in rules]
     pace = _pace(options, dial, notches, policies)
-    request = Request(
+    request = ResolvedRequest(
         prompt=tuple(prompt),
         max_tokens=max_tokens,
         seed=secrets.randbits(32) if options.seed is None else options.seed,
@@ -76,7 +76,7 @@ def build_request(
     return request if language is None else _held_to(language, request, options)
 
 
-def _held_to(language: Language, request: Request, options: Options) -> Request:
+def _held_to(language: Language, request: ResolvedRequest, options: Options) -> ResolvedRequest:
     """The request held to a language. Raises RequestError, as a ConstraintError if no text of it fits."""
     if options.stop:
         raise RequestError(

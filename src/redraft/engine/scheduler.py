@@ -1,22 +1,22 @@
-"""Which rows go into the next forward. Counts rows; knows no tensor, no model and no clock.
+"""Which rows go into the next forward. Reads the counts of sequences; knows no tensor, no model and no clock.
 
-The unit of work is the row. A request asks for rows in one of two phases:
+The unit of work is the row. A sequence asks for rows in one of two phases:
 
     PREFILL   its next prompt chunk; the last chunk brings the first canvas along (pass fusion)
     DENOISE   its canvas, and before it, when a block has just settled, the block to commit
 
 Chunks are cut at multiples of PREFILL_CHUNK from the start of a prompt, never by what happens to fit, so that a
 request's forwards are the same whatever runs beside it. A `SchedulingPolicy` picks from what is ready, up to
-`max_rows`; the oldest request always goes, so every turn comes: where a forward has room for one canvas, behind all
+`max_rows`; the oldest sequence always goes, so every turn comes: where a forward has room for one canvas, behind all
 before it.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Iterable
+from dataclasses import dataclass
 from enum import Enum
-from typing import Protocol, runtime_checkable
+from typing import Generic, Protocol, TypeVar, runtime_checkable
 
 from redraft.errors import BusyError, RequestError
 
@@ -25,45 +25,53 @@ PREFILL_CHUNK = 256
 
 
 class Phase(Enum):
-    """What a request needs next."""
+    """What a sequence needs next."""
 
     PREFILL = "prefill"
     DENOISE = "denoise"
 
 
-@dataclass(frozen=True)
-class Entry:
-    """What the scheduler knows of one request. `prompt` counts prompt tokens not yet encoded, `commit` block tokens to
-    encode, `width` the rows of its canvas, `step` that canvas's steps.
+class Counts(Protocol):
+    """What the scheduler reads of a sequence.
 
-    A causal request has no canvas (`width` 0) and commits one token per forward. `behind` is the number of a request
-    with the same prompt whose encoding this one waits for; None if it runs by itself.
+    `prompt_left` counts prompt tokens not yet encoded, `commit_rows` block tokens to encode, `width` the rows of its
+    canvas, `step` that canvas's steps. A causal one has no canvas (`width` 0) and commits one token per forward. One
+    that `waits` stands behind another that encodes the same prompt.
     """
 
-    number: int
-    prompt: int
-    width: int
-    commit: int = 0
-    step: int = 0
-    behind: int | None = None
+    @property
+    def number(self) -> int:
+        """Counts the loop's requests."""
 
     @property
-    def phase(self) -> Phase:
-        """PREFILL while prompt tokens are left."""
-        return Phase.PREFILL if self.prompt else Phase.DENOISE
+    def prompt_left(self) -> int:
+        """Tokens."""
 
-    def piece(self) -> Piece:
-        """Its rows in the next forward: a prompt chunk, or the canvas behind the last chunk, a commit or nothing."""
-        if self.prompt > PREFILL_CHUNK:
-            return Piece(self.number, PREFILL_CHUNK, 0)
-        return Piece(self.number, self.prompt + self.commit, self.width)
+    @property
+    def commit_rows(self) -> int:
+        """Rows."""
+
+    @property
+    def width(self) -> int:
+        """Rows."""
+
+    @property
+    def step(self) -> int:
+        """Steps."""
+
+    @property
+    def waits(self) -> bool:
+        """Not to be run."""
+
+
+S = TypeVar("S", bound=Counts)
 
 
 @dataclass(frozen=True)
-class Piece:
-    """Rows of one request in one forward: `encode` causal ones, then `canvas` bidirectional ones (0: none yet)."""
+class Piece(Generic[S]):
+    """Rows of one sequence in one forward: `encode` causal ones, then `canvas` bidirectional ones (0: none yet)."""
 
-    number: int
+    sequence: S
     encode: int
     canvas: int
 
@@ -73,49 +81,57 @@ class Piece:
         return self.encode + self.canvas
 
 
-Batch = tuple[Piece, ...]
+Batch = tuple[Piece[S], ...]
+
+
+def phase_of(sequence: Counts) -> Phase:
+    """PREFILL while prompt tokens are left."""
+    return Phase.PREFILL if sequence.prompt_left else Phase.DENOISE
+
+
+def piece_of(sequence: S) -> Piece[S]:
+    """Its rows in the next forward: a prompt chunk, or the canvas behind the last chunk, a commit or nothing."""
+    if sequence.prompt_left > PREFILL_CHUNK:
+        return Piece(sequence, PREFILL_CHUNK, 0)
+    return Piece(sequence, sequence.prompt_left + sequence.commit_rows, sequence.width)
 
 
 @runtime_checkable
 class SchedulingPolicy(Protocol):
     """Picks the next forward."""
 
-    def __call__(self, entries: Sequence[Entry], max_rows: int) -> Batch:
-        """Pieces of some entries, given in order of arrival; at least one if there are any."""
+    def __call__(self, ready: list[S], max_rows: int) -> Batch[S]:
+        """Pieces of some sequences, given in order of arrival; at least one if there are any."""
 
 
 @dataclass(frozen=True)
 class Mixed:
     """Canvases first, whatever their step; prompt chunks fill what is left. The default."""
 
-    def __call__(self, entries: Sequence[Entry], max_rows: int) -> Batch:
-        ready = sorted(entries, key=lambda entry: entry.phase is Phase.PREFILL)
-        oldest = [entry for entry in entries[:1] if entry.phase is Phase.PREFILL]
-        return _fill([*oldest, *(entry for entry in ready if entry not in oldest)], max_rows)
+    def __call__(self, ready: list[S], max_rows: int) -> Batch[S]:
+        order = sorted(ready, key=lambda one: phase_of(one) is Phase.PREFILL)
+        oldest = [one for one in ready[:1] if phase_of(one) is Phase.PREFILL]
+        return _fill([*oldest, *(one for one in order if one not in oldest)], max_rows)
 
 
 @dataclass(frozen=True)
 class StepHomogeneous:
-    """Only requests at the same denoising step as the oldest; prompts by themselves.
+    """Only sequences at the same denoising step as the oldest; prompts by themselves.
 
     Some write that a block-diffusion model needs this. It does not: nothing in the network encodes the step. It is
     here to be measured against.
     """
 
-    def __call__(self, entries: Sequence[Entry], max_rows: int) -> Batch:
-        if not entries:
-            return ()
-        first = entries[0]
-        alike = [entry for entry in entries if (entry.phase, entry.step) == (first.phase, first.step)]
-        return _fill(alike, max_rows)
+    def __call__(self, ready: list[S], max_rows: int) -> Batch[S]:
+        first = [(phase_of(one), one.step) for one in ready[:1]]
+        return _fill([one for one in ready if (phase_of(one), one.step) in first], max_rows)
 
 
-def _fill(entries: Sequence[Entry], max_rows: int) -> Batch:
+def _fill(sequences: Iterable[S], max_rows: int) -> Batch[S]:
     """Pieces in the given order while they fit; the first always does."""
-    chosen: list[Piece] = []
+    chosen: list[Piece[S]] = []
     left = max_rows
-    for entry in entries:
-        piece = entry.piece()
+    for piece in map(piece_of, sequences):
         if chosen and piece.rows > left:
             continue
         chosen.append(piece)
@@ -126,8 +142,8 @@ def _fill(entries: Sequence[Entry], max_rows: int) -> Batch:
 POLICIES: dict[str, SchedulingPolicy] = {"mixed": Mixed(), "step-homogeneous": StepHomogeneous()}
 
 
-class Scheduler:
-    """The queue and the running requests, by number. Two bounds: rows per forward, requests at a time."""
+class Scheduler(Generic[S]):
+    """The queue and the running sequences, by number. Two bounds: rows per forward, requests at a time."""
 
     def __init__(self, *, max_rows: int, max_running: int, max_waiting: int, policy: str = "mixed") -> None:
         if policy not in POLICIES:
@@ -137,8 +153,8 @@ class Scheduler:
                 raise RequestError(f"{name} is {value!r}; it must be an integer of at least 1")
         self.max_rows, self.max_running, self.max_waiting = max_rows, max_running, max_waiting
         self.policy = POLICIES[policy]
-        self.waiting: dict[int, Entry] = {}
-        self.running: dict[int, Entry] = {}
+        self.waiting: dict[int, S] = {}
+        self.running: dict[int, S] = {}
 
     def check_room(self, arrived: int) -> None:
         """Raise BusyError if the queue, with `arrived` requests on their way to it, is full."""
@@ -146,58 +162,39 @@ class Scheduler:
         if waiting >= self.max_waiting:
             raise BusyError(f"{waiting} requests are waiting, the most this engine queues; try again later")
 
-    def add(self, number: int, prompt: int, width: int, *, behind: int | None = None) -> None:
-        """Queue a request, maybe behind one with the same prompt."""
-        assert number not in self.waiting, f"request {number} is queued already"
-        assert number not in self.running, f"request {number} is running already"
-        self.waiting[number] = Entry(number, prompt, width, behind=behind)
+    def add(self, sequence: S) -> None:
+        """Queue a sequence."""
+        assert sequence.number not in self.waiting, f"request {sequence.number} is queued already"
+        assert sequence.number not in self.running, f"request {sequence.number} is running already"
+        self.waiting[sequence.number] = sequence
 
-    def admit(self) -> tuple[int, ...]:
-        """Move requests from the queue to the running ones, as far as there is room; returns their numbers."""
+    def admit(self) -> list[S]:
+        """Move sequences from the queue to the running ones, as far as there is room; returns them."""
         joined = []
         while self.waiting and len(self.running) < self.max_running:
             number = next(iter(self.waiting))
             self.running[number] = self.waiting.pop(number)
-            joined.append(number)
-        return tuple(joined)
+            joined.append(self.running[number])
+        return joined
 
-    def skip(self, number: int, tokens: int) -> None:
-        """The first `tokens` of a prompt need no encoding: they were found in the prefix cache."""
-        self.running[number] = replace(self.running[number], prompt=self.running[number].prompt - tokens)
-
-    def next(self) -> Batch:
+    def next(self) -> Batch[S]:
         """The next forward. Empty when nothing is ready."""
-        return self.policy([entry for entry in self.running.values() if entry.behind is None], self.max_rows)
+        return self.policy([one for one in self.running.values() if not one.waits], self.max_rows)
 
-    def release(self, number: int, prompt: int) -> None:
-        """A request that stood behind another goes on by itself; `prompt` tokens are left for it to encode."""
-        self.running[number] = replace(self.running[number], prompt=prompt, behind=None)
-
-    def ran(self, piece: Piece, width: int, commit: int = 0) -> None:
-        """A piece has been through a forward: its canvas took a step and is `width` now. Or it has settled: `commit`
-        rows of its block wait to be encoded, with the first step of another canvas."""
-        entry = self.running[piece.number]
-        prompt, step = max(0, entry.prompt - piece.encode), 0 if commit else entry.step + (piece.canvas > 0)
-        self.running[piece.number] = replace(entry, prompt=prompt, commit=commit, width=width, step=step)
-
-    def remove(self, number: int) -> None:
-        """Forget a request, finished or aborted, running or not. Whoever still stood behind it runs by itself."""
-        self.waiting.pop(number, None)
-        self.running.pop(number, None)
-        for entries in (self.waiting, self.running):
-            for other, entry in entries.items():
-                if entry.behind == number:
-                    entries[other] = replace(entry, behind=None)
+    def remove(self, sequence: S) -> None:
+        """Forget a sequence, finished or aborted, running or not."""
+        self.waiting.pop(sequence.number, None)
+        self.running.pop(sequence.number, None)
 
     def check(self) -> None:
         """Raise AssertionError if the books contradict themselves."""
         assert not self.waiting.keys() & self.running.keys(), "a request both waits and runs"
         assert len(self.running) <= self.max_running
         assert len(self.waiting) <= self.max_waiting
-        for number, entry in (*self.waiting.items(), *self.running.items()):
-            assert entry.number == number
-            assert entry.prompt >= 0
-            assert entry.width >= 0
-            assert not (entry.prompt and (entry.step or entry.commit)), (
+        for number, one in (*self.waiting.items(), *self.running.items()):
+            assert one.number == number
+            assert one.prompt_left >= 0
+            assert one.width >= 0
+            assert not (one.prompt_left and (one.step or one.commit_rows)), (
                 f"request {number} denoises before its prompt is read"
             )

@@ -10,12 +10,11 @@ import time
 from collections.abc import Callable, Sequence
 from statistics import median
 
-from redraft.engine.answer import Answer
-from redraft.engine.engine import Engine
-from redraft.engine.request import Options
+from redraft.engine.request import Options, Request
 from redraft.errors import RequestError
 from redraft.measure.record import Progress, Record, new_record, silent
 from redraft.measure.remote import Reply
+from redraft.operations.engine import Engine
 
 
 def bench_beside(
@@ -43,11 +42,8 @@ def bench_beside(
 
 
 def _here(engine: Engine, prompt: str, seed: int) -> Reply:
-    request = engine.request(prompt, chat=True, options=Options(seed=seed, preset="fast"))
-    answer, began = Answer(engine.text, request), time.monotonic()
-    for event in engine.events(request, drafts=False):
-        answer.take(event)
-    done = answer.done()
+    began = time.monotonic()
+    done = engine.run(Request(prompt, Options(seed=seed, preset="fast"), chat=True))
     return Reply(
         done.text, done.finish, len(done.tokens), sum(done.steps), time.monotonic() - began, done.first_text_sec
     )

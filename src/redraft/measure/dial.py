@@ -17,12 +17,12 @@ from statistics import median
 
 from redraft.config import GenerationConfig
 from redraft.engine.dial import Dial, Notch, Rules, fingerprint
-from redraft.engine.engine import Engine
-from redraft.engine.request import Generation, Options, Request
+from redraft.engine.request import Generation, Options, ResolvedRequest
 from redraft.engine.resolve import build_request
 from redraft.errors import RequestError
 from redraft.measure.evals import room, said, share_of
 from redraft.measure.record import Progress, Record, new_record, silent
+from redraft.operations.engine import Engine
 from redraft.tasks import Example, Task, names, task
 
 TASKS = (*names(), "sudoku-9x9")
@@ -86,7 +86,7 @@ def bench_dial(folder: Path, engine: Engine, *, count: int, progress: Progress =
 
 def ask(
     engine: Engine, sheet: TaskExamples, number: int, dial: Dial, seed: int, target_ms: float | None = None
-) -> Request:
+) -> ResolvedRequest:
     """A request for one example of a sheet at effort 1 of a dial."""
     prompt = engine.text.chat([{"role": "user", "content": sheet.examples[number].prompt}])
     options = Options(effort=1.0, target_ms=target_ms, seed=seed, max_tokens=sheet.max_tokens)
@@ -136,18 +136,18 @@ def _measure(engine: Engine, rules: Rules, sheets: Sequence[TaskExamples]) -> No
 def _step_sec(engine: Engine, rules: Rules, sheets: Sequence[TaskExamples]) -> float:
     """What a step takes, prompt and all, one request at a time."""
     asked = [ask(engine, sheet, i, only(rules), 0) for sheet in sheets for i in range(len(sheet.examples[:PROBED]))]
-    done = [engine.finish(request) for request in asked]
+    done = [engine.run(request) for request in asked]
     return median([one.seconds / max(1, sum(one.steps)) for one in done[1:] or done])
 
 
 def _paced(engine: Engine, dial: Dial, sheets: Sequence[TaskExamples], progress: Progress) -> list[dict[str, float]]:
     """What comes of times to keep: one request at a time, and times that are shares of what effort 1 takes."""
     asked = [(sheet, i) for sheet in sheets for i in range(len(sheet.examples[:PACED]))]
-    usual = median([engine.finish(ask(engine, *one, dial, seed)).seconds for seed, one in enumerate(asked)])
+    usual = median([engine.run(ask(engine, *one, dial, seed)).seconds for seed, one in enumerate(asked)])
     found = []
     for i, share in enumerate(SHARES):
         progress("target", i, len(SHARES))
-        done = [engine.finish(ask(engine, *one, dial, seed, 1e3 * share * usual)) for seed, one in enumerate(asked)]
+        done = [engine.run(ask(engine, *one, dial, seed, 1e3 * share * usual)) for seed, one in enumerate(asked)]
         right = [
             sheet.task.score(sheet.examples[i], one.text).exact for (sheet, i), one in zip(asked, done, strict=True)
         ]

@@ -11,11 +11,11 @@ from typing import Any
 
 from redraft.diffusion.presets import narrowest
 from redraft.diffusion.seed import SeedCanvas
-from redraft.engine.engine import DEFAULTS, Engine
-from redraft.engine.gap import Around, refuse_decided
-from redraft.engine.request import Generation, Options
+from redraft.engine.request import DEFAULTS, Generation, Options, Request
 from redraft.errors import RequestError
 from redraft.measure.record import Progress, Record, new_record, silent
+from redraft.operations.engine import Engine
+from redraft.operations.gap import Around, refuse_decided
 from redraft.tasks import Example, Score, Task
 
 SEEN = 50  # answers of the training split, which say how long those of a task may be
@@ -106,8 +106,8 @@ def attempt(
     """Answer one example; a gap in a text at its right width. Raises RequestError for a gap and the causal mode."""
     if example.suffix is not None:
         return _filled(engine, task, example, replace(options, seed=seed, steps=steps))
-    request = engine.request(example.prompt, chat=True, options=replace(options, seed=seed, steps=steps))
-    done = engine.finish(request)
+    request = engine.resolve(Request(example.prompt, chat=True, options=replace(options, seed=seed, steps=steps)))
+    done = engine.run(request)
     return Trial(example, done, task.score(example, done.text))
 
 
@@ -115,7 +115,7 @@ def _filled(engine: Engine, task: Task, example: Example, options: Options) -> T
     refuse_decided(options, "a gap")
     before, behind = engine.text.encode(example.prompt, bos=True), engine.text.encode(example.suffix or "", bos=False)
     width = len(engine.text.encode(example.answer, bos=False))
-    done = engine.finish(Around(tuple(before), tuple(behind)).request(width, options, engine))
+    done = engine.run(Around(tuple(before), tuple(behind)).request(width, options, engine))
     tokens = done.tokens[:width]
     done = replace(done, tokens=tokens, text=engine.text.decode(list(tokens)))
     return Trial(example, done, task.score(example, done.text))

@@ -10,10 +10,10 @@ from statistics import median
 import torch
 
 from redraft.cache import Prefix
-from redraft.engine.engine import load
 from redraft.measure.record import Progress, Record, new_record, silent
 from redraft.model.gemma import DiffusionGemma
 from redraft.model.rows import Mode, Span
+from redraft.operations.engine import Engine
 
 CANVASES = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64)
 BEHIND = 64
@@ -25,7 +25,7 @@ def bench_knee(
     folder: Path, *, runs: int, dtype: str = "float32", plan: str | None = None, progress: Progress = silent
 ) -> Record:
     """Time of a forward by its rows, all sizes in turn `runs` times, and where more rows stop paying."""
-    model = load(folder, device="cpu", dtype=dtype, plan=plan).model  # as an engine runs it
+    model = Engine.load(folder, device="cpu", dtype=dtype, plan=plan).model  # as an engine runs it
     width = model.config.canvas_length
     forwards = {canvases * width: _forward_of(model, canvases) for canvases in CANVASES}
     times: dict[int, list[float]] = {rows: [] for rows in forwards}

@@ -25,7 +25,7 @@ import torch
 
 from redraft.config import CheckpointConfig, read_config
 from redraft.diffusion.halt import first_end
-from redraft.engine.request import Options, Request
+from redraft.engine.request import Options, ResolvedRequest
 from redraft.engine.resolve import build_request
 from redraft.errors import RequestError, did_you_mean
 from redraft.tasks import Example, task
@@ -52,7 +52,7 @@ class TimedRequest:
     `example` is None where exactness cannot be judged: a model without training, or an answer longer than the limit.
     """
 
-    request: Request
+    request: ResolvedRequest
     arrives: float = 0.0
     task: str = TASKS[0]
     example: Example | None = None
@@ -62,7 +62,7 @@ class TimedRequest:
 class Outcome:
     """What one request got; times are seconds after its arrival. An empty answer's first text is its end."""
 
-    request: Request
+    request: ResolvedRequest
     arrives: float
     tokens: list[int] = field(default_factory=list)
     first: float | None = None

@@ -19,12 +19,12 @@ from typing import Any
 
 import torch
 
-from redraft.engine.engine import Engine, load
-from redraft.engine.request import Options, Request
+from redraft.engine.request import Options, Request, ResolvedRequest
 from redraft.measure.process_memory import peak_mib
 from redraft.measure.record import Progress, Record, new_record, silent
 from redraft.measure.scenario import TASKS, held_out
 from redraft.measure.verify import load_reference
+from redraft.operations.engine import Engine
 
 WHO = ("ours", "fast", "transformers")
 
@@ -44,7 +44,7 @@ class TimedAnswer:
 
 def bench_against(folder: Path, *, runs: int, dtype: str = "float32", progress: Progress = silent) -> Record:
     """Time `runs` paired answers after one warm-up pair, and both peaks of memory."""
-    engine = load(folder, device="cpu", dtype=dtype)
+    engine = Engine.load(folder, device="cpu", dtype=dtype)
     theirs, version = load_reference(folder, engine.model.dtype)
     requests, fast = _requests(engine, runs + 1), _requests(engine, runs + 1, preset="fast")
     answer: dict[str, Callable[[int], int]] = {
@@ -64,18 +64,18 @@ def bench_against(folder: Path, *, runs: int, dtype: str = "float32", progress: 
     return _record(folder, counted, peaks, version, dtype, len(requests[0].prompt))
 
 
-def _requests(engine: Engine, count: int, preset: str = "reference") -> list[Request]:
+def _requests(engine: Engine, count: int, preset: str = "reference") -> list[ResolvedRequest]:
     return [
-        engine.request(prompt, chat=True, options=Options(seed=i, preset=preset))
+        engine.resolve(Request(prompt, chat=True, options=Options(seed=i, preset=preset)))
         for i, prompt in enumerate(held_out(count))
     ]
 
 
-def _ours(engine: Engine, request: Request) -> int:
-    return sum(engine.finish(request).steps)
+def _ours(engine: Engine, request: ResolvedRequest) -> int:
+    return sum(engine.run(request).steps)
 
 
-def _theirs(theirs: Any, request: Request) -> int:
+def _theirs(theirs: Any, request: ResolvedRequest) -> int:
     """transformers' generate; its steps are counted as calls of the decoder."""
     calls = 0
 
@@ -93,7 +93,7 @@ def _theirs(theirs: Any, request: Request) -> int:
 
 def _answer_alone(who: str, folder: Path, dtype: str) -> None:
     """Four answers, in a process whose memory is measured."""
-    engine = load(folder, device="cpu", dtype=dtype)
+    engine = Engine.load(folder, device="cpu", dtype=dtype)
     requests = _requests(engine, 4)
     if who == "ours":
         for request in requests:

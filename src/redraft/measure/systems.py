@@ -18,8 +18,10 @@ from typing import Any, Protocol, runtime_checkable
 import torch
 
 from redraft.engine.events import Block, Event, Finished
+from redraft.engine.handle import Handle
 from redraft.engine.loop import DEFAULT_LOOP, Loop, LoopConfig
-from redraft.engine.request import Request
+from redraft.engine.request import ResolvedRequest
+from redraft.engine.scope import CancelScope, Observer, Submitted
 from redraft.measure.scenario import Outcome, Pass, TimedRequest
 from redraft.model.gemma import DiffusionGemma
 
@@ -39,7 +41,7 @@ class RedraftSystem:
         self,
         model: DiffusionGemma,
         config: LoopConfig = DEFAULT_LOOP,
-        change: Callable[[Request], Request] | None = None,
+        change: Callable[[ResolvedRequest], ResolvedRequest] | None = None,
     ) -> None:
         self.model, self.config, self.change = model, config, change
 
@@ -53,15 +55,16 @@ class RedraftSystem:
     def _serve(self, loop: Loop, jobs: Sequence[TimedRequest]) -> Pass:
         requests = [job.request if self.change is None else self.change(job.request) for job in jobs]
         outcomes = tuple(Outcome(request, job.arrives) for request, job in zip(requests, jobs, strict=True))
-        queue, prompts = deque(outcomes), dict[tuple[int, ...], int]()
+        queue, prompts = deque(outcomes), dict[tuple[int, ...], Handle]()
         began, before = time.perf_counter(), loop.forwards
         while True:
             now = time.perf_counter() - began
             while queue and queue[0].arrives <= now:
                 outcome = queue.popleft()
                 behind = prompts.get(outcome.request.prompt)
-                number = loop.submit(outcome.request, _listener(outcome, began), behind=behind)
-                prompts.setdefault(outcome.request.prompt, number)
+                scope = CancelScope(_Timing(outcome, began))
+                handle = loop.submit(outcome.request, scope, behind=behind)
+                prompts.setdefault(outcome.request.prompt, handle)
             busy = loop.tick()
             if not busy and not queue:
                 return Pass(outcomes, time.perf_counter() - began, loop.forwards - before)
@@ -69,14 +72,18 @@ class RedraftSystem:
                 time.sleep(max(0.0, queue[0].arrives - (time.perf_counter() - began)))
 
 
-def _listener(outcome: Outcome, began: float) -> Callable[[Event], None]:
-    def listen(event: Event) -> None:
-        if isinstance(event, Block):
-            outcome.take(event.tokens, time.perf_counter() - began)
-        elif isinstance(event, Finished):
-            outcome.close(time.perf_counter() - began)
+class _Timing(Observer):
+    """When the tokens of an outcome came."""
 
-    return listen
+    def __init__(self, outcome: Outcome, began: float) -> None:
+        self._outcome, self._began = outcome, began
+
+    def event(self, handle: Submitted, event: Event) -> None:
+        """Note blocks and the end."""
+        if isinstance(event, Block):
+            self._outcome.take(event.tokens, time.perf_counter() - self._began)
+        elif isinstance(event, Finished):
+            self._outcome.close(time.perf_counter() - self._began)
 
 
 class TransformersSystem:

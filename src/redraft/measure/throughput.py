@@ -15,9 +15,8 @@ from statistics import median
 from typing import Any
 
 from redraft.config import read_config
-from redraft.engine.engine import Engine, load
 from redraft.engine.loop import DEFAULT_LOOP, LoopConfig
-from redraft.engine.request import Options, Request
+from redraft.engine.request import Options, ResolvedRequest
 from redraft.engine.resolve import build_request
 from redraft.measure.evals import share_of
 from redraft.measure.process_memory import peak_mib
@@ -25,6 +24,7 @@ from redraft.measure.record import Progress, Record, new_record, percentiles_ms,
 from redraft.measure.scenario import RATE, SCENARIOS, Material, Pass, Scenario, TimedRequest, checkpoint_of
 from redraft.measure.systems import RedraftSystem, System, TransformersSystem
 from redraft.measure.verify import load_reference
+from redraft.operations.engine import Engine
 from redraft.tasks import task
 from redraft.text import Text, read_text
 from redraft.weights.build import DTYPES
@@ -96,7 +96,7 @@ def bench_scenario(
 ) -> Record:
     """One scenario, ours by two presets beside transformers', and the peaks of memory."""
     with checkpoint_of(scenario, folder) as place:
-        engine = load(place, device="cpu", dtype=dtype)
+        engine = Engine.load(place, device="cpu", dtype=dtype)
         theirs, version = load_reference(place, DTYPES[dtype])
         material = Material(engine.text, engine.config, rate)
         made = [scenario.jobs(replace(material, seed=seed)) for seed in range(runs + 1)]
@@ -111,7 +111,7 @@ def bench_scenario(
 def ours(engine: Engine, preset: str, at_once: int = DEFAULT_LOOP.max_running) -> RedraftSystem:
     """The engine as it was loaded, by the rules of a preset and with the canvas that it takes."""
 
-    def change(request: Request) -> Request:
+    def change(request: ResolvedRequest) -> ResolvedRequest:
         options = Options(max_tokens=request.max_tokens, seed=request.seed, preset=preset)
         return build_request(list(request.prompt), options, engine.config)
 
@@ -124,7 +124,7 @@ def _serve_alone(who: str, name: str, folder: Path, dtype: str) -> None:
     jobs = scenario.jobs(Material(read_text(folder, config), config))
     side: System
     if who == "ours":
-        side = RedraftSystem(load(folder, device="cpu", dtype=dtype).model)
+        side = RedraftSystem(Engine.load(folder, device="cpu", dtype=dtype).model)
     else:
         side = TransformersSystem(load_reference(folder, DTYPES[dtype])[0])
     side.serve(jobs, serial=scenario.serial)

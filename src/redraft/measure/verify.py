@@ -24,9 +24,9 @@ from redraft.cache import Prefix
 from redraft.diffusion.canvas import fresh
 from redraft.diffusion.denoise import step
 from redraft.diffusion.noise import SeededNoise
-from redraft.engine.engine import Engine
-from redraft.engine.request import Options
+from redraft.engine.request import Options, Request
 from redraft.errors import RunError
+from redraft.operations.engine import Engine
 from redraft.shapes import Float, Tensor
 
 WANTED = "transformers==5.23.0"
@@ -141,7 +141,7 @@ def verify(engine: Engine, folder: Path, prompt: str, *, seed: int = 0, max_step
     theirs, version = load_reference(folder, dtype)
     one_canvas = model.config.canvas_length
     options = Options(seed=seed, steps=max_steps, max_tokens=one_canvas, preset="reference")
-    request = engine.request(prompt, chat=engine.text.has_template, options=options)
+    request = engine.resolve(Request(prompt, chat=engine.text.has_template, options=options))
     tokens = torch.tensor(request.prompt, device=model.device)
     reference = _Reference(theirs.to(model.device), tokens)
     prefix = Prefix(model.config.layers, dtype=dtype, device=model.device)

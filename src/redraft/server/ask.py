@@ -10,9 +10,9 @@ from functools import cached_property
 from redraft.constraints.compile.tool_calls import OPEN, THOUGHT, ContentLanguage
 from redraft.constraints.language import Language, Source
 from redraft.constraints.thinking import after_thinking
-from redraft.engine.engine import Engine
-from redraft.engine.request import Options, Request
+from redraft.engine.request import Options, Request, ResolvedRequest
 from redraft.errors import ConstraintError, RequestError
+from redraft.operations.engine import Engine
 from redraft.server.refusal import refusal_of, unsupported
 from redraft.server.schema import CanvasOptions, Sampling
 from redraft.server.settings import Settings
@@ -24,7 +24,7 @@ NO_OPTIONS = CanvasOptions()
 class Asked:
     """Requests for one prompt or several; request i shares the prompt of request `behind[i]`."""
 
-    requests: tuple[Request, ...]
+    requests: tuple[ResolvedRequest, ...]
     behind: tuple[int | None, ...]
 
     @property
@@ -114,13 +114,13 @@ def asked(
 ) -> Asked:
     """`answers` requests for each prompt, which is read once; their seeds count up. Raises Refusal for a language that
     has no answer for one."""
-    requests: list[Request] = []
+    requests: list[ResolvedRequest] = []
     behind: list[int | None] = []
     try:
         language = None if held is None else held.language(engine)
         for prompt in prompts:
             first = len(requests)
-            request = engine.request_of(list(prompt), options, language)
+            request = engine.resolve(Request(list(prompt), options, constraint=language))
             for i in range(answers):
                 requests.append(replace(request, seed=(request.seed + i) % 2**64) if i else request)
                 behind.append(first if i else None)

@@ -8,10 +8,10 @@ from typing import Any
 
 from pydantic import Field
 
-from redraft.engine.engine import Engine
-from redraft.engine.infill import infill
 from redraft.engine.request import Options
-from redraft.engine.wanted import Wanted
+from redraft.operations.engine import Engine
+from redraft.operations.gap_constraint import Wanted
+from redraft.operations.infill import infill
 from redraft.server.body import Body, Flag, Int, Real, Str
 from redraft.server.refusal import Refusal
 

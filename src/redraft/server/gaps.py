@@ -9,9 +9,10 @@ from dataclasses import dataclass, replace
 from starlette.requests import Request
 from starlette.responses import Response
 
-from redraft.engine.engine import Engine
-from redraft.engine.infill import Infill
 from redraft.engine.request import Generation, Options
+from redraft.engine.request import Request as Asked
+from redraft.operations.engine import Engine
+from redraft.operations.infill import Infill
 from redraft.server.ask import kept_whole, options_of
 from redraft.server.refusal import unsupported
 from redraft.server.replies import Json, TextForm
@@ -93,7 +94,7 @@ def _fill(service: Service, engine: Engine, gap: Gap) -> list[Voice]:
 def _voice(service: Service, gap: Gap, filled: Infill | None, seed: int, seconds: float) -> Voice:
     """A filled gap as an answer like any other."""
     engine = service.engine
-    asked = engine.request_of([engine.text.bos_token_id], Options(seed=seed, max_tokens=1))
+    asked = engine.resolve(Asked([engine.text.bos_token_id], Options(seed=seed, max_tokens=1)))
     voice = Voice(engine.text, asked, service.marks, first_sec=seconds, seconds=seconds, finish="length")
     if filled is None:
         return voice

@@ -3,43 +3,26 @@
 from __future__ import annotations
 
 import asyncio
-import threading
 from collections.abc import Callable
 from typing import TypeVar
 
-from redraft.engine.engine import Engine
-from redraft.engine.loop import Listener, Loop
-from redraft.engine.request import Request
-from redraft.engine.tap import View, seen_through
-from redraft.errors import RunError
+from redraft.engine.scope import CancelScope, Observer
+from redraft.operations.engine import Engine
 
 T = TypeVar("T")
 
 
-class Leash(View):
-    """A loop as one HTTP request sees it: what it has submitted can be ended, and it submits nothing afterwards."""
+class Leash:
+    """What one HTTP request does with the engine: it can be ended, and nothing is submitted afterwards."""
 
-    def __init__(self, loop: Loop) -> None:
-        super().__init__(loop)
-        self._own, self._lock, self._cut = set[int](), threading.Lock(), False
-
-    def submit(self, request: Request, listener: Listener, *, drafts: bool = False, behind: int | None = None) -> int:
-        """As the loop's. Raises RunError once the leash is cut."""
-        with self._lock:
-            if self._cut:
-                raise RunError("nobody waits for this request any longer")
-            number = self._loop.submit(request, listener, drafts=drafts, behind=behind)
-            self._own.add(number)
-            return number
+    def __init__(self, engine: Engine, *observers: Observer) -> None:
+        self.scope = CancelScope(*observers, parent=engine.scope)
 
     def cut(self) -> None:
         """End what runs; its rows are free at the next forward."""
-        with self._lock:
-            self._cut = True
-            for number in self._own:
-                self._loop.abort(number)
+        self.scope.cancel()
 
 
-async def on_thread(engine: Engine, loop: View, work: Callable[[Engine], T]) -> T:
+async def on_thread(engine: Engine, leash: Leash, work: Callable[[Engine], T]) -> T:
     """Do it beside the event loop, which goes on serving others."""
-    return await asyncio.to_thread(lambda: work(seen_through(engine, loop, gaps=True)))
+    return await asyncio.to_thread(lambda: work(engine.within(leash.scope)))

@@ -5,10 +5,10 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Sequence
 
-from redraft.engine.engine import Engine
 from redraft.engine.events import Block, Finished
-from redraft.engine.mend import mended
-from redraft.engine.request import Generation, Request
+from redraft.engine.request import Generation, ResolvedRequest
+from redraft.operations.engine import Engine
+from redraft.operations.repair import repair
 from redraft.server.leash import Leash, on_thread
 from redraft.server.run import Run
 
@@ -16,10 +16,10 @@ from redraft.server.run import Run
 class Mending(Run):
     """A run of requests whose language has parts that only a validator knows. It tells a block of each, and the end."""
 
-    def __init__(self, engine: Engine, requests: Sequence[Request]) -> None:
-        super().__init__(engine.loop, (), behind=())
+    def __init__(self, engine: Engine, requests: Sequence[ResolvedRequest]) -> None:
+        super().__init__(engine, (), behind=())
         self.open = set(range(len(requests)))
-        self._leash = Leash(engine.loop)
+        self._leash = Leash(engine)
         self._tasks = [asyncio.create_task(self._mend(engine, i, request)) for i, request in enumerate(requests)]
 
     def stop(self, i: int) -> None:
@@ -31,9 +31,9 @@ class Mending(Run):
         super().abort()
         self._leash.cut()
 
-    async def _mend(self, engine: Engine, i: int, request: Request) -> None:
+    async def _mend(self, engine: Engine, i: int, request: ResolvedRequest) -> None:
         try:
-            done = await on_thread(engine, self._leash, lambda held: mended(held, request, None))
+            done = await on_thread(engine, self._leash, lambda held: repair(held, request))
         except Exception as error:  # told to whoever waits
             self.mail.put(i, error)
             return

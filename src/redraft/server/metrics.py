@@ -9,8 +9,8 @@ from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, gene
 from prometheus_client.core import CounterMetricFamily, Metric
 from prometheus_client.registry import Collector
 
-from redraft.engine.engine import Engine
 from redraft.engine.loop import Loop
+from redraft.operations.engine import Engine
 from redraft.server.voice import Voice
 
 SECONDS = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 120.0)
@@ -42,7 +42,7 @@ class Metrics:
         self.registry.register(_Rows(loop))
         self._gauge("redraft_waiting_requests", "In the engine's queue", lambda: len(loop.scheduler.waiting))
         self._gauge("redraft_running_requests", "Sharing forwards now", lambda: len(loop.scheduler.running))
-        self._gauge("redraft_cache_bytes", "Keys and values of running requests", lambda: loop.runner.num_bytes)
+        self._gauge("redraft_cache_bytes", "Keys and values of running requests", lambda: loop.num_bytes)
         self._gauge("redraft_prefix_bytes", "Keys and values kept for later prompts", lambda: prefixes.num_bytes)
         self._gauge("redraft_prefix_hit_tokens", "Prompt tokens found in kept prefixes", lambda: prefixes.hits)
         self._gauge("redraft_prefix_miss_tokens", "Prompt tokens that were encoded", lambda: prefixes.misses)

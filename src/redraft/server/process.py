@@ -19,9 +19,9 @@ from types import FrameType
 import uvicorn
 from starlette.types import ASGIApp
 
-from redraft.engine.engine import Engine
-from redraft.engine.request import Options
+from redraft.engine.request import Options, Request
 from redraft.errors import RedraftError, RequestError, RunError
+from redraft.operations.engine import Engine
 from redraft.server.app import create_app
 from redraft.server.log import Log
 from redraft.server.service import Service
@@ -151,7 +151,7 @@ def _begin(engine: Engine) -> None:
 
 def warm_up(engine: Engine) -> None:
     """One short answer: the first forward of a process is slower than all others."""
-    engine.finish(engine.request_of([engine.text.bos_token_id], Options(max_tokens=1, steps=2, seed=0)))
+    engine.run(engine.resolve(Request([engine.text.bos_token_id], Options(max_tokens=1, steps=2, seed=0))))
 
 
 class _Server(uvicorn.Server):

@@ -12,40 +12,39 @@ import asyncio
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from redraft.engine.engine import Engine
 from redraft.engine.events import Draft, Event, Finished
-from redraft.engine.frames import Frames
-from redraft.engine.loop import Listener
-from redraft.engine.request import Request
-from redraft.engine.tap import Tap
+from redraft.engine.scope import Observer, Submitted
+from redraft.operations.engine import Engine
 from redraft.server.leash import Leash, on_thread
 from redraft.server.mail import Mail
 from redraft.server.replies import Json
 from redraft.server.stream import Chunks
+from redraft.trace.frames import Frames
 
 Work = Callable[[Engine], Mapping[str, Any]]
 
 
-class Relay:
+class Relay(Observer):
     """From the engine's thread to the event loop's."""
 
     def __init__(self, engine: Engine) -> None:
         self._frames = Frames(engine.text, engine.config.generation.eos_token_ids)
         self._mail = Mail[Draft | Json]()
+        self._known: dict[Submitted, int] = {}
 
-    def opened(self, index: int, request: Request) -> Listener:
-        """A canvas is begun: tell it, and listen."""
-        pinned = [] if request.seed_canvas is None else [place for place, _ in request.seed_canvas.pins]
-        gap = min(pinned, default=request.width)
-        self._mail.put(index, {"type": "request", "index": index, "width": request.width, "gap": gap})
-
-        def listen(event: Event) -> None:
-            if isinstance(event, Draft):
-                self._mail.put(index, event)
-            elif isinstance(event, Finished):
-                self._mail.put(index, {"type": "over", "index": index, "finish": event.reason})
-
-        return listen
+    def event(self, handle: Submitted, event: Event) -> None:
+        """A canvas is begun, drafted or over: tell it."""
+        index = self._known.get(handle)
+        if index is None:
+            index = self._known[handle] = len(self._known)
+            request = handle.request
+            pinned = [] if request.seed_canvas is None else [place for place, _ in request.seed_canvas.pins]
+            gap = min(pinned, default=request.width)
+            self._mail.put(index, {"type": "request", "index": index, "width": request.width, "gap": gap})
+        if isinstance(event, Draft):
+            self._mail.put(index, event)
+        elif isinstance(event, Finished):
+            self._mail.put(index, {"type": "over", "index": index, "finish": event.reason})
 
     def over(self, running: asyncio.Future[Any]) -> None:
         """The work is done. What it raised, once nobody waits for it, is nobody's concern."""
@@ -61,10 +60,9 @@ class Relay:
         return {"type": "draft"} | self._frames.of(i, told) if isinstance(told, Draft) else told or None
 
 
-async def relayed(engine: Engine, leash: Leash, work: Work) -> Chunks:
+async def relayed(engine: Engine, relay: Relay, leash: Leash, work: Work) -> Chunks:
     """Everything that is told of some work, and its result. Raises what the work does."""
-    relay = Relay(engine)
-    running = asyncio.ensure_future(on_thread(engine, Tap(leash, relay.opened), work))
+    running = asyncio.ensure_future(on_thread(engine, leash, work))
     running.add_done_callback(relay.over)
     try:
         while (told := await relay.next()) is not None:

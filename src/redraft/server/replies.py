@@ -9,8 +9,8 @@ from dataclasses import dataclass, field
 from random import getrandbits
 from typing import Any, ClassVar
 
+from redraft.engine.calls import read_call
 from redraft.engine.request import FinishReason
-from redraft.server.calls import read_call
 from redraft.server.languages import Choice, called
 from redraft.server.settings import Settings
 from redraft.server.voice import Logprobs, Said, Voice
@@ -89,8 +89,8 @@ class ChatForm:
         else:
             for written in voice.calls:
                 call = read_call(written)
-                if call is not None and called(self.choice.tools, *call):
-                    pairs.append(call)
+                if call.name is not None and called(self.choice.tools, call.name, call.arguments):
+                    pairs.append((call.name, call.arguments))
                 else:
                     rest += written
         calls = [

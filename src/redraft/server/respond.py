@@ -10,9 +10,8 @@ from typing import TypeVar
 from starlette.requests import Request
 from starlette.responses import Response
 
-from redraft.engine.engine import Engine
 from redraft.engine.events import Draft, Event, Finished
-from redraft.engine.frames import Frames
+from redraft.operations.engine import Engine
 from redraft.server.ask import Asked
 from redraft.server.leash import Leash, on_thread
 from redraft.server.mending import Mending
@@ -22,6 +21,7 @@ from redraft.server.schema import Sampling
 from redraft.server.service import Service
 from redraft.server.stream import Chunks, EventStream, unless_gone
 from redraft.server.voice import Said, Voice
+from redraft.trace.frames import Frames
 
 R = TypeVar("R")
 GONE = 499  # nobody reads it; the log does
@@ -92,7 +92,7 @@ class Exchange:
             if any(one.language is not None and one.language.checked for one in self.asked.requests):
                 self.run = Mending(engine, self.asked.requests)
             else:
-                self.run = Run(engine.loop, self.asked.requests, behind=self.asked.behind, drafts=drafts)
+                self.run = Run(engine, self.asked.requests, behind=self.asked.behind, drafts=drafts)
         except BaseException:
             self.room.close()
             raise
@@ -177,7 +177,7 @@ class Exchange:
 async def aside(request: Request, work: Callable[[Engine], R], *, answers: int = 1) -> R:
     """Work with the engine on a thread, given up if the client goes away. Raises Refusal if there is no room."""
     service = service_of(request)
-    leash = Leash(service.engine.loop)
+    leash = Leash(service.engine)
     with service.enter(answers, key_of(request)):
         return await unless_gone(request, on_thread(service.engine, leash, work), leash.cut)
 

@@ -7,8 +7,8 @@ from collections.abc import Callable
 from contextlib import ExitStack
 from typing import Literal
 
-from redraft.engine.engine import Engine
 from redraft.errors import RedraftError
+from redraft.operations.engine import Engine
 from redraft.server.metrics import Metrics
 from redraft.server.refusal import Refusal
 from redraft.server.settings import Settings

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from typing import Literal
 
 from redraft.engine.events import Block, Event, Finished, PromptRead
-from redraft.engine.request import FinishReason, Request
+from redraft.engine.request import FinishReason, ResolvedRequest
 from redraft.errors import RunError
 from redraft.server.refusal import NO_TIME, Refusal
 from redraft.text import Detokenizer, StopStrings, Text
@@ -66,7 +66,7 @@ class Voice:
     """
 
     text: Text
-    request: Request
+    request: ResolvedRequest
     marks: Marks
     began: float = field(default_factory=time.monotonic)
     content: str = ""

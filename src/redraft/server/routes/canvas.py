@@ -14,22 +14,22 @@ from pydantic import Field
 from starlette.concurrency import run_in_threadpool
 
 from redraft.diffusion.seed import SeedCanvas
-from redraft.engine.engine import Engine
 from redraft.engine.events import Block, Draft, Finished
-from redraft.engine.frames import Frames, block_frame
+from redraft.operations.engine import Engine
 from redraft.server.ask import asked, kept_whole, options_of
 from redraft.server.body import Body, Int, Str
 from redraft.server.document import Document, Segment, complete
 from redraft.server.languages import structured
 from redraft.server.leash import Leash
 from redraft.server.refusal import Refusal
-from redraft.server.relay import relayed
+from redraft.server.relay import Relay, relayed
 from redraft.server.replies import Json, TextForm, told
 from redraft.server.respond import Exchange, Work, aside, key_of, note_prompts, service_of
 from redraft.server.route import router_of_bodies
 from redraft.server.schema import Message, Sampling, StructuredOutputs
 from redraft.server.service import Service
 from redraft.server.stream import Chunks, EventStream
+from redraft.trace.frames import Frames, block_frame
 
 router = router_of_bodies()
 
@@ -132,6 +132,7 @@ async def _document(service: Service, request: Request, body: Canvas) -> Respons
 
     if not body.stream:
         return await aside(request, work)
-    leash, room = Leash(service.engine.loop), service.enter(1, key_of(request))
-    chunks = relayed(service.engine, leash, work)
+    relay = Relay(service.engine)
+    leash, room = Leash(service.engine, relay), service.enter(1, key_of(request))
+    chunks = relayed(service.engine, relay, leash, work)
     return EventStream(chunks, gone=leash.cut, over=room.close, limits=service.settings.limits)

@@ -11,8 +11,9 @@ from fastapi import Request, Response
 from starlette.concurrency import run_in_threadpool
 
 from redraft.diffusion.seed import SeedCanvas
-from redraft.engine.engine import Engine
 from redraft.engine.request import Options
+from redraft.engine.request import Request as Asked
+from redraft.operations.engine import Engine
 from redraft.server.ask import asked, kept_whole, options_of
 from redraft.server.languages import check_tools, choice_of, held_to
 from redraft.server.refusal import Refusal
@@ -102,5 +103,5 @@ def _thinking(body: Chat) -> bool:
 
 def _seeded(engine: Engine, options: Options, predicted: tuple[int, ...]) -> Options:
     """The first canvas begins with what the answer is likely to be; all of it stays open."""
-    width = engine.request_of([engine.text.bos_token_id], options).width  # presets and the dial have a say in it
+    width = engine.resolve(Asked([engine.text.bos_token_id], options)).width  # presets and the dial have a say in it
     return replace(options, seed_canvas=SeedCanvas(given=tuple(enumerate(predicted[:width]))))

@@ -1,8 +1,8 @@
 """`POST /v1/decisions`: questions about a text, answered by the shares of their choices in one denoising step.
 
-Nothing is written: the probability of every choice is read off the canvas (redraft.engine.decide). Several questions
-are a form on one canvas, or on as few as hold it, unless `joint` is false; then, as where there is one, each has a
-canvas of its own and is read over all spellings of its choices.
+Nothing is written: the probability of every choice is read off the canvas (redraft.operations.decide).
+Several questions are a form on one canvas, or on as few as hold it, unless `joint` is false; then, as where there is
+one, each has a canvas of its own and is read over all spellings of its choices.
 """
 
 from __future__ import annotations
@@ -18,9 +18,10 @@ from typing import Annotated, Any, ClassVar, Literal
 from fastapi import Request, Response
 from pydantic import Field
 
-from redraft.engine.decide import Belief, Decision, Form, decide, decide_all, form_size, read_belief
-from redraft.engine.engine import Engine
 from redraft.engine.request import Options
+from redraft.engine.request import Request as Asked
+from redraft.operations.decide import Belief, Decision, Form, decide, decide_all, form_size, read_belief
+from redraft.operations.engine import Engine
 from redraft.server.body import BOOKKEEPING, Body, Flag, Int, Real, Str
 from redraft.server.refusal import Refusal
 from redraft.server.replies import Json
@@ -158,7 +159,7 @@ def _read(engine: Engine, body: Decisions, gone: threading.Event) -> _Reading:
             break
         asked = [_Asked(i + 1, body.questions[at].said, texts[at]) for i, at in enumerate(part)]
         said = "\n".join(one.said(engine) for one in asked) if len(part) > 1 else body.questions[part[0]].said
-        request = engine.request(_turns(body.input, said), options=options)
+        request = engine.resolve(Asked(_turns(body.input, said), options=options))
         read.tokens, read.forwards = read.tokens + len(request.prompt), read.forwards + canvases
         if len(part) == 1:
             read.found.append(decide(engine, request, texts[part[0]], canvases=canvases))

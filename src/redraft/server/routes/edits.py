@@ -13,6 +13,7 @@ from fastapi import Request, Response
 from pydantic import Field
 
 from redraft.engine.request import Options
+from redraft.engine.request import Request as Asked
 from redraft.server.ask import kept_whole, options_of
 from redraft.server.body import BOOKKEEPING, Real, Str
 from redraft.server.refusal import Refusal, unsupported
@@ -70,7 +71,7 @@ async def edit(request: Request, body: Edit) -> Response | Json:
             options=options,
         ),
     )
-    asked = engine.request_of([engine.text.bos_token_id], Options(seed=done.seed, max_tokens=1))
+    asked = engine.resolve(Asked([engine.text.bos_token_id], Options(seed=done.seed, max_tokens=1)))
     voice = Voice(engine.text, asked, service.marks, content=done.after, steps=[done.forwards], finish="stop")
     voice.tokens = engine.text.encode(done.after, bos=False)
     prompt_tokens = len(engine.text.encode(before + region + behind, bos=False))

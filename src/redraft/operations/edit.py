@@ -12,10 +12,8 @@ unrevised ones behind it.
 from __future__ import annotations
 
 import itertools
-import secrets
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -23,19 +21,16 @@ from redraft.constraints.language import Language
 from redraft.diffusion.noise import philox
 from redraft.diffusion.schedule import LateStart
 from redraft.diffusion.seed import LEAST_STEPS
-from redraft.engine.gap import Around, compete, readable, refuse_decided
-from redraft.engine.infill import ANYTHING, UNREADABLE
-from redraft.engine.request import Options, Request
-from redraft.engine.variants import mean
-from redraft.engine.wanted import Wanted, span_language, spelt
+from redraft.engine.engine import Core
+from redraft.engine.request import DEFAULTS, Options, ResolvedRequest
 from redraft.errors import RequestError
-
-if TYPE_CHECKING:
-    from redraft.engine.engine import Engine
+from redraft.operations.gap import Around, compete_widths, readable, refuse_decided, seeded
+from redraft.operations.gap_constraint import Wanted, span_language, spelt
+from redraft.operations.infill import ANYTHING, UNREADABLE
+from redraft.operations.variants import mean
 
 KEEP = 2  # widths that go on after the judgement
 MOST_SLACK = 16  # tokens that a revised span may be shorter or longer
-_DEFAULTS = Options()
 _REPLACES = 1  # last word of the counter: draws that no canvas makes
 
 
@@ -57,19 +52,21 @@ class Edit:
 
 
 def edit(
-    engine: Engine,
+    engine: Core,
     text: str | bytes,
     span: tuple[int, int],
     *,
-    strength: float,
+    strength: float = 0.5,
     instruction: str | None = None,
     slack: int = 0,
     wanted: Wanted = ANYTHING,
-    options: Options = _DEFAULTS,
+    seed: int | None = None,
+    options: Options = DEFAULTS,
 ) -> Edit:
     """Revise `text[a:b]`, characters of a str or bytes of bytes.
 
-    `strength`, above 0 and at most 1, is the share of the span's tokens that start as noise. The revised span has as
+    `strength`, above 0 and at most 1, is the share of the span's tokens that start as noise: 0.3 polishes, 1
+    rewrites. The revised span has as
     many tokens as before, or up to `slack` fewer or more. With an `instruction` the model is shown it and the whole
     text as a user's turn, and the text stands in its answer. The revised span is as `wanted`, which a span longer than
     one canvas cannot be held to. Raises RequestError for a span that is empty, outside the text or cuts a character,
@@ -92,7 +89,7 @@ def edit(
     else:
         before = engine.text.chat([{"role": "user", "content": f"edit\n{''.join(shown)}\n{instruction}"}])
         before += encode(shown[0], bos=False)
-    options = replace(options, seed=secrets.randbits(32) if options.seed is None else options.seed)
+    options = seeded(options, seed)
     revised, forwards = list[int](), 0
     pieces = _pieces(source, engine.config.model.canvas_length - slack)
     if wanted and len(pieces) > 1:
@@ -135,7 +132,7 @@ def _pieces(source: list[int], canvas_length: int) -> list[list[int]]:
 
 
 def _revise(
-    engine: Engine,
+    engine: Core,
     around: Around,
     piece: list[int],
     block: int,
@@ -150,13 +147,13 @@ def _revise(
     widths.sort(key=lambda width: abs(width - len(piece)))  # among equals the source's own length wins
     seed = options.seed
 
-    def asked(width: int) -> Request:
+    def asked(width: int) -> ResolvedRequest:
         shown = renoised(fitted(piece, width), seed, block, strength)
         return _late(around.seeded(shown, options, engine, language), strength)
 
-    found = compete(engine, widths, asked, lambda width, entropy: mean(entropy[:width]), KEEP)
+    found = compete_widths(engine, widths, asked, lambda width, entropy: mean(entropy[:width]), KEEP)
     width, best = min(found, key=lambda each: (each[1].doubt, each[1].place))
-    engine.loop.won(best.number)
+    best.handle.won()
     return list(best.done.tokens[:width]), sum(best.done.steps)
 
 
@@ -176,7 +173,7 @@ def renoised(tokens: list[int | None], seed: int, block: int, strength: float) -
     return tuple(None if drawn < strength else token for token, drawn in zip(tokens, uniform, strict=True))
 
 
-def _late(request: Request, strength: float) -> Request:
+def _late(request: ResolvedRequest, strength: float) -> ResolvedRequest:
     """The request begun late in its schedule, by the steps that the noise left out would have taken."""
     total = request.policy.max_steps
     skipped = min(round((1 - strength) * total), max(0, total - LEAST_STEPS))

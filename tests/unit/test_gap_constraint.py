@@ -10,16 +10,17 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from tests.helpers import listen
 
 from redraft.constraints.language import Vocabulary
 from redraft.diffusion.noise import SeededNoise
-from redraft.engine.engine import Engine
 from redraft.engine.events import Event
-from redraft.engine.gap import Around
 from redraft.engine.request import Options
 from redraft.engine.runner import run_alone
-from redraft.engine.wanted import Wanted, grows_left, grows_right, of_width, span_language, spelt
 from redraft.errors import ConstraintError, RequestError
+from redraft.operations.engine import Engine
+from redraft.operations.gap import Around
+from redraft.operations.gap_constraint import Wanted, grows_left, grows_right, of_width, span_language, spelt
 
 PIECES = (None, None, b"a", b"b", b" ", b"ab", b"ba", b"a b", "é".encode()[:1], "é".encode()[1:], b"\n")
 SMALL = Vocabulary(PIECES, frozenset({1}), frozenset({0, 1}))
@@ -129,7 +130,7 @@ def test_a_held_gap_in_a_batch_is_what_it_is_alone(engine: Engine) -> None:
     asked = [around.request(width, Options(seed=width), engine, language) for width in (4, 5, 8)]
     told = [list[Event]() for _ in asked]
     for one, heard in zip(asked, told, strict=True):
-        engine.loop.submit(one, heard.append, drafts=True)
+        listen(engine.loop, one, heard.append, drafts=True)
     engine.loop.drain()
     for one, heard in zip(asked, told, strict=True):
         assert heard == list(run_alone(engine.model, one, SeededNoise(one.seed)))

@@ -19,7 +19,6 @@ import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import msgspec
 import torch
@@ -30,13 +29,11 @@ from redraft.constraints.sources import choices_source
 from redraft.diffusion.noise import SeededNoise
 from redraft.diffusion.seed import SeedCanvas, seeded
 from redraft.engine.dial import known_fingerprint
-from redraft.engine.request import Request
+from redraft.engine.engine import Core
+from redraft.engine.request import Request, ResolvedRequest
 from redraft.engine.scheduler import PREFILL_CHUNK
 from redraft.errors import RequestError, refuse_nan
 from redraft.shapes import Float, Tensor
-
-if TYPE_CHECKING:
-    from redraft.engine.engine import Engine
 
 MOST_CANVASES = 64
 BELIEF = "belief.json"  # in the checkpoint's folder
@@ -97,7 +94,7 @@ class Belief:
     error_before: float
 
 
-def read_belief(engine: Engine) -> Belief | None:
+def read_belief(engine: Core) -> Belief | None:
     """The calibration beside the checkpoint; None if there is none, it is damaged, or it is of other weights."""
     if engine.folder is None or not engine.as_stored:
         return None
@@ -114,8 +111,11 @@ def write_belief(belief: Belief, folder: Path) -> None:
     (folder / BELIEF).write_bytes(msgspec.json.format(msgspec.json.encode(belief), indent=1) + b"\n")
 
 
-def decide(engine: Engine, request: Request, choices: Sequence[str], *, canvases: int = 1) -> Decision:
+def decide(
+    engine: Core, request: str | Request | ResolvedRequest, choices: Sequence[str], *, canvases: int = 1
+) -> Decision:
     """The shares of some choices as answers to a request's prompt. Raises RequestError for choices that do not fit."""
+    request = engine.resolve(request)
     _refuse(request, canvases)
     choices_source(choices)  # refuses what is no list of texts
     kept = list(dict.fromkeys(choices))
@@ -124,19 +124,22 @@ def decide(engine: Engine, request: Request, choices: Sequence[str], *, canvases
     return _decision(kept, found)
 
 
-def decide_all(engine: Engine, request: Request, form: Form, *, canvases: int = 1) -> list[Decision]:
+def decide_all(
+    engine: Core, request: str | Request | ResolvedRequest, form: Form, *, canvases: int = 1
+) -> list[Decision]:
     """The shares of the choices of every slot of a form, all read from the same canvases.
 
     A choice is read as the tokens it is encoded to. Raises RequestError for a form without a slot, one that the canvas
     cannot hold, and choices of one slot that have not the same number of tokens.
     """
+    request = engine.resolve(request)
     _refuse(request, canvases)
     pins, slots = _laid_out(engine, request, form)
     read = list(_read(engine, request, pins, canvases))
     return [_decision(slot.choices, [slot.log_p(log_p) for log_p in read]) for slot in slots]
 
 
-def form_size(engine: Engine, form: Form) -> int:
+def form_size(engine: Core, form: Form) -> int:
     """Tokens of a form. Raises RequestError as `decide_all`."""
     return sum(
         len(engine.text.encode(part, bos=False)) if isinstance(part, str) else len(_slot(engine, 0, part, 1).tokens[0])
@@ -165,7 +168,7 @@ class _Slot:
         return read[rows, tokens].sum(-1)
 
 
-def _laid_out(engine: Engine, request: Request, form: Form) -> tuple[tuple[tuple[int, int], ...], list[_Slot]]:
+def _laid_out(engine: Core, request: ResolvedRequest, form: Form) -> tuple[tuple[tuple[int, int], ...], list[_Slot]]:
     """The pins of a form and its slots. What stands behind it are end tokens, pinned."""
     pins, slots, at = list[tuple[int, int]](), list[_Slot](), 0
     for part in form:
@@ -186,7 +189,7 @@ def _laid_out(engine: Engine, request: Request, form: Form) -> tuple[tuple[tuple
     return (*pins, *((i, end) for i in range(at, request.width))), slots
 
 
-def _slot(engine: Engine, at: int, choices: Sequence[str], number: int) -> _Slot:
+def _slot(engine: Core, at: int, choices: Sequence[str], number: int) -> _Slot:
     choices_source(choices)
     kept = tuple(dict.fromkeys(choices))
     tokens = tuple(tuple(engine.text.encode(choice, bos=False)) for choice in kept)
@@ -209,7 +212,7 @@ def _decision(choices: Sequence[str], found: Sequence[Tensor]) -> Decision:
     return Decision(dict(zip(choices, shares, strict=True)), min(0.0, float(torch.logsumexp(mean, 0))))
 
 
-def _refuse(request: Request, canvases: int) -> None:
+def _refuse(request: ResolvedRequest, canvases: int) -> None:
     """Refuse what a decision cannot honour."""
     if type(canvases) is not int or not 1 <= canvases <= MOST_CANVASES:
         raise RequestError(f"canvases is {canvases!r}; it must be an integer from 1 to {MOST_CANVASES}")
@@ -224,7 +227,7 @@ def _refuse(request: Request, canvases: int) -> None:
 
 @torch.inference_mode()
 def _read(
-    engine: Engine, request: Request, pins: tuple[tuple[int, int], ...], canvases: int
+    engine: Core, request: ResolvedRequest, pins: tuple[tuple[int, int], ...], canvases: int
 ) -> Iterator[Float[Tensor, "canvas vocab"]]:
     """Log-probabilities of canvases at their first step, not cooled: the schedule is for settling, not for shares."""
     model = engine.model

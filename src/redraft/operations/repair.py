@@ -15,11 +15,12 @@ repairs the error carries the attempt with the fewest complaints, and what they 
 
 from __future__ import annotations
 
+import asyncio
 import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Generator, Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from redraft.constraints.checks import MOST_SECONDS, Check
 from redraft.constraints.condition.infix import between
@@ -30,49 +31,89 @@ from redraft.constraints.validation import Problem, Span
 from redraft.diffusion.halt import AtLeast
 from redraft.diffusion.plan import Whole
 from redraft.diffusion.seed import LEAST_STEPS, SeedCanvas
+from redraft.engine.engine import Core
 from redraft.engine.fields import token_spans
-from redraft.engine.request import Generation, Request
+from redraft.engine.request import Generation, Request, ResolvedRequest
 from redraft.errors import ConstraintError, RequestError, RunError, UnsatisfiedError
-
-if TYPE_CHECKING:
-    from redraft.engine.engine import Engine
 
 ROUNDS = 3
 
+Attempts = Generator[ResolvedRequest, Generation, Generation]
+"""Yields what to run next, is sent what came of it, and returns the answer."""
 
-def mended(engine: Engine, request: Request, check: Check | None, rounds: int = ROUNDS) -> Generation:
-    """An answer that passes its language's own checks and `check`, after at most `rounds` repairs.
+
+class Repair:
+    """The repair of one answer, apart from what runs it: `asked` is to be run next, until there is a `result`.
+
+    It is advanced by whatever waits for generations: a caller's thread (`repair`), an event loop, or a map over many.
+    Every call may run a check, for up to `MOST_SECONDS`. A request that needs no repair is run once.
+    """
+
+    def __init__(self, engine: Core, request: ResolvedRequest, rounds: int = ROUNDS) -> None:
+        if not 0 <= rounds <= 100:
+            raise RequestError(f"rounds is {rounds}; it must be from 0 to 100")
+        self._attempts = _attempts(engine, request, rounds) if request.needs_repair else _once(request)
+        self.result: Generation | None = None
+        self.asked = next(self._attempts)
+
+    def take(self, done: Generation) -> None:
+        """What came of `asked`. Raises UnsatisfiedError after the last round, RunError for a check that fails."""
+        try:
+            self.asked = self._attempts.send(done)
+        except StopIteration as over:
+            self.result = over.value
+
+
+def repair(engine: Core, request: str | Request | ResolvedRequest, *, rounds: int = ROUNDS) -> Generation:
+    """An answer that passes its constraint's own checks and its `check`, after at most `rounds` repairs.
 
     Steps and commits of all rounds are counted, and `deadline_sec` is for all of them. Raises UnsatisfiedError, and
     RunError for a check that fails itself.
     """
-    if not 0 <= rounds <= 100:
-        raise RequestError(f"rounds is {rounds}; it must be from 0 to 100")
+    repairing = Repair(engine, engine.resolve(request), rounds)
+    while repairing.result is None:
+        repairing.take(engine.run(repairing.asked))
+    return repairing.result
+
+
+async def repair_async(engine: Core, request: ResolvedRequest, *, rounds: int = ROUNDS) -> Generation:
+    """The same for coroutines; checks run on threads."""
+    repairing = Repair(engine, request, rounds)
+    while repairing.result is None:
+        await asyncio.to_thread(repairing.take, await engine.submit(repairing.asked).aresult())
+    return repairing.result
+
+
+def _once(request: ResolvedRequest) -> Attempts:
+    return (yield request)
+
+
+def _attempts(engine: Core, request: ResolvedRequest, rounds: int) -> Attempts:
     # The language's own check is made here, where something can be done about it.
     language = None if request.language is None else replace(request.language, checked=False)
     whole = replace(request, language=language)
-    began, done = time.monotonic(), engine.finish(whole)
+    began, done = time.monotonic(), (yield whole)
     best: tuple[str, list[Problem]] | None = None
     rejected: list[str] = []
-    while problems := _problems(whole, _said(engine, whole, done), check):
+    while problems := _problems(whole, _said(engine, whole, done), request.check):
         rejected.append(_said(engine, whole, done))
         if best is None or len(problems) < len(best[1]):
             best = rejected[-1], problems
         try:
             if len(rejected) > rounds:
                 raise ConstraintError("no round is left")
-            done = _beside(done, _again(engine, _hurried(whole, began), done, problems, rejected))
+            done = _beside(done, (yield from _again(engine, _hurried(whole, began), done, problems, rejected)))
         except ConstraintError:  # or everything else that may be said has been rejected
             raise UnsatisfiedError(best[0], [problem.reason for problem in best[1]]) from None
     return replace(done, seed=request.seed)
 
 
-def _said(engine: Engine, request: Request, done: Generation) -> str:
+def _said(engine: Core, request: ResolvedRequest, done: Generation) -> str:
     """What is checked of an attempt: its text, without the thinking in front of it."""
     return done.text if request.language is None else engine.text.decode(request.language.answer(done.tokens))
 
 
-def _problems(request: Request, text: str, check: Check | None) -> list[Problem]:
+def _problems(request: ResolvedRequest, text: str, check: Check | None) -> list[Problem]:
     """What the language's validator and the caller's check have to say."""
     found = [] if request.language is None else request.language.problems(text)
     if check is None or found:
@@ -99,7 +140,7 @@ def _problems(request: Request, text: str, check: Check | None) -> list[Problem]
     return [problem if isinstance(problem, Problem) else Problem(str(problem)) for problem in said]
 
 
-def _hurried(request: Request, began: float) -> Request:
+def _hurried(request: ResolvedRequest, began: float) -> ResolvedRequest:
     """The request with what is left of its time. Raises ConstraintError if nothing is."""
     if request.deadline_sec is None:
         return request
@@ -120,8 +161,8 @@ def _beside(before: Generation, done: Generation) -> Generation:
 
 
 def _again(
-    engine: Engine, request: Request, done: Generation, problems: list[Problem], rejected: list[str]
-) -> Generation:
+    engine: Core, request: ResolvedRequest, done: Generation, problems: list[Problem], rejected: list[str]
+) -> Attempts:
     """The next attempt: other noise, none of the texts that were rejected, and pins where nothing is wrong.
 
     Raises ConstraintError if nothing else may be said.
@@ -133,19 +174,19 @@ def _again(
         fresh = replace(fresh, language=language)
     spans = [problem.span for problem in problems if problem.span is not None]
     if len(spans) < len(problems) or request.causal or request.seed_canvas is not None:
-        return engine.finish(fresh)
-    answer = done.tokens if request.language is None else request.language.answer(done.tokens)
+        return (yield fresh)
+    answer = done.tokens[done.begins :] if request.language is None else request.language.answer(done.tokens)
     places = enumerate(token_spans(engine.text, answer), len(done.tokens) - len(answer))
     wrong = [i for i, place in places if _touches(place, spans)]
     try:
         if len(done.tokens) <= request.width:
-            return engine.finish(_around(fresh, done, wrong))
-        return _patched(engine, fresh, done, wrong, rejected)
+            return (yield _around(fresh, done, wrong))
+        return (yield from _patched(engine, fresh, done, wrong, rejected))
     except ConstraintError:
-        return engine.finish(fresh)  # nothing else fits between the pins
+        return (yield fresh)  # nothing else fits between the pins
 
 
-def _without(engine: Engine, request: Request, rejected: Sequence[str]) -> Language:
+def _without(engine: Core, request: ResolvedRequest, rejected: Sequence[str]) -> Language:
     """The answer's language without the rejected texts."""
     source = anything() if request.language is None else request.language.source
     language = ready(excluding(source, rejected), engine.vocabulary)
@@ -156,7 +197,7 @@ def _without(engine: Engine, request: Request, rejected: Sequence[str]) -> Langu
     return replace(language.without(frozenset(request.policy.shaping.forbidden)), checked=False)
 
 
-def _around(fresh: Request, done: Generation, wrong: list[int]) -> Request:
+def _around(fresh: ResolvedRequest, done: Generation, wrong: list[int]) -> ResolvedRequest:
     """The request for an answer of one canvas around its tokens that are not wrong. Raises ConstraintError."""
     pins = SeedCanvas(pins=tuple((i, token) for i, token in enumerate(done.tokens) if i not in wrong))
     if not 0 < len(pins.pins) < len(done.tokens):
@@ -168,10 +209,12 @@ def _around(fresh: Request, done: Generation, wrong: list[int]) -> Request:
     return replace(fresh, seed_canvas=pins, min_tokens=least, policy=policy)
 
 
-def _patched(engine: Engine, fresh: Request, done: Generation, wrong: list[int], rejected: Sequence[str]) -> Generation:
+def _patched(
+    engine: Core, fresh: ResolvedRequest, done: Generation, wrong: list[int], rejected: Sequence[str]
+) -> Attempts:
     """An answer of several canvases with those of its tokens replaced that are wrong. Raises ConstraintError."""
     if fresh.language is None or not wrong:
-        return engine.finish(fresh)
+        return (yield fresh)
     steps, seconds, left = tuple[int, ...](), 0.0, wrong
     while left:
         begin, stop = left[0], min(left[0] + fresh.width, len(done.tokens))
@@ -179,7 +222,7 @@ def _patched(engine: Engine, fresh: Request, done: Generation, wrong: list[int],
         # Also not the text as it is now: else a canvas could write again what is wrong in it.
         said = _said(engine, fresh, done)
         language = fresh.language if said in rejected else _without(engine, fresh, [*rejected, said])
-        part = engine.finish(_patch(fresh, language, done.tokens, begin, stop, inside))
+        part = yield _patch(fresh, language, done.tokens, begin, stop, inside)
         if len(part.tokens) < stop - begin:
             raise ConstraintError("a deadline came before the canvas had taken a step")
         steps, seconds = steps + part.steps, seconds + part.seconds
@@ -188,8 +231,8 @@ def _patched(engine: Engine, fresh: Request, done: Generation, wrong: list[int],
 
 
 def _patch(
-    fresh: Request, language: Language, tokens: tuple[int, ...], begin: int, stop: int, wrong: Sequence[int]
-) -> Request:
+    fresh: ResolvedRequest, language: Language, tokens: tuple[int, ...], begin: int, stop: int, wrong: Sequence[int]
+) -> ResolvedRequest:
     """The request for one canvas of an answer, from one token to another. Raises ConstraintError if nothing fits."""
     width = stop - begin
     middle = between(language, tokens[:begin], width, tokens[stop:])
@@ -210,7 +253,7 @@ def _patch(
     )
 
 
-def _spliced(engine: Engine, done: Generation, part: Generation, begin: int, inside: Sequence[int]) -> Generation:
+def _spliced(engine: Core, done: Generation, part: Generation, begin: int, inside: Sequence[int]) -> Generation:
     """An answer with some tokens, and what is told of each, taken from a canvas that begins at `begin`."""
 
     def taken(old: tuple[Any, ...], new: tuple[Any, ...]) -> tuple[Any, ...]:
@@ -220,7 +263,7 @@ def _spliced(engine: Engine, done: Generation, part: Generation, begin: int, ins
     tokens = taken(done.tokens, part.tokens)
     return replace(
         done,
-        text=engine.text.decode(tokens),
+        text=engine.text.decode(tokens[done.begins :]),
         tokens=tokens,
         entropy=taken(done.entropy, part.entropy),
         settled_at=taken(done.settled_at, part.settled_at),

@@ -8,16 +8,14 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from redraft.constraints.checks import Check
 from redraft.constraints.compile.template import Template, read_template
 from redraft.constraints.validation import Problem
-from redraft.engine.mend import mended
-from redraft.engine.request import Generation, Options
-
-if TYPE_CHECKING:
-    from redraft.engine.engine import Engine
+from redraft.engine.engine import Core
+from redraft.engine.request import DEFAULTS, Generation, Options, Request
+from redraft.operations.repair import repair
 
 ROOM = 16
 """Tokens beside the shortest filling that a hole gets, if the caller sets no limit."""
@@ -33,25 +31,29 @@ class Filled:
 
 
 def fill(
-    engine: Engine,
+    engine: Core,
     template: str,
-    kinds: Mapping[str, Any] | None,
+    kinds: Mapping[str, Any] | None = None,
     *,
-    prompt: str | None,
-    chat: bool,
-    check: Check | None,
-    options: Options,
+    prompt: str | None = None,
+    chat: bool = False,
+    check: Check | None = None,
+    options: Options = DEFAULTS,
 ) -> Filled:
-    """Fill a template's holes (constraints/compile/template.py). Without a prompt the model sees the template."""
+    """A template with its typed holes filled (redraft.constraints.compile.template), all else byte for byte.
+
+    `kinds` types holes that the template leaves bare; a `check` is as in `generate`. Without a prompt the model is
+    shown the template itself. Raises ConstraintError for a template that cannot be compiled.
+    """
     found = read_template(template, kinds)
     language = engine.language(found.source())
     if options.max_tokens is None:
         shipped = engine.config.generation.max_new_tokens
         shortest = int(language.automaton.to_end[0])
         options = replace(options, max_tokens=max(shipped, shortest + ROOM * len(found.holes)))
-    request = engine.request(template if prompt is None else prompt, chat=chat, options=options, language=language)
     check = _both(found, check) if found.checked else check
-    done = engine.finish(request) if check is None else mended(engine, request, check)
+    shown = template if prompt is None else prompt
+    done = repair(engine, Request(shown, options, chat=chat, constraint=language, check=check))
     values: dict[str, str | list[str]] = {}
     for name, text in found.values(done.text):
         before = values.get(name)

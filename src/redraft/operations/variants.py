@@ -8,14 +8,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING
 
-from redraft.engine.race import Drop, race
-from redraft.engine.request import Generation, Request
+from redraft.engine.engine import Core
+from redraft.engine.handle import Handle
+from redraft.engine.request import Generation, Request, ResolvedRequest
 from redraft.errors import RequestError
-
-if TYPE_CHECKING:
-    from redraft.engine.engine import Engine
+from redraft.operations.compete import Drop, compete
 
 MOST_VARIANTS = 4096
 
@@ -33,32 +31,34 @@ class Variant:
     entropy: float
 
 
-def ranked(
-    engine: Engine,
-    request: Request,
+def variants(
+    engine: Core,
+    request: str | Request | ResolvedRequest,
     count: int,
     *,
-    drop: Drop | None = None,
-    told: Callable[[Generation], None] | None = None,
+    keep: int | None = None,
+    on_answer: Callable[[Generation], None] | None = None,
 ) -> list[Variant]:
-    """`count` answers to one prompt, which is encoded once, merged and ranked.
+    """`count` answers to one prompt, which is encoded once; equal ones merged, the likeliest first.
 
-    Seeds are the request's and the integers after it. `told` is called with each answer as it finishes. With `drop`
-    the least certain canvases are given up early. Raises RequestError for a count out of range.
+    Seeds are the request's and the integers after it. `on_answer` is called with each answer as it finishes. With
+    `keep` all but that many canvases are given up after two steps, the least certain first. Raises RequestError for a
+    count out of range.
     """
     if not 1 <= count <= MOST_VARIANTS:
         raise RequestError(f"the number of variants is {count}; it must be from 1 to {MOST_VARIANTS}")
-    if drop is not None and request.causal:
+    first = engine.resolve(request)
+    if keep is not None and first.causal:
         raise RequestError("keep and causal were both given; a causal answer has no canvas to judge: leave one out")
-    requests = [replace(request, seed=(request.seed + i) % 2**64) for i in range(count)]
-    found = dict[int, Generation]()
-    for result in race(engine, requests, lambda _, entropy: mean(entropy), drop):
-        found[result.number] = result.done
-        if told is not None:
-            told(result.done)
-    variants = rank(list(found.values()))
-    engine.loop.won(next(number for number, done in found.items() if done is variants[0].answers[0]))
-    return variants
+    requests = [replace(first, seed=(first.seed + i) % 2**64) for i in range(count)]
+    found: list[tuple[Generation, Handle]] = []
+    for result in compete(engine, requests, lambda _, entropy: mean(entropy), None if keep is None else Drop(keep)):
+        found.append((result.done, result.handle))
+        if on_answer is not None:
+            on_answer(result.done)
+    ranked = rank([done for done, _ in found])
+    next(handle for done, handle in found if done is ranked[0].answers[0]).won()
+    return ranked
 
 
 def rank(answers: Sequence[Generation]) -> list[Variant]:
@@ -66,10 +66,10 @@ def rank(answers: Sequence[Generation]) -> list[Variant]:
     alike: dict[str, list[Generation]] = {}
     for done in sorted(answers, key=lambda done: (mean(done.entropy), done.seed)):
         alike.setdefault(done.text, []).append(done)
-    variants = [
+    found = [
         Variant(text, tuple(group), len(group) / len(answers), mean(group[0].entropy)) for text, group in alike.items()
     ]
-    return sorted(variants, key=lambda variant: -variant.agreement)  # stable: among equals the most certain stays first
+    return sorted(found, key=lambda variant: -variant.agreement)  # stable: among equals the most certain stays first
 
 
 def mean(entropy: Sequence[float]) -> float:

@@ -7,7 +7,7 @@ together; a canvas whose logits are changed, kept or held to a language is read 
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from functools import partial
 from itertools import accumulate
 from typing import TypeGuard
@@ -18,8 +18,7 @@ from redraft.diffusion.denoise import temperature
 from redraft.diffusion.noise import SeededNoise, drawn
 from redraft.diffusion.shaping import Shaping
 from redraft.diffusion.stats import Stats, read_logits
-from redraft.engine.causal import CausalLane
-from redraft.engine.lane import Lane
+from redraft.engine.sequence import CanvasSequence, Sequence
 from redraft.model.gemma import DiffusionGemma
 from redraft.model.head import LONG, Head, Reading, read_head
 from redraft.shapes import Float, Tensor
@@ -33,35 +32,37 @@ def streams(model: DiffusionGemma) -> bool:
     return model.config.vocab_size >= LONG
 
 
-def shares_reading(lane: Lane | CausalLane) -> TypeGuard[Lane]:
-    """Whether the lane's canvas is read with those of others; if not, alone, from its own logits."""
-    if not isinstance(lane, Lane) or not isinstance(lane.noise, SeededNoise):
+def shares_reading(one: Sequence) -> TypeGuard[CanvasSequence]:
+    """Whether a sequence's canvas is read with those of others; if not, alone, from its own logits."""
+    if not isinstance(one, CanvasSequence) or not isinstance(one.noise, SeededNoise):
         return False
-    policy, request = lane.policy, lane.request
-    changed = policy.shaping != Shaping(temperature=policy.shaping.temperature) or lane.ends_held_back > 0
-    kept = request.logprobs is not None or lane.goal is not None
-    return not (changed or kept or lane.canvas.pinned is not None)
+    policy, request = one.policy, one.request
+    changed = policy.shaping != Shaping(temperature=policy.shaping.temperature) or one.ends_held_back > 0
+    kept = request.logprobs is not None or one.goal is not None
+    return not (changed or kept or one.canvas.pinned is not None)
 
 
 def read_together(
-    model: DiffusionGemma, lanes: Sequence[Lane], hidden: Sequence[Float[Tensor, "_ hidden"]]
+    model: DiffusionGemma, sequences: list[CanvasSequence], hidden: list[Float[Tensor, "_ hidden"]]
 ) -> list[Stats]:
-    """The readings of every lane's canvas, from the hidden states of its rows."""
+    """The readings of every sequence's canvas, from the hidden states of its rows."""
     widths = [len(part) for part in hidden]
-    if len(lanes) > 1 and not streams(model) and sum(widths) * model.config.vocab_size > NUMBERS:
-        half = len(lanes) // 2
-        return read_together(model, lanes[:half], hidden[:half]) + read_together(model, lanes[half:], hidden[half:])
-    if not lanes:
+    if len(sequences) > 1 and not streams(model) and sum(widths) * model.config.vocab_size > NUMBERS:
+        half = len(sequences) // 2
+        return read_together(model, sequences[:half], hidden[:half]) + read_together(
+            model, sequences[half:], hidden[half:]
+        )
+    if not sequences:
         return []
     rows = torch.cat(list(hidden))
-    temperatures, uniform = torch.cat([draws(lane) for lane in lanes], -1).to(rows.device, non_blocking=True)
+    temperatures, uniform = torch.cat([draws(one) for one in sequences], -1).to(rows.device, non_blocking=True)
     read: Reading | Stats
     if streams(model):
         head = Head(model.table, model.config.logit_cap, model.dtype)
         read = read_head(rows, head, temperatures[:, None], uniform, model.kernels.head)
     else:
         logits, sample = model.logits(rows), partial(drawn, uniform=uniform)
-        top = any(lane.policy.accept.needs.top for lane in lanes)
+        top = any(one.policy.accept.needs.top for one in sequences)
         read = read_logits(logits, temperatures[:, None], sample, model.soften, model.dtype, top=top)
     ends = [0, *accumulate(widths)]
     return parted(model, read, map(slice, ends, ends[1:]))
@@ -74,10 +75,10 @@ def parted(model: DiffusionGemma, read: Reading | Stats, canvases: Iterable[slic
     return [stats.part(rows) for rows in canvases]
 
 
-def draws(lane: Lane) -> Float[Tensor, "2 canvas"]:
+def draws(one: CanvasSequence) -> Float[Tensor, "2 canvas"]:
     """Per position, the temperature of the next step and the uniform number that picks its sample."""
-    noise, canvas = lane.noise, lane.canvas
+    noise, canvas = one.noise, one.canvas
     assert isinstance(noise, SeededNoise)
-    cooled = temperature(lane.policy, canvas.step + 1 if canvas.age is None else canvas.age + 1)
+    cooled = temperature(one.policy, canvas.step + 1 if canvas.age is None else canvas.age + 1)
     uniform = noise.uniform(canvas.block, canvas.step + 1, canvas.width, canvas.origin)
     return torch.stack([torch.full_like(uniform, cooled) if isinstance(cooled, float) else cooled[:, 0], uniform])

@@ -16,6 +16,10 @@ class Frames:
         self._text, self._ends, self._digits = text, frozenset(ends), digits
         self._shown: dict[int, tuple[int, list[int]]] = {}
 
+    def forget(self, i: int) -> None:
+        """Answer i has ended."""
+        self._shown.pop(i, None)
+
     def of(self, i: int, draft: Draft) -> dict[str, Any]:
         """The frame of one draft of answer i; entropies in nats, rounded."""
         block, before = self._shown.get(i, (-1, []))

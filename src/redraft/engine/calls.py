@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 import re
+from dataclasses import dataclass
 from typing import Any, NoReturn
 
 from redraft.constraints.compile.tool_calls import QUOTE
@@ -21,15 +22,25 @@ KEY = r'([{,])\s*([^\s":{}\[\],][^":{}\[\],]*):'
 OTHERWISE = re.compile(rf"{STRING}|{PLAIN}|{KEY}|,(?=\s*[}}\]])", re.DOTALL)
 
 
-def read_call(text: str) -> tuple[str, Any] | None:
-    """Name and arguments of one call; None for a text that is none."""
-    found = CALL.fullmatch(text)
+@dataclass(frozen=True)
+class ToolCall:
+    """A call as it was `written` between its marks, and read: `name` is None for a text that is no call."""
+
+    written: str
+    name: str | None = None
+    arguments: Any = None
+
+
+def read_call(written: str) -> ToolCall:
+    """One call, read."""
+    found = CALL.fullmatch(written)
     if found is None:
-        return None
+        return ToolCall(written)
     try:
-        return found[1], json.loads(OTHERWISE.sub(_as_json, found[2]), parse_constant=_refuse)
+        arguments = json.loads(OTHERWISE.sub(_as_json, found[2]), parse_constant=_refuse)
     except (ValueError, RecursionError):
-        return None
+        return ToolCall(written)
+    return ToolCall(written, found[1], arguments)
 
 
 def _as_json(part: re.Match[str]) -> str:

@@ -1,24 +1,33 @@
-"""One running request: its prefix, its canvas, and what is left to do. The runner owns lanes and nobody else does."""
+"""One request from its submission to its last event: everything that the engine keeps of it is here.
+
+    waiting ──► opened (it has a prefix) ──► prompt encoded ──► canvas, step by step ──► block ──► … ──► finished
+
+The scheduler reads a sequence's counts, the runner moves it on, the loop tells what came of that.
+"""
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from abc import ABC, abstractmethod
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
 
 import torch
 
 from redraft.cache import Prefix
 from redraft.constraints.condition.projection import Projection
 from redraft.diffusion.canvas import Canvas, narrow
-from redraft.diffusion.denoise import Policy, Softener, step, temperature, updated
+from redraft.diffusion.denoise import Policy, Softener, temperature, updated
+from redraft.diffusion.denoise import step as denoise_step
 from redraft.diffusion.halt import first_end
-from redraft.diffusion.noise import Noise
+from redraft.diffusion.noise import Noise, SeededNoise
 from redraft.diffusion.presets import narrowest
 from redraft.diffusion.seed import seeded
 from redraft.diffusion.shaping import forbid
 from redraft.diffusion.stats import Stats
 from redraft.engine.events import Block, Draft, Event, Finished
 from redraft.engine.pace import Timing
-from redraft.engine.request import Request
+from redraft.engine.prefixes import Chain
+from redraft.engine.request import ResolvedRequest
 from redraft.model.gemma import DiffusionGemma
 from redraft.shapes import Float, Int, Tensor
 
@@ -26,29 +35,112 @@ WIDTH_STEP = 16
 """Canvases get narrower in steps of this many positions."""
 
 
-@dataclass(kw_only=True)
-class AnyLane:
-    """What a lane has with a canvas (`Lane`) and without one (`CausalLane`, engine/causal.py).
+def _unheard(event: Event) -> None:
+    """Nobody listens: the sequence runs in no loop."""
 
-    left    tokens of the answer still allowed      read    prompt tokens encoded
-    commit  tokens to encode, of a block that has been told; None if there are none
-    blocks  blocks told                             goal    what is left of the answer's language
+
+@dataclass(kw_only=True, eq=False)
+class Sequence(ABC):
+    """State of a request, with a canvas (`CanvasSequence`) or without one (`CausalSequence`, engine/causal.py).
+
+    From its submission:
+
+    number      counts the loop's requests          deliver     takes its events
+    drafts      whether Draft events are wanted     began       when it was submitted, by the loop's clock, in seconds
+    deadline    when it has to end, by that clock   behind      the sequence with the same prompt whose encoding it
+                                                                waits for
+    finished    whether it has had its last event   unread      canvas rows in forwards that no token has come of
+
+    Once it is opened:
+
+    left        tokens of the answer still allowed  read        prompt tokens encoded
+    blocks      blocks emitted                      goal        what is left of the answer's language
+    commit      tokens to encode, of a block that was emitted; None if there are none
     """
 
-    request: Request
-    noise: Noise
-    prefix: Prefix
-    prompt: Int[Tensor, "prompt"]
-    left: int
-    goal: Projection | None
+    request: ResolvedRequest
+    number: int = -1
+    drafts: bool = True
+    deliver: Callable[[Event], None] = _unheard
+    began: float = 0.0
+    deadline: float | None = None
+    behind: Sequence | None = None
+    finished: bool = False
+    unread: int = 0
+
+    opened: bool = False
     read: int = 0
-    commit: Int[Tensor, "rows"] | None = None
     blocks: int = 0
+    commit: Int[Tensor, "rows"] | None = None
+    left: int = field(init=False)
+    noise: Noise = field(init=False)
+    prefix: Prefix = field(init=False)
+    prompt: Int[Tensor, "prompt"] = field(init=False)
+    chain: Chain = field(init=False)
+    goal: Projection | None = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.left = self.request.max_tokens
 
     @property
-    def waiting(self) -> int:
-        """Rows of the block that waits to be committed."""
+    def room(self) -> int:
+        """Tokens that its prefix has room for: enough for all of it, so that no buffer is copied."""
+        return len(self.request.prompt) + self.request.max_tokens + 2 * self.request.width
+
+    def open(self, model: DiffusionGemma, noise: Noise | None = None, prefix: Prefix | None = None) -> None:
+        """Make ready for the first forward. `prefix` is an empty one that has room for the whole request."""
+        request = self.request
+        self.noise = SeededNoise(request.seed) if noise is None else noise
+        if prefix is None:
+            prefix = Prefix(model.config.layers, room=self.room, dtype=model.dtype, device=model.device)
+        self.prefix, self.prompt, self.chain = prefix, torch.tensor(request.prompt), Chain(request.prompt)
+        language, holding = request.language, model.kernels.holding
+        self.goal = None if language is None else language.start(request.max_tokens, request.min_tokens, holding)
+        self.opened = True
+
+    def close(self) -> None:
+        """It has had its last event: give its memory back."""
+        self.finished, self.opened, self.behind = True, False, None
+        for name in ("prefix", "prompt", "chain", "noise", "goal", "canvas", "logits", "commit"):
+            vars(self).pop(name, None)
+
+    # What the scheduler reads.
+
+    @property
+    def prompt_left(self) -> int:
+        """Prompt tokens not yet encoded."""
+        return len(self.request.prompt) - self.read
+
+    @property
+    def commit_rows(self) -> int:
+        """Rows of the block that waits to be encoded."""
         return 0 if self.commit is None else self.commit.shape[0]
+
+    @property
+    def waits(self) -> bool:
+        """Whether another encodes its prompt."""
+        return self.behind is not None
+
+    @property
+    @abstractmethod
+    def width(self) -> int:
+        """Rows of its canvas in the next forward."""
+
+    @property
+    @abstractmethod
+    def step(self) -> int:
+        """Denoising steps of its canvas so far."""
+
+    # What the runner does with it.
+
+    @property
+    @abstractmethod
+    def wants_logits(self) -> int:
+        """Encoded rows, the last ones, whose logits it needs."""
+
+    @abstractmethod
+    def advance(self, model: Softener, logits: Float[Tensor, "rows vocab"]) -> list[Event]:
+        """One step from the logits of its rows."""
 
     def to_encode(self, rows: int) -> Int[Tensor, "rows"]:
         """The next `rows` causal tokens: prompt, or the block that waits to be committed."""
@@ -59,23 +151,40 @@ class AnyLane:
         self.read += 0 if self.commit is not None else rows
         self.commit = None
 
+    def cut_short(self) -> list[Event]:
+        """What is left to emit at a deadline."""
+        return []
 
-@dataclass(kw_only=True)
-class Lane(AnyLane):
-    """State of one request between two forwards.
+    @abstractmethod
+    def check(self) -> None:
+        """Raise AssertionError if the state contradicts itself."""
 
-    settled_rows    canvas rows of the blocks told          drafts  whether Draft events are wanted
-    counted     steps of this canvas told with earlier blocks, on a canvas that flows
+
+@dataclass(kw_only=True, eq=False)
+class CanvasSequence(Sequence):
+    """A request that is answered by canvases.
+
+    settled_rows    canvas rows of the blocks emitted
+    counted     steps of this canvas emitted with earlier blocks, on a canvas that flows
     timing  chooses the rules of a request that has a time to keep
     logits  of the last step, [canvas, vocab], kept for a request that asks for log-probabilities
     """
 
-    canvas: Canvas
-    drafts: bool
+    canvas: Canvas = field(init=False)
     settled_rows: int = 0
     counted: int = 0
     timing: Timing | None = None
     logits: Float[Tensor, "canvas vocab"] | None = None
+
+    def open(self, model: DiffusionGemma, noise: Noise | None = None, prefix: Prefix | None = None) -> None:
+        """Make ready for the first forward, with the first canvas."""
+        super().open(model, noise, prefix)
+        self.canvas = seeded(self.noise, self.request.width, self.request.vocab, self.request.seed_canvas)
+
+    def keep_time(self, clock: Callable[[], float]) -> None:
+        """Choose the rules by the clock, if the request has a time to keep."""
+        if (pace := self.request.pace) is not None:
+            self.timing = Timing(pace, clock, self.began, pace.first(clock() - self.began))
 
     @property
     def wants_logits(self) -> int:
@@ -85,8 +194,8 @@ class Lane(AnyLane):
     @property
     def ends_held_back(self) -> int:
         """Positions at which the answer would be shorter than the request's `min_tokens`."""
-        told = self.request.max_tokens - self.left
-        return max(0, min(self.canvas.width, self.request.min_tokens - told))
+        emitted = self.request.max_tokens - self.left
+        return max(0, min(self.canvas.width, self.request.min_tokens - emitted))
 
     def hold_back_end(self, logits: Float[Tensor, "canvas vocab"]) -> Float[Tensor, "canvas vocab"]:
         """Forbid end tokens where the answer would be shorter than the request's `min_tokens`."""
@@ -104,24 +213,30 @@ class Lane(AnyLane):
     @property
     def width(self) -> int:
         """Rows of the canvas in the next forward."""
-        return self.canvas.width
+        return self.canvas.width if self.opened else self.request.width
+
+    @property
+    def step(self) -> int:
+        """Denoising steps of its canvas so far."""
+        return self.canvas.step if self.opened else 0
 
     def advance(self, model: Softener, logits: Float[Tensor, "canvas vocab"]) -> list[Event]:
         """One denoising step from the logits of the canvas."""
-        return self.stepped(step(self.canvas, self.hold_back_end(logits), model, self.policy, self.noise, self.goal))
+        logits = self.hold_back_end(logits)
+        return self.stepped(denoise_step(self.canvas, logits, model, self.policy, self.noise, self.goal))
 
     def advance_from(self, stats: Stats) -> list[Event]:
-        """One denoising step from readings that were taken with those of others (engine/stream.py)."""
+        """One denoising step from readings that were taken with those of others (engine/reading.py)."""
         return self.stepped(updated(self.canvas, stats, self.request.vocab, self.policy, self.noise))
 
     def check(self) -> None:
-        """Raise AssertionError if the lane contradicts itself."""
+        """Raise AssertionError if the state contradicts itself."""
         self.prefix.check()
-        assert self.prefix.length - self.read + self.waiting == self.settled_rows, "blocks miscounted"
+        assert self.prefix.length - self.read + self.commit_rows == self.settled_rows, "blocks miscounted"
         assert 0 < self.left <= self.request.max_tokens, "limit miscounted"
 
     def stepped(self, canvas: Canvas) -> list[Event]:
-        """The canvas after a step: what to tell, and the next canvas if this one has settled."""
+        """The canvas after a step: what to emit, and the next canvas if this one has settled."""
         events: list[Event] = [draft_event(self.blocks, canvas)] if self.drafts else []
         self.canvas = canvas
         if self.request.end_aware:
@@ -159,7 +274,7 @@ class Lane(AnyLane):
         return [self._block(rows, settled=False)[0]] if rows else []
 
     def _release(self, rows: int) -> list[Event]:
-        """The first `rows` positions are finished: tell them, and let the next canvas follow if one is needed."""
+        """The first `rows` positions are finished: emit them, and let the next canvas follow if one is needed."""
         in_time = self.canvas.settled or self.canvas.oldest < self.policy.max_steps
         block, ended = self._block(rows, settled=in_time)
         self.left -= len(block.tokens)
@@ -221,35 +336,6 @@ class Lane(AnyLane):
         # What has come to a canvas that has slid has no logits yet.
         cooled = cooled if isinstance(cooled, float) else cooled[: len(read)].to(read.device)
         return logprobs(read / cooled, tokens, self.request.logprobs)
-
-
-def room_of(request: Request) -> int:
-    """Tokens that the prefix of a request has room for: enough for all of it, so that no buffer is copied."""
-    return len(request.prompt) + request.max_tokens + 2 * request.width
-
-
-def open_lane(
-    model: DiffusionGemma, request: Request, noise: Noise, *, drafts: bool, prefix: Prefix | None = None
-) -> Lane:
-    """A lane before its first forward. `prefix` is an empty one that has room for the whole request."""
-    if prefix is None:
-        prefix = Prefix(model.config.layers, room=room_of(request), dtype=model.dtype, device=model.device)
-    return Lane(
-        request=request,
-        noise=noise,
-        prefix=prefix,
-        prompt=torch.tensor(request.prompt),
-        canvas=seeded(noise, request.width, request.vocab, request.seed_canvas),
-        left=request.max_tokens,
-        drafts=drafts,
-        goal=goal_of(model, request),
-    )
-
-
-def goal_of(model: DiffusionGemma, request: Request) -> Projection | None:
-    """The whole of the language that an answer is held to, if it is."""
-    language, holding = request.language, model.kernels.holding
-    return None if language is None else language.start(request.max_tokens, request.min_tokens, holding)
 
 
 def logprobs(logits: Float[Tensor, "rows vocab"], tokens: list[int], count: int) -> list[tuple[tuple[int, float], ...]]:

@@ -5,11 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Sized
 from contextlib import contextmanager
 
-from redraft.engine.request import Request
-
 
 @contextmanager
-def answers_bar(requests: Iterable[Request], shown: bool) -> Iterator[Callable[[], None]]:
+def answers_bar(requests: Iterable[object], shown: bool) -> Iterator[Callable[[], None]]:
     """What to call after each answer; it moves a bar, if one is shown. Requests that can be counted give it an end."""
     if not shown:
         yield lambda: None

@@ -11,20 +11,18 @@ from __future__ import annotations
 
 import codecs
 import itertools
+import secrets
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING
 
 from redraft.constraints.language import Language
 from redraft.diffusion.plan import Whole
 from redraft.diffusion.seed import SeedCanvas
-from redraft.engine.race import Doubt, Drop, Result, race
-from redraft.engine.request import Options, Request
-from redraft.engine.wanted import of_width
+from redraft.engine.engine import Core
+from redraft.engine.request import DEFAULTS, Options, Request, ResolvedRequest
 from redraft.errors import ConstraintError, RequestError, RunError
-
-if TYPE_CHECKING:
-    from redraft.engine.engine import Engine
+from redraft.operations.compete import Doubt, Drop, Result, compete
+from redraft.operations.gap_constraint import of_width
 
 WIDTH_STEP = 16
 """Canvases around a gap come in multiples of this, up to the checkpoint's own width."""
@@ -38,8 +36,6 @@ DECIDED = (
 )
 """Options that follow from the gap, so that a caller cannot set them."""
 
-_DEFAULTS = Options()
-
 
 @dataclass(frozen=True)
 class Around:
@@ -49,13 +45,13 @@ class Around:
     behind: tuple[int, ...]
     ends: bool = True
 
-    def request(self, gap: int, options: Options, engine: Engine, language: Language | None = None) -> Request:
+    def request(self, gap: int, options: Options, engine: Core, language: Language | None = None) -> ResolvedRequest:
         """A request for a gap of that many tokens, all noise. Raises RequestError."""
         return self.seeded((None,) * gap, options, engine, language)
 
     def seeded(
-        self, gap: tuple[int | None, ...], options: Options, engine: Engine, language: Language | None = None
-    ) -> Request:
+        self, gap: tuple[int | None, ...], options: Options, engine: Core, language: Language | None = None
+    ) -> ResolvedRequest:
         """A request for a gap that begins with some tokens given (and free), None for noise; with a `language` its
         text is of it. Raises RequestError, and ConstraintError if the language has no text of so many tokens."""
         model, text = engine.config.model, engine.text
@@ -71,16 +67,18 @@ class Around:
             raise RequestError(
                 f"the gap needs a canvas of {width}; the model's context is {model.max_positions}: ask for fewer tokens"
             )
-        request = engine.request_of(
-            [self.before[0], *self.before[1:][-room:]],
-            replace(
-                options,
-                max_tokens=width,
-                canvas=width,
-                seed_canvas=SeedCanvas(pins, given),
-                bad_words=(*options.bad_words, *forbidden),
-            ),
-            None if language is None else of_width(language, len(gap)),
+        request = engine.resolve(
+            Request(
+                [self.before[0], *self.before[1:][-room:]],
+                replace(
+                    options,
+                    max_tokens=width,
+                    canvas=width,
+                    seed_canvas=SeedCanvas(pins, given),
+                    bad_words=(*options.bad_words, *forbidden),
+                ),
+                constraint=None if language is None else of_width(language, len(gap)),
+            )
         )
         if request.policy.plan != Whole():
             raise RequestError(f"preset is {options.preset!r}; a gap needs whole canvases: use reference or fast")
@@ -96,15 +94,15 @@ def canvas_width(gap: int, behind: int, canvas_length: int) -> int:
     return min(-(-wanted // WIDTH_STEP) * WIDTH_STEP, canvas_length)
 
 
-def compete(
-    engine: Engine, widths: Sequence[int], asked: Callable[[int], Request], doubt: Doubt, keep: int
+def compete_widths(
+    engine: Core, widths: Sequence[int], asked: Callable[[int], ResolvedRequest], doubt: Doubt, keep: int
 ) -> list[tuple[int, Result]]:
     """Canvases of several widths for one gap, of which the `keep` least doubtful go on: the width and what came of it.
 
     `asked` makes a width's request, or raises ConstraintError for one that no text has; so does this if there is no
     other. `doubt` is given the width. Raises RunError if a deadline came before any canvas had taken a step.
     """
-    requests: dict[int, Request] = {}
+    requests: dict[int, ResolvedRequest] = {}
     refused: ConstraintError | None = None
     for width in widths:
         try:
@@ -114,17 +112,23 @@ def compete(
     if refused is not None and not requests:
         raise refused
     tried = list(requests)
-    results = race(engine, [*requests.values()], lambda at, nats: doubt(tried[at], nats), Drop(keep, JUDGED_AT))
+    results = compete(engine, [*requests.values()], lambda at, nats: doubt(tried[at], nats), Drop(keep, JUDGED_AT))
     found = [(tried[result.place], result) for result in results]
     if not any(whole := [len(result.done.tokens) >= width for width, result in found]):
         raise RunError(f"no canvas had taken a step after {requests[tried[0]].deadline_sec} s; raise deadline_sec")
     return list(itertools.compress(found, whole))
 
 
+def seeded(options: Options, seed: int | None) -> Options:
+    """The options with a seed: the one given, else their own, else one that is drawn."""
+    own = options.seed if seed is None else seed
+    return replace(options, seed=secrets.randbits(32) if own is None else own)
+
+
 def refuse_decided(options: Options, call: str) -> None:
     """Raise RequestError for an option that a gap decides by itself."""
     for name in DECIDED:
-        if getattr(options, name) != getattr(_DEFAULTS, name):
+        if getattr(options, name) != getattr(DEFAULTS, name):
             raise RequestError(f"{name} was given; {call} sets it from the text: leave it out")
 
 

@@ -8,6 +8,7 @@ import re
 import sys
 import threading
 from collections.abc import Sequence
+from dataclasses import replace
 
 import pytest
 import torch
@@ -19,11 +20,11 @@ from redraft.constraints.language import Vocabulary, ready
 from redraft.constraints.sources import regex_source, schema_source
 from redraft.constraints.thinking import after_thinking
 from redraft.constraints.validation import Problem, span_of
-from redraft.engine import mend
-from redraft.engine.engine import Engine
-from redraft.engine.mend import mended
-from redraft.engine.request import Options
+from redraft.engine.request import Options, Request
 from redraft.errors import ConstraintError, RunError
+from redraft.operations import repair as repairs
+from redraft.operations.engine import Engine
+from redraft.operations.repair import repair
 
 pytestmark = pytest.mark.usefixtures("own_cache")
 
@@ -62,16 +63,18 @@ def test_only_what_is_wrong_changes_in_an_answer_of_several_canvases(
     engine: Engine, canvas: int, wrong: tuple[str, ...], schema: object
 ) -> None:
     """The last but one case needs two canvases, and neither may write again what was wrong there."""
-    request = engine.request(
-        PROMPT,
-        chat=True,
-        options=Options(seed=1, canvas=canvas, max_tokens=24),
-        language=None if schema is None else engine.language(schema_source(schema)),
+    request = engine.resolve(
+        Request(
+            PROMPT,
+            chat=True,
+            options=Options(seed=1, canvas=canvas, max_tokens=24),
+            constraint=None if schema is None else engine.language(schema_source(schema)),
+        )
     )
-    first = engine.finish(request)
+    first = engine.run(request)
     assert len(first.steps) > 1
     assert first.text == ANSWER
-    done = mended(engine, request, refusing(*wrong) if schema else textually(*wrong))
+    done = repair(engine, replace(request, check=refusing(*wrong) if schema else textually(*wrong)))
     assert len(done.tokens) == len(first.tokens)
     pieces = [engine.text.decode([token]) for token in first.tokens]
     inside = spans_of_tokens(pieces, [span_of(ANSWER, [path]) for path in wrong])
@@ -169,18 +172,18 @@ def test_a_command_may_name_what_is_wrong(text: str, said: str, wanted: str | No
 
 
 @pytest.mark.parametrize("opening", [None, 4])
-def test_an_answer_behind_thinking_is_mended_behind_thinking(engine: Engine, opening: int | None) -> None:
+def test_an_answer_behind_thinking_is_repaired_behind_thinking(engine: Engine, opening: int | None) -> None:
     """Marked by tokens that nano has no other use for."""
     plain = engine.language(schema_source(RECORD))
     language = after_thinking(plain, closing=3, opening=opening)
-    request = engine.request(PROMPT, chat=True, options=Options(seed=1, max_tokens=60), language=language)
+    request = engine.resolve(Request(PROMPT, chat=True, options=Options(seed=1, max_tokens=60), constraint=language))
     seen = list[str]()
 
     def check(text: str) -> str | tuple[()]:
         seen.append(text)
         return "once more" if len(seen) < 3 else ()
 
-    done = mended(engine, request, check)
+    done = repair(engine, replace(request, check=check))
     assert len(set(seen)) == 3
     assert not any(plain.problems(text) for text in seen), "the answer alone is read"
     assert language.holds(done.tokens)
@@ -189,7 +192,7 @@ def test_an_answer_behind_thinking_is_mended_behind_thinking(engine: Engine, ope
 
 
 def test_a_check_that_does_not_come_back_is_an_error(engine: Engine, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(mend, "MOST_SECONDS", 0.05)
+    monkeypatch.setattr(repairs, "MOST_SECONDS", 0.05)
     forever = threading.Event()
 
     def check(text: str) -> list[str]:

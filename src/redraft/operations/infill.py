@@ -1,7 +1,7 @@
 """Infilling: text for a gap between two texts that stay as they are, byte for byte.
 
 How many tokens a gap needs is not known, but a canvas has a fixed width. So several widths run side by side as canvases
-behind one prompt (engine/race.py), are judged after a few steps, and the best go on:
+behind one prompt (operations/compete.py), are judged after a few steps, and the best go on:
 
     score(width) = mean entropy of the gap's positions at the step of judgement, in nats
 
@@ -12,20 +12,17 @@ clearly better than this, and most were worse.
 
 from __future__ import annotations
 
-import secrets
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING
 
 from redraft.constraints.language import Language
-from redraft.engine.gap import Around, compete, readable, refuse_decided
-from redraft.engine.request import Generation, Options
-from redraft.engine.variants import mean
-from redraft.engine.wanted import Wanted, grows_left, grows_right, span_language, spelt
+from redraft.engine.engine import Core
+from redraft.engine.handle import Handle
+from redraft.engine.request import DEFAULTS, Generation, Options
 from redraft.errors import ConstraintError, RequestError
-
-if TYPE_CHECKING:
-    from redraft.engine.engine import Engine
+from redraft.operations.gap import Around, compete_widths, readable, refuse_decided, seeded
+from redraft.operations.gap_constraint import Wanted, grows_left, grows_right, span_language, spelt
+from redraft.operations.variants import mean
 
 DEFAULT_TOKENS = 32  # widest gap that is tried if the caller sets no limit
 KEEP = 4  # widths that go on after the judgement
@@ -35,7 +32,6 @@ EVERY_WIDTH = 16
 UNREADABLE = "\ufffd"
 """What bytes decode to that are no UTF-8."""
 
-_DEFAULTS = Options()
 ANYTHING = Wanted()
 
 
@@ -73,7 +69,7 @@ class Infill:
 
 
 def infill(
-    engine: Engine,
+    engine: Core,
     prefix: str | bytes,
     suffix: str | bytes,
     *,
@@ -82,12 +78,14 @@ def infill(
     ends: bool = True,
     wanted: Wanted = ANYTHING,
     heal: bool = True,
-    options: Options = _DEFAULTS,
+    seed: int | None = None,
+    options: Options = DEFAULTS,
 ) -> Infill:
     """Fill the gap between two texts with 1 to `max_tokens` tokens, or with exactly `width`.
 
     `ends` is False if more text, which is not given, follows the suffix. The gap's text is as `wanted`. With `heal`,
-    tokens at the seams may grow into the gap (engine/wanted.py), and do not count; an exact `width` heals nothing.
+    tokens at the seams may grow into the gap (operations/gap_constraint.py), and do not count; an exact `width` heals
+    nothing.
     Raises RequestError for a gap that does not fit, a seam inside a character, and options that a gap decides by
     itself; ConstraintError if nothing that is wanted fits.
     """
@@ -95,10 +93,10 @@ def infill(
     before, behind = readable(prefix, "prefix", cut_at_end=True), readable(suffix, "suffix", cut_at_end=False)
     encode = engine.text.encode
     around = Around(tuple(encode(before, bos=True)), tuple(encode(behind, bos=False)), ends)
-    seed = secrets.randbits(32) if options.seed is None else options.seed
+    options = seeded(options, seed)
     widths = _widths(max_tokens, width, engine.config.model.canvas_length)
     hole = _hole(engine, around, wanted, heal=heal and width is None)
-    found = _candidates(engine, hole, widths, replace(options, seed=seed))
+    found = _candidates(engine, hole, widths, options)
     best, answer = found[0]
     return Infill(
         data=_bytes(prefix) + best.gap.encode() + _bytes(suffix),
@@ -106,20 +104,21 @@ def infill(
         candidates=tuple(candidate for candidate, _ in found),
         tried=len(widths),
         forwards=sum(candidate.steps for candidate, _ in found),
-        seed=seed,
+        seed=found[0][1].seed,
         answer=answer,
     )
 
 
 def infill_all(
-    engine: Engine,
+    engine: Core,
     parts: Sequence[str | bytes],
     *,
     max_tokens: int | None = None,
     width: int | None = None,
     wanted: Wanted = ANYTHING,
     heal: bool = True,
-    options: Options = _DEFAULTS,
+    seed: int | None = None,
+    options: Options = DEFAULTS,
 ) -> list[Infill]:
     """Fill the gaps between consecutive parts of one document, from the first to the last, each as `infill` does.
 
@@ -128,6 +127,7 @@ def infill_all(
     """
     if len(parts) < 2:
         raise RequestError(f"there are {len(parts)} parts; a gap needs a text on both sides, which may be empty")
+    options = seeded(options, seed)
     filled, done = _bytes(parts[0]), list[Infill]()
     for i, part in enumerate(parts[1:], start=1):
         last = i == len(parts) - 1
@@ -161,7 +161,7 @@ class _Hole:
         """How many tokens of the text around it are in the gap."""
         return bool(self.begins) + bool(self.ends)
 
-    def text(self, engine: Engine, tokens: Sequence[int]) -> str:
+    def text(self, engine: Core, tokens: Sequence[int]) -> str:
         """The gap's own text. Tokens that no language holds together may be no text: U+FFFD."""
         if self.language is None:
             return engine.text.decode(tokens)
@@ -169,7 +169,7 @@ class _Hole:
         return whole[len(self.begins) : len(whole) - len(self.ends)].decode()
 
 
-def _hole(engine: Engine, around: Around, wanted: Wanted, *, heal: bool) -> _Hole:
+def _hole(engine: Core, around: Around, wanted: Wanted, *, heal: bool) -> _Hole:
     begins = grows_right(engine.vocabulary, around.before[-1]) if heal and len(around.before) > 1 else b""
     ends = grows_left(engine.vocabulary, around.behind[0]) if heal and around.behind else b""
     if not (begins or ends or wanted):
@@ -181,7 +181,7 @@ def _hole(engine: Engine, around: Around, wanted: Wanted, *, heal: bool) -> _Hol
 
 
 def _candidates(
-    engine: Engine, hole: _Hole, widths: Sequence[int], options: Options
+    engine: Core, hole: _Hole, widths: Sequence[int], options: Options
 ) -> list[tuple[Candidate, Generation]]:
     """What the best widths came to, best first. Raises ConstraintError if a wanted text has none of them."""
 
@@ -190,20 +190,20 @@ def _candidates(
         return sum(entropy[:width]) / own
 
     try:
-        results = compete(
+        results = compete_widths(
             engine, widths, lambda width: hole.around.request(width, options, engine, hole.language), doubt, KEEP
         )
     except ConstraintError as error:
         most = f"{widths[0]} to {widths[-1]} tokens" if len(widths) > 1 else f"{widths[0]} tokens"
         raise ConstraintError(f"nothing of {most} is as wanted; allow other lengths ({error})") from None
-    found = []
+    found: list[tuple[Candidate, Generation, Handle]] = []
     for width, result in results:
         answer = _gap_of(result.done, width, hole.text(engine, result.done.tokens[:width]))
         one = Candidate(answer.text, width, result.doubt, mean(answer.entropy), sum(answer.steps))
-        found.append((one, answer, result.number))
+        found.append((one, answer, result.handle))
     # A gap that is no text is the answer only if nothing else is, and then without what is no text.
     found.sort(key=lambda each: (UNREADABLE in each[0].gap, each[0].score, each[0].width))
-    engine.loop.won(found[0][2])
+    found[0][2].won()
     return [(replace(one, gap=one.gap.replace(UNREADABLE, "")), answer) for one, answer, _ in found]
 
 

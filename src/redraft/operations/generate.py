@@ -1,0 +1,147 @@
+"""One answer, and many: what has to be checked is repaired (redraft.operations.repair)."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from itertools import islice
+from typing import Any
+
+from redraft.constraints.checks import Check
+from redraft.engine.engine import Core
+from redraft.engine.events import Event
+from redraft.engine.handle import Handle, Inbox
+from redraft.engine.request import DEFAULTS, Generation, Options, Request, ResolvedRequest
+from redraft.errors import RedraftError, RequestError
+from redraft.operations.progress import answers_bar
+from redraft.operations.repair import Repair, repair
+from redraft.text import Message
+
+
+def generate(
+    engine: Core,
+    prompt: str | Sequence[Message] | Request | ResolvedRequest,
+    *,
+    chat: bool = False,
+    max_tokens: int | None = None,
+    seed: int | None = None,
+    steps: int | None = None,
+    stop: Sequence[str] | None = None,
+    schema: Any = None,
+    regex: str | None = None,
+    choices: Sequence[str] | None = None,
+    grammar: str | None = None,
+    check: Check | None = None,
+    options: Options = DEFAULTS,
+) -> Generation:
+    """Answer a prompt, or a whole request, and return when it is finished.
+
+    The keywords are the everyday ones of `Request` and `Options`, and win over those of `options`, which has all of
+    them; a request has everything in it and goes with none of them. What a constraint's validator or a `check` rejects
+    is repaired. Raises RequestError for options that contradict each other or the model, ConstraintError for a
+    constraint that cannot be kept, UnsatisfiedError if repairs fail.
+    """
+    if isinstance(stop, str):  # a tuple of it would be its characters
+        raise RequestError(f"stop is the string {stop!r}; pass a list of strings")
+    stops = None if stop is None else tuple(stop)
+    given = _given(max_tokens=max_tokens, seed=seed, steps=steps, stop=stops)
+    held = _given(schema=schema, regex=regex, choices=choices, grammar=grammar, check=check)
+    if not isinstance(prompt, Request | ResolvedRequest):
+        return repair(engine, Request(prompt, replace(options, **given), chat=chat, **held))
+    named = [*given, *held, *(["chat"] if chat else []), *(["options"] if options != DEFAULTS else [])]
+    if named:
+        raise RequestError(f"{named[0]} was given with a request, which has its own; put it there")
+    return repair(engine, prompt)
+
+
+def _given(**values: Any) -> dict[str, Any]:
+    """Those that are not None."""
+    return {name: value for name, value in values.items() if value is not None}
+
+
+def map_requests(
+    engine: Core,
+    requests: Iterable[str | Request | ResolvedRequest],
+    *,
+    at_once: int = 32,
+    progress: bool = False,
+) -> Iterator[Generation]:
+    """Answers in the order of the requests, up to `at_once` of them running side by side.
+
+    Requests are taken from the iterable as room appears, so memory is bounded however long it is; a full queue is
+    waited for. `progress` shows a bar on stderr. Raises RequestError for `at_once` below 1, and as `generate` when the
+    turn of the request comes that failed.
+    """
+    if at_once < 1:
+        raise RequestError(f"at_once is {at_once}; it must be at least 1")
+    with answers_bar(requests, progress) as advance:
+        for found in attempts(engine, requests, at_once=at_once):
+            if isinstance(found, RedraftError):
+                raise found
+            advance()
+            yield found
+
+
+def attempts(
+    engine: Core, requests: Iterable[str | Request | ResolvedRequest | RedraftError], *, at_once: int = 32
+) -> Iterator[Generation | RedraftError]:
+    """As `map_requests`, with errors in the place of the answers that failed; one among the requests stays as it is."""
+    source, running, jobs = iter(requests), deque[_Job](), dict[Handle, _Job]()
+    inbox: Inbox[Handle] = Inbox()
+    try:
+        while True:
+            for request in islice(source, at_once - len(running)):
+                running.append(job := _Job())
+                with job.failing():
+                    if isinstance(request, RedraftError):
+                        raise request
+                    job.repair = Repair(engine, engine.resolve(request))
+                    jobs[engine.submit(job.repair.asked, inbox=inbox, wait=True)] = job
+            if not running:
+                return
+            while running[0].found is None:
+                handle, event = inbox.get(engine.loop)
+                if handle in jobs:  # after a stop string there is no more to say
+                    _take(engine, inbox, jobs, handle, event)
+            found = running.popleft().found
+            assert found is not None
+            yield found
+    finally:
+        for handle in jobs:
+            handle.abort()
+
+
+@dataclass
+class _Job:
+    """One request of many, and what was found."""
+
+    repair: Repair | None = None
+    found: Generation | RedraftError | None = None
+
+    @contextmanager
+    def failing(self) -> Iterator[None]:
+        """What goes wrong here is what is found of this job, and not of the others."""
+        try:
+            yield
+        except RedraftError as error:
+            self.found = error
+
+
+def _take(engine: Core, inbox: Inbox[Handle], jobs: dict[Handle, _Job], handle: Handle, event: Event) -> None:
+    """One event of a job's request: the job is done with its last, or goes on with a repair."""
+    job = jobs[handle]
+    assert job.repair is not None
+    with job.failing():
+        handle.answer.take(event)
+        if handle.answer.finish is None:
+            return
+        handle.abort()
+        job.repair.take(handle.answer.generation())
+        job.found = job.repair.result
+        if job.found is None:
+            jobs[engine.submit(job.repair.asked, inbox=inbox, wait=True)] = job
+    if job.found is not None:
+        handle.abort()
+    del jobs[handle]
