@@ -28,7 +28,7 @@ from redraft.errors import (
 
 if TYPE_CHECKING:
     from redraft.engine.loop import LoopConfig
-    from redraft.engine.request import Generation, Options, ResolvedRequest
+    from redraft.engine.request import Generation, Options, Request, ResolvedRequest
     from redraft.operations.engine import Engine
 
 __all__ = [
@@ -44,8 +44,9 @@ __all__ = [
     "RecipeError",
     "RecordError",
     "RedraftError",
-    "ResolvedRequest",
+    "Request",
     "RequestError",
+    "ResolvedRequest",
     "RunError",
     "TextError",
     "TraceError",
@@ -109,7 +110,7 @@ def __getattr__(name: str) -> Any:
         from redraft.engine.loop import LoopConfig
 
         return LoopConfig
-    if name in ("Generation", "Options", "ResolvedRequest"):
+    if name in ("Generation", "Options", "Request", "ResolvedRequest"):
         from redraft.engine import request
 
         return getattr(request, name)

@@ -19,7 +19,7 @@ from rich.console import Console
 from safetensors.torch import load_file, save_file
 from tests.helpers import released_json
 
-import redraft.cli.watch
+import redraft.cli.display
 from redraft.__main__ import main
 from redraft.cli.flags import BACKEND, MODEL, PACKING, SAMPLING, TOPICS
 from redraft.cli.main import build_parser
@@ -421,7 +421,7 @@ def test_watching_off_a_terminal_is_a_line_per_step(capsys: Captured) -> None:
 def test_watching_on_a_terminal_ends_with_the_answer(monkeypatch: pytest.MonkeyPatch, capsys: Captured) -> None:
     drawn = io.StringIO()
     screen = Console(file=drawn, force_terminal=True, width=100, _environ={"TERM": "xterm"})
-    monkeypatch.setattr(redraft.cli.watch, "Console", lambda **options: screen)
+    monkeypatch.setattr(redraft.cli.display, "Console", lambda **options: screen)
     assert main(["generate", PROMPT, "--chat", "--seed", "7", "--watch"]) == 0
     answer = capsys.readouterr().out.removesuffix("\n")
     plain = re.sub(r"\x1b\[[0-9;?]*[A-Za-z]", "", drawn.getvalue()).replace("\r", "")

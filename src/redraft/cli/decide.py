@@ -7,8 +7,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from redraft.cli.bounds import say_bounds
-from redraft.cli.common import Commands, command, load_engine, print_json, read_prompt
+from redraft.cli.common import Commands, command, load_engine, print_json, read_prompt, say_bounds
 from redraft.cli.flags import model_flags
 from redraft.errors import RequestError
 

@@ -28,7 +28,7 @@ def add(commands: Commands) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     """Answer, show, tabulate."""
-    from redraft.cli.watch import Watch
+    from redraft.cli.display import Watch
     from redraft.engine.request import Options, Request
     from redraft.engine.scope import CancelScope
     from redraft.errors import RequestError

@@ -5,9 +5,8 @@ from __future__ import annotations
 import argparse
 from pathlib import Path
 
-from redraft.cli.bounds import say_bounds
-from redraft.cli.check import check_flag, check_of
-from redraft.cli.common import Commands, command, load_engine, print_json, read_prompt
+from redraft.cli.common import Commands, command, load_engine, print_json, read_prompt, say_bounds
+from redraft.cli.constraint_flags import check_flag, check_of
 from redraft.cli.flags import model_flags, options_of, sampling_flags
 from redraft.cli.trace import trace_flag, traced
 from redraft.errors import RequestError

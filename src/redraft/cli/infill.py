@@ -8,10 +8,9 @@ from collections.abc import Mapping
 from dataclasses import asdict, replace
 from typing import TYPE_CHECKING
 
-from redraft.cli.bounds import say_bounds
-from redraft.cli.common import Commands, command, load_engine, print_json
+from redraft.cli.common import Commands, command, load_engine, print_json, say_bounds
+from redraft.cli.file_lines import PLACE_HELP, TextFile, read_lines
 from redraft.cli.flags import model_flags, options_of, sampling_flags
-from redraft.cli.source import PLACE_HELP, Source, read_source
 from redraft.cli.trace import trace_flag, traced
 from redraft.errors import RequestError
 
@@ -75,7 +74,7 @@ def gap_options(arguments: argparse.Namespace) -> Options:
 
 def run(arguments: argparse.Namespace) -> int:
     """Read, load, fill, print, write."""
-    source = read_source(arguments.place)
+    source = read_lines(arguments.place)
 
     from redraft.operations.infill import infill_all
 
@@ -99,7 +98,7 @@ def run(arguments: argparse.Namespace) -> int:
     return 0
 
 
-def show(source: Source, data: bytes, told: dict[str, object], arguments: argparse.Namespace) -> None:
+def show(source: TextFile, data: bytes, told: dict[str, object], arguments: argparse.Namespace) -> None:
     """Write if asked to, then print: the diff, or everything as JSON."""
     if arguments.write:
         source.write(data)

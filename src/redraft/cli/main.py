@@ -24,11 +24,11 @@ from redraft.cli import (
     json,
     pull,
     quantize,
-    replay,
     run,
     serve,
     tune,
     verify,
+    watch,
 )
 from redraft.cli import eval as eval_verb
 from redraft.cli import help as help_verb
@@ -105,7 +105,7 @@ def build_parser() -> Parser:
     parser.add_argument("--version", action="version", version=f"redraft {__version__}")
     parser.set_defaults(run=lambda _: _print_help(parser), parser=parser, debug=False, root=parser)
     commands = parser.add_subparsers(title="verbs", metavar="VERB")
-    answering = (demo, generate, json, chat, decide, infill, fill, edit, replay, serve, run, connect, doctor)
+    answering = (demo, generate, json, chat, decide, infill, fill, edit, watch, serve, run, connect, doctor)
     for module in (*answering, eval_verb, inspect, verify, bench, tune, quantize, pull, help_verb):
         module.add(commands)
     return parser

@@ -166,7 +166,7 @@ def find_scenarios(names: Sequence[str]) -> list[Scenario]:
     for name in names:
         if name != "all" and name not in SCENARIOS:
             raise RequestError(
-                f"scenario is {name!r}; known: all, {', '.join(SCENARIOS)}{did_you_mean(name, SCENARIOS)}"
+                f"scenario is {name!r}; known: {', '.join(SCENARIOS)}, all{did_you_mean(name, SCENARIOS)}"
             )
     wanted = SCENARIOS if "all" in names else dict.fromkeys(names)
     return [SCENARIOS[name] for name in wanted]

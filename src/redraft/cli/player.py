@@ -18,14 +18,12 @@ from rich.table import Table
 from rich.text import Text as Line
 
 from redraft.cli.common import tame
+from redraft.cli.display import canvas_line
 from redraft.trace.film import Film, Frame, apart, first_apart
 
 KEYS = {b" ": "pause", b"\x1b[C": "on", b"l": "on", b"\x1b[D": "back", b"h": "back", b"\x1b[H": "first"}
 KEYS |= {b"\x1b[1~": "first", b"\x1b[4~": "last"}  # as screen and tmux send home and end
 KEYS |= {b"\x1b[F": "last", b"+": "faster", b"-": "slower", b"q": "leave", b"\x04": "leave", b"": "leave"}
-
-MOST_ENDS = 16
-"""End tokens after the answer that are shown one by one; a wide canvas has hundreds."""
 
 Named = Sequence[tuple[str, Film]]
 
@@ -151,25 +149,3 @@ def _wait(fd: int | None, seconds: float | None) -> str | None:
         key = KEYS.get(os.read(fd, 8))
         if key is not None:
             return key
-
-
-def canvas_line(
-    pieces: Sequence[str | None],
-    changed: Sequence[bool],
-    accepted: Sequence[int],
-    forced: Sequence[bool],
-    marked: Collection[int] = (),
-) -> Line:
-    """A canvas as a line; None for an end token. `marked` places stand out from all others."""
-    line = Line()
-    answer = max((i + 1 for i, piece in enumerate(pieces) if piece is not None), default=0)
-    for i, piece in enumerate(pieces[:answer]):
-        if piece is None:
-            line.append("·", style="dim")
-            continue
-        style = (
-            "black on yellow" if i in marked else "bold white on blue" if changed[i] else "" if accepted[i] else "dim"
-        )
-        line.append(tame(piece) or "�", style=f"{style} underline" if forced and forced[i] else style)
-    ends = len(pieces) - answer
-    return line.append("·" * ends if ends <= MOST_ENDS else f"·×{ends}", style="dim")
