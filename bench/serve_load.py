@@ -20,6 +20,7 @@ import asyncio
 import os
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor
@@ -27,6 +28,7 @@ from contextlib import AbstractContextManager, contextmanager, suppress
 from itertools import cycle, islice
 from multiprocessing import get_context
 from pathlib import Path
+from queue import SimpleQueue
 from random import Random
 from statistics import mean, median, quantiles
 from typing import Any
@@ -42,10 +44,11 @@ from redraft.measure.evals import room
 from redraft.measure.process_memory import resident_mib
 from redraft.measure.record import Progress, Record, new_record, percentiles_ms
 from redraft.operations.engine import Engine
-from redraft.server.log import Log
-from redraft.server.process import hosted
-from redraft.server.service import Service
-from redraft.server.settings import Settings
+from redraft.server.http.app import create_app
+from redraft.server.http.log import Log
+from redraft.server.http.process import Server, begin, run
+from redraft.server.http.service import Service
+from redraft.server.http.settings import Settings
 from redraft.tasks import names, task
 from stream_client import Link, StreamedReply, stream_chat
 
@@ -69,6 +72,32 @@ OverHttp = Callable[[str, Sequence[Asked]], tuple[float, list[int]]]
 
 Host = Callable[[Engine], AbstractContextManager[str]]
 """A server around an engine, in this process, whose loop it starts; its URL."""
+
+
+@contextmanager
+def hosted(service: Service, engine: Engine, log: Log) -> Iterator[str]:
+    """Serve an engine that is loaded, whose loop this starts, from a thread of this process; the URL. Raises
+    what opening its socket raises."""
+    begun = SimpleQueue[tuple[Server, str] | BaseException]()
+
+    def work() -> None:
+        try:
+            run(create_app(service, log), service, "127.0.0.1", 0, lambda server, url: begun.put((server, url)))
+        except BaseException as error:  # for the thread that waits for the server to begin
+            begun.put(error)
+
+    thread = threading.Thread(target=work, daemon=True)
+    begin(engine)
+    service.ready(engine)
+    thread.start()
+    if isinstance(told := begun.get(), BaseException):
+        raise told
+    server, url = told
+    try:
+        yield url
+    finally:
+        server.should_exit = True
+        thread.join()
 
 
 def bench_serve(model: str, *, count: int, host: Host, progress: Progress) -> Record:

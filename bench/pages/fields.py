@@ -7,13 +7,13 @@ import typing
 from collections.abc import Iterator
 
 from redraft.server import document
-from redraft.server.body import Body
-from redraft.server.routes.canvas import Canvas, Held
-from redraft.server.routes.decisions import Choice, Decisions, Predicate, Score
-from redraft.server.routes.edits import Edit
-from redraft.server.routes.infill import Fim, Hole
-from redraft.server.routes.responses import Responses
-from redraft.server.schema import CanvasOptions, Chat, Completion, Sampling, StreamOptions, StructuredOutputs
+from redraft.server.canvas import Canvas, Place
+from redraft.server.fim.edits import Edit
+from redraft.server.fim.infill import Fim, Hole
+from redraft.server.http.body import Body
+from redraft.server.openai.decisions import Choice, Decisions, Predicate, Score
+from redraft.server.openai.fields import CanvasOptions, Chat, Completion, Sampling, StreamOptions, StructuredOutputs
+from redraft.server.openai.responses import Responses
 
 SHARED = "Every endpoint that answers"
 PAGES: dict[str, type[Body]] = {
@@ -28,7 +28,7 @@ PAGES: dict[str, type[Body]] = {
     "`POST /infill`": Hole,
     "`POST /v1/edit/completions`": Edit,
     "`POST /v1/canvas`": Canvas,
-    "One of `pins` or `given` of a canvas": Held,
+    "One of `pins` or `given` of a canvas": Place,
     "One of `segments` of a canvas": document.Segment,
     "`hole` of a segment": document.Hole,
     "`revise` of a segment": document.Revision,

@@ -19,11 +19,11 @@ import uvicorn
 
 import redraft
 from redraft.operations.engine import Engine
-from redraft.server.app import create_app
-from redraft.server.log import Log
-from redraft.server.process import listen
-from redraft.server.service import Service
-from redraft.server.settings import Settings
+from redraft.server.http.app import create_app
+from redraft.server.http.log import Log
+from redraft.server.http.process import listen
+from redraft.server.http.service import Service
+from redraft.server.http.settings import Settings
 
 ROOT = Path(__file__).resolve().parents[2]
 RECORD = "record\nSend 417 melu to Karomi."

@@ -16,11 +16,11 @@ import pytest
 from tests.server.conftest import ANSWER, RECORD, ROOT
 
 from redraft.__main__ import main
+from redraft.cli.rows import Done, run_batch
 from redraft.errors import RequestError
 from redraft.operations.engine import Engine
-from redraft.server.batch import Done, run_batch
-from redraft.server.service import Service
-from redraft.server.settings import Settings
+from redraft.server.http.service import Service
+from redraft.server.http.settings import Settings
 
 TURN = [{"role": "user", "content": RECORD}]
 
@@ -92,7 +92,7 @@ def test_more_rows_are_never_read_than_run_at_once(nano: Engine, tmp_path: Path)
         nonlocal most
         most = max(most, service.under_way)
 
-    done = run_batch(service, source, tmp_path / "out.jsonl", seed=0, at_once=4, told=told)
+    done = run_batch(service, source, tmp_path / "out.jsonl", seed=0, at_once=4, report=told)
     assert (done.rows, done.errors) == (30, 0)
     assert most <= 4
 
@@ -151,18 +151,19 @@ def test_the_exit_code_tells_that_rows_have_no_answer(tmp_path: Path, capsys: py
     assert "3 rows, 1 with an error in place of an answer; 0 tokens" in capsys.readouterr().err
 
 
-def test_a_run_is_not_resumed_with_other_settings_than_it_began_with(run: Callable[..., Any], tmp_path: Path) -> None:
-    rows: list[Any] = [{"messages": TURN}, {"messages": TURN, "seed": 1}]
-    settings = {"model": "nano", "seed": 0}
-    first = run(rows[:1], settings=settings)
-    assert first[0]["settings"] == settings
-    before = (tmp_path / "out.jsonl").read_bytes()
-    with pytest.raises(
-        RequestError, match="was begun with seed 0 and seed is 7; run it with the same, or name another"
-    ):
-        run(rows, settings=settings | {"seed": 7})
-    assert (tmp_path / "out.jsonl").read_bytes() == before
-    assert ["settings" in line for line in run(rows, settings=settings)] == [True, False]
+def test_an_output_is_continued_with_the_settings_it_was_begun_with(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Half an output by one model or seed and half by another looked like a whole one."""
+    source, target = tmp_path / "in.jsonl", tmp_path / "out.jsonl"
+    source.write_text(json.dumps({"messages": TURN}) + "\n", encoding="utf-8")
+    words = ["run", str(source), str(target), "--threads", "1", "--seed"]
+    assert main([*words, "1"]) == 0
+    before = target.read_bytes()
+    assert main([*words, "2"]) == 2
+    assert "was begun with seed 1, now 2: use the same flags, or name another output" in capsys.readouterr().err
+    assert target.read_bytes() == before
+    assert main([*words, "1"]) == 0
 
 
 def test_the_first_rows_without_an_answer_are_named(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -177,14 +178,14 @@ def test_the_first_rows_without_an_answer_are_named(tmp_path: Path, capsys: pyte
 KILLED = """
 import os, signal, sys
 from redraft.__main__ import main
-from redraft.server import batch
+from redraft.cli import rows
 
-def done(rows, *more, made=batch.Done):
+def done(rows, *more, made=rows.Done):
     if rows == 8:
         os.kill(os.getpid(), signal.SIGKILL)
     return made(rows, *more)
 
-batch.Done = done
+rows.Done = done
 sys.exit(main())
 """
 

@@ -16,7 +16,7 @@ from redraft.engine.dial import fingerprint
 from redraft.engine.request import Options, Request
 from redraft.operations.decide import BELIEF, Belief, decide_all, read_belief, read_form, write_belief
 from redraft.operations.engine import Engine
-from redraft.server.settings import Settings
+from redraft.server.http.settings import Settings
 
 WRONG = ANSWER.replace("417", "418")
 

@@ -19,16 +19,18 @@ import pytest
 import uvicorn
 from tests.server.conftest import ANSWER, RECORD, Inside, ended, eventually, inside, start
 
+from redraft.engine.answer import Delta
 from redraft.engine.runner import Runner
 from redraft.model.gemma import DiffusionGemma
 from redraft.operations.engine import Engine
-from redraft.server.app import create_app
-from redraft.server.log import Log
-from redraft.server.process import _Server as Server
-from redraft.server.run import Run
-from redraft.server.service import Service
-from redraft.server.settings import Limits, Settings
-from redraft.server.stream import EventStream
+from redraft.operations.stream import AnswerStream
+from redraft.server.http.app import create_app
+from redraft.server.http.limits import Limits
+from redraft.server.http.log import Log
+from redraft.server.http.process import Server
+from redraft.server.http.service import Service
+from redraft.server.http.settings import Settings
+from redraft.server.http.sse import EventStream
 
 LONG: dict[str, Any] = {
     "messages": [{"role": "user", "content": "go on"}],
@@ -135,11 +137,11 @@ def test_a_quiet_stream_has_a_comment_again_and_again() -> None:
 
 
 def test_a_fault_of_ours_within_a_stream_is_its_last_event(nano: Engine, monkeypatch: pytest.MonkeyPatch) -> None:
-    async def broken(*_: object) -> None:
+    async def broken(*_: object) -> tuple[int, Delta]:
         raise ValueError("nobody foresaw this")
 
     sink = io.StringIO()
-    monkeypatch.setattr(Run, "next", broken)
+    monkeypatch.setattr(AnswerStream, "__anext__", broken)
     for at in inside(nano, Settings(), Log(sink)):
         told = httpx2.post(at.url + PATH, json=SHORT | {"stream": True}, timeout=100).text
         assert '"internal_error"' in told

@@ -14,11 +14,11 @@ from openai.types.chat import completion_create_params as chat_params
 from openai.types.responses import response_create_params as response_params
 from tests.server.conftest import RECORD, Process
 
-from redraft.server.body import Body
-from redraft.server.routes.canvas import Canvas
-from redraft.server.routes.infill import Fim, Hole
-from redraft.server.routes.responses import Responses
-from redraft.server.schema import CanvasOptions, Chat, Completion
+from redraft.server.canvas import Canvas
+from redraft.server.fim.infill import Fim, Hole
+from redraft.server.http.body import Body
+from redraft.server.openai.fields import CanvasOptions, Chat, Completion
+from redraft.server.openai.responses import Responses
 
 BASE: dict[str, Any] = {
     "messages": [{"role": "user", "content": "record\nSend 417 apples to Karomi."}],

@@ -12,14 +12,14 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from tests.server.conftest import Process, end, start
 
-from redraft.server.body import Body
-from redraft.server.routes.canvas import Canvas
-from redraft.server.routes.decisions import Decisions
-from redraft.server.routes.edits import Edit
-from redraft.server.routes.infill import Fim, Hole
-from redraft.server.routes.meta import Detokenize, Tokenize
-from redraft.server.routes.responses import Responses
-from redraft.server.schema import Chat, Completion
+from redraft.server.canvas import Canvas
+from redraft.server.fim.edits import Edit
+from redraft.server.fim.infill import Fim, Hole
+from redraft.server.http.body import Body
+from redraft.server.openai.decisions import Decisions
+from redraft.server.openai.fields import Chat, Completion
+from redraft.server.openai.models import Detokenize, Tokenize
+from redraft.server.openai.responses import Responses
 
 TURN = {"messages": [{"role": "user", "content": "record\nSend"}], "max_tokens": 8, "canvas": {"width": 16}}
 ENDPOINTS: dict[str, tuple[type[Body], dict[str, Any]]] = {

@@ -8,7 +8,7 @@ import httpx2
 import pytest
 from tests.server.conftest import Process
 
-from redraft.server.marks import SETS, split
+from redraft.server.fim.marks import SETS, split
 from redraft.text import Text
 
 BEFORE, BEHIND = 'record\nSend 417 melu to Karomi.\n{"who":"', '","qty":417,"item":"melu"}'

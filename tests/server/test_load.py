@@ -16,11 +16,10 @@ from tests.server.conftest import ANSWER, RECORD, Inside, eventually
 import redraft
 from redraft.errors import RequestError
 from redraft.operations.engine import Engine
-from redraft.server import process
-from redraft.server.log import Log
-from redraft.server.process import hosted
-from redraft.server.service import Service
-from redraft.server.settings import Settings
+from redraft.server.http import process
+from redraft.server.http.log import Log
+from redraft.server.http.service import Service
+from redraft.server.http.settings import Settings
 from serve_load import (
     _alone,
     _clients,
@@ -29,6 +28,7 @@ from serve_load import (
     _level,
     _over_http,
     _told,
+    hosted,
 )
 from stream_client import StreamedReply, stream_chat
 

@@ -12,7 +12,7 @@ from tests.server.conftest import RECORD, Inside, inside
 
 import redraft
 from redraft.engine.runner import Runner
-from redraft.server.settings import Settings
+from redraft.server.http.settings import Settings
 
 USER = {"messages": [{"role": "user", "content": RECORD}], "canvas": {"width": 32}}
 

@@ -14,11 +14,11 @@ from pathlib import Path
 import pytest
 from tests.server.conftest import ROOT, Inside, Process
 
-from redraft.server.routes import meta
+from redraft.server.openai import models
 
 FOLDER = ROOT / "src" / "redraft" / "server" / "page"
-FILES = sorted(path.relative_to(FOLDER).as_posix() for path in FOLDER.rglob("*") if path.is_file())
 TYPES = {"html": "text/html", "js": "text/javascript", "css": "text/css", "svg": "image/svg+xml"}
+FILES = sorted(path.relative_to(FOLDER).as_posix() for path in FOLDER.rglob("*") if path.suffix[1:] in TYPES)
 IMPORT = re.compile(r"""^import .* from "(.+)";$""", re.M)
 WALL = 300
 
@@ -137,5 +137,5 @@ def test_models_tell_the_dial_that_was_measured(server: Process, tmp_path: Path)
     assert efforts[-1] == 1
     assert efforts == sorted(efforts)
     assert told["tasks"] == measured["tasks"]
-    assert meta._dial(None) is None
-    assert meta._dial(tmp_path) is None
+    assert models._dial(None) is None
+    assert models._dial(tmp_path) is None

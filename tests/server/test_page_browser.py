@@ -21,7 +21,8 @@ from tests.server.conftest import ANSWER, RECORD, ROOT, Process, ended, inside, 
 
 from redraft.__main__ import main
 from redraft.operations.engine import Engine
-from redraft.server.settings import Settings, digest_of
+from redraft.server.http.keys import digest_of
+from redraft.server.http.settings import Settings
 from redraft.tasks.grids import solve
 from redraft.trace.file import read_trace
 from redraft.trace.film import first_apart

@@ -11,7 +11,7 @@ from tests.server.conftest import ANSWER, RECORD, Inside, inside
 from redraft.cli.main import build_parser
 from redraft.cli.serve import settings_of
 from redraft.operations.engine import Engine
-from redraft.server.settings import Settings
+from redraft.server.http.settings import Settings
 
 TURN = {"messages": [{"role": "user", "content": RECORD}], "seed": 1}
 GAP = {"prompt": "x = ", "suffix": "\ny = 2\n", "max_tokens": 4, "seed": 1}

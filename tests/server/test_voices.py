@@ -28,7 +28,7 @@ from redraft.engine.scope import CancelScope
 from redraft.engine.sequence import CanvasSequence, Sequence
 from redraft.model.gemma import DiffusionGemma
 from redraft.operations.engine import Engine
-from redraft.server.settings import Settings
+from redraft.server.http.settings import Settings
 from redraft.text import Text
 
 MARKS = ("<|channel>", "<channel|>", "<|tool_call>", "<tool_call|>", '<|"|>')

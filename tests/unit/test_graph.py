@@ -172,7 +172,9 @@ def test_the_flag_is_refused_where_there_is_no_gpu(
     words: tuple[str, ...], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """The commands had none, so only a program could ask for graphs."""
-    monkeypatch.setattr("redraft.server.process.serve", lambda service, loader, **_: loader(lambda done, total: None))
+    monkeypatch.setattr(
+        "redraft.server.http.process.serve", lambda service, loader, **_: loader(lambda done, total: None)
+    )
     assert main([*words, "--graphs"]) == 2
     assert "graphs is True and the model runs on cpu; leave it out" in capsys.readouterr().err
 

@@ -16,8 +16,8 @@ from redraft.cli.common import Commands, command, load_engine, note, print_json
 from redraft.cli.flags import backend_flags, model_flags, sampling_flags
 
 if TYPE_CHECKING:
+    from redraft.cli.rows import Done
     from redraft.measure.remote import Backend
-    from redraft.server.batch import Done
 
 EPILOG = """A row of the input is a JSON object: OpenAI's batch form (custom_id, url, body), or a body alone, with
 `messages` or `prompt` and the fields that the server takes (docs/server.md). Row i of the output answers row i
@@ -30,6 +30,9 @@ examples:
   redraft run questions.jsonl answers.jsonl --seed 1
   printf '%s\\n' '{"messages":[{"role":"user","content":"record\\\\nSend 417 melu to Karomi."}]}' > in.jsonl
   redraft run in.jsonl out.jsonl"""
+
+DECIDING = ("model", "seed", "preset", "device", "dtype", "backend")
+"""Flags that decide the answers."""
 
 SOME_WRONG = 3
 """The exit code where all rows are done and some have no answer."""
@@ -49,8 +52,8 @@ def add(commands: Commands) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     """Answer what is not answered yet."""
+    from redraft.cli.rows import count_rows
     from redraft.errors import RequestError
-    from redraft.server.batch import count_rows
 
     if not arguments.source.is_file():
         raise RequestError(f"{arguments.source} is not a file; pass one with a request a line")
@@ -74,10 +77,10 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 def _here(arguments: argparse.Namespace, rows: int) -> Done:
-    from redraft.server.batch import run_batch
-    from redraft.server.service import Service
-    from redraft.server.settings import Limits, Settings
-    from redraft.weights.defaults import dtype_name
+    from redraft.cli.rows import run_batch
+    from redraft.server.http.limits import Limits
+    from redraft.server.http.service import Service
+    from redraft.server.http.settings import Settings
 
     engine = load_engine(arguments)
     many = 2**31  # a batch is bounded by --at-once alone
@@ -86,49 +89,54 @@ def _here(arguments: argparse.Namespace, rows: int) -> Done:
     service = Service(Settings(names, limits=limits, preset=arguments.preset, version=__version__))
     engine.loop.start()
     service.ready(engine)
-    settings = {
-        "model": "nano" if arguments.model == "nano" else str(engine.folder),
-        "device": engine.model.device.type,
-        "dtype": dtype_name(engine.model.dtype),
-        "preset": arguments.preset or engine.config.generation.preset,
-        "seed": arguments.seed,
-    }
-    how = {"seed": arguments.seed, "at_once": arguments.at_once, "settings": settings}
+    how = {"seed": arguments.seed, "at_once": arguments.at_once, "settings": _settings(arguments)}
     try:
-        with _bar(rows) as progress:
-            return run_batch(service, arguments.source, arguments.target, **how, told=progress)
+        with _bar(rows) as report:
+            return run_batch(service, arguments.source, arguments.target, **how, report=report)
     finally:
         engine.loop.stop()
 
 
 def _there(backend: Backend, arguments: argparse.Namespace, rows: int) -> Done:
     """By another server. A refusal answers its row; a server that does not answer ends the run, to be resumed."""
+    from redraft.cli.rows import answer_rows
     from redraft.errors import RequestError
     from redraft.measure.remote import Remote, encoded
-    from redraft.server.batch import answer_rows, read_row
-    from redraft.server.refusal import Refusal
+    from redraft.server.http.errors import ApiError
+    from redraft.server.openai.batch import read_row
 
     remote = Remote(backend)
 
     async def answered(row: bytes, number: int) -> tuple[int, Mapping[str, Any]]:
         path, body = read_row(row, None if arguments.seed is None else arguments.seed + number)
         if not isinstance(body, dict) or body.get("stream"):
-            raise Refusal(400, "the body is no object, or stream is true; a row's answer comes whole", param="stream")
+            raise ApiError(400, "the body is no object, or stream is true; a row's answer comes whole", param="stream")
         plain = {name: value for name, value in body.items() if value is not None}
         try:
             encoded(plain)  # what cannot be sent is this row's mistake, and ends no run
         except RequestError as error:
-            raise Refusal(400, str(error)) from None
+            raise ApiError(400, str(error)) from None
         try:
             return 200, await remote.post(path.removeprefix("/v1/"), plain)
         except RequestError as error:
-            raise Refusal(400, str(error), code="elsewhere") from None
+            raise ApiError(400, str(error), code="elsewhere") from None
 
-    with _bar(rows) as progress:
-        place = arguments.source, arguments.target
-        settings = {"base_url": backend.base_url, "model": backend.model, "seed": arguments.seed}
-        how: dict[str, Any] = {"at_once": arguments.at_once, "settings": settings, "told": progress}
-        return answer_rows(answered, *place, **how, within=aclosing(remote))
+    with _bar(rows) as report:
+        return answer_rows(
+            answered,
+            arguments.source,
+            arguments.target,
+            at_once=arguments.at_once,
+            settings=_settings(arguments),
+            report=report,
+            within=aclosing(remote),
+        )
+
+
+def _settings(arguments: argparse.Namespace) -> dict[str, str | int]:
+    """The flags that decide the answers; an output is resumed with these alone."""
+    given = {name: getattr(arguments, name, None) for name in DECIDING}
+    return {name: value if isinstance(value, int) else str(value) for name, value in given.items() if value is not None}
 
 
 @contextmanager
@@ -142,10 +150,10 @@ def _bar(rows: int) -> Iterator[Callable[[Done], None]]:
     with Progress(*columns, console=console, disable=not console.is_terminal) as bar:
         task, began, first = bar.add_task("rows", total=rows, said=""), time.monotonic(), [-1]
 
-        def progress(done: Done) -> None:
+        def report(done: Done) -> None:
             first[0] = done.rows - 1 if first[0] < 0 else first[0]
             rate = (done.rows - first[0]) / max(1e-6, time.monotonic() - began)
             per = done.tokens / max(1, done.forwards)
             bar.update(task, completed=done.rows, said=f"{rate:.0f} rows/s, {per:.1f} tokens/forward")
 
-        yield progress
+        yield report

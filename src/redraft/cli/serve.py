@@ -19,8 +19,8 @@ from redraft.errors import RequestError
 
 if TYPE_CHECKING:
     from redraft.operations.engine import Engine
-    from redraft.server.log import Log
-    from redraft.server.settings import Settings
+    from redraft.server.http.log import Log
+    from redraft.server.http.settings import Settings
 
 PORT = 8642
 KEYS = "REDRAFT_API_KEYS"
@@ -75,8 +75,8 @@ def run(arguments: argparse.Namespace) -> int:
 
     from redraft.engine.loop import LoopConfig
     from redraft.operations.engine import Engine
-    from redraft.server.process import serve
-    from redraft.server.service import Service
+    from redraft.server.http.process import serve
+    from redraft.server.http.service import Service
 
     def loader(progress: Callable[[int, int], None]) -> Engine:
         def report(done: int, total: int) -> None:
@@ -104,7 +104,7 @@ def run(arguments: argparse.Namespace) -> int:
 @contextmanager
 def _logged(arguments: argparse.Namespace) -> Iterator[Log]:
     """The log, and its file closed at the end. Raises RequestError for one that cannot be written."""
-    from redraft.server.log import Log
+    from redraft.server.http.log import Log
 
     path, sink = arguments.log_file, sys.stderr
     try:
@@ -121,12 +121,13 @@ def _logged(arguments: argparse.Namespace) -> Iterator[Log]:
 
 def settings_of(arguments: argparse.Namespace) -> Settings:
     """The server's settings. Raises RequestError for those that would leave it open to others."""
-    from redraft.server.process import is_loopback
-    from redraft.server.settings import LOOPBACK, Limits, Settings, read_keys
+    from redraft.server.http.keys import read_keys
+    from redraft.server.http.limits import Limits
+    from redraft.server.http.settings import LOOPBACK, Settings
 
     _check(arguments)
     keys = read_keys(arguments.api_key_file, os.environ.get(KEYS))
-    local = is_loopback(arguments.host)
+    local = arguments.host in ("localhost", "::1") or arguments.host.startswith("127.")
     if not local and not keys and not arguments.insecure:
         raise RequestError(f"--host is {arguments.host} and there are no API keys; use --api-key-file, or --insecure")
     name = arguments.name or Path(arguments.model).name or "model"

@@ -46,7 +46,7 @@ def build_request(
     model, shipped = config.model, config.generation
     max_tokens = shipped.max_new_tokens if options.max_tokens is None else options.max_tokens
     preset, notches = _preset(options, shipped), _notches(options, dial)
-    width = preset.width(max_tokens, model.canvas_length) if options.canvas is None else options.canvas
+    width = canvas_width(options, config)
     end_aware = preset.end_aware if options.end_aware is None else options.end_aware
     _check_limits(options, max_tokens, width, model)
     _check_prompt(prompt, max_tokens, max_tokens if options.causal else -(-max_tokens // width) * width, model)
@@ -74,6 +74,14 @@ def build_request(
     if options.draw and language is None:
         raise RequestError("draw is True without a constraint, one of whose texts would be drawn; give one")
     return request if language is None else _held_to(language, request, options)
+
+
+def canvas_width(options: Options, config: CheckpointConfig) -> int:
+    """Positions of the canvases that options come to. Raises RequestError for an unknown preset."""
+    if options.canvas is not None:
+        return options.canvas
+    max_tokens = config.generation.max_new_tokens if options.max_tokens is None else options.max_tokens
+    return _preset(options, config.generation).width(max_tokens, config.model.canvas_length)
 
 
 def _held_to(language: Language, request: ResolvedRequest, options: Options) -> ResolvedRequest:

@@ -12,14 +12,14 @@ from redraft.engine.request import Options
 from redraft.operations.engine import Engine
 from redraft.operations.gap_constraint import Wanted
 from redraft.operations.infill import infill
-from redraft.server.body import Body, Flag, Int, Real, Str
-from redraft.server.refusal import Refusal
+from redraft.server.http.body import Body, Flag, Int, Real, Str
+from redraft.server.http.errors import ApiError
 
 
 class Hole(Body):
     """What may stand in a hole."""
 
-    max_tokens: Int | None = Field(default=None, description="the widest to try; 32 unless told")
+    max_tokens: Int | None = Field(default=None, description="the widest to try (32)")
     width: Int | None = Field(default=None, description="exactly this many tokens")
     regex: Str | None = Field(default=None, description="what all of it matches")
     contains: list[Str] | None = Field(default=None, description="texts that occur in it")
@@ -54,14 +54,14 @@ class Document:
 
 
 def complete(engine: Engine, document: Document) -> dict[str, Any]:
-    """The document with holes filled, or its span revised. Raises Refusal and RequestError."""
+    """The document with holes filled, or its span revised. Raises ApiError and RequestError."""
     for i, segment in enumerate(document.segments):
         if len(segment.model_fields_set) != 1:
-            raise Refusal(400, f"segment {i} must hold one of text, hole and revise", param=f"segments.{i}")
+            raise ApiError(400, f"segment {i} must hold one of text, hole and revise", param=f"segments.{i}")
     revised = [i for i, segment in enumerate(document.segments) if segment.revise is not None]
     holes = [segment.hole for segment in document.segments if segment.hole is not None]
     if len(revised) + bool(holes) != 1:
-        raise Refusal(400, "segments must have holes, or one revision, and not both", param="segments")
+        raise ApiError(400, "segments must have holes, or one revision, and not both", param="segments")
     options = replace(document.options, max_tokens=None)
     return _revised(engine, document, revised[0], options) if revised else _filled(engine, document, holes, options)
 

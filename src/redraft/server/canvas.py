@@ -1,0 +1,139 @@
+"""`POST /v1/canvas`: what only a canvas can do, in a form of our own.
+
+messages or prompt    one answer, with tokens pinned or given; as a stream, every step of it
+segments              a document of texts, holes and at most one revision: the holes are filled, the rest is kept;
+                      as a stream, every canvas that competes for it
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from functools import partial
+
+from fastapi import Request, Response
+from pydantic import Field
+from starlette.concurrency import run_in_threadpool
+
+from redraft.engine.events import Block, Draft, Finished
+from redraft.engine.scope import CancelScope
+from redraft.operations.engine import Engine
+from redraft.options import SeedCanvas
+from redraft.server.document import Document, Segment, complete
+from redraft.server.follow import Follower, followed
+from redraft.server.http.body import Body, Int, Str
+from redraft.server.http.errors import ApiError
+from redraft.server.http.routing import answers, router_of_bodies
+from redraft.server.http.service import Service, note_prompts, service_of
+from redraft.server.http.sse import Chunks, EventStream
+from redraft.server.openai.constraint import structured
+from redraft.server.openai.exchange import Exchange, Work, aside
+from redraft.server.openai.fields import Message, Sampling, StructuredOutputs
+from redraft.server.openai.replies import Json, TextForm, canvas_report
+from redraft.server.openai.request_builder import RequestBuilder
+from redraft.trace.frames import Frames, block_frame
+
+router = router_of_bodies()
+
+
+class Place(Body):
+    """Tokens at a place of the first canvas: a text from there on, or one token id."""
+
+    at: Int = Field(ge=0, description="position, counted from 0")
+    text: Str | None = Field(default=None, description="as many positions as it has tokens")
+    token: Int | None = Field(default=None, description="one token id")
+
+    def pairs(self, engine: Engine) -> list[tuple[int, int]]:
+        """(position, token id). Raises ApiError unless it is one of the two."""
+        if (self.text is None) == (self.token is None):
+            raise ApiError(400, f"the place {self.at} has no text, or a token, too; send one of them", param="pins")
+        tokens = [self.token] if self.token is not None else engine.text.encode(self.text or "", bos=False)
+        return [(self.at + i, token) for i, token in enumerate(tokens)]
+
+
+class Canvas(Sampling):
+    """`POST /v1/canvas`."""
+
+    messages: list[Message] | None = Field(default=None, description="a conversation to answer")
+    prompt: Str | None = Field(default=None, description="a text to continue")
+    pins: list[Place] | None = Field(default=None, description="tokens of the first canvas that stay")
+    given: list[Place] | None = Field(default=None, description="tokens that it begins with, free from then on")
+    structured_outputs: StructuredOutputs | None = Field(default=None, description="json, regex, choice or grammar")
+    segments: list[Segment] | None = Field(default=None, description="a document: texts, holes, at most one revision")
+
+
+@router.post("/v1/canvas", response_model=None)
+@answers
+async def canvas(request: Request, body: Canvas) -> Response | Json:
+    """Answer with every detail, or complete a document."""
+    service = service_of(request)
+    given = [name for name in ("messages", "prompt", "segments") if getattr(body, name) is not None]
+    if len(given) != 1:
+        said = " and ".join(given) or "nothing to work on"
+        raise ApiError(400, f"{said} was sent; send one of messages, prompt and segments", param="segments")
+    if body.segments is not None:
+        return await _document(service, request, body)
+    work = await run_in_threadpool(_prepare, service, body)
+    exchange = Exchange(service, work, request)
+    whole = partial(_whole, exchange)
+    return exchange.stream(_frames(exchange)) if body.stream else await exchange.reply(whole)
+
+
+def _prepare(service: Service, body: Canvas) -> Work:
+    if (body.n or 1) != 1:
+        raise ApiError(400, f"n is {body.n}; a canvas is one answer, so leave it out", param="n")
+    builder = RequestBuilder(service, body)
+    engine, options = builder.engine, builder.options(max_tokens=None, keeps_canvas=bool(body.pins or body.given))
+    pins = tuple(pair for held in body.pins or () for pair in held.pairs(engine))
+    begun = tuple(pair for held in body.given or () for pair in held.pairs(engine))
+    if pins or begun:
+        options = replace(options, seed_canvas=SeedCanvas(pins, begun))
+    if body.messages is not None:
+        prompt = engine.text.chat([{"role": one.role, "content": one.text} for one in body.messages])
+    else:
+        prompt = engine.text.encode(body.prompt or "", bos=True)
+    constraint = structured(body.structured_outputs, service.settings.limits)
+    requests = builder.requests([prompt], options, 1, constraint)
+    return Work(body, requests, len(prompt), TextForm(engine.text), drafts=bool(body.stream))
+
+
+async def _frames(exchange: Exchange) -> Chunks:
+    engine = exchange.service.engine
+    frames = Frames(engine.text, engine.config.generation.eos_token_ids)
+    async for _, delta in exchange.answers:
+        if isinstance(delta.event, Draft):
+            yield {"type": "draft"} | frames.of(0, delta.event)
+        elif isinstance(delta.event, Block):
+            yield {"type": "block", "text": delta.content} | block_frame(engine.text, delta.event)
+        if isinstance(delta.event, Finished) or exchange.answers.answers[0].stopped:
+            yield {"type": "finished"} | _whole(exchange)
+
+
+def _whole(exchange: Exchange) -> Json:
+    (answer,), (done,) = exchange.answers.answers, exchange.done()
+    return {
+        "object": "canvas",
+        "model": exchange.service.settings.name,
+        "text": done.text,
+        "blocks": [block_frame(exchange.service.engine.text, block) for block in answer.blocks],
+        "canvas": canvas_report(done),
+        "usage": exchange.usage(),
+    }
+
+
+async def _document(service: Service, request: Request, body: Canvas) -> Response | Json:
+    for name in ("pins", "given", "structured_outputs", "n", "stop"):
+        if getattr(body, name):
+            raise ApiError(400, f"{name} was sent with segments; leave it out", param=name)
+    options = RequestBuilder(service, body).options(max_tokens=None, keeps_canvas=True)
+    document = Document(tuple(body.segments or ()), body.max_tokens, options)
+    note_prompts(request, [segment.model_dump(exclude_none=True) for segment in document.segments])
+
+    def work(engine: Engine) -> Json:
+        return {"object": "canvas", "model": service.settings.name, **complete(engine, document)}
+
+    if not body.stream:
+        return await aside(request, work)
+    engine, follower, room = service.engine, Follower(), service.enter(1, request)
+    scope = CancelScope(follower, parent=engine.scope)
+    chunks = followed(engine, scope, follower, work)
+    return EventStream(chunks, gone=scope.cancel, over=room.close, limits=service.settings.limits)

@@ -1,0 +1,101 @@
+"""Edits in Inception's form, chat-shaped: `POST /v1/edit/completions` and `POST /v1/apply/completions`.
+
+edit     <|code_to_edit|> a region <|/code_to_edit|> in the last message is revised; what stands around it is kept
+apply    <|original_code|> a text <|/original_code|> is written anew with a change: the canvas starts from it
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import replace
+
+from fastapi import Request, Response
+from pydantic import Field
+
+from redraft.server.http.body import BOOKKEEPING, Real, Str
+from redraft.server.http.errors import ApiError, unsupported
+from redraft.server.http.routing import answers, router_of_bodies
+from redraft.server.http.service import note_prompts, service_of
+from redraft.server.openai.chat import chat
+from redraft.server.openai.exchange import aside, reply_with
+from redraft.server.openai.fields import Chat, Message, Prediction, Sampling
+from redraft.server.openai.replies import ChatForm, Json, whole_answer
+from redraft.server.openai.request_builder import RequestBuilder
+
+router = router_of_bodies()
+
+REGION = re.compile(r"<\|code_to_edit\|>\n?(.*?)\n?<\|/code_to_edit\|>", re.DOTALL)
+FILE = re.compile(r"<\|current_file_content\|>\n?(.*?)<\|/current_file_content\|>", re.DOTALL)
+ORIGINAL = re.compile(r"<\|original_code\|>\n?(.*?)\n?<\|/original_code\|>", re.DOTALL)
+CURSOR = "<|cursor|>"
+
+
+class Edit(Sampling):
+    """`POST /v1/edit/completions`."""
+
+    inert = BOOKKEEPING | {"nextEdit"}
+
+    messages: list[Message] = Field(min_length=1, description="the last one holds the tagged region")
+    strength: Real | None = Field(default=None, description="share of it that starts as noise (0.5)")
+    slack: int | None = Field(default=None, strict=True, ge=0, description="tokens it may grow or shrink by (0)")
+    instruction: Str | None = Field(default=None, description="what to change; shown to the model as a user's turn")
+
+
+@router.post("/v1/edit/completions", response_model=None)
+@answers
+async def edit(request: Request, body: Edit) -> Response | Json:
+    """Revise a region of a text; a stream has one piece."""
+    if (body.n or 1) != 1:
+        raise ApiError(400, f"n is {body.n}; an edit has one answer, so leave it out", param="n")
+    if body.canvas is not None and body.canvas.stream:
+        raise unsupported("canvas.stream", "the steps of an edit come from /v1/canvas; leave canvas.stream out")
+    before, region, behind = region_of(body.messages[-1].text)
+    text = before + region + behind
+    note_prompts(request, [text])
+    builder = RequestBuilder(service_of(request), body)
+    encode, slack = builder.engine.text.encode, body.slack or 0
+    # An edit is as long as its region; a bound above that binds nothing, and the engine refuses one below.
+    longest = len(encode(region, bos=False)) + slack
+    bound = body.max_tokens if body.max_tokens is not None and body.max_tokens < longest else None
+    options = replace(builder.options(max_tokens=None, keeps_canvas=True), max_tokens=bound)
+    done = await aside(
+        request,
+        lambda engine: engine.edit(
+            text,
+            (len(before), len(before) + len(region)),
+            strength=0.5 if body.strength is None else body.strength,
+            instruction=body.instruction,
+            slack=slack,
+            options=options,
+        ),
+    )
+    tokens = encode(done.after, bos=False)
+    answer = whole_answer(done.after, seed=done.seed, finish="stop", tokens=tokens, forwards=done.forwards)
+    form = ChatForm(builder.engine.text)
+    return reply_with(request, body, form, [answer], len(encode(text, bos=False)))
+
+
+@router.post("/v1/apply/completions", response_model=None)
+@answers
+async def apply(request: Request, body: Chat) -> Response | Json:
+    """Write a text anew with a change; the canvas starts from the original."""
+    original = ORIGINAL.search(body.messages[-1].text)
+    if original is None:
+        raise _missing("original_code")
+    if body.prediction is None:
+        body = body.model_copy(update={"prediction": Prediction(content=original[1])})
+    return await chat(request, body)
+
+
+def region_of(text: str) -> tuple[str, str, str]:
+    """What stands before the region, the region, and what stands behind it, without tags. Raises ApiError."""
+    inside = FILE.search(text)
+    text = (inside[1] if inside else text).replace(CURSOR, "")
+    found = REGION.search(text)
+    if found is None:
+        raise _missing("code_to_edit")
+    return text[: found.start()], found[1], text[found.end() :]
+
+
+def _missing(tag: str) -> ApiError:
+    return ApiError(400, f"the last message has no <|{tag}|>…<|/{tag}|>; mark the text with them", param="messages")

@@ -1,0 +1,96 @@
+"""A gap that is filled for an HTTP request, and its answer in the forms that clients of completions read."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from functools import partial
+
+from starlette.requests import Request
+from starlette.responses import Response
+
+from redraft.engine.request import Generation
+from redraft.operations.engine import Engine
+from redraft.options import Options
+from redraft.server.http.errors import unsupported
+from redraft.server.http.service import Service, note_prompts, service_of
+from redraft.server.openai.exchange import aside, reply_with
+from redraft.server.openai.fields import Sampling
+from redraft.server.openai.replies import Json, TextForm, whole_answer
+from redraft.server.openai.request_builder import RequestBuilder
+from redraft.text import StopStrings
+
+ENDS_HERE = "<|endoftext|>"
+"""What one editor sends for a suffix that is empty."""
+
+
+@dataclass(frozen=True)
+class Gap:
+    """A gap as it was asked for. `answers` texts for it, seeds counting up; `cut` shortens each."""
+
+    prefix: str
+    suffix: str
+    max_tokens: int
+    seed: int
+    options: Options
+    stop: tuple[str, ...] = ()
+    answers: int = 1
+    cut: Callable[[str], str] = str
+
+
+def build_gap(service: Service, body: Sampling, prefix: str, suffix: str, *, default: int) -> Gap:
+    """Check what can be checked before anything runs. Raises ApiError and RequestError."""
+    options = RequestBuilder(service, body).options(max_tokens=default, keeps_canvas=True)
+    longest = service.engine.config.model.canvas_length
+    if getattr(body, "logprobs", None) is not None:
+        raise unsupported("logprobs", "logprobs are not supported for a gap; leave them out")
+    if body.canvas is not None and body.canvas.stream:
+        raise unsupported("canvas.stream", "the steps of a gap come from /v1/canvas; leave canvas.stream out")
+    StopStrings(options.stop)
+    return Gap(
+        prefix=prefix,
+        suffix="" if suffix == ENDS_HERE else suffix,
+        max_tokens=min(options.max_tokens or 0, longest),  # no gap is wider than a canvas
+        seed=time.monotonic_ns() % 2**32 if options.seed is None else options.seed,
+        options=replace(options, max_tokens=None, stop=()),
+        stop=options.stop,
+        answers=body.n or 1,
+    )
+
+
+async def run_gap(request: Request, gap: Gap) -> tuple[list[Generation], int]:
+    """Fill it on a thread, unless the client leaves. Returns the answers, and the number of tokens around them."""
+    note_prompts(request, [gap.prefix, gap.suffix])
+    done = await aside(request, partial(_fill, gap), answers=gap.answers)
+    encode = service_of(request).engine.text.encode
+    return done, sum(len(encode(part, bos=False)) for part in (gap.prefix, gap.suffix))
+
+
+async def respond_gap(request: Request, body: Sampling, gap: Gap, form: TextForm) -> Response | Json:
+    """The whole response, or a stream with one piece an answer: a gap is shown when it is filled."""
+    return reply_with(request, body, form, *await run_gap(request, gap))
+
+
+def _fill(gap: Gap, engine: Engine) -> list[Generation]:
+    return [_answer(gap, engine, (gap.seed + i) % 2**64) for i in range(gap.answers)]
+
+
+def _answer(gap: Gap, engine: Engine, seed: int) -> Generation:
+    """A filled gap as an answer like any other: what stop strings and `cut` leave of it."""
+    if gap.max_tokens == 0:  # what editors send to warm a cache
+        return whole_answer("", seed=seed, finish="length")
+    began = time.monotonic()
+    filled = engine.infill(gap.prefix, gap.suffix, max_tokens=gap.max_tokens, options=replace(gap.options, seed=seed))
+    stops, seconds = StopStrings(gap.stop), time.monotonic() - began
+    text, stopped = stops.push(filled.gap)
+    return replace(
+        filled.answer,
+        text=gap.cut(text if stopped else text + stops.finish()),
+        finish="deadline" if filled.answer.finish == "deadline" else "stop",
+        seed=seed,
+        steps=(filled.forwards,),
+        commits=0,
+        seconds=seconds,
+        first_text_sec=seconds,
+    )

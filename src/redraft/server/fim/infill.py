@@ -1,0 +1,148 @@
+"""Text for a gap: `POST /v1/fim/completions`, and `POST /infill` in llama.cpp's form."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any, ClassVar
+
+from fastapi import Request, Response
+from pydantic import Field
+
+from redraft.server.fim.gap import Gap, build_gap, respond_gap, run_gap
+from redraft.server.http.body import BOOKKEEPING, Body, Flag, Int, Real, Str
+from redraft.server.http.errors import ApiError
+from redraft.server.http.routing import answers, router_of_bodies
+from redraft.server.http.service import service_of
+from redraft.server.openai.exchange import count
+from redraft.server.openai.fields import Sampling
+from redraft.server.openai.replies import Json, TextForm
+
+router = router_of_bodies()
+
+DEFAULT_TOKENS = 64
+
+
+class Fim(Sampling):
+    """`POST /v1/fim/completions`."""
+
+    prompt: Str = Field(description="the text before the gap")
+    suffix: Str | None = Field(default=None, description="the text behind it")
+    random_seed: Int | None = Field(default=None, description="another name of seed")
+
+
+class Extra(Body):
+    """A file beside the one with the gap."""
+
+    inert = frozenset({"time"})
+
+    filename: Str = ""
+    text: Str
+
+
+class Hole(Body):
+    """`POST /infill`."""
+
+    inert: ClassVar[frozenset[str]] = BOOKKEEPING | {
+        "cache_prompt",
+        "id_slot",
+        "response_fields",
+        "samplers",
+        "t_max_prompt_ms",
+        "timings_per_token",
+    }
+    neutral: ClassVar[Mapping[str, tuple[Any, ...]]] = {"stream": (False,), "n_probs": (0,), "min_p": (0, 0.0)}
+
+    model: Str | None = None
+    input_prefix: Str = Field(description="the text before the gap")
+    input_suffix: Str = Field(description="the text behind it")
+    input_extra: list[Extra] | None = Field(default=None, description="files to read first")
+    prompt: Str = Field(default="", description="the beginning of the line, between prefix and gap")
+    n_predict: Int | None = Field(default=None, ge=-1, description="most tokens; 0 answers at once, -1 is no limit")
+    n_indent: Int | None = Field(default=None, ge=0, description="end in front of a line indented less than this")
+    seed: Int | None = None
+    temperature: Real | None = None
+    top_k: Int | None = None
+    top_p: Real | None = None
+    stop: list[Str] | None = None
+    t_max_predict_ms: Real | None = Field(default=None, description="after this long the best canvas is the answer")
+    max_steps: Int | None = Field(default=None, description="cap on denoising steps")
+    return_tokens: Flag | None = Field(default=None, description="also the token ids")
+
+
+@router.post("/v1/fim/completions", response_model=None)
+@router.post("/fim/completions", response_model=None)
+@answers
+async def fim(request: Request, body: Fim) -> Response | Json:
+    """Fill a gap between two texts."""
+    service = service_of(request)
+    if body.random_seed is not None:
+        if body.seed is not None:
+            raise ApiError(400, "seed and random_seed were both sent; send one", param="random_seed")
+        body = body.model_copy(update={"seed": body.random_seed})
+    gap = build_gap(service, body, body.prompt, body.suffix or "", default=DEFAULT_TOKENS)
+    return await respond_gap(request, body, gap, TextForm(service.engine.text, delta=True))
+
+
+@router.post("/infill", response_model=None)
+@answers
+async def infill(request: Request, body: Hole) -> Json:
+    """Fill a gap for an editor."""
+    service = service_of(request)
+    wanted = DEFAULT_TOKENS if body.n_predict in (None, -1) else body.n_predict
+    same = Sampling(
+        model=body.model,
+        max_tokens=wanted,
+        seed=body.seed,
+        temperature=body.temperature,
+        top_k=body.top_k,
+        top_p=body.top_p,
+        stop=body.stop,
+        # 0 is "no limit" there.
+        deadline_ms=body.t_max_predict_ms or None,
+        max_steps=body.max_steps,
+    )
+    before = "".join(f"{extra.filename}\n{extra.text}\n" for extra in body.input_extra or ())
+    gap = build_gap(service, same, before + body.input_prefix + body.prompt, body.input_suffix, default=DEFAULT_TOKENS)
+    if body.n_indent:
+        gap = replace(gap, cut=lambda text: outdented(text, body.n_indent or 0))
+    return await _reply(request, body, gap)
+
+
+def outdented(text: str, indent: int) -> str:
+    """A text up to its first line, after the first, that is indented less and not blank."""
+    if not indent:
+        return text
+    found = re.search(rf"\n(?=[ \t]{{0,{indent - 1}}}[^ \t\n])", text)
+    return text if found is None else text[: found.start()]
+
+
+async def _reply(request: Request, body: Hole, gap: Gap) -> Json:
+    service = service_of(request)
+    (done,), read = await run_gap(request, gap)
+    count(service, request, [done], read)
+    ms = done.seconds * 1e3
+    return {
+        "index": 0,
+        "content": done.text,
+        "tokens": list(done.tokens) if body.return_tokens else [],
+        "id_slot": 0,
+        "stop": True,
+        "model": service.settings.name,
+        "tokens_predicted": len(done.tokens),
+        "tokens_evaluated": read,
+        "tokens_cached": 0,
+        "truncated": False,
+        "has_new_line": "\n" in done.text,
+        "stop_type": "limit" if done.finish == "length" else "eos",
+        "stopping_word": "",
+        "generation_settings": {"seed": done.seed, "n_predict": gap.max_tokens},
+        "timings": {
+            "prompt_n": read,
+            "prompt_ms": 0.0,
+            "predicted_n": len(done.tokens),
+            "predicted_ms": round(ms, 3),
+            "predicted_per_second": round(len(done.tokens) / max(1e-6, ms / 1e3), 3),
+        },
+    }

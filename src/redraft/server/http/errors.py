@@ -1,0 +1,127 @@
+"""Every answer but a 200, in OpenAI's form: {"error": {"message", "type", "param", "code"}}."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from redraft.errors import BusyError, CallerError, ConstraintError, DeadlineError, RedraftError, UnsatisfiedError
+
+TYPES: Mapping[int, str] = {
+    401: "authentication_error",
+    403: "permission_error",
+    404: "not_found_error",
+    429: "rate_limit_error",
+    500: "server_error",
+    501: "not_implemented_error",
+    502: "server_error",
+    503: "unavailable_error",
+    504: "timeout_error",
+}
+GONE = 499
+"""The status of a request whose client has left, for the log."""
+
+RENAMED = {"deadline_sec": "deadline_ms", "steps": "max_steps", "thinking": "reasoning_effort"}
+"""The engine's word: the field of a request."""
+
+KINDS = ("str", "int", "float", "bool")  # in the path of a field that takes several, the one that was tried
+
+NAMED = re.compile(r"(\w+)(?:\[\d+\])? (?:is|has|holds|names|of token|was given)\b")
+
+
+class ApiError(Exception):
+    """An answer other than the one asked for. `param` names the field, `code` is for programs, the message for people.
+
+    `retry_sec` becomes Retry-After; without it there is none, for what can only fail again.
+    """
+
+    def __init__(
+        self, status: int, message: str, *, param: str | None = None, code: str | None = None, retry_sec: int = 0
+    ) -> None:
+        super().__init__(message)
+        self.status, self.message, self.param, self.code, self.retry_sec = status, message, param, code, retry_sec
+
+    @property
+    def body(self) -> dict[str, Any]:
+        """The JSON of the answer, and of a stream's last chunk."""
+        kind = TYPES.get(self.status, "invalid_request_error")
+        return {"error": {"message": self.message, "type": kind, "param": self.param, "code": self.code}}
+
+    @property
+    def headers(self) -> dict[str, str]:
+        """Headers that belong to it."""
+        found = {"retry-after": str(self.retry_sec)} if self.retry_sec else {}
+        return found | ({"www-authenticate": "Bearer"} if self.status == 401 else {})
+
+
+FAILED = ApiError(500, "the server failed; the log has its kind", code="internal_error")
+
+
+def unsupported(param: str, message: str) -> ApiError:
+    """A field, or a value of one, that cannot be honoured."""
+    return ApiError(400, message, param=param, code="unsupported_parameter")
+
+
+def unknown_field(field: str) -> ApiError:
+    """A field that an endpoint does not have."""
+    return unsupported(
+        field, f"{field} is not a field of this endpoint; leave it out (docs/server.md lists the fields)"
+    )
+
+
+def api_error(error: RedraftError, *, field: str | None = None) -> ApiError:
+    """An error of the engine's as an answer; `field` names what asked for a constraint."""
+    message = str(error)
+    if isinstance(error, BusyError):
+        return ApiError(503, message, code="queue_full", retry_sec=1)
+    if isinstance(error, UnsatisfiedError):
+        return ApiError(422, message[:2000], code="constraint_unsatisfied")
+    if isinstance(error, DeadlineError):
+        late = "the prompt was read" if "the prompt" in message else "there was a valid answer"
+        return ApiError(504, f"the time was up before {late}; raise deadline_ms", code="deadline")
+    if not isinstance(error, CallerError):
+        return ApiError(500, _harmless(error), code="engine_failed")
+    if "the model's context is" in message:
+        return ApiError(400, message, param="messages", code="context_length_exceeded")
+    if isinstance(error, ConstraintError):
+        return ApiError(400, message, param=field or "response_format", code="invalid_schema")
+    named = NAMED.match(message)
+    param = None if named is None else RENAMED.get(named[1], named[1])
+    return ApiError(400, message, param=param, code="unsupported_parameter" if "not supported" in message else None)
+
+
+def kind_of(error: BaseException) -> str:
+    """What the log says of a failure."""
+    return type(error.__cause__ or error).__name__
+
+
+def _harmless(error: RedraftError) -> str:
+    """The message of a failure. Other libraries' errors may describe this machine, so they are not repeated."""
+    ours = error.__cause__ is None or isinstance(error.__cause__, RedraftError)
+    return str(error) if ours else "the engine failed while this request was running; ask again"
+
+
+def body_error(errors: Sequence[Any]) -> ApiError:
+    """The error for a body, of all its mistakes: the deepest one, and of these an unknown field before others."""
+    error = max(errors, key=lambda one: (len(one["loc"]), one["type"] == "extra_forbidden"))
+    kind, context, loc = error["type"], error.get("ctx", {}), error["loc"]
+    strange = len(loc) - 1 if kind == "extra_forbidden" else len(loc)  # an unknown field is named as it came
+    path = [
+        part
+        for i, part in enumerate(loc)
+        if i == strange or isinstance(part, int) or (part.isidentifier() and part not in KINDS)
+    ]
+    field = ".".join(map(str, path))
+    if kind == "union_tag_not_found":  # what says which of several forms is meant
+        field, kind = f"{field}.{context['discriminator'][1:-1]}", "missing"
+    if kind == "extra_forbidden":
+        return unknown_field(field)
+    if kind == "unsupported":
+        field = ".".join(filter(None, [field, context["field"]]))
+        return unsupported(field, error["msg"])
+    what, param = field or "the body", field or None
+    if kind == "missing":
+        return ApiError(400, f"{what} is missing", param=param, code="missing_required_parameter")
+    said = f"{error['input']!r:.100}"
+    return ApiError(400, f"{what} is {said}: {error['msg']}", param=param, code="invalid_value")

@@ -1,0 +1,155 @@
+"""Around every route: request ids, hosts and origins, keys, body size, safe headers, a log line at the end.
+
+A web page elsewhere must not be able to use a server on this machine: a browser's `Origin` has to be this server's own
+or one that was allowed, and `Host` one of the names the server knows (a page can rebind its own name to 127.0.0.1).
+"""
+
+from __future__ import annotations
+
+import re
+import time
+from collections.abc import Mapping, MutableMapping
+from random import getrandbits
+from typing import Any
+
+from starlette.responses import JSONResponse, Response
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from redraft.server.http.errors import ApiError
+from redraft.server.http.keys import key_number, sent_key
+from redraft.server.http.log import Log
+from redraft.server.http.service import Service
+
+OPEN = ("/health", "/v1/health", "/live", "/ready")  # for probes, which have no key
+SAFE_ID = re.compile(r"[\w.:-]{1,128}")
+HEADERS = (
+    (b"x-content-type-options", b"nosniff"),
+    (b"referrer-policy", b"no-referrer"),
+    (b"cross-origin-resource-policy", b"same-origin"),
+    (
+        b"content-security-policy",
+        b"default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self'; connect-src 'self'; "
+        b"base-uri 'none'; form-action 'none'; frame-ancestors 'none'; "
+        b"require-trusted-types-for 'script'; trusted-types 'none'",
+    ),
+)
+"""The last is for the page: it may load and call nothing but this server, run no code that is not one of its files, and
+turn no string into markup. What a model says can only ever be text."""
+
+
+class Middleware:
+    """ASGI middleware around the whole application."""
+
+    def __init__(self, app: ASGIApp, service: Service, log: Log) -> None:
+        self.app, self.service, self.log = app, service, log
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """One request."""
+        if scope["type"] != "http":
+            await self.app(scope, receive, send)
+            return
+        # Of two headers of one name the first holds.
+        headers = {name.decode("latin-1"): value.decode("latin-1") for name, value in reversed(scope["headers"])}
+        seen = _Seen(send, _request_id(headers))
+        scope.setdefault("state", {})["request_id"] = seen.id
+        scope["state"]["log"] = seen.notes
+        try:
+            refused = self._refuse(scope, headers)
+            if refused is not None:
+                self.service.metrics.errors.labels(refused.code or str(refused.status)).inc()
+                await answer(refused)(scope, receive, seen.send)
+            else:
+                await self.app(scope, self._bounded(receive, seen), seen.send)
+        finally:
+            self._account(scope, seen)
+
+    def _refuse(self, scope: Scope, headers: Mapping[str, str]) -> ApiError | None:
+        settings, path = self.service.settings, scope["path"]
+        host = headers.get("host", "")
+        name, colon, port = host.rpartition(":")
+        host = name if colon and port.isdecimal() else host
+        if "*" not in settings.hosts and host not in settings.hosts:
+            return ApiError(403, f"the host {host!r} is not one of this server's names; use --allow-host", code="host")
+        origin = headers.get("origin")
+        allowed = origin in settings.origins or "*" in settings.origins
+        if origin is not None and not allowed and origin.partition("://")[2] != headers.get("host"):
+            return ApiError(403, f"pages of {origin!r} may not call this server; use --cors-origin", code="origin")
+        length = headers.get("content-length", "0")
+        if length.isdigit() and int(length) > settings.limits.body_bytes:
+            return _too_large(settings.limits.body_bytes)
+        is_page = scope["method"] in ("GET", "HEAD") and (path == "/" or path.startswith("/page/"))
+        if not settings.keys or path in OPEN or is_page:
+            return None
+        number = key_number(settings.keys, sent_key(headers))
+        if number is None:
+            return ApiError(401, "the API key is missing or unknown; send it as a Bearer token", code="invalid_api_key")
+        scope["state"]["key"] = number
+        return None
+
+    def _bounded(self, receive: Receive, seen: _Seen) -> Receive:
+        """The body, counted as it comes: a chunked one has no length to be refused by."""
+        limit, read = self.service.settings.limits.body_bytes, 0
+
+        async def bounded() -> Message:
+            nonlocal read
+            message = await receive()
+            if message["type"] == "http.request":
+                read += len(message.get("body", b""))
+                if read > limit:
+                    raise _too_large(limit)
+            elif message["type"] == "http.disconnect" and not seen.done:
+                seen.notes["gone"] = True
+            return message
+
+        return bounded
+
+    def _account(self, scope: Scope, seen: _Seen) -> None:
+        metrics = self.service.metrics
+        # By route, not by path: a stranger's paths must not become labels without end.
+        path = getattr(scope.get("route"), "path", "other")
+        metrics.requests.labels(path, str(seen.status)).inc()
+        metrics.seconds.labels(path).observe(time.monotonic() - seen.began)
+        if seen.notes.get("gone"):
+            metrics.gone.inc()
+        self.log.write(
+            "request",
+            {
+                "id": seen.id,
+                "method": scope["method"],
+                "path": path,
+                "status": seen.status,
+                "ms": round((time.monotonic() - seen.began) * 1e3, 1),
+                **seen.notes,
+            },
+        )
+
+
+class _Seen:
+    """One request and what is known of its answer."""
+
+    def __init__(self, send: Send, id_: str) -> None:
+        self._send, self.id = send, id_
+        self.began, self.status, self.done = time.monotonic(), 0, False
+        self.notes: MutableMapping[str, Any] = {}
+
+    async def send(self, message: Message) -> None:
+        if message["type"] == "http.response.start":
+            self.status = message["status"]
+            message["headers"] += [*HEADERS, (b"x-request-id", self.id.encode())]
+        elif message["type"] == "http.response.body" and not message.get("more_body", False):
+            self.done = True
+        await self._send(message)
+
+
+def answer(refusal: ApiError) -> Response:
+    """A refusal as a response."""
+    return JSONResponse(refusal.body, refusal.status, refusal.headers)
+
+
+def _request_id(headers: Mapping[str, str]) -> str:
+    given = headers.get("x-request-id", "")
+    return given if SAFE_ID.fullmatch(given) else f"req-{getrandbits(96):024x}"
+
+
+def _too_large(limit: int) -> ApiError:
+    return ApiError(413, f"the body is larger than {limit} bytes; send less", code="body_too_large")

@@ -1,0 +1,144 @@
+"""One process that serves: the socket opens at once, the model loads behind it, and a signal lets answers finish.
+
+SIGTERM, Ctrl-C    no new requests (503 with Retry-After); what is under way gets `drain_sec`; then the end
+a second one       the end now
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import socket
+import threading
+import time
+from collections.abc import Callable
+from types import FrameType
+
+import uvicorn
+from starlette.types import ASGIApp
+
+from redraft.engine.request import Options, Request
+from redraft.errors import RedraftError, RequestError, RunError
+from redraft.operations.engine import Engine
+from redraft.server.http.app import create_app
+from redraft.server.http.log import Log
+from redraft.server.http.service import Service
+
+Loader = Callable[[Callable[[int, int], None]], Engine]
+"""Loads the engine, and reports (elements placed, elements in all)."""
+
+POLL_SEC = 0.05
+MAX_HEAD_BYTES = 64 * 2**10
+REFUSED = {errno.EADDRINUSE: "another program has that port", errno.EACCES: "this user may not have that port"}
+
+
+def serve(
+    service: Service,
+    load: Loader,
+    *,
+    host: str,
+    port: int,
+    log: Log,
+    ready: Callable[[Engine, str], None],
+) -> None:
+    """Load and serve until a signal. `ready` is called with the engine and the URL once requests are answered.
+
+    Raises RequestError if the address cannot be had, and whatever loading raises.
+    """
+
+    def begun(server: Server, url: str) -> None:
+        threading.Thread(target=_load, args=(service, load, server, lambda e: ready(e, url)), daemon=True).start()
+
+    run(create_app(service, log), service, host, port, begun)
+    with contextlib.suppress(RedraftError):
+        service.engine.loop.stop()
+
+
+def run(app: ASGIApp, service: Service, host: str, port: int, begun: Callable[[Server, str], None]) -> None:
+    """Serve an application until a signal. `begun` is called with the server and its URL when the socket listens.
+
+    Raises RequestError for an address that cannot be had, and the failure of the service.
+    """
+    listening = listen(host, port)
+    name = host if ":" not in host else f"[{host}]"
+    config = uvicorn.Config(
+        app,
+        http="h11",
+        h11_max_incomplete_event_size=MAX_HEAD_BYTES,
+        log_config=None,
+        access_log=False,
+        proxy_headers=False,
+        server_header=False,
+        lifespan="off",
+        timeout_keep_alive=30,
+    )
+    server = Server(config, service)
+    try:
+        begun(server, f"http://{name}:{listening.getsockname()[1]}")
+        server.run(sockets=[listening])
+    finally:
+        listening.close()
+    if service.failure is not None:
+        raise service.failure
+
+
+def listen(host: str, port: int) -> socket.socket:
+    """A socket that listens. Raises RequestError."""
+    try:
+        family = socket.AF_INET6 if ":" in host else socket.AF_INET
+        listening = socket.create_server((host, port), family=family, backlog=1024)
+    except (OSError, UnicodeError) as error:  # a name too long for DNS is the latter
+        why = REFUSED.get(getattr(error, "errno", None) or 0)
+        remedy = "give another --port, or --port 0 for a free one" if why else "give --host an address of this machine"
+        why = why or getattr(error, "strerror", None) or str(error)
+        raise RequestError(f"cannot listen on {host} port {port}: {why}; {remedy}") from None
+    listening.set_inheritable(True)
+    return listening
+
+
+def _load(service: Service, load: Loader, server: Server, ready: Callable[[Engine], None]) -> None:
+    """Load, warm up, and turn the loop on its thread."""
+    try:
+        engine = load(service.progress)
+        begin(engine)
+    except RedraftError as error:
+        service.failure = error
+    except Exception as error:
+        service.failure = RunError(f"loading failed, {type(error).__name__}: {error}")
+    else:
+        service.ready(engine)
+        ready(engine)
+        return
+    service.phase = "failed"
+    server.should_exit = True
+
+
+def begin(engine: Engine) -> None:
+    """Start the loop, and run one short answer: the first forward of a process is slower than all others."""
+    engine.loop.start()
+    engine.run(Request([engine.text.bos_token_id], Options(max_tokens=1, steps=2, seed=0)))
+
+
+class Server(uvicorn.Server):
+    """uvicorn, with a way to stop that lets the socket answer 503 while answers finish."""
+
+    def __init__(self, config: uvicorn.Config, service: Service) -> None:
+        super().__init__(config)
+        self.service = service
+
+    def handle_exit(self, sig: int, frame: FrameType | None) -> None:
+        """The first signal drains, the second ends."""
+        if self.service.phase in ("draining", "failed") or self.service.under_way == 0:
+            self.should_exit = self.force_exit = True
+            return
+        self.service.drain()
+        threading.Thread(target=self._drain, daemon=True).start()
+
+    def _drain(self) -> None:
+        until = time.monotonic() + self.service.settings.limits.drain_sec
+        while self.service.under_way and time.monotonic() < until:
+            time.sleep(POLL_SEC)
+        time.sleep(POLL_SEC)  # the last bytes of the last answer
+        self.should_exit = True
+        time.sleep(max(0.0, until - time.monotonic()))
+        self.force_exit = True  # a client that does not read the end of its answer has no longer either

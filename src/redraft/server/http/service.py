@@ -1,0 +1,86 @@
+"""One server's state, which all its routes share."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from contextlib import ExitStack
+from typing import Literal
+
+from starlette.requests import Request
+
+from redraft.errors import RedraftError
+from redraft.operations.engine import Engine
+from redraft.server.http.errors import ApiError
+from redraft.server.http.limits import Admission
+from redraft.server.http.metrics import Metrics
+from redraft.server.http.settings import Settings
+
+Phase = Literal["loading", "ready", "draining", "failed"]
+
+
+class Service:
+    """Engine, settings, figures and admission. All but `ready` and `progress` runs on the event loop."""
+
+    def __init__(self, settings: Settings, observed: Callable[[Engine], Engine] = lambda engine: engine) -> None:
+        """`observed` returns the engine in the scope that all requests run in."""
+        self.settings, self.metrics, self.admission = settings, Metrics(), Admission(settings.limits)
+        self.phase: Phase = "loading"
+        self.done, self.total = 0, 0
+        self.failure: RedraftError | None = None
+        self._observed = observed
+        self._engine: Engine | None = None
+
+    def ready(self, engine: Engine) -> None:
+        """The model is loaded and its loop turns."""
+        self._engine = self._observed(engine)
+        self.metrics.watch(engine)
+        if self.phase == "loading":
+            self.phase = "ready"
+
+    def progress(self, done: int, total: int) -> None:
+        """Elements loaded, and in all."""
+        self.done, self.total = done, total
+
+    def drain(self) -> None:
+        """Take no new requests."""
+        self.phase = "draining"
+
+    @property
+    def engine(self) -> Engine:
+        """The engine. Raises ApiError while there is none."""
+        if self._engine is None:
+            share = f" ({self.done / self.total:.0%})" if self.total else ""
+            raise ApiError(503, f"the model is loading{share}; try again soon", code="loading", retry_sec=2)
+        return self._engine
+
+    @property
+    def under_way(self) -> int:
+        """Answers on their way."""
+        return self.admission.under_way
+
+    def enter(self, answers: int, request: Request | None) -> ExitStack:
+        """Room for answers to an HTTP request, until it is closed. Raises ApiError if there is none."""
+        if self.phase == "draining":
+            raise ApiError(503, "the server is stopping; use another one", code="draining", retry_sec=5)
+        key = None if request is None else request.scope["state"].get("key")
+        return self.admission.enter(answers, key)
+
+    def check_name(self, name: str | None) -> None:
+        """Raise ApiError for a model that this server does not have."""
+        names = self.settings.names
+        if name is not None and name not in names and "*" not in names:
+            known = ", ".join(names)
+            message = f"the model {name!r} does not exist; this server has {known}"
+            raise ApiError(404, message, param="model", code="model_not_found")
+
+
+def service_of(request: Request) -> Service:
+    """The server that a request came to."""
+    service: Service = request.app.state.service
+    return service
+
+
+def note_prompts(request: Request, prompts: Sequence[object]) -> None:
+    """Add prompts to the request's line of the log, if the log is to have them."""
+    if service_of(request).settings.log_prompts:
+        request.scope["state"]["log"]["prompts"] = prompts

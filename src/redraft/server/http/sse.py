@@ -1,0 +1,98 @@
+"""Server-sent events, and waiting for a result while the client may leave."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping
+from contextlib import aclosing
+from typing import Any, TypeVar
+
+import msgspec
+from sse_starlette import EventSourceResponse, ServerSentEvent
+from starlette.requests import Request
+from starlette.types import Message, Receive, Scope, Send
+
+from redraft.errors import RedraftError
+from redraft.server.http.errors import FAILED, ApiError, api_error, kind_of
+from redraft.server.http.limits import Limits
+
+T = TypeVar("T")
+Chunk = Mapping[str, Any]
+Chunks = AsyncGenerator[Chunk, None]
+DONE = b"data: [DONE]\n\n"
+
+
+class EventStream(EventSourceResponse):
+    """A stream of chunks, each one event.
+
+    `gone` is called if the client leaves or stops reading, `over` at the end in any case. With `named`, an event has
+    the chunk's `type` as its name and no [DONE] follows. An error that ends the chunks becomes the last event.
+    """
+
+    def __init__(
+        self,
+        chunks: Chunks,
+        *,
+        gone: Callable[[], None] = lambda: None,
+        over: Callable[[], None] = lambda: None,
+        limits: Limits,
+        named: bool = False,
+    ) -> None:
+        self._chunks, self._gone, self._over, self._named = chunks, gone, over, named
+        super().__init__(
+            self._events(),
+            headers={"content-type": "text/event-stream; charset=utf-8"},
+            ping=limits.quiet_sec,
+            ping_message_factory=lambda: ServerSentEvent(comment="waiting", sep="\n"),
+            send_timeout=limits.stall_sec,
+            client_close_handler_callable=self._left,
+        )
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Send them all."""
+        self._scope = scope
+        try:
+            await super().__call__(scope, receive, send)
+        except (OSError, TimeoutError):  # the client left, or stopped reading
+            self._gone()
+        finally:
+            self._over()
+
+    async def _left(self, _: Message) -> None:
+        self._gone()
+
+    async def _events(self) -> AsyncGenerator[bytes, None]:
+        try:
+            async with aclosing(self._chunks) as chunks:
+                async for chunk in chunks:
+                    yield (b"event: %s\n" % chunk["type"].encode() if self._named else b"") + line_of(chunk)
+        except Exception as error:  # any failure must reach the client as an event: the head is sent
+            refusal = api_error(error) if isinstance(error, RedraftError) else FAILED
+            refusal = error if isinstance(error, ApiError) else refusal
+            notes, code = self._scope["state"]["log"], refusal.code or str(refusal.status)
+            if not notes.get("gone"):  # work that was cut short is no failure
+                notes["error"] = kind_of(error) if refusal.status == 500 else code
+                self._scope["app"].state.service.metrics.errors.labels(code).inc()
+            yield line_of(refusal.body)
+        if not self._named:
+            yield DONE
+
+
+def line_of(chunk: Chunk) -> bytes:
+    """One event. JSON escapes line ends, so a text cannot end it."""
+    return b"data: " + msgspec.json.encode(chunk) + b"\n\n"
+
+
+async def unless_gone(request: Request, wanted: Awaitable[T], gone: Callable[[], None]) -> T:
+    """The result; `gone` is called if the client leaves before there is one."""
+    watch = asyncio.create_task(_until_gone(request.receive, gone))
+    try:
+        return await wanted
+    finally:
+        watch.cancel()
+
+
+async def _until_gone(receive: Receive, gone: Callable[[], None]) -> None:
+    while (await receive())["type"] != "http.disconnect":
+        pass
+    gone()

@@ -1,0 +1,73 @@
+"""One row of a batch: a request in JSON, and its answer without HTTP.
+
+{"custom_id": "a", "method": "POST", "url": "/v1/chat/completions", "body": {...}}    OpenAI's batch form
+{"messages": [...], "seed": 7}    {"prompt": "..."}                                   ours: the body alone
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from typing import Any
+
+import pydantic
+
+from redraft.errors import RedraftError
+from redraft.server.http.errors import ApiError, api_error, body_error
+from redraft.server.http.service import Service
+from redraft.server.openai import chat, completions
+from redraft.server.openai.exchange import Exchange, Work
+from redraft.server.openai.fields import Chat, Completion
+
+PATHS = ("/v1/chat/completions", "/v1/completions")
+MOST_LINE_BYTES = 16 * 2**20
+
+
+async def answer(service: Service, row: bytes, seed: int | None) -> tuple[int, Mapping[str, Any]]:
+    """Status and body of the answer to one row. Raises ApiError."""
+    try:
+        exchange = Exchange(service, _work(service, row, seed))
+        await exchange.finish()
+        return 200, exchange.whole()
+    except RedraftError as error:
+        raise api_error(error) from None
+
+
+def read_row(row: bytes, seed: int | None) -> tuple[str, Any]:
+    """The path that a row asks for, and the body. Raises ApiError."""
+    body = _object(row)
+    path = body.get("url", PATHS[0] if "messages" in body else PATHS[1])
+    if path not in PATHS:
+        raise ApiError(400, f"url is {path!r}; supported: {', '.join(PATHS)}", param="url")
+    if "body" in body:
+        body = body["body"]
+    else:
+        body = {key: value for key, value in body.items() if key not in ("custom_id", "method", "url")}
+    return path, {"seed": seed} | body if isinstance(body, dict) else body
+
+
+def _work(service: Service, row: bytes, seed: int | None) -> Work:
+    path, body = read_row(row, seed)
+    try:
+        checked = Chat.model_validate(body) if path == PATHS[0] else Completion.model_validate(body)
+    except pydantic.ValidationError as error:
+        raise body_error(error.errors()) from None
+    if checked.stream:
+        raise ApiError(400, "stream is true; a row is answered whole, so leave it out", param="stream")
+    if isinstance(checked, Chat):
+        return chat.prepare(service, checked)
+    if completions.gap_of(service, checked) is not None:
+        raise ApiError(400, "suffix is not supported in a batch; leave it out", param="suffix")
+    return completions.prepare(service, checked)
+
+
+def _object(row: bytes) -> dict[str, Any]:
+    if len(row) > MOST_LINE_BYTES:
+        raise ApiError(400, f"the row has {len(row)} bytes; at most {MOST_LINE_BYTES}", code="invalid_json")
+    try:
+        found = json.loads(row)
+    except (ValueError, RecursionError) as error:
+        raise ApiError(400, f"the row is not JSON ({error})", code="invalid_json") from None
+    if not isinstance(found, dict):
+        raise ApiError(400, f"the row is a {type(found).__name__}; it must be an object", code="invalid_json")
+    return found

@@ -1,0 +1,103 @@
+"""`POST /v1/chat/completions`."""
+
+from __future__ import annotations
+
+import json
+from contextlib import suppress
+from dataclasses import replace
+from typing import Any
+
+from fastapi import Request, Response
+from starlette.concurrency import run_in_threadpool
+
+from redraft.config import CheckpointConfig
+from redraft.engine.resolve import canvas_width
+from redraft.options import Options, SeedCanvas
+from redraft.server.http.errors import ApiError
+from redraft.server.http.routing import answers, router_of_bodies
+from redraft.server.http.service import Service, service_of
+from redraft.server.openai.constraint import check_tools, choice_of, constraint_of
+from redraft.server.openai.exchange import Exchange, Work
+from redraft.server.openai.fields import Call, Chat, text_of
+from redraft.server.openai.replies import ChatForm, Json
+from redraft.server.openai.request_builder import RequestBuilder
+
+router = router_of_bodies()
+
+
+@router.post("/v1/chat/completions", response_model=None)
+@answers
+async def chat(request: Request, body: Chat) -> Response | Json:
+    """Answer a conversation."""
+    service = service_of(request)
+    work = await run_in_threadpool(prepare, service, body)
+    return await Exchange(service, work, request).respond()
+
+
+def prepare(service: Service, body: Chat) -> Work:
+    """The requests of a conversation, and all that can be refused before they run."""
+    builder = RequestBuilder(service, body)
+    text, options = builder.engine.text, _options(builder, body)
+    predicted: tuple[int, ...] = ()
+    if body.prediction is not None:
+        predicted = tuple(text.encode(text_of(body.prediction.content), bos=False))
+        options = _begun_with(options, predicted, builder.engine.config)
+    choice, thinking = choice_of(body), _thinking(body)
+    check_tools(choice, text)
+    if choice.forced:  # stop strings cut text, and a forced call has none around it
+        options = replace(options, stop=())
+    constraint = constraint_of(body, choice, service.settings.limits, thinking=thinking)
+    # A forced call need not be declared: the constraint has it.
+    declared = [tool.model_dump(exclude_none=True) for tool in choice.tools] if text.knows_tools else []
+    prompt = text.encode(text.render(messages_of(body), thinking=thinking, tools=declared), bos=False)
+    requests = builder.requests([prompt], options, body.n or 1, constraint)
+    return Work(body, requests, len(prompt), ChatForm(text, bool(body.logprobs), choice), predicted)
+
+
+def messages_of(body: Chat) -> list[dict[str, Any]]:
+    """What the chat template is given."""
+    found: list[dict[str, Any]] = []
+    for message in body.messages:
+        role = "system" if message.role == "developer" else message.role
+        one: dict[str, Any] = {"role": role, "content": message.text}
+        if message.tool_calls:
+            one["tool_calls"] = [_called(call) for call in message.tool_calls]
+        if message.tool_call_id is not None:
+            one["tool_call_id"] = message.tool_call_id
+        if message.name is not None:
+            one["name"] = message.name
+        found.append(one)
+    return found
+
+
+def _called(call: Call) -> dict[str, Any]:
+    """A call that was made, with its arguments as an object where they are one, as templates want them."""
+    found = call.model_dump()
+    with suppress(ValueError, RecursionError):
+        arguments = json.loads(call.function.arguments)
+        found["function"]["arguments"] = arguments if isinstance(arguments, dict) else call.function.arguments
+    return found
+
+
+def _options(builder: RequestBuilder, body: Chat) -> Options:
+    if body.max_tokens is not None and body.max_completion_tokens not in (None, body.max_tokens):
+        raise ApiError(400, "max_tokens and max_completion_tokens differ; send one", param="max_completion_tokens")
+    if body.top_logprobs is not None and not body.logprobs:
+        raise ApiError(400, "top_logprobs was sent without logprobs; set logprobs to true", param="top_logprobs")
+    options = builder.options(max_tokens=body.max_completion_tokens, keeps_canvas=body.prediction is not None)
+    return replace(options, logprobs=body.top_logprobs or 0) if body.logprobs else options
+
+
+def _thinking(body: Chat) -> bool:
+    chosen = None if body.chat_template_kwargs is None else body.chat_template_kwargs.enable_thinking
+    effort = None if body.reasoning_effort is None else body.reasoning_effort not in ("none", "minimal")
+    if chosen is not None and effort is not None and chosen != effort:
+        message = f"reasoning_effort is {body.reasoning_effort!r} and enable_thinking {chosen}; send one"
+        raise ApiError(400, message, param="reasoning_effort")
+    return bool(chosen or effort)
+
+
+def _begun_with(options: Options, predicted: tuple[int, ...], config: CheckpointConfig) -> Options:
+    """The first canvas begins with what the answer is likely to be; all of it stays open."""
+    width = canvas_width(options, config)
+    return replace(options, seed_canvas=SeedCanvas(given=tuple(enumerate(predicted[:width]))))

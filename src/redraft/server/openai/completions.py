@@ -1,0 +1,94 @@
+"""`POST /v1/completions`."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import cast
+
+from fastapi import Request, Response
+from starlette.concurrency import run_in_threadpool
+
+from redraft.options import CANVAS_ONLY, Options
+from redraft.server.fim.gap import build_gap, respond_gap
+from redraft.server.fim.marks import split
+from redraft.server.http.errors import ApiError, unsupported
+from redraft.server.http.routing import answers, router_of_bodies
+from redraft.server.http.service import Service, service_of
+from redraft.server.openai.constraint import format_of
+from redraft.server.openai.exchange import Exchange, Work
+from redraft.server.openai.fields import Completion
+from redraft.server.openai.replies import Echo, Json, TextForm
+from redraft.server.openai.request_builder import RequestBuilder
+
+router = router_of_bodies()
+
+DEFAULT_TOKENS = 16
+NO_OPTIONS = Options()
+
+
+@router.post("/v1/completions", response_model=None)
+@answers
+async def completions(request: Request, body: Completion) -> Response | Json:
+    """Continue a text, or fill the gap in front of `suffix`."""
+    service = service_of(request)
+    around = gap_of(service, body)
+    if around is not None:
+        for name in ("echo", "response_format", "structured_outputs"):
+            if getattr(body, name):
+                raise unsupported(name, f"{name} is not supported for a gap; leave it out")
+        gap = build_gap(service, body, *around, default=DEFAULT_TOKENS)
+        return await respond_gap(request, body, gap, TextForm(service.engine.text))
+    work = await run_in_threadpool(prepare, service, body)
+    return await Exchange(service, work, request).respond()
+
+
+def prepare(service: Service, body: Completion) -> Work:
+    """The requests of a body, and all that can be refused before they run."""
+    builder = RequestBuilder(service, body)
+    prompts, echoes = prompts_of(service, body)
+    each = body.n or 1
+    if body.best_of not in (None, each):
+        raise unsupported("best_of", f"best_of is {body.best_of} and n is {each}; they must be equal")
+    constraint = format_of(body, service.settings.limits)
+    read = bool(body.echo) and body.logprobs is not None
+    options = replace(builder.options(max_tokens=DEFAULT_TOKENS, causal=read), logprobs=body.logprobs)
+    requests = builder.requests(prompts, _reading(options) if read else options, each, constraint)
+    echo = [one for one in echoes for _ in range(each)] if body.echo else []
+    form = TextForm(builder.engine.text, body.logprobs is not None, echo, read)
+    return Work(body, requests, sum(map(len, prompts)), form)
+
+
+def _reading(options: Options) -> Options:
+    """Options for log-probabilities of the prompt: prompt and answer are read in one mode, the causal."""
+    for name in CANVAS_ONLY:
+        if getattr(options, name) != getattr(NO_OPTIONS, name):
+            field = "canvas.width" if name == "canvas" else name
+            raise unsupported(field, f"echo with logprobs reads and answers left to right; leave {field} out")
+    return replace(options, causal=True, read_prompt=True)
+
+
+def gap_of(service: Service, body: Completion) -> tuple[str, str] | None:
+    """Prefix and suffix, where the request is for a gap: by its suffix, or by the marks of another model."""
+    if not body.suffix:
+        return split(body.prompt, service.engine.text) if isinstance(body.prompt, str) else None
+    if not isinstance(body.prompt, str):
+        raise ApiError(400, "suffix was sent with several prompts; send one prompt, as text", param="suffix")
+    return body.prompt, body.suffix
+
+
+def prompts_of(service: Service, body: Completion) -> tuple[list[list[int]], list[Echo]]:
+    """Token ids of each prompt, whichever of the four forms it came in, and what an echo of it is."""
+    text, given = service.engine.text, body.prompt
+    if not given and not isinstance(given, str):
+        raise ApiError(400, "the prompt is empty; send at least one", param="prompt")
+    several = [given] if isinstance(given, str) or isinstance(given[0], int) else given
+    found: list[list[int]] = []
+    echoes: list[Echo] = []
+    for one in cast(list[str | list[int]], several):
+        if isinstance(one, str):
+            found.append(text.encode(one, bos=True))
+            echoes.append(Echo(one, text.encode(one, bos=False) if body.echo else (), spelt=True))
+        else:
+            found.append(one)
+            echoes.append(Echo(text.decode(one), one, spelt=False))
+    return found, echoes

@@ -1,0 +1,185 @@
+"""What an answer is held to: a response format, a structured output, or the arguments of a tool."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+from redraft.constraints.compile.tool_calls import CLOSE, OPEN, QUOTE, THOUGHT, ContentLanguage, calls_source
+from redraft.constraints.language import Language, Source
+from redraft.constraints.sources import schema_source, source_of
+from redraft.constraints.validation import validator_of
+from redraft.errors import ConstraintError
+from redraft.operations.engine import Engine
+from redraft.server.http.errors import ApiError, api_error, unsupported
+from redraft.server.http.limits import Limits
+from redraft.server.openai.fields import Chat, Completion, NamedTool, ResponseFormat, StructuredOutputs, Tool
+from redraft.text import Text
+
+ANY_OBJECT = {"type": "object"}
+MANNERS = {"fence": "json_", "any_case": "choice"}
+"""How an answer may be written: the field of a structured output, and the one that it goes with."""
+
+
+@dataclass(frozen=True)
+class Constraint:
+    """What an answer is held to, and the field that asks for it. With `thinking` the answer follows some; `content` is
+    the format of an answer that calls no tool."""
+
+    source: Source
+    field: str
+    thinking: bool = False
+    content: Source | None = None
+
+    def language(self, engine: Engine) -> Language:
+        """Compiled for an engine. Raises ConstraintError."""
+        plain = engine.language(self.source)
+        if self.content is not None and plain.checked:
+            call, closing = (engine.text.tokenizer.token_to_id(mark) for mark in (OPEN, THOUGHT))
+            return ContentLanguage(plain.source, plain.layout, True, json.loads(self.content.text), call, closing)
+        return plain
+
+
+@dataclass(frozen=True)
+class Choice:
+    """Which tools an answer may or, if it is `forced`, must call; of several an envelope names the one."""
+
+    tools: tuple[Tool, ...] = ()
+    forced: bool = False
+
+    @property
+    def only(self) -> str | None:
+        """The one tool that has to be called."""
+        return self.tools[0].function.name if self.forced and len(self.tools) == 1 else None
+
+    def source(self) -> Source:
+        """The language of a forced call: arguments, or an envelope that names the tool, too."""
+        if self.only is not None:
+            return schema_source(parameters(self.tools[0]))
+        return schema_source({"anyOf": [envelope(tool) for tool in self.tools]})
+
+
+def choice_of(body: Chat) -> Choice:
+    """The tools of a request. Raises ApiError for a choice that cannot be."""
+    tools, chosen = tuple(body.tools or ()), body.tool_choice
+    if not tools:
+        if chosen not in (None, "none", "auto"):
+            raise ApiError(400, "tool_choice was sent without tools; send them", param="tool_choice")
+        return Choice()
+    names = [tool.function.name for tool in tools]
+    if len(set(names)) < len(names):
+        raise ApiError(400, f"tools has two of one name ({', '.join(names)}); rename one", param="tools")
+    if chosen == "none":
+        return Choice()
+    if isinstance(chosen, NamedTool):
+        wanted = tuple(tool for tool in tools if tool.function.name == chosen.function.name)
+        if not wanted:
+            said = f"tool_choice names {chosen.function.name!r}; the tools are {', '.join(names)}"
+            raise ApiError(400, said, param="tool_choice")
+        return Choice(wanted, forced=True)
+    return Choice(tools, forced=chosen == "required")
+
+
+def check_tools(choice: Choice, text: Text) -> None:
+    """Raise ApiError where the model is to decide about calls and its checkpoint cannot show or write any."""
+    marked = all(text.tokenizer.token_to_id(mark) is not None for mark in (OPEN, CLOSE, QUOTE))
+    if choice.tools and not choice.forced and not (text.knows_tools and marked):
+        message = "tool_choice auto needs a chat template that knows tools, which this checkpoint lacks; name the tool"
+        raise unsupported("tool_choice", message)
+
+
+def constraint_of(body: Chat, choice: Choice, limits: Limits, *, thinking: bool) -> Constraint | None:
+    """What the answer to a conversation is held to: a format, a forced call, or text with calls that may be made.
+
+    Where a stop string may cut the text, calls are left free and only read; text that is no call is content. With
+    `thinking` the answer follows some. Raises ApiError.
+    """
+    wanted = format_of(body, limits)
+    if choice.forced and wanted is not None:
+        raise ApiError(400, "a tool has to be called and a format was sent, too; send one", param="response_format")
+    try:
+        if choice.forced:
+            return Constraint(choice.source(), "tools", thinking)
+        if choice.tools and not (body.stop and wanted is None):
+            tools = {tool.function.name: parameters(tool) for tool in choice.tools}
+            content = None if wanted is None else wanted.source
+            source = calls_source(tools, several=body.parallel_tool_calls is not False, content=content)
+            return Constraint(source, "tools", content=content)
+    except ConstraintError as error:
+        raise api_error(error, field="tools") from None
+    return None if wanted is None else replace(wanted, thinking=thinking)
+
+
+def format_of(body: Chat | Completion, limits: Limits) -> Constraint | None:
+    """The format of the answer, if one was asked for. Raises ApiError."""
+    found = [_format(body.response_format, limits), structured(body.structured_outputs, limits)]
+    given = [one for one in found if one is not None]
+    if len(given) > 1:
+        message = "response_format and structured_outputs were both sent; send one"
+        raise ApiError(400, message, param="structured_outputs")
+    return given[0] if given else None
+
+
+def parameters(tool: Tool) -> dict[str, Any]:
+    """The schema of a tool's arguments."""
+    return tool.function.parameters or {"type": "object", "properties": {}, "additionalProperties": False}
+
+
+def envelope(tool: Tool) -> dict[str, Any]:
+    """The schema of a call of one tool among several."""
+    properties = {"name": {"const": tool.function.name}, "arguments": parameters(tool)}
+    return {"type": "object", "properties": properties, "required": [*properties], "additionalProperties": False}
+
+
+def called(tools: Sequence[Tool], name: str, arguments: object) -> bool:
+    """Whether a call is one of these tools', with arguments that its schema allows."""
+    tool = next((tool for tool in tools if tool.function.name == name), None)
+    return tool is not None and validator_of(parameters(tool)).is_valid(arguments)
+
+
+def _format(wanted: ResponseFormat | None, limits: Limits) -> Constraint | None:
+    field = "response_format"
+    if wanted is None or wanted.type == "text":
+        return None
+    if wanted.type == "json_object":
+        return Constraint(schema_source(ANY_OBJECT), field)
+    if wanted.json_schema is None or wanted.json_schema.schema_ is None:
+        raise ApiError(400, "response_format.json_schema has no schema; send one", param=field)
+    return Constraint(schema_source(json.loads(_bounded(field, json.dumps(wanted.json_schema.schema_), limits))), field)
+
+
+def structured(wanted: StructuredOutputs | None, limits: Limits) -> Constraint | None:
+    """What one of its fields asks for. Raises ApiError."""
+    if wanted is None:
+        return None
+    field = "structured_outputs"
+    given = sorted(wanted.model_fields_set - MANNERS.keys())
+    if len(given) != 1:
+        said = " and ".join(given) or "nothing"
+        raise unsupported(field, f"structured_outputs holds {said}; it must hold one of json, regex, choice, grammar")
+    for manner, of in MANNERS.items():
+        if getattr(wanted, manner) and of not in given:
+            raise unsupported(f"{field}.{manner}", f"{manner} goes with {of.rstrip('_')}; leave it out")
+    value = getattr(wanted, given[0])
+    _bounded(field, value if isinstance(value, str) else json.dumps(value), limits)
+    try:
+        source = source_of(
+            schema=wanted.json_,
+            regex=wanted.regex,
+            choices=wanted.choice,
+            grammar=wanted.grammar,
+            fence=bool(wanted.fence),
+            any_case=bool(wanted.any_case),
+        )
+    except ConstraintError as error:
+        raise api_error(error, field=field) from None
+    return None if source is None else Constraint(source, field)
+
+
+def _bounded(what: str, text: str, limits: Limits) -> str:
+    """A schema or expression as it came, if it is not too long."""
+    if len(text) > limits.constraint_bytes:
+        raise ApiError(400, f"{what} has {len(text)} characters; at most {limits.constraint_bytes}", param=what)
+    return text

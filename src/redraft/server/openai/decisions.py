@@ -1,0 +1,194 @@
+"""`POST /v1/decisions`: questions about a text, answered by the shares of their choices (operations/questions.py)."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import Mapping
+from dataclasses import asdict
+from functools import partial
+from typing import Annotated, Any, ClassVar, Literal
+
+from fastapi import Request, Response
+from pydantic import Field
+
+from redraft.operations.decide import Belief, Decision, read_belief
+from redraft.operations.questions import Question, decide_questions
+from redraft.server.http.body import BOOKKEEPING, Body, Flag, Int, Real, Str
+from redraft.server.http.errors import GONE, ApiError
+from redraft.server.http.routing import answers, router_of_bodies
+from redraft.server.http.service import note_prompts, service_of
+from redraft.server.http.sse import unless_gone
+from redraft.server.openai.fields import Part, text_of
+from redraft.server.openai.replies import Json
+from redraft.server.openai.responses import Item
+
+router = router_of_bodies(streams=False)
+
+YES, NO = "yes", "no"
+
+
+class Option(Body):
+    """One choice."""
+
+    inert = frozenset({"description"})
+
+    value: Flag | Str
+
+
+class Level(Body):
+    """One level of a score."""
+
+    inert = frozenset({"description"})
+
+    label: Str
+
+
+class Asking(Body):
+    """What every question has."""
+
+    instructions: Str | list[Part] = Field(description="the question")
+    name: Str | None = Field(default=None, description="what its answer is called in the reply")
+
+    @property
+    def said(self) -> str:
+        """The instructions as one text."""
+        return text_of(self.instructions)
+
+
+class Predicate(Asking):
+    """Whether something is so."""
+
+    type: Literal["predicate"]
+
+
+class Choice(Asking):
+    """Which of some values."""
+
+    type: Literal["choice"]
+    choices: list[Option] = Field(min_length=2, max_length=255, description="objects with a `value`, at least two")
+
+
+class Score(Asking):
+    """How far along ordered levels; the first counts 0."""
+
+    type: Literal["score"]
+    levels: list[Level] = Field(min_length=2, max_length=255, description="objects with a `label`, lowest first")
+
+
+Asked = Annotated[Predicate | Choice | Score, Field(discriminator="type")]
+
+
+class Decisions(Body):
+    """`POST /v1/decisions`."""
+
+    inert: ClassVar[frozenset[str]] = BOOKKEEPING
+
+    model: Str | None = None
+    input: Str | list[Item] = Field(description="a text, or turns of text")
+    questions: list[Asked] = Field(min_length=1, max_length=400, description="predicates, choices and scores")
+    joint: Flag | None = Field(default=None, description="false: a canvas for each question, not one for all (true)")
+    temperature: Real | None = Field(
+        default=None, gt=0, description="what the logs of shares are divided by; left out, the checkpoint's own, or 1"
+    )
+    seed: Int | None = Field(default=None, description="of the noise (0)")
+    canvases: Int | None = Field(default=None, description="canvases of other noise to average over, 1 to 64 (1)")
+
+
+@router.post("/v1/decisions", response_model=None)
+@answers
+async def decisions(request: Request, body: Decisions) -> Response | Json:
+    """Answer questions about a text."""
+    service = service_of(request)
+    service.check_name(body.model)
+    gone = threading.Event()
+    note_prompts(request, [turn["content"] for turn in _turns(body.input, "")] + [one.said for one in body.questions])
+    with service.enter(1, request):
+        work = partial(
+            decide_questions,
+            service.engine,
+            partial(_turns, body.input),
+            [Question(one.said, [*_choices(one)]) for one in body.questions],
+            joint=body.joint is not False,
+            seed=body.seed or 0,
+            canvases=1 if body.canvases is None else body.canvases,
+            stopped=gone.is_set,
+        )
+        read = await unless_gone(request, asyncio.to_thread(work), gone.set)
+    if gone.is_set():
+        return Response(status_code=GONE)
+    belief = read_belief(service.engine)
+    fitted = 1.0 if belief is None else belief.temperature
+    temperature = fitted if body.temperature is None else body.temperature
+    usage = {
+        "input_tokens": read.tokens,
+        "input_tokens_details": {"cached_tokens": 0, "cache_write_tokens": 0},
+        "output_tokens": 0,
+        "output_tokens_details": {"reasoning_tokens": 0},
+        "total_tokens": read.tokens,
+        "forwards": read.forwards,
+    }
+    return {
+        "object": "decision",
+        "model": service.settings.name,
+        "answers": [
+            {"type": question.type, "name": question.name} | _answer(question, found.at(temperature))
+            for question, found in zip(body.questions, read.found, strict=True)
+        ],
+        "usage": usage,
+        "temperature": temperature,
+        "calibration": _calibration(belief, temperature),
+    }
+
+
+def _calibration(belief: Belief | None, temperature: float) -> Json | None:
+    """The measured calibration, where the probabilities are at the temperature of the measurement."""
+    if belief is None or temperature != belief.temperature:
+        return None
+    found = asdict(belief)
+    del found["checkpoint"], found["temperature"]
+    return found
+
+
+def _turns(given: str | list[Item], asked: str) -> list[dict[str, str]]:
+    """The input with the question behind its last turn, if that is the user's, else as a turn of its own."""
+    if isinstance(given, str):
+        return [{"role": "user", "content": f"{given}\n{asked}" if asked else given}]
+    turns = []
+    for item in given:
+        role = "system" if item.role == "developer" else item.role
+        turns.append({"role": role, "content": text_of(item.content)})
+    if not turns or turns[-1]["role"] != "user":
+        return [*turns, {"role": "user", "content": asked}]
+    last = turns[-1]["content"]
+    return [*turns[:-1], {"role": "user", "content": f"{last}\n{asked}" if asked else last}]
+
+
+def _choices(question: Predicate | Choice | Score) -> Mapping[str, Any]:
+    """What may be answered, and what each answer stands for. Raises ApiError if two are one."""
+    if isinstance(question, Predicate):
+        return {YES: True, NO: False}
+    if isinstance(question, Score):
+        pairs: list[tuple[str, Any]] = [(level.label, i) for i, level in enumerate(question.levels)]
+    else:
+        pairs = [(_spelt(option.value), option.value) for option in question.choices]
+    if len(dict(pairs)) < len(pairs) or not all(text for text, _ in pairs):
+        said = f"a question has choices that are empty or equal: {[text for text, _ in pairs]}"
+        raise ApiError(400, said[:500], param="questions")
+    return dict(pairs)
+
+
+def _spelt(value: str | bool) -> str:
+    return value if isinstance(value, str) else str(value).lower()
+
+
+def _answer(question: Predicate | Choice | Score, decision: Decision) -> Json:
+    values, shares = _choices(question), decision.shares
+    if isinstance(question, Predicate):
+        return {"probability": shares[YES]}
+    best, pairs = decision.best, [(text, values[text], share) for text, share in shares.items()]
+    if isinstance(question, Choice):
+        probabilities = [{"value": value, "probability": share} for _, value, share in pairs]
+        return {"choice": values[best], "confidence": shares[best], "probabilities": probabilities}
+    levels = [{"label": text, "value": value, "probability": share} for text, value, share in pairs]
+    return {"score": sum(v * share for _, v, share in pairs), "confidence": shares[best], "probabilities": levels}

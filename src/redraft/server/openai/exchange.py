@@ -1,0 +1,181 @@
+"""From resolved requests to a response: run them, reply whole or as a stream, count, and stop if the client leaves.
+
+Work ── AnswerStream ──► Delta … ──► form.piece ──► chunks
+                         └─ Generation ──► form.whole ──► the reply
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import TypeVar
+
+from starlette.requests import Request
+from starlette.responses import Response
+
+from redraft.engine.answer import Delta
+from redraft.engine.events import Draft, Finished, PromptRead
+from redraft.engine.request import Generation, ResolvedRequest
+from redraft.engine.scope import CancelScope
+from redraft.operations.engine import Engine
+from redraft.operations.stream import AnswerStream
+from redraft.server.http.errors import GONE
+from redraft.server.http.service import Service, service_of
+from redraft.server.http.sse import Chunks, EventStream, unless_gone
+from redraft.server.openai.fields import Sampling
+from redraft.server.openai.replies import Form, Head, Json, usage
+from redraft.trace.frames import Frames
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True)
+class Work:
+    """What one body asks for. `predicted` are tokens that the client expects of each answer; with `drafts` a stream has
+    every step."""
+
+    body: Sampling
+    requests: tuple[ResolvedRequest, ...]
+    prompt_tokens: int
+    form: Form
+    predicted: Sequence[int] = ()
+    drafts: bool = False
+
+
+class Exchange:
+    """Some work under way, for an HTTP request or, without one, for a batch."""
+
+    def __init__(self, service: Service, work: Work, request: Request | None = None) -> None:
+        """Submit the requests, on the event loop. Raises ApiError if there is no room; `close` it otherwise."""
+        self.service, self.work, self.request = service, work, request
+        self.head = Head(service.settings, work.form)
+        canvas = work.body.canvas
+        drafts = work.drafts or bool(work.body.stream and canvas is not None and canvas.stream)
+        self._room = service.enter(len(work.requests), request)
+        try:
+            self.answers = AnswerStream(service.engine, work.requests, drafts=drafts)
+        except BaseException:
+            self._room.close()
+            raise
+
+    async def respond(self) -> Response | Json:
+        """The answers of most endpoints."""
+        return self.stream(self._chunks()) if self.work.body.stream else await self.reply(self.whole)
+
+    def stream(self, chunks: Chunks, *, named: bool = False) -> Response:
+        """A response that streams chunks made of the deltas."""
+        limits = self.service.settings.limits
+        return EventStream(chunks, gone=self.answers.abort, over=self.close, limits=limits, named=named)
+
+    async def reply(self, whole: Callable[[], Json]) -> Response | Json:
+        """A reply made of the finished answers."""
+        await self.finish()
+        return Response(status_code=GONE) if self.answers.aborted else whole()
+
+    async def finish(self) -> None:
+        """Run all answers to their end, or until the client leaves, and close."""
+        try:
+            if self.request is None:
+                await self._run()
+            else:
+                await unless_gone(self.request, self._run(), self.answers.abort)
+        finally:
+            self.close()
+
+    def done(self) -> list[Generation]:
+        """The answers as far as they are."""
+        return [answer.generation() for answer in self.answers.answers]
+
+    def whole(self) -> Json:
+        """The finished answers in the endpoint's form."""
+        return self.head.whole(self.done(), self.usage())
+
+    def usage(self) -> Json:
+        """Of all answers so far."""
+        return usage(self.done(), self.work.prompt_tokens, self.work.predicted)
+
+    def close(self) -> None:
+        """End what still runs, free the room, and count."""
+        gone, done = self.answers.aborted, self.done()
+        if self.answers.open:
+            self.answers.abort()
+        self._room.close()
+        self.service.metrics.dropped.inc(self.answers.dropped_drafts)
+        count(self.service, self.request, done, self.work.prompt_tokens)
+        if self.request is not None:
+            notes = self.request.scope["state"]["log"]
+            notes |= {"gone": gone, "steps": sum(sum(one.steps) for one in done)}
+            if self.service.settings.log_prompts:
+                prompts = dict.fromkeys(one.prompt for one in self.work.requests)
+                notes["prompts"] = [self.service.engine.text.decode(prompt) for prompt in prompts]
+
+    async def _run(self) -> None:
+        async for _ in self.answers:
+            pass
+
+    async def _chunks(self) -> Chunks:
+        head, form, options = self.head.of(chunk=True), self.work.form, self.work.body.stream_options
+        with_usage = options is not None and bool(options.include_usage)
+        head |= {"usage": None} if with_usage else {}
+        running = options is not None and bool(options.continuous_usage_stats)
+        engine = self.service.engine
+        frames = Frames(engine.text, engine.config.generation.eos_token_ids)
+        for i in range(len(self.work.requests)):
+            if first := form.first(i):
+                yield head | {"choices": [first]}
+        async for i, delta in self.answers:
+            answer = self.answers.answers[i]
+            start = len(answer.content) - len(delta.content)
+            if isinstance(delta.event, Draft):
+                yield head | {"choices": [form.piece(i, delta, start)], "canvas": frames.of(i, delta.event)}
+            more = {"usage": self.usage()} if running else {}
+            if delta.content or delta.reasoning or delta.logprobs or isinstance(delta.event, PromptRead):
+                yield head | {"choices": [form.piece(i, delta, start)]} | more
+            if isinstance(delta.event, Finished) or answer.stopped:
+                yield head | {"choices": [form.last(i, answer.generation())]} | more
+        if with_usage and not self.answers.aborted:
+            yield head | {"choices": [], "usage": self.usage()}
+
+
+async def aside(request: Request, work: Callable[[Engine], T], *, answers: int = 1) -> T:
+    """An operation on a thread, ended if the client leaves. Raises ApiError if there is no room."""
+    service = service_of(request)
+    scope = CancelScope(parent=service.engine.scope)
+    with service.enter(answers, request), scope:
+        running = asyncio.to_thread(work, service.engine.within(scope))
+        return await unless_gone(request, running, scope.cancel)
+
+
+def reply_with(
+    request: Request, body: Sampling, form: Form, done: Sequence[Generation], prompt_tokens: int
+) -> Response | Json:
+    """Answers of an operation, whole or as a stream with one piece each."""
+    service = service_of(request)
+    head, counts = Head(service.settings, form), usage(done, prompt_tokens)
+    count(service, request, done, prompt_tokens)
+    if not body.stream:
+        return head.whole(done, counts)
+    wanted = body.stream_options is not None and bool(body.stream_options.include_usage)
+    return EventStream(_pieces(head, done, counts if wanted else None), limits=service.settings.limits)
+
+
+async def _pieces(head: Head, done: Sequence[Generation], counts: Json | None) -> Chunks:
+    common, form = head.of(chunk=True), head.form
+    for i, one in enumerate(done):
+        if first := form.first(i):
+            yield common | {"choices": [first]}
+        yield common | {"choices": [form.piece(i, Delta(Finished(one.finish, 0), one.text), 0)]}
+        yield common | {"choices": [form.last(i, one)]}
+    if counts is not None:
+        yield common | {"choices": [], "usage": counts}
+
+
+def count(service: Service, request: Request | None, done: Sequence[Generation], prompt_tokens: int) -> None:
+    """Add answers to the figures and to the request's line of the log."""
+    service.metrics.prompt_tokens.inc(prompt_tokens)
+    for one in done:
+        service.metrics.served(one)
+    if request is not None:
+        tokens = sum(len(one.tokens) for one in done)
+        request.scope["state"]["log"] |= {"prompt_tokens": prompt_tokens, "tokens": tokens}

@@ -1,0 +1,255 @@
+"""What clients may send to the endpoints that answer, field by field. JSON stops here.
+
+docs/server.md lists these fields with their descriptions; bench/generate.py writes the list.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Annotated, Any, ClassVar, Literal
+
+from pydantic import Field
+
+from redraft.options import described
+from redraft.server.http.body import BOOKKEEPING, Body, Flag, Int, Real, Str
+
+
+def option_field(name: str, more: str = "") -> Any:
+    """A field that may be left out, with the description of its option (`redraft.options`)."""
+    return Field(default=None, description="; ".join(filter(None, (described(name), more))))
+
+
+class StreamOptions(Body):
+    """What else a stream has."""
+
+    inert = frozenset({"include_obfuscation"})
+
+    include_usage: Flag | None = Field(default=None, description="a last chunk with the usage and no choices")
+    continuous_usage_stats: Flag | None = Field(default=None, description="the usage so far in every chunk")
+
+
+class CanvasOptions(Body):
+    """What only a diffusion model has; one object, so that no name can clash with a client's."""
+
+    width: Int | None = option_field("canvas")
+    preset: Str | None = Field(default=None, description="sampler rules: reference, fast or flow; else as served")
+    end_aware: Flag | None = option_field("end_aware")
+    accept: list[Str] | None = option_field("accept")
+    cooling: Int | None = option_field("cooling")
+    min_effort: Real | None = option_field("min_effort")
+    causal: Flag | None = option_field("causal")
+    draw: Flag | None = option_field("draw")
+    stream: Flag | None = Field(default=None, description="every step as a key `canvas` of a stream's chunks")
+
+
+class Sampling(Body):
+    """Fields that every endpoint which answers takes."""
+
+    inert: ClassVar[frozenset[str]] = BOOKKEEPING
+    neutral: ClassVar[Mapping[str, tuple[Any, ...]]] = {
+        "min_p": (0, 0.0),
+        "typical_p": (1, 1.0),
+        "use_beam_search": (False,),
+        "length_penalty": (1, 1.0),
+        "skip_special_tokens": (True,),
+        "spaces_between_special_tokens": (True, False),
+        "include_stop_str_in_output": (False,),
+        "add_special_tokens": (True,),
+        "truncate_prompt_tokens": (),
+        "prompt_logprobs": (),
+        "stop_token_ids": ([],),
+        "guided_json": (),
+        "guided_regex": (),
+        "guided_choice": (),
+        "guided_grammar": (),
+    }
+
+    model: Str | None = Field(default=None, description="the name `/v1/models` gives; left out, the one there is")
+    max_tokens: Annotated[Int, Field(ge=0)] | None = option_field("max_tokens")
+    min_tokens: Annotated[Int, Field(ge=0)] | None = option_field("min_tokens")
+    ignore_eos: Flag | None = Field(default=None, description="no end before max_tokens")
+    temperature: Real | None = option_field("temperature")
+    top_p: Real | None = option_field("top_p")
+    top_k: Int | None = option_field("top_k", "0 or -1 for all")
+    n: Int | None = Field(default=None, ge=1, description="answers to each prompt, seeds counting up")
+    seed: Int | None = option_field("seed")
+    stop: Str | list[Str] | None = Field(default=None, description="texts that end the answer, at most 16; not in it")
+    stream: Flag | None = Field(default=None, description="server-sent events, text as it becomes certain")
+    stream_options: StreamOptions | None = Field(default=None, description="with stream; its fields are below")
+    logit_bias: dict[str, Real] | None = option_field("logit_bias", "an object of them")
+    presence_penalty: Real | None = option_field("presence_penalty")
+    frequency_penalty: Real | None = option_field("frequency_penalty")
+    repetition_penalty: Real | None = option_field("repetition_penalty")
+    bad_words: list[Str] | None = Field(default=None, description="texts of one token each that must not occur")
+    effort: Real | None = option_field("effort")
+    max_steps: Annotated[Int, Field(ge=1)] | None = option_field("steps")
+    entropy_bound: Real | None = option_field("entropy_bound")
+    deadline_ms: Annotated[Real, Field(gt=0)] | None = option_field("deadline_sec")
+    target_ms: Real | None = option_field("target_ms")
+    canvas: CanvasOptions | None = Field(default=None, description="what only a canvas has; its fields are below")
+
+
+class Part(Body):
+    """A piece of a message's content."""
+
+    type: Literal["text", "input_text", "output_text"] = "text"
+    text: Str
+
+
+def text_of(content: str | Sequence[Part] | None) -> str:
+    """A content as one text."""
+    return content if isinstance(content, str) else "".join(part.text for part in content or ())
+
+
+class Function(Body):
+    """The function of a call that was made."""
+
+    name: Str
+    arguments: Str = "{}"
+
+
+class Call(Body):
+    """A tool call in an assistant's message."""
+
+    inert = frozenset({"index"})
+
+    id: Str = ""
+    type: Literal["function"] = "function"
+    function: Function
+
+
+class Message(Body):
+    """One turn."""
+
+    inert = frozenset({"annotations", "reasoning", "reasoning_content"})
+    neutral: ClassVar[Mapping[str, tuple[Any, ...]]] = {"refusal": (), "audio": (), "function_call": ()}
+
+    role: Literal["system", "developer", "user", "assistant", "tool"]
+    content: Str | list[Part] | None = None
+    name: Str | None = None
+    tool_calls: list[Call] | None = None
+    tool_call_id: Str | None = None
+
+    @property
+    def text(self) -> str:
+        """The content as one text."""
+        return text_of(self.content)
+
+
+class JsonSchema(Body):
+    """A schema with a name."""
+
+    inert = frozenset({"name", "description", "strict"})
+
+    schema_: dict[str, Any] | bool | None = Field(default=None, alias="schema", description="the schema itself")
+
+
+class ResponseFormat(Body):
+    """What form the answer has."""
+
+    type: Literal["text", "json_object", "json_schema"]
+    json_schema: JsonSchema | None = None
+
+
+class StructuredOutputs(Body):
+    """What language the answer is in; one of the first four."""
+
+    json_: dict[str, Any] | Str | None = Field(default=None, alias="json", description="a JSON Schema")
+    regex: Str | None = Field(default=None, description="a regular expression for the whole answer")
+    choice: list[Str] | None = Field(default=None, description="texts of which the answer is one")
+    grammar: Str | None = Field(default=None, description="a grammar, whose rule `start` the answer is")
+    fence: Flag | None = Field(default=None, description="with json: it may stand in a Markdown code block")
+    any_case: Flag | None = Field(default=None, description="with choice: small and capital letters are alike")
+
+
+class Declared(Body):
+    """What a tool is."""
+
+    inert = frozenset({"strict"})
+
+    name: Annotated[str, Field(strict=True, min_length=1, max_length=200)]
+    description: Str | None = None
+    parameters: dict[str, Any] | None = None
+
+
+class Tool(Body):
+    """A function that the model may call."""
+
+    type: Literal["function"] = "function"
+    function: Declared
+
+
+class Name(Body):
+    """A function by name."""
+
+    name: Str
+
+
+class NamedTool(Body):
+    """The one tool to call."""
+
+    type: Literal["function"] = "function"
+    function: Name
+
+
+class Prediction(Body):
+    """Text that the answer is likely to resemble."""
+
+    type: Literal["content"] = "content"
+    content: Str | list[Part]
+
+
+class TemplateOptions(Body):
+    """Options of the chat template."""
+
+    enable_thinking: Flag | None = None
+
+
+class Chat(Sampling):
+    """`POST /v1/chat/completions`."""
+
+    neutral: ClassVar[Mapping[str, tuple[Any, ...]]] = {
+        **Sampling.neutral,
+        "audio": (),
+        "best_of": (1,),
+        "echo": (False,),
+        "function_call": (),
+        "functions": (),
+        "modalities": (["text"],),
+        "moderation": (),
+        "verbosity": ("medium",),
+        "web_search_options": (),
+    }
+
+    messages: list[Message] = Field(min_length=1, description="the conversation; content is text, or parts of text")
+    max_completion_tokens: Int | None = Field(default=None, ge=1, description="the newer name of max_tokens")
+    response_format: ResponseFormat | None = Field(default=None, description="text, json_object or json_schema")
+    structured_outputs: StructuredOutputs | None = Field(default=None, description="json, regex, choice or grammar")
+    tools: list[Tool] | None = Field(default=None, max_length=128, description="functions it may call")
+    tool_choice: Literal["none", "auto", "required"] | NamedTool | None = Field(
+        default=None, description="none, auto, required or one"
+    )
+    parallel_tool_calls: Flag | None = Field(
+        default=None, description="false: at most one call; a forced one is always alone"
+    )
+    logprobs: Flag | None = Field(default=None, description="log-probabilities of the answer's tokens")
+    top_logprobs: Int | None = Field(default=None, ge=0, le=20, description="and of this many of the likeliest")
+    reasoning_effort: Literal["none", "minimal", "low", "medium", "high", "xhigh"] | None = Field(
+        default=None, description="thinking: off for none and minimal, else on; refused where the model has none"
+    )
+    prediction: Prediction | None = Field(default=None, description="the canvas starts from this text")
+    chat_template_kwargs: TemplateOptions | None = Field(default=None, description="enable_thinking")
+
+
+class Completion(Sampling):
+    """`POST /v1/completions`."""
+
+    prompt: Str | list[Str] | list[Int] | list[list[Int]] = Field(description="text or token ids, one or several")
+    suffix: Str | None = Field(default=None, description="text behind the answer: the answer fills the hole")
+    echo: Flag | None = Field(default=None, description="the prompt in front of the answer; with logprobs, theirs, too")
+    logprobs: Int | None = Field(
+        default=None, ge=0, le=20, description="log-probabilities, and of this many of the likeliest"
+    )
+    best_of: Int | None = Field(default=None, description="refused unless equal to n")
+    response_format: ResponseFormat | None = Field(default=None, description="as in chat")
+    structured_outputs: StructuredOutputs | None = Field(default=None, description="json, regex, choice or grammar")

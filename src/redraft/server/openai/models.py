@@ -1,0 +1,152 @@
+"""The model that is served, and its tokenizer."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from fastapi import Request
+from starlette.concurrency import run_in_threadpool
+
+from redraft.engine.dial import read_dial
+from redraft.errors import RequestError
+from redraft.server.http.body import Body, Flag, Int, Str
+from redraft.server.http.errors import ApiError
+from redraft.server.http.routing import answers, router_of_bodies
+from redraft.server.http.service import Service, service_of
+from redraft.server.openai.fields import Message, Sampling
+from redraft.server.openai.replies import Json
+
+router = router_of_bodies(streams=False)
+
+CREATED = 1767225600  # a checkpoint has no date of its own
+
+
+class Tokenize(Body):
+    """`POST /tokenize`: a text, or a conversation."""
+
+    inert = frozenset({"user"})
+
+    model: Str | None = None
+    prompt: Str | None = None
+    content: Str | None = None
+    messages: list[Message] | None = None
+    add_special_tokens: Flag | None = None
+    add_special: Flag | None = None
+    add_generation_prompt: Flag | None = None
+    with_pieces: Flag | None = None
+    return_token_strs: Flag | None = None
+
+
+class Detokenize(Body):
+    """`POST /detokenize`."""
+
+    model: Str | None = None
+    tokens: list[Int]
+
+
+@router.get("/v1/models")
+@router.get("/models")
+async def models(request: Request) -> Json:
+    """The one there is, under each of its names."""
+    service = service_of(request)
+    return {"object": "list", "data": [_model(service, name) for name in service.settings.names if name != "*"]}
+
+
+@router.get("/v1/models/{name:path}")
+async def model(request: Request, name: str) -> Json:
+    """One of them."""
+    service = service_of(request)
+    service.check_name(name)
+    return _model(service, name)
+
+
+@router.post("/tokenize", response_model=None)
+@answers
+async def tokenize(request: Request, body: Tokenize) -> Json:
+    """Text to token ids."""
+    return await run_in_threadpool(_tokenize, service_of(request), body)
+
+
+@router.post("/detokenize", response_model=None)
+@answers
+async def detokenize(request: Request, body: Detokenize) -> Json:
+    """Token ids to text."""
+    service = service_of(request)
+    service.check_name(body.model)
+    text, size = service.engine.text, service.engine.config.model.vocab_size
+    outside = next((token for token in body.tokens if not 0 <= token < size), None)
+    if outside is not None:
+        raise ApiError(400, f"tokens holds {outside}; the vocabulary ends at {size - 1}", param="tokens")
+    said = text.decode(body.tokens, skip_special=False)
+    return {"prompt": said, "content": said}
+
+
+@router.get("/tokenizer_info")
+async def tokenizer_info(request: Request) -> Json:
+    """What a client needs to count tokens as this server does."""
+    engine = service_of(request).engine
+    named = dict(engine.text.named_tokens)
+    return {
+        "tokenizer_class": "PreTrainedTokenizerFast",
+        **named,
+        "eos_token_id": engine.config.generation.eos_token_ids[0],
+        "vocab_size": engine.config.model.vocab_size,
+        "model_max_length": engine.config.model.max_positions,
+        "chat_template": engine.text.template,
+    }
+
+
+def _tokenize(service: Service, body: Tokenize) -> Json:
+    service.check_name(body.model)
+    text = service.engine.text
+    given = [name for name in ("prompt", "content", "messages") if getattr(body, name) is not None]
+    if len(given) != 1:
+        said = " and ".join(given) or "nothing"
+        raise ApiError(400, f"{said} was sent to tokenize; send one of prompt, content and messages", param="prompt")
+    if body.messages is not None:
+        turns = [{"role": message.role, "content": message.text} for message in body.messages]
+        ids = text.chat(turns, generation_prompt=body.add_generation_prompt is not False)
+    else:
+        # Two dialects: one adds the beginning-of-text token by default, the other on request.
+        bos = bool(body.add_special) if body.content is not None else body.add_special_tokens is not False
+        ids = text.encode(body.content if body.content is not None else body.prompt or "", bos=bos)
+    pieces = [text.decode([token], skip_special=False) for token in ids]
+    found: Json = {
+        "tokens": ids,
+        "count": len(ids),
+        "max_model_len": service.engine.config.model.max_positions,
+    }
+    if body.with_pieces:
+        found["tokens"] = [{"id": token, "piece": piece} for token, piece in zip(ids, pieces, strict=True)]
+    if body.return_token_strs:
+        found["token_strs"] = pieces
+    return found
+
+
+def _model(service: Service, name: str) -> Json:
+    config = service.engine.config
+    return {
+        "id": name,
+        "object": "model",
+        "created": CREATED,
+        "owned_by": "redraft",
+        "max_model_len": config.model.max_positions,
+        "canvas_length": config.model.canvas_length,
+        "fields": sorted(Sampling.model_fields),
+        "dial": _dial(service.engine.folder),
+    }
+
+
+def _dial(folder: Path | None) -> Json | None:
+    """What was measured of the checkpoint's settings, cheapest first, if anything was: what `effort` moves along."""
+    try:
+        dial = None if folder is None else read_dial(folder)
+    except RequestError:
+        return None
+    if dial is None:
+        return None
+    notches = [
+        {"effort": effort, "quality": one.quality, "low": one.low, "high": one.high, "forwards": one.forwards}
+        for effort, one in zip(dial.efforts(), dial.notches, strict=True)
+    ]
+    return {"taken": dial.taken, "tasks": dial.tasks, "examples": dial.examples, "notches": notches}

@@ -1,0 +1,96 @@
+"""From the fields of a body to resolved requests."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+from redraft.engine.request import Request, ResolvedRequest
+from redraft.errors import ConstraintError, RequestError
+from redraft.options import Options, option_table
+from redraft.server.http.errors import api_error, unsupported
+from redraft.server.http.service import Service
+from redraft.server.openai.constraint import Constraint
+from redraft.server.openai.fields import Sampling
+
+OWN = ("logprobs", "read_prompt")  # which endpoints spell in ways of their own
+SENT = {one.name: one.http.split(".") for one in option_table() if one.http and one.name not in OWN}
+"""Options that every endpoint takes, and where a body has them."""
+
+
+class RequestBuilder:
+    """Builds what the engine runs for one body. Everything that can be refused is refused here, before it runs."""
+
+    def __init__(self, service: Service, body: Sampling) -> None:
+        """Raises ApiError for a model that is not here, and for options of a stream without one."""
+        service.check_name(body.model)
+        self.engine, self.settings, self.body = service.engine, service.settings, body
+        if body.canvas is not None and body.canvas.stream and not body.stream:
+            raise unsupported("canvas.stream", "canvas.stream adds steps to a stream; set stream to true")
+        if body.stream_options is not None and not body.stream:
+            raise unsupported("stream_options", "stream_options describes a stream; set stream to true")
+
+    def options(self, *, max_tokens: int | None, keeps_canvas: bool = False, causal: bool = False) -> Options:
+        """The options of a body, for an answer that will be `causal` or not.
+
+        `max_tokens` holds where the body has none; None is the checkpoint's own. With `keeps_canvas`, for a canvas that
+        begins with text of the caller's, a served preset that slides it gives way.
+        """
+        body, sent = self.body, dict[str, Any]()
+        for name, path in SENT.items():
+            value: Any = body
+            for part in path:
+                value = None if value is None else getattr(value, part)
+            if value is not None:
+                sent[name] = CONVERTED[name](value) if name in CONVERTED else value
+        most = sent.get("max_tokens", max_tokens)
+        sent["max_tokens"] = self.engine.config.generation.max_new_tokens if most is None else most
+        if body.ignore_eos:
+            if body.min_tokens is not None:
+                raise RequestError("ignore_eos is True and min_tokens was given too; leave one out")
+            sent["min_tokens"] = sent["max_tokens"]
+        if body.bad_words:
+            sent["bad_words"] = tuple(tuple(self.engine.text.encode(word, bos=False)) for word in body.bad_words)
+        longest = self.settings.limits.request_sec
+        sent["deadline_sec"] = min(longest, sent.get("deadline_sec", longest))
+        # The dial and the causal mode have rules of their own, with which a preset would be refused.
+        others = causal or sent.get("causal") or not sent.keys().isdisjoint({"effort", "target_ms"})
+        if "preset" not in sent and not others:
+            served = self.settings.preset
+            sent["preset"] = "fast" if keeps_canvas and served == "flow" else served
+        return Options(**sent)
+
+    def requests(
+        self, prompts: Sequence[Sequence[int]], options: Options, answers: int, constraint: Constraint | None = None
+    ) -> tuple[ResolvedRequest, ...]:
+        """`answers` requests for each prompt, whose seeds count up. Raises ApiError for a constraint without a text."""
+        found: list[ResolvedRequest] = []
+        try:
+            language = None if constraint is None else constraint.language(self.engine)
+            thinking = constraint is not None and constraint.thinking
+            for prompt in prompts:
+                one = self.engine.resolve(Request(list(prompt), options, thinking=thinking, constraint=language))
+                found += [replace(one, seed=(one.seed + i) % 2**64) for i in range(answers)]
+        except ConstraintError as error:
+            raise api_error(error, field=None if constraint is None else constraint.field) from None
+        return tuple(found)
+
+
+def _biases(sent: dict[str, float]) -> tuple[tuple[int, float], ...]:
+    for token in sent:
+        if not (token.isascii() and token.isdigit() and len(token) < 10):
+            raise RequestError(f"logit_bias names {token!r}; its keys are token ids, as /tokenize gives them")
+    return tuple((int(token), nats) for token, nats in sent.items())
+
+
+CONVERTED: Mapping[str, Callable[[Any], Any]] = {
+    "seed": lambda sent: sent % 2**64,
+    "stop": lambda sent: (sent,) if isinstance(sent, str) else tuple(sent),
+    "deadline_sec": lambda sent: sent / 1e3,
+    "top_k": lambda sent: None if sent in (0, -1) else sent,
+    "accept": tuple,
+    "logit_bias": _biases,
+    "bad_words": lambda _: (),  # texts, which the tokenizer reads
+}
+"""Options whose value is written otherwise in a body."""
