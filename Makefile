@@ -37,7 +37,7 @@ lint:
 
 # The hook that checks shapes works on a whole process, and makes every call slower: so these run in one of their own.
 typed:
-	$(BIN)/pytest -m typed --jaxtyping-packages=redraft,beartype.beartype `grep -rl mark.typed tests`
+	$(BIN)/pytest -m typed --jaxtyping-packages=redraft,beartype.beartype `grep -rl --include='*.py' 'mark[.]typed' tests`
 
 fast:
 	$(PYTEST) -m "not typed and not gpu and not slow"

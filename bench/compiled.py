@@ -31,10 +31,10 @@ from redraft.config import ModelConfig, read_config
 from redraft.measure.device import USUAL, filled_prefix, random_weights, read, step_of
 from redraft.measure.record import check_place, new_record, write_record
 from redraft.model.gemma import DiffusionGemma
+from redraft.model.gpu.graph import StandingRows
+from redraft.model.gpu.kernels import GPU, HOLDING
+from redraft.model.gpu.ways import Edges, Tiles
 from redraft.model.rows import Mode, Span
-from redraft.model.triton.graph import StandingRows
-from redraft.model.triton.kernels import GPU, HOLDING
-from redraft.model.triton.ways import Edges, Tiles
 from redraft.weights.plan import PLANS, formats
 
 SHAPE = Path(__file__).resolve().parents[1] / "recipes/shapes/26b"

@@ -1,4 +1,4 @@
-"""Writes the generated pages: README's tables, the model card's `scores`, the tree of modules, whole pages of docs/.
+"""Writes the generated pages: README's tables, the model card's `scores`, the map of modules, whole pages of docs/.
 
     python bench/generate.py            write them
     python bench/generate.py --check    write nothing; exit 1 and name the pages that are out of date
@@ -35,13 +35,22 @@ OPTIONS_PAGE = """# Options of an answer
 Each option has one meaning in Python (`redraft.Options`), the shell (`redraft help sampling`) and HTTP
 ([server.md](server.md)); a field with a dot is inside an object. Without a default the checkpoint decides.
 """
+MAP_PAGE = """# Map
+
+<!-- Written by bench/generate.py from the first line of each module's docstring; change that, then run `make docs`. -->
+
+Every module of the package, and what it is for. [architecture.md](architecture.md) follows a request through them.
+Beside the package, `bench/` has the experiments of this repository, `bench/records/` what they measured, and
+`bench/pages/` the makers of generated pages. None of these is in the wheel, and the package imports none of them.
+
+"""
 NUMBERS_PAGE = """# Numbers
 
 <!-- Written by bench/generate.py from bench/records/*.json; take a record, then run `make docs`. -->
 
-Every quotable figure of every record. A record says what ran, on which machine and at which commit, and holds the runs
-that its medians are taken from; `python bench/take.py --list` says which command takes it again. All were taken on
-two cores without a GPU; nothing here is about one.
+Every figure of every record. A record names the workload, the machine and the commit, and holds the runs behind each
+median. `python bench/take.py --list` names the command that takes it again. All records were taken on two cores without
+a GPU.
 
 """
 REGION = re.compile(r"(<!-- generated: (?P<name>[\w-]+) -->\n).*?(<!-- end -->)", re.DOTALL)
@@ -53,7 +62,6 @@ SHARED = {"sampling": "sampling", "model": "model", "another server": "backend"}
 REGIONS: Mapping[str, Mapping[str, Callable[[Path], str]]] = {
     "README.md": {"headline": readme.headline, "speed": readme.speed, "accuracy": readme.accuracy},
     "src/redraft/assets/nano/README.md": {"scores": lambda root: scores(root / "bench" / "records")},
-    "docs/architecture.md": {"tree": lambda root: tree(root / "src" / "redraft")},
     "docs/denoising.md": {"halts": sampling.halts, "presets": sampling.presets, "dial": sampling.dial},
     "docs/tuning.md": {"sudoku": sampling.sudoku},
     "docs/constraints.md": {"keywords": lambda _: constraints.keywords(), "ways": constraints.ways},
@@ -75,6 +83,7 @@ def pages(root: Path) -> dict[Path, str]:
         root / "docs" / "cli.md": command_line(build_parser()) + shared_flags(),
         root / "docs" / "options.md": options_page(),
         root / "docs" / "devices.md": devices.page(root),
+        root / "docs" / "map.md": MAP_PAGE + tree(root / "src" / "redraft") + "\n",
         root / "docs" / "numbers.md": NUMBERS_PAGE + numbers(root / "bench" / "records", above="../") + "\n",
     }
 
@@ -217,7 +226,7 @@ def _placeholder(action: argparse.Action) -> str:
 
 def main() -> int:
     """Write or check the pages; the exit code is 1 if a page is out of date or cannot be made."""
-    parser = argparse.ArgumentParser(description="Write README's generated regions and docs/cli.md.")
+    parser = argparse.ArgumentParser(description="Write the generated pages.")
     parser.add_argument("--check", action="store_true", help="write nothing; exit 1 if a page is out of date")
     check = parser.parse_args().check
     try:

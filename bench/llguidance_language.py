@@ -16,7 +16,7 @@ import torch
 from redraft.constraints.condition.forward_backward import BIAS_OF_NONE
 from redraft.constraints.condition.projection import Projection
 from redraft.constraints.language import Language
-from redraft.model.triton.ways import Holding
+from redraft.model.gpu.ways import Holding
 from redraft.operations.engine import Engine
 from redraft.shapes import Bool, Float, Int, Tensor
 

@@ -2,7 +2,7 @@
 
     python bench/tiles.py --record OUT/tiles.json [--plans none,fp8,int4,nvfp4] [--canvases 1,8]
 
-What comes out best belongs into `model/triton/experts.py::experts_tiles`. Matrices are random and larger than any
+What comes out best belongs into `model/gpu/experts.py::experts_tiles`. Matrices are random and larger than any
 cache, rows go to random experts, and each case is written down as soon as it has been timed.
 """
 
@@ -23,11 +23,11 @@ import triton
 from redraft.config import read_config
 from redraft.measure.device import measure_card, time_runs
 from redraft.measure.record import check_place, new_record, write_record
+from redraft.model.gpu.experts import experts_kernel, experts_tiles
+from redraft.model.gpu.tiles import Tile
 from redraft.model.linear import PackedMatrix
 from redraft.model.moe import AnyExperts, Experts, PackedExperts
 from redraft.model.packed import FORMATS
-from redraft.model.triton.experts import experts_kernel, experts_tiles
-from redraft.model.triton.tiles import Tile
 
 SHAPE = Path(__file__).resolve().parents[1] / "recipes/shapes/26b"
 DEVICE = torch.device("cuda")

@@ -18,21 +18,21 @@ from redraft.constraints.condition.device_messages import device_messages
 from redraft.constraints.condition.edge_layout import NONE, EdgeLayout, Weights, by_class
 from redraft.constraints.condition.projection import DeviceProjected, Projection
 from redraft.errors import ConstraintError
+from redraft.model.gpu.attention import attend_spans
+from redraft.model.gpu.classes import classes_kernel
+from redraft.model.gpu.dense import multiply_kernel
+from redraft.model.gpu.experts import experts_kernel
+from redraft.model.gpu.head import pass_fused
+from redraft.model.gpu.kernels import HOLDING
+from redraft.model.gpu.norm import norm_kernel
+from redraft.model.gpu.rounding import rounded
+from redraft.model.gpu.ways import cut
 from redraft.model.head import Head, Sums, pass_tiles, read_head
 from redraft.model.kernels import attend_eager, norm_exact
 from redraft.model.linear import PackedMatrix, multiply_unpacked
 from redraft.model.moe import AnyExperts, Experts, PackedExperts, experts_grouped
 from redraft.model.packed import FORMATS, Format, pack, round_rows
 from redraft.model.rows import IMAGE_ATTENTION, Mode, Rows, SoftTokens, Span
-from redraft.model.triton.attention import attend_spans
-from redraft.model.triton.classes import classes_kernel
-from redraft.model.triton.dense import multiply_kernel
-from redraft.model.triton.experts import experts_kernel
-from redraft.model.triton.head import pass_fused
-from redraft.model.triton.kernels import HOLDING
-from redraft.model.triton.norm import norm_kernel
-from redraft.model.triton.rounding import rounded
-from redraft.model.triton.ways import cut
 
 FORMS: tuple[Format | None, ...] = (None, *FORMATS.values())
 

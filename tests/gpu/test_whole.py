@@ -30,9 +30,9 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def test_a_replayed_graph_computes_what_single_launches_do(folder: Path, plan: str | None, dtype: str) -> None:
     """Behind prefixes that grow, with and without a soft embedding, several replays of one capture."""
     pytest.importorskip("triton")
+    from redraft.model.gpu.graph import GraphedStep, Placed
+    from redraft.model.gpu.kernels import GPU
     from redraft.model.rows import Mode, Span
-    from redraft.model.triton.graph import GraphedStep, Placed
-    from redraft.model.triton.kernels import GPU
     from redraft.weights.load import load_model
     from redraft.weights.plan import PLANS
 

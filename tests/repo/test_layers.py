@@ -32,7 +32,7 @@ RANK = {part: rank for rank, parts in enumerate(LINES) for part in parts}
 FORBIDDEN = {("diffusion", "model"), ("tune", "engine"), ("tune", "operations")}
 
 # Needed on a GPU alone, where importing Triton takes a second that a CPU has no use for.
-LATE = {("redraft.weights.defaults", "redraft.model.triton.kernels")}
+LATE = {("redraft.weights.defaults", "redraft.model.gpu.kernels")}
 
 # Heavy or optional third parties, which a function may import when it needs them.
 LAZY = {

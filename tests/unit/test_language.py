@@ -303,4 +303,6 @@ def test_the_draft_told_on_the_way_is_always_a_valid_beginning(engine: Engine) -
     for event in engine.submit(request, drafts=True).events():
         if isinstance(event, Draft):
             tokens = event.tokens
-            assert language.automaton.after(0, tokens) == language.automaton.end, engine.text.decode(tokens)
+            state = language.automaton.after(0, tokens)
+            whole = len(tokens) == 32 and state >= 0 and language.automaton.accepts[state]  # without room for an end
+            assert state == language.automaton.end or whole, engine.text.decode(tokens)

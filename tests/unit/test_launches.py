@@ -20,8 +20,8 @@ pytest.importorskip("triton", reason=f"there is no triton for {sys.platform}")
 
 from redraft.config import read_config
 from redraft.measure.device import USUAL, random_weights, step_of
-from redraft.model.triton.kernels import GPU
-from redraft.model.triton.norm import _norm
+from redraft.model.gpu.kernels import GPU
+from redraft.model.gpu.norm import _norm
 
 SHAPE = Path(__file__).parents[2] / "recipes/shapes/26b"
 

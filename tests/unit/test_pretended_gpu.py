@@ -34,13 +34,13 @@ from redraft.engine.loop import Loop
 from redraft.engine.request import Options, ResolvedRequest
 from redraft.engine.resolve import build_request
 from redraft.model.gemma import DiffusionGemma
+from redraft.model.gpu import graph
+from redraft.model.gpu.graph import Places
+from redraft.model.gpu.kernels import GPU, HOLDING
 from redraft.model.head import STRIPE, TILE, Head, read_head
 from redraft.model.kernels import Kernels, attend_eager, norm_exact
 from redraft.model.moe import experts_dense
 from redraft.model.packed import TABLE8, pack
-from redraft.model.triton import graph
-from redraft.model.triton.graph import Places
-from redraft.model.triton.kernels import GPU, HOLDING
 from redraft.weights.load import load_model
 from redraft.weights.plan import PLANS
 

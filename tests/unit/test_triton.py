@@ -13,13 +13,13 @@ from tests import kernels
 from tests.helpers import new_prefix, tiny_config, tiny_model, with_kernels
 
 from redraft.model.gemma import DiffusionGemma
+from redraft.model.gpu import attention
+from redraft.model.gpu.experts import experts_tiles
+from redraft.model.gpu.kernels import GPU
+from redraft.model.gpu.norm import norm_kernel
 from redraft.model.kernels import Causal, norm_exact
 from redraft.model.packed import FP8, INT4, INT8, NVFP4, TABLE8, Format
 from redraft.model.rows import IMAGE_ATTENTION, Mode, Span
-from redraft.model.triton import attention
-from redraft.model.triton.experts import experts_tiles
-from redraft.model.triton.kernels import GPU
-from redraft.model.triton.norm import norm_kernel
 from redraft.weights.fill import pack_model
 from redraft.weights.plan import PLANS
 

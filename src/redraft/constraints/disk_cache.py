@@ -30,13 +30,15 @@ _DIGEST = hashlib.sha256().digest_size
 
 
 class Entry(NamedTuple):
-    """What is kept of a source: its automaton, whether answers are checked and what of a schema is ignored; or why it
-    was refused."""
+    """What is kept of a source: its automaton or the grammar that guides it, whether answers are checked, and what of a
+    schema is ignored; or why it was refused. It is kept if it is `lasting`, and not a matter of the time there was."""
 
     automaton: TokenAutomaton | None
     checked: bool = False
     ignored: tuple[str, ...] = ()
     refused: str = ""
+    grammar: str = ""
+    lasting: bool = True
 
 
 @cache
@@ -62,15 +64,17 @@ def read_entry(folder: Path, key: str) -> Entry | None:
             return None
         with np.load(io.BytesIO(content), allow_pickle=False) as kept:
             notes = json.loads(kept["notes"].tobytes())
-            automaton = None if notes["refused"] else TokenAutomaton(**{name: kept[name] for name in _ARRAYS})
-        return Entry(automaton, bool(notes["checked"]), tuple(notes["ignored"]), notes["refused"])
+            arrays = {name: kept[name] for name in _ARRAYS if name in kept}
+        automaton = TokenAutomaton(**arrays) if arrays else None
+        return Entry(automaton, notes["checked"], tuple(notes["ignored"]), notes["refused"], notes["grammar"])
     except (OSError, ValueError, KeyError, TypeError, IndexError, EOFError, zlib.error, zipfile.BadZipFile):
         return None
 
 
 def write_entry(folder: Path, key: str, entry: Entry) -> None:
     """Written beside and moved into place, so that nobody reads half of it. A disk that refuses costs only time."""
-    notes = json.dumps({"checked": entry.checked, "ignored": entry.ignored, "refused": entry.refused}).encode()
+    said = {name: getattr(entry, name) for name in ("checked", "ignored", "refused", "grammar")}
+    notes = json.dumps(said).encode()
     arrays = {} if entry.automaton is None else {name: getattr(entry.automaton, name) for name in _ARRAYS}
     content = io.BytesIO()
     np.savez_compressed(content, **arrays, notes=np.frombuffer(notes, np.uint8))

@@ -15,18 +15,24 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from redraft.config import CheckpointConfig
 from redraft.constraints.compile.automaton import NOWHERE, Compiled
+from redraft.constraints.compile.dialect import Document
 from redraft.constraints.compile.lift import TokenAutomaton, Trie, build_trie, lift, token_bytes
-from redraft.constraints.compile.limits import DEFAULT_LIMITS, Limits, TimeLimitError, time_limit
+from redraft.constraints.compile.limits import DEFAULT_LIMITS, Limits, OutOfReachError, TimeLimitError, time_limit
 from redraft.constraints.condition.edge_layout import EdgeLayout
+from redraft.constraints.condition.guided import Guide, GuidedProjection, NoLayout, grammar_of, tokenizer_of
 from redraft.constraints.condition.projection import Projection
 from redraft.constraints.disk_cache import Entry, code_version, read_entry, write_entry
-from redraft.constraints.validation import Problem, schema_problems
+from redraft.constraints.validation import Problem, schema_problems, validator_of
 from redraft.errors import ConstraintError
-from redraft.model.triton.ways import Holding
+from redraft.model.gpu.ways import Holding
 from redraft.text import Text
+
+if TYPE_CHECKING:
+    from llguidance import LLTokenizer
 
 MOST_SOURCE_BYTES = 1_000_000
 TEXT = "text"
@@ -77,6 +83,11 @@ class Vocabulary:
         return build_trie(self.pieces)
 
     @cached_property
+    def llguidance(self) -> LLTokenizer:
+        """The tokens as llguidance reads them."""
+        return tokenizer_of(self.pieces, min(self.ends))
+
+    @cached_property
     def key(self) -> str:
         """A hash of all of it."""
         digest = hashlib.sha256(repr((sorted(self.ends), sorted(self.tail))).encode())
@@ -99,6 +110,12 @@ class Language:
     def automaton(self) -> TokenAutomaton:
         """The automaton over tokens."""
         return self.layout.automaton
+
+    @property
+    def held(self) -> str:
+        """How answers are held: `exact` by the projection alone, `checked` by a validator, too, or `guided` from left
+        to right."""
+        return "checked" if self.checked else "exact"
 
     @property
     def is_text(self) -> bool:
@@ -129,6 +146,37 @@ class Language:
         return dataclasses.replace(self, layout=EdgeLayout(self.automaton.without(tokens))) if tokens else self
 
 
+@dataclass(frozen=True, eq=False)
+class GuidedLanguage(Language):
+    """A schema that no automaton of a bounded size is known for: held from left to right (`condition/guided.py`)."""
+
+    guide: Guide
+
+    @property
+    def held(self) -> str:
+        """How answers are held."""
+        return "guided"
+
+    def start(self, max_tokens: int, min_tokens: int = 0, holding: Holding | None = None) -> GuidedProjection:
+        """The constraint on the first canvas of an answer. Raises ConstraintError if no short enough one is found."""
+        if min_tokens:
+            raise ConstraintError(
+                f"min_tokens is {min_tokens}, which cannot be kept with a schema that is held from left to right"
+            )
+        found = GuidedProjection(self.layout, 0, max_tokens, guide=self.guide)
+        found.check()
+        return found
+
+    def holds(self, tokens: Sequence[int]) -> bool:
+        """Whether these tokens, without an end token, are a whole answer."""
+        matcher = self.guide.at(tokens)
+        return matcher is not None and bool(matcher.is_accepting())
+
+    def without(self, tokens: frozenset[int]) -> GuidedLanguage:
+        """The same without answers that hold some tokens."""
+        return dataclasses.replace(self, guide=dataclasses.replace(self.guide, forbidden=tokens)) if tokens else self
+
+
 def ready(
     source: Source, vocabulary: Vocabulary, *, kept_in: Path | None = None, limits: Limits = DEFAULT_LIMITS
 ) -> Language:
@@ -138,7 +186,7 @@ def ready(
     from the folder, too, unless it was the time that was up.
     """
     if kept_in is None:
-        return _language(source, _compiled(source, vocabulary, limits))
+        return _language(source, vocabulary, _compiled(source, vocabulary, limits))
     parts = [code_version(), source.kind, source.text, source.options, vocabulary.key, dataclasses.astuple(limits)]
     key = json.dumps(parts)
     entry = read_entry(kept_in, key)
@@ -150,8 +198,9 @@ def ready(
         except ConstraintError as error:
             write_entry(kept_in, key, Entry(None, refused=str(error)))
             raise
-        write_entry(kept_in, key, entry)
-    return _language(source, entry)
+        if entry.lasting:
+            write_entry(kept_in, key, entry)
+    return _language(source, vocabulary, entry)
 
 
 def _compiled(source: Source, vocabulary: Vocabulary, limits: Limits) -> Entry:
@@ -159,15 +208,35 @@ def _compiled(source: Source, vocabulary: Vocabulary, limits: Limits) -> Entry:
     with time_limit(limits):
         try:
             found = source.compile(limits)
+            automaton = lift(found.dfa, trie, vocabulary.ends, vocabulary.tail, limits)
         except RecursionError:
-            raise ConstraintError(f"the {source.kind} nests too deeply to compile; flatten it") from None
-        automaton = lift(found.dfa, trie, vocabulary.ends, vocabulary.tail, limits)
+            raise OutOfReachError(f"the {source.kind} nests too deeply to compile; flatten it") from None
+        except OutOfReachError as error:
+            return _guided(source, vocabulary, error)
     return Entry(automaton, found.checked, found.ignored)
 
 
-def _language(source: Source, entry: Entry) -> Language:
-    if entry.automaton is None:
+def _guided(source: Source, vocabulary: Vocabulary, error: OutOfReachError) -> Entry:
+    """The entry of a schema that is held from left to right, without a code block around it. Raises the reason why it
+    has no automaton if it is no schema, or one that llguidance cannot hold either."""
+    if source.kind != "schema" or "without" in source.options:
+        raise error
+    schema = json.loads(source.text)
+    validator_of(schema)
+    grammar = grammar_of(schema, vocabulary.llguidance, spaces=bool(source.options[1]))
+    if grammar is None:
+        raise error
+    ignored = tuple(map(str, Document(schema).ignored))
+    return Entry(None, True, ignored, grammar=grammar, lasting=not isinstance(error, TimeLimitError))
+
+
+def _language(source: Source, vocabulary: Vocabulary, entry: Entry) -> Language:
+    if entry.refused:
         raise ConstraintError(entry.refused)
+    if entry.automaton is None:
+        ends, tail = tuple(sorted(vocabulary.ends)), tuple(sorted(vocabulary.tail))
+        guide = Guide(vocabulary.llguidance, entry.grammar, vocabulary.pieces, ends, tail)
+        return GuidedLanguage(source, NoLayout(), True, guide, ignored=entry.ignored)
     return Language(source, EdgeLayout(entry.automaton), entry.checked, ignored=entry.ignored)
 
 

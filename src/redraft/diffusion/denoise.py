@@ -132,9 +132,13 @@ def updated(canvas: Canvas, stats: Stats, vocab: int, policy: Policy, noise: Noi
     if policy.draw and stats.conditioned is not None and (settled or number >= policy.max_steps):
         assert isinstance(noise, SeededNoise), "a tape has no numbers to draw a text by"
         draft = stats.conditioned.draw(noise.uniform(canvas.block, number, canvas.width, canvas.origin)).cpu()
-    if canvas.pinned is not None:
+    pinned = canvas.pinned
+    if pinned is not None:
         # Pins are written last, so no policy can move one.
-        tokens = torch.where(canvas.pinned, canvas.tokens, tokens)
+        tokens = torch.where(pinned, canvas.tokens, tokens)
+    if stats.conditioned is not None and (fixed := stats.conditioned.fixed):
+        pinned = torch.zeros(canvas.width, dtype=torch.bool) if pinned is None else pinned.clone()
+        pinned[:fixed], tokens[:fixed] = True, draft[:fixed]
     changed = (draft != canvas.draft) | (canvas.changes < 0)
     memory = max(policy.halt.memory, policy.accept.needs.drafts, policy.plan.memory)
     return replace(
@@ -148,6 +152,7 @@ def updated(canvas: Canvas, stats: Stats, vocab: int, policy: Policy, noise: Noi
         drafts=(*canvas.drafts, draft)[-memory:] if memory else (),
         entropy=stats.entropy,
         accepted=accepted,
+        pinned=pinned,
         settled=settled,
         age=age,
         conditioned=stats.conditioned,

@@ -34,6 +34,10 @@ class Conditioned(Protocol):
     def doubt(self) -> float:
         """-log of the draft's probability among all valid texts, up to its end token, in nats; 0 is certain."""
 
+    @property
+    def fixed(self) -> int:
+        """How many of the first positions are pinned to the draft from now on; 0 where all of it is weighed at once."""
+
     def shifted(self) -> Float[Tensor, "canvas vocab"]:
         """Log-probabilities of the conditioned distributions, position by position."""
 

@@ -33,8 +33,8 @@ from redraft.engine.scheduler import Batch as BatchOf
 from redraft.engine.scheduler import Piece as PieceOf
 from redraft.engine.sequence import CanvasSequence, Sequence
 from redraft.model.gemma import DiffusionGemma
+from redraft.model.gpu.graph import Placed, Places
 from redraft.model.rows import Mode, Rows, Span
-from redraft.model.triton.graph import Placed, Places
 from redraft.shapes import Float, Int, Tensor
 
 Batch = BatchOf[Sequence]
@@ -45,7 +45,7 @@ class Runner:
     """The forward that moves some sequences on.
 
     With `graphs` the first few sequences get prefixes in fixed buffers, which later ones use again. Canvases behind
-    them step as one CUDA graph (`model/triton/graph.py`), unless something is encoded in the same forward.
+    them step as one CUDA graph (`model/gpu/graph.py`), unless something is encoded in the same forward.
     """
 
     def __init__(self, model: DiffusionGemma, prefixes: Prefixes, *, graphs: bool = False) -> None:

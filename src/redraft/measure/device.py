@@ -29,13 +29,13 @@ from redraft.measure.record import Record, new_record
 from redraft.measure.roofline import Card, Work, encode_work, step_work
 from redraft.measure.sample_schema import TEN_FIELDS, made_up_vocabulary
 from redraft.model.gemma import DiffusionGemma, Layer
+from redraft.model.gpu.graph import PLACES, GraphedStep, Placed
+from redraft.model.gpu.ways import Edges, Holding, Walk, Ways
 from redraft.model.head import LONG, Head, read_head
 from redraft.model.kernels import Kernels
 from redraft.model.moe import AnyExperts, ExpertsForm
 from redraft.model.packed import Packed
 from redraft.model.rows import Mode, Span
-from redraft.model.triton.graph import PLACES, GraphedStep, Placed
-from redraft.model.triton.ways import Edges, Holding, Walk, Ways
 from redraft.shapes import Float, Tensor
 from redraft.weights.build import empty_model
 from redraft.weights.memory import footprint, free_memory

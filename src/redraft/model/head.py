@@ -13,7 +13,7 @@ few logits are computed once more. So a seed gives the same tokens here, whateve
 262,144 tokens keeps 4 MB where its logits are 268 MB, and the table is read once instead of twice.
 
 `read_head` runs anywhere. Its plain twin is `model.logits` with `diffusion/stats.py::read_logits`; its fast form on a
-GPU is `model/triton/head.py`.
+GPU is `model/gpu/head.py`.
 """
 
 from __future__ import annotations

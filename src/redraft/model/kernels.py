@@ -8,10 +8,10 @@ bit-equal to it; `FAST` is what runs. A model holds one `Kernels`; tests hold th
     experts   routed experts (their forms live in `model/moe.py`)
     product   a matmul with a packed matrix
     head      one pass over the vocabulary, if a step's readings are taken as a stream (`model/head.py`)
-    layer     a whole layer in few launches, on a GPU (`model/triton/layer.py`); None: operation by operation
+    layer     a whole layer in few launches, on a GPU (`model/gpu/layer.py`); None: operation by operation
     holding   conditioning on a language next to the logits, on a GPU; None: on the host (`constraints/condition/`)
 
-Forms for a GPU are in `model/triton/`.
+Forms for a GPU are in `model/gpu/`.
 """
 
 from __future__ import annotations
@@ -25,10 +25,10 @@ import torch
 from torch.nn import functional as F
 
 from redraft.model import moe
+from redraft.model.gpu.ways import Holding
 from redraft.model.head import Pass, pass_tiles
 from redraft.model.linear import multiply_packed
 from redraft.model.packed import Packed
-from redraft.model.triton.ways import Holding
 from redraft.shapes import Bool, Float, Tensor
 
 

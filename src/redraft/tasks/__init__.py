@@ -46,7 +46,17 @@ _MORE: tuple[Task, ...] = (
     Lists(MOST_LONG),
     EditLists(),
 )
-_PLAIN: tuple[Task, ...] = (Extract(), Extract(many=True), Form(), Form(long=True), Change(), Mend(), Fills(), Copy())
+_PLAIN: tuple[Task, ...] = (
+    Extract(),
+    Extract(short=True),
+    Extract(many=True),
+    Form(),
+    Form(long=True),
+    Change(),
+    Mend(),
+    Fills(),
+    Copy(),
+)
 _KNOWN: MappingProxyType[str, Task] = MappingProxyType({known.name: known for known in (*_USUAL, *_MORE, *_PLAIN)})
 
 

@@ -21,6 +21,8 @@ from redraft.tasks.sentences import Text, compose, domains, expand, roles, roles
 from redraft.tasks.task import Example, Score, share, stream_seed
 from redraft.tasks.values import Value
 
+_SHORT = 45  # characters of an answer that fits a canvas of 32 nearly always
+
 Asked = tuple[tuple[Field, str], ...]
 """Fields and the JSON of their values."""
 
@@ -51,21 +53,23 @@ def _alike(wanted: object, got: object) -> bool:
 
 @dataclass(frozen=True)
 class Extract:
-    """One record of one to five fields; with `many`, two to four records of one sentence form."""
+    """One record of one to five fields; with `short`, of one or two out of one sentence; with `many`, two to four
+    records of one sentence form."""
 
     many: bool = False
+    short: bool = False
 
     @property
     def name(self) -> str:
         """What recipes and the command line call it."""
-        return "extract-lists" if self.many else "extract"
+        return "extract-lists" if self.many else "extract-short" if self.short else "extract"
 
     def examples(self, split: str, seed: int) -> Iterator[Example]:
         """Endless sentences about the values of one split. Raises RecipeError for an unknown split."""
         rng = Random(stream_seed(self.name, split, seed))
         while True:
-            found = _many(rng, split) if self.many else _one(rng, split)
-            if found is not None:
+            found = _many(rng, split) if self.many else _one(rng, split, self.short)
+            if found is not None and not (self.short and len(found.answer) > _SHORT):
                 yield found
 
     def score(self, example: Example, answer: str) -> Score:
@@ -81,9 +85,9 @@ def _shape(value: object) -> object:
     return sorted(value) if isinstance(value, dict) else None
 
 
-def _one(rng: Random, split: str) -> Example | None:
-    made, domain = compose(rng, split)
-    asked = ask(rng, made, domain, rng.choice((1, 2, 2, 3, 3, 4, 5)))
+def _one(rng: Random, split: str, short: bool) -> Example | None:
+    made, domain = compose(rng, split, 1 if short else 3)
+    asked = ask(rng, made, domain, rng.choice((1, 2, 2) if short else (1, 2, 2, 3, 3, 4, 5)))
     if not asked:
         return None
     return Example(prompts.extract([field for field, _ in asked], made.text), join(asked))

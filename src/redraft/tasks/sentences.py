@@ -120,10 +120,10 @@ def write(sentence: str, rng: Random, split: str, lower: bool = False) -> Text:
     return Text(text.lower() if lower else text, values)
 
 
-def compose(rng: Random, split: str) -> tuple[Text, str]:
-    """One to three sentences of a domain, sometimes with ones that say nothing, and the domain's name."""
+def compose(rng: Random, split: str, most: int = 3) -> tuple[Text, str]:
+    """One to `most` sentences of a domain, sometimes with one that says nothing, and the domain's name."""
     domain = rng.choices(list(domains()), [len(each) for each in domains().values()])[0]
-    lower, wanted = rng.random() < 0.08, rng.choice((1, 1, 1, 2, 2, 3))
+    lower, wanted = rng.random() < 0.08, min(most, rng.choice((1, 1, 1, 2, 2, 3)))
     parts, values = list[str](), dict[str, Value]()
     for _ in range(3 * wanted):
         sentence = expand(rng.choice(domains()[domain]), rng)

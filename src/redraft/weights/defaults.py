@@ -73,7 +73,7 @@ def kernels_of(device: torch.device, report: Report | None = None) -> Kernels:
     if device.type != "cuda":
         return FAST
     try:
-        from redraft.model.triton.kernels import GPU
+        from redraft.model.gpu.kernels import GPU
     except ImportError as error:
         if report is not None:
             report(f"Triton cannot be imported ({error}), so {device} runs plain torch, slowly: pip install triton")

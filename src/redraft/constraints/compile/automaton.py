@@ -9,8 +9,7 @@ from typing import NamedTuple, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-from redraft.constraints.compile.limits import DEFAULT_LIMITS, check_time, part_compiled
-from redraft.errors import ConstraintError
+from redraft.constraints.compile.limits import DEFAULT_LIMITS, OutOfReachError, check_time, part_compiled
 
 Ints = NDArray[np.int32]
 State = TypeVar("State", bound=Hashable)
@@ -181,7 +180,7 @@ def _product(left: Dfa, right: Dfa, *, both: bool) -> Dfa:
         fresh = np.setdiff1d(keys[keys != NOWHERE], known)
         known, frontier = np.concatenate([known, fresh]), fresh
         if len(known) > MOST_PAIRS:
-            raise ConstraintError(
+            raise OutOfReachError(
                 f"{part_compiled()} has two conditions that need over {MOST_PAIRS} states together; narrow lengths or"
                 " counts"
             )

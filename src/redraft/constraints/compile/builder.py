@@ -18,8 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from redraft.constraints.compile.automaton import EMPTY, NOWHERE, Dfa, Ints, ranges
-from redraft.constraints.compile.limits import DEFAULT_LIMITS, Limits, check_time, part_compiled
-from redraft.errors import ConstraintError
+from redraft.constraints.compile.limits import DEFAULT_LIMITS, Limits, OutOfReachError, check_time, part_compiled
 
 Part = tuple[int, int] | None
 """The first and the last state of a piece of a language under construction; None if no string is in it."""
@@ -110,7 +109,7 @@ class Builder:
     def check(self, states: int) -> None:
         """Raise ConstraintError if this many states are over the limits, or the time limit has passed."""
         if states > self.limits.states:
-            raise ConstraintError(
+            raise OutOfReachError(
                 f"{part_compiled()} needs over {self.limits.states} states; narrow its lengths, counts or depth"
             )
         check_time()

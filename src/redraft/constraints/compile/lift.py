@@ -23,13 +23,15 @@ import numpy as np
 from numpy.typing import NDArray
 
 from redraft.constraints.compile.automaton import FAR, NOWHERE, Dfa, Ints, distance
-from redraft.constraints.compile.limits import DEFAULT_LIMITS, Limits, check_time
+from redraft.constraints.compile.limits import DEFAULT_LIMITS, Limits, OutOfReachError, check_time
 from redraft.errors import ConstraintError
 from redraft.text import Text
 
 Longs = NDArray[np.int64]
 MOST_EDGES = 4_000_000
 """A step of a wide canvas over more edges than this would take seconds."""
+MOST_COUNTED = 4_000_000
+"""Numbers up to this are told apart by a table of all of them; beyond, they are sorted."""
 PAIRS_AT_ONCE, MOST_KEPT = 1_000_000, 8 * MOST_EDGES
 """Pairs of states that are composed together, and that all maps of a lift may have: 8 bytes each."""
 
@@ -165,7 +167,7 @@ def lift(
     if dfa.is_empty:
         raise ConstraintError("no text satisfies the constraint; look for parts of it that contradict each other")
     if len(dfa) > limits.states:
-        raise ConstraintError(f"the constraint has {len(dfa)} states, over the {limits.states} allowed; narrow it")
+        raise OutOfReachError(f"the constraint has {len(dfa)} states, over the {limits.states} allowed; narrow it")
     maps = _Maps(dfa)
     map_of_node = np.zeros(len(trie.parent), dtype=np.int64)
     map_of_node[0] = maps.identity
@@ -191,7 +193,7 @@ class _Maps:
     def compose(self, before: Longs, labels: Ints) -> Longs:
         """For each of many (map, byte class), the map of doing the second after the first."""
         width = self.dfa.table.shape[1]
-        keys, where = np.unique(before * width + labels, return_inverse=True)
+        keys, where = distinct(before * width + labels)
         parents, moves = np.divmod(keys, width)
         # Maps that lead nowhere stay so; their whole subtrees pass by here as one key.
         sizes = np.array([len(self.src[parent]) for parent in parents], dtype=np.int64)
@@ -201,7 +203,7 @@ class _Maps:
             stop = max(begin + 1, int(np.searchsorted(total, total[begin] + PAIRS_AT_ONCE)))
             found.append(self._composed(parents[begin:stop], moves[begin:stop], sizes[begin:stop]))
             begin = stop
-        return np.concatenate(found)[where.reshape(-1)]
+        return np.concatenate(found)[where]
 
     def _composed(self, parents: Longs, moves: Longs, sizes: Longs) -> Longs:
         src = np.concatenate([self.src[parent] for parent in parents])
@@ -226,8 +228,19 @@ class _Maps:
                 self.pairs += key[0]
             numbers[i] = number
         if self.pairs > MOST_KEPT:
-            raise ConstraintError(f"the constraint moves its states in over {MOST_KEPT} ways; narrow its lengths")
+            raise OutOfReachError(f"the constraint moves its states in over {MOST_KEPT} ways; narrow its lengths")
         return numbers
+
+
+def distinct(values: Longs) -> tuple[Longs, Longs]:
+    """The different ones of some small natural numbers, in order, and for each number which of them it is."""
+    top = int(values.max(initial=-1)) + 1
+    if top > MOST_COUNTED:
+        found, where = np.unique(values, return_inverse=True)
+        return found, where.reshape(-1)
+    present = np.zeros(top, dtype=np.bool_)
+    present[values] = True
+    return np.flatnonzero(present), (np.cumsum(present) - 1)[values]
 
 
 def _mixed(values: NDArray[np.uint64], salt: int) -> NDArray[np.uint64]:
@@ -246,13 +259,13 @@ def _sums(values: NDArray[np.uint64], starts: Longs) -> NDArray[np.uint64]:
 
 def _assemble(dfa: Dfa, maps: _Maps, map_of_token: Longs, ends: frozenset[int], tail: frozenset[int]) -> TokenAutomaton:
     """Number the maps that are used as classes, add the end, and sort the edges."""
-    used, classes = np.unique(map_of_token, return_inverse=True)
+    used, classes = distinct(map_of_token)
     if used[0] != 0:
         used, classes = np.append(0, used), classes + 1
-    class_of = classes.reshape(-1).astype(np.int32)
+    class_of = classes.astype(np.int32)
     sizes = np.array([len(maps.src[number]) for number in used])
     if sizes.sum() > MOST_EDGES:
-        raise ConstraintError(f"the constraint has {sizes.sum()} edges, over the {MOST_EDGES} allowed; narrow it")
+        raise OutOfReachError(f"the constraint has {sizes.sum()} edges, over the {MOST_EDGES} allowed; narrow it")
     src = [maps.src[number] for number in used]
     dst = [maps.dst[number] for number in used]
     cls = [np.repeat(np.arange(len(used), dtype=np.int32), sizes)]

@@ -27,7 +27,11 @@ class Limits:
 DEFAULT_LIMITS = Limits()
 
 
-class TimeLimitError(ConstraintError):
+class OutOfReachError(ConstraintError):
+    """No automaton of a bounded size is known for it. A schema may still be held from left to right."""
+
+
+class TimeLimitError(OutOfReachError):
     """Compiling took longer than it may. On a quieter machine it may not."""
 
 

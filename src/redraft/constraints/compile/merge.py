@@ -17,7 +17,7 @@ from typing import Any
 
 from redraft.constraints.compile.dialect import Document, modern
 from redraft.constraints.compile.exclusive import exclusive
-from redraft.constraints.compile.limits import check_time
+from redraft.constraints.compile.limits import OutOfReachError, check_time
 from redraft.constraints.compile.regex import ecma_search
 from redraft.constraints.compile.values import same_json
 from redraft.errors import ConstraintError
@@ -58,7 +58,7 @@ class Resolver:
         check_time()
         self.alternatives += 1
         if self.alternatives > MOST_ALTERNATIVES:
-            raise ConstraintError(
+            raise OutOfReachError(
                 f"allOf, anyOf and $ref make over {MOST_ALTERNATIVES} alternatives of the schema; write fewer"
             )
         rest = {} if schema is True else modern(schema, self.document.draft)

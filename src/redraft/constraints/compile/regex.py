@@ -16,7 +16,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from redraft.constraints.compile.automaton import MOST_PAIRS, NOWHERE, Dfa
-from redraft.constraints.compile.limits import DEFAULT_LIMITS, Limits, check_time, compiling, seconds_left
+from redraft.constraints.compile.limits import (
+    DEFAULT_LIMITS,
+    Limits,
+    OutOfReachError,
+    check_time,
+    compiling,
+    seconds_left,
+)
 from redraft.errors import ConstraintError
 
 _ECMA_SPACE = r"\t\n\x0B\x0C\r \x{A0}\x{1680}\x{2000}-\x{200A}\x{2028}\x{2029}\x{202F}\x{205F}\x{3000}\x{FEFF}"
@@ -47,11 +54,16 @@ def whole_match(pattern: str, *, limits: Limits = DEFAULT_LIMITS) -> Dfa:
     return found
 
 
+def irregular(pattern: str) -> str:
+    """What a pattern has that no automaton can keep; an empty text if there is nothing."""
+    plain = re.sub(r"\\\\", "", pattern)
+    return next((what for refused, what in _REFUSED if refused.search(plain)), "")
+
+
 def ecma_search(pattern: str) -> Dfa:
     """Strings in which an ECMA 262 pattern matches somewhere, as JSON Schema's `pattern` means it."""
-    for refused, what in _REFUSED:
-        if refused.search(re.sub(r"\\\\", "", pattern)):
-            raise ConstraintError(f"pattern {pattern!r} has {what}, which no automaton can keep; write it without")
+    if what := irregular(pattern):
+        raise OutOfReachError(f"pattern {pattern!r} has {what}, which no automaton can keep; write it without")
     return _compile("|".join(_anchored(branch, pattern) for branch in _branches(pattern)), "pattern", pattern)
 
 
@@ -65,10 +77,10 @@ def _compile(pattern: str, name: str, shown: str | None = None) -> Dfa:
             start, final, edges = _run(rf"(?:{pattern})\x00")
     except ValueError as error:
         reason = (_misspelt(shown or pattern) if "building NFA" in str(error) else None) or error
-        raise ConstraintError(f"{name} {shown or pattern!r:.200} cannot be made into an automaton: {reason}") from None
+        raise OutOfReachError(f"{name} {shown or pattern!r:.200} cannot be made into an automaton: {reason}") from None
     edges = edges[edges[:, 1] < 256]
     if len(np.unique(edges[:, 0])) > MOST_PAIRS:
-        raise ConstraintError(f"{name} {shown or pattern!r:.80} needs over {MOST_PAIRS} states; narrow its counts")
+        raise OutOfReachError(f"{name} {shown or pattern!r:.80} needs over {MOST_PAIRS} states; narrow its counts")
     states = np.unique(np.concatenate([[start], final, edges[:, 0], edges[:, 2]]))
     states = np.append(start, states[states != start])
     order = np.argsort(states)
@@ -146,7 +158,7 @@ def _branches(pattern: str) -> list[list[str]]:
         if inside:
             inside = token != "]"
             if token == "-" and re.search(r"(?<!\\)-$", found[-1][-1]):  # Rust takes away what follows
-                raise ConstraintError(rf"pattern {pattern!r} has -- in a class, which is read in two ways; write \-")
+                raise OutOfReachError(rf"pattern {pattern!r} has -- in a class, which is read in two ways; write \-")
             found[-1][-1] += _in_class(token)
             continue
         depth += token.startswith("(") - (token == ")")
@@ -163,7 +175,7 @@ def _anchored(tokens: list[str], pattern: str) -> str:
     begins, ends = tokens[:1] == ["^"], tokens[-1:] == ["$"]
     body = tokens[begins : len(tokens) - ends]
     if {"^", "$"} & set(body):
-        raise ConstraintError(
+        raise OutOfReachError(
             f"pattern {pattern!r} has ^ or $ inside it; an anchor can only begin or end a whole alternative"
         )
     return ("" if begins else "(?s:.*)") + "(?:" + "".join(body) + ")" + ("" if ends else "(?s:.*)")
@@ -195,5 +207,5 @@ def _escape(token: str) -> str:
     if token == r"\0":
         return r"\x00"
     if len(token) == 2 and token[0] == "\\" and token[1].isalpha() and token[1] not in "fnrtv":
-        raise ConstraintError(f"{token} in a pattern is no escape that is known; write the character itself")
+        raise OutOfReachError(f"{token} in a pattern is no escape that is known; write the character itself")
     return "(?P<" + token[3:] if token.startswith("(?<") else token

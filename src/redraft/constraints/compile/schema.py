@@ -20,10 +20,17 @@ from redraft.constraints.compile.automaton import EMPTY, Compiled, Dfa, intersec
 from redraft.constraints.compile.builder import Builder, Part, any_of
 from redraft.constraints.compile.dialect import Document
 from redraft.constraints.compile.keywords import FORMATS, VALIDATED_FORMATS
-from redraft.constraints.compile.limits import DEFAULT_LIMITS, Limits, check_time, compiling, time_limit
+from redraft.constraints.compile.limits import (
+    DEFAULT_LIMITS,
+    Limits,
+    OutOfReachError,
+    check_time,
+    compiling,
+    time_limit,
+)
 from redraft.constraints.compile.merge import Resolver, Schema, Trail, exact, item_at, says, tightest
 from redraft.constraints.compile.record import Record
-from redraft.constraints.compile.regex import ecma_search, whole_match
+from redraft.constraints.compile.regex import ecma_search, irregular, whole_match
 from redraft.constraints.compile.values import multiple, number, quoted, space, text_of
 from redraft.constraints.validation import check_form, validator_of
 from redraft.errors import ConstraintError
@@ -53,7 +60,7 @@ def compile_schema(
         with time_limit(limits):
             dfa = compiler.value(schema, ())
     except RecursionError:
-        raise ConstraintError("the schema nests too deeply to compile; flatten it") from None
+        raise OutOfReachError("the schema nests too deeply to compile; flatten it") from None
     if dfa.is_empty:
         raise ConstraintError("no JSON value satisfies the schema; look for keywords that contradict each other")
     validator_of(schema)  # also what the language has no need of must be readable by the validator
@@ -156,18 +163,26 @@ class _Compiler:
         if key not in self.texts:
             low, high = plain.get("minLength", 0), plain.get("maxLength")
             if low > MOST_COUNTED:
-                raise ConstraintError(f"minLength is {low}; lengths are counted up to {MOST_COUNTED}: lower it")
+                raise OutOfReachError(f"minLength is {low}; lengths are counted up to {MOST_COUNTED}: lower it")
             if high is not None and high > MOST_COUNTED:
                 self.resolver.inexact, high = True, None
             if high is not None and high < low:
                 self.texts[key] = EMPTY
             else:
-                parts = [text_of(low, high), *(ecma_search(pattern) for pattern in plain.get("patterns", []))]
+                parts = [text_of(low, high), *self.patterns(plain.get("patterns", []))]
                 for name in plain.get("formats", []):
                     self.resolver.inexact |= name not in FORMATS and name in VALIDATED_FORMATS
                     parts += [whole_match(FORMATS[name])] if name in FORMATS else []
                 self.texts[key] = reduce(intersect, sorted(parts, key=len))
         return self.texts[key]
+
+    def patterns(self, patterns: list[str]) -> Iterator[Dfa]:
+        """Texts that match each of some patterns. Look-around and its like are left to the validator."""
+        for pattern in patterns:
+            if irregular(pattern):
+                self.resolver.inexact = True
+            else:
+                yield ecma_search(pattern)
 
     def number(self, plain: Schema, *, whole: bool) -> Dfa:
         """What a number may be."""
@@ -262,7 +277,7 @@ class _Compiler:
         stated = "additionalProperties" in plain
         rest = stated or not ("properties" in plain or patterns)
         if len(patterns) > MOST_PATTERNS:
-            raise ConstraintError(f"patternProperties has {len(patterns)} patterns; at most {MOST_PATTERNS}")
+            raise OutOfReachError(f"patternProperties has {len(patterns)} patterns; at most {MOST_PATTERNS}")
         if not patterns and (not rest or plain.get("additionalProperties") is False):
             return
         keys = self.keys(plain)

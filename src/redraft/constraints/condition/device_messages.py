@@ -4,7 +4,7 @@
                                       └────► the best path ──► draft, and one small copy
 
 The sums are those of `condition/forward_backward.py::log_messages`, logarithms over the whole canvas; tests hold the
-two equal. All positions are worked on at once but in the walk (`model/triton/ways.py`).
+two equal. All positions are worked on at once but in the walk (`model/gpu/ways.py`).
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ import torch
 from redraft.constraints.condition.edge_layout import BARRED, NONE, DeviceLayout, Reals, Weights
 from redraft.constraints.condition.forward_backward import BIAS_OF_NONE, Gates, Messages
 from redraft.errors import ConstraintError, refuse_nan
-from redraft.model.triton.ways import Holding, Reduce, Ways
+from redraft.model.gpu.ways import Holding, Reduce, Ways
 from redraft.shapes import Bool, Float, Int, Tensor
 
 MOST_AT_ONCE = 2**24

@@ -20,7 +20,7 @@ from redraft.constraints.compile.lift import TokenAutomaton
 from redraft.constraints.condition.projection import OnceProjection
 from redraft.constraints.language import Language
 from redraft.errors import ConstraintError
-from redraft.model.triton.ways import Holding
+from redraft.model.gpu.ways import Holding
 
 
 @dataclass(frozen=True, eq=False)

@@ -38,7 +38,7 @@ from redraft.constraints.condition.forward_backward import (
     scaled_messages,
 )
 from redraft.errors import ConstraintError
-from redraft.model.triton.ways import Holding, Shift
+from redraft.model.gpu.ways import Holding, Shift
 from redraft.shapes import Float, Int, Tensor
 
 FAINTEST = -80.0
@@ -175,6 +175,11 @@ class Projected:
     def log_total(self) -> float:
         """Log-probability that independent samples of all positions would have been valid."""
         return self.messages.log_total
+
+    @property
+    def fixed(self) -> int:
+        """No position: all are weighed anew at every step."""
+        return 0
 
     @property
     def doubt(self) -> float:

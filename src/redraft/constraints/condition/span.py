@@ -15,7 +15,7 @@ from redraft.constraints.compile.automaton import NOWHERE
 from redraft.constraints.condition.projection import OnceProjection, Projected
 from redraft.constraints.language import Language
 from redraft.errors import ConstraintError
-from redraft.model.triton.ways import Holding
+from redraft.model.gpu.ways import Holding
 from redraft.shapes import Float, Int, Tensor
 
 
@@ -70,6 +70,11 @@ class SpanProjected:
     def draw(self, uniform: Float[Tensor, "canvas"]) -> Int[Tensor, "canvas"]:
         """The span drawn by the first of these numbers, the rest as in `draft`."""
         return torch.cat([self.span.draw(uniform[: len(self.span.log_p)]), self.rest.argmax(-1)])
+
+    @property
+    def fixed(self) -> int:
+        """No position."""
+        return 0
 
     @property
     def doubt(self) -> float:

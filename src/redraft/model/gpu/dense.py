@@ -12,10 +12,10 @@ import torch
 import triton
 import triton.language as tl
 
+from redraft.model.gpu.rounding import rounded
+from redraft.model.gpu.tiles import EIGHT, Tile, accumulate, constants, held, kind_of, read, scaled
 from redraft.model.linear import float8_matmul, multiply_packed
 from redraft.model.packed import Packed
-from redraft.model.triton.rounding import rounded
-from redraft.model.triton.tiles import EIGHT, Tile, accumulate, constants, held, kind_of, read, scaled
 from redraft.shapes import Float, Tensor
 
 _PROGRAMS = 128  # about one for each multiprocessor of a large GPU

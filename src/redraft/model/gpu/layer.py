@@ -22,11 +22,11 @@ import triton.language as tl
 
 from redraft.model.attention import Attention
 from redraft.model.gemma import Layer
+from redraft.model.gpu.attention import attend_spans
+from redraft.model.gpu.experts import experts_each, experts_kernel
+from redraft.model.gpu.norm import norm_kernel
 from redraft.model.moe import Router
 from redraft.model.rows import Rows, SpanTables
-from redraft.model.triton.attention import attend_spans
-from redraft.model.triton.experts import experts_each, experts_kernel
-from redraft.model.triton.norm import norm_kernel
 from redraft.shapes import Float, Int, Tensor
 
 

@@ -22,8 +22,8 @@ import triton.language as tl
 from triton import knobs
 from triton.runtime import driver
 
+from redraft.model.gpu.rounding import rounded
 from redraft.model.packed import Packed
-from redraft.model.triton.rounding import rounded
 from redraft.shapes import Float, Tensor
 
 PLAIN, EIGHT, INT4_CODES, NVFP4_CODES = 0, 1, 2, 3

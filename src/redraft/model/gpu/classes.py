@@ -13,7 +13,7 @@ import torch
 import triton
 import triton.language as tl
 
-from redraft.model.triton.ways import Read, Tiles
+from redraft.model.gpu.ways import Read, Tiles
 from redraft.shapes import Float, Int, Tensor
 
 _NONE = -1e30

@@ -14,8 +14,8 @@ import torch
 import triton
 import triton.language as tl
 
+from redraft.model.gpu.tiles import shared_memory
 from redraft.model.rows import SpanTables
-from redraft.model.triton.tiles import shared_memory
 from redraft.shapes import Float, Tensor
 
 _BLOCK_KEYS = 32

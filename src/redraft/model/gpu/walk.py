@@ -20,7 +20,7 @@ import triton
 import triton.language as tl
 from torch.nn import functional as F
 
-from redraft.model.triton.ways import FEWER, ROWS, WIDE, WIDER, Edges, Ways
+from redraft.model.gpu.ways import FEWER, ROWS, WIDE, WIDER, Edges, Ways
 from redraft.shapes import Bool, Float, Int, Tensor
 
 _NOTHING = -(2**30)

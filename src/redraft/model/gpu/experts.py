@@ -21,9 +21,7 @@ import torch
 import triton
 import triton.language as tl
 
-from redraft.model.moe import AnyExperts
-from redraft.model.packed import Packed
-from redraft.model.triton.tiles import (
+from redraft.model.gpu.tiles import (
     EIGHT,
     INT4_CODES,
     PLAIN,
@@ -35,6 +33,8 @@ from redraft.model.triton.tiles import (
     read,
     scaled,
 )
+from redraft.model.moe import AnyExperts
+from redraft.model.packed import Packed
 from redraft.shapes import Float, Int, Tensor
 
 _LEAST, _MOST = 16, 128  # rows of a block

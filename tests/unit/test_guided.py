@@ -1,0 +1,171 @@
+"""Schemas out of an automaton's reach: valid whatever the model says, in the tokens that there are, or refused."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from redraft.constraints.compile.limits import Limits
+from redraft.constraints.condition.guided import GuidedProjection
+from redraft.constraints.language import GuidedLanguage, Vocabulary, ready
+from redraft.constraints.sources import excluding, regex_source, schema_source
+from redraft.constraints.validation import validator_of
+from redraft.engine.engine import Engine
+from redraft.engine.request import Options
+from redraft.errors import ConstraintError
+
+WORDS = [b'"}', b'":', b'": ', b'","', b'{"', b"[]", b"}]", b"  ", b"\n  ", b"div", b"label", "größe".encode(), b" the"]
+PIECES = (None, None, *(bytes([byte]) for byte in range(256)), *WORDS)
+VOCABULARY = Vocabulary(PIECES, frozenset({0}), frozenset({0, 1}))
+FEW = Limits(states=60)
+INTERFACE: dict[str, Any] = {
+    "type": "object",
+    "properties": {
+        "type": {"enum": ["div", "button"]},
+        "label": {"type": "string", "maxLength": 30},
+        "size": {"type": "integer", "minimum": 100, "maximum": 500},
+        "children": {"type": "array", "items": {"$ref": "#"}},
+        "attributes": {
+            "type": "array",
+            "items": {
+                "type": "object",
+                "properties": {"name": {"type": "string", "pattern": "^[a-z]{2,5}$"}, "value": {"type": "string"}},
+                "required": ["name", "value"],
+                "additionalProperties": False,
+            },
+        },
+    },
+    "required": ["type", "label", "size", "children", "attributes"],
+    "additionalProperties": False,
+}
+"""The shape of OpenAI's own example of an interface."""
+
+
+def guided(schema: Any, vocabulary: Vocabulary = VOCABULARY) -> GuidedLanguage:
+    found = ready(schema_source(schema), vocabulary, limits=FEW)
+    assert isinstance(found, GuidedLanguage)
+    return found
+
+
+def written(language: GuidedLanguage, left: int, width: int, seed: int, sharp: float) -> tuple[list[int], int]:
+    """An answer on noise that is drawn anew at every step, as the engine lays canvases, and how many steps it took."""
+    draw = torch.Generator().manual_seed(seed)
+    goal, out, steps = language.start(left), list[int](), 0
+    while True:
+        pinned, tokens = torch.zeros(width, dtype=torch.bool), torch.zeros(width, dtype=torch.long)
+        for _ in range(width + 1):
+            log_p = torch.log_softmax(torch.randn(width, len(PIECES), generator=draw) * sharp, -1)
+            certain = torch.full_like(log_p, -1e9).scatter_(-1, tokens[:, None], 0.0)
+            found = goal(torch.where(pinned[:, None], certain, log_p))
+            steps += 1
+            assert (found.draft[pinned] == tokens[pinned]).all(), "what was fixed has stayed"
+            assert found.fixed > int(pinned.sum()) or found.fixed == width
+            pinned[: found.fixed], tokens[: found.fixed] = True, found.draft[: found.fixed]
+            if found.doubt == 0:
+                break
+        draft = found.draft.tolist()
+        end = next((i for i, token in enumerate(draft) if token == 0), width)
+        content = draft[:end][: goal.left]
+        assert len(found.log_mass(content)) == len(content)
+        out += content
+        goal = goal.after(content)
+        if end < width or goal.left == 0 or goal.is_over:
+            return out, steps
+
+
+@pytest.mark.parametrize("seed", range(12))
+def test_pure_noise_becomes_a_valid_answer_in_the_tokens_there_are(seed: int) -> None:
+    """Canvases of any width, one after another; the shortest answer of all has 77 tokens by this way."""
+    language = guided(INTERFACE)
+    left, width = 80 + 17 * (seed % 5), (7, 16, 64, 200)[seed % 4]
+    tokens, steps = written(language, left, width, seed, (0.0, 3.0, 30.0)[seed % 3])
+    assert len(tokens) <= left
+    assert language.holds(tokens)
+    assert steps <= 1.5 * len(tokens) + 3 * (left // width + 1), "one forward for each token that had to be forced"
+    text = b"".join(PIECES[token] or b"" for token in tokens).decode()
+    assert validator_of(INTERFACE).is_valid(json.loads(text)), text
+
+
+def test_a_model_that_is_right_is_left_alone() -> None:
+    """One step, and not a token is forced."""
+    language = guided(INTERFACE)
+    text = '{"type": "div", "label": "a", "size": 123, "children": [], "attributes": []}'
+    tokens = [byte + 2 for byte in text.encode()] + [0, 1, 1]
+    log_p = torch.full((len(tokens), len(PIECES)), -20.0)
+    log_p[torch.arange(len(tokens)), torch.tensor(tokens)] = 0.0
+    found = language.start(200)(torch.log_softmax(log_p, -1))
+    assert found.draft.tolist() == tokens
+    assert not any(found.forced())
+    assert found.doubt < 1e-3
+    assert found.fixed == len(tokens)
+    assert min(found.log_mass(tokens[:-3])) > -1e-3
+
+
+def test_too_few_tokens_are_refused_with_how_many_were_found_to_do() -> None:
+    with pytest.raises(ConstraintError, match=r"no valid answer of 20 tokens was found, and the shortest .* has \d\d;"):
+        guided(INTERFACE).start(20)
+
+
+def test_what_cannot_be_held_from_left_to_right_is_refused_by_name() -> None:
+    language = guided(INTERFACE)
+    with pytest.raises(ConstraintError, match="min_tokens is 5"):
+        language.start(200, 5)
+    with pytest.raises(ConstraintError, match="pins cannot be kept"):
+        language.start(200).check_pins(64, [(3, 5)])
+    with pytest.raises(ConstraintError, match="held from left to right"):
+        _ = language.automaton
+    for source in (regex_source("(ab|c){90}"), excluding(schema_source(INTERFACE), ["{}"])):
+        with pytest.raises(ConstraintError, match="states"):
+            ready(source, VOCABULARY, limits=FEW)
+
+
+def test_forbidden_tokens_never_occur() -> None:
+    """Also not where the answer is brought to its end."""
+    forbidden = frozenset(
+        i for i, piece in enumerate(PIECES) if piece is not None and (b"a" in piece or b"\n" in piece)
+    )
+    words = {"type": "object", "properties": {"x": {"type": "string"}, "y": {"type": "string", "maxLength": 40}},
+             "required": ["x", "y"], "additionalProperties": False}  # fmt: skip
+    language = guided(words).without(forbidden)
+    for seed in range(4):
+        tokens, _ = written(language, 40, 16, seed, 3.0)
+        assert language.holds(tokens)
+        assert not forbidden & {*tokens}
+
+
+def test_a_guided_language_is_read_from_disk(tmp_path: Path) -> None:
+    for _ in range(2):
+        found = ready(schema_source({**INTERFACE, "oddity": 1}), VOCABULARY, kept_in=tmp_path, limits=FEW)
+        assert found.held == "guided"
+        assert found.ignored == ("/oddity",)
+        assert isinstance(found.start(200), GuidedProjection)
+    assert len(list(tmp_path.iterdir())) == 1
+
+
+@pytest.mark.parametrize("preset", ["reference", "fast"])
+def test_the_engine_holds_a_schema_from_left_to_right(engine: Engine, preset: str) -> None:
+    schema = {
+        "type": "object",
+        "properties": {
+            "who": {"type": "string"},
+            "qty": {"type": "integer"},
+            "item": {"type": "string"},
+        },
+        "required": ["who", "qty", "item"],
+        "additionalProperties": False,
+    }
+    language = ready(schema_source(schema), engine.vocabulary, limits=FEW)
+    assert isinstance(language, GuidedLanguage)
+    options = Options(seed=1, max_tokens=60, preset=preset)
+    prompt = "record\nSend 417 melu to Karomi."
+    request = engine.request(prompt, chat=True, options=options, language=language)
+    done = engine.finish(request)
+    assert json.loads(done.text) == {"who": "Karomi", "qty": 417, "item": "melu"}
+    assert engine.finish(request).tokens == done.tokens
+    off = engine.finish(engine.request("?", options=options, language=language))
+    assert validator_of(schema).is_valid(json.loads(off.text)), "of another task"
+    assert len(off.tokens) <= 60
