@@ -9,7 +9,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from redraft.cli.common import Commands, command, decoded, load_engine, read_prompt, say_bounds
-from redraft.cli.constraint_flags import fence_flag, read_schema, thinking_flag
+from redraft.cli.constraint_flags import fence_flag, note_ignored, read_schema, thinking_flag
 from redraft.cli.flags import model_flags, options_of, sampling_flags
 from redraft.errors import RedraftError, RequestError
 
@@ -75,6 +75,7 @@ def _asker(engine: Engine, schema: Any, arguments: argparse.Namespace) -> Asked:
     from redraft.engine.request import Request
 
     language = engine.language(schema_source(schema, fence=arguments.fence))
+    note_ignored(language.ignored)
     options = options_of(arguments)
     before = "" if arguments.instruction is None else f"{arguments.instruction}\n"
 
