@@ -110,11 +110,7 @@ def _there(backend: Backend, arguments: argparse.Namespace, rows: int) -> Done:
     async def answered(row: bytes, number: int) -> tuple[int, Mapping[str, Any]]:
         path, body = read_row(row, None if arguments.seed is None else arguments.seed + number)
         if not isinstance(body, dict) or body.get("stream"):
-<<<<<<< HEAD
-            raise ApiError(400, "the body is no object, or stream is true; a row is answered whole", param="stream")
-=======
             raise ApiError(400, "the body is no object, or stream is true; a row's answer comes whole", param="stream")
->>>>>>> main
         plain = {name: value for name, value in body.items() if value is not None}
         try:
             encoded(plain)  # what cannot be sent is this row's mistake, and ends no run
