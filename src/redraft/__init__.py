@@ -28,7 +28,7 @@ from redraft.errors import (
 
 if TYPE_CHECKING:
     from redraft.engine.loop import LoopConfig
-    from redraft.engine.request import Generation, Options, Request, ResolvedRequest
+    from redraft.engine.request import Generation, Options, Request
     from redraft.operations.engine import Engine
 
 __all__ = [
@@ -46,7 +46,6 @@ __all__ = [
     "RedraftError",
     "Request",
     "RequestError",
-    "ResolvedRequest",
     "RunError",
     "TextError",
     "TraceError",
@@ -110,7 +109,7 @@ def __getattr__(name: str) -> Any:
         from redraft.engine.loop import LoopConfig
 
         return LoopConfig
-    if name in ("Generation", "Options", "Request", "ResolvedRequest"):
+    if name in ("Generation", "Options", "Request"):
         from redraft.engine import request
 
         return getattr(request, name)

@@ -27,7 +27,6 @@ PUBLIC = [
     "RedraftError",
     "Request",
     "RequestError",
-    "ResolvedRequest",
     "RunError",
     "TextError",
     "TraceError",

@@ -23,7 +23,8 @@ PART_WALLS = {
     "tune": 2_700,
     "measure": 2_650,
     "server": 4_860,
-    "trace": 525,
+    "operations": 1_950,
+    "trace": 600,
     "cli": 3_900,
 }
 

@@ -20,7 +20,7 @@ from redraft.diffusion.seed import SeedCanvas
 from redraft.engine.request import Options, Request, ResolvedRequest
 from redraft.errors import RequestError
 from redraft.operations.engine import Engine
-from redraft.operations.gap_constraint import Wanted
+from redraft.operations.gap_constraint import GapConstraint
 
 pytestmark = pytest.mark.usefixtures("own_cache")
 
@@ -131,8 +131,8 @@ def test_the_shell_draws(capsys: pytest.CaptureFixture[str]) -> None:
 
 def test_a_gap_that_has_conditions_is_drawn_and_its_seams_stay(engine: Engine) -> None:
     """No answer of a language, but a span of one: the text behind it is pinned. Three letters of any word are open."""
-    options, wanted = Options(draw=True, steps=2, temperature=10.0), Wanted(regex="[a-z]{3}")
-    done = [engine.infill("Send ", " to", width=3, wanted=wanted, options=options, seed=seed) for seed in range(4)]
+    options, wanted = Options(draw=True, steps=2, temperature=10.0), GapConstraint(regex="[a-z]{3}")
+    done = [engine.infill("Send ", " to", width=3, constraint=wanted, options=options, seed=seed) for seed in range(4)]
     assert all(one.text == f"Send {one.gap} to" and re.fullmatch("[a-z]{3}", one.gap) for one in done)
     assert len({one.gap for one in done}) > 1
     with pytest.raises(RequestError, match="draw is True without a constraint"):

@@ -20,13 +20,13 @@ from redraft.engine.runner import run_alone
 from redraft.errors import ConstraintError, RequestError
 from redraft.operations.engine import Engine
 from redraft.operations.gap import Around
-from redraft.operations.gap_constraint import Wanted, grows_left, grows_right, of_width, span_language, spelt
+from redraft.operations.gap_constraint import GapConstraint, grows_left, grows_right, of_width, span_language, spelt
 
 PIECES = (None, None, b"a", b"b", b" ", b"ab", b"ba", b"a b", "é".encode()[:1], "é".encode()[1:], b"\n")
 SMALL = Vocabulary(PIECES, frozenset({1}), frozenset({0, 1}))
 
 
-def is_wanted(wanted: Wanted, text: str) -> bool:
+def is_wanted(wanted: GapConstraint, text: str) -> bool:
     """The same in plain Python."""
     words = text.split()
     return (
@@ -51,7 +51,7 @@ conditions = st.fixed_dictionaries(  # not built here: beartype draws from `rand
 @settings(max_examples=150)
 @given(conditions, st.lists(st.text("ab é\n", max_size=8), min_size=1, max_size=8))
 def test_the_automaton_accepts_what_plain_python_would(asked: dict[str, Any], texts: list[str]) -> None:
-    wanted = Wanted(**asked)
+    wanted = GapConstraint(**asked)
     try:
         dfa = wanted.dfa()
     except ConstraintError:
@@ -67,7 +67,7 @@ def test_a_span_gets_the_likeliest_wanted_text_and_the_rest_is_left_alone(
     asked: dict[str, Any], width: int, begins: bytes, ends: bytes, seed: int
 ) -> None:
     """Brute force over every token string of the span."""
-    wanted = Wanted(**asked)
+    wanted = GapConstraint(**asked)
     log_p = torch.log_softmax(torch.randn(5, len(PIECES), generator=torch.Generator().manual_seed(seed)) * 3, -1)
     scored = {}
     for tokens in product(range(2, len(PIECES)), repeat=width):
@@ -108,8 +108,8 @@ def test_an_edited_span_is_as_wanted(engine: Engine, strength: float) -> None:
     """An untrained use of the model: whatever it says, the conditions hold and the rest stays."""
     text = "Karomi ordered 417 crates of melu.\nSend 12 rofa to Tavi."
     span = (text.index("417"), text.index("."))
-    wanted = Wanted(words=((1, "88"), (3, "of")), lacks=("melu", '"'))
-    done = engine.edit(text, span, strength=strength, slack=2, wanted=wanted, seed=4)
+    wanted = GapConstraint(words=((1, "88"), (3, "of")), lacks=("melu", '"'))
+    done = engine.edit(text, span, strength=strength, slack=2, constraint=wanted, seed=4)
     words = done.after.split()
     assert (words[0], words[2]) == ("88", "of")
     assert "melu" not in done.after
@@ -119,13 +119,15 @@ def test_an_edited_span_is_as_wanted(engine: Engine, strength: float) -> None:
 
 def test_a_filled_gap_is_as_wanted_whatever_width_wins(engine: Engine) -> None:
     for seed in range(3):
-        done = engine.infill('{"who":"Karomi","qty":', "}", max_tokens=6, wanted=Wanted("[1-9][0-9]{0,4}"), seed=seed)
+        done = engine.infill(
+            '{"who":"Karomi","qty":', "}", max_tokens=6, constraint=GapConstraint("[1-9][0-9]{0,4}"), seed=seed
+        )
         for candidate in done.candidates:
             assert re.fullmatch("[1-9][0-9]{0,4}", candidate.gap)
 
 
 def test_a_held_gap_in_a_batch_is_what_it_is_alone(engine: Engine) -> None:
-    language = span_language(Wanted(words=((2, "melu"),)), engine.vocabulary)
+    language = span_language(GapConstraint(words=((2, "melu"),)), engine.vocabulary)
     around = Around((2, *engine.text.encode("Send ", bos=False)), tuple(engine.text.encode(" to Tavi.", bos=False)))
     asked = [around.request(width, Options(seed=width), engine, language) for width in (4, 5, 8)]
     told = [list[Event]() for _ in asked]
@@ -140,7 +142,7 @@ def test_a_healed_seam_may_join_and_is_still_exact(engine: Engine) -> None:
     """nano's "who" is one token and "w" another, so a gap behind "w" takes it in."""
     (last,) = engine.text.encode("w", bos=False)
     assert grows_right(engine.vocabulary, last) == b"w"
-    done = engine.infill("record w", "o", max_tokens=3, seed=1, wanted=Wanted("h"))
+    done = engine.infill("record w", "o", max_tokens=3, seed=1, constraint=GapConstraint("h"))
     assert done.text == "record who"
     assert engine.text.decode(done.answer.tokens).startswith("w")
 
@@ -148,15 +150,15 @@ def test_a_healed_seam_may_join_and_is_still_exact(engine: Engine) -> None:
 @pytest.mark.parametrize(
     ("make", "words"),
     [
-        (lambda: Wanted(words=((0, "a"),)), "word 0 is to be 'a'; words are counted from 1"),
-        (lambda: Wanted(words=((99999, "x"),)), "word 99999 is to be 'x'; words are counted from 1 to 256"),
-        (lambda: Wanted(words=((1, "a b"),)), "a word is not empty and has no white space"),
-        (lambda: Wanted(words=((1, ""),)), "a word is not empty"),
-        (lambda: Wanted(contains=("",)), "an empty text occurs everywhere"),
-        (lambda: Wanted(lacks=("x", "")), "an empty text occurs everywhere"),
-        (lambda: Wanted(contains=("ab",), lacks=("b",)).dfa(), "no text is all of what was asked for"),
-        (lambda: Wanted(words=((1, "a"), (1, "b"))).dfa(), "no text is all of what was asked for"),
-        (lambda: Wanted(regex="(").dfa(), "regex"),
+        (lambda: GapConstraint(words=((0, "a"),)), "word 0 is to be 'a'; words are counted from 1"),
+        (lambda: GapConstraint(words=((99999, "x"),)), "word 99999 is to be 'x'; words are counted from 1 to 256"),
+        (lambda: GapConstraint(words=((1, "a b"),)), "a word is not empty and has no white space"),
+        (lambda: GapConstraint(words=((1, ""),)), "a word is not empty"),
+        (lambda: GapConstraint(contains=("",)), "an empty text occurs everywhere"),
+        (lambda: GapConstraint(lacks=("x", "")), "an empty text occurs everywhere"),
+        (lambda: GapConstraint(contains=("ab",), lacks=("b",)).dfa(), "no text is all of what was asked for"),
+        (lambda: GapConstraint(words=((1, "a"), (1, "b"))).dfa(), "no text is all of what was asked for"),
+        (lambda: GapConstraint(regex="(").dfa(), "regex"),
     ],
 )
 def test_what_cannot_be_wanted_is_refused(make: object, words: str) -> None:
@@ -168,10 +170,10 @@ def test_what_cannot_be_wanted_is_refused(make: object, words: str) -> None:
 def test_lengths_that_nothing_wanted_has_are_refused_before_a_step(engine: Engine) -> None:
     forwards = engine.loop.forwards
     with pytest.raises(ConstraintError, match="nothing of 1 to 3 tokens is as wanted"):
-        engine.infill("a", "b", max_tokens=3, wanted=Wanted("[0-9]{9}"), heal=False, seed=1)
+        engine.infill("a", "b", max_tokens=3, constraint=GapConstraint("[0-9]{9}"), heal=False, seed=1)
     with pytest.raises(ConstraintError, match="no text of 3 tokens is what was asked for"):
-        engine.edit("a 123 b", (2, 5), wanted=Wanted("[0-9]{9}"), options=Options(seed=1))
+        engine.edit("a 123 b", (2, 5), constraint=GapConstraint("[0-9]{9}"), options=Options(seed=1))
     length = engine.config.model.canvas_length
     with pytest.raises(RequestError, match="only one canvas can be held to something"):
-        engine.edit("1" * (length + 20), (2, length + 10), wanted=Wanted("[0-9]+"), options=Options(seed=1))
+        engine.edit("1" * (length + 20), (2, length + 10), constraint=GapConstraint("[0-9]+"), options=Options(seed=1))
     assert engine.loop.forwards == forwards

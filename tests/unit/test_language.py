@@ -26,7 +26,7 @@ from redraft.engine.request import Options, Request, ResolvedRequest
 from redraft.engine.runner import run_alone
 from redraft.errors import ConstraintError, RequestError, RunError, UnsatisfiedError
 from redraft.operations.engine import Engine
-from redraft.operations.repair import mended
+from redraft.operations.repair import repair
 
 pytestmark = pytest.mark.usefixtures("own_cache")
 
@@ -267,7 +267,7 @@ def test_mending_gives_up_with_the_best_attempt_and_the_reasons(engine: Engine) 
         Request(PROMPT, chat=True, options=Options(seed=1), constraint=engine.language(schema_source(RECORD)))
     )
     with pytest.raises(UnsatisfiedError, match="qty is a prime") as error:
-        mended(engine, request, check, rounds=2)
+        repair(engine, dataclasses.replace(request, check=check), rounds=2)
     assert error.value.attempt == ANSWER
     assert error.value.reasons == ["qty is a prime of two digits or it is not"]
 

@@ -31,17 +31,17 @@ import sys, torch
 from redraft.diffusion.noise import SeededNoise
 from redraft import load
 from redraft.engine.loop import Loop
-from redraft.engine.request import Options
+from redraft.engine.request import Options, Request
 from redraft.engine.runner import run_alone
 torch.set_num_threads(int(sys.argv[1]))
 engine, told = load("nano"), []
 prompts = ["a", "Send 417 melu", "record\\nSend 417 melu to Karomi.", "sudoku 1..4", "Ka", "17"]
-asked = [engine.request(text, options=Options(max_tokens=8, seed=i, steps=3, causal=i == 4))
+asked = [engine.resolve(Request(text, Options(max_tokens=8, seed=i, steps=3, causal=i == 4)))
          for i, text in enumerate(prompts)]
-loop, told = Loop(engine.model), [[] for _ in asked]
-for one, heard in zip(asked, told):
-    loop.submit(one, heard.append, drafts=True)
+loop = Loop(engine.model)
+handles = [loop.submit(one, drafts=True) for one in asked]
 loop.drain()
+told = [list(handle.events()) for handle in handles]
 alone = [list(run_alone(engine.model, one, SeededNoise(one.seed))) for one in asked]
 print(torch.get_num_threads(), [i for i, (a, b) in enumerate(zip(told, alone)) if a != b])
 """

@@ -55,7 +55,7 @@ def run(arguments: argparse.Namespace) -> int:
             strength=arguments.strength,
             instruction=arguments.instruction,
             slack=arguments.slack,
-            wanted=asked,
+            constraint=asked,
             options=gap_options(arguments),
         )
     show(source, done.data, {key: value for key, value in asdict(done).items() if key != "data"}, arguments)

@@ -16,7 +16,7 @@ from redraft.errors import RequestError
 
 if TYPE_CHECKING:
     from redraft.engine.request import Options
-    from redraft.operations.gap_constraint import Wanted
+    from redraft.operations.gap_constraint import GapConstraint
 
 EPILOG = """The model sees the text before and after the named lines, and never the lines themselves. The
 indentation of the first line and the line end of the last stay. The result is a diff on stdout; nothing is written
@@ -54,9 +54,9 @@ def gap_flags(parser: argparse.ArgumentParser, own: Mapping[str, str] | None = N
     sampling_flags(parser, own=own)
 
 
-def wanted(arguments: argparse.Namespace) -> Wanted:
+def wanted(arguments: argparse.Namespace) -> GapConstraint:
     """What the flags ask of the new text. Raises RequestError."""
-    from redraft.operations.gap_constraint import Wanted
+    from redraft.operations.gap_constraint import GapConstraint
 
     words = []
     for given in arguments.word:
@@ -64,7 +64,7 @@ def wanted(arguments: argparse.Namespace) -> Wanted:
         if not (found and number.isascii() and number.isdigit()):
             raise RequestError(f"--word is {given!r}; write its number and the word, as 3=melu")
         words.append((int(number), word))
-    return Wanted(arguments.regex, tuple(words), tuple(arguments.contains), tuple(arguments.lacks))
+    return GapConstraint(arguments.regex, tuple(words), tuple(arguments.contains), tuple(arguments.lacks))
 
 
 def gap_options(arguments: argparse.Namespace) -> Options:
@@ -89,7 +89,7 @@ def run(arguments: argparse.Namespace) -> int:
             parts,
             max_tokens=arguments.max_tokens,
             width=arguments.width,
-            wanted=asked,
+            constraint=asked,
             heal=not arguments.no_heal,
             options=gap_options(arguments),
         )

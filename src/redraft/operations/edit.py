@@ -25,7 +25,7 @@ from redraft.engine.engine import Core
 from redraft.engine.request import DEFAULTS, Options, ResolvedRequest
 from redraft.errors import RequestError
 from redraft.operations.gap import Around, compete_widths, readable, refuse_decided, seeded
-from redraft.operations.gap_constraint import Wanted, span_language, spelt
+from redraft.operations.gap_constraint import GapConstraint, span_language, spelt
 from redraft.operations.infill import ANYTHING, UNREADABLE
 from redraft.operations.variants import mean
 
@@ -59,18 +59,18 @@ def edit(
     strength: float = 0.5,
     instruction: str | None = None,
     slack: int = 0,
-    wanted: Wanted = ANYTHING,
+    constraint: GapConstraint = ANYTHING,
     seed: int | None = None,
     options: Options = DEFAULTS,
 ) -> Edit:
     """Revise `text[a:b]`, characters of a str or bytes of bytes.
 
-    `strength`, above 0 and at most 1, is the share of the span's tokens that start as noise: 0.3 polishes, 1
-    rewrites. The revised span has as
-    many tokens as before, or up to `slack` fewer or more. With an `instruction` the model is shown it and the whole
-    text as a user's turn, and the text stands in its answer. The revised span is as `wanted`, which a span longer than
-    one canvas cannot be held to. Raises RequestError for a span that is empty, outside the text or cuts a character,
-    and for options that an edit decides by itself; ConstraintError if nothing of such a length is as wanted.
+    `strength`, above 0 and at most 1, is the share of the span's tokens that start as noise: 0.3 polishes, 1 rewrites.
+    The revised span has as many tokens as before, or up to `slack` fewer or more, and satisfies the `constraint`, to
+    which a span longer than one canvas cannot be held. With an `instruction` the model is shown it and the whole text
+    as a user's turn, and the text stands in its answer. Raises RequestError for a span that is empty, outside the text
+    or cuts a character, and for options that an edit decides by itself; ConstraintError if no text of such a length
+    satisfies the constraint.
     """
     refuse_decided(options, "edit")
     if instruction is not None and not instruction.strip():
@@ -92,11 +92,11 @@ def edit(
     options = seeded(options, seed)
     revised, forwards = list[int](), 0
     pieces = _pieces(source, engine.config.model.canvas_length - slack)
-    if wanted and len(pieces) > 1:
+    if constraint and len(pieces) > 1:
         raise RequestError(
             f"the span takes {len(pieces)} canvases; only one canvas can be held to something: shorten it"
         )
-    language = span_language(wanted, engine.vocabulary) if wanted else None
+    language = span_language(constraint, engine.vocabulary) if constraint else None
     for i, piece in enumerate(pieces):
         ahead = [token for other in pieces[i + 1 :] for token in other]
         around = Around((*before, *revised), (*ahead, *behind))

@@ -28,7 +28,7 @@ _ANYTHING, _SOMETHING = "(?s:.*)", "(?s:.+)"
 
 
 @dataclass(frozen=True)
-class Wanted:
+class GapConstraint:
     """Conditions on a text, all of which hold. Without a `regex` it is not empty.
 
     regex      a regular expression that all of it matches (Rust's dialect)
@@ -52,7 +52,7 @@ class Wanted:
                 raise RequestError(f"{name} is {list(texts)}; an empty text occurs everywhere: leave it out")
 
     def __bool__(self) -> bool:
-        return self != Wanted()
+        return self != GapConstraint()
 
     def dfa(self, limits: Limits = DEFAULT_LIMITS) -> Dfa:
         """The texts that are wanted. Raises ConstraintError if there are none."""
@@ -80,15 +80,17 @@ def _around(before: str, text: str, behind: str, limits: Limits) -> Dfa:
 
 
 @lru_cache(maxsize=64)
-def span_language(wanted: Wanted, vocabulary: Vocabulary, *, begins: bytes = b"", ends: bytes = b"") -> Language:
+def span_language(
+    constraint: GapConstraint, vocabulary: Vocabulary, *, begins: bytes = b"", ends: bytes = b""
+) -> Language:
     """The texts that are wanted, between the bytes of healed tokens. Raises ConstraintError."""
 
     def compile_it(limits: Limits) -> Compiled:
         build = Builder(limits)
-        parts = (build.literal(begins), build.embed(wanted.dfa(limits)), build.literal(ends))
+        parts = (build.literal(begins), build.embed(constraint.dfa(limits)), build.literal(ends))
         return Compiled(build.finish(build.then(*parts)))
 
-    return ready(Source("gap", repr((astuple(wanted), begins, ends)), compile_it), vocabulary)
+    return ready(Source("gap", repr((astuple(constraint), begins, ends)), compile_it), vocabulary)
 
 
 def of_width(language: Language, width: int) -> SpanLanguage:

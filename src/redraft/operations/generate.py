@@ -46,8 +46,8 @@ def generate(
     if isinstance(stop, str):  # a tuple of it would be its characters
         raise RequestError(f"stop is the string {stop!r}; pass a list of strings")
     stops = None if stop is None else tuple(stop)
-    given = _given(max_tokens=max_tokens, seed=seed, steps=steps, stop=stops)
-    held = _given(schema=schema, regex=regex, choices=choices, grammar=grammar, check=check)
+    given = _given({"max_tokens": max_tokens, "seed": seed, "steps": steps, "stop": stops})
+    held = _given({"schema": schema, "regex": regex, "choices": choices, "grammar": grammar, "check": check})
     if not isinstance(prompt, Request | ResolvedRequest):
         return repair(engine, Request(prompt, replace(options, **given), chat=chat, **held))
     named = [*given, *held, *(["chat"] if chat else []), *(["options"] if options != DEFAULTS else [])]
@@ -56,7 +56,7 @@ def generate(
     return repair(engine, prompt)
 
 
-def _given(**values: Any) -> dict[str, Any]:
+def _given(values: dict[str, Any]) -> dict[str, Any]:
     """Those that are not None."""
     return {name: value for name, value in values.items() if value is not None}
 

@@ -21,7 +21,7 @@ from redraft.engine.handle import Handle
 from redraft.engine.request import DEFAULTS, Generation, Options
 from redraft.errors import ConstraintError, RequestError
 from redraft.operations.gap import Around, compete_widths, readable, refuse_decided, seeded
-from redraft.operations.gap_constraint import Wanted, grows_left, grows_right, span_language, spelt
+from redraft.operations.gap_constraint import GapConstraint, grows_left, grows_right, span_language, spelt
 from redraft.operations.variants import mean
 
 DEFAULT_TOKENS = 32  # widest gap that is tried if the caller sets no limit
@@ -32,7 +32,7 @@ EVERY_WIDTH = 16
 UNREADABLE = "\ufffd"
 """What bytes decode to that are no UTF-8."""
 
-ANYTHING = Wanted()
+ANYTHING = GapConstraint()
 
 
 @dataclass(frozen=True)
@@ -76,18 +76,18 @@ def infill(
     max_tokens: int | None = None,
     width: int | None = None,
     ends: bool = True,
-    wanted: Wanted = ANYTHING,
+    constraint: GapConstraint = ANYTHING,
     heal: bool = True,
     seed: int | None = None,
     options: Options = DEFAULTS,
 ) -> Infill:
     """Fill the gap between two texts with 1 to `max_tokens` tokens, or with exactly `width`.
 
-    `ends` is False if more text, which is not given, follows the suffix. The gap's text is as `wanted`. With `heal`,
-    tokens at the seams may grow into the gap (operations/gap_constraint.py), and do not count; an exact `width` heals
-    nothing.
+    `ends` is False if more text, which is not given, follows the suffix. The gap's text satisfies the `constraint`.
+    With `heal`, tokens at the seams may grow into the gap (operations/gap_constraint.py), and do not count; an exact
+    `width` heals nothing.
     Raises RequestError for a gap that does not fit, a seam inside a character, and options that a gap decides by
-    itself; ConstraintError if nothing that is wanted fits.
+    itself; ConstraintError if no text that fits satisfies the constraint.
     """
     refuse_decided(options, "infill")
     before, behind = readable(prefix, "prefix", cut_at_end=True), readable(suffix, "suffix", cut_at_end=False)
@@ -95,7 +95,7 @@ def infill(
     around = Around(tuple(encode(before, bos=True)), tuple(encode(behind, bos=False)), ends)
     options = seeded(options, seed)
     widths = _widths(max_tokens, width, engine.config.model.canvas_length)
-    hole = _hole(engine, around, wanted, heal=heal and width is None)
+    hole = _hole(engine, around, constraint, heal=heal and width is None)
     found = _candidates(engine, hole, widths, options)
     best, answer = found[0]
     return Infill(
@@ -115,7 +115,7 @@ def infill_all(
     *,
     max_tokens: int | None = None,
     width: int | None = None,
-    wanted: Wanted = ANYTHING,
+    constraint: GapConstraint = ANYTHING,
     heal: bool = True,
     seed: int | None = None,
     options: Options = DEFAULTS,
@@ -138,7 +138,7 @@ def infill_all(
             max_tokens=max_tokens,
             width=width,
             ends=last,
-            wanted=wanted,
+            constraint=constraint,
             heal=heal,
             options=options,
         )
@@ -169,14 +169,14 @@ class _Hole:
         return whole[len(self.begins) : len(whole) - len(self.ends)].decode()
 
 
-def _hole(engine: Core, around: Around, wanted: Wanted, *, heal: bool) -> _Hole:
+def _hole(engine: Core, around: Around, constraint: GapConstraint, *, heal: bool) -> _Hole:
     begins = grows_right(engine.vocabulary, around.before[-1]) if heal and len(around.before) > 1 else b""
     ends = grows_left(engine.vocabulary, around.behind[0]) if heal and around.behind else b""
-    if not (begins or ends or wanted):
+    if not (begins or ends or constraint):
         return _Hole(around, None)
     before = around.before[:-1] if begins else around.before
     behind = around.behind[1:] if ends else around.behind
-    language = span_language(wanted, engine.vocabulary, begins=begins, ends=ends)
+    language = span_language(constraint, engine.vocabulary, begins=begins, ends=ends)
     return _Hole(replace(around, before=before, behind=behind), language, begins, ends)
 
 

@@ -10,7 +10,7 @@ from pydantic import Field
 
 from redraft.engine.request import Options
 from redraft.operations.engine import Engine
-from redraft.operations.gap_constraint import Wanted
+from redraft.operations.gap_constraint import GapConstraint
 from redraft.operations.infill import infill
 from redraft.server.http.body import Body, Flag, Int, Real, Str
 from redraft.server.http.errors import ApiError
@@ -89,7 +89,7 @@ def _filled(engine: Engine, document: Document, holes: list[Hole], options: Opti
         parts[-1] += segment.text or ""
     text, found, forwards, seed = parts[0], [], 0, options.seed
     for i, hole in enumerate(holes):
-        wanted = Wanted(regex=hole.regex, contains=tuple(hole.contains or ()), lacks=tuple(hole.lacks or ()))
+        wanted = GapConstraint(regex=hole.regex, contains=tuple(hole.contains or ()), lacks=tuple(hole.lacks or ()))
         done = infill(
             engine,
             text,
@@ -97,7 +97,7 @@ def _filled(engine: Engine, document: Document, holes: list[Hole], options: Opti
             max_tokens=document.max_tokens if hole.max_tokens is None and hole.width is None else hole.max_tokens,
             width=hole.width,
             ends=i == len(holes) - 1,
-            wanted=wanted,
+            constraint=wanted,
             heal=bool(hole.heal),
             options=options,
         )
