@@ -211,7 +211,7 @@ def test_the_command_writes_scores_and_refuses(plain: Path, tmp_path: Path, caps
     assert "exists; give the name" in capsys.readouterr().err
     for wrong, message in (
         (["--plan", "int3"], "plan is 'int3'; supported: int8, int4"),
-        (["--plan", "int4-g64-e8"], "packs the embedding table, which files hold plain; use --plan on loading"),
+        (["--plan", "int4-g64-e8"], "packs the embedding table, which files have plain; use --plan on loading"),
         (["--plan", "int4", "--eval", "0"], "--eval is 0; it must be at least 1"),
         (["--plan", "int4", "--task", "records"], "--task is records without --eval"),
     ):
