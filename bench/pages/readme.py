@@ -32,12 +32,12 @@ def headline(root: Path) -> str:
         f"{fast:.1f} times the tokens per second of transformers for single questions, {fast_together:.0f} times for 8 "
         f"that arrive together. By the reference's own rules, on canvases of 256 tokens, {ours:.1f} and "
         f"{ours_together:.1f} times; the rest comes from canvases no wider than the answer needs, and from stopping "
-        "once it is certain.",
-        "**Valid JSON, or an error.** An answer can be held to a JSON Schema, a regular expression or a grammar, "
-        f"whatever the model prefers: {noise['invalid']} of {noise['trials']} answers to random schemas, on logits of "
+        "once the draft is certain.",
+        "**Valid JSON, or an error.** A JSON Schema, a regular expression or a grammar constrains an answer, whatever "
+        f"the model prefers: {noise['invalid']} of {noise['trials']} answers to random schemas, on logits of "
         "pure noise, were invalid.",
         f"**Better where an answer needs looking ahead.** 6x6 Sudokus: {drafts['exact']:.0%} right, in "
-        f"{drafts['mean_steps']:.1f} forwards each; the same weights writing one token after the other: "
+        f"{drafts['mean_steps']:.1f} forwards each; the same weights, one token per forward: "
         f"{tokens['exact']:.0%}, in {tokens['mean_steps']:.0f}.",
     )
     return "\n".join(f"* {point}" for point in points)
@@ -46,7 +46,7 @@ def headline(root: Path) -> str:
 def speed(root: Path) -> str:
     """A row for each scenario of `redraft bench --scenario`: ours by two presets beside transformers."""
     rows = [
-        "| CPU, one thread, float32 | transformers | ours, its rules | ours, `fast` | p95 latency, ms | exact, % |",
+        "| CPU, one thread, float32 | transformers | `reference` | `fast` | p95 latency, ms | exact, % |",
         "|---|---|---|---|---|---|",
     ]
     records = {name: read_record(root / "bench" / "records" / f"throughput-{name}.json") for name in SCENARIOS}
@@ -79,12 +79,12 @@ def _scenario(record: Record) -> str:
 def _footing(one: Record) -> str:
     peak = one.figures["peak_mib"]
     return (
-        f"Medians of paired runs in one process on the same checkpoint and prompts, {one.machine['processor']}, "
-        f"beside transformers {one.workload['transformers']}. Three numbers in a cell: transformers, ours by its "
-        "rules, ours by `fast`. By its rules both sides denoise 256 rows a step and are bound by the same matmuls; "
-        "`fast` uses canvases no wider than `max_tokens` asks for, and takes no step to confirm a certain answer. Some "
-        "of these workloads are beyond this small model in any engine; the last column is there to show that speed "
-        "costs no right answers. Peak memory, one at a time: "
+        f"Medians of paired runs in one process, same checkpoint and prompts, {one.machine['processor']}, beside "
+        f"transformers {one.workload['transformers']}. Three numbers in a cell: transformers, redraft with the preset "
+        "`reference`, redraft with `fast`. transformers and `reference` denoise 256 rows a step and are bound by the "
+        "same matmuls. `fast` uses canvases no wider than `max_tokens` asks for, and no step to confirm a certain "
+        "answer. The last column is there because speed must not cost right answers; some workloads are beyond nano "
+        "in any engine. Peak memory, one request at a time: "
         f"{peak['ours']:.0f} MiB, transformers {peak['transformers']:.0f}."
     )
 

@@ -23,9 +23,9 @@ PART_WALLS = {
     "tune": 2_700,
     "measure": 2_650,
     "server": 4_860,
-    "operations": 1_900,
+    "operations": 1_950,
     "trace": 600,
-    "cli": 4_130,
+    "cli": 4_000,
 }
 
 
