@@ -35,9 +35,11 @@ lint:
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 
-# The hook that checks shapes works on a whole process, and makes every call slower: so these run in one of their own.
+# Where tensors have shapes. The hook that checks them works on a whole process, and makes every call slower.
+SHAPED := redraft.cache,redraft.constraints,redraft.diffusion,redraft.engine.runner,redraft.engine.stream,redraft.model
+
 typed:
-	$(BIN)/pytest -m typed --jaxtyping-packages=redraft,beartype.beartype `grep -rl mark.typed tests`
+	$(BIN)/pytest -m typed --jaxtyping-packages=$(SHAPED),beartype.beartype `grep -rl --include='*.py' 'mark[.]typed' tests`
 
 fast:
 	$(PYTEST) -m "not typed and not gpu and not slow"

@@ -21,7 +21,6 @@ from typing import Any
 import numpy as np
 
 from redraft.constraints.compile.automaton import NOWHERE, Dfa
-from redraft.constraints.compile.keywords import CARE
 from redraft.constraints.compile.schema import compile_schema
 from redraft.errors import ConstraintError, RedraftError
 from redraft.measure.record import check_place, new_record, write_record
@@ -122,10 +121,12 @@ def written(dfa: Dfa, count: int, seed: int, step: int = 12) -> Iterator[str]:
 
 
 def _named(message: str) -> str:
-    refused = [word for word in CARE if f"'{word}'" in message]
-    others = {"'$id'": "$id", "leads out": "another document"}
-    named = [name for part, name in others.items() if part in message]
-    return [*refused, *named, "no keyword of the draft"][0]
+    known = {
+        "leads out": "another document",
+        "names nothing": "a reference to nothing",
+        "is no JSON Schema": "no schema",
+    }
+    return next((name for part, name in known.items() if part in message), "out of reach")
 
 
 def compact(value: Any) -> bytes:

@@ -35,7 +35,7 @@ from redraft.measure.record import new_record, write_record
 from redraft.tasks import Sudoku
 from redraft.tune.base import Base, read_base
 from redraft.tune.data import Feed
-from redraft.tune.objective import Batch, Corruption, Noise, corrupt, losses
+from redraft.tune.objective import Batch, Corruption, corrupt, losses
 from redraft.tune.recipe import DataRecipe, ObjectiveRecipe, Recipe, TrainRecipe
 
 
@@ -148,7 +148,7 @@ def ours(
 
     def step(number: int) -> None:
         batch = batch_of(base, wanted, number)
-        noise = corrupt(batch, base.config.vocab_size, torch.Generator().manual_seed(number), Noise())
+        noise = corrupt(batch, base.config.vocab_size, torch.Generator().manual_seed(number))
         with torch.autocast(device.type, torch.bfloat16, enabled=dtype is torch.bfloat16):
             total = losses(model, batch.to(device), noise.to(device)).total
         total.backward()
@@ -171,7 +171,7 @@ def plain(base: Base, folder: Path, device: torch.device, size: int) -> Training
 
     def step(number: int) -> None:
         batch = batch_of(base, wanted, number)
-        noise = corrupt(batch, base.config.vocab_size, torch.Generator().manual_seed(number), Noise())
+        noise = corrupt(batch, base.config.vocab_size, torch.Generator().manual_seed(number))
         plain_loss(theirs, batch.to(device), noise.to(device)).backward()
         optimizer.step()
         optimizer.zero_grad(set_to_none=True)

@@ -3,12 +3,12 @@
     full layer      one buffer that grows by doubling:   [ 0 .......... length | rows of this forward ]
     sliding layer   a bounded buffer of the last tokens:       [ length-(W-1) . length | rows ... ]
 
-A forward *places* the keys and values of its rows behind the prefix and attends over one contiguous view, prefix and
-own rows together. So a denoising step copies its own 256 keys and nothing else, and the next one overwrites them; only
-`advance`, a commit, makes them prefix. Full layers keep everything. A sliding layer of window W keeps what the next
-canvas may see, the last W-1 tokens (model spec 2.2), and up to as many again so that it moves memory once in W tokens.
+A forward *places* the keys and values of its rows after the prefix and attends over one contiguous view, prefix and own
+rows together. A denoising step copies only its own 256 keys, and the next step overwrites them; only `advance`, the
+commit, makes them prefix. Full layers keep everything. A sliding layer of window W keeps the tokens that the next
+canvas may see, the last W-1 (model spec 2.2), and has room for as many again, so that it moves memory once in W tokens.
 
-This file knows tensors and lengths. It knows no model, no position ids and no masks.
+This file handles tensors and lengths, but no model, position ids or masks.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from redraft.config import LayerConfig
 from redraft.shapes import Float, Tensor
 
 MIN_ROOM = 256
-"""Rows that every buffer has at least, and a sliding one beyond twice its window: a canvas or a prompt chunk fits."""
+"""Least rows of a buffer, and rows of a sliding buffer beyond twice its window: enough for a canvas or prompt chunk."""
 
 
 class LayerPrefix:
@@ -30,7 +30,7 @@ class LayerPrefix:
     def __init__(self, layer: LayerConfig, room: int, dtype: torch.dtype, device: torch.device) -> None:
         self.window = layer.window
         self.origin = 0
-        self._widest = 0  # rows placed at once since the last trim, which a sliding buffer may have had to grow for
+        self._widest = 0  # most rows placed at once since the last trim; a sliding buffer may have grown for them
         if layer.window is not None:
             room = min(room, 2 * layer.window + MIN_ROOM)
         shape = (layer.num_kv_heads, max(room, MIN_ROOM), layer.head_dim)
@@ -40,7 +40,7 @@ class LayerPrefix:
     def place(
         self, start: int, k: Float[Tensor, "rows kv_heads head_dim"], v: Float[Tensor, "rows kv_heads head_dim"]
     ) -> tuple[Float[Tensor, "kv_heads keys head_dim"], Float[Tensor, "kv_heads keys head_dim"]]:
-        """Write rows at sequence index `start`; return views of everything they may see, themselves last.
+        """Write rows at sequence index `start`; return views of all rows that they may see, themselves last.
 
         On a sliding layer the view begins W-1 tokens before `start`. It stays valid until the next `place`.
         """
@@ -63,8 +63,8 @@ class LayerPrefix:
     ) -> tuple[Float[Tensor, "kv_heads keys head_dim"], Float[Tensor, "kv_heads keys head_dim"]]:
         """Copies for `restore` at sequence index `end`: tokens from `start` on; on a sliding layer the last W-1."""
         first = start if self.window is None else max(0, end - self.window + 1)
-        held = slice(first - self.origin, end - self.origin)
-        return self.keys[:, held].clone(), self.values[:, held].clone()
+        rows = slice(first - self.origin, end - self.origin)
+        return self.keys[:, rows].clone(), self.values[:, rows].clone()
 
     def restore(
         self,
@@ -72,7 +72,7 @@ class LayerPrefix:
         keys: Float[Tensor, "kv_heads keys head_dim"],
         values: Float[Tensor, "kv_heads keys head_dim"],
     ) -> None:
-        """Put a snapshot back so that the layer stands at `end`. Full layers take theirs in order, from the start."""
+        """Put a snapshot back so that the layer ends at `end`. Full layers need theirs in order, from the start."""
         first = end - keys.shape[1]
         if self.window is not None:
             self.origin = first
@@ -82,7 +82,7 @@ class LayerPrefix:
         self.values[:, first - self.origin : end - self.origin] = values
 
     def _make_room(self, first: int, start: int, end: int) -> None:
-        """Move what is still visible to the front; take a larger buffer only if that is not enough."""
+        """Move the tokens that are still visible to the front; take a larger buffer only if that is not enough."""
         room = self.keys.shape[1]
         if end - first > room:
             room = end - first if self.window is not None else max(2 * room, end)
@@ -94,19 +94,19 @@ class LayerPrefix:
         for name in ("keys", "values"):
             old = getattr(self, name)
             new = old if room == old.shape[1] else old.new_empty(old.shape[0], room, old.shape[2])
-            # Within one buffer both ends may overlap.
+            # Within one buffer source and target may overlap.
             new[:, : end - first] = old[:, kept].clone() if new is old else old[:, kept]
             setattr(self, name, new)
         self.origin = first
 
     @property
     def most_room(self) -> int:
-        """Rows a sliding buffer may have: twice its window and a canvas, or what a wider one had to see."""
+        """Most rows of a sliding buffer: twice its window and a canvas, or those that a wider forward needed."""
         assert self.window is not None
         return max(2 * self.window + MIN_ROOM, self.window - 1 + self._widest)
 
     def trim(self, length: int) -> None:
-        """Shrink a sliding buffer that one wide forward had grown beyond its bound."""
+        """Shrink a sliding buffer that a wide forward has grown beyond its bound."""
         self._widest = 0
         if self.window is not None and self.keys.shape[1] > (room := 2 * self.window + MIN_ROOM):
             self._move(max(0, length - self.window + 1), length, room)
@@ -139,7 +139,7 @@ class Prefix:
         self.length = other.length
 
     def restart(self, room: int) -> bool:
-        """Become empty, in the same buffers, if they have room for that many tokens; returns whether they have."""
+        """Become empty in the same buffers. Returns False, and changes nothing, if they have less than `room` rows."""
         if any(layer.window is None and layer.keys.shape[1] < room for layer in self.layers):
             return False
         self.length = 0
@@ -149,7 +149,7 @@ class Prefix:
 
     @property
     def num_bytes(self) -> int:
-        """Bytes held now, room for growth included."""
+        """Bytes in memory now, room for growth included."""
         return sum(2 * layer.keys.numel() * layer.keys.element_size() for layer in self.layers)
 
     def check(self) -> None:

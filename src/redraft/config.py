@@ -1,8 +1,8 @@
-"""What a checkpoint's `config.json`, `generation_config.json` and `redraft.json` say, read once into frozen records.
+"""A checkpoint's `config.json`, `generation_config.json` and `redraft.json`, read once into frozen records.
 
-Both published spellings of the full layers' geometry are read: `global_head_dim` / `num_global_key_value_heads`
-(the released file) and `per_layer_config` (what transformers >= 5.2x writes back). A key that is not known is reported,
-never dropped in silence; a value that is not supported is refused with the key, the value and what is supported.
+Both published spellings of the full layers' geometry are read: `global_head_dim` / `num_global_key_value_heads` (the
+released file) and `per_layer_config` (written by transformers >= 5.2x). An unknown key is reported. An unsupported
+value is refused with the key, the value and the supported values.
 
 This file does no tensor work and imports nothing heavy, so the command line can read a config without torch.
 """
@@ -50,12 +50,12 @@ _INERT_ROOT = frozenset(
 )
 _INERT_GENERATION = frozenset({"_from_model_config", "return_dict_in_generate", "transformers_version"})
 
-# Lists and buffers are made of these, and a damaged number must not become one that fills the memory.
+# Lists and buffers have these lengths: a damaged number must not fill the memory.
 _MOST_LAYERS = 10_000
 _MOST_CANVAS = 65_536
 
 MOST_THREADS = 1024
-"""More processor threads than this torch cannot be told to use: somewhere above, it ends the process."""
+"""Most processor threads: at some number above this, torch ends the process."""
 
 
 @dataclass(frozen=True)
@@ -86,9 +86,9 @@ class LayerConfig:
 
 @dataclass(frozen=True)
 class ModelConfig:
-    """The network's shape. Sizes are element counts; `layers` runs from the first layer to the last, which is full.
+    """The network's shape. Sizes are element counts; the last of `layers` is full.
 
-    `vision` and `root` are what a text forward does not read, kept so that `model_json` can write it back.
+    A text forward does not read `vision` and `root`; `model_json` writes them back.
     """
 
     vocab_size: int
@@ -120,10 +120,10 @@ class ModelConfig:
 
 @dataclass(frozen=True)
 class GenerationConfig:
-    """The sampler's settings as the checkpoint ships them; defaults are the released model's (model spec 3.7).
+    """The checkpoint's sampler settings; defaults are the released model's (model spec 3.7).
 
-    `preset` is what the checkpoint says it was trained for: the sampler rules of every request that names none. It is
-    in `redraft.json`, a file of our own, because transformers refuses keys that it does not know.
+    `preset` names the sampler rules that the checkpoint was trained for: the rules of every request that names none. It
+    is in `redraft.json`, a file of our own, because transformers refuses unknown keys.
     """
 
     max_new_tokens: int = 256
@@ -150,7 +150,7 @@ class GenerationConfig:
 
 @dataclass(frozen=True)
 class CheckpointConfig:
-    """Both config files of one checkpoint, and the names of the keys in them that this code does not know."""
+    """The config files of one checkpoint, and the names of their unknown keys."""
 
     model: ModelConfig
     generation: GenerationConfig
@@ -160,7 +160,7 @@ class CheckpointConfig:
 def read_config(folder: Path) -> CheckpointConfig:
     """Read `config.json` and, if present, `generation_config.json` and `redraft.json` from a checkpoint folder.
 
-    Raises ConfigError for a file that is absent, is not JSON, belongs to another model or asks for the unsupported.
+    Raises ConfigError for a file that is absent, not JSON, of another model or with an unsupported value.
     """
     model, unknown = parse_model(read_json(folder / "config.json"))
     generation = GenerationConfig(
@@ -324,7 +324,7 @@ def _read_layers(take: Reader) -> tuple[LayerConfig, ...]:
     full_rope = _read_rope(ropes, FULL, RopeConfig(1_000_000.0, 0.25))
     heads, head_dim = take.integer("num_key_value_heads"), take.integer("head_dim")
     if take.value("per_layer_config") is None:
-        # transformers' own default for a file in the released spelling that does not say.
+        # The released spelling, with transformers' defaults for absent keys.
         full_heads = take.integer("num_global_key_value_heads", heads)
         full_dim = take.integer("global_head_dim", 512)
         sliding = LayerConfig(window, heads, head_dim, sliding_rope)

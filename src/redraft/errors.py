@@ -12,10 +12,10 @@
     │   └── TraceError            a trace is missing, damaged or of another version
     └── RunError                  exit 1: the call was right, the run failed (disk full, network, a bug of ours)
         ├── BusyError             the queue is full; the same call may go through later
-        ├── DeadlineError         the time was up before there was a valid answer
-        └── UnsatisfiedError      no answer passed the checks that a language cannot hold; it carries the best attempt
+        ├── DeadlineError         the deadline passed before there was a valid answer
+        └── UnsatisfiedError      no answer passed its checks; the error has the best attempt
 
-`assert` is for our own mistakes and never reports a caller's.
+`assert` is for our own mistakes and never reports a caller's mistake.
 """
 
 import difflib
@@ -24,7 +24,7 @@ from collections.abc import Iterable
 
 
 class RedraftError(Exception):
-    """Base of all of them. `str(error)` is one line, fit for a terminal."""
+    """Base of all errors. `str(error)` is one line."""
 
     exit_code = 1
 
@@ -79,27 +79,27 @@ class BusyError(RunError):
 
 
 class DeadlineError(RunError):
-    """The time was up before there was a valid answer."""
+    """The deadline passed before there was a valid answer."""
 
 
 class UnsatisfiedError(RunError):
-    """No answer passed its checks. `attempt` is the text that came nearest, `reasons` what is said against it."""
+    """No answer passed its checks. `attempt` is the best text, `reasons` are the checks that it fails."""
 
     def __init__(self, attempt: str, reasons: list[str]) -> None:
-        said = "; ".join(reasons)[:300]
-        super().__init__(f"the answer does not pass its checks ({said}); try another seed, or say so in the prompt")
+        failed = "; ".join(reasons)[:300]
+        super().__init__(f"the answer does not pass its checks ({failed}); try another seed, or say so in the prompt")
         self.attempt, self.reasons = attempt, reasons
 
 
 def did_you_mean(given: str, known: Iterable[str]) -> str:
-    """The end of a message about a name that is none: the one that was probably meant, or nothing."""
+    """The end of a message about an unknown name: the name that was probably meant, or an empty string."""
     names = list(known)
     near = difflib.get_close_matches(given.lower(), names, n=1, cutoff=0.7)
     return f"; did you mean {near[0]!r}?" if near and near[0] != given else ""
 
 
 def refuse_nan(numbers: Iterable[float]) -> None:
-    """Raise RunError for NaN among what would be told: nothing beside it means anything, and JSON tells it as null."""
+    """Raise RunError if a number is NaN: the whole result is then meaningless, and JSON would hide it as null."""
     if any(map(math.isnan, numbers)):
         raise RunError(
             "the network's numbers overflow to NaN, so its tokens mean nothing; check the weights, or use float32"

@@ -1,4 +1,4 @@
-"""What a caller may choose about one answer, declared once.
+"""The options of one answer, declared once.
 
     Options (Python)        cli/flags.py: --flags        server: fields of a body        docs/options.md: the table
 
@@ -59,13 +59,13 @@ def option(
     choices: tuple[str, ...] = (),
 ) -> T:
     """A field of `Options`. `flag` and `http` are its other names, where they differ from the field's own."""
-    told = {"help": text, "group": group, "unit": unit, "flag": flag, "http": http, "choices": choices}
-    return field(default=default, metadata=told)
+    metadata = {"help": text, "group": group, "unit": unit, "flag": flag, "http": http, "choices": choices}
+    return field(default=default, metadata=metadata)
 
 
 @dataclass(frozen=True)
 class SeedCanvas:
-    """Tokens of the first canvas, as pairs of a position, counted from 0, and a token id. Pins stay, given ones may
+    """Tokens of the first canvas, as pairs of a position, counted from 0, and a token id. Pins stay, given tokens may
     change (`diffusion/seed.py`)."""
 
     pins: tuple[tuple[int, int], ...] = ()
@@ -73,7 +73,7 @@ class SeedCanvas:
 
     def check(self, width: int, vocab: int) -> None:
         """Raise RequestError for a position outside the canvas, an id outside the vocabulary, or a contradiction."""
-        held: dict[int, int] = {}
+        placed: dict[int, int] = {}
         for name, pairs in (("pins", self.pins), ("given", self.given)):
             for position, token in pairs:
                 if not 0 <= position < width:
@@ -85,13 +85,13 @@ class SeedCanvas:
                         f"seed_canvas.{name} puts token id {token} at position {position}; the vocabulary ends at "
                         f"{vocab - 1}"
                     )
-                if held.setdefault(position, token) != token:
+                if placed.setdefault(position, token) != token:
                     raise RequestError(
-                        f"seed_canvas holds position {position} to token {held[position]} and to {token}; keep one"
+                        f"seed_canvas holds position {position} to token {placed[position]} and to {token}; keep one"
                     )
 
     def reach(self, ends: Iterable[int]) -> int:
-        """How long an answer must be for its pins to be part of it: up to the first end token that is pinned itself."""
+        """Tokens up to the last pin, or up to the first pinned end token: the least length of the answer."""
         if not self.pins:
             return 0
         closing = [position for position, token in self.pins if token in set(ends)]
@@ -100,7 +100,7 @@ class SeedCanvas:
 
 @dataclass(frozen=True)
 class Options:
-    """What a caller may choose. None means the checkpoint's own value (`generation_config.json`)."""
+    """The options of one answer. None means the checkpoint's own value (`generation_config.json`)."""
 
     max_tokens: int | None = option(None, "most tokens to return; never exceeded", group="everyday", unit="N")
     seed: int | None = option(
@@ -262,15 +262,15 @@ def option_table() -> Iterator[Option]:
 
 
 def described(name: str) -> str:
-    """The help of an option. Raises KeyError for a name that is none."""
+    """The help of an option. Raises KeyError for an unknown name."""
     return str(Options.__dataclass_fields__[name].metadata["help"])
 
 
 def _option(one: Field[Any]) -> Option:
-    told = one.metadata
-    flag = f"--{one.name.replace('_', '-')}" if told["flag"] is None else told["flag"]
-    http = one.name if told["http"] is None else told["http"]
-    named = {key: told[key] for key in ("help", "group", "unit", "choices")}
+    stored = one.metadata
+    flag = f"--{one.name.replace('_', '-')}" if stored["flag"] is None else stored["flag"]
+    http = one.name if stored["http"] is None else stored["http"]
+    named = {key: stored[key] for key in ("help", "group", "unit", "choices")}
     return Option(name=one.name, flag=flag, http=http, default=one.default, kind=str(one.type), **named)
 
 

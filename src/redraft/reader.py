@@ -1,7 +1,7 @@
-"""Reads typed values out of somebody else's JSON object, and remembers which keys were never read.
+"""Reads typed values from a JSON object of unknown content, and reports the keys that were never read.
 
-Whatever the JSON holds, a read either gives a value of the type asked for or raises ConfigError with the key, the value
-and what it must be. `null` means the same as an absent key, except to `fixed`, which allows the values it is given.
+A read either returns a value of the requested type or raises ConfigError with the key, the value and what it must be.
+`null` means the same as an absent key, except for `fixed`, which compares it with the allowed values.
 """
 
 from __future__ import annotations
@@ -15,11 +15,11 @@ from typing import Any
 from redraft.errors import ConfigError
 
 _LARGEST = math.nextafter(math.inf, 0)
-_MOST = 2**31 - 1  # what is counted in a network fits, and what is computed from it fits in 64 bits
+_MOST = 2**31 - 1  # every count in a network is below this, and products of counts fit in 64 bits
 
 
 class Reader:
-    """One JSON object. `prefix` stands before its keys in messages; `inert` keys are known to change nothing."""
+    """One JSON object. Messages put `prefix` before its keys; `inert` keys are known and have no effect."""
 
     def __init__(self, source: Mapping[str, Any], prefix: str, inert: frozenset[str] = frozenset()) -> None:
         self.source, self.prefix, self.inert = source, prefix, inert
@@ -64,7 +64,7 @@ class Reader:
         return found
 
     def inner(self, key: str, inert: frozenset[str] = frozenset()) -> Reader:
-        """The same, to be read on. What stays unread in it is unread here."""
+        """The object under a key, as a Reader. Its unread keys are unread keys of this one."""
         self._inner.append(Reader(self.mapping(key), f"{self.prefix}{key}.", inert))
         return self._inner[-1]
 
@@ -76,24 +76,24 @@ class Reader:
 
     def refusal(self, key: str, found: object, wanted: str) -> ConfigError:
         """The error of a value that cannot be used."""
-        said = repr(found)
-        return ConfigError(f"{self.prefix}{key} is {said if len(said) <= 200 else said[:200] + '…'}; {wanted}")
+        shown = repr(found)
+        return ConfigError(f"{self.prefix}{key} is {shown if len(shown) <= 200 else shown[:200] + '…'}; {wanted}")
 
     def unread(self) -> tuple[str, ...]:
-        """Names of the keys that were not read and are not inert, those of inner objects behind this one's own."""
+        """Names of the keys that were not read and are not inert; keys of inner objects come last."""
         own = tuple(self.prefix + key for key in sorted(self.source) if key not in self._read | self.inert)
         return own + tuple(name for inner in self._inner for name in inner.unread())
 
 
 def read_json(path: Path) -> Mapping[str, Any]:
-    """The JSON object of a file. Raises ConfigError if the file is absent or holds anything else."""
+    """The JSON object of a file. Raises ConfigError if the file is absent or holds no JSON object."""
     try:
         found = json.loads(path.read_text(encoding="utf-8"))
     except FileNotFoundError:
         raise ConfigError(f"{path} does not exist; a checkpoint folder needs it") from None
     except OSError as error:
         raise ConfigError(f"{path} cannot be read: {error.strerror}") from None
-    except (ValueError, RecursionError) as error:  # bytes that are no UTF-8 are a ValueError, too
+    except (ValueError, RecursionError) as error:  # bytes that are not UTF-8 are also a ValueError
         raise ConfigError(f"{path} is not valid JSON ({error}); fetch the file again") from None
     if not isinstance(found, dict):
         raise ConfigError(f"{path} holds a {type(found).__name__}; it must hold an object")

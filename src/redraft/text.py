@@ -3,10 +3,10 @@
     messages -> render (the checkpoint's template, sandboxed) -> encode -> ids -> blocks of ids
     blocks of ids -> Detokenizer -> pieces of whole characters -> StopStrings -> text that is safe to show
 
-The decoder must be Gemma's: replace one character, byte fallback, fuse. Then text before a token that is no byte token
-never changes, which is all that the Detokenizer needs to be exact; any other decoder is refused at loading. Special
-tokens spelt out in a text are read as those tokens, as the template needs. No file but the checkpoint's own is read,
-and a template can reach neither files nor network.
+The decoder must be Gemma's: replace one character, byte fallback, fuse. Then text before a token that is not a byte
+token never changes, and the Detokenizer is exact; any other decoder is refused at loading. The text of a special token
+is encoded as that token, as the template needs. Only files of the checkpoint are read, and a template can reach neither
+files nor network.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from redraft.errors import RequestError, TextError
 
 __all__ = ["Detokenizer", "MAX_STOPS", "MAX_STOP_CHARS", "Message", "StopStrings", "Text", "read_text"]
 
-Message = Mapping[str, Any]  # what a chat template reads: "role", "content" and whatever else this template knows
+Message = Mapping[str, Any]  # "role", "content" and any other key that the chat template reads
 
 MAX_STOPS = 16
 MAX_STOP_CHARS = 1000  # the search for a held-back suffix is quadratic in this
@@ -47,7 +47,7 @@ class Text:
     named_tokens: Mapping[str, str] = field(default_factory=dict)  # "bos_token" and so on, for the template
 
     def encode(self, text: str, *, bos: bool) -> list[int]:
-        """Token ids of `text`; with `bos`, after one beginning-of-sequence token, whether or not `text` starts with it.
+        """Token ids of `text`; with `bos`, after exactly one beginning-of-sequence token.
 
         Raises RequestError for text that is not valid Unicode.
         """
@@ -56,12 +56,12 @@ class Text:
         except UnicodeEncodeError as error:
             bad = f"{text[error.start]!r} at character {error.start}"
             raise RequestError(f"the text has an unpaired surrogate, {bad}; send valid Unicode") from None
-        # As a batch of one, which lets other threads run meanwhile.
+        # A batch of one, because that call lets other threads run meanwhile.
         ids: list[int] = self.tokenizer.encode_batch_fast([text], add_special_tokens=False)[0].ids
         return [self.bos_token_id, *ids] if bos and ids[:1] != [self.bos_token_id] else ids
 
     def decode(self, ids: Sequence[int], *, skip_special: bool = True) -> str:
-        """Text of `ids`. Bytes that are no UTF-8 become U+FFFD; ids that the tokenizer does not have are left out."""
+        """Text of `ids`. Bytes that are not UTF-8 become U+FFFD; ids that the tokenizer does not have are left out."""
         return self.tokenizer.decode(list(ids), skip_special_tokens=skip_special)
 
     def render(
@@ -72,18 +72,16 @@ class Text:
         generation_prompt: bool = True,
         tools: Sequence[Message] = (),
     ) -> str:
-        """The conversation as the checkpoint's chat template prints it, its own `<bos>` included. `tools` are
-        declarations of functions, for a template that knows them (`knows_tools`).
+        """The conversation as the checkpoint's chat template prints it, `<bos>` included. `tools` are declarations of
+        functions, for a template that reads them (`knows_tools`).
 
         Raises TextError if there is no template or it fails, RequestError if it refuses these messages, if they are not
-        JSON, or if it has no thinking mode to turn on.
+        JSON, or if it has no thinking mode.
         """
         if thinking and "enable_thinking" not in self._template.variables:
             raise RequestError(f"thinking is True; {self.template_name} has no enable_thinking, leave thinking off")
         try:
-            plain, known = json.loads(
-                json.dumps([messages, tools])
-            )  # the template is given no object that has methods of its own
+            plain, known = json.loads(json.dumps([messages, tools]))  # the template gets no object with own methods
         except (TypeError, ValueError) as error:
             raise RequestError(f"the messages are not JSON ({error}); use strings, numbers, lists and dicts") from None
         return self._template.render(
@@ -108,7 +106,7 @@ class Text:
 
     @property
     def knows_tools(self) -> bool:
-        """Whether the template can show a model the tools there are."""
+        """Whether the template prints declarations of tools."""
         return self.template is not None and "tools" in self._template.variables
 
     @cached_property
@@ -122,10 +120,10 @@ class Text:
 
 
 class Detokenizer:
-    """Turns ids into text as they come: the pieces, joined, are exactly `text.decode` of all ids.
+    """Turns ids into text as they arrive: the joined pieces are exactly `text.decode` of all ids.
 
-    A run of byte tokens is held until another token ends it, however long it is: the decoder reads a run as a whole, so
-    one bad byte at its end turns all of it into U+FFFD. Every id is decoded once.
+    A run of byte tokens is held back until another token ends it, however long it is: the decoder reads a run as a
+    whole, so one bad byte at its end turns all of it into U+FFFD. Every id is decoded once.
     """
 
     def __init__(self, text: Text, *, skip_special: bool = True) -> None:
@@ -133,14 +131,13 @@ class Detokenizer:
         self._run: list[int] = []
 
     def push(self, ids: Sequence[int]) -> str:
-        """Take the next ids; returns the text that is now certain."""
-        # Skipped ids must go first: to the decoder, the bytes on both sides of one are a single run.
+        """Add the next ids; returns the text that can no longer change."""
+        # Skipped ids are removed first: to the decoder, the bytes on both sides of one are a single run.
         piece = self._text.tokenizer.id_to_token
         shown = [token for token in ids if token not in self._hidden and piece(token) is not None]
-        held = 0
-        while held < len(shown) and shown[-1 - held] in self._text.byte_ids:
-            held += 1
-        cut = len(shown) - held
+        cut = len(shown)
+        while cut and shown[cut - 1] in self._text.byte_ids:
+            cut -= 1
         if cut == 0:
             self._run += shown
             return ""
@@ -148,7 +145,7 @@ class Detokenizer:
         return self._text.decode(ready, skip_special=False)
 
     def finish(self) -> str:
-        """The text still held, when no more ids follow."""
+        """The text still held back, when no more ids follow."""
         ready, self._run = self._run, []
         return self._text.decode(ready, skip_special=False) if ready else ""
 
@@ -156,8 +153,8 @@ class Detokenizer:
 class StopStrings:
     """Cuts text before the stop string that is complete first; of two that end together, before the longer.
 
-    So the result does not depend on how the text is cut into pieces. Held back is only what may still become a stop
-    string. Raises RequestError for an empty stop string, one of over MAX_STOP_CHARS characters, or over MAX_STOPS.
+    So the result does not depend on how the text is cut into pieces. Only text that may still become a stop string is
+    held back. Raises RequestError for an empty stop string, one of over MAX_STOP_CHARS characters, or over MAX_STOPS.
     """
 
     def __init__(self, stops: Sequence[str]) -> None:
@@ -175,7 +172,7 @@ class StopStrings:
         self._stopped = False
 
     def push(self, piece: str) -> tuple[str, bool]:
-        """Take the next piece; returns the text that is safe to show and whether a stop string has been met."""
+        """Add the next piece; returns the text that is safe to show and whether a stop string was found."""
         if self._stopped:
             return "", True
         seen = self._held + piece
@@ -202,7 +199,7 @@ class StopStrings:
 def read_text(folder: Path, config: CheckpointConfig) -> Text:
     """Read tokenizer.json, and tokenizer_config.json and chat_template.jinja if present, from a checkpoint folder.
 
-    Raises TextError for a file that is missing or damaged, or that does not fit `config`.
+    Raises TextError for a file that is missing, damaged or inconsistent with `config`.
     """
     tokenizer = _read_tokenizer(folder / "tokenizer.json")
     vocabulary = tokenizer.get_vocab()
@@ -213,7 +210,7 @@ def read_text(folder: Path, config: CheckpointConfig) -> Text:
     return Text(
         tokenizer=tokenizer,
         bos_token_id=config.model.bos_token_id,
-        # Looser than the decoder's own test, on purpose: to hold back a token that is no byte does no harm.
+        # Looser than the decoder's own test, on purpose: to hold back a token that is not a byte does no harm.
         byte_ids=frozenset(i for token, i in vocabulary.items() if token.startswith("<0x") and token.endswith(">")),
         special_ids=frozenset(i for i, token in tokenizer.get_added_tokens_decoder().items() if token.special),
         template=source,
@@ -229,9 +226,9 @@ def _read_tokenizer(path: Path) -> Tokenizer:
         tokenizer = Tokenizer.from_file(str(path))
     except Exception as error:  # the library raises plain Exception
         raise TextError(f"{path} is not a tokenizer ({error}); fetch the file again") from None
-    tokenizer.no_truncation()  # a file saved while training can carry a length limit, which cuts prompts in silence
+    tokenizer.no_truncation()  # a file saved while training can have a length limit, which cuts prompts in silence
     tokenizer.no_padding()
-    # The state that pickle would store is the library's one cheap way to read a decoder's settings.
+    # The pickle state is the library's only cheap way to read a decoder's settings.
     decoder = tokenizer.decoder
     form = json.loads(decoder.__getstate__()) if decoder is not None else None
     steps = (form.get("decoders") or [form]) if form else []
@@ -275,7 +272,7 @@ def _read_settings(path: Path) -> Mapping[str, Any]:
 
 
 def _named_tokens(settings: Mapping[str, Any], tokenizer: Tokenizer, config: CheckpointConfig) -> dict[str, str]:
-    """The tokens a template may print by name: those of tokenizer_config.json, else those of config.json's ids."""
+    """The tokens that a template may print by name: from tokenizer_config.json, else by the ids of config.json."""
     model = config.model
     ids = {"bos_token": model.bos_token_id, "eos_token": model.eos_token_ids[0], "pad_token": model.pad_token_id}
     named = {key: token for key, i in ids.items() if (token := tokenizer.id_to_token(i)) is not None}
@@ -295,7 +292,7 @@ def _named_tokens(settings: Mapping[str, Any], tokenizer: Tokenizer, config: Che
 
 
 def _find_template(path: Path, settings: Mapping[str, Any]) -> tuple[str | None, str]:
-    """The template's source, None if there is none, and the name of the place it came from."""
+    """The template's source, None if there is none, and the name of the file or key that it is from."""
     if path.exists():
         try:
             return path.read_text(encoding="utf-8"), _TEMPLATE_FILE
@@ -312,11 +309,11 @@ def _find_template(path: Path, settings: Mapping[str, Any]) -> tuple[str | None,
 
 
 class _RefusedError(Exception):
-    """A template called raise_exception: it works, and does not take this conversation."""
+    """A template called raise_exception: it refuses this conversation."""
 
 
 class _Template:
-    """One compiled chat template, in a sandbox with the functions that transformers gives it."""
+    """One compiled chat template, in a sandbox with the functions that transformers provides."""
 
     def __init__(self, source: str, name: str) -> None:
         from jinja2 import TemplateSyntaxError, meta  # imported here: 40 ms, and only conversations need it
@@ -350,14 +347,14 @@ def _template_line(error: Exception) -> int | None:
     return line
 
 
-def _sandbox() -> Any:  # a jinja2 environment, whose type is not to be imported at the top
+def _sandbox() -> Any:  # a jinja2 environment, whose type is not imported at the top
     from jinja2 import nodes
     from jinja2.ext import Extension
     from jinja2.parser import Parser
     from jinja2.sandbox import ImmutableSandboxedEnvironment
 
     class Generation(Extension):
-        """`{% generation %}` marks the answer for trainers, who patch it in; here it prints what it holds."""
+        """`{% generation %}` marks the answer for trainers; here it prints its content."""
 
         tags = {"generation"}  # noqa: RUF012, jinja2 declares it so
 

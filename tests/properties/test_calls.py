@@ -10,12 +10,12 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from redraft.server.calls import read_call
 from tests.helpers import written_on_noise
 
 from redraft.constraints.compile.tool_calls import CLOSE, OPEN, QUOTE, THINK, THOUGHT, ContentLanguage, calls_source
 from redraft.constraints.language import MARKS, Language, Vocabulary, ready
 from redraft.constraints.sources import excluding, regex_source, schema_source
+from redraft.engine.calls import read_call
 from redraft.errors import ConstraintError
 
 EOS, PAD = 0, 1

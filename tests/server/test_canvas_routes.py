@@ -62,16 +62,6 @@ def test_a_canvas_streams_drafts_then_blocks_then_the_end(http: httpx2.Client) -
     assert len(block["entropy"]) == len(block["settled_at"]) == len(block["tokens"])
 
 
-def test_pins_stay(http: httpx2.Client) -> None:
-    """Pins that contradict the puzzle are kept all the same: nothing else shows that they are pins."""
-    pins = [{"at": 0, "text": "4"}, {"at": 3, "text": "1"}]
-    body = {"messages": [{"role": "user", "content": PUZZLE}], "pins": pins, "seed": 1}
-    text = http.post("/v1/canvas", json=body).json()["text"]
-    assert (text[0], text[3]) == ("4", "1")
-    free = http.post("/v1/canvas", json=body | {"pins": []}).json()["text"]
-    assert free == SOLUTION
-
-
 def test_a_document_keeps_its_texts(http: httpx2.Client) -> None:
     segments = [
         {"text": '{"who":"'},

@@ -214,3 +214,20 @@ def test_a_field_that_nobody_knows_is_named_as_it_came(http: httpx2.Client, name
         error = http.post("/v1/chat/completions", json=body).json()["error"]
         assert (error["param"], error["code"]) == (field, "unsupported_parameter")
         assert error["message"].startswith(f"{field} is not a field of this endpoint")
+
+
+@pytest.mark.parametrize(
+    ("more", "param", "meant"),
+    [
+        ({"max_token": 3}, "max_token", "did you mean 'max_tokens'?"),
+        ({"canvas": {"widht": 32}}, "canvas.widht", "did you mean 'width'?"),
+        ({"messages": [{"role": "user", "content": "x", "contents": "y"}]}, "messages.0.contents", "mean 'content'?"),
+        ({"zzz": 1}, "zzz", "leave it out"),
+    ],
+)
+def test_a_misspelt_field_is_refused_with_the_one_that_was_meant(
+    http: httpx2.Client, more: dict[str, Any], param: str, meant: str
+) -> None:
+    error = http.post("/v1/chat/completions", json=BASE | more).json()["error"]
+    assert error["param"] == param
+    assert meant in error["message"]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import json
 import os
+import re
 import socket
 from collections.abc import Iterator
 from pathlib import Path
@@ -231,3 +232,19 @@ def test_a_port_that_is_taken_is_named_with_the_way_out(capsys: pytest.CaptureFi
         assert main(["serve", "--port", str(port), "--log-file", os.devnull]) == 2
     said = f"cannot listen on 127.0.0.1 port {port}: another program has that port"
     assert capsys.readouterr().err == f"redraft: {said}; give another --port, or --port 0 for a free one\n"
+
+
+class Terminal(io.StringIO):
+    def isatty(self) -> bool:
+        return True
+
+
+def test_the_log_is_for_people_on_a_terminal_and_for_programs_elsewhere() -> None:
+    told = {"id": "req-1", "method": "POST", "path": PATH, "status": 200, "ms": 12.5, "tokens": 18, "gone": False}
+    for sink in (Terminal(), io.StringIO()):
+        Log(sink, lambda: 1.0e9).write("request", told)
+        line = sink.getvalue()
+        if isinstance(sink, Terminal):
+            assert re.fullmatch(rf"\d\d:\d\d:\d\d  200 POST {PATH}  12\.5 ms  tokens=18\n", line)
+        else:
+            assert json.loads(line) == {"time": 1.0e9, "event": "request"} | {k: v for k, v in told.items() if v}

@@ -73,20 +73,6 @@ def test_a_card_tells_every_case_with_its_floor(plan: str | None) -> None:
     assert len(record.summary) == len(rows) + 2
 
 
-@pytest.mark.parametrize("plan", [None, "int4"])
-def test_experts_on_the_host_are_told_as_such(plan: str | None) -> None:
-    """There is no bus between a processor and its own memory, so nothing but the weights on the device is another."""
-    chosen = PLANS[plan] if plan else None
-    near = card(WIDE, canvases=(1,), prefixes=(20,), runs=1, plan=chosen)
-    far = card(WIDE, canvases=(1,), prefixes=(20,), runs=1, plan=chosen, placement=Placement.HOST)
-    assert (near.workload["experts"], far.workload["experts"]) == ("device", "host")
-    assert not any("experts on the host" in one.figure for one in near.summary)
-    assert all("experts on the host" in one.figure for one in far.summary[2:])
-    assert far.figures["weights"]["experts"] < near.figures["weights"]["experts"]
-    for here, there in zip(near.figures["timed"], far.figures["timed"], strict=True):
-        assert here["flops"] == there["flops"]
-
-
 def test_a_shape_too_large_is_refused_before_its_numbers_are_made(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -96,16 +82,6 @@ def test_a_shape_too_large_is_refused_before_its_numbers_are_made(
     assert main(["bench", "--device-card", "--model", str(tmp_path), "--dtype", "bfloat16"]) == 1
     said = capsys.readouterr().err
     assert "the model needs 51.1 GB (50.5 GB of weights) and 18.0 GB are free; --dtype bfloat16 with plan" in said
-
-
-def test_holding_a_canvas_to_a_schema_is_timed_where_the_vocabulary_can_spell_one() -> None:
-    config = tiny_config(vocab_size=600)
-    record = card(config, canvases=(1,), prefixes=(20,), runs=2)
-    row = record.figures["timed"][-1]
-    assert row["what"] == "held by the host"
-    assert row["bytes"] == 3 * 4 * 600 * config.canvas_length
-    assert len(row["runs_ms"]) == 2
-    assert record.summary[-1].figure.startswith("holding it with messages passed by the host")
 
 
 def test_a_model_of_random_numbers_is_finite_in_every_format() -> None:

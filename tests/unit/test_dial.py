@@ -1,6 +1,5 @@
 """The dial: tables kept and refused, notches in order, and answers paced by a clock that the test turns."""
 
-import math
 import os
 from dataclasses import replace
 from pathlib import Path
@@ -13,7 +12,6 @@ from tests.helpers import listen, tiny_checkpoint, tiny_config, tiny_model
 from redraft.__main__ import main
 from redraft.config import CheckpointConfig, GenerationConfig
 from redraft.diffusion.accept import EntropyBound
-from redraft.diffusion.denoise import Policy, temperature
 from redraft.diffusion.halt import StableAndConfident, UntilEnd
 from redraft.engine.dial import Dial, Notch, Rules, fingerprint, read_dial, write_dial
 from redraft.engine.events import Draft, Event, Finished
@@ -159,31 +157,6 @@ def test_a_target_lowers_the_effort_of_a_slow_answer_and_leaves_a_fast_one_alone
     assert steps_of(request(target_ms=1.0), 0.02) == 2
     assert steps_of(request(target_ms=1.0, min_effort=0.5), 0.02) == 4, "the floor is kept"
     assert steps_of(request(target_ms=1000.0, effort=0.0), 0.001) == 2, "effort is the most"
-
-
-def test_a_cap_that_is_lowered_below_the_steps_taken_ends_the_canvas_at_its_last_temperature() -> None:
-    """The reference's schedule goes to 0 and below beyond its cap."""
-    now, told = [0.0], list[Event]()
-    loop = Loop(tiny_model(replace(tiny_config(), canvas_length=16)), clock=lambda: now[0])
-    listen(loop, request(target_ms=1000.0), told.append, drafts=True)
-    for _ in range(6):
-        loop.tick()
-    now[0] = 10.0
-    loop.drain()
-    drafts = [event for event in told if isinstance(event, Draft)]
-    assert 6 < len(drafts) < 9
-    assert all(math.isfinite(nats) for draft in drafts for nats in draft.entropy)
-    assert temperature(Policy(max_steps=2), 9) == temperature(Policy(max_steps=2), 2) > 0
-
-
-def test_waiting_in_the_queue_counts() -> None:
-    now = [0.0]
-    loop = Loop(tiny_model(replace(tiny_config(), canvas_length=16)), clock=lambda: now[0])
-    told: list[Event] = []
-    listen(loop, request(target_ms=100.0), told.append, drafts=True)
-    now[0] = 5.0
-    loop.drain()
-    assert sum(isinstance(event, Draft) for event in told) == 2
 
 
 def nano_copy(folder: Path) -> Path:

@@ -7,9 +7,8 @@ from dataclasses import replace
 import pytest
 
 import redraft
-from redraft.engine.request import Generation, Options
-from redraft.errors import RequestError
-from redraft.measure.evals import Trial, attempt, evaluate, pinned, record, summarise, wilson
+from redraft.engine.request import Generation
+from redraft.measure.evals import Trial, evaluate, pinned, record, summarise, wilson
 from redraft.tasks import Example, Score, task
 
 
@@ -94,19 +93,3 @@ def test_pinned_clues_stay_and_are_the_puzzles_own() -> None:
     kept = record([found], model="nano", seed=3, steps=None, pin=True)
     assert kept.name == "eval-nano-pinned"
     assert kept.summary[0].value.endswith("clues kept 100.0%")
-
-
-def test_what_is_not_known_cannot_be_pinned() -> None:
-    with pytest.raises(RequestError, match="nothing of an answer to records is known beforehand"):
-        pinned(redraft.load("nano"), task("records"), Example("question", "answer"))
-
-
-def test_a_gap_is_filled_at_its_width_and_not_by_the_causal_mode() -> None:
-    engine, one = redraft.load("nano"), task("infill-python")
-    example = Example("def area(r):\n    return ", "3 * r", suffix=" ** 2\n")
-    trial = attempt(engine, one, example, seed=0)
-    assert len(trial.done.tokens) == len(engine.text.encode("3 * r", bos=False))
-    assert trial.done.text == engine.text.decode(list(trial.done.tokens))
-    assert trial.score == one.score(example, trial.done.text)
-    with pytest.raises(RequestError, match="causal was given"):
-        attempt(engine, one, example, seed=0, options=Options(causal=True))

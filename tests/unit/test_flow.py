@@ -13,7 +13,7 @@ from tests.helpers import listen, tiny_config, tiny_model
 from redraft.cache import Prefix
 from redraft.config import CheckpointConfig, GenerationConfig
 from redraft.diffusion.noise import START, SeededNoise, TapeNoise
-from redraft.diffusion.plan import Flow, Whole
+from redraft.diffusion.plan import Flow
 from redraft.engine.events import Block, Draft, Event, Finished
 from redraft.engine.loop import Loop
 from redraft.engine.request import Options, ResolvedRequest
@@ -121,16 +121,6 @@ def test_canvases_do_slide_here() -> None:
     sizes = [len(e.tokens) for e in run_alone(model(), request, SeededNoise(1)) if isinstance(e, Block)]
     assert sum(sizes) == 40
     assert len(sizes) > 4
-
-
-def test_until_it_slides_a_flowing_canvas_is_the_first_of_whole_ones() -> None:
-    flow, whole = flowing(3, 40, Flow(1, 0.8, 3)), flowing(3, 40, Flow())
-    whole = replace(whole, policy=replace(whole.policy, plan=Whole()))
-    firsts = []
-    for request in (flow, whole):
-        drafts = (e for e in run_alone(model(), request, SeededNoise(3)) if isinstance(e, Draft))
-        firsts.append([next(drafts) for _ in range(2)])
-    assert firsts[0] == firsts[1]
 
 
 def test_noise_of_a_position_does_not_depend_on_where_the_canvas_begins() -> None:

@@ -60,15 +60,6 @@ def test_fused_layers_equal_plain_ones(
         torch.testing.assert_close(got, wanted, atol=1e-4 * spread, rtol=0)
 
 
-@pytest.mark.parametrize(
-    ("experts", "dtype"), [((8, 2), torch.float32), ((4, 2), torch.bfloat16)], ids=["many experts", "bfloat16"]
-)
-def test_other_models_are_left_as_they_are(experts: tuple[int, int], dtype: torch.dtype) -> None:
-    model = tiny_model(tiny_config(num_experts=experts[0], top_k_experts=experts[1]), dtype=dtype)
-    before = list(model.layers)
-    assert list(fuse_layers(model).layers) == before
-
-
 def test_fusing_holds_no_second_copy_of_a_matrix() -> None:
     """The plain layers are let go, so peak memory is one layer more, not one model."""
     plain, fused = twins(KINDS[1], 4, 2, 0)

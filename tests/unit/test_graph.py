@@ -19,7 +19,6 @@ from redraft.engine.loop import Loop, LoopConfig
 from redraft.engine.request import Options, ResolvedRequest
 from redraft.engine.resolve import build_request
 from redraft.engine.runner import run_alone
-from redraft.errors import RequestError
 from redraft.model.fused import fuse_layers
 from redraft.model.gemma import DiffusionGemma
 from redraft.model.gpu.graph import GraphedStep, Placed, Places
@@ -117,16 +116,6 @@ def test_a_buffer_that_had_to_grow_is_noticed() -> None:
     assert not step.serves([prefix])
 
 
-def test_a_buffer_that_grew_where_another_lay_is_noticed() -> None:
-    """An allocator may give the same address again; a graph has the old one's strides."""
-    model = model_of("plain layers")
-    prefix = new_prefix(model)
-    step = GraphedStep(model, [prefix], 7)
-    layer = prefix.layers[0]
-    layer.keys = layer.keys[:, :-1]
-    assert not step.serves([prefix])
-
-
 @pytest.mark.parametrize("shape", SHAPES)
 def test_dead_rows_and_empty_places_change_nothing(shape: str) -> None:
     """Four places: canvases of two widths at two of them, one that nobody steps at, and one that nobody has."""
@@ -177,11 +166,6 @@ def test_the_flag_is_refused_where_there_is_no_gpu(
     )
     assert main([*words, "--graphs"]) == 2
     assert "graphs is True and the model runs on cpu; leave it out" in capsys.readouterr().err
-
-
-def test_graphs_are_refused_where_there_is_no_gpu() -> None:
-    with pytest.raises(RequestError, match="graphs is True and the model runs on cpu; leave it out"):
-        Loop(model_of("plain layers"), LoopConfig(graphs=True))
 
 
 def test_a_step_on_the_kernels_in_standing_memory_equals_the_plain_one() -> None:

@@ -14,9 +14,9 @@ from redraft.constraints.condition.guided import GuidedProjection
 from redraft.constraints.language import GuidedLanguage, Vocabulary, ready
 from redraft.constraints.sources import excluding, regex_source, schema_source
 from redraft.constraints.validation import validator_of
-from redraft.engine.engine import Engine
 from redraft.engine.request import Options
 from redraft.errors import ConstraintError
+from redraft.operations.engine import Engine
 
 WORDS = [b'"}', b'":', b'": ', b'","', b'{"', b"[]", b"}]", b"  ", b"\n  ", b"div", b"label", "größe".encode(), b" the"]
 PIECES = (None, None, *(bytes([byte]) for byte in range(256)), *WORDS)

@@ -82,14 +82,6 @@ def test_a_code_block_is_admitted_and_not_printed(
     assert capsys.readouterr().out == RECORD + "\n"
 
 
-def test_choices_may_be_written_in_any_case(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    saying(monkeypatch, "YeS")
-    assert main(["generate", "Well?", "--choice", "yes", "--choice", "no", "--any-case"]) == 0
-    assert capsys.readouterr().out == "YeS\n"
-
-
 @pytest.mark.parametrize("thought", ["", "<|channel>thought\nKaromi, I think.<channel|>", "<|channel>?<channel|>"])
 def test_thinking_is_told_apart_from_the_answer(
     thought: str, thinker: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]

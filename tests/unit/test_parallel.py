@@ -20,9 +20,9 @@ from redraft.tune.base import read_base
 from redraft.tune.data import Feed
 from redraft.tune.initial import initial_model
 from redraft.tune.layout import pack
-from redraft.tune.objective import Batch, Corruption, Noise, corrupt, losses
+from redraft.tune.objective import Batch, Corruption, corrupt, losses
 from redraft.tune.parallel import World, share, world_of
-from redraft.tune.recipe import Recipe, read_recipe
+from redraft.tune.recipe import ObjectiveRecipe, Recipe, read_recipe
 from redraft.tune.state import FILE
 from redraft.tune.train import LOG, train
 from redraft.weights.load import load_model
@@ -111,12 +111,12 @@ def feed(tmp_path_factory: pytest.TempPathFactory) -> Feed:
     return Feed(recipe, read_base(recipe, folder))
 
 
-def gradients(model: DiffusionGemma, batch: Batch, noise: Corruption, told: int, weight: float) -> dict[str, Tensor]:
-    """Of a batch's part of a step that is told `told` tokens and weighs `weight`."""
+def gradients(model: DiffusionGemma, batch: Batch, noise: Corruption, scored: int, weight: float) -> dict[str, Tensor]:
+    """Gradients of a batch in a step with `scored` scored tokens in all and the canvas weight `weight`."""
     model.zero_grad()
     found = losses(model, batch, noise)
     assert found.denoise is not None
-    parts = found.encode * int(batch.told.sum()) / told + found.denoise * float(batch.weight.sum()) / weight
+    parts = found.encode * int(batch.scored.sum()) / scored + found.denoise * float(batch.weight.sum()) / weight
     parts.backward()
     return {name: value.grad.clone() for name, value in model.named_parameters() if value.grad is not None}
 
@@ -127,10 +127,15 @@ def test_the_shares_of_a_batch_add_up_to_it_and_run_as_many_forwards(feed: Feed,
     """Seven processes share five lines, or two: some have nothing but ghosts, and all run the same forwards."""
     rng = Random(0)
     (batch,) = pack([feed.row(example, rng, 24) for example in feed.samples(1)], draws=2, pack_tokens=pack_tokens)
-    noise = corrupt(batch, 432, torch.Generator().manual_seed(1), Noise(0.3, rolled=0.5, own=0.3, own_steps=3))
+    noise = corrupt(
+        batch,
+        432,
+        torch.Generator().manual_seed(1),
+        ObjectiveRecipe(self_conditioning=0.3, rolled=0.5, own=0.3, own_steps=3),
+    )
     model = initial_model(feed.base.config, seed=1).requires_grad_(True)
-    told, weight = int(batch.told.sum()), float(batch.weight.sum())
-    wanted = gradients(model, batch, noise, told, weight)
+    scored, weight = int(batch.scored.sum()), float(batch.weight.sum())
+    wanted = gradients(model, batch, noise, scored, weight)
     forwards: list[int] = []
     hook = model.register_forward_pre_hook(lambda module, given: forwards.append(len(given[0])))
     added = dict.fromkeys(wanted, torch.zeros(()))
@@ -138,7 +143,7 @@ def test_the_shares_of_a_batch_add_up_to_it_and_run_as_many_forwards(feed: Feed,
     for rank in range(count):
         forwards.clear()
         mine, drawn = share(batch, noise, World(torch.device("cpu"), rank, count))
-        found = gradients(model, mine, drawn, told, weight)
+        found = gradients(model, mine, drawn, scored, weight)
         added = {name: added[name] + found[name] for name in wanted}
         ran.append(len(forwards))
     hook.remove()

@@ -17,7 +17,6 @@ from redraft.errors import RequestError, RunError
 Captured = pytest.CaptureFixture[str]
 CODE = b"def area(radius):\r\n    return radius\r\n\r\n\tprint(area(2))"
 QUICK = ("--seed", "1", "--steps", "2")
-SUDOKU = "sudoku\n....\n2.1.\n....\n.243"
 
 
 @pytest.fixture
@@ -118,17 +117,3 @@ def test_a_file_that_changed_meanwhile_is_left_alone(code: Path) -> None:
     with pytest.raises(RunError, match="could not be written: No such file"):
         source.write(b"ours")
     assert list(code.parent.iterdir()) == []
-
-
-def test_variants_are_printed_in_order_and_as_json(capsys: Captured) -> None:
-    words = ["generate", "--chat", SUDOKU, "-n", "6", "--temperature", "6", "--steps", "3", "--seed", "0"]
-    assert main(words) == 0
-    shown = capsys.readouterr().out
-    assert main([*words, "--json"]) == 0
-    told = json.loads(capsys.readouterr().out)
-    assert shown.count("nats\n") == len(told) > 1
-    assert shown.startswith(f"[1] {len(told[0]['seeds'])} alike") or len(told[0]["seeds"]) == 1
-    assert sorted(seed for one in told for seed in one["seeds"]) == list(range(6))
-    assert [one["agreement"] for one in told] == sorted((one["agreement"] for one in told), reverse=True)
-    assert main([*words, "--json", "--keep", "2"]) == 0
-    assert sum(len(one["seeds"]) for one in json.loads(capsys.readouterr().out)) == 2

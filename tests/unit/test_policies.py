@@ -53,24 +53,6 @@ def test_entropy_bound_by_hand(entropy: list[float], bound: float, kept: list[bo
 entropies = st.lists(st.floats(0, 5, width=32), min_size=1, max_size=20, unique=True)
 
 
-@given(entropies, st.floats(0.01, 3))
-def test_a_larger_bound_never_keeps_less(entropy: list[float], bound: float) -> None:
-    small, large = EntropyBound(bound)(stats_of(entropy)), EntropyBound(2 * bound)(stats_of(entropy))
-    assert bool((small <= large).all())
-    assert bool(small.any())
-
-
-@given(entropies, st.data())
-def test_pinned_positions_are_neither_judged_nor_paid_for(entropy: list[float], data: st.DataObject) -> None:
-    pins = data.draw(st.lists(st.booleans(), min_size=len(entropy), max_size=len(entropy)))
-    mask = EntropyBound(0.3)(replace(stats_of(entropy), pinned=torch.tensor(pins)))
-    free = [nats for nats, pin in zip(entropy, pins, strict=True) if not pin]
-    assert not bool((mask & torch.tensor(pins)).any())
-    if free:
-        alone = EntropyBound(0.3)(stats_of(free))
-        assert mask[~torch.tensor(pins)].tolist() == alone.tolist()
-
-
 @pytest.mark.parametrize(
     ("rule", "confidence", "kept"),
     [

@@ -29,8 +29,8 @@ from redraft.tune import train as trainer
 from redraft.tune.base import TEXT_FILES, Base, read_base
 from redraft.tune.data import Feed
 from redraft.tune.initial import initial_model
-from redraft.tune.objective import Batch, Corruption, Losses, Scoring, losses
-from redraft.tune.recipe import DataRecipe, Recipe, read_recipe
+from redraft.tune.objective import Batch, Corruption, Losses, losses
+from redraft.tune.recipe import DataRecipe, ObjectiveRecipe, Recipe, read_recipe
 from redraft.tune.train import train
 from redraft.weights.save import save_model
 from redraft.weights.source import locate
@@ -114,9 +114,9 @@ def test_the_first_losses_are_pinned_and_the_first_is_that_of_transformers_modul
 ) -> None:
     seen: Seen = []
 
-    def noted(model: Any, batch: Batch, corruption: Corruption | None, scoring: Scoring) -> Losses:
-        assert not scoring.leave_one_out, "transformers has no such loss"
-        found = losses(model, batch, corruption, scoring)
+    def noted(model: Any, batch: Batch, corruption: Corruption | None, objective: ObjectiveRecipe) -> Losses:
+        assert not objective.leave_one_out, "transformers has no such loss"
+        found = losses(model, batch, corruption, objective)
         assert corruption is not None
         seen.append((batch, corruption, found))
         return found
@@ -144,7 +144,7 @@ def theirs_of(base: Base, seen: Seen, folder: Path, certainty: float) -> dict[st
     sums, counts = torch.zeros(2), torch.zeros(2)
     for batch, noise, ours in seen:
         assert ours.seen is not None
-        weights = torch.tensor([float(batch.told.sum()), float((~batch.pinned).sum(1).float().sqrt().sum())])
+        weights = torch.tensor([float(batch.scored.sum()), float((~batch.pinned).sum(1).float().sqrt().sum())])
         each = torch.tensor(their_losses(theirs, batch, noise, ours.seen, certainty))
         sums += torch.where(weights > 0, each, 0.0) * weights
         counts += weights

@@ -6,7 +6,6 @@ import itertools
 import json
 import re
 import sys
-import threading
 from collections.abc import Sequence
 from dataclasses import replace
 
@@ -21,8 +20,7 @@ from redraft.constraints.sources import regex_source, schema_source
 from redraft.constraints.thinking import after_thinking
 from redraft.constraints.validation import Problem, span_of
 from redraft.engine.request import Options, Request
-from redraft.errors import ConstraintError, RunError
-from redraft.operations import repair as repairs
+from redraft.errors import ConstraintError
 from redraft.operations.engine import Engine
 from redraft.operations.repair import repair
 
@@ -189,33 +187,3 @@ def test_an_answer_behind_thinking_is_repaired_behind_thinking(engine: Engine, o
     assert language.holds(done.tokens)
     assert plain.holds(language.answer(done.tokens))
     assert opening is not None or 3 in done.tokens
-
-
-def test_a_check_that_does_not_come_back_is_an_error(engine: Engine, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(repairs, "MOST_SECONDS", 0.05)
-    forever = threading.Event()
-
-    def check(text: str) -> list[str]:
-        forever.wait(30)
-        return []
-
-    with pytest.raises(RunError, match=r"the check did not come back within 0.1 seconds"):
-        engine.generate("a", seed=1, check=check, options=Options(steps=1, max_tokens=2))
-    forever.set()
-
-
-@pytest.mark.parametrize(
-    ("flags", "complaint"),
-    [
-        (["--check", "true", "--watch"], "--check and --watch were both given"),
-        (["--check", "true", "-n", "2"], "--check and -n were both given"),
-        (["--check", "'"], "which no shell reads"),
-        (["--check", " "], "write a command that reads stdin"),
-        (["--check", "no-such-command"], "cannot be run"),
-    ],
-)
-def test_checks_that_cannot_be_are_refused(
-    capsys: pytest.CaptureFixture[str], flags: list[str], complaint: str
-) -> None:
-    assert main(["generate", "a", "--max-tokens", "2", "--steps", "1", *flags]) == 2
-    assert complaint in capsys.readouterr().err

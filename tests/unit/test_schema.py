@@ -120,7 +120,7 @@ def test_a_format_is_what_a_validator_takes_it_for(name: str) -> None:
         ({"$ref": "https://example.com/x"}, "leads out of the document"),
         ({"$ref": "#/$defs/none"}, "names nothing"),
         ({"minLength": "3"}, "schema at #/minLength is no JSON Schema"),
-        ({"pattern": "(?=a)"}, "look-around"),
+        ({"patternProperties": {"(?=a)": {"type": "null"}}}, "look-around"),
         ({"pattern": "("}, "cannot be made into an automaton"),
         ({"properties": [1]}, "it must be a JSON dict"),
         ([1], "must be an object, true or false"),
@@ -211,3 +211,27 @@ def test_nothing_is_fetched_for_a_schema() -> None:
 def test_what_a_reference_names_is_a_schema_wherever_it_stands() -> None:
     assert compile_schema({"$ref": "#/default", "default": {"type": "string", "not": {"const": "a"}}}).checked
     assert compile_schema({"type": "integer", "minimum": 10**400}).dfa.matches(b"1" + b"0" * 400)
+
+
+def test_a_pattern_that_no_automaton_can_keep_is_left_to_the_validator() -> None:
+    schema = {"type": "string", "pattern": "^(?!b)[ab]$"}
+    found = compile_schema(schema)
+    assert found.checked
+    assert found.dfa.matches(b'"b"')
+    assert schema_problems(schema, '"a"') == []
+    assert schema_problems(schema, '"b"') != []
+
+
+def test_properties_that_are_declared_once_stand_once() -> None:
+    """A state for each set of optional properties, or for each number of them, made thirty of them too many."""
+    wide = {f"key{i}": {"type": "integer"} for i in range(60)}
+    one, two = (
+        {"type": "object", "properties": dict([*wide.items()][:n]), "additionalProperties": False} for n in (30, 60)
+    )
+    sizes = [len(compile_schema(schema).dfa) for schema in (one, two)]
+    assert sizes[1] < 2.5 * sizes[0]
+    assert sizes[1] < 60 * 100
+    nested: Any = {"type": "integer"}
+    for _ in range(8):
+        nested = {"type": "object", "properties": {"a": nested, "b": {"type": "null"}}, "additionalProperties": False}
+    assert len(compile_schema(nested).dfa) < 1000, "a pair has one way in, however many have been written before it"

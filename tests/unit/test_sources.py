@@ -190,8 +190,8 @@ def test_every_block_of_a_long_answer_is_scored_behind_what_comes_before(tmp_pat
     row = one.row(sample, Random(0), 16)
     assert [spot.start - row.spots[0].start for spot in row.spots] == [0, 16, 32, 48]
     assert [spot.content for spot in row.spots] == [16, 16, 16, 3]
-    told = [t for spot in row.spots for t in spot.target]
-    assert told == [*one.text.encode("0123456789" * 5, bos=False), *[1] * 14]
+    target = [t for spot in row.spots for t in spot.target]
+    assert target == [*one.text.encode("0123456789" * 5, bos=False), *[1] * 14]
     with pytest.raises(RecipeError, match=r"line 1: the answer has 50 tokens and one for its end; 3 canvases of 16"):
         feed(tmp_path, data.replace("most_blocks = 4", "most_blocks = 3")).row(sample, Random(0), 16)
 
@@ -203,4 +203,4 @@ def test_a_passage_fills_canvases_from_somewhere_on(tmp_path: Path) -> None:
     for batch in one.batches(0):
         for owner, start, target in zip(batch.owner, batch.start, batch.target, strict=True):
             assert batch.clean[owner, start : start + 16].tolist() == target.tolist()
-            assert bool(batch.told[owner, 1])
+            assert bool(batch.scored[owner, 1])

@@ -7,7 +7,7 @@ from itertools import islice
 
 import pytest
 
-from redraft.errors import CallerError, RecipeError
+from redraft.errors import CallerError
 from redraft.tasks import Example, Split, Sudoku, task
 
 PUZZLE = Example("sudoku\n1..4\n..1.\n..42\n4...", "1324\n2413\n3142\n4231")
@@ -78,20 +78,6 @@ def test_score_of_an_answer_marked_by_hand(
     score = Sudoku().score(PUZZLE, answer)
     assert score.exact is exact
     assert score.parts == {"cells": num_cells / 10, "clues_kept": num_clues / 6, "valid": valid}
-
-
-def test_a_call_that_cannot_be_honoured_is_refused() -> None:
-    with pytest.raises(RecipeError, match=r"size is 8; supported: 4, 6, 9"):
-        Sudoku(size=8)
-    with pytest.raises(RecipeError, match=r"least_guesses is 1; above 0 only for a size of 9"):
-        Sudoku(size=6, least_guesses=1)
-    with pytest.raises(RecipeError, match=r"givens is \(16, 30\); low <= high, from 17 to 80"):
-        Sudoku(size=9, givens=(16, 30))
-    for givens in [(3, 10), (10, 5), (5, 16)]:
-        with pytest.raises(RecipeError, match="givens is"):
-            Sudoku(givens=givens)
-    with pytest.raises(RecipeError, match="split is 'test'; known: train, held_out"):
-        Sudoku().examples("test", seed=0)
 
 
 def test_tasks_are_found_by_name() -> None:

@@ -15,7 +15,7 @@ from transformers import PreTrainedTokenizerFast
 
 from redraft.config import CheckpointConfig, GenerationConfig, LayerConfig, ModelConfig, RopeConfig
 from redraft.errors import RequestError, TextError
-from redraft.text import MAX_STOP_CHARS, MAX_STOPS, Detokenizer, StopStrings, Text, read_text
+from redraft.text import MAX_STOP_CHARS, MAX_STOPS, StopStrings, Text, read_text
 
 SPECIALS = ["<pad>", "<eos>", "<bos>", "<unk>", "<|turn>", "<turn|>", "<|think|>"]
 PAD, EOS, BOS = 0, 1, 2
@@ -105,10 +105,6 @@ def write_checkpoint(folder: Path, *, template: str | None = TEMPLATE, **setting
 @pytest.fixture
 def text(tmp_path: Path) -> Text:
     return read_text(write_checkpoint(tmp_path), build_config())
-
-
-def byte(value: int) -> int:
-    return len(SPECIALS) + value
 
 
 def test_bos_is_added_once_and_only_if_asked(text: Text) -> None:
@@ -295,45 +291,7 @@ def test_a_decoder_that_pieces_could_not_reproduce_is_refused(tmp_path: Path, de
 # Detokenizer; tests/properties holds it to `decode` on random ids
 
 
-def test_no_piece_ends_inside_a_character(text: Text) -> None:
-    pieces = Detokenizer(text)
-    euro = [byte(value) for value in "€".encode()]
-    assert [pieces.push([token]) for token in euro] == ["", "", ""]
-    assert pieces.push(text.encode("b", bos=False)) == "€b"
-    assert pieces.push(euro[:2]) == ""
-    assert pieces.finish() == "\N{REPLACEMENT CHARACTER}" * 2
-    assert pieces.finish() == ""
-
-
-def test_bytes_around_a_skipped_token_are_one_character(text: Text) -> None:
-    """Split at the special token, the two halves were each decoded to U+FFFD."""
-    first, *rest = [byte(value) for value in "€".encode()]
-    skipping, showing = Detokenizer(text), Detokenizer(text, skip_special=False)
-    assert skipping.push([first, PAD]) + skipping.push(rest) + skipping.finish() == "€"
-    ids = [first, PAD, *rest]
-    assert showing.push(ids) + showing.finish() == text.decode(ids, skip_special=False)
-
-
 # Stop strings; tests/properties holds them to a plain search
-
-
-def feed(stops: Sequence[str], *pieces: str) -> list[tuple[str, bool]]:
-    cutter = StopStrings(stops)
-    return [*(cutter.push(piece) for piece in pieces), (cutter.finish(), False)]
-
-
-def test_only_what_may_become_a_stop_string_is_held_back() -> None:
-    assert feed(["\n\n", "END"], "a\nE", "N", "x\n") == [("a\n", False), ("", False), ("ENx", False), ("\n", False)]
-
-
-def test_a_stop_string_across_pieces_is_cut() -> None:
-    assert feed(["END"], "aE", "N", "Db", "c") == [("a", False), ("", False), ("", True), ("", True), ("", False)]
-
-
-def test_the_stop_string_that_is_complete_first_counts() -> None:
-    """Otherwise the answer would depend on whether "abcd" came as one block or as two."""
-    for pieces in (["abcd"], ["abc", "d"], ["a", "b", "c", "d"]):
-        assert "".join(piece for piece, _ in feed(["abcd", "c"], *pieces)) == "ab"
 
 
 @pytest.mark.parametrize(

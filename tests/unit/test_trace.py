@@ -210,18 +210,6 @@ def test_the_page_refuses_what_the_reader_refuses_and_reads_what_it_reads(tmp_pa
         assert line is None or answer.startswith(f"Line {line[1]} "), (answer, said)
 
 
-def test_another_files_content_is_never_lost(tmp_path: Path) -> None:
-    path = tmp_path / "prompt.txt"
-    path.write_text("precious", encoding="utf-8")
-    with pytest.raises(RequestError, match="holds something else than a trace"):
-        TraceFile(path, HEAD)
-    assert path.read_text(encoding="utf-8") == "precious"
-    with pytest.raises(RequestError, match="cannot be written: No such file"):
-        TraceFile(tmp_path / "no" / "folder", HEAD)
-    good(tmp_path / "trace.jsonl")
-    TraceFile(tmp_path / "trace.jsonl", HEAD).close()  # a trace may be written over
-
-
 def test_two_programs_cannot_write_one_trace(tmp_path: Path) -> None:
     """The second one wiped the first one's lines, which then stood behind zeros."""
     path = tmp_path / "trace.jsonl"

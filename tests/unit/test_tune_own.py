@@ -160,7 +160,7 @@ def test_plain_text_is_probed_by_its_losses(left_out: bool, tmp_path: Path) -> N
     (sample,) = feed.sources[0][0].held_out(1)
     (batch,) = feed.pack([feed.row(sample, Random(0), 256)])
     noisy = corrupt(batch, 631, torch.Generator().manual_seed(0))
-    lost = objective.losses(load_model(out)[0], batch, noisy, objective.Scoring(left_out))
+    lost = objective.losses(load_model(out)[0], batch, noisy, objective.ObjectiveRecipe(leave_one_out=left_out))
     best = rows[1] if state["score"] == -(rows[1][name] + rows[1][causal(name)]) / 2 else rows[3]
     assert lost.denoise is not None
     assert (lost.encode.item(), lost.denoise.item()) == pytest.approx((best[causal(name)], best[name]), rel=1e-4)

@@ -62,7 +62,7 @@ def read_entry(folder: Path, key: str) -> Entry | None:
         content = data[len(MARK) + _DIGEST :]
         if data[: len(MARK)] != MARK or data[len(MARK) : len(MARK) + _DIGEST] != _digest(key, content):
             return None
-        with np.load(io.BytesIO(content), allow_pickle=False) as kept:
+        with np.load(io.BytesIO(zlib.decompress(content)), allow_pickle=False) as kept:
             notes = json.loads(kept["notes"].tobytes())
             arrays = {name: kept[name] for name in _ARRAYS if name in kept}
         automaton = TokenAutomaton(**arrays) if arrays else None
@@ -77,11 +77,12 @@ def write_entry(folder: Path, key: str, entry: Entry) -> None:
     notes = json.dumps(said).encode()
     arrays = {} if entry.automaton is None else {name: getattr(entry.automaton, name) for name in _ARRAYS}
     content = io.BytesIO()
-    np.savez_compressed(content, **arrays, notes=np.frombuffer(notes, np.uint8))
+    np.savez(content, **arrays, notes=np.frombuffer(notes, np.uint8))
+    packed = zlib.compress(content.getvalue(), level=1)
     try:
         folder.mkdir(parents=True, exist_ok=True)
         with tempfile.NamedTemporaryFile(dir=folder, suffix=".part", delete=False) as beside:
-            beside.write(MARK + _digest(key, content.getvalue()) + content.getvalue())
+            beside.write(MARK + _digest(key, packed) + packed)
         os.replace(beside.name, path_of(folder, key))
     except OSError:
         return

@@ -1,14 +1,13 @@
 """Which sampled tokens a step keeps; every other open position gets a fresh random token.
 
-Acceptance has no memory: a position kept at one step is judged again at the next and may be renoised. What the model
-believed there lives on in the soft embedding. Pinned positions are outside acceptance: they are neither judged nor
-spend its budget.
+Acceptance has no memory: a position kept at one step is judged again at the next and may be renoised. The model's
+belief about it stays in the soft embedding. Pinned positions are neither judged nor do they spend the budget.
 
-Rules of published samplers for masked models are here as acceptance rules: what they would unmask for good is kept for
-one step. Each keeps at least one open position. The loop would end without that, at its cap, but a step that keeps
-nothing shows the network a canvas of pure noise again and learns of its answer through the soft embedding alone.
+Rules of published samplers for masked models are acceptance rules here: a token that they would unmask for good is kept
+for one step. Each rule keeps at least one open position. Otherwise the next step would read a canvas of pure noise, and
+the progress of the step would be in the soft embedding alone.
 
-c is the probability of a position's likeliest token, after the temperature. What is kept is the sample, which is that
+c is the probability of a position's likeliest token, after the temperature. A rule keeps the sample, which is that
 token with probability c.
 """
 
@@ -28,10 +27,8 @@ from redraft.shapes import Bool, Float, Int, Tensor
 
 @dataclass(frozen=True)
 class Needs:
-    """What a rule reads beyond argmax, sample and entropy.
-
-    `top`: the two largest probabilities; `drafts`: how many earlier drafts.
-    """
+    """Inputs of a rule beyond argmax, sample and entropy: `top`, the two largest probabilities; a number of earlier
+    `drafts`."""
 
     top: bool = False
     drafts: int = 0
@@ -46,7 +43,7 @@ class Accept(Protocol):
 
     @property
     def needs(self) -> Needs:
-        """What has to be read or kept for the rule."""
+        """The rule's inputs."""
 
     def __call__(self, stats: Stats, drafts: Sequence[Int[Tensor, "canvas"]] = ()) -> Bool[Tensor, "canvas"]:
         """True where the sample is kept, from this step's readings and the drafts of earlier steps, oldest first."""
@@ -58,7 +55,7 @@ class EntropyBound:
 
     Ben-Hamu et al., "Accelerated sampling by entropy bounded unmasking" (arXiv 2505.24857), as the reference applies
     it (model spec 3.3): in ascending order of entropy the k-th is kept iff cumsum_k - H_k <= bound, so at least one
-    always is. The sum bounds what is lost by sampling the kept positions independently of each other.
+    always is. The sum bounds the error of sampling the kept positions independently of each other.
     """
 
     needs: ClassVar[Needs] = Needs()
@@ -69,7 +66,7 @@ class EntropyBound:
             raise RequestError(f"entropy_bound is {self.bound}; it must be above 0 (nats for the whole canvas)")
 
     def __call__(self, stats: Stats, drafts: Sequence[Int[Tensor, "canvas"]] = ()) -> Bool[Tensor, "canvas"]:
-        # Literally so, to round as the reference does.
+        # In this form, because it rounds as the reference does.
         return _surest_first(stats, stats.cost, lambda spent: spent.cumsum(-1) - spent <= self.bound)
 
 
@@ -116,8 +113,8 @@ class Factor:
 class Frechet:
     """Keep the n most confident positions, for the largest n with (1-c_1) + .. + (1-c_n) + (1-c_n) < 1 - margin.
 
-    Fast-dLLM++ (Kasa et al., arXiv 2606.02955), by the formula of the authors' README, not read in the paper: the
-    Fréchet lower bound sum(c) - (n - 1) on all n being right exceeds what may compete with it, 1 - c_n, by `margin`.
+    Fast-dLLM++ (Kasa et al., arXiv 2606.02955), by the formula of the authors' README: the Fréchet lower bound
+    sum(c) - (n - 1) on the probability that all n are right exceeds that of an alternative, 1 - c_n, by `margin`.
     With equal confidences this is `Factor(1 - margin)`, otherwise it keeps at least as many. The condition can only
     turn false as n grows, so it is a prefix.
     """
@@ -138,8 +135,8 @@ class Frechet:
 class Margin:
     """Keep every position whose likeliest token leads the second by at least `threshold` in probability.
 
-    The gap is Prophet's (Li et al., arXiv 2508.19982), which takes it between logits, averages it over positions and
-    uses it to stop; that it is a difference of probabilities and judges positions one by one is ours.
+    The gap is from Prophet (Li et al., arXiv 2508.19982), which takes it between logits, averages it over positions and
+    uses it to stop. This variant takes it between probabilities and judges each position alone.
     """
 
     needs: ClassVar[Needs] = Needs(top=True)
@@ -155,11 +152,11 @@ class Margin:
 
 @dataclass(frozen=True)
 class Gate:
-    """Of what `rule` keeps, only positions that read as they did at each of the last `steps` steps.
+    """Of the positions that `rule` keeps, those whose draft is unchanged since each of the last `steps` steps.
 
-    Temporal stability as a condition, as in LESS (arXiv 2606.16908: the top token persists). The rule judges unstable
-    positions too, and a rule with a budget spends it on them. Where nothing is left, as on the
-    first `steps` steps of every canvas, the position of the lowest cost is kept.
+    Stability over time as a condition, as in LESS (arXiv 2606.16908: the top token persists). The rule judges unstable
+    positions too, and a rule with a budget spends it on them. If no position is left, as in the first `steps` steps of
+    every canvas, the position of the lowest cost is kept.
     """
 
     steps: int
@@ -206,7 +203,7 @@ class AnyOf:
 def _surest_first(
     stats: Stats, doubt: Float[Tensor, "canvas"], keep: Callable[[Tensor], Tensor]
 ) -> Bool[Tensor, "canvas"]:
-    """`keep` applied to the open positions' doubts in ascending order, back in place; the first is always kept."""
+    """`keep` applied to the open positions in ascending order of doubt; the first is always kept."""
     pinned = stats.pinned
     ordered, order = torch.sort(doubt if pinned is None else doubt.masked_fill(pinned, torch.inf), stable=True)
     kept = keep(ordered)

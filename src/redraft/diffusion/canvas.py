@@ -19,18 +19,18 @@ class Canvas:
     """A canvas between two steps. soft and conditioned are on the model's device, all else on the host.
 
     block     number of the block, from 0               step       steps taken
-    tokens    what the network reads next: accepted samples, pins, and noise elsewhere
-    draft     argmax of the last logits, which is what is emitted; before the first step the start tokens
-    settled_at    of each position, which of its steps brought its present reading
-    changes   how often each position's reading has changed; -1 before its first step
+    tokens    input of the next forward: accepted samples, pins, and noise elsewhere
+    draft     argmax of the last logits, which is emitted; before the first step the start tokens
+    settled_at    the step of each position since which its draft is unchanged
+    changes   how often each position's draft has changed; -1 before its first step
     soft      soft embedding of the last distribution; None before the first step
     drafts    the last drafts, oldest first, the current one last; as many as the rules look back on
     entropy   nats per position at the last step        accepted   positions whose sample was kept at the last step
     pinned    positions held fixed; None if there are none
-    settled   whether the halting rule was content with the last step
-    origin    where the first position stands in the block; above 0 only once a flowing canvas has slid
+    settled   whether the halting rule ended the canvas at the last step
+    origin    index of the first position in the block; above 0 only after a flowing canvas has slid
     age       steps that each position has taken; None while all have taken `step`. It never rises along the canvas
-    conditioned   the last distributions conditioned on the answer's language; None without one
+    conditioned   the last distributions, conditioned on the constraint's language; None without a constraint
     """
 
     block: int
@@ -61,7 +61,7 @@ class Canvas:
 
     @property
     def changed(self) -> Bool[Tensor, "canvas"]:
-        """Positions that read otherwise than at the step before; all of them at their first."""
+        """Positions whose draft changed at the last step; all positions at their first step."""
         return self.settled_at == (self.step if self.age is None else self.age)
 
 
@@ -98,10 +98,10 @@ def narrow(canvas: Canvas, width: int) -> Canvas:
 
 
 def slide(canvas: Canvas, gone: int, width: int, noise: Noise, vocab: int) -> Canvas:
-    """The canvas without its first `gone` positions, filled up to `width` with fresh ones behind.
+    """The canvas without its first `gone` positions, filled at its end with fresh positions up to `width`.
 
-    What is kept keeps all that is known of it. A fresh position holds the start noise of its address and nothing else:
-    no soft embedding, which is exactly zero, and no earlier draft.
+    Positions that stay keep their state. A fresh position has the start noise of its address, an exactly zero soft
+    embedding and no earlier draft.
     """
     kept = canvas.width - gone
     more = max(0, width - kept)
@@ -117,7 +117,7 @@ def slide(canvas: Canvas, gone: int, width: int, noise: Noise, vocab: int) -> Ca
 
 
 NOTHING = -1
-"""Stands where there is no draft; it equals no token."""
+"""Placeholder for an absent draft; it equals no token."""
 
 _FILLERS: dict[str, float] = {
     "tokens": NOTHING,

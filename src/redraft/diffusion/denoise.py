@@ -7,8 +7,8 @@
                                         temperature    ├──► soft embedding ────────────────────────────────┤
                                                        └──► argmax: the draft ─► halt? ────────────────────┘
 
-Everything a step decides comes from small per-position readings; the model is seen through one protocol, so a sampler
-can be tested with a lookup table for a model. Policies are values: combine by passing two, never by naming a third.
+Every decision of a step depends on small per-position readings. The model is one protocol, so a sampler can be tested
+with a lookup table as the model. Policies are values: to combine two rules, pass both.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ IMPOSSIBLE = -1e9
 
 @runtime_checkable
 class Softener(Protocol):
-    """What a step needs of a model besides logits."""
+    """The model's part in a step besides logits."""
 
     def soften(self, probabilities: Float[Tensor, "canvas vocab"]) -> Float[Tensor, "canvas hidden"]:
         """Soft embedding of a distribution."""
@@ -50,7 +50,7 @@ class Softener(Protocol):
 
 @runtime_checkable
 class Denoiser(Softener, Protocol):
-    """A model behind a fixed prefix, as the loop sees it."""
+    """A model with a fixed prefix, as the loop sees it."""
 
     def denoise(
         self, tokens: Int[Tensor, "canvas"], soft: Float[Tensor, "canvas hidden"] | None
@@ -62,9 +62,9 @@ class Denoiser(Softener, Protocol):
 class Policy:
     """How a canvas is denoised. `max_steps` caps the steps and, with the reference's schedule, sets the cooling.
 
-    `shaping` is what the caller changes about the model's distribution before anything is read, `plan` which positions
-    of a canvas are finished together. With `draw` a canvas held to a language becomes, at its last step, a valid text
-    drawn in proportion to its probability, instead of the likeliest.
+    `shaping` changes the model's distribution before anything is read; `plan` decides which positions of a canvas
+    finish together. With `draw` a constrained canvas becomes, at its last step, a valid text drawn in proportion to its
+    probability, instead of the likeliest text.
     """
 
     schedule: Schedule = LinearTemperature()
@@ -98,8 +98,8 @@ def settle(
 ) -> Iterator[Canvas]:
     """Yields the canvas after every step, up to the one that settles or meets the step cap, whose draft is the block.
 
-    With the plan `Flow`, up to the first canvas of which some positions are finished. `condition` holds the canvas to a
-    language.
+    With the plan `Flow`, up to the first canvas with finished positions. `condition` conditions each step's
+    distributions on a constraint.
     """
     while not policy.plan.released(canvas, policy.max_steps):
         logits = denoiser.denoise(canvas.tokens, canvas.soft)
@@ -117,7 +117,8 @@ def step(
 ) -> Canvas:
     """The canvas after one step: a pure function of the canvas, its logits and the noise at this address.
 
-    Noise is of the whole vocabulary, with a condition too: the canvas is evidence for the model and need not be valid.
+    Noise comes from the whole vocabulary, even with a condition: the canvas is evidence for the model and need not be
+    valid.
     """
     return updated(canvas, _read(canvas, logits, model, policy, noise, condition), logits.shape[-1], policy, noise)
 
@@ -160,9 +161,9 @@ def updated(canvas: Canvas, stats: Stats, vocab: int, policy: Policy, noise: Noi
 
 
 def temperature(policy: Policy, steps: int | Int[Tensor, "canvas"]) -> float | Float[Tensor, "canvas 1"]:
-    """What the logits of a step are divided by. `steps` is its number, from 1; one for all positions, or one for each.
+    """The divisor of a step's logits. `steps` is its number, from 1: one for all positions, or one for each.
 
-    Steps beyond the cap, which occur where the rules change on the way (engine/pace.py), are as cool as the last.
+    Steps beyond the cap, which occur if the rules change on the way (engine/pace.py), have the last temperature.
     """
     if isinstance(steps, int):
         last = min(steps, policy.max_steps)
@@ -187,28 +188,28 @@ def _read(
     """The readings of this step's logits, shaped by the caller and with pins in force."""
     shaping, number, needs, device = policy.shaping, canvas.step + 1, policy.accept.needs, logits.device
     cooled = temperature(policy, number if canvas.age is None else canvas.age + 1)
-    there = canvas
+    on_device = canvas
     if canvas.pinned is not None:
         tokens, pinned = (x.to(device, non_blocking=True) for x in (canvas.tokens, canvas.pinned))
-        there = replace(canvas, tokens=tokens, pinned=pinned)
+        on_device = replace(canvas, tokens=tokens, pinned=pinned)
     stats = read_logits(
         shaping.biased(logits),
         cooled if isinstance(cooled, float) else cooled.to(device, non_blocking=True),
         lambda p: noise.sample(canvas.block, number, shaping.narrowed(p), canvas.origin).to(p.device),
-        _fed_back(there, model),
+        _fed_back(on_device, model),
         model.dtype,
         top=needs.top,
-        condition=None if condition is None else lambda log_p: condition(_pinned(there, log_p)),
+        condition=None if condition is None else lambda log_p: condition(_pinned(on_device, log_p)),
     ).landed()
     if canvas.pinned is None:
         return stats
-    # A pin reads as its token, and certain: a rule that waited for the model to agree with it could wait for ever.
+    # A pin reads as its token with certainty: a rule that waits for the model to agree with it could wait for ever.
     argmax, entropy = torch.where(canvas.pinned, canvas.tokens, stats.argmax), stats.entropy
     return replace(stats, argmax=argmax, entropy=entropy.masked_fill(canvas.pinned, 0.0), pinned=canvas.pinned)
 
 
 def _pinned(canvas: Canvas, log_p: Float[Tensor, "canvas vocab"]) -> Float[Tensor, "canvas vocab"]:
-    """Log-probabilities with pinned positions certain of their token, so that a language fits around them."""
+    """Log-probabilities with pinned positions certain of their token, so that the constraint fits around them."""
     if canvas.pinned is None:
         return log_p
     certain = torch.full_like(log_p, IMPOSSIBLE).scatter_(-1, canvas.tokens.unsqueeze(-1), 0.0)
@@ -216,13 +217,13 @@ def _pinned(canvas: Canvas, log_p: Float[Tensor, "canvas vocab"]) -> Float[Tenso
 
 
 def _fed_back(canvas: Canvas, model: Softener) -> Soften:
-    """How a distribution becomes the next step's soft embedding; a pinned position feeds back its token."""
+    """The function from a distribution to the next step's soft embedding; a pinned position feeds back its token."""
     pinned = canvas.pinned
     if pinned is None:
         return model.soften
 
-    def held(p: Float[Tensor, "canvas vocab"]) -> Float[Tensor, "canvas hidden"]:
+    def soften(p: Float[Tensor, "canvas vocab"]) -> Float[Tensor, "canvas hidden"]:
         certain = torch.zeros_like(p).scatter_(-1, canvas.tokens.unsqueeze(-1), 1.0)
         return model.soften(torch.where(pinned.unsqueeze(-1), certain, p))
 
-    return held
+    return soften

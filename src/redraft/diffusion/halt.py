@@ -13,9 +13,9 @@ from redraft.errors import RequestError
 from redraft.shapes import Int, Tensor
 
 OVERSTATED = 4.0
-"""How many times a sum of entropies overstates a draft's doubt; `bench/constraints.py` counts what was right."""
+"""Factor by which a sum of entropies overstates a draft's doubt; `bench/constraints.py` counts the right answers."""
 STOOD, LENIENT = 2, 10.0
-"""A valid draft that has not changed for STOOD steps may have LENIENT times the doubt."""
+"""A valid draft that is unchanged for STOOD steps may have LENIENT times the doubt."""
 
 
 @runtime_checkable
@@ -59,17 +59,17 @@ class StableAndConfident:
 
 @dataclass(frozen=True)
 class Sure:
-    """The open positions' entropies add up to less than `nats`; one look is enough.
+    """The open positions' entropies add up to less than `nats`; no confirming step is needed.
 
-    A position of entropy H reads wrong with a chance of at most H / (2 ln 2) under its own distribution (Hellman and
-    Raviv, "Probability of error, equivocation, and the Chernoff bound", 1970), so the whole reading with one of at
-    most 0.72 `nats`, however positions depend on each other. In a sum, unlike a mean, certain positions cannot excuse a
-    doubtful one.
+    The draft of a position of entropy H is wrong with a probability of at most H / (2 ln 2) under its own distribution
+    (Hellman and Raviv, "Probability of error, equivocation, and the Chernoff bound", 1970). So the whole draft is wrong
+    with at most 0.72 `nats`, however positions depend on each other. In a sum, unlike a mean, certain positions cannot
+    hide a doubtful one.
 
-    With a language the draft's own probability among all valid texts is known, and its doubt is judged instead. It has
-    to be OVERSTATED times as small, because entropies add up to far more: a text that may begin one position later is
-    in doubt at every position. A draft that has not changed for STOOD steps would hardly change with more of them, so
-    LENIENT times the doubt is let pass.
+    With a constraint the draft's probability among all valid texts is known, and its doubt is judged instead. The limit
+    is OVERSTATED times smaller, because entropies add up to far more: a text that may begin one position later is in
+    doubt at every position. More steps hardly change a draft that is unchanged for STOOD steps, so it is allowed
+    LENIENT times the doubt.
     """
 
     nats: float = 0.2
@@ -80,7 +80,7 @@ class Sure:
 
     @property
     def memory(self) -> int:
-        """Enough to tell that a valid draft has not changed."""
+        """Enough to see that a valid draft has not changed."""
         return STOOD
 
     def __call__(self, stats: Stats, drafts: Sequence[Int[Tensor, "canvas"]]) -> bool:
@@ -92,7 +92,7 @@ class Sure:
 
 @dataclass(frozen=True)
 class EitherOf:
-    """Settled as soon as one of `rules` says so."""
+    """Settled as soon as one of `rules` is met."""
 
     rules: tuple[Halt, ...]
 
@@ -110,10 +110,10 @@ class EitherOf:
 
 @dataclass(frozen=True)
 class UntilEnd:
-    """Another rule, judged on the answer alone: positions behind the draft's first end token do not count.
+    """Another rule, applied to the answer alone: positions after the draft's first end token do not count.
 
-    They are never emitted, and could keep a short answer from settling for many steps. A draft without an end token is
-    judged whole.
+    They are never emitted, and could keep a short answer from settling for many steps. Without an end token the whole
+    draft counts.
     """
 
     rule: Halt
@@ -132,7 +132,7 @@ class UntilEnd:
 
 @dataclass(frozen=True)
 class AtLeast:
-    """Another rule, not asked before `steps` steps are done."""
+    """Another rule, applied only after `steps` steps."""
 
     rule: Halt
     steps: int
@@ -147,7 +147,7 @@ class AtLeast:
 
 
 def _stands(stats: Stats, drafts: Sequence[Int[Tensor, "canvas"]], steps: int) -> bool:
-    """Whether the draft is that of each of the last `steps` steps."""
+    """Whether the draft equals that of each of the last `steps` steps."""
     return len(drafts) >= steps and all(torch.equal(stats.argmax, one) for one in drafts[len(drafts) - steps :])
 
 

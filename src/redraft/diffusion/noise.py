@@ -1,11 +1,11 @@
-"""Where randomness comes from: an argument, never a global.
+"""Randomness is an argument, never a global.
 
 A canvas needs three kinds of draws: random tokens to start from, one sample per position from the model's
 distribution, and random tokens for the positions that were not accepted.
 
-    SeededNoise   a pure function of (request seed, block, step, position): the same canvas gets the same draws
-                  alone, in any batch, after any neighbour
-    TapeNoise     draws that somebody recorded, so that two loops can be compared decision by decision
+    SeededNoise   a pure function of (request seed, block, step, position): a canvas gets the same draws alone and
+                  in any batch
+    TapeNoise     recorded draws, so that two loops can be compared decision by decision
 
 SeededNoise is Philox4x32-10 (Salmon et al., "Parallel random numbers: as easy as 1, 2, 3", SC 2011), a counter-based
 generator: no state to carry, every number addressable. A sample is one uniform per position read against the cumulated
@@ -37,10 +37,7 @@ _HALF = np.uint64(32)
 
 @runtime_checkable
 class Noise(Protocol):
-    """Draws for one request. `block` and `step` say where in the request they are needed, `origin` the first position.
-
-    Positions count from the start of the block.
-    """
+    """Draws of one request at a `block` and `step`. `origin` is the first position, counted from the block's start."""
 
     def tokens(self, block: int, step: int, width: int, vocab: int, origin: int = 0) -> Int[Tensor, "canvas"]:
         """Uniformly random token ids: the start of a canvas (step START) or the renoise of a step."""
@@ -74,7 +71,7 @@ class SeededNoise:
         return drawn(probabilities, uniform.to(probabilities.device, non_blocking=True))
 
     def uniform(self, block: int, step: int, width: int, origin: int = 0) -> Float[Tensor, "canvas"]:
-        """The number in [0, 1) by which each position's sample is drawn."""
+        """Each position's number in [0, 1), which picks its sample."""
         words = _words(self.seed, block, step, width, origin)[1]
         # The largest words round up to 1, which no cumulated probability exceeds.
         below_one = np.minimum(words.astype(np.float32) / np.float32(2**32), np.nextafter(np.float32(1), np.float32(0)))

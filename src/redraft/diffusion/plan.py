@@ -1,7 +1,7 @@
-"""Which positions of a canvas are finished together, and what canvas follows.
+"""Which positions of a canvas finish together, and which canvas follows.
 
-    Whole    all of them, when the halting rule says so; the next canvas is a new block       (the reference)
-    Flow     also the first ones as soon as they stand still; the canvas slides over the text
+    Whole    all of them, when the halting rule is met; the next canvas is a new block         (the reference)
+    Flow     also the first positions once they no longer change; the canvas slides over the text
 
          ┌─────── canvas ───────┐                      age of its positions, in steps
     step │ Once upon a t?m% the#│                      3 3 3 3 3 3 3 3
@@ -10,9 +10,9 @@
          → prefix   │ a t?m% the# … … … …  │           3 3 3 3 0 0 0 0
                     └──────────────────────┘
 
-A canvas that slides pays no ramp-up for what it had begun to see, and no drain in which settled positions wait for the
-last few. Positions that enter later are younger: each is cooled, and capped, by its own age. No training is needed for
-it, because a canvas behind the first has always begun in the middle of a text.
+A sliding canvas has no ramp-up for text that it already covers, and settled positions do not wait for the last few.
+Positions that enter later are younger: the temperature and the cap of each follow its own age. This needs no training,
+because every canvas after the first starts in the middle of a text anyway.
 """
 
 from __future__ import annotations
@@ -30,14 +30,14 @@ from redraft.shapes import Bool, Tensor
 
 @runtime_checkable
 class Plan(Protocol):
-    """Decides what leaves a canvas after a step, and what comes."""
+    """Decides which positions leave a canvas after a step, and which canvas follows."""
 
     @property
     def memory(self) -> int:
         """Number of drafts to keep for the plan, the last one included."""
 
     def released(self, canvas: Canvas, max_steps: int) -> int:
-        """How many of the first positions are finished; 0 for none yet."""
+        """How many of the first positions are finished."""
 
     def following(self, canvas: Canvas, released: int, width: int, noise: Noise, vocab: int) -> Canvas:
         """The canvas that follows, `width` wide, when the first `released` positions have left."""
@@ -45,7 +45,7 @@ class Plan(Protocol):
 
 @dataclass(frozen=True)
 class Whole:
-    """A canvas is finished as a whole, when it has settled or met the step cap; a new block of noise follows."""
+    """A canvas finishes as a whole, when it has settled or met the step cap; a new block of noise follows."""
 
     @property
     def memory(self) -> int:
@@ -61,11 +61,11 @@ class Whole:
 
 @dataclass(frozen=True)
 class Flow:
-    """Positions leave from the front once they have read the same for `steady` steps beside the last, below `nats`.
+    """Positions leave from the front once their draft is unchanged for `steady` steps, with an entropy below `nats`.
 
-    Fewer than `least` wait for more, because every departure is a commit and moves every row. What has reached the step
-    cap leaves whatever it reads, and a canvas that has settled leaves as a whole. What comes is noise at the end of the
-    canvas; steps are counted on, so every address of the noise is met once.
+    Fewer than `least` positions wait for more, because every departure is a commit and moves every row. Positions that
+    have reached the step cap leave in any case, and a settled canvas leaves as a whole. New positions at the end are
+    noise; steps are counted on, so every address of the noise is used once.
     """
 
     steady: int = 1
@@ -86,7 +86,7 @@ class Flow:
         return self.steady + 1
 
     def released(self, canvas: Canvas, max_steps: int) -> int:
-        """The longest beginning that stands still or has had its time, if it is long enough."""
+        """The longest beginning that no longer changes or is at the step cap, if it is long enough."""
         if canvas.settled or canvas.step == 0:
             return canvas.width if canvas.settled else 0
         leaving = self._still(canvas)
@@ -97,7 +97,7 @@ class Flow:
         return found if found >= min(self.least, canvas.width) else 0
 
     def following(self, canvas: Canvas, released: int, width: int, noise: Noise, vocab: int) -> Canvas:
-        """The same canvas, further on."""
+        """The same canvas, moved forward."""
         return slide(canvas, released, width, noise, vocab)
 
     def _still(self, canvas: Canvas) -> Bool[Tensor, "canvas"]:

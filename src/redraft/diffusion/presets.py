@@ -1,8 +1,8 @@
-"""Presets: sampler rules under one name, for callers who do not want to choose each rule.
+"""Presets: sampler rules under one name.
 
 reference   transformers' rules with the checkpoint's own settings, and canvases of the checkpoint's width
-fast        no step to confirm a certain canvas, canvases no wider than the answer may be, nothing behind its end
-flow        fast, on a canvas that slides: text is emitted as soon as the beginning of a canvas stands still
+fast        no step to confirm a certain canvas, canvases no wider than the answer may be, nothing after its end
+flow        fast, on a canvas that slides: text is emitted as soon as the beginning of a canvas no longer changes
 """
 
 from __future__ import annotations
@@ -27,8 +27,8 @@ DOUBT = 2.0
 class Preset:
     """Rules made from a checkpoint's settings.
 
-    `end_aware`: what stands behind the answer's end is neither waited for nor computed. `fitted`: a canvas is the
-    narrowest of WIDTHS that holds the answer, if that is narrower than the checkpoint's.
+    With `end_aware` a canvas neither waits for nor computes positions after the answer's end. With `fitted` a canvas
+    has the least of WIDTHS that is enough for the answer, if that is narrower than the checkpoint's.
     """
 
     policy: Callable[[GenerationConfig], Policy]
@@ -36,24 +36,24 @@ class Preset:
     fitted: bool = False
 
     def width(self, max_tokens: int, canvas_length: int) -> int:
-        """The canvas of a request for so many tokens, on a model whose own canvas is `canvas_length`."""
+        """Width of the canvas for an answer of `max_tokens`, on a model whose own canvas is `canvas_length`."""
         return narrowest(max_tokens, canvas_length) if self.fitted else canvas_length
 
 
 def narrowest(tokens: int, most: int) -> int:
-    """The narrowest canvas that holds so many tokens, `most` if none that is narrower does."""
+    """The least width that is enough for so many tokens, at most `most`."""
     return next((width for width in WIDTHS if tokens <= width < most), most)
 
 
 @lru_cache
 def fast_policy(config: GenerationConfig) -> Policy:
-    """The reference without its confirming step: a canvas is done once it is certain, on average or as a whole."""
+    """The reference without its confirming step: a canvas ends once it is certain, on average or as a whole."""
     certain = EitherOf((StableAndConfident(0, config.confidence_threshold), Sure(DOUBT * config.entropy_bound)))
     return replace(reference_policy(config), halt=certain)
 
 
 def flow_policy(config: GenerationConfig) -> Policy:
-    """`fast`, with a beginning that leaves the canvas once it has read the same for a step."""
+    """`fast`, with a beginning that leaves the canvas once it is unchanged for a step."""
     return replace(fast_policy(config), plan=Flow(nats=config.confidence_threshold))
 
 

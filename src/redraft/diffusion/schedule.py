@@ -15,7 +15,7 @@ class Schedule(Protocol):
     """Temperature by step."""
 
     def temperature(self, step: int, max_steps: int) -> float:
-        """What the logits of `step` (counted from 1) are divided by."""
+        """The divisor of the logits of `step`, counted from 1."""
 
 
 @dataclass(frozen=True)
@@ -41,10 +41,10 @@ class LinearTemperature:
 
 @dataclass(frozen=True)
 class FixedCooling:
-    """The reference's cooling over `steps` steps, whatever the cap: `LinearTemperature` for a cap of `steps`.
+    """`LinearTemperature` for a cap of `steps`, whatever the real cap.
 
-    A cap then only cuts a run short, as vLLM's `diffusion_max_steps` does; with the reference's rule it also cools
-    faster. Steps beyond `steps` stay at the last temperature.
+    The cap then only cuts a run short, as vLLM's `diffusion_max_steps` does; with the reference's rule a lower cap also
+    cools faster. Steps beyond `steps` have the last temperature.
     """
 
     t_min: float = 0.4
@@ -63,11 +63,11 @@ class FixedCooling:
 
 @dataclass(frozen=True)
 class LateStart:
-    """Another schedule, begun after its first `skipped` steps: for a canvas that is not noise to begin with."""
+    """Another schedule without its first `skipped` steps: for a canvas that does not start as noise."""
 
     schedule: Schedule
     skipped: int
 
     def temperature(self, step: int, max_steps: int) -> float:
-        """The other schedule's temperature `skipped` steps later, under a cap that is as much higher."""
+        """The other schedule's temperature `skipped` steps later, with a cap that is higher by `skipped`."""
         return self.schedule.temperature(step + self.skipped, max_steps + self.skipped)

@@ -1,12 +1,12 @@
-"""What a first canvas begins with instead of noise: tokens given, and which of them are pinned.
+"""The first canvas of a request: given tokens and pins in place of noise.
 
-    pins    (position, token): held at every step; the model sees them, no policy moves them
-    given   (position, token): shown at the first step, free from then on
-    neither                    noise
+    pins    (position, token): fixed at every step; the model sees them, no policy changes them
+    given   (position, token): shown at the first step, free afterwards
+    other positions            noise
 
-The network does not see which positions are pinned. It infers the noise level from the canvas, and many pins read as
-"almost done". So a canvas with pins takes at least LEAST_STEPS steps, so that its first guess is never its answer, and
-the halting rule judges the open positions alone.
+The network does not see which positions are pinned. It infers the noise level from the canvas, and many pins look like
+a canvas that is almost done. So a canvas with pins takes at least LEAST_STEPS steps: its first guess is never its
+answer. The halting rule judges the open positions alone.
 """
 
 from __future__ import annotations

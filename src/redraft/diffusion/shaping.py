@@ -1,11 +1,11 @@
-"""What a caller changes about the model's distribution: bias, temperature, and what may be sampled.
+"""A caller's changes to the model's distribution: bias, temperature, top-k and top-p.
 
     logits ──► + bias ──► ÷ (schedule's temperature · factor) ──► p ──► argmax, entropy, soft embedding
                                                                   └──► top-k ──► top-p ──► the sample
 
-Bias and temperature act on everything that is read. top-k and top-p act on the sample alone: the draft, what is
-accepted, and what the next step is conditioned on are read off the whole distribution. The answer is the draft, so
-they change it only through the tokens that the network is shown on the way.
+Bias and temperature act on every reading. top-k and top-p act on the sample alone: the draft, acceptance and the soft
+embedding are read off the whole distribution. The answer is the draft, so top-k and top-p change it only through the
+sampled tokens that the network reads at the next steps.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ FORBIDDEN = -1e4
 COLDEST, HOTTEST, MOST_BIAS = 0.01, 10.0, 100.0
 
 FEW = 1024
-"""As many tokens are ranked for top_p; all of them only where these do not reach it, because a full sort is slow."""
+"""Tokens ranked for top_p; all tokens are sorted only if these do not reach it, because a full sort is slow."""
 
 
 def forbid(logits: Float[Tensor, "rows vocab"], tokens: Iterable[int]) -> None:
@@ -40,9 +40,9 @@ class Shaping:
 
     temperature   factor on the schedule's temperature
     top_k         sample from this many of the likeliest tokens; None for all
-    top_p         sample from the likeliest tokens that together reach this probability, after top_k; 1 for all
+    top_p         sample from the likeliest tokens that reach this probability together, after top_k; 1 for all
     bias          (token id, nats) added to the logits of every position
-    forbidden     tokens that are never read nor sampled
+    forbidden     tokens that are neither read nor sampled
     """
 
     temperature: float = 1.0
@@ -68,7 +68,7 @@ class Shaping:
                 )
 
     def biased(self, logits: Float[Tensor, "canvas vocab"]) -> Float[Tensor, "canvas vocab"]:
-        """The logits with bias and bans."""
+        """The logits with bias and forbidden tokens."""
         if not self.bias and not self.forbidden:
             return logits
         changes = [*self.bias, *((token, FORBIDDEN) for token in self.forbidden)]
@@ -76,7 +76,8 @@ class Shaping:
         return logits + torch.zeros_like(logits[0]).index_add(0, ids, nats.to(logits.dtype))
 
     def narrowed(self, p: Float[Tensor, "canvas vocab"]) -> Float[Tensor, "canvas vocab"]:
-        """What a sample is drawn from. Rows need not sum to 1. One top_k token may stand for several equal ones."""
+        """The probabilities that a sample is drawn from; rows need not sum to 1. Of tokens with equal probability at
+        the limit of top_k any may be kept."""
         if self.top_k is None and self.top_p == 1:
             return p
         likeliest, ids = p.topk(min(self.top_k or FEW, p.shape[-1]))

@@ -1,8 +1,8 @@
-"""What a step reads of the model's distribution at every position; nothing as wide as the vocabulary is kept.
+"""A step's readings of the model's distribution at every position; nothing as wide as the vocabulary is kept.
 
 From logits [canvas, vocab] one reading gives the argmax, one sample, the entropy and the soft embedding that conditions
-the next step; and the two largest probabilities, if a rule asks. At a vocabulary of 262,144 the probabilities of one
-canvas are 268 MB in float32; they live inside `read_logits` and die there.
+the next step; and the two largest probabilities, if a rule needs them. At a vocabulary of 262,144 the probabilities of
+one canvas are 268 MB in float32; they exist only inside `read_logits`.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ Soften = Callable[[Float[Tensor, "canvas vocab"]], Float[Tensor, "canvas hidden"
 
 @runtime_checkable
 class Conditioned(Protocol):
-    """A canvas's distributions, conditioned on its text being in a language (made by `constraints`)."""
+    """A canvas's distributions, given that its text satisfies a constraint (made by `constraints`)."""
 
     @property
     def draft(self) -> Int[Tensor, "canvas"]:
@@ -92,7 +92,7 @@ class Stats:
         )
 
     def part(self, rows: slice) -> Stats:
-        """Those of some positions: of one canvas among several read at once, or what a halting rule judges."""
+        """The readings of some positions: of one canvas among several, or those that a halting rule judges."""
         top = None if self.top is None else self.top[rows]
         pinned = None if self.pinned is None else self.pinned[rows]
         read = (self.argmax[rows], self.sample[rows], self.entropy[rows], self.soft[rows], top)
@@ -100,10 +100,10 @@ class Stats:
 
     @property
     def cost(self) -> Float[Tensor, "canvas"]:
-        """Nats that it costs to accept a position's sample: its entropy; with a language the larger of both entropies.
+        """Cost in nats of accepting a position's sample: its entropy; with a constraint the larger of both entropies.
 
-        A position that only the language makes certain may lie between two readings one of which is wrong. Accepted, it
-        would be shown to the network as evidence for both.
+        A position that only the constraint makes certain may be part of two readings, one of which is wrong. If
+        accepted, the network would read it as evidence for both.
         """
         return self.entropy if self.own is None else torch.maximum(self.entropy, self.own)
 
@@ -120,7 +120,7 @@ class Stats:
 
     @property
     def margin(self) -> Float[Tensor, "canvas"]:
-        """How far the likeliest token leads the second."""
+        """Lead of the likeliest token over the second, in probability."""
         assert self.top is not None, "a rule that reads margins must say so in its needs"
         return self.top[:, 0] - self.top[:, 1]
 
@@ -140,9 +140,10 @@ def read_logits(
     The temperature is one for all positions or one for each. `sample` draws from probabilities, `soften` makes the soft
     embedding. `feedback` is the dtype that the reference rounds the scaled logits to before they condition the next
     step: its parameter dtype. In bfloat16 that coarsens them visibly (steps of 0.5 near 75), so it is part of the rule.
-    With a `condition`, everything is read off the conditioned
-    distributions, and the argmax is the likeliest text that satisfies it, not the likeliest token of each position. But
-    the soft embedding is of the model's own: it has to see where it doubts what the language has made of its draft.
+
+    With a `condition` everything is read off the conditioned distributions, and the argmax is the likeliest text that
+    satisfies it, not the likeliest token of each position. Only the soft embedding is of the model's own distribution:
+    the next step has to see where the model doubts the constrained draft.
     """
     scaled = logits / temperature
     log_p = torch.log_softmax(scaled, dim=-1)

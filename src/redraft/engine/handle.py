@@ -15,7 +15,7 @@ from collections.abc import AsyncGenerator, Callable, Generator, Hashable
 from contextlib import aclosing, closing, suppress
 from dataclasses import replace
 from functools import partial
-from typing import Generic, Protocol, TypeVar
+from typing import Generic, Protocol, TypeVar, runtime_checkable
 
 from redraft.engine.answer import Answer, Delta
 from redraft.engine.events import Draft, Event, Finished
@@ -28,6 +28,7 @@ from redraft.text import Text
 K = TypeVar("K", bound=Hashable)
 
 
+@runtime_checkable
 class Turner(Protocol):
     """What a reader needs of the loop."""
 

@@ -31,6 +31,7 @@ class Phase(Enum):
     DENOISE = "denoise"
 
 
+@runtime_checkable
 class Counts(Protocol):
     """What the scheduler reads of a sequence.
 

@@ -9,13 +9,14 @@ from __future__ import annotations
 
 import threading
 from types import TracebackType
-from typing import Protocol
+from typing import Protocol, runtime_checkable
 
 from redraft.engine.events import Event
 from redraft.engine.request import ResolvedRequest
 from redraft.errors import RunError
 
 
+@runtime_checkable
 class Submitted(Protocol):
     """What a scope knows of a request that runs in it (`redraft.engine.handle.Handle`)."""
 

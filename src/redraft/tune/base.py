@@ -1,8 +1,8 @@
-"""What a run begins with: a shape, a text side and first weights, from a recipe's [model], its start, or both.
+"""What a run starts from: shape, tokenizer and first weights, from a recipe's [model], its `start`, or both.
 
-[model] alone       random weights; the built-in tokenizer
+[model] alone       random weights; a built-in tokenizer
 start alone         the checkpoint's weights, tokenizer and template
-both                the checkpoint's weights, grown into the recipe's vocabulary
+both                the checkpoint's weights, extended to the recipe's vocabulary
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ TEXT_FILES = (
 
 @dataclass(frozen=True)
 class Base:
-    """Config and text side of a run. `folder` is the checkpoint it starts from, if there is one."""
+    """Config and tokenizer of a run. `folder` is the checkpoint that it starts from, if any."""
 
     recipe: Recipe
     checkpoint: CheckpointConfig
@@ -67,14 +67,14 @@ class Base:
         return model
 
     def adapted(self) -> DiffusionGemma:
-        """The first weights, frozen and with adapters beside them where the recipe trains those. Raises as `model`."""
+        """The first weights; if the recipe trains adapters, frozen and with adapters. Raises as `model`."""
         model = self.model()
         if self.recipe.lora is not None:
             adapt(model, self.recipe.lora, seed=self.recipe.train.seed)
         return model
 
     def save(self, model: DiffusionGemma, out: Path) -> None:
-        """Write weights and configs; the text files are there since `read_base`."""
+        """Write weights and configs; `read_base` has written the tokenizer files."""
         vision: Source | Mapping[str, Tensor] | None = random_vision(self.config, seed=self.recipe.train.seed)
         if self.recipe.model is None and self.folder is not None:
             stored = Source(self.folder)
@@ -83,9 +83,9 @@ class Base:
 
 
 def read_base(recipe: Recipe, out: Path) -> Base:
-    """What a recipe begins with; puts its text files into `out`.
+    """What a recipe starts from; writes its tokenizer files into `out`.
 
-    Raises WeightsError, ConfigError or TextError for a start that is no whole checkpoint.
+    Raises WeightsError, ConfigError or TextError for a start that is not a whole checkpoint.
     """
     folder = locate(recipe.start) if recipe.start else None
     if recipe.model is None and folder is not None:

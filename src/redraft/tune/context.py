@@ -1,4 +1,4 @@
-"""Who sees whom in training: the contexts that its forwards run in (inference has `model/rows.py`).
+"""Which tokens see which in training: the contexts of its forwards (for inference: `model/rows.py`).
 
 A canvas sees the clean tokens of its sequence before its start, as at inference: on sliding layers the last W-1 of
 them, the same for every position. Sequences that share a line do not see each other.
@@ -17,7 +17,7 @@ from redraft.shapes import Bool, Float, Int, Tensor
 
 
 class _Placed:
-    """Rows at some positions, and the masks that have been made for them so far."""
+    """Rows at given positions, and a cache of their rotations and masks."""
 
     inserted: Inserted | None = None
 
@@ -27,7 +27,7 @@ class _Placed:
         self._seen: dict[int | None, Tensor] = {}
 
     def rotation(self, layer: LayerConfig) -> Rotation:
-        """What turns queries and keys at these positions."""
+        """cos and sin for queries and keys at these positions."""
         if layer not in self._rotations:
             self._rotations[layer] = rotation(layer.rope, layer.head_dim, self._positions, torch.float32)
         return self._rotations[layer]
@@ -48,7 +48,7 @@ class CleanContext(_Placed):
         super().__init__(torch.arange(self.tokens, device=first.device) - first)  # every sequence begins at 0
 
     def attend(self, index: int, q: Tensor, k: Tensor, v: Tensor, kernel: Attend) -> Tensor:
-        """Causal within each sequence. Padding stands behind the tokens, so causality hides it."""
+        """Causal within each sequence. Padding follows the tokens, so causality hides it."""
         self.keys[index], self.values[index] = _split(k, self.batch), _split(v, self.batch)
         return _attend_batch(q, self.keys[index], self.values[index], self._visible(self.config.layers[index].window))
 

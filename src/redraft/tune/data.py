@@ -1,4 +1,4 @@
-"""From samples to rows: which tokens are read, and which canvases stand in them.
+"""From samples to rows: token sequences and the canvases in them.
 
     example, conversation   <bos> turns, model header | answer <eos>    canvases: every block of the answer
     example with a suffix   <bos> text before | the gap                 canvas:   the gap; the text behind it, pinned
@@ -48,19 +48,19 @@ class Feed:
         # One width a step beside the narrowest: fewer and larger batches, which is a third of the time on a CPU.
         width = rng.choice(self.recipe.data.widths or (self.base.config.canvas_length,))
         rows = [self.row(sample, rng, width) for sample in self.samples(seed)]
-        if step < self.recipe.train.encode_steps:  # no canvas is run: they must not keep sequences apart
-            rows = [replace(row, spots=()) if any(row.told) else row for row in rows]
+        if step < self.recipe.train.encode_steps:  # no canvas is run: widths need not separate batches
+            rows = [replace(row, spots=()) if any(row.scored) else row for row in rows]
         return self.pack(rows)
 
     def _stage(self, step: int) -> Feed:
-        """The feed of what the recipe is at a step."""
-        begun = sum(stage.from_step <= step for stage in self.recipe.stages)
-        if begun not in self._stages:
-            self._stages[begun] = Feed(self.recipe.at(step), self.base)
-        return self._stages[begun]
+        """The feed of the recipe's stage at a step."""
+        number = sum(stage.from_step <= step for stage in self.recipe.stages)
+        if number not in self._stages:
+            self._stages[number] = Feed(self.recipe.at(step), self.base)
+        return self._stages[number]
 
     def ahead(self, steps: range) -> Iterator[list[Batch]]:
-        """Batches of one step after another; the recipe's workers draw up the next ones meanwhile."""
+        """Batches of one step after another; the recipe's workers prepare the next steps meanwhile."""
         workers = self.recipe.train.workers
         if not workers:
             yield from map(self.batches, steps)
@@ -75,7 +75,7 @@ class Feed:
             yield found
 
     def pack(self, rows: list[Row]) -> list[Batch]:
-        """Rows side by side as the recipe wants them."""
+        """Batches of rows by the recipe's settings."""
         return pack(
             rows,
             pad=self.base.config.pad_token_id,
@@ -86,7 +86,7 @@ class Feed:
         )
 
     def samples(self, seed: int) -> list[Sample]:
-        """One step's worth."""
+        """The samples of one step."""
         size, whole = self.recipe.train.batch_size, sum(share for _, share in self.sources)
         found: list[Sample] = []
         for i, (source, share) in enumerate(self.sources):
@@ -132,14 +132,14 @@ class Feed:
         if self.recipe.data.turns == "last" or not row.spots:
             return row
         earlier = [self._turn(sample.messages, i, len(row.spots[0].target), row.clean) for i in range(len(asked))]
-        told = list(row.told)
+        scored = list(row.scored)
         for spots in earlier:
             for spot in spots:
-                told[spot.start : spot.start + spot.content] = [True] * spot.content
-        return Row(row.clean, tuple(told), (*(spot for spots in earlier for spot in spots), *row.spots))
+                scored[spot.start : spot.start + spot.content] = [True] * spot.content
+        return Row(row.clean, tuple(scored), (*(spot for spots in earlier for spot in spots), *row.spots))
 
     def _turn(self, messages: tuple[Message, ...], i: int, width: int, clean: tuple[int, ...]) -> tuple[Spot, ...]:
-        """Canvases of an earlier answer, if its tokens stand in the sequence as they would stand alone."""
+        """Canvases of an earlier answer, if its tokens in the whole conversation are those that it has alone."""
         content = messages[i]["content"].strip()
         if messages[i]["role"] not in ANSWERING or not content:
             return ()
@@ -162,8 +162,8 @@ class Feed:
         spots = blocks(answer, given, len(prompt), width, self.end)
         if needed == 1 and rng.random() >= objective.causal_share:
             return Row(tuple(prompt), (False,) * len(prompt), spots)
-        told = [objective.tell_prompt] * len(prompt) + [True] * (len(answer) + 1)
-        return Row((*prompt, *answer, self.end), (False, *told[1:]), spots)
+        scored = [objective.tell_prompt] * len(prompt) + [True] * (len(answer) + 1)
+        return Row((*prompt, *answer, self.end), (False, *scored[1:]), spots)
 
     def _infill(self, example: Example, suffix: str, rng: Random, other: int) -> Row:
         before = self.text.encode(example.prompt, bos=True)
@@ -185,7 +185,7 @@ class Feed:
         return Row(clean, (False, *[True] * (len(clean) - 1)), (spot,))
 
     def _passage(self, sample: Passage, rng: Random, other: int) -> Row:
-        """Canvases from one point on, without an end: a passage is cut out of something longer."""
+        """Canvases from a random start on, without an end token: a passage is part of a longer text."""
         config = self.base.config
         tokens = self.text.encode(sample.text, bos=True)[: config.max_positions]
         width = min(other, config.canvas_length, len(tokens) - 1)  # a short text is one narrow canvas
@@ -198,14 +198,14 @@ class Feed:
         return Row(clean, (False, *[True] * (len(clean) - 1)), spots)
 
     def _width(self, least: int, rng: Random, other: int) -> int:
-        """The narrowest canvas for that many positions, or the other width; too narrow a one makes several blocks."""
+        """The narrowest canvas for that many positions, or the other width; if that is too narrow, several blocks."""
         step = self.recipe.data.fit_step
         fit = -(-least // step) * step
         return fit if fit <= self.base.config.canvas_length and rng.random() < self.recipe.data.fit_share else other
 
 
 class _Drawn(Dataset[bytes]):
-    """Steps of a feed as a worker sends them: pickled, because torch would open a file for every tensor on its way."""
+    """Steps of a feed as a worker sends them: pickled, because torch would open a file for every tensor."""
 
     def __init__(self, feed: Feed) -> None:
         self._feed = feed

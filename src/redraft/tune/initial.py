@@ -1,4 +1,4 @@
-"""The model a training run starts from, and the vision tower that a text-only model of ours has to declare."""
+"""First weights of a training run, and the vision tower that the format requires of our text-only models."""
 
 from __future__ import annotations
 
@@ -34,10 +34,10 @@ def initial_model(config: ModelConfig, *, seed: int) -> DiffusionGemma:
 
 @torch.no_grad()
 def grow(model: DiffusionGemma, folder: Path) -> None:
-    """Fill a model from a checkpoint of its shape whose vocabulary is a beginning of the model's.
+    """Fill a model from a checkpoint of its shape whose vocabulary is the first part of the model's.
 
-    A token that the checkpoint does not have starts as the mean of the tokens it was cut into there. Raises RecipeError
-    for another shape.
+    A new token starts as the mean of the tokens that the checkpoint's tokenizer makes of it. Raises RecipeError for
+    another shape.
     """
     start, _ = load_model(folder)
     mine, theirs = model.state_dict(), start.state_dict()
@@ -59,7 +59,7 @@ def grow(model: DiffusionGemma, folder: Path) -> None:
 
 
 def random_vision(config: ModelConfig, *, seed: int) -> dict[str, Tensor]:
-    """Tensors for the vision tower the format requires and our text models never run, by stored name."""
+    """Random tensors, by stored name, for the vision tower that the format requires and our text models never run."""
     if config.vision is None:
         return {}
     vision, _ = parse_vision(config.vision)

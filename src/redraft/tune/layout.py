@@ -1,8 +1,8 @@
-"""Token sequences and the canvases in them, and how they are put side by side for a forward.
+"""Token sequences with their canvases, and how they form the batches of a step.
 
-Rows whose canvases are equally wide and whose sequences are about as long share a batch, so that little is padding. Or
-they are packed: sequences behind each other in one line, none seeing another. The batches of a step are one step,
-weighted by what they score.
+Rows with canvases of one width and sequences of about one length share a batch, so that there is little padding. With
+packing, several sequences share a line and do not see each other. All batches of a step make one optimizer step; each
+has the weight of the positions that it scores.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ LENGTH_STEP = 64  # sequences that differ by less share a batch
 
 @dataclass(frozen=True)
 class Spot:
-    """One canvas: where it starts, what it should become, which positions are given, and where its fill begins."""
+    """One canvas: its start, its correct tokens, the given positions, and where its fill of end tokens begins."""
 
     start: int
     target: tuple[int, ...]
@@ -31,10 +31,10 @@ class Spot:
 
 @dataclass(frozen=True)
 class Row:
-    """One clean sequence, the tokens of it that the causal mode is scored on, and its canvases, all of one width."""
+    """One clean sequence, its tokens on which the causal mode is scored, and its canvases, all of one width."""
 
     clean: tuple[int, ...]
-    told: tuple[bool, ...]
+    scored: tuple[bool, ...]
     spots: tuple[Spot, ...]
 
     @property
@@ -44,9 +44,9 @@ class Row:
 
 
 def blocks(answer: Sequence[int], given: Sequence[bool], start: int, width: int, end: int) -> tuple[Spot, ...]:
-    """Canvases of an answer that begins at `start`: block by block, the last one filled up with the end token.
+    """Canvases of an answer that begins at `start`: block by block, the last one filled with the end token.
 
-    A canvas that is given throughout is left out.
+    A canvas with no open position is left out.
     """
     fill = -(-(len(answer) + 1) // width) * width - len(answer)
     filled, pinned = (*answer, *[end] * fill), (*given, *[False] * fill)
@@ -67,10 +67,11 @@ def pack(
     pack_tokens: int = 0,
     length_step: int = LENGTH_STEP,
 ) -> list[Batch]:
-    """Batches of rows, in the order of their first ones.
+    """Batches of rows, in the order of their first rows.
 
-    `draws` repeats every canvas; `most_rows` bounds the token rows of a batch, if one row allows; `pack_tokens` lets
-    sequences share a line of so many tokens; sequences in one piece of `length_step` tokens share a batch.
+    `draws` repeats every canvas. `most_rows` bounds the token rows of a batch, unless a single row has more. With
+    `pack_tokens` sequences share lines of that many tokens. Lengths are rounded up to `length_step` tokens, and
+    sequences of one rounded length share a batch.
     """
     groups: dict[tuple[int, int], list[Row]] = defaultdict(list)
     for row in rows:
@@ -114,25 +115,25 @@ def _lines(rows: Sequence[Row], pack_tokens: int) -> list[list[Row]]:
 
 def _batch(lines: Sequence[Sequence[Row]], pad: int) -> Batch:
     longest = max(sum(len(row.clean) for row in line) for line in lines)
-    clean, told, first, placed = [], [], [], []
+    clean, scored, first, placed = [], [], [], []
     for i, line in enumerate(lines):
         tokens: list[int] = []
-        scored: list[bool] = []
+        marks: list[bool] = []
         begins: list[int] = []
         for row in line:
             origin = len(tokens)
             placed += [(i, origin, spot) for spot in row.spots]
             tokens += row.clean
-            scored += row.told
+            marks += row.scored
             begins += [origin] * len(row.clean)
         fill = longest - len(tokens)
         clean.append(tokens + [pad] * fill)
-        told.append(scored + [False] * fill)
-        first.append(begins + list(range(len(tokens), longest)))  # padding is alone, and nobody sees it
+        scored.append(marks + [False] * fill)
+        first.append(begins + list(range(len(tokens), longest)))  # each padding token is a sequence of its own
     width = len(placed[0][2].target) if placed else 0
     return Batch(
         clean=torch.tensor(clean),
-        told=torch.tensor(told),
+        scored=torch.tensor(scored),
         first=torch.tensor(first),
         owner=torch.tensor([i for i, _, _ in placed], dtype=torch.long),
         origin=torch.tensor([origin for _, origin, _ in placed], dtype=torch.long),

@@ -1,12 +1,12 @@
-"""LoRA: what is trained is two small matrices beside each large one (Hu et al., 2021; arXiv 2106.09685).
+"""LoRA: two small matrices are trained beside each large one (Hu et al., 2021; arXiv 2106.09685).
 
     W + (alpha / rank) · B A        A [rank, in] starts random, B [out, rank] at zero
 
-The sum is formed whenever the matrix is read, by torch's parametrizations. So every form of the forward adapts without
-knowing it, and merging is to keep the sum: a merged model gives the same numbers, bit for bit. The price is a gradient
-as large as the matrix, for one matrix at a time.
+torch's parametrizations form the sum whenever the matrix is read. So every form of the forward works with adapters, and
+merging stores the sum: a merged model gives the same numbers, bit for bit. The cost is a gradient as large as the
+matrix, for one matrix at a time.
 
-Our matrices stack several stored ones; each stored one has an A and a B of its own, as PEFT will look for them.
+Our matrices stack several stored ones; each stored matrix has its own A and B, as in PEFT's layout.
 """
 
 from __future__ import annotations
@@ -68,7 +68,7 @@ def adapters(model: DiffusionGemma) -> dict[str, Low]:
 
 
 def merge(model: DiffusionGemma) -> None:
-    """Make an adapted model plain: every matrix becomes the sum that it was read as."""
+    """Make an adapted model plain: every matrix becomes its sum."""
     for module in list(model.modules()):
         if parametrize.is_parametrized(module):
             names = [name for name, _ in module.parametrizations.named_children()]  # type: ignore[union-attr]

@@ -1,21 +1,21 @@
 """The training objective of block diffusion (model spec 4).
 
-A batch is some clean sequences (prompt, answer) and canvases that stand somewhere in them: every block of an answer,
-or a gap in a text. A canvas past the answer's end is filled with end tokens.
+A batch has clean sequences (prompt, answer) and canvases in them: every block of an answer, or a gap in a text. After
+the answer's end a canvas is filled with end tokens.
 
     encode    clean sequences, causal, once              → next-token loss; keys and values for the canvases
     corrupt   each open position of a canvas is replaced by a random token with probability t, t ~ U(ε, 1-ε) per canvas
-    guess     the canvas without self-conditioning, no gradient, for the canvases whose coin says so (half)
-    roll      some of those go on one step of the sampler from the guess, as they would at inference
-    own       a share begins as a caller's canvas does, in noise alone, and goes some steps of the sampler from there
+    guess     the canvas without self-conditioning and without gradient, for a random half of the canvases
+    roll      some of those take one step of the sampler from the guess, as at inference
+    own       a share starts from pure noise, as a caller's canvas does, and takes some steps of the sampler
     denoise   the canvas, conditioned on the guess or on an exact zero
-              → cross-entropy on the scored positions, corrupted or not; where it reads right, its entropy, if wanted
+              → cross-entropy on the scored positions, corrupted or not; optionally the entropy of correct positions
 
-Pinned positions stay clean, feed their token back and are not scored; half of the canvases with pins start from pure
-noise everywhere else, as a caller's does.
+Pinned positions stay clean, feed their token back and are not scored. Half of the canvases with pins start from pure
+noise everywhere else, as a caller's canvas does.
 
-A canvas weighs as the square root of the positions it is scored on, so that neither a wide canvas of end tokens nor a
-gap of three drowns the others. Among canvases alike this is the plain mean over all positions.
+The weight of a canvas is the square root of its number of scored positions, so that neither a wide canvas of end tokens
+nor a gap of three tokens dominates. For canvases of equal size the loss is the plain mean over all positions.
 """
 
 from __future__ import annotations
@@ -28,6 +28,7 @@ from torch.nn import functional as F
 from redraft.model.gemma import DiffusionGemma
 from redraft.shapes import Bool, Float, Int, Tensor
 from redraft.tune.context import CanvasContext, CleanContext
+from redraft.tune.recipe import ObjectiveRecipe
 
 EPSILON = 1e-4
 _COOLEST, _WARMEST = 0.4, 0.8  # the released sampler's temperatures
@@ -36,18 +37,18 @@ _BOUND = 0.1  # nats, the released sampler's entropy bound
 
 @dataclass(frozen=True)
 class Batch:
-    """Sequences side by side, or behind each other in lines, and canvases in them.
+    """Lines of one or more clean sequences, and the canvases in them. Indices count tokens of a line.
 
-    clean     padded on the right                    told    tokens the causal mode is scored on
-    first     where in its line the sequence of each token begins
-    owner     the line that a canvas stands in       origin  where in it the canvas's sequence begins
-    start     where in it the canvas does; what its sequence has before that is its prefix
-    target    what a canvas should become            pinned  positions that are given: clean, and not scored
-    content   positions before the fill of end tokens begins, the first end token included; at least 1
+    clean     padded on the right                    scored  tokens on which the causal mode is scored
+    first     for each token, where its sequence begins
+    owner     the line of each canvas                origin  where the canvas's sequence begins
+    start     where the canvas begins; its prefix is its sequence up to there
+    target    the correct tokens of each canvas      pinned  given positions: clean, and not scored
+    content   positions up to and including the first end token; at least 1
     """
 
     clean: Int[Tensor, "batch tokens"]
-    told: Bool[Tensor, "batch tokens"]
+    scored: Bool[Tensor, "batch tokens"]
     first: Int[Tensor, "batch tokens"]
     owner: Int[Tensor, "canvases"]
     origin: Int[Tensor, "canvases"]
@@ -58,7 +59,7 @@ class Batch:
 
     @property
     def weight(self) -> Float[Tensor, "canvases"]:
-        """What each canvas weighs in the loss."""
+        """Weight of each canvas in the loss."""
         return (~self.pinned).sum(1).float().sqrt()
 
     def to(self, device: torch.device) -> Batch:
@@ -66,34 +67,15 @@ class Batch:
         return replace(self, **{name: getattr(self, name).to(device) for name in self.__dataclass_fields__})
 
     def repeated(self, times: int) -> Batch:
-        """Every canvas that many times, for that many corruptions behind one clean pass."""
+        """Every canvas `times` times, for that many corruptions after one clean pass."""
         names = ("owner", "origin", "start", "target", "pinned", "content")
         return replace(self, **{name: getattr(self, name).repeat_interleave(times, 0) for name in names})
 
 
 @dataclass(frozen=True)
-class Noise:
-    """How canvases are corrupted; the words are the recipe's (`ObjectiveRecipe`)."""
-
-    self_conditioning: float = 0.5
-    plausible: float = 0.0
-    rolled: float = 0.0
-    own: float = 0.0
-    own_steps: int = 0
-
-
-@dataclass(frozen=True)
-class Scoring:
-    """What a canvas is scored by beside cross-entropy; the words are the recipe's (`ObjectiveRecipe`)."""
-
-    leave_one_out: bool = False
-    certainty: float = 0.0
-
-
-@dataclass(frozen=True)
 class Roll:
-    """Steps of the sampler that canvases go before they are scored: how many each, and for each step its temperature,
-    the uniform number behind each sample, and what replaces the rest."""
+    """Steps of the sampler that canvases take before they are scored: the number of steps of each canvas; for each step
+    its temperature, the uniform number of each sample, and the random tokens elsewhere."""
 
     steps: Int[Tensor, "canvases"]
     temperature: Float[Tensor, "steps canvases"]
@@ -103,9 +85,9 @@ class Roll:
 
 @dataclass(frozen=True)
 class Corruption:
-    """The random choices of one training step: what the canvases show, and which of them condition on a guess.
+    """The random choices of one training step: the tokens of the canvases, and which canvases condition on a guess.
 
-    Canvases that go steps of the sampler are conditioned, on the guess of the last step.
+    Canvases that take steps of the sampler are conditioned on the distribution of the last step.
     """
 
     canvas: Int[Tensor, "canvases canvas"]
@@ -122,7 +104,7 @@ class Corruption:
         return Corruption(**moved, roll=roll)
 
     def some(self, chosen: Int[Tensor, "some"]) -> Corruption:
-        """Of a part of the canvases."""
+        """The choices of some canvases."""
         roll = self.roll
         if roll is not None:
             later = (part[:, chosen] for part in (roll.temperature, roll.uniform, roll.tokens))
@@ -134,7 +116,7 @@ class Corruption:
 class Losses:
     """Weighted mean nats per token, with the graph. `denoise` None: no canvas was run.
 
-    `each` and `seen` are for reports: nats at every position of the canvases, and the canvases as they were shown.
+    `each` and `seen` are for reports: nats at every position of the canvases, and the tokens that the canvases had.
     """
 
     encode: Float[Tensor, ""]
@@ -148,16 +130,15 @@ class Losses:
         return self.encode if self.denoise is None else self.encode + self.denoise
 
 
-PLAIN = Noise()
-REFERENCE = Scoring()
+REFERENCE = ObjectiveRecipe()
 
 
-def corrupt(batch: Batch, vocab: int, generator: torch.Generator, noise: Noise = PLAIN) -> Corruption:
-    """Corruption at one noise level per canvas; a random token may equal the one it replaces.
+def corrupt(batch: Batch, vocab: int, generator: torch.Generator, objective: ObjectiveRecipe = REFERENCE) -> Corruption:
+    """Corruption at one noise level per canvas; a random token may equal the token that it replaces.
 
-    Replacements are uniform over the vocabulary, but for a share `plausible` of them, which come from elsewhere on the
-    same canvas: wrong tokens that look right. A share `own` shows what a caller's canvas does at first, uniform noise
-    in every open position, and goes 0 to `own_steps` steps of the sampler from there.
+    Replacements are uniform over the vocabulary, except a share `plausible`, which is taken from elsewhere on the same
+    canvas: wrong tokens that look right. A share `own` of the canvases starts from uniform noise in every open position
+    and takes 0 to `own_steps` steps of the sampler.
     """
     size = batch.target.shape
     level = EPSILON + (1 - 2 * EPSILON) * torch.rand(size[0], generator=generator)
@@ -165,18 +146,18 @@ def corrupt(batch: Batch, vocab: int, generator: torch.Generator, noise: Noise =
     level = torch.where(from_noise, 1.0, level)
     replaced = (torch.rand(size, generator=generator) < level[:, None]) & ~batch.pinned
     random = torch.randint(vocab, size, generator=generator)
-    if noise.plausible:
+    if objective.plausible:
         place = (torch.rand(size, generator=generator) * batch.content[:, None]).long()
-        near = torch.rand(size, generator=generator) < noise.plausible
+        near = torch.rand(size, generator=generator) < objective.plausible
         random = torch.where(near, batch.target.gather(1, place), random)
-    conditioned = torch.rand(size[0], generator=generator) < noise.self_conditioning
+    conditioned = torch.rand(size[0], generator=generator) < objective.self_conditioning
     canvas = torch.where(replaced, random, batch.target)
-    if not noise.rolled and not noise.own:
+    if not objective.rolled and not objective.own:
         return Corruption(canvas, level, conditioned)
-    roll = _draw_roll(size, vocab, generator, noise, conditioned)
-    if noise.own:
-        own = torch.rand(size[0], generator=generator) < noise.own
-        steps = torch.randint(noise.own_steps + 1, size[:1], generator=generator)
+    roll = _draw_roll(size, vocab, generator, objective, conditioned)
+    if objective.own:
+        own = torch.rand(size[0], generator=generator) < objective.own
+        steps = torch.randint(objective.own_steps + 1, size[:1], generator=generator)
         start = torch.randint(vocab, size, generator=generator)
         canvas = torch.where(own[:, None] & ~batch.pinned, start, canvas)
         level, conditioned = torch.where(own, 1.0, level), torch.where(own, steps > 0, conditioned)
@@ -184,29 +165,31 @@ def corrupt(batch: Batch, vocab: int, generator: torch.Generator, noise: Noise =
     return Corruption(canvas, level, conditioned, roll)
 
 
-def losses(model: DiffusionGemma, batch: Batch, corruption: Corruption | None, scoring: Scoring = REFERENCE) -> Losses:
-    """Both losses of a batch; without a corruption only the autoregressive one, and no canvas is run.
+def losses(
+    model: DiffusionGemma, batch: Batch, corruption: Corruption | None, objective: ObjectiveRecipe = REFERENCE
+) -> Losses:
+    """Both losses of a batch; without a corruption only the autoregressive loss, and no canvas is run.
 
-    With `leave_one_out` the logits of a position are taken for those of one who does not see what it shows, and are
-    told that (`observed`) before they are scored. `certainty` weighs the entropy of positions whose likeliest token is
-    the right one (certainty forcing, arXiv 2509.26488): a sampler waits for what is right and doubted.
+    With `leave_one_out` the logits of a position are a belief that ignores the position's own token; `observed` adds
+    the token before they are scored. `certainty` is the weight of the entropy of positions whose likeliest token is
+    correct (certainty forcing, arXiv 2509.26488): a sampler waits for positions that are correct but uncertain.
     """
     clean = CleanContext(model.config, batch.clean, batch.first)
     hidden = model(batch.clean.flatten(), None, clean).view(*batch.clean.shape, -1)
-    told = batch.told[:, 1:]
-    encode = F.cross_entropy(model.logits(hidden[:, :-1][told]), batch.clean[:, 1:][told], reduction="sum")
-    encode = encode / told.sum().clamp_min(1)
+    scored = batch.scored[:, 1:]
+    encode = F.cross_entropy(model.logits(hidden[:, :-1][scored]), batch.clean[:, 1:][scored], reduction="sum")
+    encode = encode / scored.sum().clamp_min(1)
     if corruption is None or not len(batch.target):
         return Losses(encode, None)
     context = CanvasContext(clean, batch.owner, batch.origin, batch.start, batch.target.shape[1])
     seen, soft = _guess(model, context, batch, corruption)
     logits = _canvas_logits(model, context, seen, soft)
-    if scoring.leave_one_out:
+    if objective.leave_one_out:
         logits = observed(logits, seen, corruption.level)
     each = F.cross_entropy(logits.flatten(0, 1), batch.target.flatten(), reduction="none").view(batch.target.shape)
-    scored, weight = ~batch.pinned, batch.weight
-    nats = each + scoring.certainty * _doubt(logits, batch.target) if scoring.certainty else each
-    means = (nats * scored).sum(1) / scored.sum(1).clamp_min(1)
+    free, weight = ~batch.pinned, batch.weight
+    nats = each + objective.certainty * _doubt(logits, batch.target) if objective.certainty else each
+    means = (nats * free).sum(1) / free.sum(1).clamp_min(1)
     return Losses(encode, (means * weight).sum() / weight.sum().clamp_min(1), each.detach(), seen)
 
 
@@ -217,11 +200,11 @@ def observed(
 ) -> Float[Tensor, "canvases canvas vocab"]:
     """Logits of each position's clean token given the whole canvas, from logits given the canvas but that position.
 
-    A position shows its token with probability 1 - t, else any of V alike. So Bayes' rule multiplies the odds of what
-    it shows by 1 + V (1 - t) / t, and no other's (arXiv 2605.22765).
+    A position has its clean token with probability 1 - t, else any of V tokens. So Bayes' rule multiplies the odds of
+    the token that it has by 1 + V (1 - t) / t, and of no other token (arXiv 2605.22765).
     """
-    told = torch.log1p(logits.shape[-1] * (1 - level) / level)[:, None, None].to(logits.dtype)
-    return logits.scatter_add(2, canvas[..., None], told.expand(*canvas.shape, 1))
+    evidence = torch.log1p(logits.shape[-1] * (1 - level) / level)[:, None, None].to(logits.dtype)
+    return logits.scatter_add(2, canvas[..., None], evidence.expand(*canvas.shape, 1))
 
 
 def _doubt(
@@ -236,7 +219,7 @@ def _doubt(
 def _guess(
     model: DiffusionGemma, context: CanvasContext, batch: Batch, corruption: Corruption
 ) -> tuple[Int[Tensor, "canvases canvas"], Float[Tensor, "canvases canvas hidden"]]:
-    """The canvases to denoise and the soft embeddings to do it with, exactly zero where there is no guess."""
+    """The canvases to denoise and their soft embeddings, exactly zero where there is no guess."""
     shape = (*corruption.canvas.shape, model.config.hidden_size)
     seen, soft = corruption.canvas, torch.zeros(shape, dtype=model.dtype, device=model.device)
     roll, going, turn = corruption.roll, corruption.conditioned, 0
@@ -260,7 +243,7 @@ def _guess(
 
 
 def _rolled(canvas: Tensor, p: Tensor, pinned: Tensor, roll: Roll, chosen: Tensor, turn: int) -> Tensor:
-    """One step of the released sampler on many canvases: the surest samples stay, fresh noise comes elsewhere."""
+    """One step of the released sampler on many canvases: it keeps the most certain samples and renoises the rest."""
     entropy = torch.special.entr(p).sum(-1).masked_fill(pinned, 0.0)
     ordered, order = entropy.sort(dim=1)
     kept = torch.zeros_like(pinned).scatter(1, order, ordered.cumsum(1) - ordered <= _BOUND)
@@ -271,10 +254,12 @@ def _rolled(canvas: Tensor, p: Tensor, pinned: Tensor, roll: Roll, chosen: Tenso
     return torch.where((roll.steps > turn)[chosen, None] & ~pinned, stepped, canvas)
 
 
-def _draw_roll(size: torch.Size, vocab: int, generator: torch.Generator, noise: Noise, conditioned: Tensor) -> Roll:
-    """Draws of a step for what is rolled, of `own_steps` for all if some canvases may go so many."""
-    most = max(1, noise.own_steps if noise.own else 0)
-    rolled = (torch.rand(size[0], generator=generator) < noise.rolled) & conditioned
+def _draw_roll(
+    size: torch.Size, vocab: int, generator: torch.Generator, objective: ObjectiveRecipe, conditioned: Tensor
+) -> Roll:
+    """The draws of one step for rolled canvases; with a share `own`, of `own_steps` steps for all canvases."""
+    most = max(1, objective.own_steps if objective.own else 0)
+    rolled = (torch.rand(size[0], generator=generator) < objective.rolled) & conditioned
     temperature = _COOLEST + (_WARMEST - _COOLEST) * torch.rand((most, size[0]), generator=generator)
     uniform = torch.rand((most, *size), generator=generator)
     return Roll(rolled.long(), temperature, uniform, torch.randint(vocab, (most, *size), generator=generator))

@@ -1,17 +1,17 @@
 """Training by several processes of one machine, which torchrun starts, by torch's FSDP2.
 
-Every process draws up the whole step, samples and noise, and keeps every N-th line of each batch. Weights, average and
-optimizer are in pieces, one a process; a layer is put together when it runs.
+Every process makes the samples and noise of the whole step, and keeps every N-th line of each batch. Weights, average
+and optimizer state are sharded, one shard a process; a layer's weights are gathered when it runs.
 
     lines of a batch    0 2 4 …   process 0      its losses over the counts of the whole step  ┐  gradients and losses
                         1 3 5 …   process 1      its losses over the counts of the whole step  ┘  are summed
 
-So a step is the step of one process, but for the order of its additions. Files are written by the first one, whole:
-a state can be continued by any number of processes.
+So a step equals the step of one process, except for the order of additions. The first process writes whole files: a
+state can be continued by any number of processes.
 
-All have to run the same forwards, or they would wait for each other for ever. Where a process has no line of a batch,
-or none of its canvases goes as many steps of the sampler as another's, it runs a ghost beside them: a canvas that is
-pinned throughout, and so weighs nothing.
+All processes have to run the same forwards, or they would wait for each other for ever. A process that has no line of a
+batch, or whose canvases take fewer steps of the sampler than another's, also runs a ghost: a canvas with every position
+pinned, whose weight is zero.
 """
 
 from __future__ import annotations
@@ -93,15 +93,15 @@ def world_of(recipe: Recipe) -> Iterator[World]:
     if not distributed.is_initialized():
         distributed.init_process_group("nccl" if device.type == "cuda" else "gloo", timeout=_PATIENCE)
     yield World(device, rank, count)
-    # Not after an error: the others may wait for this process, and torchrun ends them once it is gone. And only at the
-    # end of all: a second group under the same torchrun would be made from the addresses of the first.
+    # Not after an error: the other processes may wait for this one, and torchrun ends them once it has exited. And only
+    # when the program exits: a second group under the same torchrun would get the addresses of the first.
     distributed.barrier()
     atexit.unregister(_leave)
     atexit.register(_leave)
 
 
 def spread(model: DiffusionGemma, world: World) -> None:
-    """Bring a model to its device; with several processes, each keeps a piece of every parameter."""
+    """Move a model to its device; with several processes, each keeps a shard of every parameter."""
     if world.count == 1:
         model.to(world.device)
         return
@@ -112,20 +112,20 @@ def spread(model: DiffusionGemma, world: World) -> None:
     for module in (*model.layers, model):
         part: FSDPModule = fully_shard(module, mesh=mesh)
         part.set_gradient_divide_factor(1.0)  # losses are parts of a sum, not means of their own
-        part.set_force_sum_reduction_for_comms(True)  # gloo has no other
+        part.set_force_sum_reduction_for_comms(True)  # the only reduction of gloo
 
 
 def share(batch: Batch, drawn: Corruption, world: World) -> tuple[Batch, Corruption]:
-    """This process's lines of a batch, with their canvases and noise, and ghosts where it has too little to run."""
+    """This process's lines of a batch, with their canvases and noise, and ghosts where it has too few forwards."""
     if world.count == 1:
         return batch, drawn
     lines = torch.arange(len(batch.clean))[world.rank :: world.count]
-    told = batch.told[lines]
+    scored = batch.scored[lines]
     canvases = torch.isin(batch.owner, lines).nonzero().flatten()
     kept, ghosts = canvases, torch.zeros(len(canvases), dtype=torch.bool)
     turns = _turns(drawn)
     if not len(lines):
-        lines, told = torch.zeros(1, dtype=torch.long), torch.zeros_like(batch.told[:1])
+        lines, scored = torch.zeros(1, dtype=torch.long), torch.zeros_like(batch.scored[:1])
     if len(turns) and (not len(canvases) or turns[canvases].max() < turns.max()):
         place = torch.isin(batch.owner, lines).nonzero().flatten()[:1]
         canvases, kept = torch.cat([canvases, place]), torch.cat([kept, turns.argmax()[None]])
@@ -133,7 +133,7 @@ def share(batch: Batch, drawn: Corruption, world: World) -> tuple[Batch, Corrupt
     mine = replace(
         batch,
         clean=batch.clean[lines],
-        told=told,
+        scored=scored,
         first=batch.first[lines],
         owner=batch.owner[canvases] // world.count,
         origin=batch.origin[canvases],
@@ -146,21 +146,21 @@ def share(batch: Batch, drawn: Corruption, world: World) -> tuple[Batch, Corrupt
 
 
 def whole(values: Mapping[str, Tensor], world: World) -> dict[str, Tensor]:
-    """Tensors put together from the pieces of all processes; only the first one is given them."""
+    """Tensors gathered from the shards of all processes; empty in all processes but the first."""
     if world.count == 1:
         return dict(values)
     from torch.distributed.tensor import DTensor
 
     found = {}
     for name, value in values.items():
-        put_together = value.full_tensor() if isinstance(value, DTensor) else value
+        gathered = value.full_tensor() if isinstance(value, DTensor) else value
         if world.first:
-            found[name] = put_together.cpu()
+            found[name] = gathered.cpu()
     return found
 
 
 def pieces_of(value: Tensor, like: Tensor, world: World) -> Tensor:
-    """A whole tensor as the model holds `like`: on its device, and this process's piece of it."""
+    """A whole tensor as the model stores `like`: on its device, and only this process's shard."""
     if world.count == 1:
         return value.to(like.device)
     from torch.distributed.tensor import DTensor, distribute_tensor

@@ -9,33 +9,33 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from threading import current_thread, main_thread
 
-SAID = b"\nredraft: the step that runs is finished and kept; interrupt again to end at once\n"
+NOTICE = b"\nredraft: the step that runs is finished and kept; interrupt again to end at once\n"
 
 
 @contextmanager
 def pausable() -> Iterator[Callable[[], bool]]:
-    """Within, the first SIGINT is only noted, which is what the function tells, and the second interrupts.
+    """In the block the first SIGINT only sets a flag, which the yielded function returns; the second one interrupts.
 
-    Where Python would not raise KeyboardInterrupt at one (it is ignored, or somebody else's), nothing changes.
+    Nothing changes if SIGINT would not raise KeyboardInterrupt here: it is ignored, or another handler is installed.
     """
-    asked, trainer = False, os.getpid()
+    interrupted, trainer = False, os.getpid()
 
-    def hear(_number: int, _frame: object) -> None:
-        nonlocal asked
-        if os.getpid() != trainer:  # a terminal's reaches workers, too, which the trainer still needs
+    def note(_number: int, _frame: object) -> None:
+        nonlocal interrupted
+        if os.getpid() != trainer:  # a terminal also signals the workers, which the trainer still needs
             return
-        if asked:
+        if interrupted:
             raise KeyboardInterrupt
-        asked = True
+        interrupted = True
         if sys.__stderr__ is not None:
-            with suppress(OSError):  # what it leads into heard the same ctrl-C, and may be gone
-                os.write(sys.__stderr__.fileno(), SAID)  # no print: it may be in one just now
+            with suppress(OSError):  # a program behind a pipe got the same signal, and may have exited
+                os.write(sys.__stderr__.fileno(), NOTICE)  # not print, which may have been interrupted itself
 
     ours = current_thread() is main_thread() and signal.getsignal(signal.SIGINT) is signal.default_int_handler
     if ours:
-        signal.signal(signal.SIGINT, hear)
+        signal.signal(signal.SIGINT, note)
     try:
-        yield lambda: asked
+        yield lambda: interrupted
     finally:
         if ours:
             signal.signal(signal.SIGINT, signal.default_int_handler)

@@ -1,7 +1,7 @@
 """Whole words of the "plain" vocabulary: frequent words of plain sentences, of prompts and of field names, and JSON.
 
-A word is one token where no letter stands beside it; every other text is its characters, so that any value has the
-same tokens in a sentence as in the answer, and copying is character by character. The order is part of every
+A word is one token where no letter precedes or follows it. All other text is encoded by characters, so any value has
+the same tokens in a sentence as in the answer and is copied character by character. The order is part of every
 checkpoint of the vocabulary.
 """
 
@@ -43,4 +43,4 @@ PLAIN_GLUE = (
 """Longer before shorter where one begins another."""
 
 ACCENTED = tuple("áàâäãåæçéèêëíîïñóôöõøúüßčşğıłńžšěаеионтсрвл")
-"""Frequent letters beyond ASCII, Latin and Cyrillic; all others are their UTF-8 bytes."""
+"""Frequent Latin and Cyrillic letters beyond ASCII; all others are their UTF-8 bytes."""

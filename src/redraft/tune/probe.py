@@ -1,6 +1,6 @@
 """How well a model in training answers: held-out samples through the reference sampler, a few of each source.
 
-A probe says whether a run is well, and which of its checkpoints to keep; `redraft eval` measures.
+A probe shows whether a run makes progress, and which checkpoint to keep; `redraft eval` measures.
 """
 
 from __future__ import annotations
@@ -21,13 +21,14 @@ from redraft.shapes import Tensor
 from redraft.tasks import Example
 from redraft.tune.data import Feed
 from redraft.tune.layout import WIDTH_STEP
-from redraft.tune.objective import Scoring, corrupt, losses
-from redraft.tune.sources import Conversation, Passage, Sample, TaskSource
+from redraft.tune.objective import corrupt, losses
+from redraft.tune.recipe import ObjectiveRecipe
+from redraft.tune.sources import Conversation, Passage, TaskSource
 
 
 @dataclass(frozen=True)
-class Said:
-    """One canvas's answer, the forwards it took, and its tokens before the end."""
+class _Reply:
+    """The answer on one canvas, the number of its forwards, and of its tokens up to the end."""
 
     text: str
     steps: int
@@ -37,29 +38,28 @@ class Said:
 def probe(model: DiffusionGemma, feed: Feed, count: int) -> dict[str, float]:
     """For each source with held-out samples: the share answered exactly, mean forwards, tokens accepted per forward.
 
-    The canvas is the narrowest that holds the right answer; samples that fit none are left out. Plain text has no right
-    answer: what is found is both losses of it, on the same noise every time.
+    The canvas is the narrowest that the right answer fits; samples that fit no canvas are left out. Plain text has no
+    right answer: for it the result is both losses, on the same noise every time.
     """
     policy = reference_policy(feed.base.generation)
     found: dict[str, float] = {}
     for source, _ in feed.sources:
-        said: list[tuple[bool, Said]] = []
+        replies: list[tuple[bool, _Reply]] = []
         samples = source.held_out(count)
-        found |= _lost(model, feed, source.name, [sample for sample in samples if isinstance(sample, Passage)])
+        found |= _text_losses(model, feed, source.name, [sample for sample in samples if isinstance(sample, Passage)])
         for i, sample in enumerate(samples):
-            answer = None if isinstance(sample, Passage) else _answer(model, feed, sample, policy, i)
-            if answer is None or isinstance(sample, Passage):
+            if isinstance(sample, Passage) or (answer := _answer(model, feed, sample, policy, i)) is None:
                 continue
             if isinstance(source, TaskSource) and isinstance(sample, Example):
                 right = source.task.score(sample, answer.text).exact
             else:
                 right = answer.text.strip() == _wanted(sample).strip()
-            said.append((right, answer))
-        if said:
-            steps = sum(answer.steps for _, answer in said)
-            found[f"{source.name} exact"] = sum(right for right, _ in said) / len(said)
-            found[f"{source.name} steps"] = steps / len(said)
-            found[f"{source.name} tokens per forward"] = sum(answer.tokens for _, answer in said) / steps
+            replies.append((right, answer))
+        if replies:
+            steps = sum(answer.steps for _, answer in replies)
+            found[f"{source.name} exact"] = sum(right for right, _ in replies) / len(replies)
+            found[f"{source.name} steps"] = steps / len(replies)
+            found[f"{source.name} tokens per forward"] = sum(answer.tokens for _, answer in replies) / steps
     return found
 
 
@@ -71,18 +71,19 @@ def score(found: dict[str, float]) -> float:
 
 
 @torch.inference_mode()
-def _lost(model: DiffusionGemma, feed: Feed, name: str, passages: Sequence[Passage]) -> dict[str, float]:
+def _text_losses(model: DiffusionGemma, feed: Feed, name: str, passages: Sequence[Passage]) -> dict[str, float]:
     """Mean nats of the causal mode and of the canvases, on plain noise; nothing without passages."""
     rng, generator = Random(0), torch.Generator().manual_seed(0)
     width = model.config.canvas_length
     batches = feed.pack([feed.row(passage, rng, width) for passage in passages])
-    sums, scoring = torch.zeros(2, 2, dtype=torch.float64), Scoring(feed.recipe.objective.leave_one_out)
+    sums = torch.zeros(2, 2, dtype=torch.float64)
+    objective = ObjectiveRecipe(leave_one_out=feed.recipe.objective.leave_one_out)
     for batch in batches:
         noisy = corrupt(batch, model.config.vocab_size, generator)
-        found = losses(model, batch, noisy, scoring)
+        found = losses(model, batch, noisy, objective)
         assert found.denoise is not None, "every passage has a canvas"
-        told, weight = float(batch.told.sum()), float(batch.weight.sum())
-        sums += torch.tensor([[float(found.encode) * told, told], [float(found.denoise) * weight, weight]])
+        scored, weight = float(batch.scored.sum()), float(batch.weight.sum())
+        sums += torch.tensor([[float(found.encode) * scored, scored], [float(found.denoise) * weight, weight]])
     pairs = zip(("causal", "canvas"), sums.tolist(), strict=True)
     return {f"{name} {mode} nats": lost / count for mode, (lost, count) in pairs if count}
 
@@ -95,8 +96,8 @@ def _wanted(sample: Example | Conversation) -> str:
 
 
 @dataclass(frozen=True)
-class _Behind:
-    """A model behind one prompt, as the denoise loop wants it."""
+class _PrefixDenoiser:
+    """A model with one prefix, as the denoise loop's `Denoiser`."""
 
     model: DiffusionGemma
     prefix: Prefix
@@ -113,10 +114,10 @@ class _Behind:
 
 
 @torch.inference_mode()
-def _answer(model: DiffusionGemma, feed: Feed, sample: Sample, policy: Policy, seed: int) -> Said | None:
-    """What one canvas says to a sample; None if none is wide enough. A gap is asked for at its right length."""
-    if isinstance(sample, Passage):
-        return None
+def _answer(
+    model: DiffusionGemma, feed: Feed, sample: Example | Conversation, policy: Policy, seed: int
+) -> _Reply | None:
+    """The answer to a sample on one canvas; None if no canvas is wide enough. A gap has its right length."""
     answer, after, prompt = feed.text.encode(_wanted(sample).strip(), bos=False), list[int](), _prompt(feed, sample)
     gap = isinstance(sample, Example) and sample.suffix is not None
     if isinstance(sample, Example) and sample.suffix is not None:
@@ -133,13 +134,13 @@ def _answer(model: DiffusionGemma, feed: Feed, sample: Sample, policy: Policy, s
         start = fresh(noise, 0, width, model.config.vocab_size, seed=tokens, pinned=pins)
     prefix = Prefix(model.config.layers, room=len(prompt) + width)
     model.encode(torch.tensor(prompt), prefix)
-    *_, canvas = settle(_Behind(model, prefix), start, policy, noise)
+    *_, canvas = settle(_PrefixDenoiser(model, prefix), start, policy, noise)
     draft = canvas.draft.tolist()
     if gap:
         draft = draft[: len(answer)]
     elif feed.end in draft:
         draft = draft[: draft.index(feed.end)]
-    return Said(feed.text.decode(draft), canvas.step, len(draft) + (not gap))
+    return _Reply(feed.text.decode(draft), canvas.step, len(draft) + (not gap))
 
 
 def _prompt(feed: Feed, sample: Example | Conversation) -> list[int]:

@@ -1,10 +1,10 @@
 """A training recipe: what to train, on what, for how long. Read from TOML, checked once, frozen.
 
-    start       a checkpoint to begin with; without [model] its shape, tokenizer and sampler settings are kept
+    start       a checkpoint to start from; without [model] its shape, tokenizer and sampler settings are kept
     [model]     shape of the network
     [data]      where examples come from, and how they are laid out on canvases
     [objective] what is scored, and on which noise
-    [lora]      train small matrices beside the large ones, not those
+    [lora]      train small matrices beside the large ones, which stay as they are
     [train]     steps, batch, optimizer, seed
     [sampling]  what generation_config.json will say
     [[stages]]  other data or another objective from a step on
@@ -32,7 +32,7 @@ LEAST_VOCAB = 6  # its special tokens, which the config names
 
 
 class ModelRecipe(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """Sizes in elements; `layers` spells the kinds from first to last, "sliding" or "full", the last one full."""
+    """Sizes in elements; `layers` lists the kinds from first to last, "sliding" or "full", the last one full."""
 
     hidden_size: int
     intermediate_size: int
@@ -58,15 +58,15 @@ class DataRecipe(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     files        JSON lines, one conversation or one prompt and response a line
     folders      plain text, file by file
     generators   "file.py:function", called with a split and a seed, giving rows as in a JSON-lines file
-    held_out     one row in that many of a file is kept for the probes; 0 keeps none
+    held_out     one row of a file in this many is kept for the probes; 0 keeps none
     turns        "last" or "all": which answers of a conversation are scored
     fit_share    share of examples on the narrowest canvas that holds the answer
-    fit_step     what the widths of such canvases are multiples of
-    widths       canvas widths of the others, one of them a step; none is the model's canvas_length
-    most_blocks  canvases an answer may take
-    pack_tokens  clean sequences share a line of up to this many tokens; 0 gives each its own
-    length_step  sequences share a batch whose lengths are in one piece of so many tokens: more is more padding, and
-                 fewer and larger batches
+    fit_step     widths of such canvases are multiples of this
+    widths       canvas widths of the others, one of them in each step; if empty, the model's canvas_length
+    most_blocks  most canvases of an answer
+    pack_tokens  clean sequences share a line of up to this many tokens; 0 gives each its own line
+    length_step  lengths are rounded up to this many tokens to form batches: more means more padding, and fewer and
+                 larger batches
     """
 
     tasks: dict[str, float] = {}
@@ -92,17 +92,17 @@ class ObjectiveRecipe(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """What is scored, and on which noise.
 
     causal_weight      of the next-token loss; 0 does not compute it
-    causal_share       share of one-canvas answers that the causal mode is scored on
-    tell_prompt        whether the causal mode is scored on prompts, too
+    causal_share       share of one-canvas answers on which the causal mode is scored
+    tell_prompt        whether the causal mode is also scored on prompts
     self_conditioning  share of canvases that see a guess
-    draws              corruptions of every canvas behind one clean pass
+    draws              corruptions of every canvas after one clean pass
     pinned_share       share of answers with known parts (Sudoku clues, the keys of a record) that have them pinned
     plausible          share of the noise that is drawn from the canvas itself: wrong tokens that look right
-    rolled             share of the canvases with a guess that go one step of the sampler on from it
-    own                share of the canvases that begin in noise alone and go 0 to `own_steps` steps of the sampler on
-    correct_from       step from which `plausible`, `rolled` and `own` hold
-    leave_one_out      the logits of a position mean what one believes who does not see what it shows
-    certainty          weight of the entropy of positions that are read right
+    rolled             share of the canvases with a guess that take one step of the sampler from it
+    own                share of the canvases that start from pure noise and take 0 to `own_steps` steps of the sampler
+    correct_from       step from which `plausible`, `rolled` and `own` apply
+    leave_one_out      the logits of a position mean a belief that ignores the position's own token
+    certainty          weight of the entropy of correct positions
     """
 
     causal_weight: float = 1.0
@@ -129,13 +129,13 @@ class LoraRecipe(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class TrainRecipe(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """`encode_steps` come first and train the causal mode alone; then `steps` of both losses together.
+    """The first `encode_steps` train the causal mode alone; then `steps` train both losses together.
 
     The learning rate falls along a cosine from the warm-up to the end. With `decay_steps` it stays until that many
-    steps before the end, then falls in a line. `most_rows` bounds the token rows of one forward; a step of more is
-    taken in parts. `recompute` keeps no layer's inner values for the backward pass. `bfloat16` multiplies matrices in
-    that format; weights, norms and losses stay float32. `device` is "cpu", "cuda" or "cuda:N". `workers` draw up the
-    samples of the next steps meanwhile; 0 leaves that to the trainer, between steps.
+    steps before the end, then falls linearly. `most_rows` bounds the token rows of one forward; a larger step is taken
+    in parts. `recompute` keeps no layer's inner values for the backward pass. `bfloat16` multiplies matrices in that
+    format; weights, norms and losses stay float32. `device` is "cpu", "cuda" or "cuda:N". `workers` is the number of
+    processes that prepare samples of the next steps; with 0 the trainer prepares them between steps.
     """
 
     steps: int
@@ -162,7 +162,7 @@ class TrainRecipe(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class StageRecipe(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """What holds from a step on, counted from 0: other data, another objective, or both, each as a whole."""
+    """What applies from a step on, counted from 0: other data, another objective, or both, each as a whole."""
 
     from_step: int
     data: DataRecipe | None = None
@@ -176,7 +176,7 @@ class SamplingRecipe(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     max_denoising_steps: int = 16
     entropy_bound: float = 0.1
     confidence_threshold: float = 0.005
-    # Unset where a recipe says nothing, so that a run that began before there was this key can be resumed.
+    # Unset by default, so that a run that is older than this key can be resumed.
     preset: str | msgspec.UnsetType = msgspec.UNSET
 
 
@@ -194,7 +194,7 @@ class Recipe(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     stages: tuple[StageRecipe, ...] = ()
 
     def at(self, step: int) -> Recipe:
-        """The recipe as it is at a step: with the stages that have begun, and none that may follow."""
+        """The recipe at a step: stages that have started are applied, later ones are left out."""
         now = msgspec.structs.replace(self, stages=())
         for stage in self.stages:
             if stage.from_step <= step:
@@ -251,7 +251,7 @@ def model_config(shape: ModelRecipe, vocab_size: int) -> ModelConfig:
 
 
 def generation_config(recipe: Recipe) -> GenerationConfig:
-    """What the trained checkpoint's generation_config.json will say, if the recipe says it."""
+    """The generation_config.json of the trained checkpoint, by the recipe."""
     wanted = recipe.sampling or SamplingRecipe()
     given = {name: value for name, value in msgspec.structs.asdict(wanted).items() if value is not msgspec.UNSET}
     return GenerationConfig(**given, eos_token_ids=EOS_TOKEN_IDS)

@@ -1,7 +1,7 @@
-"""Gradient checkpointing: a layer keeps its input and is run again in the backward pass, for a third more arithmetic.
+"""Gradient checkpointing: a layer keeps only its input and runs again in the backward pass: a third more arithmetic.
 
-What a clean layer leaves behind for the canvases, its keys and values, are tensors of the first run; their gradients
-start the second run like any other.
+The canvases read keys and values of the first run of a clean layer; their gradients start its second run like any
+other gradient.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ Forward = Callable[[Tensor, Context], Tensor]
 
 
 def recompute_layers(model: DiffusionGemma) -> None:
-    """Let every layer of a model keep its input only. Names and numbers stay."""
+    """Let every layer of a model keep only its input. Names and numbers stay the same."""
     for layer in model.layers:
         layer.forward = partial(_again, layer.forward)
 

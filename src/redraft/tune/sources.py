@@ -1,4 +1,4 @@
-"""Where examples come from. Every source gives the samples of a step as a function of seed and step alone.
+"""Sources of examples. The samples of a step are a function of seed and step alone.
 
     TaskSource        a built-in task                     → Example
     RowsSource        a JSON-lines file                   → Conversation
@@ -6,8 +6,8 @@
     FolderSource      text files                          → Passage
 
 A row is an object with `messages` (role and content, the last one the assistant's) or with `prompt` and `response`.
-Files are read once at the start to check every row and to remember where each begins, so that nothing but their
-positions stays in memory and any step can be had without the steps before it.
+Files are read once at the start, to check every row and to note its position. Only positions stay in memory, and any
+step can be read without the steps before it.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ _PASSAGE_CHARS = 4000
 
 @dataclass(frozen=True)
 class Conversation:
-    """Messages whose last is an answer, and where they were read."""
+    """Messages, of which the last is an answer, and where they were read."""
 
     messages: tuple[Message, ...]
     where: str
@@ -64,7 +64,7 @@ class Source(Protocol):
 
 
 def sources(data: DataRecipe) -> list[tuple[Source, float]]:
-    """The sources of a recipe and their shares. Raises RecipeError for one that cannot be read or has nothing in it."""
+    """The sources of a recipe and their shares. Raises RecipeError for one that cannot be read or is empty."""
     found: list[tuple[Source, float]] = [(TaskSource(task(name)), share) for name, share in data.tasks.items()]
     found += [(RowsSource(Path(name), data.held_out), share) for name, share in data.files.items()]
     found += [(FolderSource(Path(name), data.held_out), share) for name, share in data.folders.items()]
@@ -73,7 +73,7 @@ def sources(data: DataRecipe) -> list[tuple[Source, float]]:
 
 
 class TaskSource:
-    """A built-in task, which keeps its own held-out examples apart."""
+    """A built-in task, which has its own held-out examples."""
 
     def __init__(self, wrapped: Task) -> None:
         self.task, self.name = wrapped, wrapped.name
@@ -86,7 +86,7 @@ class TaskSource:
 
 
 class RowsSource:
-    """A JSON-lines file. Whether a row is held out is decided by a hash of it, so copies of a row share their side."""
+    """A JSON-lines file. A hash of a row decides whether it is held out, so copies of a row are on one side."""
 
     def __init__(self, path: Path, held_out: int) -> None:
         self.path, self.name = path, path.name
@@ -160,7 +160,7 @@ class GeneratorSource:
 class FolderSource:
     """The text files of a folder and the folders in it, each as likely as it is long.
 
-    Whether a file is held out is decided by a hash of its text, so copies of a file share their side.
+    A hash of a file's text decides whether it is held out, so copies of a file are on one side.
     """
 
     def __init__(self, folder: Path, held_out: int) -> None:
@@ -190,7 +190,7 @@ class FolderSource:
 
 
 def _passage(path: Path, rng: Random) -> Passage:
-    """A stretch of a file from the beginning of some line on."""
+    """A stretch of a file that starts at the beginning of a line."""
     text = _text(path)
     at = rng.randrange(max(1, len(text) - _PASSAGE_CHARS // 4))
     start = text.rfind("\n", 0, at) + 1

@@ -1,6 +1,6 @@
-"""What a run is at a step, kept so that it can go on exactly: weights, average, optimizer, step, the best so far.
+"""The state of a run at a step, saved so that it continues exactly: weights, average, optimizer, step, best so far.
 
-The file is written beside its final name and renamed, so a kill at any moment leaves the last good one.
+The file is written under another name and renamed, so a kill at any moment leaves the last good file.
 """
 
 from __future__ import annotations
@@ -31,10 +31,10 @@ _SAVED = {"weights", "average", "best", "score", "optimizer", "step", "fingerpri
 
 @dataclass
 class State:
-    """Everything an exact continuation needs. `recipe` is the one it belongs to.
+    """Everything that an exact continuation needs. `recipe` is the run's recipe.
 
-    `average` follows the trained parameters; `best` is the average at the probe with the best `score`, if any probed.
-    With several processes in the `world`, each holds its pieces of all of them.
+    `average` follows the trained parameters; `best` is the average at the probe with the best `score`, if there was a
+    probe. With several processes in the `world`, each has its shards of all tensors.
     """
 
     recipe: Recipe
@@ -53,10 +53,10 @@ class State:
 
 
 def fingerprint(recipe: Recipe, step: int) -> str:
-    """What a state behind so many steps must share with a recipe to be continued by it: all that they depend on.
+    """A hash of all that the first `step` steps depend on: a recipe with the same hash can continue their state.
 
-    Where the rate stays until a decay, the number of steps is not part of it: such a run can be made longer. Nor are
-    stages that no step has reached: they may be added, changed and left out.
+    With `decay_steps` the number of steps is not part of it: such a run can be made longer. Nor are stages that no
+    step has reached: they may be added, changed and removed.
     """
     free: dict[str, int] = {"probe_every": 1, "probe_examples": 1, "save_every": 1, "workers": 0}
     if recipe.train.decay_steps:
@@ -68,7 +68,7 @@ def fingerprint(recipe: Recipe, step: int) -> str:
 
 
 def restore(recipe: Recipe, base: Base, path: Path, world: World) -> State:
-    """The state at `path`, or the first one. Raises RecipeError for a file that is damaged or another recipe's."""
+    """The state at `path`, or the first state. Raises RecipeError for a file that is damaged or of another recipe."""
     saved = _read(path, recipe) if path.exists() else None
     model = base.adapted()
     if recipe.lora is None:
@@ -84,14 +84,14 @@ def restore(recipe: Recipe, base: Base, path: Path, world: World) -> State:
 
 
 def _take(state: State, saved: dict[str, Any]) -> None:
-    """Go on from a file, whose tensors are whole."""
+    """Continue from a file, whose tensors are whole."""
     world, like = state.world, state.trained
     with torch.no_grad():
         for name, value in like.items():
             value.copy_(pieces_of(saved["weights"][name], value, world))
     moments = saved["optimizer"]["state"]
     order = [value for group in state.optimizer.param_groups for value in group["params"]]
-    for i, kept in moments.items():  # what no step has reached yet, such as self-conditioning, has none
+    for i, kept in moments.items():  # parameters that no step has used yet, such as self-conditioning, have none
         moments[i] = kept | {name: pieces_of(kept[name], order[i], world) for name in _MOMENTS}
     state.optimizer.load_state_dict(saved["optimizer"])
     state.average = {name: pieces_of(value, like[name], world) for name, value in saved["average"].items()}
@@ -101,9 +101,9 @@ def _take(state: State, saved: dict[str, Any]) -> None:
 
 
 def keep(state: State, path: Path) -> None:
-    """Write the state in one move; the first process does.
+    """Write the state; only the first process writes.
 
-    Raises RunError, and leaves the last one, if the disk refuses.
+    Raises RunError, and leaves the last file, if the disk refuses.
     """
     beside, world = path.with_suffix(".new"), state.world
     optimizer, moments = state.optimizer.state_dict(), {}
@@ -131,16 +131,16 @@ def keep(state: State, path: Path) -> None:
 
 
 def cut_log(path: Path, step: int) -> None:
-    """Drop the rows of steps after the saved state: they are about to be run, and logged, again."""
+    """Drop the rows of steps after the saved state: these steps run, and are logged, again."""
     if path.exists():
         rows = path.read_text(encoding="utf-8").splitlines(keepends=True)
         beside = path.with_suffix(".new")
         beside.write_text("".join(rows[:step]), encoding="utf-8")
-        os.replace(beside, path)  # in one move: a kill at any moment leaves a whole log
+        os.replace(beside, path)  # a kill at any moment leaves a whole log
 
 
 def follow(state: State, decay: float) -> None:
-    """Move the average towards the weights; early on faster, so that it does not remember the first ones."""
+    """Move the average towards the weights; faster in early steps, so that it forgets the first weights."""
     with torch.no_grad():
         for name, value in state.trained.items():
             state.average[name].lerp_(value, 1 - min(decay, (1 + state.step) / (10 + state.step)))

@@ -1,9 +1,7 @@
 """The trainer: one loop, from a recipe to a checkpoint folder.
 
-Every step's data and noise are a function of (seed, step), so an interrupted run continues exactly: the state
-(`tune/state.py`) holds all there is.
-
-What is shipped is the exponential moving average of the weights, as it was at the probe with the best answers.
+Every step's data and noise are a function of (seed, step), so an interrupted run continues exactly from its state
+(`tune/state.py`). The result is the exponential moving average of the weights at the probe with the best answers.
 """
 
 from __future__ import annotations
@@ -16,6 +14,7 @@ from contextlib import nullcontext
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
+import msgspec
 import torch
 
 from redraft.errors import RecipeError, RunError
@@ -23,11 +22,11 @@ from redraft.model.gemma import DiffusionGemma
 from redraft.tune.base import Base, read_base
 from redraft.tune.data import SEED_STRIDE, Feed
 from redraft.tune.lora import adapters, merge
-from redraft.tune.objective import Batch, Corruption, Losses, Noise, Scoring, corrupt, losses
+from redraft.tune.objective import Batch, Corruption, Losses, corrupt, losses
 from redraft.tune.parallel import World, share, whole, world_of
 from redraft.tune.pause import pausable
 from redraft.tune.probe import probe, score
-from redraft.tune.recipe import Recipe
+from redraft.tune.recipe import ObjectiveRecipe, Recipe
 from redraft.tune.state import FILE, State, cut_log, follow, keep, restore
 from redraft.weights.adapter import write_adapter
 
@@ -35,8 +34,7 @@ LOG = "training-log.jsonl"
 ADAPTER = "adapter"
 SHOWN = ("clean", "corrupted")
 LEVELS = ("low", "middle", "high")  # thirds of the noise level
-_MEMORY = ("not enough memory", "out of memory", "can't allocate memory")  # how torch's allocators put it
-
+_MEMORY = ("not enough memory", "out of memory", "can't allocate memory")  # words of torch's allocators
 
 Progress = Callable[[int, int, dict[str, float]], None]
 
@@ -47,7 +45,7 @@ def train(recipe: Recipe, out: Path, progress: Progress) -> Path:
     Under torchrun every process calls this; the first one writes and reports progress.
 
     Raises RecipeError for data that cannot be used, a state of another recipe, a folder that cannot be made, or
-    processes that cannot share the recipe; RunError if the loss is no number, memory runs out or the disk refuses.
+    processes that cannot share the recipe; RunError if the loss is NaN, memory runs out or the disk refuses.
     """
     torch.set_num_threads(recipe.train.threads)
     try:
@@ -72,13 +70,13 @@ def train(recipe: Recipe, out: Path, progress: Progress) -> Path:
 
 
 def _run(recipe: Recipe, out: Path, mine: Path, progress: Progress, world: World) -> None:
-    """`mine` receives what only the first process needs: it is `out` there, and a passing folder elsewhere."""
+    """`mine` receives the files that only the first process needs: it is `out` there, a temporary folder elsewhere."""
     base = read_base(recipe, mine)
     feed = Feed(recipe, base)
     state = restore(recipe, base, out / FILE, world)
     cut_log(mine / LOG, state.step)
     total = recipe.train.encode_steps + recipe.train.steps
-    alone = world.count == 1  # several would have to agree on the step
+    alone = world.count == 1  # several processes would have to agree on the step
     with (mine / LOG).open("a", encoding="utf-8") as log, pausable() if alone else nullcontext(bool) as paused:
         began = time.monotonic()
         for batches in feed.ahead(range(state.step, total)):
@@ -100,7 +98,7 @@ def _run(recipe: Recipe, out: Path, mine: Path, progress: Progress, world: World
 
 
 def train_step(recipe: Recipe, state: State, batches: Sequence[Batch]) -> dict[str, float]:
-    """One step of the optimizer, and its row of the log. Raises RunError if the loss is no number."""
+    """One step of the optimizer; returns its row of the log. Raises RunError if the loss is NaN."""
     for group in state.optimizer.param_groups:
         group["lr"] = learning_rate(recipe, state.step)
     state.optimizer.zero_grad(set_to_none=True)
@@ -129,22 +127,21 @@ def learning_rate(recipe: Recipe, step: int) -> float:
 
 
 def _backward(recipe: Recipe, state: State, batches: Sequence[Batch]) -> dict[str, float]:
-    """Gradients of one step, batch by batch; each counts by the tokens and canvases it scores."""
-    wanted, objective, device = recipe.train, recipe.objective, state.world.device
+    """Gradients of one step, batch by batch, each weighted by the tokens and canvases that it scores."""
+    wanted, objective, device = recipe.train, _objective(recipe, state.step), state.world.device
     generator = torch.Generator().manual_seed(wanted.seed * SEED_STRIDE + state.step)
     both = state.step >= wanted.encode_steps
-    noise, scoring = _noise(recipe, state.step), Scoring(objective.leave_one_out, objective.certainty)
-    told = max(1, sum(int(batch.told.sum()) for batch in batches))
+    scored = max(1, sum(int(batch.scored.sum()) for batch in batches))
     weight = sum(float(batch.weight.sum()) for batch in batches)
     sums = torch.zeros(2, dtype=torch.float64)
     split = Split()
     for drawn_up in batches:
-        noisy = corrupt(drawn_up, state.model.config.vocab_size, generator, noise)
+        noisy = corrupt(drawn_up, state.model.config.vocab_size, generator, objective)
         batch, drawn = share(drawn_up, noisy, state.world)
         batch, drawn = batch.to(device), drawn.to(device)
         with torch.autocast(device.type, torch.bfloat16, enabled=wanted.bfloat16):
-            found = losses(state.model, batch, drawn if both else None, scoring)
-        encode = found.encode * (int(batch.told.sum()) / told)
+            found = losses(state.model, batch, drawn if both else None, objective)
+        encode = found.encode * (int(batch.scored.sum()) / scored)
         total, sums[0] = encode * objective.causal_weight, sums[0] + encode.item()
         if found.denoise is not None:
             denoise = found.denoise * (float(batch.weight.sum()) / weight)
@@ -155,21 +152,17 @@ def _backward(recipe: Recipe, state: State, batches: Sequence[Batch]) -> dict[st
     return {"encode": encode} | ({"denoise": denoise} if both else {}) | split.means(state.world)
 
 
-def _noise(recipe: Recipe, step: int) -> Noise:
-    objective = recipe.objective
-    correcting = step >= objective.correct_from
-    return Noise(
-        objective.self_conditioning,
-        objective.plausible if correcting else 0.0,
-        objective.rolled if correcting else 0.0,
-        objective.own if correcting else 0.0,
-        objective.own_steps,
-    )
+def _objective(recipe: Recipe, step: int) -> ObjectiveRecipe:
+    """The objective at a step: plain noise before `correct_from`."""
+    found = recipe.objective
+    if step >= found.correct_from:
+        return found
+    return msgspec.structs.replace(found, plausible=0.0, rolled=0.0, own=0.0)
 
 
 class Split:
-    """The canvas loss by what a position showed and how noisy its canvas was. Clean positions at low noise are easy
-    and many: without this, every curve looks converged early."""
+    """The canvas loss by whether a position was corrupted, and by noise level. Clean positions at low noise are easy
+    and many: without this split, every curve looks converged early."""
 
     def __init__(self) -> None:
         self._sums = torch.zeros(2, len(LEVELS), 2, dtype=torch.float64)  # clean or corrupted, level: nats, positions
@@ -193,19 +186,19 @@ class Split:
 
 
 def _judge(recipe: Recipe, feed: Feed, state: State) -> dict[str, float]:
-    """Probe the averaged weights, and remember them if none were better. The first process does, the others wait."""
+    """Probe the averaged weights, and keep them if they are the best. The first process probes, the others wait."""
     weights, found = whole(state.average, state.world), dict[str, float]()
     if state.world.first:
         found = probe(averaged(feed.base, weights), feed, recipe.train.probe_examples)
-    told = state.world.sum(torch.tensor(score(found) if state.world.first else 0.0, dtype=torch.float64)).item()
-    if told >= state.score:
+    shared = state.world.sum(torch.tensor(score(found) if state.world.first else 0.0, dtype=torch.float64)).item()
+    if shared >= state.score:
         state.best = {name: value.clone() for name, value in state.average.items()}
-        state.score = told
+        state.score = shared
     return found
 
 
 def averaged(base: Base, weights: dict[str, torch.Tensor]) -> DiffusionGemma:
-    """A plain model that holds these weights where the recipe trains any."""
+    """A plain model with these weights in place of the trained ones."""
     model = base.adapted()
     model.load_state_dict(weights, strict=False)
     merge(model)

@@ -3,16 +3,17 @@
     text -> " " becomes "▁" -> cut by one regular expression -> a piece in the vocabulary is one token,
                                                                 any other character is its UTF-8 bytes
 
-The cut decides everything: the BPE model has no merges and takes whole pieces (`ignore_merges`). A piece is a word of
-a prompt, a bit of JSON, a syllable or one character, so a name is the same tokens in a sentence as in the answer, and
-copying it is piece by piece. That is why "▁" stands alone before a name: joined, "▁Ka" and "Ka" would be two tokens.
+Only the regular expression decides: the BPE model has no merges and takes whole pieces (`ignore_merges`). A piece is a
+word of a prompt, a bit of JSON, a syllable or one character. So a name has the same tokens in a sentence as in the
+answer and is copied piece by piece. For this reason "▁" is a token of its own before a name: otherwise "▁Ka" and "Ka"
+would be two tokens.
 
-There are three. "records" has what records and Sudoku need; "python" has its tokens under the same ids, and behind
-them the pieces of `tune/words.py`. Both cut records and Sudoku alike, so a model of the first can grow into the second.
-"plain" is for sentences that people write: characters, and the whole words and JSON pieces of `tune/plain.py`.
+There are three vocabularies. "records" has the tokens of records and Sudoku. "python" has the same tokens with the same
+ids, then those of `tune/words.py`; both encode records and Sudoku alike, so a model of the first can grow into the
+second. "plain" is for ordinary sentences: characters, and the whole words and JSON pieces of `tune/plain.py`.
 
-Encoding and decoding give back any text but two: "▁" itself (U+2581) comes back as a space, as in Gemma, and the
-text of a special token is read as that token. Nothing is put in front of a text; the chat template prints `<bos>`.
+Decoding returns the encoded text with two exceptions: "▁" itself (U+2581) becomes a space, as in Gemma, and the text of
+a special token is read as that token. Encoding adds no token in front; the chat template prints `<bos>`.
 """
 
 from __future__ import annotations
@@ -35,8 +36,8 @@ SPECIALS = ("<pad>", "<eos>", "<bos>", "<unk>", "<|turn>", "<turn|>")  # a token
 _SPACE = "▁"
 _GLUE = ('{"', '":"', '":', '","', ',"', '"}')  # longer before shorter where one begins another
 _PRINTABLE = tuple(map(chr, range(0x21, 0x7F)))
-# Every byte that UTF-8 can need for a character outside the vocabulary: control characters but "\n", then what
-# multi-byte sequences are made of. 0xC0, 0xC1 and 0xF5 upwards occur in no UTF-8.
+# Every byte that UTF-8 can need for a character outside the vocabulary: control characters but "\n", then the bytes of
+# multi-byte sequences. 0xC0, 0xC1 and 0xF5 upwards occur in no UTF-8.
 _BYTES = tuple(b for b in (*range(0x20), *range(0x7F, 0xC0), *range(0xC2, 0xF5)) if b != ord("\n"))
 
 CHAT_TEMPLATE = (
@@ -106,14 +107,14 @@ def _tokens(more: bool) -> tuple[str, ...]:
 def _cut(more: bool) -> str:
     """The regular expression whose matches are the pieces.
 
-    It matches every character: what it left out would be a piece of any length, and the text "<0x41>" a byte token.
+    It matches every character: unmatched text would be one piece of any length, and the text "<0x41>" a byte token.
     """
     words = tuple(dict.fromkeys((*_words(), *WORDS, *SPACED))) if more else _words()
     spaced = "|".join(word for word in words if word.startswith(_SPACE))
     bare = "|".join(word for word in words if not word.startswith(_SPACE))
     glue = "|".join(map(re.escape, (*_GLUE, *SIGNS) if more else _GLUE))
     syllable = "|".join((*SYLLABLES, *(syllable.capitalize() for syllable in SYLLABLES)))
-    # A word is whole or it is not that word: "▁to" must not be cut from "▁tomu", whose first syllable is "to".
+    # Only whole words match: "▁to" must not be cut from "▁tomu", whose first syllable is "to".
     letter = "[A-Za-z]"
     return rf"(?:{spaced})(?!{letter})|(?<!{letter})(?:{bare})(?!{letter})|{glue}|{syllable}|[\s\S]"
 

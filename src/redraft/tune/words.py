@@ -1,7 +1,7 @@
-"""Pieces that the larger of the two built-in vocabularies has beside the smaller one's: words of the tasks, and Python.
+"""Tokens that the vocabulary "python" has beyond "records": words of the tasks, and Python.
 
-The Python ones are the most frequent words, operators and indentations of the standard library, less those that would
-cut the records, which the smaller vocabulary was made for, in another way. Their order is part of every checkpoint.
+The Python tokens are the most frequent words, operators and indentations of the standard library, without those that
+would change how records are encoded. Their order is part of every checkpoint.
 """
 
 _WORDS = """

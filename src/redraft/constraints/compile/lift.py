@@ -169,7 +169,7 @@ def lift(
     if len(dfa) > limits.states:
         raise OutOfReachError(f"the constraint has {len(dfa)} states, over the {limits.states} allowed; narrow it")
     maps = _Maps(dfa)
-    map_of_node = np.zeros(len(trie.parent), dtype=np.int64)
+    map_of_node = np.zeros(len(trie.parent), dtype=np.int32)
     map_of_node[0] = maps.identity
     labels = dfa.class_of[trie.byte]
     for begin, stop in zip(trie.levels[1:], trie.levels[2:], strict=False):
@@ -190,10 +190,11 @@ class _Maps:
         self.known: dict[tuple[int, int, int], int] = {(0, 0, 0): 0}
         self.pairs = 0
 
-    def compose(self, before: Longs, labels: Ints) -> Longs:
+    def compose(self, before: Ints, labels: Ints) -> Ints:
         """For each of many (map, byte class), the map of doing the second after the first."""
         width = self.dfa.table.shape[1]
-        keys, where = distinct(before * width + labels)
+        small = len(self.src) * width < 2**31
+        keys, where = distinct(before * width + labels if small else before.astype(np.int64) * width + labels)
         parents, moves = np.divmod(keys, width)
         # Maps that lead nowhere stay so; their whole subtrees pass by here as one key.
         sizes = np.array([len(self.src[parent]) for parent in parents], dtype=np.int64)
@@ -203,7 +204,7 @@ class _Maps:
             stop = max(begin + 1, int(np.searchsorted(total, total[begin] + PAIRS_AT_ONCE)))
             found.append(self._composed(parents[begin:stop], moves[begin:stop], sizes[begin:stop]))
             begin = stop
-        return np.concatenate(found)[where]
+        return np.concatenate(found).astype(np.int32)[where]
 
     def _composed(self, parents: Longs, moves: Longs, sizes: Longs) -> Longs:
         src = np.concatenate([self.src[parent] for parent in parents])
@@ -232,15 +233,15 @@ class _Maps:
         return numbers
 
 
-def distinct(values: Longs) -> tuple[Longs, Longs]:
+def distinct(values: Ints | Longs) -> tuple[Longs, Ints]:
     """The different ones of some small natural numbers, in order, and for each number which of them it is."""
     top = int(values.max(initial=-1)) + 1
     if top > MOST_COUNTED:
         found, where = np.unique(values, return_inverse=True)
-        return found, where.reshape(-1)
+        return found.astype(np.int64), where.reshape(-1).astype(np.int32)
     present = np.zeros(top, dtype=np.bool_)
     present[values] = True
-    return np.flatnonzero(present), (np.cumsum(present) - 1)[values]
+    return np.flatnonzero(present), (np.cumsum(present, dtype=np.int32) - 1)[values]
 
 
 def _mixed(values: NDArray[np.uint64], salt: int) -> NDArray[np.uint64]:

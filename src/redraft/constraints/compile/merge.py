@@ -41,13 +41,15 @@ _LISTED = {"pattern": "patterns", "format": "formats", "propertyNames": "names",
 class Resolver:
     """The document that references point into, and how often a reference may be open inside itself.
 
-    It counts the alternatives that it has looked at. A trail has the references that are open, of those that lead back
-    to themselves, in alphabetical order: schemas with equal trails have equal languages.
+    It counts the alternatives that it has looked at, and knows whether a reference was cut off at its depth and whether
+    the language is only close to the schema's. A trail has the references that are open, of those that lead back to
+    themselves, in alphabetical order: schemas with equal trails have equal languages.
     """
 
     document: Document
     depth: int = 4
     inexact: bool = False
+    cut: bool = False
     alternatives: int = 0
     joined: dict[tuple[int, ...], Schema] = field(default_factory=dict)
 
@@ -67,6 +69,7 @@ class Resolver:
             name, target = self.document.target(rest.pop("$ref"), schema)
             if name in self.document.recursive(name):
                 if trail.count(name) >= self.depth:
+                    self.cut = True
                     return
                 trail = tuple(sorted((*trail, name)))
             parts.append([(target, trail)])

@@ -40,7 +40,9 @@ MOST_PATTERNS = 4
 MOST_DIVISOR = 9999
 BARE = r"[^\s:,{}\[\]<>\"]+"
 """Keys that need no quotes around them."""
-FREE_DEPTH = 2
+SHALLOW, GROWTH = 2, 6
+"""The depth that is tried first, and how many times as large a greater one may make an automaton."""
+FREE_DEPTH = 3
 """How deep a value may nest that the schema says nothing about."""
 
 
@@ -56,15 +58,32 @@ def compile_schema(
     try:
         document = Document(schema)
         check_form(schema)
-        compiler = _Compiler(Resolver(document, depth), limits, spaces, quote)
         with time_limit(limits):
-            dfa = compiler.value(schema, ())
+            resolver, dfa = _deepest(document, depth, limits, spaces, quote)
     except RecursionError:
         raise OutOfReachError("the schema nests too deeply to compile; flatten it") from None
     if dfa.is_empty:
         raise ConstraintError("no JSON value satisfies the schema; look for keywords that contradict each other")
     validator_of(schema)  # also what the language has no need of must be readable by the validator
-    return Compiled(dfa, document.checked or compiler.resolver.inexact, tuple(map(str, document.ignored)))
+    return Compiled(dfa, document.checked or resolver.inexact, tuple(map(str, document.ignored)))
+
+
+def _deepest(document: Document, depth: int, limits: Limits, spaces: bool, quote: bytes) -> tuple[Resolver, Dfa]:
+    """The language of a document with references open inside themselves up to `depth` times, or fewer if that would
+    take too many states; and what made it plain."""
+    found: tuple[Resolver, Dfa] | None = None
+    for often in sorted({min(SHALLOW, depth), depth}):
+        resolver = Resolver(document, often)
+        try:
+            dfa = _Compiler(resolver, limits, spaces, quote).value(document.root, ())
+        except OutOfReachError:
+            if found is None:
+                raise
+            return found
+        if not resolver.cut or len(dfa) * GROWTH > limits.states:
+            return resolver, dfa
+        found = None if dfa.is_empty else (resolver, dfa)
+    return resolver, dfa
 
 
 @dataclass
@@ -275,7 +294,7 @@ class _Compiler:
         """Pairs of keys that are not declared: by which patterns they match, and those that match none."""
         patterns = plain.get("patternProperties", {})
         stated = "additionalProperties" in plain
-        rest = stated or not ("properties" in plain or patterns)
+        rest = stated or not (plain.get("properties") or patterns)
         if len(patterns) > MOST_PATTERNS:
             raise OutOfReachError(f"patternProperties has {len(patterns)} patterns; at most {MOST_PATTERNS}")
         if not patterns and (not rest or plain.get("additionalProperties") is False):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Sequence
-from typing import Any
+from typing import Any, get_type_hints
 
 from fastapi import FastAPI, Request, Response
 from fastapi.exceptions import RequestValidationError
@@ -16,6 +16,7 @@ from redraft.errors import RedraftError
 from redraft.server import canvas
 from redraft.server.fim import edits, infill
 from redraft.server.http import health
+from redraft.server.http.body import Body
 from redraft.server.http.errors import FAILED, GONE, ApiError, api_error, body_error, kind_of
 from redraft.server.http.log import Log
 from redraft.server.http.middleware import Middleware, answer
@@ -76,7 +77,7 @@ def _refusal(request: Request, error: Exception) -> ApiError:
         case RedraftError():
             return api_error(error)
         case RequestValidationError():
-            return _body_refusal(error.errors())
+            return _body_refusal(request, error.errors())
         case ValidationError():
             return body_error(error.errors())
         case HTTPException(__cause__=ApiError() as refusal):  # while the body was read
@@ -89,10 +90,11 @@ def _refusal(request: Request, error: Exception) -> ApiError:
     return FAILED
 
 
-def _body_refusal(errors: Sequence[Any]) -> ApiError:
+def _body_refusal(request: Request, errors: Sequence[Any]) -> ApiError:
     first = errors[0]
     if first["type"] == "json_invalid":
         return ApiError(400, f"the body is not JSON ({first['ctx']['error']})", code="invalid_json")
     if first["loc"] == ("body",) and (first["input"] is None or isinstance(first["input"], bytes)):
         return NO_JSON
-    return body_error([error | {"loc": error["loc"][1:]} for error in errors])
+    body = get_type_hints(request.scope["endpoint"]).get("body", Body)
+    return body_error([error | {"loc": error["loc"][1:]} for error in errors], body.fields_at)

@@ -11,7 +11,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import Annotated, Any, ClassVar
+from typing import Annotated, Any, ClassVar, get_args
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 from pydantic_core import PydanticCustomError
@@ -71,6 +71,18 @@ class Body(BaseModel):
         body = handler(given)
         body._ignored = inert
         return body
+
+    @classmethod
+    def fields_at(cls, path: Sequence[str | int]) -> list[str]:
+        """Names of the fields beside the last part of a path into a body, as far as they can be known."""
+        if len(path) < 2:
+            return sorted({*cls.model_fields, *cls.inert, *cls.neutral})
+        field = cls.model_fields.get(str(path[0]))
+        kinds = [] if field is None else [field.annotation, *get_args(field.annotation)]
+        kinds += [inner for kind in kinds for inner in get_args(kind)]
+        bodies = list({kind for kind in kinds if isinstance(kind, type) and issubclass(kind, Body)})
+        behind = 2 if len(path) > 2 and isinstance(path[1], int) else 1
+        return bodies[0].fields_at(path[behind:]) if len(bodies) == 1 else []
 
     @property
     def ignored(self) -> list[str]:

@@ -3,10 +3,18 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
-from redraft.errors import BusyError, CallerError, ConstraintError, DeadlineError, RedraftError, UnsatisfiedError
+from redraft.errors import (
+    BusyError,
+    CallerError,
+    ConstraintError,
+    DeadlineError,
+    RedraftError,
+    UnsatisfiedError,
+    did_you_mean,
+)
 
 TYPES: Mapping[int, str] = {
     401: "authentication_error",
@@ -63,11 +71,10 @@ def unsupported(param: str, message: str) -> ApiError:
     return ApiError(400, message, param=param, code="unsupported_parameter")
 
 
-def unknown_field(field: str) -> ApiError:
+def unknown_field(field: str, known: Iterable[str]) -> ApiError:
     """A field that an endpoint does not have."""
-    return unsupported(
-        field, f"{field} is not a field of this endpoint; leave it out (docs/server.md lists the fields)"
-    )
+    meant = did_you_mean(field.rpartition(".")[2], known) or "; leave it out (docs/server.md lists the fields)"
+    return unsupported(field, f"{field} is not a field of this endpoint{meant}")
 
 
 def api_error(error: RedraftError, *, field: str | None = None) -> ApiError:
@@ -102,8 +109,14 @@ def _harmless(error: RedraftError) -> str:
     return str(error) if ours else "the engine failed while this request was running; ask again"
 
 
-def body_error(errors: Sequence[Any]) -> ApiError:
-    """The error for a body, of all its mistakes: the deepest one, and of these an unknown field before others."""
+Path = Sequence[str | int]
+
+
+def body_error(errors: Sequence[Any], fields_at: Callable[[Path], Iterable[str]] = lambda _: ()) -> ApiError:
+    """The error for a body, of all its mistakes: the deepest one, and of these an unknown field before others.
+
+    `fields_at` returns the names of the fields beside a path.
+    """
     error = max(errors, key=lambda one: (len(one["loc"]), one["type"] == "extra_forbidden"))
     kind, context, loc = error["type"], error.get("ctx", {}), error["loc"]
     strange = len(loc) - 1 if kind == "extra_forbidden" else len(loc)  # an unknown field is named as it came
@@ -116,7 +129,7 @@ def body_error(errors: Sequence[Any]) -> ApiError:
     if kind == "union_tag_not_found":  # what says which of several forms is meant
         field, kind = f"{field}.{context['discriminator'][1:-1]}", "missing"
     if kind == "extra_forbidden":
-        return unknown_field(field)
+        return unknown_field(field, fields_at(loc))
     if kind == "unsupported":
         field = ".".join(filter(None, [field, context["field"]]))
         return unsupported(field, error["msg"])
