@@ -25,7 +25,7 @@ PART_WALLS = {
     "server": 4_860,
     "operations": 1_950,
     "trace": 600,
-    "cli": 4_130,
+    "cli": 4_000,
 }
 
 

@@ -18,7 +18,7 @@ import pytest
 from tests.unit.test_terminal import ROOT
 
 from redraft.__main__ import main
-from redraft.cli.screen import lines
+from redraft.cli.player import lines
 from redraft.constraints.sources import choices_source
 from redraft.engine.events import Draft
 from redraft.engine.request import Options, Request

@@ -8,8 +8,7 @@ import sys
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from redraft.cli.bounds import say_bounds
-from redraft.cli.common import Commands, command, decoded, load_engine
+from redraft.cli.common import Commands, command, decoded, load_engine, say_bounds
 from redraft.cli.flags import model_flags, options_of, sampling_flags
 from redraft.cli.trace import trace_flag, traced
 from redraft.errors import RedraftError, RequestError

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 import torch
 
 from redraft.config import ModelConfig
-from redraft.errors import WeightsError
+from redraft.errors import WeightsError, did_you_mean
 from redraft.model.gemma import DiffusionGemma, Layer
 from redraft.model.linear import PackedLinear, PackedMatrix, PackedTable
 from redraft.model.moe import PackedExperts
@@ -72,7 +72,7 @@ PLANS = {
 def find_plan(name: str) -> Plan:
     """A plan by name. Raises WeightsError for one that does not exist."""
     if name not in PLANS:
-        raise WeightsError(f"plan is {name!r}; supported: {', '.join(PLANS)}")
+        raise WeightsError(f"plan is {name!r}; supported: {', '.join(PLANS)}{did_you_mean(name, PLANS)}")
     return PLANS[name]
 
 

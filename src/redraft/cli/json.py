@@ -8,11 +8,9 @@ from collections.abc import Callable, Iterator
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from redraft.cli.bounds import say_bounds
-from redraft.cli.common import Commands, command, decoded, load_engine, read_prompt
+from redraft.cli.common import Commands, command, decoded, load_engine, read_prompt, say_bounds
+from redraft.cli.constraint_flags import fence_flag, read_schema, thinking_flag
 from redraft.cli.flags import model_flags, options_of, sampling_flags
-from redraft.cli.held import fence_flag, read_schema
-from redraft.cli.thinking import thinking_flag
 from redraft.errors import RedraftError, RequestError
 
 if TYPE_CHECKING:
@@ -81,7 +79,7 @@ def _asker(engine: Engine, schema: Any, arguments: argparse.Namespace) -> Asked:
     before = "" if arguments.instruction is None else f"{arguments.instruction}\n"
 
     def asked(text: str, number: int) -> Request:
-        seed = None if options.seed is None else (options.seed + number) % 2**64
+        seed = options.seed if options.seed is None or not number else (options.seed + number) % 2**64
         own = replace(options, seed=seed)
         return Request(before + text, own, chat=True, thinking=arguments.thinking, constraint=language)
 
