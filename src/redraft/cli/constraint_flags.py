@@ -4,14 +4,19 @@ from __future__ import annotations
 
 import argparse
 import shlex
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from redraft.cli.common import note
 from redraft.errors import ConstraintError, RequestError
 
 if TYPE_CHECKING:
     from redraft.constraints.checks import Check
     from redraft.constraints.language import Source
+
+MOST_NAMED = 20
+"""Ignored keywords that are named."""
 
 
 def constraint_flags(parser: argparse.ArgumentParser) -> None:
@@ -54,6 +59,13 @@ def read_schema(given: str) -> Any:
         return plain_schema(_read(path, "--schema") if is_file else given)
     except ConstraintError as error:
         raise type(error)(f"--schema: {error}") from None
+
+
+def note_ignored(keywords: Sequence[str]) -> None:
+    """Name the keywords of a schema that are ignored, and what may have been meant."""
+    if keywords:
+        more = f" and {len(keywords) - MOST_NAMED} more" if len(keywords) > MOST_NAMED else ""
+        note(f"ignored, as no keyword of JSON Schema: {', '.join(keywords[:MOST_NAMED])}{more}")
 
 
 def _is_file(path: Path) -> bool:

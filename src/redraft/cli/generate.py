@@ -17,6 +17,7 @@ from redraft.cli.constraint_flags import (
     check_thinking,
     constraint_flags,
     constraint_of,
+    note_ignored,
     thinking_flag,
 )
 from redraft.cli.flags import backend_flags, model_flags, options_of, sampling_flags
@@ -92,6 +93,7 @@ def run(arguments: argparse.Namespace) -> int:
         more["thinking"] = done.reasoning.strip()
         if not arguments.json:
             print(more["thinking"], file=sys.stderr)
+    note_ignored(done.ignored)
     text = unfenced(done.text) if arguments.fence else done.text
     if arguments.json:
         if source is not None and source.kind == "schema":
