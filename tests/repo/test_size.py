@@ -22,7 +22,7 @@ PART_WALLS = {
     "tasks": 2_350,
     "tune": 2_700,
     "measure": 2_650,
-    "server": 4_860,
+    "server": 3_830,
     "operations": 1_950,
     "trace": 600,
     "cli": 4_000,

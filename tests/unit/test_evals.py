@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 
 import redraft
-from redraft.engine.request import Generation
+from redraft.engine.request import Generation, Options
 from redraft.measure.evals import Trial, evaluate, pinned, record, summarise, wilson
 from redraft.tasks import Example, Score, task
 

@@ -1,8 +1,8 @@
 """Shows a canvas settling in a terminal, in place: what it reads now, what changed, what was accepted.
 
 bold on colour   changed since the last step        plain   accepted, its sample stays for the next step
-dim              not accepted: random noise is shown to the model there, the reading lives in its soft embedding
-underlined       the language chose it, not the model
+dim              not accepted: the model sees random noise there, and this reading in its soft embedding
+underlined       the constraint chose it, not the model
 ·                an end token; the answer ends before the first
 """
 
@@ -25,7 +25,7 @@ from redraft.engine.scope import Observer, Submitted
 from redraft.text import Text
 
 PACE, LONGEST = 0.25, 3.0
-"""Seconds that a step stays on a terminal, and the most that are spent behind the answer on steps not shown yet."""
+"""Seconds that a step stays on a terminal, and the most that steps not shown yet take after the answer."""
 
 
 MOST_ENDS = 16
@@ -39,7 +39,7 @@ class Watch(Observer):
     """
 
     def __init__(self, text: Text, *, answer_follows: bool = False) -> None:
-        """With `answer_follows` the answer itself is told by the caller, and only what it took stays on a terminal."""
+        """With `answer_follows` the caller prints the answer, and only the number of steps stays on the terminal."""
         self.text = text
         self.answer_follows = answer_follows
         self.console = Console(file=sys.stderr, highlight=False)

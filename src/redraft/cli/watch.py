@@ -14,8 +14,8 @@ if TYPE_CHECKING:
 
 EPILOG = """A trace is written by --trace of generate, chat, infill, edit, fill and serve; no model is loaded to play
 it. Keys, on a terminal: space to pause and go on, left and right for a step, home and end, + and - for the pace, q to
-leave. Elsewhere every step is a line. Of two traces the same steps are shown together, and what reads differently is
-marked.
+leave. Without a terminal every step is a line. Two traces are shown step by step beside each other, with their
+differences marked.
 
 examples:
   redraft generate --chat --seed 5 --trace five.jsonl $'sudoku\\n1..4\\n..1.\\n..42\\n4...'
@@ -34,7 +34,7 @@ def add(commands: Commands) -> None:
         "--request",
         type=int,
         metavar="I",
-        help="which of several in a trace (default: the one that was taken, else the longest)",
+        help="which request of a trace (default: the one whose answer was used, else the longest)",
     )
 
 
