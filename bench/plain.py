@@ -40,7 +40,7 @@ from redraft.tasks.task import split_of
 from redraft.tasks.values import quoted
 
 ROOT = Path(__file__).resolve().parents[1]
-RECORDS = ("extract", "extract-lists", "forms", "forms-long")  # tasks whose prompt names fields
+RECORDS = ("extract-short", "extract", "extract-lists", "forms", "forms-long")  # tasks whose prompt names fields
 OTHERS = ("edit", "mend", "fill", "copy")
 GRIDS = ("sudoku-4x4", "sudoku-6x6")
 GROUPS = ("phrasings", "strangers", "copies", *RECORDS, *OTHERS)
