@@ -36,7 +36,7 @@ lint:
 	$(BIN)/mypy
 
 # Where tensors have shapes. The hook that checks them works on a whole process, and makes every call slower.
-SHAPED := redraft.cache,redraft.constraints,redraft.diffusion,redraft.engine.runner,redraft.engine.stream,redraft.model
+SHAPED := redraft.cache,redraft.constraints,redraft.diffusion,redraft.engine.reading,redraft.engine.runner,redraft.model
 
 typed:
 	$(BIN)/pytest -m typed --jaxtyping-packages=$(SHAPED),beartype.beartype `grep -rl --include='*.py' 'mark[.]typed' tests`

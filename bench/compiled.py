@@ -31,7 +31,7 @@ from redraft.config import ModelConfig, read_config
 from redraft.measure.device import USUAL, filled_prefix, random_weights, read, step_of
 from redraft.measure.record import check_place, new_record, write_record
 from redraft.model.gemma import DiffusionGemma
-from redraft.model.gpu.graph import StandingRows
+from redraft.model.gpu.graph import FixedRows
 from redraft.model.gpu.kernels import GPU, HOLDING
 from redraft.model.gpu.ways import Edges, Tiles
 from redraft.model.rows import Mode, Span
@@ -177,8 +177,8 @@ def launched(config: ModelConfig, name: str, notes: Driver, part: str) -> Iterat
 def standing(model: DiffusionGemma) -> None:
     """A step whose memory stands still, as a graph records it."""
     width = model.config.canvas_length
-    rows = StandingRows(model, [filled_prefix(model, USUAL)], width)
-    rows.stand([width])
+    rows = FixedRows(model, [filled_prefix(model, USUAL)], width)
+    rows.place([width])
     tokens = torch.empty(width, dtype=torch.int64, device=META)
     read(model, model(tokens, torch.empty(width, model.config.hidden_size, dtype=model.dtype, device=META), rows))
 

@@ -64,7 +64,11 @@ REGIONS: Mapping[str, Mapping[str, Callable[[Path], str]]] = {
     "src/redraft/assets/nano/README.md": {"scores": lambda root: scores(root / "bench" / "records")},
     "docs/denoising.md": {"halts": sampling.halts, "presets": sampling.presets, "dial": sampling.dial},
     "docs/tuning.md": {"sudoku": sampling.sudoku},
-    "docs/constraints.md": {"keywords": lambda _: constraints.keywords(), "ways": constraints.ways},
+    "docs/constraints.md": {
+        "keywords": lambda _: constraints.keywords(),
+        "maskbench": constraints.maskbench,
+        "ways": constraints.ways,
+    },
     "docs/deciding.md": {"belief": claims.belief},
     "docs/infilling.md": {"infills": lambda root: claims.all_of(root, "eval-nano-infill")},
     "docs/server.md": {"fields": lambda _: fields.tables()},

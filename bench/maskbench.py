@@ -132,8 +132,9 @@ def record_of(rows: list[Row], seed: int) -> Record:
     seconds = sorted(row.seconds for row in rows)
     times = {str(p): seconds[min(len(seconds) - 1, len(seconds) * p // 100)] for p in PERCENTILES}
     held = {how: sum(row.held == how for row in rows) for how in HOW}
+    by_split = {name: figures_of(some) for name, some in sorted(splits.items())}
     figures = {
-        "splits": {name: figures_of(some) for name, some in sorted(splits.items())},
+        "splits": by_split,
         "all": figures_of(rows),
         "held": held,
         "seconds": times,
@@ -148,7 +149,7 @@ def record_of(rows: list[Row], seed: int) -> Record:
         ("their valid instances in the language", f"{ours['inside']} of {ours['valid']}"),
         ("their invalid instances let through", f"{ours['through']} of {ours['invalid']}"),
         ("seconds to compile for 262144 tokens", ", ".join(f"{t:.3f} at {p}%" for p, t in times.items())),
-        ("splits where llguidance holds more", ", ".join(worse(figures["splits"])) or "none"),
+        ("splits where llguidance holds more", ", ".join(worse(by_split)) or "none"),
     ]
     return new_record(
         "maskbench", workload={"schemas": len(rows), "seed": seed, "vocabulary": LARGE}, figures=figures,

@@ -84,6 +84,9 @@ TABLE = (
     Take("kernels-compiled", 10, "python bench/compiled.py"),
     Take("tuning-speed", 4, "python bench/tuning_speed.py --steps 6"),
     Take("schema-suite", 2, "python bench/schema_suite.py"),
+    Take(
+        "maskbench", 15, "python bench/maskbench.py --data A --count 1500 --seed 2", "a clone of jsonschemabench, as A"
+    ),
     Take("vision-tower", 3, "python bench/vision_tower.py"),
     Take("startup", 4, "python bench/startup.py --runs 7"),
     Take("clients", 10, "python bench/clients.py --venv A --venv B --node C", "every client, in folders A, B and C"),

@@ -337,6 +337,7 @@ def _pretend_kernels(patch: pytest.MonkeyPatch, device: Device) -> None:
         (experts, ["_place", "_gate_up", "_down", "_mix"]),
         (rounding, ["_round"]),
         (head, ["_row"]),
+        (layer, ["_heads", "_after_attention", "_gelu", "_route", "_after_ffw"]),
         (norm, ["_norm"]),
         (walk, ["_walk", "_back"]),
         (classes, ["_tile", "_shift"]),

@@ -42,9 +42,9 @@ def all_of(root: Path, name: str) -> str:
 
 
 def belief(root: Path) -> str:
-    """The claims of the record of probabilities, and how often held-out decisions came true, by what was told."""
+    """The claims of the record of probabilities, and how often held-out decisions came true, by probability."""
     figures = record_of(root, "belief-nano").figures
     both = [figures[what]["at the fitted temperature"]["reliability"] for what in ("decisions", "fields")]
     rows = [[f"{one[kind]:.1%}" for one in pair for kind in ("told", "right")] for pair in zip(*both, strict=True)]
-    tenths = table(("decisions told", "came true", "fields told", "came true"), rows)
+    tenths = table(("decisions: probability", "came true", "fields: probability", "came true"), rows)
     return f"{all_of(root, 'belief-nano')}\n\nA tenth of all held-out guesses in each row:\n\n{tenths}"

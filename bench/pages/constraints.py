@@ -10,10 +10,23 @@ from redraft.constraints.compile.keywords import FORMATS, KEYWORDS
 
 
 def keywords() -> str:
-    """A row for each keyword of JSON Schema draft 2020-12."""
-    rows = [(f"`{keyword.name}`", keyword.care.value, keyword.note) for keyword in KEYWORDS]
+    """A row for each keyword of JSON Schema, of all drafts."""
+    rows = [(f"`{one.name}`", _drafts(one.first, one.last), one.care.value, one.note) for one in KEYWORDS]
     formats = ", ".join(f"`{name}`" for name in sorted(FORMATS))
-    return f"{table(('keyword', '', ''), rows)}\n\nFormats: {formats}."
+    return f"{table(('keyword', 'drafts', '', ''), rows)}\n\nFormats: {formats}."
+
+
+def maskbench(root: Path) -> str:
+    """The figures of the record of `bench/maskbench.py`: each split, and all."""
+    record = record_of(root, "maskbench")
+    columns = ("split", "schemas", "held", "of them exact", "held by llguidance", "valid inside", "invalid let through")
+    splits = [*record.figures["splits"].items(), ("all", record.figures["all"])]
+    rows = [
+        (name, str(some["schemas"]), *(str(some[key]) for key in ("held", "exact", "theirs")),
+         f"{some['inside']} of {some['valid']}", f"{some['through']} of {some['invalid']}")
+        for name, some in splits
+    ]  # fmt: skip
+    return f"{taken(record)}\n\n{table(columns, rows)}\n\n{listed(record.summary)}"
 
 
 def ways(root: Path) -> str:
@@ -24,6 +37,13 @@ def ways(root: Path) -> str:
     rows = [(way.prompts, way.way, *_cells(way)) for way in ways]
     rest = [claim for claim in record.summary if not any(claim.figure.startswith(f"{way.prompts}, ") for way in ways)]
     return f"{taken(record)}\n\n{table(columns, rows)}\n\n{listed(rest)}"
+
+
+def _drafts(first: int, last: int) -> str:
+    names = {4: "4", 6: "6", 7: "7", 2019: "2019-09", 2020: "2020-12"}
+    return (
+        f"{names[first]} on" if last == 2020 else names[first] if first == last else f"{names[first]} to {names[last]}"
+    )
 
 
 def _cells(way: Way) -> list[str]:

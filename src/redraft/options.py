@@ -193,7 +193,7 @@ class Options:
     )
     end_aware: bool | None = option(
         None,
-        "neither wait for nor compute what stands behind the answer's end; by default as the preset does: all but"
+        "neither wait for nor compute positions after the answer's end; by default as the preset does: all but"
         " reference do so",
         group="rules",
         http="canvas.end_aware",

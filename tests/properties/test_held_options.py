@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 import redraft
 from redraft.constraints.sources import choices_source, regex_source, schema_source
 from redraft.diffusion.presets import PRESETS
-from redraft.engine.request import Options
+from redraft.engine.request import Options, Request
 from redraft.errors import ConstraintError, RequestError
 from redraft.operations.engine import Engine
 
@@ -69,13 +69,13 @@ def test_an_answer_is_valid_and_of_its_length_or_refused_beforehand(
         given = {name: value for name, value in given.items() if name not in ("canvas", "end_aware", "draw")}
     refused, request = "", None
     try:
-        request = engine().request(prompt or "x", chat=bool(prompt), options=Options(**given), language=language)
+        request = engine().resolve(Request(prompt or "x", Options(**given), chat=bool(prompt), constraint=language))
     except (ConstraintError, RequestError) as error:
         refused = str(error)
     if request is None:
         assert any(name in refused for name in given), "what is refused is named"
         return
-    done = engine().finish(request)
+    done = engine().run(request)
     assert language.holds(done.tokens)
     assert language.problems(done.text) == []
     assert length["min_tokens"] <= len(done.tokens) <= length["max_tokens"]

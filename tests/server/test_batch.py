@@ -166,6 +166,14 @@ def test_an_output_is_continued_with_the_settings_it_was_begun_with(
     assert main([*words, "1"]) == 0
 
 
+def test_the_first_rows_without_an_answer_are_named(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "in.jsonl").write_text("".join(f'{{"wrong{i}": 1}}\n' for i in range(5)))
+    assert main(["run", str(tmp_path / "in.jsonl"), str(tmp_path / "out.jsonl")]) == 3
+    lines = capsys.readouterr().err.splitlines()
+    assert [line.partition(": ")[2].partition(":")[0] for line in lines[1:4]] == ["row 1", "row 2", "row 3"]
+    assert "and 2 more, each with its error in" in lines[4]
+
+
 # The command as it is, but for a kill right behind its eighth line; one from outside may come behind the last.
 KILLED = """
 import os, signal, sys

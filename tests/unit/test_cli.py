@@ -19,7 +19,7 @@ from rich.console import Console
 from safetensors.torch import load_file, save_file
 from tests.helpers import released_json
 
-import redraft.cli.watch
+import redraft.cli.display
 from redraft.__main__ import main
 from redraft.cli.flags import BACKEND, MODEL, PACKING, SAMPLING, TOPICS
 from redraft.cli.main import build_parser
@@ -281,13 +281,18 @@ def test_a_terminal_is_not_waited_for(monkeypatch: pytest.MonkeyPatch, capsys: C
         (["generate", "hi", "-n", "3", "--keep", "5"], "--keep is 5 and -n is 3"),
         (["fill", ""], "the template is empty"),
         (["fill", "{{a: int}}", "--check", ""], "--check is ''"),
-        (["fill", "{{a: int}}", "--check", "'"], "mend its quotes"),
+        (["fill", "{{a: int}}", "--check", "'"], "correct its quotes"),
         (["run", str(ROOT / "README.md"), "out.jsonl", "--seed", "-1"], "--seed is -1"),
         (["connect", "openai", "--name", " "], "--name is ' '"),
         (["quantize", "nano", "--plan", "int8", "--out", "/dev/null/x"], "cannot be made: Not a directory"),
         (["demo", "--count", "0"], "--count is 0"),
         (["eval", "--count", "-3"], "--count is -3"),
         (["eval", "--task", "chess"], "task is 'chess'; known: records"),
+        (["eval", "--task", "recrods"], "did you mean 'records'?"),
+        (["generate", "hi", "--accept", "confidense:0.9"], "did you mean 'confidence'?"),
+        (["generate", "hi", "--plan", "nvpf4"], "did you mean 'nvfp4'?"),
+        (["fill", "{{a: itn}}"], "did you mean 'int'?"),
+        (["bench", "--scenario", "togethr"], "did you mean 'together'?"),
         (["bench", "--runs", "0"], "--runs is 0"),
         (["bench", "--device", "cuda"], "--device is 'cuda'"),
         (["bench", "--dial", "--runs", "3"], "--runs was given with --dial"),
@@ -416,7 +421,7 @@ def test_watching_off_a_terminal_is_a_line_per_step(capsys: Captured) -> None:
 def test_watching_on_a_terminal_ends_with_the_answer(monkeypatch: pytest.MonkeyPatch, capsys: Captured) -> None:
     drawn = io.StringIO()
     screen = Console(file=drawn, force_terminal=True, width=100, _environ={"TERM": "xterm"})
-    monkeypatch.setattr(redraft.cli.watch, "Console", lambda **options: screen)
+    monkeypatch.setattr(redraft.cli.display, "Console", lambda **options: screen)
     assert main(["generate", PROMPT, "--chat", "--seed", "7", "--watch"]) == 0
     answer = capsys.readouterr().out.removesuffix("\n")
     plain = re.sub(r"\x1b\[[0-9;?]*[A-Za-z]", "", drawn.getvalue()).replace("\r", "")

@@ -16,7 +16,9 @@ if find_spec("triton") is None:
     pytest.skip(f"there is no triton for {sys.platform}", allow_module_level=True)
 
 ROOT = Path(__file__).resolve().parents[2]
-EVERY = {"_norm", "_attend", "_place", "_mix", "_row", "_tile", "_shift", "_walk", "_back", "_gate_up", "_down"}
+STEP = {"_norm", "_heads", "_attend", "_after_attention", "_gelu", "_route", "_place", "_gate_up", "_down"}
+STEP |= {"_after_ffw", "_row"}
+EVERY = STEP | {"_tile", "_shift", "_walk", "_back"}
 
 
 def compiled(*arguments: str, cache: Path) -> subprocess.CompletedProcess[str]:
@@ -31,12 +33,7 @@ def compiled(*arguments: str, cache: Path) -> subprocess.CompletedProcess[str]:
     ("arch", "plans", "part", "wanted"),
     [
         ("90", "nvfp4", "", {*EVERY, "_dense"}),
-        (
-            "89",
-            "int4",
-            "step of 1",
-            {"_norm", "_attend", "_place", "_mix", "_row", "_gate_up", "_down", "_dense", "_round"},
-        ),
+        ("89", "int4", "step of 1", {*STEP, "_dense", "_round"}),
     ],
     ids=["H100", "RTX 4090, 99 KB of shared memory"],
 )

@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 
 import redraft
-from redraft.engine.request import Generation
+from redraft.engine.request import Generation, Options
 from redraft.measure.evals import Trial, evaluate, pinned, record, summarise, wilson
 from redraft.tasks import Example, Score, task
 
@@ -60,9 +60,9 @@ def test_averages_are_over_examples_and_rates_over_sums(done: Generation) -> Non
 
 
 def test_an_evaluation_can_be_repeated_and_told() -> None:
-    engine, seen = redraft.load("nano"), []
+    engine, seen, how = redraft.load("nano"), [], Options(preset="reference")
     one, again = (
-        evaluate(engine, task("records"), 3, seed=5, steps=2, progress=lambda _, *done: seen.append(done))
+        evaluate(engine, task("records"), 3, seed=5, steps=2, options=how, progress=lambda _, *done: seen.append(done))
         for _ in range(2)
     )
     assert seen == [(1, 3), (2, 3), (3, 3)] * 2
@@ -73,7 +73,7 @@ def test_an_evaluation_can_be_repeated_and_told() -> None:
         again.tokens_per_forward,
     )
     assert one.mean_steps <= 2
-    kept = record([one], model="/some/where/nano", seed=5, steps=2)
+    kept = record([one], model="/some/where/nano", seed=5, steps=2, options=how)
     assert (kept.name, kept.workload["model"]) == ("eval-nano", "nano")
     assert kept.figures["records"]["count"] == 3
     assert "3 held-out examples" in kept.summary[0].figure

@@ -126,7 +126,7 @@ def test_what_cannot_be_read_is_refused_by_name(tmp_path: Path, monkeypatch: pyt
     with pytest.raises(WeightsError, match="holds 2 GGUF files"):
         load_model(tmp_path / "two")
     (tmp_path / "two" / "model.gguf").unlink()
-    with pytest.raises(WeightsError, match="is damaged or no GGUF file"):
+    with pytest.raises(WeightsError, match="is damaged or not a GGUF file"):
         load_model(tmp_path / "two")
     monkeypatch.setitem(sys.modules, "gguf", None)
     with pytest.raises(WeightsError, match=r"needs the gguf package; run: pip install 'redraft\[gguf\]'"):

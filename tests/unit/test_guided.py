@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 from pathlib import Path
 from typing import Any
@@ -14,8 +15,8 @@ from redraft.constraints.condition.guided import GuidedProjection
 from redraft.constraints.language import GuidedLanguage, Vocabulary, ready
 from redraft.constraints.sources import excluding, regex_source, schema_source
 from redraft.constraints.validation import validator_of
-from redraft.engine.request import Options
-from redraft.errors import ConstraintError
+from redraft.engine.request import Options, Request
+from redraft.errors import ConstraintError, UnsatisfiedError
 from redraft.operations.engine import Engine
 
 WORDS = [b'"}', b'":', b'": ', b'","', b'{"', b"[]", b"}]", b"  ", b"\n  ", b"div", b"label", "größe".encode(), b" the"]
@@ -162,10 +163,34 @@ def test_the_engine_holds_a_schema_from_left_to_right(engine: Engine, preset: st
     assert isinstance(language, GuidedLanguage)
     options = Options(seed=1, max_tokens=60, preset=preset)
     prompt = "record\nSend 417 melu to Karomi."
-    request = engine.request(prompt, chat=True, options=options, language=language)
-    done = engine.finish(request)
+    request = Request(prompt, options, chat=True, constraint=language)
+    done = engine.run(request)
     assert json.loads(done.text) == {"who": "Karomi", "qty": 417, "item": "melu"}
-    assert engine.finish(request).tokens == done.tokens
-    off = engine.finish(engine.request("?", options=options, language=language))
+    assert engine.run(request).tokens == done.tokens
+    off = engine.run(Request("?", options, constraint=language))
     assert validator_of(schema).is_valid(json.loads(off.text)), "of another task"
     assert len(off.tokens) <= 60
+
+
+def test_an_answer_says_how_it_was_held_and_what_was_ignored(engine: Engine) -> None:
+    words = {"type": "object", "properties": {"item": {"enum": ["melu", "vune"], "oddity": 1}}, "required": ["item"]}
+    cases = {"exact": words, "checked": {**words, "not": {"required": ["qty"]}}}
+    for how, schema in cases.items():
+        done = engine.generate("record\nSend 417 melu to Karomi.", chat=True, schema=schema, seed=1, max_tokens=40)
+        assert (done.constraint, done.ignored) == (how, ("/properties/item/oddity",))
+    assert engine.generate("Hi", max_tokens=4, seed=1).constraint is None
+
+
+def test_a_guided_answer_that_a_validator_is_against_is_tried_again_or_an_error(engine: Engine) -> None:
+    """What llguidance leaves out of a grammar is judged at the end."""
+    schema = {"type": "object", "properties": {"a": {"type": "string", "maxLength": 40}}, "required": ["a"],
+              "additionalProperties": False, "not": {"properties": {"a": {"pattern": "^[^z]*$"}}}}  # fmt: skip
+    language = ready(schema_source(schema), engine.vocabulary, limits=FEW)
+    assert isinstance(language, GuidedLanguage)
+    request = Request("Hi", Options(seed=1, max_tokens=30), constraint=language)
+    with pytest.raises(UnsatisfiedError):
+        engine.run(request)
+    with contextlib.suppress(UnsatisfiedError):
+        done = engine.generate(request)
+        assert "z" in json.loads(done.text)["a"]
+        assert done.constraint == "guided"

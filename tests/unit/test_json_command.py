@@ -13,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from redraft.__main__ import main
-from redraft.cli.held import read_schema
+from redraft.cli.constraint_flags import read_schema
 from redraft.errors import RequestError
 from redraft.tasks import task
 

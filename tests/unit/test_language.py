@@ -151,24 +151,23 @@ def test_a_deadline_gives_a_valid_answer_or_an_error(engine: Engine) -> None:
         now = [0.0]
         engine.loop.clock, clock = (lambda: now[0]), engine.loop.clock  # noqa: B023
         try:
-            number = listen(engine.loop, request, events.append)
+            listen(engine.loop, request, events.append)
             for _ in range(steps * 4 + 1):
                 engine.loop.tick()
             now[0] = 100.0
             engine.loop.drain()
         finally:
             engine.loop.clock = clock
-        assert number >= 0
         answer = Answer(engine.text, request)
         for event in events:
             answer.take(event)
         assert isinstance(events[-1], Finished)
         if language.holds(answer.tokens):
-            jsonschema_rs.validate(RECORD, json.loads(answer.done().text))
+            jsonschema_rs.validate(RECORD, json.loads(answer.generation().text))
             valid += 1
         else:
             with pytest.raises(RunError, match=r"deadline_sec is 60\.0 and no valid answer"):
-                answer.done()
+                answer.generation()
             failed += 1
     assert valid + failed == 4
     assert failed

@@ -79,7 +79,7 @@ def test_one_stored_tensor_is_in_memory_at_a_time(
 
 def test_loading_imports_no_compiler() -> None:
     """A draw on the meta device imported torch's compiler: 0.9 of the 2.4 seconds before a first step."""
-    look = "import sys; from redraft.engine.engine import load; load('nano'); print('torch._dynamo' in sys.modules)"
+    look = "import redraft, sys; redraft.load('nano'); print('torch._dynamo' in sys.modules)"
     environment = os.environ | {"PYTHONPATH": str(Path(build.__file__).parents[2])}
     command = [sys.executable, "-c", look]
     told = subprocess.run(command, env=environment, capture_output=True, text=True, check=True, timeout=300)

@@ -16,6 +16,8 @@ import pytest
 
 import redraft
 from redraft.__main__ import main
+from redraft.engine.answer import Answer
+from redraft.engine.events import Block, Finished
 from redraft.engine.request import Generation, ResolvedRequest
 from redraft.operations.engine import Engine
 from redraft.weights.source import locate
@@ -52,19 +54,17 @@ def saying(monkeypatch: pytest.MonkeyPatch, text: str) -> list[ResolvedRequest]:
     """Every answer is a text as tokens; what was asked is kept. That the language has the text is asserted."""
     asked = list[ResolvedRequest]()
 
-    def finish(self: Engine, request: ResolvedRequest, watch: object = None) -> Generation:
+    def run(self: Engine, request: ResolvedRequest) -> Generation:
         asked.append(request)
         tokens = tuple(self.text.encode(text, bos=False))
         assert request.language is None or request.language.holds(tokens)
-        told = tuple(float(i) for i in range(len(tokens)))
-        whole = self.text.decode(tokens)
-        return Generation(
-            text=whole, tokens=tokens, entropy=told, settled_at=(1,) * len(tokens), changes=(0,) * len(tokens),
-            finish="stop", seed=request.seed, prompt_tokens=len(request.prompt), steps=(2,), commits=0, seconds=0.1,
-            first_text_sec=0.1, log_mass=told,
-        )  # fmt: skip
+        count, answer = len(tokens), Answer(self.text, request)
+        rising = [float(i) for i in range(count)]
+        answer.take(Block(0, list(tokens), rising, [1] * count, [0] * count, 2, settled=True, log_mass=rising))
+        answer.take(Finished("stop", commits=0))
+        return answer.generation()
 
-    monkeypatch.setattr(Engine, "finish", finish)
+    monkeypatch.setattr(Engine, "run", run)
     return asked
 
 

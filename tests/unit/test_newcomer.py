@@ -10,9 +10,9 @@ from pathlib import Path
 import pytest
 
 import redraft
-import redraft.cli.watch
+import redraft.cli.display
 from redraft.__main__ import main
-from redraft.cli import bounds
+from redraft.cli import common
 from redraft.engine.request import Options, Request
 from redraft.tasks import names, task
 from redraft.tasks.task import split_of
@@ -34,7 +34,7 @@ def test_the_name_alone_is_answered_with_the_help(capsys: Captured) -> None:
 
 def test_what_nano_is_said_to_know_is_what_its_tasks_ask() -> None:
     asked = [next(iter(task(name).examples("held_out", 0))).prompt.split("\n")[0] for name in names()]
-    assert list(bounds.TAUGHT) == list(dict.fromkeys(asked))
+    assert list(common.TAUGHT) == list(dict.fromkeys(asked))
 
 
 def test_every_question_of_a_conversation_is_of_its_split() -> None:
@@ -54,7 +54,7 @@ def test_every_question_of_a_conversation_is_of_its_split() -> None:
                 keys = re.findall(r'"who":"(\w+)"', answer) if first in ("record", "list") else []
                 keys += [rest] if first == "sudoku" else []
                 assert {split_of(key) for key in keys} <= {split}
-        assert firsts == set(bounds.TAUGHT)
+        assert firsts == set(common.TAUGHT)
 
 
 def test_nano_answers_further_questions_of_a_conversation() -> None:
@@ -88,7 +88,7 @@ ASKED = ["generate", "hello", "--chat", "--steps", "1", "--max-tokens", "2", "--
 def test_who_asks_nano_for_what_it_cannot_is_told(
     words: list[str], told: bool, monkeypatch: pytest.MonkeyPatch, capsys: Captured
 ) -> None:
-    monkeypatch.setattr(bounds, "at_a_terminal", lambda: True)
+    monkeypatch.setattr(common, "at_a_terminal", lambda: True)
     assert main([*words, "--threads", "1"]) == 0
     lines = capsys.readouterr().err.splitlines()
     assert sum("record, sudoku, " in line for line in lines) == told

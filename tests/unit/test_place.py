@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from redraft.__main__ import main
-from redraft.cli.source import read_source
+from redraft.cli.file_lines import read_lines
 from redraft.errors import RequestError, RunError
 
 Captured = pytest.CaptureFixture[str]
@@ -40,7 +40,7 @@ def code(tmp_path: Path) -> Path:
 def test_lines_are_spans_without_the_first_indentation_and_the_last_line_end(
     code: Path, lines: str, spans: list[bytes]
 ) -> None:
-    assert [CODE[low:high] for low, high in read_source(f"{code}:{lines}").spans] == spans
+    assert [CODE[low:high] for low, high in read_lines(f"{code}:{lines}").spans] == spans
 
 
 @pytest.mark.parametrize(
@@ -108,7 +108,7 @@ def test_the_diff_makes_the_file_that_write_writes(words: tuple[str, ...], code:
 
 
 def test_a_file_that_changed_meanwhile_is_left_alone(code: Path) -> None:
-    source = read_source(f"{code}:1")
+    source = read_lines(f"{code}:1")
     code.write_bytes(b"somebody else's work\n")
     with pytest.raises(RequestError, match="has changed since it was read"):
         source.write(b"ours")

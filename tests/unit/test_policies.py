@@ -185,6 +185,7 @@ class Held:
 
     doubt: float
     draft: torch.Tensor
+    fixed = 0
 
     def shifted(self) -> torch.Tensor:
         raise NotImplementedError

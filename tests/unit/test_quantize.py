@@ -173,7 +173,7 @@ def put(
         (put(f"{EXPERT}.weight_packed", lambda t: t.repeat(1, 2)), r"down_proj.weight_packed has shape \[64, 16\]"),
         (put(f"{EXPERT}.weight_zero_point", torch.clone, f"{EXPERT}.weight_packed"), r"has a zero point"),
         (put(f"{EXPERT}.weight_g_idx", torch.clone, f"{EXPERT}.weight_packed"), r"has an order of inputs"),
-        (drop(f"{EXPERT}.weight_packed"), r"lacks model.decoder.layers.1.experts.3.down_proj, whose neighbours"),
+        (drop(f"{EXPERT}.weight_packed"), r"lacks model.decoder.layers.1.experts.3.down_proj, but has other parts"),
         (put(f"{EXPERT}.weight_scale", lambda t: t * torch.nan), r"holds NaN or infinity"),
         (put(ROUTER, lambda t: t.to(torch.int8)), r"router.proj.weight is stored as I8; supported: F32, BF16, F16"),
         (put(EMBED, lambda t: t.to(torch.int8)), r"embed_tokens.weight is stored as I8; supported: F32, BF16, F16"),
@@ -211,7 +211,7 @@ def test_the_command_writes_scores_and_refuses(plain: Path, tmp_path: Path, caps
     assert "exists; give the name" in capsys.readouterr().err
     for wrong, message in (
         (["--plan", "int3"], "plan is 'int3'; supported: int8, int4"),
-        (["--plan", "int4-g64-e8"], "packs the embedding table, which files hold plain; use --plan on loading"),
+        (["--plan", "int4-g64-e8"], "packs the embedding table, which files have plain; use --plan on loading"),
         (["--plan", "int4", "--eval", "0"], "--eval is 0; it must be at least 1"),
         (["--plan", "int4", "--task", "records"], "--task is records without --eval"),
     ):

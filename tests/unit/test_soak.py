@@ -30,7 +30,7 @@ def shipped() -> CheckpointConfig:
 
 def client(max_tokens: int = 16) -> SoakClient:
     asked = build_request([2, 3, 4], Options(max_tokens=max_tokens, seed=1, steps=3), shipped())
-    return SoakClient(asked, abort_after=None, breaks_at=None, number=7)
+    return SoakClient(asked, abort_after=None, breaks_at=None)
 
 
 def test_forty_random_requests_leave_nothing_behind() -> None:

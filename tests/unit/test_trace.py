@@ -18,7 +18,7 @@ import pytest
 from tests.unit.test_terminal import ROOT
 
 from redraft.__main__ import main
-from redraft.cli.screen import lines
+from redraft.cli.player import lines
 from redraft.constraints.sources import choices_source
 from redraft.engine.events import Draft
 from redraft.engine.request import Options, Request
@@ -139,7 +139,7 @@ BAD: list[tuple[Callable[[list[str]], list[str]], str]] = [
     (lambda t: spoilt(t, 2, positions=[]), "line 3 of .* not equally many"),
     (lambda t: spoilt(t, 2, forced=[256]), "line 3 of .* a position is not from 0 to 255"),
     (lambda t: spoilt(t, 2, end=-1), "line 3 of .* a position is not from 0 to 255"),
-    (lambda t: spoilt(t, 2, positions=[], tokens=[], ids=[]), "line 3 of .* is told only 0 of them"),
+    (lambda t: spoilt(t, 2, positions=[], tokens=[], ids=[]), "line 3 of .* lists only 0 of them"),
     (lambda t: spoilt(t, 4, type="nonsense"), "line 5 of .* cannot be used"),
     (lambda t: ['{"trace":1,"x":' + "[" * 100_000], "line 1 of .* is not the head of a trace"),
     (lambda t: [*t[:2], '{"type":"draft","x":' + "[" * 100_000], "line 3 of .* cannot be used"),

@@ -177,7 +177,7 @@ def test_unknown_keys_are_reported_and_unsupported_ones_refused(folder: Path) ->
     (folder / "config.json").write_text(json.dumps(root))
     lines: list[str] = []
     load_vision(folder, report=lines.append)
-    assert lines == [f"{folder}: vision_config.use_magic is not a setting that redraft knows; it has no effect"]
+    assert lines == [f"{folder}: vision_config.use_magic is an unknown setting and has no effect"]
     root["vision_config"]["hidden_activation"] = "relu"
     (folder / "config.json").write_text(json.dumps(root))
     with pytest.raises(ConfigError, match=r"vision_config\.hidden_activation is 'relu'"):

@@ -15,8 +15,8 @@ from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
 from redraft.cli.common import print_json, progress, read_prompt, tame
+from redraft.cli.constraint_flags import read_schema
 from redraft.cli.flags import experts_of
-from redraft.cli.held import read_schema
 from redraft.errors import RequestError
 
 if TYPE_CHECKING:

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import argparse
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from redraft.cli.backend import backend_of, bench_remote
-from redraft.cli.card import add_flags, take_card
-from redraft.cli.common import Commands, command, print_json, progress, set_up
+from redraft.cli.common import Commands, command, loaded, note, print_json, progress, set_up
 from redraft.cli.flags import backend_flags, experts_of, model_flags
+from redraft.errors import RequestError
 
 if TYPE_CHECKING:
     from redraft.measure.record import Record
@@ -72,7 +72,7 @@ def add(commands: Commands) -> None:
     )
     parser.add_argument("--their-model", metavar="NAME", help="with --backend: the model's name there, of several")
     backend_flags(parser)
-    add_flags(parser)
+    _card_flags(parser)
 
 
 def run(arguments: argparse.Namespace) -> int:
@@ -100,8 +100,6 @@ def run(arguments: argparse.Namespace) -> int:
 
 def _check(arguments: argparse.Namespace) -> None:
     """Refuse what cannot be measured, before anything is loaded."""
-    from redraft.errors import RequestError
-
     modes = [f"--{name}" for name in ("scenario", "knee") if getattr(arguments, name)]
     modes += ["--backend"] if backend_of(arguments, beside=True) is not None else []
     modes += ["--device-card"] if arguments.device_card else []
@@ -127,7 +125,6 @@ def _check(arguments: argparse.Namespace) -> None:
 
 def _check_flags(arguments: argparse.Namespace, mode: str = "") -> None:
     """Refuse a flag that the mode does not read, and a place where no record can be written."""
-    from redraft.errors import RequestError
     from redraft.measure.record import check_place
 
     own = {"canvases": "--device-card", "prefixes": "--device-card", "plan": "--device-card and --knee"}
@@ -164,7 +161,7 @@ def _measure(arguments: argparse.Namespace) -> Iterator[Record]:
     if (backend := backend_of(arguments, beside=True)) is not None:
         yield bench_remote(backend, arguments)
     elif arguments.device_card:
-        yield take_card(arguments, runs, progress)
+        yield _card(arguments, runs, progress)
     elif arguments.scenario:
         for scenario in find_scenarios(arguments.scenario):
             yield throughput.bench_scenario(scenario, folder, runs=runs, dtype=dtype, rate=rate, progress=progress)
@@ -218,3 +215,72 @@ def _dtype(arguments: argparse.Namespace, folder: Path) -> str:
     if arguments.dtype != "auto" or arguments.device_card:
         return str(arguments.dtype)
     return dtype_name(dtype_of("auto", folder, read_config(folder).model, torch.device("cpu")))
+
+
+def _card_flags(parser: argparse.ArgumentParser) -> None:
+    """What only the device card reads."""
+    group = parser.add_argument_group("device card")
+    group.add_argument(
+        "--device-card",
+        action="store_true",
+        help="copying, multiplying, and steps as multiples of their floor; a folder without weights gets random ones",
+    )
+    group.add_argument("--canvases", metavar="N,N", help="canvases per step (default: 1,2,4,8,16)")
+    group.add_argument("--prefixes", metavar="N,N", help="tokens of prefix (default: 512,2048,8192,32768,65536)")
+
+
+def _card(arguments: argparse.Namespace, runs: int, progress: Callable[[str, int, int], None]) -> Record:
+    """Measure the card of the flags."""
+    from redraft.config import read_config
+    from redraft.measure.device import CANVASES, PREFIXES, device_card
+    from redraft.model.fused import fuse_layers
+    from redraft.weights.defaults import device_of, dtype_of, kernels_of
+    from redraft.weights.load import check_usable, load_model
+    from redraft.weights.place import Placement, place_experts
+    from redraft.weights.plan import find_plan, formats
+    from redraft.weights.source import has_weights, locate
+
+    folder, device = locate(arguments.model), device_of(arguments.device)
+    plan, kernels = None if arguments.plan is None else find_plan(arguments.plan), kernels_of(device, note)
+    config = read_config(folder).model
+    random = arguments.dtype == "auto" and not has_weights(folder)
+    dtype = dtype_of("bfloat16" if random else arguments.dtype, folder, config, device)
+    placement = place_experts(experts_of(arguments), device)
+    model = None
+    if has_weights(folder):
+        model = load_model(
+            folder,
+            dtype=dtype,
+            device=device,
+            kernels=kernels,
+            plan=plan,
+            placement=placement,
+            report=note,
+            progress=loaded,
+        )[0]
+        model = fuse_layers(model) if placement is Placement.DEVICE else model
+    else:
+        check_usable(config, dtype, formats(config, plan), device, note, placement)
+    return device_card(
+        config,
+        name=folder.name,
+        device=device,
+        dtype=dtype,
+        plan=plan,
+        kernels=kernels,
+        placement=placement,
+        model=model,
+        canvases=_numbers("canvases", arguments.canvases) or CANVASES,
+        prefixes=_numbers("prefixes", arguments.prefixes) or PREFIXES,
+        runs=runs,
+        progress=progress,
+    )
+
+
+def _numbers(flag: str, given: str | None) -> tuple[int, ...]:
+    if given is None:
+        return ()
+    words = given.split(",")
+    if not all(word.isascii() and word.isdecimal() and 0 < int(word) < 2**31 for word in words):
+        raise RequestError(f"--{flag} is {given!r}; it must be numbers of at least 1 with commas between them")
+    return tuple(map(int, words))

@@ -8,8 +8,7 @@ import sys
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from redraft.cli.bounds import say_bounds
-from redraft.cli.common import Commands, command, decoded, load_engine
+from redraft.cli.common import Commands, command, decoded, load_engine, say_bounds
 from redraft.cli.flags import model_flags, options_of, sampling_flags
 from redraft.cli.trace import trace_flag, traced
 from redraft.errors import RedraftError, RequestError
@@ -19,8 +18,8 @@ if TYPE_CHECKING:
     from redraft.operations.engine import Engine
     from redraft.text import Message
 
-EPILOG = """Every line is a turn; one that ends in a backslash goes on in the next. The whole conversation is shown to
-the model again each time, so it ends where the context does: /new forgets it, /quit or the end of the input leaves.
+EPILOG = """Every line is a turn; a line that ends in a backslash continues on the next one. The model reads the whole
+conversation at every turn, so its context limits the length: /new starts again, /quit or the end of input leaves.
 With --json every answer is a line of JSON.
 
 examples:
@@ -32,7 +31,7 @@ examples:
 def add(commands: Commands) -> None:
     """Add the command."""
     parser = command(commands, "chat", "talk with a model, line by line", run, epilog=EPILOG)
-    parser.add_argument("--system", metavar="TEXT", help="what the model is told before the first turn")
+    parser.add_argument("--system", metavar="TEXT", help="a system message before the first turn")
     sampling_flags(parser, own={"seed": "seed of the first answer; each further one has the next"})
     trace_flag(parser)
     model_flags(parser, plan=True)
@@ -49,7 +48,10 @@ def run(arguments: argparse.Namespace) -> int:
     with traced(load_engine(arguments), arguments, "chat") as engine:
         if sys.stdin.isatty():
             say_bounds(arguments, None)
-            print("redraft: a line is a turn, one that ends in \\ goes on; /new forgets, /quit leaves", file=sys.stderr)
+            print(
+                "redraft: a line is a turn, \\ at its end continues it; /new starts again, /quit leaves",
+                file=sys.stderr,
+            )
         while (turn := _turn()) not in (None, "/quit"):
             if turn == "/new":
                 said = opening

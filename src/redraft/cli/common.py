@@ -22,6 +22,14 @@ SAME_BITS_THREADS = 8
 """Up to here an answer is tested to be the same alone and in a batch, bit for bit; with 16 it was seen not to be."""
 
 
+TAUGHT = ("record", "sudoku", "repair", "edit", "list")
+"""First lines of the chats that nano was trained on; a test holds them equal to the tasks'."""
+
+BOUNDS = (
+    f"nano, the model in the package, knows only chats whose first line is {', '.join(TAUGHT[:-1])} or {TAUGHT[-1]}, "
+    "as `redraft demo` shows them, with made-up words like melu"
+)
+
 Commands = Any  # argparse keeps the type of add_subparsers() private
 Run = Callable[[argparse.Namespace], int | None]
 
@@ -121,8 +129,8 @@ def read_prompt(argument: str | None, file: Path | None, what: str = "prompt") -
 
 def print_json(value: object) -> None:
     """One JSON document on stdout, a list of numbers on a line."""
-    told = json.dumps(value, ensure_ascii=False, indent=1)
-    print(re.sub(r"\[\n[\s\d.,e+-]+\]", lambda found: f"[{' '.join(found[0][1:-1].split())}]", told))
+    text = json.dumps(value, ensure_ascii=False, indent=1)
+    print(re.sub(r"\[\n[\s\d.,e+-]+\]", lambda found: f"[{' '.join(found[0][1:-1].split())}]", text))
 
 
 def decoded(raw: bytes, source: str) -> str:
@@ -146,3 +154,16 @@ def _some(text: str, source: str) -> str:
     if not text.strip():
         raise RequestError(f"{source} is empty; some text is needed")
     return text
+
+
+def say_bounds(arguments: argparse.Namespace, turn: str | None) -> None:
+    """A line on stderr if nano is asked for what it was not taught: by a user's `turn`, or None for any other text."""
+    if arguments.model != "nano" or getattr(arguments, "adapter", None) or not at_a_terminal():
+        return
+    if turn is None or turn.split("\n", 1)[0] not in TAUGHT:
+        note(f"{BOUNDS}; --model takes another")
+
+
+def at_a_terminal() -> bool:
+    """Whether a person reads stderr; programs have no use for advice."""
+    return sys.stderr is not None and sys.stderr.isatty()

@@ -7,16 +7,15 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from redraft.cli.bounds import say_bounds
-from redraft.cli.common import Commands, command, load_engine, print_json, read_prompt
+from redraft.cli.common import Commands, command, load_engine, print_json, read_prompt, say_bounds
 from redraft.cli.flags import model_flags
 from redraft.errors import RequestError
 
 if TYPE_CHECKING:
     from redraft.operations.decide import Decision
 
-EPILOG = """Shares are of the choices given, told at a temperature that was fitted on questions whose answers are known,
-if one is kept beside the checkpoint (docs/deciding.md), else as the model has them.
+EPILOG = """The shares of the choices add up to 1. If the checkpoint has a temperature that was fitted on questions with
+known answers, the shares are calibrated by it (docs/deciding.md); else they are the model's own.
 
 examples:
   redraft decide --chat --form $'1{{2|3}}24\\n2413\\n3142\\n4{{1|2|3}}31' $'sudoku\\n1..4\\n..1.\\n..42\\n4...'
@@ -26,7 +25,7 @@ examples:
 
 def add(commands: Commands) -> None:
     """Add the command."""
-    parser = command(commands, "decide", "tell how likely each of some answers is", run, epilog=EPILOG)
+    parser = command(commands, "decide", "estimate how likely each of some answers is", run, epilog=EPILOG)
     parser.add_argument("prompt", nargs="?", metavar="PROMPT", help='the question; "-" or nothing reads stdin')
     parser.add_argument("--file", type=Path, help="read the question from a file")
     parser.add_argument("--chat", action="store_true", help="send it as a user's turn through the chat template")

@@ -14,9 +14,8 @@ from redraft.cli.flags import model_flags
 if TYPE_CHECKING:
     from redraft.measure.evals import Trial
 
-EPILOG = """Inputs are made anew at every run (give --seed to repeat one) and are held out of training by construction.
-The first of each task is shown as it settles. Whether each answer is right is checked, and said; --json has all of
-them."""
+EPILOG = """Every run has new inputs (--seed repeats a run), none of which was in the training data. The canvas of the
+first input of each task is shown as it settles. The table counts the right answers; --json prints every answer."""
 
 
 def add(commands: Commands) -> None:
@@ -29,7 +28,7 @@ def add(commands: Commands) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     """Answer, show, tabulate."""
-    from redraft.cli.watch import Watch
+    from redraft.cli.display import Watch
     from redraft.engine.request import Options, Request
     from redraft.engine.scope import CancelScope
     from redraft.errors import RequestError
@@ -77,7 +76,7 @@ def _report(trials: list[tuple[str, Trial]], seed: int, *, as_json: bool) -> Non
     from rich.console import Console
     from rich.table import Table
 
-    table = Table(caption="whoever writes one token after the other has 1 token/forward")
+    table = Table(caption="a model that writes one token after the other has 1 token/forward")
     for name in ("task", "exact", "steps", "tokens/forward", "tokens/s"):
         table.add_column(name, justify="left" if name == "task" else "right")
     for task in dict.fromkeys(name for name, _ in trials):

@@ -39,13 +39,13 @@ class Finding:
 
 def add(commands: Commands) -> None:
     """Add the command."""
-    parser = command(commands, "doctor", "say what is wrong with an installation", run, epilog=EPILOG)
+    parser = command(commands, "doctor", "find what is wrong with an installation", run, epilog=EPILOG)
     parser.add_argument("--model", default="nano", help="a checkpoint that is to run (default: nano)")
     parser.add_argument("--port", type=int, default=PORT, help=f"where it is to serve (default: {PORT})")
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Look, and say."""
+    """Check, and print what was found."""
     found: list[Finding] = []
     for check in _checks(arguments.model, arguments.port):
         for finding in check():
@@ -96,18 +96,18 @@ def _torch() -> Iterator[Finding]:
 def _load() -> Iterator[Finding]:
     cores, busy = os.cpu_count() or 1, os.getloadavg()[0]
     idle = min(8, max(1, round(cores - busy)))
-    said = f"{cores} cores, {busy:.1f} busy, so commands use {idle} thread{'s' if idle > 1 else ''} unless told"
+    said = f"{cores} cores, {busy:.1f} busy, so commands use {idle} thread{'s' if idle > 1 else ''} by default"
     slow = busy > cores * 0.75
     yield Finding("load", "slow" if slow else "good", said, "other programs keep this machine busy" if slow else "")
 
 
 def _rows() -> Iterator[Finding]:
-    """Whether an answer can hang on its neighbours here. It comes before any product: see model/sums.py."""
+    """Whether an answer can depend on its neighbours in a batch here. It runs before any product: see model/sums.py."""
     try:
         import torch
 
         from redraft.model.linear import multiply
-    except Exception:  # what cannot be imported, and why, another check tells
+    except Exception:  # another check reports what cannot be imported
         return
     torch.set_num_threads(min(8, os.cpu_count() or 1))
     x, weight = torch.randn(ROWS, WIDTH), torch.randn(ROWS, WIDTH)
@@ -115,7 +115,7 @@ def _rows() -> Iterator[Finding]:
     if all(torch.equal(multiply(x[:rows], weight), whole[:rows]) for rows in few):
         yield Finding("batches", "good", "products have the same bits however many rows they have")
     else:
-        said = "a product's last bits hang on how many rows it has, and so may answers on what else is asked"
+        said = "a product's last bits depend on how many rows it has, so answers may depend on what else runs"
         yield Finding("batches", "slow", said, "use --threads 1 where an answer has to repeat")
 
 
@@ -123,7 +123,7 @@ def _formats() -> Iterator[Finding]:
     """Which number format is quick here, by a short measurement: the smaller one often is not."""
     try:
         import torch
-    except Exception:  # what cannot be imported, and why, another check tells
+    except Exception:  # another check reports what cannot be imported
         return
     torch.set_num_threads(1)
     millis = {name: _matmul_ms(getattr(torch, name)) for name in ("float32", "bfloat16")}
@@ -180,7 +180,7 @@ def _port(port: int) -> Iterator[Finding]:
             tried.bind(("127.0.0.1", port))
         except (OSError, OverflowError) as error:
             yield Finding(
-                "port", "wrong", f"{port} cannot be had ({error})", "use redraft serve --port 0, or stop its owner"
+                "port", "wrong", f"{port} cannot be used ({error})", "use redraft serve --port 0, or stop its owner"
             )
             return
     yield Finding("port", "good", f"{port} is free")

@@ -5,15 +5,14 @@ from __future__ import annotations
 import argparse
 from dataclasses import asdict
 
-from redraft.cli.bounds import say_bounds
-from redraft.cli.common import Commands, command, load_engine
+from redraft.cli.common import Commands, command, load_engine, say_bounds
+from redraft.cli.file_lines import PLACE_HELP, read_lines
 from redraft.cli.flags import model_flags
 from redraft.cli.infill import gap_flags, gap_options, show, wanted
-from redraft.cli.source import PLACE_HELP, read_source
 from redraft.cli.trace import traced
 
 EPILOG = """The lines named are where the canvas starts from: each of their tokens is replaced by noise with probability
---strength, and the rest is denoised with it. 0.3 polishes, 0.6 rephrases, 1 writes anew. The result is a diff on
+--strength, and the rest is denoised with it. 0.3 polishes, 0.6 rephrases, 1 rewrites. The result is a diff on
 stdout; nothing is written without --write, which replaces the file in one move and refuses if it has changed
 meanwhile.
 
@@ -40,7 +39,7 @@ def add(commands: Commands) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     """Read, load, revise, print, write."""
-    source = read_source(arguments.place)
+    source = read_lines(arguments.place)
 
     from redraft.errors import RequestError
 

@@ -5,16 +5,15 @@ from __future__ import annotations
 import argparse
 from pathlib import Path
 
-from redraft.cli.bounds import say_bounds
-from redraft.cli.check import check_flag, check_of
-from redraft.cli.common import Commands, command, load_engine, print_json, read_prompt
+from redraft.cli.common import Commands, command, load_engine, print_json, read_prompt, say_bounds
+from redraft.cli.constraint_flags import check_flag, check_of
 from redraft.cli.flags import model_flags, options_of, sampling_flags
 from redraft.cli.trace import trace_flag, traced
 from redraft.errors import RequestError
 
 EPILOG = """A hole is {{name: kind}}. Kinds: string, line, code, identifier, int, number (each with a range, as in
-int(1..65535) or string(1..20)), enum(a|b), regex(...), bool, date, time, uuid, email. What stands around the holes
-comes back byte for byte.
+int(1..65535) or string(1..20)), enum(a|b), regex(...), bool, date, time, uuid, email. The text around the
+holes stays as it is, byte for byte.
 
 examples:
   redraft fill --chat --prompt $'record\\nSend 417 melu to Karomi.' '{"who":"{{who: string}}","qty":{{qty: int}}}'
@@ -27,7 +26,7 @@ def add(commands: Commands) -> None:
     parser = command(commands, "fill", "fill a template's holes", run, epilog=EPILOG)
     parser.add_argument("template", nargs="?", metavar="TEMPLATE", help='the template; "-" or nothing reads stdin')
     parser.add_argument("--file", type=Path, help="read the template from a file")
-    parser.add_argument("--prompt", help="what to tell the model (default: the template itself)")
+    parser.add_argument("--prompt", help="the prompt (default: the template itself)")
     parser.add_argument("--chat", action="store_true", help="send the prompt as a user's turn")
     parser.add_argument(
         "--kind", action="append", default=[], metavar="NAME=KIND", help="type a hole that the template leaves bare"

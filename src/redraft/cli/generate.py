@@ -1,25 +1,33 @@
-"""`redraft generate`: one prompt, one answer, the canvas on show if wanted."""
+"""`redraft generate`: one prompt, and one answer or several variants of it."""
 
 from __future__ import annotations
 
 import argparse
 import sys
 from dataclasses import asdict
+from itertools import count
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from redraft.cli.backend import backend_of, generate_remote
-from redraft.cli.bounds import say_bounds
-from redraft.cli.check import check_flag, check_of
-from redraft.cli.common import Commands, command, load_engine, note, print_json, read_prompt
+from redraft.cli.common import Commands, command, load_engine, note, print_json, read_prompt, say_bounds
+from redraft.cli.constraint_flags import (
+    check_flag,
+    check_of,
+    check_thinking,
+    constraint_flags,
+    constraint_of,
+    note_ignored,
+    thinking_flag,
+)
 from redraft.cli.flags import backend_flags, model_flags, options_of, sampling_flags
-from redraft.cli.held import held_flags, held_source
-from redraft.cli.thinking import check_thinking, thinking_flag
 from redraft.cli.trace import trace_flag, traced
-from redraft.cli.variants import check_variants, run_variants, variant_flags
+from redraft.errors import RequestError
 
 if TYPE_CHECKING:
-    from redraft.engine.request import Generation
+    from redraft.engine.request import Generation, ResolvedRequest
+    from redraft.operations.engine import Engine
+    from redraft.operations.variants import Variant
 
 EPILOG = """examples:
   redraft generate --chat $'sudoku\\n1..4\\n..1.\\n..42\\n4...'
@@ -41,7 +49,7 @@ def add(commands: Commands) -> None:
     trace_flag(parser)
     thinking_flag(parser, "the thinking goes to stderr")
     variant_flags(parser)
-    held_flags(parser)
+    constraint_flags(parser)
     check_flag(parser)
     sampling_flags(parser)
     model_flags(parser, plan=True)
@@ -56,11 +64,11 @@ def run(arguments: argparse.Namespace) -> int:
     prompt = read_prompt(arguments.prompt, arguments.file)
     if (backend := backend_of(arguments)) is not None:
         return generate_remote(backend, arguments, prompt)
-    source = held_source(arguments)
+    source = constraint_of(arguments)
 
     import torch
 
-    from redraft.cli.watch import Watch
+    from redraft.cli.display import Watch
     from redraft.constraints.validation import unfenced
     from redraft.engine.fields import field_confidence, field_entropy
     from redraft.engine.request import Request
@@ -80,26 +88,27 @@ def run(arguments: argparse.Namespace) -> int:
                 done = engine.within(CancelScope(watch, parent=engine.scope)).generate(request)
         else:
             done = engine.generate(request)
-    told: dict[str, object] = {"threads": torch.get_num_threads()}
+    more: dict[str, object] = {"threads": torch.get_num_threads()}
     if arguments.thinking:
-        told["thinking"] = done.reasoning.strip()
+        more["thinking"] = done.reasoning.strip()
         if not arguments.json:
-            print(told["thinking"], file=sys.stderr)
-    said = unfenced(done.text) if arguments.fence else done.text
+            print(more["thinking"], file=sys.stderr)
+    note_ignored(done.ignored)
+    text = unfenced(done.text) if arguments.fence else done.text
     if arguments.json:
         if source is not None and source.kind == "schema":
-            told["fields"] = field_entropy(engine.text, done)
-            told["confidence"] = field_confidence(engine.text, done)
-        print_json(generation_json(done) | told | {"text": said})
+            more["fields"] = field_entropy(engine.text, done)
+            more["confidence"] = field_confidence(engine.text, done)
+        print_json(generation_json(done) | more | {"text": text})
     else:
-        print(said)
+        print(text)
         if done.finish == "length":
             note(f"cut at {len(done.tokens)} tokens; --max-tokens allows for more")
     return 0
 
 
 def generation_json(done: Generation) -> dict[str, object]:
-    """A finished answer as JSON; the words are those of `Generation`."""
+    """A finished answer as JSON, with the fields of `Generation`."""
     rounded = asdict(done) | {
         "entropy": [round(nats, 6) for nats in done.entropy],
         "log_mass": [round(nats, 6) for nats in done.log_mass],
@@ -107,4 +116,63 @@ def generation_json(done: Generation) -> dict[str, object]:
     return rounded | {
         "tokens_per_forward": round(done.tokens_per_forward, 3),
         "tokens_per_pass": round(done.tokens_per_pass, 3),
+    }
+
+
+def variant_flags(parser: argparse.ArgumentParser) -> None:
+    """How many answers, and how many are worth finishing."""
+    parser.add_argument(
+        "-n",
+        "--variants",
+        type=int,
+        metavar="N",
+        help="answer N times; merge equal answers, the likeliest first",
+    )
+    parser.add_argument(
+        "--keep", type=int, metavar="K", help="with -n: finish the K canvases that are most certain after two steps"
+    )
+
+
+def check_variants(arguments: argparse.Namespace) -> None:
+    """Raise RequestError for flags that do not go together."""
+    if arguments.keep is not None and arguments.variants is None:
+        raise RequestError("--keep was given without -n; it is how many of the variants are finished")
+    if arguments.variants is not None and arguments.watch:
+        raise RequestError("--watch and -n were both given; one canvas can be watched: choose one")
+    for name in ("fence", "thinking"):
+        if arguments.variants is not None and getattr(arguments, name):
+            raise RequestError(f"--{name} and -n were both given; variants are compared as whole texts: choose one")
+    if arguments.keep is not None and arguments.keep > arguments.variants:
+        raise RequestError(f"--keep is {arguments.keep} and -n is {arguments.variants}; no more can go on than begin")
+
+
+def run_variants(engine: Engine, request: ResolvedRequest, arguments: argparse.Namespace) -> None:
+    """Answer, report each answer on a terminal as it finishes, and print the ranking."""
+    from redraft.operations.variants import mean, variants
+
+    numbers = count(1)
+
+    def report(done: Generation) -> None:
+        note(f"answer {next(numbers)}, seed {done.seed}, {mean(done.entropy):.4f} nats, {done.seconds:.2f} s")
+
+    on_answer = report if sys.stderr.isatty() else None
+    found = variants(engine, request, arguments.variants, keep=arguments.keep, on_answer=on_answer)
+    if arguments.json:
+        print_json([_variant_json(variant) for variant in found])
+        return
+    for place, variant in enumerate(found, start=1):
+        alike = f"{len(variant.answers)} alike" if len(variant.answers) > 1 else "once"
+        print(f"[{place}] {alike}, {variant.entropy:.4f} nats\n{variant.text}")
+
+
+def _variant_json(variant: Variant) -> dict[str, object]:
+    best = variant.answers[0]
+    return {
+        "text": variant.text,
+        "agreement": round(variant.agreement, 6),
+        "entropy": round(variant.entropy, 6),
+        "seeds": [done.seed for done in variant.answers],
+        "tokens": list(best.tokens),
+        "steps": list(best.steps),
+        "finish": best.finish,
     }

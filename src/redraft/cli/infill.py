@@ -8,10 +8,9 @@ from collections.abc import Mapping
 from dataclasses import asdict, replace
 from typing import TYPE_CHECKING
 
-from redraft.cli.bounds import say_bounds
-from redraft.cli.common import Commands, command, load_engine, print_json
+from redraft.cli.common import Commands, command, load_engine, print_json, say_bounds
+from redraft.cli.file_lines import PLACE_HELP, TextFile, read_lines
 from redraft.cli.flags import model_flags, options_of, sampling_flags
-from redraft.cli.source import PLACE_HELP, Source, read_source
 from redraft.cli.trace import trace_flag, traced
 from redraft.errors import RequestError
 
@@ -19,7 +18,7 @@ if TYPE_CHECKING:
     from redraft.engine.request import Options
     from redraft.operations.gap_constraint import GapConstraint
 
-EPILOG = """The lines named are left out and never shown to the model; it sees what stands before and behind them. The
+EPILOG = """The model sees the text before and after the named lines, and never the lines themselves. The
 indentation of the first line and the line end of the last stay. The result is a diff on stdout; nothing is written
 without --write, which replaces the file in one move and refuses if it has changed meanwhile.
 
@@ -30,9 +29,7 @@ examples:
 
 def add(commands: Commands) -> None:
     """Add the command."""
-    parser = command(
-        commands, "infill", "write some lines of a file anew from what stands around them", run, epilog=EPILOG
-    )
+    parser = command(commands, "infill", "rewrite some lines of a file from the text around them", run, epilog=EPILOG)
     parser.add_argument("place", metavar="FILE:LINES", help=PLACE_HELP + "; several gaps as notes.py:3,10-12")
     parser.add_argument("--write", action="store_true", help="write the result to the file")
     parser.add_argument("--width", type=int, metavar="N", help="try this many tokens and no other number")
@@ -77,7 +74,7 @@ def gap_options(arguments: argparse.Namespace) -> Options:
 
 def run(arguments: argparse.Namespace) -> int:
     """Read, load, fill, print, write."""
-    source = read_source(arguments.place)
+    source = read_lines(arguments.place)
 
     from redraft.operations.infill import infill_all
 
@@ -101,7 +98,7 @@ def run(arguments: argparse.Namespace) -> int:
     return 0
 
 
-def show(source: Source, data: bytes, told: dict[str, object], arguments: argparse.Namespace) -> None:
+def show(source: TextFile, data: bytes, told: dict[str, object], arguments: argparse.Namespace) -> None:
     """Write if asked to, then print: the diff, or everything as JSON."""
     if arguments.write:
         source.write(data)

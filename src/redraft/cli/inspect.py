@@ -5,14 +5,10 @@ from __future__ import annotations
 import argparse
 import math
 from collections.abc import Iterator
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from redraft.cli.common import Commands, command, print_json
 from redraft.cli.flags import named_model
-
-if TYPE_CHECKING:
-    from redraft.config import CheckpointConfig, ModelConfig
-    from redraft.measure.parameters import ParameterCount
 
 EPILOG = """examples:
   redraft inspect nano
@@ -33,6 +29,7 @@ def run(arguments: argparse.Namespace) -> int:
     """Describe."""
     from redraft.config import read_config
     from redraft.errors import RequestError
+    from redraft.measure.description import describe
     from redraft.measure.parameters import count_parameters, stored_bytes
     from redraft.weights.source import Source, has_weights, locate
 
@@ -52,54 +49,6 @@ def run(arguments: argparse.Namespace) -> int:
         for key, value in found.items():
             print("\n".join(_table(value)) if key == "fits" else f"{key.replace('_', ' ')}: {_plain(value)}")
     return 0
-
-
-def describe(
-    config: CheckpointConfig, count: ParameterCount, disk: dict[str, int] | None, sizes: list[float]
-) -> dict[str, Any]:
-    """Everything the command prints, by name. Bytes are bytes, GB are 10^9 of them; no `disk`: there are no weights."""
-    from redraft.weights.vision import vision_parameters
-
-    model = config.model
-    full = sum(layer.is_full for layer in model.layers)
-    return {
-        "architecture": f"{len(model.layers)} layers ({full} full, {len(model.layers) - full} sliding of window "
-        f"{model.window}), width {model.hidden_size}, {model.num_heads} heads, "
-        f"{model.num_experts} experts of which {model.top_k_experts} per row, vocabulary {model.vocab_size}, "
-        f"canvas {model.canvas_length}, context {model.max_positions}",
-        "parameters_total": count.total,
-        "parameters_active": count.active,
-        "parameters_by_group": count.groups,
-        "parameters_of_vision_tower": vision_parameters(model),
-        "stored_bytes": "unknown: the folder has no weights" if disk is None else disk,
-        "cache_bytes_per_token": count.cache_growth,
-        "cache_bytes_sliding_most": count.cache_window,
-        "unknown_config_keys": list(config.unknown_keys),
-        "fits": fits(model, sizes),
-    }
-
-
-def fits(model: ModelConfig, sizes: list[float]) -> list[dict[str, Any]]:
-    """What fits in each memory, a row for plain numbers of both dtypes and for each plan beside bfloat16.
-
-    `most` has for each memory the longest context of one request, and how many requests of `tokens` each fit at once.
-    """
-    import torch
-
-    from redraft.weights.memory import GIGABYTE, footprint
-    from redraft.weights.plan import fitting_plans
-
-    needs = {name: footprint(model, getattr(torch, name), {}) for name in ("float32", "bfloat16")}
-    needs |= {name: footprint(model, torch.bfloat16, packed) for name, packed in fitting_plans(model)}
-    found = []
-    for name, need in needs.items():
-        each, most = min(8192, need.most), {}
-        for size in sizes:
-            room = int(size * GIGABYTE)
-            context = need.longest_context(room) or 0
-            most[f"{size:g} GB"] = {"context": context, "contexts": need.most_canvases(room, each) if context else 0}
-        found.append({"numbers": name, "weights_gb": need.fixed / GIGABYTE, "tokens": each, "most": most})
-    return found
 
 
 def _table(rows: list[dict[str, Any]]) -> Iterator[str]:

@@ -17,21 +17,21 @@ from redraft.cli import (
     demo,
     doctor,
     edit,
-    evaluate,
     fill,
     generate,
     infill,
     inspect,
+    json,
     pull,
     quantize,
-    record,
-    replay,
     run,
     serve,
     tune,
     verify,
+    watch,
 )
-from redraft.cli import help as explain
+from redraft.cli import eval as eval_verb
+from redraft.cli import help as help_verb
 from redraft.errors import did_you_mean
 
 EPILOG = """examples:
@@ -65,10 +65,13 @@ class Parser(argparse.ArgumentParser):
         )
 
     def refuse_unknown(self, words: Sequence[str]) -> NoReturn:
-        """Leave with exit code 2 because of words that are not understood, the first of which decides the advice."""
+        """Leave with exit code 2 because of unknown words, with advice on the first one."""
         flag = words[0].partition("=")[0]
-        near = did_you_mean(flag, self._option_string_actions) if flag.startswith("-") else ""
-        self.error(f"unknown {'flag' if flag.startswith('-') else 'word'} {' '.join(words)}{near}")
+        if not flag.startswith("-"):
+            self.error(f"unknown word {' '.join(words)}")
+        known = {name.lstrip("-"): name for name in self._option_string_actions}
+        near = did_you_mean(flag.lstrip("-"), known).replace(" '", " '--")
+        self.error(f"unknown flag {' '.join(words)}{near}")
 
     def format_usage(self) -> str:
         """The verb, its words and the flags it cannot do without."""
@@ -102,8 +105,8 @@ def build_parser() -> Parser:
     parser.add_argument("--version", action="version", version=f"redraft {__version__}")
     parser.set_defaults(run=lambda _: _print_help(parser), parser=parser, debug=False, root=parser)
     commands = parser.add_subparsers(title="verbs", metavar="VERB")
-    answering = (demo, generate, record, chat, decide, infill, fill, edit, replay, serve, run, connect, doctor)
-    for module in (*answering, evaluate, inspect, verify, bench, tune, quantize, pull, explain):
+    answering = (demo, generate, json, chat, decide, infill, fill, edit, watch, serve, run, connect, doctor)
+    for module in (*answering, eval_verb, inspect, verify, bench, tune, quantize, pull, help_verb):
         module.add(commands)
     return parser
 

@@ -14,7 +14,7 @@ import os
 from collections import deque
 from collections.abc import Awaitable, Callable, Iterator, Mapping
 from contextlib import AbstractAsyncContextManager, contextmanager, nullcontext, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import IO, Any
 
@@ -25,6 +25,8 @@ from redraft.server.http.errors import ApiError
 from redraft.server.http.service import Service
 from redraft.server.openai.batch import answer
 
+MOST_FAILED = 3
+"""Rows with an error that a run names at its end."""
 NOTHING: AbstractAsyncContextManager[object] = nullcontext()
 BEGUN = b'{"id": "batch_req_'
 """How every line of an output begins."""
@@ -38,24 +40,39 @@ Settings = Mapping[str, str | int]
 
 @dataclass(frozen=True)
 class Done:
-    """How far a run is: rows of its output and those with an error, earlier runs' too; its own tokens and forwards."""
+    """How far a run is: rows of its output and those with an error, earlier runs' too; its own tokens and forwards.
+
+    `failed` says of the first rows with an error which they are and why.
+    """
 
     rows: int
     errors: int
     tokens: int = 0
     forwards: int = 0
+    failed: tuple[str, ...] = ()
 
     def after(self, line: Mapping[str, Any]) -> Done:
         """With one line more. What another server counts need not be a number."""
-        told = line["response"]["body"].get("usage")
+        body = line["response"]["body"]
+        told = body.get("usage")
         counts = [told.get(name) if isinstance(told, dict) else None for name in ("completion_tokens", "forwards")]
         tokens, forwards = (count if type(count) is int else 0 for count in counts)
         wrong = line["response"]["status_code"] != 200
-        return Done(self.rows + 1, self.errors + wrong, self.tokens + tokens, self.forwards + forwards)
+        failed = (*self.failed, f"row {self.rows + 1}: {_message(body)}") if wrong else self.failed
+        return Done(
+            self.rows + 1, self.errors + wrong, self.tokens + tokens, self.forwards + forwards, failed[:MOST_FAILED]
+        )
+
+
+def _message(body: Mapping[str, Any]) -> str:
+    """What the body of an error says, which another server may say otherwise than ours."""
+    error = body.get("error")
+    return str(error.get("message", error) if isinstance(error, Mapping) else error)
 
 
 class _Reply(msgspec.Struct):
     status_code: int
+    body: dict[str, Any] = {}
 
 
 class _Line(msgspec.Struct):
@@ -121,29 +138,32 @@ def resume(rows: Iterator[bytes], out: IO[bytes], source: Path, target: Path, se
     Raises RequestError, and leaves the output as it is, for one that answers other rows, or with other settings.
     """
     out.seek(0)
-    done, errors, end = 0, 0, 0
+    done, end = Done(0, 0), 0
     for line in out:
         if not line.endswith(b"\n") and line.startswith(BEGUN[: len(line)]):
             break
         try:
             found = msgspec.convert(json.loads(line), _Line)  # lines may hold NaN and unpaired surrogates
         except (msgspec.MsgspecError, ValueError, RecursionError):
-            said = f"line {done + 1} of {target} is not of a run's output, which would be lost; name another output"
+            said = (
+                f"line {done.rows + 1} of {target} is not of a run's output, which would be lost; name another output"
+            )
             raise RequestError(said) from None
         if settings is not None and found.settings is not None and found.settings != settings:
             raise RequestError(_differ(target, found.settings, settings))
         row = next(rows, None)
         if row is None:
-            raise RequestError(f"{target} has more than the {done} rows of {source}; they do not belong together")
+            raise RequestError(f"{target} has more than the {done.rows} rows of {source}; they do not belong together")
         if found.row_sha256 != _digest(row):
             said = (
-                f"row {done + 1} of {source} is not the one that {target} answers: it was edited, or is of another file"
+                f"row {done.rows + 1} of {source} is not the one that {target} answers: it was edited, or is of another"
+                " file"
             )
-            raise RequestError(f"{said}; name another output, or keep the first {done} lines of this one")
-        done, errors, end = done + 1, errors + (found.response.status_code != 200), end + len(line)
+            raise RequestError(f"{said}; name another output, or keep the first {done.rows} lines of this one")
+        done, end = done.after({"response": msgspec.to_builtins(found.response)}), end + len(line)
     out.truncate(end)
     out.seek(end)
-    return Done(done, errors)
+    return replace(done, tokens=0, forwards=0)
 
 
 async def _run(

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from redraft import __version__
 from redraft.cli.backend import backend_of
-from redraft.cli.common import Commands, command, load_engine, print_json
+from redraft.cli.common import Commands, command, load_engine, note, print_json
 from redraft.cli.flags import backend_flags, model_flags, sampling_flags
 
 if TYPE_CHECKING:
@@ -21,17 +21,18 @@ if TYPE_CHECKING:
 
 EPILOG = """A row of the input is a JSON object: OpenAI's batch form (custom_id, url, body), or a body alone, with
 `messages` or `prompt` and the fields that the server takes (docs/server.md). Row i of the output answers row i
-of the input. Run the same command again after an interruption: rows that are done stay, the others follow. A row
-that was edited since is refused by its number. A row that has no answer has its error in its place: the last line
-of stderr counts them, and to ask them again write them into a file of their own. Exit codes: 0 all rows have an
-answer, 3 all are done and some have an error, 1 it ended before (run it again), 2 a mistake in the call.
+of the input. Run the same command again after an interruption: rows that are done stay, the others follow.
+Rows that were edited since are refused, and so are other settings than the run began with. A row without an
+answer has its error in its place; stderr counts these rows and names the first ones. Exit codes: 0 all rows have
+an answer, 3 some have an error, 1 the run ended early (run it again), 2 a mistake in the call.
 
 examples:
   redraft run questions.jsonl answers.jsonl --seed 1
   printf '%s\\n' '{"messages":[{"role":"user","content":"record\\\\nSend 417 melu to Karomi."}]}' > in.jsonl
   redraft run in.jsonl out.jsonl"""
 
-DECIDING = ("model", "seed", "preset", "dtype", "plan", "adapter", "backend")
+DECIDING = ("model", "seed", "preset", "device", "dtype", "backend")
+"""Flags that decide the answers."""
 
 SOME_WRONG = 3
 """The exit code where all rows are done and some have no answer."""
@@ -68,6 +69,10 @@ def run(arguments: argparse.Namespace) -> int:
     else:
         said = f"{done.rows} row{'' if done.rows == 1 else 's'}, {done.errors} with an error in place of an answer"
         print(f"{said}; {done.tokens} tokens, {done.forwards} forwards, {seconds:.1f} s", file=sys.stderr)
+        for line in done.failed:
+            note(line)
+        if done.errors > len(done.failed):
+            note(f"and {done.errors - len(done.failed)} more, each with its error in {arguments.target}")
     return SOME_WRONG if done.errors else 0
 
 
@@ -105,7 +110,7 @@ def _there(backend: Backend, arguments: argparse.Namespace, rows: int) -> Done:
     async def answered(row: bytes, number: int) -> tuple[int, Mapping[str, Any]]:
         path, body = read_row(row, None if arguments.seed is None else arguments.seed + number)
         if not isinstance(body, dict) or body.get("stream"):
-            raise ApiError(400, "the body is no object, or stream is true; a row is told whole", param="stream")
+            raise ApiError(400, "the body is no object, or stream is true; a row's answer comes whole", param="stream")
         plain = {name: value for name, value in body.items() if value is not None}
         try:
             encoded(plain)  # what cannot be sent is this row's mistake, and ends no run

@@ -16,10 +16,10 @@ if TYPE_CHECKING:
     from redraft.trace.lines import Header
 
 MOST, MOST_BYTES = 1000, 10**9
-"""Files that a folder of traces keeps, and what they may hold when another is begun."""
+"""Most files that a folder of traces keeps, and most bytes of them when a new one begins."""
 
 OWN = {"run", "parser", "root", "model_given", "json", "debug", "trace", "model", "watch", "write"}
-"""Of a command's arguments those that a trace tells otherwise, that change no step, or that nobody gave."""
+"""Arguments that a trace does not list: it has them elsewhere, they change no step, or no user gave them."""
 
 
 def trace_flag(parser: argparse.ArgumentParser) -> None:
@@ -43,8 +43,8 @@ def traced(engine: Engine, arguments: argparse.Namespace, command: str) -> Itera
 
 
 def traced_apart(arguments: argparse.Namespace, command: str) -> Callable[[Engine], Engine]:
-    """What makes of an engine one whose requests are written to files of their own in the folder of --trace, if there
-    is one. Raises RequestError for a place that cannot be one."""
+    """Returns a function that puts an engine into a scope where each request is traced to a file of its own in the
+    folder of --trace, if there is one. Raises RequestError for a path that cannot be such a folder."""
     if arguments.trace is None:
         return lambda engine: engine
 

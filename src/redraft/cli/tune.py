@@ -3,21 +3,14 @@
 from __future__ import annotations
 
 import argparse
-import json
 import sys
 import time
 from pathlib import Path
-from statistics import median
-from typing import TYPE_CHECKING
 
 from redraft.cli.common import Commands, command, note, print_json, show
 
-if TYPE_CHECKING:
-    from redraft.measure.record import Record
-    from redraft.tune.recipe import Recipe
-
-EPILOG = """An interrupted run goes on where it was: run the same command again. Ctrl-C keeps the step that runs; a kill
-loses what is behind the last saved state ([train] save_every).
+EPILOG = """Run the same command again to resume an interrupted run. Ctrl-C keeps the step that runs; a kill loses the
+steps since the last saved state ([train] save_every).
 The folder receives the checkpoint, training-log.jsonl with a row for every step, and training-record.json.
 
 examples:
@@ -30,7 +23,6 @@ docs/tuning.md goes from a JSON-lines file of your own to a tuned model."""
 
 EVERY = 50
 RECORD = "training-record.json"
-_JUDGED = (" exact", " nats")  # what a probe always finds one of
 
 
 def add(commands: Commands) -> None:
@@ -43,9 +35,10 @@ def add(commands: Commands) -> None:
 def run(arguments: argparse.Namespace) -> int:
     """Train, with a line of progress, and record what was trained."""
     from redraft.measure.record import write_record
+    from redraft.measure.training import training_record
     from redraft.tune.parallel import place
     from redraft.tune.recipe import read_recipe
-    from redraft.tune.train import train
+    from redraft.tune.train import LOG, train
 
     recipe = read_recipe(arguments.recipe)
     began = time.monotonic()
@@ -56,9 +49,13 @@ def run(arguments: argparse.Namespace) -> int:
         shown.close()
     seconds = round(time.monotonic() - began, 1)
     if shown.ran:
-        write_record(record(recipe, out, seconds, shown.ran), out / RECORD)
+        names = {"recipe": recipe.name, "start": recipe.start, "sources": recipe.data.shares}
+        workload = names | {"seed": recipe.train.seed}
+        batch = recipe.train.batch_size
+        record = training_record(out / LOG, workload=workload, batch=batch, seconds=seconds, ran=shown.ran)
+        write_record(record, out / RECORD)
     if place()[0]:
-        return 0  # the first of several processes tells and writes
+        return 0  # the first of several processes prints and writes
     if arguments.json:
         print_json({"recipe": recipe.name, "folder": str(out), "seconds": seconds, "record": str(out / RECORD)})
     else:
@@ -76,12 +73,14 @@ class Progress:
         self._open = False
 
     def __call__(self, step: int, total: int, row: dict[str, float]) -> None:
+        from redraft.measure.training import JUDGED
+
         self.ran += 1
         left = (time.monotonic() - self._began) / self.ran * (total - step)
-        probed = any(name.endswith(_JUDGED) for name in row)
+        probed = any(name.endswith(JUDGED) for name in row)
         stays = probed or step == total
         parts = [f"{name} {row[name]:.3f}" for name in ("encode", "denoise") if name in row]
-        parts += [f"{name} {value:.2f}" for name, value in row.items() if name.endswith((*_JUDGED, " per forward"))]
+        parts += [f"{name} {value:.2f}" for name, value in row.items() if name.endswith((*JUDGED, " per forward"))]
         parts.append(f"{left / 60:.0f} min left" if left > 120 else f"{left:.0f} s left")
         line = f"step {step}/{total}  {'  '.join(parts)}"
         if sys.stderr.isatty():
@@ -91,47 +90,6 @@ class Progress:
             note(line)
 
     def close(self) -> None:
-        """What is said next stands on a line of its own."""
+        """End the line, so that the next output has one of its own."""
         if self._open:
             print(file=sys.stderr)
-
-
-def record(recipe: Recipe, out: Path, seconds: float, ran: int) -> Record:
-    """What was trained, from the log: how many steps and samples, how long, and every probe."""
-    from redraft.measure.record import new_record
-    from redraft.tune.train import LOG
-
-    rows = [json.loads(line) for line in (out / LOG).read_text(encoding="utf-8").splitlines()]
-    spent = sum(row["seconds"] for row in rows)
-    samples = len(rows) * recipe.train.batch_size
-    probes = [
-        {"step": row["step"], **{name: value for name, value in row.items() if name.endswith((*_JUDGED, " steps"))}}
-        for row in rows
-        if any(name.endswith(_JUDGED) for name in row)
-    ]
-    return new_record(
-        f"train-{recipe.name}",
-        workload={
-            "recipe": recipe.name,
-            "start": recipe.start,
-            "sources": recipe.data.shares,
-            "steps": len(rows),
-            "batch": recipe.train.batch_size,
-            "seed": recipe.train.seed,
-        },
-        figures={
-            "seconds_in_steps": round(spent, 1),
-            "seconds_of_this_call": seconds,
-            "steps_of_this_call": ran,
-            "seconds_median_step": round(median([row["seconds"] for row in rows]), 4),
-            "samples": samples,
-            "probes": probes,
-            "last": rows[-1],
-        },
-        summary=[
-            (
-                f"Training {recipe.name}",
-                f"{spent / 60:.1f} minutes in steps, {len(rows):,} steps, {samples:,} samples",
-            )
-        ],
-    )

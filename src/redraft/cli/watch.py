@@ -1,95 +1,89 @@
-"""Shows a canvas settling in a terminal, in place: what it reads now, what changed, what was accepted.
-
-bold on colour   changed since the last step        plain   accepted, its sample stays for the next step
-dim              not accepted: random noise is shown to the model there, the reading lives in its soft embedding
-underlined       the language chose it, not the model
-·                an end token; the answer ends before the first
-"""
+"""`redraft watch`: a trace played again in the terminal, or two of them side by side."""
 
 from __future__ import annotations
 
-import sys
-import time
-from collections import deque
-from types import TracebackType
+import argparse
+from pathlib import Path
+from typing import TYPE_CHECKING
 
-from rich.console import Console
-from rich.live import Live
-from rich.text import Text as Line
+from redraft.cli.common import Commands, command, print_json
+from redraft.errors import RequestError
 
-from redraft.cli.screen import canvas_line
-from redraft.engine.events import Block, Draft, Event
-from redraft.engine.request import ResolvedRequest
-from redraft.engine.scope import Observer, Submitted
-from redraft.text import Text
+if TYPE_CHECKING:
+    from redraft.trace.film import Film, Trace
 
-PACE, LONGEST = 0.25, 3.0
-"""Seconds that a step stays on a terminal, and the most that are spent behind the answer on steps not shown yet."""
+EPILOG = """A trace is written by --trace of generate, chat, infill, edit, fill and serve; no model is loaded to play
+it. Keys, on a terminal: space to pause and go on, left and right for a step, home and end, + and - for the pace, q to
+leave. Without a terminal every step is a line. Two traces are shown step by step beside each other, with their
+differences marked.
+
+examples:
+  redraft generate --chat --seed 5 --trace five.jsonl $'sudoku\\n1..4\\n..1.\\n..42\\n4...'
+  redraft watch five.jsonl --speed 1
+  redraft watch five.jsonl six.jsonl
+  redraft watch five.jsonl six.jsonl --json"""
 
 
-class Watch(Observer):
-    """A context manager around a run. On a terminal it redraws in place; elsewhere it prints a line per step.
+def add(commands: Commands) -> None:
+    """Add the command."""
+    parser = command(commands, "watch", "play a trace again, or two side by side", run, epilog=EPILOG)
+    parser.add_argument("first", type=Path, metavar="FILE", help="a trace")
+    parser.add_argument("second", type=Path, nargs="?", metavar="OTHER", help="another, to compare with it")
+    parser.add_argument("--speed", type=float, default=3.0, metavar="N", help="steps a second (default: 3)")
+    parser.add_argument(
+        "--request",
+        type=int,
+        metavar="I",
+        help="which request of a trace (default: the one whose answer was used, else the longest)",
+    )
 
-    A small model's steps come faster than they can be followed, so the answer runs ahead: no step waits for the screen.
-    """
 
-    def __init__(self, text: Text, *, answer_follows: bool = False) -> None:
-        """With `answer_follows` the answer itself is told by the caller, and only what it took stays on a terminal."""
-        self.text = text
-        self.answer_follows = answer_follows
-        self.console = Console(file=sys.stderr, highlight=False)
-        self.live = Live(console=self.console, auto_refresh=False, transient=False)
-        self.head, self.settled = Line(), Line()
-        self.ahead, self.due = deque[Line](), 0.0
+def run(arguments: argparse.Namespace) -> int:
+    """Read, then play or print."""
+    from redraft.trace.file import read_trace
 
-    def __enter__(self) -> Watch:
-        if self.console.is_terminal:
-            self.live.start()
-        return self
+    if not 0.01 <= arguments.speed <= 1000:
+        raise RequestError(f"--speed is {arguments.speed}; it must be from 0.01 to 1000 steps a second")
+    paths = [path for path in (arguments.first, arguments.second) if path is not None]
+    traces = [read_trace(path) for path in paths]
+    films = [_chosen(trace, arguments.request, path) for trace, path in zip(traces, paths, strict=True)]
+    if arguments.json:
+        print_json(_summary(traces, films))
+        return 0
+    from redraft.cli.player import play
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        # Runs on ctrl-C too: the cursor comes back and the last canvas stays on screen.
-        try:
-            if kind is not None and self.ahead:
-                self.live.update(self.ahead[-1])
-            elif kind is None and self.console.is_terminal:
-                self._catch_up()
-        finally:
-            self.live.stop()
+    play([(path.name, film) for path, film in zip(paths, films, strict=True)], arguments.speed)
+    return 0
 
-    def event(self, handle: Submitted, event: Event) -> None:
-        """Draw one event."""
-        request = handle.request
-        if isinstance(event, Draft):
-            mean = sum(event.entropy) / len(event.entropy)
-            self.head = Line(f"block {event.block}  step {event.step:>2}  {mean:.3f} nats  ", style="cyan")
-            self._draw(self.head, self.settled + self._canvas(event, request))
-        elif isinstance(event, Block):
-            self.settled += Line(self.text.decode(event.tokens))
-            self._draw(Line(), self.settled)
 
-    def _draw(self, head: Line, body: Line) -> None:
-        if not self.console.is_terminal:
-            self.console.print((head.plain + body.plain).replace("\n", "⏎"), soft_wrap=True)
-            return
-        self.ahead.append(Line("\n").join([self.head, body]))
-        if time.monotonic() >= self.due:
-            self._next(PACE)
+def _chosen(trace: Trace, index: int | None, path: Path) -> Film:
+    if index is None:
+        return trace.main
+    found = next((film for film in trace.films if film.begun.index == index), None)
+    if found is None:
+        there = ", ".join(str(film.begun.index) for film in trace.films)
+        raise RequestError(f"--request is {index}; {path} has steps of {there}")
+    return found
 
-    def _catch_up(self) -> None:
-        pace = min(PACE, LONGEST / max(1, len(self.ahead)))
-        while self.ahead:
-            time.sleep(max(0.0, self.due - time.monotonic()))
-            self._next(pace)
-        if self.answer_follows:
-            self.live.update(self.head)
 
-    def _next(self, pace: float) -> None:
-        self.live.update(self.ahead.popleft(), refresh=True)
-        self.due = time.monotonic() + pace
+def _summary(traces: list[Trace], films: list[Film]) -> dict[str, object]:
+    from redraft.trace.film import first_apart
 
-    def _canvas(self, draft: Draft, request: ResolvedRequest) -> Line:
-        pieces = [None if token in request.eos else self.text.decode([token]) for token in draft.tokens]
-        return canvas_line(pieces, draft.changed, draft.accepted, draft.forced)
+    rows = [
+        {
+            "model": trace.header.model,
+            "command": trace.header.command,
+            "requests": [one.begun.index for one in trace.films],
+            "request": film.begun.index,
+            "seed": film.begun.seed,
+            "steps": len(film.frames),
+            "finish": film.finish,
+            "text": film.frames[-1].text if film.ended is None else film.ended.text,
+            "ms": film.frames[-1].drafted.ms,
+        }
+        for trace, film in zip(traces, films, strict=True)
+    ]
+    if len(films) == 1:
+        return rows[0]
+    found = first_apart(films[0], films[1])
+    return {"traces": rows, "apart": None if found is None else {"step": found[0] + 1, "positions": found[1]}}

@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 
 from redraft.diffusion.accept import Accept, AnyOf, Confidence, EntropyBound, Factor, Frechet, Gate, Margin
-from redraft.errors import RequestError
+from redraft.errors import RequestError, did_you_mean
 
 RULES: Mapping[str, Callable[..., Accept]] = {
     "entropy": EntropyBound,
@@ -37,7 +37,9 @@ def read_rule(word: str) -> Accept:
     if name == GATE:
         return _gate(word, rest)
     if name not in RULES:
-        raise RequestError(f"acceptance rule {word!r} names {name!r}; known: {', '.join((*RULES, GATE))}")
+        known = (*RULES, GATE)
+        near = did_you_mean(name, known)
+        raise RequestError(f"acceptance rule {word!r} names {name!r}; known: {', '.join(known)}{near}")
     if len(rest) > 1:
         raise RequestError(f"acceptance rule {word!r} has {len(rest)} values; {name} takes one at most, as {name}:0.5")
     return RULES[name](*(_number(word, value) for value in rest))

@@ -139,7 +139,7 @@ class Answer:
 
     def generation(self) -> Generation:
         """The finished record."""
-        blocks = self.blocks
+        blocks, language = self.blocks, self.request.language
         return Generation(
             text=self.content,
             tokens=tuple(self.tokens),
@@ -161,6 +161,8 @@ class Answer:
             begins=self.begins,
             reasoning_tokens=self.reasoning_tokens,
             content_logprobs=tuple(self.shown_logprobs()),
+            constraint=None if language is None else language.held,
+            ignored=() if language is None else language.ignored,
         )
 
     def shown_logprobs(self) -> list[Logprobs]:

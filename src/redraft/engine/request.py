@@ -112,6 +112,8 @@ class Generation:
     token and then of the likeliest ones; `log_mass`, with a language, log of the probability that the model gave to all
     that the language allowed there. `prompt_logprobs`, if asked for, are those of the prompt's tokens but the first,
     `content_logprobs` those of the tokens of `text`.
+    `constraint` says how a language was held: `exact` by the projection alone, `checked` by a validator, too, `guided`
+    from left to right; `ignored` are the keywords of its schema that its draft does not define, as JSON pointers.
     `steps` are the denoising forwards of each canvas, `commits` the blocks that were encoded for a next one. Times are
     seconds from submission.
     """
@@ -136,6 +138,8 @@ class Generation:
     begins: int = 0
     reasoning_tokens: int = 0
     content_logprobs: tuple[Logprobs, ...] = ()
+    constraint: str | None = None
+    ignored: tuple[str, ...] = ()
 
     @property
     def tokens_per_forward(self) -> float:

@@ -1,8 +1,8 @@
-"""What a checkpoint says of images: the shape of its vision tower, three token ids, and how large a picture may be.
+"""A checkpoint's image settings: the shape of its vision tower, three token ids, and the largest size of a picture.
 
 `config.json` has the tower (`vision_config`) and the ids; `processor_config.json` or `preprocessor_config.json`, if
-there, the size. It is read when it is asked for and not with the text model's config, so that a section which this code
-cannot use does not keep the text model from running.
+present, has the size. They are not read with the text model's config, so that an unsupported section does not prevent
+the text model from running.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ TINY_VISION = {
     "default_output_length": 4,
     "standardize": True,
 }
-"""What the format makes a text-only model declare: the smallest vision tower that transformers will build."""
+"""The smallest vision tower that transformers builds. The format requires a text-only model to declare a tower."""
 
 _MOST_LAYERS = 10_000
 _MOST_TOKENS = 4096  # soft tokens of an image; the released processor goes to 1120
@@ -68,7 +68,7 @@ class VisionConfig:
     """The shape of a vision tower. Sizes are element counts; a patch is a square of `patch_size` pixels.
 
     `pooling` squared patches become one soft token. `positions` is the number of rows, and of columns, of patches that
-    have an embedding. `clipped`: linears clamp what they read and write to stored bounds.
+    have an embedding. With `clipped` linears clamp input and output to stored bounds.
     """
 
     hidden_size: int
@@ -102,16 +102,15 @@ class VisionConfig:
 
     @property
     def token_side(self) -> int:
-        """Pixels along one side of what becomes one soft token."""
+        """Pixels along one side of the square of one soft token."""
         return self.pooling * self.patch_size
 
 
 @dataclass(frozen=True)
 class ImageConfig:
-    """How images enter a prompt. In it an image is `begin`, then `placeholder` once per soft token, then `end`.
+    """Images in a prompt: an image is `begin`, then `placeholder` once per soft token, then `end`.
 
-    `most_tokens` is the largest number of soft tokens that one image is resized to. `unknown_keys` are keys of the two
-    files that this code does not know.
+    `most_tokens` is the largest number of soft tokens of one image. `unknown_keys` are unknown keys of the two files.
     """
 
     vision: VisionConfig
@@ -123,7 +122,7 @@ class ImageConfig:
 
 
 def read_images(folder: Path, model: ModelConfig) -> ImageConfig | None:
-    """What the checkpoint in a folder says of images; None if it is text only. Raises ConfigError, as `read_config`."""
+    """Image settings of the checkpoint in a folder; None if it is text only. Raises ConfigError as `read_config`."""
     for name, key in (("processor_config.json", "image_processor"), ("preprocessor_config.json", None)):
         if (folder / name).is_file():
             found = read_json(folder / name)
@@ -157,7 +156,7 @@ def parse_images(model: ModelConfig, processor: Mapping[str, Any]) -> ImageConfi
 
 
 def has_tower(model: ModelConfig) -> bool:
-    """Whether a model has a vision tower; one that only fills the format (`TINY_VISION`) is none."""
+    """Whether a model has a real vision tower, not only the one that the format requires (`TINY_VISION`)."""
     return model.vision is not None and dict(model.vision) != TINY_VISION
 
 
@@ -193,7 +192,7 @@ def parse_vision(section: Mapping[str, Any]) -> tuple[VisionConfig, tuple[str, .
 
 
 def _check_processor(take: Reader, vision: VisionConfig) -> None:
-    """Refuse a processor that prepares pictures in another way than `images/pixels.py`."""
+    """Refuse a processor that prepares pictures differently from `images/pixels.py`."""
     take.fixed("patch_size", (vision.patch_size, None))
     take.fixed("pooling_kernel_size", (vision.pooling, None))
     for key, needed in (("do_convert_rgb", True), ("do_resize", True), ("do_rescale", True), ("do_normalize", False)):

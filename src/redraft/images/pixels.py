@@ -1,9 +1,9 @@
-"""From a file, bytes or a Pillow image to the pixels that a tower reads, bit-equal to transformers' Pillow class.
+"""From a file, bytes or a Pillow image to a tower's pixels, bit-equal to transformers' Pillow class.
 
     open, guarded ──► upright (EXIF) ──► RGB of 8 bits ──► bicubic resize to whole tokens ──► patches, row by row
 
-Nothing is decoded before its format and its size are known and allowed, and only four formats are looked for. Every
-refusal is a RequestError that names the part of the request, what is wrong and what to do.
+Nothing is decoded before its format and its size are known and allowed; only four formats are supported. Every refusal
+is a RequestError that names the part of the request, what is wrong and what to do.
 """
 
 from __future__ import annotations
@@ -24,12 +24,12 @@ from redraft.images.config import ImageConfig
 
 FORMATS = ("PNG", "JPEG", "WEBP", "GIF")
 Given = str | Path | bytes | Image.Image
-"""What an image may be given as: the path of a file, the bytes of one, or an image that Pillow holds."""
+"""Forms of an image: the path of a file, its bytes, or a Pillow image."""
 
 
 @dataclass(frozen=True)
 class Limits:
-    """The most that one image may have. `num_pixels` is of the image as sent; the default is Pillow's own bound."""
+    """Limits of one image. `num_pixels` counts the image as sent; the default is Pillow's own limit."""
 
     num_bytes: int = 32 * 2**20
     num_pixels: int = 89_478_485
@@ -40,7 +40,7 @@ LIMITS = Limits()
 
 @dataclass(frozen=True, eq=False)
 class Picture:
-    """An image as the tower reads it: RGB, upright, its sides whole numbers of soft tokens. Holds no other pixels."""
+    """An image for the tower: RGB, upright, its sides whole numbers of soft tokens."""
 
     pixels: NDArray[np.uint8]  # [height, width, 3]
     config: ImageConfig
@@ -56,12 +56,12 @@ class Picture:
 
     @property
     def num_tokens(self) -> int:
-        """Soft tokens, which is how many placeholders stand for it in a prompt."""
+        """Soft tokens, and placeholders in a prompt."""
         return self.num_patches // self.config.vision.pooling**2
 
     @cached_property
     def digest(self) -> bytes:
-        """16 bytes that name these pixels in this shape; two files of one picture have the same."""
+        """16 bytes that identify these pixels in this shape; two files of one picture have the same digest."""
         height, width, _ = self.pixels.shape
         return blake2b(b"%d %d " % (height, width) + self.pixels.tobytes(), digest_size=16).digest()
 
@@ -77,19 +77,19 @@ class Picture:
         return np.stack([index % self.columns, index // self.columns], axis=-1)
 
 
-_LEVELS = (np.arange(256, dtype=np.float64) * (1 / 255)).astype(np.float32)  # the reference's roundings, looked up
+_LEVELS = (np.arange(256, dtype=np.float64) * (1 / 255)).astype(np.float32)  # with the reference's roundings
 
 
 def read_picture(given: Given, config: ImageConfig, *, part: str = "the image", limits: Limits = LIMITS) -> Picture:
     """Load an image and prepare it for a tower. `part` names it in errors, such as "messages[0].content[1]".
 
-    Raises RequestError for what is no image, damaged, animated, too large or in a form that has no colours of 8 bits.
+    Raises RequestError for data that is not an image, damaged, animated, too large or without 8-bit colours.
     """
     return prepare(load_rgb(given, part=part, limits=limits), config, part=part)
 
 
 def load_rgb(given: Given, *, part: str = "the image", limits: Limits = LIMITS) -> Image.Image:
-    """The image upright, as RGB; transparency is laid on white. Raises as `read_picture`."""
+    """The image upright, as RGB, with white behind transparency. Raises as `read_picture`."""
     if isinstance(given, Image.Image):
         return _decode(given, part, limits)
     data = given if isinstance(given, bytes) else _read_file(given, part, limits)
@@ -101,14 +101,14 @@ def load_rgb(given: Given, *, part: str = "the image", limits: Limits = LIMITS) 
         raise RequestError(f"{part} is too large ({error}); make it smaller") from None
     except MemoryError:
         raise
-    except Exception as error:  # a parser of strangers' bytes raises whatever its code runs into
+    except Exception as error:  # a parser of untrusted bytes can raise anything
         raise RequestError(_unreadable(part, data, error)) from None
     with image:
         return _decode(image, part, limits)
 
 
 def prepare(image: Image.Image, config: ImageConfig, *, part: str = "the image") -> Picture:
-    """Resize an RGB image to whole tokens, and hold its pixels. Raises RequestError if no size fits the tower."""
+    """Resize an RGB image to whole tokens. Raises RequestError if no size fits the tower."""
     width, height = fitted_size(image.width, image.height, config, part=part)
     if (width, height) != image.size:
         image = image.resize((width, height), Image.Resampling.BICUBIC)
@@ -116,10 +116,10 @@ def prepare(image: Image.Image, config: ImageConfig, *, part: str = "the image")
 
 
 def fitted_size(width: int, height: int, config: ImageConfig, *, part: str = "the image") -> tuple[int, int]:
-    """Width and height in pixels that an image is resized to: as large as its tokens allow, in its own proportions.
+    """The new width and height of an image in pixels: as large as its tokens allow, in its own proportions.
 
-    Sides are multiples of a token's. Raises RequestError if that leaves nothing, or more patches in a row than the
-    tower has positions for.
+    Sides are multiples of a token's side. Raises RequestError if a side would be 0, or have more patches than the tower
+    has positions.
     """
     vision, most, side = config.vision, config.most_tokens, config.vision.token_side
     factor = math.sqrt(most * side**2 / (width * height))
@@ -142,7 +142,7 @@ def fitted_size(width: int, height: int, config: ImageConfig, *, part: str = "th
 def _read_file(path: str | Path, part: str, limits: Limits) -> bytes:
     try:
         with Path(path).open("rb") as file:
-            return file.read(limits.num_bytes + 1)  # and no more, whatever the file is
+            return file.read(limits.num_bytes + 1)  # and no more, for any size of file
     except (OSError, ValueError) as error:  # ValueError: a path with a null byte
         reason = getattr(error, "strerror", None) or error
         raise RequestError(f"{part} is {str(path)[:200]!r}, which cannot be read: {reason}") from None
@@ -157,7 +157,7 @@ def _decode(image: Image.Image, part: str, limits: Limits) -> Image.Image:
     if not width or not height:
         raise RequestError(f"{part} is {width}x{height}; an image needs at least one pixel")
     try:
-        # A JPEG of several pictures (MPO, from phones) is no animation: its first one is the photograph.
+        # A JPEG of several pictures (MPO, from phones) is not an animation: its first picture is the photograph.
         animated = image.format in ("GIF", "PNG", "WEBP") and getattr(image, "is_animated", False)
         upright = None if animated else ImageOps.exif_transpose(image)
         found = None if upright is None else _to_rgb(upright)
@@ -175,9 +175,9 @@ def _decode(image: Image.Image, part: str, limits: Limits) -> Image.Image:
 
 
 def _to_rgb(image: Image.Image) -> Image.Image | None:
-    """As transformers converts, but for grey of 16 bits, which Pillow clamps to white: there the upper 8 bits count.
+    """Convert as transformers does, except 16-bit grey, which Pillow clamps to white: use its upper 8 bits.
 
-    None for a mode whose numbers have no known range.
+    None for a mode without a known range of numbers.
     """
     if image.mode.startswith("I;16"):
         grey = (np.asarray(image).astype(np.uint16) >> 8).astype(np.uint8)
@@ -192,7 +192,7 @@ def _to_rgb(image: Image.Image) -> Image.Image | None:
 
 
 def _unreadable(part: str, data: bytes, error: Exception) -> str:
-    """What the bytes are instead, as far as they show it themselves."""
+    """The error message for bytes that cannot be opened."""
     if not data:
         return f"{part} is empty; send a PNG, JPEG, WebP or GIF image"
     if isinstance(error, UnidentifiedImageError):

@@ -1,9 +1,9 @@
-"""Where images stand in a prompt: one placeholder becomes a run of them, a run is never cut, and its pixels name it.
+"""Images in a prompt: one placeholder becomes a run of them, a run is never cut, and its pixels identify it.
 
     … <|image> <|image|> <|image|> … <image|> …        begin, one placeholder per soft token, end
 
-A run's tokens see each other in both directions, so a forward over a part of it would be wrong. Everything here works
-on token ids and is pure.
+A run's tokens see each other in both directions, so a forward over a part of it would be wrong. All functions are pure
+and work on token ids.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from redraft.images.config import ImageConfig
 
 @dataclass(frozen=True)
 class Run:
-    """The placeholders of one image in a prompt: tokens `start` to `stop`, the latter excluded."""
+    """The placeholders of one image in a prompt: tokens from `start` up to, not including, `stop`."""
 
     start: int
     stop: int
@@ -31,10 +31,10 @@ class Run:
 def place_images(
     tokens: Sequence[int], lengths: Sequence[int], config: ImageConfig
 ) -> tuple[list[int], tuple[Run, ...]]:
-    """A rendered prompt with every placeholder put in full, and where the runs are. `lengths` are in soft tokens.
+    """A rendered prompt with a full run for every placeholder, and the runs. `lengths` are in soft tokens.
 
-    The template prints one placeholder an image, in the order of the images. Raises RequestError if there are not as
-    many of one as of the other.
+    The template prints one placeholder for each image, in the order of the images. Raises RequestError if their numbers
+    differ.
     """
     if (count := sum(token == config.placeholder for token in tokens)) != len(lengths):
         raise RequestError(
@@ -55,10 +55,10 @@ def place_images(
 
 
 def next_cut(start: int, wanted: int, runs: Iterable[Run]) -> int:
-    """Where a prompt chunk from `start` ends that should end at `wanted`: there, or else at a border of an image.
+    """The end of a prompt chunk from `start`: `wanted`, or a border of the image there.
 
-    It is the border before, so that a chunk is no longer than wanted, unless the chunk starts with that image. A prompt
-    that begins like another is cut like it, up to where they differ.
+    It is the border before, so that a chunk is not longer than wanted, unless the chunk starts with that image. Two
+    prompts with the same beginning have the same cuts there.
     """
     assert start < wanted
     for run in runs:
@@ -68,9 +68,9 @@ def next_cut(start: int, wanted: int, runs: Iterable[Run]) -> int:
 
 
 def cached_names(tokens: Sequence[int], runs: Sequence[Run], digests: Sequence[bytes]) -> list[int | str]:
-    """A prompt as a prefix cache should name it: every placeholder carries its image's digest and its place there.
+    """A prompt's keys in a prefix cache: the key of a placeholder is its image's digest and its place in the run.
 
-    Two prompts have the same names exactly as far as their tokens and pixels are the same.
+    The keys of two prompts are equal exactly as far as their tokens and pixels are.
     """
     names: list[int | str] = list(tokens)
     for run, digest in zip(runs, digests, strict=True):

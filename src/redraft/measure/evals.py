@@ -183,7 +183,7 @@ def record(
 ) -> Record:
     """A benchmark record of some evaluations, named after the model and, if it is not the reference's, the sampler."""
     name = Path(model).name
-    sampler = "causal" if options.causal else "pinned" if pin else options.preset
+    sampler = "causal" if options.causal else "pinned" if pin else options.preset or "default"
     how = "" if sampler in ("reference", "pinned") else f" ({sampler})"
     about = {"model": name, "split": "held_out", "seed": seed, "steps": steps, "sampler": sampler}
     return new_record(

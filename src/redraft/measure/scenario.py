@@ -27,7 +27,7 @@ from redraft.config import CheckpointConfig, read_config
 from redraft.diffusion.halt import first_end
 from redraft.engine.request import Options, ResolvedRequest
 from redraft.engine.resolve import build_request
-from redraft.errors import RequestError
+from redraft.errors import RequestError, did_you_mean
 from redraft.tasks import Example, task
 from redraft.text import Message, Text
 from redraft.weights.build import random_model
@@ -165,7 +165,9 @@ def find_scenarios(names: Sequence[str]) -> list[Scenario]:
     """The scenarios of these names, each once; "all" means every one. Raises RequestError for an unknown name."""
     for name in names:
         if name != "all" and name not in SCENARIOS:
-            raise RequestError(f"scenario is {name!r}; known: {', '.join(SCENARIOS)}, all")
+            raise RequestError(
+                f"scenario is {name!r}; known: {', '.join(SCENARIOS)}, all{did_you_mean(name, SCENARIOS)}"
+            )
     wanted = SCENARIOS if "all" in names else dict.fromkeys(names)
     return [SCENARIOS[name] for name in wanted]
 

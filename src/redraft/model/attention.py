@@ -1,8 +1,8 @@
 """Grouped-query attention with normed queries, keys and values (model spec 1.3).
 
-Order: project, split into heads, norm q and k with weights, rotate both, norm v without weight. The score scale is 1:
-the query norm carries it. A full layer has no value projection; its values are the raw key projection.
-Who sees whom is the context's business (`model/rows.py`).
+Order: project, split into heads, norm q and k with weights, rotate both, norm v without weight. The score scale is 1,
+because the query norm includes it. A full layer has no value projection; its values are the raw key projection.
+The context decides which keys a row sees (`model/rows.py`).
 """
 
 from __future__ import annotations

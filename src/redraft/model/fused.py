@@ -1,16 +1,16 @@
 """Layers rewritten for inference: the same numbers from about two thirds of the operations.
 
-On a CPU a layer of a small model spends more time between its operations than in them. What follows from the weights
-alone is therefore done once:
+On a CPU a layer of a small model spends more time between its operations than in them. So everything that depends only
+on the weights is computed once:
 
     the weight of a norm before a matrix       goes into the matrix          (input, both feed-forward norms, router)
     matrices that read the same rows           become one matmul             (dense MLP, every expert, router)
-    query and key norm weights                 go into cos and sin           (x·w turned = x turned by w·cos, w·sin)
+    query and key norm weights                 go into cos and sin           (x·w rotated = x rotated by w·cos, w·sin)
     a branch norm's weight and its residual    become one multiply-add
 
-It pays where every expert is computed for every row anyway (`experts_dense`); layers with many experts stay as they
-are. The folded matrices can be packed (`model/packed.py`). Gradients do not pass through here. The twin is
-`model/gemma.py::Layer`; tests hold the two equal in float32.
+This is faster where every expert is computed for every row anyway (`experts_dense`); layers with many experts stay as
+they are. The folded matrices can be packed (`model/packed.py`). Fused layers have no gradients. The plain twin is
+`model/gemma.py::Layer`; tests compare the two in float32.
 """
 
 from __future__ import annotations
@@ -31,15 +31,15 @@ from redraft.shapes import Float, Tensor
 
 
 def pays(config: ModelConfig, dtype: torch.dtype, kernels: Kernels) -> bool:
-    """Whether layers of this shape are better fused. Kernels that run a whole layer read it as it is."""
+    """Whether layers of this shape are faster fused. Kernels that run a whole layer need it plain."""
     is_small = config.num_experts <= DENSE_RATIO * config.top_k_experts
     return is_small and dtype == torch.float32 and kernels.layer is None
 
 
 def fuse_layers(model: DiffusionGemma, form: Format | None = None) -> DiffusionGemma:
-    """Replace, in place, the plain layers of a model for which it pays. Returns the model.
+    """Replace plain layers by fused ones, in place, if that is faster. Returns the model.
 
-    `form` packs the matrices after folding. Layers that are packed already stay as they are.
+    `form` packs the matrices after folding. Packed layers stay as they are.
     """
     if pays(model.config, model.dtype, model.kernels):
         for i, layer in enumerate(model.layers):
@@ -91,14 +91,14 @@ class FusedLayer(nn.Module):
         self.keep("denoise_scalar", layer.denoise_scalar)
 
     def keep_matrix(self, form: Format | None, name: str, tensor: Tensor) -> None:
-        """Hold a derived matrix, packed if there is a format."""
+        """Register a derived matrix, packed if there is a format."""
         if form is None:
             self.keep(name, tensor)
         else:
             setattr(self, name, pack(tensor, form, name))
 
     def keep(self, name: str, tensor: Tensor) -> None:
-        """Hold a derived tensor."""
+        """Register a derived tensor."""
         self.register_buffer(name, tensor.detach().clone().contiguous(), persistent=False)
 
     def forward(self, x: Float[Tensor, "rows hidden"], context: Rows) -> Float[Tensor, "rows hidden"]:
@@ -127,7 +127,7 @@ class FusedLayer(nn.Module):
         return multiply(inner[:, :dense], self.mlp_down), multiply(by_expert.flatten(1), self.experts_down)
 
     def _shares(self, scores: Float[Tensor, "rows experts"]) -> Float[Tensor, "rows experts"]:
-        """Weight of every expert, zero if not chosen. A softmax over the chosen is one over all, renormalised."""
+        """Weight of every expert, zero if not chosen. A softmax over the chosen equals one over all, renormalised."""
         best, chosen = scores.topk(self.top_k, dim=-1)
         weights = torch.softmax(best, dim=-1) * self.expert_scale[chosen]
         return torch.zeros_like(scores).scatter(1, chosen, weights)

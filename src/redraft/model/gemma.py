@@ -28,8 +28,8 @@ from redraft.shapes import Float, Int, Tensor
 class DiffusionGemma(nn.Module):
     """The network. `weights/load.py` builds one from a checkpoint, `weights/build.py` one of random numbers.
 
-    Token ids may be on the host, wherever the network is: they are few, and their copy is asynchronous.
-    `image_attention` says who sees an image (`model/rows.py`); RequestError for a name that is not there.
+    Token ids may be on the host: they are few, and their copy is asynchronous. `image_attention` decides which tokens
+    see an image (`model/rows.py`). Raises RequestError for an unknown `image_attention`.
     """
 
     def __init__(self, config: ModelConfig, kernels: Kernels = FAST, image_attention: str = IMAGE_ATTENTION[0]) -> None:
@@ -37,7 +37,7 @@ class DiffusionGemma(nn.Module):
         if image_attention not in IMAGE_ATTENTION:
             raise RequestError(f"image_attention is {image_attention!r}; supported: {', '.join(IMAGE_ATTENTION)}")
         self.config, self.kernels, self.image_attention = config, kernels, image_attention
-        # Given its table, torch draws none: on the meta device that draw imports a compiler, a third of all loading.
+        # Given a table, torch draws none: on the meta device that draw imports a compiler, a third of the loading time.
         table = torch.empty(config.vocab_size, config.hidden_size)
         self.embed = nn.Embedding(config.vocab_size, config.hidden_size, _weight=table)
         self.self_conditioning = SelfConditioning(config, kernels)
@@ -54,9 +54,9 @@ class DiffusionGemma(nn.Module):
 
     @property
     def table(self) -> Float[Tensor, "vocab hidden"] | Packed:
-        """The embedding table, which is the head, too."""
-        held: nn.Module = self.embed  # a plan may have put a packed one in its place
-        return held.packed if isinstance(held, PackedTable) else self.embed.weight
+        """The embedding table, which is also the head."""
+        embed: nn.Module = self.embed  # a plan may have replaced it by a packed table
+        return embed.packed if isinstance(embed, PackedTable) else self.embed.weight
 
     @property
     def embed_scale(self) -> float:
@@ -75,7 +75,7 @@ class DiffusionGemma(nn.Module):
     def denoise(
         self, canvas: Int[Tensor, "canvas"], soft: Float[Tensor, "canvas hidden"] | None, prefix: Prefix
     ) -> Float[Tensor, "canvas vocab"]:
-        """Bidirectional pass over a canvas behind the prefix; writes nothing. Returns soft-capped float32 logits.
+        """Bidirectional pass over a canvas after the prefix, which does not grow. Returns soft-capped float32 logits.
 
         `soft` is the soft embedding of the previous step's distribution, None on a canvas's first step.
         """
@@ -83,7 +83,7 @@ class DiffusionGemma(nn.Module):
         return self.logits(self.forward(canvas, soft, rows))
 
     def rows(self, spans: list[Span]) -> Rows:
-        """The context of a forward over these spans. While no prefix grows, further steps may use it again."""
+        """The context of a forward over these spans. Further steps may use it again while no prefix grows."""
         return Rows(self.config, spans, self.device, self.dtype, self.image_attention)
 
     # -- any mix of rows ---------------------------------------------------------------------------------------------
@@ -91,10 +91,10 @@ class DiffusionGemma(nn.Module):
     def forward(
         self, tokens: Int[Tensor, "rows"], soft: Float[Tensor, "rows hidden"] | None, context: Context
     ) -> Float[Tensor, "rows hidden"]:
-        """Normed hidden states of rows in any mix of modes; keys and values go where the context puts them.
+        """Normed hidden states of rows in any mix of modes; the context stores keys and values.
 
-        `soft`, the soft embeddings, is read on canvas rows only; None is zero for all. Where the context inserts the
-        soft tokens of images, the tokens in their rows are not read.
+        `soft`, the soft embeddings, is read on canvas rows only; None means zero. Rows in which the context inserts
+        soft tokens of images ignore their token ids.
         """
         x = self._input(tokens, soft, context)
         for layer in self.layers:
@@ -165,10 +165,10 @@ class Layer(nn.Module):
 
 
 class SelfConditioning(nn.Module):
-    """Mixes what the model believed at the last step into the canvas embeddings (spec 2.1).
+    """Adds the soft embedding of the last step to the canvas embeddings (spec 2.1).
 
     Without a previous step the signal is an exact zero vector, which the MLP maps to zero. The closing norm always
-    runs: it is what tells a canvas row from an encoded one.
+    runs: it distinguishes canvas rows from encoded rows.
     """
 
     def __init__(self, config: ModelConfig, kernels: Kernels) -> None:

@@ -1,19 +1,19 @@
-"""The vocabulary head as a stream: everything a step reads of a distribution, in one pass over the embedding table.
+"""The vocabulary head as a stream: all readings of a step's distribution in one pass over the embedding table.
 
 The soft embedding is attention: the hidden states are the queries, the embedding table is both keys and values, and
-the softmax in between is the distribution that a step reads. So, as in fused attention, the table is taken in tiles,
-and what is kept of a row is small: its largest logit, the sum of exponentials, and sums weighted by them.
+the softmax in between is the distribution that a step reads. So, as in fused attention, the table is read in tiles, and
+little is kept for each row: its largest logit, the sum of exponentials, and sums weighted by them.
 
     tile of the table ─► logits, soft-capped, ÷ temperature ─► largest, second, Σe, Σe·z   ─► argmax, entropy, top
                     └──────────────────────────────────────► Σe·row of the table           ─► soft embedding
                                                              Σe of each STRIPE of tokens   ─► sample
 
-A sample is the inverse transform of the same uniform that the plain path uses: the stripe is found in the sums, and its
-few logits are computed once more. So a seed gives the same tokens here, whatever the tile. A canvas of 256 rows over
-262,144 tokens keeps 4 MB where its logits are 268 MB, and the table is read once instead of twice.
+A sample is the inverse transform of the same uniform as in the plain path: the sums give the stripe, whose few logits
+are computed once more. So a seed gives the same tokens here, for any tile size. A canvas of 256 rows over 262,144
+tokens keeps 4 MB where its logits are 268 MB, and the table is read once instead of twice.
 
-`read_head` runs anywhere. Its plain twin is `model.logits` with `diffusion/stats.py::read_logits`; its fast form on a
-GPU is `model/gpu/head.py`.
+`read_head` runs on any device. Its plain twin is `model.logits` with `diffusion/stats.py::read_logits`; its fast form
+on a GPU is `model/gpu/head.py`.
 """
 
 from __future__ import annotations
@@ -29,19 +29,19 @@ from redraft.model.packed import Packed, plain
 from redraft.shapes import Float, Int, Tensor
 
 STRIPE = 64
-"""Neighbouring tokens whose probabilities are kept as one sum, in which a sample is found."""
-TILE = 4096  # tokens of the table that are read at once
+"""Neighbouring tokens whose probabilities are kept as one sum, to find a sample."""
+TILE = 4096  # tokens of the table read at once
 WIDEST, MOST_PRODUCTS = 32768, 2**25
 """On a GPU: tokens read at once for few rows, and products in memory at once for many, 64 MiB in bfloat16."""
 LONG = 32768
-"""Vocabulary from which a step is read as a stream. Below it all logits at once are the faster way on a CPU."""
+"""Least vocabulary that is read as a stream. Below it, computing all logits at once is faster on a CPU."""
 _ROWS_AT_ONCE = 32
 
 
 @dataclass(frozen=True)
 class Reading:
-    """What is read of each row's distribution. `entropy` is in nats, `soft` not yet scaled by √d, `top` the two largest
-    probabilities."""
+    """The readings of each row's distribution. `entropy` is in nats, `soft` is not yet scaled by √d, `top` are the two
+    largest probabilities."""
 
     argmax: Int[Tensor, "rows"]
     sample: Int[Tensor, "rows"]
@@ -52,7 +52,7 @@ class Reading:
 
 @dataclass(frozen=True)
 class Head:
-    """The table and what is done to its products. `feedback`: what logits are rounded to for the soft embedding."""
+    """The table, the soft cap, and `feedback`: the dtype that logits are rounded to for the soft embedding."""
 
     table: Float[Tensor, "vocab hidden"] | Packed
     cap: float
@@ -72,14 +72,14 @@ class Head:
         return plain(self.table[tokens], dtype)
 
     def read(self, hidden: Tensor, part: Tensor, temperature: Tensor) -> Float[Tensor, "rows tile"]:
-        """`logits` of rows of the table that are at hand."""
+        """`logits` for the unpacked rows `part` of the table."""
         z = multiply(hidden, part).float()
         return torch.tanh(z / self.cap) * self.cap / temperature
 
 
 @dataclass(frozen=True)
 class Sums:
-    """What a pass over the table leaves of each row. With z the scaled logits, e is exp(z - largest).
+    """The result of a pass over the table for each row. With z the scaled logits, e is exp(z - largest).
 
     `largest` and `second` are of z; `total` is Σe, `weighted` Σe·(z - largest), `mass` Σe of each stripe; `soft` is the
     mean of the table's rows, weighted by e and divided by its sum.
@@ -99,8 +99,8 @@ Pass = Callable[[Float[Tensor, "rows hidden"], Head, Float[Tensor, "rows 1"]], S
 
 
 def wide_tile(rows: int, table: Tensor | Packed) -> int:
-    """Tokens that a GPU reads at once: so many that the product of one canvas fills it. Of a packed table a tile, for
-    it is unpacked first."""
+    """Tokens that a GPU reads at once: enough that the product of one canvas fills it. A packed table is read by TILE,
+    because it is unpacked first."""
     if isinstance(table, Packed):
         return TILE
     return min(WIDEST, max(TILE, MOST_PRODUCTS // max(1, rows) // TILE * TILE))
@@ -167,7 +167,7 @@ def _draw(hidden: Tensor, head: Head, temperature: Tensor, uniform: Tensor, sums
     left = wanted - (cumulated - sums.mass).gather(-1, stripe[:, None]).squeeze(-1)
     vocab = head.table.shape[0]
     drawn = []
-    # Fewer launches on a GPU; of a packed table, which takes several times its part to unpack, no more than a tile.
+    # Fewer launches on a GPU. A packed table takes several times the memory of its rows to unpack: no more than a tile.
     many = TILE // STRIPE if isinstance(head.table, Packed) else 256
     at_once = _ROWS_AT_ONCE if hidden.device.type == "cpu" else many
     for part in torch.arange(hidden.shape[0], device=hidden.device).split(at_once):

@@ -1,7 +1,7 @@
 """The operations that have a fast form and a plain twin, as values.
 
 `REFERENCE` repeats the reference implementation's order of operations and roundings, so that bfloat16 results can be
-bit-equal to it; `FAST` is what runs. A model holds one `Kernels`; tests hold the two equal.
+bit-equal to it; `FAST` runs by default. A model has one `Kernels`; tests compare the two.
 
     norm      RMSNorm, with one weight, several or none
     attend    attention of some query rows over some keys
@@ -37,7 +37,7 @@ class Norm(Protocol):
     def __call__(
         self, x: Tensor, weights: Sequence[Tensor | None], eps: float, onto: Tensor | None = None
     ) -> list[Tensor]:
-        """RMSNorm over the last axis, once per weight: rows normed several times share their mean square.
+        """RMSNorm over the last axis, once per weight; all of them share one mean square.
 
         A weight broadcasts against x and multiplies directly (no 1 + w); None is the weightless norm. The rounded
         result is added to `onto`, a residual.
@@ -48,9 +48,9 @@ class Norm(Protocol):
 class Causal:
     """The causal mask of encoded rows (spec 1.5): they are the last of their keys; each sees those up to its own.
 
-    `window` counts the row itself; None is no limit. Rows `images` (first and end of each) see all of their own image,
-    too, whatever the window, or within it if `windowed`. A kernel needs these numbers only; a form that reads a mask
-    finds one here, made once for all layers of a forward.
+    `window` counts the row itself; None is no limit. Rows of `images` (first and end of each) also see all of their own
+    image, or its part within the window if `windowed`. A kernel needs only these numbers; `mask` is for the other forms
+    and is made once for all layers of a forward.
     """
 
     rows: int
@@ -95,7 +95,7 @@ def norm_exact(x: Tensor, weights: Sequence[Tensor | None], eps: float, onto: Te
 
 
 def norm_fused(x: Tensor, weights: Sequence[Tensor | None], eps: float, onto: Tensor | None = None) -> list[Tensor]:
-    """The same in few operations. torch's own rms_norm computes in float64 on a CPU and takes twice the time there."""
+    """The same in few operations. torch's own rms_norm computes in float64 on a CPU and takes twice as long there."""
     normed = unit(x.float(), eps)
     found = [(normed if weight is None else normed * weight).to(x.dtype) for weight in weights]
     return found if onto is None else [onto + one for one in found]
@@ -109,7 +109,7 @@ def unit(x: Float[Tensor, "... size"], eps: float) -> Float[Tensor, "... size"]:
 
 @lru_cache
 def _constant(value: float, device: torch.device) -> Tensor:
-    """A number as a tensor: a Python scalar is wrapped and cast anew by every operation it meets."""
+    """A number as a tensor: every operation would wrap and cast a Python scalar again."""
     with torch.inference_mode(False):
         return torch.tensor(value, device=device)
 
@@ -126,7 +126,7 @@ def attend_eager(q: Tensor, k: Tensor, v: Tensor, causal: Causal | None) -> Tens
 
 
 def attend_fused(q: Tensor, k: Tensor, v: Tensor, causal: Causal | None) -> Tensor:
-    """torch's fused attention. Key heads take the batch axis and broadcast over their query heads, uncopied."""
+    """torch's fused attention. Key heads are the batch axis and broadcast over their query heads, without a copy."""
     rows, heads, dim = q.shape
     group = heads // k.shape[0]
     grouped = q.view(rows, -1, group, dim).permute(1, 2, 0, 3)
@@ -145,7 +145,7 @@ LayerForm = Callable[[Any, Tensor, Any], Tensor]
 
 @dataclass(frozen=True)
 class Kernels:
-    """One form of each operation. Frozen: to run a model with other forms, give it another value."""
+    """One form of each operation. To run a model with other forms, give it another value."""
 
     norm: Norm = norm_fused
     attend: Attend = attend_fused

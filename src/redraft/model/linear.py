@@ -1,6 +1,6 @@
-"""Matrices and norms: the parts every block is made of. No biases anywhere (model spec 1.1, 1.2).
+"""Matrices and norms, the parts of every block. There are no biases (model spec 1.1, 1.2).
 
-Every product of rows with a matrix goes through `multiply`, in whatever format the matrix is (`model/packed.py`).
+Every product of rows with a matrix goes through `multiply`, for a matrix in any format (`model/packed.py`).
 """
 
 from __future__ import annotations
@@ -16,19 +16,19 @@ from redraft.model.sums import row_group, sums_in_32_bits
 from redraft.shapes import Float, Int, Tensor
 
 LEAST_ON_GPU = 32
-"""Rows that a GPU's int8 matmul takes at least: torch refuses 16 and fewer."""
+"""Least rows of a GPU's int8 matmul: torch refuses 16 and fewer."""
 EXACT_IN_FLOAT = 1024
 """Products of int8 numbers that float32 sums exactly, in any order: 128 · 128 · 1024 is 2**24."""
 OUTER_IN_FLOAT = 4096
-"""Rows of such a matrix that are floats at a time: 16 MiB, where all of a large vocabulary's are a gigabyte."""
+"""Rows of such a matrix converted to floats at a time: 16 MiB, where a large vocabulary would take a gigabyte."""
 
 
 def multiply(
     x: Float[Tensor, "rows inner"], weight: Float[Tensor, "outer inner"] | Packed
 ) -> Float[Tensor, "rows outer"]:
-    """x Wᵀ, each row's sums in the same order whatever rows stand beside it: with zeros below, if need be.
+    """x Wᵀ. The order of each row's sums does not depend on the other rows; if needed, rows of zeros are added.
 
-    So an answer does not depend on who else is in the batch; `model/sums.py` says what it would hang on.
+    So an answer does not depend on its batch (`model/sums.py`).
     """
     if isinstance(weight, Packed):
         return multiply_packed(x, weight)
@@ -98,7 +98,7 @@ class Linear(nn.Module):
 
 
 class PackedMatrix(nn.Module):
-    """Holds a packed matrix, or a stack of them, as buffers, so that it is loaded, moved and counted with the model."""
+    """A packed matrix, or a stack of them, as buffers, so that it is loaded, moved and counted with the model."""
 
     codes: Tensor
     scale: Tensor
@@ -119,7 +119,7 @@ class PackedMatrix(nn.Module):
         return Packed(self.format, self.codes, self.scale, self.top)
 
     def take(self, packed: Packed) -> None:
-        """Hold another matrix of the same format."""
+        """Replace the matrix by another one of the same format."""
         self.codes, self.scale, self.top = packed.codes, packed.scale, packed.top
 
 
@@ -144,7 +144,7 @@ class PackedTable(PackedMatrix):
 
 
 class NormScale(nn.Module):
-    """Holds the weight of an RMSNorm. Its arithmetic is a kernel (`model/kernels.py`); some norms have no weight."""
+    """The weight of an RMSNorm. Its arithmetic is a kernel (`model/kernels.py`); some norms have no weight."""
 
     def __init__(self, size: int) -> None:
         super().__init__()

@@ -1,4 +1,4 @@
-"""The routed half of the feed-forward: a router that picks `top` experts per row, and the experts themselves.
+"""The routed half of the feed-forward: a router that picks `top` experts per row, and the experts.
 
 Model spec 1.7. Softmax over all experts comes before the choice; the chosen weights are renormalised, scaled per expert
 and kept in float32. Three forms compute the same sum:
@@ -24,7 +24,7 @@ from redraft.model.linear import Linear, PackedMatrix, multiply
 from redraft.model.packed import Packed
 from redraft.shapes import Float, Int, Tensor
 
-# Dense costs experts/top times the arithmetic of a choice. Measured on two AVX2 cores, it wins up to this ratio.
+# Dense has experts/top times the arithmetic. Measured on two AVX2 cores, it is faster up to this ratio.
 DENSE_RATIO = 2
 
 Matrices = tuple[Tensor | Packed, Tensor | Packed]
@@ -32,7 +32,7 @@ Matrices = tuple[Tensor | Packed, Tensor | Packed]
 
 
 class Router(nn.Module):
-    """Scores the experts for each row. It reads the residual stream itself, not a normed copy with weights."""
+    """Scores the experts for each row. It reads the residual stream, not a copy normed with weights."""
 
     def __init__(self, hidden: int, num_experts: int, top_k: int) -> None:
         super().__init__()
@@ -64,11 +64,11 @@ class Experts(nn.Module):
 
 
 class PackedExperts(nn.Module):
-    """The same in fewer bits."""
+    """The experts' matrices in fewer bits."""
 
     def __init__(self, gate_up: PackedMatrix, down: PackedMatrix) -> None:
         super().__init__()
-        self.held = nn.ModuleDict({"gate_up": gate_up, "down": down})
+        self.matrices = nn.ModuleDict({"gate_up": gate_up, "down": down})
 
     @property
     def gate_up(self) -> Packed:
@@ -83,14 +83,14 @@ class PackedExperts(nn.Module):
         return ((gate_up[e], down[e]) for e in wanted)
 
     def _packed(self, name: str) -> Packed:
-        held = self.held[name]
-        assert isinstance(held, PackedMatrix)
-        return held.packed
+        matrix = self.matrices[name]
+        assert isinstance(matrix, PackedMatrix)
+        return matrix.packed
 
 
 @runtime_checkable
 class AnyExperts(Protocol):
-    """A layer's experts, however they are written and wherever they are held."""
+    """A layer's experts, in any format and on any device."""
 
     @property
     def gate_up(self) -> Tensor | Packed:
@@ -101,7 +101,7 @@ class AnyExperts(Protocol):
         """[experts, hidden, ffn]."""
 
     def fetch(self, wanted: Sequence[int]) -> Iterator[Matrices]:
-        """The matrices of some experts, in order, where they are multiplied; good until the next are asked for."""
+        """The matrices of some experts, in order, on the device; each pair is valid until the next one is requested."""
 
 
 @runtime_checkable
@@ -142,7 +142,7 @@ def experts_grouped(experts: AnyExperts, x: Tensor, weights: Tensor, chosen: Ten
 
 
 def experts_dense(experts: Experts, x: Tensor, weights: Tensor, chosen: Tensor) -> Tensor:
-    """Every expert on every row, in two matmuls; experts that a row did not choose have weight 0."""
+    """Every expert on every row, in two matmuls; experts that are not chosen have weight 0."""
     count, double, hidden = experts.gate_up.shape
     gate, up = multiply(x, experts.gate_up.reshape(-1, hidden)).view(-1, count, double).chunk(2, dim=-1)
     share = torch.zeros(x.shape[0], count, dtype=weights.dtype, device=x.device).scatter(1, chosen, weights)

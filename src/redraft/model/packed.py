@@ -1,4 +1,4 @@
-"""Quantized matrices: the number formats, rounding to them, and what their codes stand for.
+"""Quantized matrices: the number formats, rounding to them, and the meaning of their codes.
 
     name      a weight is                       scales                                     bits a weight
     int8      an integer of 8 bits              one a row                                  8
@@ -6,11 +6,11 @@
     fp8       a float of 8 bits, e4m3           one a row                                  8
     nvfp4     a float of 4 bits, e2m1           one for 16 inputs, e4m3, and one a row     4.5
 
-With int8 and fp8 the rows that meet the matrix are rounded to the same numbers, each row with a scale of its own
-("dynamic per token"): a row's result still depends on that row alone. The 4-bit formats leave the rows as they are.
+With int8 and fp8 the rows multiplied with the matrix are rounded to the same format, each row with its own scale
+("dynamic per token"): a row's result still depends on that row alone. With the 4-bit formats rows are not rounded.
 
-Bytes are laid out as the `compressed-tensors` files have them: two 4-bit codes a byte, the first in the low half, so a
-stored tensor is used as it was read. `unpack` says what the codes mean and is the plain twin of every kernel.
+Bytes have the layout of `compressed-tensors` files: two 4-bit codes a byte, the first in the low half, so a stored
+tensor is used as it was read. `unpack` defines the codes and is the plain twin of every kernel.
 """
 
 from __future__ import annotations
@@ -24,19 +24,19 @@ from redraft.errors import WeightsError
 from redraft.shapes import Float, Int, Tensor
 
 LEVELS = (0.0, 0.5, 1.0, 1.5, 2.0, 3.0, 4.0, 6.0)
-"""What the eight positive e2m1 codes stand for; codes 8 to 15 are the same below zero."""
+"""Values of the eight positive e2m1 codes; codes 8 to 15 are the negative ones."""
 
 LARGEST_FP8, _LARGEST_FP4, LARGEST_INT8 = 448.0, 6.0, 127.0
 TINY = 1e-12
-# Shares of a group's largest value that a 4-bit integer scale is tried at: clipping one may spare the others.
+# Shares of a group's largest value to try as the scale of 4-bit integers: clipping one value may make others exact.
 _SHRINKS = (1.0, 0.95, 0.9, 0.85, 0.8, 0.75, 0.7)
 
 
 @dataclass(frozen=True)
 class Format:
-    """One number format. `group` inputs share a scale, 0 means a whole row; `dtype` is that of the stored codes.
+    """One number format. `group` inputs share a scale, 0 means a whole row; `dtype` is the type of stored codes.
 
-    With `round_rows` the rows that are multiplied with the matrix are rounded to the format, too.
+    With `round_rows` the rows that are multiplied with the matrix are also rounded to the format.
     """
 
     name: str
@@ -48,7 +48,7 @@ class Format:
     round_rows: bool = False
 
     def check(self, what: str, inner: int) -> None:
-        """Raise WeightsError unless rows of `inner` numbers can be written in this format."""
+        """Raise WeightsError unless rows of `inner` numbers fit this format."""
         if inner % (self.group or 8 // self.bits):
             raise WeightsError(
                 f"{what} has rows of {inner} numbers, which groups of {self.group} do not divide;"
@@ -68,7 +68,7 @@ INT4_G64 = replace(INT4, name="int4-g64", group=64)
 FP8 = Format("fp8", 8, 0, torch.float8_e4m3fn, torch.float32, is_float=True, round_rows=True)
 NVFP4 = Format("nvfp4", 4, 16, torch.uint8, torch.float8_e4m3fn, is_float=True)
 TABLE8 = replace(INT8, name="int8-table", round_rows=False)
-"""int8 for the embedding table, which is the head, too: its rows are looked up, so nothing that meets it is rounded."""
+"""int8 for the embedding table, which is also the head: its rows are looked up, so the other factor is not rounded."""
 FORMATS = {one.name: one for one in (INT8, INT4, INT4_G64, FP8, NVFP4)}
 
 
@@ -92,7 +92,7 @@ class Packed:
 
     @property
     def num_bytes(self) -> int:
-        """Bytes held."""
+        """Bytes in memory."""
         parts = [self.codes, self.scale] + ([] if self.top is None else [self.top])
         return sum(part.numel() * part.element_size() for part in parts)
 
@@ -103,7 +103,7 @@ class Packed:
 
 
 def pack(weight: Float[Tensor, "*stack outer inner"], form: Format, what: str = "the matrix") -> Packed:
-    """Round a matrix to a format. Raises WeightsError if groups do not divide its rows; `what` names it there."""
+    """Round a matrix to a format. Raises WeightsError, with the name `what`, if groups do not divide its rows."""
     form.check(what, weight.shape[-1])
     groups = weight.float().unflatten(-1, (-1, form.group or weight.shape[-1]))
     largest = groups.abs().amax(-1)
@@ -119,7 +119,7 @@ def pack(weight: Float[Tensor, "*stack outer inner"], form: Format, what: str = 
 
 
 def unpack(packed: Packed, dtype: torch.dtype = torch.float32) -> Float[Tensor, "*stack outer inner"]:
-    """The numbers that the codes stand for, computed in float32 and rounded once to `dtype`."""
+    """The numbers of the codes, computed in float32 and rounded once to `dtype`."""
     form, scale = packed.format, packed.scale.float()
     if packed.top is not None:
         scale = scale * packed.top
@@ -147,12 +147,12 @@ def round_rows(
 
 
 def error(weight: Float[Tensor, "*stack outer inner"], packed: Packed) -> tuple[float, float]:
-    """Summed squares of what rounding changed, and of the matrix itself; the root of their quotient is its error."""
+    """Sums of squares of the rounding errors and of the matrix; the root of their quotient is the relative error."""
     exact = weight.float()
     return float((unpack(packed) - exact).square().sum()), float(exact.square().sum())
 
 
-# -- four bits, in parts: a group's scale, its codes, and what they stand for ------------------------------------------
+# -- four bits, in parts: a group's scale, its codes, and their values -------------------------------------------------
 
 
 def fit_scale(
@@ -162,8 +162,8 @@ def fit_scale(
 ) -> Float[Tensor, "*stack groups"]:
     """The scale of each group, in the format's own numbers.
 
-    Integers take of several scales the one with the least squared error. Floats put the largest value on the largest
-    code; `top` is what their scales are relative to.
+    Integers get the scale with the least squared error of several. Floats put the largest value on the largest code;
+    their scales are relative to `top`.
     """
     largest = groups.abs().amax(-1)
     if top is not None:
@@ -178,40 +178,40 @@ def fit_scale(
 
 
 def scale_step(scale: Tensor, top: Tensor | None) -> Tensor:
-    """What a code of 1 stands for in each group, ready to meet its numbers."""
+    """The value of code 1 in each group, with an axis to broadcast over the group."""
     return (scale.float() if top is None else scale.float() * top).unsqueeze(-1)
 
 
 def encode(values: Float[Tensor, "*shape"], step: Tensor, form: Format) -> Tensor:
-    """The nearest 4-bit codes, a byte each. A step of zero, of a group without numbers, has code zero."""
+    """The nearest 4-bit codes, a byte each. A group of zeros has a step of zero and codes of zero."""
     if not form.is_float:
         return (values / step).round_().clamp_(-8, 7).add_(8).to(torch.uint8)
     sized = torch.where(step > 0, values / step.clamp(min=TINY), 0.0)
-    # Halves go to the even code, as IEEE rounding has it; every second boundary therefore belongs to the code above.
+    # Halves round to the even code, as in IEEE rounding; so every second boundary belongs to the code above.
     middles = torch.tensor([(a + b) / 2 for a, b in pairwise(LEVELS)], device=values.device)
     middles[1::2] = torch.nextafter(middles[1::2], torch.zeros(()))
     return (torch.bucketize(sized.abs().clamp(max=_LARGEST_FP4), middles) + 8 * (sized < 0)).to(torch.uint8)
 
 
 def decode(codes: Tensor, form: Format) -> Tensor:
-    """What 4-bit codes, a byte each, stand for, in steps."""
+    """The values of 4-bit codes, a byte each, in steps."""
     if not form.is_float:
         return codes.float() - 8
     return torch.tensor([*LEVELS, *(-level for level in LEVELS)], device=codes.device).take(codes.long())
 
 
 def two_a_byte(codes: Tensor) -> Tensor:
-    """4-bit codes as they are stored: two a byte, the first in the low half."""
+    """4-bit codes in the stored form: two a byte, the first in the low half."""
     return codes[..., ::2] | codes[..., 1::2] << 4
 
 
 def spread(top: Tensor, rows: int) -> Tensor:
-    """A matrix's top for each of its rows, as `Packed` holds it."""
+    """A matrix's top repeated for each of its rows, as in `Packed`."""
     return top.expand(*top.shape[:-2], rows, 1)
 
 
 def top_of(weight: Float[Tensor, "*stack outer inner"]) -> Float[Tensor, "*stack 1 1"]:
-    """What nvfp4's scales are relative to: the matrix's largest value meets the largest scale, so that small groups
-    keep scales that e4m3 can hold."""
+    """The factor of nvfp4's scales: the matrix's largest value gets the largest scale, so that small groups have scales
+    in the range of e4m3."""
     most = weight.float().abs().flatten(-2).amax(-1)[..., None, None].clamp(min=TINY)
     return most / (LARGEST_FP8 * _LARGEST_FP4)

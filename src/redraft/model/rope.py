@@ -9,7 +9,7 @@ from redraft.shapes import Float, Int, Tensor
 
 
 def inverse_frequencies(rope: RopeConfig, head_dim: int) -> Float[Tensor, "half"]:
-    """θ^(-2j/head_dim) for the dims that rotate, 0 for those that pass through, in float32.
+    """θ^(-2j/head_dim) for the dims that rotate, 0 for the others, in float32.
 
     The proportional form rotates a fraction of the dims but keeps the whole head_dim in the exponent.
     """

@@ -1,16 +1,16 @@
-"""Which rows go through a forward together, and what each of them sees.
+"""The rows of a forward, and which keys each of them sees.
 
 A forward runs over a flat list of rows. A `Span` is a run of rows of one sequence in one mode:
 
-    ENCODE    causal rows; what they write can become prefix      (prompt, commit)
+    ENCODE    causal rows; their keys and values can become prefix      (prompt, commit)
     DENOISE   a canvas; every row sees the prefix and the whole canvas, and nothing is kept
 
-Rows of different sequences, lengths and modes share one forward; only attention knows the borders. Spans of one
-sequence follow each other, so a block can be committed and the next canvas take its first step in the same forward:
-in every layer, the canvas reads the keys that the block has just placed.
+Rows of different sequences, lengths and modes share one forward; only attention separates them. Spans of one sequence
+follow each other, so a block can be committed and the next canvas take its first step in the same forward: in every
+layer, the canvas reads the keys that the block has just placed.
 
-An encoded span may hold images, each whole: their soft tokens take the place of token embeddings, and they see each
-other in both directions. How far is the model's `image_attention`, a choice that no file makes:
+An encoded span may contain whole images: their soft tokens take the place of token embeddings, and they see each other
+in both directions. The model's `image_attention` decides how far; no checkpoint file sets it:
 
     reference   on every layer, whatever the window (transformers' DiffusionGemma)
     gemma4      on sliding layers only, and within the window; full layers stay causal (Gemma 4)
@@ -46,14 +46,14 @@ class Mode(Enum):
 
 @dataclass(frozen=True, eq=False)
 class SoftTokens:
-    """One image in a span: `embeddings`, as the vision tower gives them, stand from row `start` of the span on."""
+    """One image in a span: the vision tower's `embeddings`, from row `start` of the span on."""
 
     start: int
     embeddings: Float[Tensor, "tokens hidden"]
 
     @property
     def end(self) -> int:
-        """The row behind its last one."""
+        """The row after its last one."""
         return self.start + self.embeddings.shape[0]
 
 
@@ -61,8 +61,8 @@ class SoftTokens:
 class Span:
     """Rows of one sequence. `position` is the position id of the first row; None means the index in the sequence.
 
-    Encoded rows become prefix with `Rows.commit`. `images` are in order, apart from each other, and whole: an image
-    that is cut would see only a part of itself.
+    Encoded rows become prefix with `Rows.commit`. `images` are in order, do not overlap, and are whole: the tokens of a
+    cut image would see only a part of it.
     """
 
     prefix: Prefix
@@ -79,7 +79,7 @@ class Span:
 
 @dataclass(frozen=True, eq=False)
 class Inserted:
-    """Embeddings that take the place of the tokens' own, and in which rows of the forward. They are not scaled."""
+    """Embeddings in place of the tokens' own, and the rows of the forward that they replace. They are not scaled."""
 
     rows: Int[Tensor, "soft"]
     embeddings: Float[Tensor, "soft hidden"]
@@ -87,7 +87,7 @@ class Inserted:
 
 @runtime_checkable
 class Context(Protocol):
-    """What the layers ask about the rows that they carry. `Rows` is for inference, tune/context.py for training."""
+    """The layers' view of the rows of a forward. `Rows` is for inference, tune/context.py for training."""
 
     is_canvas: bool | Bool[Tensor, "rows 1"]
     inserted: Inserted | None
@@ -103,16 +103,16 @@ class Context(Protocol):
         v: Float[Tensor, "rows kv_heads head_dim"],
         kernel: Attend,
     ) -> Float[Tensor, "rows heads head_dim"]:
-        """Attention of every row over what it may see in layer `index`."""
+        """Attention of every row over the keys that it sees in layer `index`."""
 
 
 @dataclass(frozen=True)
 class SpanTables:
-    """Where the spans of a forward stand, as numbers on the device: for kernels that serve all spans in one launch.
+    """The spans of a forward as numbers on the device, for kernels that process all spans in one launch.
 
-    `seen` has one table for each window that the layers have (`kinds`: layer -> table), with the sequence indices of
-    the first key that a row sees and of the one behind the last. `buffers` are the addresses of a span's keys and
-    values in a layer, the numbers between two heads, and the sequence index of the buffer's first row.
+    `seen` has one table for each window of the layers (`kinds`: layer -> table): the sequence indices of the first key
+    that a row sees and of the key after the last. `buffers` has the addresses of a span's keys and values in a layer,
+    the stride between two heads, and the sequence index of the buffer's first row.
     """
 
     spans: Int[Tensor, "spans 2"]  # first row, rows
@@ -124,12 +124,12 @@ class SpanTables:
 
     @property
     def tensors(self) -> tuple[Tensor, ...]:
-        """What is on the device."""
+        """The tensors on the device."""
         return self.spans, self.rows, self.seen, self.buffers
 
 
 def by_mode(context: Context, encode: Tensor, denoise: Tensor) -> Tensor:
-    """One of two values for all rows, or, in a mixed forward, each row its own."""
+    """One of two values for all rows or, in a mixed forward, for each row."""
     if isinstance(context.is_canvas, bool):
         return denoise if context.is_canvas else encode
     return torch.where(context.is_canvas, denoise, encode)
@@ -138,8 +138,8 @@ def by_mode(context: Context, encode: Tensor, denoise: Tensor) -> Tensor:
 class Rows:
     """The context of an inference forward over cached prefixes.
 
-    Built once and used for every step of a canvas while its prefix does not grow: rotations and masks are made on first
-    use and kept. `starts` is the sequence index of each span's first row.
+    It serves every step of a canvas while its prefix does not grow: rotations and masks are made at first use and kept.
+    `starts` is the sequence index of each span's first row.
     """
 
     def __init__(
@@ -180,7 +180,7 @@ class Rows:
         return self._rotations[key]
 
     def scaled_rotation(self, index: int, layer: LayerConfig, scale: Float[Tensor, "qk_heads head_dim"]) -> Rotation:
-        """The same with a weight per head and dim worked in: what rotates x·scale, applied to x."""
+        """`rotation` with a weight per head and dim: it rotates x·scale when applied to x."""
         if index not in self._scaled:
             cos, sin = self.rotation(layer)
             self._scaled[index] = (cos * scale, sin * scale.roll(layer.head_dim // 2, dims=-1))
@@ -194,7 +194,7 @@ class Rows:
         v: Float[Tensor, "rows kv_heads head_dim"],
         kernel: Attend,
     ) -> Float[Tensor, "rows heads head_dim"]:
-        """Place each span's keys behind its prefix, then attend; in order, so a later span sees those before it."""
+        """Place each span's keys after its prefix, then attend; in order, so a later span sees earlier ones."""
         if len(self.spans) == 1:
             return self._attend_span(0, index, q, k, v, kernel)
         sizes = [span.rows for span in self.spans]
@@ -202,26 +202,26 @@ class Rows:
         return torch.cat([self._attend_span(i, index, *part, kernel) for i, part in enumerate(parts)])
 
     def tables(self, index: int) -> SpanTables:
-        """The spans as kernels read them in layer `index`; worked out anew at the first layer of each forward.
+        """The spans as kernels read them in layer `index`; computed again at the first layer of each forward.
 
-        Makes room for the rows in every layer's buffers, where the kernels will write their keys and values.
+        Makes room in every layer's buffers for the keys and values that the kernels will write.
         """
         if index == 0 or self._tables is None:
             self._tables = span_tables(self, [span.rows for span in self.spans])
         return self._tables
 
     def commit(self) -> None:
-        """The commit: encoded rows become prefix, but for spans that are not kept."""
+        """The commit: encoded rows become prefix."""
         for span in self.spans:
             if span.mode is Mode.ENCODE:
                 span.prefix.advance(span.rows)
 
     def _attend_span(self, i: int, index: int, q: Tensor, k: Tensor, v: Tensor, kernel: Attend) -> Tensor:
         keys, values = self.spans[i].prefix.layers[index].place(self.starts[i], k, v)
-        return kernel(q, keys, values, self._sight(i, keys.shape[1], self.config.layers[index].window))
+        return kernel(q, keys, values, self._mask_of(i, keys.shape[1], self.config.layers[index].window))
 
-    def _sight(self, i: int, keys: int, window: int | None) -> Causal | None:
-        """What an encoded span sees of its keys (spec 1.5); None for a canvas, which sees all it is handed (2.2)."""
+    def _mask_of(self, i: int, keys: int, window: int | None) -> Causal | None:
+        """The mask of an encoded span (spec 1.5); None for a canvas, which sees all of its keys (2.2)."""
         if self.spans[i].mode is Mode.DENOISE:
             return None
         if (i, window) not in self._causal:
@@ -245,7 +245,7 @@ class Rows:
 
 
 def span_tables(context: Rows, live: Sequence[int]) -> SpanTables:
-    """The tables of a forward, by one copy to the device. Of each canvas the first `live` rows are seen."""
+    """The tables of a forward, in one copy to the device. Only the first `live` rows of each canvas are seen."""
     spans, layers = context.spans, context.config.layers
     windows = list(dict.fromkeys(layer.window for layer in layers))
     firsts = torch.tensor([0, *(span.rows for span in spans)]).cumsum(0)[:-1].tolist()
@@ -269,8 +269,8 @@ def span_tables(context: Rows, live: Sequence[int]) -> SpanTables:
 
 
 def _seen(context: Rows, i: int, own: Tensor, live: int, window: int | None) -> Int[Tensor, "rows 2"]:
-    """A canvas row sees what the canvas's first one does and all of the canvas; an encoded row what precedes it, and
-    all of its own image. `Rows._sight` says the same as a mask."""
+    """The keys that each row sees. A canvas row sees the prefix of the canvas's first row and all of the canvas; an
+    encoded row sees earlier rows and all of its own image. `Rows._mask_of` gives the same as a mask."""
     span, start, windowed = context.spans[i], context.starts[i], context.image_attention == "gemma4"
     is_canvas = span.mode is Mode.DENOISE
     last = torch.full_like(own, start) if is_canvas else own
@@ -285,8 +285,8 @@ def _seen(context: Rows, i: int, own: Tensor, live: int, window: int | None) -> 
 
 
 def _buffers(context: Rows) -> Iterator[list[tuple[int, int, int, int]]]:
-    """Of every layer each span's buffers. Spans of one sequence make room together: a later one must not push out what
-    an earlier one sees."""
+    """Each span's buffers in every layer. Spans of one sequence make room together: a later span must not remove keys
+    that an earlier one sees."""
     together = [
         (prefix, [i for i, _ in group])
         for prefix, group in groupby(enumerate(context.spans), key=lambda one: one[1].prefix)

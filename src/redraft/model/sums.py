@@ -1,9 +1,9 @@
-"""How the CPU's matrix library sums: what an answer's independence of its neighbours hangs on, and int8's exactness.
+"""The order in which the CPU's matrix library adds: it must not depend on the batch. And whether int8 sums are exact.
 
-How many rows a product has depends on who else is in the batch; how each row is summed must not. But a library has
-kernels of their own for few rows, and MKL, torch's on x86, cuts long sums among threads on Intel's processors. In its
-strict mode (conditional numerical reproducibility) it does neither, if that is asked for before the first product. On
-other makers' processors the mode may mean very old kernels: there rows are filled up to a number that serves.
+The number of rows of a product depends on the batch; the order of each row's sum must not. But libraries have special
+kernels for few rows, and MKL, torch's library on x86, splits long sums among threads on Intel's processors. Its strict
+mode (conditional numerical reproducibility) avoids both, if it is set before the first product. On processors of other
+makers the mode may select very old kernels: there rows are padded to a number that has the same effect.
 """
 
 from __future__ import annotations
@@ -20,14 +20,14 @@ from torch.nn import functional as F
 
 _STRICT = 0x10000 | 2  # MKL_CBWR_STRICT and MKL_CBWR_AUTO: the best kernels that this processor has
 _GROUPS = (1, 4, 8, 16, 32)
-_LATE = """a matrix was multiplied before a model was loaded: on this processor the last bits of an answer may hang on
-what else is asked meanwhile; load the model first, or start with MKL_CBWR=AUTO,STRICT in the environment"""
+_LATE = """a matrix was multiplied before a model was loaded: on this processor the last bits of an answer may depend on
+other requests of its batch; load the model first, or start with MKL_CBWR=AUTO,STRICT in the environment"""
 
 
 def keep_order() -> bool:
-    """Ask MKL for that mode, for this process. Returns whether it holds; warns where it is too late for it.
+    """Set MKL's strict mode for this process. Returns whether it is in effect; warns if it is too late for it.
 
-    Nothing is asked where `MKL_CBWR` is set, MKL's own variable, or the processor is not Intel's.
+    Nothing is set if `MKL_CBWR`, MKL's own variable, is set, or the processor is not Intel's.
     """
     try:
         library = ctypes.CDLL(str(Path(torch.__file__).parent / "lib" / "libtorch_cpu.so"))
@@ -39,14 +39,14 @@ def keep_order() -> bool:
         return False
 
 
-IN_ORDER = keep_order()  # whether MKL was brought to sum every row in one order, however many there are
+IN_ORDER = keep_order()  # whether MKL sums every row in one order for any number of rows
 
 
 @cache
 def row_group() -> int:
-    """A float32 product of that many rows, or a multiple of it, sums each as among many: a short measurement.
+    """Number of rows whose multiples give each row of a float32 product the sums that it has among many: measured.
 
-    Without that mode it is 4 at least: with ten threads, rows beyond whole groups of four run another kernel.
+    Without the strict mode it is at least 4: with ten threads, rows beyond whole groups of four run another kernel.
     """
     numbers = torch.Generator().manual_seed(0)
     x, weight = (torch.randn(rows, 512, generator=numbers) for rows in (128, 128))

@@ -3,9 +3,9 @@
     patches ► linear + positions ► layers (bidirectional, rotated by column and row) ► mean of each square of patches
             ► times √width ► standardize ► norm ► linear to the text model's width
 
-It is Gemma 4's, with the text layers' pattern of four norms. One image goes through at a time and unpadded, so its soft
-tokens do not depend on other images; the reference pads, masks, and gets the same. It runs on the plain forms of the
-kernels on a GPU, too: a head of 72 fits no tile of ours, and an image is encoded once.
+It is Gemma 4's tower, with the text layers' pattern of four norms. It encodes one image at a time without padding, so
+soft tokens do not depend on other images; the reference pads, masks, and gets the same. On a GPU it also runs on the
+plain kernels: heads of 72 fit no tile of ours, and an image is encoded only once.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ Turns = tuple[Tensor, Tensor]  # cos and sin, [patches, 1, head_dim / 2]
 
 
 class VisionTower(nn.Module):
-    """The tower and the projection behind it. `text_size` is the width of the text model's embeddings.
+    """The tower and its projection. `text_size` is the width of the text model's embeddings.
 
     `weights/vision.py` loads one from a checkpoint and makes one of random numbers.
     """
@@ -135,7 +135,7 @@ class VisionAttention(nn.Module):
 
 
 class VisionMLP(nn.Module):
-    """down(gelu_tanh(gate x) * up x). Not one matrix, as in the text layers: each has bounds of its own."""
+    """down(gelu_tanh(gate x) * up x). Gate and up are separate, unlike in the text layers: each has its own bounds."""
 
     def __init__(self, config: VisionConfig) -> None:
         super().__init__()

@@ -24,7 +24,7 @@ from typing import Any
 
 from redraft.constraints.checks import MOST_SECONDS, Check
 from redraft.constraints.condition.infix import between
-from redraft.constraints.language import Language, ready
+from redraft.constraints.language import GuidedLanguage, Language, ready
 from redraft.constraints.sources import anything, excluding
 from redraft.constraints.thinking import ThinkingLanguage, after_thinking
 from redraft.constraints.validation import Problem, Span
@@ -105,7 +105,7 @@ def _attempts(engine: Core, request: ResolvedRequest, rounds: int) -> Attempts:
             done = _beside(done, (yield from _again(engine, _hurried(whole, began), done, problems, rejected)))
         except ConstraintError:  # or everything else that may be said has been rejected
             raise UnsatisfiedError(best[0], [problem.reason for problem in best[1]]) from None
-    return replace(done, seed=request.seed)
+    return replace(done, seed=request.seed, constraint=None if request.language is None else request.language.held)
 
 
 def _said(engine: Core, request: ResolvedRequest, done: Generation) -> str:
@@ -173,7 +173,8 @@ def _again(
         language.start(request.max_tokens, request.min_tokens)
         fresh = replace(fresh, language=language)
     spans = [problem.span for problem in problems if problem.span is not None]
-    if len(spans) < len(problems) or request.causal or request.seed_canvas is not None:
+    pinned = request.seed_canvas is not None or isinstance(request.language, GuidedLanguage)
+    if len(spans) < len(problems) or request.causal or pinned:
         return (yield fresh)
     answer = done.tokens[done.begins :] if request.language is None else request.language.answer(done.tokens)
     places = enumerate(token_spans(engine.text, answer), len(done.tokens) - len(answer))
@@ -188,6 +189,8 @@ def _again(
 
 def _without(engine: Core, request: ResolvedRequest, rejected: Sequence[str]) -> Language:
     """The answer's language without the rejected texts."""
+    if isinstance(request.language, GuidedLanguage):
+        return replace(request.language, checked=False)  # texts cannot be taken out of it; other noise has to do
     source = anything() if request.language is None else request.language.source
     language = ready(excluding(source, rejected), engine.vocabulary)
     if isinstance(request.language, ThinkingLanguage):

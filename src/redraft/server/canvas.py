@@ -18,7 +18,7 @@ from redraft.engine.events import Block, Draft, Finished
 from redraft.engine.scope import CancelScope
 from redraft.operations.engine import Engine
 from redraft.options import SeedCanvas
-from redraft.server.document import Document, Segment, complete
+from redraft.server.document import Segment, complete
 from redraft.server.follow import Follower, followed
 from redraft.server.http.body import Body, Int, Str
 from redraft.server.http.errors import ApiError
@@ -125,11 +125,12 @@ async def _document(service: Service, request: Request, body: Canvas) -> Respons
         if getattr(body, name):
             raise ApiError(400, f"{name} was sent with segments; leave it out", param=name)
     options = RequestBuilder(service, body).options(max_tokens=None, keeps_canvas=True)
-    document = Document(tuple(body.segments or ()), body.max_tokens, options)
-    note_prompts(request, [segment.model_dump(exclude_none=True) for segment in document.segments])
+    segments = body.segments or []
+    note_prompts(request, [segment.model_dump(exclude_none=True) for segment in segments])
 
     def work(engine: Engine) -> Json:
-        return {"object": "canvas", "model": service.settings.name, **complete(engine, document)}
+        done = complete(engine, segments, max_tokens=body.max_tokens, options=options)
+        return {"object": "canvas", "model": service.settings.name, **done}
 
     if not body.stream:
         return await aside(request, work)

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from dataclasses import dataclass, replace
+from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 from pydantic import Field
@@ -44,31 +44,29 @@ class Segment(Body):
     revise: Revision | None = Field(default=None, description="what is to be written anew; at most one")
 
 
-@dataclass(frozen=True)
-class Document:
-    """Segments in order; `max_tokens` is for holes that say nothing."""
+def complete(
+    engine: Engine, segments: Sequence[Segment], *, max_tokens: int | None, options: Options
+) -> dict[str, Any]:
+    """The document with holes filled, or its span revised. `max_tokens` is for holes that have none.
 
-    segments: tuple[Segment, ...]
-    max_tokens: int | None
-    options: Options
-
-
-def complete(engine: Engine, document: Document) -> dict[str, Any]:
-    """The document with holes filled, or its span revised. Raises ApiError and RequestError."""
-    for i, segment in enumerate(document.segments):
+    Raises ApiError and RequestError.
+    """
+    for i, segment in enumerate(segments):
         if len(segment.model_fields_set) != 1:
             raise ApiError(400, f"segment {i} must hold one of text, hole and revise", param=f"segments.{i}")
-    revised = [i for i, segment in enumerate(document.segments) if segment.revise is not None]
-    holes = [segment.hole for segment in document.segments if segment.hole is not None]
-    if len(revised) + bool(holes) != 1:
+    revised = [i for i, segment in enumerate(segments) if segment.revise is not None]
+    holes = any(segment.hole is not None for segment in segments)
+    if len(revised) + holes != 1:
         raise ApiError(400, "segments must have holes, or one revision, and not both", param="segments")
-    options = replace(document.options, max_tokens=None)
-    return _revised(engine, document, revised[0], options) if revised else _filled(engine, document, holes, options)
+    options = replace(options, max_tokens=None)
+    if revised:
+        return _revised(engine, segments, revised[0], options)
+    return _filled(engine, segments, max_tokens, options)
 
 
-def _revised(engine: Engine, document: Document, at: int, options: Options) -> dict[str, Any]:
-    before, behind = _text(document.segments[:at]), _text(document.segments[at + 1 :])
-    revision = document.segments[at].revise
+def _revised(engine: Engine, segments: Sequence[Segment], at: int, options: Options) -> dict[str, Any]:
+    before, behind = _text(segments[:at]), _text(segments[at + 1 :])
+    revision = segments[at].revise
     assert revision is not None
     done = engine.edit(
         before + revision.text + behind,
@@ -81,20 +79,21 @@ def _revised(engine: Engine, document: Document, at: int, options: Options) -> d
     return {"text": done.text, "revised": done.after, "forwards": done.forwards, "seed": done.seed}
 
 
-def _filled(engine: Engine, document: Document, holes: list[Hole], options: Options) -> dict[str, Any]:
+def _filled(engine: Engine, segments: Sequence[Segment], max_tokens: int | None, options: Options) -> dict[str, Any]:
     parts = [""]  # what stands in front of each hole, and behind the last
-    for segment in document.segments:
+    for segment in segments:
         if segment.hole is not None:
             parts.append("")
         parts[-1] += segment.text or ""
     text, found, forwards, seed = parts[0], [], 0, options.seed
+    holes = [segment.hole for segment in segments if segment.hole is not None]
     for i, hole in enumerate(holes):
         wanted = GapConstraint(regex=hole.regex, contains=tuple(hole.contains or ()), lacks=tuple(hole.lacks or ()))
         done = infill(
             engine,
             text,
             parts[i + 1],
-            max_tokens=document.max_tokens if hole.max_tokens is None and hole.width is None else hole.max_tokens,
+            max_tokens=max_tokens if hole.max_tokens is None and hole.width is None else hole.max_tokens,
             width=hole.width,
             ends=i == len(holes) - 1,
             constraint=wanted,
@@ -107,5 +106,5 @@ def _filled(engine: Engine, document: Document, holes: list[Hole], options: Opti
     return {"text": text, "holes": found, "forwards": forwards, "seed": seed}
 
 
-def _text(segments: Iterable[Segment]) -> str:
+def _text(segments: Sequence[Segment]) -> str:
     return "".join(segment.text or "" for segment in segments)

@@ -2,7 +2,7 @@
 
 from types import MappingProxyType
 
-from redraft.errors import RecipeError
+from redraft.errors import RecipeError, did_you_mean
 from redraft.tasks.changes import Change, Mend
 from redraft.tasks.edits import Edits
 from redraft.tasks.extract import Extract
@@ -63,7 +63,7 @@ _KNOWN: MappingProxyType[str, Task] = MappingProxyType({known.name: known for kn
 def task(name: str) -> Task:
     """The task of that name. Raises RecipeError for an unknown one, listing the known."""
     if name not in _KNOWN:
-        raise RecipeError(f"task is {name!r}; known: {', '.join(_KNOWN)}")
+        raise RecipeError(f"task is {name!r}; known: {', '.join(_KNOWN)}{did_you_mean(name, _KNOWN)}")
     return _KNOWN[name]
 
 

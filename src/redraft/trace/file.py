@@ -1,4 +1,4 @@
-"""A trace as a file: written line by line as things happen, read back whole or not at all."""
+"""A trace as a file: written line by line as events happen, read back whole or not at all."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ class TraceFile:
     """A trace being written at `path`, line by line; `size` is its bytes."""
 
     def __init__(self, path: Path, header: Header) -> None:
-        """Raises RequestError for a place that cannot be written, that another program is writing, or that holds
-        something else than a trace."""
+        """Raises RequestError for a path that cannot be written, that another program is writing, or whose file is not
+        a trace."""
         self.path, self.size = path, 0
         with ExitStack() as undo:
             try:
@@ -30,7 +30,7 @@ class TraceFile:
                 self._file = os.open(path, os.O_WRONLY | os.O_CREAT, 0o666)
                 undo.callback(os.close, self._file)
                 if path.is_file():
-                    hold(self._file, path)
+                    lock(self._file, path)
                     os.ftruncate(self._file, 0)
             except OSError as error:
                 raise RequestError(f"the trace {path} cannot be written: {error.strerror}; name another file") from None
@@ -38,11 +38,11 @@ class TraceFile:
             undo.pop_all()
 
     def write(self, line: Header | Line) -> None:
-        """One line, in one piece. Raises RunError where there is no room for it, and leaves whole lines behind."""
+        """Write one line. Raises RunError if the disk is full, and leaves whole lines."""
         data = msgspec.json.encode(line) + b"\n"
         try:
             written = os.write(self._file, data)
-            while written < len(data):  # what is in the way says so at the second try
+            while written < len(data):  # the second call raises the error of a short write
                 written += os.write(self._file, data[written:])
         except OSError as error:
             if self.path.is_file():
@@ -51,14 +51,14 @@ class TraceFile:
         self.size += len(data)
 
     def close(self) -> None:
-        """No more will come."""
+        """End the trace."""
         os.close(self._file)
 
 
-def hold(handle: int, path: Path) -> None:
-    """Keep what is open for this program alone until it is closed, which the end of the program does, too.
+def lock(handle: int, path: Path) -> None:
+    """Lock an open file or folder until it is closed, at the latest when the program ends.
 
-    Raises RequestError if another one holds it. Where a file system has no locks, nothing is held.
+    Raises RequestError if another program has the lock. On a file system without locks this does nothing.
     """
     try:
         fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -102,14 +102,14 @@ def _take(films: dict[int, Film], line: Line) -> None:
 
 
 def _header(path: Path, line: bytes) -> Header:
-    """The first line; its version is looked at before anything else of it."""
+    """The first line; its version is checked before the rest of it."""
     try:
-        told = msgspec.json.decode(line)
-        version = told.get("trace") if isinstance(told, dict) else None
+        found = msgspec.json.decode(line)
+        version = found.get("trace") if isinstance(found, dict) else None
         if type(version) is int and version != VERSION:
             raise TraceError(
                 f"{path} is a trace of version {version}; this program reads version {VERSION}: use one that wrote it"
             )
-        return msgspec.convert(told, Header)
+        return msgspec.convert(found, Header)
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
         raise TraceError(f"line 1 of {path} is not the head of a trace: {error}") from None

@@ -1,4 +1,4 @@
-"""A trace put together again: films of whole canvases, and where two of them part."""
+"""A trace as films of whole canvases, and where two films differ."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ from redraft.trace.lines import Begun, Drafted, Ended, Header, Line, Settled, Ta
 
 @dataclass(frozen=True)
 class Frame:
-    """A canvas after a step, whole, behind the text of the blocks `before` it.
+    """A whole canvas after a step, and the text of the blocks `before` it.
 
-    `changed` marks readings that differ from the frame before, if that was of the same canvas.
+    `changed` marks positions that differ from the previous frame, if that was of the same canvas.
     """
 
     drafted: Drafted
@@ -27,12 +27,12 @@ class Frame:
 
     @property
     def text(self) -> str:
-        """What the answer reads now."""
+        """The text of the answer now."""
         return self.before + "".join(self.tokens[: self.end])
 
 
 def apart(one: Frame, other: Frame) -> list[int]:
-    """Positions at which two canvases read differently; those that only one of them has are among them."""
+    """Positions at which two canvases differ; positions that only one of them has are included."""
     both = zip(one.ids, other.ids, strict=False)
     least, most = sorted((len(one.ids), len(other.ids)))
     return [at for at, (a, b) in enumerate(both) if a != b] + list(range(least, most))
@@ -40,7 +40,7 @@ def apart(one: Frame, other: Frame) -> list[int]:
 
 @dataclass
 class Film:
-    """One request of a trace: its frames, its blocks, its end, if it came to one, and whether it won against others."""
+    """One request of a trace: its frames, its blocks, its end, if there is one, and whether it won against others."""
 
     begun: Begun
     frames: list[Frame] = field(default_factory=list)
@@ -70,15 +70,15 @@ class Film:
     def _frame(self, line: Drafted) -> Frame:
         last = self.frames[-1] if self.frames else None
         if last is not None and last.drafted.block != line.block:
-            last = None if line.step == 1 else replace(last, ids=())  # a canvas that flows goes on counting
+            last = None if line.step == 1 else replace(last, ids=())  # a flowing canvas goes on counting steps
         if line.step != (1 if last is None else last.drafted.step + 1):
-            raise ValueError(f"step {line.step} of request {line.index} does not follow what is before it")
+            raise ValueError(f"step {line.step} of request {line.index} does not follow its last step")
         if last is not None and len(last.ids) == line.width:
             tokens, ids = list(last.tokens), list(last.ids)
         elif len(line.positions) == line.width:
             tokens, ids = [""] * line.width, [0] * line.width
         else:
-            raise ValueError(f"a new canvas of {line.width} positions is told only {len(line.positions)} of them")
+            raise ValueError(f"a new canvas of {line.width} positions lists only {len(line.positions)} of them")
         for at, token, number in zip(line.positions, line.tokens, line.ids, strict=True):
             tokens[at], ids[at] = token, number
         past = () if last is None else last.ids
@@ -88,8 +88,8 @@ class Film:
 
 
 def first_apart(one: Film, other: Film) -> tuple[int, list[int]] | None:
-    """The first place among the frames of two films where they read differently, and the positions; None if they never
-    do. A film that ends sooner goes on reading as it did last."""
+    """The first frame in which two films differ, and the positions; None if they never differ. A film that ends sooner
+    keeps its last frame."""
     for at in range(max(len(one.frames), len(other.frames))):
         found = apart(one.frames[min(at, len(one.frames) - 1)], other.frames[min(at, len(other.frames) - 1)])
         if found:
@@ -106,7 +106,7 @@ class Trace:
 
     @property
     def main(self) -> Film:
-        """The one to show first: the one that was taken, else of those that were told to their end the longest."""
+        """The film to show first: the one that was taken, else the longest of those with a proper end."""
 
         def worth(film: Film) -> tuple[bool, bool, int]:
             return film.taken, film.finish not in ("aborted", "error", "cut off"), len(film.frames)

@@ -9,16 +9,16 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from redraft.errors import RedraftError, RequestError, RunError
-from redraft.trace.file import TraceFile, hold
+from redraft.trace.file import TraceFile, lock
 from redraft.trace.lines import Ended, Header, Line, Taken
 
 DIGITS = 8
 NONE = -1
-"""What is no file."""
+"""In place of the handle of an open file."""
 
 
 @dataclass(frozen=True)
-class _Left:
+class _Old:
     """A file of an earlier run."""
 
     path: Path
@@ -26,26 +26,26 @@ class _Left:
 
 
 class TraceFolder:
-    """Files 00000001.jsonl and so on; those of an earlier run count, too.
+    """Files 00000001.jsonl and so on, those of earlier runs included.
 
-    When a request begins, the oldest go until there are fewer than `most` and no more than `most_bytes` of them.
+    When a request begins, the oldest files are removed until there are fewer than `most`, of at most `most_bytes`.
     """
 
     def __init__(self, path: Path, header: Header, most: int, most_bytes: int) -> None:
-        """Raises RequestError for a place that cannot be written, or that another program writes to."""
+        """Raises RequestError for a folder that cannot be written, or that another program writes to."""
         self.most, self._path, self._header, self._most_bytes = most, path, header, most_bytes
         with ExitStack() as undo:
             try:
                 path.mkdir(parents=True, exist_ok=True)
-                self._held = os.open(path, os.O_RDONLY)
-                undo.callback(os.close, self._held)
-                hold(self._held, path)
+                self._lock = os.open(path, os.O_RDONLY)
+                undo.callback(os.close, self._lock)
+                lock(self._lock, path)
                 found = sorted(path.glob(f"{'[0-9]' * DIGITS}.jsonl"))
-                self._kept = deque[_Left | _File](_Left(file, file.lstat().st_size) for file in found)
+                self._kept = deque[_Old | _File](_Old(file, file.lstat().st_size) for file in found)
             except OSError as error:
                 raise RequestError(f"the folder {path} cannot be made: {error.strerror}; name another") from None
             self._number = int(found[-1].stem) if found else 0
-            TraceFile(self._next, header).close()  # what cannot be written is said before anything is asked
+            TraceFile(self._next, header).close()  # so that an error is raised before the first request
             self._next.unlink()
             undo.pop_all()
 
@@ -54,9 +54,9 @@ class TraceFolder:
         return self._path / f"{self._number + 1:0{DIGITS}}.jsonl"
 
     def begin(self) -> TraceFile:
-        """The next file, which closes itself at the end of its request; the oldest go, if there are too many."""
+        """The next file, which closes itself at the end of its request. Removes the oldest files beyond the limits."""
         while self._kept and (len(self._kept) >= self.most or sum(file.size for file in self._kept) > self._most_bytes):
-            with suppress(OSError):  # somebody else has taken it away
+            with suppress(OSError):  # already removed by another program
                 self._kept.popleft().path.unlink()
         file = _File(self._next, self._header)
         self._number += 1
@@ -64,12 +64,12 @@ class TraceFolder:
         return file
 
     def close(self) -> None:
-        """Leave the folder to others."""
-        os.close(self._held)
+        """Unlock the folder."""
+        os.close(self._lock)
 
 
 class _File(TraceFile):
-    """What cannot be written is lost, with all that is behind it, and no request with it."""
+    """A trace that ends at the first error: no request fails because its trace cannot be written."""
 
     def __init__(self, path: Path, header: Header) -> None:
         try:
@@ -78,7 +78,7 @@ class _File(TraceFile):
             self._file = NONE
 
     def write(self, line: Header | Line) -> None:
-        """One line, if there is a file. It is closed at the end of its request, and opened once more if that won."""
+        """Write one line, if there is a file. It is closed when its request ends, and opened again if that won."""
         if isinstance(line, Taken):
             with suppress(OSError):
                 self._file = os.open(self.path, os.O_WRONLY | os.O_APPEND)

@@ -1,11 +1,11 @@
-"""A trace: what happened on every canvas of a run, a line of JSON an event, to be gone through later.
+"""A trace: the events of every canvas of a run, a line of JSON for each event.
 
-    {"trace": 1, …}                 which program, command and model, with which options
-    {"type": "request", …}          a canvas is begun; `index` tells it from others of the run
-    {"type": "draft", …}            a step of it: what reads otherwise, and of every position its doubt
-    {"type": "block", …}            it has settled
-    {"type": "finished", …}         its end
-    {"type": "taken", …}            of several that competed it was the best
+    {"trace": 1, …}                 program, command, model and options
+    {"type": "request", …}          a request begins; `index` is its number in the run
+    {"type": "draft", …}            a step: the positions that changed, and the entropy of every position
+    {"type": "block", …}            a block has settled
+    {"type": "finished", …}         the end of the request
+    {"type": "taken", …}            of several competing requests this one won
 
 docs/traces.md has every key. A line is written whole or not at all, as soon as the event has happened.
 """
@@ -20,7 +20,7 @@ VERSION = 1
 
 
 class Header(msgspec.Struct, frozen=True, kw_only=True):
-    """The first line. `options` are those of the command that were given."""
+    """The first line. `options` are the options given to the command."""
 
     trace: int
     redraft: str
@@ -31,7 +31,7 @@ class Header(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Begun(msgspec.Struct, frozen=True, kw_only=True, tag="request"):
-    """A request: `width` positions a canvas (0: from left to right), at most `max_tokens` tokens behind the prompt.
+    """A request: `width` positions a canvas (0: from left to right), at most `max_tokens` tokens after the prompt.
 
     `ends` are the ids that end an answer.
     """
@@ -47,10 +47,9 @@ class Begun(msgspec.Struct, frozen=True, kw_only=True, tag="request"):
 
 
 class Drafted(msgspec.Struct, frozen=True, kw_only=True, tag="draft"):
-    """A step. `positions` read otherwise than in the line before, as `tokens` and `ids`; `end` is the first end token.
-
-    Of all positions `entropy`, in nats, and `accepted`; `forced` are those where the language, not the model, chose.
-    """
+    """A step. `positions` changed since the last line, to `tokens` and `ids`; `end` is the position of the first end
+    token. `entropy`, in nats, and `accepted` have a value for each position; at `forced` positions the constraint, not
+    the model, chose the token."""
 
     index: int
     ms: float
@@ -75,7 +74,7 @@ class Drafted(msgspec.Struct, frozen=True, kw_only=True, tag="draft"):
 
 
 class Settled(msgspec.Struct, frozen=True, kw_only=True, tag="block"):
-    """A block: its tokens, which will not change, their pieces of text, and of each what `Generation` tells."""
+    """A block: its final tokens, their pieces of text, and their values as in `Generation`."""
 
     index: int
     ms: float
@@ -90,7 +89,7 @@ class Settled(msgspec.Struct, frozen=True, kw_only=True, tag="block"):
 
 
 class Ended(msgspec.Struct, frozen=True, kw_only=True, tag="finished"):
-    """The end of a request, with its whole text; `error` says what went wrong, where the reason is "error"."""
+    """The end of a request, with its whole text, and the `error` if the reason is "error"."""
 
     index: int
     ms: float

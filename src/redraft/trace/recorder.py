@@ -15,7 +15,7 @@ from redraft.trace.frames import Frames, block_frame
 from redraft.trace.lines import Begun, Drafted, Ended, Settled, Taken
 
 DIGITS = 6
-"""Of an entropy, behind the point."""
+"""Decimal places of an entropy."""
 
 
 @dataclass

@@ -21,7 +21,7 @@ from pathlib import Path
 import msgspec
 
 from redraft.config import MOST_THREADS, GenerationConfig, LayerConfig, ModelConfig, RopeConfig
-from redraft.errors import ConfigError, RecipeError
+from redraft.errors import ConfigError, RecipeError, did_you_mean
 from redraft.images.config import TINY_VISION
 from redraft.tasks import task
 from redraft.tune.vocabulary import VOCABULARIES
@@ -203,6 +203,13 @@ class Recipe(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         return now
 
 
+def _probable_key(message: str) -> str:
+    """The key that was probably meant, where a message names one that does not exist."""
+    found = re.search(r"unknown field `([^`]*)`", message)
+    tables = (Recipe, StageRecipe, ModelRecipe, DataRecipe, ObjectiveRecipe, LoraRecipe, TrainRecipe, SamplingRecipe)
+    return "" if found is None else did_you_mean(found[1], {key for table in tables for key in table.__struct_fields__})
+
+
 def read_recipe(path: Path) -> Recipe:
     """Parse and check a recipe file. Raises RecipeError naming the key and what it must be."""
     try:
@@ -210,7 +217,7 @@ def read_recipe(path: Path) -> Recipe:
     except OSError as error:
         raise RecipeError(f"{path} cannot be read ({error.strerror}); pass the path of a recipe file") from None
     except (msgspec.ValidationError, msgspec.DecodeError, UnicodeDecodeError) as error:
-        raise RecipeError(f"{path}: {error}; see docs/tuning.md for the keys") from None
+        raise RecipeError(f"{path}: {error}; see docs/tuning.md for the keys{_probable_key(str(error))}") from None
     check(recipe)
     try:
         if recipe.model is not None:

@@ -1,14 +1,14 @@
-"""LoRA adapters in PEFT's layout: names, files, and what they add to a model's matrices.
+"""LoRA adapters in PEFT's layout: names, files, and merging.
 
     adapter_config.json          rank, alpha, which modules
     adapter_model.safetensors    base_model.model.<stored name>.lora_A.weight [rank, in], .lora_B.weight [out, rank]
 
-Routed experts are adapted as parameters: A holds the experts behind each other [experts · rank, in], B holds them
-innermost [out, rank · experts]. PEFT nests the two parameters of one module, so those of `gate_up_proj` stand under
-`experts.base_layer` and those of `down_proj` under `experts` (PEFT 0.19).
+Routed experts are adapted as parameters: A has the experts one after another [experts · rank, in], B has them innermost
+[out, rank · experts]. PEFT nests the two parameters of one module, so `gate_up_proj` is under `experts.base_layer` and
+`down_proj` under `experts` (PEFT 0.19).
 
 Our encoder and canvas mode share every matrix. transformers has a module for each, so an adapter is written under both
-names, and one whose two copies differ cannot be used here: there is no one matrix that it could be merged into.
+names. An adapter whose two copies differ cannot be used here: there is no single matrix to merge it into.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ class Low:
     b: Float[Tensor, "*experts out rank"]
 
     def delta(self, scale: float) -> Tensor:
-        """What they add to the stored matrix."""
+        """Their addition to the stored matrix."""
         return (self.b @ self.a) * scale
 
 
@@ -92,23 +92,23 @@ def write_adapter(found: Mapping[str, Low], folder: Path, *, alpha: float, base:
         folder.mkdir(parents=True, exist_ok=True)
         save_file(tensors, folder / WEIGHTS, metadata={"format": "pt"})
         (folder / CONFIG).write_text(json.dumps(settings, indent=2) + "\n", encoding="utf-8")
-        (folder / WEIGHTS).chmod((folder / CONFIG).stat().st_mode)  # the library keeps its files from everybody else
+        (folder / WEIGHTS).chmod((folder / CONFIG).stat().st_mode)  # the library's files are readable only by the owner
     except (OSError, SafetensorError) as error:
         raise RunError(f"the adapter could not be written to {folder}: {error}; free some space") from None
 
 
 @torch.no_grad()
 def merge_adapter(model: DiffusionGemma, folder: Path) -> None:
-    """Add an adapter to a plain model's matrices, in float32 whatever the model holds.
+    """Add an adapter to a plain model's matrices. The sum is computed in float32 and rounded to the model's dtype.
 
-    Raises WeightsError for a folder that is no LoRA adapter, or is one of another model or of a form not supported.
+    Raises WeightsError for a folder that is not a LoRA adapter, or an adapter of another model or an unsupported form.
     """
     settings = _read_settings(folder)
     scale = settings["lora_alpha"] / settings["r"]
-    ours, held = model.state_dict(), _read_tensors(folder)
+    ours, stored = model.state_dict(), _read_tensors(folder)
     used: set[str] = set()
-    wanted = [(slot, low) for slot in slots(model.config) if (low := _low(slot, held, used, folder)) is not None]
-    if surplus := sorted(held.keys() - used):
+    wanted = [(slot, low) for slot in slots(model.config) if (low := _low(slot, stored, used, folder)) is not None]
+    if surplus := sorted(stored.keys() - used):
         raise WeightsError(f"{folder} adapts what this model does not have: {shown(surplus)}; it belongs to another")
     if not used:
         raise WeightsError(f"{folder}/{WEIGHTS} holds no adapter matrices; train the adapter again")
@@ -130,7 +130,7 @@ def _stored(stored: str, low: Low) -> Iterator[tuple[str, Tensor]]:
 
 
 def _names(stored: str) -> list[str]:
-    """Where PEFT keeps the adapter of a stored tensor: in the decoder, and in the encoder if it has that module."""
+    """PEFT's names for the adapter of a stored tensor: in the decoder, and in the encoder if it has that module."""
     module = stored.removesuffix(".weight")
     if ".experts." in module:
         head, _, which = module.rpartition(".")
@@ -145,13 +145,13 @@ def _module(stored: str) -> str:
     return stored.removesuffix(".weight").rpartition(".")[2]
 
 
-def _low(slot: Slot, held: Mapping[str, Tensor], used: set[str], folder: Path) -> Low | None:
+def _low(slot: Slot, stored: Mapping[str, Tensor], used: set[str], folder: Path) -> Low | None:
     copies = []
     for name in _names(slot.stored):
         keys = f"{name}.lora_A.weight", f"{name}.lora_B.weight"
-        if keys[0] in held and keys[1] in held:
+        if keys[0] in stored and keys[1] in stored:
             used.update(keys)
-            copies.append((held[keys[0]], held[keys[1]]))
+            copies.append((stored[keys[0]], stored[keys[1]]))
     if not copies:
         return None
     if len(copies) < len(_names(slot.stored)) or any(

@@ -1,4 +1,4 @@
-"""Models without a checkpoint: empty ones for the loader to fill, and random ones to train from."""
+"""Models without a checkpoint: empty ones for the loader, and random ones for training and tests."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from redraft.weights.place import Placement
 from redraft.weights.plan import Formats, make_room
 
 DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16}
-"""Number formats a model can be held in, by the names that callers use."""
+"""Number formats of a model, by the names that callers use."""
 
 
 def empty_model(
@@ -29,9 +29,9 @@ def empty_model(
     placement: Placement = Placement.DEVICE,
     image_attention: str = IMAGE_ATTENTION[0],
 ) -> DiffusionGemma:
-    """A model whose memory is taken and whose numbers are whatever was there. Built without a second copy.
+    """A model with allocated memory and undefined numbers, built without a second copy.
 
-    `packed` says which matrices are in fewer bits, by name (`weights/plan.py`), `placement` where experts are.
+    `packed` are the formats of packed matrices by name (`weights/plan.py`), `placement` is where experts are.
 
     Raises WeightsError for a dtype other than float32 or bfloat16, RunError if the device has too little memory.
     """
@@ -48,7 +48,7 @@ def empty_model(
     except RuntimeError as error:  # torch.OutOfMemoryError on a GPU, a plain RuntimeError on a CPU
         reason = str(error).partition("\n")[0]
         raise RunError(
-            f"the model needs {num_bytes} bytes on {device} as {dtype}, which it did not get ({reason});"
+            f"the model needs {num_bytes} bytes on {device} as {dtype}, which could not be allocated ({reason});"
             " use bfloat16, another device or a smaller model"
         ) from None
 
@@ -68,10 +68,10 @@ def _take_memory(model: DiffusionGemma, device: torch.device, placement: Placeme
 
 
 def usable_device(name: str) -> torch.device:
-    """A device by name. Raises RequestError if this machine has none of it."""
+    """A device by name. Raises RequestError if this machine does not have it."""
     try:
         device = torch.device(name)
-        torch.empty(1, device=device).item()  # "meta" gives tensors, and no numbers in them
+        torch.empty(1, device=device).item()  # "meta" has tensors without numbers
     except (RuntimeError, AssertionError, ImportError) as error:
         reason = str(error).partition("\n")[0].partition(". ")[0]
         raise RequestError(f"device {name!r} cannot be used ({reason}); try --device cpu") from None
@@ -89,8 +89,8 @@ def random_model(
 ) -> DiffusionGemma:
     """An untrained model, parameters with gradients on. The same seed gives the same model on every device.
 
-    Matrices are normal with variance 1 / fan-in, so every layer keeps the scale of what it reads; the embedding too,
-    because it is also the head (first logits then have a standard deviation near 1). Norms and scalars are 1.
+    Matrices are normal with variance 1 / fan-in, so every layer keeps the scale of its input. So is the embedding,
+    because it is also the head: the first logits have a standard deviation near 1. Norms and scalars are 1.
     """
     model = empty_model(config, dtype=dtype, device=device, kernels=kernels)
     draw = torch.Generator().manual_seed(seed)

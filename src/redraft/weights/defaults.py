@@ -1,10 +1,10 @@
-"""What `auto` means: the device, the number format and the kernels of a load that names none.
+"""The meaning of `auto`: the device, the number format and the kernels of a load that names none.
 
-    device   cuda where a GPU can be used, else cpu
-    dtype    as the checkpoint's plain tensors are stored: float32, or bfloat16 for all that are smaller
+    device   cuda if a GPU can be used, else cpu
+    dtype    as the checkpoint's plain tensors are stored: float32, or bfloat16 for smaller formats
     kernels  Triton's on a GPU, plain torch elsewhere
 
-Packed matrices stay packed in any case. Every choice that costs speed is reported.
+Packed matrices stay packed. Every choice that costs speed is reported.
 """
 
 from __future__ import annotations
@@ -29,18 +29,18 @@ Report = Callable[[str], None]
 
 
 def device_of(name: str) -> torch.device:
-    """A device by name. Raises RequestError if this machine has none of it."""
+    """A device by name. Raises RequestError if this machine does not have it."""
     if name != AUTO:
         return usable_device(name)
     try:
         return usable_device("cuda" if torch.cuda.is_available() else "cpu")
-    except RequestError:  # a driver that is there and does not work
+    except RequestError:  # a driver is present and does not work
         return torch.device("cpu")
 
 
 def dtype_of(name: str, folder: Path, config: ModelConfig, device: torch.device) -> torch.dtype:
-    """A number format by name; `auto` reads the headers of the checkpoint in `folder`. Raises RequestError for a name
-    that is none, WeightsError for a folder without weights."""
+    """A number format by name; `auto` reads the headers of the checkpoint in `folder`. Raises RequestError for an
+    unknown name, WeightsError for a folder without weights."""
     if name in DTYPES:
         return DTYPES[name]
     if name != AUTO:
@@ -52,12 +52,12 @@ def dtype_of(name: str, folder: Path, config: ModelConfig, device: torch.device)
 
 
 def dtype_name(dtype: torch.dtype) -> str:
-    """As callers write it."""
+    """A number format's name, as callers write it."""
     return str(dtype).removeprefix("torch.")
 
 
 def stored_dtype(folder: Path, config: ModelConfig) -> torch.dtype:
-    """The format that most numbers of a checkpoint's plain tensors have; bfloat16 for float16, too."""
+    """The format of most numbers in a checkpoint's plain tensors; bfloat16 in place of float16."""
     source = open_source(folder)
     counts: Counter[str] = Counter()
     for slot in slots(config):
@@ -69,7 +69,7 @@ def stored_dtype(folder: Path, config: ModelConfig) -> torch.dtype:
 
 
 def kernels_of(device: torch.device, report: Report | None = None) -> Kernels:
-    """The kernels of a device; that a GPU has to do without Triton is reported."""
+    """The kernels of a device. A GPU without Triton is reported."""
     if device.type != "cuda":
         return FAST
     try:
@@ -82,7 +82,7 @@ def kernels_of(device: torch.device, report: Report | None = None) -> Kernels:
 
 
 def report_choice(asked: tuple[str, str], device: torch.device, dtype: torch.dtype, report: Report | None) -> None:
-    """Say what `auto` has chosen, where it is anything but float32 on a CPU."""
+    """Report the choice of `auto`, unless it is float32 on a CPU."""
     if report is None or AUTO not in asked or (device.type, dtype) == ("cpu", torch.float32):
         return
     name = f" ({torch.cuda.get_device_name(device)})" if device.type == "cuda" else ""

@@ -1,4 +1,4 @@
-"""How stored numbers get into a model's tensors: cast, laid out as the packed ones have them, or packed on the way."""
+"""Writes stored numbers into a model's tensors: cast, converted to the packed layout, or packed."""
 
 from __future__ import annotations
 
@@ -20,13 +20,13 @@ _CHUNK_ROWS = 8192
 
 @dataclass(frozen=True)
 class Filler:
-    """The model's tensors by name, plain and packed, and how stored numbers get into them."""
+    """The model's tensors by name, plain and packed, and the ways to fill them."""
 
     plain: Mapping[str, Tensor]
     packed: Mapping[str, PackedMatrix]
 
     def place_slot(self, slot: Slot, tensor: Tensor) -> Tensor:
-        """Cast into a plain tensor, or pack. Returns what was placed, for a look at it."""
+        """Cast into a plain tensor, or pack. Returns the filled tensor, for checks."""
         if slot.target not in self.packed:
             return self._copy(self.plain[slot.target][slot.rows], tensor)
         if slot.target == "embed.weight":
@@ -38,7 +38,7 @@ class Filler:
         return last
 
     def place_piece(self, piece: Piece, tensor: Tensor) -> Tensor:
-        """One tensor of a matrix that is stored by itself."""
+        """Fill with one tensor of a matrix that is stored separately. Returns the filled tensor."""
         matrix, kind = piece.matrix, piece.kind
         if kind != "plain":
             return self._copy(self._at(getattr(self.packed[matrix.slot.target], kind), matrix), convert(piece, tensor))
@@ -47,20 +47,20 @@ class Filler:
         return self._copy(self._at(self.plain[matrix.slot.target], matrix), tensor)
 
     def _place_table(self, slot: Slot, tensor: Tensor) -> Tensor:
-        held = self.packed[slot.target]
+        target = self.packed[slot.target]
         for start in range(0, len(tensor), _CHUNK_ROWS):
             rows = slice(start, start + _CHUNK_ROWS)
-            packed = pack(tensor[rows], held.format, slot.stored)
-            self._copy(held.codes[rows], packed.codes)
-            self._copy(held.scale[rows], packed.scale)
-        return held.scale
+            packed = pack(tensor[rows], target.format, slot.stored)
+            self._copy(target.codes[rows], packed.codes)
+            self._copy(target.scale[rows], packed.scale)
+        return target.scale
 
     def _place_packed(self, matrix: Matrix, packed: Packed) -> Tensor:
-        held = self.packed[matrix.slot.target]
-        self._copy(self._at(held.codes, matrix), packed.codes)
-        if held.top is not None and packed.top is not None:
-            self._copy(self._at(held.top, matrix), packed.top)
-        return self._copy(self._at(held.scale, matrix), packed.scale)
+        target = self.packed[matrix.slot.target]
+        self._copy(self._at(target.codes, matrix), packed.codes)
+        if target.top is not None and packed.top is not None:
+            self._copy(self._at(target.top, matrix), packed.top)
+        return self._copy(self._at(target.scale, matrix), packed.scale)
 
     def _at(self, whole: Tensor, matrix: Matrix) -> Tensor:
         return (whole if matrix.expert is None else whole[matrix.expert])[matrix.rows]

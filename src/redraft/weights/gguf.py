@@ -1,8 +1,8 @@
 """GGUF files of the model, as llama.cpp's converter names their tensors. Numbers are unpacked as they are read.
 
-A folder holds one `.gguf` file beside the checkpoint's config.json and tokenizer files: the file's own metadata is not
-enough to tell every setting. Its formats (Q8_0, Q4_K and the others) are the `gguf` package's business; what comes out
-is float32, which the model casts to its dtype, or packs again under a plan. Nothing here is for writing.
+A folder has one `.gguf` file beside the checkpoint's config.json and tokenizer files: the file's own metadata does not
+have every setting. The `gguf` package decodes its formats (Q8_0, Q4_K and the others) to float32, which the model casts
+to its dtype or packs again under a plan. GGUF files are not written.
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ ARCHITECTURE = "diffusion-gemma"
 class GgufSource(Source):
     """The tensors of a folder's one GGUF file, under the released names. Opening it reads headers only.
 
-    Raises WeightsError if the folder holds several, the file is damaged or of another model, or `gguf` is not there.
+    Raises WeightsError if the folder has several, the file is damaged or of another model, or `gguf` is not installed.
     """
 
     def __init__(self, folder: Path) -> None:
@@ -67,23 +67,23 @@ class GgufSource(Source):
             names = ", ".join(path.name for path in files)
             raise WeightsError(f"{folder} holds {len(files)} GGUF files ({names}); give a folder with one whole file")
         self.folder, self.path = folder, files[0]
-        self._held = {released_name(one.name): one for one in _read(self.path) if one.name not in _DERIVED}
+        self._entries = {released_name(one.name): one for one in _read(self.path) if one.name not in _DERIVED}
         self.tensors = {
             name: Stored(name, tuple(int(size) for size in reversed(one.shape)), "F32", self.path)
-            for name, one in self._held.items()
+            for name, one in self._entries.items()
         }
 
     def format_of(self, name: str) -> str | None:
-        """F32, or BF16 for all that is smaller, quantised blocks too: it holds them well enough to compute with."""
-        if name not in self._held:
+        """F32, or BF16 for smaller formats and quantised blocks, for which it is precise enough."""
+        if name not in self._entries:
             return None
-        return "F32" if self._held[name].tensor_type.name == "F32" else "BF16"
+        return "F32" if self._entries[name].tensor_type.name == "F32" else "BF16"
 
     def read(self, name: str) -> Tensor:
         """One tensor as float32."""
         from gguf import dequantize
 
-        one = self._held[name]
+        one = self._entries[name]
         return torch.from_numpy(dequantize(one.data, one.tensor_type).copy()).reshape(self.tensors[name].shape)
 
     def read_rows(self, name: str, rows: slice) -> Tensor:
@@ -105,7 +105,7 @@ def open_source(folder: Path) -> Source:
 
 
 def released_name(name: str) -> str:
-    """The released checkpoint's name of a GGUF tensor; a name that is not known stays, and is surplus."""
+    """The released checkpoint's name of a GGUF tensor; an unknown name stays, and is surplus."""
     if name in _WHOLE:
         return _WHOLE[name]
     block = _BLOCK.fullmatch(name)
@@ -117,7 +117,7 @@ def released_name(name: str) -> str:
 
 
 def _read(path: Path) -> list[Any]:
-    """The headers of a file, by the `gguf` package, whose records have no public type."""
+    """The headers of a file, read by the `gguf` package, whose records have no public type."""
     try:
         from gguf import GGUFReader
     except ImportError:
@@ -129,7 +129,7 @@ def _read(path: Path) -> list[Any]:
         field = reader.get_field("general.architecture")
         found = None if field is None else field.contents()
     except (ValueError, OSError, IndexError, KeyError, OverflowError) as error:
-        raise WeightsError(f"{path} is damaged or no GGUF file ({error}); fetch it again") from None
+        raise WeightsError(f"{path} is damaged or not a GGUF file ({error}); fetch it again") from None
     if found != ARCHITECTURE:
         raise WeightsError(f"{path} holds a model of architecture {found!r}; supported: {ARCHITECTURE!r}")
     return list(reader.tensors)

@@ -1,6 +1,6 @@
-"""How packed matrices stand in files: the names, shapes and number types of each published layout.
+"""The layouts of packed matrices in files: names, shapes and number types.
 
-For a linear layer `p`, of `outer` rows of `inner` numbers (E counts experts, which packed files hold one by one):
+For a linear layer `p`, of `outer` rows of `inner` numbers (packed files store experts one by one):
 
     int8    p.weight I8, p.weight_scale [outer, 1]                                             compressed-tensors
     fp8     p.weight F8_E4M3, p.weight_scale [outer, 1] or one number                          compressed-tensors
@@ -8,8 +8,8 @@ For a linear layer `p`, of `outer` rows of `inner` numbers (E counts experts, wh
     nvfp4   p.weight_packed U8, p.weight_scale F8_E4M3, p.weight_global_scale (divides)        compressed-tensors
     nvfp4   p.weight U8, p.weight_scale F8_E4M3, p.weight_scale_2 (multiplies)                 modelopt
 
-A layout is recognised by what the headers hold; the config's word is only checked for methods that are none of these.
-Scales of activations and of the cache are left unread: rows are rounded one by one, or not at all.
+A layout is recognised by the headers; the config's quant_method only has to be one of METHODS. Scales of activations
+and of the cache are not read: rows are rounded one by one, or not at all.
 """
 
 from __future__ import annotations
@@ -60,7 +60,7 @@ class Piece:
 
 @dataclass(frozen=True)
 class Layout:
-    """What a checkpoint holds: slots stored whole, pieces of matrices stored one by one, names that are not read."""
+    """A checkpoint's content: slots stored whole, pieces of matrices stored one by one, names that are not read."""
 
     whole: tuple[Slot, ...]
     pieces: tuple[Piece, ...]
@@ -69,10 +69,10 @@ class Layout:
 
 
 def read_layout(tensors: Mapping[str, Stored], wanted: Sequence[Slot], settings: Mapping[str, Any]) -> Layout:
-    """Say how each wanted slot is stored. `settings` is the config's quantization_config, empty if it has none.
+    """How each wanted slot is stored. `settings` is the config's quantization_config, empty if it has none.
 
-    Raises WeightsError for a method or layout that is not supported, and for scales that are missing or of another
-    shape. A slot that is there in no form counts as whole: that it is missing is for the loader to say.
+    Raises WeightsError for an unsupported method or layout, and for scales that are missing or of another shape. A slot
+    that is absent counts as whole; the loader reports it.
     """
     method = settings.get("quant_method", "modelopt" if settings.get("producer") else None)
     if settings and method not in METHODS:
@@ -93,14 +93,14 @@ def read_layout(tensors: Mapping[str, Stored], wanted: Sequence[Slot], settings:
             form = _identify(tensors, matrix)
             if found.setdefault(slot.target, form) != form:
                 raise WeightsError(
-                    f"{matrix.prefix} is stored as {_said(form)}, other parts of {slot.target} as"
-                    f" {_said(found[slot.target])}; one matrix must have one format"
+                    f"{matrix.prefix} is stored as {_described(form)}, other parts of {slot.target} as"
+                    f" {_described(found[slot.target])}; one matrix must have one format"
                 )
             pieces += _pieces(tensors, matrix, form)
             unread += [name for end in _UNREAD if (name := f"{matrix.prefix}.{end}") in tensors]
         if len(parts) < len(matrices(slot)):
             lacking = next(one.prefix for one in matrices(slot) if not _is_there(tensors, one.prefix))
-            raise WeightsError(f"the checkpoint lacks {lacking}, whose neighbours it holds; fetch it again")
+            raise WeightsError(f"the checkpoint lacks {lacking}, but has other parts of that matrix; fetch it again")
     mixed = {slot.target for slot in whole} & found.keys()
     if mixed:
         raise WeightsError(f"{min(mixed)} is stored partly packed and partly plain; one matrix must have one format")
@@ -109,7 +109,7 @@ def read_layout(tensors: Mapping[str, Stored], wanted: Sequence[Slot], settings:
 
 
 def matrices(slot: Slot) -> tuple[Matrix, ...]:
-    """The linear layers that a slot is made of in a packed file; none if it is no matrix that a model holds packed."""
+    """The linear layers of a slot in a packed file; none if the slot is never packed."""
     if ".experts." in slot.stored:
         base, name = slot.stored.rsplit(".", 1)
         count, outer, inner = slot.shape
@@ -127,7 +127,7 @@ def matrices(slot: Slot) -> tuple[Matrix, ...]:
 
 
 def stored_names(prefix: str, packed: Packed) -> dict[str, Tensor]:
-    """A packed matrix as compressed-tensors stores it, by name."""
+    """A packed matrix in the layout of compressed-tensors, by name."""
     form = packed.format
     scale = packed.scale.contiguous()
     if form.bits == 8:
@@ -142,7 +142,7 @@ def stored_names(prefix: str, packed: Packed) -> dict[str, Tensor]:
 
 
 def convert(piece: Piece, tensor: Tensor) -> Tensor:
-    """A stored tensor as a packed matrix holds it."""
+    """A stored tensor in the layout of `Packed`."""
     outer = piece.matrix.shape[0]
     if piece.kind == "codes":
         return tensor.view(torch.uint8) if tensor.dtype == torch.int32 else tensor
@@ -156,12 +156,12 @@ def _is_there(tensors: Mapping[str, Stored], prefix: str) -> bool:
     return f"{prefix}.weight_packed" in tensors or f"{prefix}.weight" in tensors
 
 
-def _said(form: Format | None) -> str:
+def _described(form: Format | None) -> str:
     return "plain numbers" if form is None else f"{form.name} with {form.scale_dtype} scales"
 
 
 def _identify(tensors: Mapping[str, Stored], matrix: Matrix) -> Format | None:
-    """The format of one stored matrix, None if it is plain, or why it is none of ours."""
+    """The format of one stored matrix, None if it is plain. Raises WeightsError for an unsupported one."""
     prefix, (outer, inner) = matrix.prefix, matrix.shape
     for end, why in (("weight_zero_point", "a zero point"), ("weight_g_idx", "an order of inputs")):
         if f"{prefix}.{end}" in tensors:
@@ -192,7 +192,7 @@ def _identify(tensors: Mapping[str, Stored], matrix: Matrix) -> Format | None:
 
 
 def _with_scale(form: Format, scale: Stored, outer: int, inner: int) -> Format:
-    """The format with the number type of its stored scales, which keep their digits."""
+    """The format with the number type of its stored scales."""
     groups = inner // form.group if form.group else 1
     one_for_all = not form.group and scale.shape in ((), (1,))
     if not one_for_all and scale.shape not in ((outer, groups), *([(outer,)] if groups == 1 else [])):

@@ -2,8 +2,8 @@
 
     config.json ──► what must be there ──► headers agree? ──► memory ──► one tensor at a time: cast, place, check
 
-Everything that can be refused from names and shapes is refused before memory is taken. Peak memory is the model and one
-stored tensor. Packed checkpoints (`weights/layouts.py`) are loaded as they are; a plain one can be packed on the way.
+Wrong names and shapes are refused before memory is allocated. Peak memory is the model and one stored tensor. Packed
+checkpoints (`weights/layouts.py`) are loaded as they are; a plain one can be packed while loading.
 """
 
 from __future__ import annotations
@@ -47,12 +47,12 @@ def load_model(
     report: Callable[[str], None] | None = None,
     progress: Callable[[int, int], None] | None = None,
 ) -> tuple[DiffusionGemma, CheckpointConfig]:
-    """The model of a checkpoint folder, in eval mode with gradients off, and what its config files say.
+    """The model of a checkpoint folder, in eval mode with gradients off, and its config.
 
-    `dtype` is float32 or bfloat16, `plan` the formats that plain matrices are packed to, `placement` where experts are
-    (`weights/place.py`), `image_attention` who sees an image (`model/rows.py`). `report` receives one line for each
-    thing in the folder that is not used. `progress` receives elements placed so far and elements in all, after each
-    tensor.
+    `dtype` is float32 or bfloat16; `plan` has the formats that plain matrices are packed to; `placement` is where
+    experts are (`weights/place.py`); `image_attention` decides which tokens see an image (`model/rows.py`). `report`
+    receives one line for each unused item in the folder. `progress` receives the elements loaded so far and all
+    elements, after each tensor.
 
     Raises ConfigError for config files that are absent or of another model, WeightsError for tensors that are missing,
     surplus, damaged, not finite, of another shape or of another number format, RunError for too little memory,
@@ -63,7 +63,7 @@ def load_model(
     wanted = slots(config.model)
     report = report or (lambda _: None)
     for key in config.unknown_keys:
-        report(f"{folder}: {key} is not a setting that redraft knows; it has no effect")
+        report(f"{folder}: {key} is an unknown setting and has no effect")
     layout = read_layout(source.tensors, wanted, read_settings(folder))
     if layout.formats and plan:
         raise WeightsError(f"{folder} is packed already; plan {plan.name} needs the checkpoint that is not quantized")
@@ -79,11 +79,11 @@ def load_model(
         placement=placement,
         image_attention=image_attention,
     )
-    held, ours = packed_matrices(model), plain_tensors(model)
-    shapes = {name: tuple(tensor.shape) for name, tensor in ours.items()}
-    shapes |= {name: matrix.packed.shape for name, matrix in held.items()}
+    filler = Filler(plain_tensors(model), packed_matrices(model))
+    shapes = {name: tuple(tensor.shape) for name, tensor in filler.plain.items()}
+    shapes |= {name: matrix.packed.shape for name, matrix in filler.packed.items()}
     check_filled(wanted, shapes)
-    _fill(Filler(ours, held), source, layout, progress)
+    _fill(filler, source, layout, progress)
     model = model.eval().requires_grad_(False)
     return keep_on_host(model) if placement is Placement.HOST else model, config
 
@@ -140,7 +140,7 @@ def _check_header(source: Source, slot: Slot) -> None:
 
 
 def _check_copy(source: Source, name: str, original: str) -> None:
-    """A tied tensor stored twice is harmless while both are equal; if not, nobody can say which one is meant."""
+    """Raise WeightsError if the two copies of a tied tensor differ: it is unclear which one is meant."""
     kept, copied = source.tensors[original], source.tensors[name]
     equal = kept.shape == copied.shape and kept.dtype == copied.dtype
     if not equal or not torch.equal(source.read(original).view(torch.uint8), source.read(name).view(torch.uint8)):
@@ -150,12 +150,7 @@ def _check_copy(source: Source, name: str, original: str) -> None:
 
 
 @torch.no_grad()
-def _fill(
-    filler: Filler,
-    source: Source,
-    layout: Layout,
-    progress: Callable[[int, int], None] | None,
-) -> None:
+def _fill(filler: Filler, source: Source, layout: Layout, progress: Callable[[int, int], None] | None) -> None:
     """Read and place everything."""
     slots = {slot.stored: slot for slot in layout.whole}
     pieces = {piece.stored: piece for piece in layout.pieces}
@@ -164,17 +159,17 @@ def _fill(
     for stored, tensor in source.stream(names):
         name = stored.name
         placed = filler.place_slot(slots[name], tensor) if name in slots else filler.place_piece(pieces[name], tensor)
-        # Looked at after the cast, on the model's own device: an overflow in the cast is found too.
+        # Checked after the cast, on the model's device: this also finds an overflow in the cast.
         if placed.is_floating_point() and not _is_finite(placed):
             raise WeightsError(f"{stored.file}: {name} holds NaN or infinity; fetch or make the weights again")
         done += tensor.numel()
-        del tensor  # or it would still be there while the next one is read
+        del tensor  # otherwise it is in memory while the next one is read
         if progress:
             progress(done, total)
 
 
 def _is_finite(tensor: Tensor) -> bool:
-    # e4m3 has no reductions of its own; its NaN survives the widening.
+    # e4m3 has no reductions; its NaN stays NaN in float32.
     wide = tensor.float() if tensor.itemsize == 1 else tensor
     return all(bool(bound.isfinite()) for bound in wide.aminmax())
 

@@ -1,11 +1,11 @@
-"""What a model needs of a device, counted before anything is loaded, and what else would fit.
+"""The memory that a model needs, counted before loading, and what else would fit.
 
     weights       every tensor in its format                            fixed
     request       keys and values of sliding layers, the soft embedding  each
     context       keys and values of full layers                         each token of each request
-    canvas        what a step holds while it runs                        each canvas of a forward
+    canvas        temporary tensors of a step                            each canvas of a forward
 
-A count that is too small is a load that dies after minutes, so buffers are counted as large as they are made.
+With a count that is too small a load would fail after minutes, so buffers are counted at their full size.
 """
 
 from __future__ import annotations
@@ -28,13 +28,13 @@ from redraft.weights.vision import vision_bytes
 
 GIGABYTE = 1e9
 STEP_LOGITS = 7.0
-"""Tensors of the size of a canvas's float32 logits that live at once in a step that is not read as a stream.
+"""Tensors of the size of a canvas's float32 logits that exist at once in a step that is not read as a stream.
 
-Measured: 5.0 in float32; in bfloat16, where the distribution is rounded and taken once more, 6.0 to 7.0, by the kernels
-that the CPU has.
+Measured: 5.0 in float32; in bfloat16, where the distribution is rounded and computed once more, 6.0 to 7.0, depending
+on the CPU's kernels.
 """
-SPOKEN = 1e9
-"""From so many bytes of weights on, the plan is reported before a load."""
+REPORTED = 1e9
+"""From this many bytes of weights on, a load reports its memory first."""
 
 # Products, scaled, exponentials, their rounding, and two temporaries; a GPU's kernel has two of WIDEST in 16 bits.
 _TILE_COPIES = 6
@@ -43,9 +43,9 @@ _PARTS = {"embed": "embedding", "attention": "attention", "mlp": "dense MLPs", "
 
 @dataclass(frozen=True)
 class Footprint:
-    """Bytes. `weights` by part; `token` of context, per request; `request` and `canvas` each. `most` is the context.
-
-    `host` are those of experts that are not on the device, `workspace` those of a forward, however many its canvases.
+    """Bytes of `weights` by part, of one `token` of context, of one `request` and of one `canvas`. `most` is the
+    longest context in tokens. `host` are bytes of experts on the host, `workspace` those of a forward, whatever its
+    number of canvases.
     """
 
     weights: dict[str, int]
@@ -62,24 +62,24 @@ class Footprint:
         return sum(self.weights.values())
 
     def total(self, context: int, canvases: int = 1) -> int:
-        """Of `canvases` requests at once, with `context` tokens each, canvas included."""
+        """Bytes of `canvases` requests at once, with `context` tokens each, canvas included."""
         return self.fixed + self.workspace + canvases * (self.request + self.canvas + context * self.token)
 
     def longest_context(self, memory: int, canvases: int = 1) -> int | None:
-        """Tokens of each of `canvases` requests that fit; None if not even the weights and their steps do."""
+        """Most tokens of each of `canvases` requests; None if not even the weights and a step fit."""
         left = memory - self.total(0, canvases)
         return None if left < 0 else min(self.most, left // max(1, canvases * self.token))
 
     def most_canvases(self, memory: int, context: int) -> int:
-        """Requests of that context that fit at once."""
+        """Most requests of that context at once."""
         each = self.request + self.canvas + context * self.token
         return max(0, (memory - self.fixed - self.workspace) // each)
 
 
 @dataclass(frozen=True)
 class Room:
-    """Bytes that are free on a device and on the host, None if they are not known; `kind` of device, and the names of
-    the plans that it can compute with, None for all."""
+    """Free bytes on a device and on the host, None if unknown; the `kind` of device; and the names of the plans that it
+    can compute with, None for all."""
 
     device: int | None
     host: int | None = None
@@ -97,7 +97,7 @@ def footprint(
 ) -> Footprint:
     """Count a network. A vocabulary of LONG or more is read as a stream, which keeps no logits.
 
-    With `images` the vision tower is counted, too, which takes its memory when the first image comes.
+    With `images` the vision tower is included, which is loaded with the first image.
     """
     weights: dict[str, int] = {"vision tower": vision_bytes(config, dtype)} if images else {}
     for slot in slots(config):
@@ -130,14 +130,14 @@ def _step(config: ModelConfig) -> int:
 
 
 def _unpacking(config: ModelConfig, packed: Formats) -> int:
-    """A part of a packed table as numbers, and what that takes; all of it where a step is not read as a stream."""
+    """Unpacking a part of a packed table; all of it if a step is not read as a stream."""
     if "embed.weight" not in packed:
         return 0
     return 3 * 4 * config.hidden_size * (config.vocab_size if config.vocab_size < LONG else TILE)
 
 
 def _activations(config: ModelConfig, dtype: torch.dtype) -> int:
-    """Of the widest moment of a layer: rows gathered for their experts, both sides of an expert, and the sums."""
+    """The peak of a layer: rows gathered for their experts, input and output of an expert, and the sums."""
     widest = max((config.num_heads + 2 * layer.num_kv_heads) * layer.head_dim for layer in config.layers)
     routed = config.top_k_experts * (2 * config.hidden_size * dtype.itemsize + 3 * config.moe_intermediate_size * 4)
     summed = config.top_k_experts * config.hidden_size * 4
@@ -145,15 +145,15 @@ def _activations(config: ModelConfig, dtype: torch.dtype) -> int:
 
 
 def free_memory(device: torch.device) -> int | None:
-    """Bytes that can be had on a device now; None if it does not say."""
+    """Free bytes on a device now; None if unknown."""
     if device.type == "cuda":
         return int(torch.cuda.mem_get_info(device)[0])
     try:
         lines = Path("/proc/meminfo").read_text(encoding="ascii").splitlines()
     except OSError:
         return None
-    told = [int(line.split()[1]) for line in lines if line.startswith("MemAvailable:")]
-    return 1024 * told[0] if device.type == "cpu" and told else None
+    found = [int(line.split()[1]) for line in lines if line.startswith("MemAvailable:")]
+    return 1024 * found[0] if device.type == "cpu" and found else None
 
 
 def check_fits(
@@ -164,7 +164,7 @@ def check_fits(
     report: Callable[[str], None],
     placement: Placement = Placement.DEVICE,
 ) -> None:
-    """Say what a load will take, and raise RunError before it if that is more than there is."""
+    """Report the memory of a load, and raise RunError if that is more than is free."""
     need, free = footprint(config, dtype, packed, placement), room.device
     if room.host is not None and need.host > room.host:
         raise RunError(
@@ -180,7 +180,7 @@ def check_fits(
             f"the model needs {wanted / GIGABYTE:.1f} GB ({need.fixed / GIGABYTE:.1f} GB of weights) and"
             f" {free / GIGABYTE:.1f} GB are free; {_would_fit(config, room, free)}{_offloaded(config, room, placement)}"
         )
-    if need.fixed >= SPOKEN:
+    if need.fixed >= REPORTED:
         parts = ", ".join(f"{part} {size / GIGABYTE:.1f}" for part, size in need.weights.items())
         report(
             f"{need.fixed / GIGABYTE:.1f} GB of weights ({parts}) of {free / GIGABYTE:.1f} GB free"
@@ -190,7 +190,7 @@ def check_fits(
 
 
 def _offloaded(config: ModelConfig, room: Room, placement: Placement) -> str:
-    """What would fit with the experts elsewhere, in words; nothing if that is no way out here."""
+    """The settings that fit with experts on the host, in words; empty if there are none."""
     if room.kind == "cpu" or room.host is None or room.device is None or placement is Placement.HOST:
         return ""
     for name, packed in _ways(config, room):
@@ -206,7 +206,7 @@ def _offloaded(config: ModelConfig, room: Room, placement: Placement) -> str:
 
 
 def _ways(config: ModelConfig, room: Room) -> Iterator[tuple[str, Formats]]:
-    """Plain numbers, whose name is empty, and every plan that can be had there."""
+    """Plain numbers, whose name is empty, and every plan that the device can compute with."""
     yield "", {}
     for name, packed in fitting_plans(config):
         if room.plans is None or name in room.plans:
@@ -214,7 +214,7 @@ def _ways(config: ModelConfig, room: Room) -> Iterator[tuple[str, Formats]]:
 
 
 def _would_fit(config: ModelConfig, room: Room, free: int) -> str:
-    """The plan that keeps most and fits, in words; none if plain numbers do."""
+    """The largest plan that fits, in words; plain numbers if they do."""
     best, most = "no plan fits; use a larger device or a smaller model", 0
     for name, packed in _ways(config, room):
         need = footprint(config, torch.bfloat16, packed)

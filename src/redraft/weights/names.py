@@ -1,14 +1,13 @@
-"""How stored tensors and ours correspond: names, shapes, row ranges (model spec 6.1).
+"""The map between stored tensors and ours: names, shapes, row ranges (model spec 6.1).
 
-The released layout stores the shared stack once, under `model.decoder.`, and one scalar per layer again under
-`model.encoder.`. We stack some of its matrices by rows, so that one matmul serves several:
+The released layout stores the shared layers once, under `model.decoder.`, and one scalar per layer again under
+`model.encoder.`. We stack some of its matrices by rows, so that one matmul computes several:
 
     q_proj, k_proj, v_proj   ->  attention.qkv     (full layers have no v_proj)
     gate_proj, up_proj       ->  gate_up           (of each layer's MLP and of self-conditioning)
 
-Every other tensor is one of ours under another name. What a file may hold beside them: the vision tower, which is
-loaded by itself (`weights/vision.py`), and copies of shared tensors under the names of their other owners. Nothing here
-touches a tensor's numbers.
+Every other tensor is one of ours under another name. A file may also have the vision tower, which is loaded separately
+(`weights/vision.py`), and copies of shared tensors under other names. This file handles no numbers.
 """
 
 from __future__ import annotations
@@ -45,7 +44,7 @@ class Slot:
 
 @dataclass(frozen=True)
 class Sorted:
-    """A checkpoint's names by what becomes of them. `tied` pairs a copy's name with the name of its original."""
+    """A checkpoint's names by their use. `tied` pairs a copy's name with the name of its original."""
 
     loaded: tuple[str, ...]
     vision: tuple[str, ...]
@@ -68,7 +67,7 @@ def slots(config: ModelConfig) -> tuple[Slot, ...]:
 
 
 def sort_names(stored: Iterable[str], wanted: Iterable[Slot]) -> Sorted:
-    """Say what becomes of each stored name, given what the config wants; see `Sorted`."""
+    """The stored names by their use, for the slots that the config needs."""
     there, needed = sorted(stored), {slot.stored for slot in wanted}
     rest = [name for name in there if name not in needed]
     originals = {name: original for name in rest if (original := _original(name)) in needed}
@@ -85,8 +84,8 @@ def sort_names(stored: Iterable[str], wanted: Iterable[Slot]) -> Sorted:
 def check_filled(wanted: Iterable[Slot], ours: Mapping[str, tuple[int, ...]]) -> None:
     """Raise WeightsError unless the slots fill every row of every tensor of ours exactly once.
 
-    It fails for a model whose matrices were replaced (an adapter not merged, another number format), and if the
-    network and this map ever drift apart.
+    It fails for a model whose matrices were replaced (an adapter that is not merged, another number format), and if the
+    network and this map do not agree.
     """
     by_target: dict[str, list[Slot]] = {}
     for slot in wanted:
@@ -164,7 +163,7 @@ def _stack(stored: str, target: str, parts: Mapping[str, int], columns: int) -> 
 
 
 def _original(name: str) -> str | None:
-    """The name under which a tied tensor is stored, if `name` is one of the other names it could have."""
+    """The name under which a tied tensor is stored, if `name` is another possible name of it."""
     if name == "lm_head.weight":
         return _DECODER + "embed_tokens.weight"
     if name.startswith(_ENCODER_TEXT) and not name.endswith(".layer_scalar"):

@@ -1,10 +1,10 @@
-"""Experts that live in the processor's memory: those that rows are sent to are copied to the device as they are needed.
+"""Experts in the processor's memory: the experts that rows have chosen are copied to the device.
 
     host    [expert 3] [expert 7] [expert 9] …            all experts of all layers
     device       place A ◄─ 3 ── 9 …   place B ◄─ 7 …     two places, shared by all layers
 
-While one expert multiplies, the next one is on its way, on a stream of its own. The sums are those of
-`model/moe.py::experts_grouped`, bit for bit: where a matrix came from does not change it.
+While one expert multiplies, the next one is copied on another stream. The sums are bit-equal to
+`model/moe.py::experts_grouped`.
 """
 
 from __future__ import annotations
@@ -24,29 +24,29 @@ PLACES = 2
 
 
 class HostExperts(nn.Module):
-    """The experts of one layer, held where they are and used where the courier brings them."""
+    """The experts of one layer, on the host; the courier copies them to the device for use."""
 
-    def __init__(self, held: Experts | PackedExperts, courier: Courier) -> None:
+    def __init__(self, matrices: Experts | PackedExperts, courier: Courier) -> None:
         super().__init__()
-        self.held, self.courier = held, courier
+        self.matrices, self.courier = matrices, courier
 
     @property
     def gate_up(self) -> Tensor | Packed:
         """[experts, 2·ffn, hidden], on the host."""
-        return self.held.gate_up
+        return self.matrices.gate_up
 
     @property
     def down(self) -> Tensor | Packed:
         """[experts, hidden, ffn], on the host."""
-        return self.held.down
+        return self.matrices.down
 
     def fetch(self, wanted: Sequence[int]) -> Iterator[Matrices]:
-        """The matrices of some experts, in order, on the device. Each pair is good until the next is asked for."""
+        """The matrices of some experts, in order, on the device. Each pair is valid until the next is requested."""
         return self.courier.carry([(self.gate_up[e], self.down[e]) for e in wanted])
 
 
 class Courier:
-    """Copies pairs of matrices to a device, one ahead. `copied` counts bytes."""
+    """Copies pairs of matrices to a device, one pair ahead. `copied` counts bytes."""
 
     def __init__(self, device: torch.device) -> None:
         self.device, self.copied = device, 0
@@ -56,7 +56,7 @@ class Courier:
         self._number = 0
 
     def carry(self, pairs: Sequence[Matrices]) -> Iterator[Matrices]:
-        """The pairs on the device. A place is filled anew when what was done with it has ended."""
+        """The pairs on the device. A place is filled again when the work on its last pair has ended."""
         under_way = self._begin(pairs[0]) if pairs else None
         for following in (*pairs[1:], None):
             assert under_way is not None
@@ -76,11 +76,11 @@ class Courier:
         return sum(part.numel() * part.element_size() for pair in self.places for part in _parts(pair))
 
     def _begin(self, pair: Matrices) -> tuple[int, torch.cuda.Event | None]:
-        """Start a copy; its place, and what tells that it has arrived (None: it has)."""
+        """Start a copy. Returns its place and the event of its end (None: it has ended)."""
         place, self._number = self._number % PLACES, self._number + 1
         if self.places[place] is None:
             self.places[place] = (_room(pair[0], self.device), _room(pair[1], self.device))
-            if self.side is not None:  # what lay there before may still be read
+            if self.side is not None:  # earlier tensors in that memory may still be read
                 self.side.wait_stream(torch.cuda.current_stream(self.device))
         parts = list(zip(_parts(self.places[place]), _parts(pair), strict=True))
         self.copied += sum(source.numel() * source.element_size() for _, source in parts)
@@ -98,7 +98,7 @@ class Courier:
 
 
 def keep_on_host(model: DiffusionGemma) -> DiffusionGemma:
-    """Let the layers of a model, whose experts are in the processor's memory, fetch them. Returns the model."""
+    """Make the layers of a model fetch their experts, which are in the processor's memory. Returns the model."""
     couriers: dict[object, Courier] = {}  # layers in one form share places; a folder may mix forms
     for layer in model.layers:
         assert isinstance(layer, Layer)
@@ -122,12 +122,12 @@ def _parts(pair: Matrices | None) -> list[Tensor]:
 
 
 def _form(pair: Matrices) -> tuple[object, ...]:
-    """What two layers' experts must have in common to use the same places."""
+    """Formats, types and shapes: layers in which these are equal share places."""
     formats = [matrix.format if isinstance(matrix, Packed) else None for matrix in pair]
     return (*formats, *((part.dtype, part.shape[1:]) for part in _parts(pair)))
 
 
-@torch.inference_mode(False)  # where it is first needed may be inference or not, and the next use the other
+@torch.inference_mode(False)  # the first use may be in inference mode and the next use not
 def _room(matrix: Tensor | Packed, device: torch.device) -> Tensor | Packed:
     """Uninitialised memory for a matrix of the same shape and format."""
     if not isinstance(matrix, Packed):

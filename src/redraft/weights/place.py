@@ -1,7 +1,7 @@
 """Where a model's experts are, nine tenths of its weights: on the device, or on the host.
 
-device    every expert where everything else is
-host      in the processor's memory; those that rows are sent to are copied (`weights/offload.py`)
+device    on the device, as all other weights
+host      in the processor's memory; chosen experts are copied to the device (`weights/offload.py`)
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ class Placement(StrEnum):
 
 
 def place_experts(place: str, device: torch.device) -> Placement:
-    """The placement of that name. Raises RequestError if it cannot be had on this device."""
+    """The placement of that name. Raises RequestError if it is not possible on this device."""
     if place not in list(Placement):
         raise RequestError(f"experts is {place!r}; supported: {', '.join(Placement)}")
     if place == Placement.HOST and device.type == "cpu":

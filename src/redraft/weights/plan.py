@@ -1,8 +1,8 @@
 """Plans: which matrices of a network are written in which format. Data, so that another plan is another line.
 
-Norms, scalars, routers and the self-conditioning block stay as they are under every plan, as in the published
-checkpoints: they are small, or what they decide is. The embedding table, which is the head, too, is packed only by the
-plans whose name ends in -e8, and only on the way into memory: no file that other engines read has it so.
+Norms, scalars, routers and the self-conditioning block stay plain under every plan, as in the published checkpoints:
+they are small or sensitive. The embedding table, which is also the head, is packed only by the plans whose name ends in
+-e8, and only while loading: no other engine reads files with a packed table.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from dataclasses import dataclass
 import torch
 
 from redraft.config import ModelConfig
-from redraft.errors import WeightsError
+from redraft.errors import WeightsError, did_you_mean
 from redraft.model.gemma import DiffusionGemma, Layer
 from redraft.model.linear import PackedLinear, PackedMatrix, PackedTable
 from redraft.model.moe import PackedExperts
@@ -30,7 +30,7 @@ EIGHT_BIT_FLOATS, INTEGER_PRODUCTS = (8, 9), (8, 0)
 
 @dataclass(frozen=True)
 class Plan:
-    """Formats by part: the routed experts, attention's matrices, the dense MLPs, the table. None: left alone."""
+    """Formats by part: the routed experts, attention's matrices, the dense MLPs, the table. None: not packed."""
 
     name: str
     experts: Format | None
@@ -40,7 +40,7 @@ class Plan:
 
     @property
     def is_uniform(self) -> bool:
-        """Whether every part of a layer has the same format, and nothing else has any."""
+        """Whether every part of a layer has the same format, and the table is not packed."""
         return self.experts == self.attention == self.mlp and self.table is None
 
     def format_of(self, target: str) -> Format | None:
@@ -72,12 +72,12 @@ PLANS = {
 def find_plan(name: str) -> Plan:
     """A plan by name. Raises WeightsError for one that does not exist."""
     if name not in PLANS:
-        raise WeightsError(f"plan is {name!r}; supported: {', '.join(PLANS)}")
+        raise WeightsError(f"plan is {name!r}; supported: {', '.join(PLANS)}{did_you_mean(name, PLANS)}")
     return PLANS[name]
 
 
 def formats(config: ModelConfig, plan: Plan | None) -> dict[str, Format]:
-    """What a plan does to a network of this shape. Raises WeightsError if a format's groups do not divide its rows."""
+    """A plan's formats for a network of this shape. Raises WeightsError if a format's groups do not divide its rows."""
     found: dict[str, Format] = {}
     for slot in slots(config):
         form = plan.format_of(slot.target) if plan else None
@@ -88,7 +88,7 @@ def formats(config: ModelConfig, plan: Plan | None) -> dict[str, Format]:
 
 
 def fitting_plans(config: ModelConfig) -> Iterator[tuple[str, Formats]]:
-    """The plans whose groups divide the rows of a network of this shape, by name, and what each does to it."""
+    """The plans whose groups divide the rows of a network of this shape: names and formats."""
     for name, plan in PLANS.items():
         try:
             found = formats(config, plan)
@@ -102,7 +102,7 @@ def check_device(wanted: Formats, device: torch.device) -> None:
     if device.type != "cuda":
         return
     major, minor = torch.cuda.get_device_capability(device)
-    # Every plan has 8-bit integers in it or 8-bit floats, and Triton multiplies neither below.
+    # Every plan has 8-bit integers or 8-bit floats, and Triton multiplies neither on older GPUs.
     if wanted and (major, minor) < INTEGER_PRODUCTS:
         raise WeightsError(
             f"packed weights need compute capability 8.0 or more; {device} has {major}.{minor}, so load plain ones"
@@ -126,14 +126,14 @@ def usable_plans(config: ModelConfig, device: torch.device) -> list[str]:
 
 
 def num_bytes(slot: Slot, form: Format | None, dtype: torch.dtype) -> int:
-    """Bytes of one stored tensor's place in the model."""
+    """Bytes of one stored tensor in the model."""
     if form is None:
         return slot.num_elements * dtype.itemsize
     return form.num_bytes(slot.num_elements // slot.shape[-1], slot.shape[-1])
 
 
 def make_room(model: DiffusionGemma, wanted: Formats) -> DiffusionGemma:
-    """Replace, in place, plain matrices by packed ones with room for the same shapes. Returns the model.
+    """Replace, in place, plain matrices by empty packed ones of the same shapes. Returns the model.
 
     Raises WeightsError if one of a layer's expert matrices is packed and the other is not.
     """
@@ -162,8 +162,8 @@ def packed_matrices(model: DiffusionGemma) -> dict[str, PackedMatrix]:
     found = {}
     for name, module in model.named_modules():
         if isinstance(module, PackedMatrix):
-            inside = ".held." in name
-            found[name.replace(".held", "") if inside else f"{name}.weight"] = module
+            inside = ".matrices." in name
+            found[name.replace(".matrices", "") if inside else f"{name}.weight"] = module
     return found
 
 

@@ -1,9 +1,8 @@
 """Fetching a checkpoint from the Hugging Face hub: the one place where redraft uses the network.
 
-Fetched are the files that loading reads: configs, tokenizer, chat template, safetensors weights; nothing that could
-hold code or a pickle. Progress bars, retries, and the reuse of files already fetched are the hub client's own. Ours are
-the check that the disk is large enough, one-line errors, and a snapshot folder that never shows a file that is not
-whole.
+It fetches the files that loading reads: configs, tokenizer, chat template, safetensors weights; no code and no pickles.
+The hub client draws progress bars, retries, and reuses files already fetched. This file checks that the disk is large
+enough, makes one-line errors, and removes files that are cut short.
 """
 
 from __future__ import annotations
@@ -46,10 +45,10 @@ class _File:
 def pull(name: str, *, progress: bool = True) -> Path:
     """Fetch the checkpoint of repository `name` into the Hugging Face cache (HF_HOME) and return its folder.
 
-    What is there already is not fetched again. `progress` draws the hub client's bars on stderr.
+    Files already there are not fetched again. `progress` draws the hub client's bars on stderr.
 
-    Raises WeightsError for a name that is no repository, or one that is private, gated or without safetensors weights;
-    RunError for a disk with too little room, before fetching if the sizes tell, and for a failing network.
+    Raises WeightsError for a name that is not a repository, or one that is private, gated or without safetensors
+    weights; RunError for a disk with too little room, before fetching if sizes are known, and for a failing network.
     """
     if not is_repository(name):
         raise WeightsError(f"{name!r} is not a repository name; it must look like google/diffusiongemma-26B-A4B-it")
@@ -94,7 +93,7 @@ def _check_room(name: str, plan: Sequence[_File]) -> None:
 
 
 def _remove_cut_short(plan: Sequence[_File]) -> list[str]:
-    """Remove files of another size than promised, and the blobs behind them, so that no reader takes one for whole."""
+    """Remove files of a wrong size, and their blobs, so that no reader takes one for whole."""
     removed = []
     for file in plan:
         if file.path.is_file() and file.num_bytes and file.path.stat().st_size != file.num_bytes:
@@ -112,7 +111,7 @@ def _cache() -> Path:
 
 @contextmanager
 def _bars(shown: bool) -> Iterator[None]:
-    """The client's progress bars off for a while; its only switch is global, so it is put back."""
+    """Turns the client's progress bars off in the block; its only switch is global, so it is restored."""
     from huggingface_hub.utils.tqdm import are_progress_bars_disabled, disable_progress_bars, enable_progress_bars
 
     silence = not shown and not are_progress_bars_disabled()
@@ -127,7 +126,7 @@ def _bars(shown: bool) -> Iterator[None]:
 
 @contextmanager
 def _one_line(name: str) -> Iterator[None]:
-    """Whatever the hub client raises, as one of our errors."""
+    """Turns any error of the hub client into one of ours."""
     from huggingface_hub.errors import RepositoryNotFoundError
 
     try:
@@ -138,7 +137,7 @@ def _one_line(name: str) -> Iterator[None]:
         cause = error.__cause__ if isinstance(error.__cause__, Exception) else error
         if isinstance(cause, RepositoryNotFoundError):
             raise WeightsError(
-                f"the hub does not show {name!r} to you: it does not exist, or is private or gated;"
+                f"the hub does not show {name!r} to this account: it does not exist, or is private or gated;"
                 " check the name, accept its licence on its page, and run: hf auth login"
             ) from error
         if errno.ENOSPC in (getattr(error, "errno", None), getattr(cause, "errno", None)):

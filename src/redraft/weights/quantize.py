@@ -1,10 +1,10 @@
 """From a plain checkpoint folder to a packed one, in the compressed-tensors layout that other engines load.
 
-    headers ──► what is packed, what is copied ──► shards, planned ──► one matrix at a time: read, round, write
+    headers ──► what is packed, what is copied ──► plan of shards ──► one matrix at a time: read, round, write
 
-Memory holds one matrix, however large the checkpoint. Shards are written into a folder beside the target, which takes
-the target's name when all is there. If that is interrupted, the same call goes on with the shards that are missing: a
-shard is whole or absent, and the folder remembers what it is being made from.
+Only one matrix is in memory, for any size of checkpoint. Shards are written into a folder beside the target, which is
+renamed to the target when it is complete. After an interruption the same call continues with the missing shards: a
+shard is whole or absent, and the folder records its source.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ _CARRIED = (
 
 @dataclass(frozen=True)
 class Report:
-    """What was done. `errors`: our matrix's name -> root of its squared error over its squared size."""
+    """The result. `errors`: our matrix's name -> root of its squared error over its squared size."""
 
     plan: str
     folder: Path
@@ -66,23 +66,23 @@ class _Item:
 
     @property
     def num_bytes(self) -> int:
-        """Of all that is written."""
+        """Bytes written."""
         return sum(header.num_bytes for header in self.headers)
 
 
 @dataclass
 class _Errors:
-    """Squares by target: changed and whole."""
+    """Sums of squares by target: of rounding errors and of the matrix."""
 
     sums: dict[str, list[float]] = field(default_factory=dict)
 
     def add(self, target: str, squares: Sequence[float]) -> None:
         """One more matrix of a target."""
-        held = self.sums.get(target, [0.0, 0.0])
-        self.sums[target] = [a + b for a, b in zip(held, squares, strict=True)]
+        before = self.sums.get(target, [0.0, 0.0])
+        self.sums[target] = [a + b for a, b in zip(before, squares, strict=True)]
 
     def relative(self) -> dict[str, float]:
-        """By target."""
+        """Relative errors by target."""
         return {target: (changed / whole) ** 0.5 if whole else 0.0 for target, (changed, whole) in self.sums.items()}
 
 
@@ -94,13 +94,14 @@ def quantize_checkpoint(
     max_shard_bytes: int = _SHARD_BYTES,
     progress: Callable[[int, int], None] | None = None,
 ) -> Report:
-    """Write the checkpoint of `folder`, packed by `plan`, as the new folder `target`. `progress` gets bytes, of all.
+    """Write the checkpoint of `folder`, packed by `plan`, as the new folder `target`. `progress` receives the bytes
+    written so far and all bytes.
 
     Raises WeightsError for a checkpoint that is packed already or damaged, a plan whose groups do not fit, or a target
     that exists or cannot be made; RunError if writing fails.
     """
     if plan.table is not None:
-        raise WeightsError(f"plan {plan.name} packs the embedding table, which files hold plain; use --plan on loading")
+        raise WeightsError(f"plan {plan.name} packs the embedding table, which files have plain; use --plan on loading")
     if target.exists():
         raise WeightsError(f"{target} exists; give the name of a folder that does not")
     config, source = read_config(folder), Source(folder)
@@ -129,7 +130,7 @@ def quantize_checkpoint(
 
 
 def quantization_json(packed: Formats) -> dict[str, Any]:
-    """The quantization_config of a checkpoint, in compressed-tensors' words."""
+    """The quantization_config of a checkpoint, in the form of compressed-tensors."""
     groups: dict[str, Any] = {}
     by_format: dict[Format, set[str]] = {}
     for target, form in packed.items():
@@ -168,7 +169,7 @@ def _scheme(form: Format) -> dict[str, Any]:
 
 
 def _items(source: Source, wanted: Sequence[Slot], packed: Formats) -> Iterator[_Item]:
-    """Everything that is written, in the order of the network; the vision tower as it is, behind it."""
+    """All items to write, in the order of the network; then the vision tower, unchanged."""
     for slot in wanted:
         form = packed.get(slot.target)
         if slot.stored not in source.tensors:
@@ -209,7 +210,7 @@ def _fingerprint(source: Source) -> list[list[object]]:
 
 
 def _resume(stage: Path, making: Mapping[str, Any]) -> dict[str, dict[str, list[float]]]:
-    """Squares of the shards that an interrupted call has left; an empty folder if it was making something else."""
+    """The errors of the shards that an interrupted call has written; empties the folder if its job was another."""
     path = stage / _PROGRESS
     if path.is_file():
         found = read_json(path)
@@ -233,7 +234,7 @@ def _write_all(
     for name, items in shards.items():
         if name not in done:
             headers, errors = [header for item in items for header in item.headers], _Errors()
-            write_shard(stage / name, headers, _told(_chunks(source, items, errors), written, total, progress))
+            write_shard(stage / name, headers, _counted(_chunks(source, items, errors), written, total, progress))
             done[name] = errors.sums
             making = read_json(stage / _PROGRESS)["making"]
             _write_json(stage / _PROGRESS, {"making": making, "done": done})
@@ -245,10 +246,10 @@ def _write_all(
     return whole
 
 
-def _told(
+def _counted(
     chunks: Iterator[Tensor], written: int, total: int, progress: Callable[[int, int], None] | None
 ) -> Iterator[Tensor]:
-    """The same, saying after each how many bytes there are."""
+    """The same chunks; reports the bytes so far after each."""
     for chunk in chunks:
         yield chunk
         written += chunk.numel() * chunk.element_size()
@@ -294,7 +295,7 @@ def _write_rest(
     errors: _Errors,
     shards: Mapping[str, Sequence[_Item]],
 ) -> None:
-    """Everything but the weights, then the file that only an unfinished folder has goes."""
+    """Write all files but the weights, then remove the file that marks an unfinished folder."""
     if len(shards) > 1:
         headers = {name: [header for item in items for header in item.headers] for name, items in shards.items()}
         _write_json(stage / INDEX, index_json(headers))

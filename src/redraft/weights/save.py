@@ -1,9 +1,8 @@
-"""From a model to a checkpoint folder in the released layout, which transformers reads too.
+"""From a model to a checkpoint folder in the released layout, which transformers also reads.
 
 Files are written in a hidden folder beside the target and moved into place, one after another, when all of them are
-complete. A failure to write leaves the target as it was. One between two of those moves (a crash, a power cut) leaves
-the weights of one save or a folder that cannot be loaded: shards of two saves never stand beside an index. Numbers are
-streamed shard by shard, so peak memory is the model and one shard.
+complete. A failure to write leaves the target as it was. A crash between two moves leaves the weights of one save or a
+folder that cannot be loaded: an index never has shards of two saves. Peak memory is the model and one shard.
 """
 
 from __future__ import annotations
@@ -36,7 +35,7 @@ _SHARD_BYTES = 5_000_000_000
 
 @dataclass(frozen=True)
 class _Entry:
-    """One tensor to store: a slot of the model, or a vision tensor passed through."""
+    """One tensor to store: a slot of the model, or an unchanged vision tensor."""
 
     name: str
     num_bytes: int
@@ -52,11 +51,11 @@ def save_model(
     dtype: torch.dtype | None = None,
     max_shard_bytes: int = _SHARD_BYTES,
 ) -> None:
-    """Write the weights, config.json, generation_config.json and redraft.json into `folder`, replacing what is there.
+    """Write the weights, config.json, generation_config.json and redraft.json into `folder`, replacing these files.
 
-    `vision` supplies the vision tensors, stored as they are; without it the config says nothing of a vision tower, and
-    transformers, which insists on one, would start it from random numbers. `dtype` is the text tensors' (None: as the
-    model holds them); weights above `max_shard_bytes` are split over several files. Other files in `folder` stay.
+    `vision` has the vision tensors, stored unchanged; without it the config has no vision tower, and transformers,
+    which requires one, would start it from random numbers. `dtype` is the dtype of the text tensors (None: the
+    model's). Weights above `max_shard_bytes` are split over several files. Other files in `folder` stay.
 
     Raises WeightsError for a model that is not plain, holds NaN or infinity, or a `folder` that is a file; RunError if
     writing fails.
@@ -68,8 +67,8 @@ def save_model(
         raise WeightsError(f"max_shard_bytes is {max_shard_bytes}; it must be at least 1")
     if any(isinstance(layer, FusedLayer) for layer in model.layers):
         raise WeightsError(
-            "the model's layers are fused for inference (as redraft.load and the engine make them) and no longer hold"
-            " the stored tensors; save the model that redraft.weights.load.load_model gives, which is plain"
+            "the model's layers are fused for inference (as redraft.load and the engine make them) and no longer have"
+            " the stored tensors; save the plain model that redraft.weights.load.load_model returns"
         )
     ours = model.state_dict()
     wanted = slots(model.config)
@@ -90,7 +89,7 @@ def _without_vision(config: ModelConfig) -> ModelConfig:
 
 
 class _Vision:
-    """The vision tensors, whichever way the caller has them."""
+    """The vision tensors, from a Source or a mapping."""
 
     def __init__(self, given: Source | Mapping[str, Tensor] | None, configured: bool) -> None:
         names = given.tensors if isinstance(given, Source) else given or {}
@@ -101,7 +100,7 @@ class _Vision:
             raise WeightsError("vision tensors were given, and the model's config has no vision_config to go with them")
 
     def entries(self) -> list[_Entry]:
-        # Bytes decide only where shards end, and a Source knows no itemsize: 4 is the largest it can be.
+        # Bytes decide only where shards end, and a Source has no itemsize: 4 is the largest.
         shapes = {name: self._shape(name) for name in self.names}
         return [_Entry(name, 4 * torch.Size(shape).numel(), None) for name, shape in shapes.items()]
 
@@ -123,7 +122,7 @@ def _write_weights(
     total = 0
     for name, shard in shards.items():
         tensors = {entry.name: _stored(entry, ours, extra, dtype) for entry in shard}
-        save_file(tensors, stage / name, metadata={"format": "pt"})  # transformers refuses files without this word
+        save_file(tensors, stage / name, metadata={"format": "pt"})  # transformers refuses files without it
         weight_map |= dict.fromkeys(tensors, name)
         total += sum(tensor.numel() * tensor.element_size() for tensor in tensors.values())
     if len(shards) > 1:
@@ -134,7 +133,7 @@ def _stored(entry: _Entry, ours: Mapping[str, Tensor], extra: _Vision, dtype: to
     if entry.slot is None:
         return extra.read(entry.name).detach().cpu().clone(memory_format=torch.contiguous_format)
     rows = ours[entry.slot.target][entry.slot.rows].detach()
-    # A copy even where nothing is cast: the format refuses tensors that share memory, as the rows of a stack do.
+    # A copy even without a cast: the format refuses tensors that share memory, as the rows of a stack do.
     tensor = rows.to("cpu", dtype, copy=True).contiguous()
     if not all(bound.isfinite() for bound in tensor.aminmax()):
         raise WeightsError(f"the model's {entry.slot.target} holds NaN or infinity as {dtype}; nothing was saved")
@@ -147,7 +146,7 @@ def _write_json(path: Path, content: Mapping[str, object]) -> None:
 
 @contextmanager
 def _staged(folder: Path) -> Iterator[Path]:
-    """A folder to write into; what is in it replaces the weights and configs of `folder` when the block succeeds."""
+    """A folder to write into; its files replace the weights and configs of `folder` when the block succeeds."""
     if folder.exists() and not folder.is_dir():
         raise WeightsError(f"{folder} is a file; give a folder to save into")
     stage: Path | None = None
@@ -164,11 +163,11 @@ def _staged(folder: Path) -> Iterator[Path]:
 
 
 def _publish(stage: Path, folder: Path) -> None:
-    """Move every staged file into `folder`, then drop weight files of an earlier save that are no part of this one."""
+    """Move every staged file into `folder`, then remove weight files that only an earlier save had."""
     folder.mkdir(exist_ok=True)
     written = {path.name for path in stage.iterdir()}
     (folder / INDEX).unlink(missing_ok=True)  # until all shards are there; in sorted order the new one comes last
-    # safetensors makes files that only their owner may read; the config files have the user's own mode.
+    # safetensors makes files that only their owner may read; the config files have the user's default mode.
     mode = (stage / "config.json").stat().st_mode
     for name in sorted(written):
         (stage / name).chmod(mode)

@@ -1,8 +1,7 @@
-"""Writing safetensors files larger than memory: headers first, then numbers as they come.
+"""Writes safetensors files larger than memory: headers first, then numbers tensor by tensor.
 
-The safetensors package writes a file from tensors that are all in memory at once. The format itself is simple: eight
-bytes of length, a JSON header with every tensor's place, then the bytes. So a file can be written front to back with
-one tensor in memory, and what is written is read with the package.
+The safetensors package needs all tensors of a file in memory. The format is simple: eight bytes of length, a JSON
+header with every tensor's place, then the bytes. So this file writes front to back with one tensor in memory.
 """
 
 from __future__ import annotations
@@ -70,18 +69,18 @@ def write_shard(path: Path, headers: Sequence[Header], chunks: Iterator[Tensor])
 
 @runtime_checkable
 class Sized(Protocol):
-    """What has a size."""
+    """An entry of a shard."""
 
     @property
     def num_bytes(self) -> int:
-        """In a file."""
+        """Bytes in the file."""
 
 
 Some = TypeVar("Some", bound=Sized)
 
 
 def split(entries: Iterable[Some], limit: int) -> dict[str, list[Some]]:
-    """Runs of at most `limit` bytes, a larger single entry alone, by file names as transformers expects them."""
+    """Runs of at most `limit` bytes, a larger entry alone, by the file names that transformers expects."""
     runs: list[list[Some]] = [[]]
     size = 0
     for entry in entries:

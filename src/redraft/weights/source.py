@@ -1,8 +1,8 @@
-"""Where stored tensors come from: a folder of safetensors files, and how a name becomes such a folder.
+"""Stored tensors: a folder of safetensors files, and the folder of a model's name.
 
 A `Source` reads headers first, so that names and shapes can be checked before anything large is allocated, and then one
-tensor at a time. It believes a file only as far as the file agrees with itself and with its index. Pickled weights are
-refused: reading one runs whatever code is inside.
+tensor at a time. It refuses files that disagree with themselves or with their index. Pickled weights are refused:
+reading one can run code.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ _REPOSITORY = re.compile(r"[A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*")
 
 @dataclass(frozen=True)
 class Stored:
-    """One stored tensor's header. `dtype` is the format's own word: F32, BF16, F16, I64, F8_E4M3, …"""
+    """One stored tensor's header. `dtype` is the file format's name: F32, BF16, F16, I64, F8_E4M3, …"""
 
     name: str
     shape: tuple[int, ...]
@@ -50,11 +50,11 @@ class Source:
         self.tensors: Mapping[str, Stored] = _read_headers(folder)
 
     def format_of(self, name: str) -> str | None:
-        """How a tensor is stored, in the file's own word; None if it is not there."""
+        """The stored dtype of a tensor; None if it is absent."""
         return self.tensors[name].dtype if name in self.tensors else None
 
     def read(self, name: str) -> Tensor:
-        """One tensor, on the CPU, as stored. A name that is not there is a KeyError: look in `tensors` first."""
+        """One tensor, on the CPU, as stored. Raises KeyError for an absent name: look in `tensors` first."""
         with _opened(self.tensors[name].file) as file:
             tensor: Tensor = file.get_tensor(name)
             return tensor
@@ -146,7 +146,7 @@ def _read_index(path: Path) -> dict[str, str]:
     """Tensor name -> shard file name, from the index."""
     try:
         found = json.loads(path.read_text(encoding="utf-8"))
-    except (ValueError, RecursionError) as error:  # bytes that are no UTF-8 are a ValueError, too
+    except (ValueError, RecursionError) as error:  # bytes that are not UTF-8 are also a ValueError
         raise WeightsError(f"{path} is not valid JSON ({error}); fetch the file again") from None
     weight_map = found.get("weight_map") if isinstance(found, dict) else None
     if not isinstance(weight_map, dict) or not weight_map:
@@ -178,14 +178,14 @@ def _read_shards(folder: Path, weight_map: Mapping[str, str]) -> dict[str, Store
 def _header(path: Path) -> list[Stored]:
     with _opened(path) as file:
         found = []
-        for name in file.offset_keys():  # the order of the bytes, so that a disk is read from front to back
+        for name in file.offset_keys():  # in the order of the bytes, so that a disk is read from front to back
             part = file.get_slice(name)
             found.append(Stored(name, tuple(part.get_shape()), part.get_dtype(), path))
     return found
 
 
 def _opened(path: Path) -> Any:  # safetensors' handle has no public type
-    """Opening checks the header and that the tensors cover the file to its last byte."""
+    """An open file; the library checks the header and that the tensors cover the file to its last byte."""
     try:
         return safe_open(path, framework="pt", device="cpu")
     except SafetensorError as error:

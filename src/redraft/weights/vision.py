@@ -1,8 +1,8 @@
-"""The vision tower's numbers: their stored names, from a checkpoint folder to a tower, and back to stored tensors.
+"""The vision tower's tensors: stored names, loading from a checkpoint folder, and the tensors to store.
 
-A tower is loaded by itself, when the first image comes, and stays in the format of its text model's activations:
-quantizing a checkpoint copies it as it is (`weights/quantize.py`). Every stored tensor is one of ours under another
-name (model spec 6.1).
+A tower is loaded separately, with the first image, in the number format of its text model's activations; quantizing a
+checkpoint copies it unchanged (`weights/quantize.py`). Every stored tensor is one of ours under another name (model
+spec 6.1).
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ _LINEARS = {
     "mlp.up": "mlp.up_proj",
     "mlp.down": "mlp.down_proj",
 }
-# What some published files hold beside the tower; no engine reads it.
+# Some published files have these beside the tower; no engine reads them.
 _STRAY = (_EMBEDDER + "embedding.",)
 
 
@@ -76,7 +76,7 @@ def stored_tensors(tower: VisionTower) -> dict[str, Tensor]:
 
 
 def vision_bytes(config: ModelConfig, dtype: torch.dtype) -> int:
-    """Bytes of a checkpoint's tower in memory; 0 without one. Raises ConfigError for one that is not supported."""
+    """Bytes of a checkpoint's tower in memory; 0 without one. Raises ConfigError for an unsupported tower."""
     return dtype.itemsize * vision_parameters(config)
 
 
@@ -99,8 +99,8 @@ def load_vision(
 ) -> VisionTower:
     """The vision tower of a checkpoint folder, in eval mode with gradients off. `dtype` is the text model's.
 
-    `kernels` are plain ones (`model/kernels.py`). Raises ConfigError for a tower that is not supported, WeightsError if
-    there is none or its tensors are missing, surplus, damaged, not finite or of another shape or number format.
+    `kernels` are plain ones (`model/kernels.py`). Raises ConfigError for an unsupported tower, WeightsError if there is
+    none or its tensors are missing, surplus, damaged, not finite or of another shape or number format.
     """
     if dtype not in DTYPES.values():
         raise WeightsError(f"dtype is {dtype}; supported: {', '.join(DTYPES)}")
@@ -109,7 +109,8 @@ def load_vision(
         raise WeightsError(f"{folder} has no vision tower; use a checkpoint that has one, or leave images out")
     config, unknown = parse_vision(model.vision or {})
     for key in unknown:
-        (report or _silent)(f"{folder}: {key} is not a setting that redraft knows; it has no effect")
+        if report is not None:
+            report(f"{folder}: {key} is an unknown setting and has no effect")
     source = Source(folder)
     _check_headers(source, stored_shapes(config, model.hidden_size))
     with torch.device("meta"):
@@ -159,7 +160,3 @@ def _check_headers(source: Source, wanted: Mapping[str, tuple[int, ...]]) -> Non
             )
         if stored.dtype not in FLOATS:
             raise WeightsError(f"{stored.file}: {name} is stored as {stored.dtype}; supported: {', '.join(FLOATS)}")
-
-
-def _silent(line: str) -> None:
-    """Nobody asked for the report."""

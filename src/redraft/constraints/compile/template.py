@@ -34,7 +34,7 @@ from redraft.constraints.compile.schema import compile_schema
 from redraft.constraints.compile.values import number, text_of
 from redraft.constraints.language import Source
 from redraft.constraints.validation import Problem, Span, schema_problems
-from redraft.errors import ConstraintError
+from redraft.errors import ConstraintError, did_you_mean
 
 _HOLE = re.compile(r"\{\{\s*(?P<name>[A-Za-z_]\w*)\s*(?::\s*(?P<kind>.*?))?\s*\}\}", re.DOTALL)
 _UNCLOSED = re.compile(r"\{\{\s*[A-Za-z_]\w*\s*(?::(?:(?!\}\}).)*?)?(?:\{\{\s*[A-Za-z_]|\Z)", re.DOTALL)
@@ -179,8 +179,8 @@ def _dfa(kind: str) -> Dfa:
     if word in _PLAIN and not inside:
         return whole_match(_PLAIN[word])
     if word not in _COUNTED and word not in ("int", "number"):
-        known = ", ".join((*_COUNTED, "int", "number", "enum", "regex", *_PLAIN))
-        raise ConstraintError(f"no kind is {kind!r}; known: {known}")
+        known = (*_COUNTED, "int", "number", "enum", "regex", *_PLAIN)
+        raise ConstraintError(f"no kind is {kind!r}; known: {', '.join(known)}{did_you_mean(word, known)}")
     ends = _range(kind, inside)
     found = _counted(word, *ends) if word in _COUNTED else number(*ends, whole=word == "int")
     if found.is_empty:

@@ -1,9 +1,9 @@
 """Attention of all spans of a forward in one launch, on a GPU, without a mask in memory.
 
-Two numbers say what a row sees: the first key and the one behind the last (`model/rows.py::SpanTables`). So prompts,
-commits and canvases of many sequences share the launch, and so do buffers that stand still under a graph. The query
-heads that share a key head are rows of the same tile: every key is read once for all of them. Heads are of 256 or 512,
-and of the larger size libraries have no fused form. The twin is `model/kernels.py::attend_eager`, span by span.
+Two numbers define the keys that a row sees: the first key and the key after the last (`model/rows.py::SpanTables`). So
+prompts, commits and canvases of many sequences share the launch, and buffers with fixed addresses can be used in a
+graph. The query heads that share a key head are rows of one tile: every key is read once for all of them. Heads have
+256 or 512 numbers; libraries have no fused form for 512. The twin is `model/kernels.py::attend_eager`, span by span.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from redraft.shapes import Float, Tensor
 
 _BLOCK_KEYS = 32
 _PROGRAMS = 128  # about one for each multiprocessor of a large GPU
-_HOPPER = 227 * 1024  # bytes of shared memory; what has less has smaller matrix units, too
+_HOPPER = 227 * 1024  # bytes of shared memory; GPUs with less also have smaller matrix units
 
 
 @triton.jit
@@ -61,7 +61,7 @@ def _attend(
         scores = tl.dot(queries, tl.trans(part), input_precision="ieee")
         scores = tl.where(visible, scores, float("-inf"))
         new = tl.maximum(largest, tl.max(scores, axis=1))
-        # A row that has seen no key yet has no largest score; any finite number does instead.
+        # A row that has seen no key yet has no largest score: use any finite number.
         safe = tl.where(new == float("-inf"), 0.0, new)
         kept, e = tl.exp(largest - safe), tl.exp(scores - safe[:, None])
         total = kept * total + tl.sum(e, axis=1)
@@ -75,7 +75,7 @@ def _attend(
 def attend_spans(
     q: Float[Tensor, "rows heads head_dim"], tables: SpanTables, index: int, kv_heads: int
 ) -> Float[Tensor, "rows heads head_dim"]:
-    """Attention of every row over what it sees in layer `index`, whose own keys and values have been placed."""
+    """Attention of every row over the keys that it sees in layer `index`; its own keys have been placed."""
     _, heads, dim = q.shape
     out, group = torch.empty_like(q), heads // kv_heads
     tile_rows, stages = _tile(q)
@@ -87,16 +87,16 @@ def attend_spans(
         BLOCK_KEYS=_BLOCK_KEYS,
         num_warps=8,
         num_stages=stages,
-        maxnreg=255,  # or the compiler of 8.0 aims at half as many, and spills
+        maxnreg=255,  # otherwise the compiler for 8.0 uses half as many, and spills
     )
     return out
 
 
 def _tile(q: Float[Tensor, "rows heads head_dim"]) -> tuple[int, int]:
-    """Rows of a tile and stages of loading, for the memory that a program may have; with eight warps nothing spills.
+    """Rows of a tile and stages of loading, for the shared memory of a program; with eight warps nothing spills.
 
-    Tiles of 128 rows have the matrix units to themselves, but of heads of 512 they do not fit into registers, and of
-    one canvas they would leave most of a GPU idle.
+    Tiles of 128 rows use the matrix units best. But with heads of 512 they do not fit into registers, and for one
+    canvas they would leave most of a GPU idle.
     """
     rows, heads, dim = q.shape
     row, memory = dim * q.element_size(), shared_memory(q.device)

@@ -1,8 +1,8 @@
-"""From tokens to classes and back on a GPU: log-probabilities are read once for the one, and once for the other.
+"""From tokens to classes and back on a GPU; each direction reads the log-probabilities once.
 
-Tokens are sorted by class, and a class is cut into tiles, so every sum is added up in one order by one program: no
-atomics, which tokens of the same class would queue for. Tokens of a large class lie close together, so little is read
-in vain. The twins in `constraints/condition/` are `edge_layout.py::by_class` and `projection.py::Projected.shifted`.
+Tokens are sorted by class, and a class is cut into tiles, so one program adds every sum in one order: no atomics, for
+which tokens of one class would wait. Tokens of a large class are close together, so few bytes are read unused. The
+twins in `constraints/condition/` are `edge_layout.py::by_class` and `projection.py::Projected.shifted`.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ _WIDE = 2048
 @triton.jit
 @no_type_check
 def _tile(log_p, tokens, begins, ends, largest, sums, likeliest, vocab, NONE: tl.constexpr, WIDE: tl.constexpr):
-    """One tile at one position: its largest log-probability, the sum of all as a multiple of that, and whose it is."""
+    """One tile at one position: its largest log-probability, the sum of all relative to it, and its token."""
     tile, row = tl.program_id(0), tl.program_id(1).to(tl.int64)
     begin, end = tl.load(begins + tile), tl.load(ends + tile)
     at = begin + tl.arange(0, WIDE)
@@ -40,7 +40,7 @@ def _tile(log_p, tokens, begins, ends, largest, sums, likeliest, vocab, NONE: tl
 @triton.jit
 @no_type_check
 def _shift(log_p, class_of, bias, out, vocab, classes, faintest, nothing, WIDE: tl.constexpr):
-    """Some tokens at one position, each with the bias of its class; what becomes too faint is nothing."""
+    """Some tokens at one position, each with the bias of its class; below `faintest` they become `nothing`."""
     token, row = tl.program_id(0) * WIDE + tl.arange(0, WIDE), tl.program_id(1).to(tl.int64)
     inside = token < vocab
     own = tl.load(class_of + token, mask=inside, other=0)

@@ -1,6 +1,6 @@
-"""Rows times one packed matrix on a GPU: scaled, or unpacked, on the way, never as a whole in memory.
+"""Rows times one packed matrix on a GPU. The matrix is scaled or unpacked tile by tile, never as a whole.
 
-The tiles are those of the experts' kernels; 8-bit floats go to the library's matmul. The twin is
+The experts' kernels have the same tiles; 8-bit floats use the library's matmul. The twin is
 `model/linear.py::multiply_packed`.
 """
 
@@ -13,7 +13,7 @@ import triton
 import triton.language as tl
 
 from redraft.model.gpu.rounding import rounded
-from redraft.model.gpu.tiles import EIGHT, Tile, accumulate, constants, held, kind_of, read, scaled
+from redraft.model.gpu.tiles import EIGHT, Tile, accumulate, constants, kind_of, parts, read, scaled
 from redraft.model.linear import float8_matmul, multiply_packed
 from redraft.model.packed import Packed
 from redraft.shapes import Float, Tensor
@@ -47,7 +47,7 @@ def multiply_kernel(x: Float[Tensor, "rows inner"], weight: Packed, tile: Tile |
     (rows, outer), tile = (x.shape[0], weight.shape[0]), tile or dense_tile(weight, x.shape[0])
     result = x.new_empty(rows, outer)
     _dense[(triton.cdiv(rows, tile.rows), triton.cdiv(outer, tile.out))](
-        *(*read(x, weight), *held(weight), result, rows), **constants(x, weight, tile)
+        *(*read(x, weight), *parts(weight), result, rows), **constants(x, weight, tile)
     )
     return result
 

@@ -1,15 +1,14 @@
-"""Routed experts on a GPU: four launches for all experts, whatever numbers their matrices are in.
+"""Routed experts on a GPU: four launches for all experts, in any number format.
 
     place     choices sorted by expert; a block is a run of rows of one expert
-    gate up   block × tile of ffn:      gate and up of the same tile side by side, GELU between them
+    gate up   block × tile of ffn:      gate and up of one tile together, then GELU
     down      block × tile of hidden:   to the row's own place
-    mix       each row's choices, weighted and added up
+    mix       each row's choices, weighted and added
 
-Which blocks there are is worked out on the device, so nothing waits for the host, and an expert that no row chose
-costs nothing. A block is wide enough for twice the rows that an expert gets on average: its matrix is then read once,
-and 4-bit matrices are unpacked once, on the way into the product (`tiles.py`). 8-bit matrices meet rows in the same 8
-bits, summed as integers or by the fp8 units, and are scaled when the sum is there. The twin is
-`model/moe.py::experts_grouped`.
+The device computes the blocks, so nothing waits for the host, and an expert that no row chose costs nothing. A block
+has room for twice the average rows of an expert: its matrix is usually read once, and 4-bit matrices are unpacked once,
+as they are read (`tiles.py`). 8-bit matrices are multiplied with rows of the same 8-bit format, as integers or by the
+fp8 units, and the sums are scaled. The twin is `model/moe.py::experts_grouped`.
 """
 
 from __future__ import annotations
@@ -28,8 +27,8 @@ from redraft.model.gpu.tiles import (
     Tile,
     accumulate,
     constants,
-    held,
     kind_of,
+    parts,
     read,
     scaled,
 )
@@ -44,10 +43,10 @@ _SCAN, _WIDE = 2048, 1024
 @triton.jit
 @no_type_check
 def _place(chosen, order, experts, starts, ends, count, BLOCK_ROWS: tl.constexpr, WIDE: tl.constexpr):
-    """One expert's choices in order, behind those of all experts before it, and its blocks.
+    """One expert's choices in order, after those of all experts before it, and its blocks.
 
-    Its first block is number ⌊choices before it / BLOCK_ROWS⌋ + expert: there is always room for what it needs up to
-    the next one's first, and what is to spare is empty. So no expert has to know the blocks of another.
+    Its first block has number ⌊choices before it / BLOCK_ROWS⌋ + expert. So there is room for all of its blocks before
+    the first block of the next expert; unused blocks are empty. No expert needs to know the blocks of another.
     """
     expert = tl.program_id(0)
     before = 0
@@ -75,8 +74,8 @@ def _gate_up(
     PHASED: tl.constexpr, INNER: tl.constexpr, OUTER: tl.constexpr, GROUP: tl.constexpr, KIND: tl.constexpr,
     SUMS: tl.constexpr, BLOCK_ROWS: tl.constexpr, BLOCK_OUT: tl.constexpr, BLOCK_IN: tl.constexpr,
 ):  # fmt: skip
-    """gelu(gate) * up of one block, one tile of the inner width, in the order of the sorted rows and as `down` reads
-    it."""
+    """gelu(gate) * up of one block and one tile of the inner width, in the order of sorted rows and the layout that
+    `down` reads."""
     block = tl.program_id(0)
     begin, end = tl.load(starts + block), tl.load(ends + block)
     if begin >= end:
@@ -160,7 +159,7 @@ def experts_kernel(
 def experts_each(
     experts: AnyExperts, x: Tensor, chosen: Tensor, tiles: tuple[Tile, Tile] | None = None
 ) -> Float[Tensor, "choices_of_all_rows hidden"]:
-    """What each row's chosen experts make of it, one behind the other, not yet weighted."""
+    """The outputs of each row's chosen experts, one after the other, not yet weighted."""
     rows, choices = chosen.shape
     gate_up, down = experts.gate_up, experts.down
     ffn, hidden = gate_up.shape[1] // 2, down.shape[1]
@@ -169,23 +168,23 @@ def experts_each(
     inner = x.new_empty(rows * choices, ffn)
     is_phased = kind_of(down) >= INT4_CODES
     _gate_up[(len(blocks[0]), triton.cdiv(ffn, tile.out))](
-        *(*read(x, gate_up), order, *blocks, *held(gate_up), inner, choices),
+        *(*read(x, gate_up), order, *blocks, *parts(gate_up), inner, choices),
         **constants(x, gate_up, tile, 2),
         PHASED=is_phased,
     )
     each = x.new_empty(rows * choices, hidden)
     _down[(len(blocks[0]), triton.cdiv(hidden, down_tile.out))](
         *((inner, inner) if is_phased else read(inner, down)),
-        *(order, *blocks, *held(down), each),
+        *(order, *blocks, *parts(down), each),
         **constants(x, down, down_tile),
     )
     return each
 
 
 def experts_tiles(weight: Tensor | Packed, rows: float, dtype: torch.dtype) -> tuple[Tile, Tile]:
-    """Tiles of the two products where an expert gets `rows` rows on average; `dtype` is that of the rows.
+    """Tiles of the two products if an expert gets `rows` rows of `dtype` on average.
 
-    Large tiles of float32 do not fit into registers, nor those of plain matrices into the 64 KiB of compute 7.5.
+    Large tiles of float32 do not fit into registers, nor tiles of plain matrices into the 64 KiB of compute 7.5.
     """
     kind = kind_of(weight)
     most = 32 if dtype == torch.float32 and kind != EIGHT else _MOST
@@ -197,7 +196,7 @@ def experts_tiles(weight: Tensor | Packed, rows: float, dtype: torch.dtype) -> t
 
 
 def _blocks(chosen: Int[Tensor, "rows choices"], experts: int, rows: int) -> tuple[Tensor, ...]:
-    """Choices sorted by expert, and each block's expert, first place and end; blocks that are not needed are empty."""
+    """Choices sorted by expert, and each block's expert, first place and end; unused blocks are empty."""
     count = chosen.numel()
     order = torch.empty(count, dtype=torch.int32, device=chosen.device)
     blocks = torch.empty(3, count // rows + experts, dtype=torch.int32, device=chosen.device).unbind()

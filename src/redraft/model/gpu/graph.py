@@ -1,17 +1,17 @@
-"""Denoising steps as one graph: memory that stands still, and nothing for the host to decide.
+"""Denoising steps as one CUDA graph: fixed memory addresses, and no decision by the host.
 
-    once a block     where the canvases stand ─► `seen`, cos and sin    (a few small copies to the device)
+    once a block     positions of the canvases ─► `seen`, cos and sin    (a few small copies to the device)
     every step       tokens, temperatures, uniforms ─► `given`   (one small copy) ─┐
                      soft embeddings ─► `soft` ────────────────────────────────────┴► replay ─► hidden, reading
 
-A graph repeats launches with the addresses and sizes that they had. What moves from block to block is therefore a
-number in memory: which part of a layer's buffers a canvas sees, and where its own rows go. A graph has so many places
-for canvases, each as wide as the model's. Rows that no canvas fills are dead: they are computed and nobody sees them,
-neither their keys nor what comes of them. So one graph serves all canvases at its places, some of them or all, and
-narrower ones, too. Places that nobody has are filled up with an empty prefix.
+A graph repeats launches with their addresses and sizes. So everything that changes from block to block is a number in
+memory: the part of a layer's buffers that a canvas sees, and the place of its own rows. A graph has a fixed number of
+places for canvases, each as wide as the model's canvas. Rows without a canvas are dead: they are computed, but no row
+reads their keys and their results are not used. So one graph serves any of the canvases at its places, narrower ones
+included. Unused places have an empty prefix.
 
-On a processor the same step runs launch by launch; it is what the tests hold to `model/rows.py::Rows`. Not covered:
-forwards that encode, and readings that go by the logits.
+On a CPU the same step runs launch by launch; tests compare it with `model/rows.py::Rows`. Not covered: forwards that
+encode, and readings from logits.
 """
 
 from __future__ import annotations
@@ -31,13 +31,13 @@ from redraft.shapes import Float, Int, Tensor
 
 _WARM_UPS = 2
 PLACES = 8
-"""Requests whose prefixes stand still. With more canvases a forward takes so long that the host has launched the next
-operation before one has ended."""
+"""Most requests with fixed prefixes. With more canvases every operation takes longer than its launch, so that a graph
+would save nothing."""
 
 
 @dataclass(frozen=True)
 class Placed:
-    """A canvas that steps: at which place, and what it is shown. Of a reading also its temperatures and uniforms."""
+    """A canvas of a step: its place and its input; `draws` are the temperatures and uniforms of its reading."""
 
     place: int
     tokens: Int[Tensor, "canvas"]
@@ -46,26 +46,26 @@ class Placed:
 
     @property
     def width(self) -> int:
-        """Rows that live."""
+        """Live rows."""
         return self.tokens.shape[0]
 
 
-class StandingRows(Rows):
-    """The rows of canvases behind their prefixes, `width` each, in buffers that stay where they are."""
+class FixedRows(Rows):
+    """The rows of canvases after their prefixes, `width` each, in buffers with fixed addresses."""
 
     def __init__(self, model: DiffusionGemma, prefixes: Sequence[Prefix], width: int) -> None:
         spans = [Span(prefix, width, Mode.DENOISE) for prefix in prefixes]
         super().__init__(model.config, spans, model.device, model.dtype)
         self.prefixes, self.width = tuple(prefixes), width
         self.parts: list[list[slice]] = []
-        # Of each canvas in each layer: the first row and the end of what it sees, and its own first row.
+        # For each canvas and layer: first row and end of the part that it sees, and its own first row.
         shape = (len(spans), len(model.config.layers), 3)
         self.seen: Int[Tensor, "canvases layers 3"] = torch.zeros(shape, dtype=torch.int64, device=model.device)
-        self._standing: SpanTables | None = None
+        self._fixed: SpanTables | None = None
         self._own = torch.arange(width, device=model.device)
 
-    def stand(self, lives: Sequence[int]) -> None:
-        """Take the places behind the prefixes as they are now. Of each canvas the first `lives` rows are seen."""
+    def place(self, lives: Sequence[int]) -> None:
+        """Move to the present ends of the prefixes. Only the first `lives` rows of each canvas are seen."""
         claimed = [[layer.claim(one.length, self.width) for layer in one.layers] for one in self.prefixes]
         dead = [self.width - live for live in lives]
         self.parts = [[slice(at.start, at.stop - d) for at in one] for one, d in zip(claimed, dead, strict=True)]
@@ -75,8 +75,7 @@ class StandingRows(Rows):
         ]
         self.seen.copy_(torch.tensor(found), non_blocking=True)
         starts = torch.tensor([one.length for one in self.prefixes])
-        behind = (starts[:, None] + torch.arange(self.width)).flatten()
-        self.positions.copy_(behind, non_blocking=True)
+        self.positions.copy_((starts[:, None] + torch.arange(self.width)).flatten(), non_blocking=True)
         kept, self._rotations = self._rotations, {}
         for layer in self.config.layers:
             self.rotation(layer)
@@ -86,23 +85,23 @@ class StandingRows(Rows):
         self._rotations |= kept
         self.starts = starts.tolist()
         found_tables = span_tables(self, lives)
-        if self._standing is None:
-            self._standing = found_tables
-        for place, value in zip(self._standing.tensors, found_tables.tensors, strict=True):
+        if self._fixed is None:
+            self._fixed = found_tables
+        for place, value in zip(self._fixed.tensors, found_tables.tensors, strict=True):
             place.copy_(value)
         self.forget()
 
     def tables(self, index: int) -> SpanTables:
-        """Those of the places taken last, in memory that stands still."""
-        assert self._standing is not None, "no place was taken"
-        return self._standing
+        """The tables of the last `place`, in memory with fixed addresses."""
+        assert self._fixed is not None, "place was not called"
+        return self._fixed
 
     def forget(self) -> None:
-        """Drop what was worked out of the rotations, so that the next forward does it again."""
+        """Drop the scaled rotations, so that the next forward computes them again."""
         self._scaled.clear()
 
     def _attend_span(self, i: int, index: int, q: Tensor, k: Tensor, v: Tensor, kernel: Attend) -> Tensor:
-        """Write the canvas's own keys at their place, and read what it sees."""
+        """Write the canvas's own keys at their place, and attend over the keys that it sees."""
         layer, seen = self.prefixes[i].layers[index], self.seen[i, index]
         own = seen[2] + self._own
         layer.keys.index_copy_(1, own, k.transpose(0, 1))
@@ -119,10 +118,10 @@ def attend_masked(
     v: Float[Tensor, "kv_heads room head_dim"],
     seen: Int[Tensor, "2"],
 ) -> Float[Tensor, "rows heads head_dim"]:
-    """A canvas over the part `seen[0]` to `seen[1]` of whole buffers, in operations that the host need not wait for."""
+    """A canvas over the part `seen[0]` to `seen[1]` of whole buffers, in operations that do not wait for the host."""
     group, key = q.shape[1] // k.shape[0], torch.arange(k.shape[1], device=q.device)
     inside = (key >= seen[0]) & (key < seen[1])
-    # What lies outside may be no number at all.
+    # The rest of a buffer may be NaN.
     k, v = (torch.where(inside[:, None], x, 0.0).repeat_interleave(group, dim=0) for x in (k, v))
     scores = (q.transpose(0, 1) @ k.transpose(1, 2)).float().masked_fill(~inside, -torch.inf)
     return (torch.softmax(scores, dim=-1).to(q.dtype) @ v).transpose(0, 1)
@@ -131,7 +130,7 @@ def attend_masked(
 class GraphedStep:
     """The step of canvases at places of one width. On a GPU it is captured and replayed.
 
-    `prefixes` are those of the first `places`. With `reads` the head is read as a stream in the same graph.
+    `prefixes` belong to the first `places`. With `reads` the head is read as a stream in the same graph.
     """
 
     def __init__(
@@ -144,29 +143,27 @@ class GraphedStep:
         reads: bool = False,
     ) -> None:
         self.model, self.prefixes, self.width, self.reads = model, tuple(prefixes), width, reads
-        nobody = Prefix(model.config.layers, dtype=model.dtype, device=model.device)
-        self.rows = StandingRows(model, [*prefixes, *[nobody] * (places - len(prefixes))], width)
+        empty = Prefix(model.config.layers, dtype=model.dtype, device=model.device)
+        self.rows = FixedRows(model, [*prefixes, *[empty] * (places - len(prefixes))], width)
         count, device = places * width, model.device
         # Tokens, temperatures and uniforms: float32 holds every token id exactly.
         self.given: Float[Tensor, "3 rows"] = torch.ones(3, count, device=device)
         self.soft = torch.zeros(count, model.config.hidden_size, dtype=model.dtype, device=device)
         self._graph: torch.cuda.CUDAGraph | None = None
         self._found: tuple[Tensor, Reading | None] | None = None
-        self._stands: list[int] = []
+        self._placed: list[int] = []
         self._places = self._buffers()
 
     def serves(self, prefixes: Sequence[Prefix]) -> bool:
-        """Whether it is made for these prefixes, and their buffers have not moved."""
-        same = len(prefixes) == len(self.prefixes)
-        same = same and all(ours is theirs for ours, theirs in zip(self.prefixes, prefixes, strict=True))
-        return same and self._stand_still()
+        """Whether it was made for these prefixes, and their buffers have not moved."""
+        return len(prefixes) == len(self.prefixes) and all(map(is_, self.prefixes, prefixes)) and self._unmoved()
 
     def __call__(self, canvases: Sequence[Placed]) -> tuple[Float[Tensor, "rows hidden"], Reading | None]:
-        """Normed hidden states of all places and what was read of them, good until the next call.
+        """Normed hidden states of all places and their readings, valid until the next call.
 
         A soft embedding of None is an exact zero, which changes nothing.
         """
-        self._stand({one.place: one.width for one in canvases})
+        self._place({one.place: one.width for one in canvases})
         self._give(canvases)
         if self.model.device.type != "cuda":
             return self._step()
@@ -178,16 +175,16 @@ class GraphedStep:
         return self._found
 
     def of(self, canvas: Placed) -> slice:
-        """Where the rows of a canvas are among all."""
+        """The rows of a canvas among all rows."""
         return slice(canvas.place * self.width, canvas.place * self.width + canvas.width)
 
-    def _stand(self, widths: dict[int, int]) -> None:
+    def _place(self, widths: dict[int, int]) -> None:
         lives = [widths.get(place, self.width) for place in range(len(self.rows.prefixes))]
-        if self._stands == lives + self._origins():
+        if self._placed == lives + self._origins():
             return
-        self.rows.stand(lives)
-        self._stands = lives + self._origins()
-        if not self._stand_still():
+        self.rows.place(lives)
+        self._placed = lives + self._origins()
+        if not self._unmoved():
             self._places, self._graph = self._buffers(), None
 
     def _give(self, canvases: Sequence[Placed]) -> None:
@@ -213,7 +210,7 @@ class GraphedStep:
         return hidden, read_head(hidden, head, temperature[:, None], uniform, model.kernels.head)
 
     def _capture(self) -> None:
-        """Record the launches; first some that are not recorded, in which kernels are compiled and tables made."""
+        """Record the launches, after a few steps without recording that compile kernels and make tables."""
         side = torch.cuda.Stream(self.model.device)
         side.wait_stream(torch.cuda.current_stream())
         with torch.cuda.stream(side):
@@ -222,16 +219,16 @@ class GraphedStep:
         torch.cuda.current_stream().wait_stream(side)
         self.rows.forget()
         graph = torch.cuda.CUDAGraph()
-        # Other threads may use the device meanwhile: what they do is no part of the graph, nor an error.
+        # Other threads may use the device meanwhile: their operations are not part of the graph, and not an error.
         with torch.cuda.graph(graph, capture_error_mode="thread_local"):
             self._found = self._step()
-        self._graph = graph  # not one that a failure has left half recorded
+        self._graph = graph  # only now: a failure may leave a graph half recorded
 
     def _origins(self) -> list[int]:
         return [at for one in self.prefixes for at in (one.length, *(layer.origin for layer in one.layers))]
 
-    def _stand_still(self) -> bool:
-        """Whether no buffer has been replaced. Its address would not tell: another may come to lie there."""
+    def _unmoved(self) -> bool:
+        """Whether no buffer has been replaced. Addresses do not show that: a new buffer may have the old address."""
         return all(map(is_, self._places, self._buffers()))
 
     def _buffers(self) -> list[Tensor]:
@@ -240,7 +237,7 @@ class GraphedStep:
 
 
 class Places:
-    """The prefixes that stand still, and the graphs recorded with them: one for 1, 2, 4 and 8 places."""
+    """The prefixes with fixed addresses, and the graphs recorded with them: one for 1, 2, 4 and 8 places."""
 
     def __init__(self, model: DiffusionGemma) -> None:
         self.model, self.width = model, model.config.canvas_length
@@ -248,9 +245,9 @@ class Places:
         self._steps: dict[tuple[int, bool], GraphedStep] = {}
 
     def prefix(self, room: int, used: Sequence[Prefix]) -> Prefix | None:
-        """An empty one with that room beside its canvases, that is not among the used; None if there is none left.
+        """An empty prefix with that room and room for canvases, not one of `used`; None if all are in use.
 
-        Room is rounded up, so that the prefix will do for other requests and what was recorded with it stays of use.
+        Room is rounded up, so that other requests can use the prefix and the graphs recorded with it.
         """
         least = room + 2 * self.width
         free = [place for place, one in enumerate(self.prefixes) if not any(one is other for other in used)]
@@ -265,16 +262,16 @@ class Places:
             self.prefixes.append(made)
         else:
             self.prefixes[free[0]] = made
-            self._steps.clear()  # or what they were recorded with would stay in memory
+            self._steps.clear()  # otherwise the old prefix would stay in memory
         return made
 
     def of(self, prefix: Prefix, width: int) -> int | None:
-        """The place of a canvas of that width behind that prefix; None if it has none."""
+        """The place of a canvas of that width after that prefix; None if it has none."""
         found = (place for place, one in enumerate(self.prefixes) if one is prefix)
         return next(found, None) if 0 < width <= self.width else None
 
     def step(self, canvases: Sequence[Placed], *, reads: bool) -> GraphedStep:
-        """The graph of as many places as these canvases need, rounded up to a power of two."""
+        """The graph with enough places for these canvases, rounded up to a power of two."""
         count = 1 << max(one.place for one in canvases).bit_length()
         prefixes = self.prefixes[:count]
         known = self._steps.get((count, reads))

@@ -1,9 +1,9 @@
 """The streamed head on a GPU: library matmuls on a tile of the table, one kernel for everything in between.
 
-A tile is as wide as it takes to fill a GPU with the product of one canvas, and narrower for many rows, whose products
-would take too much memory: 8 tiles of the 26B model's table for one canvas, 16 for eight. The kernel takes each row of
-a tile's products through cap, temperature, largest and sums, and leaves the exponentials for the second matmul. The
-twin is `model/head.py::pass_tiles`.
+A tile is wide enough that the product of one canvas fills a GPU, and narrower for many rows, whose products would take
+too much memory: 8 tiles of the 26B model's table for one canvas, 16 for eight. The kernel applies cap and temperature
+to each row of a tile's products, updates the largest logit and the sums, and writes the exponentials for the second
+matmul. The twin is `model/head.py::pass_tiles`.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""What runs on a GPU: every operation that has a kernel of its own."""
+"""The kernels of a GPU, for every operation that has one."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A whole layer on a GPU in fifteen launches, however many sequences its rows are of.
+"""A whole layer on a GPU in fifteen launches, for any number of sequences.
 
     norm ► qkv ► heads ► attention ► out ► after attention ─┬► gate up ► gelu ► down ────────────────────┬► after ffw
                                                             └► router ► route ► place ► gate up ► down ──┘
@@ -6,9 +6,9 @@
     heads             norm and rotate queries and keys, norm values; keys and values go straight into the cache
     after attention   norm, residual, and the three norms that the dense MLP, the experts and the router read
     route             softmax, choice of the experts, their weights
-    after ffw         each row's experts added up, both branches normed, added, normed, residual, layer scalar
+    after ffw         each row's experts added, both branches normed, added, normed, residual, layer scalar
 
-Everything between two products is one kernel that reads a row once, and rounds where the twin rounds. The twin is
+Everything between two products is one kernel that reads a row once and rounds where the twin rounds. The twin is
 `model/gemma.py::Layer` in plain torch.
 """
 
@@ -43,7 +43,7 @@ def _heads(
     qkv, q_scale, k_scale, cos, sin, q, rows, buffers, step, eps,
     HEADS: tl.constexpr, KV: tl.constexpr, FULL: tl.constexpr, HALF: tl.constexpr,
 ):  # fmt: skip
-    """One head of one row. Of a full layer a key head is also the value head: normed without weight, not rotated."""
+    """One head of one row. In a full layer a key head is also the value head: normed without weight, not rotated."""
     row, head = tl.program_id(0).to(tl.int64), tl.program_id(1)
     kind: tl.constexpr = qkv.dtype.element_ty
     dim: tl.constexpr = 2 * HALF
@@ -79,7 +79,7 @@ def _heads(
 @triton.jit
 @no_type_check
 def _place_of(rows, buffers, row, head, WHICH: tl.constexpr, KIND: tl.constexpr, DIM: tl.constexpr):
-    """Where a row's keys (WHICH 0) or values (1) of one head go."""
+    """The address of a row's keys (WHICH 0) or values (1) of one head."""
     at = buffers + 4 * tl.load(rows + 2 * row)
     base = tl.multiple_of(tl.load(at + WHICH).to(tl.pointer_type(KIND)), 16)
     apart = tl.multiple_of(tl.load(at + 2), 16)
@@ -92,7 +92,7 @@ def _after_attention(
     attended, x, post, mlp, experts, router, onto, for_mlp, for_experts, for_router, size, shrink, eps,
     BLOCK: tl.constexpr,
 ):  # fmt: skip
-    """One row: the residual stream behind attention, and what the three branches read of it."""
+    """One row: the residual stream after attention, and the inputs of the three branches."""
     row, at = tl.program_id(0).to(tl.int64), tl.arange(0, BLOCK)
     inside, place = at < size, row * size + at
     kind: tl.constexpr = x.dtype.element_ty
@@ -125,7 +125,7 @@ def _gelu(gate_up, out, size, BLOCK: tl.constexpr):
 @triton.jit
 @no_type_check
 def _route(scores, scale, weights, chosen, count, TOP: tl.constexpr, BLOCK: tl.constexpr):
-    """One row's experts, the likeliest first, of equal ones the one of the lower number."""
+    """One row's experts, the likeliest first; of equal ones the lower number first."""
     row, at = tl.program_id(0).to(tl.int64), tl.arange(0, BLOCK)
     z = tl.load(scores + row * count + at, mask=at < count, other=float("-inf")).to(tl.float32)
     e = tl.exp(z - tl.max(z, axis=0))
@@ -149,7 +149,7 @@ def _after_ffw(
     dense, each, weights, a, post_mlp, post_experts, post_ffw, encode, denoise, is_canvas, out, size, eps,
     CHOICES: tl.constexpr, MIXED: tl.constexpr, BLOCK: tl.constexpr,
 ):  # fmt: skip
-    """One row: its experts added up in their order, the two branches joined, and the layer's scalar on the stream."""
+    """One row: its experts added in order, the two branches joined, and the stream times the layer's scalar."""
     row, at = tl.program_id(0).to(tl.int64), tl.arange(0, BLOCK)
     inside, place = at < size, row * size + at
     kind: tl.constexpr = out.dtype.element_ty
@@ -172,7 +172,7 @@ def _after_ffw(
 
 
 def layer_kernel(layer: Layer, x: Float[Tensor, "rows hidden"], context: Rows) -> Float[Tensor, "rows hidden"]:
-    """The form of `model/kernels.py::LayerForm` for a GPU. Experts kept elsewhere keep their own form."""
+    """The form of `model/kernels.py::LayerForm` for a GPU. Experts on the host keep their own form."""
     index, x = layer.attention.index, x.contiguous()
     tables = context.tables(index)
     (normed,) = norm_kernel(x, [layer.input_norm.weight], layer.eps)
@@ -192,22 +192,13 @@ def layer_kernel(layer: Layer, x: Float[Tensor, "rows hidden"], context: Rows) -
 def heads_kernel(
     attention: Attention, qkv: Float[Tensor, "rows columns"], context: Rows, tables: SpanTables
 ) -> Float[Tensor, "rows heads head_dim"]:
-    """Queries, normed and rotated; keys and values are in the cache when it returns."""
+    """Queries, normed and rotated; keys and values are written into the cache."""
     layer, heads, kv_heads = attention.layer, attention.heads, attention.kv_heads
     cos, sin = context.rotation(layer)
     q = qkv.new_empty(qkv.shape[0], heads, layer.head_dim)
     _heads[(qkv.shape[0], qkv.shape[1] // layer.head_dim)](
-        *(
-            qkv.contiguous(),
-            attention.q_norm.weight,
-            attention.k_norm.weight,
-            cos,
-            sin,
-            q,
-            tables.rows,
-            tables.buffers[attention.index],
-        ),
-        *(qkv.shape[1], attention.eps),
+        *(qkv.contiguous(), attention.q_norm.weight, attention.k_norm.weight, cos, sin, q),
+        *(tables.rows, tables.buffers[attention.index], qkv.shape[1], attention.eps),
         HEADS=heads,
         KV=kv_heads,
         FULL=layer.is_full,

@@ -1,6 +1,6 @@
-"""RMSNorm on a GPU: rows read once, a residual added on the way out.
+"""RMSNorm on a GPU: rows are read once, and a residual is added before the result is written.
 
-The twin is `model/kernels.py::norm_exact`: float32 throughout, rounded once, and once more where a residual is added.
+The twin is `model/kernels.py::norm_exact`: float32 throughout, rounded once, and once more if a residual is added.
 """
 
 from __future__ import annotations
@@ -18,21 +18,11 @@ from redraft.shapes import Tensor
 @triton.jit
 @no_type_check
 def _norm(
-    x,
-    weight,
-    onto,
-    out,
-    size,
-    heads,
-    step,
-    weights,
-    eps,
-    WEIGHT: tl.constexpr,
-    ONTO: tl.constexpr,
-    BLOCK: tl.constexpr,
-):
-    """One row; `heads` of them lie together, and `step` numbers on the next. `weights` rows of weights take turns: one
-    for all rows, or one for each head."""
+    x, weight, onto, out, size, heads, step, weights, eps,
+    WEIGHT: tl.constexpr, ONTO: tl.constexpr, BLOCK: tl.constexpr,
+):  # fmt: skip
+    """One row. `heads` rows are contiguous, and the next ones start `step` numbers later. Rows use the `weights` rows
+    of weights in turn: one for all rows, or one for each head."""
     row = tl.program_id(0).to(tl.int64)
     at = tl.arange(0, BLOCK)
     inside = at < size

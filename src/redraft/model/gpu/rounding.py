@@ -1,6 +1,6 @@
-"""Rows rounded to 8 bits on a GPU, in one pass: the largest of a row, its scale, its codes.
+"""Rows rounded to 8 bits on a GPU in one pass: a row's largest value, its scale, its codes.
 
-The twin is `model/packed.py::round_rows`, and codes are equal to its: divided and rounded in the same way.
+The twin is `model/packed.py::round_rows`. The codes are equal, because division and rounding are the same.
 """
 
 from __future__ import annotations
@@ -23,12 +23,12 @@ def _round(x, codes, scales, size, LARGEST: tl.constexpr, TINY: tl.constexpr, WH
     values = tl.load(x + row * size + at, mask=at < size, other=0.0).to(tl.float32)
     scale = tl.maximum(tl.math.div_rn(tl.max(tl.abs(values), axis=0), LARGEST), TINY)
     code = tl.math.div_rn(values, scale)
-    # Halves to even: the last bit of a float that large counts 1, or 2**-9. The interpreter's casts round otherwise.
+    # Halves to even: the last bit of a float of that size is 1, or 2**-9. The interpreter's casts round differently.
     if WHOLE:
         code = (code + 12582912.0) - 12582912.0
     else:
         bits = code.to(tl.int32, bitcast=True)
-        kept = (bits + 0x7FFFF + ((bits >> 20) & 1)) & -0x100000  # three bits behind the first
+        kept = (bits + 0x7FFFF + ((bits >> 20) & 1)) & -0x100000  # three bits after the leading one
         small = (code + 24576.0) - 24576.0  # below e4m3's normal numbers
         code = tl.where(tl.abs(code) < 0.015625, small, kept.to(tl.float32, bitcast=True))
     tl.store(codes + row * size + at, code.to(codes.dtype.element_ty), mask=at < size)

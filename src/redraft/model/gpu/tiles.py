@@ -1,14 +1,14 @@
-"""What the products of rows with packed matrices share on a GPU: one tile of W xᵀ, and how large tiles are.
+"""Common parts of the products of rows with packed matrices on a GPU: one tile of W xᵀ, and the sizes of tiles.
 
-The matrix stands on the left, so its rows fill the 64 of the matrix units however few rows of x there are, and 4-bit
-codes go from memory through registers into the product. They are read as words of eight. A word shifted by a phase
-holds two of them in its halves, four inputs apart, and a few bits more make bfloat16 numbers of both at once:
+The matrix is the left factor, so its rows fill the 64 rows of the matrix units even if x has few rows, and 4-bit codes
+go from memory through registers into the product. They are read as words of eight codes. A word shifted by a phase has
+two codes in its halves, four inputs apart, and a few more bits make bfloat16 numbers of both at once:
 
     int4     0x4300 | code             is 128 + code
-    nvfp4    its bits where bfloat16   is the number times 2**-126, also of those below the normal ones
-             has sign and exponent
+    nvfp4    its bits in the place     is the number times 2**-126, subnormal numbers included
+             of sign and exponent
 
-So a word gives four pairs, and x is laid out in the same order (`phased`). The twin is `model/packed.py::unpack`.
+So a word gives four pairs, and x has the same order (`phased`). The twin is `model/packed.py::unpack`.
 """
 
 from __future__ import annotations
@@ -32,8 +32,8 @@ _HOPPER = 232448
 
 @dataclass(frozen=True)
 class Tile:
-    """Rows of x, rows of the matrix, what is stored of its row (4-bit codes in words), warps, and stages of loading, or
-    as many as there is memory for."""
+    """Rows of x, rows of the matrix, stored elements of its row (4-bit codes in words), warps, and the most stages of
+    loading; fewer if memory is short."""
 
     rows: int
     out: int
@@ -79,7 +79,7 @@ def accumulate(
     first, second, x, rows, rows_inside, codes, scale, out, gap,
     INNER: tl.constexpr, GROUP: tl.constexpr, KIND: tl.constexpr, PAIR: tl.constexpr, BLOCK_IN: tl.constexpr,
 ):  # fmt: skip
-    """first + W[out] x[rows]ᵀ; of a pair also second + W[out + gap] x[rows]ᵀ, from the same rows."""
+    """first + W[out] x[rows]ᵀ; with PAIR also second + W[out + gap] x[rows]ᵀ, from the same rows."""
     stored: tl.constexpr = INNER // 8 if KIND >= 2 else INNER
     to: tl.constexpr = x.dtype.element_ty
     for start in range(0, stored, BLOCK_IN):
@@ -113,7 +113,7 @@ def accumulate(
 @triton.jit
 @no_type_check
 def scaled(sums, x_scale, rows, rows_inside, scale, top, out, KIND: tl.constexpr):
-    """Sums [out, rows] as numbers: those of 8-bit codes times the scales of both, those of nvfp4 times the tops."""
+    """Sums [out, rows] as numbers: sums of 8-bit codes times both scales, sums of nvfp4 times the tops."""
     found = sums.to(tl.float32)
     if KIND == 1:
         found = found * tl.load(x_scale + rows, mask=rows_inside, other=0.0)[None, :]
@@ -124,14 +124,14 @@ def scaled(sums, x_scale, rows, rows_inside, scale, top, out, KIND: tl.constexpr
 
 
 def kind_of(weight: Tensor | Packed) -> int:
-    """How its codes are read."""
+    """The kind of its codes."""
     if not isinstance(weight, Packed):
         return PLAIN
     return EIGHT if weight.format.bits == 8 else NVFP4_CODES if weight.format.is_float else INT4_CODES
 
 
 def read(x: Float[Tensor, "rows inner"], weight: Tensor | Packed) -> tuple[Tensor, Tensor]:
-    """Rows as the matrix meets them, and their scales, which are never read where there are none."""
+    """Rows in the layout that the product reads, and their scales; a format without scales never reads them."""
     kind = kind_of(weight)
     if isinstance(weight, Packed) and kind == EIGHT:
         return rounded(x, weight.format)
@@ -140,13 +140,13 @@ def read(x: Float[Tensor, "rows inner"], weight: Tensor | Packed) -> tuple[Tenso
 
 
 def phased(x: Float[Tensor, "rows inner"]) -> Float[Tensor, "rows inner"]:
-    """Rows in the order in which words give their codes: of all words those of phase 0, then of phase 1, and so on."""
+    """Rows in the order of unpacked codes: the codes of phase 0 of all words, then of phase 1, and so on."""
     rows, inner = x.shape
     return x.reshape(rows, inner // 8, 2, 4).permute(0, 3, 1, 2).reshape(rows, inner)
 
 
-def held(weight: Tensor | Packed) -> tuple[Tensor, Tensor, Tensor]:
-    """Codes, scales and tops; what a format does not have is never read."""
+def parts(weight: Tensor | Packed) -> tuple[Tensor, Tensor, Tensor]:
+    """Codes, scales and tops; a format without scales or tops never reads them."""
     if not isinstance(weight, Packed):
         return weight.contiguous(), weight, weight
     codes, scale = weight.codes.contiguous(), weight.scale.contiguous()
@@ -155,12 +155,12 @@ def held(weight: Tensor | Packed) -> tuple[Tensor, Tensor, Tensor]:
 
 
 def constants(x: Tensor, weight: Tensor | Packed, tile: Tile, matrices: int = 1) -> dict[str, Any]:
-    """What a product of rows like x is compiled for; `matrices` lie one behind the other in `weight`."""
+    """The compile-time constants of a product with rows like x; `weight` has `matrices` matrices, one after another."""
     kind, sums, group, size = kind_of(weight), tl.float32, 0, x.element_size()
     if isinstance(weight, Packed):
         sums = tl.int32 if weight.format.dtype == torch.int8 else tl.float32
         group = weight.format.group
-    # Bytes of a stage: of a word of eight codes 4, and 1 for its share of a scale, but 8 numbers of each row of x.
+    # Bytes of a stage: 4 for a word of eight codes and 1 for its share of a scale, but 8 numbers of each row of x.
     a_row, a_column = (5, 8 * size) if group else (1, 1) if kind == EIGHT else (size, size)
     stage = tile.inner * (a_row * matrices * tile.out + a_column * tile.rows)
     sizes = {"BLOCK_ROWS": tile.rows, "BLOCK_OUT": tile.out, "BLOCK_IN": tile.inner}
@@ -170,7 +170,7 @@ def constants(x: Tensor, weight: Tensor | Packed, tile: Tile, matrices: int = 1)
 
 
 def shared_memory(device: torch.device) -> int:
-    """Bytes that one program may have on a device; the interpreter has no such limit."""
+    """Bytes of shared memory that one program may use on a device; the interpreter has no such limit."""
     if knobs.runtime.interpret:
         return _HOPPER
     found: int = driver.active.utils.get_device_properties(device.index or 0)["max_shared_mem"]

@@ -3,11 +3,11 @@
     program 0   from the left, how much leads into each state        program 1   from the right, how much leads on
     program 2   the best way into each state; then, in a launch of its own, the way back from the best of all
 
-A position depends on the one before it and a program is one multiprocessor, so what counts is how little is done for a
-position: edges are laid out in full rows (`ways.py`), no row is masked, and one barrier ends each level of rows. A sum
-is a float32 between 1 and 2 with an exponent of its own, both in 64 bits, so nothing underflows however little of it is
-left; best ways are float64 logarithms, which are only added. The twins, in
-`constraints/condition/forward_backward.py`, are `log_messages` and `best_paths`.
+Each position depends on the one before it, and a program runs on one multiprocessor, so a position has to need little
+work: edges are laid out in full rows (`ways.py`), no row is masked, and one barrier ends each level of rows. A sum is a
+float32 between 1 and 2 with its own exponent, both in 64 bits, so it never underflows. Best paths are float64
+logarithms, which are only added. The twins, in `constraints/condition/forward_backward.py`, are `log_messages` and
+`best_paths`.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from redraft.model.gpu.ways import FEWER, ROWS, WIDE, WIDER, Edges, Ways
 from redraft.shapes import Bool, Float, Int, Tensor
 
 _NOTHING = -(2**30)
-"""Exponent of zero. Two of them are an int32 still, and no product of a whole canvas comes near."""
+"""Exponent of zero. The sum of two fits int32, and no product over a whole canvas comes near it."""
 _ZERO, _ONE = _NOTHING << 32, 0x3F800000
 _NONE = -1e30
 _WARPS, _AT_ONCE = 16, 128
@@ -37,7 +37,7 @@ def _level(
     BEST: tl.constexpr, GATED: tl.constexpr, NOTHING: tl.constexpr, NONE: tl.constexpr,
     ROWS: tl.constexpr, WIDE: tl.constexpr,
 ):  # fmt: skip
-    """The rows of one level: each the sum, or the largest, of what its places read from `source`, times `values`."""
+    """The rows of one level: each is the sum, or the largest, of its entries from `source` times `values`."""
     first, count, place = tl.load(level), tl.load(level + 1), tl.multiple_of(tl.load(level + 2), WIDE)
     for start in range(0, count, ROWS):
         row = start + tl.arange(0, ROWS)
@@ -51,7 +51,7 @@ def _level(
             power = tl.where(size > 0, (read >> 32).to(tl.int32) + (weight >> 32).to(tl.int32), NOTHING)
             top = tl.max(power, axis=1)
             below = power - top[:, None]
-            # Two to that power, by its bits. What is too small for a float32 is nothing beside 1.
+            # Two to that power, by its bits. Numbers too small for a float32 are negligible beside 1.
             share = tl.where(below > -127, ((below + 127) << 23).to(tl.float32, bitcast=True), 0.0)
             total = tl.sum(size * share, axis=1)
             bits = total.to(tl.int32, bitcast=True)
@@ -70,9 +70,9 @@ def _walk(
     DEEP: tl.constexpr, GATED: tl.constexpr, NOTHING: tl.constexpr, NONE: tl.constexpr,
     ROWS: tl.constexpr, WIDE: tl.constexpr, FEWER: tl.constexpr, WIDER: tl.constexpr,
 ):  # fmt: skip
-    """All positions in one direction. What a walk begins with stands in the first row of its values."""
+    """All positions in one direction. The first row of the values has the start of the walk."""
     way = tl.program_id(0)
-    side = way % 2  # the best ways go from the left, too
+    side = way % 2  # best paths also go from the left
     rows, weights, levels = rows + side * places, weights + side * places, levels + side * DEEP * 3
     gates, sums = gates + side * (width + 1) * nodes, sums + side * (width + 1) * nodes
     for step in range(width):
@@ -109,7 +109,7 @@ def _walk(
 def _back(
     firsts, others, kinds, tops, ends, best, path, width, states, count, NONE: tl.constexpr, AT_ONCE: tl.constexpr
 ):
-    """The way back from the best state that the canvas may end in: the states at all boundaries, then the kinds."""
+    """The best path, backwards from the best final state: the states at all boundaries, then the kinds of edges."""
     span = tl.arange(0, AT_ONCE)
     reached, state = tl.full((), 3 * NONE, dtype=tl.float64), tl.full((), 0, dtype=tl.int32)
     for start in range(0, states, AT_ONCE):
@@ -172,35 +172,25 @@ def walk_kernel(
     best = best.index_select(1, left)
     path = torch.empty(2 * width + 1, dtype=torch.int32, device=device)
     _back[(1,)](
-        *(
-            edges.firsts,
-            edges.others,
-            edges.kinds,
-            tops,
-            ends.to(torch.int8),
-            best,
-            path,
-            width,
-            len(ends),
-            tops.shape[1],
-        ),
+        *(edges.firsts, edges.others, edges.kinds, tops, ends.to(torch.int8), best, path),
+        *(width, len(ends), tops.shape[1]),
         NONE=_NONE,
         AT_ONCE=_AT_ONCE,
-        num_warps=1,  # so that it waits for nobody
+        num_warps=1,  # one warp needs no barriers
     )
     before, behind = _logs(sums[0].index_select(1, left)), _logs(sums[1].index_select(1, right))
     return Ways(before, behind.flip(0), best, path[: width + 1], path[width + 1 :])
 
 
 def _packed(logs: Float[Tensor, "canvas kinds"]) -> Int[Tensor, "canvas kinds"]:
-    """Numbers from their logarithms, as a float32 from 1 to 2 with an exponent in front."""
-    powers = (logs / math.log(2)).floor().clamp(min=_NOTHING / 2 / len(logs))  # below that, small is as good as smaller
+    """Numbers from their logarithms: an exponent and a float32 from 1 to 2, in 64 bits."""
+    powers = (logs / math.log(2)).floor().clamp(min=_NOTHING / 2 / len(logs))  # smaller numbers make no difference
     sizes = (logs / math.log(2) - powers).clamp(min=0).exp2().float()
     packed = (powers.long() << 32) | sizes.contiguous().view(torch.int32).long()
     return torch.where(logs > _NONE / 2, packed, _ZERO)
 
 
 def _logs(packed: Int[Tensor, "boundaries states"]) -> Float[Tensor, "boundaries states"]:
-    """The logarithms of such numbers."""
+    """The logarithms of packed numbers."""
     sizes = (packed & 0x7FFFFFFF).int().view(torch.float32).double()
     return torch.where(sizes > 0, (sizes.log2() + (packed >> 32)) * math.log(2), _NONE)

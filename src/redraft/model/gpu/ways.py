@@ -1,4 +1,4 @@
-"""What holding a canvas to a language on a device is made of (`classes.py`, `walk.py`), without Triton."""
+"""Data of a constraint's kernels (`classes.py`, `walk.py`): tiles of tokens, edges of automata. Needs no Triton."""
 
 from __future__ import annotations
 
@@ -15,23 +15,23 @@ from redraft.shapes import Float, Int, Tensor
 Indices = NDArray[np.integer[Any]]
 
 WIDE, WIDER = 8, 16
-"""Numbers that a row adds up: of edges, and of rows that were too many for one. Half of all states have a single edge,
-and some have hundreds."""
+"""Entries of a row: of a row of edges, and of a row of rows, for states with too many edges for one row. Half of all
+states have a single edge, and some have hundreds."""
 ROWS, FEWER = 256, 64
-"""Rows at once."""
+"""Rows processed at once, of the same two kinds."""
 
 
 @dataclass(frozen=True, eq=False)
 class Edges:
     """The edges of an automaton laid out for a walk from the left and one from the right.
 
-    A state is the last row that adds up what leads to it: some edges each, or some rows each. A row has as many places
-    as its kind of rows adds up; what is to spare reads a row that is always nothing.
+    Rows of edges add the edges into a state; if these are several rows, rows of rows add them, and the last row is the
+    state. A row has a fixed number of entries for its kind; spare entries read a row that is always zero.
 
-    rows, weights           of each place the row that is read, and the kind of edge; one more kind for rows of rows
-    levels                  first row, number of rows, first place: of rows of edges, of rows of those, and so on
-    firsts, others, kinds   from the left, as they are: where each state's begin, and the end; sources; kinds
-    nodes, states           the row of each state; the state of each row, or their number
+    rows, weights           for each entry its row and the kind of its edge; entries of rows of rows have one more kind
+    levels                  first row, number of rows, first entry: for rows of edges, for rows of those, and so on
+    firsts, others, kinds   edges from the left, unchanged: first edge of each state, and the end; sources; kinds
+    nodes, states           the row of each state; the state of each row, or the number of states
     """
 
     rows: Int[Tensor, "2 places"]
@@ -46,8 +46,8 @@ class Edges:
 
 @dataclass(frozen=True, eq=False)
 class Ways:
-    """Of every state at every boundary the logs of the sums of ways `before` and `behind` it and of the `best` way
-    there; of the best way of all the `states` at the boundaries and the `kinds` between them."""
+    """For every state at every boundary: logs of the sums of paths `before` and `behind` it, and of the `best` path to
+    it. For the best path of all: the `states` at the boundaries and the `kinds` of edges between them."""
 
     before: Float[Tensor, "boundaries states"]
     behind: Float[Tensor, "boundaries states"]
@@ -67,14 +67,13 @@ class Tiles:
 
 
 Read = tuple[Float[Tensor, "canvas tiles"], Float[Tensor, "canvas tiles"], Int[Tensor, "canvas tiles"]]
-"""Of each tile at each position the largest log-probability, the sum of probabilities as a multiple of that, and the
-token."""
+"""For each tile at each position: the largest log-probability, the sum of probabilities relative to it, its token."""
 
 Reduce = Callable[[Tensor, Tiles], Read]
 """From log-probabilities [canvas, vocab]."""
 
 Shift = Callable[[Tensor, Tensor, Tensor, float, float], Tensor]
-"""Log-probabilities with a bias for the class of each token; below the first number they are the second."""
+"""Log-probabilities plus a bias for the class of each token; those below the first number become the second."""
 
 Walk = Callable[[Edges, Tensor, Tensor, int, Tensor, Tensor | None], Ways]
 """From edges, summed and largest log-weights [canvas, kinds], the state at the left, and the states that may be passed
@@ -83,7 +82,7 @@ at the right end and at each boundary (None for all)."""
 
 @dataclass(frozen=True)
 class Holding:
-    """The steps of it that have kernels."""
+    """The kernels of conditioning on a constraint."""
 
     reduce: Reduce
     walk: Walk
@@ -91,7 +90,7 @@ class Holding:
 
 
 Side = tuple[Indices, Indices, Indices]
-"""Edges in the order of the states that they lead to: where they come from, their kinds, where they lead."""
+"""Edges in the order of their targets: sources, kinds, targets."""
 
 
 def lay_out(left: Side, right: Side, states: int, kinds: int, device: torch.device) -> Edges:
@@ -116,14 +115,14 @@ def cut(tokens: Indices, starts: Indices, device: torch.device, wide: int = 2048
 
 
 def _stack(one: Indices, other: Indices) -> Indices:
-    """Both directions side by side, the shorter one filled up with what is never read, or is of no level."""
+    """Both directions in one array, the shorter one padded with entries that are never read."""
     most = max(len(one), len(other))
     return np.stack([np.pad(x, [(0, most - len(x))] + [(0, 0)] * (x.ndim - 1)) for x in (one, other)])
 
 
 def _rows_of(others: Indices, kinds: Indices, targets: Indices, states: int, rest: int) -> tuple[Indices, ...]:
-    """One direction: what places read, their kinds, the levels, the states' rows, the rows' states."""
-    left, counts = np.arange(states), np.bincount(targets, minlength=states)  # states to be added up, and how much each
+    """One direction: the row that each entry reads, its kind, the levels, the states' rows, the rows' states."""
+    left, counts = np.arange(states), np.bincount(targets, minlength=states)  # states to add up, and entries of each
     numbers, first, place = np.arange(len(others)), 0, 0  # edges, then rows, state by state
     read, levels, names = list[Indices](), list[tuple[int, int, int]](), list[Indices]()
     nodes = np.empty(states, np.int64)

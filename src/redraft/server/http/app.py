@@ -49,7 +49,7 @@ def create_app(service: Service, log: Log) -> ASGIApp:
         allow_origins=service.settings.origins,
         allow_methods=["GET", "POST"],
         allow_headers=["*"],
-        expose_headers=["x-request-id", "x-ignored-fields", "retry-after"],
+        expose_headers=["x-request-id", "x-ignored-fields", "x-ignored-keywords", "x-constraint", "retry-after"],
     )
 
 

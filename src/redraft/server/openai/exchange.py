@@ -10,9 +10,10 @@ import asyncio
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TypeVar
+from urllib.parse import quote
 
 from starlette.requests import Request
-from starlette.responses import Response
+from starlette.responses import JSONResponse, Response
 
 from redraft.engine.answer import Delta
 from redraft.engine.events import Draft, Finished, PromptRead
@@ -28,6 +29,8 @@ from redraft.server.openai.replies import Form, Head, Json, usage
 from redraft.trace.frames import Frames
 
 T = TypeVar("T")
+MOST_HEADER = 2_000
+"""Characters of the list of ignored keywords."""
 
 
 @dataclass(frozen=True)
@@ -66,12 +69,23 @@ class Exchange:
     def stream(self, chunks: Chunks, *, named: bool = False) -> Response:
         """A response that streams chunks made of the deltas."""
         limits = self.service.settings.limits
-        return EventStream(chunks, gone=self.answers.abort, over=self.close, limits=limits, named=named)
+        found = EventStream(chunks, gone=self.answers.abort, over=self.close, limits=limits, named=named)
+        found.headers.update(self.headers)
+        return found
 
     async def reply(self, whole: Callable[[], Json]) -> Response | Json:
         """A reply made of the finished answers."""
         await self.finish()
-        return Response(status_code=GONE) if self.answers.aborted else whole()
+        return Response(status_code=GONE) if self.answers.aborted else JSONResponse(whole(), headers=self.headers)
+
+    @property
+    def headers(self) -> dict[str, str]:
+        """How a format is held, and what of its schema is ignored."""
+        language = self.work.requests[0].language if self.work.requests else None
+        if language is None:
+            return {}
+        ignored = quote(", ".join(language.ignored), safe="/~ ,()?$")[:MOST_HEADER]
+        return {"x-constraint": language.held} | ({"x-ignored-keywords": ignored} if ignored else {})
 
     async def finish(self) -> None:
         """Run all answers to their end, or until the client leaves, and close."""

@@ -230,7 +230,8 @@ def whole_answer(
 
 def canvas_report(done: Generation) -> Json:
     """What only a diffusion model has to report of an answer."""
-    return {
+    held = {} if done.constraint is None else {"constraint": done.constraint, "ignored": list(done.ignored)}
+    return held | {
         "seed": done.seed,
         "finish": done.finish,
         "steps": list(done.steps),

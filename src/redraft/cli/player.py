@@ -18,14 +18,12 @@ from rich.table import Table
 from rich.text import Text as Line
 
 from redraft.cli.common import tame
+from redraft.cli.display import canvas_line
 from redraft.trace.film import Film, Frame, apart, first_apart
 
 KEYS = {b" ": "pause", b"\x1b[C": "on", b"l": "on", b"\x1b[D": "back", b"h": "back", b"\x1b[H": "first"}
 KEYS |= {b"\x1b[1~": "first", b"\x1b[4~": "last"}  # as screen and tmux send home and end
 KEYS |= {b"\x1b[F": "last", b"+": "faster", b"-": "slower", b"q": "leave", b"\x04": "leave", b"": "leave"}
-
-MOST_ENDS = 16
-"""End tokens behind the answer that are shown one by one; of a wide canvas there are hundreds."""
 
 Named = Sequence[tuple[str, Film]]
 
@@ -80,8 +78,8 @@ def lines(films: Named) -> Iterator[str]:
         for name, film in films:
             if at < len(film.frames):
                 frame = film.frames[at]
-                said = (Line(tame(frame.before)) + _canvas(film, frame, ())).plain.replace("\n", "⏎")
-                yield (f"{name}  " if len(films) > 1 else "") + f"{_head(frame)}  {said}"
+                text = (Line(tame(frame.before)) + _canvas(film, frame, ())).plain.replace("\n", "⏎")
+                yield (f"{name}  " if len(films) > 1 else "") + f"{_head(frame)}  {text}"
     if len(films) > 1:
         yield _parting(films)
 
@@ -103,15 +101,15 @@ def screen(films: Named, place: Place) -> RenderableType:
 
 
 def _head(frame: Frame) -> str:
-    told = frame.drafted
-    return f"block {told.block}  step {told.step:>2}  {sum(told.entropy) / told.width:.3f} nats"
+    drafted = frame.drafted
+    return f"block {drafted.block}  step {drafted.step:>2}  {sum(drafted.entropy) / drafted.width:.3f} nats"
 
 
 def _canvas(film: Film, frame: Frame, marked: Collection[int]) -> Line:
-    ends, told = set(film.begun.ends), frame.drafted
+    ends, drafted = set(film.begun.ends), frame.drafted
     pieces = [None if number in ends else token for number, token in zip(frame.ids, frame.tokens, strict=True)]
-    forced = set(told.forced)
-    return canvas_line(pieces, frame.changed, told.accepted, [at in forced for at in range(told.width)], marked)
+    forced = set(drafted.forced)
+    return canvas_line(pieces, frame.changed, drafted.accepted, [at in forced for at in range(drafted.width)], marked)
 
 
 def _parting(films: Named) -> str:
@@ -125,7 +123,7 @@ def _parting(films: Named) -> str:
 
 @contextmanager
 def _keys() -> Iterator[int | None]:
-    """Where single keys can be read, if stdin is a terminal; its settings are restored behind it."""
+    """Where single keys can be read, if stdin is a terminal; its settings are restored at the end."""
     if sys.stdin is None or not sys.stdin.isatty():
         yield None
         return
@@ -151,25 +149,3 @@ def _wait(fd: int | None, seconds: float | None) -> str | None:
         key = KEYS.get(os.read(fd, 8))
         if key is not None:
             return key
-
-
-def canvas_line(
-    pieces: Sequence[str | None],
-    changed: Sequence[bool],
-    accepted: Sequence[int],
-    forced: Sequence[bool],
-    marked: Collection[int] = (),
-) -> Line:
-    """A canvas as a line; None for an end token. `marked` places stand out from all others."""
-    line = Line()
-    told = max((i + 1 for i, piece in enumerate(pieces) if piece is not None), default=0)
-    for i, piece in enumerate(pieces[:told]):
-        if piece is None:
-            line.append("·", style="dim")
-            continue
-        style = (
-            "black on yellow" if i in marked else "bold white on blue" if changed[i] else "" if accepted[i] else "dim"
-        )
-        line.append(tame(piece) or "�", style=f"{style} underline" if forced and forced[i] else style)
-    ends = len(pieces) - told
-    return line.append("·" * ends if ends <= MOST_ENDS else f"·×{ends}", style="dim")

@@ -19,7 +19,7 @@ PLACE_HELP = "a file and its lines, counted from 1, both ends included, as notes
 
 
 @dataclass(frozen=True)
-class Source:
+class TextFile:
     """A file as it was read, and the (start, end) bytes of the chosen lines.
 
     A span leaves out the indentation of its first line and the line end of its last.
@@ -60,7 +60,7 @@ class Source:
                     beside.unlink()
 
 
-def read_source(place: str) -> Source:
+def read_lines(place: str) -> TextFile:
     """Read what FILE:LINES names; LINES may be several ranges, in order, as 3,10-12.
 
     Raises RequestError for a place that is spelt otherwise or does not exist, and for a file that is not UTF-8 text.
@@ -74,7 +74,7 @@ def read_source(place: str) -> Source:
     except OSError as error:
         raise RequestError(f"{path} cannot be read: {error.strerror}") from None
     _check_text(path, data)
-    return Source(path, data, tuple(_spans(path, data, found["lines"])))
+    return TextFile(path, data, tuple(_spans(path, data, found["lines"])))
 
 
 def _check_text(path: Path, data: bytes) -> None:

@@ -8,11 +8,9 @@ from collections.abc import Callable, Iterator
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from redraft.cli.bounds import say_bounds
-from redraft.cli.common import Commands, command, decoded, load_engine, read_prompt
+from redraft.cli.common import Commands, command, decoded, load_engine, read_prompt, say_bounds
+from redraft.cli.constraint_flags import fence_flag, note_ignored, read_schema, thinking_flag
 from redraft.cli.flags import model_flags, options_of, sampling_flags
-from redraft.cli.held import fence_flag, read_schema
-from redraft.cli.thinking import thinking_flag
 from redraft.errors import RedraftError, RequestError
 
 if TYPE_CHECKING:
@@ -21,15 +19,15 @@ if TYPE_CHECKING:
 
 AT_ONCE = 32
 
-EPILOG = """The text is sent as a user's turn, behind the instruction if there is one; the answer is valid for the
-schema, or there is none. The schema is a file, JSON, or fields:
+EPILOG = """The text is sent as a user's turn, after the instruction if there is one. An answer is valid for the schema;
+where there is no valid answer, there is an error. The schema is a file, JSON, or fields:
 
   name, age int?, size S|M|L, tags str[], born date      types: str, int, float, bool, date, time, email, uuid
                                                          a|b: one of these    []: a list    ?: may be missing
 
-With --many every line of stdin is a text and gives a line; one without an answer gives null, and says why on stderr.
-With --json a line tells the entropy of each field, in nats, beside the value. Exit codes: 0 every text was answered,
-1 some were not, 2 a mistake in the call.
+With --many every line of stdin is a text and gives a line of output: null where there is no answer, with the reason on
+stderr. With --json a line has the entropy of each field, in nats, beside the value. Exit codes: 0 every text was
+answered, 1 some were not, 2 a mistake in the call.
 
 examples:
   echo 'Send 417 melu to Karomi.' | redraft json --schema 'who, qty int, item' --instruction record
@@ -43,7 +41,7 @@ def add(commands: Commands) -> None:
     parser.add_argument("--schema", required=True, metavar="FILE|FIELDS", help="what to answer with")
     fence_flag(parser)
     thinking_flag(parser, "--json returns the thinking, too")
-    parser.add_argument("--instruction", metavar="TEXT", help="what to do, in front of the text")
+    parser.add_argument("--instruction", metavar="TEXT", help="what to do, before the text")
     parser.add_argument("--many", action="store_true", help="answer each line of stdin, in order")
     sampling_flags(parser, own={"seed": "seed of all noise; with --many, line i has this seed plus i"})
     model_flags(parser, plan=True)
@@ -61,7 +59,7 @@ def run(arguments: argparse.Namespace) -> int:
     say_bounds(arguments, arguments.instruction or text or "")
     engine = load_engine(arguments)
     asked = _asker(engine, schema, arguments)
-    engine.resolve(asked("x", 0))  # what no text would do is refused at once
+    engine.resolve(asked("x", 0))  # refuse at once what is wrong with every text
     if text is not None:
         print(_line(engine, engine.generate(asked(text, 0)), arguments), flush=True)
         return 0
@@ -72,16 +70,17 @@ Asked = Callable[[str, int], "Request"]
 
 
 def _asker(engine: Engine, schema: Any, arguments: argparse.Namespace) -> Asked:
-    """What makes a request of a text and its number. Raises ConstraintError."""
+    """Returns a function from a text and its number to a request. Raises ConstraintError."""
     from redraft.constraints.sources import schema_source
     from redraft.engine.request import Request
 
     language = engine.language(schema_source(schema, fence=arguments.fence))
+    note_ignored(language.ignored)
     options = options_of(arguments)
     before = "" if arguments.instruction is None else f"{arguments.instruction}\n"
 
     def asked(text: str, number: int) -> Request:
-        seed = None if options.seed is None else (options.seed + number) % 2**64
+        seed = options.seed if options.seed is None or not number else (options.seed + number) % 2**64
         own = replace(options, seed=seed)
         return Request(before + text, own, chat=True, thinking=arguments.thinking, constraint=language)
 
@@ -93,7 +92,7 @@ def _many(engine: Engine, asked: Asked, arguments: argparse.Namespace) -> int:
     from redraft.operations.generate import attempts
 
     failed = 0
-    engine.loop.start()  # it goes on while stdin is waited for
+    engine.loop.start()  # requests run while this thread waits for stdin
     try:
         for number, found in enumerate(attempts(engine, _requests(asked), at_once=AT_ONCE)):
             if isinstance(found, RedraftError):

@@ -76,9 +76,9 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 def _show(found: list[Evaluation], *, as_json: bool) -> None:
-    if as_json:  # what another server does not tell is null
-        told = ("mean_steps", "tokens_per_forward", "tokens_per_sec")
-        print_json([asdict(one) | {name: getattr(one, name) or None for name in told} for one in found])
+    if as_json:  # null is what another server does not report
+        optional = ("mean_steps", "tokens_per_forward", "tokens_per_sec")
+        print_json([asdict(one) | {name: getattr(one, name) or None for name in optional} for one in found])
     else:
         _table(found)
 
