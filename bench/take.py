@@ -53,6 +53,7 @@ class Take:
 
 
 BENCH, EVAL = "redraft bench --threads 1", "redraft eval --threads 1"
+PLAIN = "python bench/plain.py --model recipes/nano-warm"
 WRITTEN = "--groups phrasings strangers copies extract-short"
 TABLE = (
     Take("knee", 1, f"{BENCH} --knee"),
@@ -74,7 +75,7 @@ TABLE = (
     Take("presets-nano", 10, "python bench/presets.py --count 200"),
     Take("plans-nano", 3, "python bench/plans.py --count 100"),
     Take("turns-nano", 1, "python bench/turns.py --count 600"),
-    Take("plain-nano-warm", 2, f"python bench/plain.py --model recipes/nano-warm --count 215 {WRITTEN}"),
+    Take("plain-nano-warm", 2, f"{PLAIN} --count 215 {WRITTEN}"),
     Take(
         "plain-nano-warm-causal", 3, f"python bench/plain.py --model recipes/nano-warm --count 215 --causal {WRITTEN}"
     ),
