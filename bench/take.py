@@ -53,7 +53,7 @@ class Take:
 
 
 BENCH, EVAL = "redraft bench --threads 1", "redraft eval --threads 1"
-PLAIN = "python bench/plain.py --model recipes/nano-warm"
+PLAIN = "python bench/plain.py --model recipes/nano-warm --count 215"
 WRITTEN = "--groups phrasings strangers copies extract-short"
 TABLE = (
     Take("knee", 1, f"{BENCH} --knee"),
@@ -75,10 +75,8 @@ TABLE = (
     Take("presets-nano", 10, "python bench/presets.py --count 200"),
     Take("plans-nano", 3, "python bench/plans.py --count 100"),
     Take("turns-nano", 1, "python bench/turns.py --count 600"),
-    Take("plain-nano-warm", 2, f"{PLAIN} --count 215 {WRITTEN}"),
-    Take(
-        "plain-nano-warm-causal", 3, f"python bench/plain.py --model recipes/nano-warm --count 215 --causal {WRITTEN}"
-    ),
+    Take("plain-nano-warm", 2, f"{PLAIN} {WRITTEN}"),
+    Take("plain-nano-warm-causal", 3, f"{PLAIN} --causal {WRITTEN}"),
     Take("sudoku-6x6", 2, "python bench/sudoku.py --size 6 --count 300"),
     Take("eval-nano-infill", 14, "python bench/infills.py --count 40"),
     Take("serve", 12, "python bench/serve_load.py --count 256"),
