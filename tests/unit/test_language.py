@@ -158,28 +158,17 @@ def test_a_deadline_gives_a_valid_answer_or_an_error(engine: Engine) -> None:
             engine.loop.drain()
         finally:
             engine.loop.clock = clock
-<<<<<<< HEAD
-        assert number.number >= 0
-=======
->>>>>>> main
         answer = Answer(engine.text, request)
         for event in events[:-1]:
             answer.take(event)
         assert isinstance(events[-1], Finished)
         if language.holds(answer.tokens):
-<<<<<<< HEAD
             answer.take(events[-1])
-=======
->>>>>>> main
             jsonschema_rs.validate(RECORD, json.loads(answer.generation().text))
             valid += 1
         else:
             with pytest.raises(RunError, match=r"deadline_sec is 60\.0 and no valid answer"):
-<<<<<<< HEAD
                 answer.take(events[-1])
-=======
-                answer.generation()
->>>>>>> main
             failed += 1
     assert valid + failed == 4
     assert failed
