@@ -75,7 +75,9 @@ TABLE = (
     Take("plans-nano", 3, "python bench/plans.py --count 100"),
     Take("turns-nano", 1, "python bench/turns.py --count 600"),
     Take("plain-nano-warm", 2, f"python bench/plain.py --model recipes/nano-warm --count 215 {WRITTEN}"),
-    Take("plain-nano-warm-causal", 3, f"python bench/plain.py --model recipes/nano-warm --count 215 --causal {WRITTEN}"),
+    Take(
+        "plain-nano-warm-causal", 3, f"python bench/plain.py --model recipes/nano-warm --count 215 --causal {WRITTEN}"
+    ),
     Take("sudoku-6x6", 2, "python bench/sudoku.py --size 6 --count 300"),
     Take("eval-nano-infill", 14, "python bench/infills.py --count 40"),
     Take("serve", 12, "python bench/serve_load.py --count 256"),
