@@ -329,7 +329,7 @@ def pretend(patch: pytest.MonkeyPatch) -> Iterator[Device]:
 
 
 def _pretend_kernels(patch: pytest.MonkeyPatch, device: Device) -> None:
-    from redraft.model.gpu import attention, classes, dense, experts, head, norm, rounding, walk
+    from redraft.model.gpu import attention, classes, dense, experts, head, layer, norm, rounding, walk
 
     for module, names in (
         (attention, ["_attend"]),

@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
-from typing import Any, Literal
+from datetime import date, datetime
+from enum import Enum
+from typing import Annotated, Any, Literal
 
 import jsonschema_rs
 import openai
 import pytest
 from openai import OpenAI
 from openai.types.chat import ChatCompletionMessageParam, ChatCompletionToolParam
-from pydantic import BaseModel
+from pydantic import BaseModel, Field
 from tests.server.conftest import RECORD, Process
 
 from redraft.constraints.validation import unfenced
@@ -132,3 +134,60 @@ def test_tools_that_must_not_be_called_are_not(client: OpenAI) -> None:
     choice: Literal["none"] = "none"
     done = client.chat.completions.create(model="nano", messages=USER, tools=[ORDER], tool_choice=choice, seed=7)
     assert done.choices[0].message.tool_calls is None
+
+
+@pytest.mark.parametrize("stream", [False, True])
+def test_how_a_schema_is_held_and_what_is_ignored_of_it_is_in_the_headers(client: OpenAI, stream: bool) -> None:
+    schema = {**SCHEMA, "properties": {**SCHEMA["properties"], "who": {"type": "string", "maxlength": 3, "größe": 1}}}
+    sent: dict[str, Any] = {"model": "nano", "messages": USER, "seed": 1, "stream": stream}
+    sent["response_format"] = {"type": "json_schema", "json_schema": {"name": "order", "schema": schema}}
+    got = client.chat.completions.with_raw_response.create(**sent)
+    assert got.headers["x-constraint"] == "exact"
+    assert (
+        got.headers["x-ignored-keywords"] == "/properties/who/maxlength (maxLength?), /properties/who/gr%C3%B6%C3%9Fe"
+    )
+    if not stream:
+        assert got.parse().model_dump()["choices"][0]["canvas"]["constraint"] == "exact"
+
+
+class Colour(Enum):
+    RED = "red"
+    BLUE = "blue"
+
+
+class Cat(BaseModel):
+    kind: Literal["cat"]
+    lives: int
+
+
+class Dog(BaseModel):
+    kind: Literal["dog"]
+    name: str | None = None
+
+
+class Everything(BaseModel):
+    """What people put into a model."""
+
+    pet: Annotated[Cat | Dog, Field(discriminator="kind")]
+    either: int | str | list[int]
+    when: datetime
+    day: date
+    price: float
+    colour: Colour
+    some: Annotated[list[int], Field(min_length=1, max_length=3)]
+    counts: dict[str, int]
+    code: Annotated[str, Field(pattern="^[A-Z]{2}[0-9]{2}$")]
+    few: Annotated[int, Field(gt=3, le=9, multiple_of=3)]
+
+
+class Tree(BaseModel):
+    value: int
+    children: Annotated[list["Tree"], Field(max_length=2)]
+
+
+@pytest.mark.parametrize("kind", [Everything, Tree])
+def test_models_of_every_shape_are_parsed(client: OpenAI, kind: type[BaseModel]) -> None:
+    """As the schemas of pydantic come, with references, titles, discriminators, formats and defaults."""
+    room = 230 if kind is Everything else 60
+    done = client.chat.completions.parse(model="nano", messages=USER, response_format=kind, seed=1, max_tokens=room)
+    assert isinstance(done.choices[0].message.parsed, kind)

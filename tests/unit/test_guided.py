@@ -194,3 +194,17 @@ def test_a_guided_answer_that_a_validator_is_against_is_tried_again_or_an_error(
         done = engine.generate(request)
         assert "z" in json.loads(done.text)["a"]
         assert done.constraint == "guided"
+
+
+@pytest.mark.parametrize("limits", [Limits(), FEW])
+def test_without_max_tokens_an_answer_has_the_room_that_the_shortest_needs(engine: Engine, limits: Limits) -> None:
+    """A valid schema was refused because the checkpoint's own number of tokens was below its shortest answer."""
+    names = [f"n{i}" for i in range(16)]
+    schema = {"type": "object", "properties": {key: {"type": "integer"} for key in names}, "required": names,
+              "additionalProperties": False}  # fmt: skip
+    language = ready(schema_source(schema), engine.vocabulary, limits=limits)
+    assert language.shortest > engine.config.generation.max_new_tokens
+    done = engine.run(Request("Hi", Options(seed=1), constraint=language))
+    assert validator_of(schema).is_valid(json.loads(done.text))
+    with pytest.raises(ConstraintError, match="raise"):
+        engine.run(Request("Hi", Options(seed=1, max_tokens=20), constraint=language))

@@ -35,6 +35,8 @@ if TYPE_CHECKING:
     from llguidance import LLTokenizer
 
 MOST_SOURCE_BYTES = 1_000_000
+MOST_SHORTEST = 4096
+"""Tokens of an answer that is looked for to learn how short one can be."""
 TEXT = "text"
 MARKS = {
     "<|tool_call>": b"\xf8",
@@ -122,6 +124,11 @@ class Language:
         """Whether answers may be any text, and so be cut where there is no more room."""
         return self.source.kind == TEXT
 
+    @property
+    def shortest(self) -> int:
+        """Tokens of the shortest answer."""
+        return int(self.automaton.to_end[0])
+
     def start(self, max_tokens: int, min_tokens: int = 0, holding: Holding | None = None) -> Projection:
         """The constraint on the first canvas of an answer. Raises ConstraintError if none has so many tokens."""
         found = Projection(self.layout, 0, max_tokens, min_tokens, holding=holding)
@@ -156,6 +163,11 @@ class GuidedLanguage(Language):
     def held(self) -> str:
         """How answers are held."""
         return "guided"
+
+    @cached_property
+    def shortest(self) -> int:
+        """Tokens of a short answer; 0 if none of up to MOST_SHORTEST was found."""
+        return len(self.guide.completion(self.guide.begin, MOST_SHORTEST) or ())
 
     def start(self, max_tokens: int, min_tokens: int = 0, holding: Holding | None = None) -> GuidedProjection:
         """The constraint on the first canvas of an answer. Raises ConstraintError if no short enough one is found."""

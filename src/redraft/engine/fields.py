@@ -38,12 +38,13 @@ def _by_field(text: Text, done: Generation) -> dict[str, list[float]]:
         value = json.loads(unfenced(done.text))
     except ValueError:
         return {}
-    places = token_spans(text, done.tokens)
+    # The text is the content alone: thinking before it has tokens of its own.
+    places, entropy = token_spans(text, done.tokens[done.begins :]), done.entropy[done.begins :]
     found = {}
     for path in _plain(value, []):
         begin, end = span_of(done.text, path)
         pointer = "".join("/" + str(step).replace("~", "~0").replace("/", "~1") for step in path)
-        found[pointer] = [nats for nats, (a, b) in zip(done.entropy, places, strict=True) if a < end and begin < b]
+        found[pointer] = [nats for nats, (a, b) in zip(entropy, places, strict=True) if a < end and begin < b]
     return found
 
 

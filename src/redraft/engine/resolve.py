@@ -41,9 +41,12 @@ def build_request(
     """Check options against each other and the model. Raises RequestError naming the part, the value and the remedy.
 
     `dial` is the checkpoint's table of settings, for options that walk it; `language` what the answer has to be of.
+    Without max_tokens an answer has the checkpoint's own number of tokens, or what the language's shortest needs.
     """
     options = _typed(options)
     model, shipped = config.model, config.generation
+    if options.max_tokens is None and language is not None and language.shortest > shipped.max_new_tokens:
+        options = replace(options, max_tokens=language.shortest)
     max_tokens = shipped.max_new_tokens if options.max_tokens is None else options.max_tokens
     preset, notches = _preset(options, shipped), _notches(options, dial)
     width = canvas_width(options, config)
