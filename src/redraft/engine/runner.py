@@ -105,7 +105,7 @@ class Runner:
                 self._encoded(piece)
         return self._step(batch, self._to_read(batch, parts))
 
-    def _step(self, batch: Batch, parts: list[Float[Tensor, "some hidden"]]) -> list[list[Event]]:
+    def _step(self, batch: Batch, parts: list[Float[Tensor, "_ hidden"]]) -> list[list[Event]]:
         """One step of every sequence, from the hidden states that it needs; none for one whose prompt goes on."""
         events: list[list[Event]] = [[] for _ in batch]
         needed = [i for i, part in enumerate(parts) if len(part)]
@@ -151,7 +151,7 @@ class Runner:
             for one, place in zip(canvases, at, strict=True)
         ]
 
-    def _to_read(self, batch: Batch, parts: Iterable[Tensor]) -> list[Float[Tensor, "some hidden"]]:
+    def _to_read(self, batch: Batch, parts: Iterable[Tensor]) -> list[Float[Tensor, "_ hidden"]]:
         """Per piece, the hidden states whose logits are needed: a canvas, a causal request's last row, a prompt that is
         read, or none."""
         both = zip(batch, parts, strict=True)
