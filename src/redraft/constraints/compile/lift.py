@@ -258,7 +258,7 @@ def _sums(values: NDArray[np.uint64], starts: Longs) -> NDArray[np.uint64]:
     return np.asarray(total[starts[1:]] - total[starts[:-1]])
 
 
-def _assemble(dfa: Dfa, maps: _Maps, map_of_token: Longs, ends: frozenset[int], tail: frozenset[int]) -> TokenAutomaton:
+def _assemble(dfa: Dfa, maps: _Maps, map_of_token: Ints, ends: frozenset[int], tail: frozenset[int]) -> TokenAutomaton:
     """Number the maps that are used as classes, add the end, and sort the edges."""
     used, classes = distinct(map_of_token)
     if used[0] != 0:
