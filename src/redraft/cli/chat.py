@@ -25,7 +25,7 @@ With --json every answer is a line of JSON.
 examples:
   redraft chat
   redraft chat --model ./checkpoint --system 'Answer in one sentence.' --max-tokens 256
-  printf 'record\\\\\\nSend 417 melu to Karomi.\\n' | redraft chat --seed 7"""
+  printf 'Extract as JSON: who, item\\\\\\nSend 3 apples to Maria.\\n' | redraft chat --seed 7"""
 
 
 def add(commands: Commands) -> None:

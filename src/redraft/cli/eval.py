@@ -18,15 +18,17 @@ EPILOG = """Examples are held out by construction: no training run of this repos
 Intervals are Wilson's at 95%. An answer may have the checkpoint's max_new_tokens, or as many as its task needs.
 
 examples:
-  redraft eval --task records --count 500 --json
-  redraft eval --task sudoku-4x4 --pin --count 1000"""
+  redraft eval --task extract-short --count 500 --json
+  redraft eval nano-sudoku --task sudoku-4x4 --pin --count 1000"""
 
 
 def add(commands: Commands) -> None:
     """Add the command."""
     parser = command(commands, "eval", "score a model on held-out examples", run, epilog=EPILOG)
     model_flags(parser, plan=True)
-    parser.add_argument("--task", action="append", metavar="NAME", help="a task; repeatable (default: all)")
+    parser.add_argument(
+        "--task", action="append", metavar="NAME", help="repeatable (default: nano's, or nano-sudoku's)"
+    )
     parser.add_argument("--count", type=int, default=500, metavar="N", help="examples per task (default: 500)")
     parser.add_argument(
         "--pin", action="store_true", help="also answer with what is known beforehand pinned, as a Sudoku's clues"
@@ -46,7 +48,7 @@ def run(arguments: argparse.Namespace) -> int:
         raise RequestError(f"--count is {arguments.count}; it must be at least 1")
     if arguments.pin and arguments.causal:
         raise RequestError("--pin and --causal were both given; a causal answer has no canvas to pin: choose one")
-    chosen = [task(name) for name in arguments.task or names()]
+    chosen = [task(name) for name in arguments.task or names(arguments.model)]
 
     from redraft.engine.request import Options
     from redraft.engine.resolve import preset_name
