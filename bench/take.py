@@ -52,7 +52,7 @@ class Take:
         return read_record(self.path).commit if self.path.exists() else "not taken"
 
 
-BENCH, EVAL = "redraft bench nano-sudoku --threads 1", "redraft eval nano-sudoku --threads 1"
+BENCH, EVAL = "redraft bench --model nano-sudoku --threads 1", "redraft eval --model nano-sudoku --threads 1"
 PLAIN = "python bench/plain.py --model recipes/nano-warm --count 215"
 WRITTEN = "--groups phrasings strangers copies extract-short"
 TABLE = (

@@ -19,7 +19,7 @@ Intervals are Wilson's at 95%. An answer may have the checkpoint's max_new_token
 
 examples:
   redraft eval --task extract-short --count 500 --json
-  redraft eval nano-sudoku --task sudoku-4x4 --pin --count 1000"""
+  redraft eval --model nano-sudoku --task sudoku-4x4 --pin --count 1000"""
 
 
 def add(commands: Commands) -> None:
