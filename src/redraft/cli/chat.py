@@ -135,7 +135,7 @@ def _turn() -> str | None:
 
 
 def _answer(engine: Engine, talk: Conversation, asked: Message, *, as_json: bool) -> Generation:
-    """Answer: on a terminal the canvas settles, elsewhere text comes as it is certain, with `as_json` all at the end."""
+    """Answer: on a terminal the canvas settles, elsewhere text comes as it is certain; `as_json`, all at once."""
     from redraft.cli.display import Watch
     from redraft.cli.generate import generation_json
     from redraft.engine.request import Request
