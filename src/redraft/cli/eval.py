@@ -14,8 +14,8 @@ from redraft.cli.flags import backend_flags, model_flags, sampling_flags
 if TYPE_CHECKING:
     from redraft.measure.evals import Evaluation
 
-EPILOG = """A task's examples are held out by construction: no training run of this repository can have seen them. Intervals
-are Wilson's at 95%. An answer may have the checkpoint's max_new_tokens, or as many as its task needs.
+EPILOG = """A task's examples are held out by construction: no training run of this repository can have seen them.
+Intervals are Wilson's at 95%. An answer may have the checkpoint's max_new_tokens, or as many as its task needs.
 A row of --file is what `redraft tune` reads: {"prompt": ..., "response": ...}, or {"messages": [...]} whose last
 message is the right answer. An answer is exact if it is equal but for space around it, or equal as JSON.
 
