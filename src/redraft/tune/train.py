@@ -18,7 +18,7 @@ from tempfile import TemporaryDirectory
 import msgspec
 import torch
 
-from redraft.errors import RecipeError, RunError
+from redraft.errors import RecipeError, RedraftError, RunError
 from redraft.model.gemma import DiffusionGemma
 from redraft.tune.base import Base, read_base
 from redraft.tune.data import SEED_STRIDE, Feed
@@ -57,7 +57,7 @@ def train(recipe: Recipe, out: Path, progress: Progress) -> Path:
     try:
         with world_of(recipe) as world, nullcontext(out) if world.first else TemporaryDirectory() as mine:
             _run(recipe, out, Path(mine), progress, world)
-    except RecipeError:
+    except RedraftError:
         if new is not None and not (out / LOG).exists():  # no step began: the folders made for it go
             rmtree(new, ignore_errors=True)
         raise
