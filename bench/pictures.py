@@ -2,8 +2,8 @@
 
     python bench/pictures.py            write docs/pictures/*.svg
 
-Each frame is what the canvas reads after a step; the first is the noise that it begins as. The pictures move by CSS, have
-the light or dark colours that the reader prefers, and stand still on the last frame where no motion is wanted.
+Each frame is what the canvas reads after a step; the first is the noise that it begins as. The pictures move by CSS,
+have the light or dark colours that the reader prefers, and stand still on the last frame where no motion is wanted.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ CELL, LEFT, TOP, GLYPH, LINE = 44, 24, 64, 10.2, 62
 """Pixels: a cell, the margins, a character, and the characters of a line."""
 
 STYLE = """
-  svg { color-scheme: light dark; --ink: #1b1b19; --faint: #8a8a84; --doubt: #2a5bd7; --fresh: #dbe5fb; --line: #c9c9c2 }
+  svg { --ink: #1b1b19; --faint: #8a8a84; --doubt: #2a5bd7; --fresh: #dbe5fb; --line: #ccccc4; }
   @media (prefers-color-scheme: dark) {
     svg { --ink: #ecebe6; --faint: #8f8f88; --doubt: #8fb0ff; --fresh: #25345c; --line: #4a4a45 }
   }
