@@ -20,7 +20,7 @@ from redraft.errors import RecipeError, RunError
 from redraft.model.gemma import DiffusionGemma
 from redraft.shapes import Tensor
 from redraft.tune.base import Base
-from redraft.tune.compiled import compile_layers
+from redraft.tune.compiled import compile_parts
 from redraft.tune.parallel import World, pieces_of, spread, whole
 from redraft.tune.recipe import Recipe
 from redraft.tune.recompute import recompute_layers
@@ -76,7 +76,7 @@ def restore(recipe: Recipe, base: Base, path: Path, world: World) -> State:
     if recipe.lora is None:
         model.requires_grad_(True)
     if recipe.train.compile is True:
-        compile_layers(model)
+        compile_parts(model)
     if recipe.train.recompute:
         recompute_layers(model)
     spread(model, world)
