@@ -27,7 +27,7 @@ from redraft.measure.record import read_record
 from redraft.options import GROUPS, Option, option_table
 
 ROOT = Path(__file__).resolve().parent.parent
-CARD_RECORDS = ("train-nano", "eval-nano")
+CARD_RECORDS = ("train-nano-sudoku", "eval-nano-sudoku")
 OPTIONS_PAGE = """# Options of an answer
 
 <!-- Written by bench/generate.py from src/redraft/options.py; change that, then run `make docs`. -->
@@ -70,7 +70,7 @@ REGIONS: Mapping[str, Mapping[str, Callable[[Path], str]]] = {
         "ways": constraints.ways,
     },
     "docs/deciding.md": {"belief": claims.belief},
-    "docs/infilling.md": {"infills": lambda root: claims.all_of(root, "eval-nano-infill")},
+    "docs/infilling.md": {"infills": lambda root: claims.all_of(root, "eval-nano-sudoku-infill")},
     "docs/server.md": {"fields": lambda _: fields.tables()},
 }
 """What each page has of generated regions."""

@@ -9,9 +9,9 @@ from redraft.measure.record import Record, read_record
 
 SCENARIOS = ("one", "together", "poisson", "variants", "long", "long-4k")
 SIDES = {
-    "eval-nano": "canvas, the reference's rules",
-    "eval-nano-fast": "canvas, preset `fast`",
-    "eval-nano-causal": "causal, one token per forward",
+    "eval-nano-sudoku": "canvas, the reference's rules",
+    "eval-nano-sudoku-fast": "canvas, preset `fast`",
+    "eval-nano-sudoku-causal": "causal, one token per forward",
 }
 
 
@@ -19,7 +19,13 @@ def headline(root: Path) -> str:
     """What a reader of the first screen should know, in figures."""
     one, together, constraints, canvas, causal = (
         read_record(root / "bench" / "records" / f"{name}.json")
-        for name in ("throughput-one", "throughput-together", "constraints", "eval-nano-fast", "eval-nano-causal")
+        for name in (
+            "throughput-one",
+            "throughput-together",
+            "constraints",
+            "eval-nano-sudoku-fast",
+            "eval-nano-sudoku-causal",
+        )
     )
     (ours, fast), (ours_together, fast_together) = (
         (record.figures["ratio_median"]["ours"], record.figures["ratio_median"]["ours_fast"])

@@ -105,7 +105,7 @@ class Inside:
 def nano() -> Iterator[Engine]:
     """One engine, whose loop turns."""
     torch.set_num_threads(1)
-    engine = redraft.load("nano")
+    engine = redraft.load("nano-sudoku")
     engine.loop.start()
     yield engine
     engine.loop.stop()

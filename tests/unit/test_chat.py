@@ -28,7 +28,7 @@ def test_a_conversation_is_sent_whole_and_every_answer_has_the_next_seed(
     monkeypatch: pytest.MonkeyPatch, capsys: Captured
 ) -> None:
     """A turn sent alone, or a system text that gets lost, gives other prompts than the engine's own."""
-    engine = redraft.load("nano")
+    engine = redraft.load("nano-sudoku")
     messages = [{"role": "system", "content": "Be brief."}, {"role": "user", "content": FIRST}]
     one = engine.generate(messages, seed=7, max_tokens=24)
     messages += [{"role": "assistant", "content": one.text}, {"role": "user", "content": "Again."}]

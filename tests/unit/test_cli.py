@@ -344,7 +344,7 @@ def test_a_folder_without_a_config_is_refused(tmp_path: Path, capsys: Captured) 
 def test_a_model_without_a_template_still_continues_text(tmp_path: Path, capsys: Captured) -> None:
     from redraft.weights.source import locate
 
-    for path in locate("nano").iterdir():
+    for path in locate("nano-sudoku").iterdir():
         if path.name != "chat_template.jinja":
             (tmp_path / path.name).symlink_to(path)
     assert "no chat template" in refused(capsys, "generate", "hi", "--chat", "--model", str(tmp_path))
@@ -482,10 +482,10 @@ def test_verify_exits_1_where_the_numbers_differ(monkeypatch: pytest.MonkeyPatch
 def test_weights_that_are_nan_are_one_line(command: list[str], tmp_path: Path, capsys: Captured) -> None:
     from redraft.weights.source import locate
 
-    for path in locate("nano").iterdir():
+    for path in locate("nano-sudoku").iterdir():
         if path.name != "model.safetensors":
             (tmp_path / path.name).symlink_to(path)
-    tensors = load_file(locate("nano") / "model.safetensors")
+    tensors = load_file(locate("nano-sudoku") / "model.safetensors")
     tensors["model.decoder.norm.weight"][3] = float("nan")
     save_file(tensors, tmp_path / "model.safetensors", metadata={"format": "pt"})
     line = refused(capsys, *command, str(tmp_path))

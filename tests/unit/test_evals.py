@@ -33,7 +33,7 @@ def test_wilsons_interval_has_the_known_values(right: int, count: int, low: floa
 @pytest.fixture(scope="module")
 def done() -> Generation:
     """Some finished answer, to be changed where it matters."""
-    return redraft.load("nano").generate("Ka", seed=0, steps=1, max_tokens=1)
+    return redraft.load("nano-sudoku").generate("Ka", seed=0, steps=1, max_tokens=1)
 
 
 def trial(
@@ -63,7 +63,7 @@ def test_averages_are_over_examples_and_rates_over_sums(done: Generation) -> Non
 
 
 def test_an_evaluation_can_be_repeated_and_told() -> None:
-    engine, seen, how = redraft.load("nano"), [], Options(preset="reference")
+    engine, seen, how = redraft.load("nano-sudoku"), [], Options(preset="reference")
     one, again = (
         evaluate(engine, task("records"), 3, seed=5, steps=2, options=how, progress=lambda _, *done: seen.append(done))
         for _ in range(2)
@@ -77,13 +77,13 @@ def test_an_evaluation_can_be_repeated_and_told() -> None:
     )
     assert one.mean_steps <= 2
     kept = record([one], model="/some/where/nano", seed=5, steps=2, options=how)
-    assert (kept.name, kept.workload["model"]) == ("eval-nano", "nano")
+    assert (kept.name, kept.workload["model"]) == ("eval-nano-sudoku", "nano")
     assert kept.figures["records"]["count"] == 3
     assert "3 held-out examples" in kept.summary[0].figure
 
 
 def test_pinned_clues_stay_and_are_the_puzzles_own() -> None:
-    engine, sudoku = redraft.load("nano"), task("sudoku-4x4")
+    engine, sudoku = redraft.load("nano-sudoku"), task("sudoku-4x4")
     example = next(sudoku.examples("held_out", 3))
     puzzle = example.prompt.partition("\n")[2]
     pins = pinned(engine, sudoku, example).pins
@@ -94,7 +94,7 @@ def test_pinned_clues_stay_and_are_the_puzzles_own() -> None:
     assert found.task == "sudoku-4x4, clues pinned"
     assert found.parts["clues_kept"] == 1.0
     kept = record([found], model="nano", seed=3, steps=None, pin=True)
-    assert kept.name == "eval-nano-pinned"
+    assert kept.name == "eval-nano-sudoku-pinned"
     assert kept.summary[0].value.endswith("clues kept 100.0%")
 
 

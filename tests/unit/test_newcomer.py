@@ -59,7 +59,7 @@ def test_every_question_of_a_conversation_is_of_its_split() -> None:
 
 def test_nano_answers_further_questions_of_a_conversation() -> None:
     """Of questions that it answers nearly always when they are asked alone."""
-    engine, right, asked = redraft.load("nano"), 0, 0
+    engine, right, asked = redraft.load("nano-sudoku"), 0, 0
     examples = task("records").examples("held_out", 4)
     for seed in range(6):
         messages = list[Message]()

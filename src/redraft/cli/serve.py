@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 PORT = 8642
 KEYS = "REDRAFT_API_KEYS"
-TRY = r'{"messages":[{"role":"user","content":"record\nSend 417 melu to Karomi."}]}'
+TRY = r'{"messages":[{"role":"user","content":"Extract as JSON: who, qty (integer), item\nSend 3 apples to Maria."}]}'
 
 EPILOG = f"""Point any tool with a "base URL" at http://127.0.0.1:{PORT}/v1; `redraft connect` prints the lines for
 some. The page is at the URL itself. A server that others can reach needs API keys, one a line in --api-key-file

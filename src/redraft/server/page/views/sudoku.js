@@ -13,6 +13,8 @@ export const id = "sudoku";
 export const title = "Sudoku";
 
 const PATH = "/v1/canvas";
+const ELSEWHERE =
+  "nano reads sentences. The other model in the package solves the board: stop this server, start redraft serve nano-sudoku, and load this page again.";
 
 /** Boards that fit on one canvas: a token a cell, one a line end, one for the end. */
 function sizes(server) {
@@ -26,7 +28,7 @@ export function fits(server) {
 
 /** The view. */
 export function build(server) {
-  return new Sudoku(server).element;
+  return server.name === "nano" ? h("p", { class: "notice" }, ELSEWHERE) : new Sudoku(server).element;
 }
 
 class Sudoku {
