@@ -39,7 +39,9 @@ class Write {
     this.anew = h("button", { type: "button", class: "quiet", hidden: true, onclick: () => this.clear() }, "Start over");
     this.turns = h("ol", { class: "turns" });
     this.prompt.addEventListener("keydown", (event) => {
-      if (event.key === "Enter" && (event.ctrlKey || event.metaKey)) this.run.start();
+      if (event.key !== "Enter" || event.shiftKey || event.isComposing) return;
+      event.preventDefault();
+      this.run.start();
     });
     this.element = h("div", { class: "view" }, lead(), this.turns, this.composer());
   }
@@ -49,13 +51,14 @@ class Write {
     const examples = known.map(([name, text]) =>
       h("button", { type: "button", class: "chip", onclick: () => this.example(text) }, name),
     );
+    if (this.server.greets) setTimeout(() => this.greet(known[0][1]));
     return h(
       "form",
       { class: "composer" },
       this.prompt,
       h("div", { class: "row spread" }, h("div", { class: "chips" }, ...examples), this.modes.element),
       bounds(this.server),
-      h("div", { class: "row" }, this.run.button, this.anew, h("small", {}, "Ctrl Enter sends, Esc stops")),
+      h("div", { class: "row" }, this.run.button, this.anew, h("small", {}, "Enter sends, Shift Enter breaks the line, Esc stops")),
       this.run.error,
       this.knobs.element,
     );
@@ -66,6 +69,12 @@ class Write {
     this.modes.chat();
     this.prompt.value = text;
     this.prompt.focus();
+  }
+
+  /** The first example, played without being asked for. */
+  greet(text) {
+    this.prompt.value = text;
+    this.run.start();
   }
 
   clear() {
@@ -176,7 +185,7 @@ function lead() {
     { class: "lead" },
     "The whole answer is drafted at once and redrafted until it settles. ",
     h("span", { class: "key" }, "Blue"),
-    " is doubt, ink is certain.",
+    " is doubt, ink is certain. A dot marks what a step changed, a line what it accepted.",
   );
 }
 
