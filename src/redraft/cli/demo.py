@@ -17,8 +17,8 @@ if TYPE_CHECKING:
     from redraft.operations.engine import Engine
 
 EPILOG = """It opens with two sentences, which nano reads, and goes on with Sudokus, which nano-sudoku solves; their
-canvases are shown as they settle. The table counts right answers to fresh inputs, none of which was in the training data;
---json prints each, --seed repeats a run. With --model that model alone answers them."""
+canvases are shown as they settle. The table counts right answers to fresh inputs, none of which was in the training
+data; --json prints each, --seed repeats a run. With --model that model alone answers them."""
 
 SENTENCES = (("Send 3 apples to Maria.", "who, qty int, item"), ("Alice is 31 years old.", "name, age int"))
 ASKED = {"nano": ("extract-short", "edit", "mend", "fill"), "nano-sudoku": ("sudoku-6x6", "sudoku-4x4")}
