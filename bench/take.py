@@ -52,9 +52,11 @@ class Take:
         return read_record(self.path).commit if self.path.exists() else "not taken"
 
 
-BENCH, EVAL = "redraft bench nano-sudoku --threads 1", "redraft eval nano-sudoku --threads 1"
+BENCH, EVAL = "redraft bench --model nano-sudoku --threads 1", "redraft eval --model nano-sudoku --threads 1"
 PLAIN = "python bench/plain.py --model recipes/nano-warm --count 215"
 WRITTEN = "--groups phrasings strangers copies extract-short"
+SHIPPED = "python bench/plain.py --model nano --canvas 96 --count 215"
+SHIPPED = "python bench/plain.py --model nano --canvas 96 --count 215"
 TABLE = (
     Take("knee", 1, f"{BENCH} --knee"),
     Take("dial-nano-sudoku", 4, f"{BENCH} --dial 100"),
@@ -75,6 +77,10 @@ TABLE = (
     Take("presets-nano-sudoku", 10, "python bench/presets.py --count 200"),
     Take("plans-nano-sudoku", 3, "python bench/plans.py --count 100"),
     Take("turns-nano-sudoku", 1, "python bench/turns.py --count 600"),
+    Take("plain-nano", 5, f"{SHIPPED} {WRITTEN} edit mend fill"),
+    Take("plain-nano-causal", 5, f"{SHIPPED} --causal {WRITTEN} edit mend fill"),
+    Take("plain-nano", 5, f"{SHIPPED} {WRITTEN} edit mend fill"),
+    Take("plain-nano-causal", 5, f"{SHIPPED} --causal {WRITTEN} edit mend fill"),
     Take("plain-nano-warm", 2, f"{PLAIN} {WRITTEN}"),
     Take("plain-nano-warm-causal", 3, f"{PLAIN} --causal {WRITTEN}"),
     Take("sudoku-6x6", 2, "python bench/sudoku.py --size 6 --count 300"),

@@ -20,7 +20,7 @@ def told(monkeypatch: pytest.MonkeyPatch, capsys: Captured, lines: str | bytes, 
     """Stdout of a conversation, for these lines on stdin."""
     raw = lines.encode() if isinstance(lines, str) else lines
     monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(raw), encoding="utf-8"))
-    assert main(["chat", *words]) == code
+    assert main(["chat", "--model", "nano-sudoku", *words]) == code
     return capsys.readouterr().out
 
 

@@ -179,7 +179,7 @@ def test_the_command_measures_keeps_and_records_a_dial(tmp_path: Path, monkeypat
     assert kept.tasks == ("records",)
     assert kept.examples == 4
     record = read_record(place)
-    assert record.name == "dial-nano-sudoku"
+    assert record.name == "dial-nano"
     assert len(record.figures["tried"]) == 3
     assert [one["forwards"] for one in record.figures["dial"]] == [one.forwards for one in kept.notches]
 

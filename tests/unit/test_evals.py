@@ -77,7 +77,7 @@ def test_an_evaluation_can_be_repeated_and_told() -> None:
     )
     assert one.mean_steps <= 2
     kept = record([one], model="/some/where/nano", seed=5, steps=2, options=how)
-    assert (kept.name, kept.workload["model"]) == ("eval-nano-sudoku", "nano")
+    assert (kept.name, kept.workload["model"]) == ("eval-nano", "nano")
     assert kept.figures["records"]["count"] == 3
     assert "3 held-out examples" in kept.summary[0].figure
 
@@ -94,7 +94,7 @@ def test_pinned_clues_stay_and_are_the_puzzles_own() -> None:
     assert found.task == "sudoku-4x4, clues pinned"
     assert found.parts["clues_kept"] == 1.0
     kept = record([found], model="nano", seed=3, steps=None, pin=True)
-    assert kept.name == "eval-nano-sudoku-pinned"
+    assert kept.name == "eval-nano-pinned"
     assert kept.summary[0].value.endswith("clues kept 100.0%")
 
 

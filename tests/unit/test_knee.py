@@ -39,12 +39,15 @@ def test_a_knee_that_bench_measured_is_used_by_the_next_load(
     cache: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr(knee, "CANVASES", (1, 2))
-    assert main(["bench", "--knee", "--runs", "1", "--threads", "1", "--json"]) == 0
+    assert main(["bench", "--model", "nano-sudoku", "--knee", "--runs", "1", "--threads", "1", "--json"]) == 0
     told = capsys.readouterr()
     measured = json.loads(told.out)["figures"]["knee_rows"]
     assert str(cache / "redraft" / "knees.json") in told.err
     assert rows() == measured in (256, 512)
-    assert main(["bench", "--knee", "--plan", "int8", "--runs", "1", "--threads", "1", "--json"]) == 0
+    assert (
+        main(["bench", "--model", "nano-sudoku", "--knee", "--plan", "int8", "--runs", "1", "--threads", "1", "--json"])
+        == 0
+    )
     assert json.loads(capsys.readouterr().out)["workload"]["plan"] == "int8"
     assert sorted("with plan int8" in key for key in json.loads(knees_file().read_text())) == [False, True]
     assert rows(loop=LoopConfig(max_rows=100)) == 100, "what is set wins"

@@ -153,7 +153,7 @@ def test_locate_says_what_it_takes(name: str, tmp_path: Path, monkeypatch: pytes
     if not name:
         assert locate(name) == Path()  # as everywhere, the empty path is here
         return
-    with pytest.raises(WeightsError, match="give 'nano', an existing folder, or a repository name"):
+    with pytest.raises(WeightsError, match="give 'nano' or 'nano-sudoku', an existing folder, or a repository name"):
         locate(name)
 
 

@@ -22,7 +22,7 @@ message is the right answer. An answer is exact if it is equal but for space aro
 examples:
   redraft eval --model runs/orders --file held-out.jsonl
   redraft eval --task extract-short --count 500 --json
-  redraft eval nano-sudoku --task sudoku-4x4 --pin --count 1000"""
+  redraft eval --model nano-sudoku --task sudoku-4x4 --pin --count 1000"""
 
 
 def add(commands: Commands) -> None:
