@@ -63,7 +63,7 @@ TABLE = (
     Take("eval-nano-fast", 2, f"{EVAL} --preset fast --count 500"),
     Take("eval-nano-causal", 2, f"{EVAL} --causal --count 300"),
     Take("eval-nano-pinned", 3, f"{EVAL} --pin --task sudoku-4x4 --task sudoku-6x6 --preset fast --count 1000"),
-    Take("against-transformers", 1, f"{BENCH} --against transformers"),
+    Take("against-transformers", 1, "python bench/single_answers.py"),
     Take("throughput-one", 1, f"{BENCH} --scenario one --runs 5"),
     Take("throughput-variants", 1, f"{BENCH} --scenario variants --runs 5"),
     Take("throughput-together", 1, f"{BENCH} --scenario together --runs 3"),

@@ -130,11 +130,11 @@ def test_a_held_gap_in_a_batch_is_what_it_is_alone(engine: Engine) -> None:
     language = span_language(GapConstraint(words=((2, "melu"),)), engine.vocabulary)
     around = Around((2, *engine.text.encode("Send ", bos=False)), tuple(engine.text.encode(" to Tavi.", bos=False)))
     asked = [around.request(width, Options(seed=width), engine, language) for width in (4, 5, 8)]
-    told = [list[Event]() for _ in asked]
-    for one, heard in zip(asked, told, strict=True):
+    reported = [list[Event]() for _ in asked]
+    for one, heard in zip(asked, reported, strict=True):
         listen(engine.loop, one, heard.append, drafts=True)
     engine.loop.drain()
-    for one, heard in zip(asked, told, strict=True):
+    for one, heard in zip(asked, reported, strict=True):
         assert heard == list(run_alone(engine.model, one, SeededNoise(one.seed)))
 
 

@@ -70,8 +70,8 @@ def run(arguments: argparse.Namespace) -> int:
         temperature = 1.0 if belief is None else belief.temperature
     found = [one.at(temperature) for one in found]
     if arguments.json:
-        told = [{"best": one.best} | asdict(one) for one in found]
-        print_json(told[0] if arguments.form is None else {"decisions": told})
+        rows = [{"best": one.best} | asdict(one) for one in found]
+        print_json(rows[0] if arguments.form is None else {"decisions": rows})
     else:
         print("\n\n".join(map(_lines, found)))
     return 0

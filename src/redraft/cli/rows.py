@@ -245,7 +245,7 @@ def _opened(source: Path, target: Path) -> Iterator[tuple[Iterator[bytes], IO[by
         raise RequestError(f"{source} cannot be read: {error.strerror}") from None
     with rows:
         if target.exists() and not target.is_file():
-            raise RequestError(f"{target} is no file that can be read again, to go on where a run stopped; name one")
+            raise RequestError(f"{target} is not a regular file, which resuming needs; name one")
         try:
             out = target.open("r+b" if target.exists() else "w+b")
         except OSError as error:

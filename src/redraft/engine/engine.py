@@ -196,7 +196,17 @@ class Core:
         kernels: Kernels | None = None,
         experts: str = "device",
     ) -> Self:
-        """`redraft.load`, which explains the arguments; `kernels` are the device's own if None."""
+        """Load a checkpoint: "nano" (in the package), a folder, or a repository name in the local cache.
+
+        `device` is cuda where a GPU can be used, else cpu; `dtype` is float32 or bfloat16, as most of the checkpoint is
+        stored. `plan` quantizes matrices while loading (redraft.weights.plan.PLANS: "int8", "int4", "fp8", …).
+        `adapter` is the folder of a LoRA adapter in PEFT's layout, merged into the weights; not with a plan or a
+        quantized checkpoint. `report` gets a line for what was chosen, and for what was found and left unused;
+        `progress` gets (elements placed, elements in all). `loop` bounds what runs side by side; what it leaves open
+        follows from the model and from `redraft bench --knee`. `kernels` are the device's own if None. `experts` is
+        where the experts are: "device" or "host".
+        Raises WeightsError, ConfigError or TextError if the checkpoint is not whole or not supported.
+        """
         folder = locate(str(model))
         where, chosen = device_of(device), None if plan is None else find_plan(plan)
         if adapter is not None and chosen is not None:

@@ -23,7 +23,7 @@ _MOST_BREAKS = 3
 
 @dataclass(frozen=True)
 class Repair:
-    """Compact objects; what was broken is not told."""
+    """Compact objects; the prompt does not say what was broken."""
 
     name = "repair"
 

@@ -172,7 +172,7 @@ def _low(slot: Slot, stored: Mapping[str, Tensor], used: set[str], folder: Path)
 
 def _read_settings(folder: Path) -> dict[str, Any]:
     if not (folder / CONFIG).is_file():
-        raise WeightsError(f"{folder} is no adapter: it has no {CONFIG}; give the folder that redraft tune names")
+        raise WeightsError(f"{folder} is not an adapter: it has no {CONFIG}; give the folder that redraft tune names")
     found = read_json(folder / CONFIG)
     if found.get("peft_type") != "LORA":
         raise WeightsError(f"{folder}/{CONFIG}: peft_type is {found.get('peft_type')!r}; supported: 'LORA'")

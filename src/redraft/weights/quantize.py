@@ -22,6 +22,7 @@ import torch
 
 from redraft.config import read_config
 from redraft.errors import RunError, WeightsError
+from redraft.files import write_whole
 from redraft.model.packed import Format, error, pack
 from redraft.reader import read_json
 from redraft.shapes import Tensor
@@ -310,6 +311,4 @@ def _write_rest(
 
 
 def _write_json(path: Path, content: Mapping[str, object]) -> None:
-    beside = path.with_suffix(".new")
-    beside.write_text(json.dumps(content, indent=1) + "\n", encoding="utf-8")
-    os.replace(beside, path)
+    write_whole(path, (json.dumps(content, indent=1) + "\n").encode())
