@@ -114,7 +114,7 @@ def test_more_questions_than_a_canvas_holds_take_as_few_as_hold_them(nano: Engin
 
 
 def test_probabilities_are_given_at_a_temperature_and_with_what_is_known_of_it(nano: Engine, tmp_path: Path) -> None:
-    """What was fitted for a checkpoint is used and reported; for other weights, or at another temperature, nothing is."""
+    """What was fitted for a checkpoint is used and reported; at another temperature, or for other weights, not."""
     assert nano.folder is not None
     for path in nano.folder.iterdir():
         shutil.copy(path, tmp_path / path.name)

@@ -207,7 +207,7 @@ ASKED = {"type": "predicate", "instructions": "Is it?"}
 def test_nan_is_an_error_and_never_in_an_answer(
     served: Inside, monkeypatch: pytest.MonkeyPatch, path: str, body: dict[str, Any]
 ) -> None:
-    """JSON has no NaN: drafts, probabilities and log-probabilities of a network that overflows were reported as null."""
+    """JSON has no NaN: drafts, probabilities and log-probabilities of a network that overflows were null."""
     logits = DiffusionGemma.logits
     monkeypatch.setattr(DiffusionGemma, "logits", lambda *asked: logits(*asked) * float("nan"))
     reported = httpx2.post(f"{served.base}/{path}", json=body, timeout=100)

@@ -110,7 +110,7 @@ class Inbox(Generic[K]):
 
 
 class Handle:
-    """One submitted request. Its inbox has one reader: either this handle's own methods or the owner of a shared inbox."""
+    """One submitted request. Its inbox has one reader: this handle's own methods, or the owner of a shared inbox."""
 
     def __init__(
         self,
