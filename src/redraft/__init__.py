@@ -5,7 +5,6 @@ Importing this package is cheap; torch is imported when it is first needed.
 
 from __future__ import annotations
 
-from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 from redraft.errors import (
@@ -59,18 +58,18 @@ __all__ = [
 __version__ = "0.1.0"
 
 
-_LATER = {
-    "Engine": "redraft.operations.engine",
-    "LoopConfig": "redraft.engine.loop",
-    **dict.fromkeys(("Generation", "Options", "Request"), "redraft.engine.request"),
-}
-"""Names that need torch, and the modules that have them."""
-
-
 def __getattr__(name: str) -> Any:
     """Import what needs torch when it is first used."""
-    if name == "load":
-        return __getattr__("Engine").load
-    if name in _LATER:
-        return getattr(import_module(_LATER[name]), name)
+    if name in ("Engine", "load"):
+        from redraft.operations.engine import Engine
+
+        return Engine.load if name == "load" else Engine
+    if name == "LoopConfig":
+        from redraft.engine.loop import LoopConfig
+
+        return LoopConfig
+    if name in ("Generation", "Options", "Request"):
+        from redraft.engine import request
+
+        return getattr(request, name)
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -15,20 +15,12 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from redraft.errors import RedraftError, RunError, WeightsError
-from redraft.weights.source import INDEX, SINGLE, is_repository
+from redraft.weights.source import INDEX, SINGLE, TEXT_FILES, is_repository
 
 WANTED = (
-    "config.json",
-    "generation_config.json",
-    "redraft.json",
-    "tokenizer.json",
-    "tokenizer_config.json",
-    "chat_template.jinja",
-    "processor_config.json",
-    "preprocessor_config.json",
-    SINGLE,
-    "model-*.safetensors",
-    INDEX,
+    *("config.json", "generation_config.json", "redraft.json"),
+    *TEXT_FILES,
+    *(SINGLE, "model-*.safetensors", INDEX),
 )
 
 

@@ -22,7 +22,7 @@ import torch
 
 from redraft.config import read_config
 from redraft.errors import RunError, WeightsError
-from redraft.files import write_whole
+from redraft.files import copy_files, write_json
 from redraft.model.packed import Format, error, pack
 from redraft.reader import read_json
 from redraft.shapes import Tensor
@@ -31,18 +31,14 @@ from redraft.weights.load import read_settings
 from redraft.weights.names import VISION_PREFIXES, Slot, slots
 from redraft.weights.plan import Formats, Plan, formats
 from redraft.weights.shards import Header, index_json, split, write_shard
-from redraft.weights.source import INDEX, Source
+from redraft.weights.source import INDEX, TEXT_FILES, Source
 
 REPORT = "quantization_report.json"
 _PROGRESS = "progress.json"
 _SHARD_BYTES = 2_000_000_000
 _CHUNK_ROWS = 8192
 _MISPLACED = (errno.EACCES, errno.EPERM, errno.EROFS, errno.ENOENT, errno.ENOTDIR)  # the place, not the disk
-_CARRIED = (
-    *("generation_config.json", "redraft.json", "tokenizer.json"),
-    *("tokenizer_config.json", "chat_template.jinja", "processor_config.json", "preprocessor_config.json"),
-    "LICENSE",
-)
+_CARRIED = ("generation_config.json", "redraft.json", *TEXT_FILES, "LICENSE")
 
 
 @dataclass(frozen=True)
@@ -220,7 +216,7 @@ def _resume(stage: Path, making: Mapping[str, Any]) -> dict[str, dict[str, list[
             return {name: sums for name, sums in done.items() if (stage / name).is_file()}
     shutil.rmtree(stage, ignore_errors=True)
     stage.mkdir(parents=True)
-    _write_json(path, {"making": making, "done": {}})
+    write_json(path, {"making": making, "done": {}})
     return {}
 
 
@@ -238,7 +234,7 @@ def _write_all(
             write_shard(stage / name, headers, _counted(_chunks(source, items, errors), written, total, progress))
             done[name] = errors.sums
             making = read_json(stage / _PROGRESS)["making"]
-            _write_json(stage / _PROGRESS, {"making": making, "done": done})
+            write_json(stage / _PROGRESS, {"making": making, "done": done})
         written += sum(item.num_bytes for item in items)
     whole = _Errors()
     for sums in done.values():
@@ -299,16 +295,10 @@ def _write_rest(
     """Write all files but the weights, then remove the file that marks an unfinished folder."""
     if len(shards) > 1:
         headers = {name: [header for item in items for header in item.headers] for name, items in shards.items()}
-        _write_json(stage / INDEX, index_json(headers))
-    for name in _CARRIED:
-        if (folder / name).is_file():
-            shutil.copyfile(folder / name, stage / name)
-    _write_json(stage / REPORT, {"plan": plan.name, "relative_error": errors.relative()})
-    _write_json(
+        write_json(stage / INDEX, index_json(headers))
+    copy_files(_CARRIED, folder, stage)
+    write_json(stage / REPORT, {"plan": plan.name, "relative_error": errors.relative()})
+    write_json(
         stage / "config.json", {**read_json(folder / "config.json"), "quantization_config": quantization_json(packed)}
     )
     (stage / _PROGRESS).unlink()
-
-
-def _write_json(path: Path, content: Mapping[str, object]) -> None:
-    write_whole(path, (json.dumps(content, indent=1) + "\n").encode())
