@@ -232,9 +232,9 @@ def _figures(times: Mapping[str, Sequence[tuple[float, float]]], requests: int) 
 def random_checkpoint(folder: Path) -> int:
     """Write the model of random numbers, and return how many."""
     from redraft.config import GenerationConfig, parse_model
-    from redraft.weights.source import TEXT_FILES, locate
     from redraft.weights.build import random_model
     from redraft.weights.save import save_model
+    from redraft.weights.source import TEXT_FILES, locate
 
     nano = locate("nano")
     shape = json.loads((nano / "config.json").read_text())

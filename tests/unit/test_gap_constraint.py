@@ -19,7 +19,7 @@ from redraft.engine.request import Options
 from redraft.engine.runner import run_alone
 from redraft.errors import ConstraintError, RequestError
 from redraft.operations.engine import Engine
-from redraft.operations.gap import Around
+from redraft.operations.gap import GapContext
 from redraft.operations.gap_constraint import GapConstraint, grows_left, grows_right, of_width, span_language, spelt
 
 PIECES = (None, None, b"a", b"b", b" ", b"ab", b"ba", b"a b", "é".encode()[:1], "é".encode()[1:], b"\n")
@@ -128,7 +128,7 @@ def test_a_filled_gap_is_as_wanted_whatever_width_wins(engine: Engine) -> None:
 
 def test_a_held_gap_in_a_batch_is_what_it_is_alone(engine: Engine) -> None:
     language = span_language(GapConstraint(words=((2, "melu"),)), engine.vocabulary)
-    around = Around((2, *engine.text.encode("Send ", bos=False)), tuple(engine.text.encode(" to Tavi.", bos=False)))
+    around = GapContext((2, *engine.text.encode("Send ", bos=False)), tuple(engine.text.encode(" to Tavi.", bos=False)))
     asked = [around.request(width, Options(seed=width), engine, language) for width in (4, 5, 8)]
     reported = [list[Event]() for _ in asked]
     for one, heard in zip(asked, reported, strict=True):

@@ -65,7 +65,7 @@ class GapConstraint:
         for text in self.lacks:
             found = subtract(found, _around(_ANYTHING, text, _ANYTHING, limits))
         if found.is_empty:
-            raise ConstraintError(f"no text is all of what was asked for: {self._told()}")
+            raise ConstraintError(f"no text is all of what was asked for: {self._described()}")
         return found
 
     def _told(self) -> str:
