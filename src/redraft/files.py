@@ -1,7 +1,8 @@
-"""Files that are whole or absent, and JSON in them."""
+"""Files: written whole or not at all, copied, locked."""
 
 from __future__ import annotations
 
+import fcntl
 import json
 import os
 import secrets
@@ -9,6 +10,8 @@ import shutil
 from collections.abc import Iterable, Mapping
 from contextlib import suppress
 from pathlib import Path
+
+from redraft.errors import RequestError
 
 
 def write_whole(path: Path, content: bytes) -> None:
@@ -36,3 +39,16 @@ def copy_files(names: Iterable[str], source: Path, target: Path) -> None:
     for name in names:
         if (source / name).is_file():
             shutil.copyfile(source / name, target / name)
+
+
+def lock(handle: int, path: Path) -> None:
+    """Lock an open file or folder until it is closed, at the latest when the program ends.
+
+    Raises RequestError if another program has the lock. On a file system without locks this does nothing.
+    """
+    try:
+        fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        raise RequestError(f"{path} is being written by another program; name another place") from None
+    except OSError:
+        return

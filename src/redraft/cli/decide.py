@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import argparse
 from dataclasses import asdict
-from pathlib import Path
 from typing import TYPE_CHECKING
 
-from redraft.cli.common import Commands, command, load_engine, print_json, read_prompt, say_bounds
+from redraft.cli.common import Commands, command, load_engine, print_json, prompt_flags, read_prompt, say_bounds
 from redraft.cli.flags import model_flags
 from redraft.errors import RequestError
 
@@ -26,9 +25,7 @@ examples:
 def add(commands: Commands) -> None:
     """Add the command."""
     parser = command(commands, "decide", "estimate how likely each of some answers is", run, epilog=EPILOG)
-    parser.add_argument("prompt", nargs="?", metavar="PROMPT", help='the question; "-" or nothing reads stdin')
-    parser.add_argument("--file", type=Path, help="read the question from a file")
-    parser.add_argument("--chat", action="store_true", help="send it as a user's turn through the chat template")
+    prompt_flags(parser, "the question", "question")
     parser.add_argument(
         "--choice", action="append", metavar="TEXT", help="an answer; repeat for each (default: yes and no)"
     )

@@ -7,7 +7,6 @@ a row that was edited since is found. A line that a kill cut short is removed an
 from __future__ import annotations
 
 import asyncio
-import fcntl
 import hashlib
 import json
 import os
@@ -21,6 +20,7 @@ from typing import IO, Any
 import msgspec
 
 from redraft.errors import RequestError, RunError
+from redraft.files import lock
 from redraft.server.http.errors import ApiError
 from redraft.server.http.service import Service
 from redraft.server.openai.batch import answer
@@ -251,8 +251,5 @@ def _opened(source: Path, target: Path) -> Iterator[tuple[Iterator[bytes], IO[by
         except OSError as error:
             raise RequestError(f"{target} cannot be written: {error.strerror}") from None
         with out:
-            try:
-                fcntl.flock(out, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            except OSError:
-                raise RequestError(f"{target} is being written by another run; wait for it") from None
+            lock(out.fileno(), target)
             yield (line for line in rows if line.strip()), out

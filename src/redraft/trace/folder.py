@@ -9,7 +9,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from redraft.errors import RedraftError, RequestError, RunError
-from redraft.trace.file import TraceFile, lock
+from redraft.files import lock
+from redraft.trace.file import TraceFile
 from redraft.trace.lines import Ended, Header, Line, Taken
 
 DIGITS = 8
