@@ -25,7 +25,7 @@ import torch
 import redraft
 from client_checks import HEAD, NODE, NODE_HEAD, PYTHON
 from redraft.cache import Prefix
-from redraft.cli.connect import TOOLS, Place
+from redraft.cli.connect import TOOLS, Address
 from redraft.measure.record import new_record, write_record
 from redraft.tasks import task
 
@@ -93,7 +93,7 @@ def _given(count: int) -> dict[str, object]:
 
 def _connect(base: str) -> dict[str, str]:
     """What `redraft connect` prints for the tools that it configures."""
-    place = Place(base.removesuffix("/v1"), "nano")
+    place = Address(base.removesuffix("/v1"), "nano")
     return {name: TOOLS[name].lines(place) for name in ("aider", "continue", "llm")}
 
 

@@ -25,7 +25,7 @@ from redraft.measure.roofline import step_work
 from redraft.model.gemma import DiffusionGemma
 from redraft.model.kernels import FAST
 from redraft.weights.place import Placement
-from redraft.weights.plan import PLANS, Plan, check_device, formats, usable_plans
+from redraft.weights.plan import PLANS, PackingPlan, check_device, formats, usable_plans
 
 CPU = torch.device("cpu")
 WIDE = tiny_config(hidden_size=64, intermediate_size=96, moe_intermediate_size=64)
@@ -37,7 +37,7 @@ def card(
     canvases: tuple[int, ...],
     prefixes: tuple[int, ...],
     runs: int,
-    plan: Plan | None = None,
+    plan: PackingPlan | None = None,
     placement: Placement = Placement.DEVICE,
     model: DiffusionGemma | None = None,
 ) -> Record:

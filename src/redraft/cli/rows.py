@@ -70,16 +70,16 @@ def _message(body: Mapping[str, Any]) -> str:
     return str(error.get("message", error) if isinstance(error, Mapping) else error)
 
 
-class _Reply(msgspec.Struct):
+class _RowReply(msgspec.Struct):
     status_code: int
     body: dict[str, Any] = {}
 
 
-class _Line(msgspec.Struct):
+class _OutputLine(msgspec.Struct):
     """What is read of an earlier run's line."""
 
     row_sha256: str
-    response: _Reply
+    response: _RowReply
     settings: dict[str, str | int] | None = None
 
 
@@ -143,7 +143,7 @@ def resume(rows: Iterator[bytes], out: IO[bytes], source: Path, target: Path, se
         if not line.endswith(b"\n") and line.startswith(BEGUN[: len(line)]):
             break
         try:
-            found = msgspec.convert(json.loads(line), _Line)  # lines may hold NaN and unpaired surrogates
+            found = msgspec.convert(json.loads(line), _OutputLine)  # lines may hold NaN and unpaired surrogates
         except (msgspec.MsgspecError, ValueError, RecursionError):
             said = (
                 f"line {done.rows + 1} of {target} is not of a run's output, which would be lost; name another output"

@@ -22,7 +22,7 @@ _MOST_BREAKS = 3
 
 
 @dataclass(frozen=True)
-class Repair:
+class RepairTask:
     """Compact objects; the prompt does not say what was broken."""
 
     name = "repair"

@@ -51,7 +51,7 @@ Sample = Example | Conversation | Passage
 
 
 @runtime_checkable
-class Source(Protocol):
+class SampleSource(Protocol):
     """An endless supply of samples."""
 
     name: str
@@ -63,9 +63,9 @@ class Source(Protocol):
         """Up to so many samples that are never trained on; none if there are none."""
 
 
-def sources(data: DataRecipe) -> list[tuple[Source, float]]:
+def sources(data: DataRecipe) -> list[tuple[SampleSource, float]]:
     """The sources of a recipe and their shares. Raises RecipeError for one that cannot be read or is empty."""
-    found: list[tuple[Source, float]] = [(TaskSource(task(name)), share) for name, share in data.tasks.items()]
+    found: list[tuple[SampleSource, float]] = [(TaskSource(task(name)), share) for name, share in data.tasks.items()]
     found += [(RowsSource(Path(name), data.held_out), share) for name, share in data.files.items()]
     found += [(FolderSource(Path(name), data.held_out), share) for name, share in data.folders.items()]
     found += [(GeneratorSource(name), share) for name, share in data.generators.items()]

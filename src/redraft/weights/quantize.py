@@ -29,8 +29,8 @@ from redraft.shapes import Tensor
 from redraft.weights.layouts import FLOATS, Matrix, matrices, read_layout, stored_names
 from redraft.weights.load import read_settings
 from redraft.weights.names import VISION_PREFIXES, Slot, slots
-from redraft.weights.plan import Formats, Plan, formats
-from redraft.weights.shards import Header, index_json, split, write_shard
+from redraft.weights.plan import Formats, PackingPlan, formats
+from redraft.weights.shards import TensorHeader, index_json, split, write_shard
 from redraft.weights.source import INDEX, TEXT_FILES, Source
 
 REPORT = "quantization_report.json"
@@ -57,7 +57,7 @@ class _Item:
     """One tensor copied (`matrix` None) or one matrix packed. Experts are read one by one from their stack."""
 
     stored: str
-    headers: tuple[Header, ...]
+    headers: tuple[TensorHeader, ...]
     matrix: Matrix | None = None
     form: Format | None = None
 
@@ -86,7 +86,7 @@ class _Errors:
 def quantize_checkpoint(
     folder: Path,
     target: Path,
-    plan: Plan,
+    plan: PackingPlan,
     *,
     max_shard_bytes: int = _SHARD_BYTES,
     progress: Callable[[int, int], None] | None = None,
@@ -183,7 +183,7 @@ def _items(source: Source, wanted: Sequence[Slot], packed: Formats) -> Iterator[
                 rows = replace(blank, codes=_tall(blank.codes, matrix), scale=_tall(blank.scale, matrix))
                 rows = replace(rows, top=None if blank.top is None else torch.empty(matrix.shape[0], 1))
             named = stored_names(matrix.prefix, rows)
-            headers = tuple(Header(name, tensor.dtype, tuple(tensor.shape)) for name, tensor in named.items())
+            headers = tuple(TensorHeader(name, tensor.dtype, tuple(tensor.shape)) for name, tensor in named.items())
             yield _Item(slot.stored, headers, matrix, form)
     for name in source.tensors:
         if name.startswith(VISION_PREFIXES):
@@ -198,7 +198,7 @@ def _copied(source: Source, name: str) -> _Item:
     stored = source.tensors[name]
     if stored.dtype not in FLOATS:
         raise WeightsError(f"{stored.file}: {name} is stored as {stored.dtype}; supported: {', '.join(FLOATS)}")
-    return _Item(name, (Header(name, FLOATS[stored.dtype], stored.shape),))
+    return _Item(name, (TensorHeader(name, FLOATS[stored.dtype], stored.shape),))
 
 
 def _fingerprint(source: Source) -> list[list[object]]:
@@ -287,7 +287,7 @@ def _packed(source: Source, stored: str, matrix: Matrix, form: Format, errors: _
 def _write_rest(
     stage: Path,
     folder: Path,
-    plan: Plan,
+    plan: PackingPlan,
     packed: Formats,
     errors: _Errors,
     shards: Mapping[str, Sequence[_Item]],
