@@ -68,7 +68,7 @@ class GapConstraint:
             raise ConstraintError(f"no text is all of what was asked for: {self._described()}")
         return found
 
-    def _told(self) -> str:
+    def _described(self) -> str:
         return ", ".join(f"{name} {value!r}" for name, value in vars(self).items() if value)
 
 
