@@ -54,8 +54,8 @@ class Done:
     def after(self, line: Mapping[str, Any]) -> Done:
         """With one line more. What another server counts need not be a number."""
         body = line["response"]["body"]
-        told = body.get("usage")
-        counts = [told.get(name) if isinstance(told, dict) else None for name in ("completion_tokens", "forwards")]
+        usage = body.get("usage")
+        counts = [usage.get(name) if isinstance(usage, dict) else None for name in ("completion_tokens", "forwards")]
         tokens, forwards = (count if type(count) is int else 0 for count in counts)
         wrong = line["response"]["status_code"] != 200
         failed = (*self.failed, f"row {self.rows + 1}: {_message(body)}") if wrong else self.failed
