@@ -80,6 +80,9 @@ TABLE = (
     Take("sudoku-6x6", 2, "python bench/sudoku.py --size 6 --count 300"),
     Take("eval-nano-infill", 14, "python bench/infills.py --count 40"),
     Take("serve", 12, "python bench/serve_load.py --count 256"),
+    Take(
+        "before-after", 15, "python bench/before_after.py --before ../before", "git worktree add --detach ../before REV"
+    ),
     Take("soak", 2, "python bench/soak.py --count 2000"),
     Take("device-nano", 1, f"{BENCH} --device-card"),
     Take("kernels-compiled", 10, "python bench/compiled.py"),

@@ -142,7 +142,7 @@ def _check_flags(arguments: argparse.Namespace, mode: str = "") -> None:
 
 
 def _measure(arguments: argparse.Namespace) -> Iterator[Record]:
-    """The records of the mode that was asked for, each as soon as it is there."""
+    """The records of the chosen mode, each as soon as it is there."""
     from redraft.measure import throughput
     from redraft.measure.scenario import RATE, find_scenarios
     from redraft.weights.source import locate

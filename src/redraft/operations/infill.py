@@ -195,7 +195,7 @@ def _candidates(
         )
     except ConstraintError as error:
         most = f"{widths[0]} to {widths[-1]} tokens" if len(widths) > 1 else f"{widths[0]} tokens"
-        raise ConstraintError(f"nothing of {most} is as wanted; allow other lengths ({error})") from None
+        raise ConstraintError(f"no text of {most} satisfies the constraint; allow other lengths ({error})") from None
     found: list[tuple[Candidate, Generation, Handle]] = []
     for width, result in results:
         answer = _gap_of(result.done, width, hole.text(engine, result.done.tokens[:width]))

@@ -25,7 +25,7 @@ from redraft.server.http.errors import GONE
 from redraft.server.http.service import Service, service_of
 from redraft.server.http.sse import Chunks, EventStream, unless_gone
 from redraft.server.openai.fields import Sampling
-from redraft.server.openai.replies import Form, ReplyHead, Json, usage
+from redraft.server.openai.replies import Form, Json, ReplyHead, usage
 from redraft.trace.frames import Frames
 
 T = TypeVar("T")
