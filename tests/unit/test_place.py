@@ -46,8 +46,8 @@ def test_lines_are_spans_without_the_first_indentation_and_the_last_line_end(
 @pytest.mark.parametrize(
     ("content", "lines", "words"),
     [
-        (CODE, ":5", "line 5 was asked for;"),
-        (CODE, ":2-9", "line 9 was asked for;"),
+        (CODE, ":5", "line 5 does not exist;"),
+        (CODE, ":2-9", "line 9 does not exist;"),
         (CODE + b"\n", ":5", "has 4 lines"),
         (CODE, ":0", "the lines are '0'"),
         (CODE, ":3-2", "the lines are '3-2'"),
