@@ -50,7 +50,7 @@ def test_the_commands_to_try_answer_what_is_shown(capsys: pytest.CaptureFixture[
     for command, *shown in commands:
         words = shlex.split(command.replace("$'", "'"))
         assert main([*(word.replace("\\n", "\n") for word in words), "--threads", "1"]) == 0
-        told = capsys.readouterr().out.splitlines()
-        assert [re.sub(r"^(\d\.\d\d)\d\d", r"\1", line) for line in told] == [
+        reported = capsys.readouterr().out.splitlines()
+        assert [re.sub(r"^(\d\.\d\d)\d\d", r"\1", line) for line in reported] == [
             re.sub(r"^(\d\.\d\d)\d\d", r"\1", line) for line in shown
         ]
