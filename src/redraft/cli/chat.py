@@ -109,8 +109,8 @@ def run(arguments: argparse.Namespace) -> int:
                 if name in COMMANDS:
                     talk = talk.after(name, value.strip())
                 else:
-                    text = turn if talk.schema is None else of_schema(talk.schema, turn)
-                    asked: Message = {"role": "user", "content": text}
+                    content = turn if talk.schema is None else of_schema(talk.schema, turn)
+                    asked: Message = {"role": "user", "content": content}
                     done = _answer(engine, talk, asked, as_json=arguments.json)
                     talk = talk.answered(asked, done.text)
             except RedraftError as error:
