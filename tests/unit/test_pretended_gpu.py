@@ -36,7 +36,7 @@ from redraft.engine.resolve import build_request
 from redraft.model.gemma import DiffusionGemma
 from redraft.model.gpu import graph
 from redraft.model.gpu.graph import Places
-from redraft.model.gpu.kernels import GPU, HOLDING
+from redraft.model.gpu.kernels import CONDITION, GPU
 from redraft.model.head import STRIPE, TILE, Head, read_head
 from redraft.model.kernels import Kernels, attend_eager, norm_exact
 from redraft.model.moe import experts_dense
@@ -186,7 +186,7 @@ def test_messages_are_passed_there_and_a_held_step_waits_twice(
     folder: Path, device: Device, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Once for the likeliest text and once for the readings; once more to tell a draft, and once to tell a block."""
-    there, config = load(folder, "cuda", replace(TORCH, holding=HOLDING))
+    there, config = load(folder, "cuda", replace(TORCH, condition=CONDITION))
     request = special(config)["language"]
     request = replace(request, max_tokens=20, policy=replace(request.policy, max_steps=2))
     found = told(there, [request], device)

@@ -94,8 +94,8 @@ class Sequence(ABC):
         if prefix is None:
             prefix = Prefix(model.config.layers, room=self.room, dtype=model.dtype, device=model.device)
         self.prefix, self.prompt, self.chain = prefix, torch.tensor(request.prompt), Chain(request.prompt)
-        language, holding = request.language, model.kernels.holding
-        self.goal = None if language is None else language.start(request.max_tokens, request.min_tokens, holding)
+        language, kernels = request.language, model.kernels.condition
+        self.goal = None if language is None else language.start(request.max_tokens, request.min_tokens, kernels)
         self.opened = True
 
     def close(self) -> None:
