@@ -27,8 +27,8 @@ from redraft.errors import (
 )
 
 if TYPE_CHECKING:
-    from redraft.engine.loop import LoopConfig
     from redraft.engine.request import Generation, Options, Request
+    from redraft.engine.settings import LoopConfig
     from redraft.operations.engine import Engine
 
 __all__ = [
@@ -83,7 +83,7 @@ def load(
     (redraft.weights.place): "device" or "host".
     Raises WeightsError, ConfigError or TextError if the checkpoint is not whole or not supported.
     """
-    from redraft.engine.loop import DEFAULT_LOOP
+    from redraft.engine.settings import DEFAULT_LOOP
     from redraft.operations.engine import Engine
 
     return Engine.load(
@@ -106,7 +106,7 @@ def __getattr__(name: str) -> Any:
 
         return Engine
     if name == "LoopConfig":
-        from redraft.engine.loop import LoopConfig
+        from redraft.engine.settings import LoopConfig
 
         return LoopConfig
     if name in ("Generation", "Options", "Request"):

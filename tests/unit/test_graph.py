@@ -15,10 +15,11 @@ from redraft.__main__ import main
 from redraft.config import CheckpointConfig, GenerationConfig
 from redraft.diffusion.noise import SeededNoise
 from redraft.engine.events import Event, Finished
-from redraft.engine.loop import Loop, LoopConfig
+from redraft.engine.loop import Loop
 from redraft.engine.request import Options, ResolvedRequest
 from redraft.engine.resolve import build_request
 from redraft.engine.runner import run_alone
+from redraft.engine.settings import LoopConfig
 from redraft.model.fused import fuse_layers
 from redraft.model.gemma import DiffusionGemma
 from redraft.model.gpu.graph import GraphedStep, Placed, Places

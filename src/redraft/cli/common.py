@@ -53,7 +53,7 @@ def load_engine(arguments: argparse.Namespace) -> Engine:
     """The engine of a command's model flags; notes and progress go to stderr."""
     set_up(arguments.threads)
 
-    from redraft.engine.loop import LoopConfig
+    from redraft.engine.settings import LoopConfig
     from redraft.operations.engine import Engine
 
     return Engine.load(

@@ -73,7 +73,7 @@ def run(arguments: argparse.Namespace) -> int:
     """Serve until a signal."""
     set_up(arguments.threads)
 
-    from redraft.engine.loop import LoopConfig
+    from redraft.engine.settings import LoopConfig
     from redraft.operations.engine import Engine
     from redraft.server.http.process import serve
     from redraft.server.http.service import Service

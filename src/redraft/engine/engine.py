@@ -23,10 +23,11 @@ from redraft.engine.answer import marks_of
 from redraft.engine.dial import read_dial
 from redraft.engine.handle import Handle, Inbox
 from redraft.engine.knee import knee_key, read_knee
-from redraft.engine.loop import DEFAULT_LOOP, Loop, LoopConfig
+from redraft.engine.loop import Loop
 from redraft.engine.request import Generation, Request, ResolvedRequest
 from redraft.engine.resolve import build_request
 from redraft.engine.scope import CancelScope
+from redraft.engine.settings import DEFAULT_LOOP, LoopConfig
 from redraft.errors import RequestError
 from redraft.home import cache_folder
 from redraft.model.fused import fuse_layers, pays
@@ -208,6 +209,8 @@ class Core:
         placement = place_experts(experts, where)
         if adapter is not None and placement is not Placement.DEVICE:
             raise RequestError(f"adapter was given and experts are on the {placement}; merge it first: redraft tune")
+        if placement is not Placement.DEVICE and loop.graphs is None:
+            loop = replace(loop, graphs=False)
         if loop.graphs and placement is not Placement.DEVICE:
             raise RequestError(
                 f"graphs is True and experts are on the {placement}; a graph cannot wait for those elsewhere"
