@@ -64,7 +64,7 @@ def load_engine(arguments: argparse.Namespace) -> Engine:
         adapter=getattr(arguments, "adapter", None),
         report=note,
         progress=loaded,
-        loop=LoopConfig(graphs=arguments.graphs),
+        loop=LoopConfig(graphs=False if arguments.no_graphs else None),
         experts=experts_of(arguments),
     )
 

@@ -74,6 +74,7 @@ def run(arguments: argparse.Namespace) -> int:
     set_up(arguments.threads)
 
     from redraft.engine.settings import LoopConfig
+    from redraft.engine.warm import warm_up
     from redraft.operations.engine import Engine
     from redraft.server.http.process import serve
     from redraft.server.http.service import Service
@@ -83,7 +84,7 @@ def run(arguments: argparse.Namespace) -> int:
             progress(done, total)
             loaded(done, total)
 
-        return Engine.load(
+        engine = Engine.load(
             arguments.model,
             device=arguments.device,
             dtype=arguments.dtype,
@@ -91,9 +92,11 @@ def run(arguments: argparse.Namespace) -> int:
             adapter=arguments.adapter,
             report=note,
             progress=report,
-            loop=LoopConfig(max_running=arguments.max_running, graphs=arguments.graphs),
+            loop=LoopConfig(max_running=arguments.max_running, graphs=False if arguments.no_graphs else None),
             experts=experts_of(arguments),
         )
+        warm_up(engine, note)
+        return engine
 
     service = Service(settings_of(arguments), traced_apart(arguments, "serve"))
     with _logged(arguments) as log:

@@ -7,10 +7,12 @@ from typing import Any
 import torch
 
 from redraft.config import CheckpointConfig, ModelConfig
+from redraft.engine.memory import Demand, Ledger
+from redraft.images.config import has_tower
 from redraft.measure.parameters import ParameterCount
 from redraft.weights.memory import GIGABYTE, footprint
-from redraft.weights.plan import fitting_plans
-from redraft.weights.vision import vision_parameters
+from redraft.weights.plan import Formats, fitting_plans
+from redraft.weights.vision import vision_bytes, vision_parameters
 
 
 def describe(
@@ -34,6 +36,40 @@ def describe(
         "unknown_config_keys": list(config.unknown_keys),
         "fits": fits(model, sizes),
     }
+
+
+def book(
+    config: ModelConfig,
+    dtype: torch.dtype,
+    packed: Formats,
+    memory: int | None,
+    requests: tuple[int, int, bool],
+    *,
+    graphs: bool,
+) -> dict[str, Any]:
+    """The ledger of a model that is not loaded, with (number, tokens of context, constrained) requests at once.
+
+    Bytes by use, their sum, and in words whether that fits and what would.
+    """
+    need = footprint(config, dtype, packed)
+    ledger = Ledger(config, dtype, need, memory=memory, max_rows=requests[0] * config.canvas_length, graphs=graphs)
+    demand = Demand(ledger.cache(requests[1]), ledger.kept if requests[2] else 0, requests[2])
+    for number in range(requests[0]):
+        ledger.enter(number, demand)
+    found = {use: size for use, size in ledger.lines(0) if size or use == "weights"}
+    tower = vision_bytes(config, dtype) if has_tower(config) else 0
+    if tower:
+        found["vision tower"] = tower  # with the first image
+    total = sum(found.values())
+    verdict = f"together {total / GIGABYTE:.4g} GB"
+    if memory is not None:
+        left = memory - total
+        short = f": {-left / GIGABYTE:.4g} GB short"
+        verdict += f"; {left / GIGABYTE:.4g} GB are left for prefixes" if left >= 0 else short
+        most = ledger.longest(max(0, memory - ledger.fixed - ledger.reading * requests[2] - tower))
+        verdict += f"; one request fits with {min(most, config.max_positions):,} tokens"
+    kind = f"{requests[0]} constrained requests" if requests[2] else f"{requests[0]} requests"
+    return {"memory": memory, "requests": kind, "context": requests[1], "bytes": found, "verdict": verdict}
 
 
 def fits(model: ModelConfig, sizes: list[float]) -> list[dict[str, Any]]:
