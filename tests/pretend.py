@@ -332,7 +332,7 @@ def pretend(patch: pytest.MonkeyPatch) -> Iterator[Device]:
 
 
 def _pretend_kernels(patch: pytest.MonkeyPatch, device: Device) -> None:
-    from redraft.model.gpu import attention, classes, dense, experts, head, layer, norm, rounding, walk
+    from redraft.model.gpu import attention, classes, dense, experts, head, layer, messages, norm, rounding
 
     for module, names in (
         (attention, ["_attend"]),
@@ -342,7 +342,7 @@ def _pretend_kernels(patch: pytest.MonkeyPatch, device: Device) -> None:
         (head, ["_row"]),
         (layer, ["_heads", "_after_attention", "_gelu", "_route", "_after_ffw"]),
         (norm, ["_norm"]),
-        (walk, ["_walk", "_back"]),
+        (messages, ["_walk", "_back"]),
         (classes, ["_tile", "_shift"]),
     ):
         for name in names:

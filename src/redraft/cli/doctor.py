@@ -61,7 +61,7 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 def _checks(model: str, port: int) -> list[Callable[[], Iterator[Finding]]]:
-    return [_python, _torch, _load, _rows, _formats, lambda: _model(model), lambda: _port(port)]
+    return [_python, _torch, _kernels, _load, _rows, _formats, lambda: _model(model), lambda: _port(port)]
 
 
 def _python() -> Iterator[Finding]:
@@ -91,6 +91,30 @@ def _torch() -> Iterator[Finding]:
             f"{build}, CPU build" + (", and this machine has an NVIDIA driver" if gpu else ""),
             "install a CUDA build to use the GPU" if gpu else "",
         )
+
+
+def _kernels() -> Iterator[Finding]:
+    """What loads on a GPU found of our kernels, from the user's cache."""
+    try:
+        import torch
+
+        from redraft.engine.kernel_check import AGREES, known
+
+        if not torch.cuda.is_available():
+            return
+    except Exception:  # another check reports what cannot be imported
+        return
+    card = torch.cuda.get_device_name(0)
+    found = [(where, parts) for where, parts in known() if where.startswith(f"{card},")]
+    if not found:
+        yield Finding("kernels", "good", f"not compared with plain torch on {card} yet; the first load does")
+    for where, parts in found:
+        wrong = [f"{part}: {why}" for part, why in parts.items() if why != AGREES]
+        if wrong:
+            remedy = "plain torch takes their place, which costs time; report this with the card and the versions"
+            yield Finding("kernels", "slow", f"{where}: {'; '.join(wrong)}", remedy)
+        else:
+            yield Finding("kernels", "good", f"{where}: {', '.join(parts)} agree with plain torch")
 
 
 def _load() -> Iterator[Finding]:
