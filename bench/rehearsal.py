@@ -181,11 +181,7 @@ def tokenizer(size: int) -> dict[str, Any]:
     letters = [chr(code) for code in range(33, 127)]
     pieces = iter(dict.fromkeys(["▁", *letters, *(f"<0x{byte:02X}>" for byte in range(256)), *words]))
     vocab = {special[i] if i in special else next(pieces): i for i in range(size)}
-    steps = [
-        {"type": "Replace", "pattern": {"String": "▁"}, "content": " "},
-        {"type": "ByteFallback"},
-        {"type": "Fuse"},
-    ]
+    spaces = {"type": "Replace", "pattern": {"String": "▁"}, "content": " "}
     flags = {"single_word": False, "lstrip": False, "rstrip": False, "normalized": False, "special": True}
     return {
         "version": "1.0",

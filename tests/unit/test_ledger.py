@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
+import json
 import threading
 from collections.abc import Callable
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
-from tests.helpers import listen, tiny_config, tiny_model
+from tests.helpers import listen, released_json, tiny_config, tiny_model
 
+from redraft.__main__ import main
 from redraft.cache import Prefix
-from redraft.config import CheckpointConfig, GenerationConfig
+from redraft.config import CheckpointConfig, GenerationConfig, parse_model
 from redraft.diffusion.noise import SeededNoise
 from redraft.engine import reading, runner
 from redraft.engine.events import Event, Finished
@@ -27,6 +30,7 @@ from redraft.model.fused import fuse_layers
 from redraft.model.gemma import DiffusionGemma
 from redraft.model.packed import INT8
 from redraft.weights.build import empty_model
+from redraft.weights.memory import footprint
 from redraft.weights.plan import PLANS, formats
 
 EXPERTS = {"num_experts": 6}  # layers of many experts are not fused
@@ -240,3 +244,29 @@ def test_a_thread_that_turns_frees_what_waits() -> None:
     assert all(done.acquire(timeout=30) for _ in range(5))
     loop.stop()
     loop.check()
+
+
+def test_inspect_prints_the_ledger_of_a_model_that_is_not_loaded(capsys: pytest.CaptureFixture[str]) -> None:
+    shape = str(Path(__file__).parents[2] / "recipes/shapes/26b")
+    asked = ["inspect", shape, "--memory", "24", "--plan", "int4", "--context", "8192", "--batch", "4", "--json"]
+    assert main(asked) == 0
+    found = json.loads(capsys.readouterr().out)["ledger"]
+    released = parse_model(released_json())[0]
+    each = Prefix(released.layers, room=8192, dtype=torch.bfloat16, device="meta").num_bytes
+    assert found["bytes"]["sequences"] == 4 * each
+    assert found["bytes"]["weights"] == footprint(released, torch.bfloat16, formats(released, PLANS["int4"])).fixed
+    assert "GB are left for prefixes" in found["verdict"]
+    assert main(["inspect", shape, "--memory", "17", "--plan", "int4", "--constrained"]) == 0
+    out = capsys.readouterr().out
+    assert "ledger: 1 constrained requests of 8,192 tokens, in 17 GB" in out
+    assert "short" in out
+    assert "84 of 128 experts touched / all of them" in out
+    assert main(["inspect", "nano", "--memory", "--batch", "2"]) == 0
+    assert "ledger: 2 requests" in capsys.readouterr().out
+    assert main(["inspect", "nano", "--batch", "0"]) == 2
+    assert "--batch is 0; it must be at least 1" in capsys.readouterr().err
+
+
+def test_a_bound_of_memory_is_a_number_above_zero() -> None:
+    with pytest.raises(RequestError, match="memory is 0; it must be an integer of at least 1"):
+        Loop(model_of(), LoopConfig(memory=0))

@@ -245,9 +245,7 @@ def test_every_form_is_run_before_a_server_is_ready(folder: Path, device: Device
     nano = locate("nano")
     text = read_text(nano, read_config(nano))
     lines: list[str] = []
-    engine = Core(
-        there, read_text(nano, read_config(nano)), config, Loop(there, text=read_text(nano, read_config(nano)))
-    )
+    engine = Core(there, text, config, Loop(there, text=text))
     warm_up(engine, lines.append)
     assert [line.split(" in ")[0] for line in lines[:2]] == ["warming up: 1 canvases", "warming up: 2 canvases"]
     assert engine.loop.runner.prefixes.num_bytes == 0

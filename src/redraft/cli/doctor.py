@@ -10,7 +10,6 @@ import sys
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any, Literal
 
 from redraft.cli.common import Commands, command, print_json
@@ -79,18 +78,12 @@ def _torch() -> Iterator[Finding]:
     build = f"{torch.__version__}, {torch.backends.cpu.get_cpu_capability()}"
     if torch.cuda.is_available():
         yield Finding("torch", "good", f"{build}, {torch.cuda.get_device_name(0)}")
-    elif torch.version.cuda is not None:
-        yield Finding(
-            "torch", "slow", f"{build}, built for CUDA, and no device is there", "install the CPU build, or a driver"
-        )
     else:
-        gpu = Path("/proc/driver/nvidia/version").exists()
-        yield Finding(
-            "torch",
-            "slow" if gpu else "good",
-            f"{build}, CPU build" + (", and this machine has an NVIDIA driver" if gpu else ""),
-            "install a CUDA build to use the GPU" if gpu else "",
-        )
+        from redraft.weights.defaults import unusable_driver
+
+        found, _, remedy = unusable_driver().partition("; ")
+        build += "" if torch.version.cuda is None else ", built for CUDA"
+        yield Finding("torch", "slow" if found else "good", f"{build}; {found}" if found else build, remedy)
 
 
 def _kernels() -> Iterator[Finding]:

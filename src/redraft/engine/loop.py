@@ -54,6 +54,8 @@ class Loop:
         graphs = model.device.type == "cuda" if config.graphs is None else config.graphs
         if graphs and model.device.type != "cuda":
             raise RequestError(f"graphs is True and the model runs on {model.device}; leave it out, or use a GPU")
+        if config.memory is not None and (type(config.memory) is not int or config.memory < 1):
+            raise RequestError(f"memory is {config.memory!r}; it must be an integer of at least 1 (bytes)")
         prefixes = Prefixes(model.config.layers, model.dtype.itemsize, config.prefix_bytes)
         self.runner = Runner(model, prefixes, graphs=graphs)
         self.scheduler: Scheduler[Sequence] = Scheduler(

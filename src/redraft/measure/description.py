@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Any
 
 import torch
@@ -10,9 +11,13 @@ from redraft.config import CheckpointConfig, ModelConfig
 from redraft.engine.memory import Demand, Ledger
 from redraft.images.config import has_tower
 from redraft.measure.parameters import ParameterCount
+from redraft.measure.roofline import CARDS, OF_EXPERTS, TOUCHED, step_work
 from redraft.weights.memory import GIGABYTE, footprint
-from redraft.weights.plan import Formats, fitting_plans
+from redraft.weights.plan import PLANS, Formats, fitting_plans
 from redraft.weights.vision import vision_bytes, vision_parameters
+
+SHOWN = ("bfloat16", "int8", "int4", "fp8", "nvfp4")
+"""Number formats whose floors are worked out: the others differ from these by little."""
 
 
 def describe(
@@ -35,7 +40,24 @@ def describe(
         "cache_bytes_sliding_most": count.cache_window,
         "unknown_config_keys": list(config.unknown_keys),
         "fits": fits(model, sizes),
+        "floors": list(floors(model)) if model.num_experts == OF_EXPERTS else [],
     }
+
+
+def floors(model: ModelConfig) -> Iterator[dict[str, Any]]:
+    """The least milliseconds of a step of one canvas behind 2,048 tokens on cards that the weights fit on (computed):
+    with as many experts as real text touches, and with all."""
+    for card in CARDS:
+        for name, packed in [("bfloat16", {}), *fitting_plans(model)]:
+            if name not in SHOWN:
+                continue
+            plan = PLANS.get(name)
+            eight = any(form.is_float for form in packed.values()) and card.fp8 is None
+            if eight or footprint(model, torch.bfloat16, packed).longest_context(card.memory) is None:
+                continue
+            works = [step_work(model, torch.bfloat16, packed, touched=share) for share in (TOUCHED / OF_EXPERTS, 1.0)]
+            touched, whole = (work.seconds(card, plan) * 1e3 for work in works)
+            yield {"card": card.name, "numbers": name, "ms_84_of_128": round(touched, 2), "ms_all": round(whole, 2)}
 
 
 def book(
