@@ -70,10 +70,12 @@ def main() -> int:
         check_place(given.record)
     plain, packed = given.folder / f"{given.layers}-layers", given.folder / f"{given.layers}-layers-{given.plan}"
     figures: dict[str, Any] = {}
-    if not plain.exists():
-        figures["make"] = apart(make, plain, given.layers, given.threads)
-    if not packed.exists():
-        figures["quantize"] = apart(quantize, plain, packed, given.plan, given.threads)
+    for stage, made, inputs in ((make, plain, (plain, given.layers)), (quantize, packed, (plain, packed, given.plan))):
+        kept = made.with_suffix(f".{stage.__name__}.json")
+        if not made.exists():
+            kept.write_text(json.dumps(apart(stage, *inputs, given.threads)))
+        if kept.exists():
+            figures[stage.__name__] = json.loads(kept.read_text())
     figures["serve"] = apart(serve, packed, given.plan, given.steps, given.threads)
     figures["restart"] = apart(restart, packed, given.steps, given.threads)
     figures["whole_model"] = "run" if given.layers == WHOLE else "not run"
@@ -197,7 +199,7 @@ def quantize(folder: Path, target: Path, plan: str, threads: int) -> dict[str, A
     torch.set_num_threads(threads)
     began = time.monotonic()
     found = quantize_checkpoint(folder, target, find_plan(plan))
-    return {"bytes": found.after, "seconds": time.monotonic() - began, "peak_mib": peak_here_mib()}
+    return {"bytes": found.bytes_after, "seconds": time.monotonic() - began, "peak_mib": peak_here_mib()}
 
 
 def opened(folder: Path, threads: int) -> tuple[Engine, float, float]:
