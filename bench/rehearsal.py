@@ -33,6 +33,7 @@ from redraft.engine.loop import Loop
 from redraft.engine.memory import held_bytes
 from redraft.engine.request import Options, Request
 from redraft.engine.settings import LoopConfig
+from redraft.engine.warm import warm_up
 from redraft.measure.device import step_of
 from redraft.measure.process_memory import peak_here_mib, resident_mib
 from redraft.measure.record import check_place, new_record, write_record
@@ -62,6 +63,7 @@ def main() -> int:
     parser.add_argument("--plan", default="int4", help="what to quantize to (default: int4)")
     parser.add_argument("--steps", type=int, default=4, metavar="N", help="of a block (default: 4)")
     parser.add_argument("--threads", type=int, default=1, metavar="N")
+    parser.add_argument("--device", default="cpu", help="of serving (default: cpu)")
     parser.add_argument("--record", type=Path, metavar="FILE")
     given = parser.parse_args()
     if not 1 <= given.layers <= WHOLE:
@@ -76,15 +78,14 @@ def main() -> int:
             kept.write_text(json.dumps(apart(stage, *inputs, given.threads)))
         if kept.exists():
             figures[stage.__name__] = json.loads(kept.read_text())
-    figures["serve"] = apart(serve, packed, given.plan, given.steps, given.threads)
-    figures["restart"] = apart(restart, packed, given.steps, given.threads)
+    figures["serve"] = apart(serve, packed, given.plan, given.steps, given.threads, given.device)
+    figures["restart"] = apart(restart, packed, given.steps, given.threads, given.device)
     figures["whole_model"] = "run" if given.layers == WHOLE else "not run"
     same = figures["serve"]["tokens"] == figures["restart"]["tokens"]
     figures["same_after_restart"] = same
     summary = said(figures, given.layers)
-    record = new_record(
-        "rehearsal", workload=vars(given) | {"folder": "", "record": ""}, figures=figures, summary=summary
-    )
+    workload = {name: getattr(given, name) for name in ("layers", "plan", "steps", "threads", "device")}
+    record = new_record("rehearsal", workload=workload, figures=figures, summary=summary)
     if given.record is not None:
         write_record(record, given.record)
     print(record)
@@ -202,12 +203,13 @@ def quantize(folder: Path, target: Path, plan: str, threads: int) -> dict[str, A
     return {"bytes": found.bytes_after, "seconds": time.monotonic() - began, "peak_mib": peak_here_mib()}
 
 
-def opened(folder: Path, threads: int) -> tuple[Engine, float, float]:
+def opened(folder: Path, threads: int, device: str) -> tuple[Engine, float, float]:
     """The engine, resident MiB before the load, and its seconds."""
     torch.set_num_threads(threads)
     (torch.ones(512, 512) @ torch.ones(512, 512)).sum()  # libraries that every process loads
     base, began = resident_mib() or 0.0, time.monotonic()
-    engine = redraft.load(folder, device="cpu", dtype="bfloat16", loop=LoopConfig(max_rows=256))
+    engine = redraft.load(folder, device=device, dtype="bfloat16", loop=LoopConfig(max_rows=256), report=reported)
+    warm_up(engine, reported)
     return engine, base, time.monotonic() - began
 
 
@@ -216,15 +218,21 @@ def block(steps: int) -> Request:
     return Request(PROMPT, Options(max_tokens=256, steps=steps, seed=1), schema=TEN_FIELDS)
 
 
-def serve(folder: Path, plan: str, steps: int, threads: int) -> dict[str, Any]:
+def serve(folder: Path, plan: str, steps: int, threads: int, device: str) -> dict[str, Any]:
     """Load, and answer as a server does."""
-    engine, base, seconds = opened(folder, threads)
+    engine, base, seconds = opened(folder, threads, device)
     figures: dict[str, Any] = {"base_mib": base, "load_sec": seconds, "loaded_mib": resident_mib()}
     began = time.monotonic()
     request = engine.resolve(block(steps))
     figures["constraint_sec"] = time.monotonic() - began
-    base = figures["base_mib"] = base + (resident_mib() or 0.0) - figures["loaded_mib"]  # the compiled language
-    Path("/proc/self/clear_refs").write_text("5")  # what loading took at its peak is not what serving takes
+    on_gpu = engine.model.device.type == "cuda"
+    # The compiled language counts to the process.
+    base = figures["base_mib"] = 0.0 if on_gpu else base + (resident_mib() or 0.0) - figures["loaded_mib"]
+    # What loading took at its peak is not what serving takes.
+    if on_gpu:
+        torch.cuda.reset_peak_memory_stats()
+    else:
+        Path("/proc/self/clear_refs").write_text("5")
     loop = engine.loop
     most = 0
     began = time.monotonic()
@@ -233,20 +241,29 @@ def serve(folder: Path, plan: str, steps: int, threads: int) -> dict[str, Any]:
         loop.tick()
         most = max(most, taken(loop))
     answer = handle.result()
-    figures["schema_step_sec"] = (time.monotonic() - began) / max(1, answer.steps)
+    figures["schema_step_sec"] = (time.monotonic() - began) / max(1, sum(answer.steps))
     json.loads(answer.text)
-    figures |= {"tokens": list(answer.tokens), "steps": answer.steps, "schema_peak_mib": peak_here_mib()}
+    figures |= {"tokens": list(answer.tokens), "steps": sum(answer.steps), "peak_mib": peak(on_gpu=on_gpu)}
     figures |= {"ledger_mib": base + most / MIB, "lines_mib": lines(loop)}
-    figures["peak_mib"] = peak_here_mib()
     figures["peak_over_ledger"] = figures["peak_mib"] / figures["ledger_mib"]
     figures["prefix"] = kept_prefix(engine)
     filled = engine.infill("The invoice of ", " was paid.", max_tokens=24, seed=3, options=Options(steps=2))
     figures["infill_tokens"] = len(filled.tokens)
     figures["aborted_bytes"] = abort(engine)
     figures["speed"] = speed(engine, plan)
-    figures["peak_of_all_mib"] = peak_here_mib()
+    figures["peak_of_all_mib"] = peak(on_gpu=on_gpu)
     loop.check()
     return figures
+
+
+def peak(*, on_gpu: bool) -> float:
+    """The most MiB that have been taken since the load."""
+    return torch.cuda.max_memory_reserved() / MIB if on_gpu else peak_here_mib()
+
+
+def reported(line: str) -> None:
+    """A line of a load."""
+    print(line, file=sys.stderr, flush=True)
 
 
 def taken(loop: Loop) -> int:
@@ -281,40 +298,48 @@ def abort(engine: Engine) -> int:
 def speed(engine: Engine, plan: str) -> dict[str, float]:
     """A plain step beside the arithmetic that it needs and the fastest product of this machine in its format."""
     model = engine.model
-    peak = matmul_flops(model.dtype)
+    fastest = matmul_flops(model.dtype, model.device)
     step = step_of(model, 1, 256)
     step()
     seconds = []
     for _ in range(3):
         began = time.perf_counter()
         step()
+        wait(model.device)
         seconds.append(time.perf_counter() - began)
     work = step_work(model.config, model.dtype, formats(model.config, find_plan(plan)), prefix=256)
-    peak = max(peak, matmul_flops(model.dtype))
+    fastest = max(fastest, matmul_flops(model.dtype, model.device))
     return {
         "step_sec": min(seconds),
         "flops": work.flops,
-        "matmul_gflops": peak / 1e9,
-        "share_of_peak": work.flops / min(seconds) / peak,
+        "matmul_gflops": fastest / 1e9,
+        "share_of_peak": work.flops / min(seconds) / fastest,
         "held_bytes": held_bytes(model),
     }
 
 
-def matmul_flops(dtype: torch.dtype) -> float:
+def wait(device: torch.device) -> None:
+    """Until a GPU has done what it was given."""
+    if device.type == "cuda":
+        torch.cuda.synchronize()
+
+
+def matmul_flops(dtype: torch.dtype, device: torch.device) -> float:
     """Operations per second of the fastest of a few square products."""
     best = 0.0
     for size in (1024, 2048):
-        a, b = torch.randn(size, size).to(dtype), torch.randn(size, size).to(dtype)
+        a, b = (torch.randn(size, size).to(device, dtype) for _ in range(2))
         for _ in range(6):
             began = time.perf_counter()
             a @ b
+            wait(device)
             best = max(best, 2 * size**3 / (time.perf_counter() - began))
     return best
 
 
-def restart(folder: Path, steps: int, threads: int) -> dict[str, Any]:
+def restart(folder: Path, steps: int, threads: int, device: str) -> dict[str, Any]:
     """The same block in a new process."""
-    engine, _base, seconds = opened(folder, threads)
+    engine, _base, seconds = opened(folder, threads, device)
     answer = engine.run(block(steps))
     return {"load_sec": seconds, "tokens": list(answer.tokens)}
 
