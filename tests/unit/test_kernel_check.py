@@ -19,7 +19,7 @@ from redraft.model.gemma import DiffusionGemma
 from redraft.model.head import pass_tiles
 from redraft.model.kernels import FAST, Kernels, norm_fused
 from redraft.model.linear import multiply_packed
-from redraft.model.moe import experts_grouped
+from redraft.model.moe import experts_grouped, experts_library
 from redraft.weights.build import empty_model
 from redraft.weights.plan import PLANS, formats
 from redraft.weights.quantize import pack
@@ -160,3 +160,13 @@ def test_our_kernels_agree_under_the_interpreter() -> None:
     model = with_kernels(tiny_model(replace(config, canvas_length=16)), replace(GPU, condition=None))
     found = checked(model, lambda _: None, kept=False)
     assert found == dict.fromkeys(("norm", "product", "experts", "head", "layer"), AGREES)
+
+
+def test_the_experts_place_is_taken_by_the_library_where_it_agrees() -> None:
+    config = tiny_config(hidden_size=64, intermediate_size=64, moe_intermediate_size=64, num_experts=6)
+    model = with_kernels(tiny_model(config).bfloat16(), Kernels(experts=does_not_compile))
+    lines: list[str] = []
+    found = checked(model, lines.append, kept=False)
+    assert found["library"] == AGREES, found
+    assert model.layers[0].kernels.experts is experts_library
+    assert any("torch's grouped matmuls take its place" in line for line in lines)

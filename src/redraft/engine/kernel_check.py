@@ -36,12 +36,13 @@ from redraft.model.gemma import DiffusionGemma, Layer
 from redraft.model.head import Head, pass_tiles
 from redraft.model.kernels import FAST, Kernels
 from redraft.model.linear import PackedLinear, PackedMatrix
-from redraft.model.moe import Experts, PackedExperts
+from redraft.model.moe import Experts, ExpertsForm, PackedExperts, experts_library
 from redraft.model.rows import Mode, Span
 from redraft.shapes import Tensor
 from redraft.weights.defaults import dtype_name
 
-AGREES = "agrees"
+AGREES, LIBRARY = "agrees", "library"
+"""A verdict; and the part that stands for the experts by torch's own grouped matmuls, tried where ours are wrong."""
 PROMPT = 37
 """Rows of a prompt chunk in the check: a remainder that fits no tile."""
 _STEPS, _LEAST, _ROUNDED = 8, 1e-3, 0.05
@@ -77,9 +78,14 @@ def checked(
             _write(path, {"key": key, "found": found})
     wrong = {part: why for part, why in found.items() if why != AGREES}
     for part, why in wrong.items():
-        report(f"the kernel of {part} is not used, plain torch takes its place: {why}")
-    if wrong:
-        use(model, {part: getattr(FAST, part) for part in wrong})
+        grouped = part == "experts" and found.get(LIBRARY) == AGREES
+        other = "torch's grouped matmuls take" if grouped else "plain torch takes"
+        report(f"the kernel of {part} is not used, {other} its place: {why}")
+    twins = {part: getattr(FAST, part) for part in wrong if part != LIBRARY}
+    if found.get(LIBRARY) == AGREES:
+        twins["experts"] = experts_library
+    if twins:
+        use(model, twins)
     return found
 
 
@@ -153,7 +159,16 @@ def _verdicts(
         if getattr(model.kernels, part) is getattr(FAST, part):
             continue
         report(f"comparing the kernel of {part} with plain torch")
-        yield part, _verdict(check)
+        verdict = _verdict(check)
+        yield part, verdict
+        if part == "experts" and verdict != AGREES and _in_library(model):
+            yield LIBRARY, _verdict(lambda: _experts(model, experts_library))
+
+
+def _in_library(model: DiffusionGemma) -> bool:
+    """Whether torch's grouped matmuls read the experts' format."""
+    layer = model.layers[0]
+    return isinstance(layer, Layer) and isinstance(layer.experts, Experts) and model.dtype == torch.bfloat16
 
 
 @torch.inference_mode()
@@ -190,7 +205,7 @@ def _product(model: DiffusionGemma) -> Iterator[tuple[str, float, float]]:
             yield what, off(ours, plain), _most(model, rounded=module.format.round_rows)
 
 
-def _experts(model: DiffusionGemma) -> Iterator[tuple[str, float, float]]:
+def _experts(model: DiffusionGemma, form: ExpertsForm | None = None) -> Iterator[tuple[str, float, float]]:
     layer = model.layers[0]
     if not isinstance(layer, Layer) or not isinstance(layer.experts, Experts | PackedExperts):
         return
@@ -198,7 +213,7 @@ def _experts(model: DiffusionGemma) -> Iterator[tuple[str, float, float]]:
     for rows in (model.config.canvas_length, PROMPT, 1):
         x = _random(model, rows, model.config.hidden_size)
         weights, chosen = layer.router(x)
-        ours = model.kernels.experts(layer.experts, x, weights, chosen)
+        ours = (form or model.kernels.experts)(layer.experts, x, weights, chosen)
         plain = FAST.experts(layer.experts, x, weights, chosen)
         yield f"the experts' sum of {rows} rows", off(ours, plain), _most(model, rounded=rounded)
 
@@ -308,7 +323,8 @@ def _triton() -> str:
 def _read(path: Path) -> dict[str, str] | None:
     try:
         found = json.loads(path.read_text(encoding="utf-8"))["found"]
-        return {str(part): str(why) for part, why in found.items() if part in {one.name for one in fields(Kernels)}}
+        parts = {LIBRARY, *(one.name for one in fields(Kernels))}
+        return {str(part): str(why) for part, why in found.items() if part in parts}
     except (OSError, ValueError, KeyError, TypeError, AttributeError):
         return None  # it is lost or damaged: the check runs again
 

@@ -117,8 +117,9 @@ def float8_matmul(
     codes: Float[Tensor, "rows inner"], scale: Float[Tensor, "rows 1"], weight: Packed
 ) -> Float[Tensor, "rows outer"]:
     """x Wᵀ with both sides in e4m3 and a scale for each of their rows, in bfloat16."""
-    scales = weight.scale.float().T.contiguous()
-    return torch._scaled_mm(codes, weight.codes.T, scale_a=scale, scale_b=scales, out_dtype=torch.bfloat16)
+    scales, by_row = weight.scale.float().T.contiguous(), F.ScalingType.RowWise
+    found: Tensor = F.scaled_mm(codes, weight.codes.T, scale, by_row, scales, by_row, output_dtype=torch.bfloat16)
+    return found
 
 
 class Linear(nn.Module):
