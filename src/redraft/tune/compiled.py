@@ -1,16 +1,19 @@
 """Layers compiled for training: the operations between the matrices become a few loops.
 
 A small model spends most of a step there. Attention stays outside, because its contexts differ. The compiled functions
-are written for any number of rows, once for each kind of layer and mode; that takes a minute or two.
+are written for any number of rows, once for each kind of layer and mode; that takes a minute.
 """
 
 from __future__ import annotations
 
+import os
+import shutil
 from collections.abc import Callable
 from functools import partial
 
 import torch
 
+from redraft.errors import RecipeError
 from redraft.model.gemma import DiffusionGemma
 from redraft.model.kernels import REFERENCE, Kernels
 from redraft.model.moe import experts_fast
@@ -26,8 +29,10 @@ _FORMS = Kernels(norm=REFERENCE.norm, experts=experts_fast)
 def compile_parts(model: DiffusionGemma) -> None:
     """Compile what every layer does before and after attention, the input of canvases and the logits, in place.
 
-    Names and shapes of weights stay the same.
+    Names and shapes of weights stay the same. Raises RecipeError if there is no compiler.
     """
+    if model.device.type == "cpu" and shutil.which(os.environ.get("CXX", "g++")) is None:
+        raise RecipeError("[train] compile needs a C++ compiler, and g++ is not there; install it or leave compile out")
     for layer in model.layers:
         layer.kernels = layer.attention.kernels = _FORMS
         layer.before = torch.compile(partial(_before, layer.before), dynamic=True)
