@@ -427,6 +427,7 @@ def test_the_canvas_trains_the_prompts_keys_and_never_sees_the_answers(
                 assert (reached | ~inside).all(), "a prompt token without a gradient"
 
 
+@pytest.mark.filterwarnings("default")  # the compiler's are not ours to fix
 @pytest.mark.parametrize(
     ("change", "off"),
     [
