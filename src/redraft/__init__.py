@@ -69,6 +69,7 @@ def load(
     progress: Callable[[int, int], None] | None = None,
     loop: LoopConfig | None = None,
     experts: str = "device",
+    image_attention: str = "reference",
 ) -> Engine:
     """Load a checkpoint: "nano" (in the package), a folder, or a repository name already in the local cache.
 
@@ -80,7 +81,8 @@ def load(
     elements in all).
     `loop` bounds what runs side by side (redraft.engine.loop.LoopConfig); what it leaves open follows from the model
     and from what `redraft bench --knee` has measured on this machine. `experts` says where the experts are
-    (redraft.weights.place): "device" or "host".
+    (redraft.weights.place): "device" or "host". `image_attention` says which tokens see an image: "reference", as
+    transformers' DiffusionGemma does, or "gemma4" (docs/images.md); a vision tower is loaded with the first image.
     Raises WeightsError, ConfigError or TextError if the checkpoint is not whole or not supported.
     """
     from redraft.engine.loop import DEFAULT_LOOP
@@ -96,6 +98,7 @@ def load(
         progress=progress,
         loop=DEFAULT_LOOP if loop is None else loop,
         experts=experts,
+        image_attention=image_attention,
     )
 
 
