@@ -145,7 +145,7 @@ def write_whole(folder: Path, seed: int = 0, **text: Any) -> Path:
     """A whole checkpoint that chats about images: an untrained model, a tower, a tokenizer and a template."""
     ids = write_words(folder)
     keys = {"vocab_size": ids.pop("vocab_size"), "sliding_window": 20, "max_position_embeddings": 4096} | text
-    kinds = {"layer_types": [SLIDING, FULL], "num_hidden_layers": 2}
+    kinds = {"layer_types": [FULL, SLIDING, FULL], "num_hidden_layers": 3}  # so that the rules differ
     root = image_json(vision_json(), ids, **(kinds | keys)) | {"canvas_length": 16}
     write_model(folder, root, seed)
     return folder

@@ -321,7 +321,7 @@ def test_what_the_engine_reads_of_messages_equals_transformers(
     folder = write_whole(tmp_path, seed=3)
     engine = redraft.load(folder, device="cpu", dtype="float32", image_attention=rule)
     shown = [drawn(48, 36, 1), drawn(10, 80, 2), drawn(60, 40, 3)]
-    messages = asking("look " * 46, shown[0], "and " * 30, shown[1], shown[2], "what?")
+    messages = asking("look:" * 49, shown[0], "and " * 30, shown[1], shown[2], "what?")
     causal = rule == "gemma4"  # a causal model alone follows that rule in transformers
     options = Options(seed=5, max_tokens=1, steps=1, logprobs=0, causal=causal)
     request = engine.resolve(Request(messages, options))
