@@ -108,9 +108,14 @@ def animated() -> bytes:
 
 def bomb() -> bytes:
     """A PNG of 10 kB that says it has 400 million pixels."""
-    header = b"IHDR" + (20_000).to_bytes(4, "big") * 2 + bytes([8, 2, 0, 0, 0])
-    chunk = (13).to_bytes(4, "big") + header + zlib.crc32(header).to_bytes(4, "big")
-    return b"\x89PNG\r\n\x1a\n" + chunk + bytes(10_000)
+    parts = [
+        (b"IHDR", (20_000).to_bytes(4, "big") * 2 + bytes([8, 2, 0, 0, 0])),
+        (b"IDAT", zlib.compress(bytes(10**7))),
+    ]
+    chunks = [
+        len(data).to_bytes(4, "big") + name + data + zlib.crc32(name + data).to_bytes(4, "big") for name, data in parts
+    ]
+    return b"\x89PNG\r\n\x1a\n" + b"".join(chunks)
 
 
 BAD: dict[str, tuple[Callable[[], bytes], str]] = {
