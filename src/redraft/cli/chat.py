@@ -6,9 +6,9 @@ import argparse
 import json
 import sys
 from dataclasses import replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
-from redraft.cli.common import Commands, command, decoded, load_engine, say_bounds
+from redraft.cli.common import Commands, asked, command, decoded, image_flag, load_engine, say_bounds
 from redraft.cli.flags import model_flags, options_of, sampling_flags
 from redraft.cli.trace import trace_flag, traced
 from redraft.errors import RedraftError, RequestError
@@ -20,6 +20,7 @@ if TYPE_CHECKING:
 
 EPILOG = """Every line is a turn; a line that ends in a backslash continues on the next one. The model reads the whole
 conversation at every turn, so its context limits the length: /new starts again, /quit or the end of input leaves.
+/image FILE shows an image with the next turn.
 With --json every answer is a line of JSON.
 
 examples:
@@ -32,6 +33,7 @@ def add(commands: Commands) -> None:
     """Add the command."""
     parser = command(commands, "chat", "talk with a model, line by line", run, epilog=EPILOG)
     parser.add_argument("--system", metavar="TEXT", help="a system message before the first turn")
+    image_flag(parser, ": with the first turn")
     sampling_flags(parser, own={"seed": "seed of the first answer; each further one has the next"})
     trace_flag(parser)
     model_flags(parser, plan=True)
@@ -43,28 +45,34 @@ def run(arguments: argparse.Namespace) -> int:
         raise RequestError("stdin is closed; a conversation reads its turns there")
 
     opening: list[Message] = [] if arguments.system is None else [{"role": "system", "content": arguments.system}]
-    said, seed = opening, arguments.seed
+    said, seed, images = opening, arguments.seed, list(arguments.image)
     options = options_of(arguments)
     with traced(load_engine(arguments), arguments, "chat") as engine:
         if sys.stdin.isatty():
             say_bounds(arguments, None)
             print(
-                "redraft: a line is a turn, \\ at its end continues it; /new starts again, /quit leaves",
+                "redraft: a line is a turn, \\ at its end continues it; /image FILE shows an image, /new starts again,"
+                " /quit leaves",
                 file=sys.stderr,
             )
         while (turn := _turn()) not in (None, "/quit"):
             if turn == "/new":
-                said = opening
+                said, images = opening, []
                 continue
-            asked = [*said, {"role": "user", "content": turn}]
+            if turn.startswith("/image "):
+                images.append(turn.removeprefix("/image ").strip())
+                continue
+            content: Any = asked(turn, images)
+            turns = [*said, *([{"role": "user", "content": turn}] if content is turn else content)]
+            images = []
             try:
-                text = _answer(engine, asked, replace(options, seed=seed), as_json=arguments.json).text
+                text = _answer(engine, turns, replace(options, seed=seed), as_json=arguments.json).text
             except RedraftError as error:
                 if arguments.debug or not sys.stdin.isatty():
                     raise
                 print(f"redraft: {error}", file=sys.stderr)
                 continue
-            said = [*asked, {"role": "assistant", "content": text}]
+            said = [*turns, {"role": "assistant", "content": text}]
             seed = seed if seed is None else (seed + 1) % 2**64
     return 0
 
@@ -85,12 +93,12 @@ def _turn() -> str | None:
         lines.clear()
 
 
-def _answer(engine: Engine, asked: list[Message], options: Options, *, as_json: bool) -> Generation:
+def _answer(engine: Engine, turns: list[Message], options: Options, *, as_json: bool) -> Generation:
     """Answer, showing each block as it settles, and with `as_json` all of it at the end instead."""
     from redraft.cli.generate import generation_json
     from redraft.engine.request import Request
 
-    handle = engine.submit(Request(asked, options))
+    handle = engine.submit(Request(turns, options))
     for delta in handle.deltas():
         if not as_json:
             print(delta.content, end="", flush=True)

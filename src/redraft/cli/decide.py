@@ -7,8 +7,9 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from redraft.cli.common import Commands, command, load_engine, print_json, read_prompt, say_bounds
+from redraft.cli.common import Commands, asked, command, image_flag, load_engine, print_json, read_prompt, say_bounds
 from redraft.cli.flags import model_flags
+from redraft.cli.generate import check_images
 from redraft.errors import RequestError
 
 if TYPE_CHECKING:
@@ -29,6 +30,7 @@ def add(commands: Commands) -> None:
     parser.add_argument("prompt", nargs="?", metavar="PROMPT", help='the question; "-" or nothing reads stdin')
     parser.add_argument("--file", type=Path, help="read the question from a file")
     parser.add_argument("--chat", action="store_true", help="send it as a user's turn through the chat template")
+    image_flag(parser, "; with --chat")
     parser.add_argument(
         "--choice", action="append", metavar="TEXT", help="an answer; repeat for each (default: yes and no)"
     )
@@ -51,6 +53,7 @@ def run(arguments: argparse.Namespace) -> int:
         raise RequestError("--form and --choice were both given; a form has its choices in it: leave --choice out")
     if arguments.choice and len(set(arguments.choice)) < 2:
         raise RequestError(f"--choice is {arguments.choice[0]!r} alone; give another to compare it with")
+    check_images(arguments)
     prompt = read_prompt(arguments.prompt, arguments.file)
 
     from redraft.engine.request import Options, Request
@@ -59,7 +62,11 @@ def run(arguments: argparse.Namespace) -> int:
     say_bounds(arguments, prompt if arguments.chat else None)
     engine = load_engine(arguments)
     request = engine.resolve(
-        Request(prompt, chat=arguments.chat, options=Options(seed=arguments.seed, preset="reference"))
+        Request(
+            asked(prompt, arguments.image),
+            chat=arguments.chat,
+            options=Options(seed=arguments.seed, preset="reference"),
+        )
     )
     if arguments.form is None:
         found = [decide(engine, request, arguments.choice or ["yes", "no"], canvases=arguments.canvases)]

@@ -3,7 +3,7 @@
     {"type": "image", "image": a path, bytes or a Pillow image}                     Python's form
     {"type": "image_url", "image_url": {"url": "data:image/png;base64,…"}}          OpenAI's form
 
-Nothing is fetched here: an http URL is refused by name.
+A part may say under "part" what errors are to call it. Nothing is fetched here: an http URL is refused by name.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ def split_images(messages: Sequence[Mapping[str, Any]]) -> tuple[Sequence[Mappin
         for j, part in enumerate(content):
             kind = part.get("type") if isinstance(part, Mapping) else None
             if kind in ("image", "image_url"):
-                name = f"messages[{i}].content[{j}]"
+                name = str(part.get("part") or f"messages[{i}].content[{j}]")
                 if message.get("role") != "user":
                     raise RequestError(
                         f"{name} is an image in a turn of the {message.get('role')}; the model reads images in the "
