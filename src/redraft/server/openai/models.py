@@ -134,6 +134,7 @@ def _model(service: Service, name: str) -> Json:
         "owned_by": "redraft",
         "max_model_len": config.model.max_positions,
         "canvas_length": config.model.canvas_length,
+        "input_modalities": ["text"] if service.engine.vision is None else ["text", "image"],
         "fields": sorted(Sampling.model_fields),
         "dial": _dial(service.engine.folder),
     }

@@ -7,6 +7,7 @@ export class Server {
   constructor(model, paths) {
     Object.assign(this, { name: model.id, width: model.canvas_length, context: model.max_model_len, paths });
     this.dial = model.dial ?? null;
+    this.images = (model.input_modalities ?? []).includes("image");
   }
 
   /** Whether it has a path and, if they are named, each of these fields. */
