@@ -20,6 +20,9 @@ def test_the_same_answers_as_here(server: Process, capsys: pytest.CaptureFixture
     told = json.loads(capsys.readouterr().out)
     assert (told["text"], told["finish"]) == (ANSWER, "stop")
     assert told["steps"] >= 1
+    without = [word.removesuffix("/v1") for word in there(server)]
+    assert main(["generate", "--chat", "--seed", "1", *without, RECORD]) == 0
+    assert capsys.readouterr().out == ANSWER + "\n"
     words = ["generate", "--chat", "--seed", "1", "--schema", "who, qty int, item", *there(server)]
     assert main([*words, "Send 417 melu to Karomi."]) == 0
     assert set(json.loads(capsys.readouterr().out)) == {"who", "qty", "item"}

@@ -238,7 +238,8 @@ def test_a_recipe_that_cannot_be_run_is_refused(old: str, new: str, said: str, t
     assert text.count(old) == 1
     (tmp_path / "own.toml").write_text(text.replace(old, new))
     with pytest.raises(RedraftError, match=said):
-        train(read_recipe(tmp_path / "own.toml"), tmp_path / "out", quiet)
+        train(read_recipe(tmp_path / "own.toml"), tmp_path / "runs/out", quiet)
+    assert not (tmp_path / "runs").exists()  # no folder is left that holds nothing
 
 
 def test_a_start_of_another_shape_is_refused(tmp_path: Path) -> None:

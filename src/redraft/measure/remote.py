@@ -104,6 +104,9 @@ class Remote:
                 if answer.status_code == 200:
                     yield answer
                     return
+                if answer.status_code == 404 and self._client.base_url.path == "/":  # a URL that lacks its /v1
+                    self._client.base_url = self._client.base_url.join("v1/")
+                    continue
                 kind = RunError if answer.status_code in RETRIED else RequestError
                 if kind is RequestError or not left:
                     said = (await answer.aread()).decode(errors="replace")

@@ -28,12 +28,12 @@ def multiply(
 ) -> Float[Tensor, "rows outer"]:
     """x Wᵀ. The order of each row's sums does not depend on the other rows; if needed, rows of zeros are added.
 
-    So an answer does not depend on its batch (`model/sums.py`).
+    So an answer does not depend on its batch (`model/sums.py`). Compiled layers train: their rows are not padded.
     """
     if isinstance(weight, Packed):
         return multiply_packed(x, weight)
     rows = x.shape[0]
-    if x.is_cuda or x.dtype != torch.float32 or rows % row_group() == 0:
+    if x.is_cuda or x.dtype != torch.float32 or torch.compiler.is_compiling() or rows % row_group() == 0:
         return F.linear(x, weight)
     return F.linear(F.pad(x, (0, 0, 0, -rows % row_group())), weight)[:rows]
 

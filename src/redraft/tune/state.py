@@ -20,6 +20,7 @@ from redraft.errors import RecipeError, RunError
 from redraft.model.gemma import DiffusionGemma
 from redraft.shapes import Tensor
 from redraft.tune.base import Base
+from redraft.tune.compiled import compile_parts
 from redraft.tune.parallel import World, pieces_of, spread, whole
 from redraft.tune.recipe import Recipe
 from redraft.tune.recompute import recompute_layers
@@ -58,7 +59,8 @@ def fingerprint(recipe: Recipe, step: int) -> str:
     With `decay_steps` the number of steps is not part of it: such a run can be made longer. Nor are stages that no
     step has reached: they may be added, changed and removed.
     """
-    free: dict[str, int] = {"probe_every": 1, "probe_examples": 1, "save_every": 1, "workers": 0}
+    free: dict[str, Any] = {"probe_every": 1, "probe_examples": 1, "save_every": 1, "workers": 0}
+    free["compile"] = msgspec.UNSET  # the same sums in another order
     if recipe.train.decay_steps:
         free |= {"steps": 1, "decay_steps": 1}
     stages = tuple(stage for stage in recipe.stages if stage.from_step < step)
@@ -73,6 +75,8 @@ def restore(recipe: Recipe, base: Base, path: Path, world: World) -> State:
     model = base.adapted()
     if recipe.lora is None:
         model.requires_grad_(True)
+    if recipe.train.compile is True:
+        compile_parts(model)
     if recipe.train.recompute:
         recompute_layers(model)
     spread(model, world)
