@@ -67,7 +67,9 @@ class Conversation:
         """With one turn and its answer more; the next answer has the next seed."""
         seed = self.options.seed
         options = replace(self.options, seed=None if seed is None else (seed + 1) % 2**64)
-        return replace(self, said=(*self.said, turn, {"role": "assistant", "content": text}), options=options, images=())
+        return replace(
+            self, said=(*self.said, turn, {"role": "assistant", "content": text}), options=options, images=()
+        )
 
     def after(self, command: str, value: str) -> Conversation:
         """What a command makes of it. Raises RequestError for a value that the command cannot have."""
