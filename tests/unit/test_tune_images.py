@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import json
 from dataclasses import replace
 from pathlib import Path
@@ -28,6 +29,7 @@ from redraft.tune.sources import Conversation
 from redraft.tune.train import train
 from redraft.weights.vision import load_vision
 
+ROOT = Path(__file__).resolve().parents[2]
 COLOURS = {"red": (220, 30, 30), "green": (30, 200, 60), "blue": (30, 60, 220), "white": (250, 250, 250)}
 
 
@@ -50,7 +52,8 @@ def recipe_of(folder: Path, start: Path, **train: Any) -> Recipe:
         rows.append(json.dumps({"messages": [turn, {"role": "assistant", "content": name}]}))
     (folder / "rows.jsonl").write_text("\n".join(rows) + "\n")
     lines = [f"{name} = {json.dumps(value)}" for name, value in ({"steps": 2, "batch_size": 4} | train).items()]
-    text = f'name = "eye"\nstart = "{start}"\n[data]\nheld_out = 0\nwidths = [16]\n[data.files]\n"{folder / "rows.jsonl"}" = 1.0\n'
+    text = f'name = "eye"\nstart = "{start}"\n[data]\nheld_out = 0\nwidths = [16]\n'
+    text += f'[data.files]\n"{folder / "rows.jsonl"}" = 1.0\n'
     (folder / "recipe.toml").write_text(text + "[train]\nthreads = 1\n" + "\n".join(lines) + "\n")
     return read_recipe(folder / "recipe.toml")
 
@@ -152,3 +155,27 @@ def test_batches_keep_their_pictures_where_they_go(start: Path, tmp_path: Path) 
     assert len(batch.images) == 4
     assert replace(batch, images=()).images == ()
     assert corrupt(batch, 64, torch.Generator().manual_seed(0)).canvas.shape == batch.target.shape
+
+
+def test_the_recipe_of_pictures_draws_learns_and_ships(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Three steps of recipes/vision, from its own start; every picture stands in whole tokens."""
+    monkeypatch.chdir(ROOT)
+    monkeypatch.syspath_prepend(str(ROOT / "recipes" / "vision"))
+    start = importlib.import_module("start").write_start(tmp_path / "start")
+    recipe = msgspec.structs.replace(read_recipe(ROOT / "recipes/vision/nano-vision.toml"), start=str(start))
+    short = msgspec.structs.replace(recipe.train, steps=3, batch_size=4, probe_every=3, probe_examples=2)
+    logged: list[dict[str, float]] = []
+    out = train(msgspec.structs.replace(recipe, train=short), tmp_path / "out", lambda *row: logged.append(row[2]))
+    assert len(logged) == 3
+    assert {name for name in logged[-1] if name.endswith(" exact")} == {
+        "recipes/vision/drawn.py:boards exact",
+        "recipes/vision/drawn.py:receipts exact",
+    }
+    drawn_there = importlib.import_module("drawn")
+    one, other = (next(drawn_there.boards(split, 1))["messages"] for split in ("train", "held_out"))
+    assert one[1]["content"].count("\n") == 5
+    assert one[1]["content"] != other[1]["content"]
+    engine = redraft.load(out, device="cpu")
+    request = engine.resolve(redraft.Request(one[:1]))
+    assert request.images[0].run.length == 64
+    assert json.loads(next(drawn_there.receipts("train", 2))["messages"][1]["content"])["total"] > 0

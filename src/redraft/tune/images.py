@@ -61,7 +61,7 @@ def tower_of(model: DiffusionGemma) -> VisionTower | None:
 def rendered(
     text: Text, messages: Sequence[Message], config: ImageConfig | None, where: str
 ) -> tuple[list[int], tuple[Shown, ...]]:
-    """Tokens of a conversation, ready for the model's turn, and its images. Raises RecipeError, which begins `where`."""
+    """Tokens of a conversation, ready for the model's turn, and its images. Raises RecipeError from `where` on."""
     try:
         plain, given = split_images(messages)
         if given and config is None:
