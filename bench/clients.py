@@ -50,7 +50,21 @@ def main() -> int:
     if arguments.images is not None:
         return _images(arguments)
     # Schemathesis finds answers that take thousands of steps.
-    command = [sys.executable, "-m", "redraft", "serve", "--port", "0", "--quiet", "--max-seconds", "5"]
+    command = [
+        sys.executable,
+        "-m",
+        "redraft",
+        "serve",
+        "--model",
+        "nano-sudoku",
+        "--name",
+        "nano",
+        "--port",
+        "0",
+        "--quiet",
+        "--max-seconds",
+        "5",
+    ]
     found: dict[str, dict[str, Any]] = {}
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as server:
         assert server.stdout is not None
@@ -70,12 +84,12 @@ def main() -> int:
     tried = {name: told for name, told in found.items() if told["version"]}
     wrong = [name for name, told in tried.items() if told["wrong"]]
     claims = [
-        (f"{name} {told['version']} against a server on nano", "all right: " + ", ".join(told["right"]))
+        (f"{name} {told['version']} against a server on nano-sudoku", "all right: " + ", ".join(told["right"]))
         for name, told in tried.items()
         if not told["wrong"]
     ]
     if arguments.record:
-        record = new_record("clients", workload={"model": "nano"}, figures=found, summary=claims)
+        record = new_record("clients", workload={"model": "nano-sudoku"}, figures=found, summary=claims)
         write_record(record, arguments.record)
     return 1 if wrong else 0
 
@@ -122,7 +136,7 @@ def _url(picture: Image.Image) -> str:
 
 def _given(count: int) -> dict[str, object]:
     """What is too long for a line: records with their answers among wrong ones, and how likely the answers are."""
-    engine, rng = redraft.load("nano"), Random(0)
+    engine, rng = redraft.load("nano-sudoku"), Random(0)
     examples = [example for example, _ in zip(task("records").examples("held_out", 5), range(count), strict=False)]
     rows, nats = [], 0.0
     for example in examples:

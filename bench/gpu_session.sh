@@ -19,7 +19,7 @@ began=$SECONDS
 export PYTHONPATH="${PYTHONPATH:+$PYTHONPATH:}src" OMP_NUM_THREADS=${OMP_NUM_THREADS:-4} PYTHONUNBUFFERED=1
 device=cuda dtype=bfloat16 shape=recipes/shapes/26b runs=5 count=100 short=
 if [ -n "${SMALL:-}" ]; then
-  device=cpu dtype=float32 shape=src/redraft/assets/nano runs=1 count=1 short="--canvases 1,2 --prefixes 64"
+  device=cpu dtype=float32 shape=src/redraft/assets/nano-sudoku runs=1 count=1 short="--canvases 1,2 --prefixes 64"
 fi
 card="$python -m redraft bench --device-card --model $shape --device $device --dtype $dtype --runs $runs $short"
 # Not the settings of the project's own checks: another version of torch may warn where ours does not.
@@ -98,7 +98,7 @@ part whole.txt 100 $tests tests/gpu/test_whole.py
 part device-26b-nvfp4.json 100 $card --plan nvfp4 --record "$out/device-26b-nvfp4.json"
 part device-26b-int8.json 90 $card --plan int8 --record "$out/device-26b-int8.json"
 part device-26b-int4-g64-e8.json 80 $card --plan int4-g64-e8 --record "$out/device-26b-int4-g64-e8.json"
-part nano.json 50 $python -m redraft eval --model nano --device $device --task records --task sudoku-4x4 --task lists --count $count --json
+part nano.json 50 $python -m redraft eval --model nano-sudoku --device $device --task records --task sudoku-4x4 --task lists --count $count --json
 [ "$device" = cpu ] || part device-26b-host.json 60 $card --plan int4 --offload experts --canvases 1,8 --prefixes 2048 \
   --record "$out/device-26b-host.json"
 part kernels-float32.txt 110 $tests tests/gpu/test_kernels.py -k "float32"

@@ -115,7 +115,7 @@ redraft bench --device-card --model recipes/shapes/26b --device cuda --dtype bfl
   --record device-26b-int4.json
 python bench/step_beside_transformers.py --device cuda --record step-26b.json
 python bench/tiles.py --record tiles.json
-redraft eval --model nano --device cuda --task records --task sudoku-4x4 --task lists --count 100 --json
+redraft eval --model nano-sudoku --device cuda --task records --task sudoku-4x4 --task lists --count 100 --json
 ```
 
 `recipes/shapes/26b` has the released model's shape and no weights; the command fills it with random ones in the plan's
@@ -146,8 +146,9 @@ those of compute 9.0, mma the older ones. "Ahead" counts instructions that load 
 PROCESSOR = """
 ## On a processor
 
-Measured (record `plans-nano`): nano in each format beside float32, one thread of {processor}. "Logits off by" is the
-norm of the difference over the norm of the logits. "Exact" is the share of {count} held-out answers to {tasks} each.
+Measured (record `plans-nano-sudoku`): nano-sudoku in each format beside float32, one thread of {processor}. "Logits off
+by" is the norm of the difference over the norm of the logits. "Exact" is the share of {count} held-out answers to
+{tasks} each.
 
 """
 
@@ -158,7 +159,7 @@ def page(root: Path) -> str:
     records = [read_record(path) for path in sorted((root / "bench" / "records").glob("device-*.json"))]
     measured = list(_measured(records))
     compiled = read_record(root / "bench" / "records" / "kernels-compiled.json")
-    plans = read_record(root / "bench" / "records" / "plans-nano.json")
+    plans = read_record(root / "bench" / "records" / "plans-nano-sudoku.json")
     parts = [HEAD, *([] if measured else [UNMEASURED]), "## What fits\n\n", *_memory(config), *_floors(config)]
     return "".join([*parts, *measured, *_plans(config), *_processor(plans), *_compiled(compiled), TAIL])
 

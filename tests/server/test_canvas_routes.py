@@ -52,7 +52,9 @@ def test_frames_ride_on_valid_chunks_only_when_asked_for(http: httpx2.Client) ->
 def test_a_canvas_streams_drafts_then_blocks_then_the_end(http: httpx2.Client) -> None:
     told = chunks(http.post("/v1/canvas", json={"messages": MESSAGES, "stream": True, "seed": 7}).text)
     kinds = [one["type"] for one in told]
-    assert kinds == sorted(kinds, key=["draft", "block", "finished"].index)
+    assert kinds == sorted(kinds, key=["noise", "draft", "block", "finished"].index)
+    assert kinds.count("noise") == 1
+    assert len(told[0]["tokens"]) == told[0]["width"] == told[1]["width"]
     assert kinds.count("finished") == 1
     assert told[-1]["text"] == ANSWER
     whole = http.post("/v1/canvas", json={"messages": MESSAGES, "seed": 7}).json()

@@ -43,7 +43,7 @@ def test_numbers_stay_as_they_are_stored(stored: torch.dtype, tmp_path: Path) ->
 
 def test_the_model_in_the_package_stays_in_float32() -> None:
     """Law 2 promises bits in float32 alone."""
-    folder = locate("nano")
+    folder = locate("nano-sudoku")
     assert dtype_of("auto", folder, read_config(folder).model, CPU) == torch.float32
 
 

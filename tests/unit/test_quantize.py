@@ -221,7 +221,19 @@ def test_the_command_writes_scores_and_refuses(plain: Path, tmp_path: Path, caps
 
 def test_nano_answers_as_before_in_eight_bits(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     out = tmp_path / "nano-int8"
-    command = ["quantize", "nano", "--plan", "int8", "--out", str(out), "--eval", "8", "--task", "records", "--json"]
+    command = [
+        "quantize",
+        "nano-sudoku",
+        "--plan",
+        "int8",
+        "--out",
+        str(out),
+        "--eval",
+        "8",
+        "--task",
+        "records",
+        "--json",
+    ]
     assert main(command) == 0
     found = json.loads(capsys.readouterr().out)
     assert found["before"][0]["exact"] == found["after"][0]["exact"] == 1.0

@@ -138,7 +138,19 @@ def test_the_command_mends_what_another_command_rejects(capsys: pytest.CaptureFi
     judge = (
         f"""{sys.executable} -c 'import json, sys; sys.exit(json.load(sys.stdin)["qty"] == 417 and "/qty: not 417")'"""
     )
-    asked = ["generate", "--chat", PROMPT, "--schema", "who, qty int, item", "--seed", "1", "--check", judge]
+    asked = [
+        "generate",
+        "--model",
+        "nano-sudoku",
+        "--chat",
+        PROMPT,
+        "--schema",
+        "who, qty int, item",
+        "--seed",
+        "1",
+        "--check",
+        judge,
+    ]
     assert main([*asked, "--json"]) == 0
     told = json.loads(capsys.readouterr().out)
     assert json.loads(told["text"]) == json.loads(ANSWER) | {"qty": json.loads(told["text"])["qty"]}

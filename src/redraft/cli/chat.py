@@ -14,6 +14,7 @@ from redraft.cli.constraint_flags import read_schema
 from redraft.cli.flags import model_flags, options_of, sampling_flags
 from redraft.cli.trace import trace_flag, traced
 from redraft.errors import RedraftError, RequestError
+from redraft.prompts import of_schema
 
 if TYPE_CHECKING:
     from redraft.engine.request import Generation, Options
@@ -122,7 +123,8 @@ def run(arguments: argparse.Namespace) -> int:
                 if name in COMMANDS:
                     talk = talk.after(name, value.strip())
                 else:
-                    said = talk.turn(turn)
+                    text = turn if talk.schema is None else of_schema(talk.schema, turn)
+                    said = talk.turn(text)
                     talk = talk.answered(said, _answer(engine, talk, said, as_json=arguments.json).text)
             except RedraftError as error:
                 if arguments.debug or not sys.stdin.isatty():

@@ -56,8 +56,9 @@ FIELDS: Mapping[str, str] = {one.flag: one.name for one in option_table() if one
 MODEL = (
     Flag(
         "--model",
-        'a checkpoint: "nano" (in the package), a folder, or a repository name in the local cache (default: nano)',
-        '"nano", a folder, or the name of a pulled repository (default: nano)',
+        'a checkpoint: "nano" or "nano-sudoku" (in the package), a folder, or a repository name in the local cache'
+        " (default: nano)",
+        '"nano", "nano-sudoku", a folder, or the name of a pulled repository (default: nano)',
         everyday=True,
         settings={"default": "nano"},
     ),

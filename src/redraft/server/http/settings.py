@@ -20,6 +20,7 @@ class Settings:
     hosts        the names it answers to, "*" for all
     fetcher      what gets images of other hosts for clients; by default from none
     preset       sampler rules of requests that name none; None leaves them to the checkpoint
+    clip         whether an answer that passes the context is cut to it instead of refused
     page         whether it serves the web page
     log_prompts  whether the log has prompts
     version      this program's
@@ -32,6 +33,7 @@ class Settings:
     limits: Limits = Limits()
     fetcher: Fetcher = Fetcher()
     preset: str | None = None
+    clip: bool = False
     page: bool = True
     log_prompts: bool = False
     version: str = "unknown"
