@@ -4,7 +4,8 @@
     python bench/plain.py --run runs/nano-plain --count 40 --show 10        a run that has not ended
 
 Groups: the tasks of ordinary sentences (values held out, phrasings seen in training), `phrasings` (tests/data/, written
-apart and never trained on), `strangers` (fifty sentences as a stranger types them), `copies` (random strings and other
+apart and never trained on), `strangers` (fifty sentences as a stranger types them), `elsewhere` (texts that say nothing
+of what is asked: null is right, and another value should be called a guess), `copies` (random strings and other
 alphabets), Sudoku. Records are held to their schema, in which every field may be null, as `redraft json` holds them.
 """
 
@@ -25,6 +26,7 @@ from typing import Any
 import torch
 
 from redraft import load, prompts
+from redraft.cli.json import guesses
 from redraft.constraints.sources import schema_source
 from redraft.engine.fields import field_entropy
 from redraft.engine.request import Options, Request
@@ -43,7 +45,8 @@ ROOT = Path(__file__).resolve().parents[1]
 RECORDS = ("extract-short", "extract", "extract-lists", "forms", "forms-long")  # tasks whose prompt names fields
 OTHERS = ("edit", "mend", "fill", "copy")
 GRIDS = ("sudoku-4x4", "sudoku-6x6")
-GROUPS = ("phrasings", "strangers", "copies", *RECORDS, *OTHERS)
+WRITTEN = ("phrasings", "strangers", "elsewhere")
+GROUPS = (*WRITTEN, "copies", *RECORDS, *OTHERS)
 STEP = 32  # widths of canvas are multiples of this
 
 
@@ -59,7 +62,7 @@ class Answered:
     steps: int
     tokens: int
     seconds: float
-    doubt: float
+    guessed: bool
 
     @property
     def exact(self) -> bool:
@@ -98,7 +101,9 @@ def answers(engine: Engine, group: str, arguments: argparse.Namespace) -> Iterat
         yield found[-1]
     print(f"{group}: {line(found)}", flush=True)
     for each in [one for one in found if not one.exact][: arguments.show]:
-        print(f"    {each.prompt!r}\n        wanted {each.wanted}\n        got    {each.got}  ({each.doubt:.3f} nats)")
+        print(
+            f"    {each.prompt!r}\n        wanted {each.wanted}\n        got    {each.got}{' (a guess)' * each.guessed}"
+        )
 
 
 def line(found: Sequence[Answered]) -> str:
@@ -106,16 +111,17 @@ def line(found: Sequence[Answered]) -> str:
     exact = share_of(sum(each.exact for each in found), len(found), "exact")
     fields = sum(each.fields * each.count for each in found) / sum(each.count for each in found)
     steps, seconds = mean(each.steps for each in found), mean(each.seconds for each in found)
+    sure = guessed_of(found).items() if any(each.guessed for each in found) else ()
     return (
         f"{said(exact, 'exact')} exact, {fields:.1%} of fields, {steps:.2f} forwards,"
         f" {sum(each.tokens for each in found) / sum(each.steps for each in found):.1f} tokens per forward,"
-        f" {1000 * seconds:.0f} ms"
+        f" {1000 * seconds:.0f} ms" + "".join(f", {n} of {count} {name} called a guess" for name, (n, count) in sure)
     )
 
 
 def examples(group: str, seed: int) -> Iterator[Example]:
     """Examples of a group; those of the written ones end."""
-    if group in ("phrasings", "strangers"):
+    if group in WRITTEN:
         yield from written(ROOT / "tests" / "data" / f"{group}.txt")
         return
     if group != "copies":
@@ -178,7 +184,7 @@ def answer(engine: Engine, group: str, example: Example, arguments: argparse.Nam
     options = Options(preset="fast", canvas=width, max_tokens=most, seed=seed)
     if arguments.causal:
         options = Options(causal=True, max_tokens=most, seed=seed, temperature=0.0)
-    record = group in RECORDS or group in ("phrasings", "strangers", "copies")
+    record = group in RECORDS or group in (*WRITTEN, "copies")
     held = record and not arguments.free and not arguments.causal
     language = engine.language(schema_source(schema_of(example.prompt))) if held else None
     began = time.monotonic()
@@ -187,8 +193,9 @@ def answer(engine: Engine, group: str, example: Example, arguments: argparse.Nam
     wanted, got = read_json(example.answer), read_json(done.text)
     fields = judge(wanted, got) if record else float(task(group).score(example, done.text).exact)
     count = len(wanted) if record and isinstance(wanted, dict) else 1
-    doubt = max(field_entropy(engine.text, done).values(), default=0.0) if record and not arguments.causal else 0.0
-    return Answered(example.prompt, example.answer, done.text, fields, count, sum(done.steps), needed, seconds, doubt)
+    nats = field_entropy(engine.text, done) if held else {}
+    guessed = bool(held and guesses(schema_of(example.prompt), example.prompt.partition("\n")[2], done.text, nats))
+    return Answered(example.prompt, example.answer, done.text, fields, count, sum(done.steps), needed, seconds, guessed)
 
 
 def export(run: Path, folder: Path) -> None:
@@ -204,6 +211,12 @@ def export(run: Path, folder: Path) -> None:
     print(f"behind {saved['step']} steps", flush=True)
 
 
+def guessed_of(answers: Sequence[Answered]) -> dict[str, list[int]]:
+    """Of the right and of the wrong answers: how many the shell would call a guess, and how many there are."""
+    parts = {"right": [each for each in answers if each.exact], "wrong": [each for each in answers if not each.exact]}
+    return {name: [sum(each.guessed for each in part), len(part)] for name, part in parts.items()}
+
+
 def keep(found: dict[str, list[Answered]], arguments: argparse.Namespace) -> None:
     """A record of all groups; of the strangers' sentences, each with what came out."""
     figures: dict[str, Any] = {}
@@ -216,7 +229,8 @@ def keep(found: dict[str, list[Answered]], arguments: argparse.Namespace) -> Non
             "forwards": round(mean(each.steps for each in all_of), 3),
             "milliseconds": round(1000 * mean(each.seconds for each in all_of), 1),
         }
-        if group == "strangers":
+        figures[group] |= {"guesses": guessed_of(all_of)}
+        if group in ("strangers", "elsewhere"):
             figures[group]["answers"] = [[each.prompt, each.wanted, each.got] for each in all_of]
     way = "from left to right" if arguments.causal else "fast"
     name = Path(arguments.run or arguments.model).name

@@ -76,7 +76,7 @@ TABLE = (
     Take("presets-nano-sudoku", 10, "python bench/presets.py --count 200"),
     Take("plans-nano-sudoku", 3, "python bench/plans.py --count 100"),
     Take("turns-nano-sudoku", 1, "python bench/turns.py --count 600"),
-    Take("plain-nano", 5, f"{SHIPPED} {WRITTEN} edit mend fill"),
+    Take("plain-nano", 5, f"{SHIPPED} {WRITTEN} elsewhere edit mend fill"),
     Take("plain-nano-causal", 5, f"{SHIPPED} --causal {WRITTEN} edit mend fill"),
     Take("plain-nano-warm", 2, f"{PLAIN} {WRITTEN}"),
     Take("plain-nano-warm-causal", 3, f"{PLAIN} --causal {WRITTEN}"),

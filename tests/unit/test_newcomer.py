@@ -14,6 +14,8 @@ import redraft
 import redraft.cli.display
 from redraft.__main__ import main
 from redraft.cli import common
+from redraft.cli.constraint_flags import read_schema
+from redraft.cli.json import guesses
 from redraft.engine.request import Options, Request
 from redraft.tasks import names, task
 from redraft.tasks.task import split_of
@@ -99,19 +101,27 @@ def test_who_asks_nano_for_what_it_cannot_is_told(
     assert any(bounds in line for line in lines for bounds in common.BOUNDS.values()) == told
 
 
-def test_a_value_that_is_a_guess_is_said_to_be_one(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    """Of a person's nano alone: a program, and a model of the user's own, are told nothing."""
-    asked = argparse.Namespace(model="nano", adapter=None)
-    nats = {"/name": 0.01, "/age": common.DOUBT + 0.1}
-    common.say_doubt(asked, nats)
+@pytest.mark.parametrize(
+    ("answer", "nats", "found"),
+    [
+        ('{"name":"Alice","age":31,"born":"1993-05-01","mood":"good"}', {}, []),
+        ('{"name":"alicee","age":31,"born":null,"mood":"bad"}', {}, ["name"]),  # which the text does not say
+        ('{"name":null,"age":31,"born":null,"mood":"bad"}', {"/age": 0.6, "/mood": 0.4}, ["age"]),
+    ],
+)
+def test_a_value_that_is_a_guess_is_named(answer: str, nats: dict[str, float], found: list[str]) -> None:
+    schema = read_schema("name?, age int, born date?, mood good|bad")
+    assert guesses(schema, "Alice, 31, born on 1 May 1993", answer, nats) == found
+
+
+def test_no_guess_is_told_to_programs_or_of_other_models(monkeypatch: pytest.MonkeyPatch, capsys: Captured) -> None:
+    common.say_guesses(argparse.Namespace(model="nano"), ["age"])
     monkeypatch.setattr(common, "at_a_terminal", lambda: True)
-    common.say_doubt(argparse.Namespace(model="./mine", adapter=None), nats)
-    common.say_doubt(asked, nats | {"/age": 0.0})
+    common.say_guesses(argparse.Namespace(model="./mine"), ["age"])
+    common.say_guesses(argparse.Namespace(model="nano"), [])
     assert capsys.readouterr().err == ""
-    common.say_doubt(asked, nats)
-    assert "not sure of /age: nano is a demonstration model" in capsys.readouterr().err
+    common.say_guesses(argparse.Namespace(model="nano"), ["age"])
+    assert "a guess: age; nano is a demonstration model" in capsys.readouterr().err
 
 
 def test_programs_are_told_of_their_answer_alone(capsys: Captured) -> None:

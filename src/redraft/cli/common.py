@@ -9,7 +9,7 @@ import mimetypes
 import os
 import re
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -37,8 +37,6 @@ BOUNDS = {
     "nano-sudoku": "nano-sudoku knows only chats whose first line is record, sudoku, repair, edit or list, as"
     " `redraft demo --model nano-sudoku` shows them, with made-up words like melu; --model takes another",
 }
-DOUBT = 0.5
-"""Nats of a field's most doubtful token from which nano's value of it is called a guess."""
 
 Commands = Any  # argparse keeps the type of add_subparsers() private
 Run = Callable[[argparse.Namespace], int | None]
@@ -209,10 +207,10 @@ def say_bounds(arguments: argparse.Namespace, turn: str | None) -> None:
         note(BOUNDS[arguments.model])
 
 
-def say_doubt(arguments: argparse.Namespace, nats: Mapping[str, float]) -> None:
-    """A line on stderr about the fields whose values are a guess, by the entropy of each, if nano is asked."""
-    if _embedded(arguments) and (unsure := [name for name, doubt in nats.items() if doubt > DOUBT]):
-        note(f"not sure of {', '.join(unsure)}: {BOUNDS[arguments.model]}")
+def say_guesses(arguments: argparse.Namespace, fields: Sequence[str]) -> None:
+    """A line on stderr about the fields whose values are a guess, if a model of the package is asked."""
+    if fields and _embedded(arguments):
+        note(f"a guess: {', '.join(fields)}; {BOUNDS[arguments.model]}")
 
 
 def _embedded(arguments: argparse.Namespace) -> bool:

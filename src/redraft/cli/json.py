@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import argparse
+import json
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
@@ -17,18 +18,20 @@ from redraft.cli.common import (
     load_engine,
     read_prompt,
     say_bounds,
-    say_doubt,
+    say_guesses,
 )
 from redraft.cli.constraint_flags import fence_flag, note_ignored, read_schema, thinking_flag
 from redraft.cli.flags import model_flags, options_of, sampling_flags
 from redraft.errors import RedraftError, RequestError
-from redraft.prompts import of_schema
+from redraft.prompts import fields_of, of_schema
 
 if TYPE_CHECKING:
     from redraft.engine.request import Generation, Request
     from redraft.operations.engine import Engine
 
 AT_ONCE = 32
+DOUBT = 0.5
+"""Nats of a value's most doubtful token from which it is called a guess."""
 
 EPILOG = """The text is sent as a user's turn, behind a line that asks for the schema's fields, or behind --instruction,
 which may be empty. An answer is valid for the schema; where there is none, there is an error. The schema is a file,
@@ -84,9 +87,24 @@ def run(arguments: argparse.Namespace) -> int:
     if text is not None:
         done = engine.generate(asker(text, 0))
         print(_line(engine, done, arguments), flush=True)
-        say_doubt(arguments, field_entropy(engine.text, done))
+        say_guesses(arguments, guesses(schema, text, done.text, field_entropy(engine.text, done)))
         return 0
     return 1 if _many(engine, asker, arguments) else 0
+
+
+def guesses(schema: Any, text: str, answer: str, nats: Mapping[str, float]) -> list[str]:
+    """The fields of a record whose values are a guess: doubtful, or texts that the text read does not have."""
+    from redraft.constraints.validation import unfenced
+
+    wanted, value = fields_of(schema) if isinstance(schema, Mapping) else None, json.loads(unfenced(answer))
+    if wanted is None or not isinstance(value, dict):
+        return []
+    found = {name.split("/")[1] for name, doubt in nats.items() if doubt > DOUBT and "/" in name}
+    for field in wanted[0]:
+        said = value.get(field.name)
+        if field.kind == "string" and isinstance(said, str) and said.lower() not in text.lower():
+            found.add(field.name)
+    return [field.name for field in wanted[0] if field.name in found]
 
 
 Asker = Callable[[str, int], "Request"]
