@@ -42,7 +42,21 @@ def main() -> int:
     parser.add_argument("--only", action="append", choices=names, help="try these, and no others")
     arguments = parser.parse_args()
     # Schemathesis finds answers that take thousands of steps.
-    command = [sys.executable, "-m", "redraft", "serve", "--port", "0", "--quiet", "--max-seconds", "5"]
+    command = [
+        sys.executable,
+        "-m",
+        "redraft",
+        "serve",
+        "--model",
+        "nano-sudoku",
+        "--name",
+        "nano",
+        "--port",
+        "0",
+        "--quiet",
+        "--max-seconds",
+        "5",
+    ]
     found: dict[str, dict[str, Any]] = {}
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as server:
         assert server.stdout is not None
@@ -62,19 +76,19 @@ def main() -> int:
     tried = {name: reported for name, reported in found.items() if reported["version"]}
     wrong = [name for name, reported in tried.items() if reported["wrong"]]
     claims = [
-        (f"{name} {reported['version']} against a server on nano", "all right: " + ", ".join(reported["right"]))
+        (f"{name} {reported['version']} against a server on nano-sudoku", "all right: " + ", ".join(reported["right"]))
         for name, reported in tried.items()
         if not reported["wrong"]
     ]
     if arguments.record:
-        record = new_record("clients", workload={"model": "nano"}, figures=found, summary=claims)
+        record = new_record("clients", workload={"model": "nano-sudoku"}, figures=found, summary=claims)
         write_record(record, arguments.record)
     return 1 if wrong else 0
 
 
 def _given(count: int) -> dict[str, object]:
     """What is too long for a line: records with their answers among wrong ones, and how likely the answers are."""
-    engine, rng = redraft.load("nano"), Random(0)
+    engine, rng = redraft.load("nano-sudoku"), Random(0)
     examples = [example for example, _ in zip(task("records").examples("held_out", 5), range(count), strict=False)]
     rows, nats = [], 0.0
     for example in examples:

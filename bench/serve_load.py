@@ -57,7 +57,7 @@ AT_ONCE, PAIRS = 32, 7
 WAVES: Mapping[str, int] = {"reference": 8, "fast": 16}
 """By presets: HTTP costs the same per answer, so its share is larger where the engine needs one step of it."""
 
-WORKLOADS: Mapping[str, tuple[str, ...]] = {"short": ("records",), "mixed": names()}
+WORKLOADS: Mapping[str, tuple[str, ...]] = {"short": ("records",), "mixed": names("nano-sudoku")}
 """Tasks that are asked in turn."""
 
 LEAVE, BAD = 0.10, 0.05
@@ -301,7 +301,7 @@ def _summary(levels: dict[str, Any], costs: dict[str, dict[str, Any]], count: in
         first = level["first_text_ms"]
         found.append(
             (
-                f"Server on nano, {streams} streams, {count} requests, 10% leaving, 5% refused",
+                f"Server on nano-sudoku, {streams} streams, {count} requests, 10% leaving, 5% refused",
                 f"{level['tokens_per_sec']:.0f} tokens/s, first text {first['p50']:.0f} ms (p50), "
                 f"{first['p95']:.0f} ms (p95), {first['p99']:.0f} ms (p99), {level['errors']} errors",
             )
@@ -314,7 +314,7 @@ def _summary(levels: dict[str, Any], costs: dict[str, dict[str, Any]], count: in
             waits = f"its thread waits {cost['waits_ms']:.2f} ms longer for an answer, {cost['waits_share']:.1%}; "
         found.append(
             (
-                f"What HTTP costs of the engine's throughput, nano, {AT_ONCE} at once, preset {what}",
+                f"What HTTP costs of the engine's throughput, nano-sudoku, {AT_ONCE} at once, preset {what}",
                 f"{waits}answers a second {cost['share']:.1%} fewer (half of {PAIRS} pairs {low:.1%} to {high:.1%}), "
                 f"{tokens['mean']:.0f} tokens each ({tokens['least']} to {tokens['most']})",
             )

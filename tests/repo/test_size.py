@@ -9,19 +9,19 @@ from pathlib import Path
 TESTS = Path(__file__).resolve().parents[1]
 SOURCE = TESTS.parent / "src"
 FILE_WALL, FUNCTION_WALL = 400, 60
-WHOLE_WALLS = {SOURCE: 37_100, TESTS: 22_300}
+WHOLE_WALLS = {SOURCE: 38_200, TESTS: 22_900}
 
 # The core is what a newcomer reads to understand how a canvas settles: it is to stay an afternoon's reading.
 CORE = {"", "model", "diffusion", "engine"}
 PART_WALLS = {
-    "core": 8_450,
+    "core": 9_350,
     "images": 500,
-    "model/gpu": 1_760,
+    "model/gpu": 1_780,
     "weights": 2_900,
     "constraints": 5_700,
     "tasks": 2_350,
     "tune": 2_700,
-    "measure": 2_740,
+    "measure": 2_800,
     "server": 3_850,
     "operations": 1_950,
     "trace": 600,

@@ -52,7 +52,9 @@ def test_frames_ride_on_valid_chunks_only_when_asked_for(http: httpx2.Client) ->
 def test_a_canvas_streams_drafts_then_blocks_then_the_end(http: httpx2.Client) -> None:
     reported = chunks(http.post("/v1/canvas", json={"messages": MESSAGES, "stream": True, "seed": 7}).text)
     kinds = [one["type"] for one in reported]
-    assert kinds == sorted(kinds, key=["draft", "block", "finished"].index)
+    assert kinds == sorted(kinds, key=["noise", "draft", "block", "finished"].index)
+    assert kinds.count("noise") == 1
+    assert len(reported[0]["tokens"]) == reported[0]["width"] == reported[1]["width"]
     assert kinds.count("finished") == 1
     assert reported[-1]["text"] == ANSWER
     whole = http.post("/v1/canvas", json={"messages": MESSAGES, "seed": 7}).json()

@@ -70,6 +70,7 @@ CHANGES: dict[str, Any] = {
     "canvas.causal": True,
     "canvas.draw": True,
     "canvas.stream": True,
+    "canvas.ask_fields": True,
     "canvas.end_aware": "yes",
     "stream_options.include_usage": True,
     "stream_options.continuous_usage_stats": True,

@@ -206,11 +206,14 @@ def test_the_timeline_goes_back_through_the_steps(tab: Tab) -> None:
     most, seen = int(slider.get_attribute("max")), {}
     for at in range(most + 1):
         slider.fill(str(at))
+        if at == 0:  # what the canvas began as
+            assert page.locator(".where").text_content() == "noise"
+            continue
         reported = re.match(rf"step (\d+) of {len(steps)}$", page.locator(".where").text_content())
         assert reported is not None
         seen[int(reported[1])] = digits()
         places = page.eval_on_selector_all(".cell.changed", "cells => cells.map((cell) => cell.dataset.at)")
-        if int(reported[1]) - 1 in seen and at:
+        if int(reported[1]) - 1 in seen:
             both = zip(steps[int(reported[1]) - 2], steps[int(reported[1]) - 1], strict=True)
             assert len(places) == sum(a != b for a, b in both)
     assert seen == {step: steps[step - 1] for step in seen}
@@ -476,7 +479,7 @@ def test_a_key_is_asked_for(browser: Any, nano: Engine) -> None:
     for served in inside(nano, Settings(keys=(digest_of("open-sesame"),))):
         tab = Tab(context.new_page(), served.url)
         page = tab.page
-        page.goto(served.url)
+        page.goto(f"{served.url}/#write")
         for word, said in (("wrong", "asks for an API key"), ("open-sesame", "missing or unknown")):
             page.wait_for_selector(f"text={said}")
             page.get_by_label("API key").fill(word)
@@ -487,6 +490,19 @@ def test_a_key_is_asked_for(browser: Any, nano: Engine) -> None:
         assert page.locator(".answer").text_content() == ANSWER
         assert not tab.outside
         context.close()
+
+
+def test_who_arrives_sees_an_answer_settle(browser: Any, server: Process) -> None:
+    """The address without a view: the first one plays by itself, from the noise on."""
+    context = browser.new_context(reduced_motion="reduce")
+    tab = Tab(context.new_page(), server.url)
+    tab.page.goto(tab.url)
+    tab.page.wait_for_selector(SETTLED)
+    slider = tab.page.get_by_role("slider", name="Step")
+    slider.fill("0")
+    assert tab.page.locator(".where").text_content() == "noise"
+    context.close()
+    tab.check()
 
 
 def test_what_a_model_says_is_never_markup(tab: Tab) -> None:

@@ -20,7 +20,7 @@ def told(monkeypatch: pytest.MonkeyPatch, capsys: Captured, lines: str | bytes, 
     """Stdout of a conversation, for these lines on stdin."""
     raw = lines.encode() if isinstance(lines, str) else lines
     monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(raw), encoding="utf-8"))
-    assert main(["chat", *words]) == code
+    assert main(["chat", "--model", "nano-sudoku", *words]) == code
     return capsys.readouterr().out
 
 
@@ -28,7 +28,7 @@ def test_a_conversation_is_sent_whole_and_every_answer_has_the_next_seed(
     monkeypatch: pytest.MonkeyPatch, capsys: Captured
 ) -> None:
     """A turn sent alone, or a system text that gets lost, gives other prompts than the engine's own."""
-    engine = redraft.load("nano")
+    engine = redraft.load("nano-sudoku")
     messages = [{"role": "system", "content": "Be brief."}, {"role": "user", "content": FIRST}]
     one = engine.generate(messages, seed=7, max_tokens=24)
     messages += [{"role": "assistant", "content": one.text}, {"role": "user", "content": "Again."}]

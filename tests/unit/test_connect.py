@@ -79,4 +79,4 @@ def test_doctor_sees_a_port_that_is_taken_and_a_model_that_is_not_there(capsys: 
         assert main(["doctor", "--port", str(taken.getsockname()[1]), "--model", "/nowhere"]) == 1
     reported = capsys.readouterr().out
     assert "WRONG port" in reported
-    assert "WRONG model: no model '/nowhere'\n      give 'nano', an existing folder" in reported
+    assert "WRONG model: no model '/nowhere'\n      give 'nano' or 'nano-sudoku', an existing folder" in reported

@@ -33,7 +33,7 @@ def test_wilsons_interval_has_the_known_values(right: int, count: int, low: floa
 @pytest.fixture(scope="module")
 def done() -> Generation:
     """Some finished answer, to be changed where it matters."""
-    return redraft.load("nano").generate("Ka", seed=0, steps=1, max_tokens=1)
+    return redraft.load("nano-sudoku").generate("Ka", seed=0, steps=1, max_tokens=1)
 
 
 def trial(
@@ -63,7 +63,7 @@ def test_averages_are_over_examples_and_rates_over_sums(done: Generation) -> Non
 
 
 def test_an_evaluation_can_be_repeated_and_told() -> None:
-    engine, seen, how = redraft.load("nano"), [], Options(preset="reference")
+    engine, seen, how = redraft.load("nano-sudoku"), [], Options(preset="reference")
     one, again = (
         evaluate(engine, task("records"), 3, seed=5, steps=2, options=how, progress=lambda _, *done: seen.append(done))
         for _ in range(2)
@@ -83,7 +83,7 @@ def test_an_evaluation_can_be_repeated_and_told() -> None:
 
 
 def test_pinned_clues_stay_and_are_the_puzzles_own() -> None:
-    engine, sudoku = redraft.load("nano"), task("sudoku-4x4")
+    engine, sudoku = redraft.load("nano-sudoku"), task("sudoku-4x4")
     example = next(sudoku.examples("held_out", 3))
     puzzle = example.prompt.partition("\n")[2]
     pins = pinned(engine, sudoku, example).pins

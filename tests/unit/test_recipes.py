@@ -45,7 +45,7 @@ Seen = list[tuple[Batch, Corruption, Losses]]
 
 def random_start(folder: Path) -> Path:
     """A checkpoint like nano, but for its weights."""
-    source = locate("nano")
+    source = locate("nano-sudoku")
     folder.mkdir()
     for name in (*TEXT_FILES, "generation_config.json"):
         if (source / name).exists():

@@ -138,7 +138,19 @@ def test_the_command_repairs_what_another_command_rejects(capsys: pytest.Capture
     judge = (
         f"""{sys.executable} -c 'import json, sys; sys.exit(json.load(sys.stdin)["qty"] == 417 and "/qty: not 417")'"""
     )
-    asked = ["generate", "--chat", PROMPT, "--schema", "who, qty int, item", "--seed", "1", "--check", judge]
+    asked = [
+        "generate",
+        "--model",
+        "nano-sudoku",
+        "--chat",
+        PROMPT,
+        "--schema",
+        "who, qty int, item",
+        "--seed",
+        "1",
+        "--check",
+        judge,
+    ]
     assert main([*asked, "--json"]) == 0
     reported = json.loads(capsys.readouterr().out)
     assert json.loads(reported["text"]) == json.loads(ANSWER) | {"qty": json.loads(reported["text"])["qty"]}

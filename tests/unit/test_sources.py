@@ -17,7 +17,7 @@ from redraft.tune.sources import Conversation, FolderSource, GeneratorSource, Pa
 
 RECIPE = """
 name = "own"
-start = "nano"
+start = "nano-sudoku"
 [data]
 {data}
 [train]

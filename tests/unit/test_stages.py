@@ -97,7 +97,7 @@ def test_a_stage_is_checked_like_the_rest(stages: tuple[StageRecipe, ...], named
 def test_stages_are_read_from_a_file(tmp_path: Path) -> None:
     file = tmp_path / "a.toml"
     file.write_text(
-        'name = "a"\nstart = "nano"\n[data]\ntasks = { copy = 1.0 }\n[train]\nsteps = 9\nbatch_size = 1\n'
+        'name = "a"\nstart = "nano-sudoku"\n[data]\ntasks = { copy = 1.0 }\n[train]\nsteps = 9\nbatch_size = 1\n'
         "[[stages]]\nfrom_step = 5\n[stages.data]\ntasks = { edit = 0.5 }\n"
     )
     assert read_recipe(file).stages == (StageRecipe(5, data=DataRecipe(tasks={"edit": 0.5})),)

@@ -105,7 +105,10 @@ MADE: list[str] = []
 def good(path: Path) -> list[str]:
     """A whole trace, line by line; the run is made once."""
     if not MADE:
-        assert main(["generate", "--chat", "--seed", "5", *SLOWLY, "--trace", str(path), RECORD]) == 0
+        assert (
+            main(["generate", "--model", "nano-sudoku", "--chat", "--seed", "5", *SLOWLY, "--trace", str(path), RECORD])
+            == 0
+        )
         MADE[:] = path.read_text(encoding="utf-8").splitlines()
     path.write_text("".join(f"{line}\n" for line in MADE), encoding="utf-8")
     return list(MADE)
@@ -243,7 +246,7 @@ def test_a_run_that_is_cut_off_leaves_a_trace_that_can_be_read(killed: signal.Si
 
 
 def test_a_trace_plays_as_it_was_watched(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    words = ["generate", "--chat", *SLOWLY, "--watch", "sudoku\n....\n2.1.\n....\n.243"]
+    words = ["generate", "--model", "nano-sudoku", "--chat", *SLOWLY, "--watch", "sudoku\n....\n2.1.\n....\n.243"]
     paths = [tmp_path / "5.jsonl", tmp_path / "6.jsonl"]
     seen = []
     for seed, path in zip("56", paths, strict=True):

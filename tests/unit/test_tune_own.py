@@ -33,7 +33,7 @@ from redraft.weights.source import locate
 
 RECIPE = """
 name = "own"
-start = "nano"
+start = "nano-sudoku"
 [data]
 files = {{ "{rows}" = 1.0 }}
 held_out = 3
@@ -70,10 +70,10 @@ def adapted(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def test_a_checkpoint_is_tuned_on_rows_and_keeps_its_text_side(tmp_path: Path) -> None:
     out = train(recipe(tmp_path, steps=2), tmp_path / "out")
-    tuned, before = redraft.load(out), redraft.load("nano")
+    tuned, before = redraft.load(out), redraft.load("nano-sudoku")
     assert tuned.text.chat([{"role": "user", "content": "a"}]) == before.text.chat([{"role": "user", "content": "a"}])
     assert tuned.config.generation == before.config.generation
-    one, other = load_model(out)[0].state_dict(), load_model(read_folder("nano"))[0].state_dict()
+    one, other = load_model(out)[0].state_dict(), load_model(read_folder("nano-sudoku"))[0].state_dict()
     assert one.keys() == other.keys()
     assert not torch.equal(one["embed.weight"], other["embed.weight"])
     row = json.loads((out / LOG).read_text().splitlines()[-1])
@@ -107,7 +107,7 @@ def test_the_rows_and_the_recipe_of_the_page_make_a_run(tmp_path: Path, monkeypa
 
 
 def test_an_adapter_is_trained_alone_and_shipped_merged_and_apart(adapted: Path) -> None:
-    before, merged = load_model(read_folder("nano"))[0], load_model(adapted)[0]
+    before, merged = load_model(read_folder("nano-sudoku"))[0], load_model(adapted)[0]
     changed = [n for n, v in merged.state_dict().items() if not torch.equal(v, before.state_dict()[n])]
     assert changed
     assert all("attention.qkv" in n or "attention.out" in n or "mlp." in n or "experts." in n for n in changed)
@@ -205,8 +205,8 @@ def read_recipe_with(folder: Path, _: Recipe, most: int) -> Recipe:
 @pytest.mark.parametrize(
     ("old", "new", "said"),
     [
-        ('start = "nano"', "", "neither start nor"),
-        ('start = "nano"', 'start = "absent/folder/here"', "no model 'absent/folder/here'"),
+        ('start = "nano-sudoku"', "", "neither start nor"),
+        ('start = "nano-sudoku"', 'start = "absent/folder/here"', "no model 'absent/folder/here'"),
         ("[train]", "[lora]\nrank = 0\n[train]", "rank is 0"),
         ("[train]", '[lora]\nparts = ["router"]\n[train]', r"parts is \['router'\]; known: attention"),
         ("held_out = 3", 'turns = "some"', "turns is 'some'"),
@@ -238,7 +238,7 @@ def test_a_recipe_that_cannot_be_run_is_refused(old: str, new: str, said: str, t
 
 def test_a_start_of_another_shape_is_refused(tmp_path: Path) -> None:
     tiny_checkpoint(tmp_path / "tiny", tiny_config())
-    shutil.copy(read_folder("nano") / "tokenizer.json", tmp_path / "tiny")
+    shutil.copy(read_folder("nano-sudoku") / "tokenizer.json", tmp_path / "tiny")
     text = (Path(__file__).resolve().parents[2] / "recipes" / "nano-second.toml").read_text()
     (tmp_path / "nano.toml").write_text(text.replace("runs/nano-first", str(tmp_path / "tiny")))
     with pytest.raises(RecipeError, match=r"start is .*, where .* is .*; this recipe's is"):
@@ -267,7 +267,7 @@ def test_too_little_memory_is_told_with_a_remedy(
 
 def test_a_packed_start_is_refused(tmp_path: Path) -> None:
     """Rounded numbers have no gradients: the run would move what is left of the model, and say nothing."""
-    quantize_checkpoint(locate("nano"), tmp_path / "packed", PLANS["int8"])
+    quantize_checkpoint(locate("nano-sudoku"), tmp_path / "packed", PLANS["int8"])
     own = msgspec.structs.replace(recipe(tmp_path), start=str(tmp_path / "packed"))
     (tmp_path / "out").mkdir()
     with pytest.raises(RecipeError, match="packed is packed; train the checkpoint that is not quantized"):

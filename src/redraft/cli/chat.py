@@ -14,6 +14,7 @@ from redraft.cli.constraint_flags import read_schema
 from redraft.cli.flags import model_flags, options_of, sampling_flags
 from redraft.cli.trace import trace_flag, traced
 from redraft.errors import RedraftError, RequestError
+from redraft.prompts import of_schema
 
 if TYPE_CHECKING:
     from redraft.engine.request import Generation, Options
@@ -108,7 +109,8 @@ def run(arguments: argparse.Namespace) -> int:
                 if name in COMMANDS:
                     talk = talk.after(name, value.strip())
                 else:
-                    asked: Message = {"role": "user", "content": turn}
+                    content = turn if talk.schema is None else of_schema(talk.schema, turn)
+                    asked: Message = {"role": "user", "content": content}
                     done = _answer(engine, talk, asked, as_json=arguments.json)
                     talk = talk.answered(asked, done.text)
             except RedraftError as error:

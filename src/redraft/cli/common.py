@@ -7,7 +7,7 @@ import json
 import os
 import re
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -22,13 +22,21 @@ SAME_BITS_THREADS = 8
 """Up to here an answer is tested to be the same alone and in a batch, bit for bit; with 16 it was seen not to be."""
 
 
-TAUGHT = ("record", "sudoku", "repair", "edit", "list")
-"""First lines of the chats that nano was trained on; a test holds them equal to the tasks'."""
+TAUGHT = {
+    "nano": ("Extract as JSON", "Edit:", "Repair the JSON:", "Fill in"),
+    "nano-sudoku": ("record\n", "sudoku\n", "repair\n", "edit\n", "list\n"),
+}
+"""How the chats begin that each model of the package was trained on; a test holds them to the tasks'."""
 
-BOUNDS = (
-    f"nano, the model in the package, knows only chats whose first line is {', '.join(TAUGHT[:-1])} or {TAUGHT[-1]}, "
-    "as `redraft demo` shows them, with made-up words like melu"
-)
+BOUNDS = {
+    "nano": "nano is a demonstration model of 2 million parameters: it extracts fields from short English sentences"
+    " (`redraft json`), changes and repairs small JSON records and fills templates, and it often errs;"
+    " --model takes another",
+    "nano-sudoku": "nano-sudoku knows only chats whose first line is record, sudoku, repair, edit or list, as"
+    " `redraft demo --model nano-sudoku` shows them, with made-up words like melu; --model takes another",
+}
+DOUBT = 0.5
+"""Nats of a field's most doubtful token from which nano's value of it is called a guess."""
 
 Commands = Any  # argparse keeps the type of add_subparsers() private
 Run = Callable[[argparse.Namespace], int | None]
@@ -53,7 +61,7 @@ def load_engine(arguments: argparse.Namespace) -> Engine:
     """The engine of a command's model flags; notes and progress go to stderr."""
     set_up(arguments.threads)
 
-    from redraft.engine.loop import LoopConfig
+    from redraft.engine.settings import LoopConfig
     from redraft.operations.engine import Engine
 
     return Engine.load(
@@ -64,7 +72,7 @@ def load_engine(arguments: argparse.Namespace) -> Engine:
         adapter=getattr(arguments, "adapter", None),
         report=note,
         progress=loaded,
-        loop=LoopConfig(graphs=arguments.graphs),
+        loop=LoopConfig(graphs=False if arguments.no_graphs else None),
         experts=experts_of(arguments),
     )
 
@@ -164,11 +172,21 @@ def _some(text: str, source: str) -> str:
 
 
 def say_bounds(arguments: argparse.Namespace, turn: str | None) -> None:
-    """A line on stderr if nano is asked for what it was not taught: by a user's `turn`, or None for any other text."""
-    if arguments.model != "nano" or getattr(arguments, "adapter", None) or not at_a_terminal():
-        return
-    if turn is None or turn.split("\n", 1)[0] not in TAUGHT:
-        note(f"{BOUNDS}; --model takes another")
+    """A line on stderr if a model of the package is asked for what it was not taught: by a user's `turn`, or None for
+    any other text."""
+    if _embedded(arguments) and (turn is None or not turn.startswith(TAUGHT[arguments.model])):
+        note(BOUNDS[arguments.model])
+
+
+def say_doubt(arguments: argparse.Namespace, nats: Mapping[str, float]) -> None:
+    """A line on stderr about the fields whose values are a guess, by the entropy of each, if nano is asked."""
+    if _embedded(arguments) and (unsure := [name for name, doubt in nats.items() if doubt > DOUBT]):
+        note(f"not sure of {', '.join(unsure)}: {BOUNDS[arguments.model]}")
+
+
+def _embedded(arguments: argparse.Namespace) -> bool:
+    """Whether a person asks a model of the package as it is."""
+    return arguments.model in TAUGHT and not getattr(arguments, "adapter", None) and at_a_terminal()
 
 
 def at_a_terminal() -> bool:

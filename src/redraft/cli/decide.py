@@ -17,7 +17,8 @@ EPILOG = """The shares of the choices add up to 1. If the checkpoint has a tempe
 known answers, the shares are calibrated by it (docs/deciding.md); else they are the model's own.
 
 examples:
-  redraft decide --chat --form $'1{{2|3}}24\\n2413\\n3142\\n4{{1|2|3}}31' $'sudoku\\n1..4\\n..1.\\n..42\\n4...'
+  redraft decide --model nano-sudoku --chat \\
+      --form $'1{{2|3}}24\\n2413\\n3142\\n4{{1|2|3}}31' $'sudoku\\n1..4\\n..1.\\n..42\\n4...'
   redraft decide --choice 1 --choice 2 --choice 3 --canvases 8 --json 'Score from 1 to 3:'
   redraft decide --model ./checkpoint --chat 'Is 7 prime?'"""
 

@@ -46,7 +46,7 @@ def run(arguments: argparse.Namespace) -> int:
     if len(source.spans) > 1:
         raise RequestError(f"{len(source.spans)} ranges of lines were given; edit takes one")
     constraint = gap_constraint(arguments)
-    say_bounds(arguments, None if arguments.instruction is None else "edit")
+    say_bounds(arguments, None if arguments.instruction is None else "Edit:")
     engine = load_engine(arguments)
     with traced(engine, arguments, "edit") as engine:
         done = engine.edit(

@@ -21,15 +21,17 @@ message is the right answer. An answer is exact if it is equal but for space aro
 
 examples:
   redraft eval --model runs/orders --file held-out.jsonl
-  redraft eval --task records --count 500 --json
-  redraft eval --task sudoku-4x4 --pin --count 1000"""
+  redraft eval --task extract-short --count 500 --json
+  redraft eval --model nano-sudoku --task sudoku-4x4 --pin --count 1000"""
 
 
 def add(commands: Commands) -> None:
     """Add the command."""
     parser = command(commands, "eval", "score a model on held-out examples", run, epilog=EPILOG)
     model_flags(parser, plan=True)
-    parser.add_argument("--task", action="append", metavar="NAME", help="a task; repeatable (default: all)")
+    parser.add_argument(
+        "--task", action="append", metavar="NAME", help="repeatable (default: nano's, or nano-sudoku's)"
+    )
     parser.add_argument("--file", type=Path, metavar="FILE", help="score the rows of this file of JSON lines instead")
     parser.add_argument(
         "--count", type=int, metavar="N", help="examples per task (default: 500), or rows (default: all)"
@@ -55,7 +57,7 @@ def run(arguments: argparse.Namespace) -> int:
     arguments.count = 500 if arguments.count is None else arguments.count
     if arguments.pin and arguments.causal:
         raise RequestError("--pin and --causal were both given; a causal answer has no canvas to pin: choose one")
-    chosen = [task(name) for name in arguments.task or names()]
+    chosen = [task(name) for name in arguments.task or names(arguments.model)]
 
     from redraft.engine.request import Options
     from redraft.engine.resolve import preset_name

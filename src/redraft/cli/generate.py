@@ -29,12 +29,12 @@ if TYPE_CHECKING:
     from redraft.operations.variants import Variant
 
 EPILOG = """examples:
-  redraft generate --chat $'sudoku\\n1..4\\n..1.\\n..42\\n4...'
+  redraft generate --model nano-sudoku --chat $'sudoku\\n1..4\\n..1.\\n..42\\n4...'
   echo 'Once upon a time' | redraft generate --model ./checkpoint --max-tokens 64 --seed 7
   redraft generate --chat --watch --file question.txt --json
   redraft generate --chat -n 20 --keep 5 --file question.txt
-  redraft generate --chat --schema 'who, qty int, item' $'record\\nSend 417 melu to Karomi.'
-  redraft generate --chat --check 'python -m json.tool' $'record\\nSend 417 melu to Karomi.'"""
+  redraft generate --chat --regex '[A-Z]{2}[0-9]{4}' --file question.txt
+  redraft generate --chat --check 'python -m json.tool' $'Repair the JSON:\\n{"a":1'"""
 
 
 def add(commands: Commands) -> None:

@@ -8,10 +8,11 @@ from collections.abc import Callable, Iterator
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from redraft.cli.common import Commands, command, decoded, load_engine, read_prompt, say_bounds
+from redraft.cli.common import Commands, command, decoded, load_engine, read_prompt, say_bounds, say_doubt
 from redraft.cli.constraint_flags import fence_flag, note_ignored, read_schema, thinking_flag
 from redraft.cli.flags import model_flags, options_of, sampling_flags
 from redraft.errors import RedraftError, RequestError
+from redraft.prompts import of_schema
 
 if TYPE_CHECKING:
     from redraft.engine.request import Generation, Request
@@ -19,18 +20,19 @@ if TYPE_CHECKING:
 
 AT_ONCE = 32
 
-EPILOG = """The text is sent as a user's turn, after the instruction if there is one. An answer is valid for the schema;
-where there is no valid answer, there is an error. The schema is a file, JSON, or fields:
+EPILOG = """The text is sent as a user's turn, behind a line that asks for the schema's fields, or behind --instruction,
+which may be empty. An answer is valid for the schema; where there is none, there is an error. The schema is a file,
+JSON, or fields:
 
   name, age int?, size S|M|L, tags str[], born date      types: str, int, float, bool, date, time, email, uuid
-                                                         a|b: one of these    []: a list    ?: may be missing
+                                                         a|b: one of these    []: a list    ?: null if not said
 
 With --many every line of stdin is a text and gives a line of output: null where there is no answer, with the reason on
 stderr. With --json a line has the entropy of each field, in nats, beside the value. Exit codes: 0 every text was
 answered, 1 some were not, 2 a mistake in the call.
 
 examples:
-  echo 'Send 417 melu to Karomi.' | redraft json --schema 'who, qty int, item' --instruction record
+  echo 'Send 3 apples to Maria.' | redraft json --schema 'who, qty int, item'
   redraft json --schema order.schema.json --many --seed 1 < mails.txt > orders.jsonl"""
 
 
@@ -41,7 +43,9 @@ def add(commands: Commands) -> None:
     parser.add_argument("--schema", required=True, metavar="FILE|FIELDS", help="what to answer with")
     fence_flag(parser)
     thinking_flag(parser, "--json returns the thinking, too")
-    parser.add_argument("--instruction", metavar="TEXT", help="what to do, before the text")
+    parser.add_argument(
+        "--instruction", metavar="TEXT", help="a first line in place of the one that asks for the fields"
+    )
     parser.add_argument("--many", action="store_true", help="answer each line of stdin, in order")
     sampling_flags(parser, own={"seed": "seed of all noise; with --many, line i has this seed plus i"})
     model_flags(parser, plan=True)
@@ -56,12 +60,16 @@ def run(arguments: argparse.Namespace) -> int:
         raise RequestError("--many reads its texts from stdin, a line each; pipe some in")
     text = None if arguments.many else read_prompt(arguments.text, None, "text")
 
-    say_bounds(arguments, arguments.instruction or text or "")
+    from redraft.engine.fields import field_entropy
+
+    say_bounds(arguments, _asked(schema, arguments, ""))
     engine = load_engine(arguments)
     asked = _asker(engine, schema, arguments)
     engine.resolve(asked("x", 0))  # refuse at once what is wrong with every text
     if text is not None:
-        print(_line(engine, engine.generate(asked(text, 0)), arguments), flush=True)
+        done = engine.generate(asked(text, 0))
+        print(_line(engine, done, arguments), flush=True)
+        say_doubt(arguments, field_entropy(engine.text, done))
         return 0
     return 1 if _many(engine, asked, arguments) else 0
 
@@ -77,14 +85,21 @@ def _asker(engine: Engine, schema: Any, arguments: argparse.Namespace) -> Asked:
     language = engine.language(schema_source(schema, fence=arguments.fence))
     note_ignored(language.ignored)
     options = options_of(arguments)
-    before = "" if arguments.instruction is None else f"{arguments.instruction}\n"
 
     def asked(text: str, number: int) -> Request:
         seed = options.seed if options.seed is None or not number else (options.seed + number) % 2**64
         own = replace(options, seed=seed)
-        return Request(before + text, own, chat=True, thinking=arguments.thinking, constraint=language)
+        prompt = _asked(schema, arguments, text)
+        return Request(prompt, own, chat=True, thinking=arguments.thinking, constraint=language)
 
     return asked
+
+
+def _asked(schema: Any, arguments: argparse.Namespace, text: str) -> str:
+    """The user's turn about a text."""
+    if arguments.instruction is None:
+        return of_schema(schema, text)
+    return f"{arguments.instruction}\n{text}" if arguments.instruction else text
 
 
 def _many(engine: Engine, asked: Asked, arguments: argparse.Namespace) -> int:

@@ -28,7 +28,7 @@ an answer, 3 some have an error, 1 the run ended early (run it again), 2 a mista
 
 examples:
   redraft run questions.jsonl answers.jsonl --seed 1
-  printf '%s\\n' '{"messages":[{"role":"user","content":"record\\\\nSend 417 melu to Karomi."}]}' > in.jsonl
+  echo '{"messages":[{"role":"user","content":"Well?"}]}' > in.jsonl
   redraft run in.jsonl out.jsonl"""
 
 DECIDING = ("model", "seed", "preset", "device", "dtype", "backend")

@@ -17,6 +17,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
+from redraft import prompts
 from redraft.constraints.language import Language
 from redraft.diffusion.noise import philox
 from redraft.diffusion.schedule import LateStart
@@ -87,7 +88,7 @@ def edit(
     if instruction is None:
         before = encode(shown[0], bos=True)
     else:
-        before = engine.text.chat([{"role": "user", "content": f"edit\n{''.join(shown)}\n{instruction}"}])
+        before = engine.text.chat([{"role": "user", "content": prompts.edit(instruction, "".join(shown))}])
         before += encode(shown[0], bos=False)
     options = seeded(options, seed)
     revised, forwards = list[int](), 0

@@ -14,6 +14,8 @@ from fastapi import Request, Response
 from pydantic import Field
 from starlette.concurrency import run_in_threadpool
 
+from redraft.diffusion.noise import SeededNoise
+from redraft.diffusion.seed import seeded
 from redraft.engine.events import Block, Draft, Finished
 from redraft.engine.scope import CancelScope
 from redraft.operations.engine import Engine
@@ -98,9 +100,15 @@ def _prepare(service: Service, body: Canvas) -> Work:
 
 async def _frames(exchange: Exchange) -> Chunks:
     engine = exchange.service.engine
-    frames = Frames(engine.text, engine.config.generation.eos_token_ids)
+    frames, (asked,) = Frames(engine.text, engine.config.generation.eos_token_ids), exchange.work.requests
+    began = asked.causal
     async for _, delta in exchange.answers:
         if isinstance(delta.event, Draft):
+            if not began:  # with the first step, so that what goes wrong before it has a status of its own
+                began = True
+                noise = seeded(SeededNoise(asked.seed), asked.width, asked.vocab, asked.seed_canvas).tokens.tolist()
+                pieces = [engine.text.decode([token], skip_special=False) for token in noise]
+                yield {"type": "noise", "width": len(pieces), "tokens": pieces}
             yield {"type": "draft"} | frames.of(0, delta.event)
         elif isinstance(delta.event, Block):
             yield {"type": "block", "text": delta.content} | block_frame(engine.text, delta.event)

@@ -38,7 +38,7 @@ __all__ = [
     "task",
 ]
 
-_USUAL: tuple[Task, ...] = (Records(), Sudoku(), Sudoku(6), RepairTask(), Edits(), Lists())
+_INVENTED: tuple[Task, ...] = (Records(), Sudoku(), Sudoku(6), RepairTask(), Edits(), Lists())
 _MORE: tuple[Task, ...] = (
     InfillPython(),
     Sudoku(9),
@@ -57,7 +57,7 @@ _PLAIN: tuple[Task, ...] = (
     Fills(),
     Copy(),
 )
-_KNOWN: MappingProxyType[str, Task] = MappingProxyType({known.name: known for known in (*_USUAL, *_MORE, *_PLAIN)})
+_KNOWN: MappingProxyType[str, Task] = MappingProxyType({known.name: known for known in (*_INVENTED, *_MORE, *_PLAIN)})
 
 
 def task(name: str) -> Task:
@@ -67,6 +67,9 @@ def task(name: str) -> Task:
     return _KNOWN[name]
 
 
-def names() -> tuple[str, ...]:
-    """Names of the tasks that the embedded model is measured by unless others are asked for, in order of reports."""
-    return tuple(known.name for known in _USUAL)
+def names(model: str = "nano") -> tuple[str, ...]:
+    """Names of the tasks that a model is measured by unless others are asked for, in order of reports.
+
+    nano-sudoku has its own, of invented words and puzzles. All other models have nano's, of ordinary ones.
+    """
+    return tuple(known.name for known in (_INVENTED if model == "nano-sudoku" else _PLAIN))

@@ -18,6 +18,7 @@ class Settings:
     origins      web pages elsewhere that may call it
     hosts        the names it answers to, "*" for all
     preset       sampler rules of requests that name none; None leaves them to the checkpoint
+    clip         whether an answer that passes the context is cut to it instead of refused
     page         whether it serves the web page
     log_prompts  whether the log has prompts
     version      this program's
@@ -29,6 +30,7 @@ class Settings:
     hosts: tuple[str, ...] = LOOPBACK
     limits: Limits = Limits()
     preset: str | None = None
+    clip: bool = False
     page: bool = True
     log_prompts: bool = False
     version: str = "unknown"

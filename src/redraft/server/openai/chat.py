@@ -11,9 +11,11 @@ from fastapi import Request, Response
 from starlette.concurrency import run_in_threadpool
 
 from redraft.config import CheckpointConfig
+from redraft.constraints.schemas import plain_schema
 from redraft.engine.resolve import canvas_width
 from redraft.options import Options, SeedCanvas
-from redraft.server.http.errors import ApiError
+from redraft.prompts import of_schema
+from redraft.server.http.errors import ApiError, unsupported
 from redraft.server.http.routing import answers, router_of_bodies
 from redraft.server.http.service import Service, service_of
 from redraft.server.openai.constraint import check_tools, choice_of, constraint_of
@@ -67,7 +69,20 @@ def messages_of(body: Chat) -> list[dict[str, Any]]:
         if message.name is not None:
             one["name"] = message.name
         found.append(one)
+    if body.canvas is not None and body.canvas.ask_fields:
+        found[-1]["content"] = of_schema(_schema(body), found[-1]["content"])
     return found
+
+
+def _schema(body: Chat) -> Any:
+    """The JSON Schema of the answer. Raises ApiError where there is none."""
+    form, output = body.response_format, body.structured_outputs
+    schema = None if form is None or form.json_schema is None else form.json_schema.schema_
+    if output is not None and output.json_ is not None:
+        schema = plain_schema(output.json_)
+    if schema is None:
+        raise unsupported("canvas.ask_fields", "canvas.ask_fields asks for a schema's fields; send response_format")
+    return schema
 
 
 def _called(call: Call) -> dict[str, Any]:

@@ -40,6 +40,9 @@ class CanvasOptions(Body):
     causal: Flag | None = option_field("causal")
     draw: Flag | None = option_field("draw")
     stream: Flag | None = Field(default=None, description="every step as a key `canvas` of a stream's chunks")
+    ask_fields: Flag | None = Field(
+        default=None, description="in chat, with a JSON Schema: the last turn is a text, and its fields are asked for"
+    )
 
 
 class Sampling(Body):

@@ -1,6 +1,7 @@
 // A conversation, or a text continued, with the canvas of every answer.
 
 import { ask } from "../ask.js";
+import { bounds } from "../bounds.js";
 import { h } from "../dom.js";
 import { Knobs } from "../knobs.js";
 import { Marks } from "../marks.js";
@@ -10,14 +11,12 @@ import { Stage } from "../stage.js";
 export const id = "write";
 export const title = "Write";
 
-const EXAMPLES = [
-  ["A Sudoku", "sudoku\n.153..\n..3..4\n......\n.3.245\n6514..\n.4..6."],
-  ["A list", "list\nPack duvi for Nemiso, 52 in all.\nBako wants sola, 3 boxes."],
-  ["A record", "record\nSend 417 melu to Karomi."],
+const PUZZLE = ["A Sudoku", "sudoku\n.153..\n..3..4\n......\n.3.245\n6514..\n.4..6."];
+const SENTENCES = [
+  ["A record", "Extract as JSON: name, age (integer), city\nAlice is 31 years old and lives in Rome."],
+  ["A list", "Extract as JSON list: who, qty (integer), item\nSend 3 apples to Maria.\nTom wants 12 pens."],
+  ["A change", 'Edit: Set qty to 5.\n{"who":"Maria","qty":3,"item":"apples"}'],
 ];
-
-const BOUNDS =
-  "nano, the small model in the package, knows prompts like the examples, with made-up words. An example starts over.";
 
 /** Whether the server has what this needs. */
 export function fits(server) {
@@ -40,22 +39,26 @@ class Write {
     this.anew = h("button", { type: "button", class: "quiet", hidden: true, onclick: () => this.clear() }, "Start over");
     this.turns = h("ol", { class: "turns" });
     this.prompt.addEventListener("keydown", (event) => {
-      if (event.key === "Enter" && (event.ctrlKey || event.metaKey)) this.run.start();
+      if (event.key !== "Enter" || event.shiftKey || event.isComposing) return;
+      event.preventDefault();
+      this.run.start();
     });
     this.element = h("div", { class: "view" }, lead(), this.turns, this.composer());
   }
 
   composer() {
-    const examples = EXAMPLES.map(([name, text]) =>
+    const known = this.server.name === "nano-sudoku" ? [PUZZLE] : SENTENCES;
+    const examples = known.map(([name, text]) =>
       h("button", { type: "button", class: "chip", onclick: () => this.example(text) }, name),
     );
+    if (this.server.greets) setTimeout(() => this.greet(known[0][1]));
     return h(
       "form",
       { class: "composer" },
       this.prompt,
       h("div", { class: "row spread" }, h("div", { class: "chips" }, ...examples), this.modes.element),
-      this.server.name === "nano" ? h("small", {}, BOUNDS) : null,
-      h("div", { class: "row" }, this.run.button, this.anew, h("small", {}, "Ctrl Enter sends, Esc stops")),
+      bounds(this.server),
+      h("div", { class: "row" }, this.run.button, this.anew, h("small", {}, "Enter sends, Shift Enter breaks the line, Esc stops")),
       this.run.error,
       this.knobs.element,
     );
@@ -66,6 +69,12 @@ class Write {
     this.modes.chat();
     this.prompt.value = text;
     this.prompt.focus();
+  }
+
+  /** The first example, played without being asked for. */
+  greet(text) {
+    this.prompt.value = text;
+    this.run.start();
   }
 
   clear() {
@@ -176,7 +185,7 @@ function lead() {
     { class: "lead" },
     "The whole answer is drafted at once and redrafted until it settles. ",
     h("span", { class: "key" }, "Blue"),
-    " is doubt, ink is certain.",
+    " is doubt, ink is certain. A dot marks what a step changed, a line what it accepted.",
   );
 }
 
