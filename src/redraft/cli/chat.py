@@ -48,7 +48,7 @@ def add(commands: Commands) -> None:
 
 
 @dataclass(frozen=True)
-class Conversation:
+class ChatSession:
     """What was said, and how the next turn is answered. A new one begins with `opening`."""
 
     opening: tuple[Message, ...]
@@ -56,13 +56,13 @@ class Conversation:
     options: Options
     schema: Any = None
 
-    def answered(self, turn: Message, text: str) -> Conversation:
+    def answered(self, turn: Message, text: str) -> ChatSession:
         """With one turn and its answer more; the next answer has the next seed."""
         seed = self.options.seed
         options = replace(self.options, seed=None if seed is None else (seed + 1) % 2**64)
         return replace(self, said=(*self.said, turn, {"role": "assistant", "content": text}), options=options)
 
-    def after(self, command: str, value: str) -> Conversation:
+    def after(self, command: str, value: str) -> ChatSession:
         """What a command makes of it. Raises RequestError for a value that the command cannot have."""
         if command == "/new":
             return replace(self, said=self.opening)
@@ -97,7 +97,7 @@ def run(arguments: argparse.Namespace) -> int:
     opening: tuple[Message, ...] = ()
     if arguments.system is not None:
         opening = ({"role": "system", "content": arguments.system},)
-    talk = Conversation(opening, opening, options_of(arguments))
+    talk = ChatSession(opening, opening, options_of(arguments))
     with traced(load_engine(arguments), arguments, "chat") as engine:
         if sys.stdin.isatty():
             say_bounds(arguments, None)
@@ -136,7 +136,7 @@ def _turn() -> str | None:
         lines.clear()
 
 
-def _answer(engine: Engine, talk: Conversation, asked: Message, *, as_json: bool) -> Generation:
+def _answer(engine: Engine, talk: ChatSession, asked: Message, *, as_json: bool) -> Generation:
     """Answer: on a terminal the canvas settles, elsewhere text comes as it is certain; `as_json`, all at once."""
     from redraft.cli.display import Watch
     from redraft.cli.generate import generation_json
