@@ -9,23 +9,23 @@ from pathlib import Path
 TESTS = Path(__file__).resolve().parents[1]
 SOURCE = TESTS.parent / "src"
 FILE_WALL, FUNCTION_WALL = 400, 60
-WHOLE_WALLS = {SOURCE: 38_200, TESTS: 22_900}
+WHOLE_WALLS = {SOURCE: 38_450, TESTS: 23_100}
 
 # The core is what a newcomer reads to understand how a canvas settles: it is to stay an afternoon's reading.
 CORE = {"", "model", "diffusion", "engine"}
 PART_WALLS = {
-    "core": 9_350,
+    "core": 9_400,
     "images": 500,
     "model/gpu": 1_780,
-    "weights": 2_900,
+    "weights": 2_890,
     "constraints": 5_700,
     "tasks": 2_350,
-    "tune": 2_700,
-    "measure": 2_800,
-    "server": 3_850,
-    "operations": 1_950,
-    "trace": 600,
-    "cli": 4_000,
+    "tune": 2_740,
+    "measure": 2_690,
+    "server": 3_910,
+    "operations": 1_970,
+    "trace": 590,
+    "cli": 4_170,
 }
 
 
