@@ -21,6 +21,43 @@ def order():
     return pydantic.create_model("Order", who=(str, ...), qty=(int, ...), item=(str, ...))
 """
 
+IMAGES_PYTHON = """
+from openai import BadRequestError, OpenAI
+c = OpenAI(base_url=BASE, api_key="none", max_retries=0)
+def parts(kind, url):
+    return [{"role": "user", "content": [{"type": kind, "image_url": url}]}]
+def chat(url, **more):
+    turn = parts("image_url", {"url": url})
+    return c.chat.completions.create(model=GIVEN["model"], messages=turn, seed=7, max_tokens=16, **more)
+one, again, other = (chat(url) for url in (GIVEN["images"][0], GIVEN["images"][0], GIVEN["images"][1]))
+ok("chat", one.usage.prompt_tokens == GIVEN["tokens"] and one.choices[0].message.content == GIVEN["answer"])
+ok("the same picture", again.choices[0].message.content == one.choices[0].message.content)
+ok("another picture", other.choices[0].message.content != one.choices[0].message.content)
+s = chat(GIVEN["images"][0], stream=True)
+ok("stream", "".join(k.choices[0].delta.content or "" for k in s) == GIVEN["answer"])
+r = c.responses.create(model=GIVEN["model"], input=parts("input_image", GIVEN["images"][0]), max_output_tokens=16,
+                       extra_body={"seed": 7})
+ok("responses", r.output_text == GIVEN["answer"])
+try:
+    chat("data:image/png;base64,AAAA"); ok("no image", False)
+except BadRequestError as e:
+    ok("no image", e.param == "messages[0].content[0]")
+"""
+IMAGES_NODE = """
+import OpenAI from "openai";
+const c = new OpenAI({ baseURL: base, apiKey: "none", maxRetries: 0 });
+const chat = (url, more = {}) => c.chat.completions.create({ model: given.model, seed: 7, max_tokens: 16, ...more,
+  messages: [{ role: "user", content: [{ type: "image_url", image_url: { url } }] }] });
+const [one, other] = [await chat(given.images[0]), await chat(given.images[1])];
+ok("chat", one.usage.prompt_tokens === given.tokens && one.choices[0].message.content === given.answer);
+ok("another picture", other.choices[0].message.content !== given.answer);
+let said = "";
+for await (const k of await chat(given.images[0], { stream: true })) said += k.choices[0]?.delta?.content ?? "";
+ok("stream", said === given.answer);
+try { await chat("data:image/png;base64,AAAA"); ok("no image", false); }
+catch (e) { ok("no image", e.status === 400 && e.param === "messages[0].content[0]"); }
+"""
+
 PYTHON = {
     "openai": """
 from openai import OpenAI

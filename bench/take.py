@@ -97,6 +97,12 @@ TABLE = (
     Take("vision-tower", 3, "python bench/vision_tower.py"),
     Take("startup", 4, "python bench/startup.py --runs 7"),
     Take("clients", 10, "python bench/clients.py --venv A --venv B --node C", "every client, in folders A, B and C"),
+    Take(
+        "clients-images",
+        1,
+        "python bench/clients.py --images A --node B",
+        "the checkpoint of tests/pictures.py::write_whole as A, the npm package openai in B",
+    ),
     Take("train-orders", 4, "", "the run of docs/tuning.md, whose training-record.json it is"),
     Take(
         "train-nano-sudoku", 180, "", "the runs of docs/tuning.md, How nano was made: their training-record.json in one"

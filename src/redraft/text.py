@@ -95,9 +95,17 @@ class Text:
             }
         )
 
-    def chat(self, messages: Sequence[Message], *, thinking: bool = False, generation_prompt: bool = True) -> list[int]:
+    def chat(
+        self,
+        messages: Sequence[Message],
+        *,
+        thinking: bool = False,
+        generation_prompt: bool = True,
+        tools: Sequence[Message] = (),
+    ) -> list[int]:
         """Token ids of the rendered conversation. The template prints `<bos>`, so none is added. Raises as `render`."""
-        return self.encode(self.render(messages, thinking=thinking, generation_prompt=generation_prompt), bos=False)
+        printed = self.render(messages, thinking=thinking, generation_prompt=generation_prompt, tools=tools)
+        return self.encode(printed, bos=False)
 
     @property
     def has_template(self) -> bool:

@@ -19,6 +19,7 @@ from typing import IO, Any
 
 import msgspec
 
+from redraft.cli.common import image_part
 from redraft.errors import RequestError, RunError
 from redraft.files import lock
 from redraft.server.http.errors import ApiError
@@ -99,7 +100,7 @@ def run_batch(
     """
 
     async def answered(row: bytes, number: int) -> tuple[int, Mapping[str, Any]]:
-        return await answer(service, row, None if seed is None else seed + number)
+        return await answer(service, with_images(row, source.parent), None if seed is None else seed + number)
 
     return answer_rows(answered, source, target, at_once=at_once, settings=settings, report=report)
 
@@ -124,6 +125,35 @@ def answer_rows(
 
     with _opened(source, target) as (rows, out):
         return asyncio.run(whole(rows, out, resume(rows, out, source, target, settings)))
+
+
+def with_images(row: bytes, folder: Path) -> bytes:
+    """A row whose `image`, a file or several, named from the folder of the rows, stands in its last turn.
+
+    Raises ApiError for an image that cannot be read, or a row without a user's turn at its end.
+    """
+    if b'"image"' not in row:
+        return row
+    with suppress(ValueError, RecursionError):  # reading the row reports what is wrong with it
+        found = json.loads(row)
+        body = found.get("body", found) if isinstance(found, dict) else None
+        if not isinstance(body, dict) or "image" not in body:
+            return row
+        given, turns = body.pop("image"), body.get("messages")
+        files = [given] if isinstance(given, str) else given
+        last = turns[-1] if isinstance(turns, list) and turns else None
+        if not (isinstance(files, list) and all(isinstance(one, str) for one in files)):
+            raise ApiError(400, f"image is {given!r:.100}; it must be a file or a list of files", param="image")
+        if not isinstance(last, dict) or last.get("role") != "user" or not isinstance(last.get("content"), str | list):
+            raise ApiError(400, "image needs messages that end with a user's turn; add one", param="image")
+        said = last["content"]
+        try:
+            shown = [image_part(folder / one) for one in files]
+        except RequestError as error:
+            raise ApiError(400, str(error), param="image") from None
+        last["content"] = [*shown, *([{"type": "text", "text": said}] if isinstance(said, str) else said)]
+        return json.dumps(found).encode()
+    return row
 
 
 def count_rows(path: Path) -> int:

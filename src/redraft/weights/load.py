@@ -144,7 +144,7 @@ def _check_headers(source: Source, layout: Layout, config: ModelConfig, report: 
     for copy, original in names.tied:
         _check_copy(source, copy, original)
     if names.vision and has_tower(config):
-        report(f"{source.folder}: {len(names.vision)} vision tensors are not loaded; redraft runs the text model")
+        report(f"{source.folder}: {len(names.vision)} tensors of the vision tower are loaded with the first image")
     if layout.unread:
         report(f"{source.folder}: {len(layout.unread)} scales of activations or caches are not used")
 

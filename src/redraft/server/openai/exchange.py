@@ -121,7 +121,7 @@ class Exchange:
             notes = self.request.scope["state"]["log"]
             notes |= {"gone": gone, "steps": sum(sum(one.steps) for one in done)}
             if self.service.settings.log_prompts:
-                prompts = dict.fromkeys(one.prompt for one in self.work.requests)
+                prompts = dict.fromkeys(tuple(one.shown_prompt) for one in self.work.requests)
                 notes["prompts"] = [self.service.engine.text.decode(prompt) for prompt in prompts]
 
     async def _run(self) -> None:
