@@ -30,7 +30,7 @@ from PIL import Image
 import redraft
 from client_checks import HEAD, IMAGES_NODE, IMAGES_PYTHON, NODE, NODE_HEAD, PYTHON
 from redraft.cache import Prefix
-from redraft.cli.connect import TOOLS, Place
+from redraft.cli.connect import TOOLS, Address
 from redraft.measure.record import new_record, write_record
 from redraft.tasks import task
 
@@ -79,14 +79,14 @@ def main() -> int:
                     found[name] = _node(name.removesuffix(" (JavaScript)"), given, arguments.node)
         finally:
             server.terminate()
-    for name, told in found.items():
-        print(f"{name} {told['version']}: {told['said']}")
-    tried = {name: told for name, told in found.items() if told["version"]}
-    wrong = [name for name, told in tried.items() if told["wrong"]]
+    for name, reported in found.items():
+        print(f"{name} {reported['version']}: {reported['said']}")
+    tried = {name: reported for name, reported in found.items() if reported["version"]}
+    wrong = [name for name, reported in tried.items() if reported["wrong"]]
     claims = [
-        (f"{name} {told['version']} against a server on nano-sudoku", "all right: " + ", ".join(told["right"]))
-        for name, told in tried.items()
-        if not told["wrong"]
+        (f"{name} {reported['version']} against a server on nano-sudoku", "all right: " + ", ".join(reported["right"]))
+        for name, reported in tried.items()
+        if not reported["wrong"]
     ]
     if arguments.record:
         record = new_record("clients", workload={"model": "nano-sudoku"}, figures=found, summary=claims)
@@ -155,7 +155,7 @@ def _given(count: int) -> dict[str, object]:
 
 def _connect(base: str) -> dict[str, str]:
     """What `redraft connect` prints for the tools that it configures."""
-    place = Place(base.removesuffix("/v1"), "nano")
+    place = Address(base.removesuffix("/v1"), "nano")
     return {name: TOOLS[name].lines(place) for name in ("aider", "continue", "llm")}
 
 
@@ -166,7 +166,9 @@ def _python(name: str, given: list[str], environments: list[Path], check: str | 
         asked = f"import importlib.metadata as m; print(m.version({package!r}))"
         version = subprocess.run([python, "-c", asked], capture_output=True, text=True)
         if version.returncode == 0:
-            return _told(version.stdout.strip(), [str(python), "-c", HEAD + (check or PYTHON[name]), *given], folder)
+            return _reported(
+                version.stdout.strip(), [str(python), "-c", HEAD + (check or PYTHON[name]), *given], folder
+            )
     return dict(UNTRIED)
 
 
@@ -177,11 +179,11 @@ def _node(name: str, given: list[str], folders: list[Path], check: str | None = 
             script = folder / "check.mjs"
             script.write_text(NODE_HEAD + (check or NODE[name]), encoding="utf-8")
             version = json.loads(package.read_text(encoding="utf-8"))["version"]
-            return _told(version, ["node", str(script.resolve()), *given], folder)
+            return _reported(version, ["node", str(script.resolve()), *given], folder)
     return dict(UNTRIED)
 
 
-def _told(version: str, command: list[str], folder: Path) -> dict[str, object]:
+def _reported(version: str, command: list[str], folder: Path) -> dict[str, object]:
     try:
         done = subprocess.run(command, capture_output=True, text=True, cwd=folder, timeout=600)
     except subprocess.TimeoutExpired:

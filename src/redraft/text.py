@@ -332,7 +332,7 @@ class _Template:
             self.variables = meta.find_undeclared_variables(environment.parse(source))
             self._run: Callable[[Mapping[str, Any]], str] = environment.from_string(source).render
         except TemplateSyntaxError as error:
-            raise TextError(f"{name}, line {error.lineno}: {error.message}; mend the template") from None
+            raise TextError(f"{name}, line {error.lineno}: {error.message}; correct the template") from None
 
     def render(self, values: Mapping[str, Any]) -> str:
         try:
@@ -342,7 +342,7 @@ class _Template:
         except Exception as error:  # a template can fail in any way that Python can
             line = _template_line(error)
             where = self.name if line is None else f"{self.name}, line {line}"
-            raise TextError(f"{where}: {type(error).__name__}: {error}; mend the template or the messages") from None
+            raise TextError(f"{where}: {type(error).__name__}: {error}; correct the template or the messages") from None
 
 
 def _template_line(error: Exception) -> int | None:

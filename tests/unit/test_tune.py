@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import errno
-import json
 import math
 import os
 import signal
@@ -17,6 +16,7 @@ from typing import Any
 import msgspec
 import pytest
 import torch
+from tests.training import SHAPE, rows
 from torch import Tensor
 from torch.nn import functional as F
 
@@ -41,30 +41,14 @@ from redraft.tune.probe import _PrefixDenoiser
 from redraft.tune.recipe import ObjectiveRecipe, Recipe, TrainRecipe, generation_config, model_config, read_recipe
 from redraft.tune.recompute import recompute_layers
 from redraft.tune.state import FILE
-from redraft.tune.train import LOG, learning_rate, train
+from redraft.tune.train import learning_rate, train
 from redraft.weights.load import load_model
 
-RECIPE = """
+RECIPE = f"""
 name = "tiny"
-
-[model]
-hidden_size = 32
-intermediate_size = 24
-moe_intermediate_size = 16
-num_heads = 4
-num_kv_heads = 2
-num_full_kv_heads = 1
-head_dim = 8
-full_head_dim = 16
-num_experts = 4
-top_k_experts = 2
-layers = ["sliding", "full", "sliding", "full"]
-window = 16
-max_positions = 128
-canvas_length = 24
-
+{SHAPE}
 [data]
-tasks = { "sudoku-4x4" = 0.4, records = 0.6 }
+tasks = {{ "sudoku-4x4" = 0.4, records = 0.6 }}
 
 [train]
 encode_steps = 1
@@ -84,10 +68,6 @@ max_denoising_steps = 4
 """
 
 
-def quiet(step: int, total: int, row: dict[str, float]) -> None:
-    """Progress for nobody."""
-
-
 @pytest.fixture(scope="module")
 def recipe(tmp_path_factory: pytest.TempPathFactory) -> Recipe:
     path = tmp_path_factory.mktemp("recipe") / "tiny.toml"
@@ -103,7 +83,7 @@ def feed(recipe: Recipe, tmp_path_factory: pytest.TempPathFactory) -> Feed:
 @pytest.fixture(scope="module")
 def trained(recipe: Recipe, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The folder of a run without interruption."""
-    return train(recipe, tmp_path_factory.mktemp("straight"), quiet)
+    return train(recipe, tmp_path_factory.mktemp("straight"))
 
 
 @pytest.fixture
@@ -116,12 +96,6 @@ def model(feed: Feed) -> DiffusionGemma:
             if value.ndim == 1:
                 value.mul_(1 + 0.2 * torch.randn(value.shape, generator=draw))
     return found.requires_grad_(True)
-
-
-def rows(folder: Path) -> list[dict[str, float]]:
-    """The log without what differs from run to run."""
-    found = [json.loads(line) for line in (folder / LOG).read_text().splitlines()]
-    return [{key: value for key, value in row.items() if key != "seconds"} for row in found]
 
 
 # -- recipes -----------------------------------------------------------------------------------------------------------
@@ -569,8 +543,8 @@ def test_an_interrupt_at_any_moment_loses_nothing(
     with monkeypatch.context() as patch:
         patch.setattr(where, name, cut)
         with pytest.raises(KeyboardInterrupt):
-            train(recipe, tmp_path, quiet)
-    train(recipe, tmp_path, quiet)
+            train(recipe, tmp_path)
+    train(recipe, tmp_path)
     assert rows(tmp_path) == rows(trained)
     assert (tmp_path / "model.safetensors").read_bytes() == (trained / "model.safetensors").read_bytes()
 
@@ -579,7 +553,7 @@ def test_the_state_of_another_recipe_is_refused(recipe: Recipe, trained: Path) -
     other = msgspec.structs.replace(recipe, train=msgspec.structs.replace(recipe.train, lr=0.5))
     before = (trained / FILE).read_bytes()
     with pytest.raises(RecipeError, match="belongs to another recipe"):
-        train(other, trained, quiet)
+        train(other, trained)
     assert (trained / FILE).read_bytes() == before
 
 
@@ -606,7 +580,7 @@ def test_a_full_disk_leaves_the_last_state(
 
     monkeypatch.setattr(torch, "save", full)
     with pytest.raises(RunError, match=r"training-state\.pt: .*; free some space"):
-        train(recipe, tmp_path, quiet)
+        train(recipe, tmp_path)
     assert torch.load(tmp_path / FILE, weights_only=True)["step"] == saved[0] == 3
     assert not list(tmp_path.glob("*.new"))
 
@@ -614,7 +588,7 @@ def test_a_full_disk_leaves_the_last_state(
 def test_a_loss_that_is_no_number_stops_the_run(recipe: Recipe, tmp_path: Path) -> None:
     wild = msgspec.structs.replace(recipe, train=msgspec.structs.replace(recipe.train, lr=1e30, clip=1e30))
     with pytest.raises(RunError, match=r"the loss is nan at step \d; lower \[train\] lr"):
-        train(wild, tmp_path, quiet)
+        train(wild, tmp_path)
 
 
 def test_what_is_shipped_is_the_average_of_the_weights(recipe: Recipe, trained: Path) -> None:

@@ -182,7 +182,7 @@ def _lines(path: Path) -> list[str]:
         try:
             found.append(json.loads(line) if line.startswith('"') else line)
         except ValueError as error:
-            raise RequestError(f"{path} has a line that begins as a JSON string and is none ({error})") from None
+            raise RequestError(f"{path} has a line that begins as a JSON string and is not one ({error})") from None
     return [prompt for prompt in found if prompt.strip()]
 
 

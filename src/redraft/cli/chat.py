@@ -134,7 +134,7 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 def _turn() -> str | None:
-    """The next turn that is not blank; None at the end of the input. Raises RequestError for bytes that are no text."""
+    """The next turn that is not blank, None at the end of the input. Raises RequestError unless it is UTF-8."""
     lines: list[str] = []
     while True:
         if sys.stdin.isatty():

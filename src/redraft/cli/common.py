@@ -117,6 +117,14 @@ def show(line: str, *, last: bool) -> None:
 MANY_ELEMENTS = 100_000_000
 
 
+def prompt_flags(parser: argparse.ArgumentParser, text: str, what: str = "prompt") -> None:
+    """A prompt, or `what` else it is, as a word or a file, and whether it goes through the chat template."""
+    parser.add_argument("prompt", nargs="?", metavar="PROMPT", help=f'{text}; "-" or nothing reads stdin')
+    parser.add_argument("--file", type=Path, help=f"read the {what} from a file")
+    parser.add_argument("--chat", action="store_true", help="send it as a user's turn through the chat template")
+    image_flag(parser, "; with --chat")
+
+
 def read_prompt(argument: str | None, file: Path | None, what: str = "prompt") -> str:
     """A prompt, or `what` else it is, from the argument, from --file, or from stdin ("-" or nothing given).
 

@@ -6,7 +6,6 @@ import argparse
 import sys
 from dataclasses import asdict
 from itertools import count
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 from redraft.cli.backend import backend_of, generate_remote
@@ -14,10 +13,10 @@ from redraft.cli.common import (
     Commands,
     asked,
     command,
-    image_flag,
     load_engine,
     note,
     print_json,
+    prompt_flags,
     read_prompt,
     say_bounds,
 )
@@ -52,11 +51,7 @@ EPILOG = """examples:
 def add(commands: Commands) -> None:
     """Add the command."""
     parser = command(commands, "generate", "answer a prompt", run, epilog=EPILOG)
-    what = 'a text to continue; "-" or nothing reads stdin'
-    parser.add_argument("prompt", nargs="?", metavar="PROMPT", help=what)
-    parser.add_argument("--file", type=Path, help="read the prompt from a file")
-    parser.add_argument("--chat", action="store_true", help="send it as a user's turn, through the chat template")
-    image_flag(parser, "; with --chat")
+    prompt_flags(parser, "a text to continue")
     parser.add_argument("--watch", action="store_true", help="show the canvas settling, on stderr")
     trace_flag(parser)
     thinking_flag(parser, "the thinking goes to stderr")

@@ -7,7 +7,6 @@ a row that was edited since is found. A line that a kill cut short is removed an
 from __future__ import annotations
 
 import asyncio
-import fcntl
 import hashlib
 import json
 import os
@@ -22,6 +21,7 @@ import msgspec
 
 from redraft.cli.common import image_part
 from redraft.errors import RequestError, RunError
+from redraft.files import lock
 from redraft.server.http.errors import ApiError
 from redraft.server.http.service import Service
 from redraft.server.openai.batch import answer
@@ -55,8 +55,8 @@ class Done:
     def after(self, line: Mapping[str, Any]) -> Done:
         """With one line more. What another server counts need not be a number."""
         body = line["response"]["body"]
-        told = body.get("usage")
-        counts = [told.get(name) if isinstance(told, dict) else None for name in ("completion_tokens", "forwards")]
+        usage = body.get("usage")
+        counts = [usage.get(name) if isinstance(usage, dict) else None for name in ("completion_tokens", "forwards")]
         tokens, forwards = (count if type(count) is int else 0 for count in counts)
         wrong = line["response"]["status_code"] != 200
         failed = (*self.failed, f"row {self.rows + 1}: {_message(body)}") if wrong else self.failed
@@ -71,16 +71,16 @@ def _message(body: Mapping[str, Any]) -> str:
     return str(error.get("message", error) if isinstance(error, Mapping) else error)
 
 
-class _Reply(msgspec.Struct):
+class _RowReply(msgspec.Struct):
     status_code: int
     body: dict[str, Any] = {}
 
 
-class _Line(msgspec.Struct):
+class _OutputLine(msgspec.Struct):
     """What is read of an earlier run's line."""
 
     row_sha256: str
-    response: _Reply
+    response: _RowReply
     settings: dict[str, str | int] | None = None
 
 
@@ -173,7 +173,7 @@ def resume(rows: Iterator[bytes], out: IO[bytes], source: Path, target: Path, se
         if not line.endswith(b"\n") and line.startswith(BEGUN[: len(line)]):
             break
         try:
-            found = msgspec.convert(json.loads(line), _Line)  # lines may hold NaN and unpaired surrogates
+            found = msgspec.convert(json.loads(line), _OutputLine)  # lines may hold NaN and unpaired surrogates
         except (msgspec.MsgspecError, ValueError, RecursionError):
             said = (
                 f"line {done.rows + 1} of {target} is not of a run's output, which would be lost; name another output"
@@ -275,14 +275,11 @@ def _opened(source: Path, target: Path) -> Iterator[tuple[Iterator[bytes], IO[by
         raise RequestError(f"{source} cannot be read: {error.strerror}") from None
     with rows:
         if target.exists() and not target.is_file():
-            raise RequestError(f"{target} is no file that can be read again, to go on where a run stopped; name one")
+            raise RequestError(f"{target} is not a regular file, which resuming needs; name one")
         try:
             out = target.open("r+b" if target.exists() else "w+b")
         except OSError as error:
             raise RequestError(f"{target} cannot be written: {error.strerror}") from None
         with out:
-            try:
-                fcntl.flock(out, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            except OSError:
-                raise RequestError(f"{target} is being written by another run; wait for it") from None
+            lock(out.fileno(), target)
             yield (line for line in rows if line.strip()), out

@@ -25,7 +25,10 @@ if TYPE_CHECKING:
 
 PORT = 8642
 KEYS = "REDRAFT_API_KEYS"
-TRY = r'{"messages":[{"role":"user","content":"Send 3 apples to Maria."}],"canvas":{"ask_fields":true},"structured_outputs":{"json":"who, qty int, item"}}'
+TRY = (
+    r'{"messages":[{"role":"user","content":"Send 3 apples to Maria."}],'
+    r'"canvas":{"ask_fields":true},"structured_outputs":{"json":"who, qty int, item"}}'
+)
 
 EPILOG = f"""Point any tool with a "base URL" at http://127.0.0.1:{PORT}/v1; `redraft connect` prints the lines for
 some. The page is at the URL itself. A server that others can reach needs API keys, one a line in --api-key-file

@@ -218,27 +218,29 @@ class Core:
         adapter: str | Path | None = None,
         report: Callable[[str], None] | None = None,
         progress: Callable[[int, int], None] | None = None,
-        loop: LoopConfig = DEFAULT_LOOP,
+        loop: LoopConfig | None = None,
         kernels: Kernels | None = None,
         experts: str = "device",
         image_attention: str = IMAGE_ATTENTION[0],
     ) -> Self:
-        """`redraft.load`, which explains the arguments; `kernels` are the device's own if None."""
+        """Load a checkpoint: "nano" (in the package), a folder, or a repository name in the local cache.
+
+        `device` is cuda where a GPU can be used, else cpu; `dtype` is float32 or bfloat16, as most of the checkpoint is
+        stored. `plan` quantizes matrices while loading (redraft.weights.plan.PLANS: "int8", "int4", "fp8", …).
+        `adapter` is the folder of a LoRA adapter in PEFT's layout, merged into the weights; not with a plan or a
+        quantized checkpoint. `report` gets a line for what was chosen, and for what was found and left unused;
+        `progress` gets (elements placed, elements in all). `loop` bounds what runs side by side; what it leaves open
+        follows from the model and from `redraft bench --knee`. `kernels` are the device's own if None. `experts` is
+        where the experts are: "device" or "host". `image_attention` says which tokens see an image: "reference", as
+        transformers' DiffusionGemma does, or "gemma4" (docs/images.md); a vision tower is loaded with the first image.
+        Raises WeightsError, ConfigError or TextError if the checkpoint is not whole or not supported.
+        """
         folder = locate(str(model))
         where, chosen = device_of(device), None if plan is None else find_plan(plan)
-        if adapter is not None and chosen is not None:
-            raise RequestError(
-                f"adapter and plan ({plan}) were both given; merge first: redraft tune writes it merged, too"
-            )
         config = read_config(folder)
         numbers = dtype_of(dtype, folder, config.model, where)
-        placement = place_experts(experts, where)
-        if adapter is not None and placement is not Placement.DEVICE:
-            raise RequestError(f"adapter was given and experts are on the {placement}; merge it first: redraft tune")
-        if loop.graphs and placement is not Placement.DEVICE:
-            raise RequestError(
-                f"graphs is True and experts are on the {placement}; a graph cannot wait for those elsewhere"
-            )
+        placement, loop = place_experts(experts, where), DEFAULT_LOOP if loop is None else loop
+        _refuse_contradictions(plan, adapter, placement, graphs=loop.graphs)
         report_choice((device, dtype), where, numbers, report)
         # Folded first and packed then, where layers are folded: a matrix is rounded once.
         kernels = kernels_of(where, report) if kernels is None else kernels
@@ -264,3 +266,17 @@ class Core:
         as_stored, text = adapter is None and chosen is None, read_text(folder, config)
         vision = vision_of(folder, loaded, config.model, report)
         return cls(loaded, text, config, Loop(loaded, loop, text=text), folder, as_stored, vision=vision)
+
+
+def _refuse_contradictions(plan: str | None, adapter: str | Path | None, placement: Placement, *, graphs: bool) -> None:
+    """Raise RequestError for arguments of a load that exclude each other."""
+    if adapter is not None and plan is not None:
+        raise RequestError(
+            f"adapter and plan ({plan}) were both given; merge first: redraft tune writes it merged, too"
+        )
+    if adapter is not None and placement is not Placement.DEVICE:
+        raise RequestError(f"adapter was given and experts are on the {placement}; merge it first: redraft tune")
+    if graphs and placement is not Placement.DEVICE:
+        raise RequestError(
+            f"graphs is True and experts are on the {placement}; a graph cannot wait for those elsewhere"
+        )

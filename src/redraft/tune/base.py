@@ -7,7 +7,6 @@ both                the checkpoint's weights, extended to the recipe's vocabular
 
 from __future__ import annotations
 
-import shutil
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
@@ -15,6 +14,7 @@ from pathlib import Path
 
 from redraft.config import CheckpointConfig, GenerationConfig, ModelConfig, read_config
 from redraft.errors import RecipeError
+from redraft.files import copy_files
 from redraft.images.config import ImageConfig
 from redraft.model.gemma import DiffusionGemma
 from redraft.shapes import Tensor
@@ -28,17 +28,8 @@ from redraft.weights.load import load_model
 from redraft.weights.names import VISION_PREFIXES
 from redraft.weights.plan import packed_matrices
 from redraft.weights.save import save_model
-from redraft.weights.source import Source, locate
+from redraft.weights.source import TEXT_FILES, Source, locate
 from redraft.weights.vision import stored_tensors
-
-TEXT_FILES = (
-    "tokenizer.json",
-    "tokenizer_config.json",
-    "chat_template.jinja",
-    "special_tokens_map.json",
-    "processor_config.json",
-    "preprocessor_config.json",
-)
 
 
 @dataclass(frozen=True)
@@ -115,9 +106,7 @@ def read_base(recipe: Recipe, out: Path) -> Base:
         found = read_config(folder)
         if recipe.sampling is not None:
             found = CheckpointConfig(found.model, generation_config(recipe))
-        for name in TEXT_FILES:
-            if (folder / name).exists():
-                shutil.copyfile(folder / name, out / name)
+        copy_files((*TEXT_FILES, "special_tokens_map.json"), folder, out)
         return Base(recipe, found, read_text(folder, found), folder)
     assert recipe.model is not None, "read_recipe refuses a recipe with neither"
     write_tokenizer(out, recipe.model.vocabulary)

@@ -25,7 +25,7 @@ from redraft.tune.images import Shown, rendered
 from redraft.tune.layout import WIDTH_STEP, Row, Spot, blocks, pack
 from redraft.tune.objective import Batch
 from redraft.tune.recipe import Recipe
-from redraft.tune.sources import ANSWERING, Conversation, Passage, Sample, Source, sources
+from redraft.tune.sources import ANSWERING, Conversation, Passage, Sample, SampleSource, sources
 
 SEED_STRIDE = 1_000_003
 _LEAST_CONTEXT = 4  # pinned tokens behind a gap, if there are so many
@@ -37,7 +37,7 @@ class Feed:
     def __init__(self, recipe: Recipe, base: Base) -> None:
         self.recipe, self.base, self.text = recipe, base, base.text
         self._stages: dict[int, Feed] = {}
-        self.sources: list[tuple[Source, float]] = sources(recipe.data)
+        self.sources: list[tuple[SampleSource, float]] = sources(recipe.data)
         self.end = base.config.eos_token_ids[0]
 
     def batches(self, step: int) -> list[Batch]:

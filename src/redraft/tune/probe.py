@@ -29,7 +29,7 @@ from redraft.tune.sources import Conversation, Passage, TaskSource
 
 
 @dataclass(frozen=True)
-class _Reply:
+class _ProbeAnswer:
     """The answer on one canvas, the number of its forwards, and of its tokens up to the end."""
 
     text: str
@@ -46,7 +46,7 @@ def probe(model: DiffusionGemma, feed: Feed, count: int) -> dict[str, float]:
     policy = reference_policy(feed.base.generation)
     found: dict[str, float] = {}
     for source, _ in feed.sources:
-        replies: list[tuple[bool, _Reply]] = []
+        replies: list[tuple[bool, _ProbeAnswer]] = []
         samples = source.held_out(count)
         found |= _text_losses(model, feed, source.name, [sample for sample in samples if isinstance(sample, Passage)])
         for i, sample in enumerate(samples):
@@ -118,7 +118,7 @@ class _PrefixDenoiser:
 @torch.inference_mode()
 def _answer(
     model: DiffusionGemma, feed: Feed, sample: Example | Conversation, policy: Policy, seed: int
-) -> _Reply | None:
+) -> _ProbeAnswer | None:
     """The answer to a sample on one canvas; None if no canvas is wide enough. A gap has its right length."""
     answer, after = feed.text.encode(_wanted(sample).strip(), bos=False), list[int]()
     prompt, images = _prompt(feed, sample)
@@ -145,7 +145,7 @@ def _answer(
         draft = draft[: len(answer)]
     elif feed.end in draft:
         draft = draft[: draft.index(feed.end)]
-    return _Reply(feed.text.decode(draft), canvas.step, len(draft) + (not gap))
+    return _ProbeAnswer(feed.text.decode(draft), canvas.step, len(draft) + (not gap))
 
 
 def _prompt(feed: Feed, sample: Example | Conversation) -> tuple[list[int], tuple[Shown, ...]]:

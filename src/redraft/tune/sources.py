@@ -51,7 +51,7 @@ Sample = Example | Conversation | Passage
 
 
 @runtime_checkable
-class Source(Protocol):
+class SampleSource(Protocol):
     """An endless supply of samples."""
 
     name: str
@@ -63,9 +63,9 @@ class Source(Protocol):
         """Up to so many samples that are never trained on; none if there are none."""
 
 
-def sources(data: DataRecipe) -> list[tuple[Source, float]]:
+def sources(data: DataRecipe) -> list[tuple[SampleSource, float]]:
     """The sources of a recipe and their shares. Raises RecipeError for one that cannot be read or is empty."""
-    found: list[tuple[Source, float]] = [(TaskSource(task(name)), share) for name, share in data.tasks.items()]
+    found: list[tuple[SampleSource, float]] = [(TaskSource(task(name)), share) for name, share in data.tasks.items()]
     found += [(RowsSource(Path(name), data.held_out), share) for name, share in data.files.items()]
     found += [(FolderSource(Path(name), data.held_out), share) for name, share in data.folders.items()]
     found += [(GeneratorSource(name), share) for name, share in data.generators.items()]
@@ -149,8 +149,8 @@ class GeneratorSource:
     def _rows(self, split: str, seed: int, count: int) -> Iterator[Sample]:
         try:
             rows = list(islice(self._function(split, seed), count))
-        except Exception as error:
-            raise RecipeError(f"{self.name} failed: {type(error).__name__}: {error}; mend the function") from None
+        except Exception as error:  # the user's own code can fail in any way
+            raise RecipeError(f"{self.name} failed: {type(error).__name__}: {error}; correct the function") from None
         if len(rows) < count and split == "train":
             raise RecipeError(f"{self.name} gave {len(rows)} rows where {count} were asked for; it must not end")
         for number, row in enumerate(rows, 1):
@@ -201,7 +201,7 @@ def _text(path: Path) -> str:
     try:
         return path.read_text(encoding="utf-8").strip()
     except (OSError, UnicodeDecodeError) as error:
-        raise RecipeError(f"{path} is no readable text ({error}); move it elsewhere") from None
+        raise RecipeError(f"{path} is not readable text ({error}); move it elsewhere") from None
 
 
 def parse_row(line: bytes, where: str, folder: Path = Path()) -> Conversation:
@@ -230,7 +230,7 @@ def _conversation(row: object, where: str) -> Conversation:
 
 def _messages(found: object, where: str) -> tuple[Message, ...]:
     if not isinstance(found, list) or not found:
-        raise RecipeError(f"{where}: messages is no list of messages")
+        raise RecipeError(f"{where}: messages is not a list of messages")
     for i, message in enumerate(found):
         role, content = (message.get("role"), message.get("content")) if isinstance(message, dict) else (None, None)
         is_parts = role == "user" and isinstance(content, list) and all(map(_is_part, content))
@@ -286,8 +286,8 @@ def _load(place: str) -> Callable[[str, int], Iterator[object]]:
     module = importlib.util.module_from_spec(spec)
     try:
         spec.loader.exec_module(module)
-    except Exception as error:
-        raise RecipeError(f"[data] generator {file} failed: {type(error).__name__}: {error}; mend the file") from None
+    except Exception as error:  # as above
+        raise RecipeError(f"[data] generator {file} failed: {type(error).__name__}: {error}; correct it") from None
     function = getattr(module, name, None)
     if not callable(function):
         raise RecipeError(f"[data] generator {file} has no function {name!r}")

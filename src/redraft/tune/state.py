@@ -17,6 +17,7 @@ import msgspec
 import torch
 
 from redraft.errors import RecipeError, RunError
+from redraft.files import write_whole
 from redraft.model.gemma import DiffusionGemma
 from redraft.shapes import Tensor
 from redraft.tune.base import Base
@@ -141,9 +142,7 @@ def cut_log(path: Path, step: int) -> None:
     """Drop the rows of steps after the saved state: these steps run, and are logged, again."""
     if path.exists():
         rows = path.read_text(encoding="utf-8").splitlines(keepends=True)
-        beside = path.with_suffix(".new")
-        beside.write_text("".join(rows[:step]), encoding="utf-8")
-        os.replace(beside, path)  # a kill at any moment leaves a whole log
+        write_whole(path, "".join(rows[:step]).encode())
 
 
 def follow(state: State, decay: float) -> None:

@@ -31,7 +31,15 @@ from redraft.weights.memory import Room, check_fits, free_memory
 from redraft.weights.names import Slot, check_filled, shown, slots, sort_names
 from redraft.weights.offload import keep_on_host
 from redraft.weights.place import Placement
-from redraft.weights.plan import Formats, Plan, check_device, formats, packed_matrices, plain_tensors, usable_plans
+from redraft.weights.plan import (
+    Formats,
+    PackingPlan,
+    check_device,
+    formats,
+    packed_matrices,
+    plain_tensors,
+    usable_plans,
+)
 from redraft.weights.source import Source
 
 
@@ -41,7 +49,7 @@ def load_model(
     dtype: torch.dtype = torch.float32,
     device: torch.device | str = "cpu",
     kernels: Kernels = FAST,
-    plan: Plan | None = None,
+    plan: PackingPlan | None = None,
     placement: Placement = Placement.DEVICE,
     image_attention: str = IMAGE_ATTENTION[0],
     report: Callable[[str], None] | None = None,
