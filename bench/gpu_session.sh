@@ -84,6 +84,10 @@ needs torch triton numpy safetensors tokenizers jinja2 jaxtyping msgspec jsonsch
 # First whether what is to be measured is right, and in bfloat16 alone; then what no other part can stand in for.
 part machine.txt 60 bash -c "nvidia-smi --query-gpu=name,driver_version,memory.total,memory.used,compute_cap --format=csv;
   $python -c 'import torch, triton; print(torch.__version__, triton.__version__, torch.cuda.is_available())'"
+# The self-check, every form, graphs, and the ledger beside what is taken. 10 GB of disk, and packing takes cores.
+[ "$device" = cpu ] || part rehearsal.json 240 $python bench/rehearsal.py --layers 6 --folder "$out/rehearsal" \
+  --device $device --threads 8 --record "$out/rehearsal.json"
+rm -rf "$out/rehearsal"
 part kernels-products.txt 100 $tests tests/gpu/test_kernels.py -k "bfloat16 and products"
 part kernels-experts.txt 130 $tests tests/gpu/test_kernels.py -k "(bfloat16 and experts) or many"
 [ -z "${TRAIN:-}" ] || train "$TRAIN"

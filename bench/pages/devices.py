@@ -10,15 +10,13 @@ import torch
 
 from redraft.config import ModelConfig, read_config
 from redraft.measure.record import Record, read_record
-from redraft.measure.roofline import CARDS, Card, step_work
+from redraft.measure.roofline import CARDS, TOUCHED, Card, step_work
 from redraft.weights.memory import GIGABYTE, footprint
 from redraft.weights.place import Placement
 from redraft.weights.plan import EIGHT_BIT_FLOATS, PLANS, Formats, PackingPlan, formats
 
 SHAPE = Path("recipes") / "shapes" / "26b"
 USUAL = 2048
-TOUCHED = 84
-"""Distinct experts of a layer that a canvas of real text is sent to, by arXiv 2608.00146."""
 HEAD = """# Devices
 
 <!-- Written by bench/generate.py from the memory plan and the floor; take a device record, then run `make docs`. -->
@@ -70,9 +68,13 @@ them. They are copied to the host once for all canvases of a forward, 12 to 20 b
 and renoising run there. Soft embeddings stay on the device. So the host waits for the GPU once per step. Canvases with
 pins, constraints, a changed distribution or log-probabilities take their step alone and wait at least once each.
 
-`LoopConfig(graphs=True)`, or `--graphs`, replays the steps of up to eight canvases as one CUDA graph: the forward and
-the reading of the head. One capture serves all blocks of a request and later requests in the same buffers. Encoding
-and steps that need logits run outside the graph. Graphs are refused with experts on the host: leave one of the two out.
+By default the steps of up to eight canvases are replayed as one CUDA graph: the forward and the reading of the head.
+One capture serves all blocks of a request and later requests in the same buffers. Encoding and steps that need logits
+run outside the graph. Where a graph cannot be recorded, steps are launched one by one, and a server says why.
+`LoopConfig(graphs=False)`, or `--no-graphs`, leaves graphs out, as experts on the host do.
+
+On a card not seen before a load compares each kernel with plain torch at the checkpoint's shapes
+(`engine/kernel_check.py`). One that disagrees or fails is replaced and named, by the load and by `redraft doctor`.
 
 [Decision 8](decisions/0008-who-decides-on-a-gpu.md) says why the host decides and not the GPU.
 

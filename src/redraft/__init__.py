@@ -25,8 +25,8 @@ from redraft.errors import (
 )
 
 if TYPE_CHECKING:
-    from redraft.engine.loop import LoopConfig
     from redraft.engine.request import Generation, Options, Request
+    from redraft.engine.settings import LoopConfig
     from redraft.operations.engine import Engine
 
     load = Engine.load
@@ -65,7 +65,7 @@ def __getattr__(name: str) -> Any:
 
         return Engine.load if name == "load" else Engine
     if name == "LoopConfig":
-        from redraft.engine.loop import LoopConfig
+        from redraft.engine.settings import LoopConfig
 
         return LoopConfig
     if name in ("Generation", "Options", "Request"):

@@ -156,7 +156,7 @@ def arguments(*given: str) -> argparse.Namespace:
         (("--rate", "0"), "--rate is 0.0; it must be above 0"),
         (("--rate", "nan"), "--rate is nan; it must be above 0"),
         (("--device", "cuda"), "runs on cpu"),
-        (("--device-card", "--graphs"), "--graphs was given; --device-card times steps both ways"),
+        (("--device-card", "--no-graphs"), "--no-graphs was given; --device-card times steps both ways"),
     ],
 )
 def test_the_command_refuses_before_it_loads(given: tuple[str, ...], complaint: str) -> None:

@@ -9,8 +9,8 @@ import pytest
 from tests.helpers import listen
 
 from redraft.engine.events import Draft
-from redraft.engine.loop import LoopConfig
 from redraft.engine.request import Options, Request, ResolvedRequest
+from redraft.engine.settings import LoopConfig
 from redraft.errors import RequestError, RunError
 from redraft.operations.compete import Drop, compete
 from redraft.operations.edit import renoised

@@ -12,7 +12,8 @@ from tests.helpers import tiny_config, tiny_model
 import redraft
 from redraft.__main__ import main
 from redraft.engine.knee import knee_key, knees_file, read_knee, write_knee
-from redraft.engine.loop import Loop, LoopConfig
+from redraft.engine.loop import Loop
+from redraft.engine.settings import LoopConfig
 from redraft.errors import RequestError
 from redraft.measure import knee
 from redraft.weights.source import locate

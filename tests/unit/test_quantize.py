@@ -23,10 +23,11 @@ from redraft.__main__ import main
 from redraft.config import CheckpointConfig, GenerationConfig, parse_model
 from redraft.diffusion.noise import SeededNoise
 from redraft.engine.events import Event, Finished
-from redraft.engine.loop import Loop, LoopConfig
+from redraft.engine.loop import Loop
 from redraft.engine.request import Options
 from redraft.engine.resolve import build_request
 from redraft.engine.runner import run_alone
+from redraft.engine.settings import LoopConfig
 from redraft.errors import CallerError, WeightsError
 from redraft.model.head import LONG, Head, read_head
 from redraft.model.packed import NVFP4, TABLE8, pack, unpack

@@ -20,10 +20,11 @@ from redraft.config import CheckpointConfig, GenerationConfig
 from redraft.diffusion.noise import SeededNoise
 from redraft.engine.answer import Answer
 from redraft.engine.events import Block, Draft, Event, Finished
-from redraft.engine.loop import Loop, LoopConfig
+from redraft.engine.loop import Loop
 from redraft.engine.request import Options, Request, ResolvedRequest
 from redraft.engine.resolve import build_request
 from redraft.engine.runner import Batch, run_alone
+from redraft.engine.settings import LoopConfig
 from redraft.errors import RequestError, RunError
 from redraft.model.gemma import DiffusionGemma
 from redraft.operations.engine import Engine

@@ -129,8 +129,8 @@ def _check_flags(arguments: argparse.Namespace, mode: str = "") -> None:
         raise RequestError("--adapter was given, and what is measured are models as stored; leave it out")
     if arguments.offload is not None and mode != "--device-card":
         raise RequestError("--offload goes with --device-card; all else is measured on cpu, where experts are anyway")
-    if arguments.graphs:
-        raise RequestError("--graphs was given; --device-card times steps both ways, and all else runs on cpu")
+    if arguments.no_graphs:
+        raise RequestError("--no-graphs was given; --device-card times steps both ways, and all else runs on cpu")
     if arguments.runs is not None and mode == "--dial":
         raise RequestError("--runs was given with --dial, which runs once; give the number of examples to --dial")
     if arguments.rate is not None and {"poisson", "all"}.isdisjoint(arguments.scenario or ()):

@@ -63,7 +63,7 @@ def load_engine(arguments: argparse.Namespace) -> Engine:
     """The engine of a command's model flags; notes and progress go to stderr."""
     set_up(arguments.threads)
 
-    from redraft.engine.loop import LoopConfig
+    from redraft.engine.settings import LoopConfig
     from redraft.operations.engine import Engine
 
     return Engine.load(
@@ -74,7 +74,7 @@ def load_engine(arguments: argparse.Namespace) -> Engine:
         adapter=getattr(arguments, "adapter", None),
         report=note,
         progress=loaded,
-        loop=LoopConfig(graphs=arguments.graphs),
+        loop=LoopConfig(graphs=False if arguments.no_graphs else None),
         experts=experts_of(arguments),
     )
 

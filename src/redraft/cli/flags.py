@@ -86,8 +86,8 @@ MODEL = (
         settings={"choices": ("experts",)},
     ),
     Flag(
-        "--graphs",
-        "on a GPU, repeat the steps of up to eight canvases as one CUDA graph",
+        "--no-graphs",
+        "on a GPU, launch every step anew; without it the steps of up to eight canvases are repeated as one CUDA graph",
         settings={"action": "store_true"},
     ),
 )

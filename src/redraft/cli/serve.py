@@ -89,7 +89,8 @@ def run(arguments: argparse.Namespace) -> int:
     """Serve until a signal."""
     set_up(arguments.threads)
 
-    from redraft.engine.loop import LoopConfig
+    from redraft.engine.settings import LoopConfig
+    from redraft.engine.warm import warm_up
     from redraft.operations.engine import Engine
     from redraft.server.http.process import serve
     from redraft.server.http.service import Service
@@ -99,7 +100,7 @@ def run(arguments: argparse.Namespace) -> int:
             progress(done, total)
             loaded(done, total)
 
-        return Engine.load(
+        engine = Engine.load(
             arguments.model,
             device=arguments.device,
             dtype=arguments.dtype,
@@ -107,9 +108,11 @@ def run(arguments: argparse.Namespace) -> int:
             adapter=arguments.adapter,
             report=note,
             progress=report,
-            loop=LoopConfig(max_running=arguments.max_running, graphs=arguments.graphs),
+            loop=LoopConfig(max_running=arguments.max_running, graphs=False if arguments.no_graphs else None),
             experts=experts_of(arguments),
         )
+        warm_up(engine, note)
+        return engine
 
     settings = settings_of(arguments)
     service, ready = Service(settings, traced_apart(arguments, "serve")), partial(_say, keyed=bool(settings.keys))

@@ -71,7 +71,7 @@ class Prefixes:
         self.layers, self.itemsize, self.num_bytes = layers, itemsize, 0
         if max_bytes is not None and (type(max_bytes) is not int or max_bytes < 0):
             raise RequestError(f"prefix_bytes is {max_bytes!r}; it must be an integer of at least 0 (0 keeps nothing)")
-        self.max_bytes = self.default_bytes() if max_bytes is None else max_bytes
+        self.max_bytes = self._wanted = self.default_bytes() if max_bytes is None else max_bytes
         self.hits = self.misses = 0
         self._chunks: OrderedDict[Name, _Chunk] = OrderedDict()
 
@@ -125,11 +125,20 @@ class Prefixes:
             return
         if above != ROOT and above not in self._chunks:
             return  # its beginning has been dropped meanwhile: without it the chunk could not be reached
+        layers = [layer.snapshot(end - PREFILL_CHUNK, end) for layer in prefix.layers]
         if above != ROOT:
             self._chunks[above].children += 1
+<<<<<<< HEAD
         layers = [layer.snapshot(start, end) for layer in prefix.layers]
+=======
+>>>>>>> main
         self._chunks[name] = _Chunk(above, layers, size)
         self.num_bytes += size
+        self._shrink()
+
+    def bound(self, most: int) -> None:
+        """Keep within this many bytes from now on, and within what was asked for."""
+        self.max_bytes = min(most, self._wanted)
         self._shrink()
 
     def clear(self) -> None:

@@ -13,7 +13,7 @@ where a forward has room for one canvas, behind all before it.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from enum import Enum
 from typing import Generic, Protocol, TypeVar, runtime_checkable
@@ -173,14 +173,22 @@ class Scheduler(Generic[S]):
         assert sequence.number not in self.running, f"request {sequence.number} is running already"
         self.waiting[sequence.number] = sequence
 
-    def admit(self) -> list[S]:
-        """Move sequences from the queue to the running ones, as far as there is room; returns them."""
+    def admit(self, fits: Callable[[S], bool] = lambda _: True) -> list[S]:
+        """Move sequences from the queue to the running ones, in order, as far as there is room; returns them. The first
+        that does not fit waits, and so do all behind it."""
         joined = []
         while self.waiting and len(self.running) < self.max_running:
             number = next(iter(self.waiting))
+            if not fits(self.waiting[number]):
+                break
             self.running[number] = self.waiting.pop(number)
             joined.append(self.running[number])
         return joined
+
+    def postpone(self, sequence: S) -> None:
+        """Put a running sequence back, before all that wait."""
+        del self.running[sequence.number]
+        self.waiting = {sequence.number: sequence, **self.waiting}
 
     def next(self) -> Batch[S]:
         """The next forward. Empty when nothing is ready."""

@@ -52,6 +52,7 @@ class Sequence(ABC):
     deadline    when it has to end, by that clock   behind      the sequence with the same prompt whose encoding it
                                                                 waits for
     finished    whether it has had its last event   unread      canvas rows in forwards that no token has come of
+    starved     whether there was no memory for its last step; it waits until another request ends
 
     Once it is opened:
 
@@ -70,6 +71,7 @@ class Sequence(ABC):
     behind: Sequence | None = None
     finished: bool = False
     unread: int = 0
+    starved: bool = False
 
     opened: bool = False
     read: int = 0
@@ -97,10 +99,16 @@ class Sequence(ABC):
         self.noise = SeededNoise(request.seed) if noise is None else noise
         if prefix is None:
             prefix = Prefix(model.config.layers, room=self.room, dtype=model.dtype, device=model.device)
+<<<<<<< HEAD
         self.prefix, self.prompt = prefix, torch.tensor(request.prompt)
         self.chain = Chain(request.prompt, request.images)
         language, holding = request.language, model.kernels.holding
         self.goal = None if language is None else language.start(request.max_tokens, request.min_tokens, holding)
+=======
+        self.prefix, self.prompt, self.chain = prefix, torch.tensor(request.prompt), Chain(request.prompt)
+        language, kernels = request.language, model.kernels.condition
+        self.goal = None if language is None else language.start(request.max_tokens, request.min_tokens, kernels)
+>>>>>>> main
         self.opened = True
 
     def look(self) -> None:
@@ -135,8 +143,8 @@ class Sequence(ABC):
 
     @property
     def waits(self) -> bool:
-        """Whether another encodes its prompt."""
-        return self.behind is not None
+        """Whether another encodes its prompt, or there was no memory for it."""
+        return self.behind is not None or self.starved
 
     @property
     @abstractmethod
@@ -273,6 +281,8 @@ class CanvasSequence(Sequence):
             ends = self.canvas.oldest > 0 and first_end(self.canvas.draft, self.request.eos) is not None
             canvases = 1 if ends else -(-self.left // self.request.width)
             self.timing = self.timing.after(self.canvas.oldest, canvases)
+        if self.deadline is None:  # a deadline may still read them; of a long vocabulary each takes 268 MB
+            self.logits, self.canvas = None, replace(self.canvas, conditioned=None)
         return events
 
     def _drop_tail(self) -> None:

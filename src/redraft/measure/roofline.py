@@ -53,6 +53,10 @@ CARDS = (
 )
 
 
+TOUCHED, OF_EXPERTS = 84, 128
+"""Distinct experts of a layer of the released model that a canvas of real text is sent to, by arXiv 2608.00146."""
+
+
 @dataclass(frozen=True)
 class StepWork:
     """What a step must read and do; `sent` are the bytes of it that are in the processor's memory."""

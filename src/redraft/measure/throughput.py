@@ -15,9 +15,9 @@ from statistics import median
 from typing import Any
 
 from redraft.config import read_config
-from redraft.engine.loop import DEFAULT_LOOP, LoopConfig
 from redraft.engine.request import Options, ResolvedRequest
 from redraft.engine.resolve import build_request
+from redraft.engine.settings import DEFAULT_LOOP, LoopConfig
 from redraft.measure.evals import share_of
 from redraft.measure.process_memory import peak_mib
 from redraft.measure.record import Progress, Record, new_record, percentiles_ms, silent

@@ -77,13 +77,18 @@ def restore(recipe: Recipe, base: Base, path: Path, world: World) -> State:
     model = base.adapted()
     if recipe.lora is None:
         model.requires_grad_(True)
+<<<<<<< HEAD
         if (tower := tower_of(model)) is not None:
             tower.requires_grad_(base.trains_tower)
     if recipe.train.compile is True:
         compile_parts(model)
+=======
+>>>>>>> main
     if recipe.train.recompute:
         recompute_layers(model)
     spread(model, world)
+    if recipe.train.compile is True:
+        compile_parts(model)
     state = State(recipe, world, model.train(), {}, _optimizer(recipe, model))
     state.average = {name: value.detach().clone() for name, value in state.trained.items()}
     if saved is not None:

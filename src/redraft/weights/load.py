@@ -18,8 +18,10 @@ import torch
 from redraft.config import CheckpointConfig, ModelConfig, read_config
 from redraft.errors import WeightsError
 from redraft.images.config import has_tower
-from redraft.model.gemma import DiffusionGemma
+from redraft.model.gemma import DiffusionGemma, Layer
 from redraft.model.kernels import FAST, Kernels
+from redraft.model.linear import TILED_OUTER, PackedMatrix, can_tile, tile
+from redraft.model.moe import PackedExperts
 from redraft.model.rows import IMAGE_ATTENTION
 from redraft.reader import read_json
 from redraft.shapes import Tensor
@@ -93,7 +95,20 @@ def load_model(
     check_filled(wanted, shapes)
     _fill(filler, source, layout, progress)
     model = model.eval().requires_grad_(False)
-    return keep_on_host(model) if placement is Placement.HOST else model, config
+    if placement is Placement.HOST:
+        return keep_on_host(model), config
+    _tile(model)
+    return model, config
+
+
+def _tile(model: DiffusionGemma) -> None:
+    """Put experts of 4 bits into the order in which this processor multiplies them, if it can."""
+    for layer in model.layers:
+        if isinstance(layer, Layer) and isinstance(experts := layer.experts, PackedExperts):
+            for matrix in experts.matrices.values():
+                assert isinstance(matrix, PackedMatrix)
+                if can_tile(matrix.format, model.dtype, model.device) and matrix.codes.shape[-2] % TILED_OUTER == 0:
+                    matrix.take(tile(matrix.packed))
 
 
 def check_usable(

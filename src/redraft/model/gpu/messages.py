@@ -4,8 +4,8 @@
     program 2   the best way into each state; then, in a launch of its own, the way back from the best of all
 
 Each position depends on the one before it, and a program runs on one multiprocessor, so a position has to need little
-work: edges are laid out in full rows (`ways.py`), no row is masked, and one barrier ends each level of rows. A sum is a
-float32 between 1 and 2 with its own exponent, both in 64 bits, so it never underflows. Best paths are float64
+work: edges are laid out in full rows (`automata.py`), no row is masked, and one barrier ends each level of rows. A sum
+is a float32 between 1 and 2 with its own exponent, both in 64 bits, so it never underflows. Best paths are float64
 logarithms, which are only added. The twins, in `constraints/condition/forward_backward.py`, are `log_messages` and
 `best_paths`.
 """
@@ -20,7 +20,7 @@ import triton
 import triton.language as tl
 from torch.nn import functional as F
 
-from redraft.model.gpu.ways import FEWER, ROWS, WIDE, WIDER, Edges, Ways
+from redraft.model.gpu.automata import FEWER, ROWS, WIDE, WIDER, Edges, Paths
 from redraft.shapes import Bool, Float, Int, Tensor
 
 _NOTHING = -(2**30)
@@ -145,8 +145,8 @@ def walk_kernel(
     start: int,
     ends: Bool[Tensor, "states"],
     gates: Bool[Tensor, "boundaries states"] | None,
-) -> Ways:
-    """The form of `ways.py::Walk` for a GPU."""
+) -> Paths:
+    """The form of `automata.py::Walk` for a GPU."""
     width, device, (left, right) = len(mass), mass.device, edges.nodes
     shares = torch.cat([_packed(mass), torch.full((width, 1), _ONE, device=device)], 1)
     tops = torch.cat([tops, torch.zeros(width, 1, dtype=torch.float64, device=device)], 1)
@@ -179,7 +179,7 @@ def walk_kernel(
         num_warps=1,  # one warp needs no barriers
     )
     before, behind = _logs(sums[0].index_select(1, left)), _logs(sums[1].index_select(1, right))
-    return Ways(before, behind.flip(0), best, path[: width + 1], path[width + 1 :])
+    return Paths(before, behind.flip(0), best, path[: width + 1], path[width + 1 :])
 
 
 def _packed(logs: Float[Tensor, "canvas kinds"]) -> Int[Tensor, "canvas kinds"]:

@@ -1,4 +1,4 @@
-"""Data of a constraint's kernels (`classes.py`, `walk.py`): tiles of tokens, edges of automata. Needs no Triton."""
+"""Data of a constraint's kernels (`classes.py`, `messages.py`): tiles of tokens, edges of automata. Needs no Triton."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ class Edges:
 
 
 @dataclass(frozen=True, eq=False)
-class Ways:
+class Paths:
     """For every state at every boundary: logs of the sums of paths `before` and `behind` it, and of the `best` path to
     it. For the best path of all: the `states` at the boundaries and the `kinds` of edges between them."""
 
@@ -75,13 +75,13 @@ Reduce = Callable[[Tensor, Tiles], Read]
 Shift = Callable[[Tensor, Tensor, Tensor, float, float], Tensor]
 """Log-probabilities plus a bias for the class of each token; those below the first number become the second."""
 
-Walk = Callable[[Edges, Tensor, Tensor, int, Tensor, Tensor | None], Ways]
+Walk = Callable[[Edges, Tensor, Tensor, int, Tensor, Tensor | None], Paths]
 """From edges, summed and largest log-weights [canvas, kinds], the state at the left, and the states that may be passed
 at the right end and at each boundary (None for all)."""
 
 
 @dataclass(frozen=True)
-class Holding:
+class ConditionKernels:
     """The kernels of conditioning on a constraint."""
 
     reduce: Reduce
