@@ -28,25 +28,17 @@ from redraft.engine.loop import Loop
 from redraft.engine.request import Generation, Request, ResolvedRequest
 from redraft.engine.resolve import build_request
 from redraft.engine.scope import CancelScope
-<<<<<<< HEAD
-from redraft.engine.vision import Vision, vision_of
-=======
 from redraft.engine.settings import DEFAULT_LOOP, LoopConfig
->>>>>>> main
+from redraft.engine.vision import Vision, vision_of
 from redraft.errors import RequestError
 from redraft.home import cache_folder
 from redraft.images.messages import split_images
 from redraft.images.prompt import Prompt
 from redraft.model.fused import fuse_layers, pays
 from redraft.model.gemma import DiffusionGemma
-<<<<<<< HEAD
-from redraft.model.kernels import Kernels
+from redraft.model.kernels import FAST, Kernels
 from redraft.model.rows import IMAGE_ATTENTION
 from redraft.text import Message, Text, read_text
-=======
-from redraft.model.kernels import FAST, Kernels
-from redraft.text import Text, read_text
->>>>>>> main
 from redraft.weights.adapter import merge_adapter
 from redraft.weights.defaults import device_of, dtype_name, dtype_of, kernels_of, report_choice
 from redraft.weights.load import load_model
@@ -276,15 +268,11 @@ class Core:
             key = knee_key(folder, dtype_name(numbers), str(where), plan)
             loop = replace(loop, max_rows=read_knee(key, report))
         as_stored, text = adapter is None and chosen is None, read_text(folder, config)
-<<<<<<< HEAD
-        vision = vision_of(folder, loaded, config.model, report)
-        return cls(loaded, text, config, Loop(loaded, loop, text=text), folder, as_stored, vision=vision)
-=======
         if where.type == "cuda" and loaded.kernels != FAST:
             simple = Compiler(text, config)
             checked(loaded, report or (lambda _: None), lambda: simple.language(regex_source("[a-z]{1,6}")))
-        return cls(loaded, text, config, Loop(loaded, loop, text=text), folder, as_stored)
->>>>>>> main
+        vision = vision_of(folder, loaded, config.model, report)
+        return cls(loaded, text, config, Loop(loaded, loop, text=text), folder, as_stored, vision=vision)
 
 
 def _refuse_contradictions(plan: str | None, adapter: str | Path | None, placement: Placement, *, graphs: bool) -> None:

@@ -125,13 +125,9 @@ class Prefixes:
             return
         if above != ROOT and above not in self._chunks:
             return  # its beginning has been dropped meanwhile: without it the chunk could not be reached
-        layers = [layer.snapshot(end - PREFILL_CHUNK, end) for layer in prefix.layers]
+        layers = [layer.snapshot(start, end) for layer in prefix.layers]
         if above != ROOT:
             self._chunks[above].children += 1
-<<<<<<< HEAD
-        layers = [layer.snapshot(start, end) for layer in prefix.layers]
-=======
->>>>>>> main
         self._chunks[name] = _Chunk(above, layers, size)
         self.num_bytes += size
         self._shrink()

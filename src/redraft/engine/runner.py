@@ -84,27 +84,20 @@ class Runner:
         sequence.open(self.model, prefix=prefix)
         if not sequence.request.read_prompt:  # that needs the logits of all of it, which no kept prefix has
             sequence.read = self.prefixes.load(sequence.chain, sequence.prefix)
-<<<<<<< HEAD
         sequence.look()
-=======
         return True
->>>>>>> main
 
     def share(self, giver: Sequence, taker: Sequence) -> None:
         """Give one sequence another's prefix, which must hold exactly the prompt that they have in common. Without
         memory for the copies in between, the taker encodes its prompt itself."""
         assert giver.prefix.length == len(taker.prompt), "a prompt is shared when it has just been encoded"
-<<<<<<< HEAD
-        taker.prefix.take(giver.prefix)
-        taker.read, taker.soft = giver.read, {}
-=======
 
         def take(_: object) -> list[bool]:
             taker.prefix.take(giver.prefix)
             return [True]
 
         if self.in_halves(take, [taker]) == [True]:
-            taker.read = giver.read
+            taker.read, taker.soft = giver.read, {}
         else:
             taker.prefix.restart(0)
 
@@ -140,7 +133,6 @@ class Runner:
             self.places.drop_graphs()
         if self.model.device.type == "cuda":
             torch.cuda.empty_cache()
->>>>>>> main
 
     def forget(self) -> None:
         """Let go of the last forward's context: a sequence in it has ended."""

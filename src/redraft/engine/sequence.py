@@ -99,16 +99,10 @@ class Sequence(ABC):
         self.noise = SeededNoise(request.seed) if noise is None else noise
         if prefix is None:
             prefix = Prefix(model.config.layers, room=self.room, dtype=model.dtype, device=model.device)
-<<<<<<< HEAD
         self.prefix, self.prompt = prefix, torch.tensor(request.prompt)
         self.chain = Chain(request.prompt, request.images)
-        language, holding = request.language, model.kernels.holding
-        self.goal = None if language is None else language.start(request.max_tokens, request.min_tokens, holding)
-=======
-        self.prefix, self.prompt, self.chain = prefix, torch.tensor(request.prompt), Chain(request.prompt)
         language, kernels = request.language, model.kernels.condition
         self.goal = None if language is None else language.start(request.max_tokens, request.min_tokens, kernels)
->>>>>>> main
         self.opened = True
 
     def look(self) -> None:

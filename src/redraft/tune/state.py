@@ -77,13 +77,8 @@ def restore(recipe: Recipe, base: Base, path: Path, world: World) -> State:
     model = base.adapted()
     if recipe.lora is None:
         model.requires_grad_(True)
-<<<<<<< HEAD
         if (tower := tower_of(model)) is not None:
             tower.requires_grad_(base.trains_tower)
-    if recipe.train.compile is True:
-        compile_parts(model)
-=======
->>>>>>> main
     if recipe.train.recompute:
         recompute_layers(model)
     spread(model, world)
