@@ -233,7 +233,7 @@ class Core:
         quantized checkpoint. `report` gets a line for what was chosen, and for what was found and left unused;
         `progress` gets (elements placed, elements in all). `loop` bounds what runs side by side; what it leaves open
         follows from the model and from `redraft bench --knee`. `kernels` are the device's own if None. `experts` is
-        where the experts are: "device" or "host". `image_attention` says which tokens see an image: "reference", as
+        where the experts are: "device" or "host". `image_attention` is which tokens see an image: "reference", as
         transformers' DiffusionGemma does, or "gemma4" (docs/images.md); a vision tower is loaded with the first image.
         Raises WeightsError, ConfigError or TextError if the checkpoint is not whole or not supported.
         """
