@@ -74,7 +74,7 @@ def main() -> None:
         rates = [loop.canvases / each for each in seconds[name]]
         share = work[name] / median(seconds[name]) / peaks[loop.dtype]
         figures[name] = {"canvases_per_sec": median(rates), "share_of_matmul_peak": share, "runs": rates}
-    summary = told({name: figures[name] for name in loops}, device)
+    summary = reported({name: figures[name] for name in loops}, device)
     for figure, value in summary:
         print(f"{figure}: {value}")
     if arguments.record:
@@ -90,7 +90,7 @@ def main() -> None:
         )
 
 
-def told(figures: dict[str, dict[str, Any]], device: torch.device) -> list[tuple[str, str]]:
+def reported(figures: dict[str, dict[str, Any]], device: torch.device) -> list[tuple[str, str]]:
     """The lines of the record, loop by loop."""
     slowest = figures["transformers, plain loop"]["canvases_per_sec"]
     where = "" if device.type == "cpu" else f" on {device.type}"

@@ -5,7 +5,7 @@ GPU runs with real results, and what a GPU would refuse or wait for is noticed:
 
     Mixed          an operation on tensors of both devices
     waits          what the host waits for: reads of a number, copies to the host, sizes that depend on numbers
-    uploads        copies to the device; those that are not told not to, wait
+    uploads        copies to the device; those without non_blocking wait
 
 Kernels of Triton run under its interpreter on the numbers inside. A graph is recorded operation by operation and
 replayed into the same memory; while it is recorded, the host may wait for nothing.

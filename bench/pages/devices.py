@@ -13,7 +13,7 @@ from redraft.measure.record import Record, read_record
 from redraft.measure.roofline import CARDS, TOUCHED, Card, step_work
 from redraft.weights.memory import GIGABYTE, footprint
 from redraft.weights.place import Placement
-from redraft.weights.plan import EIGHT_BIT_FLOATS, PLANS, Formats, Plan, formats
+from redraft.weights.plan import EIGHT_BIT_FLOATS, PLANS, Formats, PackingPlan, formats
 
 SHAPE = Path("recipes") / "shapes" / "26b"
 USUAL = 2048
@@ -202,7 +202,7 @@ def _range(values: list[int]) -> str:
     return f"{min(values):,}" if min(values) == max(values) else f"{min(values):,} to {max(values):,}"
 
 
-def _plans_of(config: ModelConfig) -> list[tuple[str, Plan | None, Formats]]:
+def _plans_of(config: ModelConfig) -> list[tuple[str, PackingPlan | None, Formats]]:
     return [("bfloat16", None, {}), *((name, plan, formats(config, plan)) for name, plan in PLANS.items())]
 
 
@@ -242,7 +242,7 @@ def _floors(config: ModelConfig) -> Iterator[str]:
         yield f"| {card.name} | {' | '.join(_floor(config, card, plan, packed) for _, plan, packed in plans)} |\n"
 
 
-def _floor(config: ModelConfig, card: Card, plan: Plan | None, packed: Formats) -> str:
+def _floor(config: ModelConfig, card: Card, plan: PackingPlan | None, packed: Formats) -> str:
     if _refused(card, packed) or footprint(config, torch.bfloat16, packed).longest_context(card.memory) is None:
         return ""
     work = partial(step_work, config, torch.bfloat16, packed, prefix=USUAL)

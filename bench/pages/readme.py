@@ -54,18 +54,6 @@ def nano(root: Path) -> str:
     figures = read_record(root / "bench" / "records" / "plain-nano.json").figures
     typed, phrased = figures["strangers"], figures["phrasings"]
     return (
-        f"nano is 2.1 million parameters, and not more than an example: of {typed['count']} sentences typed as a stranger "
-        f"might, it gets {typed['fields']:.0%} of the fields and {typed['exact']:.0%} of the sentences right "
-        f"([record](bench/records/plain-nano.json), every answer in it); of {phrased['count']} phrasings that its training "
-        f"data lacks, {phrased['fields']:.0%} of the fields. The JSON is valid always, since that does not depend on the model."
-    )
-
-
-def nano(root: Path) -> str:
-    """How often the model of the first commands is right."""
-    figures = read_record(root / "bench" / "records" / "plain-nano.json").figures
-    typed, phrased = figures["strangers"], figures["phrasings"]
-    return (
         f"nano has 2.1 million parameters and is no more than an example: of {typed['count']} sentences typed as a "
         f"stranger might, it gets {typed['fields']:.0%} of the fields and {typed['exact']:.0%} of the sentences right "
         f"([record](bench/records/plain-nano.json), with every answer); of {phrased['count']} phrasings that its "
@@ -113,8 +101,8 @@ def _footing(one: Record) -> str:
         f"transformers {one.workload['transformers']}. Three numbers in a cell: transformers, redraft with the preset "
         "`reference`, redraft with `fast`. transformers and `reference` denoise 256 rows a step and are bound by the "
         "same matmuls. `fast` uses canvases no wider than `max_tokens` asks for, and no step to confirm a certain "
-        "answer. The last column is there because speed must not cost right answers; some workloads are beyond the model "
-        "in any engine. Peak memory, one request at a time: "
+        "answer. The last column is there because speed must not cost right answers; some workloads are beyond "
+        "the model in any engine. Peak memory, one request at a time: "
         f"{peak['ours']:.0f} MiB, transformers {peak['transformers']:.0f}."
     )
 

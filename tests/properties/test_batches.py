@@ -228,6 +228,11 @@ class Counted:
     step: int = 0
     waits: bool = False
 
+    @property
+    def prompt_chunk(self) -> int:
+        """Without images."""
+        return min(self.prompt_left, 256)
+
 
 def ran(batch: tuple[Piece[Counted], ...]) -> None:
     """What a forward does to the counts."""

@@ -55,7 +55,7 @@ def test_the_site_builds_without_a_warning(tmp_path: Path) -> None:
     """Every page is in the site's contents, and every link and anchor of every page leads somewhere."""
     ran(TOOLS / "mkdocs", "build", "--strict", "--site-dir", tmp_path, folder=REPOSITORY, NO_MKDOCS_2_WARNING="1")
     assert "redraft" in (tmp_path / "index.html").read_text(encoding="utf-8")
-    assert (tmp_path / "bench/records/eval-nano.json").is_file()
+    assert (tmp_path / "bench/records/plain-nano.json").is_file()
 
 
 def test_the_containers_recipe_is_sound() -> None:

@@ -9,23 +9,23 @@ from pathlib import Path
 TESTS = Path(__file__).resolve().parents[1]
 SOURCE = TESTS.parent / "src"
 FILE_WALL, FUNCTION_WALL = 400, 60
-WHOLE_WALLS = {SOURCE: 38_200, TESTS: 22_900}
+WHOLE_WALLS = {SOURCE: 38_200, TESTS: 23_700}
 
 # The core is what a newcomer reads to understand how a canvas settles: it is to stay an afternoon's reading.
 CORE = {"", "model", "diffusion", "engine"}
 PART_WALLS = {
     "core": 9_350,
-    "images": 500,
+    "images": 650,
     "model/gpu": 1_780,
     "weights": 2_900,
     "constraints": 5_700,
     "tasks": 2_350,
-    "tune": 2_700,
+    "tune": 2_950,
     "measure": 2_800,
-    "server": 3_850,
+    "server": 4_090,
     "operations": 1_950,
     "trace": 600,
-    "cli": 4_000,
+    "cli": 4_120,
 }
 
 

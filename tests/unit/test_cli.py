@@ -297,7 +297,6 @@ def test_a_terminal_is_not_waited_for(monkeypatch: pytest.MonkeyPatch, capsys: C
         (["bench", "--runs", "0"], "--runs is 0"),
         (["bench", "--device", "cuda"], "--device is 'cuda'"),
         (["bench", "--dial", "--runs", "3"], "--runs was given with --dial"),
-        (["bench", "--dial", "--against", "transformers"], "--against was given with --dial"),
         (["bench", "--rate", "3"], "--rate is that of the Poisson stream"),
         (["bench", "--record", "."], ". is a folder"),
         (["bench", "--record-dir", str(ROOT / "README.md")], "is not a folder"),

@@ -35,8 +35,8 @@ def piped(monkeypatch: pytest.MonkeyPatch) -> Callable[[bytes], None]:
 
 def run(capsys: pytest.CaptureFixture[str], *words: str) -> tuple[int, list[str], str]:
     code = main(["json", "--threads", "1", "--seed", "1", *words])
-    told = capsys.readouterr()
-    return code, told.out.splitlines(), told.err
+    reported = capsys.readouterr()
+    return code, reported.out.splitlines(), reported.err
 
 
 def test_a_sentence_becomes_an_object(capsys: pytest.CaptureFixture[str], piped: Callable[[bytes], None]) -> None:
@@ -84,7 +84,7 @@ def test_many_lines_keep_their_places(capsys: pytest.CaptureFixture[str], piped:
         (["--schema", "a", "--max-tokens", "1"], "max_tokens leaves 1 tokens and the shortest valid answer has"),
     ],
 )
-def test_a_mistake_in_the_call_is_told(words: list[str], said: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_mistake_in_the_call_is_reported(words: list[str], said: str, capsys: pytest.CaptureFixture[str]) -> None:
     code, out, err = run(capsys, *words, "some text")
     assert (code, out) == (2, [])
     assert said in err

@@ -114,7 +114,7 @@ def test_a_model_that_diverged_is_not_saved(tmp_path: Path) -> None:
     assert names(tmp_path) == set()
 
 
-@pytest.mark.parametrize("moved", range(12))
+@pytest.mark.parametrize("moved", range(15))
 def test_shards_of_two_saves_are_never_loaded_together(
     moved: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -51,10 +51,6 @@ probe_examples = 1
 LORA = "[lora]\nrank = 2\nalpha = 4.0"
 
 
-def quiet(step: int, total: int, row: dict[str, float]) -> None:
-    """Progress for nobody."""
-
-
 def recipe(folder: Path, lora: str = "", steps: int = 4) -> Recipe:
     rows = folder / "rows.jsonl"
     rows.write_text("".join(f'{{"prompt": "say {i}", "response": "melu {i}"}}\n' for i in range(40)))
@@ -69,11 +65,11 @@ def losses(folder: Path) -> list[float]:
 @pytest.fixture(scope="module")
 def adapted(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("adapted")
-    return train(recipe(folder, LORA), folder / "out", quiet)
+    return train(recipe(folder, LORA), folder / "out")
 
 
 def test_a_checkpoint_is_tuned_on_rows_and_keeps_its_text_side(tmp_path: Path) -> None:
-    out = train(recipe(tmp_path, steps=2), tmp_path / "out", quiet)
+    out = train(recipe(tmp_path, steps=2), tmp_path / "out")
     tuned, before = redraft.load(out), redraft.load("nano-sudoku")
     assert tuned.text.chat([{"role": "user", "content": "a"}]) == before.text.chat([{"role": "user", "content": "a"}])
     assert tuned.config.generation == before.config.generation
@@ -105,9 +101,7 @@ def test_the_rows_and_the_recipe_of_the_page_make_a_run(tmp_path: Path, monkeypa
     (tmp_path / "orders.toml").write_text(toml)
     wanted = read_recipe(tmp_path / "orders.toml")
     few = {"steps": 2, "batch_size": 4, "warmup": 1, "probe_examples": 1}
-    out = train(
-        msgspec.structs.replace(wanted, train=msgspec.structs.replace(wanted.train, **few)), tmp_path / "out", quiet
-    )
+    out = train(msgspec.structs.replace(wanted, train=msgspec.structs.replace(wanted.train, **few)), tmp_path / "out")
     assert redraft.load(str(out)).generate("order\n7 koru", chat=True, steps=1, max_tokens=4).tokens
     assert (out / ADAPTER).is_dir()
 
@@ -125,7 +119,7 @@ def test_an_adapter_is_trained_alone_and_shipped_merged_and_apart(adapted: Path)
 @pytest.mark.parametrize("lora", ["", LORA], ids=["whole", "adapters"])
 def test_a_run_that_is_interrupted_loses_nothing(lora: str, tmp_path: Path) -> None:
     whole = recipe(tmp_path, lora)
-    straight = losses(train(whole, tmp_path / "straight", quiet))
+    straight = losses(train(whole, tmp_path / "straight"))
 
     def interrupt(step: int, total: int, row: dict[str, float]) -> None:
         if step == 3:
@@ -133,7 +127,7 @@ def test_a_run_that_is_interrupted_loses_nothing(lora: str, tmp_path: Path) -> N
 
     with pytest.raises(KeyboardInterrupt):
         train(whole, tmp_path / "cut", interrupt)
-    assert losses(train(whole, tmp_path / "cut", quiet)) == straight
+    assert losses(train(whole, tmp_path / "cut")) == straight
     one, other = (load_model(tmp_path / name)[0].state_dict() for name in ("straight", "cut"))
     assert all(torch.equal(one[name], other[name]) for name in one)
 
@@ -149,7 +143,7 @@ def test_plain_text_is_probed_by_its_losses(left_out: bool, tmp_path: Path) -> N
     text += f"[objective]\nleave_one_out = {str(left_out).lower()}\n"
     (tmp_path / "text.toml").write_text(text.replace('{ "" = 1.0 }', f'{{ "{tmp_path / "texts"}" = 1.0 }}'))
     found = read_recipe(tmp_path / "text.toml")
-    out = train(found, tmp_path / "out", quiet)
+    out = train(found, tmp_path / "out")
     rows = [json.loads(line) for line in (out / LOG).read_text().splitlines()]
     name = f"{tmp_path / 'texts'} canvas nats"
     probed = [row[name] for row in rows if name in row]
@@ -238,7 +232,7 @@ def test_a_recipe_that_cannot_be_run_is_refused(old: str, new: str, said: str, t
     assert text.count(old) == 1
     (tmp_path / "own.toml").write_text(text.replace(old, new))
     with pytest.raises(RedraftError, match=said):
-        train(read_recipe(tmp_path / "own.toml"), tmp_path / "runs/out", quiet)
+        train(read_recipe(tmp_path / "own.toml"), tmp_path / "runs/out")
     assert not (tmp_path / "runs").exists()  # no folder is left that holds nothing
 
 
@@ -248,7 +242,7 @@ def test_a_start_of_another_shape_is_refused(tmp_path: Path) -> None:
     text = (Path(__file__).resolve().parents[2] / "recipes" / "nano-second.toml").read_text()
     (tmp_path / "nano.toml").write_text(text.replace("runs/nano-first", str(tmp_path / "tiny")))
     with pytest.raises(RecipeError, match=r"start is .*, where .* is .*; this recipe's is"):
-        train(read_recipe(tmp_path / "nano.toml"), tmp_path / "out", quiet)
+        train(read_recipe(tmp_path / "nano.toml"), tmp_path / "out")
 
 
 @pytest.mark.parametrize(
@@ -268,7 +262,7 @@ def test_too_little_memory_is_told_with_a_remedy(
 
     monkeypatch.setattr(trainer, "losses", full)
     with pytest.raises(RunError, match=r"memory ran out; lower \[train\] batch_size"):
-        train(recipe(tmp_path), tmp_path / "out", quiet)
+        train(recipe(tmp_path), tmp_path / "out")
 
 
 def test_a_packed_start_is_refused(tmp_path: Path) -> None:

@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from redraft.cli.common import Commands, command, decoded, load_engine, note, say_bounds
+from redraft.cli.common import Commands, asked, command, decoded, image_flag, load_engine, note, say_bounds
 from redraft.cli.constraint_flags import read_schema
 from redraft.cli.flags import model_flags, options_of, sampling_flags
 from redraft.cli.trace import trace_flag, traced
@@ -27,6 +27,7 @@ With --json every answer is a line of JSON. A line may also be a command:
 
   /new              start again            /schema FIELDS|FILE   answer with JSON of this schema; alone: freely again
   /seed N           seed of the next answer           /save FILE   write the conversation, as JSON messages
+  /image FILE       show it with the next turn
   /help             this list              /quit                 leave, as the end of input does
 
 examples:
@@ -35,13 +36,14 @@ examples:
   printf '/schema name, age int\\nAlice is 31 years old.\\n' | redraft chat --seed 7"""
 
 
-COMMANDS = ("/new", "/schema", "/seed", "/save", "/help")
+COMMANDS = ("/new", "/schema", "/seed", "/save", "/image", "/help")
 
 
 def add(commands: Commands) -> None:
     """Add the command."""
     parser = command(commands, "chat", "talk with a model, line by line", run, epilog=EPILOG)
     parser.add_argument("--system", metavar="TEXT", help="a system message before the first turn")
+    image_flag(parser, ": with the first turn")
     sampling_flags(parser, own={"seed": "seed of the first answer; each further one has the next"})
     trace_flag(parser)
     model_flags(parser, plan=True)
@@ -55,17 +57,29 @@ class Conversation:
     said: tuple[Message, ...]
     options: Options
     schema: Any = None
+    images: tuple[str, ...] = ()
+
+    def turn(self, text: str) -> Message:
+        """A user's turn, with the images that were to be shown with it."""
+        found = asked(text, self.images)
+        return {"role": "user", "content": text} if isinstance(found, str) else found[0]
 
     def answered(self, turn: Message, text: str) -> Conversation:
         """With one turn and its answer more; the next answer has the next seed."""
         seed = self.options.seed
         options = replace(self.options, seed=None if seed is None else (seed + 1) % 2**64)
-        return replace(self, said=(*self.said, turn, {"role": "assistant", "content": text}), options=options)
+        return replace(
+            self, said=(*self.said, turn, {"role": "assistant", "content": text}), options=options, images=()
+        )
 
     def after(self, command: str, value: str) -> Conversation:
         """What a command makes of it. Raises RequestError for a value that the command cannot have."""
         if command == "/new":
-            return replace(self, said=self.opening)
+            return replace(self, said=self.opening, images=())
+        if command == "/image":
+            if not Path(value).is_file():
+                raise RequestError(f"/image {value!r} is no file; name one")
+            return replace(self, images=(*self.images, value))
         if command == "/schema":
             return replace(self, schema=read_schema(value) if value else None)
         if command == "/seed":
@@ -83,7 +97,7 @@ class Conversation:
             raise RequestError("/save needs the name of a file")
         try:
             with Path(name).open("x", encoding="utf-8") as file:
-                file.write(json.dumps(self.said, ensure_ascii=False, indent=2) + "\n")
+                file.write(json.dumps(self.said, ensure_ascii=False, indent=2, default=str) + "\n")  # paths of images
         except OSError as error:
             raise RequestError(f"/save {name}: {error.strerror}; name another file") from None
         note(f"wrote {len(self.said)} messages to {name}")
@@ -97,7 +111,7 @@ def run(arguments: argparse.Namespace) -> int:
     opening: tuple[Message, ...] = ()
     if arguments.system is not None:
         opening = ({"role": "system", "content": arguments.system},)
-    talk = Conversation(opening, opening, options_of(arguments))
+    talk = Conversation(opening, opening, options_of(arguments), images=tuple(arguments.image))
     with traced(load_engine(arguments), arguments, "chat") as engine:
         if sys.stdin.isatty():
             say_bounds(arguments, None)
@@ -110,9 +124,8 @@ def run(arguments: argparse.Namespace) -> int:
                     talk = talk.after(name, value.strip())
                 else:
                     text = turn if talk.schema is None else of_schema(talk.schema, turn)
-                    asked: Message = {"role": "user", "content": text}
-                    done = _answer(engine, talk, asked, as_json=arguments.json)
-                    talk = talk.answered(asked, done.text)
+                    said = talk.turn(text)
+                    talk = talk.answered(said, _answer(engine, talk, said, as_json=arguments.json).text)
             except RedraftError as error:
                 if arguments.debug or not sys.stdin.isatty():
                     raise
@@ -121,7 +134,7 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 def _turn() -> str | None:
-    """The next turn that is not blank; None at the end of the input. Raises RequestError for bytes that are no text."""
+    """The next turn that is not blank, None at the end of the input. Raises RequestError unless it is UTF-8."""
     lines: list[str] = []
     while True:
         if sys.stdin.isatty():
@@ -136,14 +149,14 @@ def _turn() -> str | None:
         lines.clear()
 
 
-def _answer(engine: Engine, talk: Conversation, asked: Message, *, as_json: bool) -> Generation:
+def _answer(engine: Engine, talk: Conversation, said: Message, *, as_json: bool) -> Generation:
     """Answer: on a terminal the canvas settles, elsewhere text comes as it is certain; `as_json`, all at once."""
     from redraft.cli.display import Watch
     from redraft.cli.generate import generation_json
     from redraft.engine.request import Request
     from redraft.engine.scope import CancelScope
 
-    request = Request([*talk.said, asked], talk.options, schema=talk.schema)
+    request = Request([*talk.said, said], talk.options, schema=talk.schema)
     if not as_json and sys.stdout.isatty() and sys.stderr.isatty():
         with Watch(engine.text, answer_follows=True) as watch:
             done = engine.within(CancelScope(watch, parent=engine.scope)).generate(request)

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import argparse
+import base64
 import json
+import mimetypes
 import os
 import re
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -115,6 +117,13 @@ def show(line: str, *, last: bool) -> None:
 MANY_ELEMENTS = 100_000_000
 
 
+def prompt_flags(parser: argparse.ArgumentParser, text: str, what: str = "prompt") -> None:
+    """A prompt, or `what` else it is, as a word or a file, and whether it goes through the chat template."""
+    parser.add_argument("prompt", nargs="?", metavar="PROMPT", help=f'{text}; "-" or nothing reads stdin')
+    parser.add_argument("--file", type=Path, help=f"read the {what} from a file")
+    parser.add_argument("--chat", action="store_true", help="send it as a user's turn through the chat template")
+
+
 def read_prompt(argument: str | None, file: Path | None, what: str = "prompt") -> str:
     """A prompt, or `what` else it is, from the argument, from --file, or from stdin ("-" or nothing given).
 
@@ -133,6 +142,35 @@ def read_prompt(argument: str | None, file: Path | None, what: str = "prompt") -
     if sys.stdin is None or sys.stdin.isatty():  # None where the caller has closed it
         raise RequestError(f"no {what}: pass one as an argument, with --file, or through stdin")
     return _text(sys.stdin.buffer.read(), "stdin")
+
+
+def image_flag(parser: argparse.ArgumentParser, more: str = "") -> None:
+    """Images that a question is about."""
+    parser.add_argument(
+        "--image",
+        action="append",
+        default=[],
+        metavar="FILE",
+        help=f"an image before the text, for a model that reads images; repeatable{more}",
+    )
+
+
+def asked(text: str, images: Sequence[str]) -> str | list[dict[str, Any]]:
+    """A text, or with images a user's turn of both."""
+    if not images:
+        return text
+    parts: list[dict[str, Any]] = [{"type": "image", "image": Path(one), "part": f"--image {one}"} for one in images]
+    return [{"role": "user", "content": [*parts, *([{"type": "text", "text": text}] if text else [])]}]
+
+
+def image_part(path: Path) -> dict[str, Any]:
+    """An image of a file as OpenAI's interface takes it. Raises RequestError."""
+    try:
+        data = path.read_bytes()
+    except (OSError, ValueError) as error:
+        raise RequestError(f"{path} cannot be read: {getattr(error, 'strerror', None) or error}") from None
+    kind = mimetypes.guess_type(path.name)[0] or "image/png"
+    return {"type": "image_url", "image_url": {"url": f"data:{kind};base64,{base64.b64encode(data).decode()}"}}
 
 
 def print_json(value: object) -> None:

@@ -4,11 +4,21 @@ from __future__ import annotations
 
 import argparse
 from dataclasses import asdict
-from pathlib import Path
 from typing import TYPE_CHECKING
 
-from redraft.cli.common import Commands, command, load_engine, print_json, read_prompt, say_bounds
+from redraft.cli.common import (
+    Commands,
+    asked,
+    command,
+    image_flag,
+    load_engine,
+    print_json,
+    prompt_flags,
+    read_prompt,
+    say_bounds,
+)
 from redraft.cli.flags import model_flags
+from redraft.cli.generate import check_images
 from redraft.errors import RequestError
 
 if TYPE_CHECKING:
@@ -27,9 +37,8 @@ examples:
 def add(commands: Commands) -> None:
     """Add the command."""
     parser = command(commands, "decide", "estimate how likely each of some answers is", run, epilog=EPILOG)
-    parser.add_argument("prompt", nargs="?", metavar="PROMPT", help='the question; "-" or nothing reads stdin')
-    parser.add_argument("--file", type=Path, help="read the question from a file")
-    parser.add_argument("--chat", action="store_true", help="send it as a user's turn through the chat template")
+    prompt_flags(parser, "the question", "question")
+    image_flag(parser, "; with --chat")
     parser.add_argument(
         "--choice", action="append", metavar="TEXT", help="an answer; repeat for each (default: yes and no)"
     )
@@ -52,6 +61,7 @@ def run(arguments: argparse.Namespace) -> int:
         raise RequestError("--form and --choice were both given; a form has its choices in it: leave --choice out")
     if arguments.choice and len(set(arguments.choice)) < 2:
         raise RequestError(f"--choice is {arguments.choice[0]!r} alone; give another to compare it with")
+    check_images(arguments)
     prompt = read_prompt(arguments.prompt, arguments.file)
 
     from redraft.engine.request import Options, Request
@@ -60,7 +70,11 @@ def run(arguments: argparse.Namespace) -> int:
     say_bounds(arguments, prompt if arguments.chat else None)
     engine = load_engine(arguments)
     request = engine.resolve(
-        Request(prompt, chat=arguments.chat, options=Options(seed=arguments.seed, preset="reference"))
+        Request(
+            asked(prompt, arguments.image),
+            chat=arguments.chat,
+            options=Options(seed=arguments.seed, preset="reference"),
+        )
     )
     if arguments.form is None:
         found = [decide(engine, request, arguments.choice or ["yes", "no"], canvases=arguments.canvases)]
@@ -71,8 +85,8 @@ def run(arguments: argparse.Namespace) -> int:
         temperature = 1.0 if belief is None else belief.temperature
     found = [one.at(temperature) for one in found]
     if arguments.json:
-        told = [{"best": one.best} | asdict(one) for one in found]
-        print_json(told[0] if arguments.form is None else {"decisions": told})
+        rows = [{"best": one.best} | asdict(one) for one in found]
+        print_json(rows[0] if arguments.form is None else {"decisions": rows})
     else:
         print("\n\n".join(map(_lines, found)))
     return 0

@@ -72,7 +72,7 @@ def _python() -> Iterator[Finding]:
 def _torch() -> Iterator[Finding]:
     try:
         import torch
-    except Exception as error:
+    except Exception as error:  # a broken install fails in any way
         yield Finding("torch", "wrong", f"cannot be imported ({error})", "install it again: pip install 'torch>=2.11'")
         return
     build = f"{torch.__version__}, {torch.backends.cpu.get_cpu_capability()}"

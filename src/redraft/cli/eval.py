@@ -103,7 +103,7 @@ def _rows(arguments: argparse.Namespace) -> int:
             lines = [(i, line) for i, line in enumerate(file, 1) if line.strip()][: arguments.count]
     except OSError as error:
         raise RequestError(f"--file {arguments.file} cannot be read: {error.strerror}") from None
-    rows = [parse_row(line, f"{arguments.file}, line {i}").messages for i, line in lines]
+    rows = [parse_row(line, f"{arguments.file}, line {i}", arguments.file.parent).messages for i, line in lines]
     lone = next((line for (line, _), row in zip(lines, rows, strict=True) if len(row) < 2), None)
     if not rows or lone:
         raise RequestError(f"--file {arguments.file} has no {'question in line ' + str(lone) if lone else 'rows'}")

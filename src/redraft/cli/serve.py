@@ -25,7 +25,10 @@ if TYPE_CHECKING:
 
 PORT = 8642
 KEYS = "REDRAFT_API_KEYS"
-TRY = r'{"messages":[{"role":"user","content":"Send 3 apples to Maria."}],"canvas":{"ask_fields":true},"structured_outputs":{"json":"who, qty int, item"}}'
+TRY = (
+    r'{"messages":[{"role":"user","content":"Send 3 apples to Maria."}],'
+    r'"canvas":{"ask_fields":true},"structured_outputs":{"json":"who, qty int, item"}}'
+)
 
 EPILOG = f"""Point any tool with a "base URL" at http://127.0.0.1:{PORT}/v1; `redraft connect` prints the lines for
 some. The page is at the URL itself. A server that others can reach needs API keys, one a line in --api-key-file
@@ -55,6 +58,13 @@ def add(commands: Commands) -> None:
     )
     parser.add_argument(
         "--allow-host", action="append", default=[], metavar="NAME", help='a name it is reached by; "*" for any'
+    )
+    parser.add_argument(
+        "--image-host",
+        action="append",
+        default=[],
+        metavar="NAME",
+        help="a host that images may be fetched from (default: none; images come in the request)",
     )
     parser.add_argument("--no-page", action="store_true", help="serve no web page")
     parser.add_argument("--log-file", type=Path, metavar="FILE", help="append the log there (default: stderr)")
@@ -131,6 +141,7 @@ def _logged(arguments: argparse.Namespace) -> Iterator[Log]:
 
 def settings_of(arguments: argparse.Namespace) -> Settings:
     """The server's settings. Raises RequestError for those that would leave it open to others."""
+    from redraft.server.http.fetch import Fetcher
     from redraft.server.http.keys import read_keys
     from redraft.server.http.limits import Limits
     from redraft.server.http.settings import LOOPBACK, Settings
@@ -156,6 +167,7 @@ def settings_of(arguments: argparse.Namespace) -> Settings:
         # A key is what keeps a page elsewhere out; without one, the name that it asks for is.
         hosts=("*",) if keys and not local else tuple(dict.fromkeys(hosts)),
         limits=limits,
+        fetcher=Fetcher(tuple(arguments.image_host)),
         preset=arguments.preset,
         clip=arguments.model in EMBEDDED if arguments.clip_max_tokens is None else arguments.clip_max_tokens,
         page=not arguments.no_page,

@@ -283,7 +283,7 @@ class Loop:
             if one.finished:
                 continue
             ahead = one.behind
-            same = ahead is not None and not ahead.finished and ahead.request.prompt == one.request.prompt
+            same = ahead is not None and not ahead.finished and ahead.request.shares_prompt(one.request)
             if not (same and one.request.width):  # a causal one needs its own logits of the prompt's last token
                 one.behind = None
             self.scheduler.add(one)

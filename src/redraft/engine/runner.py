@@ -35,13 +35,12 @@ from redraft.engine.memory import Demand, Ledger, ran_out
 from redraft.engine.prefixes import Prefixes
 from redraft.engine.reading import NUMBERS, draws, may_read_alone, parted, read_together, shares_reading, streams
 from redraft.engine.request import ResolvedRequest
-from redraft.engine.scheduler import PREFILL_CHUNK
 from redraft.engine.scheduler import Batch as BatchOf
 from redraft.engine.scheduler import Piece as PieceOf
 from redraft.engine.sequence import CanvasSequence, Sequence
 from redraft.model.gemma import DiffusionGemma
 from redraft.model.gpu.graph import Placed, Places
-from redraft.model.rows import Mode, Rows, Span
+from redraft.model.rows import Mode, Rows, SoftTokens, Span
 from redraft.shapes import Float, Int, Tensor
 
 Batch = BatchOf[Sequence]
@@ -85,6 +84,7 @@ class Runner:
         sequence.open(self.model, prefix=prefix)
         if not sequence.request.read_prompt:  # that needs the logits of all of it, which no kept prefix has
             sequence.read = self.prefixes.load(sequence.chain, sequence.prefix)
+        sequence.look()
         return True
 
     def share(self, giver: Sequence, taker: Sequence) -> None:
@@ -97,7 +97,7 @@ class Runner:
             return [True]
 
         if self.in_halves(take, [taker]) == [True]:
-            taker.read = giver.read
+            taker.read, taker.soft = giver.read, {}
         else:
             taker.prefix.restart(0)
 
@@ -301,8 +301,8 @@ class Runner:
             return self._rows[1]
         spans = []
         for piece in batch:
-            prefix = piece.sequence.prefix
-            spans += [Span(prefix, piece.encode, Mode.ENCODE)] if piece.encode else []
+            prefix, images = piece.sequence.prefix, piece.sequence.images(piece.encode)
+            spans += [Span(prefix, piece.encode, Mode.ENCODE, images=images)] if piece.encode else []
             spans += [Span(prefix, piece.canvas, Mode.DENOISE)] if piece.canvas else []
         rows = self.model.rows(spans)
         self._rows = (batch, rows) if still else None
@@ -355,9 +355,8 @@ def run_alone(model: DiffusionGemma, request: ResolvedRequest, noise: Noise, *, 
         return
     one = CanvasSequence(request=request, drafts=drafts)
     one.open(model, noise)
-    for chunk in one.prompt.split(PREFILL_CHUNK):
-        model.encode(chunk, one.prefix)
-        one.encoded(chunk.shape[0])
+    for hidden in encode_prompt(model, request, one.prefix):
+        one.encoded(hidden.shape[0])
     while True:
         if one.commit is not None:
             model.encode(one.commit, one.prefix)
@@ -371,13 +370,25 @@ def run_alone(model: DiffusionGemma, request: ResolvedRequest, noise: Noise, *, 
 def _run_causal_alone(model: DiffusionGemma, request: ResolvedRequest, noise: Noise) -> Iterator[Event]:
     one = CausalSequence(request=request)
     one.open(model, noise)
-    tokens = one.prompt
+    parts = encode_prompt(model, request, one.prefix)
     while True:
-        for chunk in tokens.split(PREFILL_CHUNK):
-            hidden = model.encode(chunk, one.prefix)
-            one.encoded(chunk.shape[0])
+        for hidden in parts:
+            one.encoded(hidden.shape[0])
             events = one.advance(model, model.logits(hidden[-one.wants_logits :])) if one.wants_logits else []
             yield from events
         if isinstance(events[-1], Finished):
             return
-        tokens = one.to_encode(1)
+        parts = iter([model.encode(one.to_encode(1), one.prefix)])
+
+
+def encode_prompt(
+    model: DiffusionGemma, request: ResolvedRequest, prefix: Prefix
+) -> Iterator[Float[Tensor, "chunk hidden"]]:
+    """Encode a request's prompt into an empty prefix, in the chunks that the runner would have; yields their normed
+    hidden states."""
+    start = 0
+    for end in dict.fromkeys((*request.cuts, len(request.prompt))):
+        inside = [image for image in request.images if start <= image.run.start < end]
+        images = tuple(SoftTokens(image.run.start - start, image.soft()) for image in inside)
+        yield model.encode(torch.tensor(request.prompt[start:end]), prefix, images)
+        start = end

@@ -16,7 +16,7 @@ from redraft.engine.request import DEFAULTS, Generation, Options, Request
 from redraft.errors import RequestError
 from redraft.measure.record import Progress, Record, new_record, silent
 from redraft.operations.engine import Engine
-from redraft.operations.gap import Around, refuse_decided
+from redraft.operations.gap import GapContext, refuse_decided
 from redraft.tasks import Example, Score, Task
 from redraft.tasks.task import share
 from redraft.text import Message
@@ -118,7 +118,7 @@ def _filled(engine: Engine, task: Task, example: Example, options: Options) -> T
     refuse_decided(options, "a gap")
     before, behind = engine.text.encode(example.prompt, bos=True), engine.text.encode(example.suffix or "", bos=False)
     width = len(engine.text.encode(example.answer, bos=False))
-    done = engine.run(Around(tuple(before), tuple(behind)).request(width, options, engine))
+    done = engine.run(GapContext(tuple(before), tuple(behind)).request(width, options, engine))
     tokens = done.tokens[:width]
     done = replace(done, tokens=tokens, text=engine.text.decode(list(tokens)))
     return Trial(example, done, task.score(example, done.text))

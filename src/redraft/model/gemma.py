@@ -21,7 +21,7 @@ from redraft.model.kernels import FAST, Kernels
 from redraft.model.linear import GatedMLP, NormScale, PackedTable, multiply
 from redraft.model.moe import AnyExperts, Experts, Router
 from redraft.model.packed import Packed, plain
-from redraft.model.rows import IMAGE_ATTENTION, Context, Mode, Rows, Span, by_mode
+from redraft.model.rows import IMAGE_ATTENTION, Context, Mode, Rows, SoftTokens, Span, by_mode
 from redraft.shapes import Float, Int, Tensor
 
 
@@ -65,9 +65,11 @@ class DiffusionGemma(nn.Module):
 
     # -- the two modes, one sequence ---------------------------------------------------------------------------------
 
-    def encode(self, tokens: Int[Tensor, "rows"], prefix: Prefix) -> Float[Tensor, "rows hidden"]:
+    def encode(
+        self, tokens: Int[Tensor, "rows"], prefix: Prefix, images: tuple[SoftTokens, ...] = ()
+    ) -> Float[Tensor, "rows hidden"]:
         """Causal pass over tokens that follow the prefix; they become prefix. Returns the normed hidden states."""
-        rows = self.rows([Span(prefix, tokens.shape[0], Mode.ENCODE)])
+        rows = self.rows([Span(prefix, tokens.shape[0], Mode.ENCODE, images=images)])
         hidden = self.forward(tokens, None, rows)
         rows.commit()
         return hidden

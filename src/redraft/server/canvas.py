@@ -18,6 +18,7 @@ from redraft.diffusion.noise import SeededNoise
 from redraft.diffusion.seed import seeded
 from redraft.engine.events import Block, Draft, Finished
 from redraft.engine.scope import CancelScope
+from redraft.images.prompt import Prompt
 from redraft.operations.engine import Engine
 from redraft.options import SeedCanvas
 from redraft.server.document import Segment, complete
@@ -27,6 +28,7 @@ from redraft.server.http.errors import ApiError
 from redraft.server.http.routing import answers, router_of_bodies
 from redraft.server.http.service import Service, note_prompts, service_of
 from redraft.server.http.sse import Chunks, EventStream
+from redraft.server.openai.chat import messages_of
 from redraft.server.openai.constraint import structured
 from redraft.server.openai.exchange import Exchange, Work, aside
 from redraft.server.openai.fields import Message, Sampling, StructuredOutputs
@@ -90,12 +92,12 @@ def _prepare(service: Service, body: Canvas) -> Work:
     if pins or begun:
         options = replace(options, seed_canvas=SeedCanvas(pins, begun))
     if body.messages is not None:
-        prompt = engine.text.chat([{"role": one.role, "content": one.text} for one in body.messages])
+        prompt = engine.chat_prompt(messages_of(service, body.messages))
     else:
-        prompt = engine.text.encode(body.prompt or "", bos=True)
+        prompt = Prompt(tuple(engine.text.encode(body.prompt or "", bos=True)))
     constraint = structured(body.structured_outputs, service.settings.limits)
     requests = builder.requests([prompt], options, 1, constraint)
-    return Work(body, requests, len(prompt), TextForm(engine.text), drafts=bool(body.stream))
+    return Work(body, requests, len(prompt.tokens), TextForm(engine.text), drafts=bool(body.stream))
 
 
 async def _frames(exchange: Exchange) -> Chunks:

@@ -11,7 +11,7 @@ from redraft.tasks.forms import Copy, Form
 from redraft.tasks.infill import InfillPython
 from redraft.tasks.lists import MOST_LONG, EditLists, Lists
 from redraft.tasks.records import Records
-from redraft.tasks.repair import Repair
+from redraft.tasks.repair import RepairTask
 from redraft.tasks.sudoku import Sudoku
 from redraft.tasks.task import Example, Score, Split, Task, stream_seed
 
@@ -28,7 +28,7 @@ __all__ = [
     "Lists",
     "Mend",
     "Records",
-    "Repair",
+    "RepairTask",
     "Score",
     "Split",
     "Sudoku",
@@ -38,7 +38,7 @@ __all__ = [
     "task",
 ]
 
-_INVENTED: tuple[Task, ...] = (Records(), Sudoku(), Sudoku(6), Repair(), Edits(), Lists())
+_INVENTED: tuple[Task, ...] = (Records(), Sudoku(), Sudoku(6), RepairTask(), Edits(), Lists())
 _MORE: tuple[Task, ...] = (
     InfillPython(),
     Sudoku(9),

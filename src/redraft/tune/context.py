@@ -6,13 +6,15 @@ them, the same for every position. Sequences that share a line do not see each o
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import torch
 from torch.nn import functional as F
 
 from redraft.config import LayerConfig, ModelConfig
 from redraft.model.kernels import Attend
 from redraft.model.rope import rotation
-from redraft.model.rows import Inserted, Rotation
+from redraft.model.rows import IMAGE_ATTENTION, Inserted, Rotation
 from redraft.shapes import Bool, Float, Int, Tensor
 
 
@@ -39,16 +41,24 @@ class CleanContext(_Placed):
     is_canvas = False
 
     def __init__(
-        self, config: ModelConfig, clean: Int[Tensor, "batch tokens"], first: Int[Tensor, "batch tokens"]
+        self,
+        config: ModelConfig,
+        clean: Int[Tensor, "batch tokens"],
+        first: Int[Tensor, "batch tokens"],
+        images: Sequence[tuple[int, int, int]] = (),
+        image_attention: str = IMAGE_ATTENTION[0],
     ) -> None:
+        """`images` are (line, first token, token behind the last)."""
         self.config, self.first = config, first
+        self.images, self.windowed = images, image_attention == "gemma4"
         self.batch, self.tokens = clean.shape
         self.keys: dict[int, Tensor] = {}
         self.values: dict[int, Tensor] = {}
         super().__init__(torch.arange(self.tokens, device=first.device) - first)  # every sequence begins at 0
 
     def attend(self, index: int, q: Tensor, k: Tensor, v: Tensor, kernel: Attend) -> Tensor:
-        """Causal within each sequence. Padding follows the tokens, so causality hides it."""
+        """Causal within each sequence; an image's tokens see each other (`model/rows.py`). Padding follows the tokens,
+        so causality hides it."""
         q, k, v = matrix_format(q, k, v)
         self.keys[index], self.values[index] = _split(k, self.batch), _split(v, self.batch)
         bias = self._bias(self.config.layers[index].window, q)
@@ -57,8 +67,12 @@ class CleanContext(_Placed):
     def _bias(self, window: int | None, like: Tensor) -> Float[Tensor, "batch tokens tokens"]:
         if window not in self._biases:
             at = torch.arange(self.tokens, device=self.first.device)
-            seen = (at <= at[:, None]) & (at >= self.first[:, :, None])
-            self._biases[window] = _bias(seen if window is None else seen & (at > at[:, None] - window), like)
+            near = at > at[:, None] - (self.tokens if window is None else window)
+            seen = (at <= at[:, None]) & near & (at >= self.first[:, :, None])
+            for line, start, stop in self.images if window is not None or not self.windowed else ():
+                own = slice(start, stop)
+                seen[line, own, own] = near[own, own] if self.windowed else True
+            self._biases[window] = _bias(seen, like)
         return self._biases[window]
 
 

@@ -17,10 +17,12 @@ import msgspec
 import torch
 
 from redraft.errors import RecipeError, RunError
+from redraft.files import write_whole
 from redraft.model.gemma import DiffusionGemma
 from redraft.shapes import Tensor
 from redraft.tune.base import Base
 from redraft.tune.compiled import compile_parts
+from redraft.tune.images import tower_of
 from redraft.tune.parallel import World, pieces_of, spread, whole
 from redraft.tune.recipe import Recipe
 from redraft.tune.recompute import recompute_layers
@@ -75,11 +77,13 @@ def restore(recipe: Recipe, base: Base, path: Path, world: World) -> State:
     model = base.adapted()
     if recipe.lora is None:
         model.requires_grad_(True)
-    if recipe.train.compile is True:
-        compile_parts(model)
+        if (tower := tower_of(model)) is not None:
+            tower.requires_grad_(base.trains_tower)
     if recipe.train.recompute:
         recompute_layers(model)
     spread(model, world)
+    if recipe.train.compile is True:
+        compile_parts(model)
     state = State(recipe, world, model.train(), {}, _optimizer(recipe, model))
     state.average = {name: value.detach().clone() for name, value in state.trained.items()}
     if saved is not None:
@@ -138,9 +142,7 @@ def cut_log(path: Path, step: int) -> None:
     """Drop the rows of steps after the saved state: these steps run, and are logged, again."""
     if path.exists():
         rows = path.read_text(encoding="utf-8").splitlines(keepends=True)
-        beside = path.with_suffix(".new")
-        beside.write_text("".join(rows[:step]), encoding="utf-8")
-        os.replace(beside, path)  # a kill at any moment leaves a whole log
+        write_whole(path, "".join(rows[:step]).encode())
 
 
 def follow(state: State, decay: float) -> None:

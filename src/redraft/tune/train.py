@@ -40,7 +40,7 @@ _MEMORY = ("not enough memory", "out of memory", "can't allocate memory")  # wor
 Progress = Callable[[int, int, dict[str, float]], None]
 
 
-def train(recipe: Recipe, out: Path, progress: Progress) -> Path:
+def train(recipe: Recipe, out: Path, progress: Progress = lambda *_: None) -> Path:
     """Run or continue a recipe; `out` receives the checkpoint, the log and the state. Returns `out`.
 
     Under torchrun every process calls this; the first one writes and reports progress.

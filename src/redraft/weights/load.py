@@ -33,7 +33,15 @@ from redraft.weights.memory import Room, check_fits, free_memory
 from redraft.weights.names import Slot, check_filled, shown, slots, sort_names
 from redraft.weights.offload import keep_on_host
 from redraft.weights.place import Placement
-from redraft.weights.plan import Formats, Plan, check_device, formats, packed_matrices, plain_tensors, usable_plans
+from redraft.weights.plan import (
+    Formats,
+    PackingPlan,
+    check_device,
+    formats,
+    packed_matrices,
+    plain_tensors,
+    usable_plans,
+)
 from redraft.weights.source import Source
 
 
@@ -43,7 +51,7 @@ def load_model(
     dtype: torch.dtype = torch.float32,
     device: torch.device | str = "cpu",
     kernels: Kernels = FAST,
-    plan: Plan | None = None,
+    plan: PackingPlan | None = None,
     placement: Placement = Placement.DEVICE,
     image_attention: str = IMAGE_ATTENTION[0],
     report: Callable[[str], None] | None = None,
@@ -136,7 +144,7 @@ def _check_headers(source: Source, layout: Layout, config: ModelConfig, report: 
     for copy, original in names.tied:
         _check_copy(source, copy, original)
     if names.vision and has_tower(config):
-        report(f"{source.folder}: {len(names.vision)} vision tensors are not loaded; redraft runs the text model")
+        report(f"{source.folder}: {len(names.vision)} tensors of the vision tower are loaded with the first image")
     if layout.unread:
         report(f"{source.folder}: {len(layout.unread)} scales of activations or caches are not used")
 

@@ -25,6 +25,12 @@ from redraft.weights.names import shown
 SINGLE, INDEX = "model.safetensors", "model.safetensors.index.json"
 EMBEDDED = ("nano", "nano-sudoku")
 """Models inside the package, the default first: one reads sentences, one solves puzzles (docs/decisions)."""
+TEXT_FILES = (
+    *("tokenizer.json", "tokenizer_config.json", "chat_template.jinja", "special_tokens_map.json"),
+    *("processor_config.json", "preprocessor_config.json"),
+)
+"""Files of a checkpoint beside its weights and configs."""
+
 _PICKLES = ("*.bin", "*.pt", "*.pth", "*.ckpt")
 _REPOSITORY = re.compile(r"[A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*")
 

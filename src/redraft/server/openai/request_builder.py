@@ -10,6 +10,7 @@ from redraft.diffusion.presets import WIDTHS
 from redraft.engine.request import Request, ResolvedRequest
 from redraft.engine.resolve import canvas_width
 from redraft.errors import ConstraintError, RequestError
+from redraft.images.prompt import Prompt
 from redraft.options import Options, option_table
 from redraft.server.http.errors import api_error, unsupported
 from redraft.server.http.service import Service
@@ -68,7 +69,11 @@ class RequestBuilder:
         return Options(**sent)
 
     def requests(
-        self, prompts: Sequence[Sequence[int]], options: Options, answers: int, constraint: Constraint | None = None
+        self,
+        prompts: Sequence[Sequence[int] | Prompt],
+        options: Options,
+        answers: int,
+        constraint: Constraint | None = None,
     ) -> tuple[ResolvedRequest, ...]:
         """`answers` requests for each prompt, whose seeds count up. Raises ApiError for a constraint without a text."""
         found: list[ResolvedRequest] = []
@@ -76,8 +81,9 @@ class RequestBuilder:
             language = None if constraint is None else constraint.language(self.engine)
             thinking = constraint is not None and constraint.thinking
             for prompt in prompts:
-                own = self._clipped(options, len(prompt))
-                one = self.engine.resolve(Request(list(prompt), own, thinking=thinking, constraint=language))
+                whole = prompt if isinstance(prompt, Prompt) else Prompt(tuple(prompt))
+                own = self._clipped(options, len(whole.tokens))
+                one = self.engine.resolve(Request(whole, own, thinking=thinking, constraint=language))
                 found += [replace(one, seed=(one.seed + i) % 2**64) for i in range(answers)]
         except ConstraintError as error:
             raise api_error(error, field=None if constraint is None else constraint.field) from None

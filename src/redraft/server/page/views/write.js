@@ -5,6 +5,7 @@ import { bounds } from "../bounds.js";
 import { h } from "../dom.js";
 import { Knobs } from "../knobs.js";
 import { Marks } from "../marks.js";
+import { content, Pictures } from "../pictures.js";
 import { Run } from "../run.js";
 import { Stage } from "../stage.js";
 
@@ -36,6 +37,7 @@ class Write {
     this.modes = modes(() => this.clear());
     this.knobs = new Knobs(server);
     this.run = new Run({ label: "Send", go: (signal, wish) => this.go(signal, wish) });
+    this.pictures = server.images ? new Pictures(this.prompt, (error) => this.run.tell(error)) : null;
     this.anew = h("button", { type: "button", class: "quiet", hidden: true, onclick: () => this.clear() }, "Start over");
     this.turns = h("ol", { class: "turns" });
     this.prompt.addEventListener("keydown", (event) => {
@@ -56,6 +58,7 @@ class Write {
       "form",
       { class: "composer" },
       this.prompt,
+      this.pictures?.element ?? null,
       h("div", { class: "row spread" }, h("div", { class: "chips" }, ...examples), this.modes.element),
       bounds(this.server),
       h("div", { class: "row" }, this.run.button, this.anew, h("small", {}, "Enter sends, Shift Enter breaks the line, Esc stops")),
@@ -82,6 +85,8 @@ class Write {
     this.last = null;
     this.turns.replaceChildren();
     this.anew.hidden = true;
+    this.pictures?.clear();
+    this.pictures?.allow(this.modes.value === "chat"); // a text that goes on has no place for them
   }
 
   /** A new turn, or with `again` the last one once more with some of its tokens pinned. */
@@ -92,7 +97,9 @@ class Write {
     try {
       const said = await ask("v1/canvas", body, stage, signal).finally(() => turn.over(stage));
       turn.tell(said);
-      if (!again) this.prompt.value = "";
+      if (again) return;
+      this.prompt.value = "";
+      this.pictures?.clear();
     } catch (error) {
       if (error.name !== "AbortError") this.run.tell(error);
     } finally {
@@ -104,9 +111,11 @@ class Write {
     const asked = this.prompt.value;
     const before = this.last?.messages() ?? [];
     const chat = this.modes.value === "chat";
-    const body = chat ? { messages: [...before, { role: "user", content: asked }] } : { prompt: asked };
+    const images = chat ? this.pictures?.items ?? [] : [];
+    const said = { role: "user", content: content(asked, images) };
+    const body = chat ? { messages: [...before, said] } : { prompt: asked };
     this.last?.close();
-    this.last = new Turn(asked, body, this.server.name);
+    this.last = new Turn(asked, images, body, this.server.name);
     this.turns.append(this.last.element);
     this.anew.hidden = false;
     return this.last;
@@ -115,11 +124,11 @@ class Write {
 
 /** What was asked, and the answer as it settles, as often as it is drafted. */
 class Turn {
-  constructor(asked, body, name) {
+  constructor(asked, images, body, name) {
     this.body = body;
     this.text = null;
     this.said = h("div", { class: "said" }, h("h2", {}, name));
-    const question = h("div", { class: "asked" }, h("h2", {}, "You"), h("pre", {}, asked));
+    const question = h("div", { class: "asked" }, h("h2", {}, "You"), h("div", {}, small(images), h("pre", {}, asked)));
     this.element = h("li", { class: "turn" }, question, this.said);
   }
 
@@ -177,6 +186,10 @@ class Turn {
     const asked = this.body.messages ?? [];
     return this.text === null ? asked.slice(0, -1) : [...asked, { role: "assistant", content: this.text }];
   }
+}
+
+function small(images) {
+  return images.length ? h("div", { class: "pictures" }, ...images.map((one) => one.drawn())) : null;
 }
 
 function lead() {

@@ -1,11 +1,13 @@
 """Speed of one request beside transformers, as a record.
 
+    python bench/single_answers.py --count 30 --record bench/records/against-transformers.json
+
 On the same checkpoint and prompts in one process, runs are paired: each prompt is answered by one and then by the
 other, in alternating order, so that a drifting machine hurts both. Both use the checkpoint's own sampler settings,
 the reference rules, and their own noise, so step counts differ a little; the time per denoising step is reported
 beside the time per answer. A third run of each pair is ours by the preset `fast`, which does what the reference
 cannot: a canvas that fits the answer, and no step that only confirms. Peak memory is that of a process of each one's
-own. `throughput.py` has the many requests.
+own. `redraft bench` measures many requests.
 """
 
 from __future__ import annotations
@@ -19,12 +21,15 @@ from typing import Any
 
 import torch
 
+from command import arguments, finish
+from redraft.cli.common import progress
 from redraft.engine.request import Options, Request, ResolvedRequest
 from redraft.measure.process_memory import peak_mib
 from redraft.measure.record import Progress, Record, new_record, silent
 from redraft.measure.scenario import TASKS, held_out
 from redraft.measure.verify import load_reference
 from redraft.operations.engine import Engine
+from redraft.weights.source import locate
 
 WHO = ("ours", "fast", "transformers")
 
@@ -153,3 +158,13 @@ def _record(
             ),
         ],
     )
+
+
+def main() -> None:
+    """One record."""
+    given = arguments(__doc__ or "", count=30)
+    finish(bench_against(locate(given.model), runs=given.count, progress=progress), given.record)
+
+
+if __name__ == "__main__":
+    main()
