@@ -43,7 +43,7 @@ from redraft.operations.engine import Engine
 from redraft.shapes import Tensor
 from redraft.weights.plan import find_plan, formats
 from redraft.weights.quantize import quantize_checkpoint
-from redraft.weights.shards import Header, index_json, write_shard
+from redraft.weights.shards import TensorHeader, index_json, write_shard
 
 HERE = Path(__file__).resolve().parents[1]
 NAMES = HERE / "tests/data/real_26b_tensors.json"
@@ -125,10 +125,10 @@ def make(folder: Path, layers: int, threads: int) -> dict[str, Any]:
     shutil.rmtree(beside, ignore_errors=True)
     beside.mkdir(parents=True)
     numbers = Numbers()
-    shards: dict[str, list[Header]] = {}
+    shards: dict[str, list[TensorHeader]] = {}
     for i, entries in enumerate(runs(layers)):
         name = f"model-{i + 1:05}-of-{layers + 1:05}.safetensors"
-        shards[name] = [Header(stored, torch.bfloat16, tuple(shape)) for stored, shape in entries]
+        shards[name] = [TensorHeader(stored, torch.bfloat16, tuple(shape)) for stored, shape in entries]
         write_shard(beside / name, shards[name], (part for one in shards[name] for part in numbers.of(one)))
     (beside / "model.safetensors.index.json").write_text(json.dumps(index_json(shards)))
     config = json.loads(SHAPE.read_text())
@@ -163,7 +163,7 @@ class Numbers:
     def __init__(self) -> None:
         self.pool, self.at = torch.randn(POOL, generator=torch.Generator().manual_seed(0)), 0
 
-    def of(self, one: Header) -> Iterator[Tensor]:
+    def of(self, one: TensorHeader) -> Iterator[Tensor]:
         """The numbers of a tensor, a run at a time; norms and scalars are 1."""
         left = torch.Size(one.shape).numel()
         while left:

@@ -9,12 +9,12 @@ from pathlib import Path
 TESTS = Path(__file__).resolve().parents[1]
 SOURCE = TESTS.parent / "src"
 FILE_WALL, FUNCTION_WALL = 400, 60
-WHOLE_WALLS = {SOURCE: 38_200, TESTS: 23_700}
+WHOLE_WALLS = {SOURCE: 39_400, TESTS: 23_700}
 
 # The core is what a newcomer reads to understand how a canvas settles: it is to stay an afternoon's reading.
 CORE = {"", "model", "diffusion", "engine"}
 PART_WALLS = {
-    "core": 9_350,
+    "core": 9_620,
     "images": 650,
     "model/gpu": 1_780,
     "weights": 2_900,
@@ -22,10 +22,10 @@ PART_WALLS = {
     "tasks": 2_350,
     "tune": 2_950,
     "measure": 2_800,
-    "server": 4_090,
-    "operations": 1_950,
+    "server": 4_170,
+    "operations": 1_980,
     "trace": 600,
-    "cli": 4_120,
+    "cli": 4_320,
 }
 
 
