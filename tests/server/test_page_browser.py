@@ -409,7 +409,9 @@ def test_an_answer_is_of_its_schema_and_each_field_tells_how_sure_it_is(tab: Tab
     sure = [float(rows.nth(i).locator("meter").get_attribute("value")) for i in range(3)]
     assert all(0 <= one <= 1 for one in sure)
     taught = {"messages": [{"role": "user", "content": RECORD}], "canvas": {"stream": True}}
-    tab.change("v1/chat/completions", taught)  # what this server's model was taught, so that one field is as it would say
+    tab.change(
+        "v1/chat/completions", taught
+    )  # what this server's model was taught, so that one field is as it would say
     held = {"who": {"const": "Karomi"}, "qty": {"const": 418}}
     schema = json.dumps({"type": "object", "properties": held, "required": list(held)})
     page.get_by_label("JSON Schema").fill(schema)
