@@ -27,7 +27,7 @@ from redraft.engine.loop import DEFAULT_LOOP, Loop, LoopConfig
 from redraft.engine.request import Generation, Request, ResolvedRequest
 from redraft.engine.resolve import build_request
 from redraft.engine.scope import CancelScope
-from redraft.errors import RequestError
+from redraft.errors import RequestError, input_errors
 from redraft.home import cache_folder
 from redraft.model.fused import fuse_layers, pays
 from redraft.model.gemma import DiffusionGemma
@@ -109,8 +109,9 @@ class Core:
         options = request.options
         dialled = options.effort is not None or options.target_ms is not None
         dial = read_dial(self.folder) if dialled and self.folder is not None else None
-        tokens = self._tokens(request)
-        found = build_request(tokens, options, self.config, dial, self._language(request))
+        with input_errors():
+            tokens = self._tokens(request)
+            found = build_request(tokens, options, self.config, dial, self._language(request))
         return found if request.check is None else replace(found, check=request.check)
 
     def submit(

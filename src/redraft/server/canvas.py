@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 from functools import partial
+from typing import Annotated
 
 from fastapi import Request, Response
 from pydantic import Field
@@ -25,9 +26,10 @@ from redraft.server.http.errors import ApiError
 from redraft.server.http.routing import answers, router_of_bodies
 from redraft.server.http.service import Service, note_prompts, service_of
 from redraft.server.http.sse import Chunks, EventStream
+from redraft.server.limits import within
 from redraft.server.openai.constraint import structured
 from redraft.server.openai.exchange import Exchange, Work, aside
-from redraft.server.openai.fields import Message, Sampling, StructuredOutputs
+from redraft.server.openai.fields import Sampling, StructuredOutputs, Turns, Width
 from redraft.server.openai.replies import Json, TextForm, canvas_report
 from redraft.server.openai.request_builder import RequestBuilder
 from redraft.trace.frames import Frames, block_frame
@@ -38,9 +40,9 @@ router = router_of_bodies()
 class Place(Body):
     """Tokens at a place of the first canvas: a text from there on, or one token id."""
 
-    at: Int = Field(ge=0, description="position, counted from 0")
+    at: Width = Field(description="position, counted from 0")
     text: Str | None = Field(default=None, description="as many positions as it has tokens")
-    token: Int | None = Field(default=None, description="one token id")
+    token: Annotated[Int, within("id")] | None = Field(default=None, description="one token id")
 
     def pairs(self, engine: Engine) -> list[tuple[int, int]]:
         """(position, token id). Raises ApiError unless it is one of the two."""
@@ -50,15 +52,20 @@ class Place(Body):
         return [(self.at + i, token) for i, token in enumerate(tokens)]
 
 
+Places = Annotated[list[Place], within("places")]
+
+
 class Canvas(Sampling):
     """`POST /v1/canvas`."""
 
-    messages: list[Message] | None = Field(default=None, description="a conversation to answer")
+    messages: Turns | None = Field(default=None, description="a conversation to answer")
     prompt: Str | None = Field(default=None, description="a text to continue")
-    pins: list[Place] | None = Field(default=None, description="tokens of the first canvas that stay")
-    given: list[Place] | None = Field(default=None, description="tokens that it begins with, free from then on")
+    pins: Places | None = Field(default=None, description="tokens of the first canvas that stay")
+    given: Places | None = Field(default=None, description="tokens that it begins with, free from then on")
     structured_outputs: StructuredOutputs | None = Field(default=None, description="json, regex, choice or grammar")
-    segments: list[Segment] | None = Field(default=None, description="a document: texts, holes, at most one revision")
+    segments: Annotated[list[Segment], within("segments")] | None = Field(
+        default=None, description="a document: texts, holes, at most one revision"
+    )
 
 
 @router.post("/v1/canvas", response_model=None)
@@ -91,7 +98,7 @@ def _prepare(service: Service, body: Canvas) -> Work:
         prompt = engine.text.chat([{"role": one.role, "content": one.text} for one in body.messages])
     else:
         prompt = engine.text.encode(body.prompt or "", bos=True)
-    constraint = structured(body.structured_outputs, service.settings.limits)
+    constraint = structured(body.structured_outputs)
     requests = builder.requests([prompt], options, 1, constraint)
     return Work(body, requests, len(prompt), TextForm(engine.text), drafts=bool(body.stream))
 

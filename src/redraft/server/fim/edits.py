@@ -12,13 +12,13 @@ from dataclasses import replace
 from fastapi import Request, Response
 from pydantic import Field
 
-from redraft.server.http.body import BOOKKEEPING, Real, Str
+from redraft.server.http.body import BOOKKEEPING, Share, Str, Tokens
 from redraft.server.http.errors import ApiError, unsupported
 from redraft.server.http.routing import answers, router_of_bodies
 from redraft.server.http.service import note_prompts, service_of
 from redraft.server.openai.chat import chat
 from redraft.server.openai.exchange import aside, reply_with
-from redraft.server.openai.fields import Chat, Message, Prediction, Sampling
+from redraft.server.openai.fields import Chat, Prediction, Sampling, Turns
 from redraft.server.openai.replies import ChatForm, Json, whole_answer
 from redraft.server.openai.request_builder import RequestBuilder
 
@@ -35,9 +35,9 @@ class Edit(Sampling):
 
     inert = BOOKKEEPING | {"nextEdit"}
 
-    messages: list[Message] = Field(min_length=1, description="the last one holds the tagged region")
-    strength: Real | None = Field(default=None, description="share of it that starts as noise (0.5)")
-    slack: int | None = Field(default=None, strict=True, ge=0, description="tokens it may grow or shrink by (0)")
+    messages: Turns = Field(description="the last one holds the tagged region")
+    strength: Share | None = Field(default=None, description="share of it that starts as noise (0.5)")
+    slack: Tokens | None = Field(default=None, description="tokens it may grow or shrink by (0)")
     instruction: Str | None = Field(default=None, description="what to change; shown to the model as a user's turn")
 
 

@@ -46,7 +46,7 @@ def prepare(service: Service, body: Chat) -> Work:
     check_tools(choice, text)
     if choice.forced:  # stop strings cut text, and a forced call has none around it
         options = replace(options, stop=())
-    constraint = constraint_of(body, choice, service.settings.limits, thinking=thinking)
+    constraint = constraint_of(body, choice, thinking=thinking)
     # A forced call need not be declared: the constraint has it.
     declared = [tool.model_dump(exclude_none=True) for tool in choice.tools] if text.knows_tools else []
     prompt = text.encode(text.render(messages_of(body), thinking=thinking, tools=declared), bos=False)

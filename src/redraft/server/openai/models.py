@@ -9,11 +9,11 @@ from starlette.concurrency import run_in_threadpool
 
 from redraft.engine.dial import read_dial
 from redraft.errors import RequestError
-from redraft.server.http.body import Body, Flag, Int, Str
+from redraft.server.http.body import Body, Flag, Name, Str, TokenIds
 from redraft.server.http.errors import ApiError
 from redraft.server.http.routing import answers, router_of_bodies
 from redraft.server.http.service import Service, service_of
-from redraft.server.openai.fields import Message, Sampling
+from redraft.server.openai.fields import Sampling, Turns
 from redraft.server.openai.replies import Json
 
 router = router_of_bodies(streams=False)
@@ -26,10 +26,10 @@ class Tokenize(Body):
 
     inert = frozenset({"user"})
 
-    model: Str | None = None
+    model: Name | None = None
     prompt: Str | None = None
     content: Str | None = None
-    messages: list[Message] | None = None
+    messages: Turns | None = None
     add_special_tokens: Flag | None = None
     add_special: Flag | None = None
     add_generation_prompt: Flag | None = None
@@ -40,8 +40,8 @@ class Tokenize(Body):
 class Detokenize(Body):
     """`POST /detokenize`."""
 
-    model: Str | None = None
-    tokens: list[Int]
+    model: Name | None = None
+    tokens: TokenIds
 
 
 @router.get("/v1/models")
