@@ -16,11 +16,13 @@ import pytest
 from tests.server.conftest import ANSWER, RECORD, ROOT
 
 from redraft.__main__ import main
-from redraft.cli.rows import Done, run_batch
+from redraft.cli.rows import Done, rows_of, run_batch
 from redraft.errors import RequestError
 from redraft.operations.engine import Engine
 from redraft.server.http.service import Service
 from redraft.server.http.settings import Settings
+from redraft.server.openai import chat
+from redraft.server.openai.batch import MOST_LINE_BYTES
 
 TURN = [{"role": "user", "content": RECORD}]
 
@@ -214,3 +216,60 @@ def test_a_kill_loses_nothing_and_does_nothing_twice(nano: Engine, tmp_path: Pat
     told = [[json.loads(line) for line in path.read_text().splitlines()] for path in (target, whole)]
     assert [line["custom_id"] for line in told[0]] == [f"r{i}" for i in range(80)]
     assert [said(line) for line in told[0]] == [said(line) for line in told[1]]
+
+
+DEEP = "gate:" * 500 + "factor"
+
+
+@pytest.mark.parametrize(
+    "row",
+    [
+        {"prompt": [-1]},
+        {"prompt": [2**32]},
+        {"prompt": [2**63]},
+        {"messages": TURN, "n": 2**63},
+        {"messages": TURN, "n": 10**6},
+        {"messages": TURN, "canvas": {"accept": [DEEP]}},
+        {"messages": TURN, "canvas": {"accept": ["gate:1e300:factor"]}},
+        {"custom_id": "a\ud800", "url": "/v1/completions", "body": {"prompt": "a\ud800"}},
+        '{"prompt": ' + "[" * 10_000 + "]" * 10_000 + "}",
+        '{"prompt": "a", "seed": ' + "9" * 5000 + "}",
+    ],
+    ids=str,
+)
+def test_a_hostile_row_is_an_error_row_and_the_run_goes_on(run: Callable[..., Any], row: Any) -> None:
+    """The run ended, or hung, and stopped at that row again when it was resumed."""
+    bad, good = run([row, {"messages": TURN}])
+    assert bad["response"]["status_code"] == 400
+    assert said(good) == ANSWER
+
+
+def test_whatever_a_row_raises_is_its_error(
+    run: Callable[..., Any], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    prepare, met = chat.prepare, list[type[Exception] | None]()
+
+    def broken(*given: Any) -> Any:
+        error = [KeyError, OverflowError, RecursionError, MemoryError, UnicodeError, ZeroDivisionError, None][len(met)]
+        met.append(error)
+        if error is not None:
+            raise error("of /home/somebody")
+        return prepare(*given)
+
+    monkeypatch.setattr(chat, "prepare", broken)
+    found = run([{"messages": TURN}] * 7, at_once=1)
+    assert [line["response"]["status_code"] for line in found] == [500, 400, 400, 400, 400, 500, 200]
+    assert "somebody" not in str(found[0]), "a failure of ours does not describe this machine"
+
+
+def test_a_line_without_end_is_an_error_row_and_is_not_read_whole(run: Callable[..., Any], tmp_path: Path) -> None:
+    """3 GB were read into memory. Resumed, it is still that row."""
+    long = '{"prompt": "' + "a" * (3 * MOST_LINE_BYTES) + '"}'
+    found = run([long, {"messages": TURN}])
+    assert [line["response"]["status_code"] for line in found] == [400, 200]
+    assert str(len(long) + 1) in found[0]["response"]["body"]["error"]["message"]
+    assert run([long, {"messages": TURN}]) == found
+    with (tmp_path / "in.jsonl").open("rb") as file:
+        assert max(len(row.data) for row in rows_of(file)) < 2000
+    with pytest.raises(RequestError, match=r"row 1 of .* is not the one"):
+        run([long.replace("a", "b"), {"messages": TURN}])

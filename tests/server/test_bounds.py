@@ -45,9 +45,8 @@ def free(annotation: Any, metadata: tuple[Any, ...] = ()) -> Iterator[Any]:
     elif origin in (int, float) and not (kinds & {Ge, Gt} and Le in kinds):
         yield annotation
     for inner in () if origin is typing.Literal else arguments:
-        if inner not in (Any, type(None), ...):
-            if not (origin is dict and inner is str):
-                yield from free(inner)
+        if inner not in (Any, type(None), ...) and not (origin is dict and inner is str):
+            yield from free(inner)
 
 
 def test_no_field_is_without_a_bound() -> None:

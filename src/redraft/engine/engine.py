@@ -146,13 +146,14 @@ class Core:
         prompt = request.prompt
         if not prompt:
             raise RequestError("the prompt is empty, or has no messages; pass some text, messages or token ids")
+        how: dict[str, Any] = {"thinking": request.thinking, "parse_special": request.parse_special}
         if isinstance(prompt, str):
             if not request.chat and not request.thinking:
                 return self.text.encode(prompt, bos=True)
-            return self.text.chat([{"role": "user", "content": prompt}], thinking=request.thinking)
+            return self.text.chat([{"role": "user", "content": prompt}], **how)
         messages = [one for one in prompt if not isinstance(one, int)]
         if len(messages) == len(prompt) and all(isinstance(one, Mapping) for one in messages):
-            return self.text.chat(messages, thinking=request.thinking)
+            return self.text.chat(messages, **how)
         return list(prompt)  # type: ignore[arg-type]  # checked with the rest: what is no integer is refused by name
 
     def _language(self, request: Request) -> Language | None:

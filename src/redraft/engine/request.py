@@ -35,6 +35,7 @@ class Request:
     prompt      a text, which is continued as it stands behind `<bos>`, or with `chat` is one user's turn; a list of
                 {"role", "content"} messages, which goes through the chat template; or token ids, used as they are
     thinking    let the model think before it answers; a constraint holds what stands behind the thinking
+    parse_special   special tokens that messages spell become tokens; otherwise they stay text
 
     At most one of these holds the answer to a language (docs/constraints.md); it is valid then, or an error is raised:
 
@@ -51,6 +52,7 @@ class Request:
     options: Options = DEFAULTS
     chat: bool = False
     thinking: bool = False
+    parse_special: bool = False
     schema: Any = None
     regex: str | None = None
     choices: Sequence[str] | None = None

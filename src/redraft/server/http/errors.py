@@ -149,7 +149,7 @@ Path = Sequence[str | int]
 
 
 def body_error(errors: Sequence[Any], fields_at: Callable[[Path], Iterable[str]] = lambda _: ()) -> ApiError:
-    """The error for a body, of all its mistakes: too many entries, else the deepest one, an unknown field before others.
+    """The error for a body, of all its mistakes: too many entries, else the deepest one, of these an unknown field.
 
     `fields_at` returns the names of the fields beside a path.
     """

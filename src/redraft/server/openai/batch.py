@@ -56,8 +56,6 @@ def _work(service: Service, row: bytes, seed: int | None) -> Work:
 
 
 def _object(row: bytes) -> dict[str, Any]:
-    if len(row) > MOST_LINE_BYTES:
-        raise ApiError(400, f"the row has {len(row)} bytes; at most {MOST_LINE_BYTES}", code="invalid_json")
     try:
         found = read_json(row)
     except (ValueError, RecursionError) as error:

@@ -49,7 +49,8 @@ def prepare(service: Service, body: Chat) -> Work:
     constraint = constraint_of(body, choice, thinking=thinking)
     # A forced call need not be declared: the constraint has it.
     declared = [tool.model_dump(exclude_none=True) for tool in choice.tools] if text.knows_tools else []
-    prompt = text.encode(text.render(messages_of(body), thinking=thinking, tools=declared), bos=False)
+    special = bool(body.parse_special)
+    prompt = text.chat(messages_of(body), thinking=thinking, tools=declared, parse_special=special)
     requests = builder.requests([prompt], options, body.n or 1, constraint)
     return Work(body, requests, len(prompt), ChatForm(text, bool(body.logprobs), choice), predicted)
 

@@ -276,6 +276,9 @@ class Chat(Sampling):
         default=None, description="thinking: off for none and minimal, else on; refused where the model has none"
     )
     prediction: Prediction | None = Field(default=None, description="the canvas starts from this text")
+    parse_special: Flag | None = Field(
+        default=None, description="true: special tokens that messages spell become tokens; otherwise they stay text"
+    )
     chat_template_kwargs: TemplateOptions | None = Field(default=None, description="enable_thinking")
 
 
