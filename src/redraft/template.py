@@ -20,6 +20,25 @@ MOST_RENDERED, MOST_RENDER_SEC = 2**24, 5.0
 """Characters that a template may print, and seconds that it may take."""
 
 
+def strings_of(value: Any) -> Iterator[str]:
+    """Every text in a value, the names of its fields, too."""
+    if isinstance(value, str):
+        yield value
+    elif isinstance(value, Mapping):
+        yield from (text for pair in value.items() for part in pair for text in strings_of(part))
+    elif isinstance(value, list | tuple):
+        yield from (text for part in value for text in strings_of(part))
+
+
+def changed(value: Any, change: Callable[[str], str]) -> Any:
+    """A value with each of these changed."""
+    if isinstance(value, Mapping):
+        return {changed(key, change): changed(part, change) for key, part in value.items()}
+    if isinstance(value, list | tuple):
+        return [changed(part, change) for part in value]
+    return change(value) if isinstance(value, str) else value
+
+
 class _RefusedError(Exception):
     """A template called raise_exception: it refuses this conversation."""
 

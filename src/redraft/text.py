@@ -12,8 +12,9 @@ checkpoint are read, and a template can reach neither files nor network, and has
 from __future__ import annotations
 
 import json
+import re
 import threading
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -21,11 +22,11 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
-from tokenizers import AddedToken, Tokenizer, models
+from tokenizers import Tokenizer
 
 from redraft.config import CheckpointConfig
 from redraft.errors import RequestError, TextError
-from redraft.template import ChatTemplate
+from redraft.template import ChatTemplate, changed, strings_of
 
 __all__ = ["Detokenizer", "MAX_STOPS", "MAX_STOP_CHARS", "Message", "StopStrings", "Text", "read_text"]
 
@@ -60,12 +61,7 @@ class Text:
 
         Raises RequestError for text that is not valid Unicode, or too long for the model whatever its tokens are.
         """
-        if self.context * self.longest and len(text) > self.context * self.longest:
-            least = -(-len(text) // self.longest)
-            raise RequestError(
-                f"the text has {len(text)} characters, at least {least} tokens; the model's context is {self.context}:"
-                " shorten it"
-            )
+        self._refuse_long(len(text))
         try:
             text.encode()
         except UnicodeEncodeError as error:
@@ -125,34 +121,35 @@ class Text:
         Special tokens are those that the template prints. One that the conversation spells stays text, so that nobody
         forges a turn; with `parse_special` it becomes a token.
         """
+        self._refuse_long(sum(len(one) for message in messages for one in strings_of(message.get("content"))))
         given, split = (messages, tools), ""
-        if not parse_special and any(self._spelt(part) for part in _strings(given)):
-            said = "".join(_strings(given))
+        if not parse_special and any(self._marks.search(part) for part in strings_of(given)):
+            said = "".join(strings_of(given))
             split = next(mark for mark in map(chr, range(0xE000, 0xF8FF)) if mark not in said)
-            given = _changed(given, lambda part: self._broken(part, split))
+            given = changed(given, lambda part: self._broken(part, split))
         shown = self.render(given[0], thinking=thinking, generation_prompt=generation_prompt, tools=given[1])
         return [token for part in (shown.split(split) if split else [shown]) for token in self.encode(part, bos=False)]
 
+    def _refuse_long(self, characters: int) -> None:
+        if self.context * self.longest and characters > self.context * self.longest:
+            raise RequestError(
+                f"the text has {characters} characters, at least {-(-characters // self.longest)} tokens; the model's"
+                f" context is {self.context}: shorten it"
+            )
+
     def _broken(self, text: str, split: str) -> str:
         """A text with a mark behind the first character of each special token that it spells."""
-        while starts := self._spelt(text):
-            cuts = [0, *(start + 1 for start in starts), len(text)]
-            text = split.join(text[a:b] for a, b in pairwise(cuts))
-        return text
-
-    def _spelt(self, text: str) -> list[int]:
-        """Where special tokens begin in a text."""
-        found = self._finder.encode(text, add_special_tokens=False)
-        return [start for token, (start, _) in zip(found.ids, found.offsets, strict=True) if token]
+        cuts, at = [0], 0
+        while found := self._marks.search(text, at):  # they may overlap
+            at = found.start() + 1
+            cuts.append(at)
+        return split.join(text[a:b] for a, b in pairwise([*cuts, len(text)]))
 
     @cached_property
-    def _finder(self) -> Tokenizer:
-        """Finds special tokens as the tokenizer does, in Rust, and reads nothing else."""
-        finder = Tokenizer(models.WordLevel({"": 0}, unk_token=""))
+    def _marks(self) -> re.Pattern[str]:
+        """Any special token."""
         added = self.tokenizer.get_added_tokens_decoder().values()
-        marks = [token.content for token in added if token.special and len(token.content) > 1]
-        finder.add_special_tokens([AddedToken(mark, special=True, normalized=False) for mark in marks])
-        return finder
+        return re.compile(_any_of({token.content for token in added if token.special and len(token.content) > 1}))
 
     @property
     def has_template(self) -> bool:
@@ -174,23 +171,15 @@ class Text:
         return ChatTemplate(self.template, self.template_name)
 
 
-def _strings(value: Any) -> Iterator[str]:
-    """Every text in a value, the names of its fields, too."""
-    if isinstance(value, str):
-        yield value
-    elif isinstance(value, Mapping):
-        yield from (text for pair in value.items() for part in pair for text in _strings(part))
-    elif isinstance(value, list | tuple):
-        yield from (text for part in value for text in _strings(part))
-
-
-def _changed(value: Any, change: Callable[[str], str]) -> Any:
-    """A value with each of these changed."""
-    if isinstance(value, Mapping):
-        return {_changed(key, change): _changed(part, change) for key, part in value.items()}
-    if isinstance(value, list | tuple):
-        return [_changed(part, change) for part in value]
-    return change(value) if isinstance(value, str) else value
+def _any_of(words: set[str]) -> str:
+    """A regular expression of some words, as a tree: thousands of them are tried at once."""
+    if not words:
+        return r"(?!)"
+    rest: dict[str, set[str]] = {}
+    for word in words - {""}:
+        rest.setdefault(word[0], set()).add(word[1:])
+    ways = "|".join(re.escape(first) + ("" if more == {""} else _any_of(more)) for first, more in rest.items())
+    return f"(?:{ways})?" if "" in words else f"(?:{ways})"
 
 
 class Detokenizer:
@@ -307,7 +296,8 @@ def _keeps_length(tokenizer: Tokenizer) -> bool:
         or (step["type"] == "Replace" and step["content"] and _is_one_character(step["pattern"]))
         for step in steps
     )
-    return plain and all(tokenizer.token_to_id(f"<0x{byte:02X}>") is not None for byte in range(256))
+    apart = not getattr(tokenizer.model, "fuse_unk", True)  # unknown characters are a token each
+    return plain and (apart or all(tokenizer.token_to_id(f"<0x{byte:02X}>") is not None for byte in range(256)))
 
 
 def _read_tokenizer(path: Path) -> Tokenizer:

@@ -13,7 +13,6 @@ from typing import Annotated
 
 from fastapi import Request, Response
 from pydantic import Field
-from starlette.concurrency import run_in_threadpool
 
 from redraft.engine.events import Block, Draft, Finished
 from redraft.engine.scope import CancelScope
@@ -79,7 +78,7 @@ async def canvas(request: Request, body: Canvas) -> Response | Json:
         raise ApiError(400, f"{said} was sent; send one of messages, prompt and segments", param="segments")
     if body.segments is not None:
         return await _document(service, request, body)
-    work = await run_in_threadpool(_prepare, service, body)
+    work = await service.on_thread(request, _prepare, service, body)
     exchange = Exchange(service, work, request)
     whole = partial(_whole, exchange)
     return exchange.stream(_frames(exchange)) if body.stream else await exchange.reply(whole)
@@ -143,5 +142,5 @@ async def _document(service: Service, request: Request, body: Canvas) -> Respons
         return await aside(request, work)
     engine, follower, room = service.engine, Follower(), service.enter(1, request)
     scope = CancelScope(follower, parent=engine.scope)
-    chunks = followed(engine, scope, follower, work)
+    chunks = followed(request, engine.within(scope), scope, follower, work)
     return EventStream(chunks, gone=scope.cancel, over=room.close, limits=service.settings.limits)

@@ -12,6 +12,7 @@ from dataclasses import replace
 from fastapi import Request, Response
 from pydantic import Field
 
+from redraft.server.fim.gap import count_tokens
 from redraft.server.http.body import BOOKKEEPING, Share, Str, Tokens
 from redraft.server.http.errors import ApiError, unsupported
 from redraft.server.http.routing import answers, router_of_bodies
@@ -53,9 +54,9 @@ async def edit(request: Request, body: Edit) -> Response | Json:
     text = before + region + behind
     note_prompts(request, [text])
     builder = RequestBuilder(service_of(request), body)
-    encode, slack = builder.engine.text.encode, body.slack or 0
+    service, slack = service_of(request), body.slack or 0
     # An edit is as long as its region; a bound above that binds nothing, and the engine refuses one below.
-    longest = len(encode(region, bos=False)) + slack
+    longest = await service.on_thread(request, count_tokens, builder.engine, region) + slack
     bound = body.max_tokens if body.max_tokens is not None and body.max_tokens < longest else None
     options = replace(builder.options(max_tokens=None, keeps_canvas=True), max_tokens=bound)
     done = await aside(
@@ -69,10 +70,11 @@ async def edit(request: Request, body: Edit) -> Response | Json:
             options=options,
         ),
     )
-    tokens = encode(done.after, bos=False)
+    tokens = builder.engine.text.encode(done.after, bos=False)  # no longer than a canvas
     answer = whole_answer(done.after, seed=done.seed, finish="stop", tokens=tokens, forwards=done.forwards)
     form = ChatForm(builder.engine.text)
-    return reply_with(request, body, form, [answer], len(encode(text, bos=False)))
+    read = await service.on_thread(request, count_tokens, builder.engine, text)
+    return reply_with(request, body, form, [answer], read)
 
 
 @router.post("/v1/apply/completions", response_model=None)

@@ -20,6 +20,8 @@ class Limits:
     per_key          answers under way for one API key; beyond it 429
     in_flight        answers under way in all; beyond it 503
     request_sec      seconds an answer may take; then the best canvas so far is the answer
+    connections      open at a time, less where the system allows fewer
+    per_address      of these, of one address
     stall_sec        seconds a reader may take for one piece of a stream before it is dropped
     quiet_sec        seconds between the comments of a stream
     drain_sec        seconds that answers under way get when the server stops
@@ -30,6 +32,8 @@ class Limits:
     per_key: int = 256
     in_flight: int = 1024
     request_sec: float = 600.0
+    connections: int = 2048
+    per_address: int = 1536
     stall_sec: float = 30.0
     quiet_sec: float = 10.0
     drain_sec: float = 30.0

@@ -8,7 +8,6 @@ from dataclasses import replace
 from typing import Any
 
 from fastapi import Request, Response
-from starlette.concurrency import run_in_threadpool
 
 from redraft.config import CheckpointConfig
 from redraft.engine.resolve import canvas_width
@@ -30,7 +29,7 @@ router = router_of_bodies()
 async def chat(request: Request, body: Chat) -> Response | Json:
     """Answer a conversation."""
     service = service_of(request)
-    work = await run_in_threadpool(prepare, service, body)
+    work = await service.on_thread(request, prepare, service, body)
     return await Exchange(service, work, request).respond()
 
 

@@ -7,7 +7,6 @@ from dataclasses import replace
 from typing import cast
 
 from fastapi import Request, Response
-from starlette.concurrency import run_in_threadpool
 
 from redraft.options import CANVAS_ONLY, Options
 from redraft.server.fim.gap import build_gap, respond_gap
@@ -39,7 +38,7 @@ async def completions(request: Request, body: Completion) -> Response | Json:
                 raise unsupported(name, f"{name} is not supported for a gap; leave it out")
         gap = build_gap(service, body, *around, default=DEFAULT_TOKENS)
         return await respond_gap(request, body, gap, TextForm(service.engine.text))
-    work = await run_in_threadpool(prepare, service, body)
+    work = await service.on_thread(request, prepare, service, body)
     return await Exchange(service, work, request).respond()
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import threading
 from collections.abc import Mapping
 from dataclasses import asdict
@@ -118,7 +117,7 @@ async def decisions(request: Request, body: Decisions) -> Response | Json:
             canvases=1 if body.canvases is None else body.canvases,
             stopped=gone.is_set,
         )
-        read = await unless_gone(request, asyncio.to_thread(work), gone.set)
+        read = await unless_gone(request, service.on_thread(request, work), gone.set)
     if gone.is_set():
         return Response(status_code=GONE)
     belief = read_belief(service.engine)

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
+from functools import partial
 from pathlib import Path
 
 from fastapi import Request
-from starlette.concurrency import run_in_threadpool
 
 from redraft.engine.dial import read_dial
 from redraft.errors import RequestError
@@ -64,7 +64,8 @@ async def model(request: Request, name: str) -> Json:
 @answers
 async def tokenize(request: Request, body: Tokenize) -> Json:
     """Text to token ids."""
-    return await run_in_threadpool(_tokenize, service_of(request), body)
+    service = service_of(request)
+    return await service.on_thread(request, _tokenize, service, body)
 
 
 @router.post("/detokenize", response_model=None)
@@ -77,7 +78,7 @@ async def detokenize(request: Request, body: Detokenize) -> Json:
     outside = next((token for token in body.tokens if not 0 <= token < size), None)
     if outside is not None:
         raise ApiError(400, f"tokens holds {outside}; the vocabulary ends at {size - 1}", param="tokens")
-    said = text.decode(body.tokens, skip_special=False)
+    said = await service.on_thread(request, partial(text.decode, skip_special=False), body.tokens)
     return {"prompt": said, "content": said}
 
 

@@ -9,7 +9,6 @@ from typing import Annotated, Any, ClassVar, Literal
 
 from fastapi import Request, Response
 from pydantic import Field
-from starlette.concurrency import run_in_threadpool
 
 from redraft.server.http.body import BOOKKEEPING, Body, Flag, Name, Schema, Seed, Share, Str, Tokens
 from redraft.server.http.errors import unsupported
@@ -113,7 +112,7 @@ async def responses(request: Request, body: Responses) -> Response | Json:
             "canvas.stream", "steps have no event in this interface; leave canvas.stream out, or use chat"
         )
     service, same = service_of(request), Chat.model_validate(as_chat(body))
-    work = await run_in_threadpool(prepare, service, same)
+    work = await service.on_thread(request, prepare, service, same)
     exchange = Exchange(service, work, request)
     form = _Response(body, exchange)
     return exchange.stream(form.events(), named=True) if body.stream else await exchange.reply(form.whole)
