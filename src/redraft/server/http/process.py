@@ -66,6 +66,7 @@ def run(app: ASGIApp, service: Service, host: str, port: int, begun: Callable[[S
     name = host if ":" not in host else f"[{host}]"
     config = uvicorn.Config(
         app,
+        loop="asyncio",  # others take the signals' socket for themselves
         http=guarded(service.settings.limits),
         backlog=BACKLOG,
         h11_max_incomplete_event_size=MAX_HEAD_BYTES,
