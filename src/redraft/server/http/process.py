@@ -11,6 +11,7 @@ import errno
 import os
 import signal
 import socket
+import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -31,6 +32,9 @@ Loader = Callable[[Callable[[int, int], None]], Engine]
 """Loads the engine, and reports (elements placed, elements in all)."""
 
 POLL_SEC, LAST_SEC = 0.05, 3.0
+SWITCH_SEC = 0.0005
+"""How long a thread of Python holds its lock while others wait: a tenth of the usual, since the event loop and the engine
+take it many times for each request, and a constraint that is being compiled never lets go by itself."""
 MAX_HEAD_BYTES = 64 * 2**10
 REFUSED = {errno.EADDRINUSE: "another program has that port", errno.EACCES: "this user may not have that port"}
 
@@ -48,6 +52,8 @@ def serve(
 
     Raises RequestError if the address cannot be had, and whatever loading raises.
     """
+
+    sys.setswitchinterval(SWITCH_SEC)
 
     def begun(server: Server, url: str) -> None:
         threading.Thread(target=_load, args=(service, load, server, lambda e: ready(e, url)), daemon=True).start()
