@@ -34,7 +34,7 @@ from command import arguments, finish
 from redraft.cli.common import progress
 from redraft.errors import RunError
 from redraft.measure.process_memory import resident_mib
-from redraft.measure.record import Progress, new_record, percentiles_ms, silent
+from redraft.measure.record import Progress, Record, new_record, percentiles_ms, silent
 from redraft.server.canvas import Canvas
 from redraft.server.fim.edits import Edit
 from redraft.server.fim.infill import Fim, Hole

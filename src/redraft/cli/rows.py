@@ -277,9 +277,12 @@ def _opened(source: Path, target: Path) -> Iterator[tuple[Iterator[Row], IO[byte
             out = target.open("r+b" if target.exists() else "w+b")
         except OSError as error:
             raise RequestError(f"{target} cannot be written: {error.strerror}") from None
-        with out:
+        try:
             try:
                 fcntl.flock(out, fcntl.LOCK_EX | fcntl.LOCK_NB)
             except OSError:
                 raise RequestError(f"{target} is being written by another run; wait for it") from None
             yield rows_of(rows), out
+        finally:
+            with suppress(OSError):  # of a full disk, which has been reported; what is done was flushed
+                out.close()

@@ -33,7 +33,7 @@ Loader = Callable[[Callable[[int, int], None]], Engine]
 
 POLL_SEC, LAST_SEC = 0.05, 3.0
 SWITCH_SEC = 0.0005
-"""How long a thread of Python holds its lock while others wait: a tenth of the usual, since the event loop and the engine
+"""How long a thread of Python holds its lock while others wait. A tenth of the usual: the event loop and the engine
 take it many times for each request, and a constraint that is being compiled never lets go by itself."""
 MAX_HEAD_BYTES = 64 * 2**10
 REFUSED = {errno.EADDRINUSE: "another program has that port", errno.EACCES: "this user may not have that port"}
