@@ -55,7 +55,7 @@ class ChatTemplate:
             self.variables = meta.find_undeclared_variables(environment.parse(source))
             self._run: Callable[[Mapping[str, Any]], Iterator[str]] = environment.from_string(source).generate
         except TemplateSyntaxError as error:
-            raise TextError(f"{name}, line {error.lineno}: {error.message}; mend the template") from None
+            raise TextError(f"{name}, line {error.lineno}: {error.message}; correct the template") from None
 
     def render(self, values: Mapping[str, Any]) -> str:
         _RENDERING.until = time.monotonic() + MOST_RENDER_SEC
@@ -66,7 +66,7 @@ class ChatTemplate:
         except Exception as error:  # a template can fail in any way that Python can
             line = _template_line(error)
             where = self.name if line is None else f"{self.name}, line {line}"
-            raise TextError(f"{where}: {type(error).__name__}: {error}; mend the template or the messages") from None
+            raise TextError(f"{where}: {type(error).__name__}: {error}; correct the template or the messages") from None
 
     def _bounded(self, values: Mapping[str, Any]) -> Iterator[str]:
         left = MOST_RENDERED

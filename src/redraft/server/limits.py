@@ -50,10 +50,13 @@ def _characters(most: int, what: str, least: int = 0) -> Bound:
 
 
 BOUNDS: Mapping[str, Bound] = {
-    "body": Bound("bytes", 0, 4 * 2**20, "a body, and a row of a batch"),
+    "body": Bound("bytes", 0, 4 * 2**20, "a body"),
+    "image_body": Bound("bytes", 0, 32 * 2**20, "a body, where the model reads images"),
+    "row": Bound("bytes", 0, 16 * 2**20, "a row of a batch"),
     "depth": Bound("levels", 0, 64, "lists and objects in each other, in a body"),
     "fields": _entries(100, "fields of one object"),
     "text": _characters(4 * 2**20, "any text"),
+    "image": _characters(32 * 2**20, "the URL of an image, which may be its data"),
     "name": _characters(1000, "a name or an id"),
     "constraint": _characters(64 * 2**10, "a schema, expression, grammar or list of choices"),
     "tokens": _value(0, BIG, "a number of tokens"),

@@ -16,6 +16,7 @@ class Limits:
     """Bounds on what one request, one key and all of them together may take.
 
     body_bytes       of a request's body
+    image_body_bytes the same, where the model takes images
     choices          answers to one request: prompts times n
     per_key          answers under way for one API key; beyond it 429
     in_flight        answers under way in all; beyond it 503
@@ -28,6 +29,7 @@ class Limits:
     """
 
     body_bytes: int = int(BOUNDS["body"].most)
+    image_body_bytes: int = int(BOUNDS["image_body"].most)
     choices: int = int(BOUNDS["answers"].most)
     per_key: int = 256
     in_flight: int = 1024

@@ -17,7 +17,7 @@ from redraft.server.openai.exchange import Exchange, Work
 from redraft.server.openai.fields import Chat, Completion
 
 PATHS = ("/v1/chat/completions", "/v1/completions")
-MOST_LINE_BYTES = int(BOUNDS["body"].most)
+MOST_LINE_BYTES = int(BOUNDS["row"].most)
 
 
 async def answer(service: Service, row: bytes, seed: int | None) -> tuple[int, Mapping[str, Any]]:
