@@ -30,7 +30,7 @@ from redraft.engine.resolve import build_request
 from redraft.engine.scope import CancelScope
 from redraft.engine.settings import DEFAULT_LOOP, LoopConfig
 from redraft.engine.vision import Vision, vision_of
-from redraft.errors import RequestError
+from redraft.errors import RequestError, input_errors
 from redraft.home import cache_folder
 from redraft.images.messages import split_images
 from redraft.images.prompt import Prompt
@@ -117,8 +117,9 @@ class Core:
         options = request.options
         dialled = options.effort is not None or options.target_ms is not None
         dial = read_dial(self.folder) if dialled and self.folder is not None else None
-        prompt, language = self._prompt(request), self._language(request)
-        found = build_request(list(prompt.tokens), options, self.config, dial, language, prompt.images)
+        with input_errors():
+            prompt, language = self._prompt(request), self._language(request)
+            found = build_request(list(prompt.tokens), options, self.config, dial, language, prompt.images)
         return found if request.check is None else replace(found, check=request.check)
 
     def submit(
@@ -156,6 +157,7 @@ class Core:
         thinking: bool = False,
         tools: Sequence[Message] = (),
         generation_prompt: bool = True,
+        parse_special: bool = False,
     ) -> Prompt:
         """A conversation as the chat template prints it, with its images in their places.
 
@@ -164,7 +166,8 @@ class Core:
         plain, given = split_images(messages)
         if given and self.vision is None:
             raise RequestError(f"{given[0].part} is an image, and this checkpoint reads text alone; leave it out")
-        tokens = self.text.chat(plain, thinking=thinking, tools=tools, generation_prompt=generation_prompt)
+        how: dict[str, Any] = {"thinking": thinking, "tools": tools, "generation_prompt": generation_prompt}
+        tokens = self.text.chat(plain, parse_special=parse_special, **how)
         return self.vision.place(tokens, given) if given and self.vision is not None else Prompt(tuple(tokens))
 
     def _prompt(self, request: Request) -> Prompt:
@@ -173,13 +176,14 @@ class Core:
             return prompt
         if not prompt:
             raise RequestError("the prompt is empty, or has no messages; pass some text, messages or token ids")
+        how: dict[str, Any] = {"thinking": request.thinking, "parse_special": request.parse_special}
         if isinstance(prompt, str):
             if not request.chat and not request.thinking:
                 return Prompt(tuple(self.text.encode(prompt, bos=True)))
-            return self.chat_prompt([{"role": "user", "content": prompt}], thinking=request.thinking)
+            return self.chat_prompt([{"role": "user", "content": prompt}], **how)
         messages = [one for one in prompt if not isinstance(one, int)]
         if len(messages) == len(prompt) and all(isinstance(one, Mapping) for one in messages):
-            return self.chat_prompt(messages, thinking=request.thinking)
+            return self.chat_prompt(messages, **how)
         return Prompt(tuple(prompt))  # type: ignore[arg-type]  # checked with the rest: what is no integer is refused by name
 
     def _language(self, request: Request) -> Language | None:
