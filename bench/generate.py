@@ -79,7 +79,7 @@ REGIONS: Mapping[str, Mapping[str, Callable[[Path], str]]] = {
     },
     "docs/deciding.md": {"belief": claims.belief},
     "docs/infilling.md": {"infills": lambda root: claims.all_of(root, "eval-nano-sudoku-infill")},
-    "docs/server.md": {"fields": lambda _: fields.tables()},
+    "docs/server.md": {"fields": lambda _: fields.tables(), "bounds": lambda _: fields.bounds()},
 }
 """What each page has of generated regions."""
 

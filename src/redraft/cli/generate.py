@@ -13,7 +13,6 @@ from redraft.cli.common import (
     Commands,
     asked,
     command,
-    image_flag,
     load_engine,
     note,
     print_json,
@@ -44,7 +43,6 @@ EPILOG = """examples:
   echo 'Once upon a time' | redraft generate --model ./checkpoint --max-tokens 64 --seed 7
   redraft generate --chat --watch --file question.txt --json
   redraft generate --chat -n 20 --keep 5 --file question.txt
-  redraft generate --model ./checkpoint --chat --image receipt.png 'What was bought?'
   redraft generate --chat --regex '[A-Z]{2}[0-9]{4}' --file question.txt
   redraft generate --chat --check 'python -m json.tool' $'Repair the JSON:\\n{"a":1'"""
 
@@ -53,7 +51,6 @@ def add(commands: Commands) -> None:
     """Add the command."""
     parser = command(commands, "generate", "answer a prompt", run, epilog=EPILOG)
     prompt_flags(parser, "a text to continue")
-    image_flag(parser, "; with --chat")
     parser.add_argument("--watch", action="store_true", help="show the canvas settling, on stderr")
     trace_flag(parser)
     thinking_flag(parser, "the thinking goes to stderr")
