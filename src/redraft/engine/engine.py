@@ -271,29 +271,15 @@ class Core:
             key = knee_key(folder, dtype_name(numbers), str(where), plan)
             loop = replace(loop, max_rows=read_knee(key, report))
         as_stored, text = adapter is None and chosen is None, read_text(folder, config)
-<<<<<<< HEAD
-        _check_kernels(loaded, text, config, report)
-=======
         _check_kernels(loaded, Compiler(text, config), report)
->>>>>>> vision
         vision = vision_of(folder, loaded, config.model, report)
         return cls(loaded, text, config, Loop(loaded, loop, text=text), folder, as_stored, vision=vision)
 
 
-<<<<<<< HEAD
-def _check_kernels(
-    model: DiffusionGemma, text: Text, config: CheckpointConfig, report: Callable[[str], None] | None
-) -> None:
-    """Hold the kernels of a GPU to their plain twins, on one that was not seen before."""
-    if model.device.type == "cuda" and model.kernels != FAST:
-        simple = Compiler(text, config)
-        checked(model, report or (lambda _: None), lambda: simple.language(regex_source("[a-z]{1,6}")))
-=======
 def _check_kernels(model: DiffusionGemma, compiler: Compiler, report: Callable[[str], None] | None) -> None:
     """Hold a GPU's kernels to their plain twins, and replace those that differ."""
     if model.device.type == "cuda" and model.kernels != FAST:
         checked(model, report or (lambda _: None), lambda: compiler.language(regex_source("[a-z]{1,6}")))
->>>>>>> vision
 
 
 def _refuse_contradictions(plan: str | None, adapter: str | Path | None, placement: Placement, *, graphs: bool) -> None:
