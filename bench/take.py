@@ -56,7 +56,7 @@ BENCH, EVAL = "redraft bench --model nano-sudoku --threads 1", "redraft eval --m
 BEFORE = "python bench/before_after.py --before ../before"
 PLAIN = "python bench/plain.py --model recipes/nano-warm --count 215"
 WRITTEN = "--groups phrasings strangers copies extract-short"
-SHIPPED = "python bench/plain.py --model nano --canvas 96 --count 215"
+SHIPPED = "python bench/plain.py --model nano --canvas 64 --count 100"
 TABLE = (
     Take("knee", 1, f"{BENCH} --knee"),
     Take("dial-nano-sudoku", 4, f"{BENCH} --dial 100"),
@@ -77,8 +77,8 @@ TABLE = (
     Take("presets-nano-sudoku", 10, "python bench/presets.py --count 200"),
     Take("plans-nano-sudoku", 3, "python bench/plans.py --count 100"),
     Take("turns-nano-sudoku", 1, "python bench/turns.py --count 600"),
-    Take("plain-nano", 5, f"{SHIPPED} {WRITTEN} elsewhere edit mend fill"),
-    Take("plain-nano-causal", 5, f"{SHIPPED} --causal {WRITTEN} edit mend fill"),
+    Take("plain-nano", 5, f"{SHIPPED} {WRITTEN} elsewhere extract edit mend fill"),
+    Take("plain-nano-causal", 5, f"{SHIPPED} --causal {WRITTEN} extract edit mend fill"),
     Take("plain-nano-warm", 2, f"{PLAIN} {WRITTEN}"),
     Take("plain-nano-warm-causal", 3, f"{PLAIN} --causal {WRITTEN}"),
     Take("sudoku-6x6", 2, "python bench/sudoku.py --size 6 --count 300"),

@@ -8,6 +8,7 @@ from typing import Any
 from redraft.measure.record import Record, read_record
 
 SCENARIOS = ("one", "together", "poisson", "variants", "long", "long-4k")
+OTHERS = {"edit": "changed records", "mend": "repaired ones", "fill": "filled templates"}
 SIDES = {
     "eval-nano-sudoku": "canvas, the reference's rules",
     "eval-nano-sudoku-fast": "canvas, preset `fast`",
@@ -52,12 +53,17 @@ def headline(root: Path) -> str:
 def nano(root: Path) -> str:
     """How often the model of the first commands is right."""
     figures = read_record(root / "bench" / "records" / "plain-nano.json").figures
-    typed, phrased = figures["strangers"], figures["phrasings"]
+    typed, phrased, own = figures["strangers"], figures["phrasings"], figures["elsewhere"]
+    others = ", ".join(f"{figures[name]['exact']:.0%} of {what}" for name, what in OTHERS.items())
     return (
         f"nano has 2.1 million parameters and is no more than an example: of {typed['count']} sentences typed as a "
         f"stranger might, it gets {typed['fields']:.0%} of the fields and {typed['exact']:.0%} of the sentences right "
         f"([record](bench/records/plain-nano.json), with every answer); of {phrased['count']} phrasings that its "
-        f"training data lacks, {phrased['fields']:.0%} of the fields. The JSON is valid all the same, by construction."
+        f"training data lacks, {phrased['fields']:.0%} of the fields; of other tasks, {others}. Asked for what a text does "
+        f"not say, it should answer null, and does for {own['fields']:.0%} of the fields. On a terminal `json` names the "
+        f"values that look like a guess: {typed['guesses']['wrong'][0]} of the {typed['guesses']['wrong'][1]} wrong "
+        f"answers to those sentences, and {typed['guesses']['right'][0]} of the {typed['guesses']['right'][1]} right "
+        "ones. The JSON is valid all the same, by construction."
     )
 
 
