@@ -26,7 +26,7 @@ def main() -> None:
     """Copy, convert, print what to run next."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("source", type=Path, metavar="FOLDER", help="a checkpoint that redraft tune has written")
-    parser.add_argument("--tokens", type=int, default=64, help="most tokens of an answer (default: 64)")
+    parser.add_argument("--tokens", type=int, default=96, help="most tokens of an answer (default: 96)")
     arguments = parser.parse_args()
     ship(arguments.source, locate("nano"), arguments.tokens)
     print("next: python bench/take.py 'plain-nano*' && python bench/transcripts.py && make docs")

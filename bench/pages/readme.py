@@ -55,15 +55,15 @@ def nano(root: Path) -> str:
     figures = read_record(root / "bench" / "records" / "plain-nano.json").figures
     typed, phrased, own = figures["strangers"], figures["phrasings"], figures["elsewhere"]
     others = ", ".join(f"{figures[name]['exact']:.0%} of {what}" for name, what in OTHERS.items())
+    wrong, right = typed["guesses"]["wrong"], typed["guesses"]["right"]
     return (
-        f"nano has 2.1 million parameters and is no more than an example: of {typed['count']} sentences typed as a "
+        f"nano has 2.1 million parameters and is no more than an example. Of {typed['count']} sentences typed as a "
         f"stranger might, it gets {typed['fields']:.0%} of the fields and {typed['exact']:.0%} of the sentences right "
         f"([record](bench/records/plain-nano.json), with every answer); of {phrased['count']} phrasings that its "
-        f"training data lacks, {phrased['fields']:.0%} of the fields; of other tasks, {others}. Asked for what a text does "
-        f"not say, it should answer null, and does for {own['fields']:.0%} of the fields. On a terminal `json` names the "
-        f"values that look like a guess: {typed['guesses']['wrong'][0]} of the {typed['guesses']['wrong'][1]} wrong "
-        f"answers to those sentences, and {typed['guesses']['right'][0]} of the {typed['guesses']['right'][1]} right "
-        "ones. The JSON is valid all the same, by construction."
+        f"training data lacks, {phrased['fields']:.0%} of the fields; of other tasks, {others}. Where a text does not "
+        f"say what is asked, null is right, and it answers so for {own['fields']:.0%} of the fields. On a terminal "
+        f"`json` names values that look like a guess: in {wrong[0]} of the {wrong[1]} wrong answers to the typed "
+        f"sentences, and in {right[0]} of the {right[1]} right ones. The JSON is valid all the same, by construction."
     )
 
 
