@@ -134,6 +134,7 @@ def _any_of(texts: tuple[str, ...]) -> Dfa:
 
 
 _UNSEEN = -2
+PEELINGS = 8
 _AT_ONCE = 1 << 22
 """Moves that are looked at together: 4 bytes each."""
 
@@ -171,6 +172,8 @@ class _Determiniser:
         if self.first == NOWHERE:
             return EMPTY
         numbers, rows, ends = [], [], []
+        # All that some byte leads to at once, reached or not: from level to level most states would come one at a time.
+        self._numbered(np.unique(self.table))
         while self.fresh_single or self.fresh_joint:
             singles = np.concatenate([np.empty(0, np.int64), *self.fresh_single]).astype(np.int64)
             joints, self.fresh_single, self.fresh_joint = self.fresh_joint, [], []
@@ -184,7 +187,17 @@ class _Determiniser:
                 ends.append(np.array([self.last in members for members in part]))
             self.builder.check(self.count)
         order = np.argsort(np.concatenate(numbers))
-        return Dfa(np.concatenate(rows)[order], self.class_of, np.concatenate(ends)[order].astype(np.bool_))
+        table, accepts = np.concatenate(rows)[order], np.concatenate(ends)[order].astype(np.bool_)
+        for _ in range(PEELINGS):
+            led_to = np.zeros(len(table) + 1, np.bool_)
+            led_to[table.reshape(-1)] = True
+            led_to[0], led_to[NOWHERE] = True, False
+            if led_to[:-1].all():
+                break
+            place = (np.cumsum(led_to) - 1).astype(np.int32)
+            place[NOWHERE] = NOWHERE
+            table, accepts = place[table[led_to[:-1]]], accepts[led_to[:-1]]
+        return Dfa(table, self.class_of, accepts)
 
     def _numbered(self, targets: Ints) -> Ints:
         """The numbers of what is reached with empty moves from single states, [.., classes]."""

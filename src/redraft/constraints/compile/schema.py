@@ -16,6 +16,8 @@ from functools import reduce
 from itertools import combinations
 from typing import Any
 
+import numpy as np
+
 from redraft.constraints.compile.automaton import EMPTY, Compiled, Dfa, intersect, subtract
 from redraft.constraints.compile.builder import Builder, Part, any_of
 from redraft.constraints.compile.dialect import Document
@@ -65,7 +67,7 @@ def compile_schema(
     if dfa.is_empty:
         raise ConstraintError("no JSON value satisfies the schema; look for keywords that contradict each other")
     validator_of(schema)  # also what the language has no need of must be readable by the validator
-    return Compiled(dfa, document.checked or resolver.inexact, tuple(map(str, document.ignored)))
+    return Compiled(dfa.reached(np.ones(len(dfa), np.bool_)), document.checked or resolver.inexact, tuple(map(str, document.ignored)))
 
 
 def _deepest(document: Document, depth: int, limits: Limits, spaces: bool, quote: bytes) -> tuple[Resolver, Dfa]:
