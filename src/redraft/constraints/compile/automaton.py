@@ -17,6 +17,8 @@ State = TypeVar("State", bound=Hashable)
 NOWHERE = -1
 
 
+MOST_SMALL = 400
+"""States of an automaton that is made minimal: most have far fewer, and it takes a round for each step to the end."""
 MOST_PAIRS = 4 * DEFAULT_LIMITS.states
 """States of two automata in one, before those that lead nowhere are taken out."""
 
@@ -65,6 +67,19 @@ class Dfa:
     def trimmed(self) -> Dfa:
         """Without the states that no accepted string passes through."""
         return self.reached(self.to_end() < FAR)
+
+    def minimal(self) -> Dfa:
+        """The fewest states for the same language; for small automata that are put into many places."""
+        block, count = self.accepts.astype(np.int64), 0
+        while True:
+            moved = np.where(self.table == NOWHERE, NOWHERE, block[self.table])
+            _, first, block = np.unique(np.c_[block, moved], axis=0, return_index=True, return_inverse=True)
+            if len(first) == count:
+                break
+            block, count = block.reshape(-1), len(first)
+        order = np.argsort(first)  # the start stays state 0
+        place = np.append(np.argsort(order), NOWHERE).astype(np.int32)
+        return Dfa(place[moved[first[order]]], self.class_of, self.accepts[first[order]])
 
     def reached(self, alive: NDArray[np.bool_]) -> Dfa:
         """Without the states that the start does not lead to through those that are `alive`."""
@@ -148,7 +163,8 @@ def explore(
                     states.append(following)
                 row[label] = numbers[following]
         rows.append(row)
-    return Dfa(np.array(rows, np.int32), class_of, np.array([accepts(state) for state in states], np.bool_)).trimmed()
+    found = Dfa(np.array(rows, np.int32), class_of, np.array([accepts(state) for state in states], np.bool_)).trimmed()
+    return found.minimal() if len(found) < MOST_SMALL else found
 
 
 def intersect(left: Dfa, right: Dfa) -> Dfa:

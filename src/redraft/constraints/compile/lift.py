@@ -30,7 +30,7 @@ from redraft.errors import ConstraintError
 from redraft.text import Text
 
 Longs = NDArray[np.int64]
-MOST_EDGES = 4_000_000
+MOST_EDGES = 2_000_000
 """A step of a wide canvas over more edges than this would take seconds."""
 MOST_COUNTED = 4_000_000
 """Numbers up to this are told apart by a table of all of them; beyond, they are sorted."""
@@ -39,7 +39,7 @@ _WIDE = re.compile(b"|".join(
     for lead, (allowed, more) in zip(LEADS, FOLLOW, strict=True)
 ))  # fmt: skip
 """A character that is not ASCII, in UTF-8."""
-PAIRS_AT_ONCE, MOST_KEPT = 1_000_000, 8 * MOST_EDGES
+PAIRS_AT_ONCE, MOST_KEPT = 1_000_000, 4 * MOST_EDGES
 """Pairs of states that are composed together, and that all maps of a lift may have: 8 bytes each."""
 
 
