@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING
 
 from redraft.config import CheckpointConfig
 from redraft.constraints.compile.automaton import NOWHERE, Compiled
-from redraft.constraints.compile.dialect import Document
+from redraft.constraints.compile.dialect import Document, draft_of, nodes
 from redraft.constraints.compile.lift import TokenAutomaton, Trie, build_trie, lift, token_bytes
 from redraft.constraints.compile.limits import DEFAULT_LIMITS, Limits, OutOfReachError, TimeLimitError, time_limit
 from redraft.constraints.condition.edge_layout import EdgeLayout
@@ -35,6 +35,9 @@ if TYPE_CHECKING:
     from llguidance import LLTokenizer
 
 MOST_SOURCE_BYTES = 1_000_000
+MOST_PROPERTIES = 4000
+"""Properties of one object that are held from left to right: llguidance takes a second for so many, and four times as
+long for twice as many."""
 MOST_SHORTEST = 4096
 """Tokens of an answer that is looked for to learn how short one can be."""
 TEXT = "text"
@@ -235,6 +238,8 @@ def _guided(source: Source, vocabulary: Vocabulary, error: OutOfReachError) -> E
         raise error
     schema = json.loads(source.text)
     validator_of(schema)
+    if any(len(node.get("properties", ())) > MOST_PROPERTIES for node, _ in nodes(schema, draft_of(schema))):
+        raise error
     grammar = grammar_of(schema, vocabulary.llguidance, spaces=bool(source.options[1]))
     if grammar is None:
         raise error

@@ -186,6 +186,7 @@ class _Determiniser:
                 rows.append(self._numbered(self.table[singles]))
                 ends.append(singles == self.last)
             for part in _chunks(joints, _AT_ONCE // self.table.shape[1]):
+                check_time()
                 numbers.append(np.array([self.numbers[members] for members in part], np.int32))
                 rows.append(self._joint_rows(part))
                 ends.append(np.array([self.last in members for members in part]))
@@ -236,6 +237,7 @@ class _Determiniser:
         return rows
 
     def _join(self, targets: Iterable[int]) -> int:
+        check_time()
         reached = {target for target in targets if target != NOWHERE}
         return self._number(tuple(sorted({state for target in reached for state in self._closure(target)})))
 
@@ -273,6 +275,7 @@ class _Determiniser:
 
     def _behind(self, state: int) -> tuple[int, ...]:
         if state not in self.searched:
+            check_time()
             seen, stack = {state}, [state]
             while stack:
                 fresh = [target for target in self.after.get(stack.pop(), ()) if target not in seen]
