@@ -72,7 +72,7 @@ def noise_answer(
 ) -> Written:
     """An answer of at most `left` tokens on canvases of noise. An exact one is taken from its first step; a guided one
     is drafted anew, as the engine does, until all of a canvas is fixed. Raises ConstraintError for too little room."""
-    goal, told, canvases, steps = language.start(left), list[int](), 0, 0
+    goal, reported, canvases, steps = language.start(left), list[int](), 0, 0
     while not goal.is_over and goal.left:
         pinned, fixed = 0, torch.empty(0, dtype=torch.long)
         while True:
@@ -85,11 +85,11 @@ def noise_answer(
             pinned, fixed = found.fixed, found.draft[: found.fixed]
         tokens = found.draft.tolist()
         content = tokens[: next((i for i, token in enumerate(tokens) if token == END), width)][: goal.left]
-        told += content
+        reported += content
         goal, canvases = goal.after(content), canvases + 1
         if len(content) < min(width, goal.left + len(content)):
             break
-    return Written(told, canvases, steps)
+    return Written(reported, canvases, steps)
 
 
 def random_schema(source: random.Random, depth: int = 2) -> Any:
