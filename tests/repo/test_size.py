@@ -9,7 +9,7 @@ from pathlib import Path
 TESTS = Path(__file__).resolve().parents[1]
 SOURCE = TESTS.parent / "src"
 FILE_WALL, FUNCTION_WALL = 400, 60
-WHOLE_WALLS = {SOURCE: 39_400, TESTS: 24_350}
+WHOLE_WALLS = {SOURCE: 39_400, TESTS: 24_400}
 
 # The core is what a newcomer reads to understand how a canvas settles: it is to stay an afternoon's reading.
 CORE = {"", "model", "diffusion", "engine"}
@@ -21,10 +21,10 @@ PART_WALLS = {
     "constraints": 5_700,
     "tasks": 2_350,
     "tune": 2_950,
-    "measure": 2_690,
+    "measure": 2_800,
     "server": 4_200,
-    "operations": 1_970,
-    "trace": 590,
+    "operations": 1_980,
+    "trace": 600,
     "cli": 4_350,
 }
 

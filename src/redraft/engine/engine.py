@@ -265,11 +265,18 @@ class Core:
             key = knee_key(folder, dtype_name(numbers), str(where), plan)
             loop = replace(loop, max_rows=read_knee(key, report))
         as_stored, text = adapter is None and chosen is None, read_text(folder, config)
-        if where.type == "cuda" and loaded.kernels != FAST:
-            simple = Compiler(text, config)
-            checked(loaded, report or (lambda _: None), lambda: simple.language(regex_source("[a-z]{1,6}")))
+        _check_kernels(loaded, text, config, report)
         vision = vision_of(folder, loaded, config.model, report)
         return cls(loaded, text, config, Loop(loaded, loop, text=text), folder, as_stored, vision=vision)
+
+
+def _check_kernels(
+    model: DiffusionGemma, text: Text, config: CheckpointConfig, report: Callable[[str], None] | None
+) -> None:
+    """Hold the kernels of a GPU to their plain twins, on one that was not seen before."""
+    if model.device.type == "cuda" and model.kernels != FAST:
+        simple = Compiler(text, config)
+        checked(model, report or (lambda _: None), lambda: simple.language(regex_source("[a-z]{1,6}")))
 
 
 def _loop_beside(loop: LoopConfig, plan: str | None, adapter: str | Path | None, placement: Placement) -> LoopConfig:

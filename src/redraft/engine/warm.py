@@ -40,12 +40,11 @@ def forms(engine: Core) -> Iterator[tuple[str, list[Request]]]:
     """What is run, in words and as requests."""
     start, width = engine.text.bos_token_id, engine.config.model.canvas_length
 
-    def asked(prompt: int, seed: int, *, canvases: int = 1, logprobs: int | None = None) -> Request:
-        options = Options(max_tokens=canvases * width, steps=2, seed=seed, logprobs=logprobs)
-        return Request([start] * prompt, options)
+    def asked(prompt: int, seed: int, blocks: int = 1, logprobs: int | None = None) -> Request:
+        return Request([start] * prompt, Options(max_tokens=blocks * width, steps=2, seed=seed, logprobs=logprobs))
 
     for lanes in LANES:
-        yield f"{lanes} canvases", [asked(PROMPTS[0], seed, canvases=2) for seed in range(lanes)]
+        yield f"{lanes} canvases", [asked(PROMPTS[0], seed, 2) for seed in range(lanes)]
     for prompt in PROMPTS[1:]:
         yield f"a prompt of {prompt} tokens", [asked(prompt, 0)]
     yield "log-probabilities", [asked(PROMPTS[0], 0, logprobs=1)]
