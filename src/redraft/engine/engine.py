@@ -242,7 +242,8 @@ class Core:
         config = read_config(folder)
         numbers = dtype_of(dtype, folder, config.model, where)
         placement, loop = place_experts(experts, where), DEFAULT_LOOP if loop is None else loop
-        loop = replace(loop, graphs=False) if loop.graphs is None and placement is not Placement.DEVICE else loop
+        if placement is not Placement.DEVICE and loop.graphs is None:
+            loop = replace(loop, graphs=False)
         _refuse_contradictions(plan, adapter, placement, graphs=bool(loop.graphs))
         report_choice((device, dtype), where, numbers, report)
         # Folded first and packed then, where layers are folded: a matrix is rounded once.
@@ -267,9 +268,18 @@ class Core:
             key = knee_key(folder, dtype_name(numbers), str(where), plan)
             loop = replace(loop, max_rows=read_knee(key, report))
         as_stored, text = adapter is None and chosen is None, read_text(folder, config)
-        _check_kernels(loaded, Compiler(text, config), report)
+        _check_kernels(loaded, text, config, report)
         vision = vision_of(folder, loaded, config.model, report)
         return cls(loaded, text, config, Loop(loaded, loop, text=text), folder, as_stored, vision=vision)
+
+
+def _check_kernels(
+    model: DiffusionGemma, text: Text, config: CheckpointConfig, report: Callable[[str], None] | None
+) -> None:
+    """Hold the kernels of a GPU to their plain twins, on one that was not seen before."""
+    if model.device.type == "cuda" and model.kernels != FAST:
+        simple = Compiler(text, config)
+        checked(model, report or (lambda _: None), lambda: simple.language(regex_source("[a-z]{1,6}")))
 
 
 def _refuse_contradictions(plan: str | None, adapter: str | Path | None, placement: Placement, *, graphs: bool) -> None:
@@ -284,9 +294,3 @@ def _refuse_contradictions(plan: str | None, adapter: str | Path | None, placeme
         raise RequestError(
             f"graphs is True and experts are on the {placement}; a graph cannot wait for those elsewhere"
         )
-
-
-def _check_kernels(model: DiffusionGemma, compiler: Compiler, report: Callable[[str], None] | None) -> None:
-    """Compare the kernels of a GPU with plain torch, if this card has not been seen before."""
-    if model.device.type == "cuda" and model.kernels != FAST:
-        checked(model, report or (lambda _: None), lambda: compiler.language(regex_source("[a-z]{1,6}")))
