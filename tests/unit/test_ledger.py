@@ -27,6 +27,7 @@ from redraft.engine.resolve import build_request
 from redraft.engine.runner import run_alone
 from redraft.engine.settings import LoopConfig
 from redraft.errors import RequestError, RunError
+from redraft.measure.record import read_record
 from redraft.model.fused import fuse_layers
 from redraft.model.gemma import DiffusionGemma
 from redraft.model.packed import INT8
@@ -278,6 +279,14 @@ def test_the_vision_tower_has_its_place_before_the_first_image() -> None:
     need = footprint(seeing, torch.bfloat16, {})
     found = dict(Ledger(seeing, torch.bfloat16, need, memory=None, max_rows=256).lines(0))
     assert found["tower"] == stored
+
+
+def test_the_rehearsal_took_what_its_ledger_said() -> None:
+    figures = read_record(Path(__file__).parents[2] / "bench/records/rehearsal.json").figures
+    assert figures["serve"]["peak_over_ledger"] == pytest.approx(1, abs=0.05)
+    assert figures["same_after_restart"]
+    assert figures["serve"]["prefix"] == {"hit_tokens": 512, "same": True}
+    assert figures["serve"]["aborted_bytes"] == 0
 
 
 def test_a_bound_of_memory_is_a_number_above_zero() -> None:

@@ -242,8 +242,7 @@ class Core:
         config = read_config(folder)
         numbers = dtype_of(dtype, folder, config.model, where)
         placement, loop = place_experts(experts, where), DEFAULT_LOOP if loop is None else loop
-        if placement is not Placement.DEVICE and loop.graphs is None:
-            loop = replace(loop, graphs=False)
+        loop = replace(loop, graphs=False) if loop.graphs is None and placement is not Placement.DEVICE else loop
         _refuse_contradictions(plan, adapter, placement, graphs=bool(loop.graphs))
         report_choice((device, dtype), where, numbers, report)
         # Folded first and packed then, where layers are folded: a matrix is rounded once.
