@@ -25,6 +25,7 @@ QUIET = {
     "RAY_DEDUP_LOGS": "0",
     "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0",
     "RAY_SERVE_LOG_TO_STDERR": "0",
+    "RAY_worker_niceness": "0",  # an answer is what the machine is for
     "RAY_DATA_DISABLE_PROGRESS_BARS": "1",
 }
 NAME = "redraft"
@@ -52,6 +53,8 @@ def joined(address: str | None, *, cpus: int | None = None) -> Iterator[Any]:
 
     `cpus` is what the latter may use. Raises RequestError for an address where none answers, or that has other versions.
     """
+    if address is None:
+        os.environ.setdefault("RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER", "0")  # as on a desktop: it listens on loopback alone
     ray = ray_of()
     ours = not ray.is_initialized()
     if ours:
@@ -168,6 +171,17 @@ def serve_fleet(
             raise RunError(f"the replicas did not start: {_cause(str(error))}") from None
         finally:
             serve.shutdown()
+
+
+def config_of(fleet: Fleet, *, host: str, port: int) -> dict[str, Any]:
+    """What `serve deploy` and KubeRay's `serveConfigV2` read."""
+    application = {"name": NAME, "route_prefix": "/", "import_path": "redraft.distributed:app", "args": fleet.args}
+    return {
+        "proxy_location": "EveryNode",
+        "http_options": {"host": host, "port": port},
+        "logging_config": {"enable_access_log": False},
+        "applications": [application],
+    }
 
 
 @contextmanager

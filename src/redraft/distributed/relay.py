@@ -183,11 +183,15 @@ def bare(scope: Scope) -> dict[str, Any]:
 
 
 def blocks_of(body: bytes) -> list[bytes]:
-    """Digests of the beginnings of a body's prompt, each one block longer; none for a prompt of less than one."""
+    """Digests of the beginnings of a body's prompt, each one block longer; none for a prompt of less than one.
+
+    `body` may also be a row of a batch, which has it in a field.
+    """
     try:
         fields = msgspec.json.decode(body, type=dict[str, Any])
     except (msgspec.MsgspecError, RecursionError, UnicodeDecodeError):
         return []
+    fields = inner if isinstance(inner := fields.get("body"), dict) else fields
     text = b"".join(msgspec.json.encode(fields[name]) for name in PROMPTS if fields.get(name))
     digest, found = hashlib.blake2b(digest_size=8), []
     for end in range(BLOCK_BYTES, min(len(text), BLOCK_BYTES * MOST_BLOCKS) + 1, BLOCK_BYTES):
