@@ -23,6 +23,7 @@ LINES: tuple[tuple[str, ...], ...] = (
     ("operations",),
     ("trace",),
     ("server", "tune", "measure"),
+    ("distributed",),
     ("top",),
 )
 TOP = {"__init__", "__main__", "cli"}  # one part: the command line and what starts it

@@ -9,7 +9,7 @@ from pathlib import Path
 TESTS = Path(__file__).resolve().parents[1]
 SOURCE = TESTS.parent / "src"
 FILE_WALL, FUNCTION_WALL = 400, 60
-WHOLE_WALLS = {SOURCE: 37_100, TESTS: 22_300}
+WHOLE_WALLS = {SOURCE: 38_000, TESTS: 22_300}
 
 # The core is what a newcomer reads to understand how a canvas settles: it is to stay an afternoon's reading.
 CORE = {"", "model", "diffusion", "engine"}
@@ -22,10 +22,11 @@ PART_WALLS = {
     "tasks": 2_350,
     "tune": 2_700,
     "measure": 2_740,
-    "server": 3_850,
+    "server": 3_860,
     "operations": 1_950,
     "trace": 600,
-    "cli": 4_000,
+    "distributed": 620,
+    "cli": 4_120,
 }
 
 
