@@ -21,7 +21,9 @@ def ray_flags(parser: argparse.ArgumentParser, *, autoscale: bool = False) -> No
     group = parser.add_argument_group("many engines on Ray (docs/scale.md)")
     group.add_argument("--ray", action="store_true", help="one engine a replica, of a GPU or of --threads CPUs each")
     group.add_argument(
-        "--address", metavar="HOST:PORT", help='the cluster; "auto" for this node\'s (default: one on this machine alone)'
+        "--address",
+        metavar="HOST:PORT",
+        help='the cluster; "auto" for this node\'s (default: one on this machine alone)',
     )
     group.add_argument("--replicas", type=int, metavar="N", help="engines (default: 1)")
     if autoscale:

@@ -188,9 +188,7 @@ def resume(rows: Iterator[bytes], out: IO[bytes], source: Path, target: Path, se
     return replace(done, tokens=0, forwards=0)
 
 
-async def _each(
-    answered: Answered, rows: Iterator[bytes], first: int, at_once: int
-) -> AsyncGenerator[RowAnswer, None]:
+async def _each(answered: Answered, rows: Iterator[bytes], first: int, at_once: int) -> AsyncGenerator[RowAnswer, None]:
     """Answers in the rows' order, `at_once` of them under way."""
     running: deque[asyncio.Task[RowAnswer]] = deque()
     for number, row in enumerate(rows, first):

@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING, Any
 from redraft import __version__
 from redraft.cli.backend import backend_of
 from redraft.cli.common import Commands, command, load_engine, note, print_json
-from redraft.cli.fleet import fleet_of, ray_flags, wants_ray
 from redraft.cli.flags import backend_flags, model_flags, sampling_flags
+from redraft.cli.fleet import fleet_of, ray_flags, wants_ray
 
 if TYPE_CHECKING:
     from redraft.cli.rows import Done, RowAnswer
@@ -119,9 +119,7 @@ def _fleet(arguments: argparse.Namespace, rows: int) -> Done:
             for one in answers(ray, fleet, left, first=first, seed=arguments.seed):
                 yield one
 
-        return write_rows(
-            answered, arguments.source, arguments.target, settings=_settings(arguments), report=report
-        )
+        return write_rows(answered, arguments.source, arguments.target, settings=_settings(arguments), report=report)
 
 
 def _there(backend: Backend, arguments: argparse.Namespace, rows: int) -> Done:

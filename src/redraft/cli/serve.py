@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING
 
 from redraft import __version__
 from redraft.cli.common import Commands, command, loaded, note, print_json, set_up
-from redraft.cli.fleet import fleet_of, ray_flags, wants_ray
 from redraft.cli.flags import experts_of, model_flags, sampling_flags
+from redraft.cli.fleet import fleet_of, ray_flags, wants_ray
 from redraft.cli.trace import traced_apart
 from redraft.errors import RequestError
 

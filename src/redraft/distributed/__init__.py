@@ -1,7 +1,7 @@
 """Many engines on a Ray cluster: the server as a Ray Serve application, a file of requests through Ray Data.
 
-    serve run redraft.distributed:app            one replica of nano
-    redraft serve --ray --print-config > f.yaml  the same with a command's flags, for `serve deploy` and KubeRay
+serve run redraft.distributed:app            one replica of nano
+redraft serve --ray --print-config > f.yaml  the same with a command's flags, for `serve deploy` and KubeRay
 """
 
 from __future__ import annotations

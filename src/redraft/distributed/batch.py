@@ -77,10 +77,14 @@ def answers(ray: Any, fleet: Fleet, rows: Iterator[bytes], *, first: int, seed: 
         fn_constructor_args=(fleet.args, seed),
         batch_size=None,
         batch_format="pyarrow",
-        compute=ray.data.ActorPoolStrategy(size=fleet.replicas, max_tasks_in_flight_per_actor=2 * UNDER_WAY),
+        compute=ray.data.ActorPoolStrategy(
+            size=fleet.replicas,
+            max_tasks_in_flight_per_actor=2 * UNDER_WAY,
+            max_concurrent_calls_per_actor=UNDER_WAY,
+            enable_true_multi_threading=True,
+        ),
         num_cpus=fleet.cpus,
         num_gpus=fleet.gpus or None,
-        max_concurrency=UNDER_WAY,
     )
     waiting: dict[int, tuple[bytes, bytes]] = {}
     for block in done.iter_batches(batch_size=None, batch_format="pyarrow", prefetch_batches=1):

@@ -51,7 +51,8 @@ def ray_of() -> Any:
 def joined(address: str | None, *, cpus: int | None = None) -> Iterator[Any]:
     """Ray, in the cluster at an address, or in one of this machine alone that ends with the context.
 
-    `cpus` is what the latter may use. Raises RequestError for an address where none answers, or that has other versions.
+    `cpus` is what the latter may use. Raises RequestError where none answers at an address, or one of other
+    versions.
     """
     if address is None:
         os.environ.setdefault("RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER", "0")  # as on a desktop: it listens on loopback alone

@@ -45,7 +45,7 @@ NONE_YET = ApiError(503, "no replica answers yet; try again soon", code="loading
 
 
 class Relay:
-    """The application. `lost` are the errors of a replica that is gone, `figures` the `/metrics` of each by its name."""
+    """The application. `lost` are the errors of a replica that is gone, `figures` the figures of each by its name."""
 
     def __init__(
         self,
@@ -92,26 +92,34 @@ class Relay:
                 return b"".join(parts)
 
     async def _answer(self, scope: Scope, body: bytes, reply: _Reply) -> None:
+        error = NONE_LEFT
+        for _ in range(TRIES):
+            try:
+                await self._attempt(scope, body, reply)
+                return
+            except TimeoutError:
+                error = NONE_YET
+                break
+            except self._lost:
+                if reply.begun:
+                    error = LOST
+                    break
+                reply.again()
+        await reply.fail(error)
+
+    async def _attempt(self, scope: Scope, body: bytes, reply: _Reply) -> None:
+        """The answer of one replica."""
         path = scope["path"]
         wanted = bare(scope) | ({"path": METRICS, "raw_path": METRICS.encode()} if path == EACH else {})
         seconds = PROBE_SEC if path in PROBES else self._limits.request_sec + self._limits.drain_sec
         blocks = blocks_of(body) if scope["method"] == "POST" else ()
-        for _ in range(TRIES):
-            try:
-                async with asyncio.timeout(seconds) as patience, aclosing(self._ask(wanted, body, blocks)) as answers:
-                    async for messages in answers:
-                        patience.reschedule(None)  # it is being answered; the replica keeps its own time
-                        if path in (METRICS, EACH):
-                            messages = [await self._with_figures(message, path) for message in messages]
-                        await reply.take(messages)
-                return
-            except TimeoutError:
-                return await reply.fail(NONE_YET)
-            except self._lost:
-                if reply.begun:
-                    return await reply.fail(LOST)
-                reply.again()
-        await reply.fail(NONE_LEFT)
+        async with asyncio.timeout(seconds) as patience, aclosing(self._ask(wanted, body, blocks)) as answers:
+            async for messages in answers:
+                patience.reschedule(None)  # it is being answered; the replica keeps its own time
+                if path in (METRICS, EACH):
+                    messages = [await self._with_figures(message, path) for message in messages]
+                if not await reply.take(messages):
+                    break
 
     async def _with_figures(self, message: Message, path: str) -> Message:
         """A replica has let the request in: with all replicas' figures in place of its own."""
@@ -139,15 +147,17 @@ class _Reply:
         """Forget what was held of an answer that was cut off."""
         self._start, self._held = {}, []
 
-    async def take(self, messages: Sequence[Message]) -> None:
-        """Some messages of a replica's."""
+    async def take(self, messages: Sequence[Message]) -> bool:
+        """Some messages of a replica's; whether more may follow."""
         for message in messages:
             if message["type"] == "http.response.start":
                 if self._headed and message["status"] != 200:
-                    return await self.fail(LOST)
+                    await self.fail(LOST)
+                    return False
                 self._start = message
             elif message["type"] == "http.response.body":
                 await self._body(message)
+        return True
 
     async def fail(self, error: ApiError) -> None:
         """End with an error: as the answer, or as the last event of a stream."""
@@ -163,7 +173,7 @@ class _Reply:
 
     async def _body(self, message: Message) -> None:
         part, more = message.get("body", b""), message.get("more_body", False)
-        if not any(name == b"content-type" and value.startswith(b"text/event-") for name, value in self._start["headers"]):
+        if not _streams(self._start):
             self._held.append(part)
             if more:
                 return
@@ -175,11 +185,16 @@ class _Reply:
         await self._send({"type": "http.response.body", "body": part, "more_body": more})
 
 
+def _streams(start: Message) -> bool:
+    kinds = [value for name, value in start["headers"] if name == b"content-type"]
+    return any(value.startswith(b"text/event-stream") for value in kinds)
+
+
 def bare(scope: Scope) -> dict[str, Any]:
     """What of a scope may travel."""
-    names = ("type", "http_version", "method", "scheme", "path", "raw_path", "query_string", "headers", "client", "server")
-    found = {name: scope.get(name) for name in names}
-    return found | {"headers": [(bytes(name), bytes(value)) for name, value in scope["headers"]]}
+    names = ("type", "http_version", "method", "scheme", "path", "raw_path", "query_string", "client", "server")
+    headers = [(bytes(name), bytes(value)) for name, value in scope["headers"]]
+    return {name: scope.get(name) for name in names} | {"headers": headers}
 
 
 def blocks_of(body: bytes) -> list[bytes]:

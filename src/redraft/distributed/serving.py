@@ -95,7 +95,7 @@ class Ingress:
         self._replicas, self._limits = replicas, fleet_of(args).settings.limits
         self._answer = replicas.answer.options(stream=True)
 
-    def __serve_build_asgi_app__(self) -> ASGIApp:  # noqa: N807  # Serve's name
+    def __serve_build_asgi_app__(self) -> ASGIApp:  # Serve's name
         return Relay(self._ask, (RayActorError, ReplicaUnavailableError), self._figures, self._limits)
 
     async def _ask(

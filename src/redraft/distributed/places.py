@@ -1,0 +1,43 @@
+"""Which replica a prompt goes to: where the longest beginning of it was sent last, unless that one is busy."""
+
+from __future__ import annotations
+
+import random
+from collections import OrderedDict
+from collections.abc import Callable, Hashable, Iterable, Sequence
+from typing import Any, TypeVar
+
+R = TypeVar("R", bound=Hashable)
+
+MOST_KNOWN = 200_000
+"""Beginnings that are remembered, of 8 bytes each and as much again for where they are."""
+
+SLACK = 8
+"""Requests that the replica of a prefix may have more than twice the lightest of two others, before it is left."""
+
+
+class Places:
+    """Where beginnings of prompts were sent, the least recently used forgotten first."""
+
+    def __init__(self, most: int = MOST_KNOWN) -> None:
+        self._most = most
+        self._known: OrderedDict[bytes, Any] = OrderedDict()
+
+    def choose(self, blocks: Sequence[bytes], replicas: Sequence[R], load: Callable[[R], int]) -> R:
+        """The replica for a prompt of these blocks, which is remembered."""
+        lightest = min(random.sample(replicas, min(2, len(replicas))), key=load)
+        alive, found = set(replicas), lightest
+        for block in reversed(blocks):
+            place = self._known.get(block)
+            if place in alive and load(place) <= 2 * load(lightest) + SLACK:
+                found = place
+                break
+        self._keep(blocks, found)
+        return found
+
+    def _keep(self, blocks: Iterable[bytes], place: Hashable) -> None:
+        for block in blocks:
+            self._known[block] = place
+            self._known.move_to_end(block)
+        while len(self._known) > self._most:
+            self._known.popitem(last=False)
