@@ -10,6 +10,7 @@ import asyncio
 import json
 import threading
 from collections.abc import Iterator, Mapping
+from dataclasses import replace
 from itertools import islice
 from typing import Any
 
@@ -20,7 +21,6 @@ from redraft.distributed.relay import blocks_of
 from redraft.server.http.errors import ApiError
 from redraft.server.http.limits import Limits
 from redraft.server.http.service import Service
-from redraft.server.http.settings import Settings
 from redraft.server.openai.batch import answer
 
 BATCH = 64
@@ -43,7 +43,7 @@ class Answerer:
     def __init__(self, args: Mapping[str, Any], seed: int | None) -> None:
         fleet, self._seed = fleet_of(args), seed
         limits = Limits(per_key=MANY, in_flight=MANY, request_sec=86_400.0)
-        self._service = Service(Settings(fleet.settings.names, limits=limits, preset=fleet.settings.preset))
+        self._service = Service(replace(fleet.settings, limits=limits))
         self._service.ready(fleet.load())
         self._loop = asyncio.new_event_loop()  # one for all batches under way, each of which waits on its own thread
         threading.Thread(target=self._loop.run_forever, daemon=True).start()

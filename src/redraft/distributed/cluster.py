@@ -5,6 +5,7 @@ Ray reports usage and starts a dashboard unless it is kept from it; both are off
 
 from __future__ import annotations
 
+import logging
 import os
 import signal
 import socket
@@ -44,6 +45,8 @@ def ray_of() -> Any:
         raise RequestError(
             f"--ray was given and Ray cannot be imported ({error}); run pip install 'redraft[scale]'"
         ) from None
+    for name in ("ray", "ray.data", "ray.serve"):  # what a user has to know of is raised
+        logging.getLogger(name).setLevel(logging.ERROR)
     return ray
 
 
