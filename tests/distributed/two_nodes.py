@@ -6,15 +6,32 @@ It ends with its stdin. Ray's own warnings stay out of the tests' process, where
 from __future__ import annotations
 
 import sys
+from typing import Any
 
 from ray.cluster_utils import Cluster
 
 STORE = 150_000_000
 """Bytes of each node's object store."""
 
-cluster = Cluster()
-head = cluster.add_node(num_cpus=1, include_dashboard=False, object_store_memory=STORE)
-other = cluster.add_node(num_cpus=1, object_store_memory=STORE)
+TRIES = 4
+"""A node has 30 seconds to start, which a busy machine may need more than once."""
+
+
+def two() -> tuple[Cluster, Any]:
+    """The cluster and its second node."""
+    for left in reversed(range(TRIES)):
+        found = Cluster()
+        try:
+            found.add_node(num_cpus=1, include_dashboard=False, object_store_memory=STORE)
+            return found, found.add_node(num_cpus=1, object_store_memory=STORE)
+        except Exception:  # Ray has no type of its own for it
+            found.shutdown()
+            if not left:
+                raise
+    raise AssertionError
+
+
+cluster, other = two()
 print(cluster.address, flush=True)  # noqa: T201  # its purpose
 for line in sys.stdin:
     if line == "end a node\n":

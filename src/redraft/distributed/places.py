@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import random
 from collections import OrderedDict
-from collections.abc import Callable, Hashable, Iterable, Sequence
+from collections.abc import Callable, Container, Hashable, Iterable, Sequence
 from typing import Any, TypeVar
 
 R = TypeVar("R", bound=Hashable)
@@ -23,10 +23,11 @@ class Places:
         self._most = most
         self._known: OrderedDict[bytes, Any] = OrderedDict()
 
-    def choose(self, blocks: Sequence[bytes], replicas: Sequence[R], load: Callable[[R], int]) -> R:
-        """The replica for a prompt of these blocks, which is remembered."""
-        lightest = min(random.sample(replicas, min(2, len(replicas))), key=load)
-        alive, found = set(replicas), lightest
+    def choose(
+        self, blocks: Sequence[bytes], replicas: Sequence[R], alive: Container[R], load: Callable[[R], int]
+    ) -> R:
+        """The replica for a prompt of these blocks, which is remembered; `alive` has the same replicas, to be asked."""
+        found = lightest = min(random.sample(replicas, min(2, len(replicas))), key=load)
         for block in reversed(blocks):
             place = self._known.get(block)
             if place in alive and load(place) <= 2 * load(lightest) + SLACK:

@@ -24,11 +24,12 @@ class PrefixRouter(RequestRouter):  # type: ignore[misc]  # Ray's types are not 
         self, candidate_replicas: list[RunningReplica], pending_request: PendingRequest | None = None
     ) -> list[list[RunningReplica]]:
         """The replica of the prefix, and behind it two others for the case that it is full."""
-        replicas = {one.replica_id: one for one in candidate_replicas}
+        replicas = self.curr_replicas
         if not replicas:
             return []
         blocks = () if pending_request is None else pending_request.kwargs.get("blocks", ())
-        first = self._places.choose(blocks, list(replicas), lambda one: self.replica_queue_len_cache.get(one) or 0)
+        load = self.replica_queue_len_cache.get
+        first = self._places.choose(blocks, list(replicas), replicas, lambda name: load(name) or 0)
         others = random.sample(candidate_replicas, min(2, len(candidate_replicas)))
         if pending_request is not None:
             pending_request.routing_context.should_backoff = True
