@@ -6,8 +6,8 @@ Nothing here runs a model. A forward takes what `knee` recorded for its canvases
 recorded at effort 1, and a prompt that a replica does not hold one forward for each of its four blocks. Requests are a
 Poisson stream at seven tenths of what the replicas can serve without reading prompts. One in five prompts is alone,
 the others share one of 20,000 beginnings, of which the i-th is 1/i times as frequent as the first; a replica keeps the
-32 it used last. The chooser is the product's (`distributed/places.py`). Then the load of a hundred replicas triples, and the product's rule
-(rows over a target, five seconds late, replicas half a minute later) follows it.
+32 it used last. The chooser is the product's (`distributed/places.py`). Then the load of a hundred replicas triples,
+and the product's rule (rows over a target, five seconds late, replicas half a minute later) follows it.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ class Replica:
 Choose = Callable[[Sequence[bytes], Sequence[int], Container[int], Callable[[int], int]], int]
 
 
-def by_chance(_: Sequence[bytes], replicas: Sequence[int], __: Container[int], load: Callable[[int], int]) -> int:
+def by_chance(_: Sequence[bytes], replicas: Sequence[int], __: Container[int], ___: Callable[[int], int]) -> int:
     """Any."""
     return random.choice(replicas)
 

@@ -231,10 +231,10 @@ def merged(pages: Mapping[str, bytes], *, apart: bool) -> bytes:
     for name, (help_, kind) in heads.items():
         total = "_total" if kind == "counter" else ""
         lines += [f"# HELP {name}{total} {help_}", f"# TYPE {name}{total} {kind}"]
-        for (family, sample, labels), value in sums.items():
-            if family == name:
+        for (group, line, labels), value in sums.items():
+            if group == name:
                 said = ",".join(f"{label}={msgspec.json.encode(text).decode()}" for label, text in labels)
-                lines.append(f"{sample}{{{said}}} {value}" if said else f"{sample} {value}")
+                lines.append(f"{line}{{{said}}} {value}" if said else f"{line} {value}")
     return ("\n".join(lines) + "\n").encode()
 
 
