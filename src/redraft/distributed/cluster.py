@@ -27,6 +27,7 @@ QUIET = {
     "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0",
     "RAY_SERVE_LOG_TO_STDERR": "0",
     "RAY_worker_niceness": "0",  # an answer is what the machine is for
+    "RAY_SERVE_PROXY_READY_CHECK_TIMEOUT_S": "60",  # in five seconds a busy machine imports too little
     "RAY_DATA_DISABLE_PROGRESS_BARS": "1",
 }
 NAME = "redraft"
@@ -165,13 +166,13 @@ def serve_fleet(
             raise RequestError(f"the cluster serves {NAME} already; end that one, or run serve shutdown there")
         port = port or _free_port(host)
         quiet = LoggingConfig(log_level="ERROR", enable_access_log=False)
-        serve.start(http_options=HTTPOptions(host=host, port=port, location="HeadOnly"), logging_config=quiet)
         try:
+            serve.start(http_options=HTTPOptions(host=host, port=port, location="HeadOnly"), logging_config=quiet)
             serve.run(application(fleet), name=NAME, route_prefix="/", logging_config=quiet)
             ready(f"http://{host}:{port}")
             stop.wait()
             serve.delete(NAME)
-        except RuntimeError as error:
+        except (RuntimeError, ray.exceptions.RayError) as error:
             raise RunError(f"the replicas did not start: {_cause(str(error))}") from None
         finally:
             serve.shutdown()
