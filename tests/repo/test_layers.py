@@ -33,7 +33,13 @@ RANK = {part: rank for rank, parts in enumerate(LINES) for part in parts}
 FORBIDDEN = {("diffusion", "model"), ("tune", "engine"), ("tune", "operations")}
 
 # Needed on a GPU alone, where importing Triton takes a second that a CPU has no use for.
-LATE = {("redraft.weights.defaults", "redraft.model.gpu.kernels")}
+# And Ray, which is not there by default, behind what `serve deploy` imports by name.
+LATE = {
+    ("redraft.weights.defaults", "redraft.model.gpu.kernels"),
+    ("redraft.distributed.cluster", "redraft.distributed.serving"),
+    ("redraft.distributed", "redraft.distributed.fleet"),
+    ("redraft.distributed", "redraft.distributed.serving"),
+}
 
 # Heavy or optional third parties, which a function may import when it needs them.
 LAZY = {

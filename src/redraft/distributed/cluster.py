@@ -12,13 +12,13 @@ import socket
 import threading
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
 from redraft import __version__
+from redraft.distributed.fleet import Fleet
 from redraft.errors import RedraftError, RequestError, RunError
-
-if TYPE_CHECKING:
-    from redraft.distributed.fleet import Fleet
+from redraft.weights.source import locate
 
 LOOK_SEC = 60.0
 QUIET = {
@@ -133,10 +133,6 @@ def _look(ray: Any, node: Mapping[str, Any], fleet: Fleet) -> None:
 
 def seen(model: str, adapter: str | None) -> tuple[str, str | None]:
     """This node's version, and why it cannot load the model, if it cannot."""
-    from pathlib import Path
-
-    from redraft.weights.source import locate
-
     try:
         locate(model)
     except RedraftError as error:
@@ -162,8 +158,8 @@ def serve_fleet(
 
         from redraft.distributed.serving import application
 
-        if NAME in (serve.status().applications if _serving(ray) else {}):
-            raise RequestError(f"the cluster serves {NAME} already; end that one, or run serve shutdown there")
+        if _serving(ray):
+            raise RequestError("Ray Serve runs there already; add this to it: --print-config, then serve deploy")
         port = port or _free_port(host)
         quiet = LoggingConfig(log_level="ERROR", enable_access_log=False)
         try:
@@ -208,7 +204,7 @@ def _signals(stop: threading.Event) -> Iterator[None]:
 
 
 def _serving(ray: Any) -> bool:
-    """Whether Serve runs on the cluster. Asking for its status would start it."""
+    """Whether Serve runs on the cluster: with an address of its own, and for others, who would lose it with ours."""
     try:
         ray.get_actor("SERVE_CONTROLLER_ACTOR", namespace="serve")
     except ValueError:
