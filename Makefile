@@ -1,6 +1,7 @@
 # make demo      see the model in the package work      make test       set up, then what each commit has to pass
 # make test-all  the same, then what is slow            make test-slow  set up, then what is slow
 # make check     make test without the set-up           make docs       write the generated pages anew
+# make wheel     build the package into dist/           make site       build the documentation into site/
 #
 # Set-up runs once per change of pyproject.toml or constraints.txt; the stamps in .venv remember it.
 
@@ -11,7 +12,7 @@ GROUND := pyproject.toml constraints.txt
 # Two processes: what two cores and 2 GB hold. Tests are handed out one by one, so one long file holds nobody up.
 PYTEST := $(BIN)/pytest --numprocesses 2 --dist worksteal
 
-.PHONY: demo test test-slow test-all check lint typed fast docs
+.PHONY: demo test test-slow test-all check lint typed fast docs wheel site
 
 demo: .venv/base.stamp
 	$(BIN)/redraft demo
@@ -46,6 +47,12 @@ fast:
 
 docs: .venv/dev.stamp
 	$(BIN)/python bench/generate.py
+
+wheel: | $(BIN)/python
+	$(BIN)/python -m pip wheel --quiet --no-deps --wheel-dir dist .
+
+site: .venv/dev.stamp
+	$(BIN)/mkdocs build --strict --quiet
 
 $(BIN)/python:
 	$(PYTHON) -m venv .venv

@@ -1,6 +1,6 @@
 """Measures how far a model's probabilities can be believed: of decisions, and of the fields of JSON answers.
 
-    python bench/belief.py --count 100 [--model nano] --record bench/records/belief-nano.json --keep
+    python bench/belief.py --count 100 [--model nano-sudoku] --record bench/records/belief-nano-sudoku.json --keep
 
 A temperature is fitted on examples of the training split, which training has not seen in this order but may have seen,
 and judged on held-out ones; with --keep that of the decisions is written beside the checkpoint, where `redraft decide`
@@ -56,7 +56,7 @@ class Asked:
 def main() -> None:
     """Both measurements, one record."""
     parser = argparse.ArgumentParser(description="Measure how far a model's probabilities can be believed.")
-    parser.add_argument("--model", default="nano")
+    parser.add_argument("--model", default="nano-sudoku")
     parser.add_argument("--count", type=int, default=100, help="examples of each task and split (default: 100)")
     parser.add_argument("--record", type=Path, required=True, metavar="FILE")
     parser.add_argument("--keep", action="store_true", help="write the decisions' temperature beside the checkpoint")

@@ -21,6 +21,43 @@ def order():
     return pydantic.create_model("Order", who=(str, ...), qty=(int, ...), item=(str, ...))
 """
 
+IMAGES_PYTHON = """
+from openai import BadRequestError, OpenAI
+c = OpenAI(base_url=BASE, api_key="none", max_retries=0)
+def parts(kind, url):
+    return [{"role": "user", "content": [{"type": kind, "image_url": url}]}]
+def chat(url, **more):
+    turn = parts("image_url", {"url": url})
+    return c.chat.completions.create(model=GIVEN["model"], messages=turn, seed=7, max_tokens=16, **more)
+one, again, other = (chat(url) for url in (GIVEN["images"][0], GIVEN["images"][0], GIVEN["images"][1]))
+ok("chat", one.usage.prompt_tokens == GIVEN["tokens"] and one.choices[0].message.content == GIVEN["answer"])
+ok("the same picture", again.choices[0].message.content == one.choices[0].message.content)
+ok("another picture", other.choices[0].message.content != one.choices[0].message.content)
+s = chat(GIVEN["images"][0], stream=True)
+ok("stream", "".join(k.choices[0].delta.content or "" for k in s) == GIVEN["answer"])
+r = c.responses.create(model=GIVEN["model"], input=parts("input_image", GIVEN["images"][0]), max_output_tokens=16,
+                       extra_body={"seed": 7})
+ok("responses", r.output_text == GIVEN["answer"])
+try:
+    chat("data:image/png;base64,AAAA"); ok("no image", False)
+except BadRequestError as e:
+    ok("no image", e.param == "messages[0].content[0]")
+"""
+IMAGES_NODE = """
+import OpenAI from "openai";
+const c = new OpenAI({ baseURL: base, apiKey: "none", maxRetries: 0 });
+const chat = (url, more = {}) => c.chat.completions.create({ model: given.model, seed: 7, max_tokens: 16, ...more,
+  messages: [{ role: "user", content: [{ type: "image_url", image_url: { url } }] }] });
+const [one, other] = [await chat(given.images[0]), await chat(given.images[1])];
+ok("chat", one.usage.prompt_tokens === given.tokens && one.choices[0].message.content === given.answer);
+ok("another picture", other.choices[0].message.content !== given.answer);
+let said = "";
+for await (const k of await chat(given.images[0], { stream: true })) said += k.choices[0]?.delta?.content ?? "";
+ok("stream", said === given.answer);
+try { await chat("data:image/png;base64,AAAA"); ok("no image", false); }
+catch (e) { ok("no image", e.status === 400 && e.param === "messages[0].content[0]"); }
+"""
+
 PYTHON = {
     "openai": """
 from openai import OpenAI
@@ -97,10 +134,10 @@ ok("responses", Agent(OpenAIResponsesModel("nano", provider=there)).run_sync(ASK
     "openai_agents": """
 import asyncio, agents
 agents.set_tracing_disabled(True)
-told = []
+reported = []
 @agents.function_tool
 def send(who: str, qty: int, item: str) -> str:
-    told.append((who, qty, item))
+    reported.append((who, qty, item))
     return "sent"
 async def main():
     c = agents.AsyncOpenAI(base_url=BASE, api_key="none", max_retries=0)
@@ -114,7 +151,7 @@ async def main():
     ok("output_type", (await run(output_type=order())).qty == 417)
     must = agents.ModelSettings(tool_choice="required")
     said = await run(tools=[send], tool_use_behavior="stop_on_first_tool", model_settings=must)
-    ok("a tool called", said == "sent" and told == [("Karomi", 417, "melu")])
+    ok("a tool called", said == "sent" and reported == [("Karomi", 417, "melu")])
     ok("responses", await run(model=agents.OpenAIResponsesModel(model="nano", openai_client=c)) == ANSWER)
 asyncio.run(main())
 """,
@@ -151,13 +188,13 @@ ok("a tool called", call.arguments == json.loads(ANSWER))
     "smolagents": """
 from smolagents import OpenAIModel, Tool, ToolCallingAgent
 from smolagents.agents import EMPTY_PROMPT_TEMPLATES
-told = []
+reported = []
 class Send(Tool):
     name, description, output_type = "send", "Send it.", "string"
     inputs = {key: {"type": kind, "description": key} for key, kind in
               {"who": "string", "qty": "integer", "item": "string"}.items()}
     def forward(self, who, qty, item):
-        told.append((who, qty, item))
+        reported.append((who, qty, item))
         return "sent"
 m = OpenAIModel("nano", api_base=BASE, api_key="none", client_kwargs={"max_retries": 0})
 ok("chat", m.generate(USER).content == ANSWER)
@@ -166,7 +203,7 @@ ok("stream", "".join(k.content or "" for k in m.generate_stream(USER)) == ANSWER
 ok("a tool called", json.loads(call.function.arguments) == json.loads(ANSWER))
 more = {"prompt_templates": EMPTY_PROMPT_TEMPLATES, "max_steps": 1, "verbosity_level": -1}
 ToolCallingAgent(tools=[Send()], model=m, **more).run(ASKED)
-ok("ToolCallingAgent, whatever nano tells the tool", len(told) == 1 and isinstance(told[0][1], int))
+ok("ToolCallingAgent, whatever nano tells the tool", len(reported) == 1 and isinstance(reported[0][1], int))
 """,
     "dspy": """
 os.environ["LITELLM_LOCAL_MODEL_COST_MAP"] = "True"
@@ -218,8 +255,8 @@ run = [str(pathlib.Path(sys.executable).with_name("guidellm")), "run", "--backen
 done = subprocess.run(run, env={**os.environ, "HF_HUB_OFFLINE": "1"}, cwd=home, capture_output=True, text=True)
 if done.returncode:
     print(done.stderr[-300:])
-(told,) = json.loads((home / "benchmarks.json").read_text())["benchmarks"]
-counts = told["metrics"]["request_totals"]
+(reported,) = json.loads((home / "benchmarks.json").read_text())["benchmarks"]
+counts = reported["metrics"]["request_totals"]
 ok(f"{counts['successful']} requests one after another", counts["successful"] == 10 and not counts["errored"])
 """,
     "aider_chat": """

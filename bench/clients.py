@@ -2,6 +2,7 @@
 
     python bench/clients.py --record bench/records/clients.json [--venv FOLDER ...] [--node FOLDER ...]
         [--only NAME ...]
+    python bench/clients.py --images FOLDER --record bench/records/clients-images.json [--node FOLDER]
 
 Clients are looked for in this environment and in the given ones, because some of them want other versions of the same
 libraries, and those of JavaScript in the node_modules of the given folders. A client that is nowhere is recorded as not
@@ -16,16 +17,20 @@ import json
 import math
 import subprocess
 import sys
+from base64 import b64encode
+from io import BytesIO
 from pathlib import Path
 from random import Random
 from typing import Any
 
+import numpy as np
 import torch
+from PIL import Image
 
 import redraft
-from client_checks import HEAD, NODE, NODE_HEAD, PYTHON
+from client_checks import HEAD, IMAGES_NODE, IMAGES_PYTHON, NODE, NODE_HEAD, PYTHON
 from redraft.cache import Prefix
-from redraft.cli.connect import TOOLS, Place
+from redraft.cli.connect import TOOLS, Address
 from redraft.measure.record import new_record, write_record
 from redraft.tasks import task
 
@@ -40,9 +45,26 @@ def main() -> int:
     parser.add_argument("--node", type=Path, action="append", default=[], help="a folder with node_modules to look in")
     names = [*PYTHON, *(f"{name} (JavaScript)" for name in NODE)]
     parser.add_argument("--only", action="append", choices=names, help="try these, and no others")
+    parser.add_argument("--images", type=Path, metavar="FOLDER", help="try images alone, on this checkpoint")
     arguments = parser.parse_args()
+    if arguments.images is not None:
+        return _images(arguments)
     # Schemathesis finds answers that take thousands of steps.
-    command = [sys.executable, "-m", "redraft", "serve", "--port", "0", "--quiet", "--max-seconds", "5"]
+    command = [
+        sys.executable,
+        "-m",
+        "redraft",
+        "serve",
+        "--model",
+        "nano-sudoku",
+        "--name",
+        "nano",
+        "--port",
+        "0",
+        "--quiet",
+        "--max-seconds",
+        "5",
+    ]
     found: dict[str, dict[str, Any]] = {}
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as server:
         assert server.stdout is not None
@@ -57,24 +79,64 @@ def main() -> int:
                     found[name] = _node(name.removesuffix(" (JavaScript)"), given, arguments.node)
         finally:
             server.terminate()
-    for name, told in found.items():
-        print(f"{name} {told['version']}: {told['said']}")
-    tried = {name: told for name, told in found.items() if told["version"]}
-    wrong = [name for name, told in tried.items() if told["wrong"]]
+    for name, reported in found.items():
+        print(f"{name} {reported['version']}: {reported['said']}")
+    tried = {name: reported for name, reported in found.items() if reported["version"]}
+    wrong = [name for name, reported in tried.items() if reported["wrong"]]
     claims = [
-        (f"{name} {told['version']} against a server on nano", "all right: " + ", ".join(told["right"]))
-        for name, told in tried.items()
-        if not told["wrong"]
+        (f"{name} {reported['version']} against a server on nano-sudoku", "all right: " + ", ".join(reported["right"]))
+        for name, reported in tried.items()
+        if not reported["wrong"]
     ]
     if arguments.record:
-        record = new_record("clients", workload={"model": "nano"}, figures=found, summary=claims)
+        record = new_record("clients", workload={"model": "nano-sudoku"}, figures=found, summary=claims)
         write_record(record, arguments.record)
     return 1 if wrong else 0
 
 
+def _images(arguments: argparse.Namespace) -> int:
+    """Both clients of OpenAI with images, on a checkpoint that reads them; what is right is what Python answers."""
+    engine, rng = redraft.load(arguments.images, device="cpu"), np.random.default_rng(0)
+    pictures = [Image.fromarray(rng.integers(0, 256, (40, 60, 3), np.uint8)) for _ in range(2)]
+    turn = [{"role": "user", "content": [{"type": "image", "image": pictures[0]}]}]
+    done = engine.generate(turn, seed=7, max_tokens=16)
+    given = {"model": arguments.images.name, "answer": done.text, "tokens": done.prompt_tokens}
+    given |= {"images": [_url(picture) for picture in pictures]}
+    words = [str(arguments.images), "--device", "cpu", "--port", "0", "--quiet"]
+    found: dict[str, dict[str, Any]] = {}
+    with subprocess.Popen(
+        [sys.executable, "-m", "redraft", "serve", *words], stdout=subprocess.PIPE, text=True
+    ) as server:
+        assert server.stdout is not None
+        sent = [server.stdout.readline().strip() + "/v1", json.dumps(given)]
+        try:
+            found["openai"] = _python("openai", sent, [Path(sys.prefix)], IMAGES_PYTHON)
+            found["openai (JavaScript)"] = _node("openai", sent, arguments.node, IMAGES_NODE)
+        finally:
+            server.terminate()
+    for name, told in found.items():
+        print(f"{name} {told['version']}: {told['said']}")
+    tried = {name: told for name, told in found.items() if told["version"]}
+    claims = [
+        (f"images by {name} {told['version']} against a server", "all right: " + ", ".join(told["right"]))
+        for name, told in tried.items()
+        if not told["wrong"]
+    ]
+    if arguments.record:
+        workload = {"model": "small, untrained, with a vision tower", "images": 2}
+        write_record(new_record("clients-images", workload=workload, figures=found, summary=claims), arguments.record)
+    return int(any(told["wrong"] for told in tried.values()))
+
+
+def _url(picture: Image.Image) -> str:
+    file = BytesIO()
+    picture.save(file, "PNG")
+    return f"data:image/png;base64,{b64encode(file.getvalue()).decode()}"
+
+
 def _given(count: int) -> dict[str, object]:
     """What is too long for a line: records with their answers among wrong ones, and how likely the answers are."""
-    engine, rng = redraft.load("nano"), Random(0)
+    engine, rng = redraft.load("nano-sudoku"), Random(0)
     examples = [example for example, _ in zip(task("records").examples("held_out", 5), range(count), strict=False)]
     rows, nats = [], 0.0
     for example in examples:
@@ -93,33 +155,35 @@ def _given(count: int) -> dict[str, object]:
 
 def _connect(base: str) -> dict[str, str]:
     """What `redraft connect` prints for the tools that it configures."""
-    place = Place(base.removesuffix("/v1"), "nano")
+    place = Address(base.removesuffix("/v1"), "nano")
     return {name: TOOLS[name].lines(place) for name in ("aider", "continue", "llm")}
 
 
-def _python(name: str, given: list[str], environments: list[Path]) -> dict[str, object]:
+def _python(name: str, given: list[str], environments: list[Path], check: str | None = None) -> dict[str, Any]:
     for folder in environments:
         python = folder / "bin" / "python"
         package = name.replace("_", "-")
         asked = f"import importlib.metadata as m; print(m.version({package!r}))"
         version = subprocess.run([python, "-c", asked], capture_output=True, text=True)
         if version.returncode == 0:
-            return _told(version.stdout.strip(), [str(python), "-c", HEAD + PYTHON[name], *given], folder)
+            return _reported(
+                version.stdout.strip(), [str(python), "-c", HEAD + (check or PYTHON[name]), *given], folder
+            )
     return dict(UNTRIED)
 
 
-def _node(name: str, given: list[str], folders: list[Path]) -> dict[str, object]:
+def _node(name: str, given: list[str], folders: list[Path], check: str | None = None) -> dict[str, Any]:
     for folder in folders:
         package = folder / "node_modules" / name / "package.json"
         if package.exists():
             script = folder / "check.mjs"
-            script.write_text(NODE_HEAD + NODE[name], encoding="utf-8")
+            script.write_text(NODE_HEAD + (check or NODE[name]), encoding="utf-8")
             version = json.loads(package.read_text(encoding="utf-8"))["version"]
-            return _told(version, ["node", str(script.resolve()), *given], folder)
+            return _reported(version, ["node", str(script.resolve()), *given], folder)
     return dict(UNTRIED)
 
 
-def _told(version: str, command: list[str], folder: Path) -> dict[str, object]:
+def _reported(version: str, command: list[str], folder: Path) -> dict[str, object]:
     try:
         done = subprocess.run(command, capture_output=True, text=True, cwd=folder, timeout=600)
     except subprocess.TimeoutExpired:

@@ -14,7 +14,7 @@ def arguments(about: str, *, count: int) -> argparse.Namespace:
     """Parse the flags and set the number of threads. Exit code 2 for a count below 1, RecordError where no record can
     be written."""
     parser = argparse.ArgumentParser(description=about, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--model", default="nano", help="a checkpoint (default: nano)")
+    parser.add_argument("--model", default="nano-sudoku", help="a checkpoint (default: nano-sudoku)")
     parser.add_argument("--count", type=int, default=count, metavar="N", help=f"how many (default: {count})")
     parser.add_argument("--threads", type=int, default=1, metavar="N", help="processor threads (default: 1)")
     parser.add_argument("--record", type=Path, metavar="FILE", help="also write the record to this file")

@@ -31,9 +31,9 @@ from redraft.config import ModelConfig, read_config
 from redraft.measure.device import USUAL, filled_prefix, random_weights, read, step_of
 from redraft.measure.record import check_place, new_record, write_record
 from redraft.model.gemma import DiffusionGemma
+from redraft.model.gpu.automata import Edges, Tiles
 from redraft.model.gpu.graph import FixedRows
-from redraft.model.gpu.kernels import GPU, HOLDING
-from redraft.model.gpu.ways import Edges, Tiles
+from redraft.model.gpu.kernels import CONDITION, GPU
 from redraft.model.rows import Mode, Span
 from redraft.weights.plan import PLANS, formats
 
@@ -43,7 +43,7 @@ MATRICES = ("_gate_up", "_down", "_dense")
 """Kernels that must keep the matrix units of compute 9.0 busy."""
 _OPERATION = re.compile(r"^\s+/\*[0-9a-f]{4,}\*/\s+(?:@!?U?P\w+\s+)?([A-Z][A-Z0-9_.]*)", re.MULTILINE)
 STATES, KINDS, PLACES = 1025, 157, 6400
-"""Of a schema of ten fields: the automaton's states and kinds of edges, and places of rows of edges (`ways.py`)."""
+"""Of a schema of ten fields: the automaton's states and kinds of edges, and places of rows of edges (`automata.py`)."""
 
 
 @dataclass(frozen=True)
@@ -158,8 +158,10 @@ def launched(config: ModelConfig, name: str, notes: Driver, part: str) -> Iterat
     works: dict[str, Callable[[], object]] = {
         "step of 1": lambda: step_of(model, 1, USUAL)(),
         "step of 8": lambda: step_of(model, 8, USUAL)(),
+        "step of 12": lambda: step_of(model, 12, USUAL)(),
         "graph": lambda: standing(model),
         "prompt of 1024": lambda: encoded(model, 1024),
+        "prompt of 259": lambda: encoded(model, 259),
         "language": lambda: held(config),
     }
     for what, work in works.items():
@@ -197,15 +199,15 @@ def held(config: ModelConfig) -> None:
 
     width, vocab = config.canvas_length, config.vocab_size
     log_p = some(width, vocab, dtype=torch.float32)
-    HOLDING.reduce(log_p, Tiles(some(vocab), some(300), some(300), 2048))
-    HOLDING.shift(log_p, some(vocab, dtype=torch.int64), some(width, KINDS, dtype=torch.float32), -80.0, -1e30)
+    CONDITION.reduce(log_p, Tiles(some(vocab), some(300), some(300), 2048))
+    CONDITION.shift(log_p, some(vocab, dtype=torch.int64), some(width, KINDS, dtype=torch.float32), -80.0, -1e30)
     places, long = some(2, PLACES), torch.int64
     firsts, edges = some(STATES + 1), some(4096)
     states = some(2, STATES, dtype=long), some(2, PLACES // 4, dtype=long)
     laid = Edges(places, places, some(2, 3, 3), firsts, edges, edges, *states)
     weights, ends = some(width, KINDS, dtype=torch.float64), some(STATES, dtype=torch.bool)
     for gates in (None, some(width + 1, STATES, dtype=torch.bool)):
-        HOLDING.walk(laid, weights, weights, 0, ends, gates)
+        CONDITION.walk(laid, weights, weights, 0, ends, gates)
 
 
 def measured(kernel: Kernel, arch: int) -> dict[str, Any]:

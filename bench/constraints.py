@@ -212,10 +212,10 @@ def _measure(name: str, asked: PromptSet, examples: list[Example], ask: Ask) -> 
     return Way(name, asked.name, n, valid / n, right, parts, forwards / n, each, median(times) * 1e3)
 
 
-def right_fields(wanted: str, told: str) -> float:
+def right_fields(wanted: str, reported: str) -> float:
     """Share of the right answer's fields that an answer has right, each in the place where it should be."""
     try:
-        right, got = _fields(json.loads(wanted)), _fields(json.loads(told))
+        right, got = _fields(json.loads(wanted)), _fields(json.loads(reported))
     except ValueError:
         return 0.0
     return sum(got.get(place) == value for place, value in right.items()) / len(right)
@@ -224,7 +224,7 @@ def right_fields(wanted: str, told: str) -> float:
 def _fields(value: object) -> dict[tuple[object, ...], str]:
     """The members of an object, or of each object of an array, as JSON, by where they are."""
     if isinstance(value, list):
-        return {(i, *place): told for i, item in enumerate(value) for place, told in _fields(item).items()}
+        return {(i, *place): reported for i, item in enumerate(value) for place, reported in _fields(item).items()}
     members = value if isinstance(value, dict) else {}
     return {(key,): json.dumps(member) for key, member in members.items()}
 

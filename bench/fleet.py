@@ -2,7 +2,7 @@
 
     python bench/fleet.py --count 20000 --record bench/records/fleet-simulation.json
 
-Nothing here runs a model. A forward takes what `knee` recorded for its canvases, an answer as many steps as `dial-nano`
+Nothing here runs a model. A forward takes what `knee` recorded for its canvases, an answer as many steps as `dial-nano-sudoku`
 recorded at effort 1, and a prompt that a replica does not hold one forward for each of its four blocks. Requests are a
 Poisson stream at seven tenths of what the replicas can serve without reading prompts. One in five prompts is alone,
 the others share one of 20,000 beginnings, of which the i-th is 1/i times as frequent as the first; a replica keeps the
@@ -152,7 +152,7 @@ def recorded() -> tuple[Callable[[int], float], float, list[int]]:
         above = next(size for size in sizes if size >= canvases)
         return float(rows[above])
 
-    counts = read_record(RECORDS / "dial-nano.json").figures["dial"][-1]["canvases"]
+    counts = read_record(RECORDS / "dial-nano-sudoku.json").figures["dial"][-1]["canvases"]
     return seconds, sum(i * count for i, count in enumerate(counts)) / sum(counts), counts
 
 

@@ -1,7 +1,7 @@
 """Measures how many forwards right answers take: exact shares after 1, 2, 4, 8 of them, and under halting rules.
 
-    python bench/forwards.py --count 300 --seed 7000 --record bench/records/forwards-nano.json
-    python bench/forwards.py --model nano --model runs/nano-finish --record FILE
+    python bench/forwards.py --count 300 --seed 7000 --record bench/records/forwards-nano-sudoku.json
+    python bench/forwards.py --model nano-sudoku --model runs/nano-finish --record FILE
 
 Every example is answered once, on the canvases of the preset `fast`, by a canvas that does not stop before all rules
 have said so; each rule is asked along the way. That is the same as an answer under each, because a halting rule decides
@@ -43,7 +43,7 @@ def main() -> None:
     parser.add_argument("--record", type=Path, required=True, metavar="FILE")
     arguments = parser.parse_args()
     torch.set_num_threads(1)
-    models = arguments.model or ["nano"]
+    models = arguments.model or ["nano-sudoku"]
     figures = {Path(model).name: measured(load(model), arguments, ways=len(models) > 1) for model in models}
     workload = {"models": list(figures), "split": "held_out", "count": arguments.count, "seed": arguments.seed}
     workload["tokens"] = "the end token counted"
@@ -90,7 +90,7 @@ class Watch:
 def measured(engine: Engine, arguments: argparse.Namespace, *, ways: bool) -> dict[str, Any]:
     """What one model does."""
     found: dict[str, Any] = {}
-    for name in arguments.task or names():
+    for name in arguments.task or names("nano-sudoku"):
         one = task(name)
         found[name] = by_forwards(engine, one, arguments.count, arguments.seed)
         if ways:

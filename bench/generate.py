@@ -27,7 +27,7 @@ from redraft.measure.record import read_record
 from redraft.options import GROUPS, Option, option_table
 
 ROOT = Path(__file__).resolve().parent.parent
-CARD_RECORDS = ("train-nano", "eval-nano")
+CARD_RECORDS = {"nano": ("plain-nano",), "nano-sudoku": ("train-nano-sudoku", "eval-nano-sudoku")}
 OPTIONS_PAGE = """# Options of an answer
 
 <!-- Written by bench/generate.py from src/redraft/options.py; change that, then run `make docs`. -->
@@ -60,8 +60,16 @@ SHARED = {"sampling": "sampling", "model": "model", "another server": "backend"}
 """Groups of a verb's help, and the topic that has all flags of each."""
 
 REGIONS: Mapping[str, Mapping[str, Callable[[Path], str]]] = {
-    "README.md": {"headline": readme.headline, "speed": readme.speed, "accuracy": readme.accuracy},
-    "src/redraft/assets/nano/README.md": {"scores": lambda root: scores(root / "bench" / "records")},
+    "README.md": {
+        "headline": readme.headline,
+        "nano": readme.nano,
+        "speed": readme.speed,
+        "accuracy": readme.accuracy,
+    },
+    "src/redraft/assets/nano/README.md": {"scores": lambda root: scores(root / "bench" / "records", "nano")},
+    "src/redraft/assets/nano-sudoku/README.md": {
+        "scores": lambda root: scores(root / "bench" / "records", "nano-sudoku")
+    },
     "docs/denoising.md": {"halts": sampling.halts, "presets": sampling.presets, "dial": sampling.dial},
     "docs/tuning.md": {"sudoku": sampling.sudoku},
     "docs/constraints.md": {
@@ -70,7 +78,7 @@ REGIONS: Mapping[str, Mapping[str, Callable[[Path], str]]] = {
         "ways": constraints.ways,
     },
     "docs/deciding.md": {"belief": claims.belief},
-    "docs/infilling.md": {"infills": lambda root: claims.all_of(root, "eval-nano-infill")},
+    "docs/infilling.md": {"infills": lambda root: claims.all_of(root, "eval-nano-sudoku-infill")},
     "docs/scale.md": {"plan": fleet.plan, "crossover": fleet.crossover, "simulated": fleet.simulated},
     "docs/server.md": {"fields": lambda _: fields.tables()},
 }
@@ -113,9 +121,9 @@ def numbers(folder: Path, above: str = "") -> str:
     return claims.table(("figure", "value", "taken", "record"), rows) if rows else "No record has been taken yet."
 
 
-def scores(folder: Path) -> str:
-    """What the model card quotes: every claim of the records of the embedded model's training and accuracy."""
-    records = [read_record(folder / f"{name}.json") for name in CARD_RECORDS]
+def scores(folder: Path, model: str) -> str:
+    """What a model card quotes: every claim of the records of the model's training and accuracy."""
+    records = [read_record(folder / f"{name}.json") for name in CARD_RECORDS[model]]
     rows = [(claim.figure, claim.value, record.taken) for record in records for claim in record.summary]
     return claims.table(("figure", "value", "taken"), rows)
 

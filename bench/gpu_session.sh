@@ -19,7 +19,7 @@ began=$SECONDS
 export PYTHONPATH="${PYTHONPATH:+$PYTHONPATH:}src" OMP_NUM_THREADS=${OMP_NUM_THREADS:-4} PYTHONUNBUFFERED=1
 device=cuda dtype=bfloat16 shape=recipes/shapes/26b runs=5 count=100 short=
 if [ -n "${SMALL:-}" ]; then
-  device=cpu dtype=float32 shape=src/redraft/assets/nano runs=1 count=1 short="--canvases 1,2 --prefixes 64"
+  device=cpu dtype=float32 shape=src/redraft/assets/nano-sudoku runs=1 count=1 short="--canvases 1,2 --prefixes 64"
 fi
 card="$python -m redraft bench --device-card --model $shape --device $device --dtype $dtype --runs $runs $short"
 # Not the settings of the project's own checks: another version of torch may warn where ours does not.
@@ -84,6 +84,10 @@ needs torch triton numpy safetensors tokenizers jinja2 jaxtyping msgspec jsonsch
 # First whether what is to be measured is right, and in bfloat16 alone; then what no other part can stand in for.
 part machine.txt 60 bash -c "nvidia-smi --query-gpu=name,driver_version,memory.total,memory.used,compute_cap --format=csv;
   $python -c 'import torch, triton; print(torch.__version__, triton.__version__, torch.cuda.is_available())'"
+# The self-check, every form, graphs, and the ledger beside what is taken. 10 GB of disk, and packing takes cores.
+[ "$device" = cpu ] || part rehearsal.json 240 $python bench/rehearsal.py --layers 6 --folder "$out/rehearsal" \
+  --device $device --threads 8 --record "$out/rehearsal.json"
+rm -rf "$out/rehearsal"
 part kernels-products.txt 100 $tests tests/gpu/test_kernels.py -k "bfloat16 and products"
 part kernels-experts.txt 130 $tests tests/gpu/test_kernels.py -k "(bfloat16 and experts) or many"
 [ -z "${TRAIN:-}" ] || train "$TRAIN"
@@ -98,7 +102,7 @@ part whole.txt 100 $tests tests/gpu/test_whole.py
 part device-26b-nvfp4.json 100 $card --plan nvfp4 --record "$out/device-26b-nvfp4.json"
 part device-26b-int8.json 90 $card --plan int8 --record "$out/device-26b-int8.json"
 part device-26b-int4-g64-e8.json 80 $card --plan int4-g64-e8 --record "$out/device-26b-int4-g64-e8.json"
-part nano.json 50 $python -m redraft eval --model nano --device $device --task records --task sudoku-4x4 --task lists --count $count --json
+part nano.json 50 $python -m redraft eval --model nano-sudoku --device $device --task records --task sudoku-4x4 --task lists --count $count --json
 [ "$device" = cpu ] || part device-26b-host.json 60 $card --plan int4 --offload experts --canvases 1,8 --prefixes 2048 \
   --record "$out/device-26b-host.json"
 part kernels-float32.txt 110 $tests tests/gpu/test_kernels.py -k "float32"

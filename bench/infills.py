@@ -1,7 +1,7 @@
 """Infills of standard-library functions that no training run has seen, beside the causal mode, which sees only what is
 in front of the gap.
 
-    python bench/infills.py --count 40 --record bench/records/eval-nano-infill.json
+    python bench/infills.py --count 40 --record bench/records/eval-nano-sudoku-infill.json
 
 A gap is an expression in a function, one statement of it, or two or three in a row, in a module of the held-out split
 (tasks/task.py). What

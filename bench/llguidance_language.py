@@ -16,7 +16,7 @@ import torch
 from redraft.constraints.condition.forward_backward import BIAS_OF_NONE
 from redraft.constraints.condition.projection import Projection
 from redraft.constraints.language import Language
-from redraft.model.gpu.ways import Holding
+from redraft.model.gpu.automata import ConditionKernels
 from redraft.operations.engine import Engine
 from redraft.shapes import Bool, Float, Int, Tensor
 
@@ -36,7 +36,7 @@ class GuidedLanguage(Language):
     tokenizer: Any
     stops: frozenset[int]
 
-    def start(self, max_tokens: int, min_tokens: int = 0, holding: Holding | None = None) -> GuidedProjection:
+    def start(self, max_tokens: int, min_tokens: int = 0, kernels: ConditionKernels | None = None) -> GuidedProjection:
         """What may come first."""
         from llguidance import LLMatcher
 

@@ -52,17 +52,17 @@ def noise_trial(number: int) -> NoiseTrial | None:
         return None
     automaton, width = language.automaton, source.randint(1, 32)
     left = int(automaton.to_end[0]) + source.randint(0, 60)
-    goal, told, canvases = language.start(left), b"", 0
+    goal, reported, canvases = language.start(left), b"", 0
     draw = torch.Generator().manual_seed(number)
     while not goal.is_over and goal.left:
         logits = torch.randn(width, len(pieces), generator=draw) * source.choice([0.0, 1.0, 30.0])
         tokens = goal(torch.log_softmax(logits, -1)).draft.tolist()
         content = tokens[: next((i for i, token in enumerate(tokens) if token == END), width)][: goal.left]
-        told += b"".join(pieces[token] or b"" for token in content)
+        reported += b"".join(pieces[token] or b"" for token in content)
         goal, canvases = goal.after(content), canvases + 1
         if len(content) < min(width, goal.left + len(content)):
             break
-    text = told.decode("utf-8", errors="replace")
+    text = reported.decode("utf-8", errors="replace")
     return NoiseTrial(text, [problem.reason for problem in schema_problems(schema, text)], canvases)
 
 

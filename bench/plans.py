@@ -1,6 +1,6 @@
 """Number formats beside each other on one checkpoint: size, error of the logits, accuracy, time of a step.
 
-    python bench/plans.py --count 100 --record bench/records/plans-nano.json
+    python bench/plans.py --count 100 --record bench/records/plans-nano-sudoku.json
 
 All models are in memory at once and take turns, so that a drifting machine hurts all of them. Accuracy is that of the
 same examples with the same seeds; the models differ in nothing but their plan.

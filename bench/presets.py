@@ -1,6 +1,6 @@
 """The presets beside each other, on canvases narrower than the answers, where a plan for what follows a canvas counts.
 
-    python bench/presets.py --count 200 --record bench/records/presets-nano.json
+    python bench/presets.py --count 200 --record bench/records/presets-nano-sudoku.json
 
 Each held-out example is answered under every preset and canvas with the same seed, one request at a time, in an order
 that turns round, so that a drifting machine hurts all alike. Tasks are those of the dial that the checkpoint knows.

@@ -57,7 +57,7 @@ AT_ONCE, PAIRS = 32, 7
 WAVES: Mapping[str, int] = {"reference": 8, "fast": 16}
 """By presets: HTTP costs the same per answer, so its share is larger where the engine needs one step of it."""
 
-WORKLOADS: Mapping[str, tuple[str, ...]] = {"short": ("records",), "mixed": names()}
+WORKLOADS: Mapping[str, tuple[str, ...]] = {"short": ("records",), "mixed": names("nano-sudoku")}
 """Tasks that are asked in turn."""
 
 LEAVE, BAD = 0.10, 0.05
@@ -90,9 +90,9 @@ def hosted(service: Service, engine: Engine, log: Log) -> Iterator[str]:
     begin(engine)
     service.ready(engine)
     thread.start()
-    if isinstance(told := begun.get(), BaseException):
-        raise told
-    server, url = told
+    if isinstance(reported := begun.get(), BaseException):
+        raise reported
+    server, url = reported
     try:
         yield url
     finally:
@@ -153,10 +153,10 @@ async def _level(host: str, port: int, streams: int, jobs: Sequence[Job], rng: R
         tasks.append(asyncio.create_task(one(*job)))
         if streams > 1:
             await asyncio.sleep(rng.expovariate(4.0 * streams))
-    return _told([await task for task in tasks], time.monotonic() - began)
+    return _reported([await task for task in tasks], time.monotonic() - began)
 
 
-def _told(replies: Sequence[tuple[str, StreamedReply]], seconds: float) -> dict[str, Any]:
+def _reported(replies: Sequence[tuple[str, StreamedReply]], seconds: float) -> dict[str, Any]:
     good = [reply for kind, reply in replies if kind == "good"]
     wrong = [r for kind, r in replies if r.status != {"good": 200, "leave": 200, "bad": 400}[kind]]
     wrong += [reply for reply in good if reply.status == 200 and not (reply.order and reply.tokens)]
@@ -254,8 +254,8 @@ def _pairs(
     pairs = list(zip(seen["http"], seen["engine"], strict=True))
     rates = [(http[0], alone[0]) for http, alone in pairs]
     waits = [(http[1], alone[1]) for http, alone in pairs if http[1] is not None and alone[1] is not None]
-    told = {"answers_per_sec_http_and_engine": rates, "waits_ms_http_and_engine": waits}
-    return _cost(rates) | _waited(waits, rates) | {"tokens": lengths} | told
+    reported = {"answers_per_sec_http_and_engine": rates, "waits_ms_http_and_engine": waits}
+    return _cost(rates) | _waited(waits, rates) | {"tokens": lengths} | reported
 
 
 def _watched(count: int, run: Callable[[], float]) -> tuple[float, float | None]:
@@ -301,7 +301,7 @@ def _summary(levels: dict[str, Any], costs: dict[str, dict[str, Any]], count: in
         first = level["first_text_ms"]
         found.append(
             (
-                f"Server on nano, {streams} streams, {count} requests, 10% leaving, 5% refused",
+                f"Server on nano-sudoku, {streams} streams, {count} requests, 10% leaving, 5% refused",
                 f"{level['tokens_per_sec']:.0f} tokens/s, first text {first['p50']:.0f} ms (p50), "
                 f"{first['p95']:.0f} ms (p95), {first['p99']:.0f} ms (p99), {level['errors']} errors",
             )
@@ -314,7 +314,7 @@ def _summary(levels: dict[str, Any], costs: dict[str, dict[str, Any]], count: in
             waits = f"its thread waits {cost['waits_ms']:.2f} ms longer for an answer, {cost['waits_share']:.1%}; "
         found.append(
             (
-                f"What HTTP costs of the engine's throughput, nano, {AT_ONCE} at once, preset {what}",
+                f"What HTTP costs of the engine's throughput, nano-sudoku, {AT_ONCE} at once, preset {what}",
                 f"{waits}answers a second {cost['share']:.1%} fewer (half of {PAIRS} pairs {low:.1%} to {high:.1%}), "
                 f"{tokens['mean']:.0f} tokens each ({tokens['least']} to {tokens['most']})",
             )

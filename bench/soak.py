@@ -29,12 +29,13 @@ from redraft.diffusion.noise import SeededNoise
 from redraft.diffusion.presets import PRESETS
 from redraft.engine.events import Block, Draft, Event, Finished
 from redraft.engine.handle import Handle
-from redraft.engine.loop import Loop, LoopConfig
+from redraft.engine.loop import Loop
 from redraft.engine.request import Options, ResolvedRequest
 from redraft.engine.resolve import build_request
 from redraft.engine.runner import run_alone
 from redraft.engine.scheduler import POLICIES, PREFILL_CHUNK
 from redraft.engine.scope import CancelScope, Observer, Submitted
+from redraft.engine.settings import LoopConfig
 from redraft.errors import BusyError, RequestError, RunError
 from redraft.measure.process_memory import resident_mib
 from redraft.measure.record import Progress, Record, new_record, silent

@@ -1,6 +1,6 @@
 """Sudoku by number of givens and by denoising steps, beside pinned clues and the causal mode of the same weights.
 
-    python bench/sudoku.py --size 6 --count 300 --model nano --record bench/records/sudoku-6x6.json
+    python bench/sudoku.py --size 6 --count 300 --model nano-sudoku --record bench/records/sudoku-6x6.json
 
 Every way of answering gets the same held-out puzzles with the same seeds, on the narrowest canvas that holds a grid.
 """
@@ -29,7 +29,7 @@ CAPS = (1, 2, 4, 8, 16, 32)
 def main() -> None:
     """Print two tables; write a record."""
     parser = argparse.ArgumentParser(description="Sudoku by givens and by denoising steps.")
-    parser.add_argument("--model", default="nano")
+    parser.add_argument("--model", default="nano-sudoku")
     parser.add_argument("--size", type=int, default=6, choices=tuple(BOXES))
     parser.add_argument("--count", type=int, default=300, help="puzzles (default: 300)")
     parser.add_argument("--seed", type=int, default=0, help="which puzzles and which noise (default: 0)")

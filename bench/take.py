@@ -52,36 +52,42 @@ class Take:
         return read_record(self.path).commit if self.path.exists() else "not taken"
 
 
-BENCH, EVAL = "redraft bench --threads 1", "redraft eval --threads 1"
+BENCH, EVAL = "redraft bench --model nano-sudoku --threads 1", "redraft eval --model nano-sudoku --threads 1"
 PLAIN = "python bench/plain.py --model recipes/nano-warm --count 215"
 WRITTEN = "--groups phrasings strangers copies extract-short"
+SHIPPED = "python bench/plain.py --model nano --canvas 96 --count 215"
 TABLE = (
     Take("knee", 1, f"{BENCH} --knee"),
-    Take("dial-nano", 4, f"{BENCH} --dial 100"),
-    Take("belief-nano", 3, "python bench/belief.py --count 100 --keep"),
-    Take("eval-nano", 4, f"{EVAL} --preset reference --count 500"),
-    Take("eval-nano-fast", 2, f"{EVAL} --preset fast --count 500"),
-    Take("eval-nano-causal", 2, f"{EVAL} --causal --count 300"),
-    Take("eval-nano-pinned", 3, f"{EVAL} --pin --task sudoku-4x4 --task sudoku-6x6 --preset fast --count 1000"),
-    Take("against-transformers", 1, f"{BENCH} --against transformers"),
+    Take("dial-nano-sudoku", 4, f"{BENCH} --dial 100"),
+    Take("belief-nano-sudoku", 3, "python bench/belief.py --count 100 --keep"),
+    Take("eval-nano-sudoku", 4, f"{EVAL} --preset reference --count 500"),
+    Take("eval-nano-sudoku-fast", 2, f"{EVAL} --preset fast --count 500"),
+    Take("eval-nano-sudoku-causal", 2, f"{EVAL} --causal --count 300"),
+    Take("eval-nano-sudoku-pinned", 3, f"{EVAL} --pin --task sudoku-4x4 --task sudoku-6x6 --preset fast --count 1000"),
+    Take("against-transformers", 1, "python bench/single_answers.py"),
     Take("throughput-one", 1, f"{BENCH} --scenario one --runs 5"),
     Take("throughput-variants", 1, f"{BENCH} --scenario variants --runs 5"),
     Take("throughput-together", 1, f"{BENCH} --scenario together --runs 3"),
     Take("throughput-long", 1, f"{BENCH} --scenario long --runs 3"),
     Take("throughput-long-4k", 5, f"{BENCH} --scenario long-4k --runs 3"),
     Take("throughput-poisson", 4, f"{BENCH} --scenario poisson --runs 2"),
-    Take("forwards-nano", 2, "python bench/forwards.py --count 300 --seed 7000"),
+    Take("forwards-nano-sudoku", 2, "python bench/forwards.py --count 300 --seed 7000"),
     Take("constraints", 7, "python bench/constraints.py --count 300"),
-    Take("presets-nano", 10, "python bench/presets.py --count 200"),
-    Take("plans-nano", 3, "python bench/plans.py --count 100"),
-    Take("turns-nano", 1, "python bench/turns.py --count 600"),
+    Take("presets-nano-sudoku", 10, "python bench/presets.py --count 200"),
+    Take("plans-nano-sudoku", 3, "python bench/plans.py --count 100"),
+    Take("turns-nano-sudoku", 1, "python bench/turns.py --count 600"),
+    Take("plain-nano", 5, f"{SHIPPED} {WRITTEN} edit mend fill"),
+    Take("plain-nano-causal", 5, f"{SHIPPED} --causal {WRITTEN} edit mend fill"),
     Take("plain-nano-warm", 2, f"{PLAIN} {WRITTEN}"),
     Take("plain-nano-warm-causal", 3, f"{PLAIN} --causal {WRITTEN}"),
     Take("sudoku-6x6", 2, "python bench/sudoku.py --size 6 --count 300"),
-    Take("eval-nano-infill", 14, "python bench/infills.py --count 40"),
+    Take("eval-nano-sudoku-infill", 14, "python bench/infills.py --count 40"),
     Take("serve", 12, "python bench/serve_load.py --count 256"),
+    Take(
+        "before-after", 15, "python bench/before_after.py --before ../before", "git worktree add --detach ../before REV"
+    ),
     Take("soak", 2, "python bench/soak.py --count 2000"),
-    Take("device-nano", 1, f"{BENCH} --device-card"),
+    Take("device-nano-sudoku", 1, f"{BENCH} --device-card"),
     Take("kernels-compiled", 10, "python bench/compiled.py"),
     Take("tuning-speed", 4, "python bench/tuning_speed.py --steps 6"),
     Take("schema-suite", 2, "python bench/schema_suite.py"),
@@ -93,8 +99,16 @@ TABLE = (
     Take("ray-path", 8, "python bench/ray_path.py --count 200", "the extra scale"),
     Take("startup", 4, "python bench/startup.py --runs 7"),
     Take("clients", 10, "python bench/clients.py --venv A --venv B --node C", "every client, in folders A, B and C"),
+    Take(
+        "clients-images",
+        1,
+        "python bench/clients.py --images A --node B",
+        "the checkpoint of tests/pictures.py::write_whole as A, the npm package openai in B",
+    ),
     Take("train-orders", 4, "", "the run of docs/tuning.md, whose training-record.json it is"),
-    Take("train-nano", 180, "", "the runs of docs/tuning.md, How nano was made: their training-record.json in one"),
+    Take(
+        "train-nano-sudoku", 180, "", "the runs of docs/tuning.md, How nano was made: their training-record.json in one"
+    ),
 )
 
 

@@ -74,18 +74,23 @@ def main() -> None:
         rates = [loop.canvases / each for each in seconds[name]]
         share = work[name] / median(seconds[name]) / peaks[loop.dtype]
         figures[name] = {"canvases_per_sec": median(rates), "share_of_matmul_peak": share, "runs": rates}
-    summary = told({name: figures[name] for name in loops}, device)
+    summary = reported({name: figures[name] for name in loops}, device)
     for figure, value in summary:
         print(f"{figure}: {value}")
     if arguments.record:
-        workload = {"model": "nano", "batch": batch, "steps": arguments.steps, "canvas": base.config.canvas_length}
+        workload = {
+            "model": "nano-sudoku",
+            "batch": batch,
+            "steps": arguments.steps,
+            "canvas": base.config.canvas_length,
+        }
         workload |= {"device": str(device)}
         write_record(
             new_record(arguments.record.stem, workload=workload, figures=figures, summary=summary), arguments.record
         )
 
 
-def told(figures: dict[str, dict[str, Any]], device: torch.device) -> list[tuple[str, str]]:
+def reported(figures: dict[str, dict[str, Any]], device: torch.device) -> list[tuple[str, str]]:
     """The lines of the record, loop by loop."""
     slowest = figures["transformers, plain loop"]["canvases_per_sec"]
     where = "" if device.type == "cpu" else f" on {device.type}"
@@ -93,7 +98,7 @@ def told(figures: dict[str, dict[str, Any]], device: torch.device) -> list[tuple
     for name, found in figures.items():
         rate, share = found["canvases_per_sec"], found["share_of_matmul_peak"]
         value = f"{rate:.1f} canvases/s, {rate / slowest:.1f} times, {share:.1%} of the matmul peak"
-        lines.append((f"Training nano on 4x4 Sudoku{where}, {name}", value))
+        lines.append((f"Training nano-sudoku on 4x4 Sudoku{where}, {name}", value))
     return lines
 
 
@@ -120,10 +125,10 @@ def timed(loops: dict[str, TrainingStep], device: torch.device, steps: int) -> d
 
 
 def recipe(fit_share: float, draws: int, batch: int) -> Recipe:
-    """nano on 4x4 Sudoku."""
+    """nano-sudoku on 4x4 Sudoku."""
     return Recipe(
         name="speed",
-        start="nano",
+        start="nano-sudoku",
         data=DataRecipe(tasks={"sudoku-4x4": 1.0}, fit_share=fit_share),
         objective=ObjectiveRecipe(draws=draws),
         train=TrainRecipe(steps=1, batch_size=batch),

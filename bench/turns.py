@@ -1,6 +1,6 @@
 """Measures further turns: the last question of held-out conversations, asked behind the others and alone.
 
-    python bench/turns.py --count 600 --record bench/records/turns-nano.json
+    python bench/turns.py --count 600 --record bench/records/turns-nano-sudoku.json
 
 The conversations are those of `recipes/turns.py`, two or three questions of the built-in tasks; earlier answers are the
 right ones. Both ways take the same seeds and the preset `fast`.
@@ -29,7 +29,7 @@ WAYS = ("behind", "alone")
 def main() -> None:
     """One record."""
     parser = argparse.ArgumentParser(description="Measure the answers to further turns of a conversation.")
-    parser.add_argument("--model", default="nano", help="a checkpoint (default: nano)")
+    parser.add_argument("--model", default="nano-sudoku", help="a checkpoint (default: nano-sudoku)")
     parser.add_argument("--count", type=int, default=600, help="held-out conversations (default: 600)")
     parser.add_argument("--seed", type=int, default=12000, help="which conversations and which noise (default: 12000)")
     parser.add_argument("--record", type=Path, required=True, metavar="FILE")
@@ -46,7 +46,7 @@ def main() -> None:
 def measured(model: str, count: int, seed: int) -> dict[str, Any]:
     """Right answers and forwards by the place of the question, behind others and alone."""
     engine = load(model)
-    most = max(room(engine, task(name)) or 0 for name in names())
+    most = max(room(engine, task(name)) or 0 for name in names("nano-sudoku"))
     rows = runpy.run_path(str(ROOT / "recipes" / "turns.py"))["conversations"]("held_out", seed)
     seen = dict[int, list[dict[str, tuple[bool, int]]]]()
     for i, row in enumerate(islice(rows, count)):

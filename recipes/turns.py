@@ -14,7 +14,7 @@ Message = dict[str, str]
 def conversations(split: str, seed: int) -> Iterator[dict[str, list[Message]]]:
     """Endless rows of one split, as in a file of chats."""
     rng = Random(stream_seed("turns", split, seed))
-    examples = [task(name).examples(split, rng.getrandbits(32)) for name in names()]
+    examples = [task(name).examples(split, rng.getrandbits(32)) for name in names("nano-sudoku")]
     while True:
         asked = [next(rng.choice(examples)) for _ in range(rng.randint(2, 3))]
         messages = list[Message]()

@@ -67,7 +67,7 @@ def engine() -> Engine:
     """The embedded model, loaded once per process: a test that changes an engine loads one of its own."""
     import redraft
 
-    return redraft.load("nano")
+    return redraft.load("nano-sudoku")
 
 
 @pytest.fixture

@@ -63,16 +63,16 @@ def written_on_noise(
     lifted: tuple[int, float],
 ) -> list[int]:
     """The answer of a model that has no idea, but likes one token by so many nats, in canvases of that width."""
-    told: list[int] = []
+    reported: list[int] = []
     while goal.left and not goal.is_over:
         logits = spread * torch.randn(width, vocab, generator=draw, dtype=torch.float64)
         logits[:, lifted[0]] += lifted[1]
         draft = goal(torch.log_softmax(logits, -1)).draft.tolist()
         content = list(takewhile(lambda token: token != end, draft))[: goal.left]
-        told, goal = told + content, goal.after(content)
+        reported, goal = reported + content, goal.after(content)
         if len(content) < width:
             break
-    return told
+    return reported
 
 
 def released_json() -> dict[str, Any]:

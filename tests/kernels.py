@@ -19,14 +19,14 @@ from redraft.constraints.condition.edge_layout import NONE, EdgeLayout, Weights,
 from redraft.constraints.condition.projection import DeviceProjected, Projection
 from redraft.errors import ConstraintError
 from redraft.model.gpu.attention import attend_spans
+from redraft.model.gpu.automata import cut
 from redraft.model.gpu.classes import classes_kernel
 from redraft.model.gpu.dense import multiply_kernel
 from redraft.model.gpu.experts import experts_kernel
 from redraft.model.gpu.head import pass_fused
-from redraft.model.gpu.kernels import HOLDING
+from redraft.model.gpu.kernels import CONDITION
 from redraft.model.gpu.norm import norm_kernel
 from redraft.model.gpu.rounding import rounded
-from redraft.model.gpu.ways import cut
 from redraft.model.head import Head, Sums, pass_tiles, read_head
 from redraft.model.kernels import attend_eager, norm_exact
 from redraft.model.linear import PackedMatrix, multiply_unpacked
@@ -221,10 +221,10 @@ def check_walk(
         slow = project.log_messages(log_p)
     except ConstraintError:
         with pytest.raises(ConstraintError, match="no valid answer is left"):
-            device_messages(HOLDING, there, project.state, project.gates(width))
+            device_messages(CONDITION, there, project.state, project.gates(width))
         return False
     fast = DeviceProjected(
-        project, there, *device_messages(HOLDING, there, project.state, project.gates(width)), HOLDING.shift
+        project, there, *device_messages(CONDITION, there, project.state, project.gates(width)), CONDITION.shift
     )
     assert fast.log_total == pytest.approx(slow.log_total, rel=1e-6, abs=1e-5)
     torch.testing.assert_close(fast.shifted().exp().cpu(), slow.shifted().exp(), atol=1e-5, rtol=1e-4)

@@ -5,7 +5,7 @@ GPU runs with real results, and what a GPU would refuse or wait for is noticed:
 
     Mixed          an operation on tensors of both devices
     waits          what the host waits for: reads of a number, copies to the host, sizes that depend on numbers
-    uploads        copies to the device; those that are not told not to, wait
+    uploads        copies to the device; those without non_blocking wait
 
 Kernels of Triton run under its interpreter on the numbers inside. A graph is recorded operation by operation and
 replayed into the same memory; while it is recorded, the host may wait for nothing.
@@ -313,6 +313,9 @@ def pretend(patch: pytest.MonkeyPatch) -> Iterator[Device]:
     patch.setattr(cuda, "current_stream", lambda *_: _Stream())
     patch.setattr(cuda, "CUDAGraph", Graph)
     patch.setattr(cuda, "graph", recorded)
+    patch.setattr(cuda, "graph_pool_handle", lambda: (0, 0))
+    patch.setattr(cuda, "memory_reserved", lambda *_: 0)
+    patch.setattr(cuda, "empty_cache", lambda: None)
     patch.setattr(cuda, "synchronize", lambda *_: None)
     patch.setattr(cuda, "is_available", lambda: True)
     patch.setattr(cuda, "get_device_capability", lambda *_: (9, 0))
@@ -329,7 +332,7 @@ def pretend(patch: pytest.MonkeyPatch) -> Iterator[Device]:
 
 
 def _pretend_kernels(patch: pytest.MonkeyPatch, device: Device) -> None:
-    from redraft.model.gpu import attention, classes, dense, experts, head, layer, norm, rounding, walk
+    from redraft.model.gpu import attention, classes, dense, experts, head, layer, messages, norm, rounding
 
     for module, names in (
         (attention, ["_attend"]),
@@ -339,7 +342,7 @@ def _pretend_kernels(patch: pytest.MonkeyPatch, device: Device) -> None:
         (head, ["_row"]),
         (layer, ["_heads", "_after_attention", "_gelu", "_route", "_after_ffw"]),
         (norm, ["_norm"]),
-        (walk, ["_walk", "_back"]),
+        (messages, ["_walk", "_back"]),
         (classes, ["_tile", "_shift"]),
     ):
         for name in names:

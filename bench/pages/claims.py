@@ -43,8 +43,8 @@ def all_of(root: Path, name: str) -> str:
 
 def belief(root: Path) -> str:
     """The claims of the record of probabilities, and how often held-out decisions came true, by probability."""
-    figures = record_of(root, "belief-nano").figures
+    figures = record_of(root, "belief-nano-sudoku").figures
     both = [figures[what]["at the fitted temperature"]["reliability"] for what in ("decisions", "fields")]
     rows = [[f"{one[kind]:.1%}" for one in pair for kind in ("told", "right")] for pair in zip(*both, strict=True)]
     tenths = table(("decisions: probability", "came true", "fields: probability", "came true"), rows)
-    return f"{all_of(root, 'belief-nano')}\n\nA tenth of all held-out guesses in each row:\n\n{tenths}"
+    return f"{all_of(root, 'belief-nano-sudoku')}\n\nA tenth of all held-out guesses in each row:\n\n{tenths}"

@@ -10,15 +10,13 @@ import torch
 
 from redraft.config import ModelConfig, read_config
 from redraft.measure.record import Record, read_record
-from redraft.measure.roofline import CARDS, Card, step_work
+from redraft.measure.roofline import CARDS, TOUCHED, Card, step_work
 from redraft.weights.memory import GIGABYTE, footprint
 from redraft.weights.place import Placement
-from redraft.weights.plan import EIGHT_BIT_FLOATS, PLANS, Formats, Plan, formats
+from redraft.weights.plan import EIGHT_BIT_FLOATS, PLANS, Formats, PackingPlan, formats
 
 SHAPE = Path("recipes") / "shapes" / "26b"
 USUAL = 2048
-TOUCHED = 84
-"""Distinct experts of a layer that a canvas of real text is sent to, by arXiv 2608.00146."""
 HEAD = """# Devices
 
 <!-- Written by bench/generate.py from the memory plan and the floor; take a device record, then run `make docs`. -->
@@ -70,9 +68,13 @@ them. They are copied to the host once for all canvases of a forward, 12 to 20 b
 and renoising run there. Soft embeddings stay on the device. So the host waits for the GPU once per step. Canvases with
 pins, constraints, a changed distribution or log-probabilities take their step alone and wait at least once each.
 
-`LoopConfig(graphs=True)`, or `--graphs`, replays the steps of up to eight canvases as one CUDA graph: the forward and
-the reading of the head. One capture serves all blocks of a request and later requests in the same buffers. Encoding
-and steps that need logits run outside the graph. Graphs are refused with experts on the host: leave one of the two out.
+By default the steps of up to eight canvases are replayed as one CUDA graph: the forward and the reading of the head.
+One capture serves all blocks of a request and later requests in the same buffers. Encoding and steps that need logits
+run outside the graph. Where a graph cannot be recorded, steps are launched one by one, and a server says why.
+`LoopConfig(graphs=False)`, or `--no-graphs`, leaves graphs out, as experts on the host do.
+
+On a card not seen before a load compares each kernel with plain torch at the checkpoint's shapes
+(`engine/kernel_check.py`). One that disagrees or fails is replaced and named, by the load and by `redraft doctor`.
 
 [Decision 8](decisions/0008-who-decides-on-a-gpu.md) says why the host decides and not the GPU.
 
@@ -115,7 +117,7 @@ redraft bench --device-card --model recipes/shapes/26b --device cuda --dtype bfl
   --record device-26b-int4.json
 python bench/step_beside_transformers.py --device cuda --record step-26b.json
 python bench/tiles.py --record tiles.json
-redraft eval --model nano --device cuda --task records --task sudoku-4x4 --task lists --count 100 --json
+redraft eval --model nano-sudoku --device cuda --task records --task sudoku-4x4 --task lists --count 100 --json
 ```
 
 `recipes/shapes/26b` has the released model's shape and no weights; the command fills it with random ones in the plan's
@@ -146,8 +148,9 @@ those of compute 9.0, mma the older ones. "Ahead" counts instructions that load 
 PROCESSOR = """
 ## On a processor
 
-Measured (record `plans-nano`): nano in each format beside float32, one thread of {processor}. "Logits off by" is the
-norm of the difference over the norm of the logits. "Exact" is the share of {count} held-out answers to {tasks} each.
+Measured (record `plans-nano-sudoku`): nano-sudoku in each format beside float32, one thread of {processor}. "Logits off
+by" is the norm of the difference over the norm of the logits. "Exact" is the share of {count} held-out answers to
+{tasks} each.
 
 """
 
@@ -158,7 +161,7 @@ def page(root: Path) -> str:
     records = [read_record(path) for path in sorted((root / "bench" / "records").glob("device-*.json"))]
     measured = list(_measured(records))
     compiled = read_record(root / "bench" / "records" / "kernels-compiled.json")
-    plans = read_record(root / "bench" / "records" / "plans-nano.json")
+    plans = read_record(root / "bench" / "records" / "plans-nano-sudoku.json")
     parts = [HEAD, *([] if measured else [UNMEASURED]), "## What fits\n\n", *_memory(config), *_floors(config)]
     return "".join([*parts, *measured, *_plans(config), *_processor(plans), *_compiled(compiled), TAIL])
 
@@ -199,7 +202,7 @@ def _range(values: list[int]) -> str:
     return f"{min(values):,}" if min(values) == max(values) else f"{min(values):,} to {max(values):,}"
 
 
-def _plans_of(config: ModelConfig) -> list[tuple[str, Plan | None, Formats]]:
+def _plans_of(config: ModelConfig) -> list[tuple[str, PackingPlan | None, Formats]]:
     return [("bfloat16", None, {}), *((name, plan, formats(config, plan)) for name, plan in PLANS.items())]
 
 
@@ -239,7 +242,7 @@ def _floors(config: ModelConfig) -> Iterator[str]:
         yield f"| {card.name} | {' | '.join(_floor(config, card, plan, packed) for _, plan, packed in plans)} |\n"
 
 
-def _floor(config: ModelConfig, card: Card, plan: Plan | None, packed: Formats) -> str:
+def _floor(config: ModelConfig, card: Card, plan: PackingPlan | None, packed: Formats) -> str:
     if _refused(card, packed) or footprint(config, torch.bfloat16, packed).longest_context(card.memory) is None:
         return ""
     work = partial(step_work, config, torch.bfloat16, packed, prefix=USUAL)

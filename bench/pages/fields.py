@@ -53,8 +53,10 @@ def _table(name: str, model: type[Body]) -> Iterator[str]:
     yield from ("| field | takes | what it does |", "|---|---|---|")
     for key, field in rows:
         need = " (required)" if field.is_required() else ""
-        told = field.description or (Sampling.model_fields[key].description if key in Sampling.model_fields else None)
-        yield f"| `{key}`{need} | {_kind(field.annotation)} | {(told or '').replace('|', '&#124;')} |"
+        reported = field.description or (
+            Sampling.model_fields[key].description if key in Sampling.model_fields else None
+        )
+        yield f"| `{key}`{need} | {_kind(field.annotation)} | {(reported or '').replace('|', '&#124;')} |"
     inert = sorted(model.inert - (Sampling.inert if shared else frozenset()))
     if inert:
         yield from ("", f"No effect, and named in `x-ignored-fields`: {_listed(inert)}.")

@@ -9,9 +9,9 @@ from redraft.measure.record import Record, read_record
 
 SCENARIOS = ("one", "together", "poisson", "variants", "long", "long-4k")
 SIDES = {
-    "eval-nano": "canvas, the reference's rules",
-    "eval-nano-fast": "canvas, preset `fast`",
-    "eval-nano-causal": "causal, one token per forward",
+    "eval-nano-sudoku": "canvas, the reference's rules",
+    "eval-nano-sudoku-fast": "canvas, preset `fast`",
+    "eval-nano-sudoku-causal": "causal, one token per forward",
 }
 
 
@@ -19,7 +19,13 @@ def headline(root: Path) -> str:
     """What a reader of the first screen should know, in figures."""
     one, together, constraints, canvas, causal = (
         read_record(root / "bench" / "records" / f"{name}.json")
-        for name in ("throughput-one", "throughput-together", "constraints", "eval-nano-fast", "eval-nano-causal")
+        for name in (
+            "throughput-one",
+            "throughput-together",
+            "constraints",
+            "eval-nano-sudoku-fast",
+            "eval-nano-sudoku-causal",
+        )
     )
     (ours, fast), (ours_together, fast_together) = (
         (record.figures["ratio_median"]["ours"], record.figures["ratio_median"]["ours_fast"])
@@ -41,6 +47,18 @@ def headline(root: Path) -> str:
         f"{tokens['exact']:.0%}, in {tokens['mean_steps']:.0f}.",
     )
     return "\n".join(f"* {point}" for point in points)
+
+
+def nano(root: Path) -> str:
+    """How often the model of the first commands is right."""
+    figures = read_record(root / "bench" / "records" / "plain-nano.json").figures
+    typed, phrased = figures["strangers"], figures["phrasings"]
+    return (
+        f"nano has 2.1 million parameters and is no more than an example: of {typed['count']} sentences typed as a "
+        f"stranger might, it gets {typed['fields']:.0%} of the fields and {typed['exact']:.0%} of the sentences right "
+        f"([record](bench/records/plain-nano.json), with every answer); of {phrased['count']} phrasings that its "
+        f"training data lacks, {phrased['fields']:.0%} of the fields. The JSON is valid all the same, by construction."
+    )
 
 
 def speed(root: Path) -> str:
@@ -83,8 +101,8 @@ def _footing(one: Record) -> str:
         f"transformers {one.workload['transformers']}. Three numbers in a cell: transformers, redraft with the preset "
         "`reference`, redraft with `fast`. transformers and `reference` denoise 256 rows a step and are bound by the "
         "same matmuls. `fast` uses canvases no wider than `max_tokens` asks for, and no step to confirm a certain "
-        "answer. The last column is there because speed must not cost right answers; some workloads are beyond nano "
-        "in any engine. Peak memory, one request at a time: "
+        "answer. The last column is there because speed must not cost right answers; some workloads are beyond "
+        "the model in any engine. Peak memory, one request at a time: "
         f"{peak['ours']:.0f} MiB, transformers {peak['transformers']:.0f}."
     )
 

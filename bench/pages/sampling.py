@@ -11,7 +11,7 @@ from redraft.measure.evals import said
 
 def halts(root: Path) -> str:
     """A row for each rule of the record of bench/forwards.py, of the first model in it."""
-    record = record_of(root, "forwards-nano")
+    record = record_of(root, "forwards-nano-sudoku")
     found = record.figures[record.workload["models"][0]]
     told = "Preset `fast` but for its halt. A cell is: exact, gained and lost against the first row, forwards, tokens"
     rows = [
@@ -45,7 +45,7 @@ def _solved(one: dict[str, float]) -> str:
 
 def presets(root: Path) -> str:
     """A row for each task, canvas and preset of the record of bench/presets.py."""
-    record = record_of(root, "presets-nano")
+    record = record_of(root, "presets-nano-sudoku")
     columns = ("task", "canvas", "preset", "exact", "gained, lost", "blocks", "forwards", "tokens per pass")
     rows = [
         (
@@ -68,7 +68,7 @@ def presets(root: Path) -> str:
 
 def dial(root: Path) -> str:
     """A row for each notch of the record of `redraft bench --dial`, and what came of times to keep."""
-    record = record_of(root, "dial-nano")
+    record = record_of(root, "dial-nano-sudoku")
     tried = f"{len(record.figures['tried'])} settings on {' and '.join(record.workload['tasks'])}."
     notches = [
         (

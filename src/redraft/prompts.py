@@ -51,6 +51,12 @@ def fill(template: str, text: str) -> str:
     return f"Fill in: {template}\n{text}" if "\n" not in template else f"Fill in:\n{template}\nfrom:\n{text}"
 
 
+def of_schema(schema: Any, text: str) -> str:
+    """The prompt for the fields of a plain JSON schema out of a text; the text itself where the schema has none."""
+    asked = fields_of(schema) if isinstance(schema, Mapping) else None
+    return text if asked is None else extract(asked[0], text, many=asked[1])
+
+
 def fields_of(schema: Mapping[str, Any]) -> tuple[tuple[Field, ...], bool] | None:
     """The fields of a JSON schema, and whether it is a list of records; None for one that is neither.
 

@@ -95,9 +95,17 @@ class Text:
             }
         )
 
-    def chat(self, messages: Sequence[Message], *, thinking: bool = False, generation_prompt: bool = True) -> list[int]:
+    def chat(
+        self,
+        messages: Sequence[Message],
+        *,
+        thinking: bool = False,
+        generation_prompt: bool = True,
+        tools: Sequence[Message] = (),
+    ) -> list[int]:
         """Token ids of the rendered conversation. The template prints `<bos>`, so none is added. Raises as `render`."""
-        return self.encode(self.render(messages, thinking=thinking, generation_prompt=generation_prompt), bos=False)
+        printed = self.render(messages, thinking=thinking, generation_prompt=generation_prompt, tools=tools)
+        return self.encode(printed, bos=False)
 
     @property
     def has_template(self) -> bool:
@@ -324,7 +332,7 @@ class _Template:
             self.variables = meta.find_undeclared_variables(environment.parse(source))
             self._run: Callable[[Mapping[str, Any]], str] = environment.from_string(source).render
         except TemplateSyntaxError as error:
-            raise TextError(f"{name}, line {error.lineno}: {error.message}; mend the template") from None
+            raise TextError(f"{name}, line {error.lineno}: {error.message}; correct the template") from None
 
     def render(self, values: Mapping[str, Any]) -> str:
         try:
@@ -334,7 +342,7 @@ class _Template:
         except Exception as error:  # a template can fail in any way that Python can
             line = _template_line(error)
             where = self.name if line is None else f"{self.name}, line {line}"
-            raise TextError(f"{where}: {type(error).__name__}: {error}; mend the template or the messages") from None
+            raise TextError(f"{where}: {type(error).__name__}: {error}; correct the template or the messages") from None
 
 
 def _template_line(error: Exception) -> int | None:

@@ -8,8 +8,8 @@ import torch
 from tests.helpers import new_prefix, tiny_checkpoint, tiny_config
 
 import redraft
-from redraft.engine.loop import LoopConfig
 from redraft.engine.request import Options, Request
+from redraft.engine.settings import LoopConfig
 
 pytestmark = [
     pytest.mark.gpu,

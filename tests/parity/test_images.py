@@ -5,88 +5,45 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
 import torch
 from hypothesis import Phase, given, settings
 from hypothesis import strategies as st
-from PIL import Image
-from tests.helpers import CLOSE, FULL, SLIDING, new_prefix, tiny_json, tiny_model
+from tests.helpers import CLOSE, FULL, SLIDING, new_prefix
+from tests.pictures import (
+    PLACEHOLDER,
+    asking,
+    drawn,
+    image_config,
+    image_json,
+    own_tower,
+    pictures,
+    vision_json,
+    write_model,
+    write_whole,
+)
 from torch import Tensor
 
+import redraft
 import vision_tower
-from redraft.config import GenerationConfig, ModelConfig, parse_model
-from redraft.images.config import ImageConfig, VisionConfig, parse_images
-from redraft.images.pixels import Picture, prepare
+from redraft.diffusion.noise import SeededNoise
+from redraft.diffusion.seed import seeded
+from redraft.engine.request import Options, Request, ResolvedRequest
+from redraft.images.config import ImageConfig
+from redraft.images.pixels import Picture
 from redraft.images.prompt import Run, next_cut, place_images
 from redraft.model.gemma import DiffusionGemma
-from redraft.model.kernels import FAST, REFERENCE, Kernels
+from redraft.model.kernels import FAST, REFERENCE
 from redraft.model.rows import Mode, SoftTokens, Span
 from redraft.model.vision import VisionTower
+from redraft.operations.engine import Engine
 from redraft.weights.load import load_model
-from redraft.weights.save import save_model
-from redraft.weights.vision import load_vision, random_tower, stored_tensors
+from redraft.weights.vision import load_vision, stored_tensors
 
 transformers = pytest.importorskip("transformers", minversion="5.23.0")
 pytestmark = pytest.mark.filterwarnings("default")  # theirs are not ours to fix
 
-TOWER, PLACEHOLDER = "model.encoder.vision_tower.", 60
-
-
-def vision_json(**keys: Any) -> dict[str, Any]:
-    """The `vision_config` of a small tower, in the released file's keys."""
-    return {
-        "model_type": "gemma4_vision",
-        "hidden_size": 24,
-        "intermediate_size": 20,
-        "num_hidden_layers": 2,
-        "num_attention_heads": 2,
-        "num_key_value_heads": 2,
-        "head_dim": 12,
-        "patch_size": 4,
-        "pooling_kernel_size": 3,
-        "position_embedding_size": 64,
-        "rope_parameters": {"rope_type": "axial", "rope_theta": 100.0},
-        "use_clipped_linears": False,
-        "standardize": True,
-    } | keys
-
-
-def image_json(vision: dict[str, Any], **text: Any) -> dict[str, Any]:
-    ids = {"boi_token_id": 61, "image_token_id": PLACEHOLDER, "eoi_token_id": 62}
-    own = {"architectures": ["DiffusionGemmaForBlockDiffusion"], "dtype": "float32", "vision_config": vision}
-    root = tiny_json(use_bidirectional_attention="vision", **text)
-    return root | ids | own | {"vision_soft_tokens_per_image": 12}
-
-
-def image_config(root: dict[str, Any]) -> tuple[ModelConfig, ImageConfig]:
-    model, unknown = parse_model(root)
-    images = parse_images(model, {})
-    assert images is not None
-    assert unknown == images.unknown_keys == ()
-    return model, images
-
-
-@torch.no_grad()
-def own_tower(config: VisionConfig, text_size: int, seed: int, kernels: Kernels = FAST) -> VisionTower:
-    """Norms, scales and biases away from what would let them be left out, and bounds that clip."""
-    tower = random_tower(config, text_size, seed)
-    twin = VisionTower(config, text_size, kernels)
-    draw = torch.Generator().manual_seed(seed)
-    for name, tensor in sorted(tower.state_dict().items()):
-        noise = torch.randn(tensor.shape, generator=draw)
-        if name.endswith(("_min", "_max")):
-            tensor.copy_((0.5 + noise.abs()) * (-1 if name.endswith("min") else 1))
-        elif tensor.ndim == 1:
-            tensor.add_(0.3 * noise)
-    twin.load_state_dict(tower.state_dict())
-    return twin.eval().requires_grad_(False)
-
-
-def pictures(sizes: list[tuple[int, int]], config: ImageConfig) -> list[Picture]:
-    noise = np.random.default_rng(0)
-    drawn = [Image.fromarray(noise.integers(0, 256, (height, width, 3), np.uint8)) for width, height in sizes]
-    return [prepare(image, config) for image in drawn]
+TOWER = "model.encoder.vision_tower."
 
 
 def soft_tokens(tower: VisionTower, shown: list[Picture]) -> list[Tensor]:
@@ -184,10 +141,7 @@ def test_the_released_towers_shape_equals_transformers() -> None:
 
 def checkpoint(folder: Path, root: dict[str, Any], seed: int) -> tuple[DiffusionGemma, VisionTower, ImageConfig]:
     """A random model with a tower, saved in a folder; the tower is the one that is loaded from there."""
-    model_config, images = image_config(root)
-    model = tiny_model(model_config, seed)
-    tensors = stored_tensors(own_tower(images.vision, model_config.hidden_size, seed))
-    save_model(model, folder, generation=GenerationConfig(eos_token_ids=(1,)), vision=tensors)
+    model, images = write_model(folder, root, seed)
     return model, load_vision(folder), images
 
 
@@ -229,7 +183,9 @@ def reference(folder: Path) -> Any:
 
 
 @torch.no_grad()
-def run_theirs(model: Any, tokens: list[int], shown: list[Picture], canvas: Tensor) -> tuple[Tensor, Tensor]:
+def run_theirs(
+    model: Any, tokens: list[int], shown: list[Picture], canvas: Tensor, placeholder: int = PLACEHOLDER
+) -> tuple[Tensor, Tensor]:
     """As `generate` does it: masks first, then the encoder with the pixels, then the decoder on the cache."""
     ids = torch.tensor([tokens])
     cache = transformers.DynamicCache(config=model.config.text_config)
@@ -239,7 +195,7 @@ def run_theirs(model: Any, tokens: list[int], shown: list[Picture], canvas: Tens
         attention_mask=torch.ones_like(ids),
         past_key_values=cache,
         position_ids=torch.arange(len(tokens))[None],
-        mm_token_type_ids=(ids == PLACEHOLDER).int(),
+        mm_token_type_ids=(ids == placeholder).int(),
     )
     out = model.model.encoder(input_ids=ids, attention_mask=masks, past_key_values=cache, **padded(shown))
     logits = model(past_key_values=cache, decoder_input_ids=canvas[None]).logits
@@ -247,7 +203,9 @@ def run_theirs(model: Any, tokens: list[int], shown: list[Picture], canvas: Tens
 
 
 @torch.no_grad()
-def run_gemma4(folder: Path, model: DiffusionGemma, tokens: list[int], shown: list[Picture]) -> tuple[Tensor, Tensor]:
+def run_gemma4(
+    folder: Path, model: DiffusionGemma, tokens: list[int], shown: list[Picture], placeholder: int = PLACEHOLDER
+) -> tuple[Tensor, Tensor]:
     """Hidden states and next-token logits of Gemma 4, the causal model of the same shape, with the same numbers."""
     theirs = reference(folder)
     keys = theirs.config.text_config.to_dict()
@@ -256,7 +214,7 @@ def run_gemma4(folder: Path, model: DiffusionGemma, tokens: list[int], shown: li
         **keys, enable_moe_block=True, attention_k_eq_v=True, hidden_size_per_layer_input=0
     )
     config = transformers.Gemma4Config(
-        text_config=text, vision_config=theirs.config.vision_config, image_token_id=PLACEHOLDER, audio_config=None
+        text_config=text, vision_config=theirs.config.vision_config, image_token_id=placeholder, audio_config=None
     )
     config._attn_implementation = "eager"
     gemma = transformers.Gemma4ForConditionalGeneration(config)
@@ -269,7 +227,7 @@ def run_gemma4(folder: Path, model: DiffusionGemma, tokens: list[int], shown: li
     out = gemma(
         input_ids=ids,
         attention_mask=torch.ones_like(ids),
-        mm_token_type_ids=(ids == PLACEHOLDER).int(),
+        mm_token_type_ids=(ids == placeholder).int(),
         output_hidden_states=True,
         **padded(shown),
     )
@@ -336,3 +294,44 @@ def test_the_other_rule_equals_gemma_4(
     model, _ = load_model(folder, image_attention="gemma4")
     hidden, _ = run_ours(model, tokens, runs, soft_tokens(tower, shown), torch.zeros(2, dtype=torch.long), chunk)
     check_near((hidden, model.logits(hidden)), wanted)
+
+
+# -- the engine --------------------------------------------------------------------------------------------------------
+
+
+def engine_logits(engine: Engine, request: ResolvedRequest, monkeypatch: pytest.MonkeyPatch) -> Tensor:
+    """Logits of the first step that the engine's loop takes for a request, among others."""
+    seen: list[Tensor] = []
+    found = engine.model.logits
+
+    def logits(hidden: Tensor) -> Tensor:
+        seen.append(found(hidden).clone())
+        return seen[-1]
+
+    monkeypatch.setattr(engine.model, "logits", logits)
+    engine.run(request)
+    return seen[0]
+
+
+@pytest.mark.parametrize("rule", ["reference", "gemma4"])
+def test_what_the_engine_reads_of_messages_equals_transformers(
+    rule: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """From messages to the first step: template, placeholders, tower, chunks cut beside an image, canvas."""
+    folder = write_whole(tmp_path, seed=3)
+    engine = redraft.load(folder, device="cpu", dtype="float32", image_attention=rule)
+    shown = [drawn(48, 36, 1), drawn(10, 80, 2), drawn(60, 40, 3)]
+    messages = asking("look:" * 49, shown[0], "and " * 30, shown[1], shown[2], "what?")
+    causal = rule == "gemma4"  # a causal model alone follows that rule in transformers
+    options = Options(seed=5, max_tokens=1, steps=1, logprobs=0, causal=causal)
+    request = engine.resolve(Request(messages, options))
+    assert any(image.run.start < 256 < image.run.stop for image in request.images)
+    got = engine_logits(engine, request, monkeypatch)
+    tokens, placed = list(request.prompt), [image.picture for image in request.images]
+    ids = (placed[0].config.placeholder, placed[0].config.begin)
+    if causal:
+        wanted = run_gemma4(folder, engine.model, tokens, placed, ids[0])[1][-1:]
+    else:
+        canvas = seeded(SeededNoise(5), request.width, request.vocab, None).tokens
+        wanted = run_theirs(reference(folder), tokens, placed, canvas, ids[0])[1]
+    check_near((got,), (wanted,))

@@ -31,7 +31,7 @@ DTYPES = ["float32", "bfloat16"]
 def save(folder: Path, seed: int, fault: Callable[[DiffusionGemma], None] | None = None) -> Path:
     """A random checkpoint with nano's tokenizer; `fault` changes it before it is written."""
     vision = json.loads((ORACLE / "ckpt" / "config.json").read_text())["vision_config"]
-    nano = json.loads((locate("nano") / "config.json").read_text())
+    nano = json.loads((locate("nano-sudoku") / "config.json").read_text())
     root = tiny_json(
         vocab_size=nano["text_config"]["vocab_size"],
         hidden_size=(32, 64)[seed % 2],
@@ -47,7 +47,7 @@ def save(folder: Path, seed: int, fault: Callable[[DiffusionGemma], None] | None
     generation = GenerationConfig(eos_token_ids=(1,), max_denoising_steps=5)
     save_model(model, folder, generation=generation, vision=vision_tensors(model.config.hidden_size))
     for name in ("tokenizer.json", "tokenizer_config.json", "chat_template.jinja"):
-        shutil.copyfile(locate("nano") / name, folder / name)
+        shutil.copyfile(locate("nano-sudoku") / name, folder / name)
     return folder
 
 

@@ -19,11 +19,12 @@ from redraft.diffusion.plan import Flow
 from redraft.diffusion.presets import PRESETS
 from redraft.engine.events import Block, Draft, Event, Finished
 from redraft.engine.handle import Handle
-from redraft.engine.loop import Loop, LoopConfig
+from redraft.engine.loop import Loop
 from redraft.engine.request import CANVAS_ONLY, Options, ResolvedRequest
 from redraft.engine.resolve import build_request
 from redraft.engine.runner import run_alone
 from redraft.engine.scheduler import POLICIES, Piece, Scheduler
+from redraft.engine.settings import LoopConfig
 from redraft.errors import BusyError
 from redraft.model.fused import fuse_layers
 from redraft.model.gemma import DiffusionGemma
@@ -226,6 +227,11 @@ class Counted:
     commit_rows: int = 0
     step: int = 0
     waits: bool = False
+
+    @property
+    def prompt_chunk(self) -> int:
+        """Without images."""
+        return min(self.prompt_left, 256)
 
 
 def ran(batch: tuple[Piece[Counted], ...]) -> None:

@@ -91,9 +91,9 @@ def languages() -> dict[bool, Language]:
 def test_noise_is_text_or_valid_calls(
     languages: dict[bool, Language], several: bool, room: int, width: int, seed: int
 ) -> None:
-    told = written(languages[several], room, width, seed)
-    calls = calls_in(spelt(told))
-    assert len(told) <= room
+    reported = written(languages[several], room, width, seed)
+    calls = calls_in(spelt(reported))
+    assert len(reported) <= room
     assert several or len(calls) <= 1
 
 

@@ -72,10 +72,10 @@ def test_room_for_the_answer_is_kept_however_long_the_thinking(
     language = language_of(dfa, opening)
     left = int(language.automaton.to_end[0]) + more
     draw = torch.Generator().manual_seed(seed)
-    told = written_on_noise(language.start(left), width, len(PIECES), EOS, draw, lifted=(2, 30.0))
-    assert is_answer(dfa, tuple(told), opening)
-    assert len(told) <= left
-    text = b"".join(PIECES[token] or b"" for token in language.answer(told))
+    reported = written_on_noise(language.start(left), width, len(PIECES), EOS, draw, lifted=(2, 30.0))
+    assert is_answer(dfa, tuple(reported), opening)
+    assert len(reported) <= left
+    text = b"".join(PIECES[token] or b"" for token in language.answer(reported))
     assert dfa.matches(text)
     log_p = torch.log_softmax(torch.randn(3, len(PIECES), generator=draw, dtype=torch.float64), -1)
     scored = [

@@ -35,7 +35,7 @@ PROMPTS = ("record\nSend 417 melu to Karomi.", "repair\n{'melu:1", "Well?", "")
 @lru_cache(maxsize=1)
 def engine() -> Engine:
     torch.set_num_threads(1)
-    return redraft.load("nano")
+    return redraft.load("nano-sudoku")
 
 
 rules = st.one_of(

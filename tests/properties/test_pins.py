@@ -64,11 +64,11 @@ def test_pins_never_move_alone_or_among_others(
         options = {"preset": preset, "end_aware": end_aware, "canvas": WIDTH}
         asked.append(request(SeedCanvas(held, loose), max_tokens, seed, **options))
         pins.append(dict(held))
-    loop, told = Loop(model()), [list[Event]() for _ in asked]
-    for one, heard in zip(asked, told, strict=True):
+    loop, reported = Loop(model()), [list[Event]() for _ in asked]
+    for one, heard in zip(asked, reported, strict=True):
         listen(loop, one, heard.append, drafts=True)
     loop.drain()
-    for one, heard, wanted in zip(asked, told, pins, strict=True):
+    for one, heard, wanted in zip(asked, reported, pins, strict=True):
         assert heard == list(run_alone(model(), one, SeededNoise(one.seed)))
         end = min([at for at, token in wanted.items() if token == EOS], default=WIDTH)
         said = [token for event in heard if isinstance(event, Block) for token in event.tokens]

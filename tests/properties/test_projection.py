@@ -138,8 +138,8 @@ def test_best_path_total_and_marginals_are_those_of_brute_force(
     assert draft in strings
     assert sum(float(log_p[i, token]) for i, token in enumerate(draft)) == pytest.approx(max(scores))
     assert found.log_total == pytest.approx(total)
-    told = draft.index(EOS) + 1 if EOS in draft else width
-    same = sum(math.exp(score - total) for tokens, score in zip(strings, scores, strict=True) if tokens[:told] == draft[:told])  # fmt: skip  # noqa: E501
+    reported = draft.index(EOS) + 1 if EOS in draft else width
+    same = sum(math.exp(score - total) for tokens, score in zip(strings, scores, strict=True) if tokens[:reported] == draft[:reported])  # fmt: skip  # noqa: E501
     assert found.doubt == pytest.approx(-math.log(same), abs=1e-9)
     marginals = torch.zeros_like(log_p)
     for tokens, score in zip(strings, scores, strict=True):
@@ -230,16 +230,16 @@ def test_blocks_of_noise_always_make_a_whole_answer(language: Language, width: i
     project = projection(language, total, 0)
     automaton = project.layout.automaton
     assume(automaton.to_end[0] <= total)
-    told: list[int] = []
+    reported: list[int] = []
     state, block = 0, 0
-    while state != automaton.end and len(told) < total:
-        found = Projection(project.layout, state, total - len(told))(
+    while state != automaton.end and len(reported) < total:
+        found = Projection(project.layout, state, total - len(reported))(
             log_probabilities(width, 20.0, seed + 7919 * block)
         )
-        tokens = found.draft.tolist()[: total - len(told)]
+        tokens = found.draft.tolist()[: total - len(reported)]
         state, block = automaton.after(state, tokens), block + 1
-        told += tokens
-    content = tuple(itertools.takewhile(lambda token: token not in (EOS, PAD), told))
+        reported += tokens
+    content = tuple(itertools.takewhile(lambda token: token not in (EOS, PAD), reported))
     assert language.read(content) in language.ends
 
 

@@ -54,7 +54,7 @@ def test_the_public_names_are_these() -> None:
 
 
 def test_every_error_is_public() -> None:
-    """Whoever calls us must be able to catch by name whatever we raise."""
+    """A caller can catch by name whatever we raise."""
     errors = importlib.import_module("redraft.errors")
     raised = [name for name, value in vars(errors).items() if isinstance(value, type) and issubclass(value, Exception)]
     assert set(raised) <= set(redraft.__all__)

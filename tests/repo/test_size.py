@@ -9,24 +9,24 @@ from pathlib import Path
 TESTS = Path(__file__).resolve().parents[1]
 SOURCE = TESTS.parent / "src"
 FILE_WALL, FUNCTION_WALL = 400, 60
-WHOLE_WALLS = {SOURCE: 38_000, TESTS: 22_300}
+WHOLE_WALLS = {SOURCE: 39_200, TESTS: 24_400}
 
 # The core is what a newcomer reads to understand how a canvas settles: it is to stay an afternoon's reading.
 CORE = {"", "model", "diffusion", "engine"}
 PART_WALLS = {
-    "core": 8_450,
-    "images": 500,
-    "model/gpu": 1_760,
+    "core": 9_350,
+    "images": 650,
+    "model/gpu": 1_780,
     "weights": 2_900,
     "constraints": 5_700,
     "tasks": 2_350,
-    "tune": 2_700,
-    "measure": 2_740,
-    "server": 3_860,
+    "tune": 2_950,
+    "measure": 2_800,
+    "server": 4_100,
     "operations": 1_950,
     "trace": 600,
     "distributed": 620,
-    "cli": 4_120,
+    "cli": 4_250,
 }
 
 

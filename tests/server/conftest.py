@@ -43,7 +43,9 @@ class Process:
 
 
 def start(*words: str, env: dict[str, str] | None = None) -> Process:
-    """`redraft serve` with a free port; returns when it answers."""
+    """`redraft serve` with a free port, of nano-sudoku unless told otherwise, whose answers are known; returns when it
+    answers."""
+    words = words if "--model" in words else ("--model", "nano-sudoku", "--name", "nano", *words)
     environment = {**os.environ, "PYTHONPATH": str(ROOT / "src"), "OMP_NUM_THREADS": "1", **(env or {})}
     popen = subprocess.Popen(
         [sys.executable, "-m", "redraft", "serve", "--port", "0", "--threads", "1", *words],
@@ -105,7 +107,7 @@ class Inside:
 def nano() -> Iterator[Engine]:
     """One engine, whose loop turns."""
     torch.set_num_threads(1)
-    engine = redraft.load("nano")
+    engine = redraft.load("nano-sudoku")
     engine.loop.start()
     yield engine
     engine.loop.stop()

@@ -88,11 +88,11 @@ def test_more_rows_are_never_read_than_run_at_once(nano: Engine, tmp_path: Path)
     source.write_text(json.dumps({"messages": TURN}) + "\n" * 3 + (json.dumps({"messages": TURN}) + "\n") * 29)
     most = 0
 
-    def told(done: Done) -> None:
+    def reported(done: Done) -> None:
         nonlocal most
         most = max(most, service.under_way)
 
-    done = run_batch(service, source, tmp_path / "out.jsonl", seed=0, at_once=4, report=told)
+    done = run_batch(service, source, tmp_path / "out.jsonl", seed=0, at_once=4, report=reported)
     assert (done.rows, done.errors) == (30, 0)
     assert most <= 4
 
@@ -101,7 +101,7 @@ def test_more_rows_are_never_read_than_run_at_once(nano: Engine, tmp_path: Path)
 def test_a_row_that_was_edited_is_refused_by_its_number(
     run: Callable[..., Any], tmp_path: Path, name: dict[str, str]
 ) -> None:
-    """Its old answer was kept, and nobody was told."""
+    """Its old answer was kept, and no error was raised."""
     rows = [{"prompt": "record\n", "max_tokens": 2, **name} for _ in range(3)]
     run(rows)
     before = (tmp_path / "out.jsonl").read_bytes()
@@ -145,8 +145,8 @@ def test_the_exit_code_tells_that_rows_have_no_answer(tmp_path: Path, capsys: py
     for rows, code, errors in (([good], 0, 0), ([good, bad, good], 3, 1), ([good, bad, good], 3, 1)):
         source.write_text("\n".join(rows))
         assert main([*command, "--json"]) == code
-        told = json.loads(capsys.readouterr().out)
-        assert (told["rows"], told["errors"]) == (len(rows), errors)
+        reported = json.loads(capsys.readouterr().out)
+        assert (reported["rows"], reported["errors"]) == (len(rows), errors)
     assert main(command) == 3
     assert "3 rows, 1 with an error in place of an answer; 0 tokens" in capsys.readouterr().err
 
@@ -211,6 +211,6 @@ def test_a_kill_loses_nothing_and_does_nothing_twice(nano: Engine, tmp_path: Pat
     service.ready(nano)
     for path in (target, whole):
         assert run_batch(service, source, path, seed=0, at_once=16).errors == 0
-    told = [[json.loads(line) for line in path.read_text().splitlines()] for path in (target, whole)]
-    assert [line["custom_id"] for line in told[0]] == [f"r{i}" for i in range(80)]
-    assert [said(line) for line in told[0]] == [said(line) for line in told[1]]
+    reported = [[json.loads(line) for line in path.read_text().splitlines()] for path in (target, whole)]
+    assert [line["custom_id"] for line in reported[0]] == [f"r{i}" for i in range(80)]
+    assert [said(line) for line in reported[0]] == [said(line) for line in reported[1]]

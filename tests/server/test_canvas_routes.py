@@ -22,7 +22,7 @@ def http(server: Process) -> Iterator[httpx2.Client]:
 
 
 def chunks(text: str) -> list[dict[str, Any]]:
-    """What a stream told, its end left out."""
+    """What a stream reported, its end left out."""
     lines = [line.removeprefix("data: ") for line in text.split("\n\n") if line.startswith("data: ")]
     return [json.loads(line) for line in lines if line != "[DONE]"]
 
@@ -40,23 +40,25 @@ def test_frames_ride_on_valid_chunks_only_when_asked_for(http: httpx2.Client) ->
     body = {"messages": MESSAGES, "stream": True, "seed": 7}
     plain = chunks(http.post("/v1/chat/completions", json=body).text)
     assert not any("canvas" in chunk for chunk in plain)
-    told = chunks(http.post("/v1/chat/completions", json=body | {"canvas": {"stream": True}}).text)
-    frames = [chunk["canvas"] for chunk in told if "canvas" in chunk]
+    reported = chunks(http.post("/v1/chat/completions", json=body | {"canvas": {"stream": True}}).text)
+    frames = [chunk["canvas"] for chunk in reported if "canvas" in chunk]
     assert [frame["step"] for frame in frames] == list(range(1, len(frames) + 1))
-    assert all(chunk["choices"][0]["delta"] == {} for chunk in told if "canvas" in chunk)
+    assert all(chunk["choices"][0]["delta"] == {} for chunk in reported if "canvas" in chunk)
     shown = replayed(frames)
     assert "".join(shown[: frames[-1]["end"]]) == ANSWER
     assert all(len(frame["entropy"]) == len(frame["accepted"]) == frame["width"] for frame in frames)
 
 
 def test_a_canvas_streams_drafts_then_blocks_then_the_end(http: httpx2.Client) -> None:
-    told = chunks(http.post("/v1/canvas", json={"messages": MESSAGES, "stream": True, "seed": 7}).text)
-    kinds = [one["type"] for one in told]
-    assert kinds == sorted(kinds, key=["draft", "block", "finished"].index)
+    reported = chunks(http.post("/v1/canvas", json={"messages": MESSAGES, "stream": True, "seed": 7}).text)
+    kinds = [one["type"] for one in reported]
+    assert kinds == sorted(kinds, key=["noise", "draft", "block", "finished"].index)
+    assert kinds.count("noise") == 1
+    assert len(reported[0]["tokens"]) == reported[0]["width"] == reported[1]["width"]
     assert kinds.count("finished") == 1
-    assert told[-1]["text"] == ANSWER
+    assert reported[-1]["text"] == ANSWER
     whole = http.post("/v1/canvas", json={"messages": MESSAGES, "seed": 7}).json()
-    assert whole["blocks"] == told[-1]["blocks"]
+    assert whole["blocks"] == reported[-1]["blocks"]
     (block,) = whole["blocks"]
     assert "".join(block["pieces"]) == ANSWER
     assert len(block["entropy"]) == len(block["settled_at"]) == len(block["tokens"])
@@ -70,10 +72,10 @@ def test_a_document_keeps_its_texts(http: httpx2.Client) -> None:
         {"hole": {"regex": "[0-9]{1,3}", "max_tokens": 4}},
         {"text": "}"},
     ]
-    told = http.post("/v1/canvas", json={"segments": segments, "seed": 2})
-    assert told.status_code == 200, told.text
-    one, two = (hole["text"] for hole in told.json()["holes"])
-    assert told.json()["text"] == f'{{"who":"{one}","qty":{two}}}'
+    reported = http.post("/v1/canvas", json={"segments": segments, "seed": 2})
+    assert reported.status_code == 200, reported.text
+    one, two = (hole["text"] for hole in reported.json()["holes"])
+    assert reported.json()["text"] == f'{{"who":"{one}","qty":{two}}}'
     assert two.isdigit()
     assert one
 
@@ -84,20 +86,20 @@ REVISION = [{"text": "Send "}, {"revise": {"text": "417", "strength": 1.0, "slac
 
 @pytest.mark.parametrize("segments", [HOLE, REVISION])
 def test_a_documents_canvases_can_be_watched(http: httpx2.Client, segments: list[dict[str, Any]]) -> None:
-    """The result is that of no stream, and the winner's last draft reads so; all others are told to be over."""
+    """The result is that of no stream, and the winner's last draft reads so; all others are reported to be over."""
     body = {"segments": segments, "seed": 2}
-    told = chunks(http.post("/v1/canvas", json=body | {"stream": True}).text)
+    reported = chunks(http.post("/v1/canvas", json=body | {"stream": True}).text)
     alone = http.post("/v1/canvas", json=body).json()
-    assert told[-1] == {"type": "finished"} | alone
-    begun = {one["index"]: one for one in told if one["type"] == "request"}
+    assert reported[-1] == {"type": "finished"} | alone
+    begun = {one["index"]: one for one in reported if one["type"] == "request"}
     assert len(begun) == (alone["holes"][0]["tried"] if "holes" in alone else 3)
-    over = {one["index"]: one["finish"] for one in told if one["type"] == "over"}
+    over = {one["index"]: one["finish"] for one in reported if one["type"] == "over"}
     assert over.keys() == begun.keys()
     assert "aborted" in over.values()
     text = alone["holes"][0]["text"] if "holes" in alone else alone["revised"]
     read = set()
     for index in (i for i, finish in over.items() if finish != "aborted"):
-        frames = [one for one in told if one["type"] == "draft" and one["index"] == index]
+        frames = [one for one in reported if one["type"] == "draft" and one["index"] == index]
         read.add("".join(replayed(frames)[: begun[index]["gap"]]))
     assert any(text in one for one in read), "healed tokens may stand around it"
 
@@ -117,9 +119,9 @@ def test_a_documents_canvases_can_be_watched(http: httpx2.Client, segments: list
     ],
 )
 def test_what_makes_no_canvas_is_refused(http: httpx2.Client, body: dict[str, Any]) -> None:
-    told = http.post("/v1/canvas", json=body)
-    assert told.status_code == 400
-    assert told.json()["error"]["message"]
+    reported = http.post("/v1/canvas", json=body)
+    assert reported.status_code == 400
+    assert reported.json()["error"]["message"]
 
 
 def test_responses_answer_and_stream(server: Process) -> None:

@@ -62,17 +62,17 @@ def test_shares_of_choices_sum_to_one_and_the_right_answer_leads(client: OpenAI)
     ],
 )
 def test_what_is_no_question_is_refused(server: Process, question: object) -> None:
-    told = httpx2.post(f"{server.base}/decisions", json={"input": "a", "questions": [question]}, timeout=100)
-    assert told.status_code == 400
-    assert told.json()["error"]["param"].startswith("questions")
+    reported = httpx2.post(f"{server.base}/decisions", json={"input": "a", "questions": [question]}, timeout=100)
+    assert reported.status_code == 400
+    assert reported.json()["error"]["param"].startswith("questions")
 
 
-def test_a_question_without_a_type_is_told_what_it_lacks(server: Process) -> None:
-    """The check's own words were told, of a tag that cannot be extracted by a discriminator."""
+def test_a_question_without_a_type_is_refused_by_what_it_lacks(server: Process) -> None:
+    """The check's own words were reported, of a tag that cannot be extracted by a discriminator."""
     body = {"input": "x", "questions": [{"instructions": "Is it?"}]}
-    told = httpx2.post(f"{server.base}/decisions", json=body, timeout=100)
-    assert told.status_code == 400
-    error = told.json()["error"]
+    reported = httpx2.post(f"{server.base}/decisions", json=body, timeout=100)
+    assert reported.status_code == 400
+    error = reported.json()["error"]
     assert (error["param"], error["message"]) == ("questions.0.type", "questions.0.type is missing")
 
 
@@ -83,36 +83,38 @@ def test_questions_packed_in_one_canvas_are_read_as_the_form_they_make(nano: Eng
         {"type": "choice", "instructions": "who?", "choices": [{"value": "Karomi"}, {"value": "x"}, {"value": True}]},
         {"type": "score", "instructions": "how much?", "levels": [{"label": "1"}, {"label": "2"}]},
     ]
-    told = httpx2.post(f"{served.base}/decisions", json={"input": RECORD, "questions": questions}, timeout=100).json()
+    reported = httpx2.post(
+        f"{served.base}/decisions", json={"input": RECORD, "questions": questions}, timeout=100
+    ).json()
     asked = f"{RECORD}\n1. which?\n2. who?\nA: Karomi\nB: x\nC: true\n3. how much?"
     request = nano.resolve(
         Request(asked, chat=True, options=Options(seed=0, max_tokens=nano.config.model.canvas_length))
     )
     wanted = decide_all(nano, request, read_form("1: {{4|7}}\n2: {{A|B|C}}\n3: {{1|2}}\n"))
-    which, who, much = told["answers"]
-    temperature = told["temperature"]
+    which, who, much = reported["answers"]
+    temperature = reported["temperature"]
     assert [one["probability"] for one in which["probabilities"]] == [*wanted[0].at(temperature).shares.values()]
     assert [one["value"] for one in who["probabilities"]] == ["Karomi", "x", True]
     assert [one["probability"] for one in who["probabilities"]] == [*wanted[1].at(temperature).shares.values()]
     assert much["score"] == pytest.approx(wanted[2].at(temperature).shares["2"])
-    assert (told["usage"]["forwards"], told["usage"]["input_tokens"]) == (1, len(request.prompt))
+    assert (reported["usage"]["forwards"], reported["usage"]["input_tokens"]) == (1, len(request.prompt))
 
 
 def test_more_questions_than_a_canvas_holds_take_as_few_as_hold_them(nano: Engine, served: Inside) -> None:
     questions = [{"type": "predicate", "instructions": "?"}] * 60
     body = {"input": "a", "questions": questions, "canvases": 2}
-    told = httpx2.post(f"{served.base}/decisions", json=body, timeout=100).json()
+    reported = httpx2.post(f"{served.base}/decisions", json=body, timeout=100).json()
     size = len(nano.text.encode("60: ", bos=False)) + len(nano.text.encode("\n", bos=False)) + 1
-    assert len(told["answers"]) == 60
-    assert 4 <= told["usage"]["forwards"] <= 2 * (60 * size // nano.config.model.canvas_length + 1)
+    assert len(reported["answers"]) == 60
+    assert 4 <= reported["usage"]["forwards"] <= 2 * (60 * size // nano.config.model.canvas_length + 1)
     alone = httpx2.post(
         f"{served.base}/decisions", json=body | {"questions": questions[:3], "joint": False}, timeout=100
     )
     assert alone.json()["usage"]["forwards"] == 6
 
 
-def test_probabilities_are_told_at_a_temperature_and_what_is_known_of_it(nano: Engine, tmp_path: Path) -> None:
-    """What was fitted for a checkpoint is used and told; for other weights, or at another temperature, nothing is."""
+def test_probabilities_are_given_at_a_temperature_and_with_what_is_known_of_it(nano: Engine, tmp_path: Path) -> None:
+    """What was fitted for a checkpoint is used and reported; at another temperature, or for other weights, not."""
     assert nano.folder is not None
     for path in nano.folder.iterdir():
         shutil.copy(path, tmp_path / path.name)
@@ -121,28 +123,28 @@ def test_probabilities_are_told_at_a_temperature_and_what_is_known_of_it(nano: E
     question = {"type": "choice", "instructions": "", "choices": [{"value": WRONG}, {"value": ANSWER}]}
     for at in inside(engine, Settings()):
 
-        def told(url: str = f"{at.base}/decisions", **more: object) -> tuple[float, object, float]:
+        def reported(url: str = f"{at.base}/decisions", **more: object) -> tuple[float, object, float]:
             body = {"input": RECORD, "questions": [question]} | more
             found = httpx2.post(url, json=body, timeout=100).json()
             return found["temperature"], found["calibration"], found["answers"][0]["confidence"]
 
-        plain = told()
+        plain = reported()
         assert plain[:2] == (1.0, None)
         kept = Belief(fingerprint(tmp_path), "2026-11-21", ("sudoku-4x4",), 10, 1.5, 0.8, 0.79, 0.02, 0.04)
         write_belief(kept, tmp_path)
-        temperature, calibration, confidence = told()
+        temperature, calibration, confidence = reported()
         assert (temperature, calibration["decisions"], calibration["error"]) == (1.5, 10, 0.02)  # type: ignore[index]
         assert confidence < plain[2]
-        assert told(temperature=1) == plain
+        assert reported(temperature=1) == plain
         assert read_belief(replace(engine, as_stored=False)) is None
         write_belief(replace(kept, checkpoint="another"), tmp_path)
-        assert told() == plain
+        assert reported() == plain
         (tmp_path / BELIEF).write_text("{")
-        assert told() == plain
+        assert reported() == plain
 
 
 @pytest.mark.parametrize(("field", "value"), [("temperature", 0), ("temperature", "1"), ("canvases", 65), ("top_p", 1)])
 def test_what_a_decision_cannot_honour_is_refused_by_name(server: Process, field: str, value: object) -> None:
     body = {"input": "a", "questions": [{"type": "predicate", "instructions": "?"}], field: value}
-    told = httpx2.post(f"{server.base}/decisions", json=body, timeout=100)
-    assert (told.status_code, told.json()["error"]["param"]) == (400, field)
+    reported = httpx2.post(f"{server.base}/decisions", json=body, timeout=100)
+    assert (reported.status_code, reported.json()["error"]["param"]) == (400, field)

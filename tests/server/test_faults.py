@@ -102,8 +102,8 @@ def test_a_reader_that_does_not_read_is_dropped_and_hurts_nobody(nano: Engine) -
             at.url,
             ENDLESS | {"stream": True, "canvas": {"stream": True, "width": 32}, "logprobs": True, "top_logprobs": 20},
         )
-        told = httpx2.post(at.url + PATH, json=SHORT, timeout=100).json()
-        assert told["choices"][0]["message"]["content"] == ANSWER
+        reported = httpx2.post(at.url + PATH, json=SHORT, timeout=100).json()
+        assert reported["choices"][0]["message"]["content"] == ANSWER
         assert eventually(functools.partial(nothing_is_left, at))
         slow.close()
     lines = [json.loads(line) for line in sink.getvalue().splitlines()]
@@ -143,15 +143,15 @@ def test_a_fault_of_ours_within_a_stream_is_its_last_event(nano: Engine, monkeyp
     sink = io.StringIO()
     monkeypatch.setattr(AnswerStream, "__anext__", broken)
     for at in inside(nano, Settings(), Log(sink)):
-        told = httpx2.post(at.url + PATH, json=SHORT | {"stream": True}, timeout=100).text
-        assert '"internal_error"' in told
-        assert "foresaw" not in told
-        assert told.endswith("data: [DONE]\n\n")
+        reported = httpx2.post(at.url + PATH, json=SHORT | {"stream": True}, timeout=100).text
+        assert '"internal_error"' in reported
+        assert "foresaw" not in reported
+        assert reported.endswith("data: [DONE]\n\n")
         assert eventually(functools.partial(nothing_is_left, at))
     assert json.loads(sink.getvalue())["error"] == "ValueError"
 
 
-def test_a_forward_that_fails_is_told_to_those_in_it_and_the_server_goes_on(
+def test_a_forward_that_fails_ends_its_requests_with_an_error_and_the_server_goes_on(
     nano: Engine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     run, left = Runner.run, [1]
@@ -165,9 +165,9 @@ def test_a_forward_that_fails_is_told_to_those_in_it_and_the_server_goes_on(
     sink = io.StringIO()
     for at in inside(nano, Settings(), Log(sink)):
         monkeypatch.setattr(Runner, "run", fail_once)
-        told = httpx2.post(at.url + PATH, json=SHORT, timeout=100)
-        assert (told.status_code, told.json()["error"]["code"]) == (500, "engine_failed")
-        assert "somebody" not in told.text
+        reported = httpx2.post(at.url + PATH, json=SHORT, timeout=100)
+        assert (reported.status_code, reported.json()["error"]["code"]) == (500, "engine_failed")
+        assert "somebody" not in reported.text
         left.append(1)
         stream = httpx2.post(at.url + PATH, json=SHORT | {"stream": True}, timeout=100).text
         assert '"engine_failed"' in stream
@@ -204,27 +204,27 @@ ASKED = {"type": "predicate", "instructions": "Is it?"}
         ("decisions", {"input": "a", "questions": [ASKED, ASKED]}),
     ],
 )
-def test_numbers_that_are_none_are_an_error_and_never_told(
+def test_nan_is_an_error_and_never_in_an_answer(
     served: Inside, monkeypatch: pytest.MonkeyPatch, path: str, body: dict[str, Any]
 ) -> None:
-    """JSON has no NaN: drafts, probabilities and log-probabilities of a network that overflows were told as null."""
+    """JSON has no NaN: drafts, probabilities and log-probabilities of a network that overflows were null."""
     logits = DiffusionGemma.logits
     monkeypatch.setattr(DiffusionGemma, "logits", lambda *asked: logits(*asked) * float("nan"))
-    told = httpx2.post(f"{served.base}/{path}", json=body, timeout=100)
-    assert told.status_code == (200 if body.get("stream") else 500)
-    assert '"engine_failed"' in told.text
-    assert "overflow to NaN" in told.text
-    assert '"draft"' not in told.text
-    assert '"positions"' not in told.text
+    reported = httpx2.post(f"{served.base}/{path}", json=body, timeout=100)
+    assert reported.status_code == (200 if body.get("stream") else 500)
+    assert '"engine_failed"' in reported.text
+    assert "overflow to NaN" in reported.text
+    assert '"draft"' not in reported.text
+    assert '"positions"' not in reported.text
 
 
-def test_a_full_queue_is_told_with_the_time_to_come_again(nano: Engine) -> None:
+def test_a_full_queue_is_reported_with_the_time_to_come_again(nano: Engine) -> None:
     for at in inside(nano, Settings(limits=Limits(in_flight=4))):
         clients = [raw(at.url, ENDLESS | {"stream": i % 2 == 0}) for i in range(4)]
         assert eventually(functools.partial(so_many, at, 4))
-        told = httpx2.post(at.url + PATH, json=SHORT, timeout=100)
-        assert (told.status_code, told.json()["error"]["code"]) == (503, "queue_full")
-        assert int(told.headers["retry-after"]) > 0
+        reported = httpx2.post(at.url + PATH, json=SHORT, timeout=100)
+        assert (reported.status_code, reported.json()["error"]["code"]) == (503, "queue_full")
+        assert int(reported.headers["retry-after"]) > 0
         clients.pop().close()
         assert eventually(functools.partial(so_many, at, 3))
         assert httpx2.post(at.url + PATH, json=SHORT, timeout=100).status_code == 200
@@ -244,9 +244,9 @@ def test_term_lets_answers_finish_and_refuses_new_ones() -> None:
     assert eventually(lambda: "redraft_running_requests 1.0" in get(process.url + "/metrics").text)
     process.popen.send_signal(signal.SIGTERM)
     assert eventually(lambda: get(process.url + "/health").status_code == 503)
-    told = httpx2.post(process.url + PATH, json=SHORT, timeout=100)
-    assert (told.status_code, told.json()["error"]["code"]) == (503, "draining")
-    assert int(told.headers["retry-after"]) > 0
+    reported = httpx2.post(process.url + PATH, json=SHORT, timeout=100)
+    assert (reported.status_code, reported.json()["error"]["code"]) == (503, "draining")
+    assert int(reported.headers["retry-after"]) > 0
     asking.join(100)
     assert found[0].status_code == 200
     (choice,) = found[0].json()["choices"]
@@ -284,7 +284,7 @@ def test_a_term_ends_at_once_what_has_nothing_to_do(nano: Engine) -> None:
     assert server.should_exit
 
 
-def test_the_time_of_an_answer_is_bounded_and_what_there_is_is_told(nano: Engine) -> None:
+def test_the_time_of_an_answer_is_bounded_and_what_there_is_is_returned(nano: Engine) -> None:
     hard = ENDLESS | {"seed": 1}
     for at in inside(nano, Settings(limits=Limits(request_sec=1.5, quiet_sec=0.1))):
         began = time.monotonic()
@@ -293,11 +293,11 @@ def test_the_time_of_an_answer_is_bounded_and_what_there_is_is_told(nano: Engine
         assert (choice["finish_reason"], choice["canvas"]["finish"]) == ("length", "deadline")
         assert choice["message"]["content"]
         stream = httpx2.post(at.url + PATH, json=hard | {"stream": True}, timeout=100).text
-        assert ": waiting\n\n" in stream, "a while without text is told"
+        assert ": waiting\n\n" in stream, "a while without text is reported"
         assert ": ping" not in stream
         late = SHORT | {"structured_outputs": {"regex": "[a-z]{40}"}, "deadline_ms": 0.01, "max_tokens": 60}
-        told = httpx2.post(at.url + PATH, json=late, timeout=100)
-        assert (told.status_code, told.json()["error"]["code"]) == (504, "deadline")
+        reported = httpx2.post(at.url + PATH, json=late, timeout=100)
+        assert (reported.status_code, reported.json()["error"]["code"]) == (504, "deadline")
 
 
 def test_a_seed_repeats_an_answer_whoever_else_is_served(served: Inside) -> None:

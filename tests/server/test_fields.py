@@ -70,6 +70,7 @@ CHANGES: dict[str, Any] = {
     "canvas.causal": True,
     "canvas.draw": True,
     "canvas.stream": True,
+    "canvas.ask_fields": True,
     "canvas.end_aware": "yes",
     "stream_options.include_usage": True,
     "stream_options.continuous_usage_stats": True,
@@ -95,17 +96,17 @@ def http(server: Process) -> Iterator[httpx2.Client]:
 
 def seen(http: httpx2.Client, body: dict[str, Any]) -> tuple[int, Any]:
     """What a client can tell apart: status, and the reply without what is new in each."""
-    told = http.post("/v1/chat/completions", json=body)
-    if told.status_code != 200:
-        return told.status_code, told.json()["error"]["param"]
+    reported = http.post("/v1/chat/completions", json=body)
+    if reported.status_code != 200:
+        return reported.status_code, reported.json()["error"]["param"]
     if body.get("stream"):
         return 200, (
-            told.text.count("data: "),
-            '"usage":{' in told.text,
-            told.text.count('"usage":{'),
-            "positions" in told.text,
+            reported.text.count("data: "),
+            '"usage":{' in reported.text,
+            reported.text.count('"usage":{'),
+            "positions" in reported.text,
         )
-    reply = told.json()
+    reply = reported.json()
     keep = ("message", "logprobs", "finish_reason")
     return 200, (reply["usage"], [{key: choice[key] for key in keep} for choice in reply["choices"]])
 
@@ -168,9 +169,9 @@ def test_a_field_that_is_not_done_is_refused_unless_it_asks_for_nothing(
 
 @pytest.mark.parametrize("name", sorted(Chat.inert))
 def test_a_field_without_effect_is_named(http: httpx2.Client, name: str) -> None:
-    told = http.post("/v1/chat/completions", json=BASE | {name: "something"})
-    assert told.status_code == 200
-    assert told.headers["x-ignored-fields"] == name
+    reported = http.post("/v1/chat/completions", json=BASE | {name: "something"})
+    assert reported.status_code == 200
+    assert reported.headers["x-ignored-fields"] == name
 
 
 def test_fields_without_effect_are_named_wherever_they_stand(http: httpx2.Client) -> None:
@@ -178,9 +179,9 @@ def test_fields_without_effect_are_named_wherever_they_stand(http: httpx2.Client
     body["messages"] = [{**BASE["messages"][0], "annotations": []}]
     deep = '{"user": ' * 300 + "1" + "}" * 300  # what has no effect may hold anything, names of such fields, too
     content = json.dumps(body).replace('"deep"', deep)
-    told = http.post("/v1/chat/completions", content=content, headers={"content-type": "application/json"})
-    assert told.status_code == 200
-    assert told.headers["x-ignored-fields"] == "messages.annotations, metadata, stream_options.include_obfuscation"
+    reported = http.post("/v1/chat/completions", content=content, headers={"content-type": "application/json"})
+    assert reported.status_code == 200
+    assert reported.headers["x-ignored-fields"] == "messages.annotations, metadata, stream_options.include_obfuscation"
 
 
 @pytest.mark.parametrize(
@@ -202,13 +203,13 @@ def test_fields_without_effect_are_named_wherever_they_stand(http: httpx2.Client
 def test_a_field_with_nothing_to_do_is_refused_by_name(
     http: httpx2.Client, path: str, body: dict[str, Any], field: str
 ) -> None:
-    told = http.post(f"/v1/{path}", json=body)
-    assert (told.status_code, told.json()["error"]["param"]) == (400, field)
+    reported = http.post(f"/v1/{path}", json=body)
+    assert (reported.status_code, reported.json()["error"]["param"]) == (400, field)
 
 
 @pytest.mark.parametrize("name", ["unheard", "x-y", "int", "", "two words"])
 def test_a_field_that_nobody_knows_is_named_as_it_came(http: httpx2.Client, name: str) -> None:
-    """A name that is no identifier was told as None, and one like a type's not at all."""
+    """A name that is no identifier was reported as None, and one like a type's not at all."""
     turn = {**BASE["messages"][0], name: 1}
     for body, field in ((BASE | {name: 1}, name), (BASE | {"messages": [turn]}, f"messages.0.{name}")):
         error = http.post("/v1/chat/completions", json=body).json()["error"]

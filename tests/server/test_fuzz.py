@@ -67,10 +67,10 @@ def test_no_request_makes_the_server_fail(at: Process, path: str) -> None:
     @given(st.dictionaries(names, VALUES, max_size=3))
     def ask(change: dict[str, Any]) -> None:
         body = str_of({**base, **change})
-        told = http.post(path, content=body, headers={"content-type": "application/json"})
-        assert told.status_code < 500 or told.status_code in OURS, (body, told.text)
-        if told.status_code >= 400:
-            assert set(told.json()["error"]) == {"message", "type", "param", "code"}
+        reported = http.post(path, content=body, headers={"content-type": "application/json"})
+        assert reported.status_code < 500 or reported.status_code in OURS, (body, reported.text)
+        if reported.status_code >= 400:
+            assert set(reported.json()["error"]) == {"message", "type", "param", "code"}
 
     with httpx2.Client(base_url=at.url, timeout=200) as http:
         ask()

@@ -46,10 +46,10 @@ def test_each_key_opens(guarded: Inside, key: str) -> None:
 
 @pytest.mark.parametrize("value", ["", "Bearer wrong", "Basic first-key", "Bearer first-ke", "Bearer first-key2"])
 def test_nothing_else_does(guarded: Inside, value: str) -> None:
-    told = ask(guarded, authorization=value)
-    assert told.status_code == 401
-    assert told.json()["error"]["code"] == "invalid_api_key"
-    assert told.headers["www-authenticate"] == "Bearer"
+    reported = ask(guarded, authorization=value)
+    assert reported.status_code == 401
+    assert reported.json()["error"]["code"] == "invalid_api_key"
+    assert reported.headers["www-authenticate"] == "Bearer"
 
 
 def test_probes_need_no_key_and_figures_do(guarded: Inside) -> None:
@@ -63,18 +63,18 @@ def test_a_page_elsewhere_gets_nothing(guarded: Inside) -> None:
     key = "Bearer first-key"
     assert ask(guarded, authorization=key, origin="https://evil.example").status_code == 403
     assert ask(guarded, authorization=key, origin=guarded.url).status_code == 200
-    told = ask(guarded, authorization=key, origin="https://app.example")
-    assert told.status_code == 200
-    assert told.headers["access-control-allow-origin"] == "https://app.example"
+    reported = ask(guarded, authorization=key, origin="https://app.example")
+    assert reported.status_code == 200
+    assert reported.headers["access-control-allow-origin"] == "https://app.example"
 
 
 def test_a_preflight_is_answered_for_allowed_pages_only(guarded: Inside) -> None:
     asked = {"access-control-request-method": "POST", "access-control-request-headers": "authorization, content-type"}
-    told = httpx2.options(guarded.url + PATH, headers=asked | {"origin": "https://app.example"})
-    assert told.status_code == 200
-    assert told.headers["access-control-allow-headers"] == "authorization, content-type"
-    told = httpx2.options(guarded.url + PATH, headers=asked | {"origin": "https://evil.example"})
-    assert (told.status_code, told.headers.get("access-control-allow-origin")) == (400, None)
+    reported = httpx2.options(guarded.url + PATH, headers=asked | {"origin": "https://app.example"})
+    assert reported.status_code == 200
+    assert reported.headers["access-control-allow-headers"] == "authorization, content-type"
+    reported = httpx2.options(guarded.url + PATH, headers=asked | {"origin": "https://evil.example"})
+    assert (reported.status_code, reported.headers.get("access-control-allow-origin")) == (400, None)
 
 
 def test_a_name_rebound_to_this_machine_is_not_ours(guarded: Inside) -> None:
@@ -85,30 +85,30 @@ def test_too_large_a_body_is_refused_with_and_without_a_length(guarded: Inside) 
     headers = {"authorization": "Bearer first-key", "content-type": "application/json"}
     big = json.dumps({"messages": [{"role": "user", "content": "x" * 3000}]}).encode()
     for content in (big, iter([big[:100], big[100:]])):
-        told = httpx2.post(guarded.url + PATH, content=content, headers=headers, timeout=100)
-        assert (told.status_code, told.json()["error"]["code"]) == (413, "body_too_large")
+        reported = httpx2.post(guarded.url + PATH, content=content, headers=headers, timeout=100)
+        assert (reported.status_code, reported.json()["error"]["code"]) == (413, "body_too_large")
 
 
 def test_limits_per_key_and_in_all_say_when_to_come_again(guarded: Inside) -> None:
     service = guarded.service
     with service.admission.enter(2, 0):
-        told = ask(guarded, authorization="Bearer first-key")
-        assert told.status_code == 429
-        assert int(told.headers["retry-after"]) >= 1
-        assert told.json()["error"]["type"] == "rate_limit_error"
+        reported = ask(guarded, authorization="Bearer first-key")
+        assert reported.status_code == 429
+        assert int(reported.headers["retry-after"]) >= 1
+        assert reported.json()["error"]["type"] == "rate_limit_error"
         assert ask(guarded, authorization="Bearer second-key").status_code == 200
         with service.admission.enter(1, 1):
-            told = ask(guarded, authorization="Bearer second-key")
-            assert (told.status_code, "retry-after" in told.headers) == (503, True)
+            reported = ask(guarded, authorization="Bearer second-key")
+            assert (reported.status_code, "retry-after" in reported.headers) == (503, True)
     assert eventually(lambda: service.under_way == 0)
     assert ask(guarded, authorization="Bearer first-key").status_code == 200
 
 
 def test_every_reply_is_safe_and_numbered(served: Inside) -> None:
-    told = httpx2.get(served.url + "/v1/models", headers={"x-request-id": "mine-1"}, timeout=100)
-    assert told.headers["x-request-id"] == "mine-1"
-    assert told.headers["x-content-type-options"] == "nosniff"
-    assert "script-src 'self'" in told.headers["content-security-policy"]
+    reported = httpx2.get(served.url + "/v1/models", headers={"x-request-id": "mine-1"}, timeout=100)
+    assert reported.headers["x-request-id"] == "mine-1"
+    assert reported.headers["x-content-type-options"] == "nosniff"
+    assert "script-src 'self'" in reported.headers["content-security-policy"]
     bad = httpx2.get(served.url + "/v1/models", headers={"x-request-id": "<script>"}, timeout=100)
     assert bad.headers["x-request-id"].startswith("req-")
 
@@ -118,10 +118,10 @@ def test_every_reply_is_safe_and_numbered(served: Inside) -> None:
     [("GET", "/nothing", 404), ("DELETE", "/v1/models", 405), ("GET", PATH, 405), ("POST", "/v1/embeddings", 404)],
 )
 def test_what_is_not_there_is_said_in_the_same_form(served: Inside, method: str, path: str, status: int) -> None:
-    told = httpx2.request(method, served.url + path, timeout=100)
-    assert told.status_code == status
-    assert set(told.json()["error"]) == {"message", "type", "param", "code"}
-    assert told.headers.get("allow") == ({"DELETE": "GET", "GET": "POST"}[method] if status == 405 else None)
+    reported = httpx2.request(method, served.url + path, timeout=100)
+    assert reported.status_code == status
+    assert set(reported.json()["error"]) == {"message", "type", "param", "code"}
+    assert reported.headers.get("allow") == ({"DELETE": "GET", "GET": "POST"}[method] if status == 405 else None)
 
 
 @pytest.mark.parametrize(
@@ -129,7 +129,7 @@ def test_what_is_not_there_is_said_in_the_same_form(served: Inside, method: str,
     [
         ({"stop": 5}, "stop"),  # was stop.str
         ({"messages": [{"role": "user", "content": 5}]}, "messages.0.content"),
-        ({"mesages": []}, "mesages"),  # was told that messages are missing
+        ({"mesages": []}, "mesages"),  # the error named missing messages
         ({"deadline_ms": 0}, "deadline_ms"),  # was deadline_sec, in seconds
         ({"max_steps": 0}, "max_steps"),  # was steps
     ],
@@ -140,7 +140,7 @@ def test_a_wrong_field_is_named_as_its_sender_wrote_it(served: Inside, wrong: di
     assert (error["param"], error["message"].split()[0]) == (param, param)
 
 
-def test_a_mistake_of_ours_is_told_as_one_and_logged(nano: Engine, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_mistake_of_ours_is_reported_as_one_and_logged(nano: Engine, monkeypatch: pytest.MonkeyPatch) -> None:
     def broken(name: str | None) -> None:
         raise ZeroDivisionError(name)
 
@@ -148,8 +148,8 @@ def test_a_mistake_of_ours_is_told_as_one_and_logged(nano: Engine, monkeypatch: 
     for at in inside(nano, Settings(), Log(sink)):
         with monkeypatch.context() as patched:
             patched.setattr(at.service, "check_name", broken)
-            told = ask(at)
-        assert (told.status_code, told.json()["error"]["code"]) == (500, "internal_error")
+            reported = ask(at)
+        assert (reported.status_code, reported.json()["error"]["code"]) == (500, "internal_error")
         assert ask(at).status_code == 200
     kinds = [line.get("kind") for line in map(json.loads, sink.getvalue().splitlines()) if line["event"] == "failure"]
     assert kinds == ["ZeroDivisionError"]
@@ -164,7 +164,7 @@ def test_the_log_has_no_text_of_anybody(nano: Engine) -> None:
     assert "Karomi" not in sink.getvalue()
 
 
-def test_the_log_has_prompts_only_if_it_is_told_to(nano: Engine) -> None:
+def test_the_log_has_prompts_only_if_asked(nano: Engine) -> None:
     sink = io.StringIO()
     for at in inside(nano, Settings(log_prompts=True), Log(sink)):
         ask(at)
@@ -221,9 +221,9 @@ def test_settings_that_no_server_can_have_are_one_line(
     capsys: pytest.CaptureFixture[str], words: list[str], said: str
 ) -> None:
     assert main(["serve", "--port", "0", *words]) == 2
-    told = capsys.readouterr().err
-    assert told.count("\n") == 1
-    assert said in told
+    reported = capsys.readouterr().err
+    assert reported.count("\n") == 1
+    assert said in reported
 
 
 def test_a_port_that_is_taken_is_named_with_the_way_out(capsys: pytest.CaptureFixture[str]) -> None:
@@ -240,11 +240,11 @@ class Terminal(io.StringIO):
 
 
 def test_the_log_is_for_people_on_a_terminal_and_for_programs_elsewhere() -> None:
-    told = {"id": "req-1", "method": "POST", "path": PATH, "status": 200, "ms": 12.5, "tokens": 18, "gone": False}
+    reported = {"id": "req-1", "method": "POST", "path": PATH, "status": 200, "ms": 12.5, "tokens": 18, "gone": False}
     for sink in (Terminal(), io.StringIO()):
-        Log(sink, lambda: 1.0e9).write("request", told)
+        Log(sink, lambda: 1.0e9).write("request", reported)
         line = sink.getvalue()
         if isinstance(sink, Terminal):
             assert re.fullmatch(rf"\d\d:\d\d:\d\d  200 POST {PATH}  12\.5 ms  tokens=18\n", line)
         else:
-            assert json.loads(line) == {"time": 1.0e9, "event": "request"} | {k: v for k, v in told.items() if v}
+            assert json.loads(line) == {"time": 1.0e9, "event": "request"} | {k: v for k, v in reported.items() if v}

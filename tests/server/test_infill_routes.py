@@ -33,12 +33,12 @@ def post(server: Process):
 
 @pytest.fixture(scope="module")
 def filled(post) -> str:
-    told = post("/v1/completions", {"prompt": BEFORE, "suffix": BEHIND, **SEED})
-    assert told.status_code == 200, told.text
-    choice = told.json()["choices"][0]
+    reported = post("/v1/completions", {"prompt": BEFORE, "suffix": BEHIND, **SEED})
+    assert reported.status_code == 200, reported.text
+    choice = reported.json()["choices"][0]
     assert choice["finish_reason"] == "stop"
     assert "delta" not in choice
-    assert 0 < told.json()["usage"]["completion_tokens"] <= 6
+    assert 0 < reported.json()["usage"]["completion_tokens"] <= 6
     return str(choice["text"])
 
 
@@ -73,10 +73,10 @@ def test_fim_has_the_text_where_each_client_looks(post, filled: str) -> None:
 
 
 def test_fim_streams(post, filled: str) -> None:
-    told = post("/v1/fim/completions", {"prompt": BEFORE, "suffix": BEHIND, "stream": True, **SEED}).text
-    assert told.endswith("data: [DONE]\n\n")
-    assert told.count('"delta"') == 2
-    assert filled.replace('"', '\\"') in told
+    reported = post("/v1/fim/completions", {"prompt": BEFORE, "suffix": BEHIND, "stream": True, **SEED}).text
+    assert reported.endswith("data: [DONE]\n\n")
+    assert reported.count('"delta"') == 2
+    assert filled.replace('"', '\\"') in reported
 
 
 def test_infill_answers_as_llama_cpp_does(post, filled: str) -> None:
@@ -94,10 +94,10 @@ def test_infill_answers_as_llama_cpp_does(post, filled: str) -> None:
         "response_fields": ["content"],
         "stream": False,
     }
-    told = post("/infill", body)
-    assert told.json()["content"] == filled
-    assert told.json()["truncated"] is False
-    assert "samplers" in told.headers["x-ignored-fields"]
+    reported = post("/infill", body)
+    assert reported.json()["content"] == filled
+    assert reported.json()["truncated"] is False
+    assert "samplers" in reported.headers["x-ignored-fields"]
 
 
 @pytest.mark.parametrize(
@@ -106,18 +106,18 @@ def test_infill_answers_as_llama_cpp_does(post, filled: str) -> None:
 )
 def test_a_gap_without_both_sides_is_refused_as_llama_cpp_means_to(post, body, missing: str) -> None:
     """An empty body was answered with a gap in nothing; a side that is empty is one all the same."""
-    told = post("/infill", body)
-    assert (told.status_code, told.json()["error"]["param"]) == (400, missing)
+    reported = post("/infill", body)
+    assert (reported.status_code, reported.json()["error"]["param"]) == (400, missing)
     assert post("/infill", {"input_prefix": "", "input_suffix": "", "n_predict": 1}).status_code == 200
 
 
 def test_an_edit_keeps_what_is_around_it(post) -> None:
     text = f"{BEFORE}<|code_to_edit|>Ka<|cursor|>romi<|/code_to_edit|>{BEHIND}"
     body = {"messages": [{"role": "user", "content": text}], "seed": 1, "strength": 0.3}
-    told = post("/v1/edit/completions", body)
-    assert told.status_code == 200, told.text
-    assert told.json()["choices"][0]["message"]["content"]
-    assert told.json()["usage"]["forwards"] >= 2
+    reported = post("/v1/edit/completions", body)
+    assert reported.status_code == 200, reported.text
+    assert reported.json()["choices"][0]["message"]["content"]
+    assert reported.json()["usage"]["forwards"] >= 2
 
 
 def test_an_edit_streams_what_it_tells_whole(post) -> None:
@@ -126,8 +126,8 @@ def test_an_edit_streams_what_it_tells_whole(post) -> None:
     body = {"messages": [{"role": "user", "content": text}], "seed": 1, "strength": 0.3}
     whole = post("/v1/edit/completions", body).json()
     more = {"stream": True, "stream_options": {"include_usage": True}, "max_tokens": 4096}
-    told = post("/v1/edit/completions", body | more).text
-    *events, done = [line.removeprefix("data: ") for line in told.splitlines() if line]
+    reported = post("/v1/edit/completions", body | more).text
+    *events, done = [line.removeprefix("data: ") for line in reported.splitlines() if line]
     chunks = [json.loads(event) for event in events]
     choices = [choice for chunk in chunks for choice in chunk["choices"]]
     said = "".join(choice["delta"].get("content") or "" for choice in choices)
@@ -139,6 +139,6 @@ def test_an_edit_streams_what_it_tells_whole(post) -> None:
 def test_apply_starts_from_the_original(post) -> None:
     original = '{"who":"Karomi","qty":1,"item":"melu"}'
     text = f"record\nSend 417 melu to Karomi.<|original_code|>\n{original}\n<|/original_code|>"
-    told = post("/v1/apply/completions", {"messages": [{"role": "user", "content": text}], "seed": 1}).json()
-    details = told["usage"]["completion_tokens_details"]
+    reported = post("/v1/apply/completions", {"messages": [{"role": "user", "content": text}], "seed": 1}).json()
+    details = reported["usage"]["completion_tokens_details"]
     assert details["accepted_prediction_tokens"] + details["rejected_prediction_tokens"] > 0

@@ -29,17 +29,17 @@ def by_hand(engine: Engine, ids: list[int]) -> torch.Tensor:
 
 
 @pytest.mark.parametrize("text", [RECORD, EURO, "a"])
-def test_a_text_is_told_token_by_token(served: Inside, nano: Engine, text: str) -> None:
+def test_a_text_is_reported_token_by_token(served: Inside, nano: Engine, text: str) -> None:
     (choice,) = ask(served, prompt=text)["choices"]
-    told, ids = choice["logprobs"], nano.text.encode(text, bos=True)
+    reported, ids = choice["logprobs"], nano.text.encode(text, bos=True)
     log_p = by_hand(nano, ids)
     assert (choice["text"], choice["finish_reason"]) == (text, "length")
-    assert told["tokens"] == [nano.text.decode([token], skip_special=False) for token in ids[1:]]
-    assert {len(rows) for rows in told.values()} == {len(ids) - 1}
-    assert told["token_logprobs"][0] is told["top_logprobs"][0] is None
+    assert reported["tokens"] == [nano.text.decode([token], skip_special=False) for token in ids[1:]]
+    assert {len(rows) for rows in reported.values()} == {len(ids) - 1}
+    assert reported["token_logprobs"][0] is reported["top_logprobs"][0] is None
     own = [float(log_p[at, token]) for at, token in enumerate(ids[2:], 1)]
-    assert told["token_logprobs"][1:] == pytest.approx(own, abs=1e-5)
-    for at, (value, likeliest) in enumerate(zip(told["token_logprobs"], told["top_logprobs"], strict=True)):
+    assert reported["token_logprobs"][1:] == pytest.approx(own, abs=1e-5)
+    for at, (value, likeliest) in enumerate(zip(reported["token_logprobs"], reported["top_logprobs"], strict=True)):
         if at:  # what clients read: the likeliest of them is the token's own if the model would have said it
             assert max(likeliest.values()) == pytest.approx(float(log_p[at].max()), abs=1e-5)
             assert (value == max(likeliest.values())) == (int(log_p[at].argmax()) == ids[at + 1])
@@ -60,12 +60,12 @@ def test_token_ids_are_read_as_they_are(served: Inside, nano: Engine) -> None:
     """Several at once, longer than what is encoded together, with a special token that the text does not show."""
     prompts = [nano.text.encode(RECORD * 15, bos=True), nano.text.encode(RECORD, bos=False)]
     for choice, ids in zip(ask(served, prompt=prompts)["choices"], prompts, strict=True):
-        log_p, told = by_hand(nano, ids), choice["logprobs"]
+        log_p, reported = by_hand(nano, ids), choice["logprobs"]
         assert choice["text"] == nano.text.decode(ids)
-        assert len(told["tokens"]) == len(ids)
+        assert len(reported["tokens"]) == len(ids)
         own = log_p[torch.arange(len(ids) - 1), ids[1:]].tolist()
-        assert told["token_logprobs"][1:] == pytest.approx(own, abs=1e-5)
-        assert told["text_offset"][-1] == len(choice["text"]) - len(told["tokens"][-1])
+        assert reported["token_logprobs"][1:] == pytest.approx(own, abs=1e-5)
+        assert reported["text_offset"][-1] == len(choice["text"]) - len(reported["tokens"][-1])
 
 
 @pytest.mark.parametrize("answered", [False, True])
@@ -106,10 +106,10 @@ def test_a_stream_joins_to_the_same(served: Inside, most: int) -> None:
     ],
 )
 def test_what_cannot_be_read_is_refused(served: Inside, more: dict[str, Any], param: str | None) -> None:
-    told = ask(served, **{"prompt": "a", **more})
-    assert told["error"]["type"] == "invalid_request_error"
+    reported = ask(served, **{"prompt": "a", **more})
+    assert reported["error"]["type"] == "invalid_request_error"
     if param is not None:
-        assert told["error"]["param"] == param
+        assert reported["error"]["param"] == param
 
 
 @pytest.mark.parametrize("stream", [False, True])

@@ -66,7 +66,7 @@ def test_nothing_is_left_of_a_request_that_is_over(served: Inside) -> None:
 
 
 def test_an_engine_is_served_from_a_thread_and_works_on_when_the_server_has_ended() -> None:
-    engine, service = redraft.load("nano"), Service(Settings())
+    engine, service = redraft.load("nano-sudoku"), Service(Settings())
     with hosted(service, engine, Log(None)) as url:
         assert _over_http(url, "fast", [(RECORD, 7, 64)])[1] == [18]
     with pytest.raises(ConnectionRefusedError):

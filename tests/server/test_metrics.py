@@ -20,7 +20,7 @@ USER = {"messages": [{"role": "user", "content": RECORD}], "canvas": {"width": 3
 @pytest.fixture
 def fresh() -> Iterator[Inside]:
     """A server on an engine of its own, so that its counts begin at nothing."""
-    engine = redraft.load("nano")
+    engine = redraft.load("nano-sudoku")
     engine.loop.start()
     yield from inside(engine, Settings())
     engine.loop.stop()

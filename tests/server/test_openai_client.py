@@ -23,9 +23,9 @@ def client(server: Process) -> Iterator[OpenAI]:
 def test_models_are_listed_and_found(client: OpenAI) -> None:
     assert [model.id for model in client.models.list()] == ["nano", "other-name"]
     assert client.models.retrieve("nano").owned_by == "redraft"
-    with pytest.raises(openai.NotFoundError) as told:
+    with pytest.raises(openai.NotFoundError) as reported:
         client.models.retrieve("gpt-9")
-    assert told.value.code == "model_not_found"
+    assert reported.value.code == "model_not_found"
 
 
 def test_chat_answers_with_usage_and_says_what_it_took(client: OpenAI) -> None:
@@ -72,12 +72,12 @@ def test_the_stream_helper_gathers_events(client: OpenAI) -> None:
 
 def test_logprobs_of_both_kinds(client: OpenAI) -> None:
     done = client.chat.completions.create(model="nano", messages=USER, seed=7, logprobs=True, top_logprobs=3)
-    told = done.choices[0].logprobs
-    assert told is not None
-    assert told.content is not None
-    assert "".join(token.token for token in told.content) == ANSWER
-    assert b"".join(bytes(token.bytes or []) for token in told.content).decode() == ANSWER
-    assert all(len(token.top_logprobs) == 3 and token.logprob <= 0 for token in told.content)
+    reported = done.choices[0].logprobs
+    assert reported is not None
+    assert reported.content is not None
+    assert "".join(token.token for token in reported.content) == ANSWER
+    assert b"".join(bytes(token.bytes or []) for token in reported.content).decode() == ANSWER
+    assert all(len(token.top_logprobs) == 3 and token.logprob <= 0 for token in reported.content)
     text = client.completions.create(
         model="nano", prompt="record\nSend", max_tokens=8, seed=1, logprobs=2, extra_body=FULL
     )

@@ -128,14 +128,16 @@ def test_the_page_is_in_the_wheel() -> None:
 
 def test_models_tell_the_dial_that_was_measured(server: Process, tmp_path: Path) -> None:
     """The page draws it, and any client may. A checkpoint without one has none."""
-    measured = json.loads((ROOT / "src" / "redraft" / "assets" / "nano" / "dial.json").read_text(encoding="utf-8"))
-    told = json.loads(fetch(server, "/v1/models")[2])["data"][0]["dial"]
+    measured = json.loads(
+        (ROOT / "src" / "redraft" / "assets" / "nano-sudoku" / "dial.json").read_text(encoding="utf-8")
+    )
+    reported = json.loads(fetch(server, "/v1/models")[2])["data"][0]["dial"]
     for name in ("quality", "low", "high", "forwards"):
-        assert [notch[name] for notch in told["notches"]] == [notch[name] for notch in measured["notches"]]
-    efforts = [notch["effort"] for notch in told["notches"]]
+        assert [notch[name] for notch in reported["notches"]] == [notch[name] for notch in measured["notches"]]
+    efforts = [notch["effort"] for notch in reported["notches"]]
     assert efforts[0] == 0
     assert efforts[-1] == 1
     assert efforts == sorted(efforts)
-    assert told["tasks"] == measured["tasks"]
+    assert reported["tasks"] == measured["tasks"]
     assert models._dial(None) is None
     assert models._dial(tmp_path) is None

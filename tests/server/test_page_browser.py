@@ -68,14 +68,15 @@ class Tab:
     def __post_init__(self) -> None:
         self.page.set_default_timeout(120_000)
         self.page.on(
-            "console", lambda told: self.errors.append(told.text) if told.type in ("error", "warning") else None
+            "console",
+            lambda reported: self.errors.append(reported.text) if reported.type in ("error", "warning") else None,
         )
         self.page.on("pageerror", lambda error: self.errors.append(str(error)))
         self.page.on("request", self.see)
 
-    def hear(self, told: Any) -> None:
-        if told.type in ("error", "warning"):
-            self.errors.append(told.text)
+    def hear(self, reported: Any) -> None:
+        if reported.type in ("error", "warning"):
+            self.errors.append(reported.text)
 
     def see(self, request: Any) -> None:
         if not request.url.startswith(self.url + "/"):
@@ -144,13 +145,13 @@ def test_a_canvas_settles_while_one_watches(browser: Any, server: Process) -> No
     page.clock.pause_at(86_400)
     tab.pretend("v1/canvas", [*drafts("ab", "cb", "cd"), *ending("cd", steps=3)])
     ask(page, "anything")
-    page.get_by_role("button", name="Send").wait_for()  # all is told, and no time has passed
+    page.get_by_role("button", name="Send").wait_for()  # all has arrived, and no time has passed
     where, answer, pause = page.locator(".where"), page.locator(".answer"), page.get_by_role("button", name="Pause")
     page.clock.run_for(PACE_MS // 2)  # the first is shown at once
     for step in (1, 2):
         assert where.text_content() == f"step {step} of 3"
         assert page.locator(".stage[data-state=running] .cell").count() == 2
-        assert answer.is_hidden(), "the answer is told before the canvas has been seen to settle"
+        assert answer.is_hidden(), "the answer is shown before the canvas has been seen to settle"
         assert pause.is_visible()
         page.clock.run_for(PACE_MS)
     assert page.locator(SETTLED).count() == 1
@@ -177,9 +178,16 @@ def drafts(*texts: str) -> list[dict[str, Any]]:
 
 def ending(text: str, steps: int) -> list[dict[str, Any]]:
     """The block that has settled, and what came of the request."""
-    told = {"seed": 1, "finish": "stop", "steps": [steps], "commits": 0, "tokens_per_forward": 1.0, "mean_entropy": 0}
+    reported = {
+        "seed": 1,
+        "finish": "stop",
+        "steps": [steps],
+        "commits": 0,
+        "tokens_per_forward": 1.0,
+        "mean_entropy": 0,
+    }
     block = {"type": "block", "text": text, "block": 0, "tokens": [1] * len(text), "pieces": [*text]}
-    return [block, {"type": "finished", "text": text, "canvas": told}]
+    return [block, {"type": "finished", "text": text, "canvas": reported}]
 
 
 def test_the_timeline_goes_back_through_the_steps(tab: Tab) -> None:
@@ -198,12 +206,15 @@ def test_the_timeline_goes_back_through_the_steps(tab: Tab) -> None:
     most, seen = int(slider.get_attribute("max")), {}
     for at in range(most + 1):
         slider.fill(str(at))
-        told = re.match(rf"step (\d+) of {len(steps)}$", page.locator(".where").text_content())
-        assert told is not None
-        seen[int(told[1])] = digits()
+        if at == 0:  # what the canvas began as
+            assert page.locator(".where").text_content() == "noise"
+            continue
+        reported = re.match(rf"step (\d+) of {len(steps)}$", page.locator(".where").text_content())
+        assert reported is not None
+        seen[int(reported[1])] = digits()
         places = page.eval_on_selector_all(".cell.changed", "cells => cells.map((cell) => cell.dataset.at)")
-        if int(told[1]) - 1 in seen and at:
-            both = zip(steps[int(told[1]) - 2], steps[int(told[1]) - 1], strict=True)
+        if int(reported[1]) - 1 in seen:
+            both = zip(steps[int(reported[1]) - 2], steps[int(reported[1]) - 1], strict=True)
             assert len(places) == sum(a != b for a, b in both)
     assert seen == {step: steps[step - 1] for step in seen}
     assert len(steps) in seen
@@ -221,9 +232,16 @@ def test_colour_is_doubt(tab: Tab) -> None:
     page = tab.open()
     frame = {"index": 0, "block": 0, "step": 1, "width": 3, "end": None, "positions": [0, 1, 2]}
     draft = {"type": "draft", **frame, "tokens": ["a", "b", "c"], "entropy": [0.0, 0.5, 4.0], "accepted": [1, 0, 0]}
-    told = {"seed": 1, "finish": "length", "steps": [1], "commits": 0, "tokens_per_forward": 3.0, "mean_entropy": 1.5}
+    reported = {
+        "seed": 1,
+        "finish": "length",
+        "steps": [1],
+        "commits": 0,
+        "tokens_per_forward": 3.0,
+        "mean_entropy": 1.5,
+    }
     block = {"type": "block", "text": "abc", "block": 0, "tokens": [1, 2, 3], "pieces": ["a", "b", "c"]}
-    tab.pretend("v1/canvas", [draft, block, {"type": "finished", "text": "abc", "canvas": told}])
+    tab.pretend("v1/canvas", [draft, block, {"type": "finished", "text": "abc", "canvas": reported}])
     ask(page, "anything")
     page.wait_for_selector(SETTLED)
     shades = page.eval_on_selector_all(
@@ -261,7 +279,7 @@ def test_marked_cells_are_pinned_and_the_rest_is_drafted_anew(tab: Tab) -> None:
     assert page.get_by_role("button", name="Redraft").is_disabled()
     cells = page.locator(".cell")
     size = page.locator(".cell:not(.over)").count()
-    told = [cells.nth(i).text_content() for i in range(size)]
+    reported = [cells.nth(i).text_content() for i in range(size)]
     holes = (size // 2, size // 2 + 1)
     cells.nth(holes[0]).click()
     cells.nth(holes[1]).focus()
@@ -274,13 +292,13 @@ def test_marked_cells_are_pinned_and_the_rest_is_drafted_anew(tab: Tab) -> None:
     kept = [i for i in range(size) if i not in holes]
     assert [pin["at"] for pin in pins] == [*kept, size], "all but the holes, the end with them"
     after = page.locator(f"{second} .cell")
-    assert [after.nth(i).text_content() for i in kept] == [told[i] for i in kept]
+    assert [after.nth(i).text_content() for i in kept] == [reported[i] for i in kept]
     assert page.locator(f"{second} .cell.held").count() == len(pins)
     after.nth(3).click()  # the other way round: keep one, draft the rest
     page.get_by_role("button", name="Redraft").click()
     page.wait_for_selector(f".draft:nth-of-type(3) {SETTLED}")
     assert [pin["at"] for pin in tab.bodies[-1]["pins"]] == [3]
-    assert page.locator(f".draft:nth-of-type(3) {SETTLED} .cell").nth(3).text_content() == told[3]
+    assert page.locator(f".draft:nth-of-type(3) {SETTLED} .cell").nth(3).text_content() == reported[3]
 
 
 def test_a_hole_is_filled_and_the_text_around_it_stays(tab: Tab) -> None:
@@ -373,8 +391,8 @@ def test_an_answer_is_of_its_schema_and_each_field_tells_how_sure_it_is(tab: Tab
     page.get_by_role("button", name="Answer").click()
     page.wait_for_selector(".fields tbody tr")
     rows = page.locator(".fields tbody tr")
-    told = {rows.nth(i).locator("th").text_content(): rows.nth(i).locator("code").text_content() for i in range(3)}
-    assert {name: json.loads(value or "") for name, value in told.items()} == json.loads(ANSWER)
+    reported = {rows.nth(i).locator("th").text_content(): rows.nth(i).locator("code").text_content() for i in range(3)}
+    assert {name: json.loads(value or "") for name, value in reported.items()} == json.loads(ANSWER)
     sure = [float(rows.nth(i).locator("meter").get_attribute("value")) for i in range(3)]
     assert all(0.5 < one <= 1 for one in sure)
     assert "the schema’s choice" not in page.locator(".fields").text_content()
@@ -434,7 +452,7 @@ def test_stop_ends_the_answer_on_the_server_too(tab: Tab) -> None:
     page.wait_for_function(running)
 
 
-def test_a_server_that_goes_away_is_told(browser: Any) -> None:
+def test_a_server_that_goes_away_is_reported(browser: Any) -> None:
     process = start("--quiet")
     context = browser.new_context(reduced_motion="reduce")
     tab = Tab(context.new_page(), process.url)
@@ -461,7 +479,7 @@ def test_a_key_is_asked_for(browser: Any, nano: Engine) -> None:
     for served in inside(nano, Settings(keys=(digest_of("open-sesame"),))):
         tab = Tab(context.new_page(), served.url)
         page = tab.page
-        page.goto(served.url)
+        page.goto(f"{served.url}/#write")
         for word, said in (("wrong", "asks for an API key"), ("open-sesame", "missing or unknown")):
             page.wait_for_selector(f"text={said}")
             page.get_by_label("API key").fill(word)
@@ -474,14 +492,27 @@ def test_a_key_is_asked_for(browser: Any, nano: Engine) -> None:
         context.close()
 
 
+def test_who_arrives_sees_an_answer_settle(browser: Any, server: Process) -> None:
+    """The address without a view: the first one plays by itself, from the noise on."""
+    context = browser.new_context(reduced_motion="reduce")
+    tab = Tab(context.new_page(), server.url)
+    tab.page.goto(tab.url)
+    tab.page.wait_for_selector(SETTLED)
+    slider = tab.page.get_by_role("slider", name="Step")
+    slider.fill("0")
+    assert tab.page.locator(".where").text_content() == "noise"
+    context.close()
+    tab.check()
+
+
 def test_what_a_model_says_is_never_markup(tab: Tab) -> None:
     page = tab.open()
     evil = "<img src=x onerror=\"document.title='owned'\">"
     frame = {"index": 0, "block": 0, "step": 1, "width": 1, "end": None, "positions": [0]}
     draft = {"type": "draft", **frame, "tokens": [evil], "entropy": [0.0], "accepted": [1]}
-    told = {"seed": 1, "finish": "stop", "steps": [1], "commits": 0, "tokens_per_forward": 1.0, "mean_entropy": 0}
+    reported = {"seed": 1, "finish": "stop", "steps": [1], "commits": 0, "tokens_per_forward": 1.0, "mean_entropy": 0}
     block = {"type": "block", "text": evil, "block": 0, "tokens": [1], "pieces": [evil]}
-    tab.pretend("v1/canvas", [draft, block, {"type": "finished", "text": evil, "canvas": told}])
+    tab.pretend("v1/canvas", [draft, block, {"type": "finished", "text": evil, "canvas": reported}])
     ask(page, evil)
     page.wait_for_selector(SETTLED)
     assert page.locator(".cell").text_content() == page.locator(".answer").text_content() == evil

@@ -15,7 +15,7 @@ HEAD = b"POST /v1/chat/completions HTTP/1.1\r\nHost: 127.0.0.1\r\n"
 CHUNKED = HEAD + b"Content-Type: application/json\r\nTransfer-Encoding: chunked\r\n\r\n"
 
 
-def told(server: Process, *sent: bytes) -> bytes:
+def reported(server: Process, *sent: bytes) -> bytes:
     """What the server answers to bytes, until it hangs up."""
     at = urlsplit(server.url)
     with socket.create_connection((at.hostname, at.port), timeout=60) as link:
@@ -43,7 +43,7 @@ def told(server: Process, *sent: bytes) -> bytes:
 )
 def test_what_is_no_body_has_an_end(server: Process, sent: list[bytes]) -> None:
     """A parser without a bound would keep all that is sent."""
-    answer = told(server, *sent)
+    answer = reported(server, *sent)
     assert not answer or b" 400 " in answer.partition(b"\r\n")[0]
     assert httpx2.get(f"{server.url}/live", timeout=100).status_code == 200
 
@@ -55,7 +55,7 @@ def test_a_head_that_is_long_and_no_longer_is_read(server: Process) -> None:
 
 
 def test_what_is_no_request_is_refused(server: Process) -> None:
-    assert told(server, b"what\r\n\r\n").startswith(b"HTTP/1.1 400 ")
+    assert reported(server, b"what\r\n\r\n").startswith(b"HTTP/1.1 400 ")
 
 
 @pytest.mark.parametrize(
@@ -79,7 +79,7 @@ def test_a_body_that_is_none_is_refused(server: Process, content: bytes, kind: s
 
 def test_the_interface_still_has_every_body(server: Process) -> None:
     paths = httpx2.get(f"{server.url}/openapi.json", timeout=100).json()["paths"]
-    posts = {path: told["post"] for path, told in paths.items() if "post" in told}
+    posts = {path: reported["post"] for path, reported in paths.items() if "post" in reported}
     assert len(posts) >= 12
     assert all("$ref" in post["requestBody"]["content"]["application/json"]["schema"] for post in posts.values())
     assert all("422" not in post["responses"] and "default" in post["responses"] for post in posts.values())
@@ -91,7 +91,7 @@ def test_the_interface_still_has_every_body(server: Process) -> None:
 
 def test_an_error_is_of_the_form_that_the_interface_tells(server: Process) -> None:
     interface = httpx2.get(f"{server.url}/openapi.json", timeout=100).json()
-    told = interface["paths"][PATH]["post"]["responses"]["default"]["content"]["application/json"]["schema"]
+    reported = interface["paths"][PATH]["post"]["responses"]["default"]["content"]["application/json"]["schema"]
     error = httpx2.post(server.url + PATH, json={"messages": 1}, timeout=100).json()
-    assert jsonschema_rs.is_valid(told, error)
-    assert told["properties"]["error"]["properties"].keys() == error["error"].keys()
+    assert jsonschema_rs.is_valid(reported, error)
+    assert reported["properties"]["error"]["properties"].keys() == error["error"].keys()

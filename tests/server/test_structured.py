@@ -76,8 +76,8 @@ def test_structured_outputs(client: OpenAI, wanted: dict[str, object], fits: Any
     assert fits(done.choices[0].message.content)
 
 
-def test_what_only_a_validator_knows_is_mended_before_it_is_told(client: OpenAI) -> None:
-    """Unequal items are no regular language: the first answer may break that, what is told does not."""
+def test_what_only_a_validator_knows_is_repaired_before_it_is_sent(client: OpenAI) -> None:
+    """Unequal items are no regular language: the first answer may break that, what is reported does not."""
     two = {"type": "array", "items": {"enum": [*"abcdef"]}, "minItems": 2, "maxItems": 2, "uniqueItems": True}
     for stream in (False, True):
         wanted = {"structured_outputs": {"json": two}, "max_tokens": 24}
@@ -94,15 +94,15 @@ def test_what_only_a_validator_knows_is_mended_before_it_is_told(client: OpenAI)
         assert all(len(set(json.loads(text))) == 2 for text in texts)
 
 
-def test_what_cannot_be_mended_is_an_error(client: OpenAI) -> None:
+def test_what_cannot_be_repaired_is_an_error(client: OpenAI) -> None:
     """Two equal items that must differ: no text can be right, and only the validator knows."""
     never = {"type": "array", "items": {"enum": ["a"]}, "minItems": 2, "maxItems": 2, "uniqueItems": True}
-    with pytest.raises(openai.APIStatusError) as told:
+    with pytest.raises(openai.APIStatusError) as reported:
         client.chat.completions.create(
             model="nano", messages=USER, extra_body={"structured_outputs": {"json": never}, "max_tokens": 12}
         )
-    assert told.value.status_code in (400, 422)
-    assert told.value.code in ("invalid_schema", "constraint_unsatisfied")
+    assert reported.value.status_code in (400, 422)
+    assert reported.value.code in ("invalid_schema", "constraint_unsatisfied")
 
 
 def test_a_stream_of_a_schema_joins_to_a_valid_answer(client: OpenAI) -> None:

@@ -1,4 +1,4 @@
-"""Thinking and tool calls, which a checkpoint marks with tokens of its own, told apart over HTTP.
+"""Thinking and tool calls, which a checkpoint marks with tokens of its own, distinguished over HTTP.
 
 nano has no such tokens, so its tokenizer gets them here, and its template a thinking switch and a list of tools. Most
 tests have a loop that says what they have written, in blocks cut where they want them; the others nano's own.
@@ -111,7 +111,7 @@ def says(at: Inside, said: str, sizes: tuple[int, ...]) -> None:
 
 
 @pytest.mark.parametrize("sizes", [(1,), (2, 5), (400,)], ids=str)
-def test_thinking_is_told_apart_however_blocks_cut_it(at: Inside, client: OpenAI, sizes: tuple[int, ...]) -> None:
+def test_thinking_is_separated_however_blocks_cut_it(at: Inside, client: OpenAI, sizes: tuple[int, ...]) -> None:
     says(at, THOUGHT + ANSWER, sizes)
     done = client.chat.completions.create(model="nano", messages=USER, reasoning_effort="high", logprobs=True)
     message = done.choices[0].message
@@ -122,9 +122,11 @@ def test_thinking_is_told_apart_however_blocks_cut_it(at: Inside, client: OpenAI
     assert done.usage.completion_tokens_details is not None
     label, thought = (len(at.engine.text.encode(part, bos=False)) for part in (MARKS[0], THOUGHT))
     assert done.usage.completion_tokens_details.reasoning_tokens == thought - 2 * label
-    told = done.choices[0].logprobs
-    assert told is not None
-    assert "".join(token.token for token in told.content or []) == ANSWER, "of what was said, not of what was thought"
+    reported = done.choices[0].logprobs
+    assert reported is not None
+    assert "".join(token.token for token in reported.content or []) == ANSWER, (
+        "of what was said, not of what was thought"
+    )
     with client.chat.completions.create(model="nano", messages=USER, reasoning_effort="high", stream=True) as stream:
         deltas = [chunk.choices[0].delta for chunk in stream]
     thoughts = [(delta.model_extra or {}).get("reasoning_content") or "" for delta in deltas]
@@ -198,7 +200,7 @@ def real(nano: Engine) -> Iterator[Inside]:
     yield from inside(replace(nano, text=marked(nano.text)), Settings())
 
 
-def told(at: Inside, **body: Any) -> dict[str, Any]:
+def reported(at: Inside, **body: Any) -> dict[str, Any]:
     reply = httpx2.post(at.base + "/chat/completions", json={"messages": USER, "seed": 1} | body, timeout=100)
     assert reply.status_code == 200, reply.text
     (choice,) = reply.json()["choices"]
@@ -213,10 +215,10 @@ def pushed(at: Inside) -> dict[str, Any]:
 
 def test_whoever_decides_text_or_calls_are_what_it_says(real: Inside) -> None:
     """nano has never seen a tool: what it says is text, unless it is pushed; then its calls are valid all the same."""
-    left_alone = told(real, tools=[WEATHER], max_tokens=24)
+    left_alone = reported(real, tools=[WEATHER], max_tokens=24)
     assert left_alone["finish_reason"] in ("stop", "length", "tool_calls")
     for more in ({}, {"parallel_tool_calls": False}, {"response_format": {"type": "json_object"}}):
-        choice = told(real, tools=[WEATHER], max_tokens=45, **pushed(real), **more)
+        choice = reported(real, tools=[WEATHER], max_tokens=45, **pushed(real), **more)
         assert choice["finish_reason"] == "tool_calls"
         calls = choice["message"]["tool_calls"]
         assert (len(calls) > 1) == ("parallel_tool_calls" not in more)
@@ -243,7 +245,7 @@ FORMS: dict[str, dict[str, Any]] = {
 def test_an_answer_of_a_form_stands_behind_thinking(real: Inside, name: str) -> None:
     """More tokens are asked for than the answers have: the rest has to be thought."""
     body = {"reasoning_effort": "high", "seed": 1, "max_tokens": 50, "min_tokens": 40} | FORMS[name]
-    message = told(real, **body)["message"]
+    message = reported(real, **body)["message"]
     assert message["reasoning_content"]
     assert message["reasoning"] == message["reasoning_content"]
     if name == "tool":
@@ -262,6 +264,6 @@ def test_an_answer_of_a_form_stands_behind_thinking(real: Inside, name: str) -> 
 def test_a_call_stands_in_for_content_that_only_a_validator_knows(real: Inside) -> None:
     schema = {"type": "array", "items": {"enum": [1, 2]}, "minItems": 2, "maxItems": 2, "uniqueItems": True}
     form = {"type": "json_schema", "json_schema": {"name": "x", "schema": schema}}
-    choice = told(real, tools=[WEATHER], max_tokens=45, response_format=form, **pushed(real))
+    choice = reported(real, tools=[WEATHER], max_tokens=45, response_format=form, **pushed(real))
     assert (choice["finish_reason"], choice["message"]["content"]) == ("tool_calls", None)
     assert choice["message"]["tool_calls"][0]["function"]["name"] == "weather"

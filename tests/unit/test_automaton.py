@@ -85,7 +85,7 @@ def test_intersection_and_difference_are_those_of_sets(left: object, right: obje
 
 
 @given(tree=trees)
-def test_every_state_that_is_kept_leads_to_an_end_as_far_as_told(tree: object) -> None:
+def test_every_state_that_is_kept_leads_to_an_end_at_the_distance_given(tree: object) -> None:
     dfa = dfa_of(tree)
     if dfa.is_empty:
         return

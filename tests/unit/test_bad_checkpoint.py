@@ -82,7 +82,7 @@ def test_a_damaged_checkpoint_is_one_line_and_left_alone(
 ) -> None:
     damage, said = DAMAGES[name]
     folder = tmp_path / "model"
-    shutil.copytree(locate("nano"), folder)
+    shutil.copytree(locate("nano-sudoku"), folder)
     damage(folder)
     before = {path: path.read_bytes() for path in tmp_path.rglob("*") if path.is_file()}
     assert main(["generate", "hi", "--max-tokens", "1", "--model", str(folder)]) == 2
@@ -98,7 +98,7 @@ def test_numbers_that_overflow_while_running_are_one_line(
 ) -> None:
     """Finite weights whose products are not: the answer was a blank line, and the exit code 0."""
     folder = tmp_path / "model"
-    shutil.copytree(locate("nano"), folder)
+    shutil.copytree(locate("nano-sudoku"), folder)
     tensors(lambda found: found[NORM].fill_(3e38))(folder)
     assert main(["generate", "hi", "--max-tokens", "1", "--model", str(folder), *how]) == 1
     out, err = capsys.readouterr()

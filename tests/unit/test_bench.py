@@ -116,7 +116,7 @@ def check_record(record: Record, tmp_path: Path) -> None:
 def test_a_scenario_ends_as_a_record(name: str, tmp_path: Path) -> None:
     told: list[tuple[str, int, int]] = []
     scenario: Scenario = SCENARIOS[name]
-    record = throughput.bench_scenario(scenario, locate("nano"), runs=1, progress=lambda *one: told.append(one))
+    record = throughput.bench_scenario(scenario, locate("nano-sudoku"), runs=1, progress=lambda *one: told.append(one))
     assert record.name == f"throughput-{name}"
     assert told == [(name, 0, 1), (name, 1, 1)]
     assert record.workload["paired_passes"] == 1
@@ -131,7 +131,7 @@ def test_a_scenario_ends_as_a_record(name: str, tmp_path: Path) -> None:
 @pytest.mark.slow
 @pytest.mark.usefixtures("small")
 def test_the_knee_ends_as_a_record(tmp_path: Path) -> None:
-    found = knee.bench_knee(locate("nano"), runs=1)
+    found = knee.bench_knee(locate("nano-sudoku"), runs=1)
     assert [one["rows"] for one in found.figures["by_rows"]] == [256, 512]
     assert found.figures["knee_rows"] in (256, 512)
     check_record(found, tmp_path)
@@ -156,7 +156,7 @@ def arguments(*given: str) -> argparse.Namespace:
         (("--rate", "0"), "--rate is 0.0; it must be above 0"),
         (("--rate", "nan"), "--rate is nan; it must be above 0"),
         (("--device", "cuda"), "runs on cpu"),
-        (("--device-card", "--graphs"), "--graphs was given; --device-card times steps both ways"),
+        (("--device-card", "--no-graphs"), "--no-graphs was given; --device-card times steps both ways"),
     ],
 )
 def test_the_command_refuses_before_it_loads(given: tuple[str, ...], complaint: str) -> None:

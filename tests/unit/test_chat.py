@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import json
 import sys
+from pathlib import Path
 
 import pytest
 
@@ -19,7 +20,7 @@ def told(monkeypatch: pytest.MonkeyPatch, capsys: Captured, lines: str | bytes, 
     """Stdout of a conversation, for these lines on stdin."""
     raw = lines.encode() if isinstance(lines, str) else lines
     monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(raw), encoding="utf-8"))
-    assert main(["chat", *words]) == code
+    assert main(["chat", "--model", "nano-sudoku", *words]) == code
     return capsys.readouterr().out
 
 
@@ -27,7 +28,7 @@ def test_a_conversation_is_sent_whole_and_every_answer_has_the_next_seed(
     monkeypatch: pytest.MonkeyPatch, capsys: Captured
 ) -> None:
     """A turn sent alone, or a system text that gets lost, gives other prompts than the engine's own."""
-    engine = redraft.load("nano")
+    engine = redraft.load("nano-sudoku")
     messages = [{"role": "system", "content": "Be brief."}, {"role": "user", "content": FIRST}]
     one = engine.generate(messages, seed=7, max_tokens=24)
     messages += [{"role": "assistant", "content": one.text}, {"role": "user", "content": "Again."}]
@@ -47,6 +48,27 @@ def test_new_forgets_and_quit_leaves(monkeypatch: pytest.MonkeyPatch, capsys: Ca
     rows = [json.loads(line) for line in told(monkeypatch, capsys, lines, "--max-tokens", "2", "--json").splitlines()]
     assert len(rows) == 2
     assert rows[0]["prompt_tokens"] == rows[1]["prompt_tokens"]
+
+
+def test_a_turn_can_be_a_command(monkeypatch: pytest.MonkeyPatch, capsys: Captured, tmp_path: Path) -> None:
+    """A schema holds the answers behind it, a seed is that of the next answer, and a conversation can be kept."""
+    kept = tmp_path / "talk.json"
+    lines = f"/schema name, age int\n/seed 3\nAlice is 31 years old.\n/schema\n/save {kept}\n/etc/passwd\n"
+    rows = [json.loads(line) for line in told(monkeypatch, capsys, lines, "--max-tokens", "40", "--json").splitlines()]
+    assert [row["seed"] for row in rows] == [3, 4]
+    answer = json.loads(rows[0]["text"])
+    assert sorted(answer) == ["age", "name"]
+    assert isinstance(answer["age"], int)
+    saved = json.loads(kept.read_text(encoding="utf-8"))
+    assert [message["role"] for message in saved] == ["user", "assistant"]
+    assert saved[1]["content"] == rows[0]["text"]
+
+
+@pytest.mark.parametrize("line", ["/seed x", "/seed -1", "/save", "/save /", "/schema name,,", "/schema no.json"])
+def test_a_command_that_cannot_be_followed_names_itself(
+    line: str, monkeypatch: pytest.MonkeyPatch, capsys: Captured
+) -> None:
+    told(monkeypatch, capsys, f"{line}\n", code=2)
 
 
 @pytest.mark.parametrize("lines", ["", "\n \n", "/quit\n", "/quit"])

@@ -60,16 +60,16 @@ def test_a_command_that_never_ends_is_ended_with_all_that_it_started(
     script: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The clock jumps once both processes are there, so no machine is too slow for this."""
-    told, looks = tmp_path / "pids", itertools.count()
+    reported, looks = tmp_path / "pids", itertools.count()
 
     def monotonic() -> float:
-        return 1e9 if next(looks) and told.exists() and told.read_text().endswith("\n") else 0.0
+        return 1e9 if next(looks) and reported.exists() and reported.read_text().endswith("\n") else 0.0
 
     monkeypatch.setattr(checks, "time", SimpleNamespace(monotonic=monotonic))
-    both = f"sleep 1000 & echo $$ $! > {told}; {script}"
+    both = f"sleep 1000 & echo $$ $! > {reported}; {script}"
     with pytest.raises(RunError, match="the check 'sh' took over 5 seconds"):
         command_check(["sh", "-c", both], 5.0)("a")
-    assert all(comes_to_an_end(int(pid)) for pid in told.read_text().split())
+    assert all(comes_to_an_end(int(pid)) for pid in reported.read_text().split())
 
 
 @pytest.mark.parametrize("mac", [False, True])
@@ -79,35 +79,35 @@ def test_a_child_that_holds_the_pipes_is_not_waited_for(
     """Python has no os.waitid on macOS before 3.13, and every check there ended in an AttributeError."""
     if mac:
         monkeypatch.delattr(os, "waitid")
-    told = tmp_path / "pid"
-    script = f"echo wrong >&2; sleep 1000 & echo $! > {told}; exit 3"
+    reported = tmp_path / "pid"
+    script = f"echo wrong >&2; sleep 1000 & echo $! > {reported}; exit 3"
     assert command_check(["sh", "-c", script], LONG)("a") == [Problem("wrong")]
-    assert comes_to_an_end(int(told.read_text()))
-    script = f"yes >&2 & echo $! > {told}; exit 0"
+    assert comes_to_an_end(int(reported.read_text()))
+    script = f"yes >&2 & echo $! > {reported}; exit 0"
     assert command_check(["sh", "-c", script], LONG)("a") == []
-    assert comes_to_an_end(int(told.read_text()))
+    assert comes_to_an_end(int(reported.read_text()))
 
 
 def test_a_check_that_crashes_is_no_complaint_about_the_text() -> None:
-    with pytest.raises(RunError, match="the check 'sh' was ended by signal 9; mend it"):
+    with pytest.raises(RunError, match="the check 'sh' was ended by signal 9; correct it"):
         command_check(["sh", "-c", "kill -9 $$"], LONG)("a")
 
 
 def test_who_leaves_while_a_command_runs_leaves_nothing_running(tmp_path: Path) -> None:
     """Checks run beside the main thread, which an interrupt ends."""
-    told = tmp_path / "pid"
+    reported = tmp_path / "pid"
     leaver = f"""
 import pathlib, sys, threading, time
 from redraft.constraints.checks import command_check
-check = command_check(["sh", "-c", "echo $$ > {told}; exec sleep 1000"], 1000)
+check = command_check(["sh", "-c", "echo $$ > {reported}; exec sleep 1000"], 1000)
 threading.Thread(target=check, args=["a"], daemon=True).start()
-while not (pathlib.Path({str(told)!r}).exists() and pathlib.Path({str(told)!r}).read_text().endswith("\\n")):
+while not (pathlib.Path({str(reported)!r}).exists() and pathlib.Path({str(reported)!r}).read_text().endswith("\\n")):
     time.sleep(0.01)
 raise KeyboardInterrupt
 """
     done = subprocess.run([sys.executable, "-c", leaver], capture_output=True, timeout=LONG, check=False)
     assert b"KeyboardInterrupt" in done.stderr
-    assert comes_to_an_end(int(told.read_text()))
+    assert comes_to_an_end(int(reported.read_text()))
 
 
 @pytest.mark.parametrize("said", ["line " + "9" * 5000 + ": no", "/" + "0/" * 3000 + "0: no", "/" * 5000 + ": no"])

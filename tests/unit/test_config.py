@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import copy
 import json
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import suppress
 from dataclasses import replace
 from functools import reduce
@@ -217,25 +217,17 @@ def refused(read: Any, *words: str) -> None:
     assert [word for word in words if word not in str(caught.value)] == [], str(caught.value)
 
 
-@pytest.mark.parametrize(("change", "key", "value", "supported"), BAD_TEXT)
-def test_a_text_setting_that_is_not_supported_is_refused(
-    change: dict[str, Any], key: str, value: str, supported: str
-) -> None:
-    refused(lambda: parse_model(tiny_json(**change)), key, value, supported)
+READERS: dict[str, tuple[Callable[[Any], object], list[tuple[dict[str, Any], str, str, str]]]] = {
+    "text": (lambda change: parse_model(tiny_json(**change)), BAD_TEXT),
+    "root": (lambda change: parse_model(tiny_json() | change), BAD_ROOT),
+    "sampler": (lambda change: parse_generation(SHIPPED | change), BAD_GENERATION),
+}
 
 
-@pytest.mark.parametrize(("change", "key", "value", "supported"), BAD_ROOT)
-def test_a_root_setting_that_is_not_supported_is_refused(
-    change: dict[str, Any], key: str, value: str, supported: str
-) -> None:
-    refused(lambda: parse_model(tiny_json() | change), key, value, supported)
-
-
-@pytest.mark.parametrize(("change", "key", "value", "supported"), BAD_GENERATION)
-def test_a_sampler_setting_that_is_not_supported_is_refused(
-    change: dict[str, Any], key: str, value: str, supported: str
-) -> None:
-    refused(lambda: parse_generation(SHIPPED | change), key, value, supported)
+@pytest.mark.parametrize(("part", "bad"), [(part, bad) for part, (_, bads) in READERS.items() for bad in bads])
+def test_a_setting_that_is_not_supported_is_refused(part: str, bad: tuple[dict[str, Any], str, str, str]) -> None:
+    change, *named = bad
+    refused(lambda: READERS[part][0](change), *named)
 
 
 @pytest.mark.parametrize(

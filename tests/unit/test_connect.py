@@ -22,12 +22,12 @@ def home(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
 
 
 @pytest.mark.parametrize("tool", sorted(TOOLS))
-def test_every_tool_is_told_the_address_and_the_model(capsys: Captured, tool: str) -> None:
+def test_every_tool_gets_the_address_and_the_model(capsys: Captured, tool: str) -> None:
     assert main(["connect", tool, "--url", "http://gpu.lan:1234/", "--name", "mine"]) == 0
-    told = capsys.readouterr().out
-    assert "http://gpu.lan:1234/" in told
-    assert "http://gpu.lan:1234//" not in told
-    assert tool in ("openai", "llama.vim") or "mine" in told
+    reported = capsys.readouterr().out
+    assert "http://gpu.lan:1234/" in reported
+    assert "http://gpu.lan:1234//" not in reported
+    assert tool in ("openai", "llama.vim") or "mine" in reported
 
 
 @pytest.mark.parametrize("tool", ["llm", "continue", "aider"])
@@ -39,9 +39,9 @@ def test_what_is_yaml_reads_as_yaml(capsys: Captured, tool: str) -> None:
 def test_the_lines_of_continue_are_a_whole_file(capsys: Captured) -> None:
     """Its parser refuses one without a name, a version or the models' providers."""
     main(["connect", "continue"])
-    told = yaml.safe_load(capsys.readouterr().out)
-    assert all(isinstance(told[key], str) and told[key] for key in ("name", "version", "schema"))
-    assert {model["provider"] for model in told["models"]} == {"openai", "mistral"}
+    reported = yaml.safe_load(capsys.readouterr().out)
+    assert all(isinstance(reported[key], str) and reported[key] for key in ("name", "version", "schema"))
+    assert {model["provider"] for model in reported["models"]} == {"openai", "mistral"}
 
 
 def test_the_page_of_clients_has_the_same_lines(capsys: Captured) -> None:
@@ -53,9 +53,9 @@ def test_the_page_of_clients_has_the_same_lines(capsys: Captured) -> None:
 
 def test_the_lines_of_zed_are_json(capsys: Captured) -> None:
     assert main(["connect", "zed"]) == 0
-    told = capsys.readouterr()
-    assert json.loads(told.out)["language_models"]["openai_compatible"]["redraft"]["api_url"].endswith("/v1")
-    assert "~/.config/zed/settings.json" in told.err
+    reported = capsys.readouterr()
+    assert json.loads(reported.out)["language_models"]["openai_compatible"]["redraft"]["api_url"].endswith("/v1")
+    assert "~/.config/zed/settings.json" in reported.err
 
 
 def test_no_file_of_another_tool_is_written(home: Path, capsys: Captured) -> None:
@@ -77,6 +77,6 @@ def test_doctor_sees_a_port_that_is_taken_and_a_model_that_is_not_there(capsys: 
         taken.bind(("127.0.0.1", 0))
         taken.listen()
         assert main(["doctor", "--port", str(taken.getsockname()[1]), "--model", "/nowhere"]) == 1
-    told = capsys.readouterr().out
-    assert "WRONG port" in told
-    assert "WRONG model: no model '/nowhere'\n      give 'nano', an existing folder" in told
+    reported = capsys.readouterr().out
+    assert "WRONG port" in reported
+    assert "WRONG model: no model '/nowhere'\n      give 'nano' or 'nano-sudoku', an existing folder" in reported

@@ -18,7 +18,7 @@ from redraft.constraints.sources import schema_source
 def test_llguidance_takes_all_that_our_language_writes(schema: dict[str, object]) -> None:
     """Texts drawn from noise, token by token, by a library that knows nothing of automata over tokens."""
     pytest.importorskip("llguidance")
-    engine = redraft.load("nano")
+    engine = redraft.load("nano-sudoku")
     language = ready(schema_source(schema), engine.vocabulary)
     other, ends = guided(engine, language), set(engine.config.generation.eos_token_ids)
     for seed in range(20):

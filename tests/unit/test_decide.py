@@ -159,6 +159,6 @@ def test_what_is_no_form_is_refused(engine: Engine, form: str, complaint: str) -
 
 def test_the_command_prints_shares(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["decide", PROMPT, "--choice", "yes", "--choice", "no", "--json"]) == 0
-    told = json.loads(capsys.readouterr().out)
-    assert set(told["shares"]) == {"yes", "no"}
-    assert told["best"] in told["shares"]
+    reported = json.loads(capsys.readouterr().out)
+    assert set(reported["shares"]) == {"yes", "no"}
+    assert reported["best"] in reported["shares"]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 import pytest
@@ -43,7 +44,7 @@ def test_numbers_stay_as_they_are_stored(stored: torch.dtype, tmp_path: Path) ->
 
 def test_the_model_in_the_package_stays_in_float32() -> None:
     """Law 2 promises bits in float32 alone."""
-    folder = locate("nano")
+    folder = locate("nano-sudoku")
     assert dtype_of("auto", folder, read_config(folder).model, CPU) == torch.float32
 
 
@@ -65,3 +66,27 @@ def test_what_was_chosen_is_said_unless_it_is_float32_on_a_cpu() -> None:
     assert said == []
     report_choice(("auto", "auto"), CPU, torch.bfloat16, said.append)
     assert said == ["running on cpu in bfloat16; --device and --dtype choose others"]
+
+
+@pytest.mark.parametrize(
+    ("built", "says"),
+    [
+        (None, "torch is a CPU build; install a CUDA build to use the GPU"),
+        ("12.8", r"that torch .* cannot use \(.*\); up"),
+    ],
+)
+def test_a_driver_that_torch_cannot_use_is_reported(
+    built: str | None, says: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A driver too old was passed over in silence, and a 26B model ran on the processor."""
+    version = tmp_path / "version"
+    version.write_text("NVRM version: NVIDIA UNIX x86_64 Kernel Module  470.82.01")
+    monkeypatch.setattr("redraft.weights.defaults.DRIVER", version)
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    monkeypatch.setattr(torch.version, "cuda", built)
+    lines: list[str] = []
+    report_choice(("auto", "auto"), CPU, torch.float32, lines.append)
+    (line,) = lines
+    assert re.search(says, line), line
+    report_choice(("cpu", "auto"), CPU, torch.float32, lines.append)
+    assert len(lines) == 1, "who asks for the processor needs no driver"

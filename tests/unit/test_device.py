@@ -25,7 +25,7 @@ from redraft.measure.roofline import step_work
 from redraft.model.gemma import DiffusionGemma
 from redraft.model.kernels import FAST
 from redraft.weights.place import Placement
-from redraft.weights.plan import PLANS, Plan, check_device, formats, usable_plans
+from redraft.weights.plan import PLANS, PackingPlan, check_device, formats, usable_plans
 
 CPU = torch.device("cpu")
 WIDE = tiny_config(hidden_size=64, intermediate_size=96, moe_intermediate_size=64)
@@ -37,7 +37,7 @@ def card(
     canvases: tuple[int, ...],
     prefixes: tuple[int, ...],
     runs: int,
-    plan: Plan | None = None,
+    plan: PackingPlan | None = None,
     placement: Placement = Placement.DEVICE,
     model: DiffusionGemma | None = None,
 ) -> Record:
@@ -60,9 +60,9 @@ def card(
 def test_a_card_tells_every_case_with_its_floor(plan: str | None) -> None:
     record = card(WIDE, plan=PLANS[plan] if plan else None, canvases=(1, 3), prefixes=(20, 40), runs=2)
     rows = record.figures["timed"]
-    told = [(row["what"], row["canvases"], row["prefix"]) for row in rows]
+    reported = [(row["what"], row["canvases"], row["prefix"]) for row in rows]
     steps = [("step", 1, 40), ("step", 3, 40), ("step", 1, 20)]
-    assert told == [*steps, ("commit", 1, 250), ("prefill", 1, 232), ("head", 1, 0)]
+    assert reported == [*steps, ("commit", 1, 250), ("prefill", 1, 232), ("head", 1, 0)]
     packed = formats(WIDE, PLANS[plan]) if plan else {}
     touched = record.figures["experts_touched"]
     assert 0 < touched <= 1
@@ -145,7 +145,7 @@ def test_what_fails_or_is_interrupted_costs_no_other_measurement() -> None:
     tried.take("step", lambda: [{"ms": 1.0}])
     tried.take("prefill", interrupted)
     tried.take("head", lambda: [{"ms": 2.0}])
-    told = tried.figures()
-    assert told["timed"] == [{"ms": 1.0}]
-    assert set(told["failed"]) == {"graph", "prefill"}
-    assert "no such instruction" in told["failed"]["graph"]
+    reported = tried.figures()
+    assert reported["timed"] == [{"ms": 1.0}]
+    assert set(reported["failed"]) == {"graph", "prefill"}
+    assert "no such instruction" in reported["failed"]["graph"]

@@ -160,7 +160,7 @@ def test_a_target_lowers_the_effort_of_a_slow_answer_and_leaves_a_fast_one_alone
 
 
 def nano_copy(folder: Path) -> Path:
-    for file in locate("nano").iterdir():
+    for file in locate("nano-sudoku").iterdir():
         if file.name != "dial.json":
             (folder / file.name).write_bytes(file.read_bytes())
     return folder
@@ -187,4 +187,4 @@ def test_the_command_measures_keeps_and_records_a_dial(tmp_path: Path, monkeypat
 def test_a_checkpoint_that_knows_nothing_has_no_dial(engine: Engine, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("redraft.measure.dial.TASKS", ("sudoku-9x9",))
     with pytest.raises(RequestError, match="answers none of the built-in tasks"):
-        bench_dial(locate("nano"), engine, count=1)
+        bench_dial(locate("nano-sudoku"), engine, count=1)

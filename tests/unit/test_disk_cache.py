@@ -59,7 +59,7 @@ def test_flipped_bytes_anywhere_are_noticed(tmp_path: Path, counted: list[str]) 
         counted.clear()
         assert right(ready(schema_source(SCHEMA), BYTES, kept_in=tmp_path))
         assert counted == ["schema"]
-        assert path.read_bytes() == whole, "and it is mended"
+        assert path.read_bytes() == whole, "and it is repaired"
 
 
 def test_a_file_in_the_place_of_another_is_never_used(tmp_path: Path) -> None:

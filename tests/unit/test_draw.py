@@ -120,13 +120,13 @@ def test_what_a_draw_cannot_honour_is_refused(engine: Engine, options: Options, 
 
 
 def test_the_shell_draws(capsys: pytest.CaptureFixture[str]) -> None:
-    told = set()
+    reported = set()
     for seed in "0123":
         words = ["--regex", "[a-z]{3}", "--max-tokens", "4", "--steps", "1", "--temperature", "10", "--seed", seed]
         assert main(["generate", "Well?", "--draw", *words]) == 0
-        told.add(capsys.readouterr().out.strip())
-    assert all(re.fullmatch("[a-z]{3}", text) for text in told)
-    assert len(told) > 1
+        reported.add(capsys.readouterr().out.strip())
+    assert all(re.fullmatch("[a-z]{3}", text) for text in reported)
+    assert len(reported) > 1
 
 
 def test_a_gap_that_has_conditions_is_drawn_and_its_seams_stay(engine: Engine) -> None:

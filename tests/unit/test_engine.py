@@ -122,7 +122,7 @@ def test_giving_up_half_way_leaves_the_engine_usable(engine: Engine, answer: Gen
 
 
 def test_bfloat16_loads_and_answers(answer: Generation) -> None:
-    rounded = redraft.load("nano", dtype="bfloat16")
+    rounded = redraft.load("nano-sudoku", dtype="bfloat16")
     assert rounded.model.dtype == torch.bfloat16
     done = rounded.generate(PROMPT, chat=True, seed=7)
     assert len(done.tokens) == len(done.entropy) > 0
@@ -132,14 +132,14 @@ def test_bfloat16_loads_and_answers(answer: Generation) -> None:
 @pytest.mark.parametrize("dtype", ["float16", "int8", "", "Float32"])
 def test_a_number_format_that_is_not_supported_is_refused(dtype: str) -> None:
     with pytest.raises(RequestError, match=f"dtype is '{dtype}'; supported: auto, float32, bfloat16"):
-        redraft.load("nano", dtype=dtype)
+        redraft.load("nano-sudoku", dtype=dtype)
 
 
 @pytest.mark.parametrize("device", ["moon", "", "cuda:99", "meta", "hpu"])
 def test_a_device_that_is_not_there_is_refused(device: str) -> None:
     """ "meta" and "hpu" were internal errors; others printed pages of torch's internals."""
     with pytest.raises(RequestError, match=f"device '{device}' cannot be used") as caught:
-        redraft.load("nano", device=device)
+        redraft.load("nano-sudoku", device=device)
     assert len(str(caught.value)) < 400
 
 

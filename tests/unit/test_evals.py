@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import json
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 
 import redraft
+from redraft.__main__ import main
 from redraft.engine.request import Generation, Options
-from redraft.measure.evals import Trial, evaluate, pinned, record, summarise, wilson
+from redraft.measure.evals import Trial, compared, evaluate, pinned, record, summarise, wilson
 from redraft.tasks import Example, Score, task
 
 
@@ -30,7 +33,7 @@ def test_wilsons_interval_has_the_known_values(right: int, count: int, low: floa
 @pytest.fixture(scope="module")
 def done() -> Generation:
     """Some finished answer, to be changed where it matters."""
-    return redraft.load("nano").generate("Ka", seed=0, steps=1, max_tokens=1)
+    return redraft.load("nano-sudoku").generate("Ka", seed=0, steps=1, max_tokens=1)
 
 
 def trial(
@@ -60,7 +63,7 @@ def test_averages_are_over_examples_and_rates_over_sums(done: Generation) -> Non
 
 
 def test_an_evaluation_can_be_repeated_and_told() -> None:
-    engine, seen, how = redraft.load("nano"), [], Options(preset="reference")
+    engine, seen, how = redraft.load("nano-sudoku"), [], Options(preset="reference")
     one, again = (
         evaluate(engine, task("records"), 3, seed=5, steps=2, options=how, progress=lambda _, *done: seen.append(done))
         for _ in range(2)
@@ -80,7 +83,7 @@ def test_an_evaluation_can_be_repeated_and_told() -> None:
 
 
 def test_pinned_clues_stay_and_are_the_puzzles_own() -> None:
-    engine, sudoku = redraft.load("nano"), task("sudoku-4x4")
+    engine, sudoku = redraft.load("nano-sudoku"), task("sudoku-4x4")
     example = next(sudoku.examples("held_out", 3))
     puzzle = example.prompt.partition("\n")[2]
     pins = pinned(engine, sudoku, example).pins
@@ -93,3 +96,44 @@ def test_pinned_clues_stay_and_are_the_puzzles_own() -> None:
     kept = record([found], model="nano", seed=3, steps=None, pin=True)
     assert kept.name == "eval-nano-pinned"
     assert kept.summary[0].value.endswith("clues kept 100.0%")
+
+
+@pytest.mark.parametrize(
+    ("right", "answer", "exact", "parts"),
+    [
+        ("four", " four\n", True, {}),
+        ("four", "five", False, {}),
+        ("[1, 2]", "[1,2]", True, {}),
+        ('{"a":1,"b":"x"}', '{"b": "x", "a": 1}', True, {"fields": 1.0}),
+        ('{"a":1,"b":"x"}', '{"a":1}', False, {"fields": 0.5}),
+        ('{"a":1,"b":"x"}', '{"a":1,', False, {"fields": 0.0}),
+        ('{"a":1}', '{"a":1,"b":2}', False, {"fields": 1.0}),
+        ("null", "nothing", False, {}),
+    ],
+)
+def test_an_answer_is_right_as_text_or_as_json(right: str, answer: str, exact: bool, parts: dict[str, float]) -> None:
+    assert compared(right, answer) == Score(exact, parts)
+
+
+def test_a_file_of_rows_is_scored(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """A conversation is sent whole; whoever has the right answer in the file gets it counted."""
+    asked = [{"role": "user", "content": "record\nSend 417 melu to Karomi."}]
+    engine = redraft.load("nano")
+    first = engine.generate(asked, seed=0, max_tokens=engine.config.generation.max_new_tokens).text
+    rows = [
+        {"prompt": asked[0]["content"], "response": first},
+        {"messages": [*asked, {"role": "assistant", "content": "?"}]},
+    ]
+    file = tmp_path / "rows.jsonl"
+    file.write_text("".join(json.dumps(row) + "\n\n" for row in rows), encoding="utf-8")
+    assert main(["eval", "--file", str(file), "--json"]) == 0
+    (found,) = json.loads(capsys.readouterr().out)
+    assert (found["task"], found["count"], found["exact"]) == ("rows.jsonl", 2, 0.5)
+
+
+@pytest.mark.parametrize("text", ["", "{}", '{"messages": [{"role": "assistant", "content": "alone"}]}', "no json"])
+def test_a_file_that_cannot_be_scored_is_refused(text: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    file = tmp_path / "rows.jsonl"
+    file.write_text(text, encoding="utf-8")
+    assert main(["eval", "--file", str(file)]) == 2
+    assert str(file) in capsys.readouterr().err

@@ -131,7 +131,7 @@ def test_the_plan_of_memory_offers_the_host_where_a_card_is_too_small() -> None:
 )
 def test_a_place_that_cannot_be_had_is_refused(options: dict[str, Any], message: str) -> None:
     with pytest.raises(RequestError, match=message):
-        redraft.load("nano", **options)
+        redraft.load("nano-sudoku", **options)
 
 
 @pytest.mark.parametrize(

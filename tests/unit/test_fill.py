@@ -123,10 +123,10 @@ def test_the_command_fills_and_tells_the_values(capsys: pytest.CaptureFixture[st
     code = main(
         ["fill", "port = {{port: int(1..9)}}, {{word}}", "--kind", "word=enum(on|off)", "--seed", "1", "--json"]
     )
-    told = json.loads(capsys.readouterr().out)
+    reported = json.loads(capsys.readouterr().out)
     assert code == 0
-    assert re.fullmatch(r"port = [1-9], (on|off)", told["text"])
-    assert told["values"]["word"] in ("on", "off")
+    assert re.fullmatch(r"port = [1-9], (on|off)", reported["text"])
+    assert reported["values"]["word"] in ("on", "off")
     assert main(["fill", "{{a: whole}}"]) == 2
     assert "hole 'a': no kind is 'whole'" in capsys.readouterr().err
     assert main(["fill", "{{a}}", "--kind", "a"]) == 2

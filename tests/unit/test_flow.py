@@ -50,7 +50,7 @@ def plainly(request: ResolvedRequest, flow: Flow) -> list[tuple[list[int], list[
     shown = [int(noise.tokens(0, START, 1, vocab, place)) for place in range(last)]
     read: list[list[int]] = [[] for _ in range(last)]
     soft = torch.zeros(last, network.config.hidden_size)
-    told, start, number, counted = [], 0, 0, 0
+    reported, start, number, counted = [], 0, 0, 0
     while True:
         end, number = min(start + WIDTH, last), number + 1
         places = range(start, end)
@@ -74,10 +74,10 @@ def plainly(request: ResolvedRequest, flow: Flow) -> list[tuple[list[int], list[
         gone = min(gone, request.max_tokens - start)
         tokens = [read[place][-1] for place in range(start, start + gone)]
         since = [_since(read[place]) for place in range(start, start + gone)]
-        told.append((tokens, since, number - counted))
+        reported.append((tokens, since, number - counted))
         start, counted = start + gone, number
         if start == request.max_tokens:
-            return told
+            return reported
         network.encode(torch.tensor(tokens), prefix)
 
 
@@ -139,28 +139,28 @@ def test_nothing_is_begun_behind_a_drafted_end() -> None:
     for seed in range(20):
         request = replace(flowing(seed, 40, Flow(0, 0.6, 1)), eos=frozenset(range(40, 44)))
         events = list(run_alone(model(), request, SeededNoise(seed)))
-        for before, told, after in zip(events, events[1:], events[2:], strict=False):
-            slid = isinstance(before, Draft) and isinstance(told, Block) and isinstance(after, Draft)
+        for before, reported, after in zip(events, events[1:], events[2:], strict=False):
+            slid = isinstance(before, Draft) and isinstance(reported, Block) and isinstance(after, Draft)
             if slid and request.eos & set(before.tokens):
                 seen += 1
-                assert len(after.tokens) == len(before.tokens) - len(told.tokens)
+                assert len(after.tokens) == len(before.tokens) - len(reported.tokens)
     assert seen > 3, "hardly a canvas slid with an end token in its draft"
 
 
 def test_a_deadline_tells_what_has_been_read_and_no_noise() -> None:
     """Just after a canvas has slid, its last positions have not been read once."""
     now = [0.0]
-    loop, told = Loop(model(), clock=lambda: now[0]), list[Event]()
+    loop, reported = Loop(model(), clock=lambda: now[0]), list[Event]()
     request = replace(flowing(1, 40, Flow(0, 0.6, 1)), deadline_sec=10.0)
-    listen(loop, request, told.append, drafts=True)
-    while not any(isinstance(event, Block) for event in told):
+    listen(loop, request, reported.append, drafts=True)
+    while not any(isinstance(event, Block) for event in reported):
         loop.tick()
-    read = next(event for event in reversed(told) if isinstance(event, Draft))
-    first = next(event for event in told if isinstance(event, Block))
+    read = next(event for event in reversed(reported) if isinstance(event, Draft))
+    first = next(event for event in reported if isinstance(event, Block))
     assert 0 < len(first.tokens) < WIDTH
     now[0] = 10.0
     loop.drain()
-    last, finished = told[-2:]
+    last, finished = reported[-2:]
     assert isinstance(last, Block)
     assert first.tokens + last.tokens == read.tokens
     assert not last.settled

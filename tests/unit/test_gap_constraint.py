@@ -19,7 +19,7 @@ from redraft.engine.request import Options
 from redraft.engine.runner import run_alone
 from redraft.errors import ConstraintError, RequestError
 from redraft.operations.engine import Engine
-from redraft.operations.gap import Around
+from redraft.operations.gap import GapContext
 from redraft.operations.gap_constraint import GapConstraint, grows_left, grows_right, of_width, span_language, spelt
 
 PIECES = (None, None, b"a", b"b", b" ", b"ab", b"ba", b"a b", "é".encode()[:1], "é".encode()[1:], b"\n")
@@ -128,13 +128,13 @@ def test_a_filled_gap_is_as_wanted_whatever_width_wins(engine: Engine) -> None:
 
 def test_a_held_gap_in_a_batch_is_what_it_is_alone(engine: Engine) -> None:
     language = span_language(GapConstraint(words=((2, "melu"),)), engine.vocabulary)
-    around = Around((2, *engine.text.encode("Send ", bos=False)), tuple(engine.text.encode(" to Tavi.", bos=False)))
+    around = GapContext((2, *engine.text.encode("Send ", bos=False)), tuple(engine.text.encode(" to Tavi.", bos=False)))
     asked = [around.request(width, Options(seed=width), engine, language) for width in (4, 5, 8)]
-    told = [list[Event]() for _ in asked]
-    for one, heard in zip(asked, told, strict=True):
+    reported = [list[Event]() for _ in asked]
+    for one, heard in zip(asked, reported, strict=True):
         listen(engine.loop, one, heard.append, drafts=True)
     engine.loop.drain()
-    for one, heard in zip(asked, told, strict=True):
+    for one, heard in zip(asked, reported, strict=True):
         assert heard == list(run_alone(engine.model, one, SeededNoise(one.seed)))
 
 
@@ -150,14 +150,14 @@ def test_a_healed_seam_may_join_and_is_still_exact(engine: Engine) -> None:
 @pytest.mark.parametrize(
     ("make", "words"),
     [
-        (lambda: GapConstraint(words=((0, "a"),)), "word 0 is to be 'a'; words are counted from 1"),
-        (lambda: GapConstraint(words=((99999, "x"),)), "word 99999 is to be 'x'; words are counted from 1 to 256"),
+        (lambda: GapConstraint(words=((0, "a"),)), "word 0 is 'a'; words are counted from 1"),
+        (lambda: GapConstraint(words=((99999, "x"),)), "word 99999 is 'x'; words are counted from 1 to 256"),
         (lambda: GapConstraint(words=((1, "a b"),)), "a word is not empty and has no white space"),
         (lambda: GapConstraint(words=((1, ""),)), "a word is not empty"),
         (lambda: GapConstraint(contains=("",)), "an empty text occurs everywhere"),
         (lambda: GapConstraint(lacks=("x", "")), "an empty text occurs everywhere"),
-        (lambda: GapConstraint(contains=("ab",), lacks=("b",)).dfa(), "no text is all of what was asked for"),
-        (lambda: GapConstraint(words=((1, "a"), (1, "b"))).dfa(), "no text is all of what was asked for"),
+        (lambda: GapConstraint(contains=("ab",), lacks=("b",)).dfa(), "no text satisfies all of these conditions"),
+        (lambda: GapConstraint(words=((1, "a"), (1, "b"))).dfa(), "no text satisfies all of these conditions"),
         (lambda: GapConstraint(regex="(").dfa(), "regex"),
     ],
 )
@@ -169,7 +169,7 @@ def test_what_cannot_be_wanted_is_refused(make: object, words: str) -> None:
 
 def test_lengths_that_nothing_wanted_has_are_refused_before_a_step(engine: Engine) -> None:
     forwards = engine.loop.forwards
-    with pytest.raises(ConstraintError, match="nothing of 1 to 3 tokens is as wanted"):
+    with pytest.raises(ConstraintError, match="no text of 1 to 3 tokens satisfies the constraint"):
         engine.infill("a", "b", max_tokens=3, constraint=GapConstraint("[0-9]{9}"), heal=False, seed=1)
     with pytest.raises(ConstraintError, match="no text of 3 tokens is what was asked for"):
         engine.edit("a 123 b", (2, 5), constraint=GapConstraint("[0-9]{9}"), options=Options(seed=1))

@@ -11,14 +11,15 @@ import torch
 from tests.helpers import listen, new_prefix, tiny_config, tiny_model, with_kernels
 from torch.profiler import ProfilerActivity, profile
 
-from redraft.__main__ import main
 from redraft.config import CheckpointConfig, GenerationConfig
 from redraft.diffusion.noise import SeededNoise
 from redraft.engine.events import Event, Finished
-from redraft.engine.loop import Loop, LoopConfig
+from redraft.engine.loop import Loop
 from redraft.engine.request import Options, ResolvedRequest
 from redraft.engine.resolve import build_request
 from redraft.engine.runner import run_alone
+from redraft.engine.settings import LoopConfig
+from redraft.errors import RequestError
 from redraft.model.fused import fuse_layers
 from redraft.model.gemma import DiffusionGemma
 from redraft.model.gpu.graph import GraphedStep, Placed, Places
@@ -156,16 +157,25 @@ def test_dead_rows_and_empty_places_change_nothing(shape: str) -> None:
                 assert torch.equal(layer.values[:, :end], values[:, :end])
 
 
-@pytest.mark.parametrize("words", [("generate", "x"), ("serve",)], ids=["generate", "serve"])
-def test_the_flag_is_refused_where_there_is_no_gpu(
-    words: tuple[str, ...], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    """The commands had none, so only a program could ask for graphs."""
-    monkeypatch.setattr(
-        "redraft.server.http.process.serve", lambda service, loader, **_: loader(lambda done, total: None)
-    )
-    assert main([*words, "--graphs"]) == 2
-    assert "graphs is True and the model runs on cpu; leave it out" in capsys.readouterr().err
+def test_graphs_are_refused_where_there_is_no_gpu_and_left_out_by_default() -> None:
+    model = model_of("fused layers")
+    with pytest.raises(RequestError, match="graphs is True and the model runs on cpu; leave it out"):
+        Loop(model, LoopConfig(graphs=True))
+    assert Loop(model).runner.places is None
+
+
+def test_standing_buffers_shrink_again() -> None:
+    model = model_of("plain layers")
+    places = Places(model)
+    large, small = places.prefix(900, []), places.prefix(20, [])
+    assert large is not None
+    assert small is large, "a large one serves a small request"
+    other = places.prefix(20, [large])
+    assert other is not None
+    assert places.idle([other]) == large.num_bytes
+    places.drop_idle([other])
+    assert places.prefixes == [other]
+    assert places.prefix(20, []) is other
 
 
 def test_a_step_on_the_kernels_in_standing_memory_equals_the_plain_one() -> None:

@@ -36,7 +36,7 @@ def test_a_user_without_a_home_is_served(tmp_path: Path, monkeypatch: pytest.Mon
     monkeypatch.setattr(pwd, "getpwuid", nobody)
     monkeypatch.chdir(tmp_path)
     told: list[str] = []
-    assert redraft.load("nano", report=told.append).generate("a", regex="b", max_tokens=4).text == "b"
+    assert redraft.load("nano-sudoku", report=told.append).generate("a", regex="b", max_tokens=4).text == "b"
     assert not [line for line in told if "cannot be used" in line]
     with pytest.raises(RunError, match=r"the knee cannot be kept in .*; set XDG_CACHE_HOME elsewhere"):
         write_knee("some key", 1)

@@ -9,13 +9,13 @@ import pytest
 from tests.helpers import listen
 
 from redraft.engine.events import Draft
-from redraft.engine.loop import LoopConfig
 from redraft.engine.request import Options, Request, ResolvedRequest
+from redraft.engine.settings import LoopConfig
 from redraft.errors import RequestError, RunError
 from redraft.operations.compete import Drop, compete
 from redraft.operations.edit import renoised
 from redraft.operations.engine import Engine
-from redraft.operations.gap import Around
+from redraft.operations.gap import GapContext
 from redraft.operations.variants import mean, rank
 
 SUDOKU = "sudoku\n....\n2.1.\n....\n.243"
@@ -27,7 +27,7 @@ END = 1
 
 
 def test_a_gap_is_noise_and_everything_behind_it_is_pinned(engine: Engine) -> None:
-    around = Around((2, 40, 41), (50, 51))
+    around = GapContext((2, 40, 41), (50, 51))
     asked = around.request(3, Options(seed=1), engine)
     assert asked.prompt == (2, 40, 41)
     assert asked.width == 16
@@ -39,7 +39,7 @@ def test_a_gap_is_noise_and_everything_behind_it_is_pinned(engine: Engine) -> No
 
 def test_a_long_prefix_loses_its_beginning_and_keeps_its_bos(engine: Engine) -> None:
     before = (2, *(i % 300 + 50 for i in range(3000)))
-    asked = Around(before, ()).request(3, Options(), engine)
+    asked = GapContext(before, ()).request(3, Options(), engine)
     room = engine.config.model.max_positions - asked.width
     assert len(asked.prompt) == room
     assert asked.prompt[0] == 2
@@ -65,7 +65,7 @@ def test_the_best_score_is_the_answer_and_a_width_alone_is_that_width(engine: En
 def test_a_score_is_the_mean_entropy_of_the_gap_after_two_steps(engine: Engine) -> None:
     """Expected: each width alone, read off its second draft."""
     done = engine.infill(BEFORE, BEHIND, max_tokens=5, seed=4, heal=False)
-    around = Around(tuple(engine.text.encode(BEFORE, bos=True)), tuple(engine.text.encode(BEHIND, bos=False)))
+    around = GapContext(tuple(engine.text.encode(BEFORE, bos=True)), tuple(engine.text.encode(BEHIND, bos=False)))
     means = {}
     for width in range(1, 6):
         events = engine.submit(around.request(width, Options(seed=4), engine), drafts=True).events()
@@ -144,7 +144,7 @@ def test_a_weak_edit_of_what_the_model_would_say_changes_nothing(engine: Engine)
     text = '{"who":"Karomi","qty":417,"item":"melu"}'
     prompt = "record\nSend 417 melu to Karomi."
     tokens = tuple(engine.text.encode(text, bos=False))
-    around = Around(tuple(engine.text.chat([{"role": "user", "content": prompt}])), ())
+    around = GapContext(tuple(engine.text.chat([{"role": "user", "content": prompt}])), ())
     shown = renoised(list(tokens), 3, 0, 0.3)
     assert None in shown
     asked = around.seeded(shown, Options(seed=3), engine)

@@ -12,7 +12,8 @@ from tests.helpers import tiny_config, tiny_model
 import redraft
 from redraft.__main__ import main
 from redraft.engine.knee import knee_key, knees_file, read_knee, write_knee
-from redraft.engine.loop import Loop, LoopConfig
+from redraft.engine.loop import Loop
+from redraft.engine.settings import LoopConfig
 from redraft.errors import RequestError
 from redraft.measure import knee
 from redraft.weights.source import locate
@@ -25,7 +26,7 @@ def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def rows(loop: LoopConfig | None = None, plan: str | None = None) -> int:
-    return redraft.load("nano", loop=loop, plan=plan).loop.scheduler.max_rows
+    return redraft.load("nano-sudoku", loop=loop, plan=plan).loop.scheduler.max_rows
 
 
 def test_a_forward_takes_a_dozen_canvases_where_nobody_has_measured() -> None:
@@ -39,19 +40,22 @@ def test_a_knee_that_bench_measured_is_used_by_the_next_load(
     cache: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr(knee, "CANVASES", (1, 2))
-    assert main(["bench", "--knee", "--runs", "1", "--threads", "1", "--json"]) == 0
+    assert main(["bench", "--model", "nano-sudoku", "--knee", "--runs", "1", "--threads", "1", "--json"]) == 0
     told = capsys.readouterr()
     measured = json.loads(told.out)["figures"]["knee_rows"]
     assert str(cache / "redraft" / "knees.json") in told.err
     assert rows() == measured in (256, 512)
-    assert main(["bench", "--knee", "--plan", "int8", "--runs", "1", "--threads", "1", "--json"]) == 0
+    assert (
+        main(["bench", "--model", "nano-sudoku", "--knee", "--plan", "int8", "--runs", "1", "--threads", "1", "--json"])
+        == 0
+    )
     assert json.loads(capsys.readouterr().out)["workload"]["plan"] == "int8"
     assert sorted("with plan int8" in key for key in json.loads(knees_file().read_text())) == [False, True]
     assert rows(loop=LoopConfig(max_rows=100)) == 100, "what is set wins"
 
 
 def test_a_knee_belongs_to_a_checkpoint_a_format_a_device_and_threads(tmp_path: Path) -> None:
-    nano = locate("nano")
+    nano = locate("nano-sudoku")
     write_knee(knee_key(nano, "float32", "cpu"), 77)
     assert rows() == 77
     assert read_knee(knee_key(nano, "bfloat16", "cpu")) is None
@@ -78,9 +82,9 @@ def test_a_file_that_cannot_be_used_is_told_of_and_written_anew(held: str) -> No
     knees_file().parent.mkdir()
     knees_file().write_text(held, encoding="utf-8")
     told: list[str] = []
-    redraft.load("nano", report=told.append)
+    redraft.load("nano-sudoku", report=told.append)
     assert [line for line in told if "knees.json cannot be used" in line]
-    key = knee_key(locate("nano"), "float32", "cpu")
+    key = knee_key(locate("nano-sudoku"), "float32", "cpu")
     write_knee(key, 99)
     assert rows() == 99
 

@@ -1,4 +1,4 @@
-"""Answers held to a language, through the whole engine: blocks, batches, the causal mode, mending."""
+"""Answers held to a language, through the whole engine: blocks, batches, the causal mode, repair."""
 
 from __future__ import annotations
 
@@ -249,7 +249,7 @@ def test_a_source_that_cannot_be_read_is_refused_by_name(engine: Engine, given: 
     assert "\n" not in str(error.value)
 
 
-def test_what_is_wrong_is_mended_and_the_rest_stays(engine: Engine) -> None:
+def test_what_is_wrong_is_repaired_and_the_rest_stays(engine: Engine) -> None:
     """`not` is no matter for an automaton: the answer is checked, and only what it complains of is written anew."""
     schema = json.loads(json.dumps(RECORD))
     schema["properties"]["item"]["not"] = {"const": "melu"}
@@ -259,7 +259,7 @@ def test_what_is_wrong_is_mended_and_the_rest_stays(engine: Engine) -> None:
     assert len(done.steps) > 1
 
 
-def test_mending_gives_up_with_the_best_attempt_and_the_reasons(engine: Engine) -> None:
+def test_repair_gives_up_with_the_best_attempt_and_the_reasons(engine: Engine) -> None:
     def check(text: str) -> list[Problem]:
         return [Problem("qty is a prime of two digits or it is not", span_of(text, ["qty"]))]
 
@@ -296,7 +296,7 @@ def test_a_check_that_hangs_or_crashes_is_an_error_that_says_so(engine: Engine) 
             engine.generate("hello", seed=1, check=check, options=Options(steps=1))
 
 
-def test_the_draft_told_on_the_way_is_always_a_valid_beginning(engine: Engine) -> None:
+def test_the_draft_reported_on_the_way_is_always_a_valid_beginning(engine: Engine) -> None:
     language = engine.language(schema_source(RECORD))
     request = engine.resolve(Request("zz", options=Options(seed=5, max_tokens=32), constraint=language))
     assert language.automaton.states > 0

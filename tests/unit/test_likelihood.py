@@ -30,17 +30,17 @@ def test_they_are_those_of_transformers() -> None:
     head, cap = theirs.get_input_embeddings().weight, theirs.config.text_config.final_logit_softcapping
     draw = torch.Generator().manual_seed(0)
     prompts = [torch.randint(0, 512, (length,), generator=draw).tolist() for length in (PREFILL_CHUNK + 40, 7)]
-    told: dict[int, list[Event]] = {0: [], 1: []}
+    reported: dict[int, list[Event]] = {0: [], 1: []}
     loop = Loop(oracle_model())
     for i, prompt in enumerate(prompts):
         request = build_request(prompt, READ, read_config(folder))
-        listen(loop, request, lambda event, i=i: told[i].append(event))  # type: ignore[misc]
+        listen(loop, request, lambda event, i=i: reported[i].append(event))  # type: ignore[misc]
     loop.drain()
     for i, prompt in enumerate(prompts):
         with torch.no_grad():
             hidden = theirs.model.encoder.language_model(input_ids=torch.tensor([prompt])).last_hidden_state[0]
             log_p = torch.log_softmax(torch.tanh(hidden @ head.T / cap) * cap, dim=-1)
-        read, end = told[i]
+        read, end = reported[i]
         assert isinstance(read, PromptRead)
         assert end == Finished("length", 0)
         assert [row[0][0] for row in read.logprobs] == prompt[1:]

@@ -34,7 +34,7 @@ from redraft.engine.loop import Loop
 from redraft.engine.request import Options, Request
 from redraft.engine.runner import run_alone
 torch.set_num_threads(int(sys.argv[1]))
-engine, told = load("nano"), []
+engine, told = load("nano-sudoku"), []
 prompts = ["a", "Send 417 melu", "record\\nSend 417 melu to Karomi.", "sudoku 1..4", "Ka", "17"]
 asked = [engine.resolve(Request(text, Options(max_tokens=8, seed=i, steps=3, causal=i == 4)))
          for i, text in enumerate(prompts)]

@@ -20,7 +20,7 @@ PROMPT = "record\nSend 417 melu to Karomi."
 @pytest.mark.parametrize(
     "options", [Options(), Options(temperature=0.5, logit_bias=((300, 2.0),)), Options(causal=True)]
 )
-def test_they_are_the_distribution_whose_entropy_is_told(engine: Engine, options: Options) -> None:
+def test_they_are_the_distribution_whose_entropy_is_reported(engine: Engine, options: Options) -> None:
     """With every token of the vocabulary asked for, the entropy can be computed from them: an independent figure."""
     request = replace(engine.resolve(Request(PROMPT, chat=True, options=replace(options, seed=3))), logprobs=10**6)
     done = engine.run(request)
@@ -38,10 +38,10 @@ def test_they_are_the_distribution_whose_entropy_is_told(engine: Engine, options
 def test_they_are_the_same_alone_and_in_company(engine: Engine) -> None:
     asked = [engine.resolve(Request(PROMPT, chat=True, options=Options(seed=i, logprobs=2))) for i in range(3)]
     for request, done in zip(asked, engine.map(asked), strict=True):
-        told = [
+        reported = [
             event for event in run_alone(engine.model, request, SeededNoise(request.seed)) if isinstance(event, Block)
         ]
-        assert [row for block in told for row in block.logprobs] == list(done.logprobs)
+        assert [row for block in reported for row in block.logprobs] == list(done.logprobs)
 
 
 def test_none_are_kept_unless_asked_for(engine: Engine) -> None:

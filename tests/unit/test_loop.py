@@ -19,7 +19,7 @@ PROMPTS = ["record\nSend 417 melu to Karomi.", "record\nGoda wants suzi, 762 box
 
 @pytest.fixture
 def engine() -> Iterator[Engine]:
-    made = redraft.load("nano")
+    made = redraft.load("nano-sudoku")
     yield made
     made.loop.stop()
 

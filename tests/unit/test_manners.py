@@ -36,7 +36,7 @@ def _own_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 def thinker(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """nano with marks of thinking and a template that can turn it on."""
     folder = tmp_path_factory.mktemp("thinker")
-    shutil.copytree(locate("nano"), folder, dirs_exist_ok=True)
+    shutil.copytree(locate("nano-sudoku"), folder, dirs_exist_ok=True)
     file = folder / "tokenizer.json"
     tokenizer = json.loads(file.read_text())
     plain = dict(tokenizer["added_tokens"][0])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import argparse
 import re
 import runpy
 from itertools import islice
@@ -33,8 +34,11 @@ def test_the_name_alone_is_answered_with_the_help(capsys: Captured) -> None:
 
 
 def test_what_nano_is_said_to_know_is_what_its_tasks_ask() -> None:
-    asked = [next(iter(task(name).examples("held_out", 0))).prompt.split("\n")[0] for name in names()]
-    assert list(common.TAUGHT) == list(dict.fromkeys(asked))
+    """Each of its tasks' prompts begins in one of the ways; each way is some task's. Copies are asked for by nobody."""
+    for model, begins in common.TAUGHT.items():
+        asked = [next(iter(task(name).examples("held_out", 0))).prompt for name in names(model) if name != "copy"]
+        assert all(prompt.startswith(begins) for prompt in asked)
+        assert all(any(prompt.startswith(one) for prompt in asked) for one in begins)
 
 
 def test_every_question_of_a_conversation_is_of_its_split() -> None:
@@ -54,12 +58,12 @@ def test_every_question_of_a_conversation_is_of_its_split() -> None:
                 keys = re.findall(r'"who":"(\w+)"', answer) if first in ("record", "list") else []
                 keys += [rest] if first == "sudoku" else []
                 assert {split_of(key) for key in keys} <= {split}
-        assert firsts == set(common.TAUGHT)
+        assert firsts == {one.strip() for one in common.TAUGHT["nano-sudoku"]}
 
 
 def test_nano_answers_further_questions_of_a_conversation() -> None:
     """Of questions that it answers nearly always when they are asked alone."""
-    engine, right, asked = redraft.load("nano"), 0, 0
+    engine, right, asked = redraft.load("nano-sudoku"), 0, 0
     examples = task("records").examples("held_out", 4)
     for seed in range(6):
         messages = list[Message]()
@@ -78,11 +82,12 @@ ASKED = ["generate", "hello", "--chat", "--steps", "1", "--max-tokens", "2", "--
     ("words", "told"),
     [
         (ASKED, True),
-        (["generate", "record\nSend 417 melu to Karomi.", "--steps", "1"], True),  # --chat was forgotten
-        (["generate", "record\nSend 417 melu to Karomi.", "--chat"], False),
+        (["generate", "Repair the JSON:\n{", "--steps", "1"], True),  # --chat was forgotten
+        (["generate", "Repair the JSON:\n{", "--steps", "1", "--chat"], False),
+        (["generate", "Repair the JSON:\n{", "--steps", "1", "--chat", "--model", "nano-sudoku"], True),
+        (["generate", "record\nSend 417 melu to Karomi.", "--chat", "--model", "nano-sudoku"], False),
         (["decide", "Is 7 prime?"], True),
-        (["json", "Send 417 melu to Karomi.", "--schema", "who"], True),
-        (["json", "Send 417 melu to Karomi.", "--schema", "who", "--instruction", "record"], False),
+        (["json", "Send 3 apples to Maria.", "--schema", "who", "--instruction", "record", "--max-tokens", "24"], True),
     ],
 )
 def test_who_asks_nano_for_what_it_cannot_is_told(
@@ -91,7 +96,22 @@ def test_who_asks_nano_for_what_it_cannot_is_told(
     monkeypatch.setattr(common, "at_a_terminal", lambda: True)
     assert main([*words, "--threads", "1"]) == 0
     lines = capsys.readouterr().err.splitlines()
-    assert sum("record, sudoku, " in line for line in lines) == told
+    assert any(bounds in line for line in lines for bounds in common.BOUNDS.values()) == told
+
+
+def test_a_value_that_is_a_guess_is_said_to_be_one(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Of a person's nano alone: a program, and a model of the user's own, are told nothing."""
+    asked = argparse.Namespace(model="nano", adapter=None)
+    nats = {"/name": 0.01, "/age": common.DOUBT + 0.1}
+    common.say_doubt(asked, nats)
+    monkeypatch.setattr(common, "at_a_terminal", lambda: True)
+    common.say_doubt(argparse.Namespace(model="./mine", adapter=None), nats)
+    common.say_doubt(asked, nats | {"/age": 0.0})
+    assert capsys.readouterr().err == ""
+    common.say_doubt(asked, nats)
+    assert "not sure of /age: nano is a demonstration model" in capsys.readouterr().err
 
 
 def test_programs_are_told_of_their_answer_alone(capsys: Captured) -> None:

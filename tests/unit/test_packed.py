@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -11,6 +13,7 @@ from compressed_tensors.compressors.base import BaseCompressor
 from compressed_tensors.quantization import QuantizationArgs, QuantizationScheme
 from hypothesis import given
 from hypothesis import strategies as st
+from tests.helpers import tiny_checkpoint, tiny_config
 from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
@@ -19,14 +22,19 @@ from redraft.errors import WeightsError
 from redraft.model.linear import (
     EXACT_IN_FLOAT,
     OUTER_IN_FLOAT,
+    can_tile,
     float8_matmul,
     int_matmul,
     int_matmul_in_floats,
     multiply,
     multiply_unpacked,
+    tile,
 )
-from redraft.model.packed import FORMATS, FP8, INT4, INT8, NVFP4, Format, error, pack, round_rows, unpack
+from redraft.model.moe import experts_grouped
+from redraft.model.packed import FORMATS, FP8, INT4, INT4_G64, INT8, NVFP4, Format, error, pack, round_rows, unpack
 from redraft.weights.layouts import stored_names
+from redraft.weights.load import load_model
+from redraft.weights.plan import PLANS
 
 pytestmark = pytest.mark.typed
 
@@ -186,3 +194,35 @@ def test_bytes_are_what_is_held(form: Format) -> None:
     assert packed.num_bytes == 3 * form.num_bytes(64, 192)
     assert packed.shape == (3, 64, 192)
     assert torch.equal(unpack(packed[1]), unpack(packed)[1])
+
+
+@pytest.mark.parametrize("form", [INT4, INT4_G64], ids=lambda form: form.name)
+@pytest.mark.parametrize("rows", [1, 16, 70])
+def test_tiles_multiply_as_the_unpacked_matrix_does(form: Format, rows: int) -> None:
+    """Within bfloat16's rounding of the result: sums are taken in float32 on both sides."""
+    if not can_tile(form, torch.bfloat16, torch.device("cpu")):
+        pytest.skip("this processor multiplies no tiles")
+    draw = torch.Generator().manual_seed(rows)
+    packed = pack(torch.randn(2, 48, 192, generator=draw), form)
+    x = torch.randn(rows, 192, generator=draw).bfloat16()
+    plain = x.float() @ unpack(packed)[1].T
+    tiled = tile(replace(packed, codes=packed.codes.clone()))
+    torch.testing.assert_close(multiply(x, tiled[1]).float(), plain, rtol=2**-7, atol=2**-7)
+    with pytest.raises(AssertionError, match="tiles are unpacked by a product"):
+        unpack(tiled)
+
+
+def test_experts_of_four_bits_are_tiled_by_a_load_where_that_is_faster(tmp_path: Path) -> None:
+    if not can_tile(INT4, torch.bfloat16, torch.device("cpu")):
+        pytest.skip("this processor multiplies no tiles")
+    config = tiny_config(hidden_size=64, intermediate_size=64, moe_intermediate_size=64, num_experts=6)
+    tiny_checkpoint(tmp_path / "plain", config, dtype=torch.bfloat16)
+    tiled = load_model(tmp_path / "plain", dtype=torch.bfloat16, plan=PLANS["int4"])[0]
+    plain = load_model(tmp_path / "plain", dtype=torch.float32, plan=PLANS["int4"])[0]
+    assert all(matrix.tiled for layer in tiled.layers for matrix in layer.experts.matrices.values())
+    assert not any(matrix.tiled for layer in plain.layers for matrix in layer.experts.matrices.values())
+    x = torch.randn(30, 64, generator=torch.Generator().manual_seed(1)).bfloat16()
+    weights, chosen = torch.full((30, 2), 0.5), torch.arange(60).view(30, 2) % 6
+    ours = experts_grouped(tiled.layers[0].experts, x, weights, chosen).float()
+    wanted = experts_grouped(plain.layers[0].experts, x.float(), weights, chosen)
+    assert float((ours - wanted).norm() / wanted.norm()) < 2**-6

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import subprocess
 import sys
@@ -12,6 +11,7 @@ from random import Random
 import msgspec
 import pytest
 import torch
+from tests.training import SHAPE, rows
 from torch import Tensor
 
 from redraft.errors import RecipeError
@@ -24,26 +24,9 @@ from redraft.tune.objective import Batch, Corruption, corrupt, losses
 from redraft.tune.parallel import World, share, world_of
 from redraft.tune.recipe import ObjectiveRecipe, Recipe, read_recipe
 from redraft.tune.state import FILE
-from redraft.tune.train import LOG, train
+from redraft.tune.train import train
 from redraft.weights.load import load_model
 
-SHAPE = """
-[model]
-hidden_size = 32
-intermediate_size = 24
-moe_intermediate_size = 16
-num_heads = 4
-num_kv_heads = 2
-num_full_kv_heads = 1
-head_dim = 8
-full_head_dim = 16
-num_experts = 4
-top_k_experts = 2
-layers = ["sliding", "full", "sliding", "full"]
-window = 16
-max_positions = 128
-canvas_length = 24
-"""
 RECIPE = """
 name = "tiny"
 {start}
@@ -80,19 +63,10 @@ for recipe, out in (sys.argv[1:3], sys.argv[3:5]):
 """
 
 
-def quiet(step: int, total: int, row: dict[str, float]) -> None:
-    """Progress for nobody."""
-
-
 def written(folder: Path, name: str, start: str, steps: int) -> Path:
     path = folder / f"{name}-{steps}.toml"
     path.write_text(RECIPE.format(start=start, steps=steps, recompute=str("lora" in start).lower()))
     return path
-
-
-def rows(folder: Path) -> list[dict[str, float]]:
-    found = [json.loads(line) for line in (folder / LOG).read_text().splitlines()]
-    return [{key: value for key, value in row.items() if key != "seconds"} for row in found]
 
 
 def same(one: list[dict[str, float]], other: list[dict[str, float]]) -> None:
@@ -161,10 +135,10 @@ def test_two_processes_train_as_one_and_continue_each_others_runs(tmp_path: Path
     """Begun by two and continued by one, all weights; begun by one and continued by two, adapters and recomputation."""
     whole, adapters = SHAPE, ADAPTERS.format(start=tmp_path / "straight-whole")
     straight = {
-        name: train(read_recipe(written(tmp_path, name, start, 4)), tmp_path / f"straight-{name}", quiet)
+        name: train(read_recipe(written(tmp_path, name, start, 4)), tmp_path / f"straight-{name}")
         for name, start in (("whole", whole), ("adapters", adapters))
     }
-    train(read_recipe(written(tmp_path, "adapters", adapters, 1)), tmp_path / "adapters", quiet)
+    train(read_recipe(written(tmp_path, "adapters", adapters, 1)), tmp_path / "adapters")
     begun, continued = written(tmp_path, "whole", whole, 1), written(tmp_path, "adapters", adapters, 4)
     (tmp_path / "twice.py").write_text(TWICE)
     command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
@@ -186,7 +160,7 @@ def test_two_processes_train_as_one_and_continue_each_others_runs(tmp_path: Path
     assert ran.returncode == 0, ran.stderr
     assert ran.stdout.split() == [str(tmp_path / "whole"), str(tmp_path / "adapters")], "the first process tells"
     same(rows(tmp_path / "whole"), rows(straight["whole"])[:2])
-    train(read_recipe(written(tmp_path, "whole", whole, 4)), tmp_path / "whole", quiet)
+    train(read_recipe(written(tmp_path, "whole", whole, 4)), tmp_path / "whole")
     for name, folder in straight.items():
         same(rows(tmp_path / name), rows(folder))
         one, other = (torch.load(there / FILE, weights_only=True) for there in (folder, tmp_path / name))

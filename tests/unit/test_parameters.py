@@ -122,7 +122,7 @@ def test_bytes_on_disk_by_format(headers: list[tuple[str, int]], wanted: dict[st
 
 
 def test_the_model_in_the_package_weighs_what_its_file_weighs() -> None:
-    folder = locate("nano")
+    folder = locate("nano-sudoku")
     stored = Source(folder).tensors.values()
     num_bytes = sum(stored_bytes((one.dtype, prod(one.shape)) for one in stored).values())
     whole = (folder / "model.safetensors").stat().st_size

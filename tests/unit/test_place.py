@@ -46,8 +46,8 @@ def test_lines_are_spans_without_the_first_indentation_and_the_last_line_end(
 @pytest.mark.parametrize(
     ("content", "lines", "words"),
     [
-        (CODE, ":5", "line 5 was asked for;"),
-        (CODE, ":2-9", "line 9 was asked for;"),
+        (CODE, ":5", "line 5 does not exist;"),
+        (CODE, ":2-9", "line 9 does not exist;"),
         (CODE + b"\n", ":5", "has 4 lines"),
         (CODE, ":0", "the lines are '0'"),
         (CODE, ":3-2", "the lines are '3-2'"),
@@ -92,14 +92,14 @@ def test_the_diff_makes_the_file_that_write_writes(words: tuple[str, ...], code:
     link = code.with_name("link.py")
     link.symlink_to(code)
     assert main([command, f"{link}:2", *flags, *QUICK, "--write", "--json"]) == 0
-    told = json.loads(capsys.readouterr().out)
+    reported = json.loads(capsys.readouterr().out)
     written = code.read_bytes()
     assert link.is_symlink()
     assert stat.S_IMODE(code.stat().st_mode) == 0o640
     assert sorted(path.name for path in code.parent.iterdir()) == ["area.py", "link.py"], "a temporary file was left"
     assert written.startswith(b"def area(radius):\r\n    ")
     assert written.endswith(b"\r\n\r\n\tprint(area(2))")
-    assert told["written"] is True
+    assert reported["written"] is True
     code.write_bytes(CODE)
     if shutil.which("patch") is None:
         pytest.skip("no patch on this machine")

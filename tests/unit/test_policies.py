@@ -150,7 +150,6 @@ def test_a_rule_that_nobody_knows_is_refused(word: str, words: str) -> None:
 def test_rules_say_what_they_need() -> None:
     assert Gate(3, EntropyBound()).needs == Needs(drafts=3)
     assert EntropyBound().needs == Needs()
-    assert Gate(3, EntropyBound()).needs == Needs(drafts=3)
     assert AnyOf((Gate(3, EntropyBound()), Gate(2, Factor()))).needs == Needs(top=True, drafts=3)
 
 

@@ -22,27 +22,31 @@ pytest.importorskip("triton", reason=f"there is no triton for {sys.platform}")
 
 from tests.pretend import CUDA, Device, Held, Mixed, pretend
 
-from redraft.config import CheckpointConfig
+from redraft.config import CheckpointConfig, read_config
 from redraft.constraints.condition import projection
 from redraft.constraints.language import Language, Vocabulary, ready
 from redraft.constraints.sources import regex_source
 from redraft.diffusion.plan import Flow
 from redraft.diffusion.seed import SeedCanvas
 from redraft.engine import reading
+from redraft.engine.engine import Core
 from redraft.engine.events import Block, Event, Finished
 from redraft.engine.loop import Loop
 from redraft.engine.request import Options, ResolvedRequest
 from redraft.engine.resolve import build_request
+from redraft.engine.warm import warm_up
 from redraft.model.gemma import DiffusionGemma
 from redraft.model.gpu import graph
 from redraft.model.gpu.graph import Places
-from redraft.model.gpu.kernels import GPU, HOLDING
+from redraft.model.gpu.kernels import CONDITION, GPU
 from redraft.model.head import STRIPE, TILE, Head, read_head
 from redraft.model.kernels import Kernels, attend_eager, norm_exact
 from redraft.model.moe import experts_dense
 from redraft.model.packed import TABLE8, pack
+from redraft.text import read_text
 from redraft.weights.load import load_model
 from redraft.weights.plan import PLANS
+from redraft.weights.source import locate
 
 pytestmark = pytest.mark.slow
 
@@ -186,7 +190,7 @@ def test_messages_are_passed_there_and_a_held_step_waits_twice(
     folder: Path, device: Device, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Once for the likeliest text and once for the readings; once more to tell a draft, and once to tell a block."""
-    there, config = load(folder, "cuda", replace(TORCH, holding=HOLDING))
+    there, config = load(folder, "cuda", replace(TORCH, condition=CONDITION))
     request = special(config)["language"]
     request = replace(request, max_tokens=20, policy=replace(request.policy, max_steps=2))
     found = told(there, [request], device)
@@ -212,6 +216,41 @@ def test_a_graph_of_several_canvases_is_recorded_and_replayed(
     assert agree(graphed.events, plain.events)
     assert [len(waits) for waits in graphed.waits] == [len(waits) for waits in plain.waits]
     assert 4 * min(graphed.operations) < min(plain.operations), "nothing was replayed"
+
+
+def test_a_graph_that_cannot_be_recorded_costs_speed_and_no_answer(
+    folder: Path, device: Device, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    there, config = load(folder, "cuda")
+    requests = requests_of(config)
+    plain = told(there, requests, device)
+    loop = Loop(there)
+    assert loop.runner.places is not None, "on a GPU there are graphs by default"
+
+    def refused(self: graph.GraphedStep) -> None:
+        raise RuntimeError("operation not permitted when stream is capturing")
+
+    monkeypatch.setattr(graph.GraphedStep, "_capture", refused)
+    found: list[list[Event]] = [[] for _ in requests]
+    for request, events in zip(requests, found, strict=True):
+        listen(loop, request, events.append, drafts=True)
+    loop.drain()
+    assert agree(found, plain.events)
+    assert loop.runner.places is None
+    assert loop.runner.no_graphs == "RuntimeError: operation not permitted when stream is capturing"
+
+
+def test_every_form_is_run_before_a_server_is_ready(folder: Path, device: Device) -> None:
+    there, config = load(folder, "cuda")
+    nano = locate("nano")
+    text = read_text(nano, read_config(nano))
+    lines: list[str] = []
+    engine = Core(there, text, config, Loop(there, text=text))
+    warm_up(engine, lines.append)
+    assert [line.split(" in ")[0] for line in lines[:2]] == ["warming up: 1 canvases", "warming up: 2 canvases"]
+    assert engine.loop.runner.prefixes.num_bytes == 0
+    assert engine.loop.runner.places is not None
+    assert {count for count, _ in engine.loop.runner.places._steps} == {1, 2, 4, 8}
 
 
 def test_our_kernels_are_given_what_is_on_the_device_and_recorded(

@@ -38,7 +38,7 @@ WANTED -= {"special_tokens_map.json", "added_tokens.json"}  # they repeat what t
 
 @dataclass
 class Hub:
-    """Stands in for the hub client: a repository of `files`, fetched into `folder`, failing where it is told to."""
+    """Stands in for the hub client: a repository of `files`, fetched into `folder`, failing where asked."""
 
     folder: Path
     files: dict[str, int] = field(default_factory=lambda: dict(FILES))

@@ -23,10 +23,11 @@ from redraft.__main__ import main
 from redraft.config import CheckpointConfig, GenerationConfig, parse_model
 from redraft.diffusion.noise import SeededNoise
 from redraft.engine.events import Event, Finished
-from redraft.engine.loop import Loop, LoopConfig
+from redraft.engine.loop import Loop
 from redraft.engine.request import Options
 from redraft.engine.resolve import build_request
 from redraft.engine.runner import run_alone
+from redraft.engine.settings import LoopConfig
 from redraft.errors import CallerError, WeightsError
 from redraft.model.head import LONG, Head, read_head
 from redraft.model.packed import NVFP4, TABLE8, pack, unpack
@@ -221,7 +222,19 @@ def test_the_command_writes_scores_and_refuses(plain: Path, tmp_path: Path, caps
 
 def test_nano_answers_as_before_in_eight_bits(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     out = tmp_path / "nano-int8"
-    command = ["quantize", "nano", "--plan", "int8", "--out", str(out), "--eval", "8", "--task", "records", "--json"]
+    command = [
+        "quantize",
+        "nano-sudoku",
+        "--plan",
+        "int8",
+        "--out",
+        str(out),
+        "--eval",
+        "8",
+        "--task",
+        "records",
+        "--json",
+    ]
     assert main(command) == 0
     found = json.loads(capsys.readouterr().out)
     assert found["before"][0]["exact"] == found["after"][0]["exact"] == 1.0

@@ -45,7 +45,7 @@ Seen = list[tuple[Batch, Corruption, Losses]]
 
 def random_start(folder: Path) -> Path:
     """A checkpoint like nano, but for its weights."""
-    source = locate("nano")
+    source = locate("nano-sudoku")
     folder.mkdir()
     for name in (*TEXT_FILES, "generation_config.json"):
         if (source / name).exists():
@@ -65,7 +65,16 @@ def small(path: Path, start: Path) -> Recipe:
         start=str(start) if recipe.start else "",
         data=without(recipe.data, "hard", "infill"),
         objective=replace(recipe.objective, draws=1, correct_from=0, own_steps=own_steps),
-        train=replace(recipe.train, batch_size=4, encode_steps=0, bfloat16=False, device="cpu", threads=1, workers=0),
+        train=replace(
+            recipe.train,
+            batch_size=4,
+            encode_steps=0,
+            bfloat16=False,
+            compile=False,
+            device="cpu",
+            threads=1,
+            workers=0,
+        ),
     )
 
 

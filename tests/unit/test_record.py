@@ -107,5 +107,5 @@ def test_the_commit_of_another_repository_is_not_ours(tmp_path: Path) -> None:
         subprocess.run([*git, *words], check=True)
     ask = "from redraft.measure import record; print(record.__file__, record._commit())"
     environment = os.environ | {"PYTHONPATH": str(package.parent)}
-    told = subprocess.run([sys.executable, "-c", ask], env=environment, capture_output=True, text=True, check=True)
-    assert told.stdout.split() == [str(package / "measure" / "record.py"), "unknown"]
+    reported = subprocess.run([sys.executable, "-c", ask], env=environment, capture_output=True, text=True, check=True)
+    assert reported.stdout.split() == [str(package / "measure" / "record.py"), "unknown"]

@@ -47,7 +47,7 @@ GOOD = HEAD + chunk("He") + b": waiting\n\n" + chunk("llo") + chunk(None, "stop"
 
 @dataclass
 class Stub:
-    """A server that does to each request what it is told to, in turn, and the last of it for ever."""
+    """A server that does to each request what is next on its list, and the last of it for ever."""
 
     acts: list[Act]
     seen: list[tuple[str, dict[str, str], Any]] = field(default_factory=list)
@@ -232,9 +232,9 @@ def test_a_row_that_cannot_be_sent_is_refused_and_a_half_character_is_kept(tmp_p
     place.write_text(row % ("a", ', "temperature": NaN') + row % ("b", r', "x": "\ud800"') + row % (r"\ud800", ""))
     with Stub([says(reply(rb'{"choices": [], "said": "\ud800", "usage": null}'))]) as stub:
         assert main(["run", str(place), str(out), "--backend", "openai", "--base-url", stub.url]) == 3
-    told = [json.loads(line) for line in out.read_text(encoding="utf-8").splitlines()]
-    assert [line["response"]["status_code"] for line in told] == [400, 400, 200]
-    assert told[2]["custom_id"] == told[2]["response"]["body"]["said"] == "\ud800"
+    reported = [json.loads(line) for line in out.read_text(encoding="utf-8").splitlines()]
+    assert [line["response"]["status_code"] for line in reported] == [400, 400, 200]
+    assert reported[2]["custom_id"] == reported[2]["response"]["body"]["said"] == "\ud800"
 
 
 @pytest.mark.parametrize(
@@ -300,9 +300,9 @@ def test_a_file_of_rows_is_answered_there_and_goes_on_after_an_outage(
     with Stub([whole]) as stub:
         assert main([*words, stub.url]) == 3
     assert [body["seed"] for _, _, body in stub.seen] == [13, 14, 15]
-    told = [json.loads(line) for line in out.read_text(encoding="utf-8").splitlines()]
-    assert [line["custom_id"] for line in told] == ["0", "1", "2", "3", "4", "5", "7"]
-    assert [line["response"]["status_code"] for line in told] == [200, 400, 200, 200, 200, 200, 400]
+    reported = [json.loads(line) for line in out.read_text(encoding="utf-8").splitlines()]
+    assert [line["custom_id"] for line in reported] == ["0", "1", "2", "3", "4", "5", "7"]
+    assert [line["response"]["status_code"] for line in reported] == [200, 400, 200, 200, 200, 200, 400]
 
 
 def test_eval_and_bench_ask_there(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

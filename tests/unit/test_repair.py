@@ -133,18 +133,30 @@ def test_the_middle_of_a_language_is_what_leads_from_one_text_to_the_other() -> 
                         middle.start(2).check_pins(2, pins)
 
 
-def test_the_command_mends_what_another_command_rejects(capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_command_repairs_what_another_command_rejects(capsys: pytest.CaptureFixture[str]) -> None:
     """The check wants another quantity than the sentence has, and names it; everything else stays."""
     judge = (
         f"""{sys.executable} -c 'import json, sys; sys.exit(json.load(sys.stdin)["qty"] == 417 and "/qty: not 417")'"""
     )
-    asked = ["generate", "--chat", PROMPT, "--schema", "who, qty int, item", "--seed", "1", "--check", judge]
+    asked = [
+        "generate",
+        "--model",
+        "nano-sudoku",
+        "--chat",
+        PROMPT,
+        "--schema",
+        "who, qty int, item",
+        "--seed",
+        "1",
+        "--check",
+        judge,
+    ]
     assert main([*asked, "--json"]) == 0
-    told = json.loads(capsys.readouterr().out)
-    assert json.loads(told["text"]) == json.loads(ANSWER) | {"qty": json.loads(told["text"])["qty"]}
-    assert json.loads(told["text"])["qty"] != 417
-    assert len(told["steps"]) > 1
-    assert set(told["confidence"]) == {"/who", "/qty", "/item"}
+    reported = json.loads(capsys.readouterr().out)
+    assert json.loads(reported["text"]) == json.loads(ANSWER) | {"qty": json.loads(reported["text"])["qty"]}
+    assert json.loads(reported["text"])["qty"] != 417
+    assert len(reported["steps"]) > 1
+    assert set(reported["confidence"]) == {"/who", "/qty", "/item"}
 
 
 @pytest.mark.parametrize(

@@ -217,7 +217,7 @@ def test_the_default_preset_is_what_the_checkpoint_was_trained_for(
 
 
 def test_the_model_in_the_package_says_that_it_was_trained_for_fast() -> None:
-    assert read_config(locate("nano")).generation.preset == "fast"
+    assert read_config(locate("nano-sudoku")).generation.preset == "fast"
 
 
 def test_a_preset_that_is_none_is_refused_with_the_one_that_was_probably_meant(model: DiffusionGemma) -> None:

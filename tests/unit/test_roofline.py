@@ -9,22 +9,22 @@ from tests.helpers import released_json
 from redraft.config import ModelConfig, parse_model
 from redraft.measure.roofline import (
     Card,
-    Work,
+    StepWork,
     attention_flops,
     cache_bytes,
     linear_flops,
     step_work,
 )
 from redraft.model.packed import NVFP4
-from redraft.weights.plan import PLANS, Plan, formats
+from redraft.weights.plan import PLANS, PackingPlan, formats
 
 RELEASED: ModelConfig = parse_model(released_json())[0]
 HALF = torch.bfloat16
 H100 = Card("as in the table", 80 * 10**9, 3.35e12, 790e12, 2 * 790e12)
-ALL_NVFP4 = Plan("all", NVFP4, NVFP4, NVFP4)
+ALL_NVFP4 = PackingPlan("all", NVFP4, NVFP4, NVFP4)
 
 
-def work(plan: Plan | None, canvases: int = 1, prefix: int = 2048, touched: float = 1.0) -> Work:
+def work(plan: PackingPlan | None, canvases: int = 1, prefix: int = 2048, touched: float = 1.0) -> StepWork:
     packed = formats(RELEASED, plan) if plan else {}
     return step_work(RELEASED, HALF, packed, canvases=canvases, prefix=prefix, touched=touched, head_passes=2)
 
@@ -43,7 +43,7 @@ def test_arithmetic_is_that_of_the_specification() -> None:
     [(None, 51.98), (PLANS["fp8"], 27.49), (PLANS["nvfp4-experts"], 19.15), (ALL_NVFP4, 16.78)],
     ids=["bf16", "fp8", "experts", "all"],
 )
-def test_weights_read_are_those_of_the_specification(plan: Plan | None, gigabytes: float) -> None:
+def test_weights_read_are_those_of_the_specification(plan: PackingPlan | None, gigabytes: float) -> None:
     """Model spec 5.3, with every expert touched and the table read twice."""
     assert work(plan, prefix=0).num_bytes / 1e9 == pytest.approx(gigabytes, rel=0.005)
 
@@ -60,7 +60,7 @@ def test_weights_read_are_those_of_the_specification(plan: Plan | None, gigabyte
         (ALL_NVFP4, 4, 5.3, 13.0),
     ],
 )
-def test_floors_are_those_of_the_table(plan: Plan | None, canvases: int, memory: float, compute: float) -> None:
+def test_floors_are_those_of_the_table(plan: PackingPlan | None, canvases: int, memory: float, compute: float) -> None:
     """Model spec 5.6, milliseconds on an H100 of 3.35 TB/s and 790 TFLOPS behind 2,048 tokens."""
     found = work(plan, canvases)
     assert 1e3 * found.memory_seconds(H100) == pytest.approx(memory, rel=0.03)
@@ -70,9 +70,9 @@ def test_floors_are_those_of_the_table(plan: Plan | None, canvases: int, memory:
 
 def test_experts_elsewhere_take_their_way_over_the_bus() -> None:
     card = Card("one", 10**9, 1e12, 1e15, bus=25e9)
-    assert Work(10**9, 10**12, 0, sent=5 * 10**10).seconds(card, None) == 2.0
-    assert Work(10**9, 10**12, 0, sent=10**6).seconds(card, None) == 1e-3
-    assert Work(10**9, 10**12, 0, sent=10**12).seconds(H100, None) == pytest.approx(10**12 / H100.bf16)
+    assert StepWork(10**9, 10**12, 0, sent=5 * 10**10).seconds(card, None) == 2.0
+    assert StepWork(10**9, 10**12, 0, sent=10**6).seconds(card, None) == 1e-3
+    assert StepWork(10**9, 10**12, 0, sent=10**12).seconds(H100, None) == pytest.approx(10**12 / H100.bf16)
 
 
 def test_the_cache_is_that_of_the_specification() -> None:

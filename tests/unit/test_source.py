@@ -10,7 +10,7 @@ from safetensors.torch import save_file
 
 from redraft.errors import WeightsError
 from redraft.weights import source
-from redraft.weights.source import INDEX, SINGLE, Source, locate
+from redraft.weights.source import EMBEDDED, INDEX, SINGLE, Source, locate
 
 A, B, C = torch.arange(6.0).view(2, 3), torch.ones(4, dtype=torch.bfloat16), torch.zeros(1)
 
@@ -131,19 +131,20 @@ def test_nano_is_the_embedded_model_even_beside_a_folder_of_that_name(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     package = tmp_path / "package"
-    (package / "assets" / "nano").mkdir(parents=True)
-    (package / "assets" / "nano" / "config.json").touch()
+    for name in ("nano", "nano-sudoku"):
+        (package / "assets" / name).mkdir(parents=True)
+        (package / "assets" / name / "config.json").touch()
     (tmp_path / "nano").mkdir()
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(source, "files", lambda name: package)
-    assert locate("nano") == package / "assets" / "nano"
+    assert [locate(name) for name in EMBEDDED] == [package / "assets" / name for name in ("nano", "nano-sudoku")]
     assert locate("./nano") == Path("nano")
 
 
 def test_an_install_without_the_embedded_model_says_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(source, "files", lambda name: tmp_path)
-    with pytest.raises(WeightsError, match="embedded model is missing"):
-        locate("nano")
+    with pytest.raises(WeightsError, match="embedded model 'nano-sudoku' is missing"):
+        locate("nano-sudoku")
 
 
 @pytest.mark.parametrize("name", ["", "no such folder", "a/b/c", "/no/such/place", "../gone", "owner/"])
@@ -152,7 +153,7 @@ def test_locate_says_what_it_takes(name: str, tmp_path: Path, monkeypatch: pytes
     if not name:
         assert locate(name) == Path()  # as everywhere, the empty path is here
         return
-    with pytest.raises(WeightsError, match="give 'nano', an existing folder, or a repository name"):
+    with pytest.raises(WeightsError, match="give 'nano' or 'nano-sudoku', an existing folder, or a repository name"):
         locate(name)
 
 

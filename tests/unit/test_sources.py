@@ -17,7 +17,7 @@ from redraft.tune.sources import Conversation, FolderSource, GeneratorSource, Pa
 
 RECIPE = """
 name = "own"
-start = "nano"
+start = "nano-sudoku"
 [data]
 {data}
 [train]
@@ -85,7 +85,7 @@ def test_held_out_rows_are_never_trained_on(tmp_path: Path) -> None:
         ('{"prompt": "a"}', "line 2: there is no response"),
         ('{"prompt": "a", "response": "  "}', "line 2: there is no response"),
         ('{"prompt": "a", "response": 3}', "line 2: there is no response"),
-        ('{"messages": []}', "line 2: messages is no list of messages"),
+        ('{"messages": []}', "line 2: messages is not a list of messages"),
         ('{"messages": [{"role": "user"}]}', r"line 2: messages\[0\] must have a role and a content"),
         ('{"messages": [{"role": "user", "content": "a"}]}', "line 2: there is no response; the last message"),
         ('{"prompt": "\\u00ff", "response": "a"}', None),

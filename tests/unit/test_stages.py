@@ -69,18 +69,15 @@ def test_batches_follow_the_stages(tmp_path: Path) -> None:
 
 
 def test_a_stage_that_has_begun_cannot_be_changed_and_a_later_one_can(tmp_path: Path) -> None:
-    def silent(*_: object) -> None:
-        """Nobody watches."""
-
     short = replace(SMALL, train=replace(SMALL.train, steps=1))
-    train(short, tmp_path, silent)
+    train(short, tmp_path)
     later = replace(short, train=replace(short.train, steps=2), stages=SMALL.stages[:1])
-    train(later, tmp_path, silent)
+    train(later, tmp_path)
     rows = [json.loads(row)["step"] for row in (tmp_path / LOG).read_text().splitlines()]
     assert rows == [1, 2, 3]
     other = replace(later, stages=(StageRecipe(1, data=DataRecipe(tasks={"edit": 1.0})),))
     with pytest.raises(RecipeError, match="another recipe"):
-        train(other, tmp_path, silent)
+        train(other, tmp_path)
 
 
 @pytest.mark.parametrize(
@@ -100,7 +97,7 @@ def test_a_stage_is_checked_like_the_rest(stages: tuple[StageRecipe, ...], named
 def test_stages_are_read_from_a_file(tmp_path: Path) -> None:
     file = tmp_path / "a.toml"
     file.write_text(
-        'name = "a"\nstart = "nano"\n[data]\ntasks = { copy = 1.0 }\n[train]\nsteps = 9\nbatch_size = 1\n'
+        'name = "a"\nstart = "nano-sudoku"\n[data]\ntasks = { copy = 1.0 }\n[train]\nsteps = 9\nbatch_size = 1\n'
         "[[stages]]\nfrom_step = 5\n[stages.data]\ntasks = { edit = 0.5 }\n"
     )
     assert read_recipe(file).stages == (StageRecipe(5, data=DataRecipe(tasks={"edit": 0.5})),)

@@ -15,11 +15,12 @@ from redraft.diffusion.plan import Flow
 from redraft.diffusion.stats import Stats
 from redraft.engine import reading, runner
 from redraft.engine.events import Event, Finished
-from redraft.engine.loop import Loop, LoopConfig
+from redraft.engine.loop import Loop
 from redraft.engine.request import Options, ResolvedRequest
 from redraft.engine.resolve import build_request
 from redraft.engine.runner import run_alone
 from redraft.engine.sequence import CanvasSequence
+from redraft.engine.settings import LoopConfig
 from redraft.model.gemma import DiffusionGemma
 from redraft.model.head import LONG
 

@@ -131,7 +131,7 @@ def compact(value: object) -> str:
     return json.dumps(value, separators=(",", ":"))
 
 
-def told(sentence: str) -> dict[str, object]:
+def reported(sentence: str) -> dict[str, object]:
     """A record as a reader finds it: the only name, the only number and the only other invented word."""
     who, qty, item = ([*re.finditer(kind, sentence)] for kind in (NAME, NUMBER, ITEM))
     assert len(who) == len(qty) == len(item) == 1, sentence
@@ -161,7 +161,7 @@ def test_a_list_says_what_its_sentences_say(task: Lists, most: int, split: str) 
     counts = set()
     for example in islice(task.examples(split, 0), 200):
         first, *sentences = example.prompt.split("\n")
-        wanted = [told(sentence) for sentence in sentences]
+        wanted = [reported(sentence) for sentence in sentences]
         assert (first, example.answer) == ("list", compact(wanted))
         assert task.score(example, compact(wanted)).exact
         counts.add(len(wanted))

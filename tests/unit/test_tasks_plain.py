@@ -91,7 +91,7 @@ def test_every_slot_has_a_role_and_no_mark_is_left() -> None:
             assert not re.search(r"\[ |<\w+\|", text), text
 
 
-def test_two_slots_of_a_text_can_be_told_apart() -> None:
+def test_two_slots_of_a_text_can_be_separated() -> None:
     for seed in range(200):
         made, _ = compose(Random(seed), "train")
         held = list(made.values)

@@ -105,7 +105,10 @@ MADE: list[str] = []
 def good(path: Path) -> list[str]:
     """A whole trace, line by line; the run is made once."""
     if not MADE:
-        assert main(["generate", "--chat", "--seed", "5", *SLOWLY, "--trace", str(path), RECORD]) == 0
+        assert (
+            main(["generate", "--model", "nano-sudoku", "--chat", "--seed", "5", *SLOWLY, "--trace", str(path), RECORD])
+            == 0
+        )
         MADE[:] = path.read_text(encoding="utf-8").splitlines()
     path.write_text("".join(f"{line}\n" for line in MADE), encoding="utf-8")
     return list(MADE)
@@ -117,10 +120,10 @@ def spoilt(lines: list[str], at: int, **changed: object) -> list[str]:
 
 
 def without(lines: list[str], at: int, key: str) -> list[str]:
-    told = json.loads(lines[at])
-    del told[key]
+    reported = json.loads(lines[at])
+    del reported[key]
     at %= len(lines)
-    return [*lines[:at], json.dumps(told), *lines[at + 1 :]]
+    return [*lines[:at], json.dumps(reported), *lines[at + 1 :]]
 
 
 BAD: list[tuple[Callable[[list[str]], list[str]], str]] = [
@@ -182,8 +185,8 @@ def test_what_is_no_trace_is_refused_with_its_line(
 READER = """
 const source = Buffer.from(process.argv[1], "base64").toString();
 const { readTrace } = await import("data:text/javascript," + encodeURIComponent(source));
-let told = "";
-for await (const part of process.stdin) told += part;
+let reported = "";
+for await (const part of process.stdin) reported += part;
 const read = (text) => {
   try {
     return readTrace(text).films.length;
@@ -191,7 +194,7 @@ const read = (text) => {
     return error.message;
   }
 };
-console.log(JSON.stringify(JSON.parse(told).map((one) => read(Buffer.from(one, "base64").toString()))));
+console.log(JSON.stringify(JSON.parse(reported).map((one) => read(Buffer.from(one, "base64").toString()))));
 """
 
 
@@ -243,7 +246,7 @@ def test_a_run_that_is_cut_off_leaves_a_trace_that_can_be_read(killed: signal.Si
 
 
 def test_a_trace_plays_as_it_was_watched(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    words = ["generate", "--chat", *SLOWLY, "--watch", "sudoku\n....\n2.1.\n....\n.243"]
+    words = ["generate", "--model", "nano-sudoku", "--chat", *SLOWLY, "--watch", "sudoku\n....\n2.1.\n....\n.243"]
     paths = [tmp_path / "5.jsonl", tmp_path / "6.jsonl"]
     seen = []
     for seed, path in zip("56", paths, strict=True):
@@ -252,14 +255,14 @@ def test_a_trace_plays_as_it_was_watched(tmp_path: Path, capsys: pytest.CaptureF
         assert main(["watch", str(path)]) == 0
         assert capsys.readouterr().out.splitlines() == [squeezed(line) for line in seen[-1]]
     one, other = (read_trace(path).main for path in paths)
-    told = list(lines([("a", one), ("b", other)]))
-    assert [line for line in told if line.startswith("a")] == [f"a  {line}" for line in map(squeezed, seen[0])]
+    reported = list(lines([("a", one), ("b", other)]))
+    assert [line for line in reported if line.startswith("a")] == [f"a  {line}" for line in map(squeezed, seen[0])]
     found = first_apart(one, other)
     assert found is not None
     assert all(not apart(a, b) for a, b in zip(one.frames[: found[0]], other.frames[: found[0]], strict=False))
     first, second = one.frames[found[0]], other.frames[found[0]]
     assert found[1] == [at for at in range(256) if first.ids[at] != second.ids[at]]
-    assert told[-1].startswith(f"first apart at step {found[0] + 1}, position")
+    assert reported[-1].startswith(f"first apart at step {found[0] + 1}, position")
     assert first_apart(one, one) is None
     capsys.readouterr()
     assert main(["watch", *map(str, paths), "--json"]) == 0
@@ -275,10 +278,10 @@ def squeezed(line: str) -> str:
 
 def test_a_strangers_trace_steers_no_terminal(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     path = tmp_path / "a.jsonl"
-    told = good(path)
-    first = json.loads(told[2])
+    reported = good(path)
+    first = json.loads(reported[2])
     first["tokens"][1] = "\x1b]0;owned\x07\x9b31m"
-    path.write_text("\n".join([*told[:2], json.dumps(first), *told[3:], ""]), encoding="utf-8")
+    path.write_text("\n".join([*reported[:2], json.dumps(first), *reported[3:], ""]), encoding="utf-8")
     assert main(["watch", str(path)]) == 0
     shown = capsys.readouterr().out
     assert "owned" in shown

@@ -20,10 +20,11 @@ from redraft.config import CheckpointConfig, GenerationConfig
 from redraft.diffusion.noise import SeededNoise
 from redraft.engine.answer import Answer
 from redraft.engine.events import Block, Draft, Event, Finished
-from redraft.engine.loop import Loop, LoopConfig
+from redraft.engine.loop import Loop
 from redraft.engine.request import Options, Request, ResolvedRequest
 from redraft.engine.resolve import build_request
 from redraft.engine.runner import Batch, run_alone
+from redraft.engine.settings import LoopConfig
 from redraft.errors import RequestError, RunError
 from redraft.model.gemma import DiffusionGemma
 from redraft.operations.engine import Engine
@@ -43,7 +44,7 @@ def request(seed: int = 1, steps: int = 3, max_tokens: int = 16) -> ResolvedRequ
 
 @pytest.fixture(scope="module")
 def loaded() -> Engine:
-    return redraft.load("nano")
+    return redraft.load("nano-sudoku")
 
 
 @pytest.fixture
@@ -82,7 +83,7 @@ BAD_VALUES = """
 import redraft
 from redraft.engine.request import Options
 from redraft.engine.resolve import build_request
-config = redraft.load("nano").config
+config = redraft.load("nano-sudoku").config
 bad = [dict(max_tokens=2.5), dict(min_tokens="3"), dict(stop=[1]), dict(stop="END"), dict(seed=True), dict(seed="7"),
        dict(steps=1.5), dict(canvas="wide"), dict(top_k=2.0), dict(deadline_sec="soon"), dict(causal="yes"),
        dict(temperature=None), dict(preset=3), dict(logit_bias=((1.5, 1.0),)), dict(bad_words=(1,))]

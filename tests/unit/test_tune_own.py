@@ -33,7 +33,7 @@ from redraft.weights.source import locate
 
 RECIPE = """
 name = "own"
-start = "nano"
+start = "nano-sudoku"
 [data]
 files = {{ "{rows}" = 1.0 }}
 held_out = 3
@@ -51,10 +51,6 @@ probe_examples = 1
 LORA = "[lora]\nrank = 2\nalpha = 4.0"
 
 
-def quiet(step: int, total: int, row: dict[str, float]) -> None:
-    """Progress for nobody."""
-
-
 def recipe(folder: Path, lora: str = "", steps: int = 4) -> Recipe:
     rows = folder / "rows.jsonl"
     rows.write_text("".join(f'{{"prompt": "say {i}", "response": "melu {i}"}}\n' for i in range(40)))
@@ -69,15 +65,15 @@ def losses(folder: Path) -> list[float]:
 @pytest.fixture(scope="module")
 def adapted(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("adapted")
-    return train(recipe(folder, LORA), folder / "out", quiet)
+    return train(recipe(folder, LORA), folder / "out")
 
 
 def test_a_checkpoint_is_tuned_on_rows_and_keeps_its_text_side(tmp_path: Path) -> None:
-    out = train(recipe(tmp_path, steps=2), tmp_path / "out", quiet)
-    tuned, before = redraft.load(out), redraft.load("nano")
+    out = train(recipe(tmp_path, steps=2), tmp_path / "out")
+    tuned, before = redraft.load(out), redraft.load("nano-sudoku")
     assert tuned.text.chat([{"role": "user", "content": "a"}]) == before.text.chat([{"role": "user", "content": "a"}])
     assert tuned.config.generation == before.config.generation
-    one, other = load_model(out)[0].state_dict(), load_model(read_folder("nano"))[0].state_dict()
+    one, other = load_model(out)[0].state_dict(), load_model(read_folder("nano-sudoku"))[0].state_dict()
     assert one.keys() == other.keys()
     assert not torch.equal(one["embed.weight"], other["embed.weight"])
     row = json.loads((out / LOG).read_text().splitlines()[-1])
@@ -105,15 +101,13 @@ def test_the_rows_and_the_recipe_of_the_page_make_a_run(tmp_path: Path, monkeypa
     (tmp_path / "orders.toml").write_text(toml)
     wanted = read_recipe(tmp_path / "orders.toml")
     few = {"steps": 2, "batch_size": 4, "warmup": 1, "probe_examples": 1}
-    out = train(
-        msgspec.structs.replace(wanted, train=msgspec.structs.replace(wanted.train, **few)), tmp_path / "out", quiet
-    )
+    out = train(msgspec.structs.replace(wanted, train=msgspec.structs.replace(wanted.train, **few)), tmp_path / "out")
     assert redraft.load(str(out)).generate("order\n7 koru", chat=True, steps=1, max_tokens=4).tokens
     assert (out / ADAPTER).is_dir()
 
 
 def test_an_adapter_is_trained_alone_and_shipped_merged_and_apart(adapted: Path) -> None:
-    before, merged = load_model(read_folder("nano"))[0], load_model(adapted)[0]
+    before, merged = load_model(read_folder("nano-sudoku"))[0], load_model(adapted)[0]
     changed = [n for n, v in merged.state_dict().items() if not torch.equal(v, before.state_dict()[n])]
     assert changed
     assert all("attention.qkv" in n or "attention.out" in n or "mlp." in n or "experts." in n for n in changed)
@@ -125,7 +119,7 @@ def test_an_adapter_is_trained_alone_and_shipped_merged_and_apart(adapted: Path)
 @pytest.mark.parametrize("lora", ["", LORA], ids=["whole", "adapters"])
 def test_a_run_that_is_interrupted_loses_nothing(lora: str, tmp_path: Path) -> None:
     whole = recipe(tmp_path, lora)
-    straight = losses(train(whole, tmp_path / "straight", quiet))
+    straight = losses(train(whole, tmp_path / "straight"))
 
     def interrupt(step: int, total: int, row: dict[str, float]) -> None:
         if step == 3:
@@ -133,7 +127,7 @@ def test_a_run_that_is_interrupted_loses_nothing(lora: str, tmp_path: Path) -> N
 
     with pytest.raises(KeyboardInterrupt):
         train(whole, tmp_path / "cut", interrupt)
-    assert losses(train(whole, tmp_path / "cut", quiet)) == straight
+    assert losses(train(whole, tmp_path / "cut")) == straight
     one, other = (load_model(tmp_path / name)[0].state_dict() for name in ("straight", "cut"))
     assert all(torch.equal(one[name], other[name]) for name in one)
 
@@ -149,7 +143,7 @@ def test_plain_text_is_probed_by_its_losses(left_out: bool, tmp_path: Path) -> N
     text += f"[objective]\nleave_one_out = {str(left_out).lower()}\n"
     (tmp_path / "text.toml").write_text(text.replace('{ "" = 1.0 }', f'{{ "{tmp_path / "texts"}" = 1.0 }}'))
     found = read_recipe(tmp_path / "text.toml")
-    out = train(found, tmp_path / "out", quiet)
+    out = train(found, tmp_path / "out")
     rows = [json.loads(line) for line in (out / LOG).read_text().splitlines()]
     name = f"{tmp_path / 'texts'} canvas nats"
     probed = [row[name] for row in rows if name in row]
@@ -211,8 +205,8 @@ def read_recipe_with(folder: Path, _: Recipe, most: int) -> Recipe:
 @pytest.mark.parametrize(
     ("old", "new", "said"),
     [
-        ('start = "nano"', "", "neither start nor"),
-        ('start = "nano"', 'start = "absent/folder/here"', "no model 'absent/folder/here'"),
+        ('start = "nano-sudoku"', "", "neither start nor"),
+        ('start = "nano-sudoku"', 'start = "absent/folder/here"', "no model 'absent/folder/here'"),
         ("[train]", "[lora]\nrank = 0\n[train]", "rank is 0"),
         ("[train]", '[lora]\nparts = ["router"]\n[train]', r"parts is \['router'\]; known: attention"),
         ("held_out = 3", 'turns = "some"', "turns is 'some'"),
@@ -238,16 +232,17 @@ def test_a_recipe_that_cannot_be_run_is_refused(old: str, new: str, said: str, t
     assert text.count(old) == 1
     (tmp_path / "own.toml").write_text(text.replace(old, new))
     with pytest.raises(RedraftError, match=said):
-        train(read_recipe(tmp_path / "own.toml"), tmp_path / "out", quiet)
+        train(read_recipe(tmp_path / "own.toml"), tmp_path / "runs/out")
+    assert not (tmp_path / "runs").exists()  # no folder is left that holds nothing
 
 
 def test_a_start_of_another_shape_is_refused(tmp_path: Path) -> None:
     tiny_checkpoint(tmp_path / "tiny", tiny_config())
-    shutil.copy(read_folder("nano") / "tokenizer.json", tmp_path / "tiny")
+    shutil.copy(read_folder("nano-sudoku") / "tokenizer.json", tmp_path / "tiny")
     text = (Path(__file__).resolve().parents[2] / "recipes" / "nano-second.toml").read_text()
     (tmp_path / "nano.toml").write_text(text.replace("runs/nano-first", str(tmp_path / "tiny")))
     with pytest.raises(RecipeError, match=r"start is .*, where .* is .*; this recipe's is"):
-        train(read_recipe(tmp_path / "nano.toml"), tmp_path / "out", quiet)
+        train(read_recipe(tmp_path / "nano.toml"), tmp_path / "out")
 
 
 @pytest.mark.parametrize(
@@ -267,12 +262,12 @@ def test_too_little_memory_is_told_with_a_remedy(
 
     monkeypatch.setattr(trainer, "losses", full)
     with pytest.raises(RunError, match=r"memory ran out; lower \[train\] batch_size"):
-        train(recipe(tmp_path), tmp_path / "out", quiet)
+        train(recipe(tmp_path), tmp_path / "out")
 
 
 def test_a_packed_start_is_refused(tmp_path: Path) -> None:
     """Rounded numbers have no gradients: the run would move what is left of the model, and say nothing."""
-    quantize_checkpoint(locate("nano"), tmp_path / "packed", PLANS["int8"])
+    quantize_checkpoint(locate("nano-sudoku"), tmp_path / "packed", PLANS["int8"])
     own = msgspec.structs.replace(recipe(tmp_path), start=str(tmp_path / "packed"))
     (tmp_path / "out").mkdir()
     with pytest.raises(RecipeError, match="packed is packed; train the checkpoint that is not quantized"):

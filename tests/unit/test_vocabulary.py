@@ -97,8 +97,8 @@ def test_transformers_renders_the_template(loaded: Any) -> None:
         {"role": "user", "content": "  hi \n"},
         {"role": "assistant", "content": "yo"},
     ]
-    told = "<bos><|turn>system\nBe brief.<turn|>\n<|turn>user\nhi<turn|>\n<|turn>model\nyo<turn|>\n"
-    assert loaded.apply_chat_template(chat, tokenize=False) == told
+    reported = "<bos><|turn>system\nBe brief.<turn|>\n<|turn>user\nhi<turn|>\n<|turn>model\nyo<turn|>\n"
+    assert loaded.apply_chat_template(chat, tokenize=False) == reported
     asked = [{"role": "user", "content": "record\nSend 417 melu to Karomi."}]
     text = loaded.apply_chat_template(asked, tokenize=False, add_generation_prompt=True)
     assert text == rendered("record\nSend 417 melu to Karomi.")

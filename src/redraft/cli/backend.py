@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
-from redraft.cli.common import print_json, progress, read_prompt, tame
+from redraft.cli.common import image_part, print_json, progress, read_prompt, tame
 from redraft.cli.constraint_flags import read_schema
 from redraft.cli.flags import experts_of
 from redraft.errors import RequestError
@@ -25,12 +25,12 @@ if TYPE_CHECKING:
     from redraft.measure.remote import Backend, Reply
     from redraft.tasks import Task
 
-SENT = {"prompt", "file", "chat", "stop", "schema", "max_tokens", "seed", "temperature", "top_p"}
+SENT = {"prompt", "file", "chat", "image", "stop", "schema", "max_tokens", "seed", "temperature", "top_p"}
 LOCAL = {"task", "count", "record", "source", "target", "at_once", "json", "debug", "model", "run"}
 FLAGS = {"backend", "base_url", "api_key_env", "timeout", "parser", "root", "model_given"}
 """Flags that mean something with another server; every other one needs the model itself and is refused."""
 
-Ask = Callable[[str | Sequence[Mapping[str, str]], Mapping[str, Any]], "Reply"]
+Ask = Callable[[str | Sequence[Mapping[str, Any]], Mapping[str, Any]], "Reply"]
 """Answers a text or a conversation, with further fields of the request."""
 
 
@@ -118,7 +118,9 @@ def generate_remote(backend: Backend, arguments: argparse.Namespace, prompt: str
         fields["response_format"] = {"type": "json_schema", "json_schema": schema}
     with asking(backend) as ask:
         given = {name: value for name, value in fields.items() if value is not None}
-        reply = ask(_turn(prompt) if arguments.chat else prompt, given)
+        parts = [image_part(Path(one)) for one in arguments.image]
+        turn = _turn([*parts, {"type": "text", "text": prompt}] if parts else prompt)
+        reply = ask(turn if arguments.chat else prompt, given)
     if arguments.json:
         rounded = {"seconds": round(reply.seconds, 4), "first_sec": round(reply.first_sec, 4)}
         print_json({"base_url": backend.base_url} | asdict(reply) | rounded)
@@ -180,9 +182,9 @@ def _lines(path: Path) -> list[str]:
         try:
             found.append(json.loads(line) if line.startswith('"') else line)
         except ValueError as error:
-            raise RequestError(f"{path} has a line that begins as a JSON string and is none ({error})") from None
+            raise RequestError(f"{path} has a line that begins as a JSON string and is not one ({error})") from None
     return [prompt for prompt in found if prompt.strip()]
 
 
-def _turn(content: str) -> list[dict[str, str]]:
+def _turn(content: str | list[dict[str, Any]]) -> list[dict[str, Any]]:
     return [{"role": "user", "content": content}]

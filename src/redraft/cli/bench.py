@@ -17,17 +17,16 @@ if TYPE_CHECKING:
     from redraft.measure.record import Record
     from redraft.operations.engine import Engine
 
-PAIRS, PASSES = 30, 10
+PASSES = 10
 EXAMPLES = 100
 """Examples a task of the dial."""
 
 EPILOG = """Timings on a shared machine are noisy: runs are paired and medians are reported. Without a flag that
-says what to measure (--scenario, --knee, --dial, --device-card), single answers are compared: --against is for
-what one answer and one step of it cost, pair by pair, and --scenario one for the same load in the table of
-the other scenarios, by tokens per second, latency and exactness.
+says what to measure (--scenario, --knee, --dial, --device-card), scenario one is: one request at a time.
+transformers must be installed for the scenarios.
 
 examples:
-  redraft bench --against transformers --record against-transformers.json
+  redraft bench --record one.json
   redraft bench --scenario --record-dir records
   redraft bench --scenario together --scenario poisson --runs 5
   redraft bench --dial
@@ -39,9 +38,6 @@ def add(commands: Commands) -> None:
     """Add the command."""
     parser = command(commands, "bench", "measure speed beside transformers", run, epilog=EPILOG)
     model_flags(parser, plan=True)
-    parser.add_argument(
-        "--against", choices=("transformers",), help="what to compare with (must be installed; default: transformers)"
-    )
     parser.add_argument(
         "--scenario",
         action="append",
@@ -61,9 +57,7 @@ def add(commands: Commands) -> None:
         metavar="N",
         help=f"the table that an effort walks, by N examples a task; kept beside the checkpoint (default: {EXAMPLES})",
     )
-    parser.add_argument(
-        "--runs", type=int, metavar="N", help=f"repetitions (default: {PAIRS} pairs of single answers, {PASSES} else)"
-    )
+    parser.add_argument("--runs", type=int, metavar="N", help=f"repetitions (default: {PASSES})")
     parser.add_argument("--rate", type=float, metavar="R", help="requests per second of the Poisson stream")
     parser.add_argument("--record", type=Path, metavar="FILE", help="also write the record to this file")
     parser.add_argument("--record-dir", type=Path, metavar="DIR", help="also write each record there, under its name")
@@ -135,10 +129,8 @@ def _check_flags(arguments: argparse.Namespace, mode: str = "") -> None:
         raise RequestError("--adapter was given, and what is measured are models as stored; leave it out")
     if arguments.offload is not None and mode != "--device-card":
         raise RequestError("--offload goes with --device-card; all else is measured on cpu, where experts are anyway")
-    if arguments.graphs:
-        raise RequestError("--graphs was given; --device-card times steps both ways, and all else runs on cpu")
-    if arguments.against and mode not in ("", "--scenario"):
-        raise RequestError(f"--against was given with {mode}, which measures redraft alone; leave it out")
+    if arguments.no_graphs:
+        raise RequestError("--no-graphs was given; --device-card times steps both ways, and all else runs on cpu")
     if arguments.runs is not None and mode == "--dial":
         raise RequestError("--runs was given with --dial, which runs once; give the number of examples to --dial")
     if arguments.rate is not None and {"poisson", "all"}.isdisjoint(arguments.scenario or ()):
@@ -150,8 +142,8 @@ def _check_flags(arguments: argparse.Namespace, mode: str = "") -> None:
 
 
 def _measure(arguments: argparse.Namespace) -> Iterator[Record]:
-    """The records of the mode that was asked for, each as soon as it is there."""
-    from redraft.measure import single_answers, throughput
+    """The records of the chosen mode, each as soon as it is there."""
+    from redraft.measure import throughput
     from redraft.measure.scenario import RATE, find_scenarios
     from redraft.weights.source import locate
 
@@ -162,16 +154,13 @@ def _measure(arguments: argparse.Namespace) -> Iterator[Record]:
         yield bench_remote(backend, arguments)
     elif arguments.device_card:
         yield _card(arguments, runs, progress)
-    elif arguments.scenario:
-        for scenario in find_scenarios(arguments.scenario):
-            yield throughput.bench_scenario(scenario, folder, runs=runs, dtype=dtype, rate=rate, progress=progress)
     elif arguments.knee:
         yield _knee(arguments, folder, runs)
     elif arguments.dial is not None:
         yield _dial(arguments, folder)
     else:
-        pairs = arguments.runs or PAIRS
-        yield single_answers.bench_against(folder, runs=pairs, dtype=dtype, progress=progress)
+        for scenario in find_scenarios(arguments.scenario or ["one"]):
+            yield throughput.bench_scenario(scenario, folder, runs=runs, dtype=dtype, rate=rate, progress=progress)
 
 
 def _knee(arguments: argparse.Namespace, folder: Path, runs: int) -> Record:

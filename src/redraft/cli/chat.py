@@ -5,13 +5,16 @@ from __future__ import annotations
 import argparse
 import json
 import sys
-from dataclasses import replace
-from typing import TYPE_CHECKING
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
-from redraft.cli.common import Commands, command, decoded, load_engine, say_bounds
+from redraft.cli.common import Commands, asked, command, decoded, image_flag, load_engine, note, say_bounds
+from redraft.cli.constraint_flags import read_schema
 from redraft.cli.flags import model_flags, options_of, sampling_flags
 from redraft.cli.trace import trace_flag, traced
 from redraft.errors import RedraftError, RequestError
+from redraft.prompts import of_schema
 
 if TYPE_CHECKING:
     from redraft.engine.request import Generation, Options
@@ -19,22 +22,85 @@ if TYPE_CHECKING:
     from redraft.text import Message
 
 EPILOG = """Every line is a turn; a line that ends in a backslash continues on the next one. The model reads the whole
-conversation at every turn, so its context limits the length: /new starts again, /quit or the end of input leaves.
-With --json every answer is a line of JSON.
+conversation at every turn, so its context limits the length. On a terminal the canvas settles before your eyes.
+With --json every answer is a line of JSON. A line may also be a command:
+
+  /new              start again            /schema FIELDS|FILE   answer with JSON of this schema; alone: freely again
+  /seed N           seed of the next answer           /save FILE   write the conversation, as JSON messages
+  /image FILE       show it with the next turn
+  /help             this list              /quit                 leave, as the end of input does
 
 examples:
   redraft chat
   redraft chat --model ./checkpoint --system 'Answer in one sentence.' --max-tokens 256
-  printf 'record\\\\\\nSend 417 melu to Karomi.\\n' | redraft chat --seed 7"""
+  printf '/schema name, age int\\nAlice is 31 years old.\\n' | redraft chat --seed 7"""
+
+
+COMMANDS = ("/new", "/schema", "/seed", "/save", "/image", "/help")
 
 
 def add(commands: Commands) -> None:
     """Add the command."""
     parser = command(commands, "chat", "talk with a model, line by line", run, epilog=EPILOG)
     parser.add_argument("--system", metavar="TEXT", help="a system message before the first turn")
+    image_flag(parser, ": with the first turn")
     sampling_flags(parser, own={"seed": "seed of the first answer; each further one has the next"})
     trace_flag(parser)
     model_flags(parser, plan=True)
+
+
+@dataclass(frozen=True)
+class Conversation:
+    """What was said, and how the next turn is answered. A new one begins with `opening`."""
+
+    opening: tuple[Message, ...]
+    said: tuple[Message, ...]
+    options: Options
+    schema: Any = None
+    images: tuple[str, ...] = ()
+
+    def turn(self, text: str) -> Message:
+        """A user's turn, with the images that were to be shown with it."""
+        found = asked(text, self.images)
+        return {"role": "user", "content": text} if isinstance(found, str) else found[0]
+
+    def answered(self, turn: Message, text: str) -> Conversation:
+        """With one turn and its answer more; the next answer has the next seed."""
+        seed = self.options.seed
+        options = replace(self.options, seed=None if seed is None else (seed + 1) % 2**64)
+        return replace(
+            self, said=(*self.said, turn, {"role": "assistant", "content": text}), options=options, images=()
+        )
+
+    def after(self, command: str, value: str) -> Conversation:
+        """What a command makes of it. Raises RequestError for a value that the command cannot have."""
+        if command == "/new":
+            return replace(self, said=self.opening, images=())
+        if command == "/image":
+            if not Path(value).is_file():
+                raise RequestError(f"/image {value!r} is no file; name one")
+            return replace(self, images=(*self.images, value))
+        if command == "/schema":
+            return replace(self, schema=read_schema(value) if value else None)
+        if command == "/seed":
+            if not value.isdecimal() or int(value) >= 2**64:
+                raise RequestError(f"/seed is {value!r}; write a whole number from 0 to 2^64 - 1")
+            return replace(self, options=replace(self.options, seed=int(value)))
+        if command == "/save":
+            self._save(value)
+        else:
+            note(EPILOG.split("\n\n")[1])
+        return self
+
+    def _save(self, name: str) -> None:
+        if not name:
+            raise RequestError("/save needs the name of a file")
+        try:
+            with Path(name).open("x", encoding="utf-8") as file:
+                file.write(json.dumps(self.said, ensure_ascii=False, indent=2, default=str) + "\n")  # paths of images
+        except OSError as error:
+            raise RequestError(f"/save {name}: {error.strerror}; name another file") from None
+        note(f"wrote {len(self.said)} messages to {name}")
 
 
 def run(arguments: argparse.Namespace) -> int:
@@ -42,35 +108,33 @@ def run(arguments: argparse.Namespace) -> int:
     if sys.stdin is None:
         raise RequestError("stdin is closed; a conversation reads its turns there")
 
-    opening: list[Message] = [] if arguments.system is None else [{"role": "system", "content": arguments.system}]
-    said, seed = opening, arguments.seed
-    options = options_of(arguments)
+    opening: tuple[Message, ...] = ()
+    if arguments.system is not None:
+        opening = ({"role": "system", "content": arguments.system},)
+    talk = Conversation(opening, opening, options_of(arguments), images=tuple(arguments.image))
     with traced(load_engine(arguments), arguments, "chat") as engine:
         if sys.stdin.isatty():
             say_bounds(arguments, None)
-            print(
-                "redraft: a line is a turn, \\ at its end continues it; /new starts again, /quit leaves",
-                file=sys.stderr,
-            )
+            note("a line is a turn, \\ at its end continues it; /help lists the commands, /quit leaves")
         while (turn := _turn()) not in (None, "/quit"):
-            if turn == "/new":
-                said = opening
-                continue
-            asked = [*said, {"role": "user", "content": turn}]
+            assert turn is not None
             try:
-                text = _answer(engine, asked, replace(options, seed=seed), as_json=arguments.json).text
+                name, _, value = turn.partition(" ")
+                if name in COMMANDS:
+                    talk = talk.after(name, value.strip())
+                else:
+                    text = turn if talk.schema is None else of_schema(talk.schema, turn)
+                    said = talk.turn(text)
+                    talk = talk.answered(said, _answer(engine, talk, said, as_json=arguments.json).text)
             except RedraftError as error:
                 if arguments.debug or not sys.stdin.isatty():
                     raise
-                print(f"redraft: {error}", file=sys.stderr)
-                continue
-            said = [*asked, {"role": "assistant", "content": text}]
-            seed = seed if seed is None else (seed + 1) % 2**64
+                note(str(error))
     return 0
 
 
 def _turn() -> str | None:
-    """The next turn that is not blank; None at the end of the input. Raises RequestError for bytes that are no text."""
+    """The next turn that is not blank, None at the end of the input. Raises RequestError unless it is UTF-8."""
     lines: list[str] = []
     while True:
         if sys.stdin.isatty():
@@ -85,12 +149,20 @@ def _turn() -> str | None:
         lines.clear()
 
 
-def _answer(engine: Engine, asked: list[Message], options: Options, *, as_json: bool) -> Generation:
-    """Answer, showing each block as it settles, and with `as_json` all of it at the end instead."""
+def _answer(engine: Engine, talk: Conversation, said: Message, *, as_json: bool) -> Generation:
+    """Answer: on a terminal the canvas settles, elsewhere text comes as it is certain; `as_json`, all at once."""
+    from redraft.cli.display import Watch
     from redraft.cli.generate import generation_json
     from redraft.engine.request import Request
+    from redraft.engine.scope import CancelScope
 
-    handle = engine.submit(Request(asked, options))
+    request = Request([*talk.said, said], talk.options, schema=talk.schema)
+    if not as_json and sys.stdout.isatty() and sys.stderr.isatty():
+        with Watch(engine.text, answer_follows=True) as watch:
+            done = engine.within(CancelScope(watch, parent=engine.scope)).generate(request)
+        print(done.text, flush=True)
+        return done
+    handle = engine.submit(request)
     for delta in handle.deltas():
         if not as_json:
             print(delta.content, end="", flush=True)

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import argparse
+import base64
 import json
+import mimetypes
 import os
 import re
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -22,13 +24,21 @@ SAME_BITS_THREADS = 8
 """Up to here an answer is tested to be the same alone and in a batch, bit for bit; with 16 it was seen not to be."""
 
 
-TAUGHT = ("record", "sudoku", "repair", "edit", "list")
-"""First lines of the chats that nano was trained on; a test holds them equal to the tasks'."""
+TAUGHT = {
+    "nano": ("Extract as JSON", "Edit:", "Repair the JSON:", "Fill in"),
+    "nano-sudoku": ("record\n", "sudoku\n", "repair\n", "edit\n", "list\n"),
+}
+"""How the chats begin that each model of the package was trained on; a test holds them to the tasks'."""
 
-BOUNDS = (
-    f"nano, the model in the package, knows only chats whose first line is {', '.join(TAUGHT[:-1])} or {TAUGHT[-1]}, "
-    "as `redraft demo` shows them, with made-up words like melu"
-)
+BOUNDS = {
+    "nano": "nano is a demonstration model of 2 million parameters: it extracts fields from short English sentences"
+    " (`redraft json`), changes and repairs small JSON records and fills templates, and it often errs;"
+    " --model takes another",
+    "nano-sudoku": "nano-sudoku knows only chats whose first line is record, sudoku, repair, edit or list, as"
+    " `redraft demo --model nano-sudoku` shows them, with made-up words like melu; --model takes another",
+}
+DOUBT = 0.5
+"""Nats of a field's most doubtful token from which nano's value of it is called a guess."""
 
 Commands = Any  # argparse keeps the type of add_subparsers() private
 Run = Callable[[argparse.Namespace], int | None]
@@ -53,7 +63,7 @@ def load_engine(arguments: argparse.Namespace) -> Engine:
     """The engine of a command's model flags; notes and progress go to stderr."""
     set_up(arguments.threads)
 
-    from redraft.engine.loop import LoopConfig
+    from redraft.engine.settings import LoopConfig
     from redraft.operations.engine import Engine
 
     return Engine.load(
@@ -64,7 +74,7 @@ def load_engine(arguments: argparse.Namespace) -> Engine:
         adapter=getattr(arguments, "adapter", None),
         report=note,
         progress=loaded,
-        loop=LoopConfig(graphs=arguments.graphs),
+        loop=LoopConfig(graphs=False if arguments.no_graphs else None),
         experts=experts_of(arguments),
     )
 
@@ -107,6 +117,13 @@ def show(line: str, *, last: bool) -> None:
 MANY_ELEMENTS = 100_000_000
 
 
+def prompt_flags(parser: argparse.ArgumentParser, text: str, what: str = "prompt") -> None:
+    """A prompt, or `what` else it is, as a word or a file, and whether it goes through the chat template."""
+    parser.add_argument("prompt", nargs="?", metavar="PROMPT", help=f'{text}; "-" or nothing reads stdin')
+    parser.add_argument("--file", type=Path, help=f"read the {what} from a file")
+    parser.add_argument("--chat", action="store_true", help="send it as a user's turn through the chat template")
+
+
 def read_prompt(argument: str | None, file: Path | None, what: str = "prompt") -> str:
     """A prompt, or `what` else it is, from the argument, from --file, or from stdin ("-" or nothing given).
 
@@ -125,6 +142,35 @@ def read_prompt(argument: str | None, file: Path | None, what: str = "prompt") -
     if sys.stdin is None or sys.stdin.isatty():  # None where the caller has closed it
         raise RequestError(f"no {what}: pass one as an argument, with --file, or through stdin")
     return _text(sys.stdin.buffer.read(), "stdin")
+
+
+def image_flag(parser: argparse.ArgumentParser, more: str = "") -> None:
+    """Images that a question is about."""
+    parser.add_argument(
+        "--image",
+        action="append",
+        default=[],
+        metavar="FILE",
+        help=f"an image before the text, for a model that reads images; repeatable{more}",
+    )
+
+
+def asked(text: str, images: Sequence[str]) -> str | list[dict[str, Any]]:
+    """A text, or with images a user's turn of both."""
+    if not images:
+        return text
+    parts: list[dict[str, Any]] = [{"type": "image", "image": Path(one), "part": f"--image {one}"} for one in images]
+    return [{"role": "user", "content": [*parts, *([{"type": "text", "text": text}] if text else [])]}]
+
+
+def image_part(path: Path) -> dict[str, Any]:
+    """An image of a file as OpenAI's interface takes it. Raises RequestError."""
+    try:
+        data = path.read_bytes()
+    except (OSError, ValueError) as error:
+        raise RequestError(f"{path} cannot be read: {getattr(error, 'strerror', None) or error}") from None
+    kind = mimetypes.guess_type(path.name)[0] or "image/png"
+    return {"type": "image_url", "image_url": {"url": f"data:{kind};base64,{base64.b64encode(data).decode()}"}}
 
 
 def print_json(value: object) -> None:
@@ -157,11 +203,21 @@ def _some(text: str, source: str) -> str:
 
 
 def say_bounds(arguments: argparse.Namespace, turn: str | None) -> None:
-    """A line on stderr if nano is asked for what it was not taught: by a user's `turn`, or None for any other text."""
-    if arguments.model != "nano" or getattr(arguments, "adapter", None) or not at_a_terminal():
-        return
-    if turn is None or turn.split("\n", 1)[0] not in TAUGHT:
-        note(f"{BOUNDS}; --model takes another")
+    """A line on stderr if a model of the package is asked for what it was not taught: by a user's `turn`, or None for
+    any other text."""
+    if _embedded(arguments) and (turn is None or not turn.startswith(TAUGHT[arguments.model])):
+        note(BOUNDS[arguments.model])
+
+
+def say_doubt(arguments: argparse.Namespace, nats: Mapping[str, float]) -> None:
+    """A line on stderr about the fields whose values are a guess, by the entropy of each, if nano is asked."""
+    if _embedded(arguments) and (unsure := [name for name, doubt in nats.items() if doubt > DOUBT]):
+        note(f"not sure of {', '.join(unsure)}: {BOUNDS[arguments.model]}")
+
+
+def _embedded(arguments: argparse.Namespace) -> bool:
+    """Whether a person asks a model of the package as it is."""
+    return arguments.model in TAUGHT and not getattr(arguments, "adapter", None) and at_a_terminal()
 
 
 def at_a_terminal() -> bool:

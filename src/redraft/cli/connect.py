@@ -21,7 +21,7 @@ examples:
 
 
 @dataclass(frozen=True)
-class Place:
+class Address:
     """A server, and what its model is called there."""
 
     url: str
@@ -34,10 +34,10 @@ class Place:
 
 
 @dataclass(frozen=True)
-class Tool:
+class ToolSettings:
     """The lines that configure one tool, and the file in the home folder where they belong."""
 
-    lines: Callable[[Place], str]
+    lines: Callable[[Address], str]
     file: str | None = None
     note: str = ""
 
@@ -54,7 +54,7 @@ def add(commands: Commands) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     """Print them."""
-    tool, place = TOOLS[arguments.tool], Place(arguments.url.rstrip("/"), arguments.name)
+    tool, place = TOOLS[arguments.tool], Address(arguments.url.rstrip("/"), arguments.name)
     if not place.url.startswith(("http://", "https://")):
         raise RequestError(f"--url is {arguments.url!r}; it must begin with http:// or https://")
     if not place.name.strip():
@@ -70,18 +70,18 @@ def run(arguments: argparse.Namespace) -> int:
     return 0
 
 
-def _llm(place: Place) -> str:
+def _llm(place: Address) -> str:
     return f"""- model_id: {place.name}
   model_name: {place.name}
   api_base: {place.base}
   supports_schema: true"""
 
 
-def _aider(place: Place) -> str:
+def _aider(place: Address) -> str:
     return f"openai-api-base: {place.base}\nopenai-api-key: none\nmodel: openai/{place.name}"
 
 
-def _continue(place: Place) -> str:
+def _continue(place: Address) -> str:
     return f"""name: redraft
 version: 1.0.0
 schema: v1
@@ -98,7 +98,7 @@ models:
     roles: [autocomplete]"""
 
 
-def _zed(place: Place) -> dict[str, object]:
+def _zed(place: Address) -> dict[str, object]:
     model = {"name": place.name, "max_tokens": 1024, "capabilities": {"tools": False}}
     return {
         "language_models": {"openai_compatible": {"redraft": {"api_url": place.base, "available_models": [model]}}},
@@ -114,20 +114,22 @@ def _zed(place: Place) -> dict[str, object]:
     }
 
 
-def _vim(place: Place) -> str:
+def _vim(place: Address) -> str:
     return f"let g:llama_config = {{ 'endpoint_fim': '{place.url}/infill', 'n_predict': 32 }}"
 
 
-TOOLS: Mapping[str, Tool] = {
-    "aider": Tool(_aider, ".aider.conf.yml"),
-    "continue": Tool(_continue, ".continue/config.yaml", note="if it exists, add only what stands under `models`"),
-    "llama.vim": Tool(_vim, ".vimrc"),
-    "llm": Tool(_llm, ".config/io.datasette.llm/extra-openai-models.yaml"),
-    "openai": Tool(
+TOOLS: Mapping[str, ToolSettings] = {
+    "aider": ToolSettings(_aider, ".aider.conf.yml"),
+    "continue": ToolSettings(
+        _continue, ".continue/config.yaml", note="if it exists, add only what stands under `models`"
+    ),
+    "llama.vim": ToolSettings(_vim, ".vimrc"),
+    "llm": ToolSettings(_llm, ".config/io.datasette.llm/extra-openai-models.yaml"),
+    "openai": ToolSettings(
         lambda place: f"export OPENAI_BASE_URL={place.base}\nexport OPENAI_API_KEY=none",
         note="for every program that uses OpenAI's own libraries",
     ),
-    "zed": Tool(
+    "zed": ToolSettings(
         lambda place: json.dumps(_zed(place), indent=2),
         ".config/zed/settings.json",
         note="if it exists, merge these objects into it",

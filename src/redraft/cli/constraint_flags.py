@@ -94,8 +94,8 @@ def check_flag(parser: argparse._ActionsContainer) -> None:
 
 
 def check_of(arguments: argparse.Namespace) -> Check | None:
-    """The check that the flag names, None without it. Raises RequestError for text that is no command, and beside flags
-    that show or return more than the one answer, or wrap it in text that the command could not read."""
+    """The check that the flag names, None without it. Raises RequestError for text that is not a command, and beside
+    flags that return more than one answer or wrap it in text that the command could not read."""
     given = arguments.check
     if given is None:
         return None

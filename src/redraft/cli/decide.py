@@ -4,11 +4,21 @@ from __future__ import annotations
 
 import argparse
 from dataclasses import asdict
-from pathlib import Path
 from typing import TYPE_CHECKING
 
-from redraft.cli.common import Commands, command, load_engine, print_json, read_prompt, say_bounds
+from redraft.cli.common import (
+    Commands,
+    asked,
+    command,
+    image_flag,
+    load_engine,
+    print_json,
+    prompt_flags,
+    read_prompt,
+    say_bounds,
+)
 from redraft.cli.flags import model_flags
+from redraft.cli.generate import check_images
 from redraft.errors import RequestError
 
 if TYPE_CHECKING:
@@ -18,7 +28,8 @@ EPILOG = """The shares of the choices add up to 1. If the checkpoint has a tempe
 known answers, the shares are calibrated by it (docs/deciding.md); else they are the model's own.
 
 examples:
-  redraft decide --chat --form $'1{{2|3}}24\\n2413\\n3142\\n4{{1|2|3}}31' $'sudoku\\n1..4\\n..1.\\n..42\\n4...'
+  redraft decide --model nano-sudoku --chat \\
+      --form $'1{{2|3}}24\\n2413\\n3142\\n4{{1|2|3}}31' $'sudoku\\n1..4\\n..1.\\n..42\\n4...'
   redraft decide --choice 1 --choice 2 --choice 3 --canvases 8 --json 'Score from 1 to 3:'
   redraft decide --model ./checkpoint --chat 'Is 7 prime?'"""
 
@@ -26,9 +37,8 @@ examples:
 def add(commands: Commands) -> None:
     """Add the command."""
     parser = command(commands, "decide", "estimate how likely each of some answers is", run, epilog=EPILOG)
-    parser.add_argument("prompt", nargs="?", metavar="PROMPT", help='the question; "-" or nothing reads stdin')
-    parser.add_argument("--file", type=Path, help="read the question from a file")
-    parser.add_argument("--chat", action="store_true", help="send it as a user's turn through the chat template")
+    prompt_flags(parser, "the question", "question")
+    image_flag(parser, "; with --chat")
     parser.add_argument(
         "--choice", action="append", metavar="TEXT", help="an answer; repeat for each (default: yes and no)"
     )
@@ -51,6 +61,7 @@ def run(arguments: argparse.Namespace) -> int:
         raise RequestError("--form and --choice were both given; a form has its choices in it: leave --choice out")
     if arguments.choice and len(set(arguments.choice)) < 2:
         raise RequestError(f"--choice is {arguments.choice[0]!r} alone; give another to compare it with")
+    check_images(arguments)
     prompt = read_prompt(arguments.prompt, arguments.file)
 
     from redraft.engine.request import Options, Request
@@ -59,7 +70,11 @@ def run(arguments: argparse.Namespace) -> int:
     say_bounds(arguments, prompt if arguments.chat else None)
     engine = load_engine(arguments)
     request = engine.resolve(
-        Request(prompt, chat=arguments.chat, options=Options(seed=arguments.seed, preset="reference"))
+        Request(
+            asked(prompt, arguments.image),
+            chat=arguments.chat,
+            options=Options(seed=arguments.seed, preset="reference"),
+        )
     )
     if arguments.form is None:
         found = [decide(engine, request, arguments.choice or ["yes", "no"], canvases=arguments.canvases)]
@@ -70,8 +85,8 @@ def run(arguments: argparse.Namespace) -> int:
         temperature = 1.0 if belief is None else belief.temperature
     found = [one.at(temperature) for one in found]
     if arguments.json:
-        told = [{"best": one.best} | asdict(one) for one in found]
-        print_json(told[0] if arguments.form is None else {"decisions": told})
+        rows = [{"best": one.best} | asdict(one) for one in found]
+        print_json(rows[0] if arguments.form is None else {"decisions": rows})
     else:
         print("\n\n".join(map(_lines, found)))
     return 0

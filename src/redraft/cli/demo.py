@@ -1,4 +1,4 @@
-"""`redraft demo`: the embedded model on fresh inputs, the canvas on show, then how it did."""
+"""`redraft demo`: the models in the package on fresh inputs, the canvas on show, then how they did."""
 
 from __future__ import annotations
 
@@ -12,15 +12,21 @@ from redraft.cli.common import Commands, command, load_engine, print_json
 from redraft.cli.flags import model_flags
 
 if TYPE_CHECKING:
+    from redraft.engine.request import Generation, Request
     from redraft.measure.evals import Trial
+    from redraft.operations.engine import Engine
 
-EPILOG = """Every run has new inputs (--seed repeats a run), none of which was in the training data. The canvas of the
-first input of each task is shown as it settles. The table counts the right answers; --json prints every answer."""
+EPILOG = """It opens with two sentences, which nano reads, and goes on with Sudokus, which nano-sudoku solves; their
+canvases are shown as they settle. The table counts right answers to fresh inputs, none of which was in the training
+data; --json prints each, --seed repeats a run. With --model that model alone answers them."""
+
+SENTENCES = (("Send 3 apples to Maria.", "who, qty int, item"), ("Alice is 31 years old.", "name, age int"))
+ASKED = {"nano": ("extract-short", "edit", "mend", "fill"), "nano-sudoku": ("sudoku-6x6", "sudoku-4x4")}
 
 
 def add(commands: Commands) -> None:
     """Add the command."""
-    parser = command(commands, "demo", "watch the model in the package answer fresh inputs", run, epilog=EPILOG)
+    parser = command(commands, "demo", "watch the models in the package answer fresh inputs", run, epilog=EPILOG)
     model_flags(parser, plan=True)
     parser.add_argument("--count", type=int, default=4, metavar="N", help="inputs per task (default: 4)")
     parser.add_argument("--seed", type=int, help="seed of inputs and noise (default: a new one)")
@@ -28,32 +34,61 @@ def add(commands: Commands) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     """Answer, show, tabulate."""
-    from redraft.cli.display import Watch
-    from redraft.engine.request import Options, Request
-    from redraft.engine.scope import CancelScope
     from redraft.errors import RequestError
-    from redraft.measure.evals import Trial, room
-    from redraft.tasks import names, task
+    from redraft.tasks import names
 
     if arguments.count < 1:
         raise RequestError(f"--count is {arguments.count}; it must be at least 1")
     seed = secrets.randbits(31) if arguments.seed is None else arguments.seed
-    engine = load_engine(arguments)
+    asked = ASKED if arguments.model == "nano" else {arguments.model: names(arguments.model)}
     trials: list[tuple[str, Trial]] = []
-    for name in names():
-        max_tokens = room(engine, task(name))
-        for i, example in zip(range(arguments.count), task(name).examples("held_out", seed), strict=False):
-            options = Options(seed=seed + i, max_tokens=max_tokens)
-            request = Request(example.prompt, options, chat=True)
-            if i == 0 and not arguments.json:
-                print(f"\n{example.prompt}\n", file=sys.stderr)
-                with Watch(engine.text) as watch:
-                    done = engine.within(CancelScope(watch)).generate(request)
-            else:
-                done = engine.generate(request)
-            trials.append((name, Trial(example, done, task(name).score(example, done.text))))
+    for model, tasks in asked.items():
+        engine = load_engine(argparse.Namespace(**vars(arguments) | {"model": model}))
+        if not arguments.json and model != "nano-sudoku":
+            _read_sentences(engine, seed)
+        for name in tasks:
+            show = model == "nano-sudoku" and not arguments.json
+            trials += _tried(engine, name, arguments.count, seed, show)
     _report(trials, seed, as_json=arguments.json)
     return 0
+
+
+def _read_sentences(engine: Engine, seed: int) -> None:
+    """The opening: what is typed, the canvas, the answer."""
+    from redraft.constraints.schemas import plain_schema
+    from redraft.engine.request import Options, Request
+    from redraft.prompts import of_schema
+
+    for sentence, fields in SENTENCES:
+        schema = plain_schema(fields)
+        print(f"\n$ redraft json --schema {fields!r} {sentence!r}\n", file=sys.stderr)
+        request = Request(of_schema(schema, sentence), Options(seed=seed), chat=True, schema=schema)
+        _watched(engine, request)
+
+
+def _tried(engine: Engine, name: str, count: int, seed: int, show: bool) -> list[tuple[str, Trial]]:
+    """Fresh inputs of a task, the first perhaps on show."""
+    from redraft.engine.request import Options, Request
+    from redraft.measure.evals import Trial, room
+    from redraft.tasks import task
+
+    found, one = [], task(name)
+    max_tokens = room(engine, one)
+    for i, example in zip(range(count), one.examples("held_out", seed), strict=False):
+        request = Request(example.prompt, Options(seed=seed + i, max_tokens=max_tokens), chat=True)
+        if show and i == 0:
+            print(f"\n{example.prompt}\n", file=sys.stderr)
+        done = _watched(engine, request) if show and i == 0 else engine.generate(request)
+        found.append((name, Trial(example, done, one.score(example, done.text))))
+    return found
+
+
+def _watched(engine: Engine, request: Request) -> Generation:
+    from redraft.cli.display import Watch
+    from redraft.engine.scope import CancelScope
+
+    with Watch(engine.text) as watch:
+        return engine.within(CancelScope(watch)).generate(request)
 
 
 def _report(trials: list[tuple[str, Trial]], seed: int, *, as_json: bool) -> None:

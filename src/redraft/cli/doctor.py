@@ -10,7 +10,6 @@ import sys
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any, Literal
 
 from redraft.cli.common import Commands, command, print_json
@@ -61,7 +60,7 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 def _checks(model: str, port: int) -> list[Callable[[], Iterator[Finding]]]:
-    return [_python, _torch, _load, _rows, _formats, lambda: _model(model), lambda: _port(port)]
+    return [_python, _torch, _kernels, _load, _rows, _formats, lambda: _model(model), lambda: _port(port)]
 
 
 def _python() -> Iterator[Finding]:
@@ -73,24 +72,42 @@ def _python() -> Iterator[Finding]:
 def _torch() -> Iterator[Finding]:
     try:
         import torch
-    except Exception as error:
+    except Exception as error:  # a broken install fails in any way
         yield Finding("torch", "wrong", f"cannot be imported ({error})", "install it again: pip install 'torch>=2.11'")
         return
     build = f"{torch.__version__}, {torch.backends.cpu.get_cpu_capability()}"
     if torch.cuda.is_available():
         yield Finding("torch", "good", f"{build}, {torch.cuda.get_device_name(0)}")
-    elif torch.version.cuda is not None:
-        yield Finding(
-            "torch", "slow", f"{build}, built for CUDA, and no device is there", "install the CPU build, or a driver"
-        )
     else:
-        gpu = Path("/proc/driver/nvidia/version").exists()
-        yield Finding(
-            "torch",
-            "slow" if gpu else "good",
-            f"{build}, CPU build" + (", and this machine has an NVIDIA driver" if gpu else ""),
-            "install a CUDA build to use the GPU" if gpu else "",
-        )
+        from redraft.weights.defaults import unusable_driver
+
+        found, _, remedy = unusable_driver().partition("; ")
+        build += "" if torch.version.cuda is None else ", built for CUDA"
+        yield Finding("torch", "slow" if found else "good", f"{build}; {found}" if found else build, remedy)
+
+
+def _kernels() -> Iterator[Finding]:
+    """What loads on a GPU found of our kernels, from the user's cache."""
+    try:
+        import torch
+
+        from redraft.engine.kernel_check import AGREES, known
+
+        if not torch.cuda.is_available():
+            return
+    except Exception:  # another check reports what cannot be imported
+        return
+    card = torch.cuda.get_device_name(0)
+    found = [(where, parts) for where, parts in known() if where.startswith(f"{card},")]
+    if not found:
+        yield Finding("kernels", "good", f"not compared with plain torch on {card} yet; the first load does")
+    for where, parts in found:
+        wrong = [f"{part}: {why}" for part, why in parts.items() if why != AGREES]
+        if wrong:
+            remedy = "plain torch takes their place, which costs time; report this with the card and the versions"
+            yield Finding("kernels", "slow", f"{where}: {'; '.join(wrong)}", remedy)
+        else:
+            yield Finding("kernels", "good", f"{where}: {', '.join(parts)} agree with plain torch")
 
 
 def _load() -> Iterator[Finding]:

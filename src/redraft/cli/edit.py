@@ -8,7 +8,7 @@ from dataclasses import asdict
 from redraft.cli.common import Commands, command, load_engine, say_bounds
 from redraft.cli.file_lines import PLACE_HELP, read_lines
 from redraft.cli.flags import model_flags
-from redraft.cli.infill import gap_flags, gap_options, show, wanted
+from redraft.cli.infill import gap_constraint, gap_flags, gap_options, show
 from redraft.cli.trace import traced
 
 EPILOG = """The lines named are where the canvas starts from: each of their tokens is replaced by noise with probability
@@ -45,8 +45,8 @@ def run(arguments: argparse.Namespace) -> int:
 
     if len(source.spans) > 1:
         raise RequestError(f"{len(source.spans)} ranges of lines were given; edit takes one")
-    asked = wanted(arguments)
-    say_bounds(arguments, None if arguments.instruction is None else "edit")
+    constraint = gap_constraint(arguments)
+    say_bounds(arguments, None if arguments.instruction is None else "Edit:")
     engine = load_engine(arguments)
     with traced(engine, arguments, "edit") as engine:
         done = engine.edit(
@@ -55,7 +55,7 @@ def run(arguments: argparse.Namespace) -> int:
             strength=arguments.strength,
             instruction=arguments.instruction,
             slack=arguments.slack,
-            constraint=asked,
+            constraint=constraint,
             options=gap_options(arguments),
         )
     show(source, done.data, {key: value for key, value in asdict(done).items() if key != "data"}, arguments)

@@ -1,4 +1,4 @@
-"""`redraft eval`: held-out accuracy on the built-in tasks."""
+"""`redraft eval`: accuracy on a file of your own, or held-out accuracy on the built-in tasks."""
 
 from __future__ import annotations
 
@@ -14,20 +14,28 @@ from redraft.cli.flags import backend_flags, model_flags, sampling_flags
 if TYPE_CHECKING:
     from redraft.measure.evals import Evaluation
 
-EPILOG = """Examples are held out by construction: no training run of this repository can have seen them.
+EPILOG = """A task's examples are held out by construction: no training run of this repository can have seen them.
 Intervals are Wilson's at 95%. An answer may have the checkpoint's max_new_tokens, or as many as its task needs.
+A row of --file is what `redraft tune` reads: {"prompt": ..., "response": ...}, or {"messages": [...]} whose last
+message is the right answer. An answer is exact if it is equal but for space around it, or equal as JSON.
 
 examples:
-  redraft eval --task records --count 500 --json
-  redraft eval --task sudoku-4x4 --pin --count 1000"""
+  redraft eval --model runs/orders --file held-out.jsonl
+  redraft eval --task extract-short --count 500 --json
+  redraft eval --model nano-sudoku --task sudoku-4x4 --pin --count 1000"""
 
 
 def add(commands: Commands) -> None:
     """Add the command."""
     parser = command(commands, "eval", "score a model on held-out examples", run, epilog=EPILOG)
     model_flags(parser, plan=True)
-    parser.add_argument("--task", action="append", metavar="NAME", help="a task; repeatable (default: all)")
-    parser.add_argument("--count", type=int, default=500, metavar="N", help="examples per task (default: 500)")
+    parser.add_argument(
+        "--task", action="append", metavar="NAME", help="repeatable (default: nano's, or nano-sudoku's)"
+    )
+    parser.add_argument("--file", type=Path, metavar="FILE", help="score the rows of this file of JSON lines instead")
+    parser.add_argument(
+        "--count", type=int, metavar="N", help="examples per task (default: 500), or rows (default: all)"
+    )
     parser.add_argument(
         "--pin", action="store_true", help="also answer with what is known beforehand pinned, as a Sudoku's clues"
     )
@@ -42,11 +50,14 @@ def run(arguments: argparse.Namespace) -> int:
     from redraft.errors import RequestError
     from redraft.tasks import names, task
 
-    if arguments.count < 1:
+    if arguments.count is not None and arguments.count < 1:
         raise RequestError(f"--count is {arguments.count}; it must be at least 1")
+    if arguments.file is not None:
+        return _rows(arguments)
+    arguments.count = 500 if arguments.count is None else arguments.count
     if arguments.pin and arguments.causal:
         raise RequestError("--pin and --causal were both given; a causal answer has no canvas to pin: choose one")
-    chosen = [task(name) for name in arguments.task or names()]
+    chosen = [task(name) for name in arguments.task or names(arguments.model)]
 
     from redraft.engine.request import Options
     from redraft.engine.resolve import preset_name
@@ -75,6 +86,37 @@ def run(arguments: argparse.Namespace) -> int:
     return 0
 
 
+def _rows(arguments: argparse.Namespace) -> int:
+    """Score a file of the caller's."""
+    from redraft.engine.request import Options
+    from redraft.errors import RequestError
+    from redraft.measure.evals import evaluate_rows
+    from redraft.tune.sources import parse_row
+
+    for flag in ("task", "pin", "record", "backend"):
+        if getattr(arguments, flag):
+            raise RequestError(
+                f"--file and --{flag} were both given; a file is scored by the model at hand: choose one"
+            )
+    try:
+        with arguments.file.open("rb") as file:
+            lines = [(i, line) for i, line in enumerate(file, 1) if line.strip()][: arguments.count]
+    except OSError as error:
+        raise RequestError(f"--file {arguments.file} cannot be read: {error.strerror}") from None
+    rows = [parse_row(line, f"{arguments.file}, line {i}", arguments.file.parent).messages for i, line in lines]
+    lone = next((line for (line, _), row in zip(lines, rows, strict=True) if len(row) < 2), None)
+    if not rows or lone:
+        raise RequestError(f"--file {arguments.file} has no {'question in line ' + str(lone) if lone else 'rows'}")
+    options = Options(preset=arguments.preset, causal=arguments.causal)
+    how = {"seed": arguments.seed, "steps": arguments.steps}
+    engine = load_engine(arguments)
+    _show(
+        [evaluate_rows(engine, arguments.file.name, rows, **how, options=options, progress=progress)],
+        as_json=arguments.json,
+    )
+    return 0
+
+
 def _show(found: list[Evaluation], *, as_json: bool) -> None:
     if as_json:  # null is what another server does not report
         optional = ("mean_steps", "tokens_per_forward", "tokens_per_sec")
@@ -95,4 +137,5 @@ def _table(found: list[Evaluation]) -> None:
         table.add_row(one.task, str(one.count), f"{one.exact:.1%}", interval, *steps, rate)
     Console().print(table)
     for one in found:
-        print(f"{one.task}: " + ", ".join(f"{name} {share:.1%}" for name, share in one.parts.items()))
+        if one.parts:
+            print(f"{one.task}: " + ", ".join(f"{name} {share:.1%}" for name, share in one.parts.items()))

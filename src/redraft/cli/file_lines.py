@@ -100,7 +100,7 @@ def _spans(path: Path, data: bytes, wanted: str) -> list[tuple[int, int]]:
         if not 1 <= first <= last:
             raise RequestError(f"the lines are {wanted!r}; write ranges from a first to a last line, as 3,10-12")
         if last > len(starts):
-            raise RequestError(f"line {last} was asked for; {path} has {len(starts)} lines")
+            raise RequestError(f"line {last} does not exist; {path} has {len(starts)} lines")
         if first <= above:
             raise RequestError(f"the lines are {wanted!r}; ranges must follow each other and not overlap")
         above = last

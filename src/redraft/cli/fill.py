@@ -16,7 +16,7 @@ int(1..65535) or string(1..20)), enum(a|b), regex(...), bool, date, time, uuid, 
 holes stays as it is, byte for byte.
 
 examples:
-  redraft fill --chat --prompt $'record\\nSend 417 melu to Karomi.' '{"who":"{{who: string}}","qty":{{qty: int}}}'
+  redraft fill --text 'Show me 20 rows of orders.' 'SELECT * FROM {{table: identifier}} LIMIT {{limit: int}};'
   redraft fill --model ./checkpoint --file app.toml.in --prompt 'A small service on port 8080'
   echo 'port = {{port: int(1..65535)}}' | redraft fill --model ./checkpoint --json"""
 
@@ -26,7 +26,8 @@ def add(commands: Commands) -> None:
     parser = command(commands, "fill", "fill a template's holes", run, epilog=EPILOG)
     parser.add_argument("template", nargs="?", metavar="TEMPLATE", help='the template; "-" or nothing reads stdin')
     parser.add_argument("--file", type=Path, help="read the template from a file")
-    parser.add_argument("--prompt", help="the prompt (default: the template itself)")
+    parser.add_argument("--text", help="what belongs in the holes is in this text; it is shown with the template")
+    parser.add_argument("--prompt", help="a prompt instead (default: the template itself)")
     parser.add_argument("--chat", action="store_true", help="send the prompt as a user's turn")
     parser.add_argument(
         "--kind", action="append", default=[], metavar="NAME=KIND", help="type a hole that the template leaves bare"
@@ -43,12 +44,13 @@ def run(arguments: argparse.Namespace) -> int:
     kinds = dict(_pair(given) for given in arguments.kind)
     check = check_of(arguments)
 
-    say_bounds(arguments, arguments.prompt if arguments.chat else None)
+    say_bounds(arguments, "Fill in" if arguments.text is not None else arguments.prompt if arguments.chat else None)
     engine = load_engine(arguments)
     with traced(engine, arguments, "fill") as engine:
         done = engine.fill(
             template,
             kinds,
+            source=arguments.text,
             prompt=arguments.prompt,
             chat=arguments.chat,
             check=check,

@@ -56,8 +56,9 @@ FIELDS: Mapping[str, str] = {one.flag: one.name for one in option_table() if one
 MODEL = (
     Flag(
         "--model",
-        'a checkpoint: "nano" (in the package), a folder, or a repository name in the local cache (default: nano)',
-        '"nano", a folder, or the name of a pulled repository (default: nano)',
+        'a checkpoint: "nano" or "nano-sudoku" (in the package), a folder, or a repository name in the local cache'
+        " (default: nano)",
+        '"nano", "nano-sudoku", a folder, or the name of a pulled repository (default: nano)',
         everyday=True,
         settings={"default": "nano"},
     ),
@@ -85,8 +86,8 @@ MODEL = (
         settings={"choices": ("experts",)},
     ),
     Flag(
-        "--graphs",
-        "on a GPU, repeat the steps of up to eight canvases as one CUDA graph",
+        "--no-graphs",
+        "on a GPU, launch every step anew; without it the steps of up to eight canvases are repeated as one CUDA graph",
         settings={"action": "store_true"},
     ),
 )

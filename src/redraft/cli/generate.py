@@ -6,11 +6,21 @@ import argparse
 import sys
 from dataclasses import asdict
 from itertools import count
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 from redraft.cli.backend import backend_of, generate_remote
-from redraft.cli.common import Commands, command, load_engine, note, print_json, read_prompt, say_bounds
+from redraft.cli.common import (
+    Commands,
+    asked,
+    command,
+    image_flag,
+    load_engine,
+    note,
+    print_json,
+    prompt_flags,
+    read_prompt,
+    say_bounds,
+)
 from redraft.cli.constraint_flags import (
     check_flag,
     check_of,
@@ -30,21 +40,20 @@ if TYPE_CHECKING:
     from redraft.operations.variants import Variant
 
 EPILOG = """examples:
-  redraft generate --chat $'sudoku\\n1..4\\n..1.\\n..42\\n4...'
+  redraft generate --model nano-sudoku --chat $'sudoku\\n1..4\\n..1.\\n..42\\n4...'
   echo 'Once upon a time' | redraft generate --model ./checkpoint --max-tokens 64 --seed 7
   redraft generate --chat --watch --file question.txt --json
   redraft generate --chat -n 20 --keep 5 --file question.txt
-  redraft generate --chat --schema 'who, qty int, item' $'record\\nSend 417 melu to Karomi.'
-  redraft generate --chat --check 'python -m json.tool' $'record\\nSend 417 melu to Karomi.'"""
+  redraft generate --model ./checkpoint --chat --image receipt.png 'What was bought?'
+  redraft generate --chat --regex '[A-Z]{2}[0-9]{4}' --file question.txt
+  redraft generate --chat --check 'python -m json.tool' $'Repair the JSON:\\n{"a":1'"""
 
 
 def add(commands: Commands) -> None:
     """Add the command."""
     parser = command(commands, "generate", "answer a prompt", run, epilog=EPILOG)
-    what = 'a text to continue; "-" or nothing reads stdin'
-    parser.add_argument("prompt", nargs="?", metavar="PROMPT", help=what)
-    parser.add_argument("--file", type=Path, help="read the prompt from a file")
-    parser.add_argument("--chat", action="store_true", help="send it as a user's turn, through the chat template")
+    prompt_flags(parser, "a text to continue")
+    image_flag(parser, "; with --chat")
     parser.add_argument("--watch", action="store_true", help="show the canvas settling, on stderr")
     trace_flag(parser)
     thinking_flag(parser, "the thinking goes to stderr")
@@ -61,6 +70,7 @@ def run(arguments: argparse.Namespace) -> int:
     check_variants(arguments)
     check = check_of(arguments)
     check_thinking(arguments)
+    check_images(arguments)
     prompt = read_prompt(arguments.prompt, arguments.file)
     if (backend := backend_of(arguments)) is not None:
         return generate_remote(backend, arguments, prompt)
@@ -76,8 +86,9 @@ def run(arguments: argparse.Namespace) -> int:
 
     say_bounds(arguments, prompt if arguments.chat else None)
     engine, options = load_engine(arguments), options_of(arguments)
+    shown = asked(prompt, arguments.image)
     request = engine.resolve(
-        Request(prompt, options, chat=arguments.chat, thinking=arguments.thinking, constraint=source, check=check)
+        Request(shown, options, chat=arguments.chat, thinking=arguments.thinking, constraint=source, check=check)
     )
     with traced(engine, arguments, "generate") as engine:
         if arguments.variants is not None:
@@ -117,6 +128,12 @@ def generation_json(done: Generation) -> dict[str, object]:
         "tokens_per_forward": round(done.tokens_per_forward, 3),
         "tokens_per_pass": round(done.tokens_per_pass, 3),
     }
+
+
+def check_images(arguments: argparse.Namespace) -> None:
+    """Raise RequestError for images without a turn that they could stand in."""
+    if arguments.image and not arguments.chat:
+        raise RequestError("--image was given without --chat; images stand in a user's turn: add --chat")
 
 
 def variant_flags(parser: argparse.ArgumentParser) -> None:

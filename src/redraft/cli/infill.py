@@ -54,8 +54,8 @@ def gap_flags(parser: argparse.ArgumentParser, own: Mapping[str, str] | None = N
     sampling_flags(parser, own=own)
 
 
-def wanted(arguments: argparse.Namespace) -> GapConstraint:
-    """What the flags ask of the new text. Raises RequestError."""
+def gap_constraint(arguments: argparse.Namespace) -> GapConstraint:
+    """The constraint on the new text that the flags name. Raises RequestError."""
     from redraft.operations.gap_constraint import GapConstraint
 
     words = []
@@ -78,7 +78,7 @@ def run(arguments: argparse.Namespace) -> int:
 
     from redraft.operations.infill import infill_all
 
-    asked = wanted(arguments)
+    constraint = gap_constraint(arguments)
     say_bounds(arguments, None)
     engine = load_engine(arguments)
     edges = [0, *(edge for span in source.spans for edge in span), len(source.data)]
@@ -89,7 +89,7 @@ def run(arguments: argparse.Namespace) -> int:
             parts,
             max_tokens=arguments.max_tokens,
             width=arguments.width,
-            constraint=asked,
+            constraint=constraint,
             heal=not arguments.no_heal,
             options=gap_options(arguments),
         )
@@ -98,12 +98,12 @@ def run(arguments: argparse.Namespace) -> int:
     return 0
 
 
-def show(source: TextFile, data: bytes, told: dict[str, object], arguments: argparse.Namespace) -> None:
+def show(source: TextFile, data: bytes, details: dict[str, object], arguments: argparse.Namespace) -> None:
     """Write if asked to, then print: the diff, or everything as JSON."""
     if arguments.write:
         source.write(data)
     if arguments.json:
-        print_json({"file": str(source.path), "written": arguments.write, "diff": source.diff(data)} | told)
+        print_json({"file": str(source.path), "written": arguments.write, "diff": source.diff(data)} | details)
     else:
         print(source.diff(data), end="")
         if arguments.write:

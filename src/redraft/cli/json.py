@@ -8,10 +8,21 @@ from collections.abc import Callable, Iterator
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from redraft.cli.common import Commands, command, decoded, load_engine, read_prompt, say_bounds
+from redraft.cli.common import (
+    Commands,
+    asked,
+    command,
+    decoded,
+    image_flag,
+    load_engine,
+    read_prompt,
+    say_bounds,
+    say_doubt,
+)
 from redraft.cli.constraint_flags import fence_flag, note_ignored, read_schema, thinking_flag
 from redraft.cli.flags import model_flags, options_of, sampling_flags
 from redraft.errors import RedraftError, RequestError
+from redraft.prompts import of_schema
 
 if TYPE_CHECKING:
     from redraft.engine.request import Generation, Request
@@ -19,18 +30,20 @@ if TYPE_CHECKING:
 
 AT_ONCE = 32
 
-EPILOG = """The text is sent as a user's turn, after the instruction if there is one. An answer is valid for the schema;
-where there is no valid answer, there is an error. The schema is a file, JSON, or fields:
+EPILOG = """The text is sent as a user's turn, behind a line that asks for the schema's fields, or behind --instruction,
+which may be empty. An answer is valid for the schema; where there is none, there is an error. The schema is a file,
+JSON, or fields:
 
   name, age int?, size S|M|L, tags str[], born date      types: str, int, float, bool, date, time, email, uuid
-                                                         a|b: one of these    []: a list    ?: may be missing
+                                                         a|b: one of these    []: a list    ?: null if not said
 
 With --many every line of stdin is a text and gives a line of output: null where there is no answer, with the reason on
 stderr. With --json a line has the entropy of each field, in nats, beside the value. Exit codes: 0 every text was
 answered, 1 some were not, 2 a mistake in the call.
 
 examples:
-  echo 'Send 417 melu to Karomi.' | redraft json --schema 'who, qty int, item' --instruction record
+  echo 'Send 3 apples to Maria.' | redraft json --schema 'who, qty int, item'
+  redraft json --model ./checkpoint --schema 'shop, total float' --image receipt.png
   redraft json --schema order.schema.json --many --seed 1 < mails.txt > orders.jsonl"""
 
 
@@ -41,7 +54,10 @@ def add(commands: Commands) -> None:
     parser.add_argument("--schema", required=True, metavar="FILE|FIELDS", help="what to answer with")
     fence_flag(parser)
     thinking_flag(parser, "--json returns the thinking, too")
-    parser.add_argument("--instruction", metavar="TEXT", help="what to do, before the text")
+    parser.add_argument(
+        "--instruction", metavar="TEXT", help="a first line in place of the one that asks for the fields"
+    )
+    image_flag(parser, "; the text may then be left out")
     parser.add_argument("--many", action="store_true", help="answer each line of stdin, in order")
     sampling_flags(parser, own={"seed": "seed of all noise; with --many, line i has this seed plus i"})
     model_flags(parser, plan=True)
@@ -54,22 +70,29 @@ def run(arguments: argparse.Namespace) -> int:
         raise RequestError("--many reads its texts from stdin; leave the argument out")
     if arguments.many and (sys.stdin is None or sys.stdin.isatty()):
         raise RequestError("--many reads its texts from stdin, a line each; pipe some in")
-    text = None if arguments.many else read_prompt(arguments.text, None, "text")
+    if arguments.image and arguments.text is None and not arguments.many:
+        text: str | None = ""  # what stdin has is not asked for
+    else:
+        text = None if arguments.many else read_prompt(arguments.text, None, "text")
 
-    say_bounds(arguments, arguments.instruction or text or "")
+    from redraft.engine.fields import field_entropy
+
+    say_bounds(arguments, _asked(schema, arguments, ""))
     engine = load_engine(arguments)
-    asked = _asker(engine, schema, arguments)
-    engine.resolve(asked("x", 0))  # refuse at once what is wrong with every text
+    asker = _asker(engine, schema, arguments)
+    engine.resolve(asker("x", 0))  # refuse at once what is wrong with every text
     if text is not None:
-        print(_line(engine, engine.generate(asked(text, 0)), arguments), flush=True)
+        done = engine.generate(asker(text, 0))
+        print(_line(engine, done, arguments), flush=True)
+        say_doubt(arguments, field_entropy(engine.text, done))
         return 0
-    return 1 if _many(engine, asked, arguments) else 0
+    return 1 if _many(engine, asker, arguments) else 0
 
 
-Asked = Callable[[str, int], "Request"]
+Asker = Callable[[str, int], "Request"]
 
 
-def _asker(engine: Engine, schema: Any, arguments: argparse.Namespace) -> Asked:
+def _asker(engine: Engine, schema: Any, arguments: argparse.Namespace) -> Asker:
     """Returns a function from a text and its number to a request. Raises ConstraintError."""
     from redraft.constraints.sources import schema_source
     from redraft.engine.request import Request
@@ -77,24 +100,31 @@ def _asker(engine: Engine, schema: Any, arguments: argparse.Namespace) -> Asked:
     language = engine.language(schema_source(schema, fence=arguments.fence))
     note_ignored(language.ignored)
     options = options_of(arguments)
-    before = "" if arguments.instruction is None else f"{arguments.instruction}\n"
 
-    def asked(text: str, number: int) -> Request:
+    def request(text: str, number: int) -> Request:
         seed = options.seed if options.seed is None or not number else (options.seed + number) % 2**64
         own = replace(options, seed=seed)
-        return Request(before + text, own, chat=True, thinking=arguments.thinking, constraint=language)
+        prompt = asked(_asked(schema, arguments, text), arguments.image)
+        return Request(prompt, own, chat=True, thinking=arguments.thinking, constraint=language)
 
-    return asked
+    return request
 
 
-def _many(engine: Engine, asked: Asked, arguments: argparse.Namespace) -> int:
+def _asked(schema: Any, arguments: argparse.Namespace, text: str) -> str:
+    """The user's turn about a text."""
+    if arguments.instruction is None:
+        return of_schema(schema, text)
+    return f"{arguments.instruction}\n{text}" if arguments.instruction else text
+
+
+def _many(engine: Engine, asker: Asker, arguments: argparse.Namespace) -> int:
     """Answer every line of stdin, in order, some side by side; returns how many had no answer."""
     from redraft.operations.generate import attempts
 
     failed = 0
     engine.loop.start()  # requests run while this thread waits for stdin
     try:
-        for number, found in enumerate(attempts(engine, _requests(asked), at_once=AT_ONCE)):
+        for number, found in enumerate(attempts(engine, _requests(asker), at_once=AT_ONCE)):
             if isinstance(found, RedraftError):
                 failed += 1
                 print(f"redraft: line {number + 1}: {found}", file=sys.stderr)
@@ -104,14 +134,14 @@ def _many(engine: Engine, asked: Asked, arguments: argparse.Namespace) -> int:
     return failed
 
 
-def _requests(asked: Asked) -> Iterator[Request | RedraftError]:
+def _requests(asker: Asker) -> Iterator[Request | RedraftError]:
     """The request of every line of stdin, or what is wrong with the line."""
     for number, raw in enumerate(sys.stdin.buffer):
         try:
             text = decoded(raw, "it").strip()
             if not text:
                 raise RequestError("it is empty; some text is needed")
-            yield asked(text, number)
+            yield asker(text, number)
         except RedraftError as error:
             yield error
 

@@ -35,8 +35,9 @@ from redraft.cli import help as help_verb
 from redraft.errors import did_you_mean
 
 EPILOG = """examples:
-  redraft demo                                       see a canvas settle on the model in the package
-  redraft generate --chat --watch $'sudoku\\n.153..\\n..3..4\\n......\\n.3.245\\n6514..\\n.4..6.'
+  redraft demo                                       see canvases settle on the models in the package
+  redraft json --schema 'name, age int' 'Alice is 31 years old.'
+  redraft generate --model nano-sudoku --chat --watch $'sudoku\\n.153..\\n..3..4\\n......\\n.3.245\\n6514..\\n.4..6.'
   redraft eval --json > scores.json
   redraft serve                                      a page to watch, and an API for other tools
 

@@ -29,7 +29,7 @@ Named = Sequence[tuple[str, Film]]
 
 
 @dataclass
-class Place:
+class Playback:
     """Where a reader is: the step on view, whether it moves on by itself, and how fast, in steps a second."""
 
     last: int
@@ -56,7 +56,7 @@ def play(films: Named, speed: float) -> None:
         for line in lines(films):
             print(line)
         return
-    place = Place(max(len(film.frames) for _, film in films) - 1, speed)
+    place = Playback(max(len(film.frames) for _, film in films) - 1, speed)
     with _keys() as fd, Live(console=console, auto_refresh=False) as live:
         while True:
             live.update(screen(films, place), refresh=True)
@@ -84,7 +84,7 @@ def lines(films: Named) -> Iterator[str]:
         yield _parting(films)
 
 
-def screen(films: Named, place: Place) -> RenderableType:
+def screen(films: Named, place: Playback) -> RenderableType:
     """What is on view."""
     frames = [film.frames[min(place.at, len(film.frames) - 1)] for _, film in films]
     marked = set(apart(frames[0], frames[1])) if len(films) > 1 else set[int]()

@@ -27,7 +27,7 @@ where it stopped when the same command is given again.
 
 examples:
   redraft quantize google/diffusiongemma-26B-A4B-it --plan int4 --out diffusiongemma-int4
-  redraft quantize nano --plan int8 --out nano-int8 --eval 200 --task records --task sudoku-4x4"""
+  redraft quantize nano-sudoku --plan int8 --out packed --eval 200 --task records --task sudoku-4x4"""
 
 
 def add(commands: Commands) -> None:
@@ -37,7 +37,9 @@ def add(commands: Commands) -> None:
     parser.add_argument("--plan", required=True, metavar="NAME", help="which matrices in which format; see below")
     parser.add_argument("--out", type=Path, required=True, metavar="DIR", help="the folder to make")
     parser.add_argument("--eval", type=int, metavar="N", help="then score both on N held-out examples a task")
-    parser.add_argument("--task", action="append", metavar="NAME", help="a task of --eval; repeatable (default: all)")
+    parser.add_argument(
+        "--task", action="append", metavar="NAME", help="a task of --eval; repeatable (default: as of redraft eval)"
+    )
 
 
 def run(arguments: argparse.Namespace) -> int:
@@ -49,7 +51,7 @@ def run(arguments: argparse.Namespace) -> int:
         raise RequestError(f"--eval is {arguments.eval}; it must be at least 1")
     if arguments.task and arguments.eval is None:
         raise RequestError(f"--task is {', '.join(arguments.task)} without --eval; say how many examples to score")
-    tasks = [task(name) for name in arguments.task or names()]
+    tasks = [task(name) for name in arguments.task or names(arguments.model or "")]
 
     from redraft.weights.plan import find_plan
     from redraft.weights.quantize import quantize_checkpoint

@@ -7,7 +7,6 @@ a row that was edited since is found. A line that a kill cut short is removed an
 from __future__ import annotations
 
 import asyncio
-import fcntl
 import hashlib
 import json
 import os
@@ -20,7 +19,9 @@ from typing import IO, Any
 
 import msgspec
 
+from redraft.cli.common import image_part
 from redraft.errors import RequestError, RunError
+from redraft.files import lock
 from redraft.server.http.errors import ApiError
 from redraft.server.http.service import Service
 from redraft.server.openai.batch import answer as answer_row
@@ -57,8 +58,8 @@ class Done:
     def after(self, line: Mapping[str, Any]) -> Done:
         """With one line more. What another server counts need not be a number."""
         body = line["response"]["body"]
-        told = body.get("usage")
-        counts = [told.get(name) if isinstance(told, dict) else None for name in ("completion_tokens", "forwards")]
+        usage = body.get("usage")
+        counts = [usage.get(name) if isinstance(usage, dict) else None for name in ("completion_tokens", "forwards")]
         tokens, forwards = (count if type(count) is int else 0 for count in counts)
         wrong = line["response"]["status_code"] != 200
         failed = (*self.failed, f"row {self.rows + 1}: {_message(body)}") if wrong else self.failed
@@ -73,16 +74,16 @@ def _message(body: Mapping[str, Any]) -> str:
     return str(error.get("message", error) if isinstance(error, Mapping) else error)
 
 
-class _Reply(msgspec.Struct):
+class _RowReply(msgspec.Struct):
     status_code: int
     body: dict[str, Any] = {}
 
 
-class _Line(msgspec.Struct):
+class _OutputLine(msgspec.Struct):
     """What is read of an earlier run's line."""
 
     row_sha256: str
-    response: _Reply
+    response: _RowReply
     settings: dict[str, str | int] | None = None
 
 
@@ -102,7 +103,7 @@ def run_batch(
     """
 
     async def answered(row: bytes, number: int) -> tuple[int, Mapping[str, Any]]:
-        return await answer_row(service, row, None if seed is None else seed + number)
+        return await answer_row(service, with_images(row, source.parent), None if seed is None else seed + number)
 
     return answer_rows(answered, source, target, at_once=at_once, settings=settings, report=report)
 
@@ -148,6 +149,35 @@ def write_rows(
         return asyncio.run(whole(rows, out))
 
 
+def with_images(row: bytes, folder: Path) -> bytes:
+    """A row whose `image`, a file or several, named from the folder of the rows, stands in its last turn.
+
+    Raises ApiError for an image that cannot be read, or a row without a user's turn at its end.
+    """
+    if b'"image"' not in row:
+        return row
+    with suppress(ValueError, RecursionError):  # reading the row reports what is wrong with it
+        found = json.loads(row)
+        body = found.get("body", found) if isinstance(found, dict) else None
+        if not isinstance(body, dict) or "image" not in body:
+            return row
+        given, turns = body.pop("image"), body.get("messages")
+        files = [given] if isinstance(given, str) else given
+        last = turns[-1] if isinstance(turns, list) and turns else None
+        if not (isinstance(files, list) and all(isinstance(one, str) for one in files)):
+            raise ApiError(400, f"image is {given!r:.100}; it must be a file or a list of files", param="image")
+        if not isinstance(last, dict) or last.get("role") != "user" or not isinstance(last.get("content"), str | list):
+            raise ApiError(400, "image needs messages that end with a user's turn; add one", param="image")
+        said = last["content"]
+        try:
+            shown = [image_part(folder / one) for one in files]
+        except RequestError as error:
+            raise ApiError(400, str(error), param="image") from None
+        last["content"] = [*shown, *([{"type": "text", "text": said}] if isinstance(said, str) else said)]
+        return json.dumps(found).encode()
+    return row
+
+
 def count_rows(path: Path) -> int:
     """Rows of a file."""
     with path.open("rb") as file:
@@ -165,7 +195,7 @@ def resume(rows: Iterator[bytes], out: IO[bytes], source: Path, target: Path, se
         if not line.endswith(b"\n") and line.startswith(BEGUN[: len(line)]):
             break
         try:
-            found = msgspec.convert(json.loads(line), _Line)  # lines may hold NaN and unpaired surrogates
+            found = msgspec.convert(json.loads(line), _OutputLine)  # lines may hold NaN and unpaired surrogates
         except (msgspec.MsgspecError, ValueError, RecursionError):
             said = (
                 f"line {done.rows + 1} of {target} is not of a run's output, which would be lost; name another output"
@@ -271,14 +301,11 @@ def _opened(source: Path, target: Path) -> Iterator[tuple[Iterator[bytes], IO[by
         raise RequestError(f"{source} cannot be read: {error.strerror}") from None
     with rows:
         if target.exists() and not target.is_file():
-            raise RequestError(f"{target} is no file that can be read again, to go on where a run stopped; name one")
+            raise RequestError(f"{target} is not a regular file, which resuming needs; name one")
         try:
             out = target.open("r+b" if target.exists() else "w+b")
         except OSError as error:
             raise RequestError(f"{target} cannot be written: {error.strerror}") from None
         with out:
-            try:
-                fcntl.flock(out, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            except OSError:
-                raise RequestError(f"{target} is being written by another run; wait for it") from None
+            lock(out.fileno(), target)
             yield (line for line in rows if line.strip()), out

@@ -21,8 +21,9 @@ if TYPE_CHECKING:
     from redraft.measure.remote import Backend
 
 EPILOG = """A row of the input is a JSON object: OpenAI's batch form (custom_id, url, body), or a body alone, with
-`messages` or `prompt` and the fields that the server takes (docs/server.md). Row i of the output answers row i
-of the input. Run the same command again after an interruption: rows that are done stay, the others follow.
+`messages` or `prompt` and the fields that the server takes (docs/server.md). An `image` beside `messages`, a file
+or a list of files, named from the folder of IN.jsonl, is shown with the last turn. Row i of the output answers
+row i of the input. Run the same command again after an interruption: rows that are done stay, the others follow.
 Rows that were edited since are refused, and so are other settings than the run began with. A row without an
 answer has its error in its place; stderr counts these rows and names the first ones. Exit codes: 0 all rows have
 an answer, 3 some have an error, 1 the run ended early (run it again), 2 a mistake in the call.
@@ -30,7 +31,7 @@ an answer, 3 some have an error, 1 the run ended early (run it again), 2 a mista
 examples:
   redraft run questions.jsonl answers.jsonl --seed 1
   redraft run questions.jsonl answers.jsonl --seed 1 --ray --replicas 4 --address auto
-  printf '%s\\n' '{"messages":[{"role":"user","content":"record\\\\nSend 417 melu to Karomi."}]}' > in.jsonl
+  echo '{"messages":[{"role":"user","content":"Well?"}]}' > in.jsonl
   redraft run in.jsonl out.jsonl"""
 
 DECIDING = ("model", "seed", "preset", "device", "dtype", "backend")
@@ -124,7 +125,7 @@ def _fleet(arguments: argparse.Namespace, rows: int) -> Done:
 
 def _there(backend: Backend, arguments: argparse.Namespace, rows: int) -> Done:
     """By another server. A refusal answers its row; a server that does not answer ends the run, to be resumed."""
-    from redraft.cli.rows import answer_rows
+    from redraft.cli.rows import answer_rows, with_images
     from redraft.errors import RequestError
     from redraft.measure.remote import Remote, encoded
     from redraft.server.http.errors import ApiError
@@ -133,6 +134,7 @@ def _there(backend: Backend, arguments: argparse.Namespace, rows: int) -> Done:
     remote = Remote(backend)
 
     async def answered(row: bytes, number: int) -> tuple[int, Mapping[str, Any]]:
+        row = with_images(row, arguments.source.parent)
         path, body = read_row(row, None if arguments.seed is None else arguments.seed + number)
         if not isinstance(body, dict) or body.get("stream"):
             raise ApiError(400, "the body is no object, or stream is true; a row's answer comes whole", param="stream")

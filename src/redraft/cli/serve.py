@@ -8,6 +8,7 @@ import re
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -25,7 +26,10 @@ if TYPE_CHECKING:
 
 PORT = 8642
 KEYS = "REDRAFT_API_KEYS"
-TRY = r'{"messages":[{"role":"user","content":"record\nSend 417 melu to Karomi."}]}'
+TRY = (
+    r'{"messages":[{"role":"user","content":"Send 3 apples to Maria."}],'
+    r'"canvas":{"ask_fields":true},"structured_outputs":{"json":"who, qty int, item"}}'
+)
 
 EPILOG = f"""Point any tool with a "base URL" at http://127.0.0.1:{PORT}/v1; `redraft connect` prints the lines for
 some. The page is at the URL itself. A server that others can reach needs API keys, one a line in --api-key-file
@@ -57,6 +61,13 @@ def add(commands: Commands) -> None:
     parser.add_argument(
         "--allow-host", action="append", default=[], metavar="NAME", help='a name it is reached by; "*" for any'
     )
+    parser.add_argument(
+        "--image-host",
+        action="append",
+        default=[],
+        metavar="NAME",
+        help="a host that images may be fetched from (default: none; images come in the request)",
+    )
     parser.add_argument("--no-page", action="store_true", help="serve no web page")
     parser.add_argument("--log-file", type=Path, metavar="FILE", help="append the log there (default: stderr)")
     parser.add_argument("--log-prompts", action="store_true", help="write prompts to the log, too")
@@ -68,6 +79,11 @@ def add(commands: Commands) -> None:
     parser.add_argument("--max-waiting", type=int, default=1024, metavar="N", help="answers under way (default: 1024)")
     parser.add_argument("--per-key", type=int, default=256, metavar="N", help="of one key (default: 256)")
     parser.add_argument("--max-seconds", type=float, default=600.0, metavar="SEC", help="longest answer (default: 600)")
+    parser.add_argument(
+        "--clip-max-tokens",
+        action=argparse.BooleanOptionalAction,
+        help="answer with less where max_tokens passes the context, instead of refusing (default: for embedded models)",
+    )
     parser.add_argument("--drain", type=float, default=30.0, metavar="SEC", help="to finish on SIGTERM (default: 30)")
     ray_flags(parser, autoscale=True)
 
@@ -78,7 +94,8 @@ def run(arguments: argparse.Namespace) -> int:
         return _fleet(arguments)
     set_up(arguments.threads)
 
-    from redraft.engine.loop import LoopConfig
+    from redraft.engine.settings import LoopConfig
+    from redraft.engine.warm import warm_up
     from redraft.operations.engine import Engine
     from redraft.server.http.process import serve
     from redraft.server.http.service import Service
@@ -88,7 +105,7 @@ def run(arguments: argparse.Namespace) -> int:
             progress(done, total)
             loaded(done, total)
 
-        return Engine.load(
+        engine = Engine.load(
             arguments.model,
             device=arguments.device,
             dtype=arguments.dtype,
@@ -96,13 +113,16 @@ def run(arguments: argparse.Namespace) -> int:
             adapter=arguments.adapter,
             report=note,
             progress=report,
-            loop=LoopConfig(max_running=arguments.max_running, graphs=arguments.graphs),
+            loop=LoopConfig(max_running=arguments.max_running, graphs=False if arguments.no_graphs else None),
             experts=experts_of(arguments),
         )
+        warm_up(engine, note)
+        return engine
 
-    service = Service(settings_of(arguments), traced_apart(arguments, "serve"))
+    settings = settings_of(arguments)
+    service, ready = Service(settings, traced_apart(arguments, "serve")), partial(_say, keyed=bool(settings.keys))
     with _logged(arguments) as log:
-        serve(service, loader, host=arguments.host, port=arguments.port, log=log, ready=_say)
+        serve(service, loader, host=arguments.host, port=arguments.port, log=log, ready=ready)
     return 0
 
 
@@ -145,9 +165,11 @@ def _logged(arguments: argparse.Namespace) -> Iterator[Log]:
 
 def settings_of(arguments: argparse.Namespace) -> Settings:
     """The server's settings. Raises RequestError for those that would leave it open to others."""
+    from redraft.server.http.fetch import Fetcher
     from redraft.server.http.keys import read_keys
     from redraft.server.http.limits import Limits
     from redraft.server.http.settings import LOOPBACK, Settings
+    from redraft.weights.source import EMBEDDED
 
     _check(arguments)
     keys = read_keys(arguments.api_key_file, os.environ.get(KEYS))
@@ -169,7 +191,9 @@ def settings_of(arguments: argparse.Namespace) -> Settings:
         # A key is what keeps a page elsewhere out; without one, the name that it asks for is.
         hosts=("*",) if keys and not local else tuple(dict.fromkeys(hosts)),
         limits=limits,
+        fetcher=Fetcher(tuple(arguments.image_host)),
         preset=arguments.preset,
+        clip=arguments.model in EMBEDDED if arguments.clip_max_tokens is None else arguments.clip_max_tokens,
         page=not arguments.no_page,
         log_prompts=arguments.log_prompts,
         version=__version__,
@@ -195,12 +219,12 @@ def _check(arguments: argparse.Namespace) -> None:
             raise RequestError(f"{flag} is empty; give a name, or leave it out")
 
 
-def _say(engine: Engine, url: str) -> None:
-    model = engine.model
+def _say(engine: Engine, url: str, *, keyed: bool) -> None:
+    model, key = engine.model, " -H 'authorization: Bearer YOUR-KEY'" if keyed else ""
     bits = str(model.dtype).removeprefix("torch.")
     print(f"redraft: serving {engine.folder or 'a model'} on {model.device}, {bits}", file=sys.stderr)
     print(
-        f"redraft: try  curl {url}/v1/chat/completions -H 'content-type: application/json' -d '{TRY}'",
+        f"redraft: try  curl {url}/v1/chat/completions -H 'content-type: application/json'{key} -d '{TRY}'",
         file=sys.stderr,
     )
     print(url, flush=True)

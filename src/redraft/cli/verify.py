@@ -22,7 +22,11 @@ def add(commands: Commands) -> None:
     """Add the command."""
     parser = command(commands, "verify", "compare a checkpoint's logits with transformers'", run, epilog=EPILOG)
     model_flags(parser, positional=True)
-    parser.add_argument("--prompt", default="sudoku\n1..4\n..1.\n..42\n4...", help="the prompt (default: a Sudoku)")
+    parser.add_argument(
+        "--prompt",
+        default="Extract as JSON: who, item\nSend 3 apples to Maria.",
+        help="the prompt (default: a sentence)",
+    )
     parser.add_argument("--steps", type=int, metavar="N", help="cap on denoising steps")
     parser.add_argument("--seed", type=int, default=0, help="seed of the noise (default: 0)")
 

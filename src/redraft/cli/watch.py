@@ -18,7 +18,7 @@ leave. Without a terminal every step is a line. Two traces are shown step by ste
 differences marked.
 
 examples:
-  redraft generate --chat --seed 5 --trace five.jsonl $'sudoku\\n1..4\\n..1.\\n..42\\n4...'
+  redraft generate --model nano-sudoku --chat --seed 5 --trace five.jsonl $'sudoku\\n1..4\\n..1.\\n..42\\n4...'
   redraft watch five.jsonl --speed 1
   redraft watch five.jsonl six.jsonl
   redraft watch five.jsonl six.jsonl --json"""

@@ -63,7 +63,7 @@ def command_check(command: Sequence[str], seconds: float = MOST_SECONDS) -> Chec
         if heads is None:
             raise RunError(f"the check {command[0]!r} took over {seconds:g} seconds; make it quicker")
         if process.returncode < 0:
-            raise RunError(f"the check {command[0]!r} was ended by signal {-process.returncode}; mend it")
+            raise RunError(f"the check {command[0]!r} was ended by signal {-process.returncode}; correct it")
         if not process.returncode:
             return []
         said = next(filter(None, heads), b"").decode(errors="replace").strip()

@@ -28,7 +28,7 @@ from redraft.constraints.condition.projection import Projection
 from redraft.constraints.disk_cache import Entry, code_version, read_entry, write_entry
 from redraft.constraints.validation import Problem, schema_problems, validator_of
 from redraft.errors import ConstraintError
-from redraft.model.gpu.ways import Holding
+from redraft.model.gpu.automata import ConditionKernels
 from redraft.text import Text
 
 if TYPE_CHECKING:
@@ -129,9 +129,9 @@ class Language:
         """Tokens of the shortest answer."""
         return int(self.automaton.to_end[0])
 
-    def start(self, max_tokens: int, min_tokens: int = 0, holding: Holding | None = None) -> Projection:
+    def start(self, max_tokens: int, min_tokens: int = 0, kernels: ConditionKernels | None = None) -> Projection:
         """The constraint on the first canvas of an answer. Raises ConstraintError if none has so many tokens."""
-        found = Projection(self.layout, 0, max_tokens, min_tokens, holding=holding)
+        found = Projection(self.layout, 0, max_tokens, min_tokens, kernels=kernels)
         found.check()
         return found
 
@@ -169,7 +169,7 @@ class GuidedLanguage(Language):
         """Tokens of a short answer; 0 if none of up to MOST_SHORTEST was found."""
         return len(self.guide.completion(self.guide.begin, MOST_SHORTEST) or ())
 
-    def start(self, max_tokens: int, min_tokens: int = 0, holding: Holding | None = None) -> GuidedProjection:
+    def start(self, max_tokens: int, min_tokens: int = 0, kernels: ConditionKernels | None = None) -> GuidedProjection:
         """The constraint on the first canvas of an answer. Raises ConstraintError if no short enough one is found."""
         if min_tokens:
             raise ConstraintError(

@@ -3,7 +3,7 @@
     a dict    JSON text    a pydantic class    a dataclass    'name, age int?, size S|M|L, tags str[]'
 
 The last is the short form: fields with commas between them, each a name and a type (text if it has none). `a|b` is one
-of these texts, `[]` a list, `?` behind a name or a type a field that may be missing; a colon may stand behind the name.
+of these texts, `[]` a list, `?` behind a name or a type a field that may be null; a colon may stand behind the name.
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ def plain_schema(schema: Any) -> Any:
 
 def schema_of_fields(text: str) -> dict[str, Any]:
     """The schema of an object whose fields are written in the short form. Raises ConstraintError naming the field."""
-    fields, required = dict[str, Any](), list[str]()
+    fields = dict[str, Any]()
     for part in text.split(","):
         field = FIELD.fullmatch(part.strip())
         if field is None:
@@ -68,9 +68,9 @@ def schema_of_fields(text: str) -> dict[str, Any]:
         name, kind = field["name"], _kind(text, field)
         if name in fields:
             raise ConstraintError(f"schema {text!r:.200} names {name!r} twice; leave one out")
-        fields[name] = {"type": "array", "items": kind} if field["many"] else kind
-        required += [] if field["maybe"] or field["too"] else [name]
-    return {"type": "object", "properties": fields, "required": required, "additionalProperties": False}
+        kind = {"type": "array", "items": kind} if field["many"] else kind
+        fields[name] = {"anyOf": [kind, {"type": "null"}]} if field["maybe"] or field["too"] else kind
+    return {"type": "object", "properties": fields, "required": [*fields], "additionalProperties": False}
 
 
 def _kind(text: str, field: re.Match[str]) -> dict[str, Any]:

@@ -2,7 +2,7 @@
 
     event ──► Answer.take ──► Delta(content, reasoning, calls, logprobs) … ──► Generation
 
-A checkpoint that thinks or calls tools marks both with tokens of its own, and the answer is told apart by them. One
+A checkpoint that thinks or calls tools marks both with tokens of its own, and they separate the parts of an answer. One
 without such tokens has only content. Text comes out when it is certain: whole characters, and nothing that may yet
 become a stop string.
 """

@@ -1,10 +1,10 @@
 """A request answered from left to right: the same weights in their causal mode, one token per forward.
 
 It is the baseline that canvases are compared with: same model, same prompts, same engine. A token is a block of one:
-drawn from the next-token distribution at the request's lowest temperature, told, and encoded by the next forward, which
-draws the token after it. Noise is addressed by (seed, token, step 1, position 0).
+drawn from the next-token distribution at the request's lowest temperature, emitted, and encoded by the next forward,
+which draws the token after it. Noise is addressed by (seed, token, step 1, position 0).
 
-The causal mode also gives a text a probability: a request that reads its prompt is told that of each of its tokens.
+The causal mode also gives a text a probability: a request that reads its prompt receives that of each of its tokens.
 """
 
 from __future__ import annotations

@@ -10,7 +10,6 @@ settings it was measured on, and to no others.
 from __future__ import annotations
 
 import hashlib
-import os
 from bisect import bisect_left
 from dataclasses import dataclass, replace
 from functools import lru_cache
@@ -24,6 +23,7 @@ from redraft.diffusion.accept import EntropyBound
 from redraft.diffusion.denoise import Policy, reference_policy
 from redraft.diffusion.halt import StableAndConfident
 from redraft.errors import RequestError, RunError
+from redraft.files import write_whole
 from redraft.home import cache_folder
 
 FILE = "dial.json"
@@ -145,12 +145,10 @@ def write_dial(dial: Dial, folder: Path) -> Path:
     """Keep a table beside its checkpoint, or in the user's cache; returns the file. Raises RunError if neither can."""
     failure: OSError | None = None
     for path in dial_files(folder):
-        beside = path.with_suffix(f".{os.getpid()}.new")
         try:
             if path.parent != folder:
                 path.parent.mkdir(parents=True, exist_ok=True)
-            beside.write_bytes(msgspec.json.format(msgspec.json.encode(dial), indent=1) + b"\n")
-            os.replace(beside, path)
+            write_whole(path, msgspec.json.format(msgspec.json.encode(dial), indent=1) + b"\n")
         except OSError as error:
             failure = error
             continue

@@ -9,7 +9,7 @@ top of this (generate, infill, edit, …) is in `redraft.operations`, whose `Eng
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Mapping
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
@@ -17,22 +17,28 @@ from typing import Any, Self
 
 from redraft.config import CheckpointConfig, read_config
 from redraft.constraints.language import Language, Source, Vocabulary, ready, vocabulary_of
-from redraft.constraints.sources import anything, source_of
+from redraft.constraints.sources import anything, regex_source, source_of
 from redraft.constraints.thinking import after_thinking
 from redraft.engine.answer import marks_of
 from redraft.engine.dial import read_dial
 from redraft.engine.handle import Handle, Inbox
+from redraft.engine.kernel_check import checked
 from redraft.engine.knee import knee_key, read_knee
-from redraft.engine.loop import DEFAULT_LOOP, Loop, LoopConfig
+from redraft.engine.loop import Loop
 from redraft.engine.request import Generation, Request, ResolvedRequest
 from redraft.engine.resolve import build_request
 from redraft.engine.scope import CancelScope
+from redraft.engine.settings import DEFAULT_LOOP, LoopConfig
+from redraft.engine.vision import Vision, vision_of
 from redraft.errors import RequestError
 from redraft.home import cache_folder
+from redraft.images.messages import split_images
+from redraft.images.prompt import Prompt
 from redraft.model.fused import fuse_layers, pays
 from redraft.model.gemma import DiffusionGemma
-from redraft.model.kernels import Kernels
-from redraft.text import Text, read_text
+from redraft.model.kernels import FAST, Kernels
+from redraft.model.rows import IMAGE_ATTENTION
+from redraft.text import Message, Text, read_text
 from redraft.weights.adapter import merge_adapter
 from redraft.weights.defaults import device_of, dtype_name, dtype_of, kernels_of, report_choice
 from redraft.weights.load import load_model
@@ -62,7 +68,8 @@ class Core:
     """A model, its tokenizer and its settings, ready to answer.
 
     `folder` is where they came from; `as_stored` says whether the weights are the folder's own, with nothing merged or
-    packed while loading. What is submitted is in the `scope`, if there is one.
+    packed while loading. What is submitted is in the `scope`, if there is one. `vision` is None for a checkpoint that
+    reads text alone.
     """
 
     model: DiffusionGemma
@@ -72,6 +79,7 @@ class Core:
     folder: Path | None = None
     as_stored: bool = True
     scope: CancelScope | None = None
+    vision: Vision | None = None
     compiler: Compiler = field(init=False, repr=False)
 
     def __post_init__(self) -> None:
@@ -109,8 +117,8 @@ class Core:
         options = request.options
         dialled = options.effort is not None or options.target_ms is not None
         dial = read_dial(self.folder) if dialled and self.folder is not None else None
-        tokens = self._tokens(request)
-        found = build_request(tokens, options, self.config, dial, self._language(request))
+        prompt, language = self._prompt(request), self._language(request)
+        found = build_request(list(prompt.tokens), options, self.config, dial, language, prompt.images)
         return found if request.check is None else replace(found, check=request.check)
 
     def submit(
@@ -141,18 +149,38 @@ class Core:
         complains, and as `submit` and `Handle.result`."""
         return self.submit(request).result()
 
-    def _tokens(self, request: Request) -> list[int]:
+    def chat_prompt(
+        self,
+        messages: Sequence[Message],
+        *,
+        thinking: bool = False,
+        tools: Sequence[Message] = (),
+        generation_prompt: bool = True,
+    ) -> Prompt:
+        """A conversation as the chat template prints it, with its images in their places.
+
+        Raises as `Text.render`, and RequestError for an image that cannot be used or that the model does not take.
+        """
+        plain, given = split_images(messages)
+        if given and self.vision is None:
+            raise RequestError(f"{given[0].part} is an image, and this checkpoint reads text alone; leave it out")
+        tokens = self.text.chat(plain, thinking=thinking, tools=tools, generation_prompt=generation_prompt)
+        return self.vision.place(tokens, given) if given and self.vision is not None else Prompt(tuple(tokens))
+
+    def _prompt(self, request: Request) -> Prompt:
         prompt = request.prompt
+        if isinstance(prompt, Prompt):
+            return prompt
         if not prompt:
             raise RequestError("the prompt is empty, or has no messages; pass some text, messages or token ids")
         if isinstance(prompt, str):
             if not request.chat and not request.thinking:
-                return self.text.encode(prompt, bos=True)
-            return self.text.chat([{"role": "user", "content": prompt}], thinking=request.thinking)
+                return Prompt(tuple(self.text.encode(prompt, bos=True)))
+            return self.chat_prompt([{"role": "user", "content": prompt}], thinking=request.thinking)
         messages = [one for one in prompt if not isinstance(one, int)]
         if len(messages) == len(prompt) and all(isinstance(one, Mapping) for one in messages):
-            return self.text.chat(messages, thinking=request.thinking)
-        return list(prompt)  # type: ignore[arg-type]  # checked with the rest: what is no integer is refused by name
+            return self.chat_prompt(messages, thinking=request.thinking)
+        return Prompt(tuple(prompt))  # type: ignore[arg-type]  # checked with the rest: what is no integer is refused by name
 
     def _language(self, request: Request) -> Language | None:
         given = request.constraint
@@ -192,26 +220,31 @@ class Core:
         adapter: str | Path | None = None,
         report: Callable[[str], None] | None = None,
         progress: Callable[[int, int], None] | None = None,
-        loop: LoopConfig = DEFAULT_LOOP,
+        loop: LoopConfig | None = None,
         kernels: Kernels | None = None,
         experts: str = "device",
+        image_attention: str = IMAGE_ATTENTION[0],
     ) -> Self:
-        """`redraft.load`, which explains the arguments; `kernels` are the device's own if None."""
+        """Load a checkpoint: "nano" (in the package), a folder, or a repository name in the local cache.
+
+        `device` is cuda where a GPU can be used, else cpu; `dtype` is float32 or bfloat16, as most of the checkpoint is
+        stored. `plan` quantizes matrices while loading (redraft.weights.plan.PLANS: "int8", "int4", "fp8", …).
+        `adapter` is the folder of a LoRA adapter in PEFT's layout, merged into the weights; not with a plan or a
+        quantized checkpoint. `report` gets a line for what was chosen, and for what was found and left unused;
+        `progress` gets (elements placed, elements in all). `loop` bounds what runs side by side; what it leaves open
+        follows from the model and from `redraft bench --knee`. `kernels` are the device's own if None. `experts` is
+        where the experts are: "device" or "host". `image_attention` is which tokens see an image: "reference", as
+        transformers' DiffusionGemma does, or "gemma4" (docs/images.md); a vision tower is loaded with the first image.
+        Raises WeightsError, ConfigError or TextError if the checkpoint is not whole or not supported.
+        """
         folder = locate(str(model))
         where, chosen = device_of(device), None if plan is None else find_plan(plan)
-        if adapter is not None and chosen is not None:
-            raise RequestError(
-                f"adapter and plan ({plan}) were both given; merge first: redraft tune writes it merged, too"
-            )
         config = read_config(folder)
         numbers = dtype_of(dtype, folder, config.model, where)
-        placement = place_experts(experts, where)
-        if adapter is not None and placement is not Placement.DEVICE:
-            raise RequestError(f"adapter was given and experts are on the {placement}; merge it first: redraft tune")
-        if loop.graphs and placement is not Placement.DEVICE:
-            raise RequestError(
-                f"graphs is True and experts are on the {placement}; a graph cannot wait for those elsewhere"
-            )
+        placement, loop = place_experts(experts, where), DEFAULT_LOOP if loop is None else loop
+        if placement is not Placement.DEVICE and loop.graphs is None:
+            loop = replace(loop, graphs=False)
+        _refuse_contradictions(plan, adapter, placement, graphs=bool(loop.graphs))
         report_choice((device, dtype), where, numbers, report)
         # Folded first and packed then, where layers are folded: a matrix is rounded once.
         kernels = kernels_of(where, report) if kernels is None else kernels
@@ -224,6 +257,7 @@ class Core:
             kernels=kernels,
             plan=None if form else chosen,
             placement=placement,
+            image_attention=image_attention,
             report=report,
             progress=progress,
         )
@@ -234,4 +268,22 @@ class Core:
             key = knee_key(folder, dtype_name(numbers), str(where), plan)
             loop = replace(loop, max_rows=read_knee(key, report))
         as_stored, text = adapter is None and chosen is None, read_text(folder, config)
-        return cls(loaded, text, config, Loop(loaded, loop, text=text), folder, as_stored)
+        if where.type == "cuda" and loaded.kernels != FAST:
+            simple = Compiler(text, config)
+            checked(loaded, report or (lambda _: None), lambda: simple.language(regex_source("[a-z]{1,6}")))
+        vision = vision_of(folder, loaded, config.model, report)
+        return cls(loaded, text, config, Loop(loaded, loop, text=text), folder, as_stored, vision=vision)
+
+
+def _refuse_contradictions(plan: str | None, adapter: str | Path | None, placement: Placement, *, graphs: bool) -> None:
+    """Raise RequestError for arguments of a load that exclude each other."""
+    if adapter is not None and plan is not None:
+        raise RequestError(
+            f"adapter and plan ({plan}) were both given; merge first: redraft tune writes it merged, too"
+        )
+    if adapter is not None and placement is not Placement.DEVICE:
+        raise RequestError(f"adapter was given and experts are on the {placement}; merge it first: redraft tune")
+    if graphs and placement is not Placement.DEVICE:
+        raise RequestError(
+            f"graphs is True and experts are on the {placement}; a graph cannot wait for those elsewhere"
+        )

@@ -110,7 +110,7 @@ class Inbox(Generic[K]):
 
 
 class Handle:
-    """One submitted request. Its inbox has one reader: either this handle's own methods or whoever shares the inbox."""
+    """One submitted request. Its inbox has one reader: this handle's own methods, or the owner of a shared inbox."""
 
     def __init__(
         self,
@@ -155,7 +155,7 @@ class Handle:
             for observer in self._observers:
                 try:
                     observer.event(self, event)
-                except Exception as error:
+                except Exception as error:  # an observer is the caller's code
                     event = event if event.error else replace(event, reason="error", error=error)
         finally:  # whatever an observer did, nobody waits for ever
             if self.scope is not None:

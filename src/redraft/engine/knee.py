@@ -10,15 +10,14 @@ from __future__ import annotations
 
 import hashlib
 import json
-import os
 import platform
-import tempfile
 from collections.abc import Callable
 from pathlib import Path
 
 import torch
 
 from redraft.errors import RunError
+from redraft.files import write_whole
 from redraft.home import cache_folder
 
 
@@ -28,7 +27,7 @@ def knees_file() -> Path:
 
 
 def knee_key(folder: Path, dtype: str, device: str, plan: str | None = None) -> str:
-    """What a knee belongs to. Weights are told apart by name and size, for speed depends on no number in them."""
+    """What a knee belongs to. Weights are distinguished by name and size, for speed depends on no number in them."""
     digest = hashlib.blake2b((folder / "config.json").read_bytes(), digest_size=16)
     for path in sorted(folder.glob("*.safetensors")):
         digest.update(f"{path.name} {path.stat().st_size}".encode())
@@ -39,7 +38,7 @@ def knee_key(folder: Path, dtype: str, device: str, plan: str | None = None) -> 
 
 
 def read_knee(key: str, report: Callable[[str], None] | None = None) -> int | None:
-    """Rows at the knee, None if nobody has measured; `report` is told of a file that cannot be used."""
+    """Rows at the knee, None if it was not measured; `report` gets a line for a file that cannot be used."""
     try:
         return _read(knees_file()).get(key)
     except (OSError, ValueError) as error:
@@ -57,9 +56,7 @@ def write_knee(key: str, rows: int) -> Path:
             kept = _read(path)
         except ValueError:
             kept = {}
-        with tempfile.NamedTemporaryFile("w", dir=path.parent, suffix=".json", delete=False) as file:
-            json.dump(kept | {key: rows}, file, indent=1)
-        os.replace(file.name, path)
+        write_whole(path, json.dumps(kept | {key: rows}, indent=1).encode())
     except OSError as error:
         raise RunError(f"the knee cannot be kept in {path}: {error.strerror}; set XDG_CACHE_HOME elsewhere") from None
     return path

@@ -16,45 +16,22 @@ import threading
 import time
 from collections.abc import Callable, Hashable, Iterable, Iterator
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
 
+from redraft.engine.admission import Admission
 from redraft.engine.causal import CausalSequence
 from redraft.engine.events import Block, Event, Finished
 from redraft.engine.handle import Handle, Inbox
+from redraft.engine.memory import ledger_of
 from redraft.engine.prefixes import Prefixes
 from redraft.engine.request import FinishReason, ResolvedRequest
 from redraft.engine.runner import Batch, Runner
 from redraft.engine.scheduler import Scheduler
 from redraft.engine.scope import CancelScope
 from redraft.engine.sequence import CanvasSequence, Sequence
+from redraft.engine.settings import DEFAULT_CANVASES, DEFAULT_LOOP, LoopConfig
 from redraft.errors import BusyError, RequestError, RunError
 from redraft.model.gemma import DiffusionGemma
 from redraft.text import Text
-
-
-@dataclass(frozen=True)
-class LoopConfig:
-    """Bounds: rows per forward, requests at a time, requests in the queue, bytes of kept prefixes.
-
-    `max_rows` None is what `redraft bench --knee` measured for the checkpoint on this machine where `load` finds it
-    (engine/knee.py), else DEFAULT_CANVASES canvases. `prefix_bytes` None is room for a prompt of a few thousand tokens
-    (engine/prefixes.py). `policy` says which requests go together. `graphs` lets a GPU repeat the steps of up to
-    eight canvases as one graph; experimental.
-    """
-
-    max_rows: int | None = None
-    max_running: int = 64
-    max_waiting: int = 4096
-    policy: str = "mixed"
-    prefix_bytes: int | None = None
-    graphs: bool = False
-
-
-DEFAULT_CANVASES = 12
-"""Canvases in a forward where nobody has measured. It is beyond nano's knee on a CPU (bench/records/knee.json), for
-with more arithmetic to spare a device has its knee further on; `redraft bench --knee` says where."""
-
-DEFAULT_LOOP = LoopConfig()
 
 
 class Loop:
@@ -73,17 +50,22 @@ class Loop:
         *,
         text: Text | None = None,
     ) -> None:
-        rows = config.max_rows
-        if config.graphs and model.device.type != "cuda":
+        rows = DEFAULT_CANVASES * model.config.canvas_length if config.max_rows is None else config.max_rows
+        graphs = model.device.type == "cuda" if config.graphs is None else config.graphs
+        if graphs and model.device.type != "cuda":
             raise RequestError(f"graphs is True and the model runs on {model.device}; leave it out, or use a GPU")
+        if config.memory is not None and (type(config.memory) is not int or config.memory < 1):
+            raise RequestError(f"memory is {config.memory!r}; it must be an integer of at least 1 (bytes)")
         prefixes = Prefixes(model.config.layers, model.dtype.itemsize, config.prefix_bytes)
-        self.runner = Runner(model, prefixes, graphs=config.graphs)
+        self.runner = Runner(model, prefixes, graphs=graphs)
         self.scheduler: Scheduler[Sequence] = Scheduler(
-            max_rows=DEFAULT_CANVASES * model.config.canvas_length if rows is None else rows,
+            max_rows=rows,
             max_running=config.max_running,
             max_waiting=config.max_waiting,
             policy=config.policy,
         )
+        ledger = ledger_of(model, memory=config.memory, max_rows=rows, graphs=graphs)
+        self.admission = Admission(self.scheduler, self.runner, ledger)
         self.clock, self.text = clock, text
         self.forwards = self.encoded_rows = self.canvas_rows = self.wasted_rows = 0
         self._numbers = itertools.count()
@@ -109,9 +91,10 @@ class Loop:
     ) -> Handle:
         """Queue a request. Raises BusyError if the queue is full, unless it may `wait`; RunError in a cancelled scope.
 
-        `drafts` is whether its reader wants them. `behind` is an earlier request with the same prompt, a variant of
-        which this is: if that one is still to encode its prompt, this one waits and takes it over. With an `inbox` its
-        events come there, under a `key`, by default the handle.
+        RequestError for a request that would not fit in memory alone. `drafts` is whether its reader wants them.
+        `behind` is an earlier request with the same prompt, a variant of which this is: if that one is still to encode
+        its prompt, this one waits and takes it over. With an `inbox` its events come there, under a `key`, by default
+        the handle.
         """
         began = self.clock()
         sequence = (CausalSequence if request.causal else CanvasSequence)(
@@ -124,6 +107,7 @@ class Loop:
         )
         handle = Handle(self, sequence, scope=scope, text=self.text, drafts=drafts, inbox=inbox, key=key)
         sequence.deliver = handle.deliver
+        self.admission.check(sequence)
         if scope is not None:
             scope.add(handle)
         try:
@@ -162,6 +146,8 @@ class Loop:
                 self._retire()
                 self._admit()
                 batch = self.scheduler.next()
+                if not batch:
+                    self._fail(*self.admission.starved())
                 self._forward(batch)
             except BaseException as error:  # a failure of ours must not leave a reader waiting for ever
                 self._fail(self._all() if batch is None else [piece.sequence for piece in batch], error)
@@ -297,7 +283,7 @@ class Loop:
             if one.finished:
                 continue
             ahead = one.behind
-            same = ahead is not None and not ahead.finished and ahead.request.prompt == one.request.prompt
+            same = ahead is not None and not ahead.finished and ahead.request.shares_prompt(one.request)
             if not (same and one.request.width):  # a causal one needs its own logits of the prompt's last token
                 one.behind = None
             self.scheduler.add(one)
@@ -305,19 +291,20 @@ class Loop:
             self._end(one, "aborted")
 
     def _admit(self) -> None:
-        for one in self.scheduler.admit():
-            try:
-                self.runner.open(one, self.scheduler.running.values())
-                if isinstance(one, CanvasSequence):
-                    one.keep_time(self.clock)
-            except Exception as error:  # whatever opening it met, memory or its own values, is its own failure alone
-                self._fail([one], error)
+        def keep_time(one: Sequence) -> None:
+            if isinstance(one, CanvasSequence):
+                one.keep_time(self.clock)
+
+        self.admission.admit(keep_time, lambda one, error: self._fail([one], error))
         self._share_prompts()
 
     def _forward(self, batch: Batch) -> None:
         if not batch:
             return
+        shortages = self.runner.shortages
         found = self.runner.run(batch)
+        if self.runner.shortages > shortages:
+            self.admission.narrow(batch)
         self.forwards += 1
         for piece in batch:
             self.encoded_rows += piece.encode
@@ -334,11 +321,8 @@ class Loop:
             if ahead is None or not ahead.opened:
                 continue
             if ahead.prefix.length == len(ahead.prompt):
-                try:
-                    self.runner.share(ahead, one)
-                    one.behind = None
-                except Exception as error:  # memory for the copy: the taker's loss, not the giver's
-                    self._fail([one], error)
+                self.runner.share(ahead, one)
+                one.behind = None
             elif ahead.read == len(ahead.prompt):  # it has gone on to commit a block: too late to share
                 one.behind = None
 
@@ -380,6 +364,7 @@ class Loop:
         sequence.close()
         self.wasted_rows += sequence.unread
         self.scheduler.remove(sequence)
+        self.admission.leave(sequence)
         self.runner.forget()
         for other in (*self.scheduler.waiting.values(), *self.scheduler.running.values()):
             if other.behind is sequence:

@@ -1,10 +1,10 @@
 """The prefix cache across requests: a prompt that begins like an earlier one takes over its KV instead of encoding.
 
-A prompt is cut at multiples of PREFILL_CHUNK, where its forwards are cut anyway. A chunk's name is a digest of its
-tokens and of the name before it, so it implies everything before it. A chunk holds what a `Prefix` needs to stand at
-its end: on full layers its own keys and values, on sliding layers those of the last W-1 tokens. A hit is copied into
-the new request's cache, so nothing is shared while it runs. A hit and a miss give bit-equal answers, because the
-remaining forwards are the same.
+A prompt is cut where its forwards are cut anyway: at multiples of PREFILL_CHUNK, or beside an image that is there. A
+chunk's name is a digest of its tokens and pixels and of the name before it, so it implies everything before it. A
+chunk holds what a `Prefix` needs to stand at its end: on full layers its own keys and values, on sliding layers those
+of the last W-1 tokens. A hit is copied into the new request's cache, so nothing is shared while it runs. A hit and a
+miss give bit-equal answers, because the remaining forwards are the same.
 
 Memory is bounded in bytes. Least recently used chunks go first, ends of chains before what they stand on.
 """
@@ -20,6 +20,7 @@ from redraft.cache import Prefix
 from redraft.config import LayerConfig
 from redraft.engine.scheduler import PREFILL_CHUNK
 from redraft.errors import RequestError
+from redraft.images.prompt import PlacedImage, cached_names, chunk_ends
 from redraft.shapes import Tensor
 
 Name = bytes  # of a chunk
@@ -32,16 +33,20 @@ KEPT_CHUNKS = 16
 
 
 class Chain:
-    """The names of a prompt's chunks, each made once, when it is first asked for."""
+    """The names of a prompt's chunks, each made once, when it is first asked for. `ends` are where its chunks end, the
+    empty one's first; what stands behind the last is not kept."""
 
-    def __init__(self, prompt: Sequence[int]) -> None:
-        self.prompt = prompt
+    def __init__(self, prompt: Sequence[int], images: Sequence[PlacedImage] = ()) -> None:
+        runs = [image.run for image in images]
+        self.tokens = cached_names(prompt, runs, [image.picture.digest for image in images])
+        self.ends = (0, *chunk_ends(len(prompt), PREFILL_CHUNK, runs))
         self._names = [ROOT]
 
     def name(self, chunk: int) -> Name:
-        """Of the chunk that ends at token `chunk` * PREFILL_CHUNK; ROOT is the name of none."""
-        for end in range(len(self._names) * PREFILL_CHUNK, (chunk + 1) * PREFILL_CHUNK, PREFILL_CHUNK):
-            tokens = ",".join(map(str, self.prompt[end - PREFILL_CHUNK : end]))
+        """Of the chunk that ends at `ends[chunk]`; ROOT is the name of none."""
+        while len(self._names) <= chunk:
+            start, end = self.ends[len(self._names) - 1 : len(self._names) + 1]
+            tokens = ",".join(map(str, self.tokens[start:end]))
             self._names.append(hashlib.blake2b(self._names[-1] + tokens.encode(), digest_size=16).digest())
         return self._names[chunk]
 
@@ -66,7 +71,7 @@ class Prefixes:
         self.layers, self.itemsize, self.num_bytes = layers, itemsize, 0
         if max_bytes is not None and (type(max_bytes) is not int or max_bytes < 0):
             raise RequestError(f"prefix_bytes is {max_bytes!r}; it must be an integer of at least 0 (0 keeps nothing)")
-        self.max_bytes = self.default_bytes() if max_bytes is None else max_bytes
+        self.max_bytes = self._wanted = self.default_bytes() if max_bytes is None else max_bytes
         self.hits = self.misses = 0
         self._chunks: OrderedDict[Name, _Chunk] = OrderedDict()
 
@@ -75,14 +80,15 @@ class Prefixes:
         chunks = range(1, KEPT_CHUNKS + 1)
         return max(LEAST_BYTES, sum(self.chunk_bytes(chunk * PREFILL_CHUNK) for chunk in chunks))
 
-    def chunk_bytes(self, end: int) -> int:
-        """What the chunk that ends at token `end` takes: its own keys and values, or a sliding layer's last W-1."""
+    def chunk_bytes(self, end: int, rows: int = PREFILL_CHUNK) -> int:
+        """What a chunk of `rows` that ends at token `end` takes: its own keys and values, or a sliding layer's last
+        W-1."""
         return sum(
             2
             * self.itemsize
             * layer.num_kv_heads
             * layer.head_dim
-            * (PREFILL_CHUNK if layer.window is None else min(end, layer.window - 1))
+            * (rows if layer.window is None else min(end, layer.window - 1))
             for layer in self.layers
         )
 
@@ -91,11 +97,11 @@ class Prefixes:
 
         At least one token is left to encode, for the first canvas needs a forward to come with.
         """
-        length, prompt = 0, len(chain.prompt)
-        for end in range(PREFILL_CHUNK, prompt, PREFILL_CHUNK):
-            name = chain.name(end // PREFILL_CHUNK)
+        length, prompt = 0, len(chain.tokens)
+        for number, end in enumerate(chain.ends[1:], start=1):
+            name = chain.name(number)
             chunk = self._chunks.get(name)
-            if chunk is None:
+            if chunk is None or end == prompt:
                 break
             self._chunks.move_to_end(name)
             for layer, (keys, values) in zip(prefix.layers, chunk.layers, strict=True):
@@ -108,19 +114,27 @@ class Prefixes:
 
     def keep(self, chain: Chain, prefix: Prefix) -> None:
         """Remember the prefix that now stands at the end of a chunk of a prompt. Too large a chunk is not kept."""
-        end, size = prefix.length, self.chunk_bytes(prefix.length)
-        if end % PREFILL_CHUNK or not end or size > self.max_bytes:
+        end = prefix.length
+        if not end or end not in chain.ends:
             return
-        above, name = chain.name(end // PREFILL_CHUNK - 1), chain.name(end // PREFILL_CHUNK)
-        if name in self._chunks:
+        number = chain.ends.index(end)
+        start = chain.ends[number - 1]
+        size = self.chunk_bytes(end, end - start)
+        above, name = chain.name(number - 1), chain.name(number)
+        if name in self._chunks or size > self.max_bytes:
             return
         if above != ROOT and above not in self._chunks:
             return  # its beginning has been dropped meanwhile: without it the chunk could not be reached
+        layers = [layer.snapshot(start, end) for layer in prefix.layers]
         if above != ROOT:
             self._chunks[above].children += 1
-        layers = [layer.snapshot(end - PREFILL_CHUNK, end) for layer in prefix.layers]
         self._chunks[name] = _Chunk(above, layers, size)
         self.num_bytes += size
+        self._shrink()
+
+    def bound(self, most: int) -> None:
+        """Keep within this many bytes from now on, and within what was asked for."""
+        self.max_bytes = min(most, self._wanted)
         self._shrink()
 
     def clear(self) -> None:

@@ -18,6 +18,7 @@ from redraft.diffusion.denoise import temperature
 from redraft.diffusion.noise import SeededNoise, drawn
 from redraft.diffusion.shaping import Shaping
 from redraft.diffusion.stats import Stats, read_logits
+from redraft.engine.request import ResolvedRequest
 from redraft.engine.sequence import CanvasSequence, Sequence
 from redraft.model.gemma import DiffusionGemma
 from redraft.model.head import LONG, Head, Reading, read_head
@@ -40,6 +41,15 @@ def shares_reading(one: Sequence) -> TypeGuard[CanvasSequence]:
     changed = policy.shaping != Shaping(temperature=policy.shaping.temperature) or one.ends_held_back > 0
     kept = request.logprobs is not None or one.goal is not None
     return not (changed or kept or one.canvas.pinned is not None)
+
+
+def may_read_alone(request: ResolvedRequest) -> bool:
+    """Whether a request's canvases may ever be read alone; a causal one is, if its prompt's logits are wanted."""
+    if request.causal:
+        return request.read_prompt
+    policy = request.policy
+    changed = policy.shaping != Shaping(temperature=policy.shaping.temperature) or request.min_tokens > 0
+    return changed or request.logprobs is not None or request.language is not None or request.seed_canvas is not None
 
 
 def read_together(

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import Any, Literal
 
 from redraft.constraints.checks import Check
@@ -14,6 +15,8 @@ from redraft.constraints.language import Language, Source
 from redraft.diffusion.denoise import Policy
 from redraft.engine.calls import ToolCall
 from redraft.engine.pace import Pace
+from redraft.engine.scheduler import PREFILL_CHUNK
+from redraft.images.prompt import PlacedImage, Prompt, chunk_ends, shortened
 from redraft.options import CANVAS_ONLY as CANVAS_ONLY
 from redraft.options import MOST_LOGPROBS as MOST_LOGPROBS
 from redraft.options import Options as Options
@@ -33,7 +36,8 @@ class Request:
     """What to answer, how, and under which constraint.
 
     prompt      a text, which is continued as it stands behind `<bos>`, or with `chat` is one user's turn; a list of
-                {"role", "content"} messages, which goes through the chat template; or token ids, used as they are
+                {"role", "content"} messages, which goes through the chat template; or token ids, used as they are.
+                Parts of a user's message may be images: {"type": "image", "image": path, bytes or Pillow image}
     thinking    let the model think before it answers; a constraint holds what stands behind the thinking
 
     At most one of these holds the answer to a language (docs/constraints.md); it is valid then, or an error is raised:
@@ -47,7 +51,7 @@ class Request:
     check       a function of the answer's text that returns what is wrong with it; that is repaired
     """
 
-    prompt: str | Sequence[Message] | Sequence[int]
+    prompt: str | Sequence[Message] | Sequence[int] | Prompt
     options: Options = DEFAULTS
     chat: bool = False
     thinking: bool = False
@@ -68,6 +72,7 @@ class ResolvedRequest:
     `width` is the canvas's in tokens, 0 for a causal answer; if `fitted`, a later canvas is no wider than what is left
     needs. `vocab` is the vocabulary's size, `eos` the end tokens. With a `pace`, `policy` is the one to begin with.
     The loop reads no `check`: it is for `redraft.operations.repair`.
+    `images` stand in the prompt, each in place of its placeholders.
     """
 
     prompt: tuple[int, ...]
@@ -88,6 +93,21 @@ class ResolvedRequest:
     pace: Pace | None = None
     language: Language | None = None
     check: Check | None = field(default=None, repr=False)
+    images: tuple[PlacedImage, ...] = ()
+
+    @cached_property
+    def cuts(self) -> tuple[int, ...]:
+        """Where the prompt is cut into chunks, whatever follows it (`images/prompt.py`)."""
+        return chunk_ends(len(self.prompt), PREFILL_CHUNK, [image.run for image in self.images])
+
+    @property
+    def shown_prompt(self) -> list[int]:
+        """The prompt with one placeholder for each image, for people."""
+        return shortened(self.prompt, self.images)
+
+    def shares_prompt(self, other: ResolvedRequest) -> bool:
+        """Whether both have the same tokens and pixels to encode."""
+        return self.prompt == other.prompt and self.images == other.images
 
     @property
     def causal(self) -> bool:

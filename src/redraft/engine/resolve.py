@@ -23,6 +23,7 @@ from redraft.engine.dial import Dial, Notch
 from redraft.engine.pace import Pace
 from redraft.engine.request import CANVAS_ONLY, MOST_LOGPROBS, Options, ResolvedRequest
 from redraft.errors import RequestError, did_you_mean
+from redraft.images.prompt import PlacedImage
 
 MOST_STEPS = 10_000
 """Most steps of a canvas; one that has not settled by then never will."""
@@ -37,10 +38,12 @@ def build_request(
     config: CheckpointConfig,
     dial: Dial | None = None,
     language: Language | None = None,
+    images: tuple[PlacedImage, ...] = (),
 ) -> ResolvedRequest:
     """Check options against each other and the model. Raises RequestError naming the part, the value and the remedy.
 
-    `dial` is the checkpoint's table of settings, for options that walk it; `language` what the answer has to be of.
+    `dial` is the checkpoint's table of settings, for options that walk it; `language` what the answer has to be of;
+    `images` what stands in the prompt.
     Without max_tokens an answer has the checkpoint's own number of tokens, or what the language's shortest needs.
     """
     options = _typed(options)
@@ -73,7 +76,10 @@ def build_request(
         read_prompt=options.read_prompt,
         seed_canvas=options.seed_canvas,
         pace=pace,
+        images=images,
     )
+    if options.read_prompt and images:
+        raise RequestError("read_prompt is True and the prompt has images, which have no log-probability; leave it out")
     if options.draw and language is None:
         raise RequestError("draw is True without a constraint, one of whose texts would be drawn; give one")
     return request if language is None else _held_to(language, request, options)

@@ -8,65 +8,131 @@ The last prompt chunk and every commit share the forward of the next canvas's fi
 their own. That is exact, because in each layer a canvas row needs only the keys that the encoded rows have placed in
 the same layer just before. A block is emitted the moment it has settled; the last one is never committed.
 
+Where memory runs out, prefixes and recorded steps are dropped and the work is done again in halves. A sequence for
+which there is no memory alone is `starved`: it keeps what it has, and waits until another ends.
+
 `run_alone` is the plain twin: one request, the loop of `diffusion/denoise.py`, every encoding a forward of its own.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Sequence as Items
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
+from typing import TypeVar
 
 import torch
 
+from redraft.cache import Prefix
 from redraft.diffusion.denoise import settle
 from redraft.diffusion.noise import Noise
 from redraft.diffusion.stats import Stats
 from redraft.engine.causal import CausalSequence
 from redraft.engine.events import Event, Finished
+from redraft.engine.memory import Demand, Ledger, ran_out
 from redraft.engine.prefixes import Prefixes
-from redraft.engine.reading import draws, parted, read_together, shares_reading, streams
+from redraft.engine.reading import NUMBERS, draws, may_read_alone, parted, read_together, shares_reading, streams
 from redraft.engine.request import ResolvedRequest
-from redraft.engine.scheduler import PREFILL_CHUNK
 from redraft.engine.scheduler import Batch as BatchOf
 from redraft.engine.scheduler import Piece as PieceOf
 from redraft.engine.sequence import CanvasSequence, Sequence
 from redraft.model.gemma import DiffusionGemma
 from redraft.model.gpu.graph import Placed, Places
-from redraft.model.rows import Mode, Rows, Span
+from redraft.model.rows import Mode, Rows, SoftTokens, Span
 from redraft.shapes import Float, Int, Tensor
 
 Batch = BatchOf[Sequence]
 Piece = PieceOf[Sequence]
+T = TypeVar("T")
+R = TypeVar("R")
 
 
 class Runner:
     """The forward that moves some sequences on.
 
     With `graphs` the first few sequences get prefixes in fixed buffers, which later ones use again. Canvases behind
-    them step as one CUDA graph (`model/gpu/graph.py`), unless something is encoded in the same forward.
+    them step as one CUDA graph (`model/gpu/graph.py`), unless something is encoded in the same forward. `no_graphs`
+    says why there are none any more. `shortages` counts how often memory ran out.
     """
 
     def __init__(self, model: DiffusionGemma, prefixes: Prefixes, *, graphs: bool = False) -> None:
         self.model, self.prefixes, self.places = model, prefixes, Places(model) if graphs else None
+        self.no_graphs, self.shortages = "", 0
         self._rows: tuple[Batch, Rows] | None = None
 
-    def open(self, sequence: Sequence, running: Iterable[Sequence] = ()) -> None:
-        """Give a sequence its prefix, filled with what is known of its prompt; `running` ones keep theirs."""
+    def demand(self, sequence: Sequence, ledger: Ledger) -> Demand:
+        """What a sequence will take while it runs."""
+        request, room = sequence.request, sequence.room
+        fixed = self.places is not None and not request.causal
+        logits = (request.logprobs is not None) + (request.language is not None) if request.width else 0
+        # Below LONG they are small, and a deadline alone keeps them between steps.
+        kept = logits * ledger.kept if sequence.deadline is not None and streams(self.model) else 0
+        return Demand(ledger.cache(Places.room_of(self.model, room) if fixed else room), kept, may_read_alone(request))
+
+    def open(self, sequence: Sequence, running: Iterable[Sequence] = ()) -> bool:
+        """Give a sequence its prefix, filled with what is known of its prompt; `running` ones keep theirs. Returns
+        whether there was memory for it."""
+        used = [other.prefix for other in running if other.opened]
+        return self.in_halves(lambda _: [self._open(sequence, used)], [sequence]) != [None]
+
+    def _open(self, sequence: Sequence, used: list[Prefix]) -> bool:
         prefix = None
         if self.places is not None and not sequence.request.causal:
-            used = [other.prefix for other in running if other.opened]
             prefix = self.places.prefix(sequence.room, used)
         sequence.open(self.model, prefix=prefix)
         if not sequence.request.read_prompt:  # that needs the logits of all of it, which no kept prefix has
             sequence.read = self.prefixes.load(sequence.chain, sequence.prefix)
+        sequence.look()
+        return True
 
     def share(self, giver: Sequence, taker: Sequence) -> None:
-        """Give one sequence another's prefix, which must hold exactly the prompt that they have in common."""
+        """Give one sequence another's prefix, which must hold exactly the prompt that they have in common. Without
+        memory for the copies in between, the taker encodes its prompt itself."""
         assert giver.prefix.length == len(taker.prompt), "a prompt is shared when it has just been encoded"
-        taker.prefix.take(giver.prefix)
-        taker.read = giver.read
+
+        def take(_: object) -> list[bool]:
+            taker.prefix.take(giver.prefix)
+            return [True]
+
+        if self.in_halves(take, [taker]) == [True]:
+            taker.read, taker.soft = giver.read, {}
+        else:
+            taker.prefix.restart(0)
+
+    def idle(self, running: Iterable[Sequence]) -> int:
+        """Bytes of fixed buffers that none of the `running` sequences uses."""
+        return 0 if self.places is None else self.places.idle([one.prefix for one in running if one.opened])
+
+    def give_way(self, running: Iterable[Sequence]) -> None:
+        """Drop the fixed buffers that none of the `running` sequences uses, and the graphs with them."""
+        if self.places is not None:
+            self.places.drop_idle([one.prefix for one in running if one.opened])
+
+    def in_halves(self, work: Callable[[Items[T]], Iterable[R]], items: Items[T]) -> list[R | None]:
+        """What some work makes of all items, one for one. Where memory runs out, prefixes and graphs are dropped and
+        the halves are tried; None for an item for which there is none alone."""
+        for _ in range(2 if len(items) == 1 else 1):
+            try:
+                return list(work(items))
+            except Exception as error:
+                if not ran_out(error):
+                    raise
+            self._release()  # here the tensors of the work that failed are gone with its frames
+        if len(items) == 1:
+            return [None]
+        half = len(items) // 2
+        return [*self.in_halves(work, items[:half]), *self.in_halves(work, items[half:])]
+
+    def _release(self) -> None:
+        self.shortages += 1
+        self.prefixes.clear()
+        self.forget()
+        if self.places is not None:
+            self.places.drop_graphs()
+        if self.model.device.type == "cuda":
+            torch.cuda.empty_cache()
 
     def forget(self) -> None:
         """Let go of the last forward's context: a sequence in it has ended."""
@@ -91,49 +157,105 @@ class Runner:
 
     def _run(self, batch: Batch) -> list[list[Event]]:
         if self.places is not None and (placed := self._placed(self.places, batch)):
-            step = self.places.step(placed, reads=placed[0].draws is not None)
-            hidden, reading = step(placed)
-            places = [step.of(one) for one in placed]
-            if reading is not None:
-                canvases = [one for piece in batch if shares_reading(one := piece.sequence)]
-                return self._advance(canvases, parted(self.model, reading, places))
-            parts: Iterable[Tensor] = [hidden[rows] for rows in places]
-        else:
-            parts = self._forward(batch)
-        for piece in batch:
-            if piece.encode:
+            replayed = self._replayed(self.places, batch, placed)
+            if replayed is not None:
+                return replayed
+        parts = self.in_halves(self._forward, batch)
+        for piece, part in zip(batch, parts, strict=True):
+            if part is None:
+                piece.sequence.starved = True
+            elif piece.encode:
                 self._encoded(piece)
         return self._step(batch, self._to_read(batch, parts))
+
+    def _replayed(self, places: Places, batch: Batch, placed: list[Placed]) -> list[list[Event]] | None:
+        """A step from a graph; None if it failed, and then the step is still to be done. A failure that is not one of
+        memory ends the use of graphs."""
+        try:
+            step = places.step(placed, reads=placed[0].draws is not None)
+            hidden, reading = step(placed)
+            rows = [step.of(one) for one in placed]
+            stats = None if reading is None else parted(self.model, reading, rows)
+        except Exception as error:
+            short = ran_out(error)
+            if not short:
+                self.places, self.no_graphs = None, f"{type(error).__name__}: {error}"
+        else:
+            if stats is None:
+                return self._step(batch, [hidden[own] for own in rows])
+            return self._advance_all(batch, stats)
+        if short:
+            self._release()
+        return None
+
+    def _advance_all(self, batch: Batch, stats: list[Stats]) -> list[list[Event]]:
+        """One step of canvases that were all read together."""
+        canvases = [one for piece in batch if shares_reading(one := piece.sequence)]
+        return [self._advance(*both) for both in zip(canvases, stats, strict=True)]
 
     def _step(self, batch: Batch, parts: list[Float[Tensor, "_ hidden"]]) -> list[list[Event]]:
         """One step of every sequence, from the hidden states that it needs; none for one whose prompt goes on."""
         events: list[list[Event]] = [[] for _ in batch]
         needed = [i for i, part in enumerate(parts) if len(part)]
-        shared = {i: one for i in needed if shares_reading(one := batch[i].sequence)}
-        stats = read_together(self.model, list(shared.values()), [parts[i] for i in shared])
-        for i, own in zip(shared, self._advance(list(shared.values()), stats), strict=True):
-            events[i] = own
-        if alone := [i for i in needed if i not in shared]:
-            logits = self.model.logits(torch.cat([parts[i] for i in alone])).split([len(parts[i]) for i in alone])
-            for i, rows in zip(alone, logits, strict=True):
-                one = batch[i].sequence
-                events[i] = self._safely(one, partial(one.advance, self.model, rows))
+        shared = [(i, one) for i in needed if shares_reading(one := batch[i].sequence)]
+        read = self.in_halves(lambda some: self._read(some, parts), shared) if shared else []
+        for (i, one), stats in zip(shared, read, strict=True):
+            events[i] = self._advance(one, stats)
+        together = {i for i, _ in shared}
+        rest = [i for i in needed if i not in together]
+        for few in self._few(rest, parts):
+            for i, own in zip(few, self.in_halves(lambda some: self._logits(some, parts), few), strict=True):
+                events[i] = self._advance_by(batch[i].sequence, own)
         return events
 
-    def _advance(self, sequences: list[CanvasSequence], stats: list[Stats]) -> list[list[Event]]:
-        """One step of sequences whose canvases were read together."""
-        steps = zip(sequences, stats, strict=True)
-        return [self._safely(one, partial(one.advance_from, own)) for one, own in steps]
+    def _few(self, rest: list[int], parts: list[Tensor]) -> Iterator[list[int]]:
+        """Canvases that are read alone, in runs whose logits may be in memory at once: of a long vocabulary one."""
+        run: list[int] = []
+        for i in rest:
+            if run and sum(len(parts[j]) for j in (*run, i)) * self.model.config.vocab_size > NUMBERS:
+                yield run
+                run = []
+            run.append(i)
+        if run:
+            yield run
+
+    def _logits(self, some: Items[int], parts: list[Tensor]) -> list[Tensor]:
+        return list(self.model.logits(torch.cat([parts[i] for i in some])).split([len(parts[i]) for i in some]))
+
+    def _read(self, some: Items[tuple[int, CanvasSequence]], parts: list[Tensor]) -> list[Stats]:
+        return read_together(self.model, [one for _, one in some], [parts[i] for i, _ in some])
+
+    def _advance(self, sequence: CanvasSequence, stats: Stats | None) -> list[Event]:
+        """One step of a sequence whose canvas was read with others."""
+        return self._moved(sequence, None if stats is None else partial(sequence.advance_from, stats))
+
+    def _advance_by(self, sequence: Sequence, logits: Tensor | None) -> list[Event]:
+        """One step of a sequence whose canvas is read alone."""
+        return self._moved(sequence, None if logits is None else partial(sequence.advance, self.model, logits))
+
+    def _moved(self, sequence: Sequence, advance: Callable[[], list[Event]] | None) -> list[Event]:
+        """The events of a step; none for one for which there is no memory."""
+        found = None
+        if advance is not None:
+            found = self.in_halves(lambda _: [self._safely(sequence, advance)], [sequence])[0]
+        sequence.starved = found is None
+        return found or []
 
     def _safely(self, sequence: Sequence, advance: Callable[[], list[Event]]) -> list[Event]:
-        """The events of a step. A failure in it is that request's own; the forward was everybody's."""
+        """The events of a step. A failure in it is that request's own; the forward was everybody's. Where memory runs
+        out, the step has not been taken."""
+        before = dict(vars(sequence))
         try:
             return advance()
         except Exception as error:  # a caller's rules and languages may fail in any way
+            if ran_out(error):
+                vars(sequence).update(before)
+                raise
             return [Finished("error", sequence.blocks, error)]
 
-    def _forward(self, batch: Batch) -> Iterable[Float[Tensor, "piece hidden"]]:
+    def _forward(self, batch: Items[Piece]) -> Iterable[Float[Tensor, "piece hidden"]]:
         """Hidden states of each piece's rows; what was encoded has become prefix."""
+        batch = tuple(batch)
         rows = self._context(batch)
         hidden: Tensor = self.model(self._tokens(batch), self._soft(batch), rows)
         rows.commit()
@@ -151,18 +273,26 @@ class Runner:
             for one, place in zip(canvases, at, strict=True)
         ]
 
-    def _to_read(self, batch: Batch, parts: Iterable[Tensor]) -> list[Float[Tensor, "_ hidden"]]:
+    def _to_read(self, batch: Batch, parts: Iterable[Tensor | None]) -> list[Float[Tensor, "_ hidden"]]:
         """Per piece, the hidden states whose logits are needed: a canvas, a causal request's last row, a prompt that is
         read, or none."""
+        none = torch.empty(0)
         both = zip(batch, parts, strict=True)
-        return [part[piece.rows - (piece.canvas or piece.sequence.wants_logits) :] for piece, part in both]
+        return [
+            none if part is None else part[piece.rows - (piece.canvas or piece.sequence.wants_logits) :]
+            for piece, part in both
+        ]
 
     def _encoded(self, piece: Piece) -> None:
         one = piece.sequence
         prompt = one.commit is None
         one.encoded(piece.encode)
         if prompt:
-            self.prefixes.keep(one.chain, one.prefix)
+            try:
+                self.prefixes.keep(one.chain, one.prefix)
+            except Exception as error:  # without memory for it, it is not kept
+                if not ran_out(error):
+                    raise
 
     def _context(self, batch: Batch) -> Rows:
         """The forward's context; that of the last one if the same canvases step once more behind the same prefixes."""
@@ -171,8 +301,8 @@ class Runner:
             return self._rows[1]
         spans = []
         for piece in batch:
-            prefix = piece.sequence.prefix
-            spans += [Span(prefix, piece.encode, Mode.ENCODE)] if piece.encode else []
+            prefix, images = piece.sequence.prefix, piece.sequence.images(piece.encode)
+            spans += [Span(prefix, piece.encode, Mode.ENCODE, images=images)] if piece.encode else []
             spans += [Span(prefix, piece.canvas, Mode.DENOISE)] if piece.canvas else []
         rows = self.model.rows(spans)
         self._rows = (batch, rows) if still else None
@@ -225,9 +355,8 @@ def run_alone(model: DiffusionGemma, request: ResolvedRequest, noise: Noise, *, 
         return
     one = CanvasSequence(request=request, drafts=drafts)
     one.open(model, noise)
-    for chunk in one.prompt.split(PREFILL_CHUNK):
-        model.encode(chunk, one.prefix)
-        one.encoded(chunk.shape[0])
+    for hidden in encode_prompt(model, request, one.prefix):
+        one.encoded(hidden.shape[0])
     while True:
         if one.commit is not None:
             model.encode(one.commit, one.prefix)
@@ -241,13 +370,25 @@ def run_alone(model: DiffusionGemma, request: ResolvedRequest, noise: Noise, *, 
 def _run_causal_alone(model: DiffusionGemma, request: ResolvedRequest, noise: Noise) -> Iterator[Event]:
     one = CausalSequence(request=request)
     one.open(model, noise)
-    tokens = one.prompt
+    parts = encode_prompt(model, request, one.prefix)
     while True:
-        for chunk in tokens.split(PREFILL_CHUNK):
-            hidden = model.encode(chunk, one.prefix)
-            one.encoded(chunk.shape[0])
+        for hidden in parts:
+            one.encoded(hidden.shape[0])
             events = one.advance(model, model.logits(hidden[-one.wants_logits :])) if one.wants_logits else []
             yield from events
         if isinstance(events[-1], Finished):
             return
-        tokens = one.to_encode(1)
+        parts = iter([model.encode(one.to_encode(1), one.prefix)])
+
+
+def encode_prompt(
+    model: DiffusionGemma, request: ResolvedRequest, prefix: Prefix
+) -> Iterator[Float[Tensor, "chunk hidden"]]:
+    """Encode a request's prompt into an empty prefix, in the chunks that the runner would have; yields their normed
+    hidden states."""
+    start = 0
+    for end in dict.fromkeys((*request.cuts, len(request.prompt))):
+        inside = [image for image in request.images if start <= image.run.start < end]
+        images = tuple(SoftTokens(image.run.start - start, image.soft()) for image in inside)
+        yield model.encode(torch.tensor(request.prompt[start:end]), prefix, images)
+        start = end

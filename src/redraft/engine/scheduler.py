@@ -5,15 +5,15 @@ The unit of work is the row. A sequence asks for rows in one of two phases:
     PREFILL   its next prompt chunk; the last chunk brings the first canvas along (pass fusion)
     DENOISE   its canvas, and before it, when a block has just settled, the block to commit
 
-Chunks are cut at multiples of PREFILL_CHUNK from the start of a prompt, never by what happens to fit, so that a
-request's forwards are the same whatever runs beside it. A `SchedulingPolicy` picks from what is ready, up to
-`max_rows`; the oldest sequence always goes, so every turn comes: where a forward has room for one canvas, behind all
-before it.
+Chunks are cut at multiples of PREFILL_CHUNK from the start of a prompt, or beside an image that is there
+(`images/prompt.py`), never by what happens to fit, so that a request's forwards are the same whatever runs beside it.
+A `SchedulingPolicy` picks from what is ready, up to `max_rows`; the oldest sequence always goes, so every turn comes:
+where a forward has room for one canvas, behind all before it.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from enum import Enum
 from typing import Generic, Protocol, TypeVar, runtime_checkable
@@ -35,9 +35,9 @@ class Phase(Enum):
 class Counts(Protocol):
     """What the scheduler reads of a sequence.
 
-    `prompt_left` counts prompt tokens not yet encoded, `commit_rows` block tokens to encode, `width` the rows of its
-    canvas, `step` that canvas's steps. A causal one has no canvas (`width` 0) and commits one token per forward. One
-    that `waits` stands behind another that encodes the same prompt.
+    `prompt_left` counts prompt tokens not yet encoded, `prompt_chunk` those of the next chunk, `commit_rows` block
+    tokens to encode, `width` the rows of its canvas, `step` that canvas's steps. A causal one has no canvas (`width` 0)
+    and commits one token per forward. One that `waits` stands behind another that encodes the same prompt.
     """
 
     @property
@@ -46,6 +46,10 @@ class Counts(Protocol):
 
     @property
     def prompt_left(self) -> int:
+        """Tokens."""
+
+    @property
+    def prompt_chunk(self) -> int:
         """Tokens."""
 
     @property
@@ -92,8 +96,8 @@ def phase_of(sequence: Counts) -> Phase:
 
 def piece_of(sequence: S) -> Piece[S]:
     """Its rows in the next forward: a prompt chunk, or the canvas behind the last chunk, a commit or nothing."""
-    if sequence.prompt_left > PREFILL_CHUNK:
-        return Piece(sequence, PREFILL_CHUNK, 0)
+    if (chunk := sequence.prompt_chunk) < sequence.prompt_left:
+        return Piece(sequence, chunk, 0)
     return Piece(sequence, sequence.prompt_left + sequence.commit_rows, sequence.width)
 
 
@@ -169,14 +173,22 @@ class Scheduler(Generic[S]):
         assert sequence.number not in self.running, f"request {sequence.number} is running already"
         self.waiting[sequence.number] = sequence
 
-    def admit(self) -> list[S]:
-        """Move sequences from the queue to the running ones, as far as there is room; returns them."""
+    def admit(self, fits: Callable[[S], bool] = lambda _: True) -> list[S]:
+        """Move sequences from the queue to the running ones, in order, as far as there is room; returns them. The first
+        that does not fit waits, and so do all behind it."""
         joined = []
         while self.waiting and len(self.running) < self.max_running:
             number = next(iter(self.waiting))
+            if not fits(self.waiting[number]):
+                break
             self.running[number] = self.waiting.pop(number)
             joined.append(self.running[number])
         return joined
+
+    def postpone(self, sequence: S) -> None:
+        """Put a running sequence back, before all that wait."""
+        del self.running[sequence.number]
+        self.waiting = {sequence.number: sequence, **self.waiting}
 
     def next(self) -> Batch[S]:
         """The next forward. Empty when nothing is ready."""

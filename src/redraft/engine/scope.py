@@ -1,4 +1,4 @@
-"""Groups of requests: ended together, and seen by observers, whoever submits them.
+"""Groups of requests: ended together, and seen by observers.
 
 A scope may stand in another: a server has one for all it does and one in it for each HTTP request. The engine's
 operations submit requests of their own, several where widths compete or an answer is repaired; in a scope all of them
@@ -34,7 +34,7 @@ class Observer:
     def event(self, handle: Submitted, event: Event) -> None:
         """One event of a request, drafts included, on the thread that turns the loop.
 
-        An error raised here ends the request, and is the cause that its reader is told of.
+        An error raised here ends the request, and is the error that its reader receives.
         """
 
     def won(self, handle: Submitted) -> None:

@@ -8,6 +8,7 @@ The scheduler reads a sequence's counts, the runner moves it on, the loop tells 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from bisect import bisect_right
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 
@@ -29,6 +30,7 @@ from redraft.engine.pace import Timing
 from redraft.engine.prefixes import Chain
 from redraft.engine.request import ResolvedRequest
 from redraft.model.gemma import DiffusionGemma
+from redraft.model.rows import SoftTokens
 from redraft.shapes import Float, Int, Tensor
 
 WIDTH_STEP = 16
@@ -50,12 +52,14 @@ class Sequence(ABC):
     deadline    when it has to end, by that clock   behind      the sequence with the same prompt whose encoding it
                                                                 waits for
     finished    whether it has had its last event   unread      canvas rows in forwards that no token has come of
+    starved     whether there was no memory for its last step; it waits until another request ends
 
     Once it is opened:
 
     left        tokens of the answer still allowed  read        prompt tokens encoded
     blocks      blocks emitted                      goal        what is left of the answer's language
     commit      tokens to encode, of a block that was emitted; None if there are none
+    soft        soft tokens of the prompt's images that are not encoded yet, by their first token
     """
 
     request: ResolvedRequest
@@ -67,11 +71,13 @@ class Sequence(ABC):
     behind: Sequence | None = None
     finished: bool = False
     unread: int = 0
+    starved: bool = False
 
     opened: bool = False
     read: int = 0
     blocks: int = 0
     commit: Int[Tensor, "rows"] | None = None
+    soft: dict[int, Float[Tensor, "tokens hidden"]] = field(default_factory=dict)
     left: int = field(init=False)
     noise: Noise = field(init=False)
     prefix: Prefix = field(init=False)
@@ -93,15 +99,21 @@ class Sequence(ABC):
         self.noise = SeededNoise(request.seed) if noise is None else noise
         if prefix is None:
             prefix = Prefix(model.config.layers, room=self.room, dtype=model.dtype, device=model.device)
-        self.prefix, self.prompt, self.chain = prefix, torch.tensor(request.prompt), Chain(request.prompt)
-        language, holding = request.language, model.kernels.holding
-        self.goal = None if language is None else language.start(request.max_tokens, request.min_tokens, holding)
+        self.prefix, self.prompt = prefix, torch.tensor(request.prompt)
+        self.chain = Chain(request.prompt, request.images)
+        language, kernels = request.language, model.kernels.condition
+        self.goal = None if language is None else language.start(request.max_tokens, request.min_tokens, kernels)
         self.opened = True
+
+    def look(self) -> None:
+        """Have the images encoded that stand in the part of the prompt which is still to be read."""
+        ahead = [image for image in self.request.images if image.run.start >= self.read]
+        self.soft = {image.run.start: image.soft() for image in ahead}
 
     def close(self) -> None:
         """It has had its last event: give its memory back."""
         self.finished, self.opened, self.behind = True, False, None
-        for name in ("prefix", "prompt", "chain", "noise", "goal", "canvas", "logits", "commit"):
+        for name in ("prefix", "prompt", "chain", "noise", "goal", "canvas", "logits", "commit", "soft"):
             vars(self).pop(name, None)
 
     # What the scheduler reads.
@@ -112,14 +124,21 @@ class Sequence(ABC):
         return len(self.request.prompt) - self.read
 
     @property
+    def prompt_chunk(self) -> int:
+        """Tokens of the next prompt chunk, in which every image is whole."""
+        cuts = self.request.cuts
+        next_cut = bisect_right(cuts, self.read)
+        return (cuts[next_cut] if next_cut < len(cuts) else len(self.request.prompt)) - self.read
+
+    @property
     def commit_rows(self) -> int:
         """Rows of the block that waits to be encoded."""
         return 0 if self.commit is None else self.commit.shape[0]
 
     @property
     def waits(self) -> bool:
-        """Whether another encodes its prompt."""
-        return self.behind is not None
+        """Whether another encodes its prompt, or there was no memory for it."""
+        return self.behind is not None or self.starved
 
     @property
     @abstractmethod
@@ -146,10 +165,17 @@ class Sequence(ABC):
         """The next `rows` causal tokens: prompt, or the block that waits to be committed."""
         return self.prompt[self.read : self.read + rows] if self.commit is None else self.commit
 
+    def images(self, rows: int) -> tuple[SoftTokens, ...]:
+        """The images among the next `rows` causal tokens."""
+        return tuple(
+            SoftTokens(start - self.read, soft) for start, soft in self.soft.items() if start < self.read + rows
+        )
+
     def encoded(self, rows: int) -> None:
         """`rows` causal tokens have become prefix."""
         self.read += 0 if self.commit is not None else rows
         self.commit = None
+        self.soft = {start: soft for start, soft in self.soft.items() if start >= self.read}
 
     def cut_short(self) -> list[Event]:
         """What is left to emit at a deadline."""
@@ -249,6 +275,8 @@ class CanvasSequence(Sequence):
             ends = self.canvas.oldest > 0 and first_end(self.canvas.draft, self.request.eos) is not None
             canvases = 1 if ends else -(-self.left // self.request.width)
             self.timing = self.timing.after(self.canvas.oldest, canvases)
+        if self.deadline is None:  # a deadline may still read them; of a long vocabulary each takes 268 MB
+            self.logits, self.canvas = None, replace(self.canvas, conditioned=None)
         return events
 
     def _drop_tail(self) -> None:

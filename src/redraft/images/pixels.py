@@ -40,7 +40,7 @@ LIMITS = Limits()
 
 @dataclass(frozen=True, eq=False)
 class Picture:
-    """An image for the tower: RGB, upright, its sides whole numbers of soft tokens."""
+    """An image for the tower: RGB, upright, its sides whole numbers of soft tokens. Equal if its digest is."""
 
     pixels: NDArray[np.uint8]  # [height, width, 3]
     config: ImageConfig
@@ -64,6 +64,12 @@ class Picture:
         """16 bytes that identify these pixels in this shape; two files of one picture have the same digest."""
         height, width, _ = self.pixels.shape
         return blake2b(b"%d %d " % (height, width) + self.pixels.tobytes(), digest_size=16).digest()
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Picture) and self.digest == other.digest
+
+    def __hash__(self) -> int:
+        return hash(self.digest)
 
     def patches(self) -> NDArray[np.float32]:
         """[patches, values]: row by row of the image, each patch by row, column and colour, from 0 to 1."""

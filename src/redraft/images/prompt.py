@@ -8,11 +8,13 @@ and work on token ids.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, field
 
 from redraft.errors import RequestError
 from redraft.images.config import ImageConfig
+from redraft.images.pixels import Picture
+from redraft.shapes import Float, Tensor
 
 
 @dataclass(frozen=True)
@@ -26,6 +28,27 @@ class Run:
     def length(self) -> int:
         """Soft tokens."""
         return self.stop - self.start
+
+
+@dataclass(frozen=True)
+class PlacedImage:
+    """An image in a prompt: its run, its pixels, and what encodes them. Equal where run and pixels are."""
+
+    run: Run
+    picture: Picture
+    encode: Callable[[Picture], Float[Tensor, "tokens hidden"]] = field(compare=False, repr=False)
+
+    def soft(self) -> Float[Tensor, "tokens hidden"]:
+        """Its soft tokens."""
+        return self.encode(self.picture)
+
+
+@dataclass(frozen=True)
+class Prompt:
+    """A rendered prompt: token ids, and the images among them, in their order."""
+
+    tokens: tuple[int, ...]
+    images: tuple[PlacedImage, ...] = ()
 
 
 def place_images(
@@ -67,6 +90,17 @@ def next_cut(start: int, wanted: int, runs: Iterable[Run]) -> int:
     return wanted
 
 
+def chunk_ends(length: int, size: int, runs: Sequence[Run]) -> tuple[int, ...]:
+    """Where a prompt of that length is cut, whatever follows: at multiples of `size`, or a border of the image there.
+
+    What stands behind the last of these ends is the prompt's last chunk, which a longer prompt would cut elsewhere.
+    """
+    ends = [0]
+    while (end := next_cut(ends[-1], (ends[-1] // size + 1) * size, runs)) <= length:
+        ends.append(end)
+    return tuple(ends[1:])
+
+
 def cached_names(tokens: Sequence[int], runs: Sequence[Run], digests: Sequence[bytes]) -> list[int | str]:
     """A prompt's keys in a prefix cache: the key of a placeholder is its image's digest and its place in the run.
 
@@ -76,3 +110,9 @@ def cached_names(tokens: Sequence[int], runs: Sequence[Run], digests: Sequence[b
     for run, digest in zip(runs, digests, strict=True):
         names[run.start : run.stop] = [f"{digest.hex()}.{i}" for i in range(run.length)]
     return names
+
+
+def shortened(tokens: Sequence[int], images: Sequence[PlacedImage]) -> list[int]:
+    """A prompt for people: one placeholder for each image."""
+    inside = {i for image in images for i in range(image.run.start + 1, image.run.stop)}
+    return [token for i, token in enumerate(tokens) if i not in inside]

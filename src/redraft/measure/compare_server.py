@@ -55,12 +55,12 @@ def _record(engine: Engine, ours: list[Reply], theirs: list[Reply], where: str) 
     ratio = median([there.seconds / here.seconds for here, there in zip(ours, theirs, strict=True)])
     same = sum(here.text == there.text for here, there in zip(ours, theirs, strict=True))
     figures: dict[str, object] = {"here_ms": ms[0], "there_ms": ms[1], "ratio_median": round(ratio, 3), "same": same}
-    for side, told in (("here", ours), ("there", theirs)):
-        figures[f"{side}_first_text_ms"] = round(1e3 * median([one.first_sec for one in told]), 3)
-        known = [one.tokens for one in told if one.tokens is not None]
-        per_sec = round(sum(known) / sum(one.seconds for one in told), 1) if len(known) == len(told) else None
+    for side, replies in (("here", ours), ("there", theirs)):
+        figures[f"{side}_first_text_ms"] = round(1e3 * median([one.first_sec for one in replies]), 3)
+        known = [one.tokens for one in replies if one.tokens is not None]
+        per_sec = round(sum(known) / sum(one.seconds for one in replies), 1) if len(known) == len(replies) else None
         figures[f"{side}_tokens_per_sec"] = per_sec
-        figures[f"{side}_pairs_ms"] = [round(1e3 * one.seconds, 3) for one in told]
+        figures[f"{side}_pairs_ms"] = [round(1e3 * one.seconds, 3) for one in replies]
     return new_record(
         "beside",
         workload={

@@ -2,15 +2,22 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Any
 
 import torch
 
 from redraft.config import CheckpointConfig, ModelConfig
+from redraft.engine.memory import Demand, Ledger
+from redraft.images.config import has_tower
 from redraft.measure.parameters import ParameterCount
+from redraft.measure.roofline import CARDS, OF_EXPERTS, TOUCHED, step_work
 from redraft.weights.memory import GIGABYTE, footprint
-from redraft.weights.plan import fitting_plans
-from redraft.weights.vision import vision_parameters
+from redraft.weights.plan import PLANS, Formats, fitting_plans
+from redraft.weights.vision import vision_bytes, vision_parameters
+
+SHOWN = ("bfloat16", "int8", "int4", "fp8", "nvfp4")
+"""Number formats whose floors are worked out: the others differ from these by little."""
 
 
 def describe(
@@ -33,7 +40,58 @@ def describe(
         "cache_bytes_sliding_most": count.cache_window,
         "unknown_config_keys": list(config.unknown_keys),
         "fits": fits(model, sizes),
+        "floors": list(floors(model)) if model.num_experts == OF_EXPERTS else [],
     }
+
+
+def floors(model: ModelConfig) -> Iterator[dict[str, Any]]:
+    """The least milliseconds of a step of one canvas behind 2,048 tokens on cards that the weights fit on (computed):
+    with as many experts as real text touches, and with all."""
+    for card in CARDS:
+        for name, packed in [("bfloat16", {}), *fitting_plans(model)]:
+            if name not in SHOWN:
+                continue
+            plan = PLANS.get(name)
+            eight = any(form.is_float for form in packed.values()) and card.fp8 is None
+            if eight or footprint(model, torch.bfloat16, packed).longest_context(card.memory) is None:
+                continue
+            works = [step_work(model, torch.bfloat16, packed, touched=share) for share in (TOUCHED / OF_EXPERTS, 1.0)]
+            touched, whole = (work.seconds(card, plan) * 1e3 for work in works)
+            yield {"card": card.name, "numbers": name, "ms_84_of_128": round(touched, 2), "ms_all": round(whole, 2)}
+
+
+def book(
+    config: ModelConfig,
+    dtype: torch.dtype,
+    packed: Formats,
+    memory: int | None,
+    requests: tuple[int, int, bool],
+    *,
+    graphs: bool,
+) -> dict[str, Any]:
+    """The ledger of a model that is not loaded, with (number, tokens of context, constrained) requests at once.
+
+    Bytes by use, their sum, and in words whether that fits and what would.
+    """
+    need = footprint(config, dtype, packed)
+    ledger = Ledger(config, dtype, need, memory=memory, max_rows=requests[0] * config.canvas_length, graphs=graphs)
+    demand = Demand(ledger.cache(requests[1]), ledger.kept if requests[2] else 0, requests[2])
+    for number in range(requests[0]):
+        ledger.enter(number, demand)
+    found = {use: size for use, size in ledger.lines(0) if size or use == "weights"}
+    tower = vision_bytes(config, dtype) if has_tower(config) else 0
+    if tower:
+        found["vision tower"] = tower  # with the first image
+    total = sum(found.values())
+    verdict = f"together {total / GIGABYTE:.4g} GB"
+    if memory is not None:
+        left = memory - total
+        short = f": {-left / GIGABYTE:.4g} GB short"
+        verdict += f"; {left / GIGABYTE:.4g} GB are left for prefixes" if left >= 0 else short
+        most = ledger.longest(max(0, memory - ledger.fixed - ledger.reading * requests[2] - tower))
+        verdict += f"; one request fits with {min(most, config.max_positions):,} tokens"
+    kind = f"{requests[0]} constrained requests" if requests[2] else f"{requests[0]} requests"
+    return {"memory": memory, "requests": kind, "context": requests[1], "bytes": found, "verdict": verdict}
 
 
 def fits(model: ModelConfig, sizes: list[float]) -> list[dict[str, Any]]:

@@ -26,11 +26,11 @@ from redraft.diffusion.stats import read_logits
 from redraft.errors import RequestError
 from redraft.measure.partial_results import PartialResults
 from redraft.measure.record import Record, new_record
-from redraft.measure.roofline import Card, Work, encode_work, step_work
+from redraft.measure.roofline import Card, StepWork, encode_work, step_work
 from redraft.measure.sample_schema import TEN_FIELDS, made_up_vocabulary
 from redraft.model.gemma import DiffusionGemma, Layer
+from redraft.model.gpu.automata import ConditionKernels, Edges, Paths, Walk
 from redraft.model.gpu.graph import PLACES, GraphedStep, Placed
-from redraft.model.gpu.ways import Edges, Holding, Walk, Ways
 from redraft.model.head import LONG, Head, read_head
 from redraft.model.kernels import Kernels
 from redraft.model.moe import AnyExperts, ExpertsForm
@@ -41,7 +41,7 @@ from redraft.weights.build import empty_model
 from redraft.weights.memory import footprint, free_memory
 from redraft.weights.offload import keep_on_host
 from redraft.weights.place import Placement
-from redraft.weights.plan import Formats, Plan, formats, packed_matrices, plain_tensors
+from redraft.weights.plan import Formats, PackingPlan, formats, packed_matrices, plain_tensors
 
 CANVASES = (1, 2, 4, 8, 16)
 PREFIXES = (512, 2048, 8192, 32768, 65536)
@@ -81,7 +81,7 @@ def device_card(
     name: str,
     device: torch.device,
     dtype: torch.dtype,
-    plan: Plan | None,
+    plan: PackingPlan | None,
     kernels: Kernels,
     placement: Placement = Placement.DEVICE,
     model: DiffusionGemma | None = None,
@@ -122,7 +122,7 @@ def device_card(
             progress("step", number, len(fit))
     timed.take("encoding", partial(_encodes, model, packed, plan, card, touched, sent, runs))
     timed.take("head", partial(_head_rows, model, card, plan, runs))
-    timed.take("held", partial(_held_rows, config, device, kernels.holding, card, plan, runs))
+    timed.take("held", partial(_held_rows, config, device, kernels.condition, card, plan, runs))
     figures = {
         "card": {"bandwidth": card.bandwidth, "matmul": card.bf16, "bus": card.bus, "memory_free": free},
         "weights": need.weights,
@@ -273,7 +273,7 @@ def _step_rows(
 
 
 def _encodes(
-    model: DiffusionGemma, packed: Formats, plan: Plan | None, card: Card, touched: float, sent: int, runs: int
+    model: DiffusionGemma, packed: Formats, plan: PackingPlan | None, card: Card, touched: float, sent: int, runs: int
 ) -> list[dict[str, Any]]:
     """A commit, and a chunk of prompt as long as four canvases, each behind a prefix that stands still."""
     found = []
@@ -287,17 +287,22 @@ def _encodes(
     return found
 
 
-def _head_rows(model: DiffusionGemma, card: Card, plan: Plan | None, runs: int) -> list[dict[str, Any]]:
+def _head_rows(model: DiffusionGemma, card: Card, plan: PackingPlan | None, runs: int) -> list[dict[str, Any]]:
     rows, table = model.config.canvas_length, model.table
     size, held = table.shape[0] * table.shape[1], table.num_bytes if isinstance(table, Packed) else table.nbytes
     hidden = torch.randn(rows, table.shape[1], dtype=model.dtype, device=model.device)
     seconds = time_runs(lambda: read(model, hidden), model.device, runs)
-    work = Work(held, 4 * rows * size, 0)
+    work = StepWork(held, 4 * rows * size, 0)
     return [_row("head", 1, 0, seconds, work, card, plan)]
 
 
 def _held_rows(
-    config: ModelConfig, device: torch.device, holding: Holding | None, card: Card, plan: Plan | None, runs: int
+    config: ModelConfig,
+    device: torch.device,
+    given: ConditionKernels | None,
+    card: Card,
+    plan: PackingPlan | None,
+    runs: int,
 ) -> list[dict[str, Any]]:
     """Holding a canvas of noise to a schema of ten fields: with messages passed on the device, if there is a kernel for
     that, and what of it is that kernel; and with messages passed by the host. The floor is that of log-probabilities
@@ -306,16 +311,16 @@ def _held_rows(
         return []
     language = ready(schema_source(TEN_FIELDS), made_up_vocabulary(config.vocab_size))
     log_p = torch.randn(config.canvas_length, config.vocab_size, device=device).log_softmax(-1)
-    holding = holding if device.type == "cuda" else None
-    clocked = None if holding is None else TimedWalk(holding.walk, device)
-    alone = None if holding is None or clocked is None else replace(holding, walk=clocked)
+    kernels = given if device.type == "cuda" else None
+    clocked = None if kernels is None else TimedWalk(kernels.walk, device)
+    alone = None if kernels is None or clocked is None else replace(kernels, walk=clocked)
     found = []
-    for what, one in {"held": holding, "walk": alone, "held by the host": None}.items():
+    for what, one in {"held": kernels, "walk": alone, "held by the host": None}.items():
         if what == "held by the host" or one is not None:
-            goal = language.start(_ROOM, holding=one)
+            goal = language.start(_ROOM, kernels=one)
             seconds = time_runs(partial(_held, goal, log_p), device, runs)
             seconds = clocked.seconds[-runs:] if clocked is not None and what == "walk" else seconds
-            found.append(_row(what, 1, 0, seconds, Work(3 * log_p.nbytes, 0, 0), card, plan))
+            found.append(_row(what, 1, 0, seconds, StepWork(3 * log_p.nbytes, 0, 0), card, plan))
     return found
 
 
@@ -335,7 +340,7 @@ class TimedWalk:
 
     def __call__(
         self, edges: Edges, mass: Tensor, tops: Tensor, start: int, ends: Tensor, gates: Tensor | None
-    ) -> Ways:
+    ) -> Paths:
         """The walk's result."""
         _wait(self.device)
         began = time.perf_counter()
@@ -346,7 +351,7 @@ class TimedWalk:
 
 
 def _row(
-    what: str, canvases: int, prefix: int, seconds: list[float], work: Work, card: Card, plan: Plan | None
+    what: str, canvases: int, prefix: int, seconds: list[float], work: StepWork, card: Card, plan: PackingPlan | None
 ) -> dict[str, Any]:
     middle, floor = median(seconds), work.seconds(card, plan)
     return {

@@ -25,7 +25,7 @@ from redraft.measure.record import Progress, Record, new_record, silent
 from redraft.operations.engine import Engine
 from redraft.tasks import Example, Task, names, task
 
-TASKS = (*names(), "sudoku-9x9")
+TASKS = (*names("nano-sudoku"), "sudoku-9x9", *names())
 PROBED, KNOWN = 20, 0.2
 AT_ONCE = 16
 PACED, SHARES = 40, (2.0, 1.0, 0.75, 0.5)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
@@ -15,8 +16,10 @@ from redraft.engine.request import DEFAULTS, Generation, Options, Request
 from redraft.errors import RequestError
 from redraft.measure.record import Progress, Record, new_record, silent
 from redraft.operations.engine import Engine
-from redraft.operations.gap import Around, refuse_decided
+from redraft.operations.gap import GapContext, refuse_decided
 from redraft.tasks import Example, Score, Task
+from redraft.tasks.task import share
+from redraft.text import Message
 
 SEEN = 50  # answers of the training split, which say how long those of a task may be
 
@@ -115,10 +118,47 @@ def _filled(engine: Engine, task: Task, example: Example, options: Options) -> T
     refuse_decided(options, "a gap")
     before, behind = engine.text.encode(example.prompt, bos=True), engine.text.encode(example.suffix or "", bos=False)
     width = len(engine.text.encode(example.answer, bos=False))
-    done = engine.run(Around(tuple(before), tuple(behind)).request(width, options, engine))
+    done = engine.run(GapContext(tuple(before), tuple(behind)).request(width, options, engine))
     tokens = done.tokens[:width]
     done = replace(done, tokens=tokens, text=engine.text.decode(list(tokens)))
     return Trial(example, done, task.score(example, done.text))
+
+
+def evaluate_rows(
+    engine: Engine,
+    name: str,
+    rows: Sequence[Sequence[Message]],
+    *,
+    seed: int = 0,
+    steps: int | None = None,
+    options: Options = DEFAULTS,
+    progress: Progress = silent,
+) -> Evaluation:
+    """Answer conversations whose last message is the right answer, each with `seed` plus its number, and score them."""
+    trials = []
+    for i, row in enumerate(rows):
+        own = replace(options, seed=seed + i, steps=steps)
+        done = engine.run(engine.resolve(Request(row[:-1], own)))
+        right = row[-1]["content"]
+        trials.append(Trial(Example(row[-2]["content"], right), done, compared(right, done.text)))
+        progress("row", i + 1, len(rows))
+    return summarise(name, trials)
+
+
+def compared(right: str, answer: str) -> Score:
+    """An answer beside the right one: equal but for space around it, or as JSON; of an object, the share of fields."""
+    wanted, found = _value(right), _value(answer)
+    if not isinstance(wanted, dict):
+        return Score(right.strip() == answer.strip() or (wanted is not None and wanted == found), {})
+    has = found if isinstance(found, dict) else {}
+    return Score(wanted == found, {"fields": share([name in has and has[name] == wanted[name] for name in wanted])})
+
+
+def _value(text: str) -> Any:
+    try:
+        return json.loads(text)
+    except (ValueError, RecursionError):
+        return None
 
 
 def summarise(name: str, trials: list[Trial]) -> Evaluation:

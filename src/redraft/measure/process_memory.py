@@ -31,14 +31,14 @@ def peak_here_mib() -> float:
 
     On Linux from /proc: getrusage there starts a child at the peak of the process that started it.
     """
-    told = resident_mib("VmHWM")
-    if told is not None:
-        return told
+    peak = resident_mib("VmHWM")
+    if peak is not None:
+        return peak
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / (2**20 if sys.platform == "darwin" else 1024)
 
 
 def resident_mib(which: str = "VmRSS", process: int | str = "self") -> float | None:
-    """Resident memory of a process now, or its peak, "VmHWM"; None where the system does not tell."""
+    """Resident memory of a process now, or its peak, "VmHWM"; None where the system does not say."""
     try:
         lines = Path(f"/proc/{process}/status").read_text(encoding="utf-8").splitlines()
     except OSError:

@@ -6,7 +6,6 @@ import datetime
 import math
 import os
 import platform
-import secrets
 import subprocess
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
@@ -17,9 +16,10 @@ import msgspec
 import numpy as np
 
 from redraft.errors import RecordError, RunError
+from redraft.files import write_whole
 
 Progress = Callable[[str, int, int], None]
-"""Told, while a record is being taken, what is counted, how many are done, and of how many."""
+"""Receives, while a record is taken, what is counted, how many are done, and of how many."""
 
 
 def silent(_what: str, _done: int, _total: int) -> None:
@@ -65,16 +65,12 @@ def new_record(
 
 
 def write_record(record: Record, path: Path) -> None:
-    """Write the JSON, beside its final name first. Raises as `check_place`, and RunError if the disk refuses."""
+    """Write the JSON. Raises as `check_place`, and RunError if the disk refuses."""
     check_place(path)
-    beside = path.with_name(f".{path.name}.{secrets.token_hex(4)}")  # no name that a file of the caller's could have
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        beside.write_bytes(msgspec.json.format(msgspec.json.encode(record), indent=1) + b"\n")
-        os.replace(beside, path)
+        write_whole(path, msgspec.json.format(msgspec.json.encode(record), indent=1) + b"\n")
     except OSError as error:
-        with suppress(OSError):  # what refused to be written to may refuse this, too
-            beside.unlink()
         raise RunError(f"the record could not be written to {path}: {error.strerror}") from None
 
 
@@ -113,8 +109,8 @@ def machine() -> dict[str, Any]:
         found |= {"gpu": torch.cuda.get_device_name(0), "driver": "unknown", "cuda": torch.version.cuda}
         found["compute"] = ".".join(map(str, torch.cuda.get_device_capability(0)))
         with suppress(OSError, subprocess.SubprocessError):
-            told = _said(Path.cwd(), "nvidia-smi", "--query-gpu=driver_version", "--format=csv,noheader")
-            found["driver"] = told.partition("\n")[0]
+            driver = _said(Path.cwd(), "nvidia-smi", "--query-gpu=driver_version", "--format=csv,noheader")
+            found["driver"] = driver.partition("\n")[0]
         with suppress(ImportError):
             import triton
 

@@ -56,7 +56,7 @@ class Remote:
         self._client = httpx2.AsyncClient(base_url=backend.base_url, headers=headers, timeout=timeout)
         self.aclose = self._client.aclose
 
-    async def ask(self, prompt: str | Sequence[Mapping[str, str]], fields: Mapping[str, Any]) -> Reply:
+    async def ask(self, prompt: str | Sequence[Mapping[str, Any]], fields: Mapping[str, Any]) -> Reply:
         """Continue a text, or answer a conversation. Raises RequestError for a lasting refusal, else RunError."""
         path, name = ("completions", "prompt") if isinstance(prompt, str) else ("chat/completions", "messages")
         body = {name: prompt, **fields, "stream": True, "stream_options": {"include_usage": True}}
@@ -104,6 +104,9 @@ class Remote:
                 if answer.status_code == 200:
                     yield answer
                     return
+                if answer.status_code == 404 and self._client.base_url.path == "/":  # a URL that lacks its /v1
+                    self._client.base_url = self._client.base_url.join("v1/")
+                    continue
                 kind = RunError if answer.status_code in RETRIED else RequestError
                 if kind is RequestError or not left:
                     said = (await answer.aread()).decode(errors="replace")

@@ -17,7 +17,7 @@ import torch
 from redraft.config import ModelConfig
 from redraft.measure.parameters import count_parameters
 from redraft.weights.memory import footprint
-from redraft.weights.plan import Formats, Plan
+from redraft.weights.plan import Formats, PackingPlan
 
 
 @dataclass(frozen=True)
@@ -34,7 +34,7 @@ class Card:
     fp8: float | None = None
     bus: float | None = None
 
-    def peak(self, plan: Plan | None) -> float:
+    def peak(self, plan: PackingPlan | None) -> float:
         """Of the matmuls of a plan. Four-bit weights are unpacked and multiplied in bfloat16."""
         eight = plan is not None and plan.name == "fp8"
         return self.fp8 if eight and self.fp8 is not None else self.bf16
@@ -53,8 +53,12 @@ CARDS = (
 )
 
 
+TOUCHED, OF_EXPERTS = 84, 128
+"""Distinct experts of a layer of the released model that a canvas of real text is sent to, by arXiv 2608.00146."""
+
+
 @dataclass(frozen=True)
-class Work:
+class StepWork:
     """What a step must read and do; `sent` are the bytes of it that are in the processor's memory."""
 
     num_bytes: int
@@ -62,7 +66,7 @@ class Work:
     eight_bit_flops: int
     sent: int = 0
 
-    def seconds(self, card: Card, plan: Plan | None) -> float:
+    def seconds(self, card: Card, plan: PackingPlan | None) -> float:
         """The floor on a card. Matrices of an fp8 plan multiply at its rate, everything else in bfloat16."""
         over_bus = self.sent / card.bus if card.bus else 0.0
         return max(self.memory_seconds(card), self.compute_seconds(card, plan), over_bus)
@@ -71,7 +75,7 @@ class Work:
         """Reading alone."""
         return self.num_bytes / card.bandwidth
 
-    def compute_seconds(self, card: Card, plan: Plan | None) -> float:
+    def compute_seconds(self, card: Card, plan: PackingPlan | None) -> float:
         """Arithmetic alone."""
         return (self.flops - self.eight_bit_flops) / card.bf16 + self.eight_bit_flops / card.peak(plan)
 
@@ -85,7 +89,7 @@ def step_work(
     prefix: int = 2048,
     touched: float = 1.0,
     head_passes: int = 1,
-) -> Work:
+) -> StepWork:
     """A denoising step of `canvases` canvases. `touched` is the share of experts read; `head_passes` over the table."""
     need = footprint(config, dtype, packed)
     weights = dict(need.weights)
@@ -94,7 +98,7 @@ def step_work(
     rows = canvases * config.canvas_length
     inner = linear_flops(config) * rows
     head = 2 * 2 * rows * config.vocab_size * config.hidden_size
-    return Work(
+    return StepWork(
         num_bytes=sum(weights.values()) + canvases * cache_bytes(config, dtype, prefix),
         flops=inner + head + attention_flops(config, rows, prefix + config.canvas_length, config.canvas_length),
         eight_bit_flops=inner if any(form.name == "fp8" for form in packed.values()) else 0,
@@ -103,13 +107,13 @@ def step_work(
 
 def encode_work(
     config: ModelConfig, dtype: torch.dtype, packed: Formats, *, rows: int, prefix: int, touched: float = 1.0
-) -> Work:
+) -> StepWork:
     """A causal pass over `rows` tokens behind a prefix: no self-conditioning and no head."""
     need = footprint(config, dtype, packed)
     weights = {part: size for part, size in need.weights.items() if part != "embedding"}
     weights["experts"] = int(weights["experts"] * touched)
     inner = (linear_flops(config) - 2 * 3 * config.hidden_size * config.intermediate_size) * rows
-    return Work(
+    return StepWork(
         num_bytes=sum(weights.values()) + cache_bytes(config, dtype, prefix),
         # Half of the span's own keys are hidden from a row on average.
         flops=inner + attention_flops(config, rows, prefix + rows // 2, rows // 2),

@@ -10,7 +10,6 @@ long-4k     the same on a random model with room for it
 
 from __future__ import annotations
 
-import shutil
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass, field, replace
@@ -28,14 +27,14 @@ from redraft.diffusion.halt import first_end
 from redraft.engine.request import Options, ResolvedRequest
 from redraft.engine.resolve import build_request
 from redraft.errors import RequestError, did_you_mean
+from redraft.files import copy_files
 from redraft.tasks import Example, task
 from redraft.text import Message, Text
 from redraft.weights.build import random_model
 from redraft.weights.save import save_model
-from redraft.weights.source import Source
+from redraft.weights.source import TEXT_FILES, Source
 
 TASKS = ("records", "sudoku-4x4")
-TEXT_FILES = ("tokenizer.json", "tokenizer_config.json", "chat_template.jinja")
 AT_ONCE, STREAM, QUESTIONS = 8, 40, 5
 SHORTEST, LONGEST = 20, 200
 FEWEST_TOKENS, MOST_TOKENS = 8, 64
@@ -276,9 +275,7 @@ def random_checkpoint(folder: Path, positions: int) -> Iterator[Path]:
     with TemporaryDirectory(prefix="redraft-bench-") as name:
         place = Path(name)
         save_model(model, place, generation=shipped.generation, vision=Source(folder))
-        for file in TEXT_FILES:
-            if (folder / file).exists():
-                shutil.copy(folder / file, place / file)
+        copy_files(TEXT_FILES, folder, place)
         yield place
 
 

@@ -19,9 +19,10 @@ import torch
 
 from redraft.engine.events import Block, Event, Finished
 from redraft.engine.handle import Handle
-from redraft.engine.loop import DEFAULT_LOOP, Loop, LoopConfig
+from redraft.engine.loop import Loop
 from redraft.engine.request import ResolvedRequest
 from redraft.engine.scope import CancelScope, Observer, Submitted
+from redraft.engine.settings import DEFAULT_LOOP, LoopConfig
 from redraft.measure.scenario import Outcome, Pass, TimedRequest
 from redraft.model.gemma import DiffusionGemma
 

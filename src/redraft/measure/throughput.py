@@ -15,9 +15,9 @@ from statistics import median
 from typing import Any
 
 from redraft.config import read_config
-from redraft.engine.loop import DEFAULT_LOOP, LoopConfig
 from redraft.engine.request import Options, ResolvedRequest
 from redraft.engine.resolve import build_request
+from redraft.engine.settings import DEFAULT_LOOP, LoopConfig
 from redraft.measure.evals import share_of
 from redraft.measure.process_memory import peak_mib
 from redraft.measure.record import Progress, Record, new_record, percentiles_ms, silent
@@ -34,7 +34,7 @@ IN_MEMORY = ("ours", "transformers")
 
 
 @dataclass(frozen=True)
-class Runs:
+class SideRuns:
     """All counted passes of one side, and the jobs of each."""
 
     jobs: Sequence[Sequence[TimedRequest]]
@@ -75,14 +75,14 @@ def run_pairs(
     serial: bool,
     what: str = "pass",
     progress: Progress = silent,
-) -> dict[str, Runs]:
+) -> dict[str, SideRuns]:
     """Each list of jobs through every side, whose order turns round each time. The first list only warms up."""
     found: dict[str, list[Pass]] = {who: [] for who in sides}
     for i, jobs in enumerate(made):
         for who in sides if i % 2 == 0 else reversed(sides):
             found[who].append(sides[who].serve(jobs, serial=serial))
         progress(what, i, len(made) - 1)
-    return {who: Runs(made[1:], passes[1:]) for who, passes in found.items()}
+    return {who: SideRuns(made[1:], passes[1:]) for who, passes in found.items()}
 
 
 def bench_scenario(
@@ -153,7 +153,7 @@ def _workload(
 
 
 def _record(
-    scenario: Scenario, found: dict[str, Runs], text: Text, peaks: dict[str, float], workload: dict[str, Any]
+    scenario: Scenario, found: dict[str, SideRuns], text: Text, peaks: dict[str, float], workload: dict[str, Any]
 ) -> Record:
     figures, unit = {who: side.figures(text) for who, side in found.items()}, f"{scenario.counted}_per_sec"
     rates = {who: [getattr(one, unit) for one in side.passes] for who, side in found.items()}

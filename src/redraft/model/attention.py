@@ -14,7 +14,6 @@ from redraft.config import LayerConfig, ModelConfig
 from redraft.model.kernels import Kernels
 from redraft.model.linear import Linear, NormScale
 from redraft.model.rope import rotate
-from redraft.model.rows import Context
 from redraft.shapes import Float, Tensor
 
 
@@ -32,18 +31,16 @@ class Attention(nn.Module):
         self.q_norm = NormScale(self.layer.head_dim)
         self.k_norm = NormScale(self.layer.head_dim)
 
-    def forward(self, x: Float[Tensor, "rows hidden"], context: Context) -> Float[Tensor, "rows hidden"]:
-        rows = x.shape[0]
-        qkv = self.qkv(x).view(rows, -1, self.layer.head_dim)
+    def heads_of(self, x: Float[Tensor, "rows hidden"], cos: Tensor, sin: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """Queries, keys and values, [rows, heads, head_dim] each, normed, the first two rotated by `cos` and `sin`."""
+        qkv = self.qkv(x).view(x.shape[0], -1, self.layer.head_dim)
         shared = self.heads + self.kv_heads
         raw_v = qkv[:, self.heads :] if self.layer.is_full else qkv[:, shared:]
         # q and k go through norm and rotation as one tensor: half the operations, same numbers.
         (qk,) = self.kernels.norm(qkv[:, :shared], [self.qk_scale()], self.eps)
-        qk = rotate(qk, *context.rotation(self.layer))
+        qk = rotate(qk, cos, sin)
         (v,) = self.kernels.norm(raw_v, [None], self.eps)
-        mixed = context.attend(self.index, qk[:, : self.heads], qk[:, self.heads :], v, self.kernels.attend)
-        y: Tensor = self.out(mixed.reshape(rows, -1))
-        return y
+        return qk[:, : self.heads], qk[:, self.heads :], v
 
     def qk_scale(self) -> Float[Tensor, "qk_heads head_dim"]:
         """Norm weights of every query and key head, in the order of `qkv`."""

@@ -21,7 +21,7 @@ from redraft.model.kernels import FAST, Kernels
 from redraft.model.linear import GatedMLP, NormScale, PackedTable, multiply
 from redraft.model.moe import AnyExperts, Experts, Router
 from redraft.model.packed import Packed, plain
-from redraft.model.rows import IMAGE_ATTENTION, Context, Mode, Rows, Span, by_mode
+from redraft.model.rows import IMAGE_ATTENTION, Context, Mode, Rows, SoftTokens, Span, by_mode
 from redraft.shapes import Float, Int, Tensor
 
 
@@ -65,9 +65,11 @@ class DiffusionGemma(nn.Module):
 
     # -- the two modes, one sequence ---------------------------------------------------------------------------------
 
-    def encode(self, tokens: Int[Tensor, "rows"], prefix: Prefix) -> Float[Tensor, "rows hidden"]:
+    def encode(
+        self, tokens: Int[Tensor, "rows"], prefix: Prefix, images: tuple[SoftTokens, ...] = ()
+    ) -> Float[Tensor, "rows hidden"]:
         """Causal pass over tokens that follow the prefix; they become prefix. Returns the normed hidden states."""
-        rows = self.rows([Span(prefix, tokens.shape[0], Mode.ENCODE)])
+        rows = self.rows([Span(prefix, tokens.shape[0], Mode.ENCODE, images=images)])
         hidden = self.forward(tokens, None, rows)
         rows.commit()
         return hidden
@@ -148,7 +150,17 @@ class Layer(nn.Module):
     def forward(self, x: Float[Tensor, "rows hidden"], context: Context) -> Float[Tensor, "rows hidden"]:
         if self.kernels.layer is not None and isinstance(context, Rows):
             return self.kernels.layer(self, x, context)
-        attended = self.attention(self._norm(x, self.input_norm), context)
+        q, k, v = self.before(x, *context.rotation(self.attention.layer))
+        mixed = context.attend(self.attention.index, q, k, v, self.kernels.attend)
+        return self.after(x, mixed, by_mode(context, self.encode_scalar, self.denoise_scalar))
+
+    def before(self, x: Float[Tensor, "rows hidden"], cos: Tensor, sin: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """Queries, keys and values of the rows, before attention."""
+        return self.attention.heads_of(self._norm(x, self.input_norm), cos, sin)
+
+    def after(self, x: Float[Tensor, "rows hidden"], mixed: Tensor, scalar: Tensor) -> Float[Tensor, "rows hidden"]:
+        """All of the layer behind attention, whose mixed values are [rows, heads, head_dim]."""
+        attended = self.attention.out(mixed.reshape(x.shape[0], -1))
         a = self._norm(attended, self.post_attention_norm, x)
         for_mlp, for_experts, for_router = self.kernels.norm(
             a, [self.pre_mlp_norm.weight, self.pre_experts_norm.weight, None], self.eps
@@ -156,9 +168,7 @@ class Layer(nn.Module):
         dense = self._norm(self.mlp(for_mlp), self.post_mlp_norm)
         weights, chosen = self.router(for_router)
         routed = self._norm(self.kernels.experts(self.experts, for_experts, weights, chosen), self.post_experts_norm)
-        return self._norm(dense + routed, self.post_ffw_norm, a) * by_mode(
-            context, self.encode_scalar, self.denoise_scalar
-        )
+        return self._norm(dense + routed, self.post_ffw_norm, a) * scalar
 
     def _norm(self, x: Tensor, scale: NormScale, onto: Tensor | None = None) -> Tensor:
         return self.kernels.norm(x, [scale.weight], self.eps, onto)[0]

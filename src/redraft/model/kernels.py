@@ -3,13 +3,13 @@
 `REFERENCE` repeats the reference implementation's order of operations and roundings, so that bfloat16 results can be
 bit-equal to it; `FAST` runs by default. A model has one `Kernels`; tests compare the two.
 
-    norm      RMSNorm, with one weight, several or none
-    attend    attention of some query rows over some keys
-    experts   routed experts (their forms live in `model/moe.py`)
-    product   a matmul with a packed matrix
-    head      one pass over the vocabulary, if a step's readings are taken as a stream (`model/head.py`)
-    layer     a whole layer in few launches, on a GPU (`model/gpu/layer.py`); None: operation by operation
-    holding   conditioning on a language next to the logits, on a GPU; None: on the host (`constraints/condition/`)
+    norm        RMSNorm, with one weight, several or none
+    attend      attention of some query rows over some keys
+    experts     routed experts (their forms live in `model/moe.py`)
+    product     a matmul with a packed matrix
+    head        one pass over the vocabulary, if a step's readings are taken as a stream (`model/head.py`)
+    layer       a whole layer in few launches, on a GPU (`model/gpu/layer.py`); None: operation by operation
+    condition   conditioning on a language next to the logits, on a GPU; None: on the host (`constraints/condition/`)
 
 Forms for a GPU are in `model/gpu/`.
 """
@@ -25,7 +25,7 @@ import torch
 from torch.nn import functional as F
 
 from redraft.model import moe
-from redraft.model.gpu.ways import Holding
+from redraft.model.gpu.automata import ConditionKernels
 from redraft.model.head import Pass, pass_tiles
 from redraft.model.linear import multiply_packed
 from redraft.model.packed import Packed
@@ -153,7 +153,7 @@ class Kernels:
     head: Pass = pass_tiles
     layer: LayerForm | None = None
     product: Product = multiply_packed
-    holding: Holding | None = None
+    condition: ConditionKernels | None = None
 
 
 FAST = Kernels()

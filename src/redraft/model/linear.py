@@ -6,6 +6,7 @@ Every product of rows with a matrix goes through `multiply`, for a matrix in any
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 
 import torch
 from torch import nn
@@ -19,6 +20,8 @@ LEAST_ON_GPU = 32
 """Least rows of a GPU's int8 matmul: torch refuses 16 and fewer."""
 EXACT_IN_FLOAT = 1024
 """Products of int8 numbers that float32 sums exactly, in any order: 128 · 128 · 1024 is 2**24."""
+TILED_ROWS, TILED_OUTER = 64, 16
+"""Rows that a product of tiles takes at a time, and what the other side's rows are a multiple of."""
 OUTER_IN_FLOAT = 4096
 """Rows of such a matrix converted to floats at a time: 16 MiB, where a large vocabulary would take a gigabyte."""
 
@@ -28,12 +31,12 @@ def multiply(
 ) -> Float[Tensor, "rows outer"]:
     """x Wᵀ. The order of each row's sums does not depend on the other rows; if needed, rows of zeros are added.
 
-    So an answer does not depend on its batch (`model/sums.py`).
+    So an answer does not depend on its batch (`model/sums.py`). Compiled layers train: their rows are not padded.
     """
     if isinstance(weight, Packed):
         return multiply_packed(x, weight)
     rows = x.shape[0]
-    if x.is_cuda or x.dtype != torch.float32 or rows % row_group() == 0:
+    if x.is_cuda or x.dtype != torch.float32 or torch.compiler.is_compiling() or rows % row_group() == 0:
         return F.linear(x, weight)
     return F.linear(F.pad(x, (0, 0, 0, -rows % row_group())), weight)[:rows]
 
@@ -48,7 +51,39 @@ def multiply_packed(x: Float[Tensor, "rows inner"], weight: Packed) -> Float[Ten
         return int_matmul(codes, weight.codes).float().mul_(scale).mul_(weight.scale.float().T).to(x.dtype)
     if weight.format.name == "fp8" and x.is_cuda and x.dtype == torch.bfloat16:
         return float8_matmul(*round_rows(x, weight.format), weight)
+    if weight.tiled:
+        return multiply_tiled(x, weight)
     return multiply_unpacked(x, weight)
+
+
+def can_tile(form: Format, dtype: torch.dtype, device: torch.device) -> bool:
+    """Whether torch multiplies such a matrix on this processor without unpacking it: 4-bit integers in bfloat16."""
+    there = hasattr(torch.ops.aten, "_weight_int4pack_mm_for_cpu")
+    four = form.bits == 4 and not form.is_float
+    wide = torch.backends.cpu.get_cpu_capability().startswith("AVX512")
+    return four and there and wide and dtype == torch.bfloat16 and device.type == "cpu"
+
+
+def tile(weight: Packed) -> Packed:
+    """A matrix, or a stack, with its codes in the order of torch's product on a CPU; in the same memory.
+
+    16 rows an expert, as a canvas has, take less time to multiply than to unpack, so they must not be unpacked.
+    """
+    for one in weight.codes.view(-1, *weight.codes.shape[-2:]):
+        codes = torch.stack([one & 15, one >> 4], -1).flatten(-2).int()
+        one.copy_(torch.ops.aten._convert_weight_to_int4pack_for_cpu(codes, 1))
+    return replace(weight, tiled=True)
+
+
+def multiply_tiled(x: Float[Tensor, "rows inner"], weight: Packed) -> Float[Tensor, "rows outer"]:
+    """x Wᵀ of a tiled matrix, TILED_ROWS rows at a time: with more the product leaves the processor's cache."""
+    scale = weight.scale.T
+    scales, group = torch.stack([scale, torch.zeros_like(scale)], -1), weight.format.group
+    parts = [
+        torch.ops.aten._weight_int4pack_mm_for_cpu(part.contiguous(), weight.codes, group, scales)
+        for part in x.split(TILED_ROWS)
+    ]
+    return parts[0] if len(parts) == 1 else torch.cat(parts)
 
 
 def multiply_unpacked(x: Float[Tensor, "rows inner"], weight: Packed) -> Float[Tensor, "rows outer"]:
@@ -82,8 +117,9 @@ def float8_matmul(
     codes: Float[Tensor, "rows inner"], scale: Float[Tensor, "rows 1"], weight: Packed
 ) -> Float[Tensor, "rows outer"]:
     """x Wᵀ with both sides in e4m3 and a scale for each of their rows, in bfloat16."""
-    scales = weight.scale.float().T.contiguous()
-    return torch._scaled_mm(codes, weight.codes.T, scale_a=scale, scale_b=scales, out_dtype=torch.bfloat16)
+    scales, by_row = weight.scale.float().T.contiguous(), F.ScalingType.RowWise
+    found: Tensor = F.scaled_mm(codes, weight.codes.T, scale, by_row, scales, by_row, output_dtype=torch.bfloat16)
+    return found
 
 
 class Linear(nn.Module):
@@ -112,15 +148,16 @@ class PackedMatrix(nn.Module):
         self.register_buffer("codes", torch.empty(*stack, inner * form.bits // 8, dtype=form.dtype))
         self.register_buffer("scale", torch.empty(*stack, groups, dtype=form.scale_dtype))
         self.register_buffer("top", torch.empty(*stack, 1, dtype=torch.float32) if form.name == "nvfp4" else None)
+        self.tiled = False
 
     @property
     def packed(self) -> Packed:
         """As one value."""
-        return Packed(self.format, self.codes, self.scale, self.top)
+        return Packed(self.format, self.codes, self.scale, self.top, self.tiled)
 
     def take(self, packed: Packed) -> None:
         """Replace the matrix by another one of the same format."""
-        self.codes, self.scale, self.top = packed.codes, packed.scale, packed.top
+        self.codes, self.scale, self.top, self.tiled = packed.codes, packed.scale, packed.top, packed.tiled
 
 
 class PackedLinear(PackedMatrix):

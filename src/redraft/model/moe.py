@@ -1,12 +1,13 @@
 """The routed half of the feed-forward: a router that picks `top` experts per row, and the experts.
 
 Model spec 1.7. Softmax over all experts comes before the choice; the chosen weights are renormalised, scaled per expert
-and kept in float32. Three forms compute the same sum:
+and kept in float32. Four forms compute the same sum:
 
     experts_loop      one expert after another, each weighted output rounded and added in the activation dtype
                       (the rule of the reference's modeling file): the plain twin
     experts_grouped   rows sorted by expert, one pair of matmuls per touched expert, one float32 sum per row
                       (the rule of the reference's default): many experts
+    experts_library   the same with torch's grouped matmuls, which ask the host for nothing: plain matrices in bfloat16
     experts_dense     every expert on every row as one wide gated MLP, unchosen ones weighted zero: few experts,
                       where saving arithmetic costs more than doing it
 """
@@ -139,6 +140,21 @@ def experts_grouped(experts: AnyExperts, x: Tensor, weights: Tensor, chosen: Ten
     flat = torch.empty_like(gathered)
     flat[order] = torch.cat(parts)
     return (flat.view(x.shape[0], top, -1) * weights.unsqueeze(-1)).sum(1).to(x.dtype)
+
+
+def experts_library(experts: AnyExperts, x: Tensor, weights: Tensor, chosen: Tensor) -> Tensor:
+    """Rows sorted by expert; one grouped matmul for all gates and ups, and one for all downs. For plain
+    matrices in bfloat16."""
+    assert isinstance(experts, Experts), "torch has grouped matmuls of plain matrices"
+    top, count = chosen.shape[1], experts.gate_up.shape[0]
+    flat = chosen.flatten()
+    order = torch.argsort(flat, stable=True)
+    sizes = torch.zeros(count, dtype=torch.int32, device=x.device).index_add_(0, flat, torch.ones_like(flat).int())
+    ends = sizes.cumsum(0, dtype=torch.int32)
+    gate, up = F.grouped_mm(x[order // top], experts.gate_up.transpose(1, 2), offs=ends).chunk(2, dim=-1)
+    found = torch.empty_like(x).repeat_interleave(top, 0)
+    found[order] = F.grouped_mm(F.gelu(gate, approximate="tanh") * up, experts.down.transpose(1, 2), offs=ends)
+    return (found.view(x.shape[0], top, -1) * weights.unsqueeze(-1)).sum(1).to(x.dtype)
 
 
 def experts_dense(experts: Experts, x: Tensor, weights: Tensor, chosen: Tensor) -> Tensor:

@@ -16,6 +16,7 @@ tensor is used as it was read. `unpack` defines the codes and is the plain twin 
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from functools import lru_cache
 from itertools import pairwise
 
 import torch
@@ -28,6 +29,7 @@ LEVELS = (0.0, 0.5, 1.0, 1.5, 2.0, 3.0, 4.0, 6.0)
 
 LARGEST_FP8, _LARGEST_FP4, LARGEST_INT8 = 448.0, 6.0, 127.0
 TINY = 1e-12
+_CACHED = 2**17  # float32 numbers that stay in a processor's cache
 # Shares of a group's largest value to try as the scale of 4-bit integers: clipping one value may make others exact.
 _SHRINKS = (1.0, 0.95, 0.9, 0.85, 0.8, 0.75, 0.7)
 
@@ -77,6 +79,7 @@ class Packed:
     """A matrix, or a stack of them, in a format.
 
     codes  [..., outer, inner], or [..., outer, inner/2] bytes of two    scale  [..., outer, groups]
+    tiled  whether codes are in the order of torch's product on a CPU (`model/linear.py::tile`)
     top    [..., outer, 1] float32, nvfp4 only: its global scale, which multiplies the others
     """
 
@@ -84,6 +87,7 @@ class Packed:
     codes: Tensor
     scale: Tensor
     top: Tensor | None = None
+    tiled: bool = False
 
     @property
     def shape(self) -> tuple[int, ...]:
@@ -120,15 +124,33 @@ def pack(weight: Float[Tensor, "*stack outer inner"], form: Format, what: str = 
 
 def unpack(packed: Packed, dtype: torch.dtype = torch.float32) -> Float[Tensor, "*stack outer inner"]:
     """The numbers of the codes, computed in float32 and rounded once to `dtype`."""
-    form, scale = packed.format, packed.scale.float()
+    assert not packed.tiled, "tiles are unpacked by a product (`model/linear.py`)"
+    form, scale = packed.format, packed.scale
+    # Of a bfloat16 scale and an integer the product is exact in float32 and rounded once, as it is in bfloat16.
+    once = dtype if form.bits == 4 and not form.is_float and scale.dtype == dtype else torch.float32
+    scale = scale.to(once)
     if packed.top is not None:
         scale = scale * packed.top
-    if form.bits == 8:
-        values = packed.codes.float()
-    else:
-        values = decode(torch.stack([packed.codes & 15, packed.codes >> 4], dim=-1).flatten(-2), form)
+    values = packed.codes.float() if form.bits == 8 else _unpack_pairs(packed.codes, form, once)
     grouped: Tensor = values.unflatten(-1, (scale.shape[-1], -1))
-    return (grouped * scale.unsqueeze(-1)).flatten(-2).to(dtype)
+    return grouped.mul_(scale.unsqueeze(-1)).flatten(-2).to(dtype)
+
+
+def _unpack_pairs(codes: Tensor, form: Format, dtype: torch.dtype) -> Tensor:
+    """The values of bytes of two 4-bit codes, in steps: each byte is looked up as one number of twice the width."""
+    wide = torch.int64 if dtype == torch.float32 else torch.int32
+    found = _pairs(form, dtype, codes.device).index_select(0, codes.flatten().int())
+    assert found.dtype == wide
+    return found.view(dtype).view(*codes.shape[:-1], -1)
+
+
+@lru_cache
+def _pairs(form: Format, dtype: torch.dtype, device: torch.device) -> Tensor:
+    """For each byte, the values of its two codes in one number."""
+    with torch.inference_mode(False):
+        byte = torch.arange(256, device=device)
+        values = decode(torch.stack([byte & 15, byte >> 4], -1), form).to(dtype)
+        return values.view(torch.int64 if dtype == torch.float32 else torch.int32).flatten()
 
 
 def plain(matrix: Tensor | Packed, dtype: torch.dtype) -> Tensor:
@@ -165,6 +187,9 @@ def fit_scale(
     Integers get the scale with the least squared error of several. Floats put the largest value on the largest code;
     their scales are relative to `top`.
     """
+    if top is None and groups.numel() > _CACHED and len(groups) > 1:  # seven passes over what a cache holds
+        few = max(1, len(groups) * _CACHED // groups.numel())
+        return torch.cat([fit_scale(part, form) for part in groups.split(few)])
     largest = groups.abs().amax(-1)
     if top is not None:
         return (largest / _LARGEST_FP4 / top).clamp(max=LARGEST_FP8).to(form.scale_dtype)
@@ -172,7 +197,7 @@ def fit_scale(
     for shrink in _SHRINKS:
         scale = (largest * (shrink / 7.5)).clamp(min=TINY).to(form.scale_dtype)
         step = scale_step(scale, None)
-        off = (decode(encode(groups, step, form), form).mul_(step).sub_(groups)).square_().sum(-1)
+        off = (groups / step).round_().clamp_(-8, 7).mul_(step).sub_(groups).square_().sum(-1)
         best, least = torch.where(off < least, scale, best), torch.minimum(off, least)
     return best
 

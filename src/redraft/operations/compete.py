@@ -56,7 +56,7 @@ def compete(
 
     The requests should have one prompt, which is then encoded once. Raises RunError if one of them fails.
     """
-    them = _Field(drop or Drop(max(1, len(requests))), doubt, [None] * len(requests))
+    them = _Contest(drop or Drop(max(1, len(requests))), doubt, [None] * len(requests))
     inbox: Inbox[int] = Inbox()
     try:
         for place, request in enumerate(requests):
@@ -79,7 +79,7 @@ def compete(
 
 
 @dataclass
-class _Field:
+class _Contest:
     """Those that compete, and what is known of each."""
 
     drop: Drop

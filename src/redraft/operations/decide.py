@@ -31,7 +31,7 @@ from redraft.diffusion.seed import SeedCanvas, seeded
 from redraft.engine.dial import known_fingerprint
 from redraft.engine.engine import Core
 from redraft.engine.request import Request, ResolvedRequest
-from redraft.engine.scheduler import PREFILL_CHUNK
+from redraft.engine.runner import encode_prompt
 from redraft.errors import RequestError, refuse_nan
 from redraft.shapes import Float, Tensor
 
@@ -232,8 +232,8 @@ def _read(
     """Log-probabilities of canvases at their first step, not cooled: the schedule is for settling, not for shares."""
     model = engine.model
     prefix = Prefix(model.config.layers, room=len(request.prompt), dtype=model.dtype, device=model.device)
-    for chunk in torch.tensor(request.prompt).split(PREFILL_CHUNK):
-        model.encode(chunk, prefix)
+    for _ in encode_prompt(model, request, prefix):
+        pass
     for number in range(canvases):
         noise = SeededNoise((request.seed + number) % 2**64)
         canvas = seeded(noise, request.width, request.vocab, SeedCanvas(pins))

@@ -17,6 +17,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
+from redraft import prompts
 from redraft.constraints.language import Language
 from redraft.diffusion.noise import philox
 from redraft.diffusion.schedule import LateStart
@@ -24,7 +25,7 @@ from redraft.diffusion.seed import LEAST_STEPS
 from redraft.engine.engine import Core
 from redraft.engine.request import DEFAULTS, Options, ResolvedRequest
 from redraft.errors import RequestError
-from redraft.operations.gap import Around, compete_widths, readable, refuse_decided, seeded
+from redraft.operations.gap import GapContext, compete_widths, readable, refuse_decided, seeded
 from redraft.operations.gap_constraint import GapConstraint, span_language, spelt
 from redraft.operations.infill import ANYTHING, UNREADABLE
 from redraft.operations.variants import mean
@@ -87,7 +88,7 @@ def edit(
     if instruction is None:
         before = encode(shown[0], bos=True)
     else:
-        before = engine.text.chat([{"role": "user", "content": f"edit\n{''.join(shown)}\n{instruction}"}])
+        before = engine.text.chat([{"role": "user", "content": prompts.edit(instruction, "".join(shown))}])
         before += encode(shown[0], bos=False)
     options = seeded(options, seed)
     revised, forwards = list[int](), 0
@@ -99,7 +100,7 @@ def edit(
     language = span_language(constraint, engine.vocabulary) if constraint else None
     for i, piece in enumerate(pieces):
         ahead = [token for other in pieces[i + 1 :] for token in other]
-        around = Around((*before, *revised), (*ahead, *behind))
+        around = GapContext((*before, *revised), (*ahead, *behind))
         most = slack if i == len(pieces) - 1 else 0
         tokens, steps = _revise(engine, around, piece, i, strength, most, language, options)
         revised, forwards = revised + tokens, forwards + steps
@@ -133,7 +134,7 @@ def _pieces(source: list[int], canvas_length: int) -> list[list[int]]:
 
 def _revise(
     engine: Core,
-    around: Around,
+    around: GapContext,
     piece: list[int],
     block: int,
     strength: float,

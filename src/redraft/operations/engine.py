@@ -1,7 +1,7 @@
 """The engine that users get: the core, and every operation as a method of it.
 
     engine = redraft.load("nano")
-    done = engine.generate("record\\nSend 417 melu to Karomi.", chat=True, seed=7)
+    done = engine.extract("Send 3 apples to Maria.", "who, qty int, item", seed=7)
     async for delta in engine.stream("Once upon a time"): ...
 
 A method is its operation's function, with the same arguments.
@@ -23,6 +23,7 @@ class Engine(Core):
     """A model, its tokenizer and its settings, ready to answer."""
 
     generate = answers.generate
+    extract = answers.extract
     map = answers.map_requests
     stream = streams.stream
     variants = several.variants

@@ -10,11 +10,13 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
+from redraft import prompts
 from redraft.constraints.checks import Check
 from redraft.constraints.compile.template import Template, read_template
 from redraft.constraints.validation import Problem
 from redraft.engine.engine import Core
 from redraft.engine.request import DEFAULTS, Generation, Options, Request
+from redraft.errors import RequestError
 from redraft.operations.repair import repair
 
 ROOM = 16
@@ -35,6 +37,7 @@ def fill(
     template: str,
     kinds: Mapping[str, Any] | None = None,
     *,
+    source: str | None = None,
     prompt: str | None = None,
     chat: bool = False,
     check: Check | None = None,
@@ -42,9 +45,12 @@ def fill(
 ) -> Filled:
     """A template with its typed holes filled (redraft.constraints.compile.template), all else byte for byte.
 
-    `kinds` types holes that the template leaves bare; a `check` is as in `generate`. Without a prompt the model is
-    shown the template itself. Raises ConstraintError for a template that cannot be compiled.
+    `kinds` types holes that the template leaves bare; a `check` is as in `generate`. The model is shown the template
+    and the `source`, a text with what belongs in the holes; or a prompt of the caller's; or else the template itself.
+    Raises ConstraintError for a template that cannot be compiled, RequestError for a source beside a prompt.
     """
+    if source is not None and (prompt is not None or chat):
+        raise RequestError("source was given with prompt or chat; it has a prompt of its own: leave them out")
     found = read_template(template, kinds)
     language = engine.language(found.source())
     if options.max_tokens is None:
@@ -53,6 +59,8 @@ def fill(
         options = replace(options, max_tokens=max(shipped, shortest + ROOM * len(found.holes)))
     check = _both(found, check) if found.checked else check
     shown = template if prompt is None else prompt
+    if source is not None:
+        shown, chat = prompts.fill(found.bare, source), True
     done = repair(engine, Request(shown, options, chat=chat, constraint=language, check=check))
     values: dict[str, str | list[str]] = {}
     for name, text in found.values(done.text):

@@ -38,7 +38,7 @@ DECIDED = (
 
 
 @dataclass(frozen=True)
-class Around:
+class GapContext:
     """The tokens around a gap. `ends`: nothing follows what is given as `behind`."""
 
     before: tuple[int, ...]

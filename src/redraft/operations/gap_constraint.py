@@ -44,9 +44,9 @@ class GapConstraint:
     def __post_init__(self) -> None:
         for number, word in self.words:
             if not 1 <= number <= MOST_WORDS:
-                raise RequestError(f"word {number} is to be {word!r}; words are counted from 1 to {MOST_WORDS}")
+                raise RequestError(f"word {number} is {word!r}; words are counted from 1 to {MOST_WORDS}")
             if not word or word.split() != [word]:
-                raise RequestError(f"word {number} is to be {word!r}; a word is not empty and has no white space in it")
+                raise RequestError(f"word {number} is {word!r}; a word is not empty and has no white space in it")
         for name, texts in (("contains", self.contains), ("lacks", self.lacks)):
             if not all(texts):
                 raise RequestError(f"{name} is {list(texts)}; an empty text occurs everywhere: leave it out")
@@ -65,10 +65,10 @@ class GapConstraint:
         for text in self.lacks:
             found = subtract(found, _around(_ANYTHING, text, _ANYTHING, limits))
         if found.is_empty:
-            raise ConstraintError(f"no text is all of what was asked for: {self._told()}")
+            raise ConstraintError(f"no text satisfies all of these conditions: {self._described()}")
         return found
 
-    def _told(self) -> str:
+    def _described(self) -> str:
         return ", ".join(f"{name} {value!r}" for name, value in vars(self).items() if value)
 
 

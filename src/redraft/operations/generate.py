@@ -10,6 +10,7 @@ from itertools import islice
 from typing import Any
 
 from redraft.constraints.checks import Check
+from redraft.constraints.schemas import plain_schema
 from redraft.engine.engine import Core
 from redraft.engine.events import Event
 from redraft.engine.handle import Handle, Inbox
@@ -17,6 +18,7 @@ from redraft.engine.request import DEFAULTS, Generation, Options, Request, Resol
 from redraft.errors import RedraftError, RequestError
 from redraft.operations.progress import answers_bar
 from redraft.operations.repair import Repair, repair
+from redraft.prompts import of_schema
 from redraft.text import Message
 
 
@@ -54,6 +56,17 @@ def generate(
     if named:
         raise RequestError(f"{named[0]} was given with a request, which has its own; put it there")
     return repair(engine, prompt)
+
+
+def extract(
+    engine: Core, text: str, schema: Any, *, seed: int | None = None, options: Options = DEFAULTS
+) -> Generation:
+    """The fields of a schema (in any form that `generate` takes) out of a text, as valid JSON.
+
+    The prompt names the fields (`redraft.prompts`). Raises as `generate`.
+    """
+    plain = plain_schema(schema)
+    return generate(engine, of_schema(plain, text), chat=True, schema=plain, seed=seed, options=options)
 
 
 def _given(values: dict[str, Any]) -> dict[str, Any]:

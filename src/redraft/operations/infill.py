@@ -20,7 +20,7 @@ from redraft.engine.engine import Core
 from redraft.engine.handle import Handle
 from redraft.engine.request import DEFAULTS, Generation, Options
 from redraft.errors import ConstraintError, RequestError
-from redraft.operations.gap import Around, compete_widths, readable, refuse_decided, seeded
+from redraft.operations.gap import GapContext, compete_widths, readable, refuse_decided, seeded
 from redraft.operations.gap_constraint import GapConstraint, grows_left, grows_right, span_language, spelt
 from redraft.operations.variants import mean
 
@@ -92,10 +92,10 @@ def infill(
     refuse_decided(options, "infill")
     before, behind = readable(prefix, "prefix", cut_at_end=True), readable(suffix, "suffix", cut_at_end=False)
     encode = engine.text.encode
-    around = Around(tuple(encode(before, bos=True)), tuple(encode(behind, bos=False)), ends)
+    around = GapContext(tuple(encode(before, bos=True)), tuple(encode(behind, bos=False)), ends)
     options = seeded(options, seed)
     widths = _widths(max_tokens, width, engine.config.model.canvas_length)
-    hole = _hole(engine, around, constraint, heal=heal and width is None)
+    hole = _healed(engine, around, constraint, heal=heal and width is None)
     found = _candidates(engine, hole, widths, options)
     best, answer = found[0]
     return Infill(
@@ -148,10 +148,10 @@ def infill_all(
 
 
 @dataclass(frozen=True)
-class _Hole:
+class _HealedGap:
     """A gap that has taken in the tokens at its seams: its language, and the bytes at either end that are theirs."""
 
-    around: Around
+    around: GapContext
     language: Language | None
     begins: bytes = b""
     ends: bytes = b""
@@ -169,19 +169,19 @@ class _Hole:
         return whole[len(self.begins) : len(whole) - len(self.ends)].decode()
 
 
-def _hole(engine: Core, around: Around, constraint: GapConstraint, *, heal: bool) -> _Hole:
+def _healed(engine: Core, around: GapContext, constraint: GapConstraint, *, heal: bool) -> _HealedGap:
     begins = grows_right(engine.vocabulary, around.before[-1]) if heal and len(around.before) > 1 else b""
     ends = grows_left(engine.vocabulary, around.behind[0]) if heal and around.behind else b""
     if not (begins or ends or constraint):
-        return _Hole(around, None)
+        return _HealedGap(around, None)
     before = around.before[:-1] if begins else around.before
     behind = around.behind[1:] if ends else around.behind
     language = span_language(constraint, engine.vocabulary, begins=begins, ends=ends)
-    return _Hole(replace(around, before=before, behind=behind), language, begins, ends)
+    return _HealedGap(replace(around, before=before, behind=behind), language, begins, ends)
 
 
 def _candidates(
-    engine: Core, hole: _Hole, widths: Sequence[int], options: Options
+    engine: Core, hole: _HealedGap, widths: Sequence[int], options: Options
 ) -> list[tuple[Candidate, Generation]]:
     """What the best widths came to, best first. Raises ConstraintError if a wanted text has none of them."""
 
@@ -195,7 +195,7 @@ def _candidates(
         )
     except ConstraintError as error:
         most = f"{widths[0]} to {widths[-1]} tokens" if len(widths) > 1 else f"{widths[0]} tokens"
-        raise ConstraintError(f"nothing of {most} is as wanted; allow other lengths ({error})") from None
+        raise ConstraintError(f"no text of {most} satisfies the constraint; allow other lengths ({error})") from None
     found: list[tuple[Candidate, Generation, Handle]] = []
     for width, result in results:
         answer = _gap_of(result.done, width, hole.text(engine, result.done.tokens[:width]))

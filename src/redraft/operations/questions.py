@@ -58,7 +58,7 @@ def decide_questions(
     for part in _parts(engine, questions, joint=joint):
         if stopped():
             break
-        lines = [_Line(i + 1, questions[at]) for i, at in enumerate(part)]
+        lines = [_FormLine(i + 1, questions[at]) for i, at in enumerate(part)]
         alone = questions[part[0]] if len(part) == 1 else None
         text = "\n".join(line.text(engine) for line in lines) if alone is None else alone.instructions
         request = engine.resolve(Request(conversation(text), options))
@@ -75,7 +75,7 @@ def decide_questions(
 def _parts(engine: Core, questions: Sequence[Question], *, joint: bool) -> list[range]:
     """Which questions share a canvas: as few canvases as hold them, each with about as many questions."""
     count, room = len(questions), engine.config.model.canvas_length
-    sizes = [form_size(engine, _Line(count, one).form(engine)) for one in questions] if joint else []
+    sizes = [form_size(engine, _FormLine(count, one).form(engine)) for one in questions] if joint else []
     for parts in range(1, count) if joint else ():
         cuts = [count * i // parts for i in range(parts + 1)]
         if all(sum(sizes[low:high]) < room for low, high in pairwise(cuts)):
@@ -84,7 +84,7 @@ def _parts(engine: Core, questions: Sequence[Question], *, joint: bool) -> list[
 
 
 @dataclass(frozen=True)
-class _Line:
+class _FormLine:
     """One question of a form."""
 
     number: int

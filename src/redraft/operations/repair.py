@@ -257,7 +257,7 @@ def _patch(
 
 
 def _spliced(engine: Core, done: Generation, part: Generation, begin: int, inside: Sequence[int]) -> Generation:
-    """An answer with some tokens, and what is told of each, taken from a canvas that begins at `begin`."""
+    """An answer with some tokens, and what is known of each, taken from a canvas that begins at `begin`."""
 
     def taken(old: tuple[Any, ...], new: tuple[Any, ...]) -> tuple[Any, ...]:
         at = {i: new[i - begin] for i in inside} if old and new else {}

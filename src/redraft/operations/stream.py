@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator, AsyncIterator, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Hashable, Sequence
 
 from redraft.engine.answer import Answer, Delta
 from redraft.engine.engine import Core
@@ -39,16 +39,16 @@ class AnswerStream:
         self.answers = [Answer(engine.text, one) for one in resolved]
         self.open = set(range(len(resolved)))
         self.aborted = False
-        first: dict[tuple[int, ...], Handle] = {}
+        first: dict[Hashable, Handle] = {}
         engine.loop.start()
         try:
             for i, one in enumerate(resolved):
                 if one.needs_repair:
                     self._tasks.append(asyncio.create_task(self._repair(i, one)))
                     continue
-                behind = first.get(one.prompt)
+                behind = first.get((one.prompt, one.images))
                 handle = self._engine.submit(one, drafts=drafts, behind=behind, inbox=self._inbox, key=i)
-                self._handles[i] = first[one.prompt] = handle
+                self._handles[i] = first[one.prompt, one.images] = handle
         except BaseException:
             self.abort()
             raise

@@ -14,8 +14,11 @@ from fastapi import Request, Response
 from pydantic import Field
 from starlette.concurrency import run_in_threadpool
 
+from redraft.diffusion.noise import SeededNoise
+from redraft.diffusion.seed import seeded
 from redraft.engine.events import Block, Draft, Finished
 from redraft.engine.scope import CancelScope
+from redraft.images.prompt import Prompt
 from redraft.operations.engine import Engine
 from redraft.options import SeedCanvas
 from redraft.server.document import Segment, complete
@@ -25,6 +28,7 @@ from redraft.server.http.errors import ApiError
 from redraft.server.http.routing import answers, router_of_bodies
 from redraft.server.http.service import Service, note_prompts, service_of
 from redraft.server.http.sse import Chunks, EventStream
+from redraft.server.openai.chat import messages_of
 from redraft.server.openai.constraint import structured
 from redraft.server.openai.exchange import Exchange, Work, aside
 from redraft.server.openai.fields import Message, Sampling, StructuredOutputs
@@ -88,19 +92,25 @@ def _prepare(service: Service, body: Canvas) -> Work:
     if pins or begun:
         options = replace(options, seed_canvas=SeedCanvas(pins, begun))
     if body.messages is not None:
-        prompt = engine.text.chat([{"role": one.role, "content": one.text} for one in body.messages])
+        prompt = engine.chat_prompt(messages_of(service, body.messages))
     else:
-        prompt = engine.text.encode(body.prompt or "", bos=True)
+        prompt = Prompt(tuple(engine.text.encode(body.prompt or "", bos=True)))
     constraint = structured(body.structured_outputs, service.settings.limits)
     requests = builder.requests([prompt], options, 1, constraint)
-    return Work(body, requests, len(prompt), TextForm(engine.text), drafts=bool(body.stream))
+    return Work(body, requests, len(prompt.tokens), TextForm(engine.text), drafts=bool(body.stream))
 
 
 async def _frames(exchange: Exchange) -> Chunks:
     engine = exchange.service.engine
-    frames = Frames(engine.text, engine.config.generation.eos_token_ids)
+    frames, (asked,) = Frames(engine.text, engine.config.generation.eos_token_ids), exchange.work.requests
+    began = asked.causal
     async for _, delta in exchange.answers:
         if isinstance(delta.event, Draft):
+            if not began:  # with the first step, so that what goes wrong before it has a status of its own
+                began = True
+                noise = seeded(SeededNoise(asked.seed), asked.width, asked.vocab, asked.seed_canvas).tokens.tolist()
+                pieces = [engine.text.decode([token], skip_special=False) for token in noise]
+                yield {"type": "noise", "width": len(pieces), "tokens": pieces}
             yield {"type": "draft"} | frames.of(0, delta.event)
         elif isinstance(delta.event, Block):
             yield {"type": "block", "text": delta.content} | block_frame(engine.text, delta.event)

@@ -11,7 +11,7 @@ from redraft.tasks.forms import Copy, Form
 from redraft.tasks.infill import InfillPython
 from redraft.tasks.lists import MOST_LONG, EditLists, Lists
 from redraft.tasks.records import Records
-from redraft.tasks.repair import Repair
+from redraft.tasks.repair import RepairTask
 from redraft.tasks.sudoku import Sudoku
 from redraft.tasks.task import Example, Score, Split, Task, stream_seed
 
@@ -28,7 +28,7 @@ __all__ = [
     "Lists",
     "Mend",
     "Records",
-    "Repair",
+    "RepairTask",
     "Score",
     "Split",
     "Sudoku",
@@ -38,7 +38,7 @@ __all__ = [
     "task",
 ]
 
-_USUAL: tuple[Task, ...] = (Records(), Sudoku(), Sudoku(6), Repair(), Edits(), Lists())
+_INVENTED: tuple[Task, ...] = (Records(), Sudoku(), Sudoku(6), RepairTask(), Edits(), Lists())
 _MORE: tuple[Task, ...] = (
     InfillPython(),
     Sudoku(9),
@@ -57,7 +57,7 @@ _PLAIN: tuple[Task, ...] = (
     Fills(),
     Copy(),
 )
-_KNOWN: MappingProxyType[str, Task] = MappingProxyType({known.name: known for known in (*_USUAL, *_MORE, *_PLAIN)})
+_KNOWN: MappingProxyType[str, Task] = MappingProxyType({known.name: known for known in (*_INVENTED, *_MORE, *_PLAIN)})
 
 
 def task(name: str) -> Task:
@@ -67,6 +67,9 @@ def task(name: str) -> Task:
     return _KNOWN[name]
 
 
-def names() -> tuple[str, ...]:
-    """Names of the tasks that the embedded model is measured by unless others are asked for, in order of reports."""
-    return tuple(known.name for known in _USUAL)
+def names(model: str = "nano") -> tuple[str, ...]:
+    """Names of the tasks that a model is measured by unless others are asked for, in order of reports.
+
+    nano-sudoku has its own, of invented words and puzzles. All other models have nano's, of ordinary ones.
+    """
+    return tuple(known.name for known in (_INVENTED if model == "nano-sudoku" else _PLAIN))

@@ -42,7 +42,7 @@ def draw_date(rng: Random, quoted: Callable[[str], str]) -> tuple[str, Mapping[s
 
 
 def draw_time(rng: Random, quoted: Callable[[str], str]) -> tuple[str, Mapping[str, str]]:
-    """A time of day's text, and its JSON as "string" and, where morning and afternoon are told apart, as "time"."""
+    """A time of day's text, and its JSON as "string" and, where morning and afternoon are distinguished, as "time"."""
     hour, minute = rng.randrange(24), rng.choice((0, 0, 15, 30, 45, 5 * rng.randrange(12), rng.randrange(60)))
     half, twelve = "am" if hour < 12 else "pm", hour % 12 or 12
     iso = f"{hour:02}:{minute:02}"

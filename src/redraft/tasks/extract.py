@@ -17,7 +17,7 @@ from random import Random
 from redraft import prompts
 from redraft.prompts import Field
 from redraft.tasks.records import read_json, same
-from redraft.tasks.sentences import Text, compose, domains, expand, roles, roles_of, write
+from redraft.tasks.sentences import Sentences, compose, domains, expand, roles, roles_of, write
 from redraft.tasks.task import Example, Score, share, stream_seed
 from redraft.tasks.values import Value
 
@@ -93,7 +93,7 @@ def _one(rng: Random, split: str, short: bool) -> Example | None:
     return Example(prompts.extract([field for field, _ in asked], made.text), join(asked))
 
 
-def ask(rng: Random, made: Text, domain: str, count: int) -> Asked:
+def ask(rng: Random, made: Sentences, domain: str, count: int) -> Asked:
     """Fields to ask a text for, and the JSON of their values: so many of those it has, sometimes one it has not."""
     chosen = rng.sample(list(made.values), min(count, len(made.values)))
     if rng.random() < 0.25:
@@ -112,7 +112,7 @@ def ask(rng: Random, made: Text, domain: str, count: int) -> Asked:
     return tuple(found.values())
 
 
-def name_of(role: str, chosen: Sequence[str], made: Text, rng: Random, style: int) -> str | None:
+def name_of(role: str, chosen: Sequence[str], made: Sentences, rng: Random, style: int) -> str | None:
     """A name for a field that no other role at hand could have; None if there is none."""
     others = [roles()[other] for other in dict.fromkeys((*made.values, *chosen)) if other != role]
     taken = {name for other in others for name in other.names}
@@ -177,7 +177,7 @@ def _many(rng: Random, split: str) -> Example | None:
     alike = [each for each in (expand(one, rng) for one in domains()[domain]) if roles_of(each) >= held]
     count, mixed = rng.choice((2, 2, 3, 3, 4)), rng.random() < 0.4
     texts = [write(rng.choice((*alike, form)) if mixed else form, rng, split) for _ in range(count)]
-    texts = [Text(each.text, {name: each.values[name] for name in each.values if name in held}) for each in texts]
+    texts = [Sentences(each.text, {name: each.values[name] for name in each.values if name in held}) for each in texts]
     first = ask(rng, texts[0], domain, rng.choice((2, 2, 3, 4)))
     by_name = {field.name: field for field, _ in first}
     records: list[str] = []

@@ -13,7 +13,7 @@ from random import Random
 from redraft import prompts
 from redraft.prompts import Field
 from redraft.tasks.extract import ask, name_of
-from redraft.tasks.sentences import Text, compose, domains, expand, roles, roles_of
+from redraft.tasks.sentences import Sentences, compose, domains, expand, roles, roles_of
 from redraft.tasks.strings import syllables
 from redraft.tasks.task import Example, Score, stream_seed
 
@@ -52,7 +52,7 @@ class Fills:
         return Score(exact=answer.strip() == example.answer.strip(), parts={})
 
 
-def _sentence(made: Text, domain: str, rng: Random) -> tuple[str, str] | None:
+def _sentence(made: Sentences, domain: str, rng: Random) -> tuple[str, str] | None:
     """Another sentence of the domain whose slots the text knows."""
     known = {role for role in made.values if roles()[role].kind not in ("boolean", "enum")}
     forms = [
@@ -72,14 +72,14 @@ def _sentence(made: Text, domain: str, rng: Random) -> tuple[str, str] | None:
     return (template, answer) if template != answer else None
 
 
-def _lines(made: Text, domain: str, rng: Random) -> tuple[str, str] | None:
+def _lines(made: Sentences, domain: str, rng: Random) -> tuple[str, str] | None:
     """Lines of keys and holes, or another form around two of them."""
     held = {
         role: value
         for role, value in made.values.items()
         if roles()[role].kind not in ("boolean", "enum", "list", "names")
     }
-    found = ask(rng, Text(made.text, held), domain, rng.choice((1, 2, 2, 3, 4)))
+    found = ask(rng, Sentences(made.text, held), domain, rng.choice((1, 2, 2, 3, 4)))
     asked = [(_hole(field), value) for field, value in found if value != "null"]
     if not asked or len(held) < len(made.values):
         return None

@@ -56,7 +56,7 @@ class InfillPython:
         line = (example.prompt.rpartition("\n")[2] + answer + (example.suffix or "").partition("\n")[0]).strip()
         return Score(exact=answer.strip() == example.answer.strip(), parts={"parses": float(_parses(line))})
 
-    def _stream(self, sources: list[Source], rng: Random) -> Iterator[Example]:
+    def _stream(self, sources: list[CodeFile], rng: Random) -> Iterator[Example]:
         sizes = [len(source.text) for source in sources]
         while True:
             text = rng.choices(sources, sizes)[0].text
@@ -103,7 +103,7 @@ def _parses(line: str) -> bool:
 
 
 @dataclass(frozen=True)
-class Source:
+class CodeFile:
     """One file's code and the top-level module it belongs to."""
 
     module: str
@@ -111,9 +111,9 @@ class Source:
 
 
 @cache
-def corpus() -> tuple[Source, ...]:
+def corpus() -> tuple[CodeFile, ...]:
     """The code of the standard library on this machine, file by file in the order of their paths."""
-    return tuple(Source(module, text) for path, module in files() if len(text := _code(path)) > 400)
+    return tuple(CodeFile(module, text) for path, module in files() if len(text := _code(path)) > 400)
 
 
 def files() -> Iterator[tuple[Path, str]]:

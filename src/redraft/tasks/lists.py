@@ -54,7 +54,7 @@ class Lists:
 
     def examples(self, split: str, seed: int) -> Iterator[Example]:
         """Endless lists about the names of one split. Raises RecipeError for an unknown split."""
-        return _stream(split, Random(stream_seed(self.name, split, seed)), self.most, _told)
+        return _stream(split, Random(stream_seed(self.name, split, seed)), self.most, _dictated)
 
     def score(self, example: Example, answer: str) -> Score:
         """`exact`: the answer is the right text, character for character.
@@ -103,7 +103,7 @@ def _stream(
         yield make(records, fresh, rng)
 
 
-def _told(records: list[Values], _: Values, rng: Random) -> Example:
+def _dictated(records: list[Values], _: Values, rng: Random) -> Example:
     sentences = [rng.choice(FORMS).format(**values) for values in records]
     return Example("\n".join(["list", *sentences]), *template(_join(records, "[", ",", "]")))
 

@@ -22,8 +22,8 @@ _MOST_BREAKS = 3
 
 
 @dataclass(frozen=True)
-class Repair:
-    """Compact objects; what was broken is not told."""
+class RepairTask:
+    """Compact objects; the prompt does not say what was broken."""
 
     name = "repair"
 

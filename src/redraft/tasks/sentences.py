@@ -38,7 +38,7 @@ class Role:
 
 
 @dataclass(frozen=True)
-class Text:
+class Sentences:
     """A sentence or several, and the values in them by role."""
 
     text: str
@@ -95,7 +95,7 @@ def expand(sentence: str, rng: Random) -> str:
             return sentence.replace("‹", "<").replace("›", ">")
 
 
-def write(sentence: str, rng: Random, split: str, lower: bool = False) -> Text:
+def write(sentence: str, rng: Random, split: str, lower: bool = False) -> Sentences:
     """An expanded sentence with values in its slots. Raises KeyError for a role that is not known."""
     values: dict[str, Value] = {}
     parts, at = [], 0
@@ -117,10 +117,10 @@ def write(sentence: str, rng: Random, split: str, lower: bool = False) -> Text:
         values[name] = value
         at = match.end()
     text = "".join((*parts, sentence[at:]))
-    return Text(text.lower() if lower else text, values)
+    return Sentences(text.lower() if lower else text, values)
 
 
-def compose(rng: Random, split: str, most: int = 3) -> tuple[Text, str]:
+def compose(rng: Random, split: str, most: int = 3) -> tuple[Sentences, str]:
     """One to `most` sentences of a domain, sometimes with one that says nothing, and the domain's name."""
     domain = rng.choices(list(domains()), [len(each) for each in domains().values()])[0]
     lower, wanted = rng.random() < 0.08, min(most, rng.choice((1, 1, 1, 2, 2, 3)))
@@ -140,7 +140,7 @@ def compose(rng: Random, split: str, most: int = 3) -> tuple[Text, str]:
     text = rng.choice((" ", " ", " ", "\n")).join(parts)
     if rng.random() < 0.1:
         text = text.rstrip(".")
-    return Text(text, values), domain
+    return Sentences(text, values), domain
 
 
 def _clash(one: str, two: str) -> bool:

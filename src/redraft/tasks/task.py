@@ -1,6 +1,6 @@
 """What a synthetic task is: an endless stream of examples, and a scorer that any string can be given to.
 
-A task knows no tokenizer and no model. Its examples are text; whoever trains or measures turns them into tokens.
+A task knows no tokenizer and no model. Its examples are text; training and evaluation turn them into tokens.
 
 The two splits cannot overlap, whatever the seeds: the hash of an example's key (a puzzle, a name) decides which split
 the key belongs to, and a stream skips keys of the other one.

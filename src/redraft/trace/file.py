@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import fcntl
 import os
 from contextlib import ExitStack
 from pathlib import Path
@@ -10,6 +9,7 @@ from pathlib import Path
 import msgspec
 
 from redraft.errors import RequestError, RunError, TraceError
+from redraft.files import lock
 from redraft.trace.film import Film, Trace
 from redraft.trace.lines import VERSION, Begun, Header, Line
 
@@ -53,19 +53,6 @@ class TraceFile:
     def close(self) -> None:
         """End the trace."""
         os.close(self._file)
-
-
-def lock(handle: int, path: Path) -> None:
-    """Lock an open file or folder until it is closed, at the latest when the program ends.
-
-    Raises RequestError if another program has the lock. On a file system without locks this does nothing.
-    """
-    try:
-        fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
-        raise RequestError(f"{path} is being written by another program; name another place") from None
-    except OSError:
-        return
 
 
 def _is_trace(path: Path) -> bool:

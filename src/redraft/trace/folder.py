@@ -9,7 +9,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from redraft.errors import RedraftError, RequestError, RunError
-from redraft.trace.file import TraceFile, lock
+from redraft.files import lock
+from redraft.trace.file import TraceFile
 from redraft.trace.lines import Ended, Header, Line, Taken
 
 DIGITS = 8
@@ -41,7 +42,7 @@ class TraceFolder:
                 undo.callback(os.close, self._lock)
                 lock(self._lock, path)
                 found = sorted(path.glob(f"{'[0-9]' * DIGITS}.jsonl"))
-                self._kept = deque[_Old | _File](_Old(file, file.lstat().st_size) for file in found)
+                self._kept = deque[_Old | _RequestFile](_Old(file, file.lstat().st_size) for file in found)
             except OSError as error:
                 raise RequestError(f"the folder {path} cannot be made: {error.strerror}; name another") from None
             self._number = int(found[-1].stem) if found else 0
@@ -58,7 +59,7 @@ class TraceFolder:
         while self._kept and (len(self._kept) >= self.most or sum(file.size for file in self._kept) > self._most_bytes):
             with suppress(OSError):  # already removed by another program
                 self._kept.popleft().path.unlink()
-        file = _File(self._next, self._header)
+        file = _RequestFile(self._next, self._header)
         self._number += 1
         self._kept.append(file)
         return file
@@ -68,7 +69,7 @@ class TraceFolder:
         os.close(self._lock)
 
 
-class _File(TraceFile):
+class _RequestFile(TraceFile):
     """A trace that ends at the first error: no request fails because its trace cannot be written."""
 
     def __init__(self, path: Path, header: Header) -> None:

@@ -67,7 +67,7 @@ class Recorder(Observer):
                 width=request.width,
                 max_tokens=request.max_tokens,
                 ends=sorted(request.eos),
-                prompt=self._text.decode(list(request.prompt), skip_special=False),
+                prompt=self._text.decode(request.shown_prompt, skip_special=False),
                 prompt_tokens=len(request.prompt),
             )
         )

@@ -7,16 +7,19 @@ both                the checkpoint's weights, extended to the recipe's vocabular
 
 from __future__ import annotations
 
-import shutil
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 
 from redraft.config import CheckpointConfig, GenerationConfig, ModelConfig, read_config
 from redraft.errors import RecipeError
+from redraft.files import copy_files
+from redraft.images.config import ImageConfig
 from redraft.model.gemma import DiffusionGemma
 from redraft.shapes import Tensor
 from redraft.text import Text, read_text
+from redraft.tune.images import attach, images_of, tower_of
 from redraft.tune.initial import grow, initial_model, random_vision
 from redraft.tune.lora import adapt
 from redraft.tune.recipe import Recipe, generation_config, model_config
@@ -25,16 +28,8 @@ from redraft.weights.load import load_model
 from redraft.weights.names import VISION_PREFIXES
 from redraft.weights.plan import packed_matrices
 from redraft.weights.save import save_model
-from redraft.weights.source import Source, locate
-
-TEXT_FILES = (
-    "tokenizer.json",
-    "tokenizer_config.json",
-    "chat_template.jinja",
-    "special_tokens_map.json",
-    "processor_config.json",
-    "preprocessor_config.json",
-)
+from redraft.weights.source import TEXT_FILES, Source, locate
+from redraft.weights.vision import stored_tensors
 
 
 @dataclass(frozen=True)
@@ -54,12 +49,26 @@ class Base:
     def generation(self) -> GenerationConfig:
         return self.checkpoint.generation
 
+    @cached_property
+    def images(self) -> ImageConfig | None:
+        """How the start reads images; None if it reads text alone."""
+        return images_of(self.folder if self.recipe.model is None else None, self.config)
+
+    @property
+    def trains_tower(self) -> bool:
+        """Whether the vision tower is trained, too."""
+        return self.recipe.train.tower is True
+
     def model(self) -> DiffusionGemma:
-        """The first weights, in float32 on the CPU. Raises RecipeError if the start has another shape or is packed."""
+        """The first weights, in float32 on the CPU, with the start's vision tower as `tower`.
+
+        Raises RecipeError if the start has another shape or is packed.
+        """
         if self.recipe.model is None and self.folder is not None:
             model = load_model(self.folder)[0]
             if packed_matrices(model):
                 raise RecipeError(f"{self.folder} is packed; train the checkpoint that is not quantized")
+            attach(model, self.folder, trained=self.trains_tower)
             return model
         model = initial_model(self.config, seed=self.recipe.train.seed)
         if self.folder is not None:
@@ -71,14 +80,19 @@ class Base:
         model = self.model()
         if self.recipe.lora is not None:
             adapt(model, self.recipe.lora, seed=self.recipe.train.seed)
+            if (tower := tower_of(model)) is not None:
+                tower.requires_grad_(self.trains_tower)
         return model
 
     def save(self, model: DiffusionGemma, out: Path) -> None:
         """Write weights and configs; `read_base` has written the tokenizer files."""
         vision: Source | Mapping[str, Tensor] | None = random_vision(self.config, seed=self.recipe.train.seed)
         if self.recipe.model is None and self.folder is not None:
-            stored = Source(self.folder)
+            stored, tower = Source(self.folder), tower_of(model)
             vision = stored if any(name.startswith(VISION_PREFIXES) for name in stored.tensors) else None
+            if tower is not None:
+                vision = stored_tensors(tower) if self.trains_tower else vision
+                del model.tower
         save_model(model, out, generation=self.generation, vision=vision)
 
 
@@ -92,9 +106,7 @@ def read_base(recipe: Recipe, out: Path) -> Base:
         found = read_config(folder)
         if recipe.sampling is not None:
             found = CheckpointConfig(found.model, generation_config(recipe))
-        for name in TEXT_FILES:
-            if (folder / name).exists():
-                shutil.copyfile(folder / name, out / name)
+        copy_files((*TEXT_FILES, "special_tokens_map.json"), folder, out)
         return Base(recipe, found, read_text(folder, found), folder)
     assert recipe.model is not None, "read_recipe refuses a recipe with neither"
     write_tokenizer(out, recipe.model.vocabulary)

@@ -11,7 +11,7 @@ answer, or one of the recipe's.
 from __future__ import annotations
 
 import pickle
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from random import Random
 
@@ -21,10 +21,11 @@ from redraft.errors import RecipeError, RedraftError
 from redraft.tasks import Example, stream_seed
 from redraft.text import Message
 from redraft.tune.base import Base
+from redraft.tune.images import Shown, rendered
 from redraft.tune.layout import WIDTH_STEP, Row, Spot, blocks, pack
 from redraft.tune.objective import Batch
 from redraft.tune.recipe import Recipe
-from redraft.tune.sources import ANSWERING, Conversation, Passage, Sample, Source, sources
+from redraft.tune.sources import ANSWERING, Conversation, Passage, Sample, SampleSource, sources
 
 SEED_STRIDE = 1_000_003
 _LEAST_CONTEXT = 4  # pinned tokens behind a gap, if there are so many
@@ -36,7 +37,7 @@ class Feed:
     def __init__(self, recipe: Recipe, base: Base) -> None:
         self.recipe, self.base, self.text = recipe, base, base.text
         self._stages: dict[int, Feed] = {}
-        self.sources: list[tuple[Source, float]] = sources(recipe.data)
+        self.sources: list[tuple[SampleSource, float]] = sources(recipe.data)
         self.end = base.config.eos_token_ids[0]
 
     def batches(self, step: int) -> list[Batch]:
@@ -114,6 +115,10 @@ class Feed:
             raise RecipeError(f"{_where(sample)}: prompt and answer do not fit the model's context of {most} tokens")
         return row
 
+    def chat(self, messages: Sequence[Message], where: str) -> tuple[list[int], tuple[Shown, ...]]:
+        """A conversation, ready for the model's turn, and its images. Raises RecipeError that begins with `where`."""
+        return rendered(self.text, messages, self.base.images, where)
+
     def prompt(self, text: str) -> list[int]:
         """One user turn in the checkpoint's chat form, ready for the model's turn."""
         return self.text.chat([{"role": "user", "content": text}])
@@ -127,23 +132,28 @@ class Feed:
 
     def _conversation(self, sample: Conversation, rng: Random, width: int) -> Row:
         *asked, last = sample.messages
-        prompt, answer = self.text.chat(asked), self.text.encode(last["content"].strip(), bos=False)
+        prompt, images = self.chat(asked, sample.where)
+        answer = self.text.encode(last["content"].strip(), bos=False)
         row = self._answer(prompt, answer, [False] * len(answer), rng, width, sample.where)
+        if images:
+            inside = {i for one in images for i in range(one.start - 1, one.stop + 1)}  # an image is not guessed
+            marks = tuple(mark and i not in inside for i, mark in enumerate(row.scored))
+            row = replace(row, scored=marks, images=images)
         if self.recipe.data.turns == "last" or not row.spots:
             return row
-        earlier = [self._turn(sample.messages, i, len(row.spots[0].target), row.clean) for i in range(len(asked))]
+        earlier = [self._turn(sample, i, len(row.spots[0].target), row.clean) for i in range(len(asked))]
         scored = list(row.scored)
         for spots in earlier:
             for spot in spots:
                 scored[spot.start : spot.start + spot.content] = [True] * spot.content
-        return Row(row.clean, tuple(scored), (*(spot for spots in earlier for spot in spots), *row.spots))
+        return Row(row.clean, tuple(scored), (*(spot for spots in earlier for spot in spots), *row.spots), images)
 
-    def _turn(self, messages: tuple[Message, ...], i: int, width: int, clean: tuple[int, ...]) -> tuple[Spot, ...]:
+    def _turn(self, sample: Conversation, i: int, width: int, clean: tuple[int, ...]) -> tuple[Spot, ...]:
         """Canvases of an earlier answer, if its tokens in the whole conversation are those that it has alone."""
-        content = messages[i]["content"].strip()
-        if messages[i]["role"] not in ANSWERING or not content:
+        messages = sample.messages
+        if messages[i]["role"] not in ANSWERING or not (content := messages[i]["content"].strip()):
             return ()
-        prompt, answer = self.text.chat(messages[:i]), self.text.encode(content, bos=False)
+        prompt, answer = self.chat(messages[:i], sample.where)[0], self.text.encode(content, bos=False)
         if tuple(clean[: len(prompt) + len(answer)]) != (*prompt, *answer):
             return ()
         return blocks(answer, [False] * len(answer), len(prompt), width, self.end)

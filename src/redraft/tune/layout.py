@@ -9,10 +9,11 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 
+from redraft.tune.images import Shown
 from redraft.tune.objective import Batch
 
 WIDTH_STEP = 16
@@ -31,11 +32,12 @@ class Spot:
 
 @dataclass(frozen=True)
 class Row:
-    """One clean sequence, its tokens on which the causal mode is scored, and its canvases, all of one width."""
+    """One clean sequence, its tokens on which the causal mode is scored, its canvases, all of one width, its images."""
 
     clean: tuple[int, ...]
     scored: tuple[bool, ...]
     spots: tuple[Spot, ...]
+    images: tuple[Shown, ...] = ()
 
     @property
     def cost(self) -> int:
@@ -115,7 +117,7 @@ def _lines(rows: Sequence[Row], pack_tokens: int) -> list[list[Row]]:
 
 def _batch(lines: Sequence[Sequence[Row]], pad: int) -> Batch:
     longest = max(sum(len(row.clean) for row in line) for line in lines)
-    clean, scored, first, placed = [], [], [], []
+    clean, scored, first, placed, images = [], [], [], [], list[Shown]()
     for i, line in enumerate(lines):
         tokens: list[int] = []
         marks: list[bool] = []
@@ -123,6 +125,7 @@ def _batch(lines: Sequence[Sequence[Row]], pad: int) -> Batch:
         for row in line:
             origin = len(tokens)
             placed += [(i, origin, spot) for spot in row.spots]
+            images += [replace(one, line=i, start=origin + one.start) for one in row.images]
             tokens += row.clean
             marks += row.scored
             begins += [origin] * len(row.clean)
@@ -141,4 +144,5 @@ def _batch(lines: Sequence[Sequence[Row]], pad: int) -> Batch:
         target=torch.tensor([spot.target for _, _, spot in placed], dtype=torch.long).view(len(placed), width),
         pinned=torch.tensor([spot.pinned for _, _, spot in placed], dtype=torch.bool).view(len(placed), width),
         content=torch.tensor([spot.content for _, _, spot in placed], dtype=torch.long),
+        images=tuple(images),
     )

@@ -25,7 +25,7 @@ from redraft.weights.adapter import Low, part_of
 from redraft.weights.names import Slot, slots
 
 
-class Delta(nn.Module):
+class LowRankChange(nn.Module):
     """The low-rank change of one of our matrices, part by part in the order of its rows."""
 
     def __init__(self, parts: list[Slot], lora: LoraRecipe, generator: torch.Generator) -> None:
@@ -54,7 +54,7 @@ def adapt(model: DiffusionGemma, lora: LoraRecipe, *, seed: int) -> None:
     for target, parts in _targets(model.config, lora):
         path, _, name = target.rpartition(".")
         module = model.get_submodule(path)
-        parametrize.register_parametrization(module, name, Delta(parts, lora, generator), unsafe=True)
+        parametrize.register_parametrization(module, name, LowRankChange(parts, lora, generator), unsafe=True)
 
 
 def adapters(model: DiffusionGemma) -> dict[str, Low]:
@@ -62,7 +62,7 @@ def adapters(model: DiffusionGemma) -> dict[str, Low]:
     return {
         stored: low
         for module in model.modules()
-        if isinstance(module, Delta)
+        if isinstance(module, LowRankChange)
         for stored, low in zip(module.stored, module.lows(), strict=True)
     }
 

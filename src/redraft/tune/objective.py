@@ -28,6 +28,7 @@ from torch.nn import functional as F
 from redraft.model.gemma import DiffusionGemma
 from redraft.shapes import Bool, Float, Int, Tensor
 from redraft.tune.context import CanvasContext, CleanContext
+from redraft.tune.images import Shown, inserted
 from redraft.tune.recipe import ObjectiveRecipe
 
 EPSILON = 1e-4
@@ -45,6 +46,7 @@ class Batch:
     start     where the canvas begins; its prefix is its sequence up to there
     target    the correct tokens of each canvas      pinned  given positions: clean, and not scored
     content   positions up to and including the first end token; at least 1
+    images    pictures whose soft tokens stand in the clean sequences
     """
 
     clean: Int[Tensor, "batch tokens"]
@@ -56,6 +58,7 @@ class Batch:
     target: Int[Tensor, "canvases canvas"]
     pinned: Bool[Tensor, "canvases canvas"]
     content: Int[Tensor, "canvases"]
+    images: tuple[Shown, ...] = ()
 
     @property
     def weight(self) -> Float[Tensor, "canvases"]:
@@ -64,7 +67,7 @@ class Batch:
 
     def to(self, device: torch.device) -> Batch:
         """The same on a device."""
-        return replace(self, **{name: getattr(self, name).to(device) for name in self.__dataclass_fields__})
+        return replace(self, **{name: getattr(self, name).to(device) for name in vars(self) if name != "images"})
 
     def repeated(self, times: int) -> Batch:
         """Every canvas `times` times, for that many corruptions after one clean pass."""
@@ -174,7 +177,9 @@ def losses(
     the token before they are scored. `certainty` is the weight of the entropy of positions whose likeliest token is
     correct (certainty forcing, arXiv 2509.26488): a sampler waits for positions that are correct but uncertain.
     """
-    clean = CleanContext(model.config, batch.clean, batch.first)
+    spans = [(one.line, one.start, one.stop) for one in batch.images]
+    clean = CleanContext(model.config, batch.clean, batch.first, spans, model.image_attention)
+    clean.inserted = inserted(model, batch.images, batch.clean.shape[1])
     hidden = model(batch.clean.flatten(), None, clean).view(*batch.clean.shape, -1)
     scored = batch.scored[:, 1:]
     encode = F.cross_entropy(model.logits(hidden[:, :-1][scored]), batch.clean[:, 1:][scored], reduction="sum")

@@ -119,6 +119,8 @@ def share(batch: Batch, drawn: Corruption, world: World) -> tuple[Batch, Corrupt
     """This process's lines of a batch, with their canvases and noise, and ghosts where it has too few forwards."""
     if world.count == 1:
         return batch, drawn
+    if batch.images:
+        raise RecipeError(f"a row has an image, and {world.count} processes train; start one: a tower is not shared")
     lines = torch.arange(len(batch.clean))[world.rank :: world.count]
     scored = batch.scored[lines]
     canvases = torch.isin(batch.owner, lines).nonzero().flatten()

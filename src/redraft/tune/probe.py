@@ -17,9 +17,11 @@ from redraft.diffusion.canvas import fresh
 from redraft.diffusion.denoise import Policy, reference_policy, settle
 from redraft.diffusion.noise import SeededNoise
 from redraft.model.gemma import DiffusionGemma
+from redraft.model.rows import SoftTokens
 from redraft.shapes import Tensor
 from redraft.tasks import Example
 from redraft.tune.data import Feed
+from redraft.tune.images import Shown, soft_of, tower_of
 from redraft.tune.layout import WIDTH_STEP
 from redraft.tune.objective import corrupt, losses
 from redraft.tune.recipe import ObjectiveRecipe
@@ -27,7 +29,7 @@ from redraft.tune.sources import Conversation, Passage, TaskSource
 
 
 @dataclass(frozen=True)
-class _Reply:
+class _ProbeAnswer:
     """The answer on one canvas, the number of its forwards, and of its tokens up to the end."""
 
     text: str
@@ -44,7 +46,7 @@ def probe(model: DiffusionGemma, feed: Feed, count: int) -> dict[str, float]:
     policy = reference_policy(feed.base.generation)
     found: dict[str, float] = {}
     for source, _ in feed.sources:
-        replies: list[tuple[bool, _Reply]] = []
+        replies: list[tuple[bool, _ProbeAnswer]] = []
         samples = source.held_out(count)
         found |= _text_losses(model, feed, source.name, [sample for sample in samples if isinstance(sample, Passage)])
         for i, sample in enumerate(samples):
@@ -116,9 +118,10 @@ class _PrefixDenoiser:
 @torch.inference_mode()
 def _answer(
     model: DiffusionGemma, feed: Feed, sample: Example | Conversation, policy: Policy, seed: int
-) -> _Reply | None:
+) -> _ProbeAnswer | None:
     """The answer to a sample on one canvas; None if no canvas is wide enough. A gap has its right length."""
-    answer, after, prompt = feed.text.encode(_wanted(sample).strip(), bos=False), list[int](), _prompt(feed, sample)
+    answer, after = feed.text.encode(_wanted(sample).strip(), bos=False), list[int]()
+    prompt, images = _prompt(feed, sample)
     gap = isinstance(sample, Example) and sample.suffix is not None
     if isinstance(sample, Example) and sample.suffix is not None:
         answer, after = feed.text.encode(sample.answer, bos=False), feed.text.encode(sample.suffix, bos=False)
@@ -133,17 +136,19 @@ def _answer(
         tokens[len(answer) :] = torch.tensor((after + [feed.end] * width)[: width - len(answer)])
         start = fresh(noise, 0, width, model.config.vocab_size, seed=tokens, pinned=pins)
     prefix = Prefix(model.config.layers, room=len(prompt) + width)
-    model.encode(torch.tensor(prompt), prefix)
+    tower = tower_of(model)
+    soft = [] if tower is None else [SoftTokens(one.start, soft_of(tower, one.picture)) for one in images]
+    model.encode(torch.tensor(prompt), prefix, tuple(soft))
     *_, canvas = settle(_PrefixDenoiser(model, prefix), start, policy, noise)
     draft = canvas.draft.tolist()
     if gap:
         draft = draft[: len(answer)]
     elif feed.end in draft:
         draft = draft[: draft.index(feed.end)]
-    return _Reply(feed.text.decode(draft), canvas.step, len(draft) + (not gap))
+    return _ProbeAnswer(feed.text.decode(draft), canvas.step, len(draft) + (not gap))
 
 
-def _prompt(feed: Feed, sample: Example | Conversation) -> list[int]:
+def _prompt(feed: Feed, sample: Example | Conversation) -> tuple[list[int], tuple[Shown, ...]]:
     if isinstance(sample, Conversation):
-        return feed.text.chat(sample.messages[:-1])
-    return feed.prompt(sample.prompt) if sample.suffix is None else feed.text.encode(sample.prompt, bos=True)
+        return feed.chat(sample.messages[:-1], sample.where)
+    return feed.prompt(sample.prompt) if sample.suffix is None else feed.text.encode(sample.prompt, bos=True), ()

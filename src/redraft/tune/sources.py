@@ -51,7 +51,7 @@ Sample = Example | Conversation | Passage
 
 
 @runtime_checkable
-class Source(Protocol):
+class SampleSource(Protocol):
     """An endless supply of samples."""
 
     name: str
@@ -63,9 +63,9 @@ class Source(Protocol):
         """Up to so many samples that are never trained on; none if there are none."""
 
 
-def sources(data: DataRecipe) -> list[tuple[Source, float]]:
+def sources(data: DataRecipe) -> list[tuple[SampleSource, float]]:
     """The sources of a recipe and their shares. Raises RecipeError for one that cannot be read or is empty."""
-    found: list[tuple[Source, float]] = [(TaskSource(task(name)), share) for name, share in data.tasks.items()]
+    found: list[tuple[SampleSource, float]] = [(TaskSource(task(name)), share) for name, share in data.tasks.items()]
     found += [(RowsSource(Path(name), data.held_out), share) for name, share in data.files.items()]
     found += [(FolderSource(Path(name), data.held_out), share) for name, share in data.folders.items()]
     found += [(GeneratorSource(name), share) for name, share in data.generators.items()]
@@ -127,7 +127,7 @@ class RowsSource:
                 found: list[Sample] = []
                 for at, number in places:
                     file.seek(at)
-                    found.append(parse_row(file.readline(), f"{self.path}, line {number}"))
+                    found.append(parse_row(file.readline(), f"{self.path}, line {number}", self.path.parent))
                 return found
         except OSError as error:
             raise RecipeError(f"{self.path} cannot be read any more ({error.strerror}); bring it back") from None
@@ -149,8 +149,8 @@ class GeneratorSource:
     def _rows(self, split: str, seed: int, count: int) -> Iterator[Sample]:
         try:
             rows = list(islice(self._function(split, seed), count))
-        except Exception as error:
-            raise RecipeError(f"{self.name} failed: {type(error).__name__}: {error}; mend the function") from None
+        except Exception as error:  # the user's own code can fail in any way
+            raise RecipeError(f"{self.name} failed: {type(error).__name__}: {error}; correct the function") from None
         if len(rows) < count and split == "train":
             raise RecipeError(f"{self.name} gave {len(rows)} rows where {count} were asked for; it must not end")
         for number, row in enumerate(rows, 1):
@@ -201,18 +201,18 @@ def _text(path: Path) -> str:
     try:
         return path.read_text(encoding="utf-8").strip()
     except (OSError, UnicodeDecodeError) as error:
-        raise RecipeError(f"{path} is no readable text ({error}); move it elsewhere") from None
+        raise RecipeError(f"{path} is not readable text ({error}); move it elsewhere") from None
 
 
-def parse_row(line: bytes, where: str) -> Conversation:
-    """One line of a JSON-lines file. Raises RecipeError that begins with `where`."""
+def parse_row(line: bytes, where: str, folder: Path = Path()) -> Conversation:
+    """One line of a JSON-lines file in a folder. Raises RecipeError that begins with `where`."""
     try:
         row = json.loads(line.decode("utf-8"))
     except UnicodeDecodeError as error:
         raise RecipeError(f"{where}: not UTF-8 (byte {error.start})") from None
     except (ValueError, RecursionError) as error:
         raise RecipeError(f"{where}: not JSON ({error})") from None
-    return _conversation(row, where)
+    return _from_folder(_conversation(row, where), folder)
 
 
 def _conversation(row: object, where: str) -> Conversation:
@@ -230,15 +230,43 @@ def _conversation(row: object, where: str) -> Conversation:
 
 def _messages(found: object, where: str) -> tuple[Message, ...]:
     if not isinstance(found, list) or not found:
-        raise RecipeError(f"{where}: messages is no list of messages")
+        raise RecipeError(f"{where}: messages is not a list of messages")
     for i, message in enumerate(found):
-        parts = (message.get("role"), message.get("content")) if isinstance(message, dict) else (None, None)
-        if not all(isinstance(part, str) for part in parts):
-            raise RecipeError(f"{where}: messages[{i}] must have a role and a content, both strings")
+        role, content = (message.get("role"), message.get("content")) if isinstance(message, dict) else (None, None)
+        is_parts = role == "user" and isinstance(content, list) and all(map(_is_part, content))
+        if not isinstance(role, str) or not (isinstance(content, str) or is_parts):
+            raise RecipeError(
+                f"{where}: messages[{i}] must have a role and a content, both strings; a user's content may be a list"
+                ' of {"type": "text", "text": …} and {"type": "image", "image": …}'
+            )
     last = found[-1]
     if last["role"] not in ANSWERING or not last["content"].strip():
         raise RecipeError(f"{where}: there is no response; the last message must be an assistant's, and not empty")
     return tuple(found)
+
+
+def _is_part(part: object) -> bool:
+    if not isinstance(part, dict):
+        return False
+    return (
+        isinstance(part.get("text"), str) if part.get("type") == "text" else part.get("type") in ("image", "image_url")
+    )
+
+
+def _from_folder(sample: Conversation, folder: Path) -> Conversation:
+    """A conversation whose files of images are named from a folder."""
+    messages: list[Message] = []
+    for message in sample.messages:
+        if isinstance(message["content"], list):
+            parts = [
+                {**part, "image": folder / part["image"]}
+                if isinstance(part.get("image"), str) and not part["image"].startswith("data:")
+                else part
+                for part in message["content"]
+            ]
+            message = {**message, "content": parts}
+        messages.append(message)
+    return Conversation(tuple(messages), sample.where)
 
 
 ANSWERING = ("assistant", "model")
@@ -258,8 +286,8 @@ def _load(place: str) -> Callable[[str, int], Iterator[object]]:
     module = importlib.util.module_from_spec(spec)
     try:
         spec.loader.exec_module(module)
-    except Exception as error:
-        raise RecipeError(f"[data] generator {file} failed: {type(error).__name__}: {error}; mend the file") from None
+    except Exception as error:  # as above
+        raise RecipeError(f"[data] generator {file} failed: {type(error).__name__}: {error}; correct it") from None
     function = getattr(module, name, None)
     if not callable(function):
         raise RecipeError(f"[data] generator {file} has no function {name!r}")

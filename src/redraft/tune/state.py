@@ -17,9 +17,12 @@ import msgspec
 import torch
 
 from redraft.errors import RecipeError, RunError
+from redraft.files import write_whole
 from redraft.model.gemma import DiffusionGemma
 from redraft.shapes import Tensor
 from redraft.tune.base import Base
+from redraft.tune.compiled import compile_parts
+from redraft.tune.images import tower_of
 from redraft.tune.parallel import World, pieces_of, spread, whole
 from redraft.tune.recipe import Recipe
 from redraft.tune.recompute import recompute_layers
@@ -58,7 +61,8 @@ def fingerprint(recipe: Recipe, step: int) -> str:
     With `decay_steps` the number of steps is not part of it: such a run can be made longer. Nor are stages that no
     step has reached: they may be added, changed and removed.
     """
-    free: dict[str, int] = {"probe_every": 1, "probe_examples": 1, "save_every": 1, "workers": 0}
+    free: dict[str, Any] = {"probe_every": 1, "probe_examples": 1, "save_every": 1, "workers": 0}
+    free["compile"] = msgspec.UNSET  # the same sums in another order
     if recipe.train.decay_steps:
         free |= {"steps": 1, "decay_steps": 1}
     stages = tuple(stage for stage in recipe.stages if stage.from_step < step)
@@ -73,9 +77,13 @@ def restore(recipe: Recipe, base: Base, path: Path, world: World) -> State:
     model = base.adapted()
     if recipe.lora is None:
         model.requires_grad_(True)
+        if (tower := tower_of(model)) is not None:
+            tower.requires_grad_(base.trains_tower)
     if recipe.train.recompute:
         recompute_layers(model)
     spread(model, world)
+    if recipe.train.compile is True:
+        compile_parts(model)
     state = State(recipe, world, model.train(), {}, _optimizer(recipe, model))
     state.average = {name: value.detach().clone() for name, value in state.trained.items()}
     if saved is not None:
@@ -134,9 +142,7 @@ def cut_log(path: Path, step: int) -> None:
     """Drop the rows of steps after the saved state: these steps run, and are logged, again."""
     if path.exists():
         rows = path.read_text(encoding="utf-8").splitlines(keepends=True)
-        beside = path.with_suffix(".new")
-        beside.write_text("".join(rows[:step]), encoding="utf-8")
-        os.replace(beside, path)  # a kill at any moment leaves a whole log
+        write_whole(path, "".join(rows[:step]).encode())
 
 
 def follow(state: State, decay: float) -> None:

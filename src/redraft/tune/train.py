@@ -12,12 +12,13 @@ import time
 from collections.abc import Callable, Sequence
 from contextlib import nullcontext
 from pathlib import Path
+from shutil import rmtree
 from tempfile import TemporaryDirectory
 
 import msgspec
 import torch
 
-from redraft.errors import RecipeError, RunError
+from redraft.errors import RecipeError, RedraftError, RunError
 from redraft.model.gemma import DiffusionGemma
 from redraft.tune.base import Base, read_base
 from redraft.tune.data import SEED_STRIDE, Feed
@@ -39,7 +40,7 @@ _MEMORY = ("not enough memory", "out of memory", "can't allocate memory")  # wor
 Progress = Callable[[int, int, dict[str, float]], None]
 
 
-def train(recipe: Recipe, out: Path, progress: Progress) -> Path:
+def train(recipe: Recipe, out: Path, progress: Progress = lambda *_: None) -> Path:
     """Run or continue a recipe; `out` receives the checkpoint, the log and the state. Returns `out`.
 
     Under torchrun every process calls this; the first one writes and reports progress.
@@ -48,6 +49,7 @@ def train(recipe: Recipe, out: Path, progress: Progress) -> Path:
     processes that cannot share the recipe; RunError if the loss is NaN, memory runs out or the disk refuses.
     """
     torch.set_num_threads(recipe.train.threads)
+    new = next((folder for folder in (*reversed(out.parents), out) if not folder.exists()), None)
     try:
         out.mkdir(parents=True, exist_ok=True)
     except OSError as error:
@@ -55,6 +57,10 @@ def train(recipe: Recipe, out: Path, progress: Progress) -> Path:
     try:
         with world_of(recipe) as world, nullcontext(out) if world.first else TemporaryDirectory() as mine:
             _run(recipe, out, Path(mine), progress, world)
+    except RedraftError:
+        if new is not None and not (out / LOG).exists():  # no step began: the folders made for it go
+            rmtree(new, ignore_errors=True)
+        raise
     except OSError as error:
         raise RunError(
             f"{out} could not be written to: {error.strerror or error}; free space or choose another"

@@ -18,12 +18,12 @@ a special token is read as that token. Encoding adds no token in front; the chat
 
 from __future__ import annotations
 
-import json
 import re
 from pathlib import Path
 
 from tokenizers import AddedToken, Regex, Tokenizer, decoders, models, normalizers, pre_tokenizers
 
+from redraft.files import write_json
 from redraft.tasks.records import FIELDS, FORMS, SYLLABLES
 from redraft.tune.plain import ACCENTED, PLAIN_GLUE
 from redraft.tune.plain import WORDS as PLAIN_WORDS
@@ -84,7 +84,7 @@ def write_tokenizer(folder: Path, name: str = "records") -> None:
         "padding_side": "left",
         "clean_up_tokenization_spaces": False,  # the clean-up deletes spaces before punctuation
     }
-    (folder / "tokenizer_config.json").write_text(json.dumps(config, indent=2) + "\n", encoding="utf-8")
+    write_json(folder / "tokenizer_config.json", config)
     (folder / "chat_template.jinja").write_text(CHAT_TEMPLATE, encoding="utf-8")
 
 

@@ -13,7 +13,6 @@ names. An adapter whose two copies differ cannot be used here: there is no singl
 
 from __future__ import annotations
 
-import json
 import math
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
@@ -25,6 +24,7 @@ from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
 
 from redraft.errors import RunError, WeightsError
+from redraft.files import write_json
 from redraft.model.gemma import DiffusionGemma
 from redraft.reader import read_json
 from redraft.shapes import Float, Tensor
@@ -91,7 +91,7 @@ def write_adapter(found: Mapping[str, Low], folder: Path, *, alpha: float, base:
     try:
         folder.mkdir(parents=True, exist_ok=True)
         save_file(tensors, folder / WEIGHTS, metadata={"format": "pt"})
-        (folder / CONFIG).write_text(json.dumps(settings, indent=2) + "\n", encoding="utf-8")
+        write_json(folder / CONFIG, settings)
         (folder / WEIGHTS).chmod((folder / CONFIG).stat().st_mode)  # the library's files are readable only by the owner
     except (OSError, SafetensorError) as error:
         raise RunError(f"the adapter could not be written to {folder}: {error}; free some space") from None
@@ -172,7 +172,7 @@ def _low(slot: Slot, stored: Mapping[str, Tensor], used: set[str], folder: Path)
 
 def _read_settings(folder: Path) -> dict[str, Any]:
     if not (folder / CONFIG).is_file():
-        raise WeightsError(f"{folder} is no adapter: it has no {CONFIG}; give the folder that redraft tune names")
+        raise WeightsError(f"{folder} is not an adapter: it has no {CONFIG}; give the folder that redraft tune names")
     found = read_json(folder / CONFIG)
     if found.get("peft_type") != "LORA":
         raise WeightsError(f"{folder}/{CONFIG}: peft_type is {found.get('peft_type')!r}; supported: 'LORA'")

@@ -25,6 +25,7 @@ from redraft.weights.layouts import FLOATS
 from redraft.weights.names import slots
 
 AUTO = "auto"
+DRIVER = Path("/proc/driver/nvidia/version")
 Report = Callable[[str], None]
 
 
@@ -36,6 +37,23 @@ def device_of(name: str) -> torch.device:
         return usable_device("cuda" if torch.cuda.is_available() else "cpu")
     except RequestError:  # a driver is present and does not work
         return torch.device("cpu")
+
+
+def unusable_driver() -> str:
+    """Why no GPU is used on a machine with an NVIDIA driver; empty where there is none."""
+    if not DRIVER.exists() or torch.cuda.is_available():
+        return ""
+    if torch.version.cuda is None:
+        return "this machine has an NVIDIA driver and torch is a CPU build; install a CUDA build to use the GPU"
+    try:
+        torch.empty(1, device="cuda")
+        reason = "torch finds no GPU"
+    except (RuntimeError, AssertionError) as error:
+        reason = str(error).partition("\n")[0]
+    return (
+        f"this machine has an NVIDIA driver that torch {torch.__version__} cannot use ({reason}); update the driver or"
+        " install a torch built for an older CUDA"
+    )
 
 
 def dtype_of(name: str, folder: Path, config: ModelConfig, device: torch.device) -> torch.dtype:
@@ -82,7 +100,9 @@ def kernels_of(device: torch.device, report: Report | None = None) -> Kernels:
 
 
 def report_choice(asked: tuple[str, str], device: torch.device, dtype: torch.dtype, report: Report | None) -> None:
-    """Report the choice of `auto`, unless it is float32 on a CPU."""
+    """Report the choice of `auto`, unless it is float32 on a CPU; and a driver that this torch cannot use."""
+    if report is not None and device.type == "cpu" and asked[0] == AUTO and (why := unusable_driver()):
+        report(why)
     if report is None or AUTO not in asked or (device.type, dtype) == ("cpu", torch.float32):
         return
     name = f" ({torch.cuda.get_device_name(device)})" if device.type == "cuda" else ""

@@ -11,9 +11,9 @@ from redraft.model.gemma import DiffusionGemma
 from redraft.model.linear import PackedMatrix
 from redraft.model.packed import Packed, pack
 from redraft.shapes import Tensor
-from redraft.weights.layouts import Matrix, Piece, convert, matrices
+from redraft.weights.layouts import Matrix, StoredPiece, convert, matrices
 from redraft.weights.names import Slot, slots
-from redraft.weights.plan import Plan, formats, make_room, packed_matrices, plain_tensors
+from redraft.weights.plan import PackingPlan, formats, make_room, packed_matrices, plain_tensors
 
 _CHUNK_ROWS = 8192
 
@@ -37,7 +37,7 @@ class Filler:
             last = self._place_packed(matrix, pack(one, self.packed[slot.target].format, matrix.prefix))
         return last
 
-    def place_piece(self, piece: Piece, tensor: Tensor) -> Tensor:
+    def place_piece(self, piece: StoredPiece, tensor: Tensor) -> Tensor:
         """Fill with one tensor of a matrix that is stored separately. Returns the filled tensor."""
         matrix, kind = piece.matrix, piece.kind
         if kind != "plain":
@@ -71,7 +71,7 @@ class Filler:
 
 
 @torch.no_grad()
-def pack_model(model: DiffusionGemma, plan: Plan) -> DiffusionGemma:
+def pack_model(model: DiffusionGemma, plan: PackingPlan) -> DiffusionGemma:
     """Round a plain model's matrices to a plan, in place. Returns the model, without gradients."""
     plain = dict(model.state_dict())
     wanted = formats(model.config, plan)

@@ -49,7 +49,7 @@ class Matrix:
 
 
 @dataclass(frozen=True)
-class Piece:
+class StoredPiece:
     """One stored tensor of a matrix: its codes, its scale or its top (`model/packed.py`), or the plain matrix."""
 
     stored: str
@@ -63,7 +63,7 @@ class Layout:
     """A checkpoint's content: slots stored whole, pieces of matrices stored one by one, names that are not read."""
 
     whole: tuple[Slot, ...]
-    pieces: tuple[Piece, ...]
+    pieces: tuple[StoredPiece, ...]
     formats: Mapping[str, Format]
     unread: tuple[str, ...]
 
@@ -78,7 +78,7 @@ def read_layout(tensors: Mapping[str, Stored], wanted: Sequence[Slot], settings:
     if settings and method not in METHODS:
         raise WeightsError(f"quantization_config.quant_method is {method!r}; supported: {', '.join(METHODS)}")
     whole: list[Slot] = []
-    pieces: list[Piece] = []
+    pieces: list[StoredPiece] = []
     found: dict[str, Format | None] = {}
     unread: list[str] = []
     for slot in wanted:
@@ -141,7 +141,7 @@ def stored_names(prefix: str, packed: Packed) -> dict[str, Tensor]:
     return {f"{prefix}.{name}": tensor for name, tensor in named.items()}
 
 
-def convert(piece: Piece, tensor: Tensor) -> Tensor:
+def convert(piece: StoredPiece, tensor: Tensor) -> Tensor:
     """A stored tensor in the layout of `Packed`."""
     outer = piece.matrix.shape[0]
     if piece.kind == "codes":
@@ -220,17 +220,17 @@ def _header(tensors: Mapping[str, Stored], name: str, beside: Stored) -> Stored:
     return tensors[name]
 
 
-def _pieces(tensors: Mapping[str, Stored], matrix: Matrix, form: Format | None) -> Iterator[Piece]:
+def _pieces(tensors: Mapping[str, Stored], matrix: Matrix, form: Format | None) -> Iterator[StoredPiece]:
     prefix = matrix.prefix
     if form is None:
-        yield Piece(f"{prefix}.weight", matrix, "plain", None)
+        yield StoredPiece(f"{prefix}.weight", matrix, "plain", None)
         return
     packed = f"{prefix}.weight_packed" in tensors
     codes = f"{prefix}.{'weight_packed' if packed else 'weight'}"
-    yield Piece(codes, matrix, "codes", form)
-    yield Piece(f"{prefix}.weight_scale", matrix, "scale", form)
+    yield StoredPiece(codes, matrix, "codes", form)
+    yield StoredPiece(f"{prefix}.weight_scale", matrix, "scale", form)
     if form.name == "nvfp4":
         top = _header(tensors, f"{prefix}.{'weight_global_scale' if packed else 'weight_scale_2'}", tensors[codes])
         if top.shape not in ((), (1,)) or top.dtype != "F32":
             raise WeightsError(f"{top.file}: {top.name} is {top.dtype} {list(top.shape)}; it must be one F32 number")
-        yield Piece(top.name, matrix, "top", form)
+        yield StoredPiece(top.name, matrix, "top", form)

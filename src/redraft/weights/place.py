@@ -25,5 +25,5 @@ def place_experts(place: str, device: torch.device) -> Placement:
     if place not in list(Placement):
         raise RequestError(f"experts is {place!r}; supported: {', '.join(Placement)}")
     if place == Placement.HOST and device.type == "cpu":
-        raise RequestError("experts are to be on the host and the device is cpu, which is the host; leave it out")
+        raise RequestError("experts is 'host' and the device is cpu, which is the host: leave it out")
     return Placement(place)

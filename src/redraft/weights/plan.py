@@ -29,7 +29,7 @@ EIGHT_BIT_FLOATS, INTEGER_PRODUCTS = (8, 9), (8, 0)
 
 
 @dataclass(frozen=True)
-class Plan:
+class PackingPlan:
     """Formats by part: the routed experts, attention's matrices, the dense MLPs, the table. None: not packed."""
 
     name: str
@@ -57,26 +57,26 @@ class Plan:
 PLANS = {
     plan.name: plan
     for plan in (
-        Plan("int8", INT8, INT8, INT8),
-        Plan("int4", INT4, INT8, INT8),
-        Plan("int4-g64", INT4_G64, INT8, INT8),
-        Plan("int8-e8", INT8, INT8, INT8, TABLE8),
-        Plan("int4-g64-e8", INT4_G64, INT8, INT8, TABLE8),
-        Plan("fp8", FP8, FP8, FP8),
-        Plan("nvfp4", NVFP4, None, NVFP4),
-        Plan("nvfp4-experts", NVFP4, None, None),
+        PackingPlan("int8", INT8, INT8, INT8),
+        PackingPlan("int4", INT4, INT8, INT8),
+        PackingPlan("int4-g64", INT4_G64, INT8, INT8),
+        PackingPlan("int8-e8", INT8, INT8, INT8, TABLE8),
+        PackingPlan("int4-g64-e8", INT4_G64, INT8, INT8, TABLE8),
+        PackingPlan("fp8", FP8, FP8, FP8),
+        PackingPlan("nvfp4", NVFP4, None, NVFP4),
+        PackingPlan("nvfp4-experts", NVFP4, None, None),
     )
 }
 
 
-def find_plan(name: str) -> Plan:
+def find_plan(name: str) -> PackingPlan:
     """A plan by name. Raises WeightsError for one that does not exist."""
     if name not in PLANS:
         raise WeightsError(f"plan is {name!r}; supported: {', '.join(PLANS)}{did_you_mean(name, PLANS)}")
     return PLANS[name]
 
 
-def formats(config: ModelConfig, plan: Plan | None) -> dict[str, Format]:
+def formats(config: ModelConfig, plan: PackingPlan | None) -> dict[str, Format]:
     """A plan's formats for a network of this shape. Raises WeightsError if a format's groups do not divide its rows."""
     found: dict[str, Format] = {}
     for slot in slots(config):

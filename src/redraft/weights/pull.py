@@ -15,25 +15,17 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from redraft.errors import RedraftError, RunError, WeightsError
-from redraft.weights.source import INDEX, SINGLE, is_repository
+from redraft.weights.source import INDEX, SINGLE, TEXT_FILES, is_repository
 
 WANTED = (
-    "config.json",
-    "generation_config.json",
-    "redraft.json",
-    "tokenizer.json",
-    "tokenizer_config.json",
-    "chat_template.jinja",
-    "processor_config.json",
-    "preprocessor_config.json",
-    SINGLE,
-    "model-*.safetensors",
-    INDEX,
+    *("config.json", "generation_config.json", "redraft.json"),
+    *TEXT_FILES,
+    *(SINGLE, "model-*.safetensors", INDEX),
 )
 
 
 @dataclass(frozen=True)
-class _File:
+class _HubFile:
     """A file of the repository and where it will be. `num_bytes` is 0 if the hub does not say."""
 
     name: str
@@ -64,11 +56,11 @@ def pull(name: str, *, progress: bool = True) -> Path:
         return folder
 
 
-def _plan(name: str) -> list[_File]:
+def _plan(name: str) -> list[_HubFile]:
     from huggingface_hub import snapshot_download  # imported here: 0.2 s, and only this command needs it
 
     found = snapshot_download(name, allow_patterns=list(WANTED), dry_run=True)
-    plan = [_File(file.filename, file.file_size or 0, Path(file.local_path), file.will_download) for file in found]
+    plan = [_HubFile(file.filename, file.file_size or 0, Path(file.local_path), file.will_download) for file in found]
     names = {file.name for file in plan}
     if "config.json" not in names or not names & {SINGLE, INDEX}:
         raise WeightsError(f"{name} has no config.json with {SINGLE} or {INDEX}; redraft reads only such checkpoints")
@@ -81,7 +73,7 @@ def _download(name: str) -> Path:
     return Path(snapshot_download(name, allow_patterns=list(WANTED)))
 
 
-def _check_room(name: str, plan: Sequence[_File]) -> None:
+def _check_room(name: str, plan: Sequence[_HubFile]) -> None:
     needed = sum(file.num_bytes for file in plan if file.is_missing)
     cache = _cache()
     free = shutil.disk_usage(next(path for path in (cache, *cache.parents) if path.exists())).free
@@ -92,7 +84,7 @@ def _check_room(name: str, plan: Sequence[_File]) -> None:
         )
 
 
-def _remove_cut_short(plan: Sequence[_File]) -> list[str]:
+def _remove_cut_short(plan: Sequence[_HubFile]) -> list[str]:
     """Remove files of a wrong size, and their blobs, so that no reader takes one for whole."""
     removed = []
     for file in plan:

@@ -22,26 +22,23 @@ import torch
 
 from redraft.config import read_config
 from redraft.errors import RunError, WeightsError
+from redraft.files import copy_files, write_json
 from redraft.model.packed import Format, error, pack
 from redraft.reader import read_json
 from redraft.shapes import Tensor
 from redraft.weights.layouts import FLOATS, Matrix, matrices, read_layout, stored_names
 from redraft.weights.load import read_settings
 from redraft.weights.names import VISION_PREFIXES, Slot, slots
-from redraft.weights.plan import Formats, Plan, formats
-from redraft.weights.shards import Header, index_json, split, write_shard
-from redraft.weights.source import INDEX, Source
+from redraft.weights.plan import Formats, PackingPlan, formats
+from redraft.weights.shards import TensorHeader, index_json, split, write_shard
+from redraft.weights.source import INDEX, TEXT_FILES, Source
 
 REPORT = "quantization_report.json"
 _PROGRESS = "progress.json"
 _SHARD_BYTES = 2_000_000_000
 _CHUNK_ROWS = 8192
 _MISPLACED = (errno.EACCES, errno.EPERM, errno.EROFS, errno.ENOENT, errno.ENOTDIR)  # the place, not the disk
-_CARRIED = (
-    *("generation_config.json", "redraft.json", "tokenizer.json"),
-    *("tokenizer_config.json", "chat_template.jinja", "processor_config.json", "preprocessor_config.json"),
-    "LICENSE",
-)
+_CARRIED = ("generation_config.json", "redraft.json", *TEXT_FILES, "LICENSE")
 
 
 @dataclass(frozen=True)
@@ -60,7 +57,7 @@ class _Item:
     """One tensor copied (`matrix` None) or one matrix packed. Experts are read one by one from their stack."""
 
     stored: str
-    headers: tuple[Header, ...]
+    headers: tuple[TensorHeader, ...]
     matrix: Matrix | None = None
     form: Format | None = None
 
@@ -89,7 +86,7 @@ class _Errors:
 def quantize_checkpoint(
     folder: Path,
     target: Path,
-    plan: Plan,
+    plan: PackingPlan,
     *,
     max_shard_bytes: int = _SHARD_BYTES,
     progress: Callable[[int, int], None] | None = None,
@@ -186,7 +183,7 @@ def _items(source: Source, wanted: Sequence[Slot], packed: Formats) -> Iterator[
                 rows = replace(blank, codes=_tall(blank.codes, matrix), scale=_tall(blank.scale, matrix))
                 rows = replace(rows, top=None if blank.top is None else torch.empty(matrix.shape[0], 1))
             named = stored_names(matrix.prefix, rows)
-            headers = tuple(Header(name, tensor.dtype, tuple(tensor.shape)) for name, tensor in named.items())
+            headers = tuple(TensorHeader(name, tensor.dtype, tuple(tensor.shape)) for name, tensor in named.items())
             yield _Item(slot.stored, headers, matrix, form)
     for name in source.tensors:
         if name.startswith(VISION_PREFIXES):
@@ -201,7 +198,7 @@ def _copied(source: Source, name: str) -> _Item:
     stored = source.tensors[name]
     if stored.dtype not in FLOATS:
         raise WeightsError(f"{stored.file}: {name} is stored as {stored.dtype}; supported: {', '.join(FLOATS)}")
-    return _Item(name, (Header(name, FLOATS[stored.dtype], stored.shape),))
+    return _Item(name, (TensorHeader(name, FLOATS[stored.dtype], stored.shape),))
 
 
 def _fingerprint(source: Source) -> list[list[object]]:
@@ -219,7 +216,7 @@ def _resume(stage: Path, making: Mapping[str, Any]) -> dict[str, dict[str, list[
             return {name: sums for name, sums in done.items() if (stage / name).is_file()}
     shutil.rmtree(stage, ignore_errors=True)
     stage.mkdir(parents=True)
-    _write_json(path, {"making": making, "done": {}})
+    write_json(path, {"making": making, "done": {}})
     return {}
 
 
@@ -237,7 +234,7 @@ def _write_all(
             write_shard(stage / name, headers, _counted(_chunks(source, items, errors), written, total, progress))
             done[name] = errors.sums
             making = read_json(stage / _PROGRESS)["making"]
-            _write_json(stage / _PROGRESS, {"making": making, "done": done})
+            write_json(stage / _PROGRESS, {"making": making, "done": done})
         written += sum(item.num_bytes for item in items)
     whole = _Errors()
     for sums in done.values():
@@ -290,7 +287,7 @@ def _packed(source: Source, stored: str, matrix: Matrix, form: Format, errors: _
 def _write_rest(
     stage: Path,
     folder: Path,
-    plan: Plan,
+    plan: PackingPlan,
     packed: Formats,
     errors: _Errors,
     shards: Mapping[str, Sequence[_Item]],
@@ -298,18 +295,10 @@ def _write_rest(
     """Write all files but the weights, then remove the file that marks an unfinished folder."""
     if len(shards) > 1:
         headers = {name: [header for item in items for header in item.headers] for name, items in shards.items()}
-        _write_json(stage / INDEX, index_json(headers))
-    for name in _CARRIED:
-        if (folder / name).is_file():
-            shutil.copyfile(folder / name, stage / name)
-    _write_json(stage / REPORT, {"plan": plan.name, "relative_error": errors.relative()})
-    _write_json(
+        write_json(stage / INDEX, index_json(headers))
+    copy_files(_CARRIED, folder, stage)
+    write_json(stage / REPORT, {"plan": plan.name, "relative_error": errors.relative()})
+    write_json(
         stage / "config.json", {**read_json(folder / "config.json"), "quantization_config": quantization_json(packed)}
     )
     (stage / _PROGRESS).unlink()
-
-
-def _write_json(path: Path, content: Mapping[str, object]) -> None:
-    beside = path.with_suffix(".new")
-    beside.write_text(json.dumps(content, indent=1) + "\n", encoding="utf-8")
-    os.replace(beside, path)

@@ -7,7 +7,6 @@ folder that cannot be loaded: an index never has shards of two saves. Peak memor
 
 from __future__ import annotations
 
-import json
 import os
 import shutil
 import tempfile
@@ -22,6 +21,7 @@ from safetensors.torch import save_file
 
 from redraft.config import OWN_FILE, GenerationConfig, ModelConfig, generation_json, model_json
 from redraft.errors import RunError, WeightsError
+from redraft.files import write_json
 from redraft.model.fused import FusedLayer
 from redraft.model.gemma import DiffusionGemma
 from redraft.shapes import Tensor
@@ -78,9 +78,9 @@ def save_model(
     config = model.config if extra.names else _without_vision(model.config)
     with _staged(folder) as stage:
         _write_weights(stage, split(entries, max_shard_bytes), ours, extra, dtype)
-        _write_json(stage / "config.json", model_json(config, str(dtype).removeprefix("torch.")))
-        _write_json(stage / "generation_config.json", generation_json(generation))
-        _write_json(stage / OWN_FILE, {"preset": generation.preset})
+        write_json(stage / "config.json", model_json(config, str(dtype).removeprefix("torch.")))
+        write_json(stage / "generation_config.json", generation_json(generation))
+        write_json(stage / OWN_FILE, {"preset": generation.preset})
 
 
 def _without_vision(config: ModelConfig) -> ModelConfig:
@@ -126,7 +126,7 @@ def _write_weights(
         weight_map |= dict.fromkeys(tensors, name)
         total += sum(tensor.numel() * tensor.element_size() for tensor in tensors.values())
     if len(shards) > 1:
-        _write_json(stage / INDEX, {"metadata": {"total_size": total}, "weight_map": weight_map})
+        write_json(stage / INDEX, {"metadata": {"total_size": total}, "weight_map": weight_map})
 
 
 def _stored(entry: _Entry, ours: Mapping[str, Tensor], extra: _Vision, dtype: torch.dtype) -> Tensor:
@@ -138,10 +138,6 @@ def _stored(entry: _Entry, ours: Mapping[str, Tensor], extra: _Vision, dtype: to
     if not all(bound.isfinite() for bound in tensor.aminmax()):
         raise WeightsError(f"the model's {entry.slot.target} holds NaN or infinity as {dtype}; nothing was saved")
     return tensor
-
-
-def _write_json(path: Path, content: Mapping[str, object]) -> None:
-    path.write_text(json.dumps(content, indent=2) + "\n", encoding="utf-8")
 
 
 @contextmanager

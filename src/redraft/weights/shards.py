@@ -31,7 +31,7 @@ _NAMES = {
 
 
 @dataclass(frozen=True)
-class Header:
+class TensorHeader:
     """One tensor to be written."""
 
     name: str
@@ -44,7 +44,7 @@ class Header:
         return torch.Size(self.shape).numel() * self.dtype.itemsize
 
 
-def write_shard(path: Path, headers: Sequence[Header], chunks: Iterator[Tensor]) -> None:
+def write_shard(path: Path, headers: Sequence[TensorHeader], chunks: Iterator[Tensor]) -> None:
     """Write a file whose tensors are `headers`, in that order; `chunks` are their numbers, in runs of any length.
 
     The file appears under its name when it is whole. Raises OSError if the disk refuses.
@@ -94,7 +94,7 @@ def split(entries: Iterable[Some], limit: int) -> dict[str, list[Some]]:
     return {f"model-{number:05}-of-{len(runs):05}.safetensors": run for number, run in enumerate(runs, start=1)}
 
 
-def index_json(shards: Mapping[str, Sequence[Header]]) -> dict[str, object]:
+def index_json(shards: Mapping[str, Sequence[TensorHeader]]) -> dict[str, object]:
     """The index of several shards."""
     total = sum(header.num_bytes for headers in shards.values() for header in headers)
     places = {header.name: name for name, headers in shards.items() for header in headers}

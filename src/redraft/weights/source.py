@@ -23,7 +23,14 @@ from redraft.shapes import Tensor
 from redraft.weights.names import shown
 
 SINGLE, INDEX = "model.safetensors", "model.safetensors.index.json"
-EMBEDDED = "nano"
+EMBEDDED = ("nano", "nano-sudoku")
+"""Models inside the package, the default first: one reads sentences, one solves puzzles (docs/decisions)."""
+TEXT_FILES = (
+    *("tokenizer.json", "tokenizer_config.json", "chat_template.jinja", "special_tokens_map.json"),
+    *("processor_config.json", "preprocessor_config.json"),
+)
+"""Files of a checkpoint beside its weights and configs."""
+
 _PICKLES = ("*.bin", "*.pt", "*.pth", "*.ckpt")
 _REPOSITORY = re.compile(r"[A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*")
 
@@ -77,11 +84,11 @@ class Source:
 def locate(name_or_path: str) -> Path:
     """The folder of a checkpoint, without using the network.
 
-    The word "nano" is the model inside the package (write "./nano" for a folder of that name); otherwise an existing
-    folder; otherwise a repository name that is complete in the local Hugging Face cache. Else WeightsError.
+    "nano" and "nano-sudoku" are the models inside the package (write "./nano" for a folder of that name); otherwise an
+    existing folder; otherwise a repository name that is complete in the local Hugging Face cache. Else WeightsError.
     """
-    if name_or_path == EMBEDDED:
-        return _embedded()
+    if name_or_path in EMBEDDED:
+        return _embedded(name_or_path)
     with suppress(RuntimeError, OSError):  # "~name" of a user who does not exist; a name too long for a file
         path = Path(name_or_path).expanduser()
         if path.is_dir():
@@ -91,8 +98,8 @@ def locate(name_or_path: str) -> Path:
     if is_repository(name_or_path):
         return _cached(name_or_path)
     raise WeightsError(
-        f"no model {name_or_path!r}; give {EMBEDDED!r}, an existing folder, or a repository name such as"
-        " google/diffusiongemma-26B-A4B-it"
+        f"no model {name_or_path!r}; give {' or '.join(map(repr, EMBEDDED))}, an existing folder, or a repository name"
+        " such as google/diffusiongemma-26B-A4B-it"
     )
 
 
@@ -106,10 +113,12 @@ def is_repository(name: str) -> bool:
     return _REPOSITORY.fullmatch(name) is not None
 
 
-def _embedded() -> Path:
-    folder = Path(str(files("redraft"))) / "assets" / EMBEDDED
+def _embedded(name: str) -> Path:
+    folder = Path(str(files("redraft"))) / "assets" / name
     if not (folder / "config.json").is_file():
-        raise WeightsError(f"the embedded model is missing from this install ({folder}); install redraft again")
+        raise WeightsError(
+            f"the embedded model {name!r} is missing from this install ({folder}); install redraft again"
+        )
     return folder
 
 

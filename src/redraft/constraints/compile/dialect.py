@@ -42,7 +42,7 @@ MOST_NODES = 200_000
 
 
 @dataclass(frozen=True)
-class Draft:
+class SchemaDraft:
     """A draft of the standard, and whether the schema itself says that it is of that one."""
 
     year: int
@@ -69,14 +69,14 @@ class Ignored:
         return self.pointer + (f" ({self.meant}?)" if self.meant else "")
 
 
-def draft_of(schema: Any) -> Draft:
+def draft_of(schema: Any) -> SchemaDraft:
     """The draft that a schema is read by."""
     said = schema.get("$schema") if isinstance(schema, dict) else None
     match = _META.fullmatch(said) if isinstance(said, str) else None
     if match is None:
-        return Draft(2020, stated=False)
+        return SchemaDraft(2020, stated=False)
     year = int(match[1] or match[2])
-    return Draft(6 if year == 5 else year, stated=True)
+    return SchemaDraft(6 if year == 5 else year, stated=True)
 
 
 def validated_as(schema: Any) -> int:
@@ -94,7 +94,7 @@ def validated_as(schema: Any) -> int:
     return found
 
 
-def modern(schema: dict[str, Any], draft: Draft) -> dict[str, Any]:
+def modern(schema: dict[str, Any], draft: SchemaDraft) -> dict[str, Any]:
     """What a schema says at its top, in the words of 2020-12, without what is ignored."""
     if draft.only_refs and "$ref" in schema:
         return {"$ref": schema["$ref"]}
@@ -113,7 +113,7 @@ def modern(schema: dict[str, Any], draft: Draft) -> dict[str, Any]:
     return found
 
 
-def inner_schemas(schema: dict[str, Any], draft: Draft) -> Iterator[tuple[Any, tuple[str | int, ...]]]:
+def inner_schemas(schema: dict[str, Any], draft: SchemaDraft) -> Iterator[tuple[Any, tuple[str | int, ...]]]:
     """The schemas directly inside a schema, each with its path. Raises ConstraintError for values of another form."""
     for name, value in schema.items():
         if not draft.defines(name):
@@ -131,7 +131,7 @@ def inner_schemas(schema: dict[str, Any], draft: Draft) -> Iterator[tuple[Any, t
             yield from ((inner, (name, key)) for key, inner in value.items() if not isinstance(inner, list))
 
 
-def nodes(schema: Any, draft: Draft) -> Iterator[tuple[dict[str, Any], tuple[str | int, ...]]]:
+def nodes(schema: Any, draft: SchemaDraft) -> Iterator[tuple[dict[str, Any], tuple[str | int, ...]]]:
     """Every schema within a schema that is an object, itself among them, with its path; each object once.
 
     Raises ConstraintError, naming the place, for what is no schema.
@@ -167,7 +167,7 @@ class Document:
     """A schema with its draft, what in it is ignored or left to a validator, and the names that references use."""
 
     root: Any
-    draft: Draft = field(init=False)
+    draft: SchemaDraft = field(init=False)
     checked: bool = field(default=False, init=False)
     ignored: list[Ignored] = field(default_factory=list, init=False)
     bases: dict[int, str] = field(default_factory=dict, init=False)

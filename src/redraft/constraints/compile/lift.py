@@ -7,7 +7,7 @@
 What a token does is a map from states to states. Bytes of one class make the same map of the map before them, and maps
 that are equal are one from there on. So the walk costs as many compositions as there are distinct maps, some hundreds
 to some thousands, whatever the size of the vocabulary and however long a bounded string may be; the vocabulary itself
-is only looked up. Maps are told apart by 64-bit hashes of their pairs, two of them, and their number of pairs.
+is only looked up. Maps are distinguished by 64-bit hashes of their pairs, two of them, and their number of pairs.
 
 Special tokens are in no trie, so no language can hold them. Half a UTF-8 sequence is no way to an accepting state, so
 no token can leave one behind.
@@ -31,7 +31,7 @@ Longs = NDArray[np.int64]
 MOST_EDGES = 4_000_000
 """A step of a wide canvas over more edges than this would take seconds."""
 MOST_COUNTED = 4_000_000
-"""Numbers up to this are told apart by a table of all of them; beyond, they are sorted."""
+"""Numbers up to this are distinguished by a table of all of them; beyond, they are sorted."""
 PAIRS_AT_ONCE, MOST_KEPT = 1_000_000, 8 * MOST_EDGES
 """Pairs of states that are composed together, and that all maps of a lift may have: 8 bytes each."""
 

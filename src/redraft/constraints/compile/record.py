@@ -23,7 +23,7 @@ class _Level:
     behind: list[int] = field(default_factory=list)
 
 
-class Record:
+class ObjectPairs:
     """The pairs of an object under construction. `required` says of each declared one whether it must be there; `top`
     is how many are counted, and `bounded` whether there may not be more."""
 

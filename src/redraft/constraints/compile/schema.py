@@ -29,7 +29,7 @@ from redraft.constraints.compile.limits import (
     time_limit,
 )
 from redraft.constraints.compile.merge import Resolver, Schema, Trail, exact, item_at, says, tightest
-from redraft.constraints.compile.record import Record
+from redraft.constraints.compile.record import ObjectPairs
 from redraft.constraints.compile.regex import ecma_search, irregular, whole_match
 from redraft.constraints.compile.values import multiple, number, quoted, space, text_of
 from redraft.constraints.validation import check_form, validator_of
@@ -246,7 +246,7 @@ class _Compiler:
         return build.finish(self.bracket(build, "[]", (states[0], end)))
 
     def object(self, plain: Schema, trail: Trail, free: int) -> Dfa:
-        """An object: its pairs in the order that `Record` lays out."""
+        """An object: its pairs in the order that `ObjectPairs` lays out."""
         required = set(plain.get("required", []))
         entries = list(self.entries(plain, trail, free))
         low, high = plain.get("minProperties", 0), plain.get("maxProperties")
@@ -257,7 +257,7 @@ class _Compiler:
         build, top = Builder(self.limits), max(low, 1) if high is None else high
         if low > top:
             return EMPTY
-        record = Record(build, [name in required for name, _ in entries], top, bounded=high is not None)
+        record = ObjectPairs(build, [name in required for name, _ in entries], top, bounded=high is not None)
         for level in range(1, top + 1):
             for i, (_, pair) in enumerate(entries):
                 record.add(i, level, self.pair(build, pair))

@@ -82,6 +82,12 @@ class Template:
                 digest.update(repr(array.shape).encode() + array.tobytes())
         return Source("template", self.text, compile_it, (digest.hexdigest(),))
 
+    @property
+    def bare(self) -> str:
+        """The text with its holes' names alone, as a prompt shows it."""
+        names = (f"{{{{{hole.name}}}}}" for hole in self.holes)
+        return "".join(part for pair in zip(self.literals, (*names, ""), strict=True) for part in pair)
+
     def values(self, filled: str) -> list[tuple[str, str]]:
         """(name, text) of each hole in a filled text; of several readings, each hole as long as can be, in order."""
         return [(hole.name, text) for hole, text, _ in self._filled(filled)]

@@ -4,7 +4,7 @@
                                       └────► the best path ──► draft, and one small copy
 
 The sums are those of `condition/forward_backward.py::log_messages`, logarithms over the whole canvas; tests hold the
-two equal. All positions are worked on at once but in the walk (`model/gpu/ways.py`).
+two equal. All positions are worked on at once but in the walk (`model/gpu/automata.py`).
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ import torch
 from redraft.constraints.condition.edge_layout import BARRED, NONE, DeviceLayout, Reals, Weights
 from redraft.constraints.condition.forward_backward import BIAS_OF_NONE, Gates, Messages
 from redraft.errors import ConstraintError, refuse_nan
-from redraft.model.gpu.ways import Holding, Reduce, Ways
+from redraft.model.gpu.automata import ConditionKernels, Paths, Reduce
 from redraft.shapes import Bool, Float, Int, Tensor
 
 MOST_AT_ONCE = 2**24
@@ -28,7 +28,7 @@ MOST_AT_ONCE = 2**24
 @dataclass(frozen=True, eq=False)
 class BestPath:
     """The likeliest valid string of a canvas: its tokens on the device; on the host the states at its boundaries, the
-    classes between them and their largest log-probabilities. `best` has the log-weights of all best ways, there."""
+    classes between them and their largest log-probabilities. `best` has the log-weights of all best paths, there."""
 
     draft: Int[Tensor, "canvas"]
     states: list[int]
@@ -37,28 +37,28 @@ class BestPath:
     best: Float[Tensor, "boundaries states"]
 
 
-def device_messages(holding: Holding, weights: Weights, start: int, gates: Gates) -> tuple[Messages, BestPath]:
+def device_messages(kernels: ConditionKernels, weights: Weights, start: int, gates: Gates) -> tuple[Messages, BestPath]:
     """The messages from the state `start`, and the likeliest string. Raises ConstraintError if nothing is left."""
     device, width = weights.log_p.device, len(weights)
     placed, ends = weights.layout.on(device), torch.from_numpy(gates.end).to(device, non_blocking=True)
-    peaks, tokens = _classes(holding.reduce, placed, weights)
+    peaks, tokens = _classes(kernels.reduce, placed, weights)
     best, mass = weights.there
     tops = torch.cat([placed.by_kind.largest(part) for part in _spread(best, placed.members)], 1).T
     sums = torch.cat([placed.by_kind.log_sums(part) for part in _spread(mass, placed.members)], 1).T
-    ways = holding.walk(placed.edges, sums, tops, start, ends, _inside(gates, width, device))
-    total = ways.before[-1].masked_fill(~ends, NONE).logsumexp(0, keepdim=True)
+    paths = kernels.walk(placed.edges, sums, tops, start, ends, _inside(gates, width, device))
+    total = paths.before[-1].masked_fill(~ends, NONE).logsumexp(0, keepdim=True)
     bias = torch.full_like(mass, BIAS_OF_NONE)
-    bias.index_copy_(1, placed.classes, (_through(placed, ways) - total).clamp_(min=BIAS_OF_NONE))
-    classes, scores = _likeliest(placed, ways, best)
+    bias.index_copy_(1, placed.classes, (_through(placed, paths) - total).clamp_(min=BIAS_OF_NONE))
+    classes, scores = _likeliest(placed, paths, best)
     others = placed.present.index_select(0, placed.by_tile.labels)[:, None] != classes
     draft = tokens.T.gather(0, peaks.masked_fill(others, 2 * NONE).argmax(0, keepdim=True))[0].long()
-    told = torch.cat([total, ways.states, classes, scores, weights.behind_there[0]]).cpu().numpy()
+    told = torch.cat([total, paths.states, classes, scores, weights.behind_there[0]]).cpu().numpy()
     refuse_nan(told[:1])
     if told[0] < NONE / 2:
         raise ConstraintError("no valid answer is left for this canvas; its pins contradict the constraint")
     states, numbers, scored, weights.behind = np.split(told[1:], np.cumsum([width + 1, width, width]))
-    way = BestPath(draft, states.astype(int).tolist(), numbers.astype(int).tolist(), scored, ways.best)
-    return Messages(width, ways.behind, bias, float(told[0])), way
+    way = BestPath(draft, states.astype(int).tolist(), numbers.astype(int).tolist(), scored, paths.best)
+    return Messages(width, paths.behind, bias, float(told[0])), way
 
 
 def _classes(
@@ -93,20 +93,20 @@ def _inside(gates: Gates, width: int, device: torch.device) -> Bool[Tensor, "bou
     return torch.from_numpy(np.stack(opened)).to(device, non_blocking=True)
 
 
-def _through(placed: DeviceLayout, ways: Ways) -> Float[Tensor, "canvas classes"]:
-    """Of each class that has edges, at each position, the log of the sum of all ways through it."""
-    before, behind = _spread(ways.before[:-1], placed.sources), _spread(ways.behind[1:], placed.targets)
+def _through(placed: DeviceLayout, paths: Paths) -> Float[Tensor, "canvas classes"]:
+    """Of each class that has edges, at each position, the log of the sum of all paths through it."""
+    before, behind = _spread(paths.before[:-1], placed.sources), _spread(paths.behind[1:], placed.targets)
     kinds = torch.cat([placed.by_pair.log_sums(one + other) for one, other in zip(before, behind, strict=True)], 1)
     return torch.cat([placed.by_class.log_sums(part) for part in _spread(kinds.T, placed.kinds)], 1).T
 
 
 def _likeliest(
-    placed: DeviceLayout, ways: Ways, best: Float[Tensor, "canvas classes"]
+    placed: DeviceLayout, paths: Paths, best: Float[Tensor, "canvas classes"]
 ) -> tuple[Int[Tensor, "canvas"], Float[Tensor, "canvas"]]:
     """Of the kinds on the best way the class with the likeliest token, and the log-probability of that."""
     rows = max(1, MOST_AT_ONCE // len(placed.members))
     found = []
-    for values, kinds in zip(_spread(best, placed.members), ways.kinds.split(rows), strict=True):
+    for values, kinds in zip(_spread(best, placed.members), paths.kinds.split(rows), strict=True):
         others = placed.by_kind.labels[:, None] != kinds
         found.append(values.masked_fill(others, 2 * NONE).max(0))
     return placed.members[torch.cat([one.indices for one in found])], torch.cat([one.values for one in found])

@@ -11,7 +11,7 @@ import torch
 from numpy.typing import NDArray
 
 from redraft.constraints.compile.lift import TokenAutomaton
-from redraft.model.gpu.ways import Edges, Tiles, cut, lay_out
+from redraft.model.gpu.automata import Edges, Tiles, cut, lay_out
 from redraft.shapes import Float, Int, Tensor
 
 Reals = NDArray[np.float64]

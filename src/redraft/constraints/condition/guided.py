@@ -137,7 +137,7 @@ class NoLayout(EdgeLayout):
 
 
 @dataclass
-class Plan:
+class Completion:
     """Tokens from a canvas's beginning that complete the answer, and how many of them are fixed by now."""
 
     tokens: list[int] = field(default_factory=list)
@@ -146,19 +146,19 @@ class Plan:
 
 @dataclass(frozen=True, kw_only=True)
 class GuidedProjection(Projection):
-    """What is left of a constraint for one canvas: `told` has been emitted, `left` tokens may follow.
+    """What is left of a constraint for one canvas: behind the tokens `emitted`, `left` more may follow.
 
     It keeps the last plan from step to step, so it is good for the canvases of one answer.
     """
 
     guide: Guide
-    told: tuple[int, ...] = ()
-    plan: Plan = field(default_factory=Plan)
+    emitted: tuple[int, ...] = ()
+    plan: Completion = field(default_factory=Completion)
 
     @cached_property
     def matcher(self) -> LLMatcher:
         """The matcher behind what has been emitted."""
-        found = self.guide.at(self.told)
+        found = self.guide.at(self.emitted)
         assert found is not None, "what was emitted is not of the language"
         return found
 
@@ -171,8 +171,10 @@ class GuidedProjection(Projection):
 
     def after(self, tokens: Sequence[int]) -> GuidedProjection:
         """What is left when some tokens have been emitted, the end token not among them."""
-        told = (*self.told, *tokens)
-        return replace(self, told=told, left=self.left - len(tokens), plan=Plan(self.plan.tokens[len(tokens) :]))
+        emitted = (*self.emitted, *tokens)
+        return replace(
+            self, emitted=emitted, left=self.left - len(tokens), plan=Completion(self.plan.tokens[len(tokens) :])
+        )
 
     @property
     def is_over(self) -> bool:

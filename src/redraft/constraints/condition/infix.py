@@ -20,7 +20,7 @@ from redraft.constraints.compile.lift import TokenAutomaton
 from redraft.constraints.condition.projection import OnceProjection
 from redraft.constraints.language import Language
 from redraft.errors import ConstraintError
-from redraft.model.gpu.ways import Holding
+from redraft.model.gpu.automata import ConditionKernels
 
 
 @dataclass(frozen=True, eq=False)
@@ -31,9 +31,9 @@ class InfixLanguage(Language):
     width: int
     goals: NDArray[np.bool_]
 
-    def start(self, max_tokens: int, min_tokens: int = 0, holding: Holding | None = None) -> InfixProjection:
+    def start(self, max_tokens: int, min_tokens: int = 0, kernels: ConditionKernels | None = None) -> InfixProjection:
         """The constraint on the canvas."""
-        return InfixProjection(self.layout, self.state, self.width, holding=holding, goals=self.goals)
+        return InfixProjection(self.layout, self.state, self.width, kernels=kernels, goals=self.goals)
 
     def holds(self, tokens: Sequence[int]) -> bool:
         """Whether these tokens fit between the two texts."""

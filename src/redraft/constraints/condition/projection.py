@@ -38,7 +38,7 @@ from redraft.constraints.condition.forward_backward import (
     scaled_messages,
 )
 from redraft.errors import ConstraintError
-from redraft.model.gpu.ways import Holding, Shift
+from redraft.model.gpu.automata import ConditionKernels, Shift
 from redraft.shapes import Float, Int, Tensor
 
 FAINTEST = -80.0
@@ -51,22 +51,22 @@ class Projection:
     """What is left of a constraint for one canvas.
 
     `state` is the automaton's after all blocks before; `left` and `least` count the tokens that the answer may and must
-    still have, the end token not among them. `holding` does the work where the logits are, if that is not the host.
+    still have, the end token not among them. `kernels` do the work where the logits are, if that is not the host.
     """
 
     layout: EdgeLayout
     state: int
     left: int
     least: int = 0
-    holding: Holding | None = field(default=None, kw_only=True)
+    kernels: ConditionKernels | None = field(default=None, kw_only=True)
 
     def __call__(self, log_p: Float[Tensor, "canvas vocab"]) -> Projected:
         """Condition log-probabilities on the language. Raises ConstraintError if nothing is left of it."""
         weights, gates = Weights(self.layout, log_p), self.gates(len(log_p))
         small = len(self.layout.merged.src) <= MOST_ON_DEVICE
-        if self.holding is not None and log_p.device.type != "cpu" and small:
+        if self.kernels is not None and log_p.device.type != "cpu" and small:
             return DeviceProjected(
-                self, weights, *device_messages(self.holding, weights, self.state, gates), self.holding.shift
+                self, weights, *device_messages(self.kernels, weights, self.state, gates), self.kernels.shift
             )
         messages = scaled_messages(self.layout, weights, self.state, gates)
         return Projected(self, weights, messages or log_messages(self.layout, weights, self.state, gates))

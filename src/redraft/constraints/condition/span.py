@@ -15,7 +15,7 @@ from redraft.constraints.compile.automaton import NOWHERE
 from redraft.constraints.condition.projection import OnceProjection, Projected
 from redraft.constraints.language import Language
 from redraft.errors import ConstraintError
-from redraft.model.gpu.ways import Holding
+from redraft.model.gpu.automata import ConditionKernels
 from redraft.shapes import Float, Int, Tensor
 
 
@@ -25,9 +25,9 @@ class SpanLanguage(Language):
 
     width: int
 
-    def start(self, max_tokens: int, min_tokens: int = 0, holding: Holding | None = None) -> SpanProjection:
+    def start(self, max_tokens: int, min_tokens: int = 0, kernels: ConditionKernels | None = None) -> SpanProjection:
         """The constraint on the canvas. Raises ConstraintError if the language has no text of so many tokens."""
-        found = SpanProjection(self.layout, 0, self.width, self.width, holding=holding)
+        found = SpanProjection(self.layout, 0, self.width, self.width, kernels=kernels)
         found.check()
         return found
 

@@ -13,7 +13,7 @@ import torch
 import triton
 import triton.language as tl
 
-from redraft.model.gpu.ways import Read, Tiles
+from redraft.model.gpu.automata import Read, Tiles
 from redraft.shapes import Float, Int, Tensor
 
 _NONE = -1e30
@@ -50,7 +50,7 @@ def _shift(log_p, class_of, bias, out, vocab, classes, faintest, nothing, WIDE: 
 
 
 def classes_kernel(log_p: Float[Tensor, "canvas vocab"], tiles: Tiles) -> Read:
-    """The form of `ways.py::Reduce` for a GPU."""
+    """The form of `automata.py::Reduce` for a GPU."""
     shape, log_p = (len(log_p), len(tiles.begins)), log_p.contiguous()
     largest = torch.empty(shape, dtype=torch.promote_types(log_p.dtype, torch.float32), device=log_p.device)
     sums, likeliest = torch.empty_like(largest), torch.empty(shape, dtype=torch.int32, device=log_p.device)
@@ -69,7 +69,7 @@ def shift_kernel(
     faintest: float,
     nothing: float,
 ) -> Float[Tensor, "canvas vocab"]:
-    """The form of `ways.py::Shift` for a GPU."""
+    """The form of `automata.py::Shift` for a GPU."""
     (width, vocab), log_p = log_p.shape, log_p.contiguous()
     out = torch.empty_like(log_p)
     _shift[(triton.cdiv(vocab, _WIDE), width)](

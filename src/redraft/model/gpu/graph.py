@@ -19,6 +19,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from operator import is_
+from typing import Any
 
 import torch
 
@@ -130,7 +131,8 @@ def attend_masked(
 class GraphedStep:
     """The step of canvases at places of one width. On a GPU it is captured and replayed.
 
-    `prefixes` belong to the first `places`. With `reads` the head is read as a stream in the same graph.
+    `prefixes` belong to the first `places`. With `reads` the head is read as a stream in the same graph. `pool` is the
+    memory that graphs have in common: their steps never overlap, and what one leaves is read before the next.
     """
 
     def __init__(
@@ -141,8 +143,9 @@ class GraphedStep:
         places: int = 1,
         *,
         reads: bool = False,
+        pool: Any = None,
     ) -> None:
-        self.model, self.prefixes, self.width, self.reads = model, tuple(prefixes), width, reads
+        self.model, self.prefixes, self.width, self.reads, self.pool = model, tuple(prefixes), width, reads, pool
         empty = Prefix(model.config.layers, dtype=model.dtype, device=model.device)
         self.rows = FixedRows(model, [*prefixes, *[empty] * (places - len(prefixes))], width)
         count, device = places * width, model.device
@@ -220,7 +223,7 @@ class GraphedStep:
         self.rows.forget()
         graph = torch.cuda.CUDAGraph()
         # Other threads may use the device meanwhile: their operations are not part of the graph, and not an error.
-        with torch.cuda.graph(graph, capture_error_mode="thread_local"):
+        with torch.cuda.graph(graph, pool=self.pool, capture_error_mode="thread_local"):
             self._found = self._step()
         self._graph = graph  # only now: a failure may leave a graph half recorded
 
@@ -243,6 +246,28 @@ class Places:
         self.model, self.width = model, model.config.canvas_length
         self.prefixes: list[Prefix] = []
         self._steps: dict[tuple[int, bool], GraphedStep] = {}
+        self._pool: Any = None
+
+    @staticmethod
+    def room_of(model: DiffusionGemma, room: int) -> int:
+        """Tokens that a prefix for a request of that room has room for: rounded up, so that others can use it."""
+        return 1 << (room + 2 * model.config.canvas_length - 1).bit_length()
+
+    def idle(self, used: Sequence[Prefix]) -> int:
+        """Bytes of the prefixes that are not among `used`."""
+        return sum(one.num_bytes for one in self.prefixes if not any(one is other for other in used))
+
+    def drop_idle(self, used: Sequence[Prefix]) -> None:
+        """Drop the prefixes that are not among `used`, and the graphs recorded with them."""
+        kept = [one for one in self.prefixes if any(one is other for other in used)]
+        if len(kept) < len(self.prefixes):
+            self.prefixes = kept
+            self.drop_graphs()
+
+    def drop_graphs(self) -> None:
+        """Drop every graph; the next step of each size is recorded again."""
+        self._steps.clear()
+        self._pool = None
 
     def prefix(self, room: int, used: Sequence[Prefix]) -> Prefix | None:
         """An empty prefix with that room and room for canvases, not one of `used`; None if all are in use.
@@ -251,18 +276,17 @@ class Places:
         """
         least = room + 2 * self.width
         free = [place for place, one in enumerate(self.prefixes) if not any(one is other for other in used)]
-        for place in free:
+        for place in sorted(free, key=lambda place: self.prefixes[place].num_bytes):
             if self.prefixes[place].restart(least):
                 return self.prefixes[place]
         if not free and len(self.prefixes) == PLACES:
             return None
-        room = 1 << (least - 1).bit_length()
-        made = Prefix(self.model.config.layers, room=room, dtype=self.model.dtype, device=self.model.device)
-        if len(self.prefixes) < PLACES:
-            self.prefixes.append(made)
-        else:
-            self.prefixes[free[0]] = made
-            self._steps.clear()  # otherwise the old prefix would stay in memory
+        if len(self.prefixes) == PLACES:
+            self.prefixes.pop(free[0])
+            self.drop_graphs()  # otherwise the old prefix would stay in memory
+        rounded = self.room_of(self.model, room)
+        made = Prefix(self.model.config.layers, room=rounded, dtype=self.model.dtype, device=self.model.device)
+        self.prefixes.append(made)
         return made
 
     def of(self, prefix: Prefix, width: int) -> int | None:
@@ -276,6 +300,8 @@ class Places:
         prefixes = self.prefixes[:count]
         known = self._steps.get((count, reads))
         if known is None or not known.serves(prefixes):
-            known = GraphedStep(self.model, prefixes, self.width, count, reads=reads)
+            if self._pool is None and self.model.device.type == "cuda":
+                self._pool = torch.cuda.graph_pool_handle()
+            known = GraphedStep(self.model, prefixes, self.width, count, reads=reads, pool=self._pool)
             self._steps[count, reads] = known
         return known

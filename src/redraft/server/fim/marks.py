@@ -16,7 +16,7 @@ from redraft.text import Text
 
 
 @dataclass(frozen=True)
-class Marks:
+class FimMarks:
     """One set. `swapped`: the suffix comes first. `last` may be missing where the prompt ends with the prefix."""
 
     first: str
@@ -25,14 +25,14 @@ class Marks:
     swapped: bool = False
 
 
-SETS: Mapping[str, Marks] = {
-    "qwen, codegemma": Marks("<|fim_prefix|>", "<|fim_suffix|>", "<|fim_middle|>"),
-    "starcoder": Marks("<fim_prefix>", "<fim_suffix>", "<fim_middle>"),
-    "codellama": Marks("<PRE> ", " <SUF>", " <MID>"),
-    "deepseek": Marks("<｜fim▁begin｜>", "<｜fim▁hole｜>", "<｜fim▁end｜>"),
-    "codestral": Marks("[SUFFIX]", "[PREFIX]", swapped=True),
-    "glm": Marks("<|code_prefix|>", "<|code_suffix|>", "<|code_middle|>"),
-    "tabby": Marks("", "<|FIM|>"),
+SETS: Mapping[str, FimMarks] = {
+    "qwen, codegemma": FimMarks("<|fim_prefix|>", "<|fim_suffix|>", "<|fim_middle|>"),
+    "starcoder": FimMarks("<fim_prefix>", "<fim_suffix>", "<fim_middle>"),
+    "codellama": FimMarks("<PRE> ", " <SUF>", " <MID>"),
+    "deepseek": FimMarks("<｜fim▁begin｜>", "<｜fim▁hole｜>", "<｜fim▁end｜>"),
+    "codestral": FimMarks("[SUFFIX]", "[PREFIX]", swapped=True),
+    "glm": FimMarks("<|code_prefix|>", "<|code_suffix|>", "<|code_middle|>"),
+    "tabby": FimMarks("", "<|FIM|>"),
 }
 
 
@@ -47,7 +47,7 @@ def split(prompt: str, text: Text) -> tuple[str, str] | None:
     return None
 
 
-def _split(prompt: str, marks: Marks) -> tuple[str, str] | None:
+def _split(prompt: str, marks: FimMarks) -> tuple[str, str] | None:
     parts = [marks.first, marks.second, marks.last]
     if any(part and prompt.count(part) != 1 for part in parts):
         return None

@@ -10,7 +10,7 @@ from fastapi.exceptions import RequestValidationError
 from pydantic import ValidationError
 from starlette.exceptions import HTTPException
 from starlette.middleware.cors import CORSMiddleware
-from starlette.types import ASGIApp
+from starlette.types import ASGIApp, Receive, Scope, Send
 
 from redraft.errors import RedraftError
 from redraft.server import canvas
@@ -24,6 +24,7 @@ from redraft.server.http.service import Service
 from redraft.server.openai import chat, completions, decisions, models, responses
 from redraft.server.page import files
 
+UNVERSIONED = ("/chat/completions", "/completions", "/responses", "/models")
 NO_JSON = ApiError(400, "the body is not a JSON object; send one, as application/json", code="invalid_json")
 
 
@@ -45,12 +46,25 @@ def create_app(service: Service, log: Log) -> ASGIApp:
     for kind in (ApiError, RedraftError, ValidationError, RequestValidationError, HTTPException, Exception):
         app.add_exception_handler(kind, answered)
     return CORSMiddleware(
-        Middleware(app, service, log),
+        Middleware(_Unversioned(app), service, log),
         allow_origins=service.settings.origins,
         allow_methods=["GET", "POST"],
         allow_headers=["*"],
         expose_headers=["x-request-id", "x-ignored-fields", "x-ignored-keywords", "x-constraint", "retry-after"],
     )
+
+
+class _Unversioned:
+    """The same routes without their `/v1`, which base URLs often lack."""
+
+    def __init__(self, app: ASGIApp) -> None:
+        self.app = app
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """One request."""
+        if scope["type"] == "http" and scope["path"].startswith(UNVERSIONED):
+            scope["path"] = "/v1" + scope["path"]
+        await self.app(scope, receive, send)
 
 
 def _error_handler(service: Service, log: Log) -> Callable[[Request, Exception], Awaitable[Response]]:

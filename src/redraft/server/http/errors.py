@@ -35,7 +35,7 @@ RENAMED = {"deadline_sec": "deadline_ms", "steps": "max_steps", "thinking": "rea
 
 KINDS = ("str", "int", "float", "bool")  # in the path of a field that takes several, the one that was tried
 
-NAMED = re.compile(r"(\w+)(?:\[\d+\])? (?:is|has|holds|names|of token|was given)\b")
+NAMED = re.compile(r"(\w+(?:\[\d+\]\.\w+\[\d+\])?)(?:\[\d+\])? (?:is|has|holds|names|of token|was given)\b")
 
 
 class ApiError(Exception):

@@ -15,6 +15,7 @@ class Limits:
     """Bounds on what one request, one key and all of them together may take.
 
     body_bytes       of a request's body
+    image_body_bytes the same, where the model takes images
     choices          answers to one request: prompts times n
     constraint_bytes of a schema, expression or list of choices
     per_key          answers under way for one API key; beyond it 429
@@ -26,6 +27,7 @@ class Limits:
     """
 
     body_bytes: int = 4 * 2**20
+    image_body_bytes: int = 32 * 2**20
     choices: int = 64
     constraint_bytes: int = 64 * 2**10
     per_key: int = 256

@@ -75,8 +75,8 @@ class Middleware:
         if origin is not None and not allowed and origin.partition("://")[2] != headers.get("host"):
             return ApiError(403, f"pages of {origin!r} may not call this server; use --cors-origin", code="origin")
         length = headers.get("content-length", "0")
-        if length.isdigit() and int(length) > settings.limits.body_bytes:
-            return _too_large(settings.limits.body_bytes)
+        if length.isdigit() and int(length) > self.service.body_bytes:
+            return _too_large(self.service.body_bytes)
         is_page = scope["method"] in ("GET", "HEAD") and (path == "/" or path.startswith("/page/"))
         if not settings.keys or path in OPEN or is_page:
             return None
@@ -88,7 +88,7 @@ class Middleware:
 
     def _bounded(self, receive: Receive, seen: _Seen) -> Receive:
         """The body, counted as it comes: a chunked one has no length to be refused by."""
-        limit, read = self.service.settings.limits.body_bytes, 0
+        limit, read = self.service.body_bytes, 0
 
         async def bounded() -> Message:
             nonlocal read

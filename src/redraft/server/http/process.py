@@ -97,7 +97,7 @@ def listen(host: str, port: int) -> socket.socket:
 
 
 def _load(service: Service, load: Loader, server: Server, ready: Callable[[Engine], None]) -> None:
-    """Load, warm up, and turn the loop on its thread."""
+    """Load, and turn the loop on its thread."""
     try:
         engine = load(service.progress)
         begin(engine)

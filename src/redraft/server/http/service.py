@@ -54,6 +54,13 @@ class Service:
         return self._engine
 
     @property
+    def body_bytes(self) -> int:
+        """Most bytes of a request's body."""
+        limits = self.settings.limits
+        takes_images = self._engine is not None and self._engine.vision is not None
+        return max(limits.body_bytes, limits.image_body_bytes) if takes_images else limits.body_bytes
+
+    @property
     def under_way(self) -> int:
         """Answers on their way."""
         return self.admission.under_way

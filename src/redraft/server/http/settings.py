@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from redraft.server.http.fetch import Fetcher
 from redraft.server.http.limits import Limits
 
 LOOPBACK = ("localhost", "127.0.0.1", "[::1]")
@@ -17,7 +18,9 @@ class Settings:
     keys         SHA-256 digests of API keys, none for an open server
     origins      web pages elsewhere that may call it
     hosts        the names it answers to, "*" for all
+    fetcher      what gets images of other hosts for clients; by default from none
     preset       sampler rules of requests that name none; None leaves them to the checkpoint
+    clip         whether an answer that passes the context is cut to it instead of refused
     page         whether it serves the web page
     log_prompts  whether the log has prompts
     version      this program's
@@ -28,7 +31,9 @@ class Settings:
     origins: tuple[str, ...] = ()
     hosts: tuple[str, ...] = LOOPBACK
     limits: Limits = Limits()
+    fetcher: Fetcher = Fetcher()
     preset: str | None = None
+    clip: bool = False
     page: bool = True
     log_prompts: bool = False
     version: str = "unknown"

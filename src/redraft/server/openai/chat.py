@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import replace
 from typing import Any
@@ -11,14 +12,17 @@ from fastapi import Request, Response
 from starlette.concurrency import run_in_threadpool
 
 from redraft.config import CheckpointConfig
+from redraft.constraints.schemas import plain_schema
 from redraft.engine.resolve import canvas_width
 from redraft.options import Options, SeedCanvas
-from redraft.server.http.errors import ApiError
+from redraft.prompts import of_schema
+from redraft.server.http.errors import ApiError, unsupported
 from redraft.server.http.routing import answers, router_of_bodies
 from redraft.server.http.service import Service, service_of
 from redraft.server.openai.constraint import check_tools, choice_of, constraint_of
 from redraft.server.openai.exchange import Exchange, Work
-from redraft.server.openai.fields import Call, Chat, text_of
+from redraft.server.openai.fields import Call, Chat, Message, text_of
+from redraft.server.openai.images import contents_of
 from redraft.server.openai.replies import ChatForm, Json
 from redraft.server.openai.request_builder import RequestBuilder
 
@@ -49,17 +53,21 @@ def prepare(service: Service, body: Chat) -> Work:
     constraint = constraint_of(body, choice, service.settings.limits, thinking=thinking)
     # A forced call need not be declared: the constraint has it.
     declared = [tool.model_dump(exclude_none=True) for tool in choice.tools] if text.knows_tools else []
-    prompt = text.encode(text.render(messages_of(body), thinking=thinking, tools=declared), bos=False)
+    messages = messages_of(service, body.messages)
+    if body.canvas is not None and body.canvas.ask_fields:
+        messages = _asking_for_fields(body, messages)
+    prompt = builder.engine.chat_prompt(messages, thinking=thinking, tools=declared)
     requests = builder.requests([prompt], options, body.n or 1, constraint)
-    return Work(body, requests, len(prompt), ChatForm(text, bool(body.logprobs), choice), predicted)
+    return Work(body, requests, len(prompt.tokens), ChatForm(text, bool(body.logprobs), choice), predicted)
 
 
-def messages_of(body: Chat) -> list[dict[str, Any]]:
-    """What the chat template is given."""
+def messages_of(service: Service, messages: Sequence[Message]) -> list[dict[str, Any]]:
+    """What the engine is given, on a thread that may wait for images. Raises RequestError for one that is none."""
     found: list[dict[str, Any]] = []
-    for message in body.messages:
+    contents = contents_of([message.content for message in messages], service.settings.fetcher)
+    for message, content in zip(messages, contents, strict=True):
         role = "system" if message.role == "developer" else message.role
-        one: dict[str, Any] = {"role": role, "content": message.text}
+        one: dict[str, Any] = {"role": role, "content": content}
         if message.tool_calls:
             one["tool_calls"] = [_called(call) for call in message.tool_calls]
         if message.tool_call_id is not None:
@@ -68,6 +76,28 @@ def messages_of(body: Chat) -> list[dict[str, Any]]:
             one["name"] = message.name
         found.append(one)
     return found
+
+
+def _asking_for_fields(body: Chat, messages: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """The messages with the last one in the words of an extraction. Raises ApiError where there is no schema."""
+    *before, last = messages
+    schema, content = _schema(body), last["content"]
+    if isinstance(content, str):
+        return [*before, last | {"content": of_schema(schema, content)}]
+    said = "".join(part["text"] for part in content if part["type"] == "text")
+    images = [part for part in content if part["type"] != "text"]
+    return [*before, last | {"content": [*images, {"type": "text", "text": of_schema(schema, said)}]}]
+
+
+def _schema(body: Chat) -> Any:
+    """The JSON Schema of the answer. Raises ApiError where there is none."""
+    form, output = body.response_format, body.structured_outputs
+    schema = None if form is None or form.json_schema is None else form.json_schema.schema_
+    if output is not None and output.json_ is not None:
+        schema = plain_schema(output.json_)
+    if schema is None:
+        raise unsupported("canvas.ask_fields", "canvas.ask_fields asks for a schema's fields; send response_format")
+    return schema
 
 
 def _called(call: Call) -> dict[str, Any]:

@@ -11,15 +11,17 @@ from typing import Annotated, Any, ClassVar, Literal
 
 from fastapi import Request, Response
 from pydantic import Field
+from starlette.concurrency import run_in_threadpool
 
 from redraft.operations.decide import Belief, Decision, read_belief
 from redraft.operations.questions import Question, decide_questions
 from redraft.server.http.body import BOOKKEEPING, Body, Flag, Int, Real, Str
 from redraft.server.http.errors import GONE, ApiError
 from redraft.server.http.routing import answers, router_of_bodies
-from redraft.server.http.service import note_prompts, service_of
+from redraft.server.http.service import Service, note_prompts, service_of
 from redraft.server.http.sse import unless_gone
 from redraft.server.openai.fields import Part, text_of
+from redraft.server.openai.images import contents_of
 from redraft.server.openai.replies import Json
 from redraft.server.openai.responses import Item
 
@@ -85,7 +87,7 @@ class Decisions(Body):
     inert: ClassVar[frozenset[str]] = BOOKKEEPING
 
     model: Str | None = None
-    input: Str | list[Item] = Field(description="a text, or turns of text")
+    input: Str | list[Item] = Field(description="a text, or turns of text and images")
     questions: list[Asked] = Field(min_length=1, max_length=400, description="predicates, choices and scores")
     joint: Flag | None = Field(default=None, description="false: a canvas for each question, not one for all (true)")
     temperature: Real | None = Field(
@@ -102,12 +104,14 @@ async def decisions(request: Request, body: Decisions) -> Response | Json:
     service = service_of(request)
     service.check_name(body.model)
     gone = threading.Event()
-    note_prompts(request, [turn["content"] for turn in _turns(body.input, "")] + [one.said for one in body.questions])
+    turns = await run_in_threadpool(_turns, service, body.input)
+    said = [part for turn in turns for part in _texts(turn["content"])]
+    note_prompts(request, said + [one.said for one in body.questions])
     with service.enter(1, request):
         work = partial(
             decide_questions,
             service.engine,
-            partial(_turns, body.input),
+            partial(_asking, turns),
             [Question(one.said, [*_choices(one)]) for one in body.questions],
             joint=body.joint is not False,
             seed=body.seed or 0,
@@ -150,18 +154,29 @@ def _calibration(belief: Belief | None, temperature: float) -> Json | None:
     return found
 
 
-def _turns(given: str | list[Item], asked: str) -> list[dict[str, str]]:
-    """The input with the question behind its last turn, if that is the user's, else as a turn of its own."""
+Turn = dict[str, Any]
+
+
+def _turns(service: Service, given: str | list[Item]) -> list[Turn]:
+    """The input as messages. Raises RequestError for an image that is none."""
     if isinstance(given, str):
-        return [{"role": "user", "content": f"{given}\n{asked}" if asked else given}]
-    turns = []
-    for item in given:
-        role = "system" if item.role == "developer" else item.role
-        turns.append({"role": role, "content": text_of(item.content)})
+        return [{"role": "user", "content": given}]
+    contents = contents_of([item.content for item in given], service.settings.fetcher)
+    roles = ["system" if item.role == "developer" else item.role for item in given]
+    return [{"role": role, "content": content} for role, content in zip(roles, contents, strict=True)]
+
+
+def _texts(content: str | list[Json]) -> list[str]:
+    return [content] if isinstance(content, str) else [part["text"] for part in content if part["type"] == "text"]
+
+
+def _asking(turns: list[Turn], asked: str) -> list[Turn]:
+    """The input with the question behind its last turn, if that is the user's, else as a turn of its own."""
     if not turns or turns[-1]["role"] != "user":
         return [*turns, {"role": "user", "content": asked}]
     last = turns[-1]["content"]
-    return [*turns[:-1], {"role": "user", "content": f"{last}\n{asked}" if asked else last}]
+    content = f"{last}\n{asked}" if isinstance(last, str) else [*last, {"type": "text", "text": f"\n{asked}"}]
+    return [*turns[:-1], {"role": "user", "content": content}]
 
 
 def _choices(question: Predicate | Choice | Score) -> Mapping[str, Any]:

@@ -25,7 +25,7 @@ from redraft.server.http.errors import GONE
 from redraft.server.http.service import Service, service_of
 from redraft.server.http.sse import Chunks, EventStream, unless_gone
 from redraft.server.openai.fields import Sampling
-from redraft.server.openai.replies import Form, Head, Json, usage
+from redraft.server.openai.replies import Form, Json, ReplyHead, usage
 from redraft.trace.frames import Frames
 
 T = TypeVar("T")
@@ -52,7 +52,7 @@ class Exchange:
     def __init__(self, service: Service, work: Work, request: Request | None = None) -> None:
         """Submit the requests, on the event loop. Raises ApiError if there is no room; `close` it otherwise."""
         self.service, self.work, self.request = service, work, request
-        self.head = Head(service.settings, work.form)
+        self.head = ReplyHead(service.settings, work.form)
         canvas = work.body.canvas
         drafts = work.drafts or bool(work.body.stream and canvas is not None and canvas.stream)
         self._room = service.enter(len(work.requests), request)
@@ -121,7 +121,7 @@ class Exchange:
             notes = self.request.scope["state"]["log"]
             notes |= {"gone": gone, "steps": sum(sum(one.steps) for one in done)}
             if self.service.settings.log_prompts:
-                prompts = dict.fromkeys(one.prompt for one in self.work.requests)
+                prompts = dict.fromkeys(tuple(one.shown_prompt) for one in self.work.requests)
                 notes["prompts"] = [self.service.engine.text.decode(prompt) for prompt in prompts]
 
     async def _run(self) -> None:
@@ -168,7 +168,7 @@ def reply_with(
 ) -> Response | Json:
     """Answers of an operation, whole or as a stream with one piece each."""
     service = service_of(request)
-    head, counts = Head(service.settings, form), usage(done, prompt_tokens)
+    head, counts = ReplyHead(service.settings, form), usage(done, prompt_tokens)
     count(service, request, done, prompt_tokens)
     if not body.stream:
         return head.whole(done, counts)
@@ -176,7 +176,7 @@ def reply_with(
     return EventStream(_pieces(head, done, counts if wanted else None), limits=service.settings.limits)
 
 
-async def _pieces(head: Head, done: Sequence[Generation], counts: Json | None) -> Chunks:
+async def _pieces(head: ReplyHead, done: Sequence[Generation], counts: Json | None) -> Chunks:
     common, form = head.of(chunk=True), head.form
     for i, one in enumerate(done):
         if first := form.first(i):

@@ -8,10 +8,11 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Annotated, Any, ClassVar, Literal
 
-from pydantic import Field
+from pydantic import Discriminator, Field, Tag
 
 from redraft.options import described
 from redraft.server.http.body import BOOKKEEPING, Body, Flag, Int, Real, Str
+from redraft.server.http.errors import ApiError
 
 
 def option_field(name: str, more: str = "") -> Any:
@@ -40,6 +41,9 @@ class CanvasOptions(Body):
     causal: Flag | None = option_field("causal")
     draw: Flag | None = option_field("draw")
     stream: Flag | None = Field(default=None, description="every step as a key `canvas` of a stream's chunks")
+    ask_fields: Flag | None = Field(
+        default=None, description="in chat, with a JSON Schema: the last turn is a text, and its fields are asked for"
+    )
 
 
 class Sampling(Body):
@@ -90,15 +94,57 @@ class Sampling(Body):
 
 
 class Part(Body):
-    """A piece of a message's content."""
+    """A piece of a message's content. Those of an earlier response may come back as they were."""
+
+    inert = frozenset({"annotations", "logprobs"})
 
     type: Literal["text", "input_text", "output_text"] = "text"
     text: Str
 
 
-def text_of(content: str | Sequence[Part] | None) -> str:
-    """A content as one text."""
-    return content if isinstance(content, str) else "".join(part.text for part in content or ())
+class ImageUrl(Body):
+    """Where an image is."""
+
+    inert = frozenset({"detail"})
+
+    url: Str
+
+
+class ImagePart(Body):
+    """An image in a user's message: a data URL, or a URL of a host that the server allows."""
+
+    inert = frozenset({"detail"})
+
+    type: Literal["image_url", "input_image"]
+    image_url: Str | ImageUrl
+
+    @property
+    def url(self) -> str:
+        """The URL in either form."""
+        return self.image_url if isinstance(self.image_url, str) else self.image_url.url
+
+
+def _kind(part: Any) -> str:
+    """Which form a part is read as; the names are none that could be a field's."""
+    kind = part.get("type") if isinstance(part, dict) else getattr(part, "type", None)
+    return "image-part" if kind in ("image_url", "input_image") else "text-part"
+
+
+AnyPart = Annotated[
+    Annotated[Part, Tag("text-part")] | Annotated[ImagePart, Tag("image-part")],
+    Discriminator(_kind),
+]
+Content = str | Sequence[Part | ImagePart]
+"""What a message says."""
+
+
+def text_of(content: Content | None) -> str:
+    """A content as one text. Raises ApiError for an image, which the endpoint does not read there."""
+    if content is None or isinstance(content, str):
+        return content or ""
+    if any(isinstance(part, ImagePart) for part in content):
+        raise ApiError(400, "an image was sent where text alone is read; leave it out", param="messages")
+    return "".join(part.text for part in content if isinstance(part, Part))
 
 
 class Function(Body):
@@ -125,7 +171,7 @@ class Message(Body):
     neutral: ClassVar[Mapping[str, tuple[Any, ...]]] = {"refusal": (), "audio": (), "function_call": ()}
 
     role: Literal["system", "developer", "user", "assistant", "tool"]
-    content: Str | list[Part] | None = None
+    content: Str | list[AnyPart] | None = None
     name: Str | None = None
     tool_calls: list[Call] | None = None
     tool_call_id: Str | None = None
@@ -221,7 +267,9 @@ class Chat(Sampling):
         "web_search_options": (),
     }
 
-    messages: list[Message] = Field(min_length=1, description="the conversation; content is text, or parts of text")
+    messages: list[Message] = Field(
+        min_length=1, description="the conversation; content is text, or parts: text and images"
+    )
     max_completion_tokens: Int | None = Field(default=None, ge=1, description="the newer name of max_tokens")
     response_format: ResponseFormat | None = Field(default=None, description="text, json_object or json_schema")
     structured_outputs: StructuredOutputs | None = Field(default=None, description="json, regex, choice or grammar")

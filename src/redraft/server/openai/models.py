@@ -13,6 +13,7 @@ from redraft.server.http.body import Body, Flag, Int, Str
 from redraft.server.http.errors import ApiError
 from redraft.server.http.routing import answers, router_of_bodies
 from redraft.server.http.service import Service, service_of
+from redraft.server.openai.chat import messages_of
 from redraft.server.openai.fields import Message, Sampling
 from redraft.server.openai.replies import Json
 
@@ -104,8 +105,9 @@ def _tokenize(service: Service, body: Tokenize) -> Json:
         said = " and ".join(given) or "nothing"
         raise ApiError(400, f"{said} was sent to tokenize; send one of prompt, content and messages", param="prompt")
     if body.messages is not None:
-        turns = [{"role": message.role, "content": message.text} for message in body.messages]
-        ids = text.chat(turns, generation_prompt=body.add_generation_prompt is not False)
+        again = body.add_generation_prompt is not False
+        turns = messages_of(service, body.messages)
+        ids = list(service.engine.chat_prompt(turns, generation_prompt=again).tokens)
     else:
         # Two dialects: one adds the beginning-of-text token by default, the other on request.
         bos = bool(body.add_special) if body.content is not None else body.add_special_tokens is not False
@@ -132,6 +134,7 @@ def _model(service: Service, name: str) -> Json:
         "owned_by": "redraft",
         "max_model_len": config.model.max_positions,
         "canvas_length": config.model.canvas_length,
+        "input_modalities": ["text"] if service.engine.vision is None else ["text", "image"],
         "fields": sorted(Sampling.model_fields),
         "dial": _dial(service.engine.folder),
     }

@@ -184,7 +184,7 @@ Form = ChatForm | TextForm
 
 
 @dataclass(frozen=True)
-class Head:
+class ReplyHead:
     """What every chunk of an answer has in common."""
 
     settings: Settings

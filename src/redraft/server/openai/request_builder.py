@@ -6,14 +6,19 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
+from redraft.diffusion.presets import WIDTHS
 from redraft.engine.request import Request, ResolvedRequest
+from redraft.engine.resolve import canvas_width
 from redraft.errors import ConstraintError, RequestError
+from redraft.images.prompt import Prompt
 from redraft.options import Options, option_table
 from redraft.server.http.errors import api_error, unsupported
 from redraft.server.http.service import Service
 from redraft.server.openai.constraint import Constraint
 from redraft.server.openai.fields import Sampling
 
+GREEDY = 1e-3
+"""top_p up to which the likeliest token alone is left."""
 OWN = ("logprobs", "read_prompt")  # which endpoints spell in ways of their own
 SENT = {one.name: one.http.split(".") for one in option_table() if one.http and one.name not in OWN}
 """Options that every endpoint takes, and where a body has them."""
@@ -59,10 +64,16 @@ class RequestBuilder:
         if "preset" not in sent and not others:
             served = self.settings.preset
             sent["preset"] = "fast" if keeps_canvas and served == "flow" else served
+        if "seed" not in sent and (sent.get("temperature") == 0 or sent.get("top_p", 1.0) <= GREEDY):
+            sent["seed"] = 0  # who asks for no chance means: the same again
         return Options(**sent)
 
     def requests(
-        self, prompts: Sequence[Sequence[int]], options: Options, answers: int, constraint: Constraint | None = None
+        self,
+        prompts: Sequence[Sequence[int] | Prompt],
+        options: Options,
+        answers: int,
+        constraint: Constraint | None = None,
     ) -> tuple[ResolvedRequest, ...]:
         """`answers` requests for each prompt, whose seeds count up. Raises ApiError for a constraint without a text."""
         found: list[ResolvedRequest] = []
@@ -70,11 +81,28 @@ class RequestBuilder:
             language = None if constraint is None else constraint.language(self.engine)
             thinking = constraint is not None and constraint.thinking
             for prompt in prompts:
-                one = self.engine.resolve(Request(list(prompt), options, thinking=thinking, constraint=language))
+                whole = prompt if isinstance(prompt, Prompt) else Prompt(tuple(prompt))
+                own = self._clipped(options, len(whole.tokens))
+                one = self.engine.resolve(Request(whole, own, thinking=thinking, constraint=language))
                 found += [replace(one, seed=(one.seed + i) % 2**64) for i in range(answers)]
         except ConstraintError as error:
             raise api_error(error, field=None if constraint is None else constraint.field) from None
         return tuple(found)
+
+    def _clipped(self, options: Options, prompt: int) -> Options:
+        """The options, with as many tokens as the context has room for if more were asked for and the server clips."""
+        model, asked = self.engine.config.model, options.max_tokens or 0
+        free = model.max_positions - prompt
+        if not self.settings.clip or free < 1 or asked <= free:
+            return options
+
+        def fits(tokens: int) -> bool:
+            width = 1 if options.causal else canvas_width(replace(options, max_tokens=tokens), self.engine.config)
+            return tokens > 0 and -(-tokens // width) * width <= free
+
+        widths = (1,) if options.causal else (options.canvas or model.canvas_length, *WIDTHS)
+        most = max((tokens for width in widths if fits(tokens := free // width * width)), default=asked)
+        return replace(options, max_tokens=most, min_tokens=min(options.min_tokens, most))
 
 
 def _biases(sent: dict[str, float]) -> tuple[tuple[int, float], ...]:
@@ -88,6 +116,7 @@ CONVERTED: Mapping[str, Callable[[Any], Any]] = {
     "seed": lambda sent: sent % 2**64,
     "stop": lambda sent: (sent,) if isinstance(sent, str) else tuple(sent),
     "deadline_sec": lambda sent: sent / 1e3,
+    "top_p": lambda sent: GREEDY if sent == 0 else sent,
     "top_k": lambda sent: None if sent in (0, -1) else sent,
     "accept": tuple,
     "logit_bias": _biases,

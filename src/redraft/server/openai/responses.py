@@ -1,7 +1,8 @@
-"""`POST /v1/responses`: the text part of OpenAI's newer interface, turned into a conversation. Nothing is stored."""
+"""`POST /v1/responses`: text and images of OpenAI's newer interface, turned into a conversation. Nothing is stored."""
 
 from __future__ import annotations
 
+import re
 import secrets
 import time
 from collections.abc import Mapping
@@ -11,6 +12,7 @@ from fastapi import Request, Response
 from pydantic import Field
 from starlette.concurrency import run_in_threadpool
 
+from redraft.errors import RequestError
 from redraft.server.http.body import BOOKKEEPING, Body, Flag, Int, Real, Str
 from redraft.server.http.errors import unsupported
 from redraft.server.http.routing import answers, router_of_bodies
@@ -18,16 +20,10 @@ from redraft.server.http.service import service_of
 from redraft.server.http.sse import Chunks
 from redraft.server.openai.chat import prepare
 from redraft.server.openai.exchange import Exchange
-from redraft.server.openai.fields import CanvasOptions, Chat, Part, text_of
+from redraft.server.openai.fields import AnyPart, CanvasOptions, Chat
 from redraft.server.openai.replies import Json
 
 router = router_of_bodies()
-
-
-class OutputPart(Part):
-    """A piece of content, as it may have come out of an earlier response."""
-
-    inert = frozenset({"annotations", "logprobs"})
 
 
 class Item(Body):
@@ -37,7 +33,7 @@ class Item(Body):
 
     type: Literal["message"] = "message"
     role: Literal["system", "developer", "user", "assistant"]
-    content: Str | list[OutputPart]
+    content: Str | list[AnyPart]
 
 
 class Format(Body):
@@ -88,7 +84,7 @@ class Responses(Body):
     }
 
     model: Str | None = None
-    input: Str | Annotated[list[Item], Field(min_length=1)] = Field(description="a text, or turns of text")
+    input: Str | Annotated[list[Item], Field(min_length=1)] = Field(description="a text, or turns of text and images")
     instructions: Str | None = Field(default=None, description="a system turn in front")
     max_output_tokens: Int | None = Field(default=None, ge=1, description="most tokens to answer with")
     temperature: Real | None = Field(default=None, description="as in chat")
@@ -110,10 +106,19 @@ async def responses(request: Request, body: Responses) -> Response | Json:
             "canvas.stream", "steps have no event in this interface; leave canvas.stream out, or use chat"
         )
     service, same = service_of(request), Chat.model_validate(as_chat(body))
-    work = await run_in_threadpool(prepare, service, same)
+    try:
+        work = await run_in_threadpool(prepare, service, same)
+    except RequestError as error:
+        raise _as_sent(error, bool(body.instructions)) from None
     exchange = Exchange(service, work, request)
     form = _Response(body, exchange)
     return exchange.stream(form.events(), named=True) if body.stream else await exchange.reply(form.whole)
+
+
+def _as_sent(error: RequestError, instructed: bool) -> RequestError:
+    """An error that names a message of the chat, with the name of the item that it was."""
+    named = re.compile(r"messages\[(\d+)\]")
+    return type(error)(named.sub(lambda found: f"input[{int(found[1]) - instructed}]", str(error)))
 
 
 def as_chat(body: Responses) -> Json:
@@ -123,7 +128,7 @@ def as_chat(body: Responses) -> Json:
         turns.append({"role": "user", "content": body.input})
     else:
         for item in body.input:
-            turns.append({"role": item.role, "content": text_of(item.content)})
+            turns.append(item.model_dump(include={"role", "content"}))
     found: Json = {"model": body.model, "messages": turns, "max_completion_tokens": body.max_output_tokens}
     found |= {name: getattr(body, name) for name in ("temperature", "top_p", "seed", "max_steps", "stream")}
     if body.canvas is not None:

@@ -17,6 +17,7 @@ export async function ask(path, body, stage, signal) {
 
 /** The stream of /v1/canvas. */
 function ours(chunk, stage, said) {
+  if (chunk.type === "noise") stage.noise(chunk);
   if (chunk.type === "draft") stage.add(chunk);
   if (chunk.type === "block") {
     stage.blocks.push(chunk);

@@ -9,7 +9,7 @@ export class Film {
   /** Add what the server told of one step; returns the frame. */
   add(told) {
     const last = this.frames.at(-1);
-    const before = last && last.block === told.block && last.tokens.length === told.width ? last : null;
+    const before = last?.step && last.block === told.block && last.tokens.length === told.width ? last : null;
     const tokens = before ? before.tokens.slice() : new Array(told.width).fill("");
     told.positions.forEach((at, i) => (tokens[at] = told.tokens[i]));
     const frame = {

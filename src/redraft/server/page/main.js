@@ -37,7 +37,7 @@ async function begin() {
 function open(server, views) {
   const links = views.map(({ id, title }) => h("a", { href: `#${id}` }, title));
   tabs.replaceChildren(...links);
-  let wanted = views[0];
+  let wanted = views.find(({ id }) => id === server.home) ?? views[0];
   const show = () => {
     wanted = views.find(({ id }) => `#${id}` === location.hash) ?? wanted; // the skip link's address is no view's
     links.forEach((link) => {

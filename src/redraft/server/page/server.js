@@ -7,6 +7,10 @@ export class Server {
   constructor(model, paths) {
     Object.assign(this, { name: model.id, width: model.canvas_length, context: model.max_model_len, paths });
     this.dial = model.dial ?? null;
+    this.images = (model.input_modalities ?? []).includes("image");
+    this.embedded = model.id === "nano" || model.id === "nano-sudoku";
+    this.home = model.id === "nano-sudoku" ? "sudoku" : "write";
+    this.greets = this.embedded && location.hash === ""; // the first view plays by itself for who has just arrived
   }
 
   /** Whether it has a path and, if they are named, each of these fields. */

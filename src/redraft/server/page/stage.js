@@ -5,6 +5,8 @@ import { announce, count, h } from "./dom.js";
 import { Film, nats, textOf } from "./film.js";
 import { Timeline } from "./timeline.js";
 
+const NOISE = 9; // nats: more than any doubt that is told apart
+
 /** One answer. `shown(frame)` is called for every frame on view, `settled()` when the last one has been seen. */
 export class Stage {
   constructor({ shown = () => {}, settled = () => {} } = {}) {
@@ -41,6 +43,13 @@ export class Stage {
   add(told) {
     this.element.dataset.state = "running";
     this.timeline.add(this.film.add(told));
+  }
+
+  /** What the canvas began as, before its first step. */
+  noise({ width, tokens }) {
+    const none = new Array(width).fill(0);
+    const told = { block: 0, step: 0, width, tokens, positions: [...none.keys()], accepted: none, entropy: none.map(() => NOISE) };
+    this.add(told);
   }
 
   /** The answer is whole. `told` is what the server says of it. */

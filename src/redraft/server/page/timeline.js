@@ -124,7 +124,7 @@ export class Timeline {
     // A slow reader is not told every step, so steps are not counted by frames.
     const last = this.frames.findLast((each) => each.block === frame.block);
     const block = this.frames.at(-1).block ? `block ${frame.block + 1}, ` : "";
-    this.label.textContent = `${block}step ${frame.step} of ${last.step}${this.over ? "" : "…"}`;
+    this.label.textContent = frame.step ? `${block}step ${frame.step} of ${last.step}${this.over ? "" : "…"}` : "noise";
     this.range.setAttribute("aria-valuetext", this.label.textContent);
   }
 }

@@ -11,8 +11,8 @@ export const id = "edit";
 export const title = "Edit";
 
 const PATH = "/v1/canvas";
-const TEXT = '{"who":"Karomi","qty":417,"item":"melu"}';
-const CHOSEN = [22, 25];
+const TEXT = '{"who":"Maria","qty":317,"item":"apples"}';
+const CHOSEN = [21, 24];
 const WISH = "Set qty to 520.";
 
 /** Whether the server has what this needs. */

@@ -33,6 +33,7 @@ class Infill {
     this.dig = h("button", { type: "button", class: "chip", onclick: () => this.hole() }, `Put a hole ${HOLE} at the cursor`);
     this.run = new Run({ label: "Fill", go: (signal) => this.go(signal) });
     this.text.addEventListener("input", () => this.read());
+    this.missing = h("small", { hidden: true }, `There is no hole ${HOLE} in the text: put one where something is missing.`);
     this.race = new Race();
     this.result = h("section", { class: "result", "aria-label": "The filled text", hidden: true });
     this.element = h(
@@ -45,7 +46,7 @@ class Infill {
         field("Text", this.text),
         h("div", { class: "chips" }, this.dig),
         field("Every hole matches (a regular expression)", this.form),
-        h("div", { class: "row" }, this.run.button),
+        h("div", { class: "row" }, this.run.button, this.missing),
         this.run.error,
         this.knobs.element,
       ),
@@ -55,7 +56,9 @@ class Infill {
   }
 
   read() {
-    this.run.button.disabled = !this.run.running && !this.text.value.includes(HOLE);
+    const whole = !this.text.value.includes(HOLE);
+    this.run.button.disabled = !this.run.running && whole;
+    this.missing.hidden = !whole;
   }
 
   hole() {

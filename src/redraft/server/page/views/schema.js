@@ -7,18 +7,19 @@ import { Knobs } from "../knobs.js";
 import { Run } from "../run.js";
 import { ApiError } from "../api.js";
 import { Stage } from "../stage.js";
+import { bounds } from "../bounds.js";
 
 export const id = "schema";
 export const title = "Schema";
 
 const PATH = "/v1/chat/completions";
-const PROMPT = "record\nSend 417 melu to Karomi.";
+const TEXT = "Send 3 apples to Maria.";
 const SCHEMA = `{
   "type": "object",
   "properties": {
-    "who": { "type": "string", "maxLength": 12 },
-    "qty": { "type": "integer", "minimum": 1, "maximum": 999 },
-    "item": { "type": "string", "maxLength": 12 }
+    "who": { "type": ["string", "null"] },
+    "qty": { "type": ["integer", "null"] },
+    "item": { "type": ["string", "null"] }
   },
   "required": ["who", "qty", "item"]
 }`;
@@ -32,7 +33,7 @@ export function fits(server) {
 export function build(server) {
   const prompt = h("textarea", { rows: 3, spellcheck: "false" });
   const schema = h("textarea", { rows: 10, spellcheck: "false", class: "code" });
-  prompt.value = PROMPT;
+  prompt.value = TEXT;
   schema.value = SCHEMA;
   const knobs = new Knobs(server);
   const table = h("tbody");
@@ -51,7 +52,7 @@ export function build(server) {
       result.hidden = true;
       const format = { type: "json_schema", json_schema: { name: "answer", schema: parsed(schema.value) } };
       const messages = [{ role: "user", content: prompt.value }];
-      const body = { messages, response_format: format, logprobs: true, canvas: { stream: true } };
+      const body = { messages, response_format: format, logprobs: true, canvas: { stream: true, ask_fields: true } };
       const said = await ask(PATH.slice(1), { ...knobs.values(), ...body }, stage, signal);
       table.replaceChildren(...rows(said, stage.film.frames));
       if (stage.element.dataset.state === "settled") result.hidden = table.children.length === 0;
@@ -60,11 +61,12 @@ export function build(server) {
   return h(
     "div",
     { class: "view" },
-    h("p", { class: "lead" }, "The answer fits the schema or there is none: every step is held to it."),
+    h("p", { class: "lead" }, "The text’s fields are asked for. The answer fits the schema or there is none: every step is held to it."),
+    bounds(server),
     h(
       "form",
       { class: "composer" },
-      field("Prompt", prompt),
+      field("Text", prompt),
       field("JSON Schema", schema),
       h("div", { class: "row" }, run.button),
       run.error,

@@ -13,10 +13,13 @@ export const id = "sudoku";
 export const title = "Sudoku";
 
 const PATH = "/v1/canvas";
+const ELSEWHERE =
+  "nano reads sentences. The other model in the package solves the board: stop this server, start redraft serve nano-sudoku, and load this page again.";
 
 /** Boards that fit on one canvas: a token a cell, one a line end, one for the end. */
 function sizes(server) {
-  return [4, 6, 9].filter((size) => size * (size + 1) <= server.width);
+  const known = server.embedded ? [4, 6] : [4, 6, 9]; // nano-sudoku was never taught 9×9
+  return known.filter((size) => size * (size + 1) <= server.width);
 }
 
 /** Whether the server has what this needs. */
@@ -26,7 +29,7 @@ export function fits(server) {
 
 /** The view. */
 export function build(server) {
-  return new Sudoku(server).element;
+  return server.name === "nano" ? h("p", { class: "notice" }, ELSEWHERE) : new Sudoku(server).element;
 }
 
 class Sudoku {
@@ -59,7 +62,8 @@ class Sudoku {
       ),
       this.stage.element,
     );
-    this.draw(sizes(server)[0]);
+    this.draw(sizes(server)[server.greets ? 1 : 0]);
+    if (server.greets) setTimeout(() => this.run.start());
   }
 
   draw(size) {
@@ -84,7 +88,7 @@ class Sudoku {
     const content = `sudoku\n${rows.join("\n")}`;
     const pins = await pinned(rows.join("\n"), signal);
     this.stage.canvas.held = new Set(pins.map(({ at }) => at));
-    const body = { messages: [{ role: "user", content }], pins };
+    const body = { messages: [{ role: "user", content }], pins, max_tokens: size * (size + 1) };
     await ask(PATH.slice(1), { ...this.knobs.values(), ...body }, this.stage, signal);
   }
 
@@ -94,6 +98,7 @@ class Sudoku {
     const read = { digits: [], entropy: [], changed: [] };
     let row = 0;
     let column = 0;
+    if (!frame.step) return this.noise(frame);
     frame.tokens.slice(0, frame.end).forEach((token, i) => {
       for (const character of token) {
         if (character === "\n") [row, column] = [row + 1, 0];
@@ -113,12 +118,21 @@ class Sudoku {
     this.now = this.board.show(read);
   }
 
+  /** Noise has no lines: a token a cell, as far as it has room there. */
+  noise({ tokens, entropy }) {
+    const { size } = this.board;
+    const places = [...new Array(size * size).keys()].map((at) => at + Math.floor(at / size));
+    this.board.show({ digits: places.map((i) => tokens[i]?.slice(0, 2) || "·"), entropy: places.map((i) => entropy[i] ?? 0), changed: [] });
+  }
+
   judge() {
     if (!this.now) return;
-    const { size } = this.board;
+    const { clues, size } = this.board;
     const whole = this.now.every((digit) => digit >= 1 && digit <= size);
     const legal = whole && !clashes(this.now, size).some(Boolean);
-    this.verdict.textContent = legal ? "Solved: every rule holds." : "Not solved: a rule is broken. Another seed may do it.";
+    const possible = solutions(clues, size, 1).length > 0;
+    const wrong = possible ? "a rule is broken. Another seed may do it." : "these clues contradict each other, so there is no solution.";
+    this.verdict.textContent = legal ? "Solved: every rule holds." : `Not solved: ${wrong}`;
     announce(this.verdict.textContent);
   }
 }

@@ -1,23 +1,23 @@
 // A conversation, or a text continued, with the canvas of every answer.
 
 import { ask } from "../ask.js";
+import { bounds } from "../bounds.js";
 import { h } from "../dom.js";
 import { Knobs } from "../knobs.js";
 import { Marks } from "../marks.js";
+import { content, Pictures } from "../pictures.js";
 import { Run } from "../run.js";
 import { Stage } from "../stage.js";
 
 export const id = "write";
 export const title = "Write";
 
-const EXAMPLES = [
-  ["A Sudoku", "sudoku\n.153..\n..3..4\n......\n.3.245\n6514..\n.4..6."],
-  ["A list", "list\nPack duvi for Nemiso, 52 in all.\nBako wants sola, 3 boxes."],
-  ["A record", "record\nSend 417 melu to Karomi."],
+const PUZZLE = ["A Sudoku", "sudoku\n.153..\n..3..4\n......\n.3.245\n6514..\n.4..6."];
+const SENTENCES = [
+  ["A record", "Extract as JSON: name, age (integer), city\nAlice is 31 years old and lives in Rome."],
+  ["A list", "Extract as JSON list: who, qty (integer), item\nSend 3 apples to Maria.\nTom wants 12 pens."],
+  ["A change", 'Edit: Set qty to 5.\n{"who":"Maria","qty":3,"item":"apples"}'],
 ];
-
-const BOUNDS =
-  "nano, the small model in the package, knows prompts like the examples, with made-up words. An example starts over.";
 
 /** Whether the server has what this needs. */
 export function fits(server) {
@@ -37,25 +37,31 @@ class Write {
     this.modes = modes(() => this.clear());
     this.knobs = new Knobs(server);
     this.run = new Run({ label: "Send", go: (signal, wish) => this.go(signal, wish) });
+    this.pictures = server.images ? new Pictures(this.prompt, (error) => this.run.tell(error)) : null;
     this.anew = h("button", { type: "button", class: "quiet", hidden: true, onclick: () => this.clear() }, "Start over");
     this.turns = h("ol", { class: "turns" });
     this.prompt.addEventListener("keydown", (event) => {
-      if (event.key === "Enter" && (event.ctrlKey || event.metaKey)) this.run.start();
+      if (event.key !== "Enter" || event.shiftKey || event.isComposing) return;
+      event.preventDefault();
+      this.run.start();
     });
     this.element = h("div", { class: "view" }, lead(), this.turns, this.composer());
   }
 
   composer() {
-    const examples = EXAMPLES.map(([name, text]) =>
+    const known = this.server.name === "nano-sudoku" ? [PUZZLE] : SENTENCES;
+    const examples = known.map(([name, text]) =>
       h("button", { type: "button", class: "chip", onclick: () => this.example(text) }, name),
     );
+    if (this.server.greets) setTimeout(() => this.greet(known[0][1]));
     return h(
       "form",
       { class: "composer" },
       this.prompt,
+      this.pictures?.element ?? null,
       h("div", { class: "row spread" }, h("div", { class: "chips" }, ...examples), this.modes.element),
-      this.server.name === "nano" ? h("small", {}, BOUNDS) : null,
-      h("div", { class: "row" }, this.run.button, this.anew, h("small", {}, "Ctrl Enter sends, Esc stops")),
+      bounds(this.server),
+      h("div", { class: "row" }, this.run.button, this.anew, h("small", {}, "Enter sends, Shift Enter breaks the line, Esc stops")),
       this.run.error,
       this.knobs.element,
     );
@@ -68,11 +74,19 @@ class Write {
     this.prompt.focus();
   }
 
+  /** The first example, played without being asked for. */
+  greet(text) {
+    this.prompt.value = text;
+    this.run.start();
+  }
+
   clear() {
     this.run.stop();
     this.last = null;
     this.turns.replaceChildren();
     this.anew.hidden = true;
+    this.pictures?.clear();
+    this.pictures?.allow(this.modes.value === "chat"); // a text that goes on has no place for them
   }
 
   /** A new turn, or with `again` the last one once more with some of its tokens pinned. */
@@ -83,7 +97,9 @@ class Write {
     try {
       const said = await ask("v1/canvas", body, stage, signal).finally(() => turn.over(stage));
       turn.tell(said);
-      if (!again) this.prompt.value = "";
+      if (again) return;
+      this.prompt.value = "";
+      this.pictures?.clear();
     } catch (error) {
       if (error.name !== "AbortError") this.run.tell(error);
     } finally {
@@ -95,9 +111,11 @@ class Write {
     const asked = this.prompt.value;
     const before = this.last?.messages() ?? [];
     const chat = this.modes.value === "chat";
-    const body = chat ? { messages: [...before, { role: "user", content: asked }] } : { prompt: asked };
+    const images = chat ? this.pictures?.items ?? [] : [];
+    const said = { role: "user", content: content(asked, images) };
+    const body = chat ? { messages: [...before, said] } : { prompt: asked };
     this.last?.close();
-    this.last = new Turn(asked, body, this.server.name);
+    this.last = new Turn(asked, images, body, this.server.name);
     this.turns.append(this.last.element);
     this.anew.hidden = false;
     return this.last;
@@ -106,11 +124,11 @@ class Write {
 
 /** What was asked, and the answer as it settles, as often as it is drafted. */
 class Turn {
-  constructor(asked, body, name) {
+  constructor(asked, images, body, name) {
     this.body = body;
     this.text = null;
     this.said = h("div", { class: "said" }, h("h2", {}, name));
-    const question = h("div", { class: "asked" }, h("h2", {}, "You"), h("pre", {}, asked));
+    const question = h("div", { class: "asked" }, h("h2", {}, "You"), h("div", {}, small(images), h("pre", {}, asked)));
     this.element = h("li", { class: "turn" }, question, this.said);
   }
 
@@ -170,13 +188,17 @@ class Turn {
   }
 }
 
+function small(images) {
+  return images.length ? h("div", { class: "pictures" }, ...images.map((one) => one.drawn())) : null;
+}
+
 function lead() {
   return h(
     "p",
     { class: "lead" },
     "The whole answer is drafted at once and redrafted until it settles. ",
     h("span", { class: "key" }, "Blue"),
-    " is doubt, ink is certain.",
+    " is doubt, ink is certain. A dot marks what a step changed, a line what it accepted.",
   );
 }
 

@@ -1,0 +1,349 @@
+"""Rehearses the 26B model on a CPU: made, quantized, loaded and served within bounded memory, each in its own process.
+
+    python bench/rehearsal.py --layers 3 --folder /tmp/rehearsal --record bench/records/rehearsal.json
+
+    make       a checkpoint with the released names, shapes and dtypes, of random numbers, tensor by tensor
+    quantize   to 4 bit in a stream, as `redraft quantize` does
+    serve      one block under a schema, a prompt that is kept, an infill, an abort; peak memory beside the ledger
+    restart    the same block once more, in a new process
+
+`--layers 30` is the whole model: 52 GB of disk for the one folder, 16 for the other. With fewer the depth alone is cut:
+every matrix, the vocabulary of 262,144 and the number of experts are the released model's. Numbers are random, so the
+answers mean nothing; what is checked is that they are valid, and the same after a restart. Exit code 1 if not, or if
+the peak is further than 5% from the ledger.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import multiprocessing
+import shutil
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import torch
+
+import redraft
+from redraft.config import read_config
+from redraft.engine.loop import Loop
+from redraft.engine.memory import held_bytes
+from redraft.engine.request import Options, Request
+from redraft.engine.settings import LoopConfig
+from redraft.engine.warm import warm_up
+from redraft.measure.device import step_of
+from redraft.measure.process_memory import peak_here_mib, resident_mib
+from redraft.measure.record import check_place, new_record, write_record
+from redraft.measure.roofline import step_work
+from redraft.measure.sample_schema import TEN_FIELDS, made_up_vocabulary
+from redraft.operations.engine import Engine
+from redraft.shapes import Tensor
+from redraft.weights.plan import find_plan, formats
+from redraft.weights.quantize import quantize_checkpoint
+from redraft.weights.shards import TensorHeader, index_json, write_shard
+
+HERE = Path(__file__).resolve().parents[1]
+NAMES = HERE / "tests/data/real_26b_tensors.json"
+SHAPE = HERE / "recipes/shapes/26b/config.json"
+WHOLE, FULL = 30, 5
+"""Layers of the released model, and the first one with full attention."""
+MIB, POOL = 2**20, 2**24
+PROMPT = "Describe the order as an object with the fields of the form. "
+WITHIN = 0.05
+
+
+def main() -> int:
+    """Every stage, one record."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--layers", type=int, default=3, metavar="N", help="of 30 (default: 3)")
+    parser.add_argument("--folder", type=Path, required=True, help="where the checkpoints go; kept there")
+    parser.add_argument("--plan", default="int4", help="what to quantize to (default: int4)")
+    parser.add_argument("--steps", type=int, default=4, metavar="N", help="of a block (default: 4)")
+    parser.add_argument("--threads", type=int, default=1, metavar="N")
+    parser.add_argument("--device", default="cpu", help="of serving (default: cpu)")
+    parser.add_argument("--record", type=Path, metavar="FILE")
+    given = parser.parse_args()
+    if not 1 <= given.layers <= WHOLE:
+        parser.error(f"--layers is {given.layers}; it must be from 1 to {WHOLE}")
+    if given.record is not None:
+        check_place(given.record)
+    plain, packed = given.folder / f"{given.layers}-layers", given.folder / f"{given.layers}-layers-{given.plan}"
+    figures: dict[str, Any] = {}
+    for stage, made, inputs in ((make, plain, (plain, given.layers)), (quantize, packed, (plain, packed, given.plan))):
+        kept = made.with_suffix(f".{stage.__name__}.json")
+        if not made.exists():
+            kept.write_text(json.dumps(apart(stage, *inputs, given.threads)))
+        if kept.exists():
+            figures[stage.__name__] = json.loads(kept.read_text())
+    figures["serve"] = apart(serve, packed, given.plan, given.steps, given.threads, given.device)
+    figures["restart"] = apart(restart, packed, given.steps, given.threads, given.device)
+    figures["whole_model"] = "run" if given.layers == WHOLE else "not run"
+    same = figures["serve"]["tokens"] == figures["restart"]["tokens"]
+    figures["same_after_restart"] = same
+    summary = said(figures, given.layers)
+    workload = {name: getattr(given, name) for name in ("layers", "plan", "steps", "threads", "device")}
+    record = new_record("rehearsal", workload=workload, figures=figures, summary=summary)
+    if given.record is not None:
+        write_record(record, given.record)
+    print(record)
+    off = abs(figures["serve"]["peak_over_ledger"] - 1)
+    return int(not same or off > WITHIN)
+
+
+def said(figures: dict[str, Any], layers: int) -> list[tuple[str, str]]:
+    """What may be quoted."""
+    served, speed = figures["serve"], figures["serve"]["speed"]
+    lines = [
+        ("rehearsed", f"{layers} of {WHOLE} layers, every matrix and the vocabulary of the released shapes"),
+        ("the whole model", figures["whole_model"]),
+        ("peak memory of serving", f"{served['peak_mib']:,.0f} MiB, ledger {served['ledger_mib']:,.0f} MiB"),
+        ("peak over ledger", f"{served['peak_over_ledger']:.3f}"),
+        ("a plain step of one canvas", f"{speed['step_sec']:.2f} s, {speed['share_of_peak']:.0%} of the matmul peak"),
+        ("a step under a schema", f"{served['schema_step_sec']:.2f} s"),
+        ("the same answer after a restart", str(figures["same_after_restart"])),
+    ]
+    for stage in ("make", "quantize"):
+        if stage in figures:
+            lines.append((f"peak memory of {stage}", f"{figures[stage]['peak_mib']:,.0f} MiB"))
+    return lines
+
+
+def apart(stage: Callable[..., dict[str, Any]], *arguments: object) -> dict[str, Any]:
+    """Run a stage in a process of its own."""
+    print(f"{stage.__name__} …", file=sys.stderr, flush=True)
+    with multiprocessing.get_context("spawn").Pool(1) as pool:
+        return pool.apply(stage, arguments)
+
+
+def make(folder: Path, layers: int, threads: int) -> dict[str, Any]:
+    """Write the checkpoint."""
+    torch.set_num_threads(threads)
+    began, beside = time.monotonic(), folder.with_name(f".{folder.name}.making")
+    shutil.rmtree(beside, ignore_errors=True)
+    beside.mkdir(parents=True)
+    numbers = Numbers()
+    shards: dict[str, list[TensorHeader]] = {}
+    for i, entries in enumerate(runs(layers)):
+        name = f"model-{i + 1:05}-of-{layers + 1:05}.safetensors"
+        shards[name] = [TensorHeader(stored, torch.bfloat16, tuple(shape)) for stored, shape in entries]
+        write_shard(beside / name, shards[name], (part for one in shards[name] for part in numbers.of(one)))
+    (beside / "model.safetensors.index.json").write_text(json.dumps(index_json(shards)))
+    config = json.loads(SHAPE.read_text())
+    kinds = config["text_config"]["layer_types"]
+    config["text_config"]["layer_types"] = [kinds[i] for i in chosen(layers)]
+    config["text_config"]["num_hidden_layers"] = layers
+    (beside / "config.json").write_text(json.dumps(config))
+    (beside / "tokenizer.json").write_text(json.dumps(tokenizer(config["text_config"]["vocab_size"])))
+    beside.rename(folder)
+    size = sum(path.stat().st_size for path in folder.glob("*.safetensors"))
+    return {"bytes": size, "seconds": time.monotonic() - began, "peak_mib": peak_here_mib()}
+
+
+def chosen(layers: int) -> list[int]:
+    """Which of the released layers: the first ones, and one with full attention."""
+    return list(range(layers)) if layers > FULL or layers == 1 else [*range(layers - 1), FULL]
+
+
+def runs(layers: int) -> Iterator[list[tuple[str, list[int]]]]:
+    """Names and shapes of the released text tensors, a layer at a time, and the rest."""
+    names = {name: shape for name, shape in json.loads(NAMES.read_text()).items() if "vision" not in name}
+    rest = {name: shape for name, shape in names.items() if ".layers." not in name}
+    yield list(rest.items())
+    for own, real in enumerate(chosen(layers)):
+        found = {name: shape for name, shape in names.items() if f".layers.{real}." in name}
+        yield [(name.replace(f".layers.{real}.", f".layers.{own}."), shape) for name, shape in found.items()]
+
+
+class Numbers:
+    """Random numbers for any tensor, of variance 1 / fan-in, from one pool read from changing places."""
+
+    def __init__(self) -> None:
+        self.pool, self.at = torch.randn(POOL, generator=torch.Generator().manual_seed(0)), 0
+
+    def of(self, one: TensorHeader) -> Iterator[Tensor]:
+        """The numbers of a tensor, a run at a time; norms and scalars are 1."""
+        left = torch.Size(one.shape).numel()
+        while left:
+            count = min(left, POOL // 2)
+            if len(one.shape) == 1:
+                yield torch.ones(count, dtype=torch.bfloat16)
+            else:
+                start = self.at % (POOL // 2)
+                yield (self.pool[start : start + count] * one.shape[-1] ** -0.5).to(torch.bfloat16)
+                self.at += 7_654_321
+            left -= count
+
+
+def tokenizer(size: int) -> dict[str, Any]:
+    """A tokenizer of so many tokens: ends, bytes and made-up words. It spells texts character by character."""
+    special = {0: "<pad>", 1: "<eos>", 2: "<bos>", 3: "<unk>", 50: "<end50>", 106: "<turn|>"}
+    words = [piece.decode().replace(" ", "▁") for piece in made_up_vocabulary(size).pieces[258:] if piece]
+    letters = [chr(code) for code in range(33, 127)]
+    pieces = iter(dict.fromkeys(["▁", *letters, *(f"<0x{byte:02X}>" for byte in range(256)), *words]))
+    vocab = {special[i] if i in special else next(pieces): i for i in range(size)}
+    spaces = {"type": "Replace", "pattern": {"String": "▁"}, "content": " "}
+    flags = {"single_word": False, "lstrip": False, "rstrip": False, "normalized": False, "special": True}
+    return {
+        "version": "1.0",
+        "added_tokens": [{"id": i, "content": token} | flags for i, token in special.items()],
+        "normalizer": {"type": "Replace", "pattern": {"String": " "}, "content": "▁"},
+        "decoder": {"type": "Sequence", "decoders": [spaces, {"type": "ByteFallback"}, {"type": "Fuse"}]},
+        "model": {"type": "BPE", "vocab": vocab, "merges": [], "byte_fallback": True, "unk_token": "<unk>"},
+    }
+
+
+def quantize(folder: Path, target: Path, plan: str, threads: int) -> dict[str, Any]:
+    """Quantize in a stream."""
+    torch.set_num_threads(threads)
+    began = time.monotonic()
+    found = quantize_checkpoint(folder, target, find_plan(plan))
+    return {"bytes": found.bytes_after, "seconds": time.monotonic() - began, "peak_mib": peak_here_mib()}
+
+
+def opened(folder: Path, threads: int, device: str) -> tuple[Engine, float, float]:
+    """The engine, resident MiB before the load, and its seconds."""
+    torch.set_num_threads(threads)
+    (torch.ones(512, 512) @ torch.ones(512, 512)).sum()  # libraries that every process loads
+    base, began = resident_mib() or 0.0, time.monotonic()
+    engine = redraft.load(folder, device=device, dtype="bfloat16", loop=LoopConfig(max_rows=256), report=reported)
+    warm_up(engine, reported)
+    return engine, base, time.monotonic() - began
+
+
+def block(steps: int) -> Request:
+    """One block under a schema."""
+    return Request(PROMPT, Options(max_tokens=256, steps=steps, seed=1), schema=TEN_FIELDS)
+
+
+def serve(folder: Path, plan: str, steps: int, threads: int, device: str) -> dict[str, Any]:
+    """Load, and answer as a server does."""
+    engine, base, seconds = opened(folder, threads, device)
+    figures: dict[str, Any] = {"base_mib": base, "load_sec": seconds, "loaded_mib": resident_mib()}
+    began = time.monotonic()
+    request = engine.resolve(block(steps))
+    figures["constraint_sec"] = time.monotonic() - began
+    on_gpu = engine.model.device.type == "cuda"
+    # The compiled language counts to the process.
+    base = figures["base_mib"] = 0.0 if on_gpu else base + (resident_mib() or 0.0) - figures["loaded_mib"]
+    # What loading took at its peak is not what serving takes.
+    if on_gpu:
+        torch.cuda.reset_peak_memory_stats()
+    else:
+        Path("/proc/self/clear_refs").write_text("5")
+    loop = engine.loop
+    most = 0
+    began = time.monotonic()
+    handle = engine.submit(request)
+    while handle.sequence.finished is False:
+        loop.tick()
+        most = max(most, taken(loop))
+    answer = handle.result()
+    figures["schema_step_sec"] = (time.monotonic() - began) / max(1, sum(answer.steps))
+    json.loads(answer.text)
+    figures |= {"tokens": list(answer.tokens), "steps": sum(answer.steps), "peak_mib": peak(on_gpu=on_gpu)}
+    figures |= {"ledger_mib": base + most / MIB, "lines_mib": lines(loop)}
+    figures["peak_over_ledger"] = figures["peak_mib"] / figures["ledger_mib"]
+    figures["prefix"] = kept_prefix(engine)
+    filled = engine.infill("The invoice of ", " was paid.", max_tokens=24, seed=3, options=Options(steps=2))
+    figures["infill_tokens"] = len(filled.answer.tokens)
+    figures["aborted_bytes"] = abort(engine)
+    figures["speed"] = speed(engine, plan)
+    figures["peak_of_all_mib"] = peak(on_gpu=on_gpu)
+    loop.check()
+    return figures
+
+
+def peak(*, on_gpu: bool) -> float:
+    """The most MiB that have been taken since the load."""
+    return torch.cuda.max_memory_reserved() / MIB if on_gpu else peak_here_mib()
+
+
+def reported(line: str) -> None:
+    """A line of a load."""
+    print(line, file=sys.stderr, flush=True)
+
+
+def taken(loop: Loop) -> int:
+    """The ledger's sum now, with kept prefixes."""
+    return sum(size for _, size in loop.admission.ledger.lines(loop.runner.prefixes.num_bytes))
+
+
+def lines(loop: Loop) -> dict[str, float]:
+    """The ledger in MiB."""
+    return {use: size / MIB for use, size in loop.admission.ledger.lines(loop.runner.prefixes.num_bytes)}
+
+
+def kept_prefix(engine: Engine) -> dict[str, Any]:
+    """A long prompt twice: the second time its beginning is known, and the answer is the same."""
+    prompt = [2] + [100 + i % 90 for i in range(540)]
+    request = Request(prompt, Options(max_tokens=32, steps=1, seed=5))
+    first, before = engine.run(request), engine.loop.runner.prefixes.hits
+    again = engine.run(request)
+    return {"hit_tokens": engine.loop.runner.prefixes.hits - before, "same": first.tokens == again.tokens}
+
+
+def abort(engine: Engine) -> int:
+    """Bytes that are left of a request that was aborted after its first step."""
+    handle = engine.submit(Request(PROMPT, Options(max_tokens=64, steps=4, seed=2)))
+    engine.loop.tick()
+    handle.abort()
+    engine.loop.tick()
+    return engine.loop.num_bytes
+
+
+@torch.inference_mode()
+def speed(engine: Engine, plan: str) -> dict[str, float]:
+    """A plain step beside the arithmetic that it needs and the fastest product of this machine in its format."""
+    model = engine.model
+    fastest = matmul_flops(model.dtype, model.device)
+    step = step_of(model, 1, 256)
+    step()
+    seconds = []
+    for _ in range(3):
+        began = time.perf_counter()
+        step()
+        wait(model.device)
+        seconds.append(time.perf_counter() - began)
+    work = step_work(model.config, model.dtype, formats(model.config, find_plan(plan)), prefix=256)
+    fastest = max(fastest, matmul_flops(model.dtype, model.device))
+    return {
+        "step_sec": min(seconds),
+        "flops": work.flops,
+        "matmul_gflops": fastest / 1e9,
+        "share_of_peak": work.flops / min(seconds) / fastest,
+        "held_bytes": held_bytes(model),
+    }
+
+
+def wait(device: torch.device) -> None:
+    """Until a GPU has done what it was given."""
+    if device.type == "cuda":
+        torch.cuda.synchronize()
+
+
+def matmul_flops(dtype: torch.dtype, device: torch.device) -> float:
+    """Operations per second of the fastest of a few square products."""
+    best = 0.0
+    for size in (1024, 2048):
+        a, b = (torch.randn(size, size).to(device, dtype) for _ in range(2))
+        for _ in range(6):
+            began = time.perf_counter()
+            a @ b
+            wait(device)
+            best = max(best, 2 * size**3 / (time.perf_counter() - began))
+    return best
+
+
+def restart(folder: Path, steps: int, threads: int, device: str) -> dict[str, Any]:
+    """The same block in a new process."""
+    engine, _base, seconds = opened(folder, threads, device)
+    answer = engine.run(block(steps))
+    return {"load_sec": seconds, "tokens": list(answer.tokens)}
+
+
+if __name__ == "__main__":
+    read_config(SHAPE.parent)
+    sys.exit(main())

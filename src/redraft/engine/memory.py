@@ -1,0 +1,204 @@
+"""The ledger: every byte that a model takes on its device, by use. Requests are admitted by it.
+
+    weights      the model's tensors; the vision tower, which is loaded with the first image
+    workspace    temporary tensors of the widest forward, and tiles of the head
+    graphs       the memory that recorded steps keep
+    reading      the logits of one canvas that is read alone, with what a step makes of them
+    sequences    keys and values of running requests with room for all of their answers; logits that they keep
+    standing     fixed buffers for graphs that no request uses now; they give way
+    prefixes     kept beginnings of prompts; they give way
+
+A request that does not fit beside the running ones waits, one that would not fit alone is refused. `inspect --memory`
+prints the same ledger for a model that is not loaded.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import torch
+from torch import nn
+
+from redraft.cache import MIN_ROOM
+from redraft.config import ModelConfig
+from redraft.errors import RequestError
+from redraft.model.gemma import DiffusionGemma
+from redraft.model.gpu.graph import PLACES
+from redraft.model.head import LONG
+from redraft.model.packed import Packed
+from redraft.shapes import Tensor
+from redraft.weights.memory import GIGABYTE, STEP_LOGITS, Footprint, footprint, free_memory
+from redraft.weights.plan import packed_matrices
+
+MARGIN = 0.03
+"""Share of a GPU's memory that is left to its allocator, whose blocks are larger than what they hold."""
+WORKSPACE_SHARE = 4
+"""Forwards are as wide as they may be, unless their temporary tensors took more than one in so many bytes beside the
+weights."""
+_NO_ROOM = ("can't allocate memory", "out of memory", "ALLOC_FAILED")
+
+
+def ran_out(error: BaseException) -> bool:
+    """Whether an error says that memory ran out; torch on a CPU and CUDA's libraries have no type for it."""
+    if isinstance(error, (MemoryError, torch.OutOfMemoryError)):
+        return True
+    return isinstance(error, RuntimeError) and any(words in str(error) for words in _NO_ROOM)
+
+
+@dataclass(frozen=True)
+class Demand:
+    """Bytes of a request while it runs; `alone` is whether its canvas is read alone."""
+
+    cache: int
+    kept: int = 0
+    alone: bool = False
+
+
+class Ledger:
+    """The books of one model on one device. `memory` is what all of it may take, None if unknown: then all fits.
+
+    `max_rows` are the rows of the widest forward, lowered if the device has no room for its temporary tensors.
+    """
+
+    def __init__(
+        self,
+        config: ModelConfig,
+        dtype: torch.dtype,
+        need: Footprint,
+        *,
+        memory: int | None,
+        max_rows: int,
+        graphs: bool = False,
+        weights: int | None = None,
+    ) -> None:
+        self.config, self.itemsize, self.memory = config, dtype.itemsize, memory
+        self.weights = need.fixed if weights is None else weights
+        canvases = -(-max_rows // config.canvas_length)
+        if memory is not None:
+            most = (memory - self.weights) // WORKSPACE_SHARE // need.canvas
+            canvases = max(1, min(canvases, most))
+        self.max_rows = min(max_rows, canvases * config.canvas_length)
+        self.workspace = need.workspace + canvases * need.canvas
+        self.graphs = min(PLACES, canvases) * need.canvas if graphs else 0
+        logits = 4 * config.canvas_length * config.vocab_size
+        # Of a short vocabulary the workspace holds the logits of every canvas.
+        self.reading = int(STEP_LOGITS * logits) if config.vocab_size >= LONG else 0
+        self.kept = logits
+        self.running: dict[int, Demand] = {}
+        self.standing = 0
+
+    def cache(self, room: int) -> int:
+        """Bytes of keys and values with room for that many tokens (`redraft/cache.py`)."""
+        total = 0
+        for layer in self.config.layers:
+            rows = room if layer.window is None else min(room, 2 * layer.window + MIN_ROOM)
+            total += 2 * layer.num_kv_heads * layer.head_dim * self.itemsize * max(rows, MIN_ROOM)
+        return total
+
+    def enter(self, number: int, demand: Demand) -> None:
+        """A request runs from now on."""
+        self.running[number] = demand
+
+    def leave(self, number: int) -> None:
+        """It has ended, or never ran."""
+        self.running.pop(number, None)
+
+    @property
+    def fixed(self) -> int:
+        """Bytes that no request changes."""
+        return self.weights + self.workspace + self.graphs
+
+    @property
+    def taken(self) -> int:
+        """Bytes of all but prefixes."""
+        return self.fixed + self.standing + self._requests(*self.running.values())
+
+    @property
+    def left(self) -> int | None:
+        """Bytes for prefixes; None if unknown."""
+        return None if self.memory is None else max(0, self.memory - self.taken)
+
+    def fits(self, demand: Demand) -> bool:
+        """Whether a request fits beside the running ones, if prefixes give way."""
+        if self.memory is None:
+            return True
+        wanted = self._requests(*self.running.values(), demand)
+        return self.fixed + self.standing + wanted <= self.memory
+
+    def check(self, demand: Demand, prompt: int, max_tokens: int) -> None:
+        """Raise RequestError, with what would fit, if a request does not fit alone."""
+        if self.memory is None:
+            return
+        wanted, room = self._requests(demand), max(0, self.memory - self.fixed)
+        if wanted <= room:
+            return
+        most = self.longest(room - wanted + demand.cache) - 2 * self.config.canvas_length
+        if most > prompt:
+            remedy = f"lower max_tokens to {most - prompt}"
+        elif most > 0:
+            remedy = f"a prompt and an answer of {most} tokens together would fit"
+        else:
+            remedy = "load the model in fewer bits or on a larger device"
+        raise RequestError(
+            f"a prompt of {prompt} tokens with max_tokens {max_tokens} needs {wanted / GIGABYTE:.3g} GB and"
+            f" {room / GIGABYTE:.3g} GB are left beside the model; {remedy}"
+        )
+
+    def longest(self, room: int) -> int:
+        """Most tokens whose keys and values fit into so many bytes, up to the model's context; 0 if none do."""
+        low, high = 0, self.config.max_positions + 2 * self.config.canvas_length
+        while low < high:
+            middle = (low + high + 1) // 2
+            low, high = (middle, high) if self.cache(middle) <= room else (low, middle - 1)
+        return low
+
+    def lines(self, prefixes: int) -> Iterator[tuple[str, int]]:
+        """What is taken, by use; `prefixes` are the bytes of kept ones."""
+        running = list(self.running.values())
+        yield "weights", self.weights
+        yield "workspace", self.workspace
+        yield "graphs", self.graphs
+        yield "reading", self.reading * any(one.alone for one in running)
+        yield "sequences", sum(one.cache + one.kept for one in running)
+        yield "standing", self.standing
+        yield "prefixes", prefixes
+
+    def _requests(self, *demands: Demand) -> int:
+        alone = any(one.alone for one in demands)
+        return sum(one.cache + one.kept for one in demands) + self.reading * alone
+
+
+def ledger_of(model: DiffusionGemma, *, memory: int | None, max_rows: int, graphs: bool) -> Ledger:
+    """The ledger of a loaded model. `memory` None is what is free on its device now and what the model has there."""
+    formats = {name: matrix.format for name, matrix in packed_matrices(model).items()}
+    need = footprint(model.config, model.dtype, formats)
+    weights = held_bytes(model)
+    if memory is None and (free := free_memory(model.device)) is not None:
+        memory = free + weights
+        if model.device.type == "cuda":
+            memory = int((free + max(weights, _reserved(model.device))) * (1 - MARGIN))
+    return Ledger(model.config, model.dtype, need, memory=memory, max_rows=max_rows, graphs=graphs, weights=weights)
+
+
+def held_bytes(model: nn.Module) -> int:
+    """Bytes of a model's tensors on the device of its norms; experts on the host are not among them."""
+    found: dict[int, int] = {}
+    device = next(model.parameters()).device
+    for tensor in _tensors(model):
+        if tensor.device == device:
+            found[id(tensor)] = tensor.numel() * tensor.element_size()
+    return sum(found.values())
+
+
+def _tensors(model: nn.Module) -> Iterator[Tensor]:
+    for module in model.modules():
+        yield from module.parameters(recurse=False)
+        yield from module.buffers(recurse=False)
+        for value in vars(module).values():
+            if isinstance(value, Packed):  # of a fused layer
+                yield from (part for part in (value.codes, value.scale, value.top) if part is not None)
+
+
+def _reserved(device: torch.device) -> int:
+    return int(torch.cuda.memory_reserved(device))

@@ -1,0 +1,105 @@
+"""The engine's images: pictures put into a prompt, and their soft tokens, from a tower loaded with the first of them.
+
+message parts ──► pictures ──► runs of placeholders in the prompt        on the caller's thread
+picture ──► soft tokens, kept by the digest of its pixels                when its request is opened
+"""
+
+from __future__ import annotations
+
+import threading
+from collections import OrderedDict
+from collections.abc import Callable, Sequence
+from functools import cached_property
+from pathlib import Path
+
+import torch
+
+from redraft.config import ModelConfig
+from redraft.errors import ConfigError
+from redraft.images.config import ImageConfig, has_tower, read_images
+from redraft.images.messages import GivenImage
+from redraft.images.pixels import Picture, read_picture
+from redraft.images.prompt import PlacedImage, Prompt, place_images
+from redraft.model.gemma import DiffusionGemma
+from redraft.model.vision import VisionTower
+from redraft.shapes import Float, Tensor
+from redraft.weights.vision import load_vision
+
+KEPT_BYTES = 64 * 2**20
+"""Soft tokens that are kept: some forty images of the 26B model's largest size."""
+
+
+class Vision:
+    """Images for the model of a checkpoint folder that has a vision tower (`vision_of`). Safe to use from any thread.
+
+    `encodings` counts images that went through the tower.
+    """
+
+    def __init__(
+        self,
+        folder: Path,
+        model: DiffusionGemma,
+        report: Callable[[str], None] | None = None,
+        max_bytes: int = KEPT_BYTES,
+    ) -> None:
+        self.folder, self.model, self.report, self.max_bytes = folder, model, report, max_bytes
+        self.encodings = self.num_bytes = 0
+        self._tower: VisionTower | None = None
+        self._kept: OrderedDict[bytes, Tensor] = OrderedDict()
+        # One image at a time is decoded or encoded: the pixels of a large one take more than its request does else.
+        self._decoding, self._encoding = threading.Lock(), threading.Lock()
+
+    @cached_property
+    def config(self) -> ImageConfig:
+        """The checkpoint's image settings. Raises ConfigError for a tower that is not supported."""
+        found = read_images(self.folder, self.model.config)
+        if found is None:
+            raise ConfigError(f"{self.folder} has no vision tower; use a checkpoint that has one")
+        return found
+
+    @property
+    def is_loaded(self) -> bool:
+        """Whether the tower is in memory."""
+        return self._tower is not None
+
+    def place(self, tokens: Sequence[int], given: Sequence[GivenImage]) -> Prompt:
+        """A rendered prompt with the images in their places; loads the tower, if it is not there yet.
+
+        Raises RequestError for an image that cannot be used, ConfigError and WeightsError for a tower that cannot be.
+        """
+        pictures = []
+        for one in given:
+            with self._decoding:
+                pictures.append(read_picture(one.image, self.config, part=one.part))
+        placed, runs = place_images(tokens, [picture.num_tokens for picture in pictures], self.config)
+        with self._encoding:
+            self._load()
+        images = zip(runs, pictures, strict=True)
+        return Prompt(tuple(placed), tuple(PlacedImage(run, picture, self.encode) for run, picture in images))
+
+    @torch.inference_mode()
+    def encode(self, picture: Picture) -> Float[Tensor, "tokens hidden"]:
+        """A picture's soft tokens, which are encoded once while they are kept."""
+        with self._encoding:
+            soft = self._kept.pop(picture.digest, None)
+            if soft is None:
+                soft = self._load()(torch.from_numpy(picture.patches()), picture.columns)
+                self.encodings += 1
+                self.num_bytes += soft.nbytes
+            self._kept[picture.digest] = soft
+            while self.num_bytes > self.max_bytes:
+                self.num_bytes -= self._kept.popitem(last=False)[1].nbytes
+            return soft
+
+    def _load(self) -> VisionTower:
+        if self._tower is None:
+            device, dtype = self.model.device, self.model.dtype
+            self._tower = load_vision(self.folder, dtype=dtype, device=device, report=self.report)
+        return self._tower
+
+
+def vision_of(
+    folder: Path, model: DiffusionGemma, config: ModelConfig, report: Callable[[str], None] | None
+) -> Vision | None:
+    """The images of a checkpoint; None if it is text only."""
+    return Vision(folder, model, report) if has_tower(config) else None

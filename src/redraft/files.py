@@ -1,0 +1,54 @@
+"""Files: written whole or not at all, copied, locked."""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import os
+import secrets
+import shutil
+from collections.abc import Iterable, Mapping
+from contextlib import suppress
+from pathlib import Path
+
+from redraft.errors import RequestError
+
+
+def write_whole(path: Path, content: bytes) -> None:
+    """Write beside the final name, then move into place: a reader finds the old file or all of the new one.
+
+    Raises OSError, and leaves the old file.
+    """
+    beside = path.with_name(f".{path.name}.{secrets.token_hex(4)}")  # no name that another file could have
+    try:
+        beside.write_bytes(content)
+        os.replace(beside, path)
+    except BaseException:  # an interrupt leaves nothing, either
+        with suppress(OSError):  # what refused to be written to may refuse this, too
+            beside.unlink()
+        raise
+
+
+def write_json(path: Path, content: Mapping[str, object]) -> None:
+    """Write a JSON object, indented, as `write_whole` does."""
+    write_whole(path, (json.dumps(content, indent=2) + "\n").encode())
+
+
+def copy_files(names: Iterable[str], source: Path, target: Path) -> None:
+    """Copy those of the files that a folder has into another one. Raises OSError."""
+    for name in names:
+        if (source / name).is_file():
+            shutil.copyfile(source / name, target / name)
+
+
+def lock(handle: int, path: Path) -> None:
+    """Lock an open file or folder until it is closed, at the latest when the program ends.
+
+    Raises RequestError if another program has the lock. On a file system without locks this does nothing.
+    """
+    try:
+        fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        raise RequestError(f"{path} is being written by another program; name another place") from None
+    except OSError:
+        return

@@ -1,0 +1,106 @@
+"""Images that a server fetches for its clients: from hosts on its list alone, and from nowhere inside its network.
+
+    URL ──► host on the list? ──► resolved once, every address public? ──► that address asked, no redirect, bounded
+
+A list of names is not enough: a name may come to stand for an address of this machine or of the network behind it, and
+a redirect may lead there. So the address that was checked is the one that is connected to, and no redirect is followed.
+"""
+
+from __future__ import annotations
+
+import ipaddress
+import socket
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import httpx2
+
+from redraft.errors import RequestError
+
+TIMEOUT_SEC = 10.0
+MOST_BYTES = 32 * 2**20
+PORTS = {"http": 80, "https": 443}
+_NAT64 = ipaddress.ip_network("64:ff9b::/96")
+
+
+def is_public(address: str) -> bool:
+    """Whether an address is outside: not of this machine, a private network, a link or a group, in any spelling."""
+    found = ipaddress.ip_address(address.partition("%")[0])
+    if isinstance(found, ipaddress.IPv6Address):
+        inner = found.ipv4_mapped or found.sixtofour or (found.teredo[1] if found.teredo else None)
+        if found in _NAT64:
+            inner = ipaddress.IPv4Address(int(found) & 0xFFFFFFFF)
+        if inner is not None:
+            return is_public(str(inner))
+    return found.is_global and not found.is_multicast and not found.is_reserved
+
+
+@dataclass(frozen=True)
+class Fetcher:
+    """Fetches from `hosts`, names as "images.example" or "images.example:8080"; without any, nothing is fetched."""
+
+    hosts: tuple[str, ...] = ()
+    seconds: float = TIMEOUT_SEC
+    max_bytes: int = MOST_BYTES
+    allows: Callable[[str], bool] = is_public
+
+    def fetch(self, url: str, part: str) -> bytes:
+        """What a URL has, on a thread that may wait. Raises RequestError, which begins with the `part`'s name."""
+        where, host, port = self._checked(url, part)
+        address = self._resolved(host, port, part)
+        began, data = time.monotonic(), bytearray()
+        timeout = httpx2.Timeout(self.seconds / 2)
+        headers = {"host": where.netloc.decode("ascii"), "accept": "image/*", "accept-encoding": "identity"}
+        try:
+            with (
+                httpx2.Client(timeout=timeout, follow_redirects=False, trust_env=False) as client,
+                client.stream(
+                    "GET", where.copy_with(host=address), headers=headers, extensions={"sni_hostname": host}
+                ) as answer,
+            ):
+                if answer.status_code != 200:
+                    said = "a redirect, which is not followed" if answer.is_redirect else f"{answer.status_code}"
+                    raise RequestError(f"{part} is at {host}, which answered {said}; send the image as a data: URL")
+                for piece in answer.iter_raw():
+                    data += piece
+                    if len(data) > self.max_bytes:
+                        raise RequestError(f"{part} has more than {self.max_bytes} bytes at {host}; send a smaller one")
+                    if time.monotonic() - began > self.seconds:
+                        raise httpx2.ReadTimeout("slow")
+        except httpx2.TimeoutException:
+            raise RequestError(f"{part} has not come from {host} within {self.seconds:g} seconds; send it") from None
+        except (httpx2.HTTPError, httpx2.InvalidURL, ValueError):
+            raise RequestError(f"{part} is at {host}, which did not answer; send the image as a data: URL") from None
+        return bytes(data)
+
+    def _checked(self, url: str, part: str) -> tuple[httpx2.URL, str, int]:
+        """The URL, its host and its port. Raises RequestError unless the list has them."""
+        try:
+            found = httpx2.URL(url)
+            host = found.raw_host.decode("ascii").rstrip(".").lower()
+        except (httpx2.InvalidURL, ValueError):
+            raise RequestError(f"{part} has the URL {url[:60]!r}, which cannot be read; send a data: URL") from None
+        if found.scheme not in PORTS or found.userinfo:
+            raise RequestError(f"{part} has the URL {url[:60]!r}; send data:image/png;base64,…, or a plain https URL")
+        port = found.port or PORTS[found.scheme]
+        names = {f"{host}:{port}"} | ({host} if port == PORTS[found.scheme] else set())
+        if names.isdisjoint(name.lower() for name in self.hosts):
+            raise RequestError(
+                f"{part} has a URL of {host[:100]!r}, from where this server fetches nothing; send the image as"
+                " data:image/png;base64,…, or start the server with --image-host"
+            )
+        return found.copy_with(userinfo=b"", fragment=None), host, port
+
+    def _resolved(self, host: str, port: int, part: str) -> str:
+        """The address to connect to. Raises RequestError if there is none, or if one is not public."""
+        try:
+            found = socket.getaddrinfo(host.strip("[]"), port, type=socket.SOCK_STREAM)
+        except (OSError, UnicodeError):
+            raise RequestError(f"{part} is at {host}, which has no address; send the image as a data: URL") from None
+        addresses = [str(one[4][0]) for one in found]
+        if not all(map(self.allows, addresses)):
+            raise RequestError(
+                f"{part} is at {host}, an address that is not public; nothing was fetched: send a data: URL"
+            )
+        return addresses[0]

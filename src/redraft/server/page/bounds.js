@@ -1,0 +1,13 @@
+// What the models in the package know, in one sentence each.
+
+import { h } from "./dom.js";
+
+const BOUNDS = {
+  nano: "nano is a demonstration model of 2 million parameters: it reads fields out of short English sentences, changes small JSON records, and often errs.",
+  "nano-sudoku": "nano-sudoku knows Sudokus of 4×4 and 6×6, and records of made-up words.",
+};
+
+/** The sentence about the server's model; null for one that is not in the package. */
+export function bounds(server) {
+  return server.name in BOUNDS ? h("small", {}, BOUNDS[server.name]) : null;
+}

@@ -1,0 +1,274 @@
+"""Images through the engine: loaded late, encoded once, never cut, and the same alone and among others."""
+
+from __future__ import annotations
+
+from base64 import b64encode
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from PIL import Image
+from safetensors.torch import load_file, save_file
+from tests.helpers import listen, new_prefix
+from tests.pictures import MOST_TOKENS, asking, drawn, png, write_whole
+
+import redraft
+from redraft.diffusion.noise import SeededNoise
+from redraft.engine.events import Event
+from redraft.engine.loop import Loop, LoopConfig
+from redraft.engine.request import Options, Request, ResolvedRequest
+from redraft.engine.runner import encode_prompt, run_alone
+from redraft.engine.vision import Vision
+from redraft.errors import RequestError, UnsatisfiedError, WeightsError
+from redraft.images.prompt import Prompt
+from redraft.model.rows import Mode, SoftTokens, Span
+from redraft.operations.engine import Engine
+
+SMALL = Options(seed=3, max_tokens=20, steps=4)
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return write_whole(tmp_path_factory.mktemp("model"))
+
+
+@pytest.fixture
+def engine(folder: Path) -> Engine:
+    return redraft.load(folder, device="cpu", dtype="float32")
+
+
+def vision_of(engine: Engine) -> Vision:
+    assert engine.vision is not None
+    return engine.vision
+
+
+def asked(engine: Engine, *parts: Any, **options: Any) -> ResolvedRequest:
+    return engine.resolve(Request(asking(*parts), replace(SMALL, **options)))
+
+
+def test_the_tower_is_loaded_with_the_first_image_and_a_picture_is_encoded_once(engine: Engine) -> None:
+    vision = vision_of(engine)
+    engine.generate("hello", chat=True, options=SMALL)
+    assert not vision.is_loaded
+    one, other = drawn(60, 40), drawn(60, 40, seed=1)
+    first = engine.generate(asking(one, "what?"), options=SMALL)
+    assert vision.is_loaded
+    again = engine.generate(asking(png(one), "what?"), options=SMALL)
+    assert again.tokens == first.tokens
+    assert vision.encodings == 1
+    changed = engine.generate(asking(other, "what?"), options=SMALL)
+    assert vision.encodings == 2
+    assert changed.entropy != first.entropy
+
+
+def test_kept_soft_tokens_are_bounded(folder: Path, engine: Engine) -> None:
+    one = 4 * MOST_TOKENS * engine.config.model.hidden_size
+    small = Vision(folder, engine.model, max_bytes=2 * one)
+    engine = replace(engine, vision=small)
+    for seed in range(4):
+        asked(engine, drawn(48, 36, seed)).images[0].soft()
+        assert small.num_bytes <= 2 * one
+    soft = asked(engine, drawn(48, 36, 3)).images[0].soft()
+    assert (small.encodings, soft.shape) == (4, (MOST_TOKENS, engine.config.model.hidden_size))
+    asked(engine, drawn(48, 36, 0)).images[0].soft()  # the oldest had to go
+    assert small.encodings == 5
+
+
+@pytest.mark.parametrize("rule", ["reference", "gemma4"])
+def test_batches_with_and_without_images_give_what_each_request_has_alone(folder: Path, rule: str) -> None:
+    """Images between text, at the beginning, over the border of a chunk, and a text without any."""
+    engine = redraft.load(folder, device="cpu", dtype="float32", image_attention=rule)
+    border = "x" * 240
+    requests = [
+        asked(engine, "a", drawn(60, 40), "b"),
+        asked(engine, "only text " * 30, seed=1),
+        asked(engine, border, drawn(48, 36, 1), "y" * 300, drawn(10, 80, 2), seed=2),
+        asked(engine, drawn(48, 36, 1), drawn(60, 40), seed=4, causal=True, max_tokens=5),
+        asked(engine, border, drawn(48, 36, 1), "y" * 300, drawn(10, 80, 2), seed=5),
+    ]
+    run, cuts = requests[2].images[0].run, requests[2].cuts
+    assert run.start < 256 < run.stop
+    assert cuts[:2] == (run.start, run.stop)  # behind it the grid is as it was
+    assert cuts[2] == 512
+    wanted = [list(run_alone(engine.model, one, SeededNoise(one.seed))) for one in requests]
+    loop = Loop(engine.model, LoopConfig(max_rows=400, max_running=3))
+    got: list[list[Event]] = [[] for _ in requests]
+    for one, events in zip(requests, got, strict=True):
+        listen(loop, one, events.append, drafts=True)
+    while loop.tick():
+        loop.check()
+    assert got == wanted
+    hits = loop.runner.prefixes.hits
+    assert hits >= 512  # the last request begins as the third does
+    text = asked(engine, "a b")
+    assert list(run_alone(engine.model, text, SeededNoise(text.seed))) != wanted[0]
+
+
+def test_prefixes_are_kept_by_their_pixels(engine: Engine) -> None:
+    """Same tokens, other pixels: only what stands before the image is taken over."""
+    said = "x" * 300
+    prefixes = engine.loop.runner.prefixes
+    first = asked(engine, said, drawn(48, 36, 1), said)
+    alike, other = asked(engine, said, drawn(48, 36, 1), "z" * 300), asked(engine, said, drawn(48, 36, 2), said)
+    assert other.prompt == first.prompt
+    engine.run(first)
+    before = prefixes.hits
+    done = engine.run(alike)
+    assert prefixes.hits - before == 256 + 256 - 256  # its second chunk has another text behind the image
+    before = prefixes.hits
+    engine.run(other)
+    assert prefixes.hits - before == 256
+    before = prefixes.hits
+    again = engine.run(alike)
+    assert prefixes.hits - before == 512
+    assert again.tokens == done.tokens
+    assert again.entropy == done.entropy
+
+
+def test_variants_with_an_image_share_its_prompt(engine: Engine) -> None:
+    found = engine.variants(asked(engine, drawn(60, 40), "what?"), 4)
+    assert vision_of(engine).encodings == 1
+    alone = [engine.run(asked(engine, drawn(60, 40), "what?", seed=3 + i)) for i in range(4)]
+    together = {one.seed: one.tokens for variant in found for one in variant.answers}
+    assert together == {one.seed: one.tokens for one in alone}
+    assert engine.loop.encoded_rows > 0
+
+
+def test_a_request_with_another_picture_does_not_take_over_a_prompt(engine: Engine) -> None:
+    """Tokens of two pictures of one size are the same; a variant's prompt is shared where the pixels are, too."""
+    first, second = asked(engine, drawn(60, 40)), asked(engine, drawn(60, 40, 1))
+    assert first.prompt == second.prompt
+    assert not first.shares_prompt(second)
+    assert first.shares_prompt(asked(engine, drawn(60, 40), seed=9))
+    loop = Loop(engine.model)
+    got: list[list[Event]] = [[], []]
+    ahead = listen(loop, first, got[0].append, drafts=True)
+    listen(loop, second, got[1].append, drafts=True, behind=ahead)
+    loop.drain()
+    assert got[1] == list(run_alone(engine.model, second, SeededNoise(second.seed)))
+
+
+def test_schemas_decisions_and_checks_read_the_image(engine: Engine) -> None:
+    done = engine.generate(asking(drawn(60, 40), "read"), schema="a int", options=replace(SMALL, max_tokens=40))
+    assert done.text.startswith("{")
+    shares = [engine.decide(Request(asking(drawn(60, 40, i), "?"), SMALL), ["a", "b"]).shares for i in range(2)]
+    assert shares[0] != shares[1]
+    seen: list[str] = []
+
+    def check(text: str) -> list[str]:
+        seen.append(text)
+        return ["no"]
+
+    with pytest.raises(UnsatisfiedError):  # repairs go on behind the image, with the prompt's own pixels
+        engine.generate(asking(drawn(60, 40), "read"), check=check, options=SMALL)
+    assert len(seen) > 1
+    assert vision_of(engine).encodings == 2
+
+
+def test_chunks_encode_what_one_forward_does(engine: Engine) -> None:
+    """The rule of who sees an image is kept over the cuts: within float32's roundings of one forward over all."""
+    one = asked(engine, "x" * 250, drawn(48, 36), "y" * 80)
+    with torch.inference_mode():
+        chunks = torch.cat(list(encode_prompt(engine.model, one, new_prefix(engine.model))))
+        images = tuple(SoftTokens(image.run.start, image.soft()) for image in one.images)
+        rows = engine.model.rows([Span(new_prefix(engine.model), len(one.prompt), Mode.ENCODE, images=images)])
+        whole = engine.model(torch.tensor(one.prompt), None, rows)
+    assert torch.allclose(chunks, whole, atol=2e-4)
+
+
+def test_prompts_may_be_made_apart(engine: Engine) -> None:
+    prompt = engine.chat_prompt(asking("a", drawn(60, 40)))
+    assert isinstance(prompt, Prompt)
+    assert engine.resolve(Request(prompt, SMALL)) == asked(engine, "a", drawn(60, 40))
+    shown = engine.text.decode(asked(engine, "a", drawn(60, 40)).shown_prompt, skip_special=False)
+    assert shown == "<bos><|turn>user\na<|image><|image|><image|><turn|>\n<|turn>model\n"
+
+
+# -- what is refused ---------------------------------------------------------------------------------------------------
+
+
+def turn(role: str, *parts: Any) -> dict[str, Any]:
+    return {"role": role, "content": [*parts]}
+
+
+IMAGE = {"type": "image", "image": png(drawn(8, 8))}
+
+
+@pytest.mark.parametrize(
+    ("messages", "said"),
+    [
+        (
+            [turn("user", IMAGE), turn("assistant", IMAGE)],
+            r"messages\[1\]\.content\[0\] is an image in a turn of the a",
+        ),
+        ([turn("system", IMAGE), turn("user", IMAGE)], r"messages\[0\]\.content\[0\] is an image in a turn of the s"),
+        ([turn("user", *[IMAGE] * 21)], "messages has 21 images; at most 20"),
+        ([turn("user", {"type": "image"})], r"messages\[0\]\.content\[0\] has an image of type NoneType"),
+        ([turn("user", {"type": "image", "image": 7})], r"has an image of type int; pass a path, bytes or a Pillow"),
+        ([turn("user", {"type": "image", "image": b"%PDF-1.7"})], r"content\[0\] is no PNG, JPEG, WebP or GIF image"),
+        ([turn("user", {"type": "image", "image": "no-such.png"})], r"'no-such.png', which cannot be read"),
+        ([turn("user", {"type": "image_url", "image_url": {"url": "http://a/b.png"}})], "nothing is fetched"),
+        ([turn("user", {"type": "image_url", "image_url": "file:///etc/passwd"})], "nothing is fetched"),
+        ([turn("user", {"type": "image_url", "image_url": "data:image/png,x"})], "write it as data:image/png;base64"),
+        ([turn("user", {"type": "image_url", "image_url": "data:;base64,é"})], r"content\[0\] is not base64"),
+        ([turn("user", IMAGE, {"type": "text", "text": "<|image|>"})], "has 2 places for images and 1 images"),
+    ],
+)
+def test_bad_images_are_refused_by_their_part(engine: Engine, messages: list[dict[str, Any]], said: str) -> None:
+    with pytest.raises(RequestError, match=said):
+        engine.resolve(Request(messages, SMALL))
+    assert not vision_of(engine).is_loaded
+
+
+def test_a_text_model_refuses_images_by_name() -> None:
+    with pytest.raises(RequestError, match=r"content\[0\] is an image, and this checkpoint reads text alone"):
+        redraft.load("nano").chat_prompt([turn("user", IMAGE)])
+
+
+def test_a_template_without_images_is_named(folder: Path, tmp_path: Path) -> None:
+    other = write_whole(tmp_path / "model")
+    (other / "chat_template.jinja").write_text("{{ bos_token }}{% for m in messages %}{{ m['role'] }}{% endfor %}")
+    engine = redraft.load(other, device="cpu")
+    with pytest.raises(RequestError, match="has 0 places for images and 1 images were given"):
+        engine.resolve(Request([turn("user", IMAGE)]))
+
+
+def test_the_prompt_is_not_read_where_it_has_images(engine: Engine) -> None:
+    with pytest.raises(RequestError, match="read_prompt is True and the prompt has images"):
+        asked(engine, drawn(8, 8), causal=True, read_prompt=True, logprobs=1)
+
+
+def test_a_damaged_tower_fails_its_own_requests(tmp_path: Path) -> None:
+    folder = write_whole(tmp_path)
+    file = folder / "model.safetensors"
+    tensors = load_file(file)
+    del tensors["model.encoder.vision_tower.std_bias"]
+    save_file(tensors, file)
+    engine = redraft.load(folder, device="cpu")
+    assert engine.generate("text", chat=True, options=SMALL).tokens
+    with pytest.raises(WeightsError, match="vision tower"):
+        engine.generate(asking(drawn(8, 8)), options=SMALL)
+
+
+def test_images_come_as_paths_bytes_and_pillow_images(engine: Engine, tmp_path: Path) -> None:
+    image = drawn(30, 20)
+    (tmp_path / "a.png").write_bytes(png(image))
+    sent = "data:image/png;base64," + b64encode(png(image)).decode()
+    url = {"type": "image_url", "image_url": {"url": sent}}
+    forms = [
+        {"type": "image", "image": one} for one in (tmp_path / "a.png", str(tmp_path / "a.png"), png(image), image)
+    ]
+    prompts = [engine.chat_prompt([turn("user", form)]) for form in [*forms, url]]
+    assert all(prompt == prompts[0] for prompt in prompts)
+
+
+def test_image_attention_is_one_option(folder: Path) -> None:
+    with pytest.raises(RequestError, match="image_attention is 'both'; supported: reference, gemma4"):
+        redraft.load(folder, image_attention="both")
+    answers = []
+    for rule in ("reference", "gemma4"):
+        engine = redraft.load(folder, device="cpu", dtype="float32", image_attention=rule)
+        answers.append(engine.decide(asked(engine, Image.new("RGB", (48, 36), "red"), "?"), ["a", "b"]).log_mass)
+    assert answers[0] != answers[1]
