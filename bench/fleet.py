@@ -2,12 +2,13 @@
 
     python bench/fleet.py --count 20000 --record bench/records/fleet-simulation.json
 
-Nothing here runs a model. A forward takes what `knee` recorded for its canvases, an answer as many steps as `dial-nano-sudoku`
-recorded at effort 1, and a prompt that a replica does not hold one forward for each of its four blocks. Requests are a
-Poisson stream at seven tenths of what the replicas can serve without reading prompts. One in five prompts is alone,
-the others share one of 20,000 beginnings, of which the i-th is 1/i times as frequent as the first; a replica keeps the
-32 it used last. The chooser is the product's (`distributed/places.py`). Then the load of a hundred replicas triples,
-and the product's rule (rows over a target, five seconds late, replicas half a minute later) follows it.
+Nothing here runs a model. A forward takes what `knee` recorded for its canvases, an answer as many steps as `dial-nano-
+sudoku` recorded at effort 1, and a prompt that a replica does not hold one forward for each of its four blocks.
+Requests are a Poisson stream at seven tenths of what the replicas can serve without reading prompts. One in five
+prompts is alone, the others share one of 20,000 beginnings, of which the i-th is 1/i times as frequent as the first; a
+replica keeps the 32 it used last. The chooser is the product's (`server/http/places.py`). Then the load of a hundred
+replicas triples, and the product's rule (rows over a target, five seconds late, replicas half a minute later) follows
+it.
 """
 
 from __future__ import annotations
@@ -25,8 +26,8 @@ from statistics import median, quantiles
 from typing import Any
 
 from command import arguments, finish
-from redraft.distributed.places import Places
 from redraft.measure.record import Record, new_record, read_record
+from redraft.server.http.places import Places
 
 RECORDS = Path(__file__).parent / "records"
 REPLICAS, LOAD, AT_ONCE, KEPT, BLOCKS = 1000, 0.7, 12, 32, 4

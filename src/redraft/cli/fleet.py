@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import argparse
 import re
-from typing import TYPE_CHECKING
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 from redraft.cli.flags import experts_of
 from redraft.errors import RequestError
@@ -47,7 +48,7 @@ def wants_ray(arguments: argparse.Namespace) -> bool:
 
 def fleet_of(arguments: argparse.Namespace, settings: Settings) -> Fleet:
     """The fleet of a verb's flags. Raises RequestError."""
-    from redraft.distributed.fleet import Fleet, absolute
+    from redraft.distributed.fleet import Fleet
     from redraft.weights.defaults import device_of
 
     least, most = arguments.replicas or 1, None
@@ -68,11 +69,11 @@ def fleet_of(arguments: argparse.Namespace, settings: Settings) -> Fleet:
         raise RequestError(f"--threads is {arguments.threads}; it must be at least 1")
     adapter = getattr(arguments, "adapter", None)
     return Fleet(
-        model=absolute(arguments.model),
+        model=_absolute(arguments.model),
         device=device,
         dtype=arguments.dtype,
         plan=getattr(arguments, "plan", None),
-        adapter=None if adapter is None else absolute(adapter),
+        adapter=None if adapter is None else _absolute(adapter),
         experts=experts_of(arguments),
         graphs=arguments.graphs,
         max_running=getattr(arguments, "max_running", 64),
@@ -83,3 +84,19 @@ def fleet_of(arguments: argparse.Namespace, settings: Settings) -> Fleet:
         quiet=getattr(arguments, "quiet", True),
         settings=settings,
     )
+
+
+def config_of(fleet: Fleet, *, host: str, port: int) -> dict[str, Any]:
+    """What `serve deploy` and KubeRay's `serveConfigV2` read."""
+    application = {"name": "redraft", "route_prefix": "/", "import_path": "redraft.distributed:app", "args": fleet.args}
+    return {
+        "proxy_location": "EveryNode",
+        "http_options": {"host": host, "port": port},
+        "logging_config": {"enable_access_log": False},
+        "applications": [application],
+    }
+
+
+def _absolute(path: str) -> str:
+    """A model or adapter as workers can find it: a folder by its whole path, any other name as it is."""
+    return str(Path(path).resolve()) if Path(path).is_dir() else path

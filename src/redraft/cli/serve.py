@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 from redraft import __version__
 from redraft.cli.common import Commands, command, loaded, note, print_json, set_up
 from redraft.cli.flags import experts_of, model_flags, sampling_flags
-from redraft.cli.fleet import fleet_of, ray_flags, wants_ray
+from redraft.cli.fleet import config_of, fleet_of, ray_flags, wants_ray
 from redraft.cli.trace import traced_apart
 from redraft.errors import RequestError
 
@@ -128,13 +128,13 @@ def run(arguments: argparse.Namespace) -> int:
 
 def _fleet(arguments: argparse.Namespace) -> int:
     """Serve with many engines, or print what would be served."""
-    from redraft.distributed.cluster import config_of, serve_fleet
-
     fleet = fleet_of(arguments, settings_of(arguments))
     where = {"host": arguments.host, "port": arguments.port}
     if arguments.print_config:
         print_json(config_of(fleet, **where))
         return 0
+
+    from redraft.distributed.cluster import serve_fleet
 
     def ready(url: str) -> None:
         many = f"{fleet.replicas}" if fleet.most is None else f"{fleet.replicas} to {fleet.most}"

@@ -17,9 +17,9 @@ from typing import Any
 import pyarrow
 
 from redraft.distributed.fleet import Fleet, fleet_of
-from redraft.distributed.relay import blocks_of
 from redraft.server.http.errors import ApiError
 from redraft.server.http.limits import Limits
+from redraft.server.http.places import blocks_of
 from redraft.server.http.service import Service
 from redraft.server.openai.batch import answer
 

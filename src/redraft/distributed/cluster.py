@@ -88,7 +88,7 @@ def joined(address: str | None, *, cpus: int | None = None) -> Iterator[Any]:
 def check_nodes(ray: Any, fleet: Fleet, *, wanted: int) -> None:
     """Raise RequestError for a cluster that cannot hold `wanted` replicas, or where one would fail to load."""
     room = 0
-    for node in alive(ray):
+    for node in (one for one in ray.nodes() if one["Alive"]):
         has: Mapping[str, float] = node["Resources"]
         each = [has.get(name, 0.0) / one for name, one in (("CPU", fleet.cpus), ("GPU", fleet.gpus)) if one > 0]
         fits = int(min(each))
@@ -102,11 +102,6 @@ def check_nodes(ray: Any, fleet: Fleet, *, wanted: int) -> None:
             f"{said} do not fit on the cluster, which has room for {room}; lower --replicas, give a replica less, "
             "or add nodes"
         )
-
-
-def alive(ray: Any) -> list[Mapping[str, Any]]:
-    """The cluster's nodes."""
-    return [node for node in ray.nodes() if node["Alive"]]
 
 
 def _look(ray: Any, node: Mapping[str, Any], fleet: Fleet) -> None:
@@ -172,17 +167,6 @@ def serve_fleet(
             raise RunError(f"the replicas did not start: {_cause(str(error))}") from None
         finally:
             serve.shutdown()
-
-
-def config_of(fleet: Fleet, *, host: str, port: int) -> dict[str, Any]:
-    """What `serve deploy` and KubeRay's `serveConfigV2` read."""
-    application = {"name": NAME, "route_prefix": "/", "import_path": "redraft.distributed:app", "args": fleet.args}
-    return {
-        "proxy_location": "EveryNode",
-        "http_options": {"host": host, "port": port},
-        "logging_config": {"enable_access_log": False},
-        "applications": [application],
-    }
 
 
 @contextmanager

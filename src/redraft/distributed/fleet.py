@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any
 
 import msgspec
@@ -98,8 +97,3 @@ def fleet_of(args: Mapping[str, Any]) -> Fleet:
         return msgspec.convert(dict(args), Fleet)
     except msgspec.ValidationError as error:
         raise RequestError(f"args of the fleet: {error}") from None
-
-
-def absolute(path: str) -> str:
-    """A model or adapter as workers can find it: a folder by its whole path, any other name as it is."""
-    return str(Path(path).resolve()) if Path(path).is_dir() else path

@@ -10,7 +10,7 @@ from typing import Any
 
 from ray.serve.request_router import PendingRequest, RequestRouter, RunningReplica
 
-from redraft.distributed.places import Places
+from redraft.server.http.places import Places
 
 
 class PrefixRouter(RequestRouter):  # type: ignore[misc]  # Ray's types are not read

@@ -15,11 +15,11 @@ from ray.serve.exceptions import ReplicaUnavailableError
 from starlette.types import ASGIApp, Message
 
 from redraft.distributed.fleet import Fleet, fleet_of
-from redraft.distributed.relay import Relay
 from redraft.distributed.router import PrefixRouter
 from redraft.engine.request import Options, Request
 from redraft.server.http.app import create_app
 from redraft.server.http.log import Log
+from redraft.server.http.relay import Relay
 from redraft.server.http.service import Service
 
 ROWS = "rows"

@@ -5,7 +5,7 @@ from __future__ import annotations
 import random
 from collections import Counter
 
-from redraft.distributed.places import SLACK, Places
+from redraft.server.http.places import SLACK, Places
 
 A, B = [b"a1"], [b"b1"]
 

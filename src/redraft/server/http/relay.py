@@ -8,18 +8,18 @@ of a body: every replica is a whole server.
 from __future__ import annotations
 
 import asyncio
-import hashlib
-from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping, MutableMapping, Sequence
+from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping, Sequence
 from contextlib import aclosing
 from typing import Any
 
 import msgspec
-from prometheus_client.parser import text_string_to_metric_families
 from starlette.types import Message, Receive, Scope, Send
 
 from redraft.server.http.errors import ApiError
 from redraft.server.http.limits import Limits
+from redraft.server.http.metrics import merged
 from redraft.server.http.middleware import answer
+from redraft.server.http.places import blocks_of
 from redraft.server.http.sse import DONE, line_of
 
 Ask = Callable[[Mapping[str, Any], bytes, Sequence[bytes]], AsyncGenerator[Sequence[Message], None]]
@@ -31,13 +31,6 @@ TRIES = 3
 PROBES = ("/health", "/v1/health", "/ready", "/live")
 PROBE_SEC = 5.0
 METRICS, EACH = "/metrics", "/metrics/replicas"
-
-BLOCK_BYTES = 512
-"""Of a prompt that are hashed together: tokens of prose for half a chunk of the prefix cache, or all of one of code."""
-
-MOST_BLOCKS = 64
-PROMPTS = ("tools", "instructions", "messages", "prompt", "input", "input_prefix")
-"""Fields that a prompt is made of, in their order in it."""
 
 LOST = ApiError(502, "the replica that was answering was lost; send the request again", code="replica_lost")
 NONE_LEFT = ApiError(502, f"{TRIES} replicas were lost while they answered this request", code="replica_lost")
@@ -195,47 +188,6 @@ def bare(scope: Scope) -> dict[str, Any]:
     names = ("type", "http_version", "method", "scheme", "path", "raw_path", "query_string", "client", "server")
     headers = [(bytes(name), bytes(value)) for name, value in scope["headers"]]
     return {name: scope.get(name) for name in names} | {"headers": headers}
-
-
-def blocks_of(body: bytes) -> list[bytes]:
-    """Digests of the beginnings of a body's prompt, each one block longer; none for a prompt of less than one.
-
-    `body` may also be a row of a batch, which has it in a field.
-    """
-    try:
-        fields = msgspec.json.decode(body, type=dict[str, Any])
-    except (msgspec.MsgspecError, RecursionError, UnicodeDecodeError):
-        return []
-    fields = inner if isinstance(inner := fields.get("body"), dict) else fields
-    text = b"".join(msgspec.json.encode(fields[name]) for name in PROMPTS if fields.get(name))
-    digest, found = hashlib.blake2b(digest_size=8), []
-    for end in range(BLOCK_BYTES, min(len(text), BLOCK_BYTES * MOST_BLOCKS) + 1, BLOCK_BYTES):
-        digest.update(text[end - BLOCK_BYTES : end])
-        found.append(digest.digest())
-    return found
-
-
-def merged(pages: Mapping[str, bytes], *, apart: bool) -> bytes:
-    """Prometheus's pages of all replicas as one: `apart` under a label `replica`, else their sum."""
-    heads: dict[str, tuple[str, str]] = {}
-    sums: MutableMapping[tuple[str, str, tuple[tuple[str, str], ...]], float] = {}
-    for replica, page in pages.items():
-        for family in text_string_to_metric_families(page.decode()):
-            heads[family.name] = (family.documentation, family.type)
-            for sample in family.samples:
-                labels = tuple(sample.labels.items()) + ((("replica", replica),) if apart else ())
-                key = (family.name, sample.name, labels)
-                if not sample.name.endswith("_created"):  # a point in time has no sum
-                    sums[key] = sums.get(key, 0.0) + sample.value
-    lines: list[str] = []
-    for name, (help_, kind) in heads.items():
-        total = "_total" if kind == "counter" else ""
-        lines += [f"# HELP {name}{total} {help_}", f"# TYPE {name}{total} {kind}"]
-        for (group, line, labels), value in sums.items():
-            if group == name:
-                said = ",".join(f"{label}={msgspec.json.encode(text).decode()}" for label, text in labels)
-                lines.append(f"{line}{{{said}}} {value}" if said else f"{line} {value}")
-    return ("\n".join(lines) + "\n").encode()
 
 
 async def _gone(receive: Receive) -> None:

@@ -10,8 +10,10 @@ from typing import Any
 import pytest
 from starlette.types import Message
 
-from redraft.distributed.relay import BLOCK_BYTES, TRIES, Relay, blocks_of, merged
 from redraft.server.http.limits import Limits
+from redraft.server.http.metrics import merged
+from redraft.server.http.places import BLOCK_BYTES, blocks_of
+from redraft.server.http.relay import TRIES, Relay
 
 HEAD = {
     "type": "http.response.start",
@@ -143,7 +145,7 @@ def test_too_large_a_body_goes_nowhere() -> None:
 
 
 def test_a_probe_does_not_wait_for_replicas_to_load(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("redraft.distributed.relay.PROBE_SEC", 0.05)
+    monkeypatch.setattr("redraft.server.http.relay.PROBE_SEC", 0.05)
     sent, did = ask([[60.0]], path="/ready", method="GET", body=b"")
     assert (sent[0]["status"], did) == (503, ["asked", "ended"])
 
