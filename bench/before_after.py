@@ -1,7 +1,7 @@
 """Two versions of the code on the same requests: what a change costs or gains, and how much of that is noise.
 
     git worktree add --detach ../before REVISION
-    taskset -c 0 python bench/before_after.py --before ../before --record bench/records/before-after.json
+    taskset -c 0 python bench/before_after.py --before ../before --record bench/records/before-after-nano.json
 
 Three processes keep a model loaded: `before`, the same code `again`, and `after`, the working tree. They take turns
 with the same requests, in an order that changes each round, and never run side by side. What `again` takes beside
@@ -229,20 +229,19 @@ def _figures(times: Mapping[str, Sequence[tuple[float, float]]], requests: int) 
     return found
 
 
-def random_checkpoint(folder: Path) -> int:
+def random_checkpoint(nano: Path, folder: Path) -> int:
     """Write the model of random numbers, and return how many."""
     from redraft.config import GenerationConfig, parse_model
+    from redraft.files import copy_files
     from redraft.weights.build import random_model
     from redraft.weights.save import save_model
-    from redraft.weights.source import TEXT_FILES, locate
+    from redraft.weights.source import TEXT_FILES
 
-    nano = locate("nano")
     shape = json.loads((nano / "config.json").read_text())
     shape["text_config"] |= WIDER
     model = random_model(parse_model(shape | {"canvas_length": WIDTH})[0], 0)
     save_model(model, folder, generation=GenerationConfig(eos_token_ids=(1, 5)))
-    for name in TEXT_FILES:
-        (folder / name).write_bytes((nano / name).read_bytes())
+    copy_files(TEXT_FILES, nano, folder)
     return sum(tensor.numel() for tensor in model.parameters())
 
 
@@ -263,7 +262,7 @@ def main() -> None:
     parser.add_argument("--work", metavar="MODEL", help="be one of the processes")
     parser.add_argument("--before", type=Path, metavar="FOLDER", help="a checkout of the older version")
     parser.add_argument("--rounds", type=int, default=12, metavar="N", help="counted rounds (default: 12)")
-    parser.add_argument("--models", nargs="+", default=list(LOADS), choices=list(LOADS))
+    parser.add_argument("--model", default="nano", choices=tuple(LOADS), help="which of them (default: nano)")
     parser.add_argument("--record", type=Path, metavar="FILE", help="also write the record to this file")
     given = parser.parse_args()
     if given.work is not None:
@@ -274,23 +273,25 @@ def main() -> None:
 
     from redraft.measure.record import new_record, write_record
 
-    after = Path(__file__).resolve().parents[1]
-    trees, figures, parameters = {"before": given.before, "again": given.before, "after": after}, {}, None
+    after, figures = Path(__file__).resolve().parents[1], dict[str, dict[str, Any]]()
+    trees = {"before": given.before, "again": given.before, "after": after}
     old = subprocess.run(
         ["git", "rev-parse", "--short=12", "HEAD"], cwd=given.before, capture_output=True, text=True, check=True
     ).stdout.strip()
     with TemporaryDirectory() as place:
         os.environ["XDG_CACHE_HOME"] = place  # nobody's measured settings
-        for model in given.models:
-            folder = str(given.before / "src" / "redraft" / "assets" / "nano")
-            if model == "random":
-                folder, parameters = place, random_checkpoint(Path(place))
-            for way in (in_python, over_http):
-                figures[f"{model}, {way.__name__}"] = compare(way, trees, model, folder, given.rounds)
-                workload = {"before": old, "rounds": given.rounds, "parameters_of_random": parameters}
-                record = new_record("before-after", workload=workload, figures=figures, summary=list(_summary(figures)))
-                if given.record is not None:  # as far as it is: what follows takes minutes
-                    write_record(record, given.record)
+        model, nano, parameters = given.model, given.before / "src" / "redraft" / "assets" / "nano", None
+        folder = str(nano)
+        if model == "random":
+            folder, parameters = place, random_checkpoint(nano, Path(place))
+        workload = {"before": old, "rounds": given.rounds, "parameters_of_random": parameters}
+        for way in (in_python, over_http):
+            figures[f"{model}, {way.__name__}"] = compare(way, trees, model, folder, given.rounds)
+            record = new_record(
+                f"before-after-{model}", workload=workload, figures=figures, summary=list(_summary(figures))
+            )
+            if given.record is not None:  # as far as it is: what follows takes minutes
+                write_record(record, given.record)
     print(record)
 
 

@@ -246,9 +246,10 @@ def serve(folder: Path, plan: str, steps: int, threads: int, device: str) -> dic
     figures |= {"tokens": list(answer.tokens), "steps": sum(answer.steps), "peak_mib": peak(on_gpu=on_gpu)}
     figures |= {"ledger_mib": base + most / MIB, "lines_mib": lines(loop)}
     figures["peak_over_ledger"] = figures["peak_mib"] / figures["ledger_mib"]
+    reported(json.dumps({name: value for name, value in figures.items() if name != "tokens"}))
     figures["prefix"] = kept_prefix(engine)
     filled = engine.infill("The invoice of ", " was paid.", max_tokens=24, seed=3, options=Options(steps=2))
-    figures["infill_tokens"] = len(filled.answer.tokens)
+    figures["infill_characters"] = len(filled.gap)
     figures["aborted_bytes"] = abort(engine)
     figures["speed"] = speed(engine, plan)
     figures["peak_of_all_mib"] = peak(on_gpu=on_gpu)

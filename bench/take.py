@@ -53,6 +53,7 @@ class Take:
 
 
 BENCH, EVAL = "redraft bench --model nano-sudoku --threads 1", "redraft eval --model nano-sudoku --threads 1"
+BEFORE = "python bench/before_after.py --before ../before"
 PLAIN = "python bench/plain.py --model recipes/nano-warm --count 215"
 WRITTEN = "--groups phrasings strangers copies extract-short"
 SHIPPED = "python bench/plain.py --model nano --canvas 96 --count 215"
@@ -83,9 +84,8 @@ TABLE = (
     Take("sudoku-6x6", 2, "python bench/sudoku.py --size 6 --count 300"),
     Take("eval-nano-sudoku-infill", 14, "python bench/infills.py --count 40"),
     Take("serve", 12, "python bench/serve_load.py --count 256"),
-    Take(
-        "before-after", 15, "python bench/before_after.py --before ../before", "git worktree add --detach ../before REV"
-    ),
+    Take("before-after-nano", 5, BEFORE, "git worktree add --detach ../before REVISION"),
+    Take("before-after-random", 10, f"{BEFORE} --model random", "the same"),
     Take("soak", 2, "python bench/soak.py --count 2000"),
     Take("device-nano-sudoku", 1, f"{BENCH} --device-card"),
     Take("kernels-compiled", 10, "python bench/compiled.py"),

@@ -266,7 +266,7 @@ class TestRun:
     ("words", "message"),
     [
         (("--replicas", "9"), "9 replicas of 1 CPU each do not fit on the cluster, which has room for 2"),
-        (("--model", "."), "put the model where all nodes see it, at the same path"),
+        (("--model", "/nowhere"), "put the model where all nodes see it, at the same path"),
     ],
 )
 def test_a_cluster_that_cannot_serve_is_refused(two_nodes: TwoNodes, words: tuple[str, ...], message: str) -> None:

@@ -26,7 +26,8 @@ def test_the_same_answers_as_here(server: Process, capsys: pytest.CaptureFixture
     words = ["generate", "--chat", "--seed", "1", "--schema", "who, qty int, item", *there(server)]
     assert main([*words, "Send 417 melu to Karomi."]) == 0
     assert set(json.loads(capsys.readouterr().out)) == {"who", "qty", "item"}
-    both = ["bench", "--runs", "4", "--json", "--threads", "1", "--backend", "openai", "--base-url", server.base]
+    here = ["--model", "nano-sudoku", "--threads", "1"]
+    both = ["bench", "--runs", "4", "--json", *here, "--backend", "openai", "--base-url", server.base]
     assert main([*both, "--their-model", "nano"]) == 0
     figures = json.loads(capsys.readouterr().out)["figures"]
     assert figures["same"] == 4

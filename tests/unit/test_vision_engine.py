@@ -15,6 +15,7 @@ from tests.helpers import listen, new_prefix
 from tests.pictures import MOST_TOKENS, asking, drawn, png, write_whole
 
 import redraft
+from redraft.cache import Prefix
 from redraft.diffusion.noise import SeededNoise
 from redraft.engine.events import Event
 from redraft.engine.loop import Loop, LoopConfig
@@ -134,6 +135,25 @@ def test_variants_with_an_image_share_its_prompt(engine: Engine) -> None:
     together = {one.seed: one.tokens for variant in found for one in variant.answers}
     assert together == {one.seed: one.tokens for one in alone}
     assert engine.loop.encoded_rows > 0
+
+
+def test_a_prompt_that_cannot_be_taken_over_is_encoded_again(engine: Engine, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Without memory for the copy a variant begins anew, its images too, also where it had begun with a kept chunk."""
+    requests = [asked(engine, "x" * 200, drawn(48, 36), "y" * 200, seed=seed) for seed in range(3)]
+    loop = Loop(engine.model)
+    loop.submit(requests[2])
+    loop.drain()
+
+    def no_memory(*_: object) -> None:
+        raise MemoryError
+
+    monkeypatch.setattr(Prefix, "take", no_memory)
+    got: list[list[Event]] = [[], []]
+    ahead = listen(loop, requests[0], got[0].append, drafts=True)
+    listen(loop, requests[1], got[1].append, drafts=True, behind=ahead)
+    while loop.tick():
+        loop.check()
+    assert got == [list(run_alone(engine.model, one, SeededNoise(one.seed))) for one in requests[:2]]
 
 
 def test_a_request_with_another_picture_does_not_take_over_a_prompt(engine: Engine) -> None:

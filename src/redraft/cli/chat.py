@@ -50,7 +50,7 @@ def add(commands: Commands) -> None:
 
 
 @dataclass(frozen=True)
-class Conversation:
+class ChatSession:
     """What was said, and how the next turn is answered. A new one begins with `opening`."""
 
     opening: tuple[Message, ...]
@@ -64,7 +64,7 @@ class Conversation:
         found = asked(text, self.images)
         return {"role": "user", "content": text} if isinstance(found, str) else found[0]
 
-    def answered(self, turn: Message, text: str) -> Conversation:
+    def answered(self, turn: Message, text: str) -> ChatSession:
         """With one turn and its answer more; the next answer has the next seed."""
         seed = self.options.seed
         options = replace(self.options, seed=None if seed is None else (seed + 1) % 2**64)
@@ -72,7 +72,7 @@ class Conversation:
             self, said=(*self.said, turn, {"role": "assistant", "content": text}), options=options, images=()
         )
 
-    def after(self, command: str, value: str) -> Conversation:
+    def after(self, command: str, value: str) -> ChatSession:
         """What a command makes of it. Raises RequestError for a value that the command cannot have."""
         if command == "/new":
             return replace(self, said=self.opening, images=())
@@ -111,7 +111,7 @@ def run(arguments: argparse.Namespace) -> int:
     opening: tuple[Message, ...] = ()
     if arguments.system is not None:
         opening = ({"role": "system", "content": arguments.system},)
-    talk = Conversation(opening, opening, options_of(arguments), images=tuple(arguments.image))
+    talk = ChatSession(opening, opening, options_of(arguments), images=tuple(arguments.image))
     with traced(load_engine(arguments), arguments, "chat") as engine:
         if sys.stdin.isatty():
             say_bounds(arguments, None)
@@ -149,7 +149,7 @@ def _turn() -> str | None:
         lines.clear()
 
 
-def _answer(engine: Engine, talk: Conversation, said: Message, *, as_json: bool) -> Generation:
+def _answer(engine: Engine, talk: ChatSession, said: Message, *, as_json: bool) -> Generation:
     """Answer: on a terminal the canvas settles, elsewhere text comes as it is certain; `as_json`, all at once."""
     from redraft.cli.display import Watch
     from redraft.cli.generate import generation_json

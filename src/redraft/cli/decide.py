@@ -6,17 +6,7 @@ import argparse
 from dataclasses import asdict
 from typing import TYPE_CHECKING
 
-from redraft.cli.common import (
-    Commands,
-    asked,
-    command,
-    image_flag,
-    load_engine,
-    print_json,
-    prompt_flags,
-    read_prompt,
-    say_bounds,
-)
+from redraft.cli.common import Commands, asked, command, load_engine, print_json, prompt_flags, read_prompt, say_bounds
 from redraft.cli.flags import model_flags
 from redraft.cli.generate import check_images
 from redraft.errors import RequestError
@@ -38,7 +28,6 @@ def add(commands: Commands) -> None:
     """Add the command."""
     parser = command(commands, "decide", "estimate how likely each of some answers is", run, epilog=EPILOG)
     prompt_flags(parser, "the question", "question")
-    image_flag(parser, "; with --chat")
     parser.add_argument(
         "--choice", action="append", metavar="TEXT", help="an answer; repeat for each (default: yes and no)"
     )

@@ -75,7 +75,7 @@ def fleet_of(arguments: argparse.Namespace, settings: Settings) -> Fleet:
         plan=getattr(arguments, "plan", None),
         adapter=None if adapter is None else _absolute(adapter),
         experts=experts_of(arguments),
-        graphs=arguments.graphs,
+        graphs=False if arguments.no_graphs else None,
         max_running=getattr(arguments, "max_running", 64),
         cpus=arguments.threads or 1,
         gpus=int(device == "cuda"),

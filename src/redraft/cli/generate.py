@@ -13,7 +13,6 @@ from redraft.cli.common import (
     Commands,
     asked,
     command,
-    image_flag,
     load_engine,
     note,
     print_json,
@@ -53,7 +52,6 @@ def add(commands: Commands) -> None:
     """Add the command."""
     parser = command(commands, "generate", "answer a prompt", run, epilog=EPILOG)
     prompt_flags(parser, "a text to continue")
-    image_flag(parser, "; with --chat")
     parser.add_argument("--watch", action="store_true", help="show the canvas settling, on stderr")
     trace_flag(parser)
     thinking_flag(parser, "the thinking goes to stderr")

@@ -15,9 +15,10 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from redraft import __version__
+from redraft.config import read_config
 from redraft.distributed.fleet import Fleet
 from redraft.errors import RedraftError, RequestError, RunError
+from redraft.version import __version__
 from redraft.weights.source import locate
 
 LOOK_SEC = 60.0
@@ -129,7 +130,7 @@ def _look(ray: Any, node: Mapping[str, Any], fleet: Fleet) -> None:
 def seen(model: str, adapter: str | None) -> tuple[str, str | None]:
     """This node's version, and why it cannot load the model, if it cannot."""
     try:
-        locate(model)
+        read_config(locate(model))
     except RedraftError as error:
         return __version__, str(error)
     if adapter is not None and not Path(adapter).is_dir():
@@ -145,7 +146,7 @@ def serve_fleet(
     Raises RequestError for a cluster or an address that cannot be used, RunError for replicas that do not start.
     """
     stop = threading.Event()
-    with joined(address, cpus=cpus) as ray, _signals(stop):
+    with joined(address, cpus=cpus) as ray:
         check_nodes(ray, fleet, wanted=fleet.replicas)
         from ray import serve
         from ray.serve.config import HTTPOptions
@@ -160,9 +161,10 @@ def serve_fleet(
         try:
             serve.start(http_options=HTTPOptions(host=host, port=port, location="HeadOnly"), logging_config=quiet)
             serve.run(application(fleet), name=NAME, route_prefix="/", logging_config=quiet)
-            ready(f"http://{host}:{port}")
-            stop.wait()
-            serve.delete(NAME)
+            with _signals(stop):
+                ready(f"http://{host}:{port}")
+                stop.wait()
+                serve.delete(NAME)
         except (RuntimeError, ray.exceptions.RayError) as error:
             raise RunError(f"the replicas did not start: {_cause(str(error))}") from None
         finally:

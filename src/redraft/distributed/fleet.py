@@ -8,11 +8,12 @@ from typing import Any
 
 import msgspec
 
-from redraft import __version__
-from redraft.engine.loop import LoopConfig
+from redraft.engine.settings import LoopConfig
+from redraft.engine.warm import warm_up
 from redraft.errors import RequestError
 from redraft.operations.engine import Engine
 from redraft.server.http.settings import Settings
+from redraft.version import __version__
 
 
 @dataclass(frozen=True)
@@ -35,7 +36,7 @@ class Fleet:
     plan: str | None = None
     adapter: str | None = None
     experts: str = "device"
-    graphs: bool = False
+    graphs: bool | None = None
     max_running: int = 64
     cpus: float = 1
     gpus: float = 0
@@ -61,7 +62,8 @@ class Fleet:
     @property
     def args(self) -> dict[str, Any]:
         """As JSON has it; `fleet_of` reads it back."""
-        found: dict[str, Any] = msgspec.to_builtins(self)
+        found: dict[str, Any] = msgspec.to_builtins(self, enc_hook=lambda _: None)
+        del found["settings"]["fetcher"]["allows"]  # a function, which nothing sets
         return found
 
     def load(self, report: Callable[[str], None] | None = None) -> Engine:
@@ -84,6 +86,7 @@ class Fleet:
             experts=self.experts,
         )
         engine.loop.start()
+        warm_up(engine, lambda _: None)
         return engine
 
 

@@ -6,7 +6,6 @@ Serve runs it in each process that passes requests on, and tells it how many req
 from __future__ import annotations
 
 import random
-from typing import Any
 
 from ray.serve.request_router import PendingRequest, RequestRouter, RunningReplica
 
@@ -16,7 +15,7 @@ from redraft.server.http.places import Places
 class PrefixRouter(RequestRouter):  # type: ignore[misc]  # Ray's types are not read
     """For Serve's `request_router_class`. The blocks are the keyword `blocks` of a request."""
 
-    def initialize_state(self, **_: Any) -> None:
+    def initialize_state(self) -> None:
         """Called once by Serve."""
         self._places = Places()
 

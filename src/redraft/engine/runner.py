@@ -100,6 +100,8 @@ class Runner:
             taker.read, taker.soft = giver.read, {}
         else:
             taker.prefix.restart(0)
+            taker.read = 0
+            taker.look()
 
     def idle(self, running: Iterable[Sequence]) -> int:
         """Bytes of fixed buffers that none of the `running` sequences uses."""

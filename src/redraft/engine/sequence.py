@@ -167,9 +167,9 @@ class Sequence(ABC):
 
     def images(self, rows: int) -> tuple[SoftTokens, ...]:
         """The images among the next `rows` causal tokens."""
-        return tuple(
-            SoftTokens(start - self.read, soft) for start, soft in self.soft.items() if start < self.read + rows
-        )
+        starts = [image.run.start for image in self.request.images]
+        inside = [start for start in starts if self.read <= start < self.read + rows]
+        return tuple(SoftTokens(start - self.read, self.soft[start]) for start in inside)
 
     def encoded(self, rows: int) -> None:
         """`rows` causal tokens have become prefix."""

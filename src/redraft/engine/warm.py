@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator
-from typing import Any
 
 from redraft.engine.engine import Core
 from redraft.engine.request import Options, Request
@@ -41,12 +40,11 @@ def forms(engine: Core) -> Iterator[tuple[str, list[Request]]]:
     """What is run, in words and as requests."""
     start, width = engine.text.bos_token_id, engine.config.model.canvas_length
 
-    def asked(prompt: int, seed: int, **options: Any) -> Request:
-        settings = {"max_tokens": width, "steps": 2, "seed": seed, **options}
-        return Request([start] * prompt, Options(**settings))
+    def asked(prompt: int, seed: int, blocks: int = 1, logprobs: int | None = None) -> Request:
+        return Request([start] * prompt, Options(max_tokens=blocks * width, steps=2, seed=seed, logprobs=logprobs))
 
     for lanes in LANES:
-        yield f"{lanes} canvases", [asked(PROMPTS[0], seed, max_tokens=2 * width) for seed in range(lanes)]
+        yield f"{lanes} canvases", [asked(PROMPTS[0], seed, 2) for seed in range(lanes)]
     for prompt in PROMPTS[1:]:
         yield f"a prompt of {prompt} tokens", [asked(prompt, 0)]
     yield "log-probabilities", [asked(PROMPTS[0], 0, logprobs=1)]

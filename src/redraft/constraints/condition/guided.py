@@ -137,7 +137,7 @@ class NoLayout(EdgeLayout):
 
 
 @dataclass
-class Completion:
+class TokenPlan:
     """Tokens from a canvas's beginning that complete the answer, and how many of them are fixed by now."""
 
     tokens: list[int] = field(default_factory=list)
@@ -153,7 +153,7 @@ class GuidedProjection(Projection):
 
     guide: Guide
     emitted: tuple[int, ...] = ()
-    plan: Completion = field(default_factory=Completion)
+    plan: TokenPlan = field(default_factory=TokenPlan)
 
     @cached_property
     def matcher(self) -> LLMatcher:
@@ -173,7 +173,7 @@ class GuidedProjection(Projection):
         """What is left when some tokens have been emitted, the end token not among them."""
         emitted = (*self.emitted, *tokens)
         return replace(
-            self, emitted=emitted, left=self.left - len(tokens), plan=Completion(self.plan.tokens[len(tokens) :])
+            self, emitted=emitted, left=self.left - len(tokens), plan=TokenPlan(self.plan.tokens[len(tokens) :])
         )
 
     @property
