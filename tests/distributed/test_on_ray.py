@@ -33,6 +33,7 @@ pytestmark = [
     pytest.mark.skipif(find_spec("ray") is None, reason="Ray is not installed; pip install 'redraft[scale]'"),
 ]
 
+ROWS = 400
 REPLICA = "ServeReplica:redraft:Replica"
 ENVIRONMENT = {
     "PYTHONPATH": str(ROOT / "src"),
@@ -217,15 +218,17 @@ def lines_in(path: Path) -> int:
     return path.read_bytes().count(b"\n") if path.exists() else 0
 
 
+@pytest.fixture(scope="module")
+def rows() -> list[Any]:
+    """Some begin alike, two are no requests."""
+    begins = ["", "Kindly note: " * 120, "By the way: " * 120]
+    found: list[Any] = [row(i, begins=begins[i % 3] if i < 30 else "") for i in range(ROWS)]
+    found[3], found[4] = {"messages": []}, "{"
+    return found
+
+
 class TestRun:
     """`redraft run --ray`."""
-
-    @pytest.fixture(scope="class")
-    def rows(self) -> list[Any]:
-        begins = ["", "Kindly note: " * 120, "By the way: " * 120]
-        rows: list[Any] = [row(i, begins=begins[i % 3] if i < 30 else "") for i in range(600)]
-        rows[3], rows[4] = {"messages": []}, "{"
-        return rows
 
     def test_a_lost_node_and_a_killed_driver_cost_no_row(
         self, two_nodes: TwoNodes, expected: Any, rows: list[Any], tmp_path: Path

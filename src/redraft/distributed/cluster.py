@@ -21,7 +21,7 @@ from redraft.errors import RedraftError, RequestError, RunError
 from redraft.version import __version__
 from redraft.weights.source import locate
 
-LOOK_SEC = 60.0
+LOOK_SEC, REACH_SEC = 180.0, 10.0
 QUIET = {
     "RAY_USAGE_STATS_ENABLED": "0",
     "RAY_DEDUP_LOGS": "0",
@@ -59,6 +59,7 @@ def joined(address: str | None, *, cpus: int | None = None) -> Iterator[Any]:
     `cpus` is what the latter may use. Raises RequestError where none answers at an address, or one of other
     versions.
     """
+    _check_address(address)
     if address is None:
         os.environ.setdefault("RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER", "0")  # as on a desktop: it listens on loopback alone
     ray = ray_of()
@@ -86,23 +87,35 @@ def joined(address: str | None, *, cpus: int | None = None) -> Iterator[Any]:
             ray.shutdown()
 
 
+def _check_address(address: str | None) -> None:
+    """Raise RequestError where nothing listens: Ray would try for minutes."""
+    if address is None or address == "auto" or "://" in address:
+        return
+    host, _, port = address.rpartition(":")
+    try:
+        socket.create_connection((host, int(port)), timeout=REACH_SEC).close()
+    except (OSError, ValueError) as error:
+        raise RequestError(
+            f"no Ray cluster answers at {address} ({error}); write --address as HOST:6379, and start one with ray start"
+        ) from None
+
+
 def check_nodes(ray: Any, fleet: Fleet, *, wanted: int) -> None:
     """Raise RequestError for a cluster that cannot hold `wanted` replicas, or where one would fail to load."""
-    room = 0
-    for node in (one for one in ray.nodes() if one["Alive"]):
-        has: Mapping[str, float] = node["Resources"]
-        each = [has.get(name, 0.0) / one for name, one in (("CPU", fleet.cpus), ("GPU", fleet.gpus)) if one > 0]
-        fits = int(min(each))
-        room += fits
-        if fits:
-            _look(ray, node, fleet)
+    wants = [(name, one) for name, one in (("CPU", fleet.cpus), ("GPU", fleet.gpus)) if one > 0]
+    nodes = [node for node in ray.nodes() if node["Alive"]]
+    fits = [int(min(node["Resources"].get(name, 0.0) / one for name, one in wants)) for node in nodes]
+    room = sum(fits)
     if room < wanted:
-        one = " and ".join(f"{n:g} {name}" for n, name in ((fleet.cpus, "CPU"), (fleet.gpus, "GPU")) if n > 0)
+        one = " and ".join(f"{n:g} {name}" for name, n in wants)
         said = f"{wanted} replica{'s' if wanted > 1 else ''} of {one} each"
         raise RequestError(
             f"{said} do not fit on the cluster, which has room for {room}; lower --replicas, give a replica less, "
             "or add nodes"
         )
+    for node, many in zip(nodes, fits, strict=True):
+        if many:
+            _look(ray, node, fleet)
 
 
 def _look(ray: Any, node: Mapping[str, Any], fleet: Fleet) -> None:
