@@ -192,7 +192,7 @@ def simulate(count: int) -> Record:
     """All of it."""
     seconds, steps, _ = recorded()
     rate = LOAD * REPLICAS * AT_ONCE / (steps * seconds(AT_ONCE))
-    choices = {"chance": by_chance, "two choices": of_two, "prefix": Places().choose}
+    choices: dict[str, Choose] = {"chance": by_chance, "two choices": of_two, "prefix": Places().choose}
     figures: dict[str, Any] = {name: measured(choose, count, rate) for name, choose in choices.items()}
     figures["surge"] = surge(count * 3, rate)
     workload = {"replicas": REPLICAS, "requests": count, "requests_per_sec": round(rate, 1), "beginnings": BEGINNINGS}

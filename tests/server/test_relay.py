@@ -140,7 +140,7 @@ def test_a_client_who_leaves_ends_the_work() -> None:
 
 
 def test_too_large_a_body_goes_nowhere() -> None:
-    sent, did = ask([], body=b"x" * 11, limits=Limits(body_bytes=10))
+    sent, did = ask([], body=b"x" * 11, limits=Limits(body_bytes=10, image_body_bytes=10))
     assert (sent[0]["status"], did) == (413, [])
 
 

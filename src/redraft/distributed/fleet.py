@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import msgspec
@@ -12,6 +12,7 @@ from redraft.engine.settings import LoopConfig
 from redraft.engine.warm import warm_up
 from redraft.errors import RequestError
 from redraft.operations.engine import Engine
+from redraft.server.http.fetch import Fetcher
 from redraft.server.http.settings import Settings
 from redraft.version import __version__
 
@@ -97,6 +98,9 @@ def fleet_of(args: Mapping[str, Any]) -> Fleet:
         known = ", ".join(Fleet.__dataclass_fields__)
         raise RequestError(f"args has {unknown[0]!r}, which no fleet has; its fields are {known}")
     try:
-        return msgspec.convert(dict(args), Fleet)
+        found = msgspec.convert(dict(args), Fleet)
     except msgspec.ValidationError as error:
         raise RequestError(f"args of the fleet: {error}") from None
+    read = found.settings.fetcher  # whose function was not in the config
+    fetcher = Fetcher(read.hosts, read.seconds, read.max_bytes)
+    return replace(found, settings=replace(found.settings, fetcher=fetcher))

@@ -39,7 +39,7 @@ class Places:
         """The replica for a prompt of these blocks, which is remembered; `alive` has the same replicas, to be asked."""
         found = lightest = min(random.sample(replicas, min(2, len(replicas))), key=load)
         for block in reversed(blocks):
-            place = self._known.get(block)
+            place: Any = self._known.get(block)  # a name of the caller's, or None, which is none
             if place in alive and load(place) <= 2 * load(lightest) + SLACK:
                 found = place
                 break

@@ -78,8 +78,8 @@ class Relay:
                 return None
             parts.append(message.get("body", b""))
             size += len(parts[-1])
-            if size > self._limits.body_bytes:
-                limit = self._limits.body_bytes
+            limit = max(self._limits.body_bytes, self._limits.image_body_bytes)  # a replica without images has less
+            if size > limit:
                 raise ApiError(413, f"the body is larger than {limit} bytes; send less", code="body_too_large")
             if not message.get("more_body", False):
                 return b"".join(parts)
