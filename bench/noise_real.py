@@ -63,6 +63,7 @@ DRAFTS = {
     2019: jsonschema.Draft201909Validator,
     2020: jsonschema.Draft202012Validator,
 }
+VERDICTS = ("valid", "invalid", "refused", "not judged")
 NOWHERE: Registry[Any] = EMPTY_REGISTRY
 
 
@@ -160,7 +161,10 @@ def record_of(rows: list[Answer], seed: int) -> Record:
     reasons = Counter(re.sub(r"\d+", "N", row.why)[:80] for row in rows if row.verdict == "refused")
     summary = [
         ("answers on noise for real schemas", f"{len(rows)} asked for, from {len(splits)} splits"),
-        ("answers on noise, by jsonschema", ", ".join(f"{verdicts[kind]} {kind}" for kind in ("valid", "invalid", "refused", "not judged"))),
+        (
+            "answers on noise, by jsonschema",
+            ", ".join(f"{verdicts[kind]} {kind}" for kind in ("valid", "invalid", "refused", "not judged")),
+        ),
         ("answers on noise, how held", ", ".join(f"{held[kind]} {kind}" for kind in ("exact", "checked", "guided"))),
         ("forwards of the guided way for each token", f"{steps / max(tokens, 1):.2f}, every token being forced"),
     ]
