@@ -236,9 +236,8 @@ class Core:
         `adapter` is the folder of a LoRA adapter in PEFT's layout, merged into the weights; not with a plan or a
         quantized checkpoint. `report` gets a line for what was chosen, and for what was found and left unused;
         `progress` gets (elements placed, elements in all). `loop` bounds what runs side by side; what it leaves open
-        follows from the model and from `redraft bench --knee`. `kernels` are the device's own if None. `experts` is
-        where the experts are: "device" or "host". `image_attention` is which tokens see an image: "reference", as
-        transformers' DiffusionGemma does, or "gemma4" (docs/images.md); a vision tower is loaded with the first image.
+        follows from the model and from `redraft bench --knee`. `kernels` are the device's own if None. `experts` are on
+        the "device" or the "host". `image_attention` is who sees an image, "reference" or "gemma4" (docs/images.md).
         Raises WeightsError, ConfigError or TextError if the checkpoint is not whole or not supported.
         """
         folder = locate(str(model))
@@ -272,11 +271,15 @@ class Core:
             key = knee_key(folder, dtype_name(numbers), str(where), plan)
             loop = replace(loop, max_rows=read_knee(key, report))
         as_stored, text = adapter is None and chosen is None, read_text(folder, config)
-        if where.type == "cuda" and loaded.kernels != FAST:
-            simple = Compiler(text, config)
-            checked(loaded, report or (lambda _: None), lambda: simple.language(regex_source("[a-z]{1,6}")))
+        _check_kernels(loaded, Compiler(text, config), report)
         vision = vision_of(folder, loaded, config.model, report)
         return cls(loaded, text, config, Loop(loaded, loop, text=text), folder, as_stored, vision=vision)
+
+
+def _check_kernels(model: DiffusionGemma, compiler: Compiler, report: Callable[[str], None] | None) -> None:
+    """Hold a GPU's kernels to their plain twins, and replace those that differ."""
+    if model.device.type == "cuda" and model.kernels != FAST:
+        checked(model, report or (lambda _: None), lambda: compiler.language(regex_source("[a-z]{1,6}")))
 
 
 def _refuse_contradictions(plan: str | None, adapter: str | Path | None, placement: Placement, *, graphs: bool) -> None:
