@@ -9,23 +9,23 @@ from pathlib import Path
 TESTS = Path(__file__).resolve().parents[1]
 SOURCE = TESTS.parent / "src"
 FILE_WALL, FUNCTION_WALL = 400, 60
-WHOLE_WALLS = {SOURCE: 40_800, TESTS: 25_200}
+WHOLE_WALLS = {SOURCE: 41_500, TESTS: 25_800}
 
 # The core is what a newcomer reads to understand how a canvas settles: it is to stay an afternoon's reading.
 CORE = {"", "model", "diffusion", "engine"}
 PART_WALLS = {
-    "core": 9_650,
+    "core": 9_850,
     "images": 650,
     "model/gpu": 1_780,
     "weights": 2_890,
-    "constraints": 5_700,
+    "constraints": 5_750,
     "tasks": 2_350,
     "tune": 2_950,
     "measure": 2_800,
-    "server": 4_500,
+    "server": 5_000,
     "operations": 1_980,
     "trace": 600,
-    "distributed": 650,
+    "distributed": 660,
     "cli": 4_530,
 }
 
