@@ -20,7 +20,7 @@ from redraft.server.http.metrics import Metrics
 from redraft.server.http.settings import Settings
 
 T = TypeVar("T")
-Ts = TypeVarTuple("Ts")
+Given = TypeVarTuple("Given")
 Phase = Literal["loading", "ready", "draining", "failed"]
 
 
@@ -38,7 +38,7 @@ class Service:
         self._threads = ThreadPoolExecutor(2 * settings.limits.in_flight, "request")  # begun as they are needed
         self._working = 0
 
-    async def on_thread(self, request: Request | None, work: Callable[[*Ts], T], *given: *Ts) -> T:
+    async def on_thread(self, request: Request | None, work: Callable[[*Given], T], *given: *Given) -> T:
         """What some work of a request's own returns: its template, tokens and constraint, or an operation. Raises
         ApiError if too much of that is under way."""
         if self._working >= 2 * self.settings.limits.in_flight:
