@@ -94,6 +94,7 @@ TABLE = (
     Take(
         "maskbench", 15, "python bench/maskbench.py --data A --count 1500 --seed 2", "a clone of jsonschemabench, as A"
     ),
+    Take("noise-real", 10, "python bench/noise_real.py --data A", "a clone of jsonschemabench, as A, and jsonschema"),
     Take("vision-tower", 3, "python bench/vision_tower.py"),
     Take("startup", 4, "python bench/startup.py --runs 7"),
     Take("clients", 10, "python bench/clients.py --venv A --venv B --node C", "every client, in folders A, B and C"),
