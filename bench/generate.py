@@ -75,12 +75,13 @@ REGIONS: Mapping[str, Mapping[str, Callable[[Path], str]]] = {
     "docs/constraints.md": {
         "keywords": lambda _: constraints.keywords(),
         "maskbench": constraints.maskbench,
+        "noise-real": constraints.noise_real,
         "ways": constraints.ways,
     },
     "docs/deciding.md": {"belief": claims.belief},
     "docs/infilling.md": {"infills": lambda root: claims.all_of(root, "eval-nano-sudoku-infill")},
     "docs/scale.md": {"plan": fleet.plan, "crossover": fleet.crossover, "simulated": fleet.simulated},
-    "docs/server.md": {"fields": lambda _: fields.tables()},
+    "docs/server.md": {"fields": lambda _: fields.tables(), "bounds": lambda _: fields.bounds()},
 }
 """What each page has of generated regions."""
 

@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+import threading
 import time
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
 
+from redraft.constraints.compile import limits
 from redraft.constraints.compile.limits import Limits
 from redraft.constraints.language import Source, Vocabulary, ready
 from redraft.constraints.sources import excluding, grammar_source, regex_source, schema_source
-from redraft.errors import ConstraintError
+from redraft.errors import BusyError, ConstraintError
 
 BYTES = Vocabulary((None, None, *(bytes([byte]) for byte in range(256))), frozenset({0}), frozenset({0, 1}))
 TREE = {
@@ -68,3 +71,103 @@ def test_a_limit_in_states_names_its_part_too() -> None:
     wide = {"type": "object", "properties": {"long": {"type": "string", "maxLength": 150}}}
     with pytest.raises(ConstraintError, match='property "long" needs over 20 states; narrow its lengths'):
         schema_source(wide).compile(Limits(states=20, seconds=60.0))
+
+
+def test_a_small_constraint_waits_for_no_large_one() -> None:
+    """24 slow schemas kept a tiny one waiting for 40 s. Those that wait do not lose their own time."""
+    turns, ended, begun = limits.TURNS, list[str](), threading.Event()
+
+    def work(name: str, seconds: float) -> None:
+        token = limits.CALLER.set(name[0])
+        with turns.turn(name), limits.time_limit(Limits(seconds=seconds + 2.0)):
+            begun.set()
+            spent = 0.0
+            while spent < seconds:
+                time.sleep(0.005)
+                spent += 0.005
+                limits.check_time()
+        limits.CALLER.reset(token)
+        ended.append(name)
+
+    large = [threading.Thread(target=work, args=(f"a{i}", 0.5)) for i in range(6)]
+    for thread in large:
+        thread.start()
+    begun.wait()
+    small = [threading.Thread(target=work, args=(name, 0.01)) for name in ("a-small", "b-small")]
+    for thread in small:
+        thread.start()
+    for thread in (*small, *large):
+        thread.join()
+    assert set(ended[:2]) == {"a-small", "b-small"}
+    assert len(ended) == 8, "six that took 3 s in all had 2.5 s each"
+
+
+def test_one_caller_compiles_so_many_at_a_time_and_others_go_on() -> None:
+    turns, held = limits.TURNS, threading.Event()
+
+    def hold(number: int) -> None:
+        limits.CALLER.set("c")
+        with turns.turn(f"held {number}"):
+            held.wait()
+
+    threads = [threading.Thread(target=hold, args=(i,)) for i in range(limits.MOST_PER_CALLER)]
+    for thread in threads:
+        thread.start()
+    while len(turns._turns) < limits.MOST_PER_CALLER:
+        time.sleep(0.001)
+    token = limits.CALLER.set("c")
+    with pytest.raises(BusyError, match="constraints of this client are being compiled"), turns.turn("one more"):
+        pass
+    limits.CALLER.reset(token)
+    held.set()
+    with turns.turn("of another"):
+        pass
+    for thread in threads:
+        thread.join()
+
+
+def test_what_took_too_long_is_refused_at_once_for_a_while(tmp_path: Path) -> None:
+    source = regex_source("(a|b)*a(a|b){14}x")
+    short = Limits(seconds=0.001)
+    with pytest.raises(ConstraintError, match="seconds to compile"):
+        ready(source, BYTES, kept_in=tmp_path, limits=short)
+    began = time.monotonic()
+    with pytest.raises(ConstraintError, match="seconds to compile"):
+        ready(source, BYTES, kept_in=tmp_path, limits=short)
+    assert time.monotonic() - began < 0.5
+    assert not [*tmp_path.iterdir()], "on a quieter machine it may not"
+
+
+def _nested(levels: int) -> Any:
+    found: Any = {"type": "string"}
+    for _ in range(levels):
+        found = {"type": "object", "properties": {"a": found}, "required": ["a"]}
+    return found
+
+
+NAMES = [f"p{i}" for i in range(10_000)]
+BOMBS: list[tuple[Callable[[], Any], str]] = [
+    (lambda: _nested(3000), "nests too deeply"),
+    (lambda: '{"items":' * 100_000 + "true" + "}" * 100_000, "nests too deeply"),
+    (lambda: {"type": "string", "pattern": "^[a-z]{1,100000}$"}, "pattern"),
+    (lambda: {"type": "object", "properties": {name: {"type": "string"} for name in NAMES}}, "states|seconds"),
+    (lambda: {"enum": ["x" * 100 + name for name in NAMES] * 5}, "has 5.* bytes; at most"),
+    (lambda: {"$ref": "#/$defs/a", "$defs": {"a": {"$ref": "#/$defs/a"}}}, "no JSON value|is no JSON Schema"),
+    (lambda: {"type": "integer", "minimum": 5, "maximum": 4}, "contradict"),
+    (lambda: {"$ref": "https://example.com/schema.json"}, "leads out of the document|is no JSON Schema"),
+]
+
+
+@pytest.mark.parametrize(("make", "said"), BOMBS)
+def test_bombs_are_refused_by_name_and_soon(make: Callable[[], Any], said: str) -> None:
+    """Ten thousand properties took thirteen seconds of the processor behind the limit, none of them on its clock."""
+    schema, began = make(), time.process_time()
+    with pytest.raises(ConstraintError, match=said):
+        ready(schema_source(schema), BYTES, limits=Limits(seconds=1.0))
+    assert time.process_time() - began < 1 + 5
+
+
+def test_a_list_of_a_billion_is_held_from_left_to_right() -> None:
+    found = ready(schema_source({"type": "array", "items": {"type": "integer"}, "maxItems": 10**9}), BYTES)
+    assert found.held == "guided"
+    assert found.holds([byte + 2 for byte in b"[1, 2]"])

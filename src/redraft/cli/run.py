@@ -5,8 +5,10 @@ from __future__ import annotations
 import argparse
 import sys
 import time
+from collections import deque
 from collections.abc import AsyncGenerator, Callable, Iterator, Mapping
 from contextlib import aclosing, contextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -17,7 +19,7 @@ from redraft.cli.flags import backend_flags, model_flags, sampling_flags
 from redraft.cli.fleet import fleet_of, ray_flags, wants_ray
 
 if TYPE_CHECKING:
-    from redraft.cli.rows import Done, RowAnswer
+    from redraft.cli.rows import Done, Row, RowAnswer
     from redraft.measure.remote import Backend
 
 EPILOG = """A row of the input is a JSON object: OpenAI's batch form (custom_id, url, body), or a body alone, with
@@ -106,8 +108,9 @@ def _here(arguments: argparse.Namespace, rows: int) -> Done:
 
 def _fleet(arguments: argparse.Namespace, rows: int) -> Done:
     """By the engines of a Ray cluster."""
-    from redraft.cli.rows import write_rows
+    from redraft.cli.rows import check_length, write_rows
     from redraft.distributed.cluster import check_nodes, joined
+    from redraft.server.http.errors import ApiError
     from redraft.server.http.settings import Settings
 
     names = (Path(arguments.model).name, "*")
@@ -116,9 +119,21 @@ def _fleet(arguments: argparse.Namespace, rows: int) -> Done:
         check_nodes(ray, fleet, wanted=fleet.replicas)
         from redraft.distributed.batch import answers
 
-        async def answered(left: Iterator[bytes], first: int) -> AsyncGenerator[RowAnswer, None]:
-            for one in answers(ray, fleet, left, first=first, seed=arguments.seed):
-                yield one
+        async def answered(left: Iterator[Row], first: int) -> AsyncGenerator[RowAnswer, None]:
+            under_way: deque[Row] = deque()
+
+            def data() -> Iterator[bytes]:
+                for row in left:
+                    under_way.append(replace(row, data=b""))  # Ray has it, and gives it back
+                    yield row.data
+
+            for read, status, body in answers(ray, fleet, data(), first=first, seed=arguments.seed):
+                row = replace(under_way.popleft(), data=read)
+                try:
+                    check_length(row)
+                except ApiError as refusal:
+                    status, body = refusal.status, refusal.body
+                yield row, status, body
 
         return write_rows(answered, arguments.source, arguments.target, settings=_settings(arguments), report=report)
 

@@ -6,7 +6,6 @@ Work ── AnswerStream ──► Delta … ──► form.piece ──► chun
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TypeVar
@@ -159,7 +158,7 @@ async def aside(request: Request, work: Callable[[Engine], T], *, answers: int =
     service = service_of(request)
     scope = CancelScope(parent=service.engine.scope)
     with service.enter(answers, request), scope:
-        running = asyncio.to_thread(work, service.engine.within(scope))
+        running = service.on_thread(request, work, service.engine.within(scope))
         return await unless_gone(request, running, scope.cancel)
 
 
