@@ -8,7 +8,6 @@ import time
 from collections import deque
 from collections.abc import AsyncGenerator, Callable, Iterator, Mapping
 from contextlib import aclosing, contextmanager
-from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -108,7 +107,7 @@ def _here(arguments: argparse.Namespace, rows: int) -> Done:
 
 def _fleet(arguments: argparse.Namespace, rows: int) -> Done:
     """By the engines of a Ray cluster."""
-    from redraft.cli.rows import check_length, write_rows
+    from redraft.cli.rows import check_length, with_images, write_rows
     from redraft.distributed.cluster import check_nodes, joined
     from redraft.server.http.errors import ApiError
     from redraft.server.http.settings import Settings
@@ -120,20 +119,22 @@ def _fleet(arguments: argparse.Namespace, rows: int) -> Done:
         from redraft.distributed.batch import answers
 
         async def answered(left: Iterator[Row], first: int) -> AsyncGenerator[RowAnswer, None]:
-            under_way: deque[Row] = deque()
+            under_way = deque[tuple[Row, ApiError | None]]()
 
             def data() -> Iterator[bytes]:
                 for row in left:
-                    under_way.append(replace(row, data=b""))  # Ray has it, and gives it back
-                    yield row.data
+                    sent, refusal = b"{}", None
+                    try:
+                        check_length(row)
+                        sent = with_images(row.data, arguments.source.parent)
+                    except ApiError as error:
+                        refusal = error
+                    under_way.append((row, refusal))
+                    yield sent
 
-            for read, status, body in answers(ray, fleet, data(), first=first, seed=arguments.seed):
-                row = replace(under_way.popleft(), data=read)
-                try:
-                    check_length(row)
-                except ApiError as refusal:
-                    status, body = refusal.status, refusal.body
-                yield row, status, body
+            for _, status, body in answers(ray, fleet, data(), first=first, seed=arguments.seed):
+                row, refusal = under_way.popleft()
+                yield (row, status, body) if refusal is None else (row, refusal.status, refusal.body)
 
         return write_rows(answered, arguments.source, arguments.target, settings=_settings(arguments), report=report)
 

@@ -17,7 +17,8 @@ from typing import Any
 import pyarrow
 
 from redraft.distributed.fleet import Fleet, fleet_of
-from redraft.server.http.errors import ApiError
+from redraft.errors import RedraftError
+from redraft.server.http.errors import refusal_of
 from redraft.server.http.limits import Limits
 from redraft.server.http.places import blocks_of
 from redraft.server.http.service import Service
@@ -59,7 +60,10 @@ class Answerer:
     async def _answer(self, number: int, row: bytes) -> bytes:
         try:
             reply = await answer(self._service, row, None if self._seed is None else self._seed + number)
-        except ApiError as refusal:
+        except RedraftError:  # of the engine, not of the row
+            raise
+        except Exception as error:
+            refusal = refusal_of(error)
             reply = refusal.status, refusal.body
         return json.dumps(reply).encode()  # which has a form for unpaired surrogates, too
 
