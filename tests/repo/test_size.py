@@ -9,7 +9,7 @@ from pathlib import Path
 TESTS = Path(__file__).resolve().parents[1]
 SOURCE = TESTS.parent / "src"
 FILE_WALL, FUNCTION_WALL = 400, 60
-WHOLE_WALLS = {SOURCE: 41_500, TESTS: 25_800}
+WHOLE_WALLS = {SOURCE: 41_600, TESTS: 25_900}
 
 # The core is what a newcomer reads to understand how a canvas settles: it is to stay an afternoon's reading.
 CORE = {"", "model", "diffusion", "engine"}
@@ -26,7 +26,7 @@ PART_WALLS = {
     "operations": 1_980,
     "trace": 600,
     "distributed": 660,
-    "cli": 4_530,
+    "cli": 4_550,
 }
 
 
