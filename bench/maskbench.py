@@ -3,8 +3,10 @@
     python bench/maskbench.py --data CLONE --count 400 --record bench/records/maskbench.json
 
 For every schema: whether it is held, how (exact, checked, guided) and after how many seconds of the processor; how many
-of its valid instances, as Python writes them, are in the language; how many of its invalid ones are, and the validator
-lets them through. The vocabulary has 262,144 made-up tokens. Nothing is kept on disk. `--count 0` takes every schema.
+of its valid instances are in the language, as Python writes them with their keys in some order; how many more would be
+if every object that does not say so took undeclared keys (additionalProperties: true); how many of its invalid ones
+are, and the validator lets them through. The vocabulary has 262,144 made-up tokens. Nothing is kept on disk.
+`--count 0` takes every schema; a run that was stopped goes on from its `--rows`.
 """
 
 from __future__ import annotations
@@ -14,14 +16,19 @@ import json
 import random
 import resource
 import sys
-from collections import Counter, defaultdict
+from collections import defaultdict
 from collections.abc import Iterator
+from functools import cache
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from llguidance import LLMatcher
 
-from redraft.constraints.language import Language, Vocabulary, ready
+from key_orders import has_text
+from redraft.constraints.compile.dialect import draft_of, nodes
+from redraft.constraints.compile.limits import DEFAULT_LIMITS, Limits
+from redraft.constraints.compile.schema import compile_schema
+from redraft.constraints.language import GuidedLanguage, Language, Vocabulary, ready
 from redraft.constraints.sources import schema_source
 from redraft.constraints.validation import schema_problems
 from redraft.errors import ConstraintError, RedraftError
@@ -30,12 +37,14 @@ from redraft.measure.sample_schema import made_up_vocabulary
 
 LARGE = 262_144
 HOW = ("exact", "checked", "guided")
+COUNTED = ("valid", "inside", "opened", "invalid", "through")
 PERCENTILES = (50, 80, 90, 95, 99, 100)
 
 
 class Row(NamedTuple):
     """What became of one schema: how it is held, or an empty text and why not; seconds of this process and of those
-    that it started; whether llguidance holds it; valid and invalid instances, and how many of them passed."""
+    that it started; whether llguidance holds it; valid and invalid instances, and how many of them passed; how many
+    valid ones are inside where undeclared keys are allowed, too; the most memory that the process has had, in MB."""
 
     split: str
     name: str
@@ -47,6 +56,8 @@ class Row(NamedTuple):
     inside: int
     invalid: int
     through: int
+    opened: int
+    mb: float
 
 
 def main() -> int:
@@ -55,6 +66,13 @@ def main() -> int:
     parser.add_argument("--data", type=Path, required=True, metavar="CLONE", help="a clone of jsonschemabench")
     parser.add_argument("--count", type=int, default=0, metavar="N", help="so many at random (default: all)")
     parser.add_argument("--seed", type=int, default=0, metavar="S", help="which (default: 0)")
+    parser.add_argument(
+        "--limit",
+        type=float,
+        default=DEFAULT_LIMITS.seconds,
+        metavar="SECONDS",
+        help="how long a schema may take by the clock (default: 10; more where others use the machine)",
+    )
     parser.add_argument("--rows", type=Path, metavar="FILE", help="also write a line of JSON for each schema")
     parser.add_argument("--record", type=Path, metavar="FILE", help="also write the record to this file")
     arguments = parser.parse_args()
@@ -66,12 +84,17 @@ def main() -> int:
             parser.error(f"{arguments.data} has no maskbench/data/*.json; pass a clone of guidance-ai/jsonschemabench")
         random.Random(arguments.seed).shuffle(paths)
         rows = []
-        for row in tried(paths[: arguments.count or None]):
+        if arguments.rows is not None and arguments.rows.exists():
+            rows = [Row(**json.loads(line)) for line in arguments.rows.read_text(encoding="utf-8").splitlines()]
+        done = {row.name for row in rows}
+        base = base_mb()
+        left = [path for path in paths[: arguments.count or None] if path.stem not in done]
+        for row in tried(left, Limits(seconds=arguments.limit)):
             rows.append(row)
             if arguments.rows is not None:
                 with arguments.rows.open("a", encoding="utf-8") as lines:
                     lines.write(json.dumps(row._asdict()) + "\n")
-        record = record_of(rows, arguments.seed)
+        record = record_of(rows, arguments.seed, base)
         if arguments.record is not None:
             write_record(record, arguments.record)
     except RedraftError as error:
@@ -81,41 +104,87 @@ def main() -> int:
     return 0
 
 
-def tried(paths: list[Path]) -> Iterator[Row]:
-    """Every schema in turn."""
+@cache
+def vocabulary_of_all() -> Vocabulary:
+    """The vocabulary, with what is made once for it."""
     vocabulary = made_up_vocabulary(LARGE)
-    ready(schema_source({}), vocabulary)  # what is made once for a vocabulary
+    ready(schema_source({}), vocabulary)
     assert vocabulary.llguidance is not None
+    return vocabulary
+
+
+def base_mb() -> float:
+    """Megabytes of memory before the first schema: Python, its libraries and the vocabulary."""
+    vocabulary_of_all()
+    return peak_mb()
+
+
+def peak_mb() -> float:
+    """The most memory that this process has had."""
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
+
+
+def tried(paths: list[Path], limits: Limits) -> Iterator[Row]:
+    """Every schema in turn."""
+    vocabulary = vocabulary_of_all()
     for path in paths:
         found = json.loads(path.read_text(encoding="utf-8"))
         split = path.name.partition("---")[0] if "---" in path.name else path.name.partition("_")[0]
-        yield Row(split, path.stem, *one(found["schema"], found.get("tests", []), vocabulary))
+        yield Row(split, path.stem, *one(found["schema"], found.get("tests", []), vocabulary, limits))
 
 
-def one(schema: Any, tests: list[dict[str, Any]], vocabulary: Vocabulary) -> tuple[Any, ...]:
+def one(schema: Any, tests: list[dict[str, Any]], vocabulary: Vocabulary, limits: Limits) -> tuple[Any, ...]:
     """The figures of one schema."""
     grammar = LLMatcher.grammar_from_json_schema(schema) if isinstance(schema, dict | str) else ""
     theirs = bool(grammar) and not LLMatcher.validate_grammar_with_warnings(grammar, vocabulary.llguidance)[0]
     language, why, began = None, "", processor_seconds()
     try:
-        language = ready(schema_source(schema), vocabulary)
+        language = ready(schema_source(schema), vocabulary, limits=limits)
     except ConstraintError as error:
         why = str(error)
     seconds = processor_seconds() - began
-    counts = Counter[tuple[bool, bool]]()
-    for test in tests if language is not None else []:
-        passes = language is not None and lets_through(language, schema, test["data"], bool(test["valid"]))
-        counts[bool(test["valid"]), passes] += 1
-    valid, invalid = (counts[kind, True] + counts[kind, False] for kind in (True, False))
-    held = "" if language is None else language.held
-    return held, why, seconds, theirs, valid, counts[True, True], invalid, counts[False, True]
+    if language is None:
+        return "", why, seconds, theirs, 0, 0, 0, 0, 0, peak_mb()
+    valid, invalid = ([test["data"] for test in tests if bool(test["valid"]) is kind] for kind in (True, False))
+    missing = [value for value in valid if not inside(language, value)]
+    through = sum(inside(language, value) and not (language.checked and problems(schema, value)) for value in invalid)
+    return (language.held, why, seconds, theirs, len(valid), len(valid) - len(missing), len(invalid), through,
+            len(valid) - len(missing) + inside_opened(schema, missing), peak_mb())  # fmt: skip
 
 
-def lets_through(language: Language, schema: Any, value: Any, valid: bool) -> bool:
-    """Whether a value could be an answer; one that a validator reads is not if the validator is against it."""
-    text = json.dumps(value, ensure_ascii=False)
-    tokens = [byte + 2 for byte in text.encode(errors="surrogatepass")]  # of which the vocabulary has one each
-    return language.holds(tokens) and (valid or not language.checked or not schema_problems(schema, text))
+def problems(schema: Any, value: Any) -> bool:
+    """Whether the validator is against a value."""
+    return bool(schema_problems(schema, json.dumps(value, ensure_ascii=False)))
+
+
+def inside(language: Language, value: Any) -> bool:
+    """Whether the language has a text of the value, as Python writes it, with its keys in some order."""
+    if language.holds(spelt(json.dumps(value, ensure_ascii=False).encode(errors="surrogatepass"))):
+        return True
+    if isinstance(language, GuidedLanguage):
+        return False
+    automaton = language.automaton
+    return has_text(
+        lambda state, text: automaton.after(state, spelt(text)), value, lambda s: bool(automaton.accepts[s])
+    )
+
+
+def spelt(text: bytes) -> list[int]:
+    """A text in single bytes, of which the vocabulary has one token each."""
+    return [byte + 2 for byte in text]
+
+
+def inside_opened(schema: Any, values: list[Any]) -> int:
+    """How many of some values the language has if all objects take undeclared keys that do not say otherwise."""
+    opened = json.loads(json.dumps(schema))
+    for node, _ in nodes(opened, draft_of(opened)) if values else ():
+        if {"properties", "patternProperties", "required"} & {*node}:
+            node.setdefault("additionalProperties", True)
+    try:
+        dfa = compile_schema(opened).dfa if values else None
+    except ConstraintError:
+        return 0
+    return sum(has_text(dfa.step, value, lambda at: bool(dfa.accepts[at])) for value in values) if dfa else 0
 
 
 def processor_seconds() -> float:
@@ -124,7 +193,7 @@ def processor_seconds() -> float:
     return sum(one.ru_utime + one.ru_stime for one in used)
 
 
-def record_of(rows: list[Row], seed: int) -> Record:
+def record_of(rows: list[Row], seed: int, base: float) -> Record:
     """All of it."""
     splits = defaultdict[str, list[Row]](list)
     for row in rows:
@@ -138,7 +207,8 @@ def record_of(rows: list[Row], seed: int) -> Record:
         "all": figures_of(rows),
         "held": held,
         "seconds": times,
-        "peak_mb": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024,
+        "base_mb": base,
+        "peak_mb": max(row.mb for row in rows),
         "refused": {row.name: row.why for row in rows if not row.held},
         "refused_but_not_theirs": [row.name for row in rows if row.theirs and not row.held],
     }
@@ -147,8 +217,10 @@ def record_of(rows: list[Row], seed: int) -> Record:
         ("schemas of MaskBench that are held", f"{ours['held']} of {len(rows)}; by llguidance {ours['theirs']}"),
         ("of those, how", ", ".join(f"{count} {how}" for how, count in held.items())),
         ("their valid instances in the language", f"{ours['inside']} of {ours['valid']}"),
+        ("with undeclared keys allowed where nothing is said", f"{ours['opened']} of {ours['valid']}"),
         ("their invalid instances let through", f"{ours['through']} of {ours['invalid']}"),
         ("seconds to compile for 262144 tokens", ", ".join(f"{t:.3f} at {p}%" for p, t in times.items())),
+        ("memory", f"{figures['peak_mb']:.0f} MB at most, {base:.0f} MB of it before the first schema"),
         ("splits where llguidance holds more", ", ".join(worse(by_split)) or "none"),
     ]
     return new_record(
@@ -164,7 +236,10 @@ def figures_of(rows: list[Row]) -> dict[str, int]:
         "held": sum(bool(row.held) for row in rows),
         "exact": sum(row.held == "exact" for row in rows),
         "theirs": sum(row.theirs for row in rows),
-        **{name: sum(getattr(row, name) for row in rows) for name in ("valid", "inside", "invalid", "through")},
+        **{
+            name: sum(getattr(row, name) for row in rows)
+            for name in ("valid", "inside", "opened", "invalid", "through")
+        },
     }
 
 

@@ -8,13 +8,14 @@ that is not ours.
 from __future__ import annotations
 
 import random
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 
-from redraft.constraints.language import Vocabulary, ready
+from redraft.constraints.condition.guided import Guided
+from redraft.constraints.language import Language, Vocabulary, ready
 from redraft.constraints.sources import schema_source
 from redraft.constraints.validation import schema_problems
 from redraft.errors import ConstraintError
@@ -50,20 +51,45 @@ def noise_trial(number: int) -> NoiseTrial | None:
         return None
     if language.checked:
         return None
-    automaton, width = language.automaton, source.randint(1, 32)
-    left = int(automaton.to_end[0]) + source.randint(0, 60)
-    goal, reported, canvases = language.start(left), b"", 0
+    width = source.randint(1, 32)
+    left = language.shortest + source.randint(0, 60)
     draw = torch.Generator().manual_seed(number)
+    written = noise_answer(language, len(pieces), width, left, lambda: source.choice([0.0, 1.0, 30.0]), draw)
+    text = b"".join(pieces[token] or b"" for token in written.tokens).decode("utf-8", errors="replace")
+    return NoiseTrial(text, [problem.reason for problem in schema_problems(schema, text)], written.canvases)
+
+
+class Written(NamedTuple):
+    """An answer, and how many canvases and steps it took."""
+
+    tokens: list[int]
+    canvases: int
+    steps: int
+
+
+def noise_answer(
+    language: Language, vocab: int, width: int, left: int, sharpness: Callable[[], float], draw: torch.Generator
+) -> Written:
+    """An answer of at most `left` tokens on canvases of noise. An exact one is taken from its first step; a guided one
+    is drafted anew, as the engine does, until all of a canvas is fixed. Raises ConstraintError for too little room."""
+    goal, reported, canvases, steps = language.start(left), list[int](), 0, 0
     while not goal.is_over and goal.left:
-        logits = torch.randn(width, len(pieces), generator=draw) * source.choice([0.0, 1.0, 30.0])
-        tokens = goal(torch.log_softmax(logits, -1)).draft.tolist()
+        pinned, fixed = 0, torch.empty(0, dtype=torch.long)
+        while True:
+            log_p = torch.log_softmax(torch.randn(width, vocab, generator=draw) * sharpness(), -1)
+            log_p[:pinned] = -1e9
+            log_p[torch.arange(pinned), fixed] = 0.0
+            found, steps = goal(log_p), steps + 1
+            if not isinstance(found, Guided) or found.doubt == 0:
+                break
+            pinned, fixed = found.fixed, found.draft[: found.fixed]
+        tokens = found.draft.tolist()
         content = tokens[: next((i for i, token in enumerate(tokens) if token == END), width)][: goal.left]
-        reported += b"".join(pieces[token] or b"" for token in content)
+        reported += content
         goal, canvases = goal.after(content), canvases + 1
         if len(content) < min(width, goal.left + len(content)):
             break
-    text = reported.decode("utf-8", errors="replace")
-    return NoiseTrial(text, [problem.reason for problem in schema_problems(schema, text)], canvases)
+    return Written(reported, canvases, steps)
 
 
 def random_schema(source: random.Random, depth: int = 2) -> Any:

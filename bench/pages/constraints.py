@@ -29,6 +29,12 @@ def maskbench(root: Path) -> str:
     return f"{taken(record)}\n\n{table(columns, rows)}\n\n{listed(record.summary)}"
 
 
+def noise_real(root: Path) -> str:
+    """The summary of the record of `bench/noise_real.py`."""
+    record = record_of(root, "noise-real")
+    return f"{taken(record)}\n\n{listed(record.summary)}"
+
+
 def ways(root: Path) -> str:
     """The figures of the record of `bench/constraints.py`."""
     record = record_of(root, "constraints")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator
 from datetime import date, datetime
+from decimal import Decimal
 from enum import Enum
 from typing import Annotated, Any, Literal
 
@@ -180,12 +181,23 @@ class Everything(BaseModel):
     few: Annotated[int, Field(gt=3, le=9, multiple_of=3)]
 
 
+DECIMAL = r"^(?!^[-+.]*$)[+-]?0*\d{1,2}\.?\d{0,2}$"
+
+
+class Bill(BaseModel):
+    """A decimal's schema may be a number or any text at all; what the text must be has to be said. `EmailStr` is this
+    format."""
+
+    cost: Annotated[Decimal, Field(json_schema_extra={"type": "string", "pattern": DECIMAL})]
+    mail: Annotated[str, Field(json_schema_extra={"format": "email"})]
+
+
 class Tree(BaseModel):
     value: int
     children: Annotated[list["Tree"], Field(max_length=2)]
 
 
-@pytest.mark.parametrize("kind", [Everything, Tree])
+@pytest.mark.parametrize("kind", [Everything, Bill, Tree])
 def test_models_of_every_shape_are_parsed(client: OpenAI, kind: type[BaseModel]) -> None:
     """As the schemas of pydantic come, with references, titles, discriminators, formats and defaults."""
     room = 230 if kind is Everything else 60

@@ -14,6 +14,7 @@ from redraft.constraints.compile.automaton import FAR, Dfa, intersect, subtract
 from redraft.constraints.compile.builder import Builder, Part, any_of
 from redraft.constraints.compile.lift import build_trie, lift
 from redraft.constraints.compile.limits import Limits
+from redraft.constraints.compile.regex import whole_match
 from redraft.errors import ConstraintError
 
 TEXTS = ["".join(letters) for size in range(6) for letters in itertools.product("ab", repeat=size)]
@@ -71,6 +72,28 @@ def test_parts_make_the_language_that_a_pattern_names(tree: object) -> None:
     dfa, pattern = dfa_of(tree), re.compile(spelt(tree))
     for text in TEXTS:
         assert dfa.matches(text.encode()) == (pattern.fullmatch(text) is not None), text
+        assert dfa.minimal().matches(text.encode()) == dfa.matches(text.encode())
+
+
+def test_the_fewest_states_are_those_that_texts_can_tell_apart() -> None:
+    """One for each number of letters up to four, whatever was written before."""
+    dfa = dfa_of(("either", ("then", "a", ("repeat", ("either", "a", "b"), 3, 3)), ("then", "baab", "")))
+    assert len(dfa.minimal()) == len({"", "a", "b", "aa", "ba", "aaa", "baa", "aaaa"})
+
+
+@pytest.mark.parametrize("pattern", ['"(?s:.*)"', '"(é|日)+"', "[^\\x00-\\x7f]{2}", "(ü|x)y"])
+def test_characters_that_are_not_ascii_stand_for_each_other_only_where_they_act_alike(pattern: str) -> None:
+    """Each token leads from each state to where its bytes do, whole characters and parts of them."""
+    pieces = [b"\xc3", b"\xa9", b"\xe6\x97", b"\xa5x", b'"', b"x", b"y"]
+    pieces += [text.encode() for text in ("é", "日", "ü", "😀", "é日", "üy", '"é', '日"', "ߐx", "x日x")]
+    dfa = whole_match(pattern)
+    alive = dfa.to_end() < FAR
+    lifted = lift(dfa, build_trie([None, *pieces]), frozenset({0}), frozenset({0}))
+    to_end = lifted.to_end
+    for state, (token, piece) in itertools.product(range(len(dfa)), enumerate(pieces, 1)):
+        there = dfa.step(state, piece)
+        if alive[state] and to_end[state] < FAR and (there < 0 or to_end[there] < FAR):
+            assert lifted.after(state, [token]) == there, (state, piece)
 
 
 @settings(max_examples=50)

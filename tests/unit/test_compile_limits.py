@@ -136,3 +136,38 @@ def test_what_took_too_long_is_refused_at_once_for_a_while(tmp_path: Path) -> No
         ready(source, BYTES, kept_in=tmp_path, limits=short)
     assert time.monotonic() - began < 0.5
     assert not [*tmp_path.iterdir()], "on a quieter machine it may not"
+
+
+def _nested(levels: int) -> Any:
+    found: Any = {"type": "string"}
+    for _ in range(levels):
+        found = {"type": "object", "properties": {"a": found}, "required": ["a"]}
+    return found
+
+
+NAMES = [f"p{i}" for i in range(10_000)]
+BOMBS: list[tuple[Callable[[], Any], str]] = [
+    (lambda: _nested(3000), "nests too deeply"),
+    (lambda: '{"items":' * 100_000 + "true" + "}" * 100_000, "nests too deeply"),
+    (lambda: {"type": "string", "pattern": "^[a-z]{1,100000}$"}, "pattern"),
+    (lambda: {"type": "object", "properties": {name: {"type": "string"} for name in NAMES}}, "states|seconds"),
+    (lambda: {"enum": ["x" * 100 + name for name in NAMES] * 5}, "has 5.* bytes; at most"),
+    (lambda: {"$ref": "#/$defs/a", "$defs": {"a": {"$ref": "#/$defs/a"}}}, "no JSON value|is no JSON Schema"),
+    (lambda: {"type": "integer", "minimum": 5, "maximum": 4}, "contradict"),
+    (lambda: {"$ref": "https://example.com/schema.json"}, "leads out of the document|is no JSON Schema"),
+]
+
+
+@pytest.mark.parametrize(("make", "said"), BOMBS)
+def test_bombs_are_refused_by_name_and_soon(make: Callable[[], Any], said: str) -> None:
+    """Ten thousand properties took thirteen seconds of the processor behind the limit, none of them on its clock."""
+    schema, began = make(), time.process_time()
+    with pytest.raises(ConstraintError, match=said):
+        ready(schema_source(schema), BYTES, limits=Limits(seconds=1.0))
+    assert time.process_time() - began < 1 + 5
+
+
+def test_a_list_of_a_billion_is_held_from_left_to_right() -> None:
+    found = ready(schema_source({"type": "array", "items": {"type": "integer"}, "maxItems": 10**9}), BYTES)
+    assert found.held == "guided"
+    assert found.holds([byte + 2 for byte in b"[1, 2]"])

@@ -11,8 +11,8 @@ import hashlib
 import json
 import os
 from collections import deque
-from collections.abc import Awaitable, Callable, Iterator, Mapping
-from contextlib import AbstractAsyncContextManager, contextmanager, nullcontext, suppress
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Iterator, Mapping
+from contextlib import AbstractAsyncContextManager, aclosing, contextmanager, nullcontext, suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import IO, Any
@@ -24,7 +24,8 @@ from redraft.errors import RedraftError, RequestError, RunError
 from redraft.files import lock
 from redraft.server.http.errors import ApiError, refusal_of
 from redraft.server.http.service import Service
-from redraft.server.openai.batch import MOST_LINE_BYTES, answer
+from redraft.server.openai.batch import MOST_LINE_BYTES
+from redraft.server.openai.batch import answer as answer_row
 
 MOST_FAILED = 3
 """Rows with an error that a run names at its end."""
@@ -49,6 +50,10 @@ class Row:
     data: bytes
     digest: str
     size: int
+
+
+RowAnswer = tuple[Row, int, Mapping[str, Any]]
+"""A row with the status and the body of its answer."""
 
 
 def rows_of(file: IO[bytes]) -> Iterator[Row]:
@@ -125,7 +130,7 @@ def run_batch(
     """
 
     async def answered(row: bytes, number: int) -> tuple[int, Mapping[str, Any]]:
-        return await answer(service, with_images(row, source.parent), None if seed is None else seed + number)
+        return await answer_row(service, with_images(row, source.parent), None if seed is None else seed + number)
 
     return answer_rows(answered, source, target, at_once=at_once, settings=settings, report=report)
 
@@ -144,12 +149,31 @@ def answer_rows(
     if at_once < 1:
         raise RequestError(f"the number of rows at once is {at_once}; it must be at least 1")
 
-    async def whole(rows: Iterator[Row], out: IO[bytes], begun: Done) -> Done:
+    async def answers(rows: Iterator[Row], first: int) -> AsyncGenerator[RowAnswer, None]:
         async with within:
-            return await _run(answered, rows, out, begun, at_once, settings, report)
+            async for one in _each(answered, rows, first, at_once):
+                yield one
+
+    return write_rows(answers, source, target, settings=settings, report=report)
+
+
+def write_rows(
+    answers: Callable[[Iterator[Row], int], AsyncGenerator[RowAnswer, None]],
+    source: Path,
+    target: Path,
+    *,
+    settings: Settings | None = None,
+    report: Callable[[Done], None] = lambda _: None,
+) -> Done:
+    """As `run_batch`, with the answers to the rows from a number on given in their order."""
+
+    async def whole(rows: Iterator[Row], out: IO[bytes]) -> Done:
+        done = resume(rows, out, source, target, settings)
+        async with aclosing(answers(rows, done.rows)) as found:
+            return await _write(found, out, done, settings, report)
 
     with _opened(source, target) as (rows, out):
-        return asyncio.run(whole(rows, out, resume(rows, out, source, target, settings)))
+        return asyncio.run(whole(rows, out))
 
 
 def with_images(row: bytes, folder: Path) -> bytes:
@@ -221,30 +245,26 @@ def resume(rows: Iterator[Row], out: IO[bytes], source: Path, target: Path, sett
     return replace(done, tokens=0, forwards=0)
 
 
-async def _run(
-    answered: Answered,
-    rows: Iterator[Row],
+async def _each(answered: Answered, rows: Iterator[Row], first: int, at_once: int) -> AsyncGenerator[RowAnswer, None]:
+    """Answers in the rows' order, `at_once` of them under way."""
+    running: deque[asyncio.Task[RowAnswer]] = deque()
+    for number, row in enumerate(rows, first):
+        running.append(asyncio.create_task(_answer(answered, row, number)))
+        if len(running) == at_once:
+            yield await running.popleft()
+    while running:
+        yield await running.popleft()
+
+
+async def _write(
+    answers: AsyncIterator[RowAnswer],
     out: IO[bytes],
     done: Done,
-    at_once: int,
     settings: Settings | None,
     report: Callable[[Done], None],
 ) -> Done:
-    running: deque[asyncio.Task[dict[str, Any]]] = deque()
-    number, more = done.rows, True
-    while True:
-        while more and len(running) < at_once:
-            row = next(rows, None)
-            if row is None:
-                more = False
-            else:
-                running.append(asyncio.create_task(_line(answered, row, number, settings)))
-                number += 1
-        if not running:
-            out.flush()
-            os.fsync(out.fileno())
-            return done
-        line = await running.popleft()
+    async for one in answers:
+        line = _line(one, done.rows, settings)
         try:
             out.write(json.dumps(line, ensure_ascii=False).encode(errors="backslashreplace") + b"\n")
             out.flush()
@@ -252,21 +272,33 @@ async def _run(
             raise RunError(f"the output cannot be written: {error.strerror}; free some room and run it again") from None
         done = done.after(line)
         report(done)
+    out.flush()
+    os.fsync(out.fileno())
+    return done
 
 
-async def _line(answered: Answered, row: Row, number: int, settings: Settings | None) -> dict[str, Any]:
-    """The line that answers a row. A refusal is an answer, too, and so is whatever else a row makes go wrong; but an
-    error of the run's own, as of a server that does not answer, ends it."""
+async def _answer(answered: Answered, row: Row, number: int) -> RowAnswer:
+    """A refusal is an answer, too, and so is whatever else a row makes go wrong; but an error of the run's own, as of a
+    server that does not answer, ends it."""
     try:
-        if row.size > MOST_LINE_BYTES:
-            message = f"the row has {row.size} bytes; at most {MOST_LINE_BYTES}"
-            raise ApiError(400, message, code="invalid_json")
-        status, body = await answered(row.data, number)
+        check_length(row)
+        return row, *await answered(row.data, number)
     except RedraftError:
         raise
     except Exception as error:
         refusal = refusal_of(error)
-        status, body = refusal.status, refusal.body
+        return row, refusal.status, refusal.body
+
+
+def check_length(row: Row) -> None:
+    """Raise ApiError for a row that is too long to be read."""
+    if row.size > MOST_LINE_BYTES:
+        raise ApiError(400, f"the row has {row.size} bytes; at most {MOST_LINE_BYTES}", code="invalid_json")
+
+
+def _line(answer: RowAnswer, number: int, settings: Settings | None) -> dict[str, Any]:
+    """The line that answers a row."""
+    row, status, body = answer
     return {
         "id": f"batch_req_{number + 1}",
         "custom_id": _id_of(row.data, number),

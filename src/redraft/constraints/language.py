@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING
 
 from redraft.config import CheckpointConfig
 from redraft.constraints.compile.automaton import NOWHERE, Compiled
-from redraft.constraints.compile.dialect import Document
+from redraft.constraints.compile.dialect import Document, draft_of, nodes
 from redraft.constraints.compile.lift import TokenAutomaton, Trie, build_trie, lift, token_bytes
 from redraft.constraints.compile.limits import (
     DEFAULT_LIMITS,
@@ -46,6 +46,9 @@ MOST_SOURCE_BYTES = 1_000_000
 MOST_LATE, LATE_SEC = 256, 60.0
 _LATE: dict[str, tuple[float, str]] = {}
 """Of constraints that took too long to compile, by their keys: until when they are refused, and why."""
+MOST_PROPERTIES = 4000
+"""Properties of one object that are held from left to right: llguidance takes a second for so many, and four times as
+long for twice as many."""
 MOST_SHORTEST = 4096
 """Tokens of an answer that is looked for to learn how short one can be."""
 TEXT = "text"
@@ -259,6 +262,8 @@ def _guided(source: Source, vocabulary: Vocabulary, error: OutOfReachError) -> E
         raise error
     schema = json.loads(source.text)
     validator_of(schema)
+    if any(len(node.get("properties", ())) > MOST_PROPERTIES for node, _ in nodes(schema, draft_of(schema))):
+        raise error
     grammar = grammar_of(schema, vocabulary.llguidance, spaces=bool(source.options[1]))
     if grammar is None:
         raise error

@@ -232,12 +232,12 @@ class Core:
         """Load a checkpoint: "nano" (in the package), a folder, or a repository name in the local cache.
 
         `device` is cuda where a GPU can be used, else cpu; `dtype` is float32 or bfloat16, as most of the checkpoint is
-        stored. `plan` quantizes matrices while loading (redraft.weights.plan.PLANS: "int8", "int4", "fp8", …).
-        `adapter` is the folder of a LoRA adapter in PEFT's layout, merged into the weights; not with a plan or a
-        quantized checkpoint. `report` gets a line for what was chosen, and for what was found and left unused;
-        `progress` gets (elements placed, elements in all). `loop` bounds what runs side by side; what it leaves open
-        follows from the model and from `redraft bench --knee`. `kernels` are the device's own if None. `experts` are on
-        the "device" or the "host". `image_attention` is who sees an image, "reference" or "gemma4" (docs/images.md).
+        stored. `plan` quantizes matrices while loading (redraft.weights.plan.PLANS). `adapter` is the folder of a LoRA
+        adapter in PEFT's layout, merged into the weights; not with a plan or a quantized checkpoint. `report` gets a
+        line for what was chosen, and for what was found and left unused; `progress` gets (elements placed, elements in
+        all). `loop` bounds what runs side by side; what it leaves open follows from the model and from `redraft bench
+        --knee`. `kernels` are the device's own if None. `experts` are on the "device" or the "host". `image_attention`
+        is which tokens see an image: "reference", as transformers' DiffusionGemma does, or "gemma4" (docs/images.md).
         Raises WeightsError, ConfigError or TextError if the checkpoint is not whole or not supported.
         """
         folder = locate(str(model))
@@ -245,9 +245,7 @@ class Core:
         config = read_config(folder)
         numbers = dtype_of(dtype, folder, config.model, where)
         placement, loop = place_experts(experts, where), DEFAULT_LOOP if loop is None else loop
-        if placement is not Placement.DEVICE and loop.graphs is None:
-            loop = replace(loop, graphs=False)
-        _refuse_contradictions(plan, adapter, placement, graphs=bool(loop.graphs))
+        loop = _loop_beside(loop, plan, adapter, placement)
         report_choice((device, dtype), where, numbers, report)
         # Folded first and packed then, where layers are folded: a matrix is rounded once.
         kernels = kernels_of(where, report) if kernels is None else kernels
@@ -282,15 +280,19 @@ def _check_kernels(model: DiffusionGemma, compiler: Compiler, report: Callable[[
         checked(model, report or (lambda _: None), lambda: compiler.language(regex_source("[a-z]{1,6}")))
 
 
-def _refuse_contradictions(plan: str | None, adapter: str | Path | None, placement: Placement, *, graphs: bool) -> None:
-    """Raise RequestError for arguments of a load that exclude each other."""
+def _loop_beside(loop: LoopConfig, plan: str | None, adapter: str | Path | None, placement: Placement) -> LoopConfig:
+    """The loop's bounds beside the other arguments of a load: without graphs where experts are elsewhere. Raises
+    RequestError for arguments that exclude each other."""
     if adapter is not None and plan is not None:
         raise RequestError(
             f"adapter and plan ({plan}) were both given; merge first: redraft tune writes it merged, too"
         )
-    if adapter is not None and placement is not Placement.DEVICE:
+    if placement is Placement.DEVICE:
+        return loop
+    if adapter is not None:
         raise RequestError(f"adapter was given and experts are on the {placement}; merge it first: redraft tune")
-    if graphs and placement is not Placement.DEVICE:
+    if loop.graphs:
         raise RequestError(
             f"graphs is True and experts are on the {placement}; a graph cannot wait for those elsewhere"
         )
+    return replace(loop, graphs=False)

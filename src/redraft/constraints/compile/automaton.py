@@ -17,6 +17,8 @@ State = TypeVar("State", bound=Hashable)
 NOWHERE = -1
 
 
+MOST_SMALL = 400
+"""States of an automaton that is made minimal: most have far fewer, and it takes a round for each step to the end."""
 MOST_PAIRS = 4 * DEFAULT_LIMITS.states
 """States of two automata in one, before those that lead nowhere are taken out."""
 
@@ -58,20 +60,35 @@ class Dfa:
     def to_end(self) -> Ints:
         """Fewest bytes from each state to an accepting one; a large number where there is no way."""
         source, label = np.nonzero(self.table != NOWHERE)
-        return distance(source, self.table[source, label], self.accepts, len(self))
+        target = self.table[source, label]
+        order = np.argsort(target, kind="stable")
+        return distance(source[order], target[order], self.accepts, len(self))
 
     def trimmed(self) -> Dfa:
         """Without the states that no accepted string passes through."""
-        alive = self.to_end() < FAR
-        order = np.full(len(self), NOWHERE, dtype=np.int32)
-        reached = reach(self.table, alive)
-        if not len(reached):
+        return self.reached(self.to_end() < FAR)
+
+    def minimal(self) -> Dfa:
+        """The fewest states for the same language; for small automata that are put into many places."""
+        block, count = self.accepts.astype(np.int64), 0
+        while True:
+            moved = np.where(self.table == NOWHERE, NOWHERE, block[self.table])
+            _, first, block = np.unique(np.c_[block, moved], axis=0, return_index=True, return_inverse=True)
+            if len(first) == count:
+                break
+            block, count = block.reshape(-1), len(first)
+        order = np.argsort(first)  # the start stays state 0
+        place = np.append(np.argsort(order), NOWHERE).astype(np.int32)
+        return Dfa(place[moved[first[order]]], self.class_of, self.accepts[first[order]])
+
+    def reached(self, alive: NDArray[np.bool_]) -> Dfa:
+        """Without the states that the start does not lead to through those that are `alive`."""
+        kept = reach(self.table, alive)
+        if not len(kept):
             return EMPTY
-        order[reached] = np.arange(len(reached))
-        table = self.table[reached]
-        return Dfa(
-            np.where(table == NOWHERE, NOWHERE, order[table]).astype(np.int32), self.class_of, self.accepts[reached]
-        )
+        place = np.full(len(self) + 1, NOWHERE, dtype=np.int32)  # the last entry stands for NOWHERE, which is -1
+        place[kept] = np.arange(len(kept))
+        return Dfa(place[self.table[kept]], self.class_of, self.accepts[kept])
 
 
 FAR = 2**30
@@ -91,31 +108,29 @@ def reach(table: Ints, alive: NDArray[np.bool_]) -> NDArray[np.int64]:
     """States among `alive` that can be reached from state 0, breadth first."""
     if not alive[0]:
         return np.empty(0, dtype=np.int64)
-    seen = np.zeros(len(table), dtype=np.bool_)
-    seen[0] = True
     found, frontier = [np.zeros(1, np.int64)], np.zeros(1, np.int64)
+    unseen = np.append(alive, False)  # the last entry stands for NOWHERE, which is -1
+    unseen[0] = False
     while len(frontier):
-        following = np.unique(table[frontier])
-        following = following[following != NOWHERE]
-        frontier = following[alive[following] & ~seen[following]].astype(np.int64)
-        seen[frontier] = True
+        following = table[frontier].reshape(-1)
+        frontier = np.unique(following[unseen[following]]).astype(np.int64)
+        unseen[frontier] = False
         found.append(frontier)
     return np.concatenate(found)
 
 
 def distance(source: NDArray[np.integer], target: NDArray[np.integer], ends: NDArray[np.bool_], count: int) -> Ints:
-    """Fewest edges from each of `count` states to one of `ends`, or FAR."""
+    """Fewest edges from each of `count` states to one of `ends`, or FAR. The edges are sorted by target."""
     check_time()
-    pairs = np.unique(target.astype(np.int64) * count + source)
-    into, starts = pairs % count, np.searchsorted(pairs // count, np.arange(count + 1))
+    starts = np.searchsorted(target, np.arange(count + 1))
     found = np.full(count, FAR, dtype=np.int32)
     found[ends] = 0
     frontier, steps = np.flatnonzero(ends), 0
     while len(frontier):
         steps += 1
-        before = np.unique(into[ranges(starts[frontier], starts[frontier + 1])])
-        frontier = before[found[before] == FAR]
-        found[frontier] = steps
+        before = source[ranges(starts[frontier], starts[frontier + 1])]
+        found[before[found[before] == FAR]] = steps
+        frontier = np.flatnonzero(found == steps)
     return found
 
 
@@ -148,7 +163,8 @@ def explore(
                     states.append(following)
                 row[label] = numbers[following]
         rows.append(row)
-    return Dfa(np.array(rows, np.int32), class_of, np.array([accepts(state) for state in states], np.bool_)).trimmed()
+    found = Dfa(np.array(rows, np.int32), class_of, np.array([accepts(state) for state in states], np.bool_)).trimmed()
+    return found.minimal() if len(found) < MOST_SMALL else found
 
 
 def intersect(left: Dfa, right: Dfa) -> Dfa:

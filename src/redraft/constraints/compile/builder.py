@@ -134,6 +134,7 @@ def _any_of(texts: tuple[str, ...]) -> Dfa:
 
 
 _UNSEEN = -2
+PEELINGS = 8
 _AT_ONCE = 1 << 22
 """Moves that are looked at together: 4 bytes each."""
 
@@ -158,7 +159,9 @@ class _Determiniser:
         self.number_of[NOWHERE] = NOWHERE
         self.single = np.full(builder.count, _UNSEEN, np.int32)
         self.numbers: dict[tuple[int, ...], int] = {}
+        self.matters = self.moves.tobytes()
         self.closed: dict[int, tuple[int, ...]] = {}
+        self.searched: dict[int, tuple[int, ...]] = {}
         self.count = 0
         self.fresh_single: list[NDArray[np.integer]] = []
         self.fresh_joint: list[tuple[int, ...]] = []
@@ -171,6 +174,10 @@ class _Determiniser:
         if self.first == NOWHERE:
             return EMPTY
         numbers, rows, ends = [], [], []
+        # All that some byte leads to at once, reached or not: from level to level most states would come one at a time.
+        led_to = np.zeros(self.builder.count + 1, np.bool_)
+        led_to[self.table.reshape(-1)] = True
+        self._numbered(np.flatnonzero(led_to[:-1]).astype(np.int32))
         while self.fresh_single or self.fresh_joint:
             singles = np.concatenate([np.empty(0, np.int64), *self.fresh_single]).astype(np.int64)
             joints, self.fresh_single, self.fresh_joint = self.fresh_joint, [], []
@@ -179,12 +186,23 @@ class _Determiniser:
                 rows.append(self._numbered(self.table[singles]))
                 ends.append(singles == self.last)
             for part in _chunks(joints, _AT_ONCE // self.table.shape[1]):
+                check_time()
                 numbers.append(np.array([self.numbers[members] for members in part], np.int32))
                 rows.append(self._joint_rows(part))
                 ends.append(np.array([self.last in members for members in part]))
             self.builder.check(self.count)
         order = np.argsort(np.concatenate(numbers))
-        return Dfa(np.concatenate(rows)[order], self.class_of, np.concatenate(ends)[order].astype(np.bool_))
+        table, accepts = np.concatenate(rows)[order], np.concatenate(ends)[order].astype(np.bool_)
+        for _ in range(PEELINGS):
+            led_to = np.zeros(len(table) + 1, np.bool_)
+            led_to[table.reshape(-1)] = True
+            led_to[0], led_to[NOWHERE] = True, False
+            if led_to[:-1].all():
+                break
+            place = (np.cumsum(led_to) - 1).astype(np.int32)
+            place[NOWHERE] = NOWHERE
+            table, accepts = place[table[led_to[:-1]]], accepts[led_to[:-1]]
+        return Dfa(table, self.class_of, accepts)
 
     def _numbered(self, targets: Ints) -> Ints:
         """The numbers of what is reached with empty moves from single states, [.., classes]."""
@@ -219,6 +237,7 @@ class _Determiniser:
         return rows
 
     def _join(self, targets: Iterable[int]) -> int:
+        check_time()
         reached = {target for target in targets if target != NOWHERE}
         return self._number(tuple(sorted({state for target in reached for state in self._closure(target)})))
 
@@ -245,13 +264,25 @@ class _Determiniser:
     def _closure(self, state: int) -> tuple[int, ...]:
         """The states that empty moves lead to, itself among them, of those that matter."""
         if state not in self.closed:
+            following = self.after.get(state, ())
+            if len(following) == 1:  # the ends of a piece all lead to one place
+                self.closed[state] = self._behind(following[0])
+                if self.matters[state]:
+                    self.closed[state] = tuple(sorted({state, *self.closed[state]}))
+            else:
+                self.closed[state] = self._behind(state)
+        return self.closed[state]
+
+    def _behind(self, state: int) -> tuple[int, ...]:
+        if state not in self.searched:
+            check_time()
             seen, stack = {state}, [state]
             while stack:
                 fresh = [target for target in self.after.get(stack.pop(), ()) if target not in seen]
                 seen.update(fresh)
                 stack += fresh
-            self.closed[state] = tuple(sorted(at for at in seen if self.moves[at]))
-        return self.closed[state]
+            self.searched[state] = tuple(sorted(at for at in seen if self.matters[at]))
+        return self.searched[state]
 
 
 def _joined_tables(builder: Builder) -> tuple[Ints, Ints]:
@@ -285,19 +316,21 @@ def _useful_empties(builder: Builder, last: int) -> dict[int, list[int]]:
     piece_of = np.arange(builder.count)
     for begin, size in zip(pieces, sizes, strict=True):
         piece_of[begin : begin + size] = begin
+    empties = np.array(builder.empties, np.int64).reshape(-1, 2)
     into: dict[int, list[int]] = {}
-    where = piece_of.tolist()
-    for source, target in builder.empties:
-        into.setdefault(where[target], []).append(where[source])
-    alive, stack = {where[last]}, [where[last]]
+    for source, target in {*zip(*piece_of[empties].T.tolist(), strict=True)}:
+        into.setdefault(target, []).append(source)
+    first = int(piece_of[last])
+    alive, stack = {first}, [first]
     while stack:
         fresh = [piece for piece in into.get(stack.pop(), ()) if piece not in alive]
         alive.update(fresh)
         stack += fresh
+    useful = np.zeros(builder.count, np.bool_)
+    useful[list(alive)] = True
     after: dict[int, list[int]] = {}
-    for source, target in builder.empties:
-        if where[target] in alive:
-            after.setdefault(source, []).append(target)
+    for source, target in empties[useful[piece_of[empties[:, 1]]]].tolist():
+        after.setdefault(source, []).append(target)
     return after
 
 

@@ -56,7 +56,7 @@ KEYWORDS: tuple[Keyword, ...] = (
         multipleOf  divisors of up to four digits; others are checked
         minLength  up to 1000 characters; beyond that refused
         maxLength  up to 1000 characters; beyond that checked
-        pattern  no look-around, back references, word borders or inner anchors; a schema with those is guided
+        pattern  look-around only ahead from its beginning, no back references, word borders, inner anchors; else guided
         properties  in the order of the schema
         required
         additionalProperties  keys beyond the declared ones are written only where this is given, or nothing is declared
@@ -140,7 +140,8 @@ FORMATS: Mapping[str, str] = {
     "email": r"[A-Za-z0-9]{1,20}(?:[._+-][A-Za-z0-9]{1,20}){0,2}"
     r"@(?:[a-z0-9]{1,20}(?:-[a-z0-9]{1,20})?\.){1,3}[a-z]{2,12}",
     "hostname": r"(?:[a-z0-9]{1,20}(?:-[a-z0-9]{1,20}){0,2}\.){0,5}[a-z]{2,12}",
-    "uri": r"https?://(?:[a-z0-9]+(?:-[a-z0-9]+)*\.)+[a-z]{2,12}(?::[1-9][0-9]{0,3})?(?:/[A-Za-z0-9._~-]*)*",
+    "uri": r"https?://(?:[a-z0-9]+(?:-[a-z0-9]+)*\.)*[a-z]{2,12}(?::[1-9][0-9]{0,3})?(?:/[A-Za-z0-9._~!$&'()*+,;=:@-]*)*"
+    r"(?:\?[A-Za-z0-9._~!$&'()*+,;=:@/?-]*)?(?:#[A-Za-z0-9._~!$&'()*+,;=:@/?-]*)?",
     "duration": r"P(?:[0-9]{1,4}D|[0-9]{1,4}W|T[0-9]{1,4}[HMS]|[0-9]{1,4}DT[0-9]{1,4}[HMS])",
     "json-pointer": r"(?:/[A-Za-z0-9_.-]*)*",
 }

@@ -15,8 +15,9 @@ no token can leave one behind.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 
 import numpy as np
@@ -24,15 +25,21 @@ from numpy.typing import NDArray
 
 from redraft.constraints.compile.automaton import FAR, NOWHERE, Dfa, Ints, distance
 from redraft.constraints.compile.limits import DEFAULT_LIMITS, Limits, OutOfReachError, check_time
+from redraft.constraints.compile.values import FOLLOW, LEADS, TAILS
 from redraft.errors import ConstraintError
 from redraft.text import Text
 
 Longs = NDArray[np.int64]
-MOST_EDGES = 4_000_000
+MOST_EDGES = 2_000_000
 """A step of a wide canvas over more edges than this would take seconds."""
 MOST_COUNTED = 4_000_000
 """Numbers up to this are distinguished by a table of all of them; beyond, they are sorted."""
-PAIRS_AT_ONCE, MOST_KEPT = 1_000_000, 8 * MOST_EDGES
+_WIDE = re.compile(b"|".join(
+    b"[%b]" % re.escape(lead) + b"[%b]" % re.escape(b"".join(TAILS[i] for i in allowed)) + b"[\x80-\xbf]{%d}" % more
+    for lead, (allowed, more) in zip(LEADS, FOLLOW, strict=True)
+))  # fmt: skip
+"""A character that is not ASCII, in UTF-8."""
+PAIRS_AT_ONCE, MOST_KEPT = 1_000_000, 4 * MOST_EDGES
 """Pairs of states that are composed together, and that all maps of a lift may have: 8 bytes each."""
 
 
@@ -42,12 +49,14 @@ class Trie:
 
     parent, byte   of each node, parents first        levels   first node of each level, and the end
     node_of        [vocab], where each token ends; NOWHERE for tokens that no language may hold
+    folded         the tree of the same tokens with one character for all that are not ASCII, about a third of it
     """
 
     parent: Ints
     byte: NDArray[np.uint8]
     levels: tuple[int, ...]
     node_of: Ints
+    folded: Trie | None = None
 
 
 @dataclass(frozen=True, eq=False)
@@ -138,6 +147,11 @@ def token_bytes(text: Text, vocab: int) -> list[bytes | None]:
 
 def build_trie(pieces: Sequence[bytes | None]) -> Trie:
     """The trie of a vocabulary. A token of no bytes would make answers of any length, and is left out."""
+    alike = [piece and _WIDE.sub(b"\xc2\x80", piece) for piece in pieces]
+    return replace(_trie(pieces), folded=_trie(alike))
+
+
+def _trie(pieces: Sequence[bytes | None]) -> Trie:
     sizes = np.array([len(piece or b"") for piece in pieces])
     padded = np.zeros((len(pieces), int(sizes.max(initial=1))), dtype=np.uint8)
     padded[np.arange(padded.shape[1]) < sizes[:, None]] = np.frombuffer(b"".join(p or b"" for p in pieces), np.uint8)
@@ -168,6 +182,7 @@ def lift(
         raise ConstraintError("no text satisfies the constraint; look for parts of it that contradict each other")
     if len(dfa) > limits.states:
         raise OutOfReachError(f"the constraint has {len(dfa)} states, over the {limits.states} allowed; narrow it")
+    trie = trie.folded if trie.folded is not None and _folds(dfa) else trie
     maps = _Maps(dfa)
     map_of_node = np.zeros(len(trie.parent), dtype=np.int32)
     map_of_node[0] = maps.identity
@@ -177,6 +192,22 @@ def lift(
         map_of_node[level] = maps.compose(map_of_node[trie.parent[level]], labels[level])
     map_of_token = np.where(trie.node_of == NOWHERE, 0, map_of_node[np.maximum(trie.node_of, 0)])
     return _assemble(dfa, maps, map_of_token, ends, tail)
+
+
+def _folds(dfa: Dfa) -> bool:
+    """Whether all characters that are not ASCII move every state alike, as where only JSON's own syntax counts."""
+    if any((dfa.class_of[list(same)] != dfa.class_of[same[0]]).any() for same in (*LEADS, *TAILS)):
+        return False
+    table = np.vstack([dfa.table, np.full((1, dfa.table.shape[1]), NOWHERE, np.int32)])  # NOWHERE is the last row
+    leads, tails = (table[:, dfa.class_of[[same[0] for same in kind]]].T for kind in (LEADS, TAILS))
+    expected = tails[0][leads[0]]
+    for moved, (allowed, more) in zip(leads, FOLLOW, strict=True):
+        reached = [tails[i][moved] for i in allowed]
+        for _ in range(more):
+            reached = [tail[states] for states in reached for tail in tails]
+        if any((states != expected).any() for states in reached):
+            return False
+    return True
 
 
 class _Maps:
@@ -278,11 +309,11 @@ def _assemble(dfa: Dfa, maps: _Maps, map_of_token: Ints, ends: frozenset[int], t
         src.append(sources.astype(np.int32))
         dst.append(np.full(len(sources), end, np.int32))
         cls.append(np.full(len(sources), label, np.int32))
-    whole_src, whole_cls, whole_dst = (np.concatenate(part).astype(np.int32) for part in (src, cls, dst))
+    order = np.argsort(np.concatenate(dst) * np.int64(end + 1) + np.concatenate(src))
+    whole_src, whole_cls, whole_dst = (np.concatenate(part).astype(np.int32)[order] for part in (src, cls, dst))
     accepts = np.append(dfa.accepts, True)
     alive = distance(whole_src, whole_dst, accepts, end + 1) < FAR
     kept = np.flatnonzero(alive[whole_src] & alive[whole_dst])
     if not alive[0]:
         raise ConstraintError("the tokenizer has no tokens that could spell any text of the constraint")
-    order = kept[np.lexsort((whole_src[kept], whole_dst[kept]))]
-    return TokenAutomaton(class_of, whole_src[order], whole_cls[order], whole_dst[order], accepts)
+    return TokenAutomaton(class_of, whole_src[kept], whole_cls[kept], whole_dst[kept], accepts)

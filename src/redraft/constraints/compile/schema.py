@@ -16,6 +16,8 @@ from functools import reduce
 from itertools import combinations
 from typing import Any
 
+import numpy as np
+
 from redraft.constraints.compile.automaton import EMPTY, Compiled, Dfa, intersect, subtract
 from redraft.constraints.compile.builder import Builder, Part, any_of
 from redraft.constraints.compile.dialect import Document
@@ -42,7 +44,7 @@ BARE = r"[^\s:,{}\[\]<>\"]+"
 """Keys that need no quotes around them."""
 SHALLOW, GROWTH = 2, 6
 """The depth that is tried first, and how many times as large a greater one may make an automaton."""
-FREE_DEPTH = 3
+FREE_DEPTH = 4
 """How deep a value may nest that the schema says nothing about."""
 
 
@@ -65,7 +67,11 @@ def compile_schema(
     if dfa.is_empty:
         raise ConstraintError("no JSON value satisfies the schema; look for keywords that contradict each other")
     validator_of(schema)  # also what the language has no need of must be readable by the validator
-    return Compiled(dfa, document.checked or resolver.inexact, tuple(map(str, document.ignored)))
+    return Compiled(
+        dfa.reached(np.ones(len(dfa), np.bool_)),
+        document.checked or resolver.inexact,
+        tuple(map(str, document.ignored)),
+    )
 
 
 def _deepest(document: Document, depth: int, limits: Limits, spaces: bool, quote: bytes) -> tuple[Resolver, Dfa]:

@@ -22,16 +22,11 @@ MOST_DIGITS = 15
 FRACTION = 6
 """Digits behind the point, unless a bound or a multiple has more."""
 
-_TAIL, _LOW, _MIDDLE, _HIGH = (
-    bytes(range(0x80, 0xC0)),
-    bytes(range(0x80, 0x90)),
-    bytes(range(0x90, 0xA0)),
-    bytes(range(0xA0, 0xC0)),
-)
-_LEADS = (bytes(range(0xC2, 0xE0)), b"\xe0", bytes([*range(0xE1, 0xED), 0xEE, 0xEF]), b"\xed", b"\xf0",
+TAILS = (bytes(range(0x80, 0x90)), bytes(range(0x90, 0xA0)), bytes(range(0xA0, 0xC0)))
+LEADS = (bytes(range(0xC2, 0xE0)), b"\xe0", bytes([*range(0xE1, 0xED), 0xEE, 0xEF]), b"\xed", b"\xf0",
           bytes(range(0xF1, 0xF4)), b"\xf4")  # fmt: skip
 # What may follow each lead byte (indices of the three ranges of continuation bytes), and how many more follow that.
-_FOLLOW = (((0, 1, 2), 0), ((2,), 1), ((0, 1, 2), 1), ((0, 1), 1), ((1, 2), 2), ((0, 1, 2), 2), ((0,), 2))
+FOLLOW = (((0, 1, 2), 0), ((2,), 1), ((0, 1, 2), 1), ((0, 1), 1), ((1, 2), 2), ((0, 1, 2), 2), ((0,), 2))
 _SHORT = {0x22: b'"', 0x5C: b"\\", 0x08: b"b", 0x0C: b"f", 0x0A: b"n", 0x0D: b"r", 0x09: b"t"}
 
 
@@ -43,18 +38,18 @@ def text_of(low: int = 0, high: int | None = None) -> Dfa:
     matters.
     """
     top = low if high is None else high
-    alphabet = [bytes(range(0x80)), _LOW, _MIDDLE, _HIGH, *_LEADS]
+    alphabet = [bytes(range(0x80)), *TAILS, *LEADS]
 
     def move(state: tuple[int, int, int], label: int) -> tuple[int, int, int] | None:
         count, lead, more = state
         if label in (1, 2, 3):
-            allowed = _FOLLOW[lead][0] if lead >= 0 else (0, 1, 2)
+            allowed = FOLLOW[lead][0] if lead >= 0 else (0, 1, 2)
             if more == 0 or label - 1 not in allowed:
                 return None
             return (_next(count), -1, 0) if more == 1 else (count, -1, more - 1)
         if more or (high is not None and count == high):
             return None
-        return (_next(count), -1, 0) if label == 0 else (count, label - 4, _FOLLOW[label - 4][1] + 1)
+        return (_next(count), -1, 0) if label == 0 else (count, label - 4, FOLLOW[label - 4][1] + 1)
 
     def _next(count: int) -> int:
         return min(count + 1, top) if high is None else count + 1

@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 from contextvars import copy_context
-from typing import Literal, ParamSpec, TypeVar
+from typing import Literal, TypeVar, TypeVarTuple
 
 from starlette.requests import Request
 
@@ -20,7 +20,7 @@ from redraft.server.http.metrics import Metrics
 from redraft.server.http.settings import Settings
 
 T = TypeVar("T")
-P = ParamSpec("P")
+Given = TypeVarTuple("Given")
 Phase = Literal["loading", "ready", "draining", "failed"]
 
 
@@ -38,7 +38,7 @@ class Service:
         self._threads = ThreadPoolExecutor(2 * settings.limits.in_flight, "request")  # begun as they are needed
         self._working = 0
 
-    async def on_thread(self, request: Request | None, work: Callable[P, T], *given: P.args, **named: P.kwargs) -> T:
+    async def on_thread(self, request: Request | None, work: Callable[[*Given], T], *given: *Given) -> T:
         """What some work of a request's own returns: its template, tokens and constraint, or an operation. Raises
         ApiError if too much of that is under way."""
         if self._working >= 2 * self.settings.limits.in_flight:
@@ -48,7 +48,7 @@ class Service:
         self._working += 1
         try:
             loop = asyncio.get_running_loop()
-            return await loop.run_in_executor(self._threads, lambda: context.run(work, *given, **named))
+            return await loop.run_in_executor(self._threads, lambda: context.run(work, *given))
         finally:
             self._working -= 1
 

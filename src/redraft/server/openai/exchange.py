@@ -134,10 +134,12 @@ class Exchange:
         running = options is not None and bool(options.continuous_usage_stats)
         engine = self.service.engine
         frames = Frames(engine.text, engine.config.generation.eos_token_ids)
-        for i in range(len(self.work.requests)):
-            if first := form.first(i):
-                yield head | {"choices": [first]}
+        begun = False
         async for i, delta in self.answers:
+            for each in () if begun else range(len(self.work.requests)):
+                if first := form.first(each):  # not before there is more to say: a relay may ask elsewhere until then
+                    yield head | {"choices": [first]}
+            begun = True
             answer = self.answers.answers[i]
             start = len(answer.content) - len(delta.content)
             if isinstance(delta.event, Draft):
