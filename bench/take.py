@@ -56,7 +56,7 @@ BENCH, EVAL = "redraft bench --model nano-sudoku --threads 1", "redraft eval --m
 BEFORE = "python bench/before_after.py --before ../before"
 PLAIN = "python bench/plain.py --model recipes/nano-warm --count 215"
 WRITTEN = "--groups phrasings strangers copies extract-short"
-SHIPPED = "python bench/plain.py --model nano --canvas 96 --count 100"
+SHIPPED = "python bench/plain.py --model nano --canvas 128 --count 100"
 TABLE = (
     Take("knee", 1, f"{BENCH} --knee"),
     Take("dial-nano-sudoku", 4, f"{BENCH} --dial 100"),
