@@ -21,7 +21,7 @@ demo: .venv/base.stamp
 test: .venv/dev.stamp
 	$(MAKE) check
 
-test-slow: .venv/dev.stamp
+test-slow: .venv/scale.stamp
 	$(PYTEST) -m "slow and not gpu"
 
 test-all: test
@@ -64,3 +64,8 @@ $(BIN)/python:
 .venv/dev.stamp: $(GROUND) | $(BIN)/python
 	$(BIN)/python -m pip install --quiet -c constraints.txt -e '.[dev]'
 	touch .venv/base.stamp $@
+
+# Ray, half a gigabyte, which the slow tests alone need.
+.venv/scale.stamp: .venv/dev.stamp
+	$(BIN)/python -m pip install --quiet -c constraints.txt -e '.[dev,scale]'
+	touch $@

@@ -18,7 +18,7 @@ from collections.abc import Callable, Iterator, Mapping
 from functools import partial
 from pathlib import Path
 
-from pages import claims, constraints, devices, fields, readme, sampling
+from pages import claims, constraints, devices, fields, fleet, readme, sampling
 from redraft.cli.flags import TOPICS
 from redraft.cli.help import topic
 from redraft.cli.main import build_parser
@@ -80,7 +80,8 @@ REGIONS: Mapping[str, Mapping[str, Callable[[Path], str]]] = {
     },
     "docs/deciding.md": {"belief": claims.belief},
     "docs/infilling.md": {"infills": lambda root: claims.all_of(root, "eval-nano-sudoku-infill")},
-    "docs/server.md": {"fields": lambda _: fields.tables()},
+    "docs/server.md": {"fields": lambda _: fields.tables(), "bounds": lambda _: fields.bounds()},
+    "docs/scale.md": {"plan": fleet.plan, "crossover": fleet.crossover, "simulated": fleet.simulated},
 }
 """What each page has of generated regions."""
 

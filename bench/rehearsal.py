@@ -234,17 +234,18 @@ def serve(folder: Path, plan: str, steps: int, threads: int, device: str) -> dic
     else:
         Path("/proc/self/clear_refs").write_text("5")
     loop = engine.loop
-    most = 0
+    most, uses = 0, dict[str, float]()
     began = time.monotonic()
     handle = engine.submit(request)
-    while handle.sequence.finished is False:
+    while not handle.sequence.finished:
         loop.tick()
-        most = max(most, taken(loop))
+        if taken(loop) > most:
+            most, uses = taken(loop), lines(loop)
     answer = handle.result()
     figures["schema_step_sec"] = (time.monotonic() - began) / max(1, sum(answer.steps))
     json.loads(answer.text)
     figures |= {"tokens": list(answer.tokens), "steps": sum(answer.steps), "peak_mib": peak(on_gpu=on_gpu)}
-    figures |= {"ledger_mib": base + most / MIB, "lines_mib": lines(loop)}
+    figures |= {"ledger_mib": base + most / MIB, "lines_mib": uses}
     figures["peak_over_ledger"] = figures["peak_mib"] / figures["ledger_mib"]
     reported(json.dumps({name: value for name, value in figures.items() if name != "tokens"}))
     figures["prefix"] = kept_prefix(engine)

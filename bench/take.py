@@ -89,6 +89,7 @@ TABLE = (
     Take("soak", 2, "python bench/soak.py --count 2000"),
     Take("device-nano-sudoku", 1, f"{BENCH} --device-card"),
     Take("kernels-compiled", 10, "python bench/compiled.py"),
+    Take("rehearsal", 15, "python bench/rehearsal.py --layers 2 --steps 2 --folder A", "10 GB of disk in a folder A"),
     Take("tuning-speed", 4, "python bench/tuning_speed.py --steps 6"),
     Take("schema-suite", 2, "python bench/schema_suite.py"),
     Take(
@@ -101,6 +102,8 @@ TABLE = (
         "the same, and jsonschema",
     ),
     Take("vision-tower", 3, "python bench/vision_tower.py"),
+    Take("fleet-simulation", 3, "python bench/fleet.py --count 20000"),
+    Take("ray-path", 8, "python bench/ray_path.py --count 200", "the extra scale"),
     Take("startup", 4, "python bench/startup.py --runs 7"),
     Take("clients", 10, "python bench/clients.py --venv A --venv B --node C", "every client, in folders A, B and C"),
     Take(

@@ -11,6 +11,7 @@ from redraft.server.canvas import Canvas, Place
 from redraft.server.fim.edits import Edit
 from redraft.server.fim.infill import Fim, Hole
 from redraft.server.http.body import Body
+from redraft.server.limits import BOUNDS
 from redraft.server.openai.decisions import Choice, Decisions, Predicate, Score
 from redraft.server.openai.fields import CanvasOptions, Chat, Completion, Sampling, StreamOptions, StructuredOutputs
 from redraft.server.openai.responses import Responses
@@ -42,6 +43,25 @@ PAGES: dict[str, type[Body]] = {
 def tables() -> str:
     """A list of fields for each kind of request."""
     return "\n\n".join("\n".join(_table(name, model)) for name, model in PAGES.items())
+
+
+def bounds() -> str:
+    """Every bound on a field, in the order of the table in the code."""
+    kinds = {"entries": " entries", "characters": " characters", "levels": " levels", "bytes": " bytes", "value": ""}
+    rows = [
+        f"| {bound.what} | {_number(bound.least)} to {_number(bound.most)}{kinds[bound.kind]} |"
+        for bound in BOUNDS.values()
+    ]
+    return "\n".join(["| what | from, to |", "|---|---|", *rows])
+
+
+def _number(value: float) -> str:
+    """As people write it."""
+    for power in (63, 64, 31, 20):
+        for less in (0, 1):
+            if abs(value) == 2**power - less:
+                return f"{'-' if value < 0 else ''}2^{power}{'-1' if less else ''}"
+    return f"{value:,.0f}"
 
 
 def _table(name: str, model: type[Body]) -> Iterator[str]:

@@ -23,6 +23,7 @@ from redraft.errors import (
     UnsatisfiedError,
     WeightsError,
 )
+from redraft.version import __version__
 
 if TYPE_CHECKING:
     from redraft.engine.request import Generation, Options, Request
@@ -54,8 +55,6 @@ __all__ = [
     "__version__",
     "load",
 ]
-
-__version__ = "0.1.0"
 
 
 def __getattr__(name: str) -> Any:

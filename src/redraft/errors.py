@@ -20,7 +20,8 @@
 
 import difflib
 import math
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 
 
 class RedraftError(Exception):
@@ -89,6 +90,26 @@ class UnsatisfiedError(RunError):
         failed = "; ".join(reasons)[:300]
         super().__init__(f"the answer does not pass its checks ({failed}); try another seed, or say so in the prompt")
         self.attempt, self.reasons = attempt, reasons
+
+
+INPUT_ERRORS = (OverflowError, RecursionError, UnicodeError, MemoryError)
+"""What Python raises while it works on input that is too large, nests too deep, or is no Unicode."""
+
+
+def as_request_error(error: BaseException) -> RequestError:
+    """One of them as the caller's mistake."""
+    words = ("has a number that is too large", "nests too deep", "is no valid Unicode", "takes too much memory")
+    what = next(said for kind, said in zip(INPUT_ERRORS, words, strict=True) if isinstance(error, kind))
+    return RequestError(f"something in the request {what} ({str(error)[:200] or type(error).__name__})")
+
+
+@contextmanager
+def input_errors() -> Iterator[None]:
+    """Within this they are RequestErrors. For work on a caller's input, and on nothing else."""
+    try:
+        yield
+    except INPUT_ERRORS as error:
+        raise as_request_error(error) from error
 
 
 def did_you_mean(given: str, known: Iterable[str]) -> str:

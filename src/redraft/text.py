@@ -5,17 +5,20 @@
 
 The decoder must be Gemma's: replace one character, byte fallback, fuse. Then text before a token that is not a byte
 token never changes, and the Detokenizer is exact; any other decoder is refused at loading. The text of a special token
-is encoded as that token, as the template needs. Only files of the checkpoint are read, and a template can reach neither
-files nor network.
+is encoded as that token, as the template needs; what a conversation itself spells stays text. Only files of the
+checkpoint are read, and a template can reach neither files nor network, and has bounds on its time and its output.
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping, Sequence
+import re
+import threading
+from collections.abc import Mapping, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass, field
-from datetime import datetime
 from functools import cached_property
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -23,6 +26,7 @@ from tokenizers import Tokenizer
 
 from redraft.config import CheckpointConfig
 from redraft.errors import RequestError, TextError
+from redraft.template import ChatTemplate, changed, strings_of
 
 __all__ = ["Detokenizer", "MAX_STOPS", "MAX_STOP_CHARS", "Message", "StopStrings", "Text", "read_text"]
 
@@ -30,6 +34,10 @@ Message = Mapping[str, Any]  # "role", "content" and any other key that the chat
 
 MAX_STOPS = 16
 MAX_STOP_CHARS = 1000  # the search for a held-back suffix is quadratic in this
+
+LONG_CHARS = 2**16
+_LONG_AT_ONCE = threading.BoundedSemaphore(2)
+"""Tokenizing takes 150 times the memory of its text, so of long ones only a few are read at a time."""
 
 _TEMPLATE_FILE, _CONFIG_FILE = "chat_template.jinja", "tokenizer_config.json"
 
@@ -45,19 +53,23 @@ class Text:
     template: str | None = field(default=None, repr=False)
     template_name: str = _TEMPLATE_FILE
     named_tokens: Mapping[str, str] = field(default_factory=dict)  # "bos_token" and so on, for the template
+    context: int = 0  # tokens that the model can read, 0 if that is not known
+    longest: int = 0  # characters of the longest token, 0 if a token may stand for any number
 
     def encode(self, text: str, *, bos: bool) -> list[int]:
         """Token ids of `text`; with `bos`, after exactly one beginning-of-sequence token.
 
-        Raises RequestError for text that is not valid Unicode.
+        Raises RequestError for text that is not valid Unicode, or too long for the model whatever its tokens are.
         """
+        self._refuse_long(len(text))
         try:
             text.encode()
         except UnicodeEncodeError as error:
             bad = f"{text[error.start]!r} at character {error.start}"
             raise RequestError(f"the text has an unpaired surrogate, {bad}; send valid Unicode") from None
         # A batch of one, because that call lets other threads run meanwhile.
-        ids: list[int] = self.tokenizer.encode_batch_fast([text], add_special_tokens=False)[0].ids
+        with _LONG_AT_ONCE if len(text) > LONG_CHARS else nullcontext():
+            ids: list[int] = self.tokenizer.encode_batch_fast([text], add_special_tokens=False)[0].ids
         return [self.bos_token_id, *ids] if bos and ids[:1] != [self.bos_token_id] else ids
 
     def decode(self, ids: Sequence[int], *, skip_special: bool = True) -> str:
@@ -102,10 +114,42 @@ class Text:
         thinking: bool = False,
         generation_prompt: bool = True,
         tools: Sequence[Message] = (),
+        parse_special: bool = False,
     ) -> list[int]:
-        """Token ids of the rendered conversation. The template prints `<bos>`, so none is added. Raises as `render`."""
-        printed = self.render(messages, thinking=thinking, generation_prompt=generation_prompt, tools=tools)
-        return self.encode(printed, bos=False)
+        """Token ids of the rendered conversation. The template prints `<bos>`, so none is added. Raises as `render`.
+
+        Special tokens are those that the template prints. One that the conversation spells stays text, so that nobody
+        forges a turn; with `parse_special` it becomes a token.
+        """
+        self._refuse_long(sum(len(one) for message in messages for one in strings_of(message.get("content"))))
+        given, split = (messages, tools), ""
+        if not parse_special and any(self._marks.search(part) for part in strings_of(given)):
+            said = "".join(strings_of(given))
+            split = next(mark for mark in map(chr, range(0xE000, 0xF8FF)) if mark not in said)
+            given = changed(given, lambda part: self._broken(part, split))
+        shown = self.render(given[0], thinking=thinking, generation_prompt=generation_prompt, tools=given[1])
+        return [token for part in (shown.split(split) if split else [shown]) for token in self.encode(part, bos=False)]
+
+    def _refuse_long(self, characters: int) -> None:
+        if self.context * self.longest and characters > self.context * self.longest:
+            raise RequestError(
+                f"the text has {characters} characters, at least {-(-characters // self.longest)} tokens; the model's"
+                f" context is {self.context}: shorten it"
+            )
+
+    def _broken(self, text: str, split: str) -> str:
+        """A text with a mark behind the first character of each special token that it spells."""
+        cuts, at = [0], 0
+        while found := self._marks.search(text, at):  # they may overlap
+            at = found.start() + 1
+            cuts.append(at)
+        return split.join(text[a:b] for a, b in pairwise([*cuts, len(text)]))
+
+    @cached_property
+    def _marks(self) -> re.Pattern[str]:
+        """Any special token."""
+        added = self.tokenizer.get_added_tokens_decoder().values()
+        return re.compile(_any_of({token.content for token in added if token.special and len(token.content) > 1}))
 
     @property
     def has_template(self) -> bool:
@@ -118,13 +162,24 @@ class Text:
         return self.template is not None and "tools" in self._template.variables
 
     @cached_property
-    def _template(self) -> _Template:
+    def _template(self) -> ChatTemplate:
         if self.template is None:
             raise TextError(
                 f"this checkpoint has no chat template ({_TEMPLATE_FILE}, or chat_template in {_CONFIG_FILE});"
                 " add one, or pass the prompt as text"
             )
-        return _Template(self.template, self.template_name)
+        return ChatTemplate(self.template, self.template_name)
+
+
+def _any_of(words: set[str]) -> str:
+    """A regular expression of some words, as a tree: thousands of them are tried at once."""
+    if not words:
+        return r"(?!)"
+    rest: dict[str, set[str]] = {}
+    for word in words - {""}:
+        rest.setdefault(word[0], set()).add(word[1:])
+    ways = "|".join(re.escape(first) + ("" if more == {""} else _any_of(more)) for first, more in rest.items())
+    return f"(?:{ways})?" if "" in words else f"(?:{ways})"
 
 
 class Detokenizer:
@@ -224,7 +279,25 @@ def read_text(folder: Path, config: CheckpointConfig) -> Text:
         template=source,
         template_name=name,
         named_tokens=named,
+        context=config.model.max_positions,
+        longest=max(map(len, vocabulary)) if _keeps_length(tokenizer) else 0,
     )
+
+
+def _keeps_length(tokenizer: Tokenizer) -> bool:
+    """Whether no token stands for more characters than it has: none is dropped or joined before the tokens are found,
+    and what no token has is read byte by byte."""
+    normalizer, steps = tokenizer.normalizer, list[Any]()
+    if normalizer is not None:
+        form = json.loads(normalizer.__getstate__())
+        steps = form["normalizers"] if form["type"] == "Sequence" else [form]
+    plain = all(
+        step["type"] == "Prepend"
+        or (step["type"] == "Replace" and step["content"] and _is_one_character(step["pattern"]))
+        for step in steps
+    )
+    apart = not getattr(tokenizer.model, "fuse_unk", True)  # unknown characters are a token each
+    return plain and (apart or all(tokenizer.token_to_id(f"<0x{byte:02X}>") is not None for byte in range(256)))
 
 
 def _read_tokenizer(path: Path) -> Tokenizer:
@@ -314,86 +387,3 @@ def _find_template(path: Path, settings: Mapping[str, Any]) -> tuple[str | None,
     if found is not None and not isinstance(found, str):
         raise TextError(f"{name} is a {type(found).__name__}; supported: a string, or a list with one named 'default'")
     return found, name
-
-
-class _RefusedError(Exception):
-    """A template called raise_exception: it refuses this conversation."""
-
-
-class _Template:
-    """One compiled chat template, in a sandbox with the functions that transformers provides."""
-
-    def __init__(self, source: str, name: str) -> None:
-        from jinja2 import TemplateSyntaxError, meta  # imported here: 40 ms, and only conversations need it
-
-        self.name = name
-        environment = _sandbox()
-        try:
-            self.variables = meta.find_undeclared_variables(environment.parse(source))
-            self._run: Callable[[Mapping[str, Any]], str] = environment.from_string(source).render
-        except TemplateSyntaxError as error:
-            raise TextError(f"{name}, line {error.lineno}: {error.message}; correct the template") from None
-
-    def render(self, values: Mapping[str, Any]) -> str:
-        try:
-            return self._run(values)
-        except _RefusedError as refusal:
-            raise RequestError(f"{self.name} does not take this conversation: {refusal}") from None
-        except Exception as error:  # a template can fail in any way that Python can
-            line = _template_line(error)
-            where = self.name if line is None else f"{self.name}, line {line}"
-            raise TextError(f"{where}: {type(error).__name__}: {error}; correct the template or the messages") from None
-
-
-def _template_line(error: Exception) -> int | None:
-    """The innermost template line of a traceback; jinja2 gives its frames the file name "<template>"."""
-    line, trace = None, error.__traceback__
-    while trace is not None:
-        if trace.tb_frame.f_code.co_filename == "<template>":
-            line = trace.tb_lineno
-        trace = trace.tb_next
-    return line
-
-
-def _sandbox() -> Any:  # a jinja2 environment, whose type is not imported at the top
-    from jinja2 import nodes
-    from jinja2.ext import Extension
-    from jinja2.parser import Parser
-    from jinja2.sandbox import ImmutableSandboxedEnvironment
-
-    class Generation(Extension):
-        """`{% generation %}` marks the answer for trainers; here it prints its content."""
-
-        tags = {"generation"}  # noqa: RUF012, jinja2 declares it so
-
-        def parse(self, parser: Parser) -> nodes.Node:
-            line = next(parser.stream).lineno
-            body = parser.parse_statements(("name:endgeneration",), drop_needle=True)
-            return nodes.Scope(body).set_lineno(line)
-
-    environment = ImmutableSandboxedEnvironment(
-        trim_blocks=True, lstrip_blocks=True, extensions=["jinja2.ext.loopcontrols", Generation]
-    )
-    environment.filters["tojson"] = _to_json
-    environment.globals["raise_exception"] = _raise
-    environment.globals["strftime_now"] = _strftime_now
-    return environment
-
-
-def _raise(message: str) -> str:
-    raise _RefusedError(message)
-
-
-def _strftime_now(form: str) -> str:
-    return datetime.now().strftime(form)
-
-
-def _to_json(
-    value: Any,
-    ensure_ascii: bool = False,
-    indent: int | None = None,
-    separators: tuple[str, str] | None = None,
-    sort_keys: bool = False,
-) -> str:
-    """Plain JSON: jinja2's own filter escapes for HTML."""
-    return json.dumps(value, ensure_ascii=ensure_ascii, indent=indent, separators=separators, sort_keys=sort_keys)

@@ -12,8 +12,8 @@ SOURCE = Path(__file__).resolve().parents[2] / "src" / "redraft"
 
 # From the bottom up. Parts on one line never import each other; inside one part, modules may.
 LINES: tuple[tuple[str, ...], ...] = (
-    ("errors",),
-    ("shapes", "reader", "home", "files", "options", "prompts"),
+    ("errors", "version"),
+    ("shapes", "reader", "home", "files", "options", "prompts", "template"),
     ("config", "tasks"),
     ("images",),
     ("cache", "text"),
@@ -23,6 +23,7 @@ LINES: tuple[tuple[str, ...], ...] = (
     ("operations",),
     ("trace",),
     ("server", "tune", "measure"),
+    ("distributed",),
     ("top",),
 )
 TOP = {"__init__", "__main__", "cli"}  # one part: the command line and what starts it
@@ -32,7 +33,13 @@ RANK = {part: rank for rank, parts in enumerate(LINES) for part in parts}
 FORBIDDEN = {("diffusion", "model"), ("tune", "engine"), ("tune", "operations")}
 
 # Needed on a GPU alone, where importing Triton takes a second that a CPU has no use for.
-LATE = {("redraft.weights.defaults", "redraft.model.gpu.kernels")}
+# And Ray, which is not there by default, behind what `serve deploy` imports by name.
+LATE = {
+    ("redraft.weights.defaults", "redraft.model.gpu.kernels"),
+    ("redraft.distributed.cluster", "redraft.distributed.serving"),
+    ("redraft.distributed", "redraft.distributed.fleet"),
+    ("redraft.distributed", "redraft.distributed.serving"),
+}
 
 # Heavy or optional third parties, which a function may import when it needs them.
 LAZY = {

@@ -9,7 +9,7 @@ from pathlib import Path
 TESTS = Path(__file__).resolve().parents[1]
 SOURCE = TESTS.parent / "src"
 FILE_WALL, FUNCTION_WALL = 400, 60
-WHOLE_WALLS = {SOURCE: 39_400, TESTS: 24_400}
+WHOLE_WALLS = {SOURCE: 40_800, TESTS: 25_200}
 
 # The core is what a newcomer reads to understand how a canvas settles: it is to stay an afternoon's reading.
 CORE = {"", "model", "diffusion", "engine"}
@@ -22,10 +22,11 @@ PART_WALLS = {
     "tasks": 2_350,
     "tune": 2_950,
     "measure": 2_800,
-    "server": 4_200,
+    "server": 4_500,
     "operations": 1_980,
     "trace": 600,
-    "cli": 4_350,
+    "distributed": 650,
+    "cli": 4_530,
 }
 
 

@@ -16,11 +16,13 @@ import pytest
 from tests.server.conftest import ANSWER, RECORD, ROOT
 
 from redraft.__main__ import main
-from redraft.cli.rows import Done, run_batch
+from redraft.cli.rows import Done, rows_of, run_batch
 from redraft.errors import RequestError
 from redraft.operations.engine import Engine
 from redraft.server.http.service import Service
 from redraft.server.http.settings import Settings
+from redraft.server.openai import chat
+from redraft.server.openai.batch import MOST_LINE_BYTES
 
 TURN = [{"role": "user", "content": RECORD}]
 
@@ -214,3 +216,132 @@ def test_a_kill_loses_nothing_and_does_nothing_twice(nano: Engine, tmp_path: Pat
     reported = [[json.loads(line) for line in path.read_text().splitlines()] for path in (target, whole)]
     assert [line["custom_id"] for line in reported[0]] == [f"r{i}" for i in range(80)]
     assert [said(line) for line in reported[0]] == [said(line) for line in reported[1]]
+
+
+DEEP = "gate:" * 500 + "factor"
+
+
+@pytest.mark.parametrize(
+    "row",
+    [
+        {"prompt": [-1]},
+        {"prompt": [2**32]},
+        {"prompt": [2**63]},
+        {"messages": TURN, "n": 2**63},
+        {"messages": TURN, "n": 10**6},
+        {"messages": TURN, "canvas": {"accept": [DEEP]}},
+        {"messages": TURN, "canvas": {"accept": ["gate:1e300:factor"]}},
+        {"custom_id": "a\ud800", "url": "/v1/completions", "body": {"prompt": "a\ud800"}},
+        '{"prompt": ' + "[" * 10_000 + "]" * 10_000 + "}",
+        '{"prompt": "a", "seed": ' + "9" * 5000 + "}",
+    ],
+    ids=str,
+)
+def test_a_hostile_row_is_an_error_row_and_the_run_goes_on(run: Callable[..., Any], row: Any) -> None:
+    """The run ended, or hung, and stopped at that row again when it was resumed."""
+    bad, good = run([row, {"messages": TURN}])
+    assert bad["response"]["status_code"] == 400
+    assert said(good) == ANSWER
+
+
+def test_whatever_a_row_raises_is_its_error(
+    run: Callable[..., Any], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    prepare, met = chat.prepare, list[type[Exception] | None]()
+
+    def broken(*given: Any) -> Any:
+        error = [KeyError, OverflowError, RecursionError, MemoryError, UnicodeError, ZeroDivisionError, None][len(met)]
+        met.append(error)
+        if error is not None:
+            raise error("of /home/somebody")
+        return prepare(*given)
+
+    monkeypatch.setattr(chat, "prepare", broken)
+    found = run([{"messages": TURN}] * 7, at_once=1)
+    assert [line["response"]["status_code"] for line in found] == [500, 400, 400, 400, 400, 500, 200]
+    assert "somebody" not in str(found[0]), "a failure of ours does not describe this machine"
+
+
+def test_a_line_without_end_is_an_error_row_and_is_not_read_whole(run: Callable[..., Any], tmp_path: Path) -> None:
+    """3 GB were read into memory. Resumed, it is still that row."""
+    long = '{"prompt": "' + "a" * (3 * MOST_LINE_BYTES) + '"}'
+    found = run([long, {"messages": TURN}])
+    assert [line["response"]["status_code"] for line in found] == [400, 200]
+    assert str(len(long) + 1) in found[0]["response"]["body"]["error"]["message"]
+    assert run([long, {"messages": TURN}]) == found
+    with (tmp_path / "in.jsonl").open("rb") as file:
+        assert max(len(row.data) for row in rows_of(file)) < 2000
+    with pytest.raises(RequestError, match=r"row 1 of .* is not the one"):
+        run([long.replace("a", "b"), {"messages": TURN}])
+
+
+# The command as it is, but for a kill at a moment drawn at random, within a line that is being written, too.
+ANY_TIME = """
+import os, random, signal, sys, threading, time
+from redraft.__main__ import main
+from redraft.cli import rows
+
+def kill(answered):
+    async def first(*given):
+        if not begun:
+            begun.append(threading.Timer(random.Random(int(sys.argv.pop())).uniform(0.0, 0.6), end))
+            begun[0].start()
+        return await answered(*given)
+    return first
+
+def end():
+    os.kill(os.getpid(), signal.SIGKILL)
+
+begun, run = [], rows._run
+rows._run = lambda answered, *given: run(kill(answered), *given)
+sys.exit(main(sys.argv[1:-1]))
+"""
+
+
+@pytest.mark.slow
+def test_kills_at_any_moment_leave_every_row_once_and_in_order(nano: Engine, tmp_path: Path) -> None:
+    """Hostile rows among them have their errors where they belong."""
+    source, target = tmp_path / "in.jsonl", tmp_path / "out.jsonl"
+    good = {"messages": [{"role": "user", "content": "go on"}], "max_tokens": 16, "max_steps": 3}
+    bad: list[Any] = [{"prompt": [-1]}, {"prompt": "a", "n": 2**63}, {"messages": TURN, "canvas": {"accept": [DEEP]}}]
+    rows = [(bad[i % 3] if i % 20 == 7 else good) | {"custom_id": f"r{i}"} for i in range(80)]
+    source.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    environment = {**os.environ, "PYTHONPATH": str(ROOT / "src"), "OMP_NUM_THREADS": "1"}
+    command = [sys.executable, "-c", ANY_TIME, "run", str(source), str(target), "--seed", "0", "--threads", "1"]
+    killed = 0
+    for i in range(3):
+        done = subprocess.run([*command, str(i)], env=environment, stderr=subprocess.PIPE, check=False)
+        assert done.returncode in (-signal.SIGKILL, 3), done.stderr
+        killed += done.returncode < 0
+    assert killed
+    assert main(["run", str(source), str(target), "--seed", "0", "--threads", "1"]) == 3
+    found = [json.loads(line) for line in target.read_text().splitlines()]
+    assert [line["custom_id"] for line in found] == [f"r{i}" for i in range(80)]
+    assert [line["response"]["status_code"] for line in found] == [400 if i % 20 == 7 else 200 for i in range(80)]
+
+
+FULL = """
+import resource, sys
+from redraft.__main__ import main
+resource.setrlimit(resource.RLIMIT_FSIZE, (4000, resource.RLIM_INFINITY))
+sys.exit(main(sys.argv[1:]))
+"""
+
+
+def test_a_full_disk_ends_a_run_that_goes_on_later(run: Callable[..., Any], tmp_path: Path) -> None:
+    rows = [{"prompt": "record\n", "max_tokens": 2, "seed": i} for i in range(12)]
+    (tmp_path / "in.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    words = ["run", str(tmp_path / "in.jsonl"), str(tmp_path / "out.jsonl"), "--threads", "1"]
+    environment = {**os.environ, "PYTHONPATH": str(ROOT / "src"), "OMP_NUM_THREADS": "1"}
+    done = subprocess.run([sys.executable, "-c", FULL, *words], env=environment, stderr=subprocess.PIPE, check=False)
+    assert done.returncode == 1
+    assert b"the output cannot be written" in done.stderr
+    assert main(words) == 0
+    found = [json.loads(line) for line in (tmp_path / "out.jsonl").read_text().splitlines()]
+    assert [line["custom_id"] for line in found] == [str(i + 1) for i in range(12)]
+
+
+def test_an_output_that_may_not_be_written_is_one_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "in.jsonl").write_text(json.dumps({"prompt": "a"}) + "\n")
+    assert main(["run", str(tmp_path / "in.jsonl"), "/proc/version"]) in (1, 2)
+    assert capsys.readouterr().err.count("\n") == 1

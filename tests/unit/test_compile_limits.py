@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+import threading
 import time
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
 
+from redraft.constraints.compile import limits
 from redraft.constraints.compile.limits import Limits
 from redraft.constraints.language import Source, Vocabulary, ready
 from redraft.constraints.sources import excluding, grammar_source, regex_source, schema_source
-from redraft.errors import ConstraintError
+from redraft.errors import BusyError, ConstraintError
 
 BYTES = Vocabulary((None, None, *(bytes([byte]) for byte in range(256))), frozenset({0}), frozenset({0, 1}))
 TREE = {
@@ -68,6 +71,71 @@ def test_a_limit_in_states_names_its_part_too() -> None:
     wide = {"type": "object", "properties": {"long": {"type": "string", "maxLength": 150}}}
     with pytest.raises(ConstraintError, match='property "long" needs over 20 states; narrow its lengths'):
         schema_source(wide).compile(Limits(states=20, seconds=60.0))
+
+
+def test_a_small_constraint_waits_for_no_large_one() -> None:
+    """24 slow schemas kept a tiny one waiting for 40 s. Those that wait do not lose their own time."""
+    turns, ended, begun = limits.TURNS, list[str](), threading.Event()
+
+    def work(name: str, seconds: float) -> None:
+        token = limits.CALLER.set(name[0])
+        with turns.turn(name), limits.time_limit(Limits(seconds=seconds + 2.0)):
+            begun.set()
+            spent = 0.0
+            while spent < seconds:
+                time.sleep(0.005)
+                spent += 0.005
+                limits.check_time()
+        limits.CALLER.reset(token)
+        ended.append(name)
+
+    large = [threading.Thread(target=work, args=(f"a{i}", 0.5)) for i in range(6)]
+    for thread in large:
+        thread.start()
+    begun.wait()
+    small = [threading.Thread(target=work, args=(name, 0.01)) for name in ("a-small", "b-small")]
+    for thread in small:
+        thread.start()
+    for thread in (*small, *large):
+        thread.join()
+    assert set(ended[:2]) == {"a-small", "b-small"}
+    assert len(ended) == 8, "six that took 3 s in all had 2.5 s each"
+
+
+def test_one_caller_compiles_so_many_at_a_time_and_others_go_on() -> None:
+    turns, held = limits.TURNS, threading.Event()
+
+    def hold(number: int) -> None:
+        limits.CALLER.set("c")
+        with turns.turn(f"held {number}"):
+            held.wait()
+
+    threads = [threading.Thread(target=hold, args=(i,)) for i in range(limits.MOST_PER_CALLER)]
+    for thread in threads:
+        thread.start()
+    while len(turns._turns) < limits.MOST_PER_CALLER:
+        time.sleep(0.001)
+    token = limits.CALLER.set("c")
+    with pytest.raises(BusyError, match="constraints of this client are being compiled"), turns.turn("one more"):
+        pass
+    limits.CALLER.reset(token)
+    held.set()
+    with turns.turn("of another"):
+        pass
+    for thread in threads:
+        thread.join()
+
+
+def test_what_took_too_long_is_refused_at_once_for_a_while(tmp_path: Path) -> None:
+    source = regex_source("(a|b)*a(a|b){14}x")
+    short = Limits(seconds=0.001)
+    with pytest.raises(ConstraintError, match="seconds to compile"):
+        ready(source, BYTES, kept_in=tmp_path, limits=short)
+    began = time.monotonic()
+    with pytest.raises(ConstraintError, match="seconds to compile"):
+        ready(source, BYTES, kept_in=tmp_path, limits=short)
+    assert time.monotonic() - began < 0.5
+    assert not [*tmp_path.iterdir()], "on a quieter machine it may not"
 
 
 def _nested(levels: int) -> Any:

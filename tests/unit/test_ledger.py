@@ -6,12 +6,13 @@ import json
 import threading
 from collections.abc import Callable
 from dataclasses import replace
+from math import prod
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
-from tests.helpers import listen, released_json, tiny_config, tiny_model
+from tests.helpers import DATA, listen, released_json, tiny_config, tiny_model
 
 from redraft.__main__ import main
 from redraft.cache import Prefix
@@ -20,12 +21,13 @@ from redraft.diffusion.noise import SeededNoise
 from redraft.engine import reading, runner
 from redraft.engine.events import Event, Finished
 from redraft.engine.loop import Loop
-from redraft.engine.memory import held_bytes, ledger_of, ran_out
+from redraft.engine.memory import Ledger, held_bytes, ledger_of, ran_out
 from redraft.engine.request import Options, ResolvedRequest
 from redraft.engine.resolve import build_request
 from redraft.engine.runner import run_alone
 from redraft.engine.settings import LoopConfig
 from redraft.errors import RequestError, RunError
+from redraft.measure.record import read_record
 from redraft.model.fused import fuse_layers
 from redraft.model.gemma import DiffusionGemma
 from redraft.model.packed import INT8
@@ -265,6 +267,26 @@ def test_inspect_prints_the_ledger_of_a_model_that_is_not_loaded(capsys: pytest.
     assert "ledger: 2 requests" in capsys.readouterr().out
     assert main(["inspect", "nano", "--batch", "0"]) == 2
     assert "--batch is 0; it must be at least 1" in capsys.readouterr().err
+
+
+def test_the_vision_tower_has_its_place_before_the_first_image() -> None:
+    layers = {"num_hidden_layers": 27, "num_attention_heads": 16, "num_key_value_heads": 16, "standardize": True}
+    widths = {"hidden_size": 1152, "intermediate_size": 4304, "head_dim": 72}
+    vision = {"model_type": "gemma4_vision"} | layers | widths
+    seeing = parse_model(released_json() | {"vision_config": vision})[0]
+    shapes = json.loads((DATA / "real_26b_tensors.json").read_text())
+    stored = sum(2 * prod(shape) for name, shape in shapes.items() if "vision" in name)
+    need = footprint(seeing, torch.bfloat16, {})
+    found = dict(Ledger(seeing, torch.bfloat16, need, memory=None, max_rows=256).lines(0))
+    assert found["tower"] == stored
+
+
+def test_the_rehearsal_took_what_its_ledger_said() -> None:
+    figures = read_record(Path(__file__).parents[2] / "bench/records/rehearsal.json").figures
+    assert figures["serve"]["peak_over_ledger"] == pytest.approx(1, abs=0.05)
+    assert figures["same_after_restart"]
+    assert figures["serve"]["prefix"] == {"hit_tokens": 512, "same": True}
+    assert figures["serve"]["aborted_bytes"] == 0
 
 
 def test_a_bound_of_memory_is_a_number_above_zero() -> None:

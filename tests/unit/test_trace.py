@@ -299,3 +299,25 @@ def test_watch_refuses_what_it_cannot_show(tmp_path: Path, capsys: pytest.Captur
     ):
         assert main(words) == 2
         assert said in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        '{"trace":"of my own"}',
+        '{"trace":1,"note":"precious"}',
+        '{"trace":1}',
+        '{"trace": 1, "redraft": "", "command": "", "model": "", "taken": 5, "options": {}}',
+    ],
+)
+def test_a_file_of_somebodys_own_is_never_written_over(tmp_path: Path, line: str) -> None:
+    """A first line with a key of that name was taken for a trace's."""
+    path = tmp_path / "mine.jsonl"
+    path.write_text(line + "\n", encoding="utf-8")
+    header = Header(trace=VERSION, redraft="0", command="run", model="nano", taken="", options={})
+    with pytest.raises(RequestError, match="something else than a trace"):
+        TraceFile(path, header)
+    assert path.read_text(encoding="utf-8") == line + "\n"
+    path.unlink()
+    for _ in range(2):  # its own it may write again
+        TraceFile(path, header).close()

@@ -14,7 +14,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from redraft.constraints.compile.regex import ecma_search, whole_match
+from redraft.constraints.compile.schema import compile_schema
 from redraft.constraints.compile.values import multiple, number, quoted, text_of
+from redraft.constraints.validation import validator_of
 from redraft.errors import ConstraintError
 
 NUMBER = re.compile(r"-?(0|[1-9]\d*)(\.\d+)?")
@@ -130,3 +132,18 @@ def test_a_lower_limit_that_holds_already_is_no_fault_of_the_pattern() -> None:
     )
     done = subprocess.run([sys.executable, "-c", lower], capture_output=True, text=True, check=False)
     assert done.stdout == "True\n", done.stderr
+
+
+NEAR = [n + d for n in (2**53, 10**12, 2**63, 10**23) for d in (-1, 0, 1)]
+
+
+@pytest.mark.parametrize("word", ["minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum"])
+@pytest.mark.parametrize("bound", [2**53, 2**53 + 1, 10**12, 1e12, 2**63, 1e23, 1e22, -(2**53) - 1])
+def test_what_is_written_near_a_large_bound_is_valid(word: str, bound: float) -> None:
+    """The validator rounds fractions to 53 bits, so that some were valid here alone. Integers both compare exactly."""
+    schema = {"type": "number", word: bound}
+    dfa = compile_schema(schema).dfa
+    texts = [f"{sign}{n}{rest}" for sign in ("", "-") for n in NEAR for rest in ("", ".0", ".5", ".999999", ".000001")]
+    written = [text for text in texts if dfa.matches(text.encode())]
+    wrong = [text for text in written if not validator_of(schema).is_valid(json.loads(text))]
+    assert not wrong

@@ -122,7 +122,7 @@ def prompt_flags(parser: argparse.ArgumentParser, text: str, what: str = "prompt
     parser.add_argument("prompt", nargs="?", metavar="PROMPT", help=f'{text}; "-" or nothing reads stdin')
     parser.add_argument("--file", type=Path, help=f"read the {what} from a file")
     parser.add_argument("--chat", action="store_true", help="send it as a user's turn through the chat template")
-    image_flag(parser, "; with --chat")
+    image_flag(parser)
 
 
 def read_prompt(argument: str | None, file: Path | None, what: str = "prompt") -> str:
@@ -152,7 +152,7 @@ def image_flag(parser: argparse.ArgumentParser, more: str = "") -> None:
         action="append",
         default=[],
         metavar="FILE",
-        help=f"an image before the text, for a model that reads images; repeatable{more}",
+        help=f"an image before the text; repeatable{more}",
     )
 
 

@@ -43,7 +43,6 @@ EPILOG = """examples:
   echo 'Once upon a time' | redraft generate --model ./checkpoint --max-tokens 64 --seed 7
   redraft generate --chat --watch --file question.txt --json
   redraft generate --chat -n 20 --keep 5 --file question.txt
-  redraft generate --model ./checkpoint --chat --image receipt.png 'What was bought?'
   redraft generate --chat --regex '[A-Z]{2}[0-9]{4}' --file question.txt
   redraft generate --chat --check 'python -m json.tool' $'Repair the JSON:\\n{"a":1'"""
 

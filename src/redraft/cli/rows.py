@@ -11,8 +11,8 @@ import hashlib
 import json
 import os
 from collections import deque
-from collections.abc import Awaitable, Callable, Iterator, Mapping
-from contextlib import AbstractAsyncContextManager, contextmanager, nullcontext, suppress
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Iterator, Mapping
+from contextlib import AbstractAsyncContextManager, aclosing, contextmanager, nullcontext, suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import IO, Any
@@ -20,14 +20,17 @@ from typing import IO, Any
 import msgspec
 
 from redraft.cli.common import image_part
-from redraft.errors import RequestError, RunError
+from redraft.errors import RedraftError, RequestError, RunError
 from redraft.files import lock
-from redraft.server.http.errors import ApiError
+from redraft.server.http.errors import ApiError, refusal_of
 from redraft.server.http.service import Service
-from redraft.server.openai.batch import answer
+from redraft.server.openai.batch import MOST_LINE_BYTES
+from redraft.server.openai.batch import answer as answer_row
 
 MOST_FAILED = 3
 """Rows with an error that a run names at its end."""
+PIECE = 2**20
+"""Bytes that are read at a time of a row that is too long."""
 NOTHING: AbstractAsyncContextManager[object] = nullcontext()
 BEGUN = b'{"id": "batch_req_'
 """How every line of an output begins."""
@@ -37,6 +40,33 @@ Answered = Callable[[bytes, int], Awaitable[tuple[int, Mapping[str, Any]]]]
 
 Settings = Mapping[str, str | int]
 """Flags that an output was begun with."""
+
+
+@dataclass(frozen=True)
+class Row:
+    """A row of the input, and the SHA-256 that tells it from what it may be edited to. Of one that is too long to be
+    read there are only the first bytes."""
+
+    data: bytes
+    digest: str
+    size: int
+
+
+RowAnswer = tuple[Row, int, Mapping[str, Any]]
+"""A row with the status and the body of its answer."""
+
+
+def rows_of(file: IO[bytes]) -> Iterator[Row]:
+    """The rows of a file, without blank lines; no more than MOST_LINE_BYTES are in memory at a time."""
+    while data := file.readline(MOST_LINE_BYTES + 1):
+        if len(data) > MOST_LINE_BYTES and not data.endswith(b"\n"):
+            digest, size, piece = hashlib.sha256(data), len(data), data
+            while not piece.endswith(b"\n") and (piece := file.readline(PIECE)):
+                digest.update(piece)
+                size += len(piece)
+            yield Row(data[:1000], digest.hexdigest(), size)
+        elif bare := data.strip():  # how a line ends is no part of its row
+            yield Row(data, hashlib.sha256(bare).hexdigest(), len(data))
 
 
 @dataclass(frozen=True)
@@ -100,7 +130,7 @@ def run_batch(
     """
 
     async def answered(row: bytes, number: int) -> tuple[int, Mapping[str, Any]]:
-        return await answer(service, with_images(row, source.parent), None if seed is None else seed + number)
+        return await answer_row(service, with_images(row, source.parent), None if seed is None else seed + number)
 
     return answer_rows(answered, source, target, at_once=at_once, settings=settings, report=report)
 
@@ -119,12 +149,31 @@ def answer_rows(
     if at_once < 1:
         raise RequestError(f"the number of rows at once is {at_once}; it must be at least 1")
 
-    async def whole(rows: Iterator[bytes], out: IO[bytes], begun: Done) -> Done:
+    async def answers(rows: Iterator[Row], first: int) -> AsyncGenerator[RowAnswer, None]:
         async with within:
-            return await _run(answered, rows, out, begun, at_once, settings, report)
+            async for one in _each(answered, rows, first, at_once):
+                yield one
+
+    return write_rows(answers, source, target, settings=settings, report=report)
+
+
+def write_rows(
+    answers: Callable[[Iterator[Row], int], AsyncGenerator[RowAnswer, None]],
+    source: Path,
+    target: Path,
+    *,
+    settings: Settings | None = None,
+    report: Callable[[Done], None] = lambda _: None,
+) -> Done:
+    """As `run_batch`, with the answers to the rows from a number on given in their order."""
+
+    async def whole(rows: Iterator[Row], out: IO[bytes]) -> Done:
+        done = resume(rows, out, source, target, settings)
+        async with aclosing(answers(rows, done.rows)) as found:
+            return await _write(found, out, done, settings, report)
 
     with _opened(source, target) as (rows, out):
-        return asyncio.run(whole(rows, out, resume(rows, out, source, target, settings)))
+        return asyncio.run(whole(rows, out))
 
 
 def with_images(row: bytes, folder: Path) -> bytes:
@@ -159,10 +208,10 @@ def with_images(row: bytes, folder: Path) -> bytes:
 def count_rows(path: Path) -> int:
     """Rows of a file."""
     with path.open("rb") as file:
-        return sum(1 for line in file if line.strip())
+        return sum(1 for _ in rows_of(file))
 
 
-def resume(rows: Iterator[bytes], out: IO[bytes], source: Path, target: Path, settings: Settings | None) -> Done:
+def resume(rows: Iterator[Row], out: IO[bytes], source: Path, target: Path, settings: Settings | None) -> Done:
     """Skip the rows that are done already, and count them. A line that was cut short is removed.
 
     Raises RequestError, and leaves the output as it is, for one that answers other rows, or with other settings.
@@ -184,7 +233,7 @@ def resume(rows: Iterator[bytes], out: IO[bytes], source: Path, target: Path, se
         row = next(rows, None)
         if row is None:
             raise RequestError(f"{target} has more than the {done.rows} rows of {source}; they do not belong together")
-        if found.row_sha256 != _digest(row):
+        if found.row_sha256 != row.digest:
             said = (
                 f"row {done.rows + 1} of {source} is not the one that {target} answers: it was edited, or is of another"
                 " file"
@@ -196,30 +245,26 @@ def resume(rows: Iterator[bytes], out: IO[bytes], source: Path, target: Path, se
     return replace(done, tokens=0, forwards=0)
 
 
-async def _run(
-    answered: Answered,
-    rows: Iterator[bytes],
+async def _each(answered: Answered, rows: Iterator[Row], first: int, at_once: int) -> AsyncGenerator[RowAnswer, None]:
+    """Answers in the rows' order, `at_once` of them under way."""
+    running: deque[asyncio.Task[RowAnswer]] = deque()
+    for number, row in enumerate(rows, first):
+        running.append(asyncio.create_task(_answer(answered, row, number)))
+        if len(running) == at_once:
+            yield await running.popleft()
+    while running:
+        yield await running.popleft()
+
+
+async def _write(
+    answers: AsyncIterator[RowAnswer],
     out: IO[bytes],
     done: Done,
-    at_once: int,
     settings: Settings | None,
     report: Callable[[Done], None],
 ) -> Done:
-    running: deque[asyncio.Task[dict[str, Any]]] = deque()
-    number, more = done.rows, True
-    while True:
-        while more and len(running) < at_once:
-            row = next(rows, None)
-            if row is None:
-                more = False
-            else:
-                running.append(asyncio.create_task(_line(answered, row, number, settings)))
-                number += 1
-        if not running:
-            out.flush()
-            os.fsync(out.fileno())
-            return done
-        line = await running.popleft()
+    async for one in answers:
+        line = _line(one, done.rows, settings)
         try:
             out.write(json.dumps(line, ensure_ascii=False).encode(errors="backslashreplace") + b"\n")
             out.flush()
@@ -227,18 +272,37 @@ async def _run(
             raise RunError(f"the output cannot be written: {error.strerror}; free some room and run it again") from None
         done = done.after(line)
         report(done)
+    out.flush()
+    os.fsync(out.fileno())
+    return done
 
 
-async def _line(answered: Answered, row: bytes, number: int, settings: Settings | None) -> dict[str, Any]:
-    """The line that answers a row; a refusal is an answer, too."""
+async def _answer(answered: Answered, row: Row, number: int) -> RowAnswer:
+    """A refusal is an answer, too, and so is whatever else a row makes go wrong; but an error of the run's own, as of a
+    server that does not answer, ends it."""
     try:
-        status, body = await answered(row, number)
-    except ApiError as refusal:
-        status, body = refusal.status, refusal.body
+        check_length(row)
+        return row, *await answered(row.data, number)
+    except RedraftError:
+        raise
+    except Exception as error:
+        refusal = refusal_of(error)
+        return row, refusal.status, refusal.body
+
+
+def check_length(row: Row) -> None:
+    """Raise ApiError for a row that is too long to be read."""
+    if row.size > MOST_LINE_BYTES:
+        raise ApiError(400, f"the row has {row.size} bytes; at most {MOST_LINE_BYTES}", code="invalid_json")
+
+
+def _line(answer: RowAnswer, number: int, settings: Settings | None) -> dict[str, Any]:
+    """The line that answers a row."""
+    row, status, body = answer
     return {
         "id": f"batch_req_{number + 1}",
-        "custom_id": _id_of(row, number),
-        "row_sha256": _digest(row),
+        "custom_id": _id_of(row.data, number),
+        "row_sha256": row.digest,
         "response": {"status_code": status, "request_id": f"row-{number + 1}", "body": body},
         "error": None,
         "settings": settings,
@@ -261,13 +325,8 @@ def _id_of(row: bytes, number: int) -> str:
     return str(number + 1)
 
 
-def _digest(row: bytes) -> str:
-    """What tells a row from what it may be edited to; not how its line ends."""
-    return hashlib.sha256(row.strip()).hexdigest()
-
-
 @contextmanager
-def _opened(source: Path, target: Path) -> Iterator[tuple[Iterator[bytes], IO[bytes]]]:
+def _opened(source: Path, target: Path) -> Iterator[tuple[Iterator[Row], IO[bytes]]]:
     """The rows of one file, and the other, open for this process alone."""
     try:
         rows = source.open("rb")
@@ -280,6 +339,9 @@ def _opened(source: Path, target: Path) -> Iterator[tuple[Iterator[bytes], IO[by
             out = target.open("r+b" if target.exists() else "w+b")
         except OSError as error:
             raise RequestError(f"{target} cannot be written: {error.strerror}") from None
-        with out:
+        try:
             lock(out.fileno(), target)
-            yield (line for line in rows if line.strip()), out
+            yield rows_of(rows), out
+        finally:
+            with suppress(OSError):  # of a full disk, which has been reported; what is done was flushed
+                out.close()

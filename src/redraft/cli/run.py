@@ -5,7 +5,8 @@ from __future__ import annotations
 import argparse
 import sys
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections import deque
+from collections.abc import AsyncGenerator, Callable, Iterator, Mapping
 from contextlib import aclosing, contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -14,9 +15,10 @@ from redraft import __version__
 from redraft.cli.backend import backend_of
 from redraft.cli.common import Commands, command, load_engine, note, print_json
 from redraft.cli.flags import backend_flags, model_flags, sampling_flags
+from redraft.cli.fleet import fleet_of, ray_flags, wants_ray
 
 if TYPE_CHECKING:
-    from redraft.cli.rows import Done
+    from redraft.cli.rows import Done, Row, RowAnswer
     from redraft.measure.remote import Backend
 
 EPILOG = """A row of the input is a JSON object: OpenAI's batch form (custom_id, url, body), or a body alone, with
@@ -29,6 +31,7 @@ an answer, 3 some have an error, 1 the run ended early (run it again), 2 a mista
 
 examples:
   redraft run questions.jsonl answers.jsonl --seed 1
+  redraft run questions.jsonl answers.jsonl --seed 1 --ray --replicas 4 --address auto
   echo '{"messages":[{"role":"user","content":"Well?"}]}' > in.jsonl
   redraft run in.jsonl out.jsonl"""
 
@@ -49,6 +52,7 @@ def add(commands: Commands) -> None:
     parser.add_argument("--at-once", type=int, default=64, metavar="N", help="rows under way (default: 64)")
     backend_flags(parser)
     model_flags(parser)
+    ray_flags(parser)
 
 
 def run(arguments: argparse.Namespace) -> int:
@@ -63,7 +67,10 @@ def run(arguments: argparse.Namespace) -> int:
     rows = count_rows(arguments.source)
     backend = backend_of(arguments)
     began = time.monotonic()
-    done = _here(arguments, rows) if backend is None else _there(backend, arguments, rows)
+    if wants_ray(arguments):
+        done = _fleet(arguments, rows)
+    else:
+        done = _here(arguments, rows) if backend is None else _there(backend, arguments, rows)
     seconds = time.monotonic() - began
     if arguments.json:
         print_json({"rows": done.rows, "errors": done.errors, "tokens": done.tokens, "forwards": done.forwards})
@@ -96,6 +103,40 @@ def _here(arguments: argparse.Namespace, rows: int) -> Done:
             return run_batch(service, arguments.source, arguments.target, **how, report=report)
     finally:
         engine.loop.stop()
+
+
+def _fleet(arguments: argparse.Namespace, rows: int) -> Done:
+    """By the engines of a Ray cluster."""
+    from redraft.cli.rows import check_length, with_images, write_rows
+    from redraft.distributed.cluster import check_nodes, joined
+    from redraft.server.http.errors import ApiError
+    from redraft.server.http.settings import Settings
+
+    names = (Path(arguments.model).name, "*")
+    fleet = fleet_of(arguments, Settings(names, preset=arguments.preset, version=__version__))
+    with joined(arguments.address) as ray, _bar(rows) as report:
+        check_nodes(ray, fleet, wanted=fleet.replicas)
+        from redraft.distributed.batch import answers
+
+        async def answered(left: Iterator[Row], first: int) -> AsyncGenerator[RowAnswer, None]:
+            under_way = deque[tuple[Row, ApiError | None]]()
+
+            def data() -> Iterator[bytes]:
+                for row in left:
+                    sent, refusal = b"{}", None
+                    try:
+                        check_length(row)
+                        sent = with_images(row.data, arguments.source.parent)
+                    except ApiError as error:
+                        refusal = error
+                    under_way.append((row, refusal))
+                    yield sent
+
+            for _, status, body in answers(ray, fleet, data(), first=first, seed=arguments.seed):
+                row, refusal = under_way.popleft()
+                yield (row, status, body) if refusal is None else (row, refusal.status, refusal.body)
+
+        return write_rows(answered, arguments.source, arguments.target, settings=_settings(arguments), report=report)
 
 
 def _there(backend: Backend, arguments: argparse.Namespace, rows: int) -> Done:

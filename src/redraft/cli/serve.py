@@ -13,8 +13,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from redraft import __version__
-from redraft.cli.common import Commands, command, loaded, note, set_up
+from redraft.cli.common import Commands, command, loaded, note, print_json, set_up
 from redraft.cli.flags import experts_of, model_flags, sampling_flags
+from redraft.cli.fleet import config_of, fleet_of, ray_flags, wants_ray
 from redraft.cli.trace import traced_apart
 from redraft.errors import RequestError
 
@@ -37,7 +38,8 @@ or separated by commas in {KEYS}. SIGTERM lets answers finish, a second one does
 examples:
   redraft serve
   redraft serve ./checkpoint --port 9000 --alias gpt-4o-mini
-  redraft serve --host 0.0.0.0 --api-key-file keys.txt --allow-host gpu.lan"""
+  redraft serve --host 0.0.0.0 --api-key-file keys.txt --allow-host gpu.lan
+  redraft serve --ray --autoscale 1:4"""
 
 
 def add(commands: Commands) -> None:
@@ -83,10 +85,13 @@ def add(commands: Commands) -> None:
         help="answer with less where max_tokens passes the context, instead of refusing (default: for embedded models)",
     )
     parser.add_argument("--drain", type=float, default=30.0, metavar="SEC", help="to finish on SIGTERM (default: 30)")
+    ray_flags(parser, autoscale=True)
 
 
 def run(arguments: argparse.Namespace) -> int:
     """Serve until a signal."""
+    if wants_ray(arguments):
+        return _fleet(arguments)
     set_up(arguments.threads)
 
     from redraft.engine.settings import LoopConfig
@@ -118,6 +123,25 @@ def run(arguments: argparse.Namespace) -> int:
     service, ready = Service(settings, traced_apart(arguments, "serve")), partial(_say, keyed=bool(settings.keys))
     with _logged(arguments) as log:
         serve(service, loader, host=arguments.host, port=arguments.port, log=log, ready=ready)
+    return 0
+
+
+def _fleet(arguments: argparse.Namespace) -> int:
+    """Serve with many engines, or print what would be served."""
+    fleet = fleet_of(arguments, settings_of(arguments))
+    where = {"host": arguments.host, "port": arguments.port}
+    if arguments.print_config:
+        print_json(config_of(fleet, **where))
+        return 0
+
+    from redraft.distributed.cluster import serve_fleet
+
+    def ready(url: str) -> None:
+        many = f"{fleet.replicas}" if fleet.most is None else f"{fleet.replicas} to {fleet.most}"
+        note(f"serving {fleet.model} by {many} replica{'s' if many != '1' else ''} on {fleet.device}")
+        print(url, flush=True)
+
+    serve_fleet(fleet, address=arguments.address, **where, ready=ready)
     return 0
 
 

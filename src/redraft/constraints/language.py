@@ -11,6 +11,7 @@ from __future__ import annotations
 import dataclasses
 import hashlib
 import json
+import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -21,7 +22,14 @@ from redraft.config import CheckpointConfig
 from redraft.constraints.compile.automaton import NOWHERE, Compiled
 from redraft.constraints.compile.dialect import Document, draft_of, nodes
 from redraft.constraints.compile.lift import TokenAutomaton, Trie, build_trie, lift, token_bytes
-from redraft.constraints.compile.limits import DEFAULT_LIMITS, Limits, OutOfReachError, TimeLimitError, time_limit
+from redraft.constraints.compile.limits import (
+    DEFAULT_LIMITS,
+    TURNS,
+    Limits,
+    OutOfReachError,
+    TimeLimitError,
+    time_limit,
+)
 from redraft.constraints.condition.edge_layout import EdgeLayout
 from redraft.constraints.condition.guided import Guide, GuidedProjection, NoLayout, grammar_of, tokenizer_of
 from redraft.constraints.condition.projection import Projection
@@ -35,6 +43,9 @@ if TYPE_CHECKING:
     from llguidance import LLTokenizer
 
 MOST_SOURCE_BYTES = 1_000_000
+MOST_LATE, LATE_SEC = 256, 60.0
+_LATE: dict[str, tuple[float, str]] = {}
+"""Of constraints that took too long to compile, by their keys: until when they are refused, and why."""
 MOST_PROPERTIES = 4000
 """Properties of one object that are held from left to right: llguidance takes a second for so many, and four times as
 long for twice as many."""
@@ -206,16 +217,29 @@ def ready(
     key = json.dumps(parts)
     entry = read_entry(kept_in, key)
     if entry is None:
-        try:
-            entry = _compiled(source, vocabulary, limits)
-        except TimeLimitError:
-            raise
-        except ConstraintError as error:
-            write_entry(kept_in, key, Entry(None, refused=str(error)))
-            raise
-        if entry.lasting:
-            write_entry(kept_in, key, entry)
+        with TURNS.turn(key):  # of several that want the same one compiles it, and the others read it
+            entry = read_entry(kept_in, key) or _kept(source, vocabulary, limits, kept_in, key)
     return _language(source, vocabulary, entry)
+
+
+def _kept(source: Source, vocabulary: Vocabulary, limits: Limits, folder: Path, key: str) -> Entry:
+    """The entry, compiled and written down, as a refusal is. What takes too long is refused for a while without trying
+    again."""
+    if (late := _LATE.get(key)) is not None and time.monotonic() < late[0]:
+        raise TimeLimitError(late[1])
+    try:
+        entry = _compiled(source, vocabulary, limits)
+    except TimeLimitError as error:
+        while len(_LATE) >= MOST_LATE:
+            _LATE.pop(next(iter(_LATE)))
+        _LATE[key] = time.monotonic() + LATE_SEC, str(error)
+        raise
+    except ConstraintError as error:
+        write_entry(folder, key, Entry(None, refused=str(error)))
+        raise
+    if entry.lasting:
+        write_entry(folder, key, entry)
+    return entry
 
 
 def _compiled(source: Source, vocabulary: Vocabulary, limits: Limits) -> Entry:

@@ -20,7 +20,7 @@ RULES: Mapping[str, Callable[..., Accept]] = {
     "frechet": Frechet,
     "margin": Margin,
 }
-GATE = "gate"
+GATE, MOST_GATES, MOST_GATE_STEPS = "gate", 8, 10_000
 
 
 def read_rules(words: Sequence[str]) -> Accept:
@@ -33,6 +33,8 @@ def read_rules(words: Sequence[str]) -> Accept:
 
 def read_rule(word: str) -> Accept:
     """One rule. Raises RequestError."""
+    if (gates := word.count(GATE)) > MOST_GATES:
+        raise RequestError(f"acceptance rule {word[:40]!r}… has {gates} gates in each other; at most {MOST_GATES}")
     name, *rest = word.split(":")
     if name == GATE:
         return _gate(word, rest)
@@ -52,8 +54,9 @@ def _gate(word: str, rest: list[str]) -> Accept:
         raise RequestError(f"acceptance rule {word!r} is a gate before no rule; name one, as gate:confidence:0.9")
     rule = read_rule(":".join(rest))
     steps = 1.0 if value is None else _number(word, value)
-    if steps != int(steps):
-        raise RequestError(f"acceptance rule {word!r} has a gate of {value} steps; it must be a whole number")
+    if steps != int(steps) or steps > MOST_GATE_STEPS:
+        said = f"it must be a whole number, at most {MOST_GATE_STEPS}"
+        raise RequestError(f"acceptance rule {word!r} has a gate of {value} steps; {said}")
     return Gate(int(steps), rule)
 
 

@@ -30,7 +30,7 @@ from redraft.engine.resolve import build_request
 from redraft.engine.scope import CancelScope
 from redraft.engine.settings import DEFAULT_LOOP, LoopConfig
 from redraft.engine.vision import Vision, vision_of
-from redraft.errors import RequestError
+from redraft.errors import RequestError, input_errors
 from redraft.home import cache_folder
 from redraft.images.messages import split_images
 from redraft.images.prompt import Prompt
@@ -117,8 +117,9 @@ class Core:
         options = request.options
         dialled = options.effort is not None or options.target_ms is not None
         dial = read_dial(self.folder) if dialled and self.folder is not None else None
-        prompt, language = self._prompt(request), self._language(request)
-        found = build_request(list(prompt.tokens), options, self.config, dial, language, prompt.images)
+        with input_errors():
+            prompt, language = self._prompt(request), self._language(request)
+            found = build_request(list(prompt.tokens), options, self.config, dial, language, prompt.images)
         return found if request.check is None else replace(found, check=request.check)
 
     def submit(
@@ -156,6 +157,7 @@ class Core:
         thinking: bool = False,
         tools: Sequence[Message] = (),
         generation_prompt: bool = True,
+        parse_special: bool = False,
     ) -> Prompt:
         """A conversation as the chat template prints it, with its images in their places.
 
@@ -164,7 +166,8 @@ class Core:
         plain, given = split_images(messages)
         if given and self.vision is None:
             raise RequestError(f"{given[0].part} is an image, and this checkpoint reads text alone; leave it out")
-        tokens = self.text.chat(plain, thinking=thinking, tools=tools, generation_prompt=generation_prompt)
+        how: dict[str, Any] = {"thinking": thinking, "tools": tools, "generation_prompt": generation_prompt}
+        tokens = self.text.chat(plain, parse_special=parse_special, **how)
         return self.vision.place(tokens, given) if given and self.vision is not None else Prompt(tuple(tokens))
 
     def _prompt(self, request: Request) -> Prompt:
@@ -173,13 +176,14 @@ class Core:
             return prompt
         if not prompt:
             raise RequestError("the prompt is empty, or has no messages; pass some text, messages or token ids")
+        how: dict[str, Any] = {"thinking": request.thinking, "parse_special": request.parse_special}
         if isinstance(prompt, str):
             if not request.chat and not request.thinking:
                 return Prompt(tuple(self.text.encode(prompt, bos=True)))
-            return self.chat_prompt([{"role": "user", "content": prompt}], thinking=request.thinking)
+            return self.chat_prompt([{"role": "user", "content": prompt}], **how)
         messages = [one for one in prompt if not isinstance(one, int)]
         if len(messages) == len(prompt) and all(isinstance(one, Mapping) for one in messages):
-            return self.chat_prompt(messages, thinking=request.thinking)
+            return self.chat_prompt(messages, **how)
         return Prompt(tuple(prompt))  # type: ignore[arg-type]  # checked with the rest: what is no integer is refused by name
 
     def _language(self, request: Request) -> Language | None:
@@ -228,13 +232,12 @@ class Core:
         """Load a checkpoint: "nano" (in the package), a folder, or a repository name in the local cache.
 
         `device` is cuda where a GPU can be used, else cpu; `dtype` is float32 or bfloat16, as most of the checkpoint is
-        stored. `plan` quantizes matrices while loading (redraft.weights.plan.PLANS: "int8", "int4", "fp8", …).
-        `adapter` is the folder of a LoRA adapter in PEFT's layout, merged into the weights; not with a plan or a
-        quantized checkpoint. `report` gets a line for what was chosen, and for what was found and left unused;
-        `progress` gets (elements placed, elements in all). `loop` bounds what runs side by side; what it leaves open
-        follows from the model and from `redraft bench --knee`. `kernels` are the device's own if None. `experts` is
-        where the experts are: "device" or "host". `image_attention` is which tokens see an image: "reference", as
-        transformers' DiffusionGemma does, or "gemma4" (docs/images.md); a vision tower is loaded with the first image.
+        stored. `plan` quantizes matrices while loading (redraft.weights.plan.PLANS). `adapter` is the folder of a LoRA
+        adapter in PEFT's layout, merged into the weights; not with a plan or a quantized checkpoint. `report` gets a
+        line for what was chosen, and for what was found and left unused; `progress` gets (elements placed, elements in
+        all). `loop` bounds what runs side by side; what it leaves open follows from the model and from `redraft bench
+        --knee`. `kernels` are the device's own if None. `experts` are on the "device" or the "host". `image_attention`
+        is which tokens see an image: "reference", as transformers' DiffusionGemma does, or "gemma4" (docs/images.md).
         Raises WeightsError, ConfigError or TextError if the checkpoint is not whole or not supported.
         """
         folder = locate(str(model))
@@ -242,9 +245,7 @@ class Core:
         config = read_config(folder)
         numbers = dtype_of(dtype, folder, config.model, where)
         placement, loop = place_experts(experts, where), DEFAULT_LOOP if loop is None else loop
-        if placement is not Placement.DEVICE and loop.graphs is None:
-            loop = replace(loop, graphs=False)
-        _refuse_contradictions(plan, adapter, placement, graphs=bool(loop.graphs))
+        loop = _loop_beside(loop, plan, adapter, placement)
         report_choice((device, dtype), where, numbers, report)
         # Folded first and packed then, where layers are folded: a matrix is rounded once.
         kernels = kernels_of(where, report) if kernels is None else kernels
@@ -268,29 +269,30 @@ class Core:
             key = knee_key(folder, dtype_name(numbers), str(where), plan)
             loop = replace(loop, max_rows=read_knee(key, report))
         as_stored, text = adapter is None and chosen is None, read_text(folder, config)
-        _check_kernels(loaded, text, config, report)
+        _check_kernels(loaded, Compiler(text, config), report)
         vision = vision_of(folder, loaded, config.model, report)
         return cls(loaded, text, config, Loop(loaded, loop, text=text), folder, as_stored, vision=vision)
 
 
-def _check_kernels(
-    model: DiffusionGemma, text: Text, config: CheckpointConfig, report: Callable[[str], None] | None
-) -> None:
-    """Hold the kernels of a GPU to their plain twins, on one that was not seen before."""
+def _check_kernels(model: DiffusionGemma, compiler: Compiler, report: Callable[[str], None] | None) -> None:
+    """Hold a GPU's kernels to their plain twins, and replace those that differ."""
     if model.device.type == "cuda" and model.kernels != FAST:
-        simple = Compiler(text, config)
-        checked(model, report or (lambda _: None), lambda: simple.language(regex_source("[a-z]{1,6}")))
+        checked(model, report or (lambda _: None), lambda: compiler.language(regex_source("[a-z]{1,6}")))
 
 
-def _refuse_contradictions(plan: str | None, adapter: str | Path | None, placement: Placement, *, graphs: bool) -> None:
-    """Raise RequestError for arguments of a load that exclude each other."""
+def _loop_beside(loop: LoopConfig, plan: str | None, adapter: str | Path | None, placement: Placement) -> LoopConfig:
+    """The loop's bounds beside the other arguments of a load: without graphs where experts are elsewhere. Raises
+    RequestError for arguments that exclude each other."""
     if adapter is not None and plan is not None:
         raise RequestError(
             f"adapter and plan ({plan}) were both given; merge first: redraft tune writes it merged, too"
         )
-    if adapter is not None and placement is not Placement.DEVICE:
+    if placement is Placement.DEVICE:
+        return loop
+    if adapter is not None:
         raise RequestError(f"adapter was given and experts are on the {placement}; merge it first: redraft tune")
-    if graphs and placement is not Placement.DEVICE:
+    if loop.graphs:
         raise RequestError(
             f"graphs is True and experts are on the {placement}; a graph cannot wait for those elsewhere"
         )
+    return replace(loop, graphs=False)

@@ -1,6 +1,7 @@
 """The ledger: every byte that a model takes on its device, by use. Requests are admitted by it.
 
-    weights      the model's tensors; the vision tower, which is loaded with the first image
+    weights      the model's tensors
+    tower        the vision tower's, which are loaded with the first image
     workspace    temporary tensors of the widest forward, and tiles of the head
     graphs       the memory that recorded steps keep
     reading      the logits of one canvas that is read alone, with what a step makes of them
@@ -15,6 +16,7 @@ prints the same ledger for a model that is not loaded.
 from __future__ import annotations
 
 from collections.abc import Iterator
+from contextlib import suppress
 from dataclasses import dataclass
 
 import torch
@@ -22,7 +24,8 @@ from torch import nn
 
 from redraft.cache import MIN_ROOM
 from redraft.config import ModelConfig
-from redraft.errors import RequestError
+from redraft.errors import ConfigError, RequestError
+from redraft.images.config import has_tower
 from redraft.model.gemma import DiffusionGemma
 from redraft.model.gpu.graph import PLACES
 from redraft.model.head import LONG
@@ -30,6 +33,7 @@ from redraft.model.packed import Packed
 from redraft.shapes import Tensor
 from redraft.weights.memory import GIGABYTE, STEP_LOGITS, Footprint, footprint, free_memory
 from redraft.weights.plan import packed_matrices
+from redraft.weights.vision import vision_bytes
 
 MARGIN = 0.03
 """Share of a GPU's memory that is left to its allocator, whose blocks are larger than what they hold."""
@@ -74,9 +78,13 @@ class Ledger:
     ) -> None:
         self.config, self.itemsize, self.memory = config, dtype.itemsize, memory
         self.weights = need.fixed if weights is None else weights
+        self.tower = 0
+        if has_tower(config):
+            with suppress(ConfigError):  # one that is not supported is never loaded
+                self.tower = vision_bytes(config, dtype)
         canvases = -(-max_rows // config.canvas_length)
         if memory is not None:
-            most = (memory - self.weights) // WORKSPACE_SHARE // need.canvas
+            most = (memory - self.weights - self.tower) // WORKSPACE_SHARE // need.canvas
             canvases = max(1, min(canvases, most))
         self.max_rows = min(max_rows, canvases * config.canvas_length)
         self.workspace = need.workspace + canvases * need.canvas
@@ -107,7 +115,7 @@ class Ledger:
     @property
     def fixed(self) -> int:
         """Bytes that no request changes."""
-        return self.weights + self.workspace + self.graphs
+        return self.weights + self.tower + self.workspace + self.graphs
 
     @property
     def taken(self) -> int:
@@ -157,6 +165,7 @@ class Ledger:
         """What is taken, by use; `prefixes` are the bytes of kept ones."""
         running = list(self.running.values())
         yield "weights", self.weights
+        yield "tower", self.tower
         yield "workspace", self.workspace
         yield "graphs", self.graphs
         yield "reading", self.reading * any(one.alone for one in running)

@@ -39,6 +39,7 @@ class Request:
                 {"role", "content"} messages, which goes through the chat template; or token ids, used as they are.
                 Parts of a user's message may be images: {"type": "image", "image": path, bytes or Pillow image}
     thinking    let the model think before it answers; a constraint holds what stands behind the thinking
+    parse_special   special tokens that messages spell become tokens; otherwise they stay text
 
     At most one of these holds the answer to a language (docs/constraints.md); it is valid then, or an error is raised:
 
@@ -55,6 +56,7 @@ class Request:
     options: Options = DEFAULTS
     chat: bool = False
     thinking: bool = False
+    parse_special: bool = False
     schema: Any = None
     regex: str | None = None
     choices: Sequence[str] | None = None

@@ -9,12 +9,11 @@ import torch
 
 from redraft.config import CheckpointConfig, ModelConfig
 from redraft.engine.memory import Demand, Ledger
-from redraft.images.config import has_tower
 from redraft.measure.parameters import ParameterCount
 from redraft.measure.roofline import CARDS, OF_EXPERTS, TOUCHED, step_work
 from redraft.weights.memory import GIGABYTE, footprint
 from redraft.weights.plan import PLANS, Formats, fitting_plans
-from redraft.weights.vision import vision_bytes, vision_parameters
+from redraft.weights.vision import vision_parameters
 
 SHOWN = ("bfloat16", "int8", "int4", "fp8", "nvfp4")
 """Number formats whose floors are worked out: the others differ from these by little."""
@@ -79,16 +78,13 @@ def book(
     for number in range(requests[0]):
         ledger.enter(number, demand)
     found = {use: size for use, size in ledger.lines(0) if size or use == "weights"}
-    tower = vision_bytes(config, dtype) if has_tower(config) else 0
-    if tower:
-        found["vision tower"] = tower  # with the first image
     total = sum(found.values())
     verdict = f"together {total / GIGABYTE:.4g} GB"
     if memory is not None:
         left = memory - total
         short = f": {-left / GIGABYTE:.4g} GB short"
         verdict += f"; {left / GIGABYTE:.4g} GB are left for prefixes" if left >= 0 else short
-        most = ledger.longest(max(0, memory - ledger.fixed - ledger.reading * requests[2] - tower))
+        most = ledger.longest(max(0, memory - ledger.fixed - ledger.reading * requests[2]))
         verdict += f"; one request fits with {min(most, config.max_positions):,} tokens"
     kind = f"{requests[0]} constrained requests" if requests[2] else f"{requests[0]} requests"
     return {"memory": memory, "requests": kind, "context": requests[1], "bytes": found, "verdict": verdict}

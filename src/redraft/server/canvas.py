@@ -9,10 +9,10 @@ from __future__ import annotations
 
 from dataclasses import replace
 from functools import partial
+from typing import Annotated
 
 from fastapi import Request, Response
 from pydantic import Field
-from starlette.concurrency import run_in_threadpool
 
 from redraft.diffusion.noise import SeededNoise
 from redraft.diffusion.seed import seeded
@@ -28,10 +28,11 @@ from redraft.server.http.errors import ApiError
 from redraft.server.http.routing import answers, router_of_bodies
 from redraft.server.http.service import Service, note_prompts, service_of
 from redraft.server.http.sse import Chunks, EventStream
+from redraft.server.limits import within
 from redraft.server.openai.chat import messages_of
 from redraft.server.openai.constraint import structured
 from redraft.server.openai.exchange import Exchange, Work, aside
-from redraft.server.openai.fields import Message, Sampling, StructuredOutputs
+from redraft.server.openai.fields import Sampling, StructuredOutputs, Turns, Width
 from redraft.server.openai.replies import Json, TextForm, canvas_report
 from redraft.server.openai.request_builder import RequestBuilder
 from redraft.trace.frames import Frames, block_frame
@@ -42,9 +43,9 @@ router = router_of_bodies()
 class Place(Body):
     """Tokens at a place of the first canvas: a text from there on, or one token id."""
 
-    at: Int = Field(ge=0, description="position, counted from 0")
+    at: Width = Field(description="position, counted from 0")
     text: Str | None = Field(default=None, description="as many positions as it has tokens")
-    token: Int | None = Field(default=None, description="one token id")
+    token: Annotated[Int, within("id")] | None = Field(default=None, description="one token id")
 
     def pairs(self, engine: Engine) -> list[tuple[int, int]]:
         """(position, token id). Raises ApiError unless it is one of the two."""
@@ -54,15 +55,20 @@ class Place(Body):
         return [(self.at + i, token) for i, token in enumerate(tokens)]
 
 
+Places = Annotated[list[Place], within("places")]
+
+
 class Canvas(Sampling):
     """`POST /v1/canvas`."""
 
-    messages: list[Message] | None = Field(default=None, description="a conversation to answer")
+    messages: Turns | None = Field(default=None, description="a conversation to answer")
     prompt: Str | None = Field(default=None, description="a text to continue")
-    pins: list[Place] | None = Field(default=None, description="tokens of the first canvas that stay")
-    given: list[Place] | None = Field(default=None, description="tokens that it begins with, free from then on")
+    pins: Places | None = Field(default=None, description="tokens of the first canvas that stay")
+    given: Places | None = Field(default=None, description="tokens that it begins with, free from then on")
     structured_outputs: StructuredOutputs | None = Field(default=None, description="json, regex, choice or grammar")
-    segments: list[Segment] | None = Field(default=None, description="a document: texts, holes, at most one revision")
+    segments: Annotated[list[Segment], within("segments")] | None = Field(
+        default=None, description="a document: texts, holes, at most one revision"
+    )
 
 
 @router.post("/v1/canvas", response_model=None)
@@ -76,7 +82,7 @@ async def canvas(request: Request, body: Canvas) -> Response | Json:
         raise ApiError(400, f"{said} was sent; send one of messages, prompt and segments", param="segments")
     if body.segments is not None:
         return await _document(service, request, body)
-    work = await run_in_threadpool(_prepare, service, body)
+    work = await service.on_thread(request, _prepare, service, body)
     exchange = Exchange(service, work, request)
     whole = partial(_whole, exchange)
     return exchange.stream(_frames(exchange)) if body.stream else await exchange.reply(whole)
@@ -95,7 +101,7 @@ def _prepare(service: Service, body: Canvas) -> Work:
         prompt = engine.chat_prompt(messages_of(service, body.messages))
     else:
         prompt = Prompt(tuple(engine.text.encode(body.prompt or "", bos=True)))
-    constraint = structured(body.structured_outputs, service.settings.limits)
+    constraint = structured(body.structured_outputs)
     requests = builder.requests([prompt], options, 1, constraint)
     return Work(body, requests, len(prompt.tokens), TextForm(engine.text), drafts=bool(body.stream))
 
@@ -146,5 +152,5 @@ async def _document(service: Service, request: Request, body: Canvas) -> Respons
         return await aside(request, work)
     engine, follower, room = service.engine, Follower(), service.enter(1, request)
     scope = CancelScope(follower, parent=engine.scope)
-    chunks = followed(engine, scope, follower, work)
+    chunks = followed(request, engine.within(scope), scope, follower, work)
     return EventStream(chunks, gone=scope.cancel, over=room.close, limits=service.settings.limits)

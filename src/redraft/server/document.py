@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import Any
+from typing import Annotated, Any
 
 from pydantic import Field
 
@@ -12,18 +12,22 @@ from redraft.engine.request import Options
 from redraft.operations.engine import Engine
 from redraft.operations.gap_constraint import GapConstraint
 from redraft.operations.infill import infill
-from redraft.server.http.body import Body, Flag, Int, Real, Str
+from redraft.server.http.body import Body, Flag, Share, Str, Tokens
 from redraft.server.http.errors import ApiError
+from redraft.server.limits import within
+from redraft.server.openai.fields import Pattern, Width
+
+Substrings = Annotated[list[Annotated[str, Field(strict=True), within("substring")]], within("substrings")]
 
 
 class Hole(Body):
     """What may stand in a hole."""
 
-    max_tokens: Int | None = Field(default=None, description="the widest to try (32)")
-    width: Int | None = Field(default=None, description="exactly this many tokens")
-    regex: Str | None = Field(default=None, description="what all of it matches")
-    contains: list[Str] | None = Field(default=None, description="texts that occur in it")
-    lacks: list[Str] | None = Field(default=None, description="texts that do not")
+    max_tokens: Tokens | None = Field(default=None, description="the widest to try (32)")
+    width: Width | None = Field(default=None, description="exactly this many tokens")
+    regex: Pattern | None = Field(default=None, description="what all of it matches")
+    contains: Substrings | None = Field(default=None, description="texts that occur in it")
+    lacks: Substrings | None = Field(default=None, description="texts that do not")
     heal: Flag | None = Field(default=None, description="tokens at the seams may grow into it")
 
 
@@ -31,8 +35,8 @@ class Revision(Body):
     """A span and how far it may change."""
 
     text: Str = Field(description="how it reads now")
-    strength: Real | None = Field(default=None, description="share of it that starts as noise (0.5)")
-    slack: Int | None = Field(default=None, ge=0, description="tokens it may grow or shrink by (0)")
+    strength: Share | None = Field(default=None, description="share of it that starts as noise (0.5)")
+    slack: Tokens | None = Field(default=None, description="tokens it may grow or shrink by (0)")
     instruction: Str | None = Field(default=None, description="what to change")
 
 

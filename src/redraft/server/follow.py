@@ -12,11 +12,14 @@ import asyncio
 from collections.abc import Callable, Mapping
 from typing import Any
 
+from starlette.requests import Request
+
 from redraft.engine.events import Draft, Event, Finished
 from redraft.engine.handle import Inbox
 from redraft.engine.request import ResolvedRequest
 from redraft.engine.scope import CancelScope, Observer, Submitted
 from redraft.operations.engine import Engine
+from redraft.server.http.service import service_of
 from redraft.server.http.sse import Chunks
 from redraft.trace.frames import Frames
 
@@ -40,11 +43,15 @@ class Follower(Observer):
 
 
 async def followed(
-    engine: Engine, scope: CancelScope, follower: Follower, work: Callable[[Engine], Mapping[str, Any]]
+    request: Request,
+    engine: Engine,
+    scope: CancelScope,
+    follower: Follower,
+    work: Callable[[Engine], Mapping[str, Any]],
 ) -> Chunks:
-    """The chunks of some work in a scope that the follower observes. Raises as the work does."""
+    """The chunks of some work with an engine in a scope that the follower observes. Raises as the work does."""
     frames = Frames(engine.text, engine.config.generation.eos_token_ids)
-    running = asyncio.ensure_future(asyncio.to_thread(work, engine.within(scope)))
+    running = asyncio.ensure_future(service_of(request).on_thread(request, work, engine))
 
     def over(task: asyncio.Future[Any]) -> None:
         task.cancelled() or task.exception()  # read, so that asyncio does not log it
@@ -59,10 +66,10 @@ async def followed(
                 break
             if i == begun:
                 begun += 1
-                request = follower.requests[i]
-                pinned = [place for place, _ in request.seed_canvas.pins] if request.seed_canvas else []
-                gap = min(pinned, default=request.width)
-                yield {"type": "request", "index": i, "width": request.width, "gap": gap}
+                one = follower.requests[i]
+                pinned = [place for place, _ in one.seed_canvas.pins] if one.seed_canvas else []
+                gap = min(pinned, default=one.width)
+                yield {"type": "request", "index": i, "width": one.width, "gap": gap}
             if isinstance(event, Draft):
                 yield {"type": "draft"} | frames.of(i, event)
             elif isinstance(event, Finished):

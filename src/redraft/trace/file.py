@@ -13,6 +13,8 @@ from redraft.files import lock
 from redraft.trace.film import Film, Trace
 from redraft.trace.lines import VERSION, Begun, Header, Line
 
+MOST_HEADER_BYTES = 2**20
+
 
 class TraceFile:
     """A trace being written at `path`, line by line; `size` is its bytes."""
@@ -56,8 +58,14 @@ class TraceFile:
 
 
 def _is_trace(path: Path) -> bool:
+    """Whether a file begins as one of this or an earlier version, and not merely with a key of that name."""
     with path.open("rb") as file:
-        return file.read(9) == b'{"trace":'
+        line = file.readline(MOST_HEADER_BYTES)
+    try:
+        found = msgspec.json.decode(line, type=Header)
+    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
+        return False
+    return found.trace <= VERSION
 
 
 def read_trace(path: Path) -> Trace:

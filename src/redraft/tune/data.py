@@ -197,7 +197,9 @@ class Feed:
     def _passage(self, sample: Passage, rng: Random, other: int) -> Row:
         """Canvases from a random start on, without an end token: a passage is part of a longer text."""
         config = self.base.config
-        tokens = self.text.encode(sample.text, bos=True)[: config.max_positions]
+        # No token is longer than `longest`: what is behind that many characters cannot be read.
+        begin = sample.text[: self.text.longest * self.text.context or None]
+        tokens = self.text.encode(begin, bos=True)[: config.max_positions]
         width = min(other, config.canvas_length, len(tokens) - 1)  # a short text is one narrow canvas
         count = min((len(tokens) - 1) // width, self.recipe.data.most_blocks)
         start = rng.randint(1, len(tokens) - count * width)

@@ -3,17 +3,23 @@
 A clock is not an argument, because much of what is compiled is kept by its arguments and must be found under them
 whatever the time. It belongs to the context that compiles: `time_limit` starts one, within which `check_time` raises
 when time is up, and `compiling` says which part is being compiled.
+
+Compiling is Python, of which one thread runs at a time. So it takes turns (`turn`): the next slice goes to the caller
+that has had the least, and of its constraints to the one that has had the least; a small one waits for no large one.
+The clock of one that waits stands still.
 """
 
 from __future__ import annotations
 
+import threading
 import time
-from collections.abc import Iterator
+from collections import Counter
+from collections.abc import Hashable, Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass
 
-from redraft.errors import ConstraintError
+from redraft.errors import BusyError, ConstraintError
 
 
 @dataclass(frozen=True)
@@ -35,6 +41,88 @@ class TimeLimitError(OutOfReachError):
     """Compiling took longer than it may. On a quieter machine it may not."""
 
 
+SLICE_SEC = 0.05
+MOST_PER_CALLER = 16
+"""Constraints of one caller that may be compiled at a time."""
+
+CALLER: ContextVar[Hashable] = ContextVar("caller", default=None)
+"""Who asks, where there are several; None is never too many."""
+
+
+@dataclass(eq=False)
+class _Turn:
+    """A constraint that is being compiled: seconds that it has had, and has waited for."""
+
+    caller: Hashable
+    name: str
+    had: float = 0.0
+    waited: float = 0.0
+    began: float = 0.0
+
+
+class Turns:
+    """Those that are being compiled, of which one has the turn."""
+
+    def __init__(self) -> None:
+        self._changed = threading.Condition()
+        self._turns: list[_Turn] = []
+        self._now: _Turn | None = None
+
+    @contextmanager
+    def turn(self, name: str) -> Iterator[None]:
+        """Within this it is compiled. Waits while another compiles the same. Raises BusyError for one too many."""
+        caller = CALLER.get()
+        mine = _Turn(caller, name)
+        with self._changed:
+            self._changed.wait_for(lambda: all(one.name != name for one in self._turns))
+            if caller is not None and sum(one.caller == caller for one in self._turns) >= MOST_PER_CALLER:
+                raise BusyError(f"{MOST_PER_CALLER} constraints of this client are being compiled; wait for them")
+            self._turns.append(mine)
+            self._wait(mine)
+        token = _TURN.set(mine)
+        try:
+            yield
+        finally:
+            _TURN.reset(token)
+            with self._changed:
+                self._turns.remove(mine)
+                self._now = None
+                self._changed.notify_all()
+
+    def give_way(self, mine: _Turn) -> None:
+        """Let others go first that have had less, if it has had its slice."""
+        spent = time.monotonic() - mine.began
+        if spent < SLICE_SEC:
+            return
+        with self._changed:
+            mine.had += spent
+            self._now = None
+            self._changed.notify_all()
+            self._wait(mine)
+
+    def _wait(self, mine: _Turn) -> None:
+        began = time.monotonic()
+        self._changed.wait_for(lambda: self._now is None and self._next() is mine)
+        self._now, mine.began = mine, time.monotonic()
+        mine.waited += mine.began - began
+
+    def _next(self) -> _Turn:
+        had = Counter[Hashable]()
+        for one in self._turns:
+            had[one.caller] += one.had  # type: ignore[assignment]  # a counter of seconds
+        return min(self._turns, key=lambda one: (had[one.caller], one.had))
+
+
+TURNS = Turns()
+_TURN: ContextVar[_Turn | None] = ContextVar("turn", default=None)
+
+
+def _time() -> float:
+    """The clock, which stands still for one that waits for its turn."""
+    turn = _TURN.get()
+    return time.monotonic() - (0.0 if turn is None else turn.waited)
+
+
 @dataclass
 class _Clock:
     until: float
@@ -48,7 +136,7 @@ _CLOCK: ContextVar[_Clock | None] = ContextVar("clock", default=None)
 @contextmanager
 def time_limit(limits: Limits) -> Iterator[None]:
     """Within this, `check_time` raises once the time is up. An outer clock goes on and may be the first."""
-    outer, until = _CLOCK.get(), time.monotonic() + limits.seconds
+    outer, until = _CLOCK.get(), _time() + limits.seconds
     token = _CLOCK.set(outer if outer is not None and outer.until <= until else _Clock(until, limits.seconds))
     try:
         yield
@@ -76,8 +164,10 @@ def part_compiled() -> str:
 
 def check_time() -> None:
     """Raise ConstraintError, naming the part, if the time limit has passed."""
-    clock = _CLOCK.get()
-    if clock is not None and time.monotonic() > clock.until:
+    clock, turn = _CLOCK.get(), _TURN.get()
+    if turn is not None:
+        TURNS.give_way(turn)
+    if clock is not None and _time() > clock.until:
         raise TimeLimitError(
             f"{clock.part} takes over {clock.seconds:g} seconds to compile; narrow its lengths, counts or depth"
         )
@@ -87,4 +177,4 @@ def seconds_left(most: float) -> float:
     """How long something may take that cannot be interrupted from here. Raises ConstraintError if that is no time."""
     check_time()
     clock = _CLOCK.get()
-    return most if clock is None else min(most, max(0.01, clock.until - time.monotonic()))
+    return most if clock is None else min(most, max(0.01, clock.until - _time()))

@@ -107,6 +107,7 @@ def number(
     """Decimals from `low` to `high`, the ends left out if open; `whole` for integers. Minus zero is never written.
 
     Without bounds there are up to MOST_DIGITS digits, FRACTION of them behind the point; bounds with more allow more.
+    What has more than MOST_DIGITS digits is an integer, which the validator compares exactly, as this does.
     """
     bounds = [bound for bound in (low, high) if bound is not None]
     digits = max([MOST_DIGITS, *(bound.adjusted() + 2 for bound in bounds)])
@@ -196,7 +197,9 @@ class _Magnitude:
         if self.none:
             return None
         if label == _POINT:
-            room = state.ahead <= max(MOST_DIGITS - self.places, len(self.low.ahead), len(self.high.ahead))
+            # A reader that computes with 53 bits rounds a longer fraction, perhaps onto a bound.
+            own = (len(bound.ahead) for bound in (self.low, self.high) if bound.behind)
+            room = state.ahead <= max(MOST_DIGITS - self.places, *own, 0)
             if state.behind >= 0 or state.ahead == 0 or not self.places or not room:
                 return None
             low, high = self.low.by_length(state), self.high.by_length(state, high=True)

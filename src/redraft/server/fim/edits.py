@@ -12,13 +12,14 @@ from dataclasses import replace
 from fastapi import Request, Response
 from pydantic import Field
 
-from redraft.server.http.body import BOOKKEEPING, Real, Str
+from redraft.server.fim.gap import count_tokens
+from redraft.server.http.body import BOOKKEEPING, Share, Str, Tokens
 from redraft.server.http.errors import ApiError, unsupported
 from redraft.server.http.routing import answers, router_of_bodies
 from redraft.server.http.service import note_prompts, service_of
 from redraft.server.openai.chat import chat
 from redraft.server.openai.exchange import aside, reply_with
-from redraft.server.openai.fields import Chat, Message, Prediction, Sampling
+from redraft.server.openai.fields import Chat, Prediction, Sampling, Turns
 from redraft.server.openai.replies import ChatForm, Json, whole_answer
 from redraft.server.openai.request_builder import RequestBuilder
 
@@ -35,9 +36,9 @@ class Edit(Sampling):
 
     inert = BOOKKEEPING | {"nextEdit"}
 
-    messages: list[Message] = Field(min_length=1, description="the last one holds the tagged region")
-    strength: Real | None = Field(default=None, description="share of it that starts as noise (0.5)")
-    slack: int | None = Field(default=None, strict=True, ge=0, description="tokens it may grow or shrink by (0)")
+    messages: Turns = Field(description="the last one holds the tagged region")
+    strength: Share | None = Field(default=None, description="share of it that starts as noise (0.5)")
+    slack: Tokens | None = Field(default=None, description="tokens it may grow or shrink by (0)")
     instruction: Str | None = Field(default=None, description="what to change; shown to the model as a user's turn")
 
 
@@ -53,9 +54,9 @@ async def edit(request: Request, body: Edit) -> Response | Json:
     text = before + region + behind
     note_prompts(request, [text])
     builder = RequestBuilder(service_of(request), body)
-    encode, slack = builder.engine.text.encode, body.slack or 0
+    service, slack = service_of(request), body.slack or 0
     # An edit is as long as its region; a bound above that binds nothing, and the engine refuses one below.
-    longest = len(encode(region, bos=False)) + slack
+    longest = await service.on_thread(request, count_tokens, builder.engine, region) + slack
     bound = body.max_tokens if body.max_tokens is not None and body.max_tokens < longest else None
     options = replace(builder.options(max_tokens=None, keeps_canvas=True), max_tokens=bound)
     done = await aside(
@@ -69,10 +70,11 @@ async def edit(request: Request, body: Edit) -> Response | Json:
             options=options,
         ),
     )
-    tokens = encode(done.after, bos=False)
+    tokens = builder.engine.text.encode(done.after, bos=False)  # no longer than a canvas
     answer = whole_answer(done.after, seed=done.seed, finish="stop", tokens=tokens, forwards=done.forwards)
     form = ChatForm(builder.engine.text)
-    return reply_with(request, body, form, [answer], len(encode(text, bos=False)))
+    read = await service.on_thread(request, count_tokens, builder.engine, text)
+    return reply_with(request, body, form, [answer], read)
 
 
 @router.post("/v1/apply/completions", response_model=None)

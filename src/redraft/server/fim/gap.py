@@ -63,8 +63,13 @@ async def run_gap(request: Request, gap: Gap) -> tuple[list[Generation], int]:
     """Fill it on a thread, unless the client leaves. Returns the answers, and the number of tokens around them."""
     note_prompts(request, [gap.prefix, gap.suffix])
     done = await aside(request, partial(_fill, gap), answers=gap.answers)
-    encode = service_of(request).engine.text.encode
-    return done, sum(len(encode(part, bos=False)) for part in (gap.prefix, gap.suffix))
+    service = service_of(request)
+    return done, await service.on_thread(request, count_tokens, service.engine, gap.prefix, gap.suffix)
+
+
+def count_tokens(engine: Engine, *texts: str) -> int:
+    """Of all of them."""
+    return sum(len(engine.text.encode(text, bos=False)) for text in texts)
 
 
 async def respond_gap(request: Request, body: Sampling, gap: Gap, form: TextForm) -> Response | Json:

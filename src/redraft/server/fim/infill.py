@@ -5,18 +5,19 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 from dataclasses import replace
-from typing import Any, ClassVar
+from typing import Annotated, Any, ClassVar
 
 from fastapi import Request, Response
 from pydantic import Field
 
 from redraft.server.fim.gap import Gap, build_gap, respond_gap, run_gap
-from redraft.server.http.body import BOOKKEEPING, Body, Flag, Int, Real, Str
+from redraft.server.http.body import BOOKKEEPING, Body, Flag, Int, Milliseconds, Name, Seed, Share, Stops, Str
 from redraft.server.http.errors import ApiError
 from redraft.server.http.routing import answers, router_of_bodies
 from redraft.server.http.service import service_of
+from redraft.server.limits import BOUNDS, within
 from redraft.server.openai.exchange import count
-from redraft.server.openai.fields import Sampling
+from redraft.server.openai.fields import Sampling, Steps, Temperature
 from redraft.server.openai.replies import Json, TextForm
 
 router = router_of_bodies()
@@ -29,7 +30,7 @@ class Fim(Sampling):
 
     prompt: Str = Field(description="the text before the gap")
     suffix: Str | None = Field(default=None, description="the text behind it")
-    random_seed: Int | None = Field(default=None, description="another name of seed")
+    random_seed: Seed | None = Field(default=None, description="another name of seed")
 
 
 class Extra(Body):
@@ -37,7 +38,7 @@ class Extra(Body):
 
     inert = frozenset({"time"})
 
-    filename: Str = ""
+    filename: Name = ""
     text: Str
 
 
@@ -54,20 +55,26 @@ class Hole(Body):
     }
     neutral: ClassVar[Mapping[str, tuple[Any, ...]]] = {"stream": (False,), "n_probs": (0,), "min_p": (0, 0.0)}
 
-    model: Str | None = None
+    model: Name | None = None
     input_prefix: Str = Field(description="the text before the gap")
     input_suffix: Str = Field(description="the text behind it")
-    input_extra: list[Extra] | None = Field(default=None, description="files to read first")
+    input_extra: Annotated[list[Extra], within("files")] | None = Field(default=None, description="files to read first")
     prompt: Str = Field(default="", description="the beginning of the line, between prefix and gap")
-    n_predict: Int | None = Field(default=None, ge=-1, description="most tokens; 0 answers at once, -1 is no limit")
-    n_indent: Int | None = Field(default=None, ge=0, description="end in front of a line indented less than this")
-    seed: Int | None = None
-    temperature: Real | None = None
-    top_k: Int | None = None
-    top_p: Real | None = None
-    stop: list[Str] | None = None
-    t_max_predict_ms: Real | None = Field(default=None, description="after this long the best canvas is the answer")
-    max_steps: Int | None = Field(default=None, description="cap on denoising steps")
+    n_predict: Annotated[Int, Field(ge=-1, le=BOUNDS["tokens"].most)] | None = Field(
+        default=None, description="most tokens; 0 answers at once, -1 is no limit"
+    )
+    n_indent: Annotated[Int, within("indent")] | None = Field(
+        default=None, description="end in front of a line indented less than this"
+    )
+    seed: Seed | None = None
+    temperature: Temperature | None = None
+    top_k: Annotated[Int, within("top_k")] | None = None
+    top_p: Share | None = None
+    stop: Stops | None = None
+    t_max_predict_ms: Milliseconds | None = Field(
+        default=None, description="after this long the best canvas is the answer"
+    )
+    max_steps: Steps | None = Field(default=None, description="cap on denoising steps")
     return_tokens: Flag | None = Field(default=None, description="also the token ids")
 
 

@@ -17,7 +17,7 @@ from redraft.server import canvas
 from redraft.server.fim import edits, infill
 from redraft.server.http import health
 from redraft.server.http.body import Body
-from redraft.server.http.errors import FAILED, GONE, ApiError, api_error, body_error, kind_of
+from redraft.server.http.errors import GONE, ApiError, body_error, kind_of, refusal_of
 from redraft.server.http.log import Log
 from redraft.server.http.middleware import Middleware, answer
 from redraft.server.http.service import Service
@@ -86,14 +86,8 @@ def _error_handler(service: Service, log: Log) -> Callable[[Request, Exception],
 
 def _refusal(request: Request, error: Exception) -> ApiError:
     match error:
-        case ApiError():
-            return error
-        case RedraftError():
-            return api_error(error)
         case RequestValidationError():
             return _body_refusal(request, error.errors())
-        case ValidationError():
-            return body_error(error.errors())
         case HTTPException(__cause__=ApiError() as refusal):  # while the body was read
             return refusal
         case HTTPException(status_code=400):
@@ -101,7 +95,7 @@ def _refusal(request: Request, error: Exception) -> ApiError:
         case HTTPException():
             message = f"there is no {request.method} {request.url.path[:200]} here; see /openapi.json"
             return ApiError(error.status_code, message, code="not_found")
-    return FAILED
+    return refusal_of(error)
 
 
 def _body_refusal(request: Request, errors: Sequence[Any]) -> ApiError:

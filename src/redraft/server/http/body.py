@@ -13,13 +13,25 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import Annotated, Any, ClassVar, get_args
 
-from pydantic import BaseModel, ConfigDict, Field, model_validator
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, model_validator
 from pydantic_core import PydanticCustomError
 
-Int = Annotated[int, Field(strict=True, ge=-(2**63), lt=2**64)]
+from redraft.server.limits import few, short, within
+
+Int = Annotated[int, Field(strict=True)]
+"""With `within` a bound behind it, always."""
+Seed = Annotated[Int, within("seed")]
+Tokens = Annotated[Int, within("tokens")]
+TokenIds = Annotated[list[Annotated[Int, within("id")]], within("ids")]
 Real = Annotated[float, Field(strict=True, allow_inf_nan=False)]
 Flag = Annotated[bool, Field(strict=True)]
-Str = Annotated[str, Field(strict=True)]
+Share = Annotated[Real, within("share")]
+Milliseconds = Annotated[Real, within("milliseconds")]
+Str = Annotated[str, Field(strict=True), within("text")]
+Name = Annotated[str, Field(strict=True), within("name")]
+Schema = Annotated[dict[str, Any], BeforeValidator(short)]
+Biases = Annotated[dict[str, Annotated[Real, within("bias")]], BeforeValidator(few("biases"))]
+Stops = Annotated[list[Annotated[str, Field(strict=True), within("stop")]], within("stops")]
 
 BOOKKEEPING = frozenset(
     {
@@ -54,6 +66,8 @@ class Body(BaseModel):
     @classmethod
     def _sort(cls, data: Any, handler: Callable[[Any], Body]) -> Body:
         """Take out the fields without effect, and keep their names; refuse what would need one."""
+        if isinstance(data, dict):
+            few("fields")(data)
         if not isinstance(data, dict) or (cls.aside.isdisjoint(data) and None not in data.values()):
             return handler(data)
         given = {key: value for key, value in data.items() if value is not None}

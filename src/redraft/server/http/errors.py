@@ -6,13 +6,17 @@ import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
+from pydantic import ValidationError
+
 from redraft.errors import (
+    INPUT_ERRORS,
     BusyError,
     CallerError,
     ConstraintError,
     DeadlineError,
     RedraftError,
     UnsatisfiedError,
+    as_request_error,
     did_you_mean,
 )
 
@@ -54,7 +58,8 @@ class ApiError(Exception):
     def body(self) -> dict[str, Any]:
         """The JSON of the answer, and of a stream's last chunk."""
         kind = TYPES.get(self.status, "invalid_request_error")
-        return {"error": {"message": self.message, "type": kind, "param": self.param, "code": self.code}}
+        message, param = (None if text is None else _plain(text) for text in (self.message, self.param))
+        return {"error": {"message": message, "type": kind, "param": param, "code": self.code}}
 
     @property
     def headers(self) -> dict[str, str]:
@@ -109,15 +114,46 @@ def _harmless(error: RedraftError) -> str:
     return str(error) if ours else "the engine failed while this request was running; ask again"
 
 
+def refusal_of(error: Exception) -> ApiError:
+    """The answer to whatever work on a request raised: a mistake of its input as such, anything else as a failure.
+
+    HTTP's routes and streams and a batch's rows all answer with it.
+    """
+    match error:
+        case ApiError():
+            return error
+        case RedraftError():
+            return api_error(error)
+        case ValidationError():
+            return body_error(error.errors())
+    return api_error(as_request_error(error)) if isinstance(error, INPUT_ERRORS) else FAILED
+
+
+def _plain(text: str) -> str:
+    """A text that may quote what is no valid Unicode, as Unicode."""
+    return text.encode(errors="backslashreplace").decode()
+
+
+def _shown(value: object) -> str:
+    """A value, or what there is to say of a large one."""
+    if isinstance(value, list | dict) and len(value) > 9:
+        return f"{'a list' if isinstance(value, list) else 'an object'} of {len(value)}"
+    return f"{value[:100] if isinstance(value, str | bytes) else value!r:.100}"
+
+
+def _told_first(error: Any) -> tuple[bool, int, bool]:
+    return error["type"] == "too_long", len(error["loc"]), error["type"] == "extra_forbidden"
+
+
 Path = Sequence[str | int]
 
 
 def body_error(errors: Sequence[Any], fields_at: Callable[[Path], Iterable[str]] = lambda _: ()) -> ApiError:
-    """The error for a body, of all its mistakes: the deepest one, and of these an unknown field before others.
+    """The error for a body, of all its mistakes: too many entries, else the deepest one, of these an unknown field.
 
     `fields_at` returns the names of the fields beside a path.
     """
-    error = max(errors, key=lambda one: (len(one["loc"]), one["type"] == "extra_forbidden"))
+    error = max(errors, key=_told_first)
     kind, context, loc = error["type"], error.get("ctx", {}), error["loc"]
     strange = len(loc) - 1 if kind == "extra_forbidden" else len(loc)  # an unknown field is named as it came
     path = [
@@ -136,5 +172,5 @@ def body_error(errors: Sequence[Any], fields_at: Callable[[Path], Iterable[str]]
     what, param = field or "the body", field or None
     if kind == "missing":
         return ApiError(400, f"{what} is missing", param=param, code="missing_required_parameter")
-    said = f"{error['input']!r:.100}"
+    said = _shown(error["input"])
     return ApiError(400, f"{what} is {said}: {error['msg']}", param=param, code="invalid_value")

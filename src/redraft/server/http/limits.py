@@ -8,6 +8,7 @@ from dataclasses import dataclass
 
 from redraft.errors import RequestError
 from redraft.server.http.errors import ApiError
+from redraft.server.limits import BOUNDS
 
 
 @dataclass(frozen=True)
@@ -17,22 +18,24 @@ class Limits:
     body_bytes       of a request's body
     image_body_bytes the same, where the model takes images
     choices          answers to one request: prompts times n
-    constraint_bytes of a schema, expression or list of choices
     per_key          answers under way for one API key; beyond it 429
     in_flight        answers under way in all; beyond it 503
     request_sec      seconds an answer may take; then the best canvas so far is the answer
+    connections      open at a time, less where the system allows fewer
+    per_address      of these, of one address
     stall_sec        seconds a reader may take for one piece of a stream before it is dropped
     quiet_sec        seconds between the comments of a stream
     drain_sec        seconds that answers under way get when the server stops
     """
 
-    body_bytes: int = 4 * 2**20
-    image_body_bytes: int = 32 * 2**20
-    choices: int = 64
-    constraint_bytes: int = 64 * 2**10
+    body_bytes: int = int(BOUNDS["body"].most)
+    image_body_bytes: int = int(BOUNDS["image_body"].most)
+    choices: int = int(BOUNDS["answers"].most)
     per_key: int = 256
     in_flight: int = 1024
     request_sec: float = 600.0
+    connections: int = 2048
+    per_address: int = 1536
     stall_sec: float = 30.0
     quiet_sec: float = 10.0
     drain_sec: float = 30.0
@@ -55,11 +58,16 @@ class Admission:
         """Answers on their way, all keys together."""
         return self._under_way.total()
 
+    def check(self, answers: int) -> None:
+        """Raise ApiError for more answers than one request may have: before its prompts are tokenized, too."""
+        if answers > self.limits.choices:
+            most = self.limits.choices
+            raise ApiError(400, f"{answers} answers were requested at once; at most {most}", param="n")
+
     def enter(self, answers: int, key: int | None) -> ExitStack:
         """Count answers of a key until the stack is closed. Raises ApiError for more than the limits allow."""
         limits, own = self.limits, self._under_way[key]
-        if answers > limits.choices:
-            raise ApiError(400, f"{answers} answers were requested at once; at most {limits.choices}", param="n")
+        self.check(answers)
         if own + answers > limits.per_key:
             message = f"{own} answers are under way for this client, at most {limits.per_key}; wait"
             raise ApiError(429, message, code="rate_limit_exceeded", retry_sec=1)

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from functools import partial
 
+import msgspec
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
 from prometheus_client.core import CounterMetricFamily, Metric
+from prometheus_client.parser import text_string_to_metric_families
 from prometheus_client.registry import Collector
 
 from redraft.engine.loop import Loop
@@ -81,3 +83,26 @@ class _Rows(Collector):
         yield rows
         wasted = "Rows of ended requests' canvases that no emitted token came of"
         yield CounterMetricFamily("redraft_wasted_rows", wasted, value=loop.wasted_rows)
+
+
+def merged(pages: Mapping[str, bytes], *, apart: bool) -> bytes:
+    """Prometheus's pages of all replicas as one: `apart` under a label `replica`, else their sum."""
+    heads: dict[str, tuple[str, str]] = {}
+    sums: dict[tuple[str, str, tuple[tuple[str, str], ...]], float] = {}
+    for replica, page in pages.items():
+        for family in text_string_to_metric_families(page.decode()):
+            heads[family.name] = (family.documentation, family.type)
+            for sample in family.samples:
+                labels = tuple(sample.labels.items()) + ((("replica", replica),) if apart else ())
+                key = (family.name, sample.name, labels)
+                if not sample.name.endswith("_created"):  # a point in time has no sum
+                    sums[key] = sums.get(key, 0.0) + sample.value
+    lines: list[str] = []
+    for name, (help_, kind) in heads.items():
+        total = "_total" if kind == "counter" else ""
+        lines += [f"# HELP {name}{total} {help_}", f"# TYPE {name}{total} {kind}"]
+        for (group, line, labels), value in sums.items():
+            if group == name:
+                said = ",".join(f"{label}={msgspec.json.encode(text).decode()}" for label, text in labels)
+                lines.append(f"{line}{{{said}}} {value}" if said else f"{line} {value}")
+    return ("\n".join(lines) + "\n").encode()

@@ -1,17 +1,20 @@
 """One process that serves: the socket opens at once, the model loads behind it, and a signal lets answers finish.
 
 SIGTERM, Ctrl-C    no new requests (503 with Retry-After); what is under way gets `drain_sec`; then the end
-a second one       the end now
+a second one       the end now, at the latest after LAST_SEC, whatever hangs
 """
 
 from __future__ import annotations
 
 import contextlib
 import errno
+import os
+import signal
 import socket
+import sys
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from types import FrameType
 
 import uvicorn
@@ -21,13 +24,17 @@ from redraft.engine.request import Options, Request
 from redraft.errors import RedraftError, RequestError, RunError
 from redraft.operations.engine import Engine
 from redraft.server.http.app import create_app
+from redraft.server.http.connections import BACKLOG, guarded
 from redraft.server.http.log import Log
 from redraft.server.http.service import Service
 
 Loader = Callable[[Callable[[int, int], None]], Engine]
 """Loads the engine, and reports (elements placed, elements in all)."""
 
-POLL_SEC = 0.05
+POLL_SEC, LAST_SEC = 0.05, 3.0
+SWITCH_SEC = 0.0005
+"""How long a thread of Python holds its lock while others wait. A tenth of the usual: the event loop and the engine
+take it many times for each request, and a constraint that is being compiled never lets go by itself."""
 MAX_HEAD_BYTES = 64 * 2**10
 REFUSED = {errno.EADDRINUSE: "another program has that port", errno.EACCES: "this user may not have that port"}
 
@@ -46,6 +53,8 @@ def serve(
     Raises RequestError if the address cannot be had, and whatever loading raises.
     """
 
+    sys.setswitchinterval(SWITCH_SEC)
+
     def begun(server: Server, url: str) -> None:
         threading.Thread(target=_load, args=(service, load, server, lambda e: ready(e, url)), daemon=True).start()
 
@@ -63,7 +72,9 @@ def run(app: ASGIApp, service: Service, host: str, port: int, begun: Callable[[S
     name = host if ":" not in host else f"[{host}]"
     config = uvicorn.Config(
         app,
-        http="h11",
+        loop="asyncio",  # others take the signals' socket for themselves
+        http=guarded(service.settings.limits),
+        backlog=BACKLOG,
         h11_max_incomplete_event_size=MAX_HEAD_BYTES,
         log_config=None,
         access_log=False,
@@ -75,18 +86,47 @@ def run(app: ASGIApp, service: Service, host: str, port: int, begun: Callable[[S
     server = Server(config, service)
     try:
         begun(server, f"http://{name}:{listening.getsockname()[1]}")
-        server.run(sockets=[listening])
+        with _second_signal():
+            server.run(sockets=[listening])
     finally:
         listening.close()
     if service.failure is not None:
         raise service.failure
 
 
+@contextlib.contextmanager
+def _second_signal() -> Iterator[None]:
+    """Within this, a second signal ends the process even if its event loop or its end hangs: the system writes the
+    number of each signal to a socket, and a thread counts them."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    heard, told = socket.socketpair()
+    told.setblocking(False)
+    before = signal.set_wakeup_fd(told.fileno(), warn_on_full_buffer=False)
+
+    def count() -> None:
+        seen = 0
+        while seen < 2 and (numbers := heard.recv(16)):
+            seen += sum(number in (signal.SIGINT, signal.SIGTERM) for number in numbers)
+        heard.close()
+        if seen >= 2:
+            time.sleep(LAST_SEC)
+            os._exit(1)
+
+    threading.Thread(target=count, daemon=True).start()
+    try:
+        yield
+    finally:
+        signal.set_wakeup_fd(before)
+        told.close()
+
+
 def listen(host: str, port: int) -> socket.socket:
     """A socket that listens. Raises RequestError."""
     try:
         family = socket.AF_INET6 if ":" in host else socket.AF_INET
-        listening = socket.create_server((host, port), family=family, backlog=1024)
+        listening = socket.create_server((host, port), family=family, backlog=BACKLOG)
     except (OSError, UnicodeError) as error:  # a name too long for DNS is the latter
         why = REFUSED.get(getattr(error, "errno", None) or 0)
         remedy = "give another --port, or --port 0 for a free one" if why else "give --host an address of this machine"

@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Coroutine
 from functools import wraps
 from typing import Any, TypeVar
 
 from fastapi import APIRouter, Request, Response
 from fastapi.responses import JSONResponse
+from fastapi.routing import APIRoute
+from starlette.concurrency import run_in_threadpool
 
 from redraft.server.http.body import Body
+from redraft.server.http.errors import ApiError
+from redraft.server.limits import read_json
 
 B = TypeVar("B", bound=Body)
 TEXT = {"type": "string"}
@@ -19,9 +23,35 @@ REFUSED = {"description": "A refusal or a failure", "content": {"application/jso
 STREAM = {"description": "An answer, as events where `stream` is true", "content": {"text/event-stream": {}}}
 
 
+LONG_BODY = 2**16
+"""Bytes from which a body is parsed on a thread."""
+
+
+class _Bounded(Request):
+    """A request whose body is bounded before it becomes objects."""
+
+    async def json(self) -> Any:
+        """The body. Raises ApiError."""
+        data = await self.body()
+        try:
+            return read_json(data) if len(data) < LONG_BODY else await run_in_threadpool(read_json, data)
+        except (ValueError, RecursionError) as error:
+            raise ApiError(400, f"the body is not JSON ({error})", code="invalid_json") from None
+
+
+class _Route(APIRoute):
+    def get_route_handler(self) -> Callable[[Request], Coroutine[Any, Any, Response]]:
+        handle = super().get_route_handler()
+
+        async def handled(request: Request) -> Response:
+            return await handle(_Bounded(request.scope, request.receive))
+
+        return handled
+
+
 def router_of_bodies(*, streams: bool = True) -> APIRouter:
     """A router of such endpoints, with errors of one form and, if it `streams`, answers of both."""
-    return APIRouter(responses={"default": REFUSED} | ({200: STREAM} if streams else {}))
+    return APIRouter(route_class=_Route, responses={"default": REFUSED} | ({200: STREAM} if streams else {}))
 
 
 def answers(

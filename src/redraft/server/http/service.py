@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
-from typing import Literal
+from contextvars import copy_context
+from typing import Literal, ParamSpec, TypeVar
 
 from starlette.requests import Request
 
+from redraft.constraints.compile.limits import CALLER
 from redraft.errors import RedraftError
 from redraft.operations.engine import Engine
 from redraft.server.http.errors import ApiError
@@ -15,6 +19,8 @@ from redraft.server.http.limits import Admission
 from redraft.server.http.metrics import Metrics
 from redraft.server.http.settings import Settings
 
+T = TypeVar("T")
+P = ParamSpec("P")
 Phase = Literal["loading", "ready", "draining", "failed"]
 
 
@@ -29,6 +35,22 @@ class Service:
         self.failure: RedraftError | None = None
         self._observed = observed
         self._engine: Engine | None = None
+        self._threads = ThreadPoolExecutor(2 * settings.limits.in_flight, "request")  # begun as they are needed
+        self._working = 0
+
+    async def on_thread(self, request: Request | None, work: Callable[P, T], *given: P.args, **named: P.kwargs) -> T:
+        """What some work of a request's own returns: its template, tokens and constraint, or an operation. Raises
+        ApiError if too much of that is under way."""
+        if self._working >= 2 * self.settings.limits.in_flight:
+            raise ApiError(503, "too many requests are being read; try again soon", code="queue_full", retry_sec=1)
+        context = copy_context()
+        context.run(CALLER.set, _caller(request))
+        self._working += 1
+        try:
+            loop = asyncio.get_running_loop()
+            return await loop.run_in_executor(self._threads, lambda: context.run(work, *given, **named))
+        finally:
+            self._working -= 1
 
     def ready(self, engine: Engine) -> None:
         """The model is loaded and its loop turns."""
@@ -79,6 +101,14 @@ class Service:
             known = ", ".join(names)
             message = f"the model {name!r} does not exist; this server has {known}"
             raise ApiError(404, message, param="model", code="model_not_found")
+
+
+def _caller(request: Request | None) -> object:
+    """Whose work it is: a key's, or an address's."""
+    if request is None:
+        return None
+    key = request.scope["state"].get("key")
+    return (request.client.host if request.client else "") if key is None else key
 
 
 def service_of(request: Request) -> Service:

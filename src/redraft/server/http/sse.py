@@ -12,8 +12,7 @@ from sse_starlette import EventSourceResponse, ServerSentEvent
 from starlette.requests import Request
 from starlette.types import Message, Receive, Scope, Send
 
-from redraft.errors import RedraftError
-from redraft.server.http.errors import FAILED, ApiError, api_error, kind_of
+from redraft.server.http.errors import kind_of, refusal_of
 from redraft.server.http.limits import Limits
 
 T = TypeVar("T")
@@ -67,8 +66,7 @@ class EventStream(EventSourceResponse):
                 async for chunk in chunks:
                     yield (b"event: %s\n" % chunk["type"].encode() if self._named else b"") + line_of(chunk)
         except Exception as error:  # any failure must reach the client as an event: the head is sent
-            refusal = api_error(error) if isinstance(error, RedraftError) else FAILED
-            refusal = error if isinstance(error, ApiError) else refusal
+            refusal = refusal_of(error)
             notes, code = self._scope["state"]["log"], refusal.code or str(refusal.status)
             if not notes.get("gone"):  # work that was cut short is no failure
                 notes["error"] = kind_of(error) if refusal.status == 500 else code

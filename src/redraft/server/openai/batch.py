@@ -6,21 +6,18 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
 from typing import Any
 
-import pydantic
-
-from redraft.errors import RedraftError
-from redraft.server.http.errors import ApiError, api_error, body_error
+from redraft.server.http.errors import ApiError, refusal_of
 from redraft.server.http.service import Service
+from redraft.server.limits import BOUNDS, read_json
 from redraft.server.openai import chat, completions
 from redraft.server.openai.exchange import Exchange, Work
 from redraft.server.openai.fields import Chat, Completion
 
 PATHS = ("/v1/chat/completions", "/v1/completions")
-MOST_LINE_BYTES = 16 * 2**20
+MOST_LINE_BYTES = int(BOUNDS["row"].most)
 
 
 async def answer(service: Service, row: bytes, seed: int | None) -> tuple[int, Mapping[str, Any]]:
@@ -29,8 +26,8 @@ async def answer(service: Service, row: bytes, seed: int | None) -> tuple[int, M
         exchange = Exchange(service, _work(service, row, seed))
         await exchange.finish()
         return 200, exchange.whole()
-    except RedraftError as error:
-        raise api_error(error) from None
+    except Exception as error:  # whatever it is, it is the answer to this row: the others have theirs
+        raise refusal_of(error) from error
 
 
 def read_row(row: bytes, seed: int | None) -> tuple[str, Any]:
@@ -48,10 +45,7 @@ def read_row(row: bytes, seed: int | None) -> tuple[str, Any]:
 
 def _work(service: Service, row: bytes, seed: int | None) -> Work:
     path, body = read_row(row, seed)
-    try:
-        checked = Chat.model_validate(body) if path == PATHS[0] else Completion.model_validate(body)
-    except pydantic.ValidationError as error:
-        raise body_error(error.errors()) from None
+    checked = Chat.model_validate(body) if path == PATHS[0] else Completion.model_validate(body)
     if checked.stream:
         raise ApiError(400, "stream is true; a row is answered whole, so leave it out", param="stream")
     if isinstance(checked, Chat):
@@ -62,10 +56,8 @@ def _work(service: Service, row: bytes, seed: int | None) -> Work:
 
 
 def _object(row: bytes) -> dict[str, Any]:
-    if len(row) > MOST_LINE_BYTES:
-        raise ApiError(400, f"the row has {len(row)} bytes; at most {MOST_LINE_BYTES}", code="invalid_json")
     try:
-        found = json.loads(row)
+        found = read_json(row)
     except (ValueError, RecursionError) as error:
         raise ApiError(400, f"the row is not JSON ({error})", code="invalid_json") from None
     if not isinstance(found, dict):

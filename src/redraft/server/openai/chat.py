@@ -9,7 +9,6 @@ from dataclasses import replace
 from typing import Any
 
 from fastapi import Request, Response
-from starlette.concurrency import run_in_threadpool
 
 from redraft.config import CheckpointConfig
 from redraft.constraints.schemas import plain_schema
@@ -34,7 +33,7 @@ router = router_of_bodies()
 async def chat(request: Request, body: Chat) -> Response | Json:
     """Answer a conversation."""
     service = service_of(request)
-    work = await run_in_threadpool(prepare, service, body)
+    work = await service.on_thread(request, prepare, service, body)
     return await Exchange(service, work, request).respond()
 
 
@@ -50,13 +49,14 @@ def prepare(service: Service, body: Chat) -> Work:
     check_tools(choice, text)
     if choice.forced:  # stop strings cut text, and a forced call has none around it
         options = replace(options, stop=())
-    constraint = constraint_of(body, choice, service.settings.limits, thinking=thinking)
+    constraint = constraint_of(body, choice, thinking=thinking)
     # A forced call need not be declared: the constraint has it.
     declared = [tool.model_dump(exclude_none=True) for tool in choice.tools] if text.knows_tools else []
+    special = bool(body.parse_special)
     messages = messages_of(service, body.messages)
     if body.canvas is not None and body.canvas.ask_fields:
         messages = _asking_for_fields(body, messages)
-    prompt = builder.engine.chat_prompt(messages, thinking=thinking, tools=declared)
+    prompt = builder.engine.chat_prompt(messages, thinking=thinking, tools=declared, parse_special=special)
     requests = builder.requests([prompt], options, body.n or 1, constraint)
     return Work(body, requests, len(prompt.tokens), ChatForm(text, bool(body.logprobs), choice), predicted)
 

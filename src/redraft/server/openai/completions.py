@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import cast
 
 from fastapi import Request, Response
-from starlette.concurrency import run_in_threadpool
 
 from redraft.options import CANVAS_ONLY, Options
 from redraft.server.fim.gap import build_gap, respond_gap
@@ -38,7 +38,7 @@ async def completions(request: Request, body: Completion) -> Response | Json:
                 raise unsupported(name, f"{name} is not supported for a gap; leave it out")
         gap = build_gap(service, body, *around, default=DEFAULT_TOKENS)
         return await respond_gap(request, body, gap, TextForm(service.engine.text))
-    work = await run_in_threadpool(prepare, service, body)
+    work = await service.on_thread(request, prepare, service, body)
     return await Exchange(service, work, request).respond()
 
 
@@ -49,7 +49,7 @@ def prepare(service: Service, body: Completion) -> Work:
     each = body.n or 1
     if body.best_of not in (None, each):
         raise unsupported("best_of", f"best_of is {body.best_of} and n is {each}; they must be equal")
-    constraint = format_of(body, service.settings.limits)
+    constraint = format_of(body)
     read = bool(body.echo) and body.logprobs is not None
     options = replace(builder.options(max_tokens=DEFAULT_TOKENS, causal=read), logprobs=body.logprobs)
     requests = builder.requests(prompts, _reading(options) if read else options, each, constraint)
@@ -76,12 +76,20 @@ def gap_of(service: Service, body: Completion) -> tuple[str, str] | None:
     return body.prompt, body.suffix
 
 
+def _check_ids(prompts: Sequence[Sequence[int]], vocab: int) -> None:
+    worst = max((max(one, default=0) for one in prompts), default=0)
+    if worst >= vocab:
+        raise ApiError(400, f"the prompt holds token id {worst}; the vocabulary ends at {vocab - 1}", param="prompt")
+
+
 def prompts_of(service: Service, body: Completion) -> tuple[list[list[int]], list[Echo]]:
     """Token ids of each prompt, whichever of the four forms it came in, and what an echo of it is."""
     text, given = service.engine.text, body.prompt
     if not given and not isinstance(given, str):
         raise ApiError(400, "the prompt is empty; send at least one", param="prompt")
     several = [given] if isinstance(given, str) or isinstance(given[0], int) else given
+    service.admission.check(len(several) * (body.n or 1))
+    _check_ids([one for one in several if not isinstance(one, str)], service.engine.config.model.vocab_size)
     found: list[list[int]] = []
     echoes: list[Echo] = []
     for one in cast(list[str | list[int]], several):

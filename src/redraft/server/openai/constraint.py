@@ -14,7 +14,6 @@ from redraft.constraints.validation import validator_of
 from redraft.errors import ConstraintError
 from redraft.operations.engine import Engine
 from redraft.server.http.errors import ApiError, api_error, unsupported
-from redraft.server.http.limits import Limits
 from redraft.server.openai.fields import Chat, Completion, NamedTool, ResponseFormat, StructuredOutputs, Tool
 from redraft.text import Text
 
@@ -90,13 +89,13 @@ def check_tools(choice: Choice, text: Text) -> None:
         raise unsupported("tool_choice", message)
 
 
-def constraint_of(body: Chat, choice: Choice, limits: Limits, *, thinking: bool) -> Constraint | None:
+def constraint_of(body: Chat, choice: Choice, *, thinking: bool) -> Constraint | None:
     """What the answer to a conversation is held to: a format, a forced call, or text with calls that may be made.
 
     Where a stop string may cut the text, calls are left free and only read; text that is no call is content. With
     `thinking` the answer follows some. Raises ApiError.
     """
-    wanted = format_of(body, limits)
+    wanted = format_of(body)
     if choice.forced and wanted is not None:
         raise ApiError(400, "a tool has to be called and a format was sent, too; send one", param="response_format")
     try:
@@ -112,9 +111,9 @@ def constraint_of(body: Chat, choice: Choice, limits: Limits, *, thinking: bool)
     return None if wanted is None else replace(wanted, thinking=thinking)
 
 
-def format_of(body: Chat | Completion, limits: Limits) -> Constraint | None:
+def format_of(body: Chat | Completion) -> Constraint | None:
     """The format of the answer, if one was asked for. Raises ApiError."""
-    found = [_format(body.response_format, limits), structured(body.structured_outputs, limits)]
+    found = [_format(body.response_format), structured(body.structured_outputs)]
     given = [one for one in found if one is not None]
     if len(given) > 1:
         message = "response_format and structured_outputs were both sent; send one"
@@ -139,7 +138,7 @@ def called(tools: Sequence[Tool], name: str, arguments: object) -> bool:
     return tool is not None and validator_of(parameters(tool)).is_valid(arguments)
 
 
-def _format(wanted: ResponseFormat | None, limits: Limits) -> Constraint | None:
+def _format(wanted: ResponseFormat | None) -> Constraint | None:
     field = "response_format"
     if wanted is None or wanted.type == "text":
         return None
@@ -147,10 +146,10 @@ def _format(wanted: ResponseFormat | None, limits: Limits) -> Constraint | None:
         return Constraint(schema_source(ANY_OBJECT), field)
     if wanted.json_schema is None or wanted.json_schema.schema_ is None:
         raise ApiError(400, "response_format.json_schema has no schema; send one", param=field)
-    return Constraint(schema_source(json.loads(_bounded(field, json.dumps(wanted.json_schema.schema_), limits))), field)
+    return Constraint(schema_source(wanted.json_schema.schema_), field)
 
 
-def structured(wanted: StructuredOutputs | None, limits: Limits) -> Constraint | None:
+def structured(wanted: StructuredOutputs | None) -> Constraint | None:
     """What one of its fields asks for. Raises ApiError."""
     if wanted is None:
         return None
@@ -162,8 +161,6 @@ def structured(wanted: StructuredOutputs | None, limits: Limits) -> Constraint |
     for manner, of in MANNERS.items():
         if getattr(wanted, manner) and of not in given:
             raise unsupported(f"{field}.{manner}", f"{manner} goes with {of.rstrip('_')}; leave it out")
-    value = getattr(wanted, given[0])
-    _bounded(field, value if isinstance(value, str) else json.dumps(value), limits)
     try:
         source = source_of(
             schema=wanted.json_,
@@ -176,10 +173,3 @@ def structured(wanted: StructuredOutputs | None, limits: Limits) -> Constraint |
     except ConstraintError as error:
         raise api_error(error, field=field) from None
     return None if source is None else Constraint(source, field)
-
-
-def _bounded(what: str, text: str, limits: Limits) -> str:
-    """A schema or expression as it came, if it is not too long."""
-    if len(text) > limits.constraint_bytes:
-        raise ApiError(400, f"{what} has {len(text)} characters; at most {limits.constraint_bytes}", param=what)
-    return text

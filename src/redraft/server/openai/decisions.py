@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import threading
 from collections.abc import Mapping
 from dataclasses import asdict
@@ -15,18 +14,20 @@ from starlette.concurrency import run_in_threadpool
 
 from redraft.operations.decide import Belief, Decision, read_belief
 from redraft.operations.questions import Question, decide_questions
-from redraft.server.http.body import BOOKKEEPING, Body, Flag, Int, Real, Str
+from redraft.server.http.body import BOOKKEEPING, Body, Flag, Int, Name, Seed, Str
 from redraft.server.http.errors import GONE, ApiError
 from redraft.server.http.routing import answers, router_of_bodies
 from redraft.server.http.service import Service, note_prompts, service_of
 from redraft.server.http.sse import unless_gone
-from redraft.server.openai.fields import Part, text_of
+from redraft.server.limits import within
+from redraft.server.openai.fields import Parts, Temperature, text_of
 from redraft.server.openai.images import contents_of
 from redraft.server.openai.replies import Json
 from redraft.server.openai.responses import Item
 
 router = router_of_bodies(streams=False)
 
+Text = Annotated[str, Field(strict=True), within("option")]
 YES, NO = "yes", "no"
 
 
@@ -35,7 +36,7 @@ class Option(Body):
 
     inert = frozenset({"description"})
 
-    value: Flag | Str
+    value: Flag | Text
 
 
 class Level(Body):
@@ -43,14 +44,14 @@ class Level(Body):
 
     inert = frozenset({"description"})
 
-    label: Str
+    label: Text
 
 
 class Asking(Body):
     """What every question has."""
 
-    instructions: Str | list[Part] = Field(description="the question")
-    name: Str | None = Field(default=None, description="what its answer is called in the reply")
+    instructions: Str | Parts = Field(description="the question")
+    name: Name | None = Field(default=None, description="what its answer is called in the reply")
 
     @property
     def said(self) -> str:
@@ -68,14 +69,14 @@ class Choice(Asking):
     """Which of some values."""
 
     type: Literal["choice"]
-    choices: list[Option] = Field(min_length=2, max_length=255, description="objects with a `value`, at least two")
+    choices: Annotated[list[Option], within("options")] = Field(description="objects with a `value`, at least two")
 
 
 class Score(Asking):
     """How far along ordered levels; the first counts 0."""
 
     type: Literal["score"]
-    levels: list[Level] = Field(min_length=2, max_length=255, description="objects with a `label`, lowest first")
+    levels: Annotated[list[Level], within("options")] = Field(description="objects with a `label`, lowest first")
 
 
 Asked = Annotated[Predicate | Choice | Score, Field(discriminator="type")]
@@ -86,15 +87,17 @@ class Decisions(Body):
 
     inert: ClassVar[frozenset[str]] = BOOKKEEPING
 
-    model: Str | None = None
-    input: Str | list[Item] = Field(description="a text, or turns of text and images")
-    questions: list[Asked] = Field(min_length=1, max_length=400, description="predicates, choices and scores")
+    model: Name | None = None
+    input: Str | Annotated[list[Item], within("messages")] = Field(description="a text, or turns of text and images")
+    questions: Annotated[list[Asked], within("questions")] = Field(description="predicates, choices and scores")
     joint: Flag | None = Field(default=None, description="false: a canvas for each question, not one for all (true)")
-    temperature: Real | None = Field(
-        default=None, gt=0, description="what the logs of shares are divided by; left out, the checkpoint's own, or 1"
+    temperature: Annotated[Temperature, Field(gt=0)] | None = Field(
+        default=None, description="what the logs of shares are divided by; left out, the checkpoint's own, or 1"
     )
-    seed: Int | None = Field(default=None, description="of the noise (0)")
-    canvases: Int | None = Field(default=None, description="canvases of other noise to average over, 1 to 64 (1)")
+    seed: Seed | None = Field(default=None, description="of the noise (0)")
+    canvases: Annotated[Int, within("canvases")] | None = Field(
+        default=None, description="canvases of other noise to average over, 1 to 64 (1)"
+    )
 
 
 @router.post("/v1/decisions", response_model=None)
@@ -118,7 +121,7 @@ async def decisions(request: Request, body: Decisions) -> Response | Json:
             canvases=1 if body.canvases is None else body.canvases,
             stopped=gone.is_set,
         )
-        read = await unless_gone(request, asyncio.to_thread(work), gone.set)
+        read = await unless_gone(request, service.on_thread(request, work), gone.set)
     if gone.is_set():
         return Response(status_code=GONE)
     belief = read_belief(service.engine)

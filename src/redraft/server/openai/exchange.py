@@ -6,7 +6,6 @@ Work ── AnswerStream ──► Delta … ──► form.piece ──► chun
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TypeVar
@@ -135,10 +134,12 @@ class Exchange:
         running = options is not None and bool(options.continuous_usage_stats)
         engine = self.service.engine
         frames = Frames(engine.text, engine.config.generation.eos_token_ids)
-        for i in range(len(self.work.requests)):
-            if first := form.first(i):
-                yield head | {"choices": [first]}
+        begun = False
         async for i, delta in self.answers:
+            for each in () if begun else range(len(self.work.requests)):
+                if first := form.first(each):  # not before there is more to say: a relay may ask elsewhere until then
+                    yield head | {"choices": [first]}
+            begun = True
             answer = self.answers.answers[i]
             start = len(answer.content) - len(delta.content)
             if isinstance(delta.event, Draft):
@@ -157,7 +158,7 @@ async def aside(request: Request, work: Callable[[Engine], T], *, answers: int =
     service = service_of(request)
     scope = CancelScope(parent=service.engine.scope)
     with service.enter(answers, request), scope:
-        running = asyncio.to_thread(work, service.engine.within(scope))
+        running = service.on_thread(request, work, service.engine.within(scope))
         return await unless_gone(request, running, scope.cancel)
 
 

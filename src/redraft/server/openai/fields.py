@@ -8,11 +8,37 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Annotated, Any, ClassVar, Literal
 
-from pydantic import Discriminator, Field, Tag
+from pydantic import BeforeValidator, Discriminator, Field, Tag
 
 from redraft.options import described
-from redraft.server.http.body import BOOKKEEPING, Body, Flag, Int, Real, Str
+from redraft.server.http.body import (
+    BOOKKEEPING,
+    Biases,
+    Body,
+    Flag,
+    Int,
+    Milliseconds,
+    Name,
+    Real,
+    Schema,
+    Seed,
+    Share,
+    Stops,
+    Str,
+    TokenIds,
+    Tokens,
+)
 from redraft.server.http.errors import ApiError
+from redraft.server.limits import short, within
+
+Penalty = Annotated[Real, within("penalty")]
+Steps = Annotated[Int, within("steps")]
+Width = Annotated[Int, within("position")]
+Rules = Annotated[list[Annotated[str, Field(strict=True), within("rule")]], within("rules")]
+Alternatives = Annotated[Int, within("top_logprobs")]
+Pattern = Annotated[str, Field(strict=True), within("constraint")]
+Prompts = Annotated[list[Str], within("prompts")]
+Temperature = Annotated[Real, within("temperature")]
 
 
 def option_field(name: str, more: str = "") -> Any:
@@ -32,12 +58,12 @@ class StreamOptions(Body):
 class CanvasOptions(Body):
     """What only a diffusion model has; one object, so that no name can clash with a client's."""
 
-    width: Int | None = option_field("canvas")
-    preset: Str | None = Field(default=None, description="sampler rules: reference, fast or flow; else as served")
+    width: Width | None = option_field("canvas")
+    preset: Name | None = Field(default=None, description="sampler rules: reference, fast or flow; else as served")
     end_aware: Flag | None = option_field("end_aware")
-    accept: list[Str] | None = option_field("accept")
-    cooling: Int | None = option_field("cooling")
-    min_effort: Real | None = option_field("min_effort")
+    accept: Rules | None = option_field("accept")
+    cooling: Steps | None = option_field("cooling")
+    min_effort: Share | None = option_field("min_effort")
     causal: Flag | None = option_field("causal")
     draw: Flag | None = option_field("draw")
     stream: Flag | None = Field(default=None, description="every step as a key `canvas` of a stream's chunks")
@@ -68,28 +94,32 @@ class Sampling(Body):
         "guided_grammar": (),
     }
 
-    model: Str | None = Field(default=None, description="the name `/v1/models` gives; left out, the one there is")
-    max_tokens: Annotated[Int, Field(ge=0)] | None = option_field("max_tokens")
-    min_tokens: Annotated[Int, Field(ge=0)] | None = option_field("min_tokens")
+    model: Name | None = Field(default=None, description="the name `/v1/models` gives; left out, the one there is")
+    max_tokens: Tokens | None = option_field("max_tokens")
+    min_tokens: Tokens | None = option_field("min_tokens")
     ignore_eos: Flag | None = Field(default=None, description="no end before max_tokens")
-    temperature: Real | None = option_field("temperature")
-    top_p: Real | None = option_field("top_p")
-    top_k: Int | None = option_field("top_k", "0 or -1 for all")
-    n: Int | None = Field(default=None, ge=1, description="answers to each prompt, seeds counting up")
-    seed: Int | None = option_field("seed")
-    stop: Str | list[Str] | None = Field(default=None, description="texts that end the answer, at most 16; not in it")
+    temperature: Temperature | None = option_field("temperature")
+    top_p: Share | None = option_field("top_p")
+    top_k: Annotated[Int, within("top_k")] | None = option_field("top_k", "0 or -1 for all")
+    n: Annotated[Int, within("n")] | None = Field(default=None, description="answers to each prompt, seeds counting up")
+    seed: Seed | None = option_field("seed")
+    stop: Annotated[str, Field(strict=True), within("stop")] | Stops | None = Field(
+        default=None, description="texts that end the answer, at most 16; not in it"
+    )
     stream: Flag | None = Field(default=None, description="server-sent events, text as it becomes certain")
     stream_options: StreamOptions | None = Field(default=None, description="with stream; its fields are below")
-    logit_bias: dict[str, Real] | None = option_field("logit_bias", "an object of them")
-    presence_penalty: Real | None = option_field("presence_penalty")
-    frequency_penalty: Real | None = option_field("frequency_penalty")
-    repetition_penalty: Real | None = option_field("repetition_penalty")
-    bad_words: list[Str] | None = Field(default=None, description="texts of one token each that must not occur")
-    effort: Real | None = option_field("effort")
-    max_steps: Annotated[Int, Field(ge=1)] | None = option_field("steps")
-    entropy_bound: Real | None = option_field("entropy_bound")
-    deadline_ms: Annotated[Real, Field(gt=0)] | None = option_field("deadline_sec")
-    target_ms: Real | None = option_field("target_ms")
+    logit_bias: Biases | None = option_field("logit_bias", "an object of them")
+    presence_penalty: Penalty | None = option_field("presence_penalty")
+    frequency_penalty: Penalty | None = option_field("frequency_penalty")
+    repetition_penalty: Penalty | None = option_field("repetition_penalty")
+    bad_words: Annotated[list[Name], within("bad_words")] | None = Field(
+        default=None, description="texts of one token each that must not occur"
+    )
+    effort: Share | None = option_field("effort")
+    max_steps: Steps | None = option_field("steps")
+    entropy_bound: Annotated[Real, within("nats")] | None = option_field("entropy_bound")
+    deadline_ms: Annotated[Milliseconds, Field(gt=0)] | None = option_field("deadline_sec")
+    target_ms: Milliseconds | None = option_field("target_ms")
     canvas: CanvasOptions | None = Field(default=None, description="what only a canvas has; its fields are below")
 
 
@@ -102,12 +132,15 @@ class Part(Body):
     text: Str
 
 
+Data = Annotated[str, Field(strict=True), within("image")]
+
+
 class ImageUrl(Body):
     """Where an image is."""
 
     inert = frozenset({"detail"})
 
-    url: Str
+    url: Data
 
 
 class ImagePart(Body):
@@ -116,7 +149,7 @@ class ImagePart(Body):
     inert = frozenset({"detail"})
 
     type: Literal["image_url", "input_image"]
-    image_url: Str | ImageUrl
+    image_url: Data | ImageUrl
 
     @property
     def url(self) -> str:
@@ -134,6 +167,7 @@ AnyPart = Annotated[
     Annotated[Part, Tag("text-part")] | Annotated[ImagePart, Tag("image-part")],
     Discriminator(_kind),
 ]
+Parts = Annotated[list[AnyPart], within("parts")]
 Content = str | Sequence[Part | ImagePart]
 """What a message says."""
 
@@ -150,7 +184,7 @@ def text_of(content: Content | None) -> str:
 class Function(Body):
     """The function of a call that was made."""
 
-    name: Str
+    name: Name
     arguments: Str = "{}"
 
 
@@ -159,7 +193,7 @@ class Call(Body):
 
     inert = frozenset({"index"})
 
-    id: Str = ""
+    id: Name = ""
     type: Literal["function"] = "function"
     function: Function
 
@@ -171,10 +205,10 @@ class Message(Body):
     neutral: ClassVar[Mapping[str, tuple[Any, ...]]] = {"refusal": (), "audio": (), "function_call": ()}
 
     role: Literal["system", "developer", "user", "assistant", "tool"]
-    content: Str | list[AnyPart] | None = None
-    name: Str | None = None
-    tool_calls: list[Call] | None = None
-    tool_call_id: Str | None = None
+    content: Str | Parts | None = None
+    name: Name | None = None
+    tool_calls: Annotated[list[Call], within("calls")] | None = None
+    tool_call_id: Name | None = None
 
     @property
     def text(self) -> str:
@@ -182,12 +216,15 @@ class Message(Body):
         return text_of(self.content)
 
 
+Turns = Annotated[list[Message], within("messages")]
+
+
 class JsonSchema(Body):
     """A schema with a name."""
 
     inert = frozenset({"name", "description", "strict"})
 
-    schema_: dict[str, Any] | bool | None = Field(default=None, alias="schema", description="the schema itself")
+    schema_: Schema | bool | None = Field(default=None, alias="schema", description="the schema itself")
 
 
 class ResponseFormat(Body):
@@ -200,10 +237,12 @@ class ResponseFormat(Body):
 class StructuredOutputs(Body):
     """What language the answer is in; one of the first four."""
 
-    json_: dict[str, Any] | Str | None = Field(default=None, alias="json", description="a JSON Schema")
-    regex: Str | None = Field(default=None, description="a regular expression for the whole answer")
-    choice: list[Str] | None = Field(default=None, description="texts of which the answer is one")
-    grammar: Str | None = Field(default=None, description="a grammar, whose rule `start` the answer is")
+    json_: Schema | Pattern | None = Field(default=None, alias="json", description="a JSON Schema")
+    regex: Pattern | None = Field(default=None, description="a regular expression for the whole answer")
+    choice: Annotated[list[Pattern], within("choices"), BeforeValidator(short)] | None = Field(
+        default=None, description="texts of which the answer is one"
+    )
+    grammar: Pattern | None = Field(default=None, description="a grammar, whose rule `start` the answer is")
     fence: Flag | None = Field(default=None, description="with json: it may stand in a Markdown code block")
     any_case: Flag | None = Field(default=None, description="with choice: small and capital letters are alike")
 
@@ -213,9 +252,9 @@ class Declared(Body):
 
     inert = frozenset({"strict"})
 
-    name: Annotated[str, Field(strict=True, min_length=1, max_length=200)]
+    name: Annotated[str, Field(strict=True), within("tool")]
     description: Str | None = None
-    parameters: dict[str, Any] | None = None
+    parameters: Schema | None = None
 
 
 class Tool(Body):
@@ -225,24 +264,24 @@ class Tool(Body):
     function: Declared
 
 
-class Name(Body):
+class Named(Body):
     """A function by name."""
 
-    name: Str
+    name: Name
 
 
 class NamedTool(Body):
     """The one tool to call."""
 
     type: Literal["function"] = "function"
-    function: Name
+    function: Named
 
 
 class Prediction(Body):
     """Text that the answer is likely to resemble."""
 
     type: Literal["content"] = "content"
-    content: Str | list[Part]
+    content: Str | Parts
 
 
 class TemplateOptions(Body):
@@ -267,13 +306,11 @@ class Chat(Sampling):
         "web_search_options": (),
     }
 
-    messages: list[Message] = Field(
-        min_length=1, description="the conversation; content is text, or parts: text and images"
-    )
-    max_completion_tokens: Int | None = Field(default=None, ge=1, description="the newer name of max_tokens")
+    messages: Turns = Field(description="the conversation; content is text, or parts: text and images")
+    max_completion_tokens: Tokens | None = Field(default=None, ge=1, description="the newer name of max_tokens")
     response_format: ResponseFormat | None = Field(default=None, description="text, json_object or json_schema")
     structured_outputs: StructuredOutputs | None = Field(default=None, description="json, regex, choice or grammar")
-    tools: list[Tool] | None = Field(default=None, max_length=128, description="functions it may call")
+    tools: Annotated[list[Tool], within("tools")] | None = Field(default=None, description="functions it may call")
     tool_choice: Literal["none", "auto", "required"] | NamedTool | None = Field(
         default=None, description="none, auto, required or one"
     )
@@ -281,23 +318,28 @@ class Chat(Sampling):
         default=None, description="false: at most one call; a forced one is always alone"
     )
     logprobs: Flag | None = Field(default=None, description="log-probabilities of the answer's tokens")
-    top_logprobs: Int | None = Field(default=None, ge=0, le=20, description="and of this many of the likeliest")
+    top_logprobs: Alternatives | None = Field(default=None, description="and of this many of the likeliest")
     reasoning_effort: Literal["none", "minimal", "low", "medium", "high", "xhigh"] | None = Field(
         default=None, description="thinking: off for none and minimal, else on; refused where the model has none"
     )
     prediction: Prediction | None = Field(default=None, description="the canvas starts from this text")
+    parse_special: Flag | None = Field(
+        default=None, description="true: special tokens that messages spell become tokens; otherwise they stay text"
+    )
     chat_template_kwargs: TemplateOptions | None = Field(default=None, description="enable_thinking")
 
 
 class Completion(Sampling):
     """`POST /v1/completions`."""
 
-    prompt: Str | list[Str] | list[Int] | list[list[Int]] = Field(description="text or token ids, one or several")
+    prompt: Str | Prompts | TokenIds | Annotated[list[TokenIds], within("prompts")] = Field(
+        description="text or token ids, one or several"
+    )
     suffix: Str | None = Field(default=None, description="text behind the answer: the answer fills the hole")
     echo: Flag | None = Field(default=None, description="the prompt in front of the answer; with logprobs, theirs, too")
-    logprobs: Int | None = Field(
-        default=None, ge=0, le=20, description="log-probabilities, and of this many of the likeliest"
+    logprobs: Alternatives | None = Field(
+        default=None, description="log-probabilities, and of this many of the likeliest"
     )
-    best_of: Int | None = Field(default=None, description="refused unless equal to n")
+    best_of: Annotated[Int, within("n")] | None = Field(default=None, description="refused unless equal to n")
     response_format: ResponseFormat | None = Field(default=None, description="as in chat")
     structured_outputs: StructuredOutputs | None = Field(default=None, description="json, regex, choice or grammar")

@@ -2,19 +2,19 @@
 
 from __future__ import annotations
 
+from functools import partial
 from pathlib import Path
 
 from fastapi import Request
-from starlette.concurrency import run_in_threadpool
 
 from redraft.engine.dial import read_dial
 from redraft.errors import RequestError
-from redraft.server.http.body import Body, Flag, Int, Str
+from redraft.server.http.body import Body, Flag, Name, Str, TokenIds
 from redraft.server.http.errors import ApiError
 from redraft.server.http.routing import answers, router_of_bodies
 from redraft.server.http.service import Service, service_of
 from redraft.server.openai.chat import messages_of
-from redraft.server.openai.fields import Message, Sampling
+from redraft.server.openai.fields import Sampling, Turns
 from redraft.server.openai.replies import Json
 
 router = router_of_bodies(streams=False)
@@ -27,10 +27,10 @@ class Tokenize(Body):
 
     inert = frozenset({"user"})
 
-    model: Str | None = None
+    model: Name | None = None
     prompt: Str | None = None
     content: Str | None = None
-    messages: list[Message] | None = None
+    messages: Turns | None = None
     add_special_tokens: Flag | None = None
     add_special: Flag | None = None
     add_generation_prompt: Flag | None = None
@@ -41,8 +41,8 @@ class Tokenize(Body):
 class Detokenize(Body):
     """`POST /detokenize`."""
 
-    model: Str | None = None
-    tokens: list[Int]
+    model: Name | None = None
+    tokens: TokenIds
 
 
 @router.get("/v1/models")
@@ -65,7 +65,8 @@ async def model(request: Request, name: str) -> Json:
 @answers
 async def tokenize(request: Request, body: Tokenize) -> Json:
     """Text to token ids."""
-    return await run_in_threadpool(_tokenize, service_of(request), body)
+    service = service_of(request)
+    return await service.on_thread(request, _tokenize, service, body)
 
 
 @router.post("/detokenize", response_model=None)
@@ -78,7 +79,7 @@ async def detokenize(request: Request, body: Detokenize) -> Json:
     outside = next((token for token in body.tokens if not 0 <= token < size), None)
     if outside is not None:
         raise ApiError(400, f"tokens holds {outside}; the vocabulary ends at {size - 1}", param="tokens")
-    said = text.decode(body.tokens, skip_special=False)
+    said = await service.on_thread(request, partial(text.decode, skip_special=False), body.tokens)
     return {"prompt": said, "content": said}
 
 

@@ -10,17 +10,17 @@ from typing import Annotated, Any, ClassVar, Literal
 
 from fastapi import Request, Response
 from pydantic import Field
-from starlette.concurrency import run_in_threadpool
 
 from redraft.errors import RequestError
-from redraft.server.http.body import BOOKKEEPING, Body, Flag, Int, Real, Str
+from redraft.server.http.body import BOOKKEEPING, Body, Flag, Name, Schema, Seed, Share, Str, Tokens
 from redraft.server.http.errors import unsupported
 from redraft.server.http.routing import answers, router_of_bodies
 from redraft.server.http.service import service_of
 from redraft.server.http.sse import Chunks
+from redraft.server.limits import within
 from redraft.server.openai.chat import prepare
 from redraft.server.openai.exchange import Exchange
-from redraft.server.openai.fields import AnyPart, CanvasOptions, Chat
+from redraft.server.openai.fields import CanvasOptions, Chat, Parts, Steps, Temperature
 from redraft.server.openai.replies import Json
 
 router = router_of_bodies()
@@ -33,7 +33,7 @@ class Item(Body):
 
     type: Literal["message"] = "message"
     role: Literal["system", "developer", "user", "assistant"]
-    content: Str | list[AnyPart]
+    content: Str | Parts
 
 
 class Format(Body):
@@ -42,7 +42,7 @@ class Format(Body):
     inert = frozenset({"name", "description", "strict"})
 
     type: Literal["text", "json_object", "json_schema"]
-    schema_: dict[str, Any] | None = Field(default=None, alias="schema")
+    schema_: Schema | None = Field(default=None, alias="schema")
 
 
 class TextOptions(Body):
@@ -83,17 +83,19 @@ class Responses(Body):
         "truncation": ("disabled",),
     }
 
-    model: Str | None = None
-    input: Str | Annotated[list[Item], Field(min_length=1)] = Field(description="a text, or turns of text and images")
+    model: Name | None = None
+    input: Str | Annotated[list[Item], within("messages")] = Field(description="a text, or turns of text and images")
     instructions: Str | None = Field(default=None, description="a system turn in front")
-    max_output_tokens: Int | None = Field(default=None, ge=1, description="most tokens to answer with")
-    temperature: Real | None = Field(default=None, description="as in chat")
-    top_p: Real | None = Field(default=None, description="as in chat")
-    seed: Int | None = Field(default=None, description="as in chat")
+    max_output_tokens: Annotated[Tokens, Field(ge=1)] | None = Field(
+        default=None, description="most tokens to answer with"
+    )
+    temperature: Temperature | None = Field(default=None, description="as in chat")
+    top_p: Share | None = Field(default=None, description="as in chat")
+    seed: Seed | None = Field(default=None, description="as in chat")
     stream: Flag | None = Field(default=None, description="named events")
     text: TextOptions | None = Field(default=None, description="format: text, json_object or json_schema")
     reasoning: Reasoning | None = Field(default=None, description="effort: as reasoning_effort in chat")
-    max_steps: Int | None = Field(default=None, description="as in chat")
+    max_steps: Steps | None = Field(default=None, description="as in chat")
     canvas: CanvasOptions | None = Field(default=None, description="as in chat")
 
 
@@ -107,7 +109,7 @@ async def responses(request: Request, body: Responses) -> Response | Json:
         )
     service, same = service_of(request), Chat.model_validate(as_chat(body))
     try:
-        work = await run_in_threadpool(prepare, service, same)
+        work = await service.on_thread(request, prepare, service, same)
     except RequestError as error:
         raise _as_sent(error, bool(body.instructions)) from None
     exchange = Exchange(service, work, request)

@@ -1,0 +1,284 @@
+"""Hostile requests against a real server, and what a bystander notices of them.
+
+    python bench/hostile.py --count 20000 --record bench/records/hostile.json
+
+Cases grow from the table of bounds (src/redraft/server/limits.py) through the body models: for each field of each
+endpoint its bounds and their neighbours, the edges of number formats, what is no number, long and deep and wide values,
+unpaired surrogates and null; half of the requests have two such fields. They run AT_ONCE at a time. Meanwhile a
+bystander asks plain requests, and /live, and the process's resident memory and open descriptors are read. What must
+hold is asserted: no status of 500 and above but those promised, no request over MOST_SEC, the bystander's p99 under
+SLOWER times its quiet one, memory and descriptors back where they were.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import re
+import subprocess
+import sys
+import time
+import typing
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from random import Random
+from typing import Any
+
+import httpx2
+
+from command import arguments, finish
+from redraft.cli.common import progress
+from redraft.errors import RunError
+from redraft.measure.process_memory import resident_mib
+from redraft.measure.record import Progress, Record, new_record, percentiles_ms, silent
+from redraft.server.canvas import Canvas
+from redraft.server.fim.edits import Edit
+from redraft.server.fim.infill import Fim, Hole
+from redraft.server.http.body import Body
+from redraft.server.limits import BOUNDS
+from redraft.server.openai.decisions import Decisions
+from redraft.server.openai.fields import Chat, Completion
+from redraft.server.openai.models import Detokenize, Tokenize
+from redraft.server.openai.responses import Responses
+
+AT_ONCE, MOST_SEC, SLOWER, LEFT_MIB = 8, 2.0, 10.0, 32.0
+OURS = {503, 504}
+"""Statuses above 499 that are promised."""
+PLAIN = {"messages": [{"role": "user", "content": "record\nSend 417 melu to Karomi."}], "seed": 7}
+TURN = {"messages": [{"role": "user", "content": "record\nSend"}], "max_tokens": 8, "canvas": {"width": 16}}
+ENDPOINTS: Mapping[str, tuple[type[Body], dict[str, Any]]] = {
+    "/v1/chat/completions": (Chat, TURN),
+    "/v1/completions": (Completion, {"prompt": "record", "max_tokens": 8, "canvas": {"width": 16}}),
+    "/v1/responses": (Responses, {"input": "record", "max_output_tokens": 8, "canvas": {"width": 16}}),
+    "/v1/fim/completions": (Fim, {"prompt": "a", "suffix": "b", "max_tokens": 2}),
+    "/infill": (Hole, {"input_prefix": "a", "input_suffix": "b", "n_predict": 2}),
+    "/v1/edit/completions": (Edit, {"messages": [{"role": "user", "content": "<|code_to_edit|>ab<|/code_to_edit|>"}]}),
+    "/v1/canvas": (Canvas, {"prompt": "record", "max_tokens": 8, "canvas": {"width": 16}}),
+    "/v1/decisions": (Decisions, {"input": "a", "questions": [{"type": "predicate", "instructions": "b"}]}),
+    "/tokenize": (Tokenize, {"prompt": "a"}),
+    "/detokenize": (Detokenize, {"tokens": [1, 2]}),
+}
+NUMBERS: Sequence[Any] = (0, 1, -1, 2**31, 2**32, 2**53, 2**63, 2**64, -(2**63), 0.5, float("nan"), "1e400", 10**400)
+TEXTS: Sequence[Any] = ("", "a", "a\ud800", "<|turn>model\n", "[", "(a|b)*a(a|b){18}", "gate:" * 200, "\0", "9" * 5000)
+EDGES = sorted(
+    {int(edge) + near for bound in BOUNDS.values() for edge in (bound.least, bound.most) for near in (-1, 0, 1)}
+)
+SMALL = [edge for edge in EDGES if 0 <= edge <= 2**17]
+SLOW = {"type": "object", "properties": {f"p{i}": {"type": "string", "pattern": "^(a|b)*a(a|b){9}$"} for i in range(9)}}
+
+
+def hostile(annotation: Any, rng: Random) -> Any:
+    """A value for a field: near its bounds, or of no form that it takes."""
+    kinds = [kind for kind in _kinds(annotation) if kind is not type(None)]
+    kind, draw = rng.choice(kinds), rng.random()
+    if draw < 0.08:
+        return rng.choice([None, True, [], {}, "", 0, "a\ud800", deep(rng), SLOW])
+    if kind in (int, float):
+        return rng.choice([*NUMBERS, *rng.sample(EDGES, 8)])
+    if kind is str:
+        return "a" * rng.choice(SMALL) if draw < 0.3 else rng.choice(TEXTS)
+    if kind is list:
+        inner = typing.get_args(_plain(annotation, list))
+        size = rng.choice([0, 1, 2, *rng.sample(SMALL, 4)])
+        one = hostile(inner[0] if inner else str, rng)
+        return [one] * (size if len(str(one)) < 100 else min(size, 4))
+    if isinstance(kind, type) and issubclass(kind, Body):
+        names = sorted(kind.model_fields)
+        return {
+            _sent(kind, name): hostile(kind.model_fields[name].annotation, rng)
+            for name in rng.sample(names, min(2, len(names)))
+        }
+    if kind is dict:
+        return rng.choice(
+            [deep(rng), SLOW, {str(i): i for i in range(rng.choice(SMALL))}, {"type": "string"}, {"enum": [1]}]
+        )
+    return kind if isinstance(kind, str) else rng.choice([True, False, "auto", "text"])
+
+
+def deep(rng: Random) -> Any:
+    """Lists in lists, near the bound and far behind it."""
+    found: Any = 1
+    for _ in range(rng.choice([3, 60, 63, 64, 65, 500])):
+        found = [found] if rng.random() < 0.5 else {"a": found}
+    return found
+
+
+def bodies(rng: Random) -> Iterator[tuple[str, bytes]]:
+    """Paths and bodies, endlessly."""
+    while True:
+        path = rng.choice(list(ENDPOINTS))
+        model, base = ENDPOINTS[path]
+        body = dict(base)
+        for name in rng.sample(sorted(model.model_fields), rng.choice((1, 1, 2))):
+            body[_sent(model, name)] = hostile(model.model_fields[name].annotation, rng)
+        yield path, json.dumps(body).replace('"1e400"', "1e400").encode()
+
+
+def _sent(model: type[Body], name: str) -> str:
+    return model.model_fields[name].alias or name
+
+
+def _kinds(annotation: Any) -> Iterator[Any]:
+    """The plain types in an annotation, the outermost ones."""
+    origin, inside = typing.get_origin(annotation), typing.get_args(annotation)
+    if origin is typing.Annotated:
+        yield from _kinds(inside[0])
+    elif origin in (list, dict):
+        yield origin
+    elif origin is typing.Literal:
+        yield inside[0]
+    elif inside:
+        for one in inside:
+            yield from _kinds(one)
+    else:
+        yield annotation
+
+
+def _plain(annotation: Any, wanted: type) -> Any:
+    """The first part of an annotation that is of this type."""
+    if typing.get_origin(annotation) is wanted:
+        return annotation
+    return next((found for one in typing.get_args(annotation) if (found := _plain(one, wanted)) is not None), None)
+
+
+@dataclass
+class Seen:
+    """What requests came to."""
+
+    statuses: Counter[str] = field(default_factory=Counter)
+    seconds: list[float] = field(default_factory=list)
+    wrong: list[str] = field(default_factory=list)
+
+
+async def attack(http: httpx2.AsyncClient, cases: Iterator[tuple[str, bytes]], count: int, report: Progress) -> Seen:
+    """Send them, AT_ONCE at a time."""
+    seen, left = Seen(), iter(range(count))
+
+    async def one_after_another() -> None:
+        for number in left:
+            path, body = next(cases)
+            began = time.monotonic()
+            try:
+                told = await http.post(path, content=body, headers={"content-type": "application/json"})
+            except httpx2.HTTPError as error:
+                seen.wrong.append(f"{path} {body[:300]!r}: {error!r}")
+                continue
+            seconds = time.monotonic() - began
+            seen.seconds.append(seconds)
+            seen.statuses[str(told.status_code)] += 1
+            if (told.status_code >= 500 and told.status_code not in OURS) or seconds > MOST_SEC:
+                seen.wrong.append(f"{told.status_code} in {seconds:.1f} s: {path} {body[:300]!r}")
+            if number % 100 == 0:
+                report("request", number, count)
+
+    await asyncio.gather(*(one_after_another() for _ in range(AT_ONCE)))
+    return seen
+
+
+async def bystander(http: httpx2.AsyncClient, over: asyncio.Event, most: int | None = None) -> dict[str, list[float]]:
+    """Seconds of plain requests and of /live, one after another, until it is over."""
+    found: dict[str, list[float]] = {"answer": [], "live": []}
+    while not over.is_set() and (most is None or len(found["live"]) < most):
+        for name, asked in (("answer", http.post("/v1/chat/completions", json=PLAIN)), ("live", http.get("/live"))):
+            began = time.monotonic()
+            told = await asked
+            if told.status_code != 200:
+                raise RunError(f"the bystander's request got {told.status_code}: {told.text[:300]}")
+            found[name].append(time.monotonic() - began)
+        await asyncio.sleep(0.02)
+    return found
+
+
+def descriptors(pid: int) -> int:
+    """Open ones of a process."""
+    return len(list(Path(f"/proc/{pid}/fd").iterdir()))
+
+
+async def measured(url: str, pid: int, count: int, seed: int, report: Progress = silent) -> dict[str, Any]:
+    """The figures of `count` hostile requests: a quiet bystander, the attack, and what is left behind it."""
+    cases, over = bodies(Random(f"hostile {seed}")), asyncio.Event()
+    async with httpx2.AsyncClient(base_url=url, timeout=120) as http:
+        await attack(http, cases, max(50, count // 10), silent)  # the allocator keeps what it has once needed
+        quiet = await bystander(http, over, most=100)
+    await asyncio.sleep(1)
+    before = (resident_mib(process=pid) or 0.0, descriptors(pid))
+    async with (
+        httpx2.AsyncClient(base_url=url, timeout=120) as http,
+        httpx2.AsyncClient(base_url=url, timeout=120) as other,
+    ):
+        watching = asyncio.create_task(bystander(other, over))
+        began = time.monotonic()
+        seen = await attack(http, cases, count, report)
+        seconds = time.monotonic() - began
+        over.set()
+        noticed = await watching
+    await asyncio.sleep(3)
+    after = (resident_mib(process=pid) or 0.0, descriptors(pid))
+    return {
+        "statuses": dict(sorted(seen.statuses.items())),
+        "wrong": seen.wrong[:20],
+        "wrong_count": len(seen.wrong),
+        "seconds": round(seconds, 1),
+        "slowest_sec": round(max(seen.seconds), 3),
+        "bystander_quiet_ms": {name: percentiles_ms(times, 50, 99) for name, times in quiet.items()},
+        "bystander_ms": {name: percentiles_ms(times, 50, 99) for name, times in noticed.items()},
+        "resident_mib": [round(before[0], 1), round(after[0], 1)],
+        "descriptors": [before[1], after[1]],
+    }
+
+
+@contextmanager
+def served() -> Iterator[tuple[str, int]]:
+    """A server in a process of its own: its URL and its number."""
+    root = Path(__file__).resolve().parent.parent
+    environment = {**os.environ, "PYTHONPATH": str(root / "src"), "OMP_NUM_THREADS": "1"}
+    words = ["serve", "--port", "0", "--threads", "1", "--quiet", "--max-seconds", "1"]
+    process = subprocess.Popen(
+        [sys.executable, "-m", "redraft", *words], stdout=subprocess.PIPE, text=True, env=environment
+    )
+    assert process.stdout is not None
+    url = process.stdout.readline().strip()
+    if not re.match(r"http://", url):
+        raise RunError("the server did not start")
+    try:
+        yield url, process.pid
+    finally:
+        process.terminate()
+        process.wait(60)
+        process.stdout.close()
+
+
+def main() -> None:
+    """One record."""
+    asked = arguments(__doc__ or "", count=20_000)
+    with served() as (url, pid):
+        figures = asyncio.run(measured(url, pid, asked.count, 0, progress))
+    print(json.dumps(figures, indent=1), file=sys.stderr)
+    finish(record_of(figures, asked.count), asked.record)
+
+
+def record_of(figures: Mapping[str, Any], count: int) -> Record:
+    """What is quoted of them."""
+    quiet, loud = (figures[name]["answer"]["p99"] for name in ("bystander_quiet_ms", "bystander_ms"))
+    memory = " and ".join(f"{one:.0f} MiB" for one in figures["resident_mib"])
+    wrong = f"{count} hostile requests, {AT_ONCE} at a time: answers that are not promised, or take over {MOST_SEC:g} s"
+    return new_record(
+        "hostile",
+        workload={"requests": count, "at_once": AT_ONCE, "endpoints": sorted(ENDPOINTS), "max_seconds": 1},
+        figures=figures,
+        summary=[
+            (wrong, str(figures["wrong_count"])),
+            ("the slowest of them", f"{figures['slowest_sec']:.2f} s"),
+            ("a bystander's p99 meanwhile, and when it is quiet", f"{loud:.0f} ms, {quiet:.0f} ms"),
+            ("the server's resident memory before and after", memory),
+            ("its open descriptors before and after", " and ".join(map(str, figures["descriptors"]))),
+        ],
+    )
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,223 @@
+"""A Ray cluster: joined or started for one command, and looked at before anything is sent there.
+
+Ray reports usage and starts a dashboard unless it is kept from it; both are off here.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import signal
+import socket
+import threading
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from redraft.config import read_config
+from redraft.distributed.fleet import Fleet
+from redraft.errors import RedraftError, RequestError, RunError
+from redraft.version import __version__
+from redraft.weights.source import locate
+
+LOOK_SEC, REACH_SEC = 180.0, 10.0
+QUIET = {
+    "RAY_USAGE_STATS_ENABLED": "0",
+    "RAY_DEDUP_LOGS": "0",
+    "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0",
+    "RAY_SERVE_LOG_TO_STDERR": "0",
+    "RAY_worker_niceness": "0",  # an answer is what the machine is for
+    "RAY_SERVE_PROXY_READY_CHECK_TIMEOUT_S": "60",  # in five seconds a busy machine imports too little
+    "RAY_DATA_DISABLE_PROGRESS_BARS": "1",
+}
+NAME = "redraft"
+"""Of the application in Serve."""
+
+
+def ray_of() -> Any:
+    """The module. Raises RequestError where it is not installed."""
+    for name, value in QUIET.items():
+        os.environ.setdefault(name, value)
+    try:
+        import ray
+        import ray.data
+        import ray.serve
+    except ImportError as error:
+        raise RequestError(
+            f"--ray was given and Ray cannot be imported ({error}); run pip install 'redraft[scale]'"
+        ) from None
+    for name in ("ray", "ray.data", "ray.serve"):  # what a user has to know of is raised
+        logging.getLogger(name).setLevel(logging.ERROR)
+    return ray
+
+
+@contextmanager
+def joined(address: str | None, *, cpus: int | None = None) -> Iterator[Any]:
+    """Ray, in the cluster at an address, or in one of this machine alone that ends with the context.
+
+    `cpus` is what the latter may use. Raises RequestError where none answers at an address, or one of other
+    versions.
+    """
+    _check_address(address)
+    if address is None:
+        os.environ.setdefault("RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER", "0")  # as on a desktop: it listens on loopback alone
+    ray = ray_of()
+    ours = not ray.is_initialized()
+    if ours:
+        local: dict[str, Any] = {} if address else {"num_cpus": cpus, "include_dashboard": False}
+        try:
+            ray.init(
+                address=address or "local",
+                logging_level="error",
+                log_to_driver=False,
+                configure_logging=False,
+                namespace=NAME,
+                **local,
+            )
+        except (ConnectionError, TimeoutError, ValueError) as error:
+            first = (str(error).splitlines() or ["no reason given"])[0]
+            raise RequestError(f"no Ray cluster answers at {address}: {first}; start one with ray start") from None
+        except RuntimeError as error:
+            raise RequestError(f"the Ray cluster at {address} cannot be joined: {error}") from None
+    try:
+        yield ray
+    finally:
+        if ours:
+            ray.shutdown()
+
+
+def _check_address(address: str | None) -> None:
+    """Raise RequestError where nothing listens: Ray would try for minutes."""
+    if address is None or address == "auto" or "://" in address:
+        return
+    host, _, port = address.rpartition(":")
+    try:
+        socket.create_connection((host, int(port)), timeout=REACH_SEC).close()
+    except (OSError, ValueError) as error:
+        raise RequestError(
+            f"no Ray cluster answers at {address} ({error}); write --address as HOST:6379, and start one with ray start"
+        ) from None
+
+
+def check_nodes(ray: Any, fleet: Fleet, *, wanted: int) -> None:
+    """Raise RequestError for a cluster that cannot hold `wanted` replicas, or where one would fail to load."""
+    wants = [(name, one) for name, one in (("CPU", fleet.cpus), ("GPU", fleet.gpus)) if one > 0]
+    nodes = [node for node in ray.nodes() if node["Alive"]]
+    fits = [int(min(node["Resources"].get(name, 0.0) / one for name, one in wants)) for node in nodes]
+    room = sum(fits)
+    if room < wanted:
+        one = " and ".join(f"{n:g} {name}" for name, n in wants)
+        said = f"{wanted} replica{'s' if wanted > 1 else ''} of {one} each"
+        raise RequestError(
+            f"{said} do not fit on the cluster, which has room for {room}; lower --replicas, give a replica less, "
+            "or add nodes"
+        )
+    for node, many in zip(nodes, fits, strict=True):
+        if many:
+            _look(ray, node, fleet)
+
+
+def _look(ray: Any, node: Mapping[str, Any], fleet: Fleet) -> None:
+    """Whether one node has this version and the model."""
+    from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
+
+    where = NodeAffinitySchedulingStrategy(node["NodeID"], soft=False)
+    name = node["NodeManagerAddress"]
+    asked = ray.remote(num_cpus=0, max_retries=0)(seen).options(scheduling_strategy=where)
+    try:
+        version, problem = ray.get(asked.remote(fleet.model, fleet.adapter), timeout=LOOK_SEC)
+    except ray.exceptions.GetTimeoutError:
+        raise RunError(f"node {name} did not answer within {LOOK_SEC:g} s; see ray status") from None
+    except ray.exceptions.RayError as error:
+        last = (str(error).strip().splitlines() or [type(error).__name__])[-1]
+        raise RequestError(
+            f"node {name} cannot run redraft ({last.strip()}); install redraft {__version__} with the extra scale there"
+        ) from None
+    if version != __version__:
+        raise RequestError(f"node {name} has redraft {version} and this one {__version__}; install the same on all")
+    if problem is not None:
+        raise RequestError(f"node {name}: {problem}; put the model where all nodes see it, at the same path")
+
+
+def seen(model: str, adapter: str | None) -> tuple[str, str | None]:
+    """This node's version, and why it cannot load the model, if it cannot."""
+    try:
+        read_config(locate(model))
+    except RedraftError as error:
+        return __version__, str(error)
+    if adapter is not None and not Path(adapter).is_dir():
+        return __version__, f"the adapter {adapter} is not a folder there"
+    return __version__, None
+
+
+def serve_fleet(
+    fleet: Fleet, *, address: str | None, host: str, port: int, ready: Callable[[str], None], cpus: int | None = None
+) -> None:
+    """Serve until a signal, which lets answers finish; a second one does not. `ready` is called with the URL.
+
+    Raises RequestError for a cluster or an address that cannot be used, RunError for replicas that do not start.
+    """
+    stop = threading.Event()
+    with joined(address, cpus=cpus) as ray:
+        check_nodes(ray, fleet, wanted=fleet.replicas)
+        from ray import serve
+        from ray.serve.config import HTTPOptions
+        from ray.serve.schema import LoggingConfig
+
+        from redraft.distributed.serving import application
+
+        if _serving(ray):
+            raise RequestError("Ray Serve runs there already; add this to it: --print-config, then serve deploy")
+        port = port or _free_port(host)
+        quiet = LoggingConfig(log_level="ERROR", enable_access_log=False)
+        try:
+            serve.start(http_options=HTTPOptions(host=host, port=port, location="HeadOnly"), logging_config=quiet)
+            serve.run(application(fleet), name=NAME, route_prefix="/", logging_config=quiet)
+            with _signals(stop):
+                ready(f"http://{host}:{port}")
+                stop.wait()
+                serve.delete(NAME)
+        except (RuntimeError, ray.exceptions.RayError) as error:
+            raise RunError(f"the replicas did not start: {_cause(str(error))}") from None
+        finally:
+            serve.shutdown()
+
+
+@contextmanager
+def _signals(stop: threading.Event) -> Iterator[None]:
+    """SIGTERM and Ctrl-C set `stop` first and are what they were then."""
+    before = {one: signal.getsignal(one) for one in (signal.SIGTERM, signal.SIGINT)}
+
+    def first(number: int, _: object) -> None:
+        signal.signal(number, before[signal.Signals(number)])
+        stop.set()
+
+    for one in before:
+        signal.signal(one, first)
+    try:
+        yield
+    finally:
+        for one, handler in before.items():
+            signal.signal(one, handler)
+
+
+def _serving(ray: Any) -> bool:
+    """Whether Serve runs on the cluster: with an address of its own, and for others, who would lose it with ours."""
+    try:
+        ray.get_actor("SERVE_CONTROLLER_ACTOR", namespace="serve")
+    except ValueError:
+        return False
+    return True
+
+
+def _cause(text: str) -> str:
+    """Of a traceback as text, the line that says what happened."""
+    lines = [line.strip() for line in text.splitlines() if line.strip()]
+    ours = [line.partition(": ")[2] for line in lines if line.startswith("redraft.errors.")]
+    return (ours or lines or ["no reason given"])[-1]
+
+
+def _free_port(host: str) -> int:
+    with socket.create_server((host, 0)) as listening:
+        return int(listening.getsockname()[1])

@@ -1,0 +1,157 @@
+"""The Ray Serve application: a relay in front, a whole server with an engine of its own in each replica."""
+
+from __future__ import annotations
+
+import asyncio
+import math
+import sys
+from collections.abc import AsyncGenerator, Mapping, Sequence
+from typing import Any
+
+from ray import serve
+from ray.exceptions import RayActorError
+from ray.serve.config import AutoscalingConfig, AutoscalingPolicy, RequestRouterConfig
+from ray.serve.exceptions import ReplicaUnavailableError
+from starlette.types import ASGIApp, Message
+
+from redraft.distributed.fleet import Fleet, fleet_of
+from redraft.distributed.router import PrefixRouter
+from redraft.engine.request import Options, Request
+from redraft.server.http.app import create_app
+from redraft.server.http.log import Log
+from redraft.server.http.relay import Relay
+from redraft.server.http.service import Service
+
+ROWS = "rows"
+"""The figure that a fleet grows and shrinks by."""
+
+
+class Replica:
+    """One engine, and the whole server in front of it, without a socket."""
+
+    def __init__(self, args: Mapping[str, Any]) -> None:
+        """Load. Raises as `Fleet.load`."""
+        fleet = fleet_of(args)
+        self._name = serve.get_replica_context().replica_id.unique_id
+        self._engine = fleet.load()
+        self._engine.run(Request([self._engine.text.bos_token_id], Options(max_tokens=1, steps=2, seed=0)))
+        self._service = Service(fleet.settings)
+        self._service.ready(self._engine)
+        self._app = create_app(self._service, Log(None if fleet.quiet else sys.stderr))
+        self._running: set[asyncio.Task[None]] = set()
+
+    async def answer(
+        self, scope: dict[str, Any], body: bytes, *, blocks: Sequence[bytes] = ()
+    ) -> AsyncGenerator[list[Message], None]:
+        """The messages of the answer to a request, as many together as there are; `blocks` are for the router."""
+        messages: asyncio.Queue[Message | None] = asyncio.Queue()
+        gone, inputs = asyncio.Event(), [{"type": "http.request", "body": body, "more_body": False}]
+
+        async def receive() -> Message:
+            if inputs:
+                return inputs.pop()
+            await gone.wait()
+            return {"type": "http.disconnect"}
+
+        running = asyncio.create_task(self._run(scope, receive, messages))
+        self._running.add(running)  # it outlives a client who leaves: it ends what that one asked for
+        running.add_done_callback(self._running.discard)
+        try:
+            ended = False
+            while not ended:
+                found = [await messages.get()]
+                while not messages.empty():
+                    found.append(messages.get_nowait())
+                ended = found[-1] is None
+                yield [message for message in found if message is not None]
+        finally:
+            gone.set()
+
+    async def _run(self, scope: dict[str, Any], receive: Any, messages: asyncio.Queue[Message | None]) -> None:
+        try:
+            await self._app(scope, receive, messages.put)
+        finally:
+            messages.put_nowait(None)
+
+    def figures(self) -> tuple[str, bytes]:
+        """Its name and its figures, as Prometheus reads them."""
+        return self._name, self._service.metrics.text()
+
+    def record_autoscaling_stats(self) -> dict[str, float]:
+        """For Serve's autoscaling: answers that run or wait here."""
+        scheduler = self._engine.loop.scheduler
+        return {ROWS: float(len(scheduler.waiting) + len(scheduler.running))}
+
+    def check_health(self) -> None:
+        """For Serve, which replaces a replica where it raises."""
+        if not self._engine.loop.is_turning:
+            raise RuntimeError("the engine's loop has stopped")
+
+
+class Ingress:
+    """What the address leads to."""
+
+    def __init__(self, replicas: Any, args: Mapping[str, Any]) -> None:
+        self._replicas, self._limits = replicas, fleet_of(args).settings.limits
+        self._answer = replicas.answer.options(stream=True)
+
+    def __serve_build_asgi_app__(self) -> ASGIApp:  # Serve's name
+        return Relay(self._ask, (RayActorError, ReplicaUnavailableError), self._figures, self._limits)
+
+    async def _ask(
+        self, scope: Mapping[str, Any], body: bytes, blocks: Sequence[bytes]
+    ) -> AsyncGenerator[Sequence[Message], None]:
+        answers = self._answer.remote(dict(scope), body, blocks=blocks)
+        try:
+            async for messages in answers:
+                yield messages
+        except (asyncio.CancelledError, GeneratorExit):
+            answers.cancel()
+            raise
+
+    async def _figures(self) -> Mapping[str, bytes]:
+        found = await self._replicas.broadcast("figures").results_async(timeout_s=10, return_exceptions=True)
+        return dict(one for one in found if isinstance(one, tuple))
+
+
+def by_rows(context: Any) -> tuple[float, dict[str, Any]]:
+    """Serve's autoscaling policy: replicas for the rows that run and wait in all of them."""
+    rows = sum((context.aggregated_metrics or {}).get(ROWS, {}).values())
+    return max(1, math.ceil(rows / context.config.get_target_ongoing_requests())), {}
+
+
+def application(fleet: Fleet) -> Any:
+    """The application of a fleet."""
+    limits = fleet.settings.limits
+    common = {"max_ongoing_requests": 2**20, "graceful_shutdown_timeout_s": limits.drain_sec}
+    many: dict[str, Any] = {"num_replicas": fleet.replicas}
+    if fleet.most is not None:
+        many = {
+            "autoscaling_config": AutoscalingConfig(
+                min_replicas=fleet.replicas,
+                max_replicas=fleet.most,
+                target_ongoing_requests=fleet.rows,
+                upscale_delay_s=5.0,
+                downscale_delay_s=fleet.downscale_sec,
+                policy=AutoscalingPolicy(policy_function=by_rows),
+            )
+        }
+    if fleet.by_prefix:
+        many["request_router_config"] = RequestRouterConfig(request_router_class=PrefixRouter)
+    replicas = serve.deployment(
+        Replica,
+        name="Replica",
+        ray_actor_options={"num_cpus": fleet.cpus, "num_gpus": fleet.gpus},
+        graceful_shutdown_wait_loop_s=0.1,
+        **common,
+        **many,
+    )
+    front = serve.deployment(
+        serve.ingress()(Ingress),
+        name="Relay",
+        num_replicas=fleet.relays,
+        ray_actor_options={"num_cpus": 0},
+        graceful_shutdown_wait_loop_s=0.1,
+        **common,
+    )
+    return front.bind(replicas.bind(fleet.args), fleet.args)

@@ -1,0 +1,140 @@
+"""Connections, of which strangers may open any number: each has deadlines, all together and each address have a cap.
+
+    waiting   for a request: IDLE_SEC without a byte, HEAD_SEC from its first byte to the end of its head
+    body      BODY_SEC from the head to the end of the body
+    answer    as long as the answer takes; but bytes that nobody takes off within `stall_sec` end it
+
+At a cap a new connection takes the place of the one that has waited longest, of the address that has the most; so
+those who hold connections without asking anything keep nobody out. Only if all are being answered it is closed.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import resource
+import time
+from collections import Counter
+from contextlib import suppress
+
+from uvicorn.protocols.http.h11_impl import H11Protocol
+
+from redraft.server.http.limits import Limits
+
+IDLE_SEC, HEAD_SEC, BODY_SEC = 30.0, 15.0, 60.0
+SWEEP_SEC = 0.5
+BACKLOG, RESERVE = 128, 256
+"""Connections that the system keeps waiting, and descriptors left for everything else."""
+LATE = b"HTTP/1.1 408 Request Timeout\r\nconnection: close\r\ncontent-length: 0\r\n\r\n"
+
+
+def room_for(wanted: int) -> int:
+    """How many connections there may be: those wanted, or what the system allows this process to open."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    least = wanted + RESERVE
+    if soft != resource.RLIM_INFINITY and soft < least:
+        with suppress(OSError, ValueError):
+            resource.setrlimit(
+                resource.RLIMIT_NOFILE, (least if hard == resource.RLIM_INFINITY else min(hard, least), hard)
+            )
+        soft = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
+    return wanted if soft == resource.RLIM_INFINITY else max(16, min(wanted, soft - RESERVE))
+
+
+def guarded(limits: Limits) -> type[H11Protocol]:
+    """uvicorn's protocol for one server, whose connections have these limits."""
+    return type("Guarded", (_Guarded,), {"guard": _Guard(limits)})
+
+
+class _Guard:
+    """All connections of a server."""
+
+    def __init__(self, limits: Limits) -> None:
+        self.limits, self.most = limits, room_for(limits.connections)
+        self.per_address = min(limits.per_address, self.most)
+        self.open: dict[_Guarded, None] = {}
+        self._sweeping = False
+
+    def take(self, new: _Guarded) -> None:
+        """One more; another has to go if they are too many."""
+        self.open[new] = None
+        counts = Counter(one.address for one in self.open)
+        if counts[new.address] > self.per_address:
+            self._end_one(new, new.address)
+        elif len(self.open) > self.most:
+            self._end_one(new, counts.most_common(1)[0][0])
+        if not self._sweeping:
+            self._sweeping = True
+            new.loop.call_later(SWEEP_SEC, self._sweep, new.loop)
+
+    def _end_one(self, new: _Guarded, address: str) -> None:
+        waiting = [one for one in self.open if one is not new and one.address == address and not one.is_answered]
+        min(waiting, key=lambda one: (not one.is_idle, one.since), default=new).end()
+
+    def _sweep(self, loop: asyncio.AbstractEventLoop) -> None:
+        now = time.monotonic()
+        for one in list(self.open):
+            one.check(now, self.limits.stall_sec)
+        self._sweeping = bool(self.open)
+        if self._sweeping:
+            loop.call_later(SWEEP_SEC, self._sweep, loop)
+
+
+class _Guarded(H11Protocol):
+    """One connection. `since` is when it began to wait for what it waits for."""
+
+    guard: _Guard
+
+    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]  # as uvicorn's own
+        """Count it."""
+        super().connection_made(transport)
+        self.address = self.client[0] if self.client else ""
+        self.since = self._stuck_since = time.monotonic()
+        self._begun, self._unsent = False, 0
+        self.guard.take(self)
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        """It is gone."""
+        self.guard.open.pop(self, None)
+        super().connection_lost(exc)
+
+    def data_received(self, data: bytes) -> None:
+        """Bytes: the first ones of a head, and the end of a head, begin something new to wait for."""
+        before = self.is_idle
+        if before and not self._begun:
+            self._begun, self.since = True, time.monotonic()
+        super().data_received(data)
+        if before and not self.is_idle:
+            self._begun, self.since = False, time.monotonic()
+
+    def on_response_complete(self) -> None:
+        """It waits for the next request."""
+        self.since, self._begun = time.monotonic(), False
+        super().on_response_complete()
+
+    @property
+    def is_idle(self) -> bool:
+        """Whether it has no request, or only part of a head."""
+        return self.cycle is None or self.cycle.response_complete
+
+    @property
+    def is_answered(self) -> bool:
+        """Whether a whole request is being answered."""
+        return not self.is_idle and not self.cycle.more_body
+
+    def check(self, now: float, stall_sec: float) -> None:
+        """End it if it is late."""
+        unsent = self.transport.get_write_buffer_size()
+        if unsent == 0 or unsent != self._unsent:
+            self._unsent, self._stuck_since = unsent, now
+        allowed = BODY_SEC if not self.is_idle else HEAD_SEC if self._begun else IDLE_SEC
+        late = not self.is_answered and now - self.since > allowed
+        if late or now - self._stuck_since > stall_sec:
+            self.end()
+
+    def end(self) -> None:
+        """Close it now; one that has begun to ask learns why."""
+        with suppress(Exception):  # it may be closing
+            if (self._begun or not self.is_idle) and not self.is_answered and not self._unsent:
+                self.transport.write(LATE)
+        self.guard.open.pop(self, None)
+        self.transport.abort()

@@ -1,0 +1,72 @@
+"""Which replica a prompt goes to: where the longest beginning of it was sent last, unless that one is busy."""
+
+from __future__ import annotations
+
+import hashlib
+import random
+from collections import OrderedDict
+from collections.abc import Callable, Container, Hashable, Iterable, Sequence
+from typing import Any, TypeVar
+
+import msgspec
+
+R = TypeVar("R", bound=Hashable)
+
+BLOCK_BYTES = 512
+"""Of a prompt that are hashed together: tokens of prose for half a chunk of the prefix cache, or all of one of code."""
+
+MOST_BLOCKS = 64
+PROMPTS = ("tools", "instructions", "messages", "prompt", "input", "input_prefix")
+"""Fields that a prompt is made of, in their order in it."""
+
+MOST_KNOWN = 200_000
+"""Beginnings that are remembered, of 8 bytes each and as much again for where they are."""
+
+SLACK = 8
+"""Requests that the replica of a prefix may have more than twice the lightest of two others, before it is left."""
+
+
+class Places:
+    """Where beginnings of prompts were sent, the least recently used forgotten first."""
+
+    def __init__(self, most: int = MOST_KNOWN) -> None:
+        self._most = most
+        self._known: OrderedDict[bytes, Any] = OrderedDict()
+
+    def choose(
+        self, blocks: Sequence[bytes], replicas: Sequence[R], alive: Container[R], load: Callable[[R], int]
+    ) -> R:
+        """The replica for a prompt of these blocks, which is remembered; `alive` has the same replicas, to be asked."""
+        found = lightest = min(random.sample(replicas, min(2, len(replicas))), key=load)
+        for block in reversed(blocks):
+            place: Any = self._known.get(block)  # a name of the caller's, or None, which is none
+            if place in alive and load(place) <= 2 * load(lightest) + SLACK:
+                found = place
+                break
+        self._keep(blocks, found)
+        return found
+
+    def _keep(self, blocks: Iterable[bytes], place: Hashable) -> None:
+        for block in blocks:
+            self._known[block] = place
+            self._known.move_to_end(block)
+        while len(self._known) > self._most:
+            self._known.popitem(last=False)
+
+
+def blocks_of(body: bytes) -> list[bytes]:
+    """Digests of the beginnings of a body's prompt, each one block longer; none for a prompt of less than one.
+
+    `body` may also be a row of a batch, which has it in a field.
+    """
+    try:
+        fields = msgspec.json.decode(body, type=dict[str, Any])
+    except (msgspec.MsgspecError, RecursionError, UnicodeDecodeError):
+        return []
+    fields = inner if isinstance(inner := fields.get("body"), dict) else fields
+    text = b"".join(msgspec.json.encode(fields[name]) for name in PROMPTS if fields.get(name))
+    digest, found = hashlib.blake2b(digest_size=8), []
+    for end in range(BLOCK_BYTES, min(len(text), BLOCK_BYTES * MOST_BLOCKS) + 1, BLOCK_BYTES):
+        digest.update(text[end - BLOCK_BYTES : end])
+        found.append(digest.digest())
+    return found

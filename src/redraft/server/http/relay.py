@@ -1,0 +1,195 @@
+"""The one address of a fleet: an ASGI application that passes each request on to a replica and its answer back.
+
+A replica may be lost. A request of which the client has seen nothing is asked again: of another replica, with the same
+seed, so with the same answer. A stream that has begun ends with an error event. Nothing is checked here but the size
+of a body: every replica is a whole server.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping, Sequence
+from contextlib import aclosing
+from typing import Any
+
+import msgspec
+from starlette.types import Message, Receive, Scope, Send
+
+from redraft.server.http.errors import ApiError
+from redraft.server.http.limits import Limits
+from redraft.server.http.metrics import merged
+from redraft.server.http.middleware import answer
+from redraft.server.http.places import blocks_of
+from redraft.server.http.sse import DONE, line_of
+
+Ask = Callable[[Mapping[str, Any], bytes, Sequence[bytes]], AsyncGenerator[Sequence[Message], None]]
+"""Asks a replica: scope, body and `blocks_of` it; yields the ASGI messages of its answer."""
+
+TRIES = 3
+"""Replicas that one request may be asked of: a request that ends every process it comes to must not go on for ever."""
+
+PROBES = ("/health", "/v1/health", "/ready", "/live")
+PROBE_SEC = 5.0
+METRICS, EACH = "/metrics", "/metrics/replicas"
+
+LOST = ApiError(502, "the replica that was answering was lost; send the request again", code="replica_lost")
+NONE_LEFT = ApiError(502, f"{TRIES} replicas were lost while they answered this request", code="replica_lost")
+NONE_YET = ApiError(503, "no replica answers yet; try again soon", code="loading", retry_sec=2)
+
+
+class Relay:
+    """The application. `lost` are the errors of a replica that is gone, `figures` the figures of each by its name."""
+
+    def __init__(
+        self,
+        ask: Ask,
+        lost: tuple[type[BaseException], ...],
+        figures: Callable[[], Awaitable[Mapping[str, bytes]]],
+        limits: Limits,
+    ) -> None:
+        self._ask, self._lost, self._figures, self._limits = ask, lost, figures, limits
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """One request."""
+        if scope["type"] != "http":
+            return
+        try:
+            body = await self._body(receive)
+        except ApiError as refusal:
+            await answer(refusal)(scope, receive, send)
+            return
+        if body is None:  # the client left before it had asked
+            return
+        answering = asyncio.create_task(self._answer(scope, body, _Reply(send)))
+        leaving = asyncio.create_task(_gone(receive))
+        try:
+            await asyncio.wait({answering, leaving}, return_when=asyncio.FIRST_COMPLETED)
+            if answering.done():
+                answering.result()
+        finally:
+            answering.cancel()
+            leaving.cancel()
+
+    async def _body(self, receive: Receive) -> bytes | None:
+        parts, size = [], 0
+        while True:
+            message = await receive()
+            if message["type"] != "http.request":
+                return None
+            parts.append(message.get("body", b""))
+            size += len(parts[-1])
+            limit = max(self._limits.body_bytes, self._limits.image_body_bytes)  # a replica without images has less
+            if size > limit:
+                raise ApiError(413, f"the body is larger than {limit} bytes; send less", code="body_too_large")
+            if not message.get("more_body", False):
+                return b"".join(parts)
+
+    async def _answer(self, scope: Scope, body: bytes, reply: _Reply) -> None:
+        error = NONE_LEFT
+        for _ in range(TRIES):
+            try:
+                await self._attempt(scope, body, reply)
+                return
+            except TimeoutError:
+                error = NONE_YET
+                break
+            except self._lost:
+                if reply.begun:
+                    error = LOST
+                    break
+                reply.again()
+        await reply.fail(error)
+
+    async def _attempt(self, scope: Scope, body: bytes, reply: _Reply) -> None:
+        """The answer of one replica."""
+        path = scope["path"]
+        wanted = bare(scope) | ({"path": METRICS, "raw_path": METRICS.encode()} if path == EACH else {})
+        seconds = PROBE_SEC if path in PROBES else self._limits.request_sec + self._limits.drain_sec
+        blocks = blocks_of(body) if scope["method"] == "POST" else ()
+        async with asyncio.timeout(seconds) as patience, aclosing(self._ask(wanted, body, blocks)) as answers:
+            async for messages in answers:
+                patience.reschedule(None)  # it is being answered; the replica keeps its own time
+                if path in (METRICS, EACH):
+                    messages = [await self._with_figures(message, path) for message in messages]
+                if not await reply.take(messages):
+                    break
+
+    async def _with_figures(self, message: Message, path: str) -> Message:
+        """A replica has let the request in: with all replicas' figures in place of its own."""
+        if message["type"] == "http.response.start":
+            headers = [(name, value) for name, value in message["headers"] if name != b"content-length"]
+            return {**message, "headers": headers}
+        if not message.get("body", b"").startswith(b"#"):
+            return message  # a refusal
+        return {**message, "body": merged(await self._figures(), apart=path == EACH)}
+
+
+class _Reply:
+    """One answer on its way to the client, who has seen nothing of it until `begun`.
+
+    Only streams are passed on as they come, and their comments are nothing: a server sends them while it waits.
+    """
+
+    def __init__(self, send: Send) -> None:
+        self._send = send
+        self.begun, self._headed = False, False
+        self._start: Message = {}
+        self._held: list[bytes] = []
+
+    def again(self) -> None:
+        """Forget what was held of an answer that was cut off."""
+        self._start, self._held = {}, []
+
+    async def take(self, messages: Sequence[Message]) -> bool:
+        """Some messages of a replica's; whether more may follow."""
+        for message in messages:
+            if message["type"] == "http.response.start":
+                if self._headed and message["status"] != 200:
+                    await self.fail(LOST)
+                    return False
+                self._start = message
+            elif message["type"] == "http.response.body":
+                await self._body(message)
+        return True
+
+    async def fail(self, error: ApiError) -> None:
+        """End with an error: as the answer, or as the last event of a stream."""
+        if not self._headed:
+            self.begun = self._headed = True
+            headers = [(name.encode(), value.encode()) for name, value in error.headers.items()]
+            headers.append((b"content-type", b"application/json"))
+            await self._send({"type": "http.response.start", "status": error.status, "headers": headers})
+            await self._send({"type": "http.response.body", "body": msgspec.json.encode(error.body)})
+        else:
+            self.begun = True
+            await self._send({"type": "http.response.body", "body": line_of(error.body) + DONE})
+
+    async def _body(self, message: Message) -> None:
+        part, more = message.get("body", b""), message.get("more_body", False)
+        if not _streams(self._start):
+            self._held.append(part)
+            if more:
+                return
+            part = b"".join(self._held)
+        if not self._headed:
+            self._headed = True
+            await self._send(self._start)
+        self.begun = self.begun or not more or (bool(part) and not part.startswith(b":"))
+        await self._send({"type": "http.response.body", "body": part, "more_body": more})
+
+
+def _streams(start: Message) -> bool:
+    kinds = [value for name, value in start["headers"] if name == b"content-type"]
+    return any(value.startswith(b"text/event-stream") for value in kinds)
+
+
+def bare(scope: Scope) -> dict[str, Any]:
+    """What of a scope may travel."""
+    names = ("type", "http_version", "method", "scheme", "path", "raw_path", "query_string", "client", "server")
+    headers = [(bytes(name), bytes(value)) for name, value in scope["headers"]]
+    return {name: scope.get(name) for name in names} | {"headers": headers}
+
+
+async def _gone(receive: Receive) -> None:
+    while (await receive())["type"] != "http.disconnect":
+        pass

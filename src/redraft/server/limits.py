@@ -1,0 +1,156 @@
+"""The bounds of every field of a request, in one table: counts, lengths, depths and ranges.
+
+    BOUNDS ──► the body models (`within`), before anything is tokenized, copied or multiplied
+           ──► the OpenAPI document, docs/server.md, the cases of bench/hostile.py
+
+What depends on the checkpoint (its context, vocabulary and canvas) is checked behind these, by the engine.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import numpy as np
+from pydantic import Field
+from pydantic_core import PydanticCustomError
+
+from redraft.engine.request import MOST_LOGPROBS
+from redraft.engine.resolve import MOST_STEPS
+from redraft.text import MAX_STOP_CHARS, MAX_STOPS
+
+Kind = Literal["value", "entries", "characters", "levels", "bytes"]
+BIG = 2**20
+"""More tokens than any context has."""
+
+
+@dataclass(frozen=True)
+class Bound:
+    """From `least` to `most`, both included. `kind` says what is counted: a number's value, the entries of a list or an
+    object, the characters of a text, the levels of nested lists and objects, bytes."""
+
+    kind: Kind
+    least: float
+    most: float
+    what: str
+
+
+def _value(least: float, most: float, what: str) -> Bound:
+    return Bound("value", least, most, what)
+
+
+def _entries(most: int, what: str, least: int = 0) -> Bound:
+    return Bound("entries", least, most, what)
+
+
+def _characters(most: int, what: str, least: int = 0) -> Bound:
+    return Bound("characters", least, most, what)
+
+
+BOUNDS: Mapping[str, Bound] = {
+    "body": Bound("bytes", 0, 4 * 2**20, "a body"),
+    "image_body": Bound("bytes", 0, 32 * 2**20, "a body, where the model reads images"),
+    "row": Bound("bytes", 0, 16 * 2**20, "a row of a batch"),
+    "depth": Bound("levels", 0, 64, "lists and objects in each other, in a body"),
+    "fields": _entries(100, "fields of one object"),
+    "text": _characters(4 * 2**20, "any text"),
+    "image": _characters(32 * 2**20, "the URL of an image, which may be its data"),
+    "name": _characters(1000, "a name or an id"),
+    "constraint": _characters(64 * 2**10, "a schema, expression, grammar or list of choices"),
+    "tokens": _value(0, BIG, "a number of tokens"),
+    "id": _value(0, 2**31 - 1, "a token id; the vocabulary is the nearer bound"),
+    "ids": _entries(BIG, "token ids of one text"),
+    "n": _value(1, 64, "`n`"),
+    "prompts": _entries(64, "prompts"),
+    "answers": _value(1, 64, "answers to one request: prompts times `n`"),
+    "seed": _value(-(2**63), 2**64 - 1, "a seed"),
+    "temperature": _value(0, 10, "`temperature` of an answer"),
+    "share": _value(0, 1, "a probability, an effort, a strength"),
+    "top_k": _value(-1, BIG, "`top_k`"),
+    "top_logprobs": _value(0, MOST_LOGPROBS, "alternatives per token"),
+    "penalty": _value(-2, 2, "a penalty, of which only the neutral value is taken"),
+    "steps": _value(1, MOST_STEPS, "denoising steps of a canvas"),
+    "nats": _value(0, 1e6, "`entropy_bound`"),
+    "milliseconds": _value(0, 1e9, "a time"),
+    "bias": _value(-100, 100, "a logit bias"),
+    "biases": _entries(1024, "entries of `logit_bias`"),
+    "bad_words": _entries(256, "`bad_words`"),
+    "stops": _entries(MAX_STOPS, "stop strings"),
+    "stop": _characters(MAX_STOP_CHARS, "a stop string", 1),
+    "rules": _entries(16, "acceptance rules"),
+    "rule": _characters(100, "an acceptance rule"),
+    "messages": _entries(4096, "turns of a conversation", 1),
+    "parts": _entries(4096, "parts of one turn's content"),
+    "calls": _entries(128, "calls of one turn"),
+    "tools": _entries(128, "tools"),
+    "tool": _characters(200, "the name of a tool", 1),
+    "choices": _entries(10_000, "texts of which an answer is one"),
+    "position": _value(0, 2**16, "a position of a canvas, and its width"),
+    "places": _entries(4096, "pins, or given tokens"),
+    "segments": _entries(128, "segments of a document"),
+    "substrings": _entries(64, "texts that a hole has, or has not"),
+    "substring": _characters(1000, "one of these"),
+    "files": _entries(256, "files beside the one with the gap"),
+    "indent": _value(0, 1000, "`n_indent`"),
+    "questions": _entries(400, "questions of a decision", 1),
+    "options": _entries(255, "choices or levels of a question", 2),
+    "option": _characters(1000, "one of these"),
+    "canvases": _value(1, 64, "canvases of a decision"),
+}
+"""Every bound by its name. Numbers are finite, too: JSON's 1e400 and Python's NaN are refused."""
+
+
+def within(name: str) -> Any:
+    """The constraint of a field, for `Annotated`: a number's range, or how many entries or characters there may be."""
+    bound = BOUNDS[name]
+    if bound.kind == "value":
+        return Field(ge=bound.least, le=bound.most)
+    first = True if bound.kind == "entries" else None  # of a million wrong entries the first is mistake enough
+    return Field(min_length=int(bound.least) or None, max_length=int(bound.most), fail_fast=first)
+
+
+def few(name: str) -> Callable[[Any], Any]:
+    """A validator of the number of entries of an object, before any of them is looked at."""
+    most = int(BOUNDS[name].most)
+
+    def checked(value: Any) -> Any:
+        if isinstance(value, dict) and len(value) > most:
+            raise PydanticCustomError(
+                "too_long", "it has {count} entries; at most {most}", {"count": len(value), "most": most}
+            )
+        return value
+
+    return checked
+
+
+def short(value: Any) -> Any:
+    """The same of the characters of a schema, or of a list of texts, written as JSON."""
+    most = int(BOUNDS["constraint"].most)
+    if isinstance(value, dict | list) and (size := len(json.dumps(value))) > most:
+        raise PydanticCustomError("too_long", "it has {size} characters; at most {most}", {"size": size, "most": most})
+    return value
+
+
+def read_json(data: bytes) -> Any:
+    """The value of a JSON text. Raises ValueError for what is no JSON, nests too deep, or has a number too long."""
+    most = int(BOUNDS["depth"].most)
+    if (deep := _depth(data)) > most:
+        raise ValueError(f"it nests {deep} levels deep; at most {most}")
+    return json.loads(data)
+
+
+def _depth(data: bytes) -> int:
+    """Levels of lists and objects, counted without recursion. What is within strings does not count."""
+    if data.count(b"[") + data.count(b"{") <= BOUNDS["depth"].most:
+        return 0  # it cannot be deeper
+    bare = data.replace(rb"\\", b"").replace(rb"\"", b"")  # every quote left begins or ends a string
+    marks = np.frombuffer(bare.translate(None, delete=NO_MARKS), np.uint8)
+    within_text = np.cumsum(marks == ord('"'), dtype=np.int32) % 2 == 1
+    steps = np.where((marks == ord("[")) | (marks == ord("{")), np.int32(1), np.int32(-1))
+    steps[within_text | (marks == ord('"'))] = 0
+    return int(steps.cumsum().max(initial=0))
+
+
+NO_MARKS = bytes(set(range(256)) - set(b'"[]{}'))

@@ -1,0 +1,102 @@
+"""The flags and the config of a fleet, without a cluster."""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+
+from redraft.__main__ import main
+from redraft.distributed.fleet import Fleet, fleet_of
+from redraft.errors import RequestError
+from redraft.server.http.keys import digest_of
+from redraft.server.http.settings import Settings
+
+
+def config(capsys: pytest.CaptureFixture[str], *words: str) -> dict[str, Any]:
+    assert main(["serve", "--print-config", *words]) == 0
+    return json.loads(capsys.readouterr().out)  # type: ignore[no-any-return]
+
+
+def test_the_config_is_the_fleet_of_the_flags(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    (tmp_path / "keys").write_text("a-long-secret\n")
+    words = ("--autoscale", "2:5", "--threads", "3", "--port", "9", "--api-key-file", str(tmp_path / "keys"))
+    found = config(capsys, *words, "--device", "cpu")
+    assert found["http_options"] == {"host": "127.0.0.1", "port": 9}
+    (application,) = found["applications"]
+    assert application["import_path"] == "redraft.distributed:app"
+    fleet = fleet_of(application["args"])
+    assert (fleet.replicas, fleet.most, fleet.cpus, fleet.gpus) == (2, 5, 3, 0)
+    assert fleet.settings.keys == (digest_of("a-long-secret"),)
+    assert "a-long-secret" not in json.dumps(found)
+
+
+def test_a_replica_on_a_gpu_takes_one(capsys: pytest.CaptureFixture[str]) -> None:
+    (application,) = config(capsys, "--device", "cuda", "--replicas", "4")["applications"]
+    fleet = fleet_of(application["args"])
+    assert (fleet.replicas, fleet.most, fleet.gpus) == (4, None, 1)
+
+
+def test_a_fleet_survives_json() -> None:
+    fleet = Fleet(most=3, settings=Settings(keys=(b"\x00\xff",), origins=("*",)))
+    assert fleet_of(msgspec.json.decode(msgspec.json.encode(fleet.args))) == fleet
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (("--replicas", "2"), "--replicas was given without --ray; add that"),
+        (("--ray", "--autoscale", "4:1"), "--autoscale is '4:1'; write the fewest and the most replicas, as 1:4"),
+        (("--ray", "--autoscale", "1:2", "--replicas", "2"), "--replicas and --autoscale were both given; choose one"),
+        (("--ray", "--replicas", "0"), "--replicas is 0; it must be at least 1"),
+        (
+            ("--ray", "--device", "cuda:1"),
+            "--device is 'cuda:1'; with --ray each replica is given a GPU of its own: cuda",
+        ),
+        (("--ray", "--trace", "t"), "--trace and --ray were both given; leave one out"),
+        (
+            ("--ray", "--host", "0.0.0.0"),
+            "--host is 0.0.0.0 and there are no API keys; use --api-key-file, or --insecure",
+        ),
+    ],
+)
+def test_flags_that_no_fleet_has_are_refused(
+    words: tuple[str, ...], message: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["serve", *words]) == 2
+    assert capsys.readouterr().err == f"redraft: {message}\n"
+
+
+@pytest.mark.parametrize("verb", ["serve", "run"])
+def test_without_ray_the_remedy_is_said(
+    verb: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    monkeypatch.setitem(sys.modules, "ray", None)
+    (tmp_path / "in").write_text("{}\n")
+    words = [str(tmp_path / "in"), str(tmp_path / "out")] if verb == "run" else []
+    assert main([verb, *words, "--ray", "--device", "cpu"]) == 2
+    assert "Ray cannot be imported" in (error := capsys.readouterr().err)
+    assert "pip install 'redraft[scale]'" in error
+
+
+@pytest.mark.parametrize(
+    ("args", "message"),
+    [
+        ({"replica": 2}, "args has 'replica', which no fleet has"),
+        ({"replicas": "two"}, "args of the fleet"),
+        ({"replicas": 3, "most": 2}, "most is 2; it must be at least replicas"),
+        ({"cpus": 0}, "a replica must have some of either"),
+    ],
+)
+def test_a_config_that_is_no_fleet_is_refused(args: dict[str, Any], message: str) -> None:
+    with pytest.raises(RequestError, match=message):
+        fleet_of(args)
+
+
+def test_another_version_is_refused_by_the_replica() -> None:
+    with pytest.raises(RequestError, match=r"the fleet wants 0\.0\.0; install the same on all nodes"):
+        Fleet(version="0.0.0").load()

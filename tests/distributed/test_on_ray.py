@@ -1,0 +1,283 @@
+"""A fleet on a Ray cluster of two nodes, both on this machine: equal answers, whatever is killed.
+
+Each test has a hard limit, and everything of Ray runs in processes that end with the tests.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import signal
+import subprocess
+import sys
+import time
+import urllib.request
+from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tests.server.conftest import ROOT, nano  # noqa: F401  # the fixture
+
+from redraft.cli.rows import run_batch
+from redraft.operations.engine import Engine
+from redraft.server.http.service import Service
+from redraft.server.http.settings import Settings
+
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.timeout(900),
+    pytest.mark.skipif(find_spec("ray") is None, reason="Ray is not installed; pip install 'redraft[scale]'"),
+]
+
+ROWS = 400
+REPLICA = "ServeReplica:redraft:Replica"
+ENVIRONMENT = {
+    "PYTHONPATH": str(ROOT / "src"),
+    "OMP_NUM_THREADS": "1",
+    "RAY_USAGE_STATS_ENABLED": "0",
+    "RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER": "0",  # loopback alone
+    "RAY_worker_niceness": "0",
+    "RAY_SERVE_PROXY_READY_CHECK_TIMEOUT_S": "60",
+}
+
+
+def row(number: int, *, begins: str = "") -> dict[str, Any]:
+    return {"messages": [{"role": "user", "content": f"record\n{begins}Send {100 + number} melu to Karomi."}]}
+
+
+def started(*words: str, **more: Any) -> subprocess.Popen[str]:
+    return subprocess.Popen(
+        [sys.executable, *words],
+        env=os.environ | ENVIRONMENT,
+        text=True,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        **more,
+    )
+
+
+class TwoNodes:
+    """The cluster."""
+
+    def __init__(self) -> None:
+        self.process = started(str(Path(__file__).with_name("two_nodes.py")), stdin=subprocess.PIPE)
+        assert self.process.stdout is not None
+        self.address = self.process.stdout.readline().strip()
+        if not self.address:
+            raise AssertionError(self.process.communicate()[1])
+
+    def do(self, what: str) -> None:
+        assert self.process.stdin is not None
+        assert self.process.stdout is not None
+        self.process.stdin.write(what + "\n")
+        self.process.stdin.flush()
+        assert self.process.stdout.readline() == "done\n"
+
+    def redraft(self, *words: str) -> subprocess.Popen[str]:
+        return started("-m", "redraft", *words, "--ray", "--address", self.address, "--device", "cpu")
+
+
+@pytest.fixture(scope="module")
+def two_nodes() -> Iterator[TwoNodes]:
+    found = TwoNodes()
+    yield found
+    found.process.communicate(timeout=120)
+
+
+@pytest.fixture(scope="module")
+def expected(nano: Engine, tmp_path_factory: pytest.TempPathFactory) -> Any:  # noqa: F811
+    """The answers of one engine to numbered rows, the i-th with the seed 7 + i, as `redraft run` writes them."""
+
+    def answers(rows: Sequence[Any]) -> list[dict[str, Any]]:
+        folder = tmp_path_factory.mktemp("one")
+        service = Service(Settings(names=("nano", "*")))
+        service.ready(nano)
+        write(folder / "in", rows)
+        run_batch(service, folder / "in", folder / "out", seed=7, at_once=16)
+        return read(folder / "out")
+
+    return answers
+
+
+def write(path: Path, rows: Sequence[Any]) -> None:
+    path.write_text("".join((one if isinstance(one, str) else json.dumps(one)) + "\n" for one in rows))
+
+
+def read(path: Path) -> list[dict[str, Any]]:
+    """The lines of an output without what no two answers share: ids and times."""
+    return [plain(json.loads(line)) for line in path.read_text().splitlines()]
+
+
+def plain(value: Any) -> Any:
+    if isinstance(value, list):
+        return [plain(one) for one in value]
+    if isinstance(value, dict):
+        apart = {"created", "ms", "first_text_ms", "settings", "system_fingerprint"}
+        named = {name: plain(one) for name, one in value.items() if name not in apart}
+        return {
+            name: one for name, one in named.items() if not (name == "id" and str(one).startswith(("chat", "cmpl")))
+        }
+    return value
+
+
+class Fleet:
+    """Two replicas behind one address."""
+
+    def __init__(self, cluster: TwoNodes) -> None:
+        self.process = cluster.redraft("serve", "--replicas", "2", "--port", "0", "--quiet")
+        assert self.process.stdout is not None
+        self.url = self.process.stdout.readline().strip()
+        if not re.fullmatch(r"http://127\.0\.0\.1:\d+", self.url):
+            raise AssertionError(self.process.communicate()[1])
+
+    def get(self, path: str) -> str:
+        with urllib.request.urlopen(self.url + path, timeout=60) as reply:
+            return str(reply.read().decode())
+
+    def ask(self, body: dict[str, Any]) -> dict[str, Any]:
+        return json.loads(self._post(body))  # type: ignore[no-any-return]
+
+    def stream(self, body: dict[str, Any]) -> list[str]:
+        text = self._post(body | {"stream": True})
+        return [line.removeprefix("data: ") for line in text.splitlines() if line.startswith("data: ")]
+
+    def _post(self, body: dict[str, Any]) -> str:
+        headers = {"content-type": "application/json"}
+        wanted = urllib.request.Request(self.url + "/v1/chat/completions", json.dumps(body).encode(), headers)
+        with urllib.request.urlopen(wanted, timeout=600) as reply:
+            return str(reply.read().decode())
+
+
+@pytest.fixture(scope="class")
+def fleet(two_nodes: TwoNodes) -> Iterator[Fleet]:
+    found = Fleet(two_nodes)
+    yield found
+    found.process.send_signal(signal.SIGTERM)
+    assert found.process.wait(timeout=180) == 0
+
+
+def replicas() -> list[int]:
+    found = subprocess.run(["pgrep", "-f", REPLICA], capture_output=True, text=True, check=False)
+    return [int(word) for word in found.stdout.split()]
+
+
+class TestServe:
+    """`redraft serve --ray`."""
+
+    def test_two_replicas_answer_as_one_engine(self, fleet: Fleet, expected: Any) -> None:
+        rows = [row(i) for i in range(24)]
+        with ThreadPoolExecutor(8) as pool:
+            found = list(pool.map(lambda one: plain(fleet.ask(one[1] | {"seed": 7 + one[0]})), enumerate(rows)))
+        assert found == [one["response"]["body"] for one in expected(rows)]
+        each = re.findall(
+            r'redraft_requests_total\{.*completions.*replica="(\w+)"\} ([\d.]+)', fleet.get("/metrics/replicas")
+        )
+        assert len(each) == 2, "both had some"
+        (total,) = re.findall(r"redraft_requests_total\{.*completions.*\} ([\d.]+)", fleet.get("/metrics"))
+        assert float(total) == sum(float(count) for _, count in each) >= 24
+        assert "<html" in fleet.get("/")
+
+    def test_a_killed_replica_costs_only_streams_that_had_begun(self, fleet: Fleet, expected: Any) -> None:
+        """What was not begun is answered as one engine answers it; what was ends with an error event; nothing hangs."""
+        rows = [row(i) for i in range(64)]
+        before = replicas()
+        with ThreadPoolExecutor(64) as pool:
+            running = [pool.submit(fleet.stream, one | {"seed": 7 + i}) for i, one in enumerate(rows)]
+            while not any(one.done() for one in running):
+                time.sleep(0.01)
+            os.kill(before[0], signal.SIGKILL)
+            found = [one.result() for one in running]
+        wanted = [one["response"]["body"]["choices"][0]["message"]["content"] for one in expected(rows)]
+        lost = 0
+        for events, text in zip(found, wanted, strict=True):
+            assert events[-1] == "[DONE]"
+            chunks = [json.loads(event) for event in events[:-1]]
+            if "error" in chunks[-1]:
+                assert chunks[-1]["error"]["code"] == "replica_lost"
+                assert any(chunk["choices"][0]["delta"] for chunk in chunks[:-1]), "it had begun"
+                lost += 1
+            else:
+                assert "".join(chunk["choices"][0]["delta"].get("content") or "" for chunk in chunks) == text
+        assert lost < 64
+        until = time.monotonic() + 300
+        while len(replicas()) < 2 and time.monotonic() < until:
+            time.sleep(0.5)
+        assert len(replicas()) == 2, "the replica is back"
+
+
+def output_of(process: subprocess.Popen[str]) -> tuple[int, str]:
+    _, error = process.communicate(timeout=600)
+    return process.returncode, error
+
+
+def lines_in(path: Path) -> int:
+    return path.read_bytes().count(b"\n") if path.exists() else 0
+
+
+@pytest.fixture(scope="module")
+def rows() -> list[Any]:
+    """Some begin alike, two are no requests."""
+    begins = ["", "Kindly note: " * 120, "By the way: " * 120]
+    found: list[Any] = [row(i, begins=begins[i % 3] if i < 30 else "") for i in range(ROWS)]
+    found[3], found[4] = {"messages": []}, "{"
+    return found
+
+
+class TestRun:
+    """`redraft run --ray`."""
+
+    def test_a_lost_node_and_a_killed_driver_cost_no_row(
+        self, two_nodes: TwoNodes, expected: Any, rows: list[Any], tmp_path: Path
+    ) -> None:
+        source, target = tmp_path / "in.jsonl", tmp_path / "out.jsonl"
+        write(source, rows)
+        words = ("run", str(source), str(target), "--seed", "7", "--replicas", "2")
+        first = two_nodes.redraft(*words)
+        while lines_in(target) < 64:
+            assert first.poll() is None, first.communicate()[1]
+            time.sleep(0.02)
+        first.kill()
+        first.communicate()
+        done = lines_in(target)
+        assert 0 < done < len(rows)
+        with target.open("r+b") as file:
+            file.truncate(target.stat().st_size - 5)  # as a kill cuts a line short
+        second = two_nodes.redraft(*words)
+        while lines_in(target) <= done + 64:
+            assert second.poll() is None, second.communicate()[1]
+            time.sleep(0.02)
+        two_nodes.do("end a node")
+        two_nodes.do("add a node")
+        code, error = output_of(second)
+        assert code == 3, error  # two rows are no requests
+        assert read(target) == expected(rows)
+
+    def test_an_output_of_other_rows_is_refused(self, two_nodes: TwoNodes, rows: list[Any], tmp_path: Path) -> None:
+        write(tmp_path / "in", rows[:2])
+        (tmp_path / "out").write_text("mine\n")
+        code, error = output_of(two_nodes.redraft("run", str(tmp_path / "in"), str(tmp_path / "out")))
+        assert code == 2
+        assert "is not of a run's output, which would be lost; name another output" in error
+        assert (tmp_path / "out").read_text() == "mine\n"
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (("--replicas", "9"), "9 replicas of 1 CPU each do not fit on the cluster, which has room for 2"),
+        (("--model", "/nowhere"), "put the model where all nodes see it, at the same path"),
+    ],
+)
+def test_a_cluster_that_cannot_serve_is_refused(two_nodes: TwoNodes, words: tuple[str, ...], message: str) -> None:
+    code, error = output_of(two_nodes.redraft("serve", *words))
+    assert (code, message in error) == (2, True), error
+
+
+def test_an_address_where_no_cluster_is_is_refused() -> None:
+    process = started("-m", "redraft", "serve", "--ray", "--address", "127.0.0.1:1", "--device", "cpu")
+    code, error = output_of(process)
+    assert (code, "no Ray cluster answers at 127.0.0.1:1" in error) == (2, True), error

@@ -1,0 +1,154 @@
+"""The table of bounds: each field at its bound and behind it, and inputs that once hung, grew or broke the server."""
+
+from __future__ import annotations
+
+import json
+import time
+import typing
+from collections.abc import Iterator
+from typing import Any
+
+import httpx2
+import pytest
+from annotated_types import Ge, Gt, Le, MaxLen
+from pydantic import BeforeValidator
+from pydantic.fields import FieldInfo
+from tests.server.conftest import RECORD, Process
+
+from redraft.measure.process_memory import resident_mib
+from redraft.server.http.body import Body
+from redraft.server.limits import BOUNDS, read_json
+from redraft.server.openai.fields import Chat
+
+PATH = "/v1/chat/completions"
+TURN = {"messages": [{"role": "user", "content": RECORD}]}
+
+
+def bodies(kind: type[Body] = Body) -> Iterator[type[Body]]:
+    """Every body and part of one."""
+    for below in kind.__subclasses__():
+        yield below
+        yield from bodies(below)
+
+
+def free(annotation: Any, metadata: tuple[Any, ...] = ()) -> Iterator[Any]:
+    """The numbers, texts, lists and objects in an annotation that nothing bounds."""
+    arguments = typing.get_args(annotation)
+    if typing.get_origin(annotation) is typing.Annotated:
+        more = [one for mark in arguments[1:] for one in (mark.metadata if isinstance(mark, FieldInfo) else [mark])]
+        yield from free(arguments[0], (*metadata, *more))
+        return
+    kinds = {type(one) for one in metadata}
+    origin = typing.get_origin(annotation) or annotation
+    if origin in (list, dict, str):
+        if MaxLen not in kinds and BeforeValidator not in kinds:
+            yield annotation
+    elif origin in (int, float) and not (kinds & {Ge, Gt} and Le in kinds):
+        yield annotation
+    for inner in () if origin is typing.Literal else arguments:
+        if inner not in (Any, type(None), ...) and not (origin is dict and inner is str):
+            yield from free(inner)
+
+
+def test_no_field_is_without_a_bound() -> None:
+    """A field that somebody adds has one, too."""
+    found = {
+        f"{body.__name__}.{name}": [*free(field.annotation, tuple(field.metadata))]
+        for body in bodies()
+        for name, field in body.model_fields.items()
+    }
+    assert len(found) > 100
+    assert not {name: kinds for name, kinds in found.items() if kinds}
+
+
+def test_the_interface_has_the_bounds(server: Process) -> None:
+    shown = httpx2.get(f"{server.url}/openapi.json", timeout=100).json()["components"]["schemas"]["Chat"]["properties"]
+    (n,) = (one for one in shown["n"]["anyOf"] if one["type"] == "integer")
+    assert (n["minimum"], n["maximum"]) == (BOUNDS["n"].least, BOUNDS["n"].most) == (1, 64)
+    assert (shown["messages"]["minItems"], shown["messages"]["maxItems"]) == (1, BOUNDS["messages"].most)
+    assert Chat.model_fields["n"].description
+
+
+def refused(server: Process, path: str, body: Any, param: str | None = "") -> str:
+    """Its message; it names the field, and came at once."""
+    began = time.monotonic()
+    content = body if isinstance(body, bytes) else json.dumps(body).encode()
+    told = httpx2.post(server.url + path, content=content, headers={"content-type": "application/json"}, timeout=100)
+    assert told.status_code == 400, told.text[:300]
+    error = told.json()["error"]
+    assert param in ("", error["param"]), error
+    assert time.monotonic() - began < 5, "a second of a busy machine, not the minute that it took"
+    return str(error["message"])
+
+
+@pytest.mark.parametrize("n", [0, 65, 10**6, 2**31, 2**63, 2**64, 10**400, -1])
+def test_more_answers_than_a_request_may_have(server: Process, n: int) -> None:
+    """2^63 hung the whole process, a million took 21 s and 2 GB for its 400."""
+    refused(server, PATH, TURN | {"n": n}, "n")
+
+
+def test_more_prompts_than_a_request_may_have(server: Process) -> None:
+    """400,000 of them took 42 s, in which others waited."""
+    assert "at most 64" in refused(server, "/v1/completions", {"prompt": ["a"] * 400_000}, "prompt")
+    assert "512 answers" in refused(server, "/v1/completions", {"prompt": ["a"] * 64, "n": 8}, "n")
+
+
+@pytest.mark.parametrize(
+    ("path", "body", "param"),
+    [
+        ("/v1/completions", {"prompt": [-1]}, "prompt.0"),
+        ("/v1/completions", {"prompt": [2**32]}, "prompt.0"),
+        ("/v1/completions", {"prompt": [2**20]}, "prompt"),
+        ("/v1/completions", {"prompt": [[1], [2**20]]}, "prompt"),
+        ("/v1/canvas", {"segments": [{"text": "a"}, {"hole": {"contains": ["\ud800"]}}]}, "segments.1.hole.contains.0"),
+        ("/v1/canvas", {"segments": [{"text": "a"}, {"hole": {"regex": "\ud800"}}]}, "segments.1.hole.regex"),
+        ("/v1/canvas", {"prompt": "a", "pins": [{"at": 2**32, "token": 1}]}, "pins.0.at"),
+        ("/infill", {"input_prefix": "a", "input_suffix": "b", "n_indent": 2**32}, "n_indent"),
+        (PATH, TURN | {"canvas": {"accept": ["gate:" * 500 + "factor"]}}, "canvas.accept.0"),
+        (PATH, TURN | {"canvas": {"accept": ["gate:" * 15 + "factor"]}}, None),
+        (PATH, TURN | {"canvas": {"accept": ["gate:1e300:factor"]}}, None),
+        (PATH, TURN | {"logit_bias": {str(i): "a" for i in range(200_000)}}, "logit_bias"),
+        (PATH, TURN | {f"x{i}": 1 for i in range(1000)}, None),
+        (PATH, TURN | {"a\ud800": 1}, None),
+        (PATH, TURN | {"top_p": float("nan")}, "top_p"),
+        (PATH, b'{"messages": 1e400}', "messages"),
+        (PATH, TURN | {"stop": ["a"] * 17}, "stop"),
+        (PATH, TURN | {"stop": [1.5] * 500_000}, "stop.0"),
+        (PATH, TURN | {"tools": [{"function": {"name": "a", "parameters": {"enum": ["x" * 70_000]}}}]}, None),
+    ],
+)
+def test_what_broke_names_its_field(server: Process, path: str, body: Any, param: str | None) -> None:
+    refused(server, path, body, "" if param is None else param)
+
+
+@pytest.mark.parametrize("sent", [b"[" * 65 + b"]" * 65, b'{"a":' * 65 + b"1" + b"}" * 65, b"[" * 4_000_000])
+def test_a_body_that_nests_too_deep_is_no_object_ever(server: Process, sent: bytes) -> None:
+    assert "nests" in refused(server, PATH, sent, None)
+    assert read_json(b'["' + b"[" * 100 + b'\\"[", [[]]]') == ["[" * 100 + '"[', [[]]], "brackets in texts are texts"
+
+
+@pytest.mark.parametrize(
+    ("path", "body"),
+    [
+        (PATH, {"messages": [{"role": "user", "content": "a b" * 1_300_000}]}),
+        (PATH, TURN | {"prediction": {"content": "a b" * 1_300_000}}),
+        ("/v1/completions", {"prompt": "a b" * 1_300_000}),
+        ("/v1/completions", {"prompt": "a", "suffix": "a b" * 1_300_000}),
+        ("/v1/canvas", {"segments": [{"text": "a b" * 1_300_000}, {"hole": {}}]}),
+        (
+            "/v1/edit/completions",
+            {"messages": [{"role": "user", "content": f"<|code_to_edit|>{'a b' * 10**6}<|/code_to_edit|>"}]},
+        ),
+        ("/v1/decisions", {"input": "a b" * 1_300_000, "questions": [{"type": "predicate", "instructions": "b"}]}),
+        ("/tokenize", {"prompt": "a b" * 1_300_000}),
+    ],
+)
+def test_a_text_far_beyond_the_context_costs_nothing(server: Process, path: str, body: Any) -> None:
+    """Each took 600 MB, of which most was kept."""
+    refused(server, "/tokenize", {"prompt": "a b" * 1_300_000})  # reading a body takes some, once
+    before = resident_mib(process=server.popen.pid)
+    assert "context is" in refused(server, path, body)
+    after = resident_mib(process=server.popen.pid)
+    assert before is not None
+    assert after is not None
+    assert after - before < 60

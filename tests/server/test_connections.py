@@ -1,0 +1,165 @@
+"""Connections of strangers: silent, dripping, idle and slow ones end, and keep nobody out."""
+
+from __future__ import annotations
+
+import functools
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import httpx2
+import pytest
+from tests.server.conftest import ANSWER, RECORD, ROOT, Process, end, ended, eventually
+
+from redraft.server.http import connections
+
+PATH = "/v1/chat/completions"
+HEAD = b"POST /v1/chat/completions HTTP/1.1\r\nHost: 127.0.0.1\r\nContent-Type: application/json\r\n"
+KINDS = (
+    b"",
+    b"GET /live HT",
+    HEAD + b"Content-Length: 100\r\n\r\n{",
+    b"GET /live HTTP/1.1\r\nHost: 127.0.0.1\r\n\r\n",
+)
+FEW = """
+import resource, sys
+from redraft.__main__ import main
+from redraft.server.http import connections
+connections.IDLE_SEC, connections.HEAD_SEC, connections.BODY_SEC = {deadlines}
+resource.setrlimit(resource.RLIMIT_NOFILE, ({files}, {files}))
+sys.exit(main(["serve", "--port", "0", "--threads", "1", "--quiet"]))
+"""
+
+
+def begun(files: int, *deadlines: float) -> Process:
+    """A server with few descriptors."""
+    environment = {**os.environ, "PYTHONPATH": str(ROOT / "src"), "OMP_NUM_THREADS": "1"}
+    program = FEW.format(files=files, deadlines=deadlines)
+    popen = subprocess.Popen([sys.executable, "-c", program], stdout=subprocess.PIPE, text=True, env=environment)
+    assert popen.stdout is not None
+    return Process(popen.stdout.readline().strip(), popen)
+
+
+def opened(server: Process, *sent: bytes) -> socket.socket:
+    host, port = server.url.removeprefix("http://").split(":")
+    link = socket.create_connection((host, int(port)), timeout=60)
+    for part in sent:
+        link.sendall(part)
+    return link
+
+
+def live(server: Process) -> bool:
+    return httpx2.get(f"{server.url}/live", timeout=20).status_code == 200
+
+
+def descriptors(server: Process) -> int:
+    return len(list(Path(f"/proc/{server.popen.pid}/fd").iterdir()))
+
+
+def is_closed(link: socket.socket) -> bool:
+    link.settimeout(0.05)
+    try:
+        while link.recv(2**16):
+            pass
+    except TimeoutError:
+        return False
+    except OSError:
+        pass
+    return True
+
+
+@pytest.fixture(scope="module")
+def quick() -> Iterator[Process]:
+    """Its deadlines are short."""
+    process = begun(1024, 1.0, 1.0, 1.0)
+    yield process
+    end(process)
+
+
+@pytest.mark.parametrize("sent", KINDS)
+def test_a_connection_that_goes_no_further_ends(quick: Process, sent: bytes) -> None:
+    """Silent, within its head, within its body, idle behind a reply."""
+    with opened(quick, sent) as link:
+        assert eventually(functools.partial(is_closed, link), 30)
+
+
+def test_a_connection_that_drips_ends(quick: Process) -> None:
+    """A byte now and then was enough to keep it for ever."""
+    with opened(quick, HEAD) as link:
+
+        def refuses() -> bool:
+            time.sleep(0.2)
+            try:
+                link.sendall(b"a")
+            except OSError:
+                return True
+            return False
+
+        assert eventually(refuses, 30)
+
+
+@pytest.mark.slow
+def test_connections_beyond_the_descriptors_keep_nobody_out() -> None:
+    """1,100 of them reset everybody else's while they lasted. Some are silent, some drip, some have asked before."""
+    server = begun(1024, 900.0, 900.0, 900.0)
+    before = descriptors(server)
+    links = []
+    for i in range(2000):
+        links.append(opened(server, KINDS[i % 4]))
+        if i % 200 == 0:
+            assert live(server)
+    began = time.monotonic()
+    body = {"messages": [{"role": "user", "content": RECORD}], "seed": 7}
+    told = httpx2.post(server.url + PATH, json=body, timeout=60).json()
+    assert told["choices"][0]["message"]["content"] == ANSWER
+    assert time.monotonic() - began < 10
+    assert descriptors(server) < 1024 - connections.RESERVE // 2
+    for link in links:
+        link.close()
+    assert eventually(lambda: descriptors(server) <= before + 4, 30), "descriptors are left open"
+    assert end(server) == 0
+
+
+def test_a_reader_that_takes_no_bytes_is_not_waited_for_for_ever(quick: Process) -> None:
+    """A reply larger than the buffers between the two, which nobody reads."""
+    before = descriptors(quick)
+    links = [opened(quick, b"GET /openapi.json HTTP/1.1\r\nHost: 127.0.0.1\r\n\r\n" * 200) for _ in range(3)]
+    assert eventually(lambda: descriptors(quick) <= before, 60)
+    for link in links:
+        link.close()
+
+
+HANGS = """
+import sys, time
+from redraft.__main__ import main
+from redraft.server.http.service import Service
+Service.check_name = lambda self, name: time.sleep(900) if name == "hang" else None
+sys.exit(main(["serve", "--port", "0", "--threads", "1", "--quiet"]))
+"""
+
+
+@pytest.mark.parametrize("kind", [signal.SIGTERM, signal.SIGINT])
+def test_a_second_signal_ends_a_server_whose_loop_hangs(kind: signal.Signals) -> None:
+    """Neither had any effect."""
+    environment = {**os.environ, "PYTHONPATH": str(ROOT / "src"), "OMP_NUM_THREADS": "1"}
+    popen = subprocess.Popen([sys.executable, "-c", HANGS], stdout=subprocess.PIPE, text=True, env=environment)
+    assert popen.stdout is not None
+    server = Process(popen.stdout.readline().strip(), popen)
+    body = b'{"model": "hang", "input": "a", "questions": [{"type": "predicate", "instructions": "b"}]}'
+    head = HEAD.replace(PATH.encode(), b"/v1/decisions") + b"Content-Length: %d\r\n\r\n" % len(body)
+    link = opened(server, head + body)
+    time.sleep(0.5)
+    with pytest.raises(httpx2.TimeoutException):
+        httpx2.get(f"{server.url}/live", timeout=1)
+    for _ in range(2):
+        popen.send_signal(kind)
+        time.sleep(0.2)
+    began = time.monotonic()
+    assert ended(server) != 0
+    assert time.monotonic() - began < 30
+    link.close()

@@ -1,0 +1,207 @@
+"""The relay in front of a fleet, with pretended replicas: what a client sees when one of them is lost."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
+from typing import Any
+
+import pytest
+from starlette.types import Message
+
+from redraft.server.http.limits import Limits
+from redraft.server.http.metrics import merged
+from redraft.server.http.places import BLOCK_BYTES, blocks_of
+from redraft.server.http.relay import TRIES, Relay
+
+HEAD = {
+    "type": "http.response.start",
+    "status": 200,
+    "headers": [(b"content-type", b"text/event-stream; charset=utf-8")],
+}
+JSON_HEAD = {"type": "http.response.start", "status": 200, "headers": [(b"content-type", b"application/json")]}
+
+
+class Lost(Exception):
+    """A replica is gone."""
+
+
+def part(body: bytes, *, more: bool = True) -> Message:
+    return {"type": "http.response.body", "body": body, "more_body": more}
+
+
+Script = Sequence[Message | BaseException | float]
+
+
+def ask(
+    scripts: Sequence[Script],
+    *,
+    body: bytes = b"{}",
+    path: str = "/v1/chat/completions",
+    method: str = "POST",
+    limits: Limits | None = None,
+    leaves: bool = False,
+    figures: Mapping[str, bytes] | None = None,
+) -> tuple[list[Message], list[str]]:
+    """What a client gets where the i-th replica that is asked follows the i-th script, and what the replicas did."""
+    left, sent, did = list(scripts), list[Message](), list[str]()
+
+    async def replica(
+        scope: Mapping[str, Any], given: bytes, blocks: Sequence[bytes]
+    ) -> AsyncGenerator[Sequence[Message], None]:
+        assert given == body
+        did.append("asked")
+        try:
+            for step in left.pop(0):
+                if isinstance(step, BaseException):
+                    raise step
+                if isinstance(step, float):
+                    await asyncio.sleep(step)
+                else:
+                    yield [step]
+        except (asyncio.CancelledError, GeneratorExit):
+            did.append("ended")
+            raise
+
+    async def of_each() -> Mapping[str, bytes]:
+        return figures or {}
+
+    inputs: list[Message] = [{"type": "http.request", "body": body, "more_body": False}]
+
+    async def receive() -> Message:
+        if inputs:
+            return inputs.pop()
+        await asyncio.sleep(0.05 if leaves else 100)
+        return {"type": "http.disconnect"}
+
+    async def send(message: Message) -> None:
+        sent.append(message)
+
+    relay = Relay(replica, (Lost,), of_each, limits or Limits())
+    scope = {"type": "http", "method": method, "path": path, "headers": [], "query_string": b""}
+    asyncio.run(asyncio.wait_for(relay(scope, receive, send), 30))
+    return sent, did
+
+
+def text_of(sent: Sequence[Message]) -> bytes:
+    return b"".join(message.get("body", b"") for message in sent[1:])
+
+
+def test_an_answer_passes_as_it_comes() -> None:
+    sent, _ = ask([[HEAD, part(b"data: 1\n\n"), part(b"data: 2\n\n", more=False)]])
+    assert sent == [HEAD, part(b"data: 1\n\n"), part(b"data: 2\n\n", more=False)]
+
+
+def test_a_stream_of_which_nothing_was_seen_is_asked_again() -> None:
+    """Comments are sent while an answer waits, and say nothing of it."""
+    sent, did = ask([[HEAD, part(b": waiting\n\n"), Lost()], [HEAD, part(b"data: 2\n\n", more=False)]])
+    assert did == ["asked", "asked"]
+    assert sent[0] == HEAD
+    assert text_of(sent) == b": waiting\n\ndata: 2\n\n"
+    assert [message["type"] for message in sent].count("http.response.start") == 1
+
+
+def test_a_stream_that_has_begun_ends_with_an_error_event() -> None:
+    sent, did = ask([[HEAD, part(b"data: 1\n\n"), Lost()]])
+    assert did == ["asked"]
+    _, error, done, _ = text_of(sent).split(b"\n\n")
+    assert json.loads(error.removeprefix(b"data: "))["error"]["code"] == "replica_lost"
+    assert done == b"data: [DONE]"
+    assert not sent[-1].get("more_body", False)
+
+
+def test_a_whole_answer_is_held_until_it_is_whole() -> None:
+    sent, did = ask([[JSON_HEAD, part(b'{"a":'), Lost()], [JSON_HEAD, part(b'{"a":'), part(b"1}", more=False)]])
+    assert did == ["asked", "asked"]
+    assert text_of(sent) == b'{"a":1}'
+
+
+def test_a_request_that_ends_every_replica_is_given_up() -> None:
+    sent, did = ask([[Lost()]] * (TRIES + 1))
+    assert len(did) == TRIES
+    assert sent[0]["status"] == 502
+    assert json.loads(text_of(sent))["error"]["code"] == "replica_lost"
+
+
+def test_a_second_replica_that_refuses_a_stream_ends_it_with_an_error() -> None:
+    """Its head is sent, so the status of the refusal cannot be."""
+    busy = {**JSON_HEAD, "status": 503}
+    sent, _ = ask([[HEAD, part(b": waiting\n\n"), Lost()], [busy, part(b"{}", more=False)]])
+    assert sent[0]["status"] == 200
+    assert b"replica_lost" in text_of(sent)
+    assert b"{}" not in text_of(sent)
+
+
+def test_a_client_who_leaves_ends_the_work() -> None:
+    sent, did = ask([[HEAD, part(b"data: 1\n\n"), 60.0]], leaves=True)
+    assert did == ["asked", "ended"]
+    assert text_of(sent) == b"data: 1\n\n"
+
+
+def test_too_large_a_body_goes_nowhere() -> None:
+    sent, did = ask([], body=b"x" * 11, limits=Limits(body_bytes=10, image_body_bytes=10))
+    assert (sent[0]["status"], did) == (413, [])
+
+
+def test_a_probe_does_not_wait_for_replicas_to_load(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("redraft.server.http.relay.PROBE_SEC", 0.05)
+    sent, did = ask([[60.0]], path="/ready", method="GET", body=b"")
+    assert (sent[0]["status"], did) == (503, ["asked", "ended"])
+
+
+PAGE = b"""# HELP redraft_tokens_total Useful tokens answered
+# TYPE redraft_tokens_total counter
+redraft_tokens_total 3.0
+# HELP redraft_steps_per_block Steps
+# TYPE redraft_steps_per_block histogram
+redraft_steps_per_block_bucket{le="1.0"} 1.0
+redraft_steps_per_block_bucket{le="+Inf"} 2.0
+redraft_steps_per_block_count 2.0
+redraft_steps_per_block_sum 5.0
+"""
+
+
+def test_figures_are_summed_or_named_by_replica() -> None:
+    pages = {"a": PAGE, "b": PAGE.replace(b"total 3.0", b"total 4.0")}
+    lines = merged(pages, apart=False).decode().splitlines()
+    assert {"redraft_tokens_total 7.0", 'redraft_steps_per_block_bucket{le="+Inf"} 4.0'} <= set(lines)
+    assert "# TYPE redraft_tokens_total counter" in lines
+    apart = merged(pages, apart=True).decode().splitlines()
+    assert {'redraft_tokens_total{replica="a"} 3.0', 'redraft_tokens_total{replica="b"} 4.0'} <= set(apart)
+
+
+@pytest.mark.parametrize(
+    ("path", "expected"), [("/metrics", b"total 6.0"), ("/metrics/replicas", b'{replica="b"} 3.0')]
+)
+def test_figures_are_for_those_whom_a_replica_lets_in(path: str, expected: bytes) -> None:
+    plain = {**JSON_HEAD, "headers": [(b"content-type", b"text/plain"), (b"content-length", b"7")]}
+    pages = {"a": PAGE, "b": PAGE}
+    sent, _ = ask([[plain, part(b"# HELP ", more=False)]], path=path, method="GET", body=b"", figures=pages)
+    assert expected in text_of(sent)
+    refused = {**JSON_HEAD, "status": 401}
+    sent, _ = ask([[refused, part(b'{"error":1}', more=False)]], path=path, method="GET", body=b"", figures=pages)
+    assert (sent[0]["status"], text_of(sent)) == (401, b'{"error":1}')
+
+
+def chat(text: str) -> bytes:
+    return json.dumps({"seed": 1, "messages": [{"role": "user", "content": text}]}).encode()
+
+
+def row(text: str) -> bytes:
+    return json.dumps({"custom_id": "a", "body": json.loads(chat(text))}).encode()
+
+
+@pytest.mark.parametrize("form", [chat, row])
+def test_prompts_that_begin_alike_share_the_blocks_of_their_beginning(form: Callable[[str], bytes]) -> None:
+    begins = "x" * 3 * BLOCK_BYTES
+    first, second, other = (blocks_of(form(text)) for text in (begins + "a" * 2000, begins + "b" * 2000, "y" * 2000))
+    shared = [a == b for a, b in zip(first, second, strict=True)]
+    assert shared[:3] == [True] * 3
+    assert not any(shared[4:])
+    assert first[0] != other[0]
+
+
+@pytest.mark.parametrize("body", [b"", b"{", b"[1]", b"3", chat("short"), b'{"prompt": null}', b"\xff"])
+def test_what_has_no_block_has_no_place(body: bytes) -> None:
+    assert blocks_of(body) == []
