@@ -18,7 +18,7 @@ PART_WALLS = {
     "images": 650,
     "model/gpu": 1_780,
     "weights": 2_890,
-    "constraints": 5_700,
+    "constraints": 5_740,
     "tasks": 2_350,
     "tune": 2_950,
     "measure": 2_800,
