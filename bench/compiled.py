@@ -158,7 +158,7 @@ def launched(config: ModelConfig, name: str, notes: Driver, part: str) -> Iterat
     works: dict[str, Callable[[], object]] = {
         "step of 1": lambda: step_of(model, 1, USUAL)(),
         "step of 8": lambda: step_of(model, 8, USUAL)(),
-        "step of 12": lambda: step_of(model, 12, USUAL)(),
+        "wide step of 12": lambda: step_of(model, 12, USUAL)(),
         "graph": lambda: standing(model),
         "prompt of 1024": lambda: encoded(model, 1024),
         "prompt of 259": lambda: encoded(model, 259),

@@ -130,7 +130,7 @@ def tried(paths: list[Path], limits: Limits) -> Iterator[Row]:
     for path in paths:
         found = json.loads(path.read_text(encoding="utf-8"))
         split = path.name.partition("---")[0] if "---" in path.name else path.name.partition("_")[0]
-        yield Row(split, path.stem, *one(found["schema"], found.get("tests", []), vocabulary, limits), peak_mb())
+        yield Row(split, path.stem, *one(found["schema"], found.get("tests", []), vocabulary, limits))
 
 
 def one(schema: Any, tests: list[dict[str, Any]], vocabulary: Vocabulary, limits: Limits) -> tuple[Any, ...]:
@@ -144,12 +144,12 @@ def one(schema: Any, tests: list[dict[str, Any]], vocabulary: Vocabulary, limits
         why = str(error)
     seconds = processor_seconds() - began
     if language is None:
-        return "", why, seconds, theirs, 0, 0, 0, 0, 0
+        return "", why, seconds, theirs, 0, 0, 0, 0, 0, peak_mb()
     valid, invalid = ([test["data"] for test in tests if bool(test["valid"]) is kind] for kind in (True, False))
     missing = [value for value in valid if not inside(language, value)]
     through = sum(inside(language, value) and not (language.checked and problems(schema, value)) for value in invalid)
     return (language.held, why, seconds, theirs, len(valid), len(valid) - len(missing), len(invalid), through,
-            len(valid) - len(missing) + inside_opened(schema, missing))  # fmt: skip
+            len(valid) - len(missing) + inside_opened(schema, missing), peak_mb())  # fmt: skip
 
 
 def problems(schema: Any, value: Any) -> bool:

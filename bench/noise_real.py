@@ -25,10 +25,10 @@ from referencing import Registry
 from referencing.jsonschema import EMPTY_REGISTRY
 
 from noise import END, PAD, noise_answer
+from redraft.constraints.compile.dialect import validated_as
 from redraft.constraints.compile.limits import DEFAULT_LIMITS, Limits
 from redraft.constraints.language import Vocabulary, ready
 from redraft.constraints.sources import schema_source
-from redraft.constraints.validation import validated_as
 from redraft.errors import ConstraintError, RedraftError
 from redraft.measure.record import Record, check_place, new_record, write_record
 
@@ -63,6 +63,7 @@ DRAFTS = {
     2019: jsonschema.Draft201909Validator,
     2020: jsonschema.Draft202012Validator,
 }
+VERDICTS = ("valid", "invalid", "refused", "not judged")
 NOWHERE: Registry[Any] = EMPTY_REGISTRY
 
 
@@ -159,9 +160,12 @@ def record_of(rows: list[Answer], seed: int) -> Record:
     tokens, steps = sum(row.tokens for row in guided), sum(row.steps for row in guided)
     reasons = Counter(re.sub(r"\d+", "N", row.why)[:80] for row in rows if row.verdict == "refused")
     summary = [
-        ("answers on noise for schemas of MaskBench", f"{len(rows)} asked for, from {len(splits)} splits"),
-        ("of those", ", ".join(f"{verdicts[kind]} {kind}" for kind in ("valid", "invalid", "refused", "not judged"))),
-        ("held", ", ".join(f"{held[kind]} {kind}" for kind in ("exact", "checked", "guided"))),
+        ("answers on noise for real schemas", f"{len(rows)} asked for, from {len(splits)} splits"),
+        (
+            "answers on noise, by jsonschema",
+            ", ".join(f"{verdicts[kind]} {kind}" for kind in ("valid", "invalid", "refused", "not judged")),
+        ),
+        ("answers on noise, how held", ", ".join(f"{held[kind]} {kind}" for kind in ("exact", "checked", "guided"))),
         ("forwards of the guided way for each token", f"{steps / max(tokens, 1):.2f}, every token being forced"),
     ]
     figures = {

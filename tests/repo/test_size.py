@@ -9,7 +9,7 @@ from pathlib import Path
 TESTS = Path(__file__).resolve().parents[1]
 SOURCE = TESTS.parent / "src"
 FILE_WALL, FUNCTION_WALL = 400, 60
-WHOLE_WALLS = {SOURCE: 41_500, TESTS: 25_800}
+WHOLE_WALLS = {SOURCE: 41_600, TESTS: 25_900}
 
 # The core is what a newcomer reads to understand how a canvas settles: it is to stay an afternoon's reading.
 CORE = {"", "model", "diffusion", "engine"}
@@ -21,12 +21,12 @@ PART_WALLS = {
     "constraints": 5_750,
     "tasks": 2_350,
     "tune": 2_950,
-    "measure": 2_690,
+    "measure": 2_800,
     "server": 5_000,
     "operations": 1_980,
     "trace": 600,
     "distributed": 660,
-    "cli": 4_530,
+    "cli": 4_550,
 }
 
 

@@ -76,6 +76,7 @@ CHANGES: dict[str, Any] = {
     "stream_options.continuous_usage_stats": True,
 }
 ONLY_SHOWN = {
+    "parse_special": "these messages spell no special token",
     # changes nothing in an answer, by its meaning
     "parallel_tool_calls": "an answer has at most one call",
     "canvas": "an object",

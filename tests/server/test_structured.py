@@ -181,10 +181,14 @@ class Everything(BaseModel):
     few: Annotated[int, Field(gt=3, le=9, multiple_of=3)]
 
 
-class Bill(BaseModel):
-    """A decimal is a number or a text with a look-around in its pattern; `EmailStr` is this format."""
+DECIMAL = r"^(?!^[-+.]*$)[+-]?0*\d{1,2}\.?\d{0,2}$"
 
-    cost: Annotated[Decimal, Field(ge=0, le=99)]
+
+class Bill(BaseModel):
+    """A decimal's schema may be a number or any text at all; what the text must be has to be said. `EmailStr` is this
+    format."""
+
+    cost: Annotated[Decimal, Field(json_schema_extra={"type": "string", "pattern": DECIMAL})]
     mail: Annotated[str, Field(json_schema_extra={"format": "email"})]
 
 

@@ -34,13 +34,8 @@ def compiled(*arguments: str, cache: Path) -> subprocess.CompletedProcess[str]:
     [
         ("90", "nvfp4", "", {*EVERY, "_dense"}),
         ("89", "int4", "step of 1", {*STEP, "_dense", "_round"}),
-        ("80", "int8", "step of 1", {*STEP, "_dense", "_round"}),
-        ("86", "int4-g64", "step of 1", {*STEP, "_dense", "_round"}),
-        ("89", "fp8", "step of 1", {*STEP, "_dense", "_round"}),
-        ("100", "none", "step of 1", STEP),
-        ("120", "nvfp4", "step of 1", {*STEP, "_dense"}),
     ],
-    ids=["H100", "RTX 4090, 99 KB of shared memory", "A100", "RTX 3090", "RTX 4090 in fp8", "B200", "RTX 5090"],
+    ids=["H100", "RTX 4090, 99 KB of shared memory"],
 )
 def test_kernels_as_they_are_launched_compile_without_spills(
     arch: str, plans: str, part: str, wanted: set[str], tmp_path: Path

@@ -233,13 +233,22 @@ IMAGE = {"type": "image", "image": png(drawn(8, 8))}
         ([turn("user", {"type": "image_url", "image_url": "file:///etc/passwd"})], "nothing is fetched"),
         ([turn("user", {"type": "image_url", "image_url": "data:image/png,x"})], "write it as data:image/png;base64"),
         ([turn("user", {"type": "image_url", "image_url": "data:;base64,é"})], r"content\[0\] is not base64"),
-        ([turn("user", IMAGE, {"type": "text", "text": "<|image|>"})], "has 2 places for images and 1 images"),
     ],
 )
 def test_bad_images_are_refused_by_their_part(engine: Engine, messages: list[dict[str, Any]], said: str) -> None:
     with pytest.raises(RequestError, match=said):
         engine.resolve(Request(messages, SMALL))
     assert not vision_of(engine).is_loaded
+
+
+def test_a_text_that_spells_the_image_token_makes_no_place(engine: Engine) -> None:
+    """Text of a caller's is text: it can neither move an image nor stand for one."""
+    prompt = engine.chat_prompt([turn("user", {"type": "text", "text": "<|image|>"}, IMAGE)])
+    (image,) = prompt.images
+    placeholder = vision_of(engine).config.placeholder
+    assert [i for i, token in enumerate(prompt.tokens) if token == placeholder] == [
+        *range(image.run.start, image.run.stop)
+    ]
 
 
 def test_a_text_model_refuses_images_by_name() -> None:

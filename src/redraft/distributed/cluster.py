@@ -78,8 +78,9 @@ def joined(address: str | None, *, cpus: int | None = None) -> Iterator[Any]:
         except (ConnectionError, TimeoutError, ValueError) as error:
             first = (str(error).splitlines() or ["no reason given"])[0]
             raise RequestError(f"no Ray cluster answers at {address}: {first}; start one with ray start") from None
-        except RuntimeError as error:
-            raise RequestError(f"the Ray cluster at {address} cannot be joined: {error}") from None
+        except Exception as error:  # a plain Exception where a node has not started within half a minute
+            where = f"the Ray cluster at {address} cannot be joined" if address else "Ray does not start here"
+            raise RunError(f"{where}: {error}; Ray's logs are in /tmp/ray/session_latest/logs") from None
     try:
         yield ray
     finally:

@@ -56,7 +56,7 @@ KEYWORDS: tuple[Keyword, ...] = (
         multipleOf  divisors of up to four digits; others are checked
         minLength  up to 1000 characters; beyond that refused
         maxLength  up to 1000 characters; beyond that checked
-        pattern  no look-around, back references, word borders or inner anchors; a schema with those is guided
+        pattern  look-around only ahead from its beginning, no back references, word borders, inner anchors; else guided
         properties  in the order of the schema
         required
         additionalProperties  keys beyond the declared ones are written only where this is given, or nothing is declared

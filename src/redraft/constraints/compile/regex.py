@@ -15,7 +15,7 @@ from functools import lru_cache
 import numpy as np
 from numpy.typing import NDArray
 
-from redraft.constraints.compile.automaton import MOST_PAIRS, NOWHERE, Dfa
+from redraft.constraints.compile.automaton import MOST_PAIRS, NOWHERE, Dfa, intersect, subtract
 from redraft.constraints.compile.limits import (
     DEFAULT_LIMITS,
     Limits,
@@ -56,6 +56,8 @@ def whole_match(pattern: str, *, limits: Limits = DEFAULT_LIMITS) -> Dfa:
 
 def irregular(pattern: str) -> str:
     """What a pattern has that no automaton can keep; an empty text if there is nothing."""
+    if (parts := _look_ahead(pattern)) is not None:
+        return irregular(parts[1]) or irregular(parts[2])
     plain = re.sub(r"\\\\", "", pattern)
     return next((what for refused, what in _REFUSED if refused.search(plain)), "")
 
@@ -64,7 +66,29 @@ def ecma_search(pattern: str) -> Dfa:
     """Strings in which an ECMA 262 pattern matches somewhere, as JSON Schema's `pattern` means it."""
     if what := irregular(pattern):
         raise OutOfReachError(f"pattern {pattern!r} has {what}, which no automaton can keep; write it without")
+    if (parts := _look_ahead(pattern)) is not None:
+        sign, ahead, rest = parts
+        branches = (branch if branch[:1] == ["^"] else ["^", *branch] for branch in _branches(ahead))
+        seen = _compile("|".join(_anchored(branch, pattern) for branch in branches), "pattern", pattern)
+        return (intersect if sign == "=" else subtract)(ecma_search("^" + rest), seen)
     return _compile("|".join(_anchored(branch, pattern) for branch in _branches(pattern)), "pattern", pattern)
+
+
+def _look_ahead(pattern: str) -> tuple[str, str, str] | None:
+    """The sign, the inside and what follows of a look-ahead at the beginning of a pattern of one alternative, as
+    pydantic has it for decimals; None if there is none."""
+    if not pattern.startswith(("^(?=", "^(?!")):
+        return None
+    depth, inside, at, parts = 0, False, 1, list[str]()
+    for token in _TOKEN.findall(pattern[1:]):
+        at += len(token)
+        depth += 0 if inside else token.startswith("(") - (token == ")")
+        inside = token != "]" if inside else token == "["
+        if token == "|" and depth == 0 and not inside:
+            return None
+        if token == ")" and depth == 0 and not parts:
+            parts = [pattern[3], pattern[4 : at - 1], pattern[at:]]
+    return (parts[0], parts[1], parts[2]) if parts else None
 
 
 @lru_cache(maxsize=256)
