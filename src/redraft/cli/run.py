@@ -119,7 +119,7 @@ def _fleet(arguments: argparse.Namespace, rows: int) -> Done:
         from redraft.distributed.batch import answers
 
         async def answered(left: Iterator[Row], first: int) -> AsyncGenerator[RowAnswer, None]:
-            under_way = deque[tuple[Row, ApiError | None]]()
+            under_way: deque[tuple[Row, ApiError | None]] = deque()
 
             def data() -> Iterator[bytes]:
                 for row in left:
