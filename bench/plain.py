@@ -235,6 +235,7 @@ def keep(found: dict[str, list[Answered]], arguments: argparse.Namespace) -> Non
     way = "from left to right" if arguments.causal else "fast"
     name = Path(arguments.run or arguments.model).name
     workload = {"model": name, "count": arguments.count, "seed": arguments.seed, "way": way, "free": arguments.free}
+    workload["canvas"] = arguments.canvas or "what holds the right answer"
     summary = [(f"{group}, {len(each)} answers of {name}, {way}", line(each)) for group, each in found.items()]
     write_record(
         new_record(arguments.record.stem, workload=workload, figures=figures, summary=summary), arguments.record

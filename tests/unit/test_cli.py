@@ -530,7 +530,8 @@ def test_eval_scores_and_records(tmp_path: Path, capsys: Captured) -> None:
     from redraft.measure.record import read_record
 
     path = tmp_path / "new" / "record.json"
-    words = ["eval", "--count", "2", "--task", "records", "--steps", "2", "--record", str(path)]
+    words = ["eval", "--model", "nano-sudoku", "--count", "2", "--task", "records", "--steps", "2"]
+    words += ["--record", str(path)]
     assert main([*words, "--json"]) == 0
     (found,) = json.loads(capsys.readouterr().out)
     assert (found["task"], found["count"]) == ("records", 2)

@@ -118,7 +118,7 @@ def test_an_answer_is_right_as_text_or_as_json(right: str, answer: str, exact: b
 def test_a_file_of_rows_is_scored(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """A conversation is sent whole; whoever has the right answer in the file gets it counted."""
     asked = [{"role": "user", "content": "record\nSend 417 melu to Karomi."}]
-    engine = redraft.load("nano")
+    engine = redraft.load("nano-sudoku")
     first = engine.generate(asked, seed=0, max_tokens=engine.config.generation.max_new_tokens).text
     rows = [
         {"prompt": asked[0]["content"], "response": first},
@@ -126,7 +126,7 @@ def test_a_file_of_rows_is_scored(tmp_path: Path, capsys: pytest.CaptureFixture[
     ]
     file = tmp_path / "rows.jsonl"
     file.write_text("".join(json.dumps(row) + "\n\n" for row in rows), encoding="utf-8")
-    assert main(["eval", "--file", str(file), "--json"]) == 0
+    assert main(["eval", "--model", "nano-sudoku", "--file", str(file), "--json"]) == 0
     (found,) = json.loads(capsys.readouterr().out)
     assert (found["task"], found["count"], found["exact"]) == ("rows.jsonl", 2, 0.5)
 

@@ -125,7 +125,7 @@ def test_no_guess_is_told_to_programs_or_of_other_models(monkeypatch: pytest.Mon
 
 
 def test_programs_are_told_of_their_answer_alone(capsys: Captured) -> None:
-    assert main([*ASKED, "--threads", "1"]) == 0
+    assert main([*ASKED, "--model", "nano-sudoku", "--threads", "1"]) == 0
     assert capsys.readouterr().err == "redraft: cut at 2 tokens; --max-tokens allows for more\n"
 
 
