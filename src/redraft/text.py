@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import json
 import re
+import sys
 import threading
 from collections.abc import Mapping, Sequence
 from contextlib import nullcontext
@@ -130,8 +131,13 @@ class Text:
         shown = self.render(given[0], thinking=thinking, generation_prompt=generation_prompt, tools=given[1])
         return [token for part in (shown.split(split) if split else [shown]) for token in self.encode(part, bos=False)]
 
+    @property
+    def reach(self) -> int:
+        """Most characters that fit into the model's context, whatever their tokens are."""
+        return self.context * self.longest or sys.maxsize
+
     def _refuse_long(self, characters: int) -> None:
-        if self.context * self.longest and characters > self.context * self.longest:
+        if characters > self.reach:
             raise RequestError(
                 f"the text has {characters} characters, at least {-(-characters // self.longest)} tokens; the model's"
                 f" context is {self.context}: shorten it"

@@ -203,6 +203,7 @@ def test_a_kill_loses_nothing_and_does_nothing_twice(nano: Engine, tmp_path: Pat
     }
     source.write_text("".join(json.dumps({"custom_id": f"r{i}"} | row) + "\n" for i in range(80)))
     command = [sys.executable, "-c", KILLED, "run", str(source), str(target), "--seed", "0", "--threads", "1"]
+    command += ["--model", "nano-sudoku"]
     environment = {**os.environ, "PYTHONPATH": str(ROOT / "src"), "OMP_NUM_THREADS": "1"}
     killed = subprocess.run(command, env=environment, stderr=subprocess.PIPE, check=False)
     assert killed.returncode == -signal.SIGKILL, killed.stderr

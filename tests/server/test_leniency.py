@@ -35,7 +35,7 @@ def test_who_asks_for_no_chance_gets_the_same_again(server: Process, fields: dic
     assert content(one) == content(asked(server, messages=turn, max_tokens=64, seed=0, **fields))
 
 
-@pytest.mark.parametrize("most", [1024, 4096, 2**31])
+@pytest.mark.parametrize("most", [1024, 4096, 2**20])
 def test_more_tokens_than_there_is_room_for_are_what_there_is_room_for(server: Process, most: int) -> None:
     """Several clients send 1,024 or more whatever the model; the models in the package have 1,024 in all."""
     reply = asked(server, max_tokens=most, seed=1)

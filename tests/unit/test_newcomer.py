@@ -77,7 +77,19 @@ def test_nano_answers_further_questions_of_a_conversation() -> None:
     assert right >= asked - 3, f"{right} of {asked}"
 
 
-ASKED = ["generate", "hello", "--chat", "--steps", "1", "--max-tokens", "2", "--preset", "reference"]
+ASKED = [
+    "generate",
+    "hello",
+    "--chat",
+    "--model",
+    "nano-sudoku",
+    "--steps",
+    "1",
+    "--max-tokens",
+    "2",
+    "--preset",
+    "reference",
+]
 
 
 @pytest.mark.parametrize(

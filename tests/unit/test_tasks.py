@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 from redraft.errors import RecipeError
-from redraft.tasks import EditLists, Edits, Example, InfillPython, Lists, Repair, Sudoku, Task
+from redraft.tasks import EditLists, Edits, Example, InfillPython, Lists, RepairTask, Sudoku, Task
 from redraft.tasks import grids as rules
 from redraft.tasks.infill import corpus, fingerprint
 from redraft.tasks.task import split_of
@@ -86,7 +86,7 @@ def test_hard_puzzles_need_their_guesses() -> None:
 
 
 def test_a_repair_starts_broken_and_ends_valid() -> None:
-    task, valid = Repair(), 0
+    task, valid = RepairTask(), 0
     for example in islice(task.examples("train", 0), 300):
         broken = example.prompt.partition("\n")[2]
         assert json.dumps(json.loads(example.answer), separators=(",", ":")) == example.answer
@@ -275,7 +275,9 @@ def test_a_gap_is_marked_by_hand(answer: str, exact: bool, parses: float) -> Non
 
 
 @pytest.mark.parametrize(
-    "task", [Repair(), Edits(), InfillPython(), Sudoku(6), Lists(), Lists(8), EditLists()], ids=lambda task: task.name
+    "task",
+    [RepairTask(), Edits(), InfillPython(), Sudoku(6), Lists(), Lists(8), EditLists()],
+    ids=lambda task: task.name,
 )
 def test_streams_repeat_differ_by_seed_and_share_no_example(task: Task) -> None:
     def first(split: str, seed: int) -> list[Example]:

@@ -83,13 +83,13 @@ def edit(
         readable(parts[1], "span", cut_at_end=True),
         readable(parts[2], "text behind the span", cut_at_end=False),
     ]
-    encode = engine.text.encode
-    source, behind = encode(shown[1], bos=False), encode(shown[2], bos=False)
+    encode, reach = engine.text.encode, engine.text.reach  # what lies further away cannot be seen
+    source, behind = encode(shown[1], bos=False), encode(shown[2][:reach], bos=False)
     if instruction is None:
-        before = encode(shown[0], bos=True)
+        before = encode(shown[0][-reach:], bos=True)
     else:
         before = engine.text.chat([{"role": "user", "content": prompts.edit(instruction, "".join(shown))}])
-        before += encode(shown[0], bos=False)
+        before += encode(shown[0][-reach:], bos=False)
     options = seeded(options, seed)
     revised, forwards = list[int](), 0
     pieces = _pieces(source, engine.config.model.canvas_length - slack)

@@ -91,8 +91,8 @@ def infill(
     """
     refuse_decided(options, "infill")
     before, behind = readable(prefix, "prefix", cut_at_end=True), readable(suffix, "suffix", cut_at_end=False)
-    encode = engine.text.encode
-    around = GapContext(tuple(encode(before, bos=True)), tuple(encode(behind, bos=False)), ends)
+    encode, reach = engine.text.encode, engine.text.reach  # what lies further away cannot be seen
+    around = GapContext(tuple(encode(before[-reach:], bos=True)), tuple(encode(behind[:reach], bos=False)), ends)
     options = seeded(options, seed)
     widths = _widths(max_tokens, width, engine.config.model.canvas_length)
     hole = _healed(engine, around, constraint, heal=heal and width is None)

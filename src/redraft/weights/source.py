@@ -26,7 +26,7 @@ SINGLE, INDEX = "model.safetensors", "model.safetensors.index.json"
 EMBEDDED = ("nano", "nano-sudoku")
 """Models inside the package, the default first: one reads sentences, one solves puzzles (docs/decisions)."""
 TEXT_FILES = (
-    *("tokenizer.json", "tokenizer_config.json", "chat_template.jinja", "special_tokens_map.json"),
+    *("tokenizer.json", "tokenizer_config.json", "chat_template.jinja"),
     *("processor_config.json", "preprocessor_config.json"),
 )
 """Files of a checkpoint beside its weights and configs."""
