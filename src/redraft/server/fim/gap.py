@@ -68,8 +68,8 @@ async def run_gap(request: Request, gap: Gap) -> tuple[list[Generation], int]:
 
 
 def count_tokens(engine: Engine, *texts: str) -> int:
-    """Of all of them."""
-    return sum(len(engine.text.encode(text, bos=False)) for text in texts)
+    """Of all of them, each as far as the model's context could reach."""
+    return sum(len(engine.text.encode(text[: engine.text.reach], bos=False)) for text in texts)
 
 
 async def respond_gap(request: Request, body: Sampling, gap: Gap, form: TextForm) -> Response | Json:
