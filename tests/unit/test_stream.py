@@ -103,7 +103,7 @@ def test_what_a_stream_does_not_read_goes_by_the_logits(
     alone = list(run_alone(model(), asked, SeededNoise(asked.seed)))
     counts = counted(monkeypatch)
     assert batched([asked], model())[0] == alone
-    assert counts[0] == 0
+    assert not any(counts)
 
 
 @pytest.mark.parametrize("numbers", [reading.NUMBERS, 64 * 8 * 2, 1])
