@@ -55,7 +55,9 @@ def on_page_markdown(markdown: str, page: Any, **_: Any) -> str:
             return link[0]
         name = linked.relative_to(REPOSITORY).as_posix()
         name = PAGES.get(name, "") or name.removeprefix("docs/")
-        if linked == REPOSITORY / "docs/decisions":
+        if linked.is_dir() and linked != REPOSITORY / "docs/decisions":
+            return "]"  # a folder has no page
+        if linked.is_dir():
             name = DECISIONS
         return f"]({'../' * source.count('/')}{name}{link['anchor'] or ''})"
 

