@@ -50,7 +50,7 @@ def row(number: int, *, begins: str = "") -> dict[str, Any]:
 
 
 def started(*words: str, **more: Any) -> subprocess.Popen[str]:
-    return subprocess.Popen(
+    found = subprocess.Popen(
         [sys.executable, *words],
         env=os.environ | ENVIRONMENT,
         text=True,
@@ -58,6 +58,23 @@ def started(*words: str, **more: Any) -> subprocess.Popen[str]:
         stderr=subprocess.PIPE,
         **more,
     )
+    STARTED.append(found)
+    return found
+
+
+STARTED: list[subprocess.Popen[str]] = []
+
+
+@pytest.fixture(scope="module", autouse=True)
+def ended() -> Iterator[None]:
+    """Behind the last test nothing of what was started runs, and no pipe of it is open."""
+    yield
+    for one in STARTED:
+        one.kill()
+        one.wait()
+        for pipe in (one.stdin, one.stdout, one.stderr):
+            if pipe is not None:
+                pipe.close()
 
 
 class TwoNodes:
