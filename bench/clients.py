@@ -114,18 +114,18 @@ def _images(arguments: argparse.Namespace) -> int:
             found["openai (JavaScript)"] = _node("openai", sent, arguments.node, IMAGES_NODE)
         finally:
             server.terminate()
-    for name, told in found.items():
-        print(f"{name} {told['version']}: {told['said']}")
-    tried = {name: told for name, told in found.items() if told["version"]}
+    for name, reported in found.items():
+        print(f"{name} {reported['version']}: {reported['said']}")
+    tried = {name: reported for name, reported in found.items() if reported["version"]}
     claims = [
-        (f"images by {name} {told['version']} against a server", "all right: " + ", ".join(told["right"]))
-        for name, told in tried.items()
-        if not told["wrong"]
+        (f"images by {name} {reported['version']} against a server", "all right: " + ", ".join(reported["right"]))
+        for name, reported in tried.items()
+        if not reported["wrong"]
     ]
     if arguments.record:
         workload = {"model": "small, untrained, with a vision tower", "images": 2}
         write_record(new_record("clients-images", workload=workload, figures=found, summary=claims), arguments.record)
-    return int(any(told["wrong"] for told in tried.values()))
+    return int(any(reported["wrong"] for reported in tried.values()))
 
 
 def _url(picture: Image.Image) -> str:

@@ -163,15 +163,15 @@ async def attack(http: httpx2.AsyncClient, cases: Iterator[tuple[str, bytes]], c
             path, body = next(cases)
             began = time.monotonic()
             try:
-                told = await http.post(path, content=body, headers={"content-type": "application/json"})
+                reply = await http.post(path, content=body, headers={"content-type": "application/json"})
             except httpx2.HTTPError as error:
                 seen.wrong.append(f"{path} {body[:300]!r}: {error!r}")
                 continue
             seconds = time.monotonic() - began
             seen.seconds.append(seconds)
-            seen.statuses[str(told.status_code)] += 1
-            if (told.status_code >= 500 and told.status_code not in OURS) or seconds > MOST_SEC:
-                seen.wrong.append(f"{told.status_code} in {seconds:.1f} s: {path} {body[:300]!r}")
+            seen.statuses[str(reply.status_code)] += 1
+            if (reply.status_code >= 500 and reply.status_code not in OURS) or seconds > MOST_SEC:
+                seen.wrong.append(f"{reply.status_code} in {seconds:.1f} s: {path} {body[:300]!r}")
             if number % 100 == 0:
                 report("request", number, count)
 
@@ -185,9 +185,9 @@ async def bystander(http: httpx2.AsyncClient, over: asyncio.Event, most: int | N
     while not over.is_set() and (most is None or len(found["live"]) < most):
         for name, asked in (("answer", http.post("/v1/chat/completions", json=PLAIN)), ("live", http.get("/live"))):
             began = time.monotonic()
-            told = await asked
-            if told.status_code != 200:
-                raise RunError(f"the bystander's request got {told.status_code}: {told.text[:300]}")
+            reply = await asked
+            if reply.status_code != 200:
+                raise RunError(f"the bystander's request got {reply.status_code}: {reply.text[:300]}")
             found[name].append(time.monotonic() - began)
         await asyncio.sleep(0.02)
     return found

@@ -60,7 +60,8 @@ def ask(url: str, body: Json) -> Json:
         f"{url}/v1/chat/completions", json.dumps(body).encode(), {"content-type": "application/json"}
     )
     with urllib.request.urlopen(sent, timeout=600) as reply:
-        return json.loads(reply.read())  # type: ignore[no-any-return]
+        found: dict[str, Any] = json.loads(reply.read())
+        return found
 
 
 def body(text: str, seed: int) -> Json:
@@ -98,10 +99,8 @@ def hits(*, by_prefix: bool) -> Json:
         list(pool.map(lambda text: ask(url, body(text, 1) | {"max_tokens": 8}), asked))
         with urllib.request.urlopen(f"{url}/metrics", timeout=60) as reply:
             page = reply.read().decode()
-    found, missed = (
-        float(re.search(rf"^redraft_prefix_{kind}_tokens (.*)$", page, re.M)[1])  # type: ignore[index]  # it is there
-        for kind in ("hit", "miss")
-    )
+    tokens = dict(re.findall(r"^redraft_prefix_(hit|miss)_tokens (.*)$", page, re.M))
+    found, missed = float(tokens["hit"]), float(tokens["miss"])
     return {"hit_tokens": found, "miss_tokens": missed, "hit_rate": round(found / (found + missed), 4)}
 
 

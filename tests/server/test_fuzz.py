@@ -12,28 +12,8 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from tests.server.conftest import Process, end, start
 
-from redraft.server.canvas import Canvas
-from redraft.server.fim.edits import Edit
-from redraft.server.fim.infill import Fim, Hole
-from redraft.server.http.body import Body
-from redraft.server.openai.decisions import Decisions
-from redraft.server.openai.fields import Chat, Completion
-from redraft.server.openai.models import Detokenize, Tokenize
-from redraft.server.openai.responses import Responses
+from hostile import ENDPOINTS
 
-TURN = {"messages": [{"role": "user", "content": "record\nSend"}], "max_tokens": 8, "canvas": {"width": 16}}
-ENDPOINTS: dict[str, tuple[type[Body], dict[str, Any]]] = {
-    "/v1/chat/completions": (Chat, TURN),
-    "/v1/completions": (Completion, {"prompt": "record", "canvas": {"width": 16}}),
-    "/v1/responses": (Responses, {"input": "record", "max_output_tokens": 8, "canvas": {"width": 16}}),
-    "/v1/fim/completions": (Fim, {"prompt": "a", "suffix": "b", "max_tokens": 2}),
-    "/infill": (Hole, {"input_prefix": "a", "input_suffix": "b", "n_predict": 2}),
-    "/v1/edit/completions": (Edit, {"messages": [{"role": "user", "content": "<|code_to_edit|>ab<|/code_to_edit|>"}]}),
-    "/v1/canvas": (Canvas, {"prompt": "record", "max_tokens": 8, "canvas": {"width": 16}}),
-    "/v1/decisions": (Decisions, {"input": "a", "questions": [{"type": "predicate", "instructions": "b"}]}),
-    "/tokenize": (Tokenize, {"prompt": "a"}),
-    "/detokenize": (Detokenize, {"tokens": [1, 2]}),
-}
 SCALARS = st.one_of(
     st.none(),
     st.booleans(),
