@@ -14,7 +14,7 @@ const HOLE = "▢";
 const SENTENCE = "Extract as JSON: name, age (integer), city\nAlice is 31 years old and lives in Rome.\n";
 /** Text, pattern and longest hole, of the kind that the served model was trained on. */
 const EXAMPLES = {
-  nano: [`${SENTENCE}{"name":"Alice","age":31,"city":"${HOLE}"}`, "[A-Z][a-z]+", 6],
+  nano: [`${SENTENCE}{"name":"Alice","age":31,"city":"${HOLE}"}`, "Rome|Paris|Lima|Oslo", 6],
   "nano-sudoku": [`sudoku\n1234\n3412\n${HOLE}\n4321`, "[1-4]{4}", 4],
 };
 const CODE = [`class Point:\n    def __init__(${HOLE}, x):\n        self.x = x\n`, "[a-z]+", 16];
