@@ -104,6 +104,7 @@ TABLE = (
     Take("vision-tower", 3, "python bench/vision_tower.py"),
     Take("fleet-simulation", 3, "python bench/fleet.py --count 20000"),
     Take("ray-path", 8, "python bench/ray_path.py --count 200", "the extra scale"),
+    Take("page-axe", 10, "python bench/page_axe.py A", "axe.min.js of the npm package axe-core, as A, and chromium"),
     Take("startup", 4, "python bench/startup.py --runs 7"),
     Take("clients", 10, "python bench/clients.py --venv A --venv B --node C", "every client, in folders A, B and C"),
     Take(

@@ -399,8 +399,8 @@ def test_an_answer_is_of_its_schema_and_each_field_tells_how_sure_it_is(tab: Tab
     assert all(isinstance(values[name], str | None) for name in ("who", "item"))
     assert isinstance(values["qty"], int | None)
     assert tab.bodies[-1]["canvas"]["ask_fields"] is True
-    sure = [float(rows.nth(i).locator("meter").get_attribute("value")) for i in range(3)]
-    assert all(0 <= one <= 1 for one in sure)
+    verdicts = page.locator(".fields td:last-child").all_text_contents()
+    assert all(re.search(r"\d%|the schema", one) for one in verdicts), "how sure it is, or that it had no choice"
     taught = {"messages": [{"role": "user", "content": RECORD}], "canvas": {"stream": True}}
     tab.change(
         "v1/chat/completions", taught
@@ -687,15 +687,26 @@ def test_one_of_several_names_is_picked(tab: Tab) -> None:
 
 def test_a_bar_stands_only_where_the_model_had_a_choice(tab: Tab) -> None:
     page = tab.open("schema")
-    held = {"kind": {"const": "order"}, "qty": {"type": "integer"}}
-    schema = json.dumps({"type": "object", "properties": held, "required": list(held)})
-    page.get_by_label("JSON Schema").fill(schema)
+    text = '{"a":1,"b":2,"c":3}'
+    beside = {"1": -45.0, "2": -2.4, "3": -0.2}  # log-probability of another token; the third is the schema's choice
+    content = [
+        {"token": one, "bytes": [ord(one)], "logprob": -0.1}
+        | {"top_logprobs": [{"token": one, "logprob": -0.1}, {"token": "x", "logprob": beside.get(one, -45.0)}]}
+        for one in text
+    ]
+    (draft,) = drafts(text)
+    choice = {"index": 0, "delta": {"content": text}, "logprobs": {"content": content}, "finish_reason": "stop"}
+    report = ending(text, steps=1)[1]["canvas"]
+    frame = {"choices": [], "canvas": draft | {"forced": [text.index("3")]}}
+    tab.pretend("v1/chat/completions", [frame, {"choices": [choice | {"canvas": report}]}])
     page.get_by_role("button", name="Answer").click()
     rows = page.locator(".fields tbody tr")
-    rows.nth(1).wait_for()
-    assert rows.nth(0).locator("meter").count() == 0
-    assert "schema" in (rows.nth(0).locator("td").last.text_content() or "")
-    assert rows.nth(1).locator("meter").count() == 1
+    rows.nth(2).wait_for()
+    assert [rows.nth(i).locator("meter").count() for i in range(3)] == [0, 1, 0]
+    said = page.locator(".fields td:last-child").all_text_contents()
+    assert said[0] == "the only value the schema allows"
+    assert said[1].strip() == "90.5%"  # e ** -0.1
+    assert said[2] == "the schema’s choice, against the model"
 
 
 def test_nine_by_nine_is_asked_and_contradictory_clues_are_named(tab: Tab) -> None:

@@ -31,7 +31,7 @@ class Edit {
     this.text.value = TEXT;
     this.text.setSelectionRange(...CHOSEN);
     this.chosen = h("p", { class: "chosen", "aria-live": "polite" });
-    this.strength = h("input", { type: "range", min: 0.05, max: 1, step: 0.05, value: 0.5 });
+    this.strength = h("input", { type: "range", min: 0.05, max: 1, step: 0.05, value: 1 });
     this.reading = h("output", { class: "reading" });
     this.slack = h("input", { type: "number", min: 0, max: 16, step: 1, inputmode: "numeric", placeholder: "0" });
     this.wish = h("input", { type: "text", placeholder: "none", value: WISH });
