@@ -594,7 +594,7 @@ def test_a_timeline_reads_at_any_length(tab: Tab, steps: int) -> None:
         ask(page, "anything")
         page.wait_for_selector(f".turn:last-child {SETTLED}")
         turn = page.locator(".turn:last-child")
-        bars, where = turn.locator(".bar"), turn.locator(".where")
+        bars, where = turn.locator(".bars .bar"), turn.locator(".where")
         assert bars.count() == steps + 1
         boxes = [bars.nth(i).bounding_box() for i in range(steps + 1)]
         assert all(3 <= box["width"] <= 60 for box in boxes)
