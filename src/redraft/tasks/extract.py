@@ -98,7 +98,8 @@ def ask(rng: Random, made: Sentences, domain: str, count: int) -> Asked:
     chosen = rng.sample(list(made.values), min(count, len(made.values)))
     if rng.random() < 0.25:
         held = {name for role in made.values for name in roles()[role].names}
-        others = sorted(set().union(*map(roles_of, domains()[domain])) - set(made.values))
+        forms = (expand(rng.choice(domains()[domain]), rng) for _ in range(8))
+        others = sorted(set().union(*map(roles_of, forms)) - set(made.values))
         others = [role for role in others if not held & set(roles()[role].names)]
         chosen += rng.sample(others, min(len(others), rng.choice((1, 1, 2))))
     rng.shuffle(chosen)
@@ -133,13 +134,16 @@ def name_of(role: str, chosen: Sequence[str], made: Sentences, rng: Random, styl
 
 _GENERAL = (
     (frozenset(("person",)), frozenset(("who", "name", "person", "full_name", "people"))),
-    (frozenset(("city", "country", "address")), frozenset(("city", "place", "location", "where", "town", "country"))),
+    (
+        frozenset(("city", "country", "address", "spot")),
+        frozenset(("city", "place", "location", "where", "town", "country")),
+    ),
     (frozenset(("price",)), frozenset(("price", "cost", "total", "sum", "amount", "amount_paid"))),
     (frozenset(("date", "time", "weekday", "year")), frozenset(("date", "time", "day", "when", "at", "hour", "on"))),
     (frozenset(("company",)), frozenset(("company", "firm", "place", "business", "organisation"))),
     (
-        frozenset(("goods", "thing", "list", "dish")),
-        frozenset(("item", "product", "article", "goods", "what", "object")),
+        frozenset(("goods", "thing", "list", "dish", "food", "drink", "lost", "ingredient")),
+        frozenset(("item", "product", "article", "goods", "what", "object", "thing")),
     ),
     (frozenset(("count", "small", "digits", "bignum")), frozenset(("number", "count", "amount", "quantity", "people"))),
 )

@@ -110,6 +110,10 @@ WORDS = {
     "animal": 0.15,
     "sport": 0.15,
     "brand": 0.4,
+    **dict.fromkeys(("food", "drink", "ingredient", "beast", "hobby", "instrument", "element", "invention"), 0.15),
+    **dict.fromkeys(("subject_", "symptom", "medicine", "spot", "relation", "genre", "weather", "vehicle"), 0.1),
+    **dict.fromkeys(("lost", "material", "mood"), 0.1),
+    **dict.fromkeys(("mountain", "river"), 0.4),
 }
 """Kinds that are a list's words, and the share of made words among them."""
 
