@@ -15,7 +15,8 @@ from random import Random
 
 from redraft.tasks.strings import word
 
-_MARK = re.compile(r"([@~^$])(\d)(?::(\w+))?")_ARTICLE = re.compile(r"(?<=\b[Aa]) (?=[aeiou])")
+_MARK = re.compile(r"([@~^$])(\d)(?::(\w+))?")
+_ARTICLE = re.compile(r"(?<![{\w])([Aa]) (?=[aeiou])")
 _ANY = (
     *("person", "city", "company", "code", "count", "digits", "price", "date", "time", "color", "title", "animal"),
     *("food", "language", "weekday", "room", "phone", "percent", "weight", "team", "brand", "job", "small", "year"),
@@ -33,7 +34,13 @@ _SUITED: dict[str, tuple[str, ...]] = {
     "pair": _ANY,
 }
 """Lists of nouns, and the kinds of value that suit them."""
-_FIXED = {"goods": ("count",), "tally": ("count", "digits", "bignum"), "first": _ANY, "petword": ("petname",), "pair_name": ("person", "petname", "company")}
+_FIXED = {
+    "goods": ("count",),
+    "tally": ("count", "digits", "bignum"),
+    "first": _ANY,
+    "petword": ("petname",),
+    "pair_name": ("person", "petname", "company"),
+}
 """The same of lists that only a mark with their name draws from."""
 
 
@@ -54,7 +61,7 @@ def open_slots(sentence: str, rng: Random) -> str:
         label = re.sub(r"\W+", "_", noun.lower())
         slots[number] = f"{{{kind}__{label}}}"
     found = _MARK.sub(lambda match: _put(match[1], nouns[match[2]], slots[match[2]]), sentence)
-    return _ARTICLE.sub("n ", found) if marks else found
+    return _ARTICLE.sub(r"\1n ", found) if marks else found
 
 
 def _put(mark: str, noun: str, slot: str) -> str:
