@@ -98,7 +98,7 @@ def ask(rng: Random, made: Sentences, domain: str, count: int) -> Asked:
     chosen = rng.sample(list(made.values), min(count, len(made.values)))
     if rng.random() < 0.25:
         held = {name for role in made.values for name in roles()[role].names}
-        forms = (expand(rng.choice(domains()[domain]), rng) for _ in range(8))
+        forms = (expand(rng.choice(domains()[domain]), rng) for _ in range(5))
         others = sorted(set().union(*map(roles_of, forms)) - set(made.values))
         others = [role for role in others if not held & set(roles()[role].names)]
         chosen += rng.sample(others, min(len(others), rng.choice((1, 1, 2))))
@@ -178,7 +178,8 @@ def _many(rng: Random, split: str) -> Example | None:
     held = roles_of(form)
     if not 1 < len(held) < 5:
         return None
-    alike = [each for each in (expand(one, rng) for one in domains()[domain]) if roles_of(each) >= held]
+    some = rng.sample(domains()[domain], min(40, len(domains()[domain])))
+    alike = [each for each in (expand(one, rng) for one in some) if roles_of(each) >= held]
     count, mixed = rng.choice((2, 2, 3, 3, 4)), rng.random() < 0.4
     texts = [write(rng.choice((*alike, form)) if mixed else form, rng, split) for _ in range(count)]
     texts = [Sentences(each.text, {name: each.values[name] for name in each.values if name in held}) for each in texts]

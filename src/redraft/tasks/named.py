@@ -46,6 +46,8 @@ _FIXED = {
 
 def open_slots(sentence: str, rng: Random) -> str:
     """A sentence with a noun for each mark of one, and a slot for each mark of a value."""
+    if "$" not in sentence:
+        return sentence
     marks = _MARK.findall(sentence)
     nouns: dict[str, str] = {}
     slots: dict[str, str] = {}
@@ -61,7 +63,7 @@ def open_slots(sentence: str, rng: Random) -> str:
         label = re.sub(r"\W+", "_", noun.lower())
         slots[number] = f"{{{kind}__{label}}}"
     found = _MARK.sub(lambda match: _put(match[1], nouns[match[2]], slots[match[2]]), sentence)
-    return _ARTICLE.sub(r"\1n ", found) if marks else found
+    return _ARTICLE.sub(r"\1n ", found)
 
 
 def _put(mark: str, noun: str, slot: str) -> str:
