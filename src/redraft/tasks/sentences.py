@@ -60,11 +60,12 @@ def roles() -> Mapping[str, Role]:
 def domains() -> Mapping[str, tuple[str, ...]]:
     """The sentences with slots, by domain."""
     found: dict[str, list[str]] = {}
-    for line in _lines("sentences.txt", comments=True):
+    name = ""
+    for line in (*_lines("sentences.txt", comments=True), *_lines("more_b.txt", comments=True)):
         if line.startswith("# "):
-            found[line[2:]] = []
+            name = line[2:]
         else:
-            found[list(found)[-1]].append(line)
+            found.setdefault(name, []).append(line)
     return {name: tuple(sentences) for name, sentences in found.items()}
 
 
@@ -72,6 +73,12 @@ def domains() -> Mapping[str, tuple[str, ...]]:
 def fillers() -> tuple[str, ...]:
     """Sentences that say nothing to extract."""
     return tuple(_lines("fillers.txt"))
+
+
+@cache
+def nothing() -> tuple[str, ...]:
+    """Texts that answer no field at all: questions, verse, code, other languages."""
+    return tuple(_lines("nothing.txt"))
 
 
 @cache
@@ -108,8 +115,9 @@ def write(sentence: str, rng: Random, split: str, lower: bool = False) -> Senten
             value = Value(text, forms)
         else:
             value = draw(role.kind, rng, split)
-            if lower and "string" in value.forms:
-                value = Value(value.text.lower(), dict(value.forms) | {"string": quoted(value.text.lower())})
+            if lower:
+                texts = {kind: form.lower() for kind, form in value.forms.items() if kind in ("string", "list")}
+                value = Value(value.text.lower(), dict(value.forms) | texts)
         parts.append(sentence[at : match.start()])
         if article:
             parts.append("an " if value.text[:1].lower() in "aeiou" else "a ")
@@ -150,4 +158,5 @@ def _clash(one: str, two: str) -> bool:
 
 
 def _lines(name: str, comments: bool = False) -> list[str]:
-    return [line for line in read(name).split("\n") if line.strip() and (comments or not line.startswith("# "))]
+    lines = [line for line in read(name).split("\n") if line.strip() and (comments or not line.startswith("# "))]
+    return [line.replace("\\n", "\n").replace("\\t", "\t") for line in lines]
