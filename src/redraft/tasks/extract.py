@@ -155,8 +155,21 @@ _CODES = ("code", "flight", "train", "plate", "hex", "postcode", "phone", "house
 _MONEY = ("price", "sum", "fortune")
 _UNITS = ("weight", "temp", "percent", "pressure", "speed", "length", "power", "memory")
 _NAMED = ("person", "company", "petname", "name", "username", "title", "team", "program", "machine", "thing", "file")
-_WHATS = ("goods", "thing", "list", "dish", "topic", "issue", "error", "title", "quote", "device", "damage", "machine")
-_WHATS += ("substance", "program", "reason", "purpose", "home", "law", "event", "material")
+_WHATS: tuple[str, ...] = (
+    "goods",
+    "thing",
+    "list",
+    "dish",
+    "topic",
+    "issue",
+    "error",
+    "title",
+    "quote",
+    "device",
+    "damage",
+    "machine",
+)
+_WHATS += ("substance", "program", "reason", "purpose", "home", "law", "event", "stuff")
 _GENERAL = (
     (frozenset(("person", "names")), frozenset(("who", "name", "person", "full_name", "people", "employee"))),
     (frozenset(_PLACES), frozenset(("city", "place", "location", "where", "town", "country", "address", "in", "at"))),

@@ -131,7 +131,7 @@ WORDS = {
     "state": 0.1,
     "device": 0.2,
     "program": 0.25,
-    "material": 0.15,
+    "stuff": 0.15,
     "venue": 0.2,
     "reason": 0.1,
     "purpose": 0.1,
