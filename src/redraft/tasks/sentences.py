@@ -90,6 +90,12 @@ def fillers() -> tuple[str, ...]:
     return tuple(_lines("fillers.txt"))
 
 
+@cache
+def nothing() -> tuple[str, ...]:
+    """Texts that answer no field at all: questions, verse, code, other languages."""
+    return tuple(_lines("nothing.txt"))
+
+
 @lru_cache(20_000)
 def roles_of(sentence: str) -> frozenset[str]:
     """Every role that a sentence may hold."""
@@ -124,8 +130,9 @@ def write(sentence: str, rng: Random, split: str, lower: bool = False) -> Senten
             value = Value(text, forms)
         else:
             value = draw(role.kind, rng, split)
-            if lower and "string" in value.forms:
-                value = Value(value.text.lower(), dict(value.forms) | {"string": quoted(value.text.lower())})
+            if lower:
+                texts = {kind: form.lower() for kind, form in value.forms.items() if kind in ("string", "list")}
+                value = Value(value.text.lower(), dict(value.forms) | texts)
         parts.append(sentence[at : match.start()])
         if article:
             parts.append("an " if value.text[:1].lower() in "aeiou" else "a ")
@@ -166,4 +173,5 @@ def _clash(one: str, two: str) -> bool:
 
 
 def _lines(name: str, comments: bool = False) -> list[str]:
-    return [line for line in read(name).split("\n") if line.strip() and (comments or not line.startswith("# "))]
+    lines = [line for line in read(name).split("\n") if line.strip() and (comments or not line.startswith("# "))]
+    return [line.replace("\\n", "\n").replace("\\t", "\t") for line in lines]
