@@ -238,7 +238,9 @@ def record_of(rows: list[Row], seed: int, base: float) -> Record:
     splits = defaultdict[str, list[Row]](list)
     for row in rows:
         splits[row.split].append(row)
-    times, clock = (percentiles([getattr(row, name) for row in rows]) for name in ("seconds", "clock"))
+    times, clock, grown = (
+        percentiles([getattr(row, name) for row in rows]) for name in ("seconds", "clock", "grown_mb")
+    )
     held = {how: sum(row.held == how for row in rows) for how in HOW}
     by_split = {name: figures_of(some) for name, some in sorted(splits.items())}
     figures = {
@@ -250,7 +252,7 @@ def record_of(rows: list[Row], seed: int, base: float) -> Record:
         "load": sum(row.load for row in rows) / len(rows),
         "base_mb": base,
         "peak_mb": max(row.mb for row in rows),
-        "grown_mb": percentiles([row.grown_mb for row in rows]),
+        "grown_mb": grown,
         "refused": {row.name: row.why for row in rows if not row.held},
         "refused_but_not_theirs": [row.name for row in rows if row.theirs and not row.held],
     }
@@ -269,7 +271,7 @@ def record_of(rows: list[Row], seed: int, base: float) -> Record:
         ("seconds of the processor to compile for 262144 tokens", listed(times, ".3f")),
         (f"the same by the clock, {figures['load']:.1f} processes wanting its core on average", listed(clock, ".3f")),
         ("memory", f"{figures['peak_mb']:.0f} MB at most, {base:.0f} MB of it before the first schema"),
-        ("of that for one schema, in MB", listed(figures["grown_mb"], ".0f")),
+        ("of that for one schema, in MB", listed(grown, ".0f")),
         ("splits where llguidance holds more", ", ".join(worse(by_split)) or "none"),
     ]
     return new_record(

@@ -75,8 +75,8 @@ class Resolver:
             parts.append([(target, trail)])
         parts += [[(one, trail)] for one in rest.pop("allOf", [])]
         self.inexact |= "oneOf" in rest and not exclusive(self.document, rest["oneOf"])
-        if (name := discriminator(schema)) is not None:
-            parts.append([({"required": [name]}, trail)])
+        if (told_by := discriminator(schema)) is not None:
+            parts.append([({"required": [told_by]}, trail)])
         parts += [[(one, trail) for one in rest.pop(word)] for word in ("anyOf", "oneOf") if word in rest]
         yield from self._together(_normal(rest), trail, parts)
 
