@@ -19,7 +19,7 @@ PART_WALLS = {
     "model/gpu": 1_780,
     "weights": 2_890,
     "constraints": 5_750,
-    "tasks": 2_560,
+    "tasks": 2_580,
     "tune": 2_950,
     "measure": 2_800,
     "server": 5_000,
