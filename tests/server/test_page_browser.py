@@ -658,7 +658,7 @@ def test_the_replay_of_a_filled_hole_is_the_winners(tab: Tab, tmp_path: Path) ->
     tab.pretend("v1/canvas", [*lane(0, 1, "t"), over[0], *lane(1, 2, "ee"), *lane(2, 3, "eef"), *over[1:], done])
     page.get_by_role("button", name="Fill", exact=True).click()
     page.wait_for_selector(".result .diff")
-    assert page.locator(".race .cell").all_text_contents() == ["t"]
+    assert page.locator(".race .stage .cell").all_text_contents() == ["t"]
     trace = saved(tab, tmp_path)
     assert len(trace.films) == 3
     assert trace.main.frames[-1].text == "t"
