@@ -172,7 +172,7 @@ def put(
         (put(f"{UP}.weight", lambda t: t.to(torch.int16)), r"up_proj.weight is stored as I16; supported: plain"),
         (put(f"{EXPERT}.weight_scale", lambda t: t[:, :1].repeat(1, 4)), r"groups of 16; supported: 32, 64, 128"),
         (put(f"{EXPERT}.weight_packed", lambda t: t.repeat(1, 2)), r"down_proj.weight_packed has shape \[64, 16\]"),
-        (put(f"{EXPERT}.weight_zero_point", torch.clone, f"{EXPERT}.weight_packed"), r"has a zero point"),
+        (put(f"{UP}.weight_zero_point", torch.clone, f"{UP}.weight_scale"), r"zero point .*; int8 is read without"),
         (put(f"{EXPERT}.weight_g_idx", torch.clone, f"{EXPERT}.weight_packed"), r"has an order of inputs"),
         (drop(f"{EXPERT}.weight_packed"), r"lacks model.decoder.layers.1.experts.3.down_proj, but has other parts"),
         (put(f"{EXPERT}.weight_scale", lambda t: t * torch.nan), r"holds NaN or infinity"),

@@ -43,6 +43,7 @@ from redraft.weights.plan import (
     usable_plans,
 )
 from redraft.weights.source import Source
+from redraft.weights.words import check_trivial
 
 
 def load_model(
@@ -127,7 +128,8 @@ def check_usable(
 
 
 def _check_headers(source: Source, layout: Layout, config: ModelConfig, report: Callable[[str], None]) -> None:
-    known = {piece.stored for piece in layout.pieces} | set(layout.unread)
+    trivial = {piece.stored: piece for piece in layout.trivial}
+    known = {piece.stored for piece in layout.pieces} | trivial.keys() | set(layout.unread)
     names = sort_names(source.tensors.keys() - known, layout.whole)
     if names.missing:
         raise WeightsError(
@@ -143,6 +145,9 @@ def _check_headers(source: Source, layout: Layout, config: ModelConfig, report: 
         _check_header(source, slot)
     for copy, original in names.tied:
         _check_copy(source, copy, original)
+    for stored, tensor in source.stream(trivial) if trivial else ():
+        piece = trivial[stored.name]
+        check_trivial(piece.style, piece.kind, stored, tensor, piece.form.group if piece.form else 0)
     if names.vision and has_tower(config):
         report(f"{source.folder}: {len(names.vision)} tensors of the vision tower are loaded with the first image")
     if layout.unread:
