@@ -29,7 +29,7 @@ from redraft.weights.build import empty_model
 from redraft.weights.fill import Filler
 from redraft.weights.gguf import open_source
 from redraft.weights.layouts import FLOATS, Layout, read_layout
-from redraft.weights.memory import Room, check_fits, free_memory
+from redraft.weights.memory import GIGABYTE, Room, check_fits, footprint, free_memory
 from redraft.weights.names import Slot, check_filled, shown, slots, sort_names
 from redraft.weights.offload import keep_on_host
 from redraft.weights.place import Placement
@@ -80,6 +80,10 @@ def load_model(
         raise WeightsError(f"{folder} is packed already; plan {plan.name} needs the checkpoint that is not quantized")
     _check_headers(source, layout, config.model, report)
     packed = layout.formats or formats(config.model, plan)
+    if source.blocks and not packed:
+        size = footprint(config.model, dtype, packed).fixed / GIGABYTE
+        kinds = ", ".join(source.blocks)
+        report(f"{folder}: blocks of {kinds} are unpacked, to {size:.3g} GB of weights; --plan int4 packs them again")
     check_usable(config.model, dtype, packed, torch.device(device), report, placement)
     model = empty_model(
         config.model,
