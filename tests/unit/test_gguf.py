@@ -146,6 +146,11 @@ def test_what_cannot_be_read_is_refused_by_name(tmp_path: Path, monkeypatch: pyt
     (tmp_path / "two" / "model.gguf").unlink()
     with pytest.raises(WeightsError, match="is damaged or not a GGUF file"):
         load_model(tmp_path / "two")
+    whole = (tmp_path / "other" / "model.gguf").read_bytes()
+    for kept in (100, len(whole) // 2, len(whole) - 1):
+        (tmp_path / "two" / "more.gguf").write_bytes(whole[:kept])
+        with pytest.raises(WeightsError, match=r"more.gguf is damaged or not a GGUF file .*; fetch it again"):
+            load_model(tmp_path / "two")
     monkeypatch.setitem(sys.modules, "gguf", None)
     with pytest.raises(WeightsError, match=r"needs the gguf package; run: pip install 'redraft\[gguf\]'"):
         load_model(tmp_path / "less")

@@ -174,7 +174,12 @@ def put(name: str, make: Callable[[torch.Tensor], torch.Tensor]) -> Callable[[Te
     ("kind", "settings", "change", "message"),
     [
         ("gptq", {}, put(f"{UP}.g_idx", lambda t: t.flip(0)), "up_proj.g_idx has an order of inputs"),
-        ("gptq", {}, put(f"{UP}.g_idx", lambda t: t[:-1]), r"up_proj.g_idx has shape \[63\]; config.json makes it \[64"),
+        (
+            "gptq",
+            {},
+            put(f"{UP}.g_idx", lambda t: t[:-1]),
+            r"up_proj.g_idx has shape \[63\]; config.json makes it \[64",
+        ),
         ("gptq", {"sym": True}, lambda _: None, r"qzeros has other zero points than 8; quantization_config.sym says"),
         ("gptq", {"bits": 8}, lambda _: None, r"quantization_config.bits is 8; gptq is read with 4 bits"),
         ("gptq", {"checkpoint_format": "marlin"}, lambda _: None, "gptq in format 'marlin'; supported: gptq, gptq_v2"),
@@ -184,7 +189,12 @@ def put(name: str, make: Callable[[torch.Tensor], torch.Tensor]) -> Callable[[Te
         ("awq", {}, put(f"{UP}.scales", lambda t: t[:1]), r"up_proj.qzeros has shape \[2, 12\].*\[1, 12\]"),
         ("awq", {}, put(f"{UP}.scales", lambda t: t.repeat(2, 1)), "means groups of 16; supported: 32, 64, 128"),
         ("awq", {}, put(f"{UP}.scales", lambda t: t.int()), "scales is stored as I32; int4-asym has scales of"),
-        ("awq", {}, put(f"{UP}.qweight", lambda t: t.T), r"qweight has shape \[12, 64\]; config.json makes it \[64, 12"),
+        (
+            "awq",
+            {},
+            put(f"{UP}.qweight", lambda t: t.T),
+            r"qweight has shape \[12, 64\]; config.json makes it \[64, 12",
+        ),
         ("awq", {}, put(f"{UP}.qzeros", lambda t: t.long()), "up_proj.qzeros is stored as I64; int4-asym has words of"),
         ("awq", {}, lambda tensors: tensors.pop(f"{UP}.qzeros"), "up_proj.qweight has no qzeros beside it"),
         ("awq", {}, lambda tensors: tensors.pop(f"{EXPERT}.qweight"), "lacks .*3.down_proj, but has other parts of"),
