@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable
 from dataclasses import replace
+from math import prod
 from pathlib import Path
 from typing import Any
 
@@ -14,8 +15,9 @@ import torch
 from compressed_tensors.compressors.base import BaseCompressor
 from compressed_tensors.quantization import QuantizationArgs, QuantizationScheme
 from safetensors.torch import load_file, save_file
-from tests.helpers import new_prefix, tiny_checkpoint, tiny_config
+from tests.helpers import DATA, new_prefix, released_json, tiny_checkpoint, tiny_config
 
+from redraft.config import parse_model
 from redraft.errors import WeightsError
 from redraft.model.gemma import DiffusionGemma
 from redraft.model.linear import can_tile, multiply, tile
@@ -25,7 +27,7 @@ from redraft.weights.load import load_model
 from redraft.weights.memory import footprint
 from redraft.weights.names import slots
 from redraft.weights.place import Placement
-from redraft.weights.plan import packed_matrices
+from redraft.weights.plan import PackingPlan, formats, packed_matrices
 
 CONFIG = tiny_config(hidden_size=64, intermediate_size=96, moe_intermediate_size=64)
 UP = "model.decoder.layers.0.mlp.up_proj"
@@ -154,6 +156,25 @@ def test_every_number_is_the_one_that_the_format_defines(plain: Path, tmp_path: 
     logits, theirs, elsewhere = (one.denoise(tokens, None, new_prefix(one)) for one in (model, twin, far))
     torch.testing.assert_close(logits, theirs, rtol=1e-4, atol=1e-4)
     assert torch.equal(logits, elsewhere)
+
+
+def test_the_released_model_takes_as_much_as_the_docs_say() -> None:
+    """Groups of 64 in every linear layer: weights of 4 bits instead of 16, a scale of 16 for 64 of them and 8 for a zero
+    point. How many there are, the released checkpoint's own shapes say."""
+    config = parse_model(released_json())[0]
+    shapes = json.loads((DATA / "real_26b_tensors.json").read_text())
+    linear = sum(
+        prod(shape)
+        for name, shape in shapes.items()
+        if ".layers." in name and "vision" not in name and (".experts." in name or name.endswith("_proj.weight"))
+    )
+    for zeros, gigabytes in ((False, 14.5), (True, 14.9)):
+        form = replace(INT4_ASYM, group=64, zeros=zeros)
+        packed = formats(config, PackingPlan("all", form, form, form))
+        found = footprint(config, torch.bfloat16, packed).fixed
+        plain = footprint(config, torch.bfloat16, {}).fixed
+        assert plain - found == linear * (16 - 4 - (16 + 8 * zeros) / 64) / 8
+        assert round(found / 1e9, 1) == gigabytes
 
 
 def test_another_reader_of_compressed_tensors_finds_the_same(plain: Path, tmp_path: Path) -> None:
