@@ -159,8 +159,8 @@ def test_every_number_is_the_one_that_the_format_defines(plain: Path, tmp_path: 
 
 
 def test_the_released_model_takes_as_much_as_the_docs_say() -> None:
-    """Groups of 64 in every linear layer: 4 bits a weight instead of 16, 16 a scale of 64 of them and 8 a zero point. How
-    many there are, the released checkpoint's own shapes say."""
+    """Groups of 64 in every linear layer: 4 bits a weight instead of 16, for 64 a scale of 16 and a zero point of 8.
+    How many weights there are, the released checkpoint's own shapes say."""
     config = parse_model(released_json())[0]
     shapes = json.loads((DATA / "real_26b_tensors.json").read_text())
     linear = sum(
