@@ -9,7 +9,7 @@ from pathlib import Path
 TESTS = Path(__file__).resolve().parents[1]
 SOURCE = TESTS.parent / "src"
 FILE_WALL, FUNCTION_WALL = 400, 60
-WHOLE_WALLS = {SOURCE: 42_000, TESTS: 26_300}
+WHOLE_WALLS = {SOURCE: 42_100, TESTS: 26_500}
 
 # The core is what a newcomer reads to understand how a canvas settles: it is to stay an afternoon's reading.
 CORE = {"", "model", "diffusion", "engine"}
@@ -19,7 +19,7 @@ PART_WALLS = {
     "model/gpu": 1_800,
     "weights": 3_070,
     "constraints": 5_750,
-    "tasks": 2_560,
+    "tasks": 2_580,
     "tune": 2_950,
     "measure": 2_800,
     "server": 5_000,
