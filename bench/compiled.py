@@ -34,11 +34,15 @@ from redraft.model.gemma import DiffusionGemma
 from redraft.model.gpu.automata import Edges, Tiles
 from redraft.model.gpu.graph import FixedRows
 from redraft.model.gpu.kernels import CONDITION, GPU
+from redraft.model.packed import INT4_ASYM
 from redraft.model.rows import Mode, Span
-from redraft.weights.plan import PLANS, formats
+from redraft.weights.plan import PLANS, PackingPlan, formats
 
 SHAPE = Path(__file__).resolve().parents[1] / "recipes/shapes/26b"
 META = torch.device("meta")
+_ASYM = replace(INT4_ASYM, name="int4-g64-asym", group=64)
+FORMS = PLANS | {"asym": PackingPlan("asym", _ASYM, _ASYM, _ASYM)}
+"""Also 4 bits with zero points, as AWQ's and GPTQ's files have them in every layer."""
 MATRICES = ("_gate_up", "_down", "_dense")
 """Kernels that must keep the matrix units of compute 9.0 busy."""
 _OPERATION = re.compile(r"^\s+/\*[0-9a-f]{4,}\*/\s+(?:@!?U?P\w+\s+)?([A-Z][A-Z0-9_.]*)", re.MULTILINE)
@@ -122,7 +126,7 @@ class Driver:
 def main() -> None:
     """Compile, tell, judge."""
     parser = argparse.ArgumentParser(description="Compile the kernels of a step and tell what came of them.")
-    parser.add_argument("--plans", default=f"none,{','.join(PLANS)}", help="plans, none for bfloat16 (default: all)")
+    parser.add_argument("--plans", default=f"none,{','.join(FORMS)}", help="plans, none for bfloat16 (default: all)")
     parser.add_argument("--arch", type=int, default=90, choices=sorted(LIMITS), help="compute capability (default: 90)")
     parser.add_argument("--part", default="", help="parts of the work whose names begin so (default: all)")
     parser.add_argument("--layers", type=int, help="of the first layers alone; six have one of each kind")
@@ -152,7 +156,7 @@ def main() -> None:
 
 def launched(config: ModelConfig, name: str, notes: Driver, part: str) -> Iterator[tuple[str, list[Kernel]]]:
     """What each part of the work launches that no part before it has, as compiled."""
-    plan = PLANS.get(name)
+    plan = FORMS.get(name)
     model = random_weights(config, torch.bfloat16, META, formats(config, plan) if plan else {}, GPU)
     known = {id(kernel) for kernel in notes.kernels}
     works: dict[str, Callable[[], object]] = {
@@ -256,6 +260,8 @@ def faults(row: dict[str, Any], arch: int) -> list[str]:
         found.append(f"{row['spills']} instructions that spill registers")
     if row["shared"] > LIMITS[arch].program:
         found.append(f"{row['shared']} bytes of shared memory, of {LIMITS[arch].program}")
+    if row["kernel"] in MATRICES and row["stages"] < 2:
+        found.append("one stage, so that nothing is loaded ahead")
     if arch == 90 and row["kernel"] in MATRICES and not row["wgmma"]:
         found.append("no wgmma")
     if arch == 90 and row["kernel"] in MATRICES and not row["loads_ahead"]:

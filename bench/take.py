@@ -89,6 +89,7 @@ TABLE = (
     Take("soak", 2, "python bench/soak.py --count 2000"),
     Take("device-nano-sudoku", 1, f"{BENCH} --device-card"),
     Take("kernels-compiled", 10, "python bench/compiled.py"),
+    Take("matmul-peak", 1, "python bench/matmul_peak.py"),
     Take("rehearsal", 15, "python bench/rehearsal.py --layers 2 --steps 2 --folder A", "10 GB of disk in a folder A"),
     Take("tuning-speed", 4, "python bench/tuning_speed.py --steps 6"),
     Take("schema-suite", 2, "python bench/schema_suite.py"),

@@ -5,6 +5,8 @@ Which of the two it is, `conftest.py` says.
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 import torch
@@ -31,10 +33,10 @@ from redraft.model.head import Head, Sums, pass_tiles, read_head
 from redraft.model.kernels import attend_eager, norm_exact
 from redraft.model.linear import PackedMatrix, multiply_unpacked
 from redraft.model.moe import AnyExperts, Experts, PackedExperts, experts_grouped
-from redraft.model.packed import FORMATS, Format, pack, round_rows
+from redraft.model.packed import FORMATS, INT4_ASYM, Format, Packed, pack, round_rows
 from redraft.model.rows import IMAGE_ATTENTION, Mode, Rows, SoftTokens, Span
 
-FORMS: tuple[Format | None, ...] = (None, *FORMATS.values())
+FORMS: tuple[Format | None, ...] = (None, *FORMATS.values(), INT4_ASYM)
 
 # (rows, experts, hidden, ffn, choices, how many experts are ever chosen): one token, empty experts, ragged ones, all of
 # them, and the odd widths of the real model (704 = 11·64, 2816 = 44·64) in small.
@@ -62,6 +64,13 @@ def draw(seed: int, device: str) -> torch.Generator:
     return torch.Generator(device).manual_seed(seed)
 
 
+def shifted(packed: Packed, made: torch.Generator) -> Packed:
+    """With zero points all over the place, if the format has them: packing puts them into the middle."""
+    if packed.zero is None:
+        return packed
+    return replace(packed, zero=torch.randint_like(packed.zero, 0, 16, generator=made))
+
+
 def check_experts(
     case: tuple[int, int, int, int, int, int], form: Format | None, dtype: torch.dtype, device: str
 ) -> None:
@@ -75,8 +84,8 @@ def check_experts(
         experts = experts.to(dtype)
     else:
         held = PackedMatrix(form, tuple(experts.gate_up.shape)), PackedMatrix(form, tuple(experts.down.shape))
-        held[0].take(pack(experts.gate_up, form))
-        held[1].take(pack(experts.down, form))
+        held[0].take(shifted(pack(experts.gate_up, form), made))
+        held[1].take(shifted(pack(experts.down, form), made))
         experts = PackedExperts(*held)
     x = torch.randn(rows, hidden, generator=made, device=device).to(dtype)
     chosen = torch.stack([torch.randperm(used, generator=made, device=device)[:choices] for _ in range(rows)])
@@ -130,7 +139,7 @@ def check_spans(case: tuple[int, ...], dtype: torch.dtype, device: str, rule: st
 
 def check_product(rows: int, outer: int, inner: int, form: Format, dtype: torch.dtype, device: str) -> None:
     made = draw(rows, device)
-    packed = pack(torch.randn(outer, inner, generator=made, device=device) * inner**-0.5, form)
+    packed = shifted(pack(torch.randn(outer, inner, generator=made, device=device) * inner**-0.5, form), made)
     x = torch.randn(rows, inner, generator=made, device=device).to(dtype)
     near(multiply_kernel(x, packed), multiply_unpacked(x, packed))
 

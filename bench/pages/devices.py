@@ -53,7 +53,8 @@ TAIL = """
 `--offload experts` (`load(experts="host")`) keeps the experts in the processor's memory and copies those that are
 needed, one ahead of the one that multiplies. A step then takes at least as long as reading its experts over the bus:
 45.7 GB at the 25 GB/s of PCIe 4.0 x16 are 1.8 s in bfloat16 and 0.5 s in int4 (computed, all experts touched). Answers
-equal those of experts on the card, bit for bit in float32 (tested on a CPU).
+equal those of experts on the card, bit for bit in float32 (tested on a CPU). The host waits once a layer, to learn
+which experts its rows chose: the layer before decides that, so it cannot be known sooner.
 
 One model on several GPUs is not supported. Start one server on each GPU instead.
 

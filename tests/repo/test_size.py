@@ -9,15 +9,15 @@ from pathlib import Path
 TESTS = Path(__file__).resolve().parents[1]
 SOURCE = TESTS.parent / "src"
 FILE_WALL, FUNCTION_WALL = 400, 60
-WHOLE_WALLS = {SOURCE: 41_900, TESTS: 26_400}
+WHOLE_WALLS = {SOURCE: 42_100, TESTS: 26_500}
 
 # The core is what a newcomer reads to understand how a canvas settles: it is to stay an afternoon's reading.
 CORE = {"", "model", "diffusion", "engine"}
 PART_WALLS = {
     "core": 9_850,
     "images": 670,
-    "model/gpu": 1_780,
-    "weights": 2_890,
+    "model/gpu": 1_800,
+    "weights": 3_070,
     "constraints": 5_750,
     "tasks": 2_580,
     "tune": 2_950,

@@ -51,6 +51,22 @@ def shards(folder: Path) -> None:
     (folder / "model.safetensors.index.json").write_text(json.dumps({"weight_map": index}))
 
 
+def of_another(change: Callable[[torch.Tensor], torch.Tensor]) -> Damage:
+    """The second of two shards is another model's: the same names, which the index knows, and other tensors."""
+
+    def damage(folder: Path) -> None:
+        found = load_file(folder / WEIGHTS)
+        (folder / WEIGHTS).unlink()
+        names, files = sorted(found), [f"model-0000{i}-of-00002.safetensors" for i in (1, 2)]
+        half = len(names) // 2
+        save_file({name: found[name] for name in names[:half]}, folder / files[0])
+        save_file({name: change(found[name]) for name in names[half:]}, folder / files[1])
+        index = {name: files[i >= half] for i, name in enumerate(names)}
+        (folder / "model.safetensors.index.json").write_text(json.dumps({"weight_map": index}))
+
+    return damage
+
+
 def cut(folder: Path) -> None:
     content = (folder / WEIGHTS).read_bytes()
     (folder / WEIGHTS).write_bytes(content[: len(content) // 2])
@@ -65,6 +81,8 @@ DAMAGES: dict[str, tuple[Damage, str]] = {
     "another shape": (tensors(lambda found: found.update({NORM: torch.ones(7)})), "has shape [7]"),
     "NaN": (tensors(lambda found: found[NORM].fill_(float("nan"))), "holds NaN or infinity"),
     "shards beside their index": (shards, "that model.safetensors.index.json does not put there"),
+    "a shard of a wider model": (of_another(lambda t: torch.cat([t, t], -1)), "config.json makes it ["),
+    "a shard of a packed model": (of_another(lambda t: t.to(torch.int8)), "has no weight_scale beside it"),
     "no config": (lambda folder: (folder / CONFIG).unlink(), "config.json does not exist"),
     "another model": (settings(CONFIG, lambda found: found.update(model_type="llama")), "model_type is 'llama'"),
     "too large a number": (settings(CONFIG, lambda found: found.update(canvas_length=10**12)), "canvas_length is 1000"),

@@ -33,9 +33,10 @@ def compiled(*arguments: str, cache: Path) -> subprocess.CompletedProcess[str]:
     ("arch", "plans", "part", "wanted"),
     [
         ("90", "nvfp4", "", {*EVERY, "_dense"}),
+        ("120", "nvfp4", "step of", {*STEP, "_dense"}),
         ("89", "int4", "step of 1", {*STEP, "_dense", "_round"}),
     ],
-    ids=["H100", "RTX 4090, 99 KB of shared memory"],
+    ids=["H100", "RTX 50", "RTX 4090, 99 KB of shared memory"],
 )
 def test_kernels_as_they_are_launched_compile_without_spills(
     arch: str, plans: str, part: str, wanted: set[str], tmp_path: Path

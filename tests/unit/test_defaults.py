@@ -59,6 +59,15 @@ def test_a_format_that_is_none_is_refused_with_those_that_are(tmp_path: Path) ->
         dtype_of("bfloat61", tmp_path, tiny_config(), CPU)
 
 
+def test_a_driver_too_old_is_refused_where_a_gpu_is_asked_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(*_: object, **__: object) -> None:
+        raise RuntimeError("The NVIDIA driver on your system is too old (found version 11040). Please update it")
+
+    monkeypatch.setattr(torch, "empty", refuse)
+    with pytest.raises(RequestError, match=r"'cuda' cannot be used \(The NVIDIA driver on your system is too old"):
+        device_of("cuda")
+
+
 def test_what_was_chosen_is_said_unless_it_is_float32_on_a_cpu() -> None:
     said: list[str] = []
     report_choice(("auto", "auto"), CPU, torch.float32, said.append)

@@ -12,9 +12,9 @@ import pytest
 import torch
 from tests.helpers import new_prefix, tiny_config, tiny_json, tiny_model
 
-from redraft.errors import WeightsError
+from redraft.errors import RunError, WeightsError
 from redraft.model.gemma import DiffusionGemma
-from redraft.weights.gguf import ARCHITECTURE, released_name
+from redraft.weights.gguf import ARCHITECTURE, GgufSource, released_name
 from redraft.weights.load import load_model
 from redraft.weights.names import slots
 from redraft.weights.plan import PLANS
@@ -114,6 +114,24 @@ def test_a_file_can_be_packed_again_on_the_way_in(tmp_path: Path) -> None:
     assert 0 < float((logits[1] - logits[0]).norm() / logits[0].norm()) < 0.5
 
 
+def test_blocks_that_are_unpacked_are_reported_and_refused_where_they_do_not_fit(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A file of 4 bits takes the memory of its plain numbers; nothing is read before that is known to fit."""
+    model = write(tmp_path / "one", TYPES.Q4_K)
+    size = sum(tensor.numel() for tensor in model.state_dict().values()) * 2 / 1e9
+    lines: list[str] = []
+    load_model(tmp_path / "one", dtype=torch.bfloat16, report=lines.append)
+    assert f"blocks of Q4_K are unpacked, to {size:.3g} GB of weights; --plan int4 packs them again" in lines[0]
+    load_model(tmp_path / "one", plan=PLANS["int4"], report=lines.append)
+    assert len(lines) == 1
+    monkeypatch.setattr(GgufSource, "read", lambda *_: pytest.fail("a tensor was read"))
+    monkeypatch.setattr("redraft.weights.load.free_memory", lambda _: 1_000_000)
+    with pytest.raises(RunError, match=r"the model needs 0.0 GB .* of weights\) and 0.0 GB are free; no plan fits"):
+        load_model(tmp_path / "one", dtype=torch.bfloat16, report=lines.append)
+    assert "are unpacked" in lines[1]
+
+
 def test_what_cannot_be_read_is_refused_by_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     write(tmp_path / "other", TYPES.F32, architecture="gemma4")
     with pytest.raises(WeightsError, match="architecture 'gemma4'; supported: 'diffusion-gemma'"):
@@ -128,6 +146,11 @@ def test_what_cannot_be_read_is_refused_by_name(tmp_path: Path, monkeypatch: pyt
     (tmp_path / "two" / "model.gguf").unlink()
     with pytest.raises(WeightsError, match="is damaged or not a GGUF file"):
         load_model(tmp_path / "two")
+    whole = (tmp_path / "other" / "model.gguf").read_bytes()
+    for kept in (100, len(whole) // 2, len(whole) - 1):
+        (tmp_path / "two" / "more.gguf").write_bytes(whole[:kept])
+        with pytest.raises(WeightsError, match=r"more.gguf is damaged or not a GGUF file .*; fetch it again"):
+            load_model(tmp_path / "two")
     monkeypatch.setitem(sys.modules, "gguf", None)
     with pytest.raises(WeightsError, match=r"needs the gguf package; run: pip install 'redraft\[gguf\]'"):
         load_model(tmp_path / "less")

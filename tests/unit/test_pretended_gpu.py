@@ -15,7 +15,7 @@ from typing import Any
 
 import pytest
 import torch
-from tests.helpers import agree, listen, tiny_checkpoint, tiny_config
+from tests.helpers import agree, listen, new_prefix, tiny_checkpoint, tiny_config
 from torch import Tensor
 
 pytest.importorskip("triton", reason=f"there is no triton for {sys.platform}")
@@ -41,10 +41,11 @@ from redraft.model.gpu.graph import Places
 from redraft.model.gpu.kernels import CONDITION, GPU
 from redraft.model.head import STRIPE, TILE, Head, read_head
 from redraft.model.kernels import Kernels, attend_eager, norm_exact
-from redraft.model.moe import experts_dense
+from redraft.model.moe import experts_dense, experts_grouped
 from redraft.model.packed import TABLE8, pack
 from redraft.text import read_text
 from redraft.weights.load import load_model
+from redraft.weights.place import Placement
 from redraft.weights.plan import PLANS
 from redraft.weights.source import locate
 
@@ -266,6 +267,25 @@ def test_our_kernels_are_given_what_is_on_the_device_and_recorded(
     assert agree(graphed.events, told(load(tmp_path / "tiny", "cpu", GPU)[0], [request], None).events)
     assert [len(waits) for waits in graphed.waits] == [1, 1, 1]
     assert 4 * min(graphed.operations) < max(graphed.operations), "nothing was replayed"
+
+
+@pytest.mark.parametrize("plan", [None, "int4"])
+def test_experts_on_the_host_are_asked_for_once_a_layer(tmp_path: Path, device: Device, plan: str | None) -> None:
+    """The host must know a layer's experts to copy them, and the layer before it decides: so one wait a layer."""
+    tiny_checkpoint(tmp_path / "tiny", tiny_config(hidden_size=64, intermediate_size=64, moe_intermediate_size=64))
+    grouped = Kernels(norm_exact, attend_eager, experts_grouped)
+    near, far = (
+        load_model(
+            tmp_path / "tiny", device="cuda", kernels=grouped, plan=PLANS[plan] if plan else None, placement=where
+        )[0]
+        for where in (Placement.DEVICE, Placement.HOST)
+    )
+    tokens, prefix = (torch.arange(6) + 20).to(CUDA), new_prefix(far)
+    device.seen.clear()
+    logits = far.denoise(tokens, None, prefix)
+    waits = [wait for wait in device.seen.waits if " moe.py" in wait or " offload.py" in wait]
+    assert len(waits) == len(far.layers), device.seen.waits
+    assert torch.equal(logits, near.denoise(tokens, None, new_prefix(near)))
 
 
 @pytest.mark.parametrize("plan", [None, *PLANS])

@@ -172,12 +172,20 @@ def put(
         (put(f"{UP}.weight", lambda t: t.to(torch.int16)), r"up_proj.weight is stored as I16; supported: plain"),
         (put(f"{EXPERT}.weight_scale", lambda t: t[:, :1].repeat(1, 4)), r"groups of 16; supported: 32, 64, 128"),
         (put(f"{EXPERT}.weight_packed", lambda t: t.repeat(1, 2)), r"down_proj.weight_packed has shape \[64, 16\]"),
-        (put(f"{EXPERT}.weight_zero_point", torch.clone, f"{EXPERT}.weight_packed"), r"has a zero point"),
+        (put(f"{UP}.weight_zero_point", torch.clone, f"{UP}.weight_scale"), r"zero point .*; int8 is read without"),
         (put(f"{EXPERT}.weight_g_idx", torch.clone, f"{EXPERT}.weight_packed"), r"has an order of inputs"),
         (drop(f"{EXPERT}.weight_packed"), r"lacks model.decoder.layers.1.experts.3.down_proj, but has other parts"),
         (put(f"{EXPERT}.weight_scale", lambda t: t * torch.nan), r"holds NaN or infinity"),
         (put(ROUTER, lambda t: t.to(torch.int8)), r"router.proj.weight is stored as I8; supported: F32, BF16, F16"),
         (put(EMBED, lambda t: t.to(torch.int8)), r"embed_tokens.weight is stored as I8; supported: F32, BF16, F16"),
+        (
+            put(f"{UP}.weight", torch.Tensor.float),
+            r"layers.0.mlp.gate_up.weight is stored partly packed and partly plain",
+        ),
+        (
+            put(f"{EXPERT}.weight_scale", torch.Tensor.half),
+            r"3.down_proj is stored as int4 with torch.float16 scales, oth",
+        ),
         (put("model.decoder.layers.9.mlp.up_proj.weight", torch.clone, f"{UP}.weight"), r"does not have"),
     ],
 )
@@ -187,6 +195,13 @@ def test_damaged_packed_files_are_refused_by_name(
     folder = packed_copy(plain, tmp_path)
     edit(folder, change)
     with pytest.raises(CallerError, match=message):
+        load_model(folder)
+
+
+def test_a_global_scale_of_another_kind_is_refused_by_name(plain: Path, tmp_path: Path) -> None:
+    folder = packed_copy(plain, tmp_path, "nvfp4")
+    edit(folder, put(f"{UP}.weight_global_scale", lambda t: t.repeat(2)))
+    with pytest.raises(WeightsError, match=r"up_proj.weight_global_scale is F32 \[2\]; it must be one F32 number"):
         load_model(folder)
 
 

@@ -206,7 +206,7 @@ def _tensors(model: nn.Module) -> Iterator[Tensor]:
         yield from module.buffers(recurse=False)
         for value in vars(module).values():
             if isinstance(value, Packed):  # of a fused layer
-                yield from (part for part in (value.codes, value.scale, value.top) if part is not None)
+                yield from value.parts
 
 
 def _reserved(device: torch.device) -> int:

@@ -76,9 +76,13 @@ def tile(weight: Packed) -> Packed:
 
 
 def multiply_tiled(x: Float[Tensor, "rows inner"], weight: Packed) -> Float[Tensor, "rows outer"]:
-    """x Wᵀ of a tiled matrix, TILED_ROWS rows at a time: with more the product leaves the processor's cache."""
-    scale = weight.scale.T
-    scales, group = torch.stack([scale, torch.zeros_like(scale)], -1), weight.format.group
+    """x Wᵀ of a tiled matrix, TILED_ROWS rows at a time: with more the product leaves the processor's cache.
+
+    The library adds a number in bfloat16 for each group, here what its zero point is off the middle.
+    """
+    scale = weight.scale.T.float()
+    added = torch.zeros_like(scale) if weight.zero is None else (8 - weight.zero.T.float()) * scale
+    scales, group = torch.stack([scale, added], -1).bfloat16(), weight.format.group
     parts = [
         torch.ops.aten._weight_int4pack_mm_for_cpu(part.contiguous(), weight.codes, group, scales)
         for part in x.split(TILED_ROWS)
@@ -139,6 +143,7 @@ class PackedMatrix(nn.Module):
     codes: Tensor
     scale: Tensor
     top: Tensor | None
+    zero: Tensor | None
 
     def __init__(self, form: Format, shape: tuple[int, ...]) -> None:
         super().__init__()
@@ -148,16 +153,18 @@ class PackedMatrix(nn.Module):
         self.register_buffer("codes", torch.empty(*stack, inner * form.bits // 8, dtype=form.dtype))
         self.register_buffer("scale", torch.empty(*stack, groups, dtype=form.scale_dtype))
         self.register_buffer("top", torch.empty(*stack, 1, dtype=torch.float32) if form.name == "nvfp4" else None)
+        self.register_buffer("zero", torch.empty(*stack, groups, dtype=torch.uint8) if form.zeros else None)
         self.tiled = False
 
     @property
     def packed(self) -> Packed:
         """As one value."""
-        return Packed(self.format, self.codes, self.scale, self.top, self.tiled)
+        return Packed(self.format, self.codes, self.scale, self.top, self.tiled, self.zero)
 
     def take(self, packed: Packed) -> None:
         """Replace the matrix by another one of the same format."""
         self.codes, self.scale, self.top, self.tiled = packed.codes, packed.scale, packed.top, packed.tiled
+        self.zero = packed.zero
 
 
 class PackedLinear(PackedMatrix):

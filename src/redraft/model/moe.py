@@ -129,28 +129,27 @@ def experts_loop(experts: AnyExperts, x: Tensor, weights: Tensor, chosen: Tensor
 
 
 def experts_grouped(experts: AnyExperts, x: Tensor, weights: Tensor, chosen: Tensor) -> Tensor:
-    """Rows sorted by expert once; each touched expert sees one contiguous run of them."""
-    top = chosen.shape[1]
-    order = torch.argsort(chosen.flatten(), stable=True)
-    gathered = x[order // top]
-    counts = torch.bincount(chosen.flatten(), minlength=experts.gate_up.shape[0]).tolist()
+    """Rows sorted by expert once; each touched expert sees one contiguous run of them.
+
+    The host reads once which experts are touched, and by how many rows; on a GPU it waits for nothing else.
+    """
+    top, flat = chosen.shape[1], chosen.flatten()
+    order = torch.argsort(flat, stable=True)
+    gathered, counts = x[order // top], _counts(experts, flat).tolist()
     sizes = [count for count in counts if count]
     touched = experts.fetch([e for e, count in enumerate(counts) if count])
     parts = [_gated(run, *matrices) for run, matrices in zip(gathered.split(sizes), touched, strict=True)]
-    flat = torch.empty_like(gathered)
-    flat[order] = torch.cat(parts)
-    return (flat.view(x.shape[0], top, -1) * weights.unsqueeze(-1)).sum(1).to(x.dtype)
+    found = torch.empty_like(gathered)
+    found[order] = torch.cat(parts)
+    return (found.view(x.shape[0], top, -1) * weights.unsqueeze(-1)).sum(1).to(x.dtype)
 
 
 def experts_library(experts: AnyExperts, x: Tensor, weights: Tensor, chosen: Tensor) -> Tensor:
     """Rows sorted by expert; one grouped matmul for all gates and ups, and one for all downs. For plain
     matrices in bfloat16."""
     assert isinstance(experts, Experts), "torch has grouped matmuls of plain matrices"
-    top, count = chosen.shape[1], experts.gate_up.shape[0]
-    flat = chosen.flatten()
-    order = torch.argsort(flat, stable=True)
-    sizes = torch.zeros(count, dtype=torch.int32, device=x.device).index_add_(0, flat, torch.ones_like(flat).int())
-    ends = sizes.cumsum(0, dtype=torch.int32)
+    top, flat = chosen.shape[1], chosen.flatten()
+    order, ends = torch.argsort(flat, stable=True), _counts(experts, flat).cumsum(0, dtype=torch.int32)
     gate, up = F.grouped_mm(x[order // top], experts.gate_up.transpose(1, 2), offs=ends).chunk(2, dim=-1)
     found = torch.empty_like(x).repeat_interleave(top, 0)
     found[order] = F.grouped_mm(F.gelu(gate, approximate="tanh") * up, experts.down.transpose(1, 2), offs=ends)
@@ -171,6 +170,12 @@ def experts_fast(experts: AnyExperts, x: Tensor, weights: Tensor, chosen: Tensor
     if isinstance(experts, Experts) and experts.gate_up.shape[0] <= DENSE_RATIO * chosen.shape[1]:
         return experts_dense(experts, x, weights, chosen)
     return experts_grouped(experts, x, weights, chosen)
+
+
+def _counts(experts: AnyExperts, flat: Int[Tensor, "choices"]) -> Int[Tensor, "experts"]:
+    """How many choices fell on each expert. The host does not wait, as it would for a bincount."""
+    counts = torch.zeros(experts.gate_up.shape[0], dtype=torch.int32, device=flat.device)
+    return counts.index_add_(0, flat, torch.ones_like(flat, dtype=torch.int32))
 
 
 def _gated(x: Tensor, gate_up: Tensor | Packed, down: Tensor | Packed) -> Tensor:

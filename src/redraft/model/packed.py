@@ -6,6 +6,8 @@
     fp8       a float of 8 bits, e4m3           one a row                                  8
     nvfp4     a float of 4 bits, e2m1           one for 16 inputs, e4m3, and one a row     4.5
 
+Files of others may have an int4 with a zero point for each scale (AWQ, GPTQ): (code - zero) * scale, not (code - 8).
+
 With int8 and fp8 the rows multiplied with the matrix are rounded to the same format, each row with its own scale
 ("dynamic per token"): a row's result still depends on that row alone. With the 4-bit formats rows are not rounded.
 
@@ -15,6 +17,7 @@ tensor is used as it was read. `unpack` defines the codes and is the plain twin 
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from itertools import pairwise
@@ -38,7 +41,8 @@ _SHRINKS = (1.0, 0.95, 0.9, 0.85, 0.8, 0.75, 0.7)
 class Format:
     """One number format. `group` inputs share a scale, 0 means a whole row; `dtype` is the type of stored codes.
 
-    With `round_rows` the rows that are multiplied with the matrix are also rounded to the format.
+    With `round_rows` the rows that are multiplied with the matrix are also rounded to the format. With `zeros` every
+    scale has a zero point, and codes are not symmetric.
     """
 
     name: str
@@ -48,6 +52,7 @@ class Format:
     scale_dtype: torch.dtype
     is_float: bool = False
     round_rows: bool = False
+    zeros: bool = False
 
     def check(self, what: str, inner: int) -> None:
         """Raise WeightsError unless rows of `inner` numbers fit this format."""
@@ -61,7 +66,7 @@ class Format:
         """Bytes of a matrix, scales included."""
         groups = inner // self.group if self.group else 1
         top = 4 * outer if self.name == "nvfp4" else 0
-        return outer * (inner * self.bits // 8 + groups * self.scale_dtype.itemsize) + top
+        return outer * (inner * self.bits // 8 + groups * (self.scale_dtype.itemsize + self.zeros)) + top
 
 
 INT8 = Format("int8", 8, 0, torch.int8, torch.float32, round_rows=True)
@@ -72,6 +77,9 @@ NVFP4 = Format("nvfp4", 4, 16, torch.uint8, torch.float8_e4m3fn, is_float=True)
 TABLE8 = replace(INT8, name="int8-table", round_rows=False)
 """int8 for the embedding table, which is also the head: its rows are looked up, so the other factor is not rounded."""
 FORMATS = {one.name: one for one in (INT8, INT4, INT4_G64, FP8, NVFP4)}
+"""Formats that we write."""
+INT4_ASYM = replace(INT4, name="int4-asym", scale_dtype=torch.float16, zeros=True)
+"""int4 with zero points, which is read from files of others, in groups of 32 and more."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -81,6 +89,7 @@ class Packed:
     codes  [..., outer, inner], or [..., outer, inner/2] bytes of two    scale  [..., outer, groups]
     tiled  whether codes are in the order of torch's product on a CPU (`model/linear.py::tile`)
     top    [..., outer, 1] float32, nvfp4 only: its global scale, which multiplies the others
+    zero   [..., outer, groups] uint8, formats with zeros only: the code that means 0
     """
 
     format: Format
@@ -88,6 +97,7 @@ class Packed:
     scale: Tensor
     top: Tensor | None = None
     tiled: bool = False
+    zero: Tensor | None = None
 
     @property
     def shape(self) -> tuple[int, ...]:
@@ -95,15 +105,23 @@ class Packed:
         return (*self.codes.shape[:-1], self.codes.shape[-1] * 8 // self.format.bits)
 
     @property
+    def parts(self) -> list[Tensor]:
+        """Its tensors."""
+        return [part for part in (self.codes, self.scale, self.top, self.zero) if part is not None]
+
+    @property
     def num_bytes(self) -> int:
         """Bytes in memory."""
-        parts = [self.codes, self.scale] + ([] if self.top is None else [self.top])
-        return sum(part.numel() * part.element_size() for part in parts)
+        return sum(part.numel() * part.element_size() for part in self.parts)
+
+    def each(self, change: Callable[[Tensor], Tensor]) -> Packed:
+        """The same with each of its tensors changed."""
+        top, zero = (None if part is None else change(part) for part in (self.top, self.zero))
+        return replace(self, codes=change(self.codes), scale=change(self.scale), top=top, zero=zero)
 
     def __getitem__(self, index: int | slice | Tensor) -> Packed:
         """Some matrices of a stack, or rows of a matrix."""
-        top = None if self.top is None else self.top[index]
-        return replace(self, codes=self.codes[index], scale=self.scale[index], top=top)
+        return self.each(lambda part: part[index])
 
 
 def pack(weight: Float[Tensor, "*stack outer inner"], form: Format, what: str = "the matrix") -> Packed:
@@ -118,8 +136,9 @@ def pack(weight: Float[Tensor, "*stack outer inner"], form: Format, what: str = 
     top = top_of(weight) if form.is_float else None
     scale = fit_scale(groups, form, top)
     codes = encode(groups, scale_step(scale, top), form)
-    rows = largest.shape[-2]
-    return Packed(form, two_a_byte(codes.flatten(-2)), scale, None if top is None else spread(top, rows))
+    top = None if top is None else spread(top, largest.shape[-2])
+    zero = torch.full_like(scale, 8, dtype=torch.uint8) if form.zeros else None
+    return Packed(form, two_a_byte(codes.flatten(-2)), scale, top, zero=zero)
 
 
 def unpack(packed: Packed, dtype: torch.dtype = torch.float32) -> Float[Tensor, "*stack outer inner"]:
@@ -133,6 +152,8 @@ def unpack(packed: Packed, dtype: torch.dtype = torch.float32) -> Float[Tensor, 
         scale = scale * packed.top
     values = packed.codes.float() if form.bits == 8 else _unpack_pairs(packed.codes, form, once)
     grouped: Tensor = values.unflatten(-1, (scale.shape[-1], -1))
+    if packed.zero is not None:
+        grouped.sub_((packed.zero.to(once) - 8).unsqueeze(-1))
     return grouped.mul_(scale.unsqueeze(-1)).flatten(-2).to(dtype)
 
 

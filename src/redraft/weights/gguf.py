@@ -1,8 +1,9 @@
 """GGUF files of the model, as llama.cpp's converter names their tensors. Numbers are unpacked as they are read.
 
 A folder has one `.gguf` file beside the checkpoint's config.json and tokenizer files: the file's own metadata does not
-have every setting. The `gguf` package decodes its formats (Q8_0, Q4_K and the others) to float32, which the model casts
-to its dtype or packs again under a plan. GGUF files are not written.
+have every setting. The `gguf` package decodes its formats (Q8_0, Q4_K and the others) to float32, one tensor at a time,
+which the model casts to its dtype or packs again under a plan. So a file of 4 bits takes the memory of plain numbers
+without a plan; a load says so. GGUF files are not written.
 """
 
 from __future__ import annotations
@@ -73,6 +74,11 @@ class GgufSource(Source):
             for name, one in self._entries.items()
         }
 
+    @property
+    def blocks(self) -> tuple[str, ...]:
+        """The kinds of quantised blocks."""
+        return tuple(sorted({one.tensor_type.name for one in self._entries.values()} - {"F32", "F16", "BF16"}))
+
     def format_of(self, name: str) -> str | None:
         """F32, or BF16 for smaller formats and quantised blocks, for which it is precise enough."""
         if name not in self._entries:
@@ -84,7 +90,9 @@ class GgufSource(Source):
         from gguf import dequantize
 
         one = self._entries[name]
-        return torch.from_numpy(dequantize(one.data, one.tensor_type).copy()).reshape(self.tensors[name].shape)
+        values = dequantize(one.data, one.tensor_type)
+        values = values if values.flags.writeable else values.copy()  # plain numbers are the file itself
+        return torch.from_numpy(values).reshape(self.tensors[name].shape)
 
     def read_rows(self, name: str, rows: slice) -> Tensor:
         """Part of one tensor, along its first axis."""

@@ -4,7 +4,7 @@ For a linear layer `p`, of `outer` rows of `inner` numbers (packed files store e
 
     int8    p.weight I8, p.weight_scale [outer, 1]                                             compressed-tensors
     fp8     p.weight F8_E4M3, p.weight_scale [outer, 1] or one number                          compressed-tensors
-    int4    p.weight_packed I32 [outer, inner/8], p.weight_scale [outer, groups], p.weight_shape
+    int4    p.weight_packed I32 [outer, inner/8], p.weight_scale [outer, groups], p.weight_shape; also `words.py`
     nvfp4   p.weight_packed U8, p.weight_scale F8_E4M3, p.weight_global_scale (divides)        compressed-tensors
     nvfp4   p.weight U8, p.weight_scale F8_E4M3, p.weight_scale_2 (multiplies)                 modelopt
 
@@ -25,9 +25,9 @@ from redraft.model.packed import FP8, INT4, INT8, NVFP4, Format, Packed
 from redraft.shapes import Tensor
 from redraft.weights.names import Slot
 from redraft.weights.source import Stored
+from redraft.weights.words import in_rows, int4_of, shapes_of, style_of
 
-METHODS = ("compressed-tensors", "modelopt")
-GROUPS = (32, 64, 128)
+METHODS = ("compressed-tensors", "modelopt", "awq", "gptq")
 FLOATS = {"F32": torch.float32, "BF16": torch.bfloat16, "F16": torch.float16}
 _UNREAD = ("input_scale", "input_global_scale", "weight_shape", "k_scale", "v_scale", "kv_scale")
 
@@ -50,22 +50,26 @@ class Matrix:
 
 @dataclass(frozen=True)
 class StoredPiece:
-    """One stored tensor of a matrix: its codes, its scale or its top (`model/packed.py`), or the plain matrix."""
+    """One stored tensor of a matrix: its codes, scale, top or zero (`model/packed.py`), or the plain matrix. `style` is
+    that of `words.py`."""
 
     stored: str
     matrix: Matrix
     kind: str
     form: Format | None
+    style: str = ""
 
 
 @dataclass(frozen=True)
 class Layout:
-    """A checkpoint's content: slots stored whole, pieces of matrices stored one by one, names that are not read."""
+    """A checkpoint's content: slots stored whole, pieces of matrices stored one by one, names that are not read, and
+    pieces that are only checked to say nothing."""
 
     whole: tuple[Slot, ...]
     pieces: tuple[StoredPiece, ...]
     formats: Mapping[str, Format]
     unread: tuple[str, ...]
+    trivial: tuple[StoredPiece, ...] = ()
 
 
 def read_layout(tensors: Mapping[str, Stored], wanted: Sequence[Slot], settings: Mapping[str, Any]) -> Layout:
@@ -77,8 +81,10 @@ def read_layout(tensors: Mapping[str, Stored], wanted: Sequence[Slot], settings:
     method = settings.get("quant_method", "modelopt" if settings.get("producer") else None)
     if settings and method not in METHODS:
         raise WeightsError(f"quantization_config.quant_method is {method!r}; supported: {', '.join(METHODS)}")
+    style, symmetric = style_of(settings), settings.get("quant_method") == "gptq" and settings.get("sym", True) is True
     whole: list[Slot] = []
     pieces: list[StoredPiece] = []
+    trivial: list[StoredPiece] = []
     found: dict[str, Format | None] = {}
     unread: list[str] = []
     for slot in wanted:
@@ -90,13 +96,14 @@ def read_layout(tensors: Mapping[str, Stored], wanted: Sequence[Slot], settings:
             whole.append(slot)
             continue
         for matrix in parts:
-            form = _identify(tensors, matrix)
+            form = _identify(tensors, matrix, style, symmetric=symmetric)
             if found.setdefault(slot.target, form) != form:
                 raise WeightsError(
                     f"{matrix.prefix} is stored as {_described(form)}, other parts of {slot.target} as"
                     f" {_described(found[slot.target])}; one matrix must have one format"
                 )
-            pieces += _pieces(tensors, matrix, form)
+            pieces += _pieces(tensors, matrix, form, style)
+            trivial += _trivial(tensors, matrix, form, style)
             unread += [name for end in _UNREAD if (name := f"{matrix.prefix}.{end}") in tensors]
         if len(parts) < len(matrices(slot)):
             lacking = next(one.prefix for one in matrices(slot) if not _is_there(tensors, one.prefix))
@@ -105,7 +112,7 @@ def read_layout(tensors: Mapping[str, Stored], wanted: Sequence[Slot], settings:
     if mixed:
         raise WeightsError(f"{min(mixed)} is stored partly packed and partly plain; one matrix must have one format")
     packed = {target: form for target, form in found.items() if form is not None}
-    return Layout(tuple(whole), tuple(pieces), packed, tuple(unread))
+    return Layout(tuple(whole), tuple(pieces), packed, tuple(unread), tuple(trivial))
 
 
 def matrices(slot: Slot) -> tuple[Matrix, ...]:
@@ -144,8 +151,10 @@ def stored_names(prefix: str, packed: Packed) -> dict[str, Tensor]:
 def convert(piece: StoredPiece, tensor: Tensor) -> Tensor:
     """A stored tensor in the layout of `Packed`."""
     outer = piece.matrix.shape[0]
+    if piece.style or piece.kind == "zero" or tensor.dtype == torch.int32:
+        return in_rows(piece.style, piece.kind, tensor, outer)
     if piece.kind == "codes":
-        return tensor.view(torch.uint8) if tensor.dtype == torch.int32 else tensor
+        return tensor
     if piece.kind == "top":
         value = tensor.float() if piece.stored.endswith("weight_scale_2") else 1 / tensor.float()
         return value.reshape(1, 1).expand(outer, 1)
@@ -153,19 +162,18 @@ def convert(piece: StoredPiece, tensor: Tensor) -> Tensor:
 
 
 def _is_there(tensors: Mapping[str, Stored], prefix: str) -> bool:
-    return f"{prefix}.weight_packed" in tensors or f"{prefix}.weight" in tensors
+    return any(f"{prefix}.{name}" in tensors for name in ("weight_packed", "weight", "qweight"))
 
 
 def _described(form: Format | None) -> str:
     return "plain numbers" if form is None else f"{form.name} with {form.scale_dtype} scales"
 
 
-def _identify(tensors: Mapping[str, Stored], matrix: Matrix) -> Format | None:
+def _identify(tensors: Mapping[str, Stored], matrix: Matrix, style: str, *, symmetric: bool) -> Format | None:
     """The format of one stored matrix, None if it is plain. Raises WeightsError for an unsupported one."""
     prefix, (outer, inner) = matrix.prefix, matrix.shape
-    for end, why in (("weight_zero_point", "a zero point"), ("weight_g_idx", "an order of inputs")):
-        if f"{prefix}.{end}" in tensors:
-            raise WeightsError(f"{prefix} has {why} ({end}); only symmetric formats in stored order are supported")
+    if f"{prefix}.qweight" in tensors:
+        return _identify_words(tensors, matrix, style, zeros=not symmetric)
     name = "weight_packed" if f"{prefix}.weight_packed" in tensors else "weight"
     codes = tensors[f"{prefix}.{name}"]
     if name == "weight" and codes.dtype in FLOATS:
@@ -179,16 +187,44 @@ def _identify(tensors: Mapping[str, Stored], matrix: Matrix) -> Format | None:
             f"{codes.file}: {codes.name} is stored as {codes.dtype}; supported: plain F32, BF16, F16, and packed"
             " I8, F8_E4M3, I32 (int4) and U8 (nvfp4)"
         )
-    form = known[kind]
+    form, zeros = known[kind], f"{prefix}.weight_zero_point" in tensors
+    if zeros and form is not INT4:
+        raise WeightsError(f"{prefix} has a zero point (weight_zero_point); {form.name} is read without")
     _check_shape(codes, (outer, inner * form.bits // (32 if codes.dtype == "I32" else 8)), form.name)
     scale = _header(tensors, f"{prefix}.weight_scale", codes)
     if form is INT4:
-        group = inner // scale.shape[-1] if scale.shape and scale.shape[-1] else 0
-        if group not in GROUPS:
-            raise WeightsError(f"{scale.file}: {scale.name} means groups of {group}; supported: 32, 64, 128")
-        form = replace(form, group=group, name="int4" if group == INT4.group else f"int4-g{group}")
+        form = int4_of(inner // scale.shape[-1] if scale.shape and scale.shape[-1] else 0, scale, zeros=zeros)
     form.check(prefix, inner)
+    if zeros:
+        zero = tensors[f"{prefix}.weight_zero_point"]
+        _check_words(zero, shapes_of("", form, outer, inner)["zero"], form)
     return _with_scale(form, scale, outer, inner)
+
+
+def _identify_words(tensors: Mapping[str, Stored], matrix: Matrix, style: str, *, zeros: bool) -> Format:
+    """The format of a matrix that AWQ or GPTQ stored."""
+    prefix, (outer, inner) = matrix.prefix, matrix.shape
+    codes = tensors[f"{prefix}.qweight"]
+    if not style:
+        raise WeightsError(
+            f"{codes.file}: {codes.name} is AWQ's or GPTQ's; quantization_config.quant_method is neither"
+        )
+    scale, zero = (_header(tensors, f"{prefix}.{name}", codes) for name in ("scales", "qzeros"))
+    form = int4_of(inner // scale.shape[0] if scale.shape and scale.shape[0] else 0, scale, zeros=zeros)
+    form.check(prefix, inner)
+    shapes = shapes_of(style, form, outer, inner)
+    _check_words(codes, shapes["codes"], form)
+    _check_words(zero, shapes["zero"], form)
+    if f"{prefix}.g_idx" in tensors:
+        _check_words(tensors[f"{prefix}.g_idx"], shapes["order"], form)
+    _check_shape(scale, shapes["scale"], form.name)
+    return _with_type(form, scale)
+
+
+def _check_words(stored: Stored, wanted: tuple[int, ...], form: Format) -> None:
+    _check_shape(stored, wanted, form.name)
+    if stored.dtype != "I32":
+        raise WeightsError(f"{stored.file}: {stored.name} is stored as {stored.dtype}; {form.name} has words of I32")
 
 
 def _with_scale(form: Format, scale: Stored, outer: int, inner: int) -> Format:
@@ -199,6 +235,10 @@ def _with_scale(form: Format, scale: Stored, outer: int, inner: int) -> Format:
         raise WeightsError(
             f"{scale.file}: {scale.name} has shape {list(scale.shape)}; {form.name} makes it {[outer, groups]}"
         )
+    return _with_type(form, scale)
+
+
+def _with_type(form: Format, scale: Stored) -> Format:
     types = {"F8_E4M3": torch.float8_e4m3fn} if form is NVFP4 else FLOATS
     if scale.dtype not in types:
         raise WeightsError(
@@ -220,17 +260,32 @@ def _header(tensors: Mapping[str, Stored], name: str, beside: Stored) -> Stored:
     return tensors[name]
 
 
-def _pieces(tensors: Mapping[str, Stored], matrix: Matrix, form: Format | None) -> Iterator[StoredPiece]:
+def _pieces(tensors: Mapping[str, Stored], matrix: Matrix, form: Format | None, style: str) -> Iterator[StoredPiece]:
     prefix = matrix.prefix
     if form is None:
         yield StoredPiece(f"{prefix}.weight", matrix, "plain", None)
+        return
+    if f"{prefix}.qweight" in tensors:
+        names = {"codes": "qweight", "scale": "scales"} | ({"zero": "qzeros"} if form.zeros else {})
+        yield from (StoredPiece(f"{prefix}.{name}", matrix, kind, form, style) for kind, name in names.items())
         return
     packed = f"{prefix}.weight_packed" in tensors
     codes = f"{prefix}.{'weight_packed' if packed else 'weight'}"
     yield StoredPiece(codes, matrix, "codes", form)
     yield StoredPiece(f"{prefix}.weight_scale", matrix, "scale", form)
+    if form.zeros:
+        yield StoredPiece(f"{prefix}.weight_zero_point", matrix, "zero", form)
     if form.name == "nvfp4":
         top = _header(tensors, f"{prefix}.{'weight_global_scale' if packed else 'weight_scale_2'}", tensors[codes])
         if top.shape not in ((), (1,)) or top.dtype != "F32":
             raise WeightsError(f"{top.file}: {top.name} is {top.dtype} {list(top.shape)}; it must be one F32 number")
         yield StoredPiece(top.name, matrix, "top", form)
+
+
+def _trivial(tensors: Mapping[str, Stored], matrix: Matrix, form: Format | None, style: str) -> Iterator[StoredPiece]:
+    """Orders of inputs, and zero points of a matrix that is said to have none."""
+    for name in ("weight_g_idx", "g_idx"):
+        if f"{matrix.prefix}.{name}" in tensors:
+            yield StoredPiece(f"{matrix.prefix}.{name}", matrix, "order", form, style)
+    if f"{matrix.prefix}.qzeros" in tensors and form is not None and not form.zeros:
+        yield StoredPiece(f"{matrix.prefix}.qzeros", matrix, "zero", form, style)

@@ -29,7 +29,7 @@ from redraft.weights.build import empty_model
 from redraft.weights.fill import Filler
 from redraft.weights.gguf import open_source
 from redraft.weights.layouts import FLOATS, Layout, read_layout
-from redraft.weights.memory import Room, check_fits, free_memory
+from redraft.weights.memory import GIGABYTE, Room, check_fits, footprint, free_memory
 from redraft.weights.names import Slot, check_filled, shown, slots, sort_names
 from redraft.weights.offload import keep_on_host
 from redraft.weights.place import Placement
@@ -43,6 +43,7 @@ from redraft.weights.plan import (
     usable_plans,
 )
 from redraft.weights.source import Source
+from redraft.weights.words import check_trivial
 
 
 def load_model(
@@ -79,6 +80,10 @@ def load_model(
         raise WeightsError(f"{folder} is packed already; plan {plan.name} needs the checkpoint that is not quantized")
     _check_headers(source, layout, config.model, report)
     packed = layout.formats or formats(config.model, plan)
+    if source.blocks and not packed:
+        size = footprint(config.model, dtype, packed).fixed / GIGABYTE
+        kinds = ", ".join(source.blocks)
+        report(f"{folder}: blocks of {kinds} are unpacked, to {size:.3g} GB of weights; --plan int4 packs them again")
     check_usable(config.model, dtype, packed, torch.device(device), report, placement)
     model = empty_model(
         config.model,
@@ -127,7 +132,8 @@ def check_usable(
 
 
 def _check_headers(source: Source, layout: Layout, config: ModelConfig, report: Callable[[str], None]) -> None:
-    known = {piece.stored for piece in layout.pieces} | set(layout.unread)
+    trivial = {piece.stored: piece for piece in layout.trivial}
+    known = {piece.stored for piece in layout.pieces} | trivial.keys() | set(layout.unread)
     names = sort_names(source.tensors.keys() - known, layout.whole)
     if names.missing:
         raise WeightsError(
@@ -143,6 +149,9 @@ def _check_headers(source: Source, layout: Layout, config: ModelConfig, report: 
         _check_header(source, slot)
     for copy, original in names.tied:
         _check_copy(source, copy, original)
+    for stored, tensor in source.stream(trivial) if trivial else ():
+        piece = trivial[stored.name]
+        check_trivial(piece.style, piece.kind, stored, tensor, piece.form.group if piece.form else 0)
     if names.vision and has_tower(config):
         report(f"{source.folder}: {len(names.vision)} tensors of the vision tower are loaded with the first image")
     if layout.unread:

@@ -115,7 +115,7 @@ def _parts(pair: Matrices | None) -> list[Tensor]:
     found: list[Tensor] = []
     for matrix in pair or ():
         if isinstance(matrix, Packed):
-            found += [part for part in (matrix.codes, matrix.scale, matrix.top) if part is not None]
+            found += matrix.parts
         else:
             found.append(matrix)
     return found
@@ -132,6 +132,4 @@ def _room(matrix: Tensor | Packed, device: torch.device) -> Tensor | Packed:
     """Uninitialised memory for a matrix of the same shape and format."""
     if not isinstance(matrix, Packed):
         return torch.empty_like(matrix, device=device)
-    top = None if matrix.top is None else torch.empty_like(matrix.top, device=device)
-    codes, scale = (torch.empty_like(part, device=device) for part in (matrix.codes, matrix.scale))
-    return replace(matrix, codes=codes, scale=scale, top=top)
+    return matrix.each(lambda part: torch.empty_like(part, device=device))

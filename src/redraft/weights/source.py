@@ -56,6 +56,11 @@ class Source:
         self.folder = folder
         self.tensors: Mapping[str, Stored] = _read_headers(folder)
 
+    @property
+    def blocks(self) -> tuple[str, ...]:
+        """Kinds of quantised blocks that are unpacked as they are read, by name."""
+        return ()
+
     def format_of(self, name: str) -> str | None:
         """The stored dtype of a tensor; None if it is absent."""
         return self.tensors[name].dtype if name in self.tensors else None

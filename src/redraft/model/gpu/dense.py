@@ -33,7 +33,7 @@ def _dense(
     wanted = tl.program_id(1) * BLOCK_OUT + tl.arange(0, BLOCK_OUT)
     inside, out = row < rows, tl.where(wanted < OUTER, wanted, 0)
     sums = tl.zeros((BLOCK_OUT, BLOCK_ROWS), dtype=SUMS)
-    sums, _ = accumulate(sums, sums, x, row, inside, codes, scale, out, 0, INNER, GROUP, KIND, False, BLOCK_IN)
+    sums, _ = accumulate(sums, sums, x, row, inside, codes, scale, top, out, 0, INNER, GROUP, KIND, False, BLOCK_IN)
     found = scaled(sums, x_scale, row, inside, scale, top, out, KIND).to(result.dtype.element_ty)
     tl.store(result + row[None, :] * OUTER + wanted[:, None], found, mask=inside[None, :] & (wanted < OUTER)[:, None])
 

@@ -14,6 +14,7 @@ fp8 units, and the sums are scaled. The twin is `model/moe.py::experts_grouped`.
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 from typing import no_type_check
 
 import torch
@@ -31,6 +32,8 @@ from redraft.model.gpu.tiles import (
     parts,
     read,
     scaled,
+    shared_memory,
+    stage_bytes,
 )
 from redraft.model.moe import AnyExperts
 from redraft.model.packed import Packed
@@ -88,10 +91,12 @@ def _gate_up(
     out = tl.where(wanted < OUTER, wanted, 0)
     codes += expert * (2 * OUTER * (INNER // 8 if KIND >= 2 else INNER))
     scale += expert * (2 * OUTER * (INNER // GROUP if GROUP else 1))
-    top += expert * 2 * OUTER
+    top += expert * (2 * OUTER * (INNER // GROUP if KIND == 4 else 1))
     gate = tl.zeros((BLOCK_OUT, BLOCK_ROWS), dtype=SUMS)
     up = tl.zeros((BLOCK_OUT, BLOCK_ROWS), dtype=SUMS)
-    gate, up = accumulate(gate, up, x, rows, rows_inside, codes, scale, out, OUTER, INNER, GROUP, KIND, True, BLOCK_IN)
+    gate, up = accumulate(
+        gate, up, x, rows, rows_inside, codes, scale, top, out, OUTER, INNER, GROUP, KIND, True, BLOCK_IN
+    )
     gate = scaled(gate, x_scale, rows, rows_inside, scale, top, out, KIND)
     up = scaled(up, x_scale, rows, rows_inside, scale, top, out + OUTER, KIND)
     # Rounded where the twin rounds: after each matmul.
@@ -127,9 +132,12 @@ def _down(
     out = tl.where(wanted < OUTER, wanted, 0)
     codes += expert * (OUTER * (INNER // 8 if KIND >= 2 else INNER))
     scale += expert * (OUTER * (INNER // GROUP if GROUP else 1))
+    top += expert * (OUTER * (INNER // GROUP if KIND == 4 else 1))
     sums = tl.zeros((BLOCK_OUT, BLOCK_ROWS), dtype=SUMS)
-    sums, _ = accumulate(sums, sums, x, rows, rows_inside, codes, scale, out, 0, INNER, GROUP, KIND, False, BLOCK_IN)
-    found = scaled(sums, x_scale, rows, rows_inside, scale, top + expert * OUTER, out, KIND)
+    sums, _ = accumulate(
+        sums, sums, x, rows, rows_inside, codes, scale, top, out, 0, INNER, GROUP, KIND, False, BLOCK_IN
+    )
+    found = scaled(sums, x_scale, rows, rows_inside, scale, top, out, KIND)
     mask = rows_inside[None, :] & (wanted < OUTER)[:, None]
     tl.store(result + choice[None, :] * OUTER + wanted[:, None], found.to(result.dtype.element_ty), mask=mask)
 
@@ -184,7 +192,9 @@ def experts_each(
 def experts_tiles(weight: Tensor | Packed, rows: float, dtype: torch.dtype) -> tuple[Tile, Tile]:
     """Tiles of the two products if an expert gets `rows` rows of `dtype` on average.
 
-    Large tiles of float32 do not fit into registers, nor tiles of plain matrices into the 64 KiB of compute 7.5.
+    Large tiles of float32 do not fit into registers, nor tiles of plain matrices into the 64 KiB of compute 7.5. Where
+    shared memory has no room for two stages of the first product (99 KiB, RTX cards), its tile is half as large: with
+    one stage nothing is loaded ahead, and registers spill.
     """
     kind = kind_of(weight)
     most = 32 if dtype == torch.float32 and kind != EIGHT else _MOST
@@ -192,7 +202,10 @@ def experts_tiles(weight: Tensor | Packed, rows: float, dtype: torch.dtype) -> t
     inner = {PLAIN: 64, EIGHT: 128}.get(kind, 16)
     if block <= 32:
         return Tile(block, 64, inner), Tile(block, 128, inner)
-    return Tile(block, 128, inner, warps=8, stages=3), Tile(block, 128, inner, warps=8, stages=3)
+    wide = Tile(block, 128, inner, warps=8, stages=3)
+    device = (weight.codes if isinstance(weight, Packed) else weight).device
+    two = 2 * stage_bytes(kind, wide, dtype.itemsize, 2) <= shared_memory(device)
+    return wide if two else replace(wide, out=64), wide
 
 
 def _blocks(chosen: Int[Tensor, "rows choices"], experts: int, rows: int) -> tuple[Tensor, ...]:

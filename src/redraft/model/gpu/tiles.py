@@ -26,7 +26,7 @@ from redraft.model.gpu.rounding import rounded
 from redraft.model.packed import Packed
 from redraft.shapes import Float, Tensor
 
-PLAIN, EIGHT, INT4_CODES, NVFP4_CODES = 0, 1, 2, 3
+PLAIN, EIGHT, INT4_CODES, NVFP4_CODES, ZERO_CODES = 0, 1, 2, 3, 4
 _HOPPER = 232448
 
 
@@ -44,10 +44,13 @@ class Tile:
 
 @triton.jit
 @no_type_check
-def phase_of(words, size, PHASE: tl.constexpr, KIND: tl.constexpr, TO: tl.constexpr):
-    """Codes `PHASE` and `PHASE + 4` of each word as numbers, side by side, times their scales."""
+def phase_of(words, size, zero, PHASE: tl.constexpr, KIND: tl.constexpr, TO: tl.constexpr):
+    """Codes `PHASE` and `PHASE + 4` of each word as numbers, side by side, times their scales.
+
+    `zero` is 128 and the code that means 0.
+    """
     bits = (words >> (4 * PHASE)) & 0x000F000F
-    if KIND == 2:
+    if KIND != 3:
         bits = bits | 0x43004300
     else:
         bits = bits * 0x1040 & -0x7E3F7E40  # sign to bit 15, the rest to bits 6 to 8, of both halves
@@ -58,14 +61,14 @@ def phase_of(words, size, PHASE: tl.constexpr, KIND: tl.constexpr, TO: tl.conste
         low = (bits << 16).to(tl.float32, bitcast=True)
         high = (bits & -0x10000).to(tl.float32, bitcast=True)
     both = tl.reshape(tl.join(low, high), (words.shape[0], 2 * words.shape[1]))
-    both = both - 136.0 if KIND == 2 else both * 8.507059173023462e37
+    both = both * 8.507059173023462e37 if KIND == 3 else both - zero
     return (both * size).to(TO)
 
 
 @triton.jit
 @no_type_check
 def _sizes(scale, out, start, GROUPS: tl.constexpr, WORDS: tl.constexpr, BLOCK_IN: tl.constexpr, TO: tl.constexpr):
-    """The scales of some words' codes, one for each number of a phase; `WORDS` share one."""
+    """The scales or zero points of some words' codes, one for each number of a phase; `WORDS` share one."""
     math: tl.constexpr = TO if tl.bfloat16 == TO else tl.float32
     group = start // WORDS + tl.arange(0, BLOCK_IN // WORDS)
     size = tl.load(scale + out[:, None] * GROUPS + group[None, :], mask=(group < GROUPS)[None, :], other=0.0)
@@ -76,7 +79,7 @@ def _sizes(scale, out, start, GROUPS: tl.constexpr, WORDS: tl.constexpr, BLOCK_I
 @triton.jit
 @no_type_check
 def accumulate(
-    first, second, x, rows, rows_inside, codes, scale, out, gap,
+    first, second, x, rows, rows_inside, codes, scale, top, out, gap,
     INNER: tl.constexpr, GROUP: tl.constexpr, KIND: tl.constexpr, PAIR: tl.constexpr, BLOCK_IN: tl.constexpr,
 ):  # fmt: skip
     """first + W[out] x[rows]ᵀ; with PAIR also second + W[out + gap] x[rows]ᵀ, from the same rows."""
@@ -90,17 +93,23 @@ def accumulate(
             other = tl.load(codes + (out + gap)[:, None] * stored + at[None, :], mask=inside, other=0.0)
         if KIND >= 2:
             size = _sizes(scale, out, start, INNER // GROUP, GROUP // 8, BLOCK_IN, to)
+            zero = 136.0
+            if KIND == 4:
+                zero = 128.0 + _sizes(top, out, start, INNER // GROUP, GROUP // 8, BLOCK_IN, to)
             if PAIR:
                 more = _sizes(scale, out + gap, start, INNER // GROUP, GROUP // 8, BLOCK_IN, to)
+                least = 136.0
+                if KIND == 4:
+                    least = 128.0 + _sizes(top, out + gap, start, INNER // GROUP, GROUP // 8, BLOCK_IN, to)
             place = 2 * start + tl.arange(0, 2 * BLOCK_IN)
             x_mask = rows_inside[:, None] & (place < 2 * stored)[None, :]
             for phase in tl.static_range(4):
                 apart = phase * 2 * stored + place
                 part = tl.load(x + rows[:, None] * INNER + apart[None, :], mask=x_mask, other=0.0)
-                number = phase_of(code, size, phase, KIND, to)
+                number = phase_of(code, size, zero, phase, KIND, to)
                 first = tl.dot(number, tl.trans(part), first, input_precision="ieee")
                 if PAIR:
-                    number = phase_of(other, more, phase, KIND, to)
+                    number = phase_of(other, more, least, phase, KIND, to)
                     second = tl.dot(number, tl.trans(part), second, input_precision="ieee")
         else:
             part = tl.load(x + rows[:, None] * INNER + at[None, :], mask=rows_inside[:, None] & inside, other=0.0)
@@ -127,7 +136,9 @@ def kind_of(weight: Tensor | Packed) -> int:
     """The kind of its codes."""
     if not isinstance(weight, Packed):
         return PLAIN
-    return EIGHT if weight.format.bits == 8 else NVFP4_CODES if weight.format.is_float else INT4_CODES
+    if weight.format.bits == 8:
+        return EIGHT
+    return NVFP4_CODES if weight.format.is_float else ZERO_CODES if weight.format.zeros else INT4_CODES
 
 
 def read(x: Float[Tensor, "rows inner"], weight: Tensor | Packed) -> tuple[Tensor, Tensor]:
@@ -146,27 +157,32 @@ def phased(x: Float[Tensor, "rows inner"]) -> Float[Tensor, "rows inner"]:
 
 
 def parts(weight: Tensor | Packed) -> tuple[Tensor, Tensor, Tensor]:
-    """Codes, scales and tops; a format without scales or tops never reads them."""
+    """Codes, scales, and tops or zero points; a format without them never reads them."""
     if not isinstance(weight, Packed):
         return weight.contiguous(), weight, weight
     codes, scale = weight.codes.contiguous(), weight.scale.contiguous()
     codes = codes.view(torch.int32) if weight.format.bits == 4 else codes
-    return codes, scale, scale if weight.top is None else weight.top.contiguous()
+    other = weight.zero if weight.top is None else weight.top
+    return codes, scale, scale if other is None else other.contiguous()
 
 
 def constants(x: Tensor, weight: Tensor | Packed, tile: Tile, matrices: int = 1) -> dict[str, Any]:
     """The compile-time constants of a product with rows like x; `weight` has `matrices` matrices, one after another."""
-    kind, sums, group, size = kind_of(weight), tl.float32, 0, x.element_size()
+    kind, sums, group = kind_of(weight), tl.float32, 0
     if isinstance(weight, Packed):
         sums = tl.int32 if weight.format.dtype == torch.int8 else tl.float32
         group = weight.format.group
-    # Bytes of a stage: 4 for a word of eight codes and 1 for its share of a scale, but 8 numbers of each row of x.
-    a_row, a_column = (5, 8 * size) if group else (1, 1) if kind == EIGHT else (size, size)
-    stage = tile.inner * (a_row * matrices * tile.out + a_column * tile.rows)
     sizes = {"BLOCK_ROWS": tile.rows, "BLOCK_OUT": tile.out, "BLOCK_IN": tile.inner}
     sizes |= {"INNER": weight.shape[-1], "OUTER": weight.shape[-2] // matrices, "num_warps": tile.warps}
-    stages = max(1, min(tile.stages, shared_memory(x.device) // stage))
+    stages = max(1, min(tile.stages, shared_memory(x.device) // stage_bytes(kind, tile, x.element_size(), matrices)))
     return {"GROUP": group, "KIND": kind, "SUMS": sums, "num_stages": stages, **sizes}
+
+
+def stage_bytes(kind: int, tile: Tile, size: int, matrices: int) -> int:
+    """Shared memory of a stage, for rows of numbers of `size` bytes."""
+    # 4 bytes for a word of eight codes and 1 for its share of a scale, but 8 numbers of each row of x.
+    a_row, a_column = (5, 8 * size) if kind >= INT4_CODES else (1, 1) if kind == EIGHT else (size, size)
+    return tile.inner * (a_row * matrices * tile.out + a_column * tile.rows)
 
 
 def shared_memory(device: torch.device) -> int:
