@@ -43,7 +43,7 @@ from redraft.server.limits import BOUNDS
 from redraft.server.openai.decisions import Decisions
 from redraft.server.openai.fields import Chat, Completion
 from redraft.server.openai.models import Detokenize, Tokenize
-from redraft.server.openai.responses import Responses
+from redraft.server.openai.response_fields import Responses
 
 AT_ONCE, MOST_SEC, SLOWER, LEFT_MIB = 8, 2.0, 10.0, 32.0
 OURS = {503, 504}

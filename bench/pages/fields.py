@@ -14,7 +14,7 @@ from redraft.server.http.body import Body
 from redraft.server.limits import BOUNDS
 from redraft.server.openai.decisions import Choice, Decisions, Predicate, Score
 from redraft.server.openai.fields import CanvasOptions, Chat, Completion, Sampling, StreamOptions, StructuredOutputs
-from redraft.server.openai.responses import Responses
+from redraft.server.openai.response_fields import Responses
 
 SHARED = "Every endpoint that answers"
 PAGES: dict[str, type[Body]] = {

@@ -18,7 +18,7 @@ from redraft.server.canvas import Canvas
 from redraft.server.fim.infill import Fim, Hole
 from redraft.server.http.body import Body
 from redraft.server.openai.fields import CanvasOptions, Chat, Completion
-from redraft.server.openai.responses import Responses
+from redraft.server.openai.response_fields import Responses
 
 BASE: dict[str, Any] = {
     "messages": [{"role": "user", "content": "record\nSend 417 apples to Karomi."}],

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Container, Iterable, Mapping, Sequence
 from typing import Any
 
 from pydantic import ValidationError
@@ -19,6 +19,7 @@ from redraft.errors import (
     as_request_error,
     did_you_mean,
 )
+from redraft.options import option_table
 
 TYPES: Mapping[int, str] = {
     401: "authentication_error",
@@ -34,8 +35,19 @@ TYPES: Mapping[int, str] = {
 GONE = 499
 """The status of a request whose client has left, for the log."""
 
-RENAMED = {"deadline_sec": "deadline_ms", "steps": "max_steps", "thinking": "reasoning_effort"}
+RENAMED = {one.name: one.http for one in option_table() if one.http} | {"thinking": "reasoning_effort"}
 """The engine's word: the field of a request."""
+
+SENT_AS: Mapping[str, Sequence[str]] = {
+    "max_tokens": ("max_completion_tokens", "max_output_tokens", "n_predict"),
+    "messages": ("prompt", "input", "input_prefix", "segments", "content"),
+    "seed": ("random_seed",),
+    "response_format": ("text.format",),
+    "tool_choice": ("tools",),
+    "reasoning_effort": ("reasoning.effort", "chat_template_kwargs.enable_thinking"),
+    "deadline_ms": ("t_max_predict_ms",),
+}
+"""A field: what else a client may have sent in its place."""
 
 KINDS = ("str", "int", "float", "bool")  # in the path of a field that takes several, the one that was tried
 
@@ -101,6 +113,17 @@ def api_error(error: RedraftError, *, field: str | None = None) -> ApiError:
     named = NAMED.match(message)
     param = None if named is None else RENAMED.get(named[1], named[1])
     return ApiError(400, message, param=param, code="unsupported_parameter" if "not supported" in message else None)
+
+
+def as_sent(refusal: ApiError, sent: Container[str]) -> ApiError:
+    """A refusal that names what was sent: endpoints share their checks, and each spells some fields in its own way."""
+    field = re.match(r"\w+", refusal.param or "")
+    others = SENT_AS.get(field[0], ()) if field is not None and field[0] not in sent else ()
+    name = next((one for one in others if one.partition(".")[0] in sent), None)
+    if field is None or name is None:
+        return refusal
+    message, param = re.sub(rf"\b{field[0]}\b", name, refusal.message), name + (refusal.param or "")[field.end() :]
+    return ApiError(refusal.status, message, param=param, code=refusal.code, retry_sec=refusal.retry_sec)
 
 
 def kind_of(error: BaseException) -> str:

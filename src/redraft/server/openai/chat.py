@@ -47,8 +47,6 @@ def prepare(service: Service, body: Chat) -> Work:
         options = _begun_with(options, predicted, builder.engine.config)
     choice, thinking = choice_of(body), _thinking(body)
     check_tools(choice, text)
-    if choice.forced:  # stop strings cut text, and a forced call has none around it
-        options = replace(options, stop=())
     constraint = constraint_of(body, choice, thinking=thinking)
     # A forced call need not be declared: the constraint has it.
     declared = [tool.model_dump(exclude_none=True) for tool in choice.tools] if text.knows_tools else []
