@@ -42,6 +42,7 @@ SENT_AS: Mapping[str, Sequence[str]] = {
     "max_tokens": ("max_completion_tokens", "max_output_tokens", "n_predict"),
     "messages": ("prompt", "input", "input_prefix", "segments", "content"),
     "seed": ("random_seed",),
+    "effort": ("target_ms",),
     "response_format": ("text.format",),
     "tool_choice": ("tools",),
     "reasoning_effort": ("reasoning.effort", "chat_template_kwargs.enable_thinking"),
@@ -51,7 +52,11 @@ SENT_AS: Mapping[str, Sequence[str]] = {
 
 KINDS = ("str", "int", "float", "bool")  # in the path of a field that takes several, the one that was tried
 
-NAMED = re.compile(r"(\w+(?:\[\d+\]\.\w+\[\d+\])?)(?:\[\d+\])? (?:is|has|holds|names|of token|was given)\b")
+NAMED = re.compile(r"(\w+(?:\[\d+\]\.\w+\[\d+\])?)(?:\[\d+\])? (?:is|has|holds|names|of token|was given|needs|or|and)\b")
+
+RULES = re.compile(r"(?:no )?acceptance rule|the (?:confidence|Frechet|margin|stability) ")
+READ = re.compile(r"the (?:prompt|text|messages) |\S*chat_template")
+"""How errors begin that name no field: those of acceptance rules, and of what the model reads."""
 
 
 class ApiError(Exception):
@@ -112,17 +117,23 @@ def api_error(error: RedraftError, *, field: str | None = None) -> ApiError:
         return ApiError(400, message, param=field or "response_format", code="invalid_schema")
     named = NAMED.match(message)
     param = None if named is None else RENAMED.get(named[1], named[1])
+    if param is None:
+        param = "canvas.accept" if RULES.match(message) else "messages" if READ.match(message) else None
     return ApiError(400, message, param=param, code="unsupported_parameter" if "not supported" in message else None)
 
 
+def sent_name(field: str, sent: Container[str]) -> str:
+    """The name under which a client sent a field: endpoints share their checks, and each spells some in its own way."""
+    others = () if field in sent else SENT_AS.get(field, ())
+    return next((one for one in others if one.partition(".")[0] in sent), field)
+
+
 def as_sent(refusal: ApiError, sent: Container[str]) -> ApiError:
-    """A refusal that names what was sent: endpoints share their checks, and each spells some fields in its own way."""
-    field = re.match(r"\w+", refusal.param or "")
-    others = SENT_AS.get(field[0], ()) if field is not None and field[0] not in sent else ()
-    name = next((one for one in others if one.partition(".")[0] in sent), None)
-    if field is None or name is None:
+    """A refusal that names what was sent."""
+    field, param = re.match(r"\w*", refusal.param or ""), refusal.param or ""
+    if field is None or (name := sent_name(field[0], sent)) == field[0]:
         return refusal
-    message, param = re.sub(rf"\b{field[0]}\b", name, refusal.message), name + (refusal.param or "")[field.end() :]
+    message, param = re.sub(rf"\b{field[0]}\b", name, refusal.message), name + param[field.end() :]
     return ApiError(refusal.status, message, param=param, code=refusal.code, retry_sec=refusal.retry_sec)
 
 
@@ -187,6 +198,9 @@ def body_error(errors: Sequence[Any], fields_at: Callable[[Path], Iterable[str]]
     field = ".".join(map(str, path))
     if kind == "union_tag_not_found":  # what says which of several forms is meant
         field, kind = f"{field}.{context['discriminator'][1:-1]}", "missing"
+    if kind == "union_tag_invalid":
+        tag, known = (context[name].replace("form-", "") for name in ("tag", "expected_tags"))
+        return unsupported(f"{field}.type", f"{field}.type is {tag!r:.100}; it is one of {known}")
     if kind == "extra_forbidden":
         return unknown_field(field, fields_at(loc))
     if kind == "unsupported":

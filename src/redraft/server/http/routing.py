@@ -14,7 +14,7 @@ from starlette.concurrency import run_in_threadpool
 
 from redraft.errors import RedraftError
 from redraft.server.http.body import Body
-from redraft.server.http.errors import ApiError, as_sent, refusal_of
+from redraft.server.http.errors import ApiError, as_sent, refusal_of, sent_name
 from redraft.server.limits import read_json
 
 B = TypeVar("B", bound=Body)
@@ -71,8 +71,9 @@ def answers(
                 raise
             raise as_sent(refusal, body.model_fields_set) from error
         response = answer if isinstance(answer, Response) else JSONResponse(answer)
-        own = [name] if (name := response.headers.get("x-ignored-fields")) else []
-        if ignored := sorted({*own, *body.ignored}):
+        unused = response.headers.get("x-ignored-fields", "").split(",")
+        own = {sent_name(name, body.model_fields_set) for name in unused if name}
+        if ignored := sorted(own.union(body.ignored)):
             response.headers["x-ignored-fields"] = ", ".join(ignored)
         return response
 

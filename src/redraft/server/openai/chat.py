@@ -27,6 +27,9 @@ from redraft.server.openai.request_builder import RequestBuilder
 
 router = router_of_bodies()
 
+FORMATS = ("response_format", "structured_outputs", "json_schema", "grammar")
+"""Fields that a forced call leaves nothing to do for."""
+
 
 @router.post("/v1/chat/completions", response_model=None)
 @answers
@@ -56,7 +59,9 @@ def prepare(service: Service, body: Chat) -> Work:
         messages = _asking_for_fields(body, messages)
     prompt = builder.engine.chat_prompt(messages, thinking=thinking, tools=declared, parse_special=special)
     requests = builder.requests([prompt], options, body.n or 1, constraint)
-    return Work(body, requests, len(prompt.tokens), ChatForm(text, bool(body.logprobs), choice), predicted)
+    form = ChatForm(text, bool(body.logprobs), choice)
+    unused = [name for name in FORMATS if choice.forced and getattr(body, name)]
+    return Work(body, requests, len(prompt.tokens), form, predicted, unused=unused)
 
 
 def messages_of(service: Service, messages: Sequence[Message]) -> list[dict[str, Any]]:

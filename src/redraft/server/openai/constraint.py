@@ -92,12 +92,10 @@ def check_tools(choice: Choice, text: Text) -> None:
 def constraint_of(body: Chat, choice: Choice, *, thinking: bool) -> Constraint | None:
     """What the answer to a conversation is held to: a format, a forced call, or text with calls that may be made.
 
-    Where a stop string may cut the text, calls are left free and only read; text that is no call is content. With
-    `thinking` the answer follows some. Raises ApiError.
+    A forced call is all of the answer, so a format has nothing to hold. Where a stop string may cut the text, calls are
+    left free and only read; text that is no call is content. With `thinking` the answer follows some. Raises ApiError.
     """
     wanted = format_of(body)
-    if choice.forced and wanted is not None:
-        raise ApiError(400, "a tool has to be called and a format was sent, too; send one", param="response_format")
     try:
         if choice.forced:
             return Constraint(choice.source(), "tools", thinking)

@@ -35,7 +35,7 @@ MOST_HEADER = 2_000
 @dataclass(frozen=True)
 class Work:
     """What one body asks for. `predicted` are tokens that the client expects of each answer; with `drafts` a stream has
-    every step."""
+    every step. `unused` fields have no effect beside the others."""
 
     body: Sampling
     requests: tuple[ResolvedRequest, ...]
@@ -43,6 +43,7 @@ class Work:
     form: Form
     predicted: Sequence[int] = ()
     drafts: bool = False
+    unused: Sequence[str] = ()
 
 
 class Exchange:
@@ -79,14 +80,15 @@ class Exchange:
 
     @property
     def headers(self) -> dict[str, str]:
-        """How a format is held, and what of its schema is ignored, stop strings too."""
+        """How a format is held, and what is ignored: keywords of its schema, stop strings, other formats."""
         first = self.work.requests[0] if self.work.requests else None
         language = None if first is None else first.language
         if language is None:
             return {}
         ignored = quote(", ".join(language.ignored), safe="/~ ,()?$")[:MOST_HEADER]
         found = {"x-constraint": language.held} | ({"x-ignored-keywords": ignored} if ignored else {})
-        return found | ({"x-ignored-fields": "stop"} if self.work.body.stop else {})
+        unused = [*self.work.unused, *(["stop"] if self.work.body.stop else [])]
+        return found | ({"x-ignored-fields": ",".join(unused)} if unused else {})
 
     async def finish(self) -> None:
         """Run all answers to their end, or until the client leaves, and close."""

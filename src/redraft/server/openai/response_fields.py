@@ -51,9 +51,6 @@ class ThoughtItem(Body):
     type: Literal["reasoning"]
 
 
-FORMS = ("message", "function_call", "function_call_output", "reasoning")
-
-
 def _form(item: Any) -> str:
     """Which form an item is read as; the names are none that could be a field's."""
     kind = item.get("type") if isinstance(item, dict) else getattr(item, "type", None)
@@ -65,12 +62,7 @@ AnyItem = Annotated[
     | Annotated[CallItem, Tag("form-function_call")]
     | Annotated[OutputItem, Tag("form-function_call_output")]
     | Annotated[ThoughtItem, Tag("form-reasoning")],
-    Discriminator(
-        _form,
-        custom_error_type="unsupported",
-        custom_error_message=f"type is none of {', '.join(FORMS)}; nothing is stored here, so items are sent whole",
-        custom_error_context={"field": "type"},
-    ),
+    Discriminator(_form),
 ]
 
 
