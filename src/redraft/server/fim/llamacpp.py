@@ -11,7 +11,7 @@ from pydantic import Field
 
 from redraft.engine.events import Block
 from redraft.engine.request import Generation, Logprobs
-from redraft.server.http.body import Flag, Int, Schema, Str
+from redraft.server.http.body import Flag, Int, Milliseconds, Schema, Str
 from redraft.server.http.errors import ApiError
 from redraft.server.http.routing import answers, router_of_bodies
 from redraft.server.http.service import Service, service_of
@@ -48,7 +48,7 @@ class LlamaCompletion(Sampling):
         default=None, description="log-probabilities, and of this many of the likeliest"
     )
     return_tokens: Flag | None = Field(default=None, description="also the token ids")
-    t_max_predict_ms: Annotated[float, within("milliseconds")] | None = Field(
+    t_max_predict_ms: Milliseconds | None = Field(
         default=None, description="after this long the best canvas is the answer"
     )
 

@@ -52,7 +52,9 @@ SENT_AS: Mapping[str, Sequence[str]] = {
 
 KINDS = ("str", "int", "float", "bool")  # in the path of a field that takes several, the one that was tried
 
-NAMED = re.compile(r"(\w+(?:\[\d+\]\.\w+\[\d+\])?)(?:\[\d+\])? (?:is|has|holds|names|of token|was given|needs|or|and)\b")
+NAMED = re.compile(
+    r"(\w+(?:\[\d+\]\.\w+\[\d+\])?)(?:\[\d+\])? (?:is|has|holds|names|of token|was given|needs|or|and)\b"
+)
 
 RULES = re.compile(r"(?:no )?acceptance rule|the (?:confidence|Frechet|margin|stability) ")
 READ = re.compile(r"the (?:prompt|text|messages) |\S*chat_template")
