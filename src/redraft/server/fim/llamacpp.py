@@ -61,8 +61,12 @@ async def completion(request: Request, body: LlamaCompletion) -> Response | Json
     exchange = Exchange(service, await service.on_thread(request, _prepare, service, body), request)
     if body.stream:
         return exchange.stream(_chunks(exchange, body), marked=False)
-    several = len(exchange.work.requests) > 1
-    return await exchange.reply(lambda: _whole(exchange, body) if several else _whole(exchange, body)[0])
+
+    def whole() -> Any:
+        found = [_finished(exchange, body, i, done) for i, done in enumerate(exchange.done())]
+        return found if len(found) > 1 else found[0]
+
+    return await exchange.reply(whole)
 
 
 @router.get("/props")
@@ -120,8 +124,7 @@ def _prepare(service: Service, body: LlamaCompletion) -> Work:
 def _prompts(service: Service, body: LlamaCompletion) -> list[list[int]]:
     """Token ids of each prompt. Raises ApiError for none, and for an id that there is none of."""
     given = body.prompt
-    parts = given if isinstance(given, list) else [given]
-    if not parts:
+    if not (parts := given if isinstance(given, list) else [given]):
         raise ApiError(400, "the prompt is empty; send a text", param="prompt")
     several = any(isinstance(part, list) for part in parts) or all(isinstance(part, str) for part in parts)
     vocab, text, found = service.engine.config.model.vocab_size, service.engine.text, list[list[int]]()
@@ -133,10 +136,6 @@ def _prompts(service: Service, body: LlamaCompletion) -> list[list[int]]:
             raise ApiError(400, f"prompt holds token id {max(ids)}; the vocabulary ends at {vocab - 1}", param="prompt")
         found.append(ids)
     return found
-
-
-def _whole(exchange: Exchange, body: LlamaCompletion) -> list[Json]:
-    return [_finished(exchange, body, i, done) for i, done in enumerate(exchange.done())]
 
 
 def _finished(exchange: Exchange, body: LlamaCompletion, i: int, done: Generation) -> Json:
