@@ -72,9 +72,12 @@ ok("responses", c.responses.create(model="nano", input=USER[0]["content"]).outpu
     "instructor": """
 import instructor, openai
 Order = order()
-for mode in (instructor.Mode.TOOLS, instructor.Mode.JSON_SCHEMA):
+for mode in (instructor.Mode.TOOLS, instructor.Mode.JSON_SCHEMA, instructor.Mode.RESPONSES_TOOLS):
     c = instructor.from_openai(openai.OpenAI(base_url=BASE, api_key="none"), mode=mode)
-    o = c.chat.completions.create(model="nano", messages=USER, response_model=Order, max_retries=0)
+    if mode is instructor.Mode.RESPONSES_TOOLS:
+        o = c.responses.create(model="nano", input=ASKED, response_model=Order, max_retries=0)
+    else:
+        o = c.chat.completions.create(model="nano", messages=USER, response_model=Order, max_retries=0)
     ok(mode.name, isinstance(o.qty, int))
 """,
     "langchain_openai": """
@@ -91,7 +94,10 @@ ok("completions", isinstance(text.invoke("record"), str))
     "litellm": """
 import litellm
 m = {"model": "openai/nano", "api_base": BASE, "api_key": "none", "num_retries": 0}
-ok("chat", litellm.completion(messages=USER, **m).choices[0].message.content == ANSWER)
+said = litellm.completion(messages=USER, **m).choices[0].message
+ok("chat", said.content == ANSWER)
+again = [*USER, said.model_dump(), *USER]
+ok("second turn", litellm.completion(messages=again, **m).choices[0].message.content)
 s = litellm.completion(messages=USER, stream=True, **m)
 ok("stream", "".join(k.choices[0].delta.content or "" for k in s) == ANSWER)
 s = {"type": "object", "properties": {"a": {"type": "boolean"}}, "required": ["a"], "additionalProperties": False}

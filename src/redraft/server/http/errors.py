@@ -119,6 +119,8 @@ def api_error(error: RedraftError, *, field: str | None = None) -> ApiError:
         return ApiError(400, message, param=field or "response_format", code="invalid_schema")
     named = NAMED.match(message)
     param = None if named is None else RENAMED.get(named[1], named[1])
+    if param is not None and named is not None and named[1] != "deadline_sec":  # that one's value is in seconds
+        message = param + message[named.end(1) :]
     if param is None:
         param = "canvas.accept" if RULES.match(message) else "messages" if READ.match(message) else None
     return ApiError(400, message, param=param, code="unsupported_parameter" if "not supported" in message else None)

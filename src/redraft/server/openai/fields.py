@@ -190,7 +190,7 @@ class Message(Body):
     """One turn."""
 
     inert = ECHOED
-    neutral: ClassVar[Mapping[str, tuple[Any, ...]]] = {"audio": (), "function_call": ()}
+    neutral: ClassVar[Mapping[str, tuple[Any, ...]]] = {"audio": (), "function_call": (), "images": ([],)}
 
     role: Literal["system", "developer", "user", "assistant", "tool"]
     content: Str | Parts | None = None

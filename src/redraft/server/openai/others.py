@@ -69,7 +69,6 @@ ECHOED = frozenset(
         "cache_control",
         "citations",
         "id",
-        "images",
         "logprobs",
         "provider_specific_fields",
         "reasoning",
