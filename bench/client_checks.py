@@ -102,6 +102,9 @@ for mode in (instructor.Mode.TOOLS, instructor.Mode.JSON_SCHEMA):
     kinds = (Paid, Times, Prices, Lists, Nested, Tree)
     got = [c.chat.completions.create(**ask, response_model=kind, max_tokens=200, seed=1) for kind in kinds]
     ok(f"{mode.name} with {len(kinds)} models", all(map(isinstance, got, kinds)))
+c = instructor.from_openai(openai.OpenAI(base_url=BASE, api_key="none"), mode=instructor.Mode.RESPONSES_TOOLS)
+o = c.responses.create(model="nano", input=ASKED, response_model=Order, max_retries=0)
+ok("RESPONSES_TOOLS", isinstance(o.qty, int))
 """,
     "langchain_openai": """
 from langchain_openai import ChatOpenAI, OpenAI
@@ -117,7 +120,10 @@ ok("completions", isinstance(text.invoke("record"), str))
     "litellm": """
 import litellm
 m = {"model": "openai/nano", "api_base": BASE, "api_key": "none", "num_retries": 0}
-ok("chat", litellm.completion(messages=USER, **m).choices[0].message.content == ANSWER)
+said = litellm.completion(messages=USER, **m).choices[0].message
+ok("chat", said.content == ANSWER)
+again = [*USER, said.model_dump(), *USER]
+ok("second turn", litellm.completion(messages=again, **m).choices[0].message.content)
 s = litellm.completion(messages=USER, stream=True, **m)
 ok("stream", "".join(k.choices[0].delta.content or "" for k in s) == ANSWER)
 s = {"type": "object", "properties": {"a": {"type": "boolean"}}, "required": ["a"], "additionalProperties": False}

@@ -38,12 +38,13 @@ from redraft.measure.record import Progress, Record, new_record, percentiles_ms,
 from redraft.server.canvas import Canvas
 from redraft.server.fim.edits import Edit
 from redraft.server.fim.infill import Fim, Hole
+from redraft.server.fim.llamacpp import LlamaCompletion
 from redraft.server.http.body import Body
 from redraft.server.limits import BOUNDS
 from redraft.server.openai.decisions import Decisions
 from redraft.server.openai.fields import Chat, Completion
 from redraft.server.openai.models import Detokenize, Tokenize
-from redraft.server.openai.responses import Responses
+from redraft.server.openai.response_fields import Responses
 
 AT_ONCE, MOST_SEC, SLOWER, LEFT_MIB = 8, 2.0, 10.0, 32.0
 OURS = {503, 504}
@@ -56,6 +57,7 @@ ENDPOINTS: Mapping[str, tuple[type[Body], dict[str, Any]]] = {
     "/v1/responses": (Responses, {"input": "record", "max_output_tokens": 8, "canvas": {"width": 16}}),
     "/v1/fim/completions": (Fim, {"prompt": "a", "suffix": "b", "max_tokens": 2}),
     "/infill": (Hole, {"input_prefix": "a", "input_suffix": "b", "n_predict": 2}),
+    "/completion": (LlamaCompletion, {"prompt": "record", "n_predict": 8, "canvas": {"width": 16}}),
     "/v1/edit/completions": (Edit, {"messages": [{"role": "user", "content": "<|code_to_edit|>ab<|/code_to_edit|>"}]}),
     "/v1/canvas": (Canvas, {"prompt": "record", "max_tokens": 8, "canvas": {"width": 16}}),
     "/v1/decisions": (Decisions, {"input": "a", "questions": [{"type": "predicate", "instructions": "b"}]}),

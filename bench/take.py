@@ -109,6 +109,12 @@ TABLE = (
         "python bench/clients.py --images A --node B",
         "the checkpoint of tests/pictures.py::write_whole as A, the npm package openai in B",
     ),
+    Take(
+        "peers-llamacpp",
+        10,
+        "python bench/peer_tests.py A",
+        "the unpacked source distribution of llama-cpp-python as A, and requests",
+    ),
     Take("train-orders", 4, "", "the run of docs/tuning.md, whose training-record.json it is"),
     Take(
         "train-nano-sudoku", 180, "", "the runs of docs/tuning.md, How nano was made: their training-record.json in one"

@@ -10,11 +10,12 @@ from redraft.server import document
 from redraft.server.canvas import Canvas, Place
 from redraft.server.fim.edits import Edit
 from redraft.server.fim.infill import Fim, Hole
+from redraft.server.fim.llamacpp import LlamaCompletion
 from redraft.server.http.body import Body
 from redraft.server.limits import BOUNDS
 from redraft.server.openai.decisions import Choice, Decisions, Predicate, Score
 from redraft.server.openai.fields import CanvasOptions, Chat, Completion, Sampling, StreamOptions, StructuredOutputs
-from redraft.server.openai.responses import Responses
+from redraft.server.openai.response_fields import Responses
 
 SHARED = "Every endpoint that answers"
 PAGES: dict[str, type[Body]] = {
@@ -27,6 +28,7 @@ PAGES: dict[str, type[Body]] = {
     "`POST /v1/responses`": Responses,
     "`POST /v1/fim/completions`": Fim,
     "`POST /infill`": Hole,
+    "`POST /completion`": LlamaCompletion,
     "`POST /v1/edit/completions`": Edit,
     "`POST /v1/canvas`": Canvas,
     "One of `pins` or `given` of a canvas": Place,

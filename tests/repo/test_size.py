@@ -9,7 +9,7 @@ from pathlib import Path
 TESTS = Path(__file__).resolve().parents[1]
 SOURCE = TESTS.parent / "src"
 FILE_WALL, FUNCTION_WALL = 400, 60
-WHOLE_WALLS = {SOURCE: 42_100, TESTS: 26_500}
+WHOLE_WALLS = {SOURCE: 42_450, TESTS: 26_600}
 
 # The core is what a newcomer reads to understand how a canvas settles: it is to stay an afternoon's reading.
 CORE = {"", "model", "diffusion", "engine"}
@@ -22,7 +22,7 @@ PART_WALLS = {
     "tasks": 2_580,
     "tune": 2_950,
     "measure": 2_800,
-    "server": 5_000,
+    "server": 5_530,
     "operations": 1_980,
     "trace": 600,
     "distributed": 660,

@@ -16,9 +16,10 @@ from tests.server.conftest import RECORD, Process
 
 from redraft.server.canvas import Canvas
 from redraft.server.fim.infill import Fim, Hole
+from redraft.server.fim.llamacpp import LlamaCompletion
 from redraft.server.http.body import Body
 from redraft.server.openai.fields import CanvasOptions, Chat, Completion
-from redraft.server.openai.responses import Responses
+from redraft.server.openai.response_fields import Responses
 
 BASE: dict[str, Any] = {
     "messages": [{"role": "user", "content": "record\nSend 417 apples to Karomi."}],
@@ -55,6 +56,8 @@ CHANGES: dict[str, Any] = {
     "target_ms": 50.0,
     "response_format": {"type": "json_object"},
     "structured_outputs": {"choice": ["north"]},
+    "json_schema": {"const": 3},
+    "grammar": 'start: "north"',
     "logprobs": True,
     "top_logprobs": 2,
     "reasoning_effort": "high",
@@ -145,7 +148,7 @@ def test_every_field_that_the_openai_client_can_send_is_known(params: Any, model
     assert not unknown
 
 
-@pytest.mark.parametrize("model", [Chat, Completion, Fim, Hole, Canvas, Responses])
+@pytest.mark.parametrize("model", [Chat, Completion, Fim, Hole, LlamaCompletion, Canvas, Responses])
 def test_no_field_is_in_two_classes(model: type[Body]) -> None:
     fields, neutral = set(model.model_fields), set(model.neutral)
     assert not fields & model.inert

@@ -159,6 +159,31 @@ def test_the_model_decides_whether_to_call(
     assert (done.finish_reason, done.message.content, done.message.tool_calls) == ("stop", ANSWER, None)
 
 
+def test_responses_have_text_and_calls_as_items(at: Inside, client: OpenAI) -> None:
+    """The turn before has a call and what it returned."""
+    said = CALL + CALL.replace("Oslo", "Rome")
+    says(at, "Let me see. " + said, (2, 5))
+    tools: Any = [{"type": "function", **WEATHER["function"]}]
+    before: Any = [
+        {"role": "user", "content": RECORD},
+        {"type": "function_call", "call_id": "a", "name": "weather", "arguments": '{"city":"Bonn"}'},
+        {"type": "function_call_output", "call_id": "a", "output": "rain"},
+    ]
+    done = client.responses.create(model="nano", input=before, tools=tools, extra_body={"stop": None})
+    assert [item.type for item in done.output] == ["message", "function_call", "function_call"]
+    assert (done.output_text, done.status) == ("Let me see. ", "completed")
+    with client.responses.stream(model="nano", input=before, tools=tools) as stream:
+        kinds = [event.type.removeprefix("response.") for event in stream]
+        streamed = stream.get_final_response().output
+    asked = [json.loads(item.arguments)["city"] for item in streamed if item.type == "function_call"]
+    assert asked == ["Oslo", "Rome"]
+    assert [kind for kind in kinds if kind.startswith("output_item")] == ["output_item.added", "output_item.done"] * 3
+    assert kinds.count("function_call_arguments.done") == 2
+    says(at, said, (400,))
+    only = client.responses.create(model="nano", input=before, tools=tools)
+    assert [item.type for item in only.output] == ["function_call"] * 2
+
+
 @pytest.mark.parametrize(
     ("said", "tools"),
     [

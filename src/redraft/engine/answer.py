@@ -163,6 +163,7 @@ class Answer:
             content_logprobs=tuple(self.shown_logprobs()),
             constraint=None if language is None else language.held,
             ignored=() if language is None else language.ignored,
+            cached_tokens=blocks[0].cached if blocks else 0,
         )
 
     def shown_logprobs(self) -> list[Logprobs]:

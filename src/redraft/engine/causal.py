@@ -85,9 +85,8 @@ class CausalSequence(Sequence):
         if token in self.request.eos:
             return [Finished("stop", self.blocks, end=likeliest[0] if self.request.read_prompt else ())]
         mass = [] if conditioned is None else conditioned.log_mass([token])
-        block = Block(
-            self.blocks, [token], [entropy], [1], [0], steps=1, settled=True, logprobs=likeliest, log_mass=mass
-        )
+        only = ([token], [entropy], [1], [0])
+        block = Block(self.blocks, *only, 1, True, logprobs=likeliest, log_mass=mass, cached=self.cached)
         self.blocks, self.left = self.blocks + 1, self.left - 1
         self.goal = None if self.goal is None else self.goal.after([token])
         if self.left == 0 or (self.goal is not None and self.goal.is_over):

@@ -39,7 +39,8 @@ class Block:
     Per token: `entropy` at the last step, in nats; `settled_at`, the step since which the token has not changed;
     `changes`, how often it changed after the first step; `logprobs` and `log_mass` as in `Generation`. `steps` counts
     the block's denoising steps, `rows` the canvas rows that these tokens took in them. `settled` is False where the
-    step cap or a deadline ended it. Raises RunError for NaN.
+    step cap or a deadline ended it. `cached` are the prompt's tokens that came from kept prefixes, whatever that has
+    to do with the block: no answer depends on it, so no comparison does. Raises RunError for NaN.
     """
 
     block: int
@@ -52,6 +53,7 @@ class Block:
     logprobs: list[tuple[tuple[int, float], ...]] = field(default_factory=list)
     log_mass: list[float] = field(default_factory=list)
     rows: int = 0
+    cached: int = field(default=0, compare=False)
 
     def __post_init__(self) -> None:
         refuse_nan(self.entropy)

@@ -136,8 +136,8 @@ class Generation:
     `content_logprobs` those of the tokens of `text`.
     `constraint` says how a language was held: `exact` by the projection alone, `checked` by a validator, too, `guided`
     from left to right; `ignored` are the keywords of its schema that its draft does not define, as JSON pointers.
-    `steps` are the denoising forwards of each canvas, `commits` the blocks that were encoded for a next one. Times are
-    seconds from submission.
+    `steps` are the denoising forwards of each canvas, `commits` the blocks that were encoded for a next one;
+    `cached_tokens` of the prompt came from kept prefixes. Times are seconds from submission.
     """
 
     text: str
@@ -162,6 +162,7 @@ class Generation:
     content_logprobs: tuple[Logprobs, ...] = ()
     constraint: str | None = None
     ignored: tuple[str, ...] = ()
+    cached_tokens: int = field(default=0, compare=False)
 
     @property
     def tokens_per_forward(self) -> float:

@@ -83,7 +83,7 @@ class Runner:
             prefix = self.places.prefix(sequence.room, used)
         sequence.open(self.model, prefix=prefix)
         if not sequence.request.read_prompt:  # that needs the logits of all of it, which no kept prefix has
-            sequence.read = self.prefixes.load(sequence.chain, sequence.prefix)
+            sequence.read = sequence.cached = self.prefixes.load(sequence.chain, sequence.prefix)
         sequence.look()
         return True
 
@@ -97,10 +97,10 @@ class Runner:
             return [True]
 
         if self.in_halves(take, [taker]) == [True]:
-            taker.read, taker.soft = giver.read, {}
+            taker.read, taker.cached, taker.soft = giver.read, giver.cached, {}
         else:
             taker.prefix.restart(0)
-            taker.read = 0
+            taker.read = taker.cached = 0
             taker.look()
 
     def idle(self, running: Iterable[Sequence]) -> int:

@@ -59,6 +59,7 @@ class Sequence(ABC):
     left        tokens of the answer still allowed  read        prompt tokens encoded
     blocks      blocks emitted                      goal        what is left of the answer's language
     commit      tokens to encode, of a block that was emitted; None if there are none
+    cached      prompt tokens that came from kept prefixes
     soft        soft tokens of the prompt's images that are not encoded yet, by their first token
     """
 
@@ -75,6 +76,7 @@ class Sequence(ABC):
 
     opened: bool = False
     read: int = 0
+    cached: int = 0
     blocks: int = 0
     commit: Int[Tensor, "rows"] | None = None
     soft: dict[int, Float[Tensor, "tokens hidden"]] = field(default_factory=dict)
@@ -349,6 +351,7 @@ class CanvasSequence(Sequence):
             logprobs=self._logprobs(tokens[:kept]),
             rows=kept * self.canvas.step if age is None else int(age[:kept].sum()),
             log_mass=[] if self.canvas.conditioned is None else self.canvas.conditioned.log_mass(tokens[:kept]),
+            cached=self.cached,
         )
         return block, end < len(tokens) and kept == end
 

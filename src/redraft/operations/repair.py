@@ -157,6 +157,7 @@ def _beside(before: Generation, done: Generation) -> Generation:
         steps=before.steps + done.steps,
         commits=before.commits + done.commits,
         seconds=before.seconds + done.seconds,
+        cached_tokens=before.cached_tokens,
     )
 
 

@@ -134,4 +134,5 @@ def _block(done: Generation) -> Block:
         settled=True,
         logprobs=list(done.logprobs),
         log_mass=list(done.log_mass),
+        cached=done.cached_tokens,
     )

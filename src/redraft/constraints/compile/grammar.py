@@ -57,7 +57,8 @@ def read_grammar(grammar: str) -> Mapping[str, Node]:
         match = _LEXEME.match(grammar, at)
         line = grammar.count("\n", 0, at) + 1
         if match is None:
-            raise ConstraintError(f"grammar, line {line}: {grammar[at : at + 20]!r} cannot be read")
+            gbnf = "; this is GBNF: write it in Lark's notation, with a rule start" if "::=" in grammar else ""
+            raise ConstraintError(f"grammar, line {line}: {grammar[at : at + 20]!r} cannot be read{gbnf}")
         if match.lastgroup != "space":
             tokens.append((str(match.lastgroup), match[0], line))
         at = match.end()

@@ -11,13 +11,15 @@ from fastapi import Request, Response
 from pydantic import Field
 
 from redraft.server.fim.gap import Gap, build_gap, respond_gap, run_gap
-from redraft.server.http.body import BOOKKEEPING, Body, Flag, Int, Milliseconds, Name, Seed, Share, Stops, Str
+from redraft.server.fim.llamacpp import llama_reply
+from redraft.server.http.body import Body, Flag, Int, Milliseconds, Name, Seed, Share, Stops, Str
 from redraft.server.http.errors import ApiError
 from redraft.server.http.routing import answers, router_of_bodies
 from redraft.server.http.service import service_of
 from redraft.server.limits import BOUNDS, within
 from redraft.server.openai.exchange import count
 from redraft.server.openai.fields import Sampling, Steps, Temperature
+from redraft.server.openai.others import INERT, NEUTRAL
 from redraft.server.openai.replies import Json, TextForm
 
 router = router_of_bodies()
@@ -45,15 +47,8 @@ class Extra(Body):
 class Hole(Body):
     """`POST /infill`."""
 
-    inert: ClassVar[frozenset[str]] = BOOKKEEPING | {
-        "cache_prompt",
-        "id_slot",
-        "response_fields",
-        "samplers",
-        "t_max_prompt_ms",
-        "timings_per_token",
-    }
-    neutral: ClassVar[Mapping[str, tuple[Any, ...]]] = {"stream": (False,), "n_probs": (0,), "min_p": (0, 0.0)}
+    inert: ClassVar[frozenset[str]] = INERT | {"t_max_prompt_ms"}
+    neutral: ClassVar[Mapping[str, tuple[Any, ...]]] = {**NEUTRAL, "stream": (False,), "n_probs": (0,)}
 
     model: Name | None = None
     input_prefix: Str = Field(description="the text before the gap")
@@ -129,27 +124,6 @@ async def _reply(request: Request, body: Hole, gap: Gap) -> Json:
     service = service_of(request)
     (done,), read = await run_gap(request, gap)
     count(service, request, [done], read)
-    ms = done.seconds * 1e3
-    return {
-        "index": 0,
-        "content": done.text,
-        "tokens": list(done.tokens) if body.return_tokens else [],
-        "id_slot": 0,
-        "stop": True,
-        "model": service.settings.name,
-        "tokens_predicted": len(done.tokens),
-        "tokens_evaluated": read,
-        "tokens_cached": 0,
-        "truncated": False,
-        "has_new_line": "\n" in done.text,
-        "stop_type": "limit" if done.finish == "length" else "eos",
-        "stopping_word": "",
-        "generation_settings": {"seed": done.seed, "n_predict": gap.max_tokens},
-        "timings": {
-            "prompt_n": read,
-            "prompt_ms": 0.0,
-            "predicted_n": len(done.tokens),
-            "predicted_ms": round(ms, 3),
-            "predicted_per_second": round(len(done.tokens) / max(1e-6, ms / 1e3), 3),
-        },
+    return llama_reply(service, done, read, gap.max_tokens) | {
+        "tokens": list(done.tokens) if body.return_tokens else []
     }

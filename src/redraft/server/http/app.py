@@ -14,7 +14,7 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 
 from redraft.errors import RedraftError
 from redraft.server import canvas
-from redraft.server.fim import edits, infill
+from redraft.server.fim import edits, infill, llamacpp
 from redraft.server.http import health
 from redraft.server.http.body import Body
 from redraft.server.http.errors import GONE, ApiError, body_error, kind_of, refusal_of
@@ -38,7 +38,7 @@ def create_app(service: Service, log: Log) -> ASGIApp:
         separate_input_output_schemas=False,
     )
     app.state.service = service
-    modules = (chat, completions, responses, canvas, infill, edits, decisions, models, health)
+    modules = (chat, completions, responses, canvas, infill, llamacpp, edits, decisions, models, health)
     routers = [module.router for module in modules] + ([files.router] if service.settings.page else [])
     for router in routers:
         app.include_router(router)

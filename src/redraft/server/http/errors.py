@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Container, Iterable, Mapping, Sequence
 from typing import Any
 
 from pydantic import ValidationError
@@ -19,6 +19,7 @@ from redraft.errors import (
     as_request_error,
     did_you_mean,
 )
+from redraft.options import option_table
 
 TYPES: Mapping[int, str] = {
     401: "authentication_error",
@@ -34,12 +35,30 @@ TYPES: Mapping[int, str] = {
 GONE = 499
 """The status of a request whose client has left, for the log."""
 
-RENAMED = {"deadline_sec": "deadline_ms", "steps": "max_steps", "thinking": "reasoning_effort"}
+RENAMED = {one.name: one.http for one in option_table() if one.http} | {"thinking": "reasoning_effort"}
 """The engine's word: the field of a request."""
+
+SENT_AS: Mapping[str, Sequence[str]] = {
+    "max_tokens": ("max_completion_tokens", "max_output_tokens", "n_predict"),
+    "messages": ("prompt", "input", "input_prefix", "segments", "content"),
+    "seed": ("random_seed",),
+    "effort": ("target_ms",),
+    "response_format": ("text.format",),
+    "tool_choice": ("tools",),
+    "reasoning_effort": ("reasoning.effort", "chat_template_kwargs.enable_thinking"),
+    "deadline_ms": ("t_max_predict_ms",),
+}
+"""A field: what else a client may have sent in its place."""
 
 KINDS = ("str", "int", "float", "bool")  # in the path of a field that takes several, the one that was tried
 
-NAMED = re.compile(r"(\w+(?:\[\d+\]\.\w+\[\d+\])?)(?:\[\d+\])? (?:is|has|holds|names|of token|was given)\b")
+NAMED = re.compile(
+    r"(\w+(?:\[\d+\]\.\w+\[\d+\])?)(?:\[\d+\])? (?:is|has|holds|names|of token|was given|needs|or|and)\b"
+)
+
+RULES = re.compile(r"(?:no )?acceptance rule|the (?:confidence|Frechet|margin|stability) ")
+READ = re.compile(r"the (?:prompt|text|messages) |\S*chat_template")
+"""How errors begin that name no field: those of acceptance rules, and of what the model reads."""
 
 
 class ApiError(Exception):
@@ -100,7 +119,26 @@ def api_error(error: RedraftError, *, field: str | None = None) -> ApiError:
         return ApiError(400, message, param=field or "response_format", code="invalid_schema")
     named = NAMED.match(message)
     param = None if named is None else RENAMED.get(named[1], named[1])
+    if param is not None and named is not None and named[1] != "deadline_sec":  # that one's value is in seconds
+        message = param + message[named.end(1) :]
+    if param is None:
+        param = "canvas.accept" if RULES.match(message) else "messages" if READ.match(message) else None
     return ApiError(400, message, param=param, code="unsupported_parameter" if "not supported" in message else None)
+
+
+def sent_name(field: str, sent: Container[str]) -> str:
+    """The name under which a client sent a field: endpoints share their checks, and each spells some in its own way."""
+    others = () if field in sent else SENT_AS.get(field, ())
+    return next((one for one in others if one.partition(".")[0] in sent), field)
+
+
+def as_sent(refusal: ApiError, sent: Container[str]) -> ApiError:
+    """A refusal that names what was sent."""
+    field, param = re.match(r"\w*", refusal.param or ""), refusal.param or ""
+    if field is None or (name := sent_name(field[0], sent)) == field[0]:
+        return refusal
+    message, param = re.sub(rf"\b{field[0]}\b", name, refusal.message), name + param[field.end() :]
+    return ApiError(refusal.status, message, param=param, code=refusal.code, retry_sec=refusal.retry_sec)
 
 
 def kind_of(error: BaseException) -> str:
@@ -164,6 +202,9 @@ def body_error(errors: Sequence[Any], fields_at: Callable[[Path], Iterable[str]]
     field = ".".join(map(str, path))
     if kind == "union_tag_not_found":  # what says which of several forms is meant
         field, kind = f"{field}.{context['discriminator'][1:-1]}", "missing"
+    if kind == "union_tag_invalid":
+        tag, known = (context[name].replace("form-", "") for name in ("tag", "expected_tags"))
+        return unsupported(f"{field}.type", f"{field}.type is {tag!r:.100}; it is one of {known}")
     if kind == "extra_forbidden":
         return unknown_field(field, fields_at(loc))
     if kind == "unsupported":

@@ -9,10 +9,12 @@ from typing import Any, TypeVar
 from fastapi import APIRouter, Request, Response
 from fastapi.responses import JSONResponse
 from fastapi.routing import APIRoute
+from pydantic import ValidationError
 from starlette.concurrency import run_in_threadpool
 
+from redraft.errors import RedraftError
 from redraft.server.http.body import Body
-from redraft.server.http.errors import ApiError
+from redraft.server.http.errors import ApiError, as_sent, refusal_of, sent_name
 from redraft.server.limits import read_json
 
 B = TypeVar("B", bound=Body)
@@ -61,10 +63,18 @@ def answers(
 
     @wraps(endpoint)
     async def answered(request: Request, body: B) -> Response:
-        answer = await endpoint(request, body)
+        try:
+            answer = await endpoint(request, body)
+        except (ApiError, RedraftError, ValidationError) as error:
+            refusal = refusal_of(error)
+            if refusal.status != 400:
+                raise
+            raise as_sent(refusal, body.model_fields_set) from error
         response = answer if isinstance(answer, Response) else JSONResponse(answer)
-        if body.ignored:
-            response.headers["x-ignored-fields"] = ", ".join(body.ignored)
+        unused = response.headers.get("x-ignored-fields", "").split(",")
+        own = {sent_name(name, body.model_fields_set) for name in unused if name}
+        if ignored := sorted(own.union(body.ignored)):
+            response.headers["x-ignored-fields"] = ", ".join(ignored)
         return response
 
     return answered

@@ -25,7 +25,8 @@ class EventStream(EventSourceResponse):
     """A stream of chunks, each one event.
 
     `gone` is called if the client leaves or stops reading, `over` at the end in any case. With `named`, an event has
-    the chunk's `type` as its name and no [DONE] follows. An error that ends the chunks becomes the last event.
+    the chunk's `type` as its name. An error that ends the chunks becomes the last event; [DONE] follows if it is
+    `marked` and not `named`.
     """
 
     def __init__(
@@ -36,8 +37,10 @@ class EventStream(EventSourceResponse):
         over: Callable[[], None] = lambda: None,
         limits: Limits,
         named: bool = False,
+        marked: bool = True,
     ) -> None:
         self._chunks, self._gone, self._over, self._named = chunks, gone, over, named
+        self._marked = marked and not named
         super().__init__(
             self._events(),
             headers={"content-type": "text/event-stream; charset=utf-8"},
@@ -72,7 +75,7 @@ class EventStream(EventSourceResponse):
                 notes["error"] = kind_of(error) if refusal.status == 500 else code
                 self._scope["app"].state.service.metrics.errors.labels(code).inc()
             yield line_of(refusal.body)
-        if not self._named:
+        if self._marked:
             yield DONE
 
 

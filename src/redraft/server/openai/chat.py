@@ -27,6 +27,9 @@ from redraft.server.openai.request_builder import RequestBuilder
 
 router = router_of_bodies()
 
+FORMATS = ("response_format", "structured_outputs", "json_schema", "grammar")
+"""Fields that a forced call leaves nothing to do for."""
+
 
 @router.post("/v1/chat/completions", response_model=None)
 @answers
@@ -47,8 +50,6 @@ def prepare(service: Service, body: Chat) -> Work:
         options = _begun_with(options, predicted, builder.engine.config)
     choice, thinking = choice_of(body), _thinking(body)
     check_tools(choice, text)
-    if choice.forced:  # stop strings cut text, and a forced call has none around it
-        options = replace(options, stop=())
     constraint = constraint_of(body, choice, thinking=thinking)
     # A forced call need not be declared: the constraint has it.
     declared = [tool.model_dump(exclude_none=True) for tool in choice.tools] if text.knows_tools else []
@@ -58,7 +59,9 @@ def prepare(service: Service, body: Chat) -> Work:
         messages = _asking_for_fields(body, messages)
     prompt = builder.engine.chat_prompt(messages, thinking=thinking, tools=declared, parse_special=special)
     requests = builder.requests([prompt], options, body.n or 1, constraint)
-    return Work(body, requests, len(prompt.tokens), ChatForm(text, bool(body.logprobs), choice), predicted)
+    form = ChatForm(text, bool(body.logprobs), choice)
+    unused = [name for name in FORMATS if choice.forced and getattr(body, name)]
+    return Work(body, requests, len(prompt.tokens), form, predicted, unused=unused)
 
 
 def messages_of(service: Service, messages: Sequence[Message]) -> list[dict[str, Any]]:

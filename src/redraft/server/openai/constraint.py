@@ -92,12 +92,10 @@ def check_tools(choice: Choice, text: Text) -> None:
 def constraint_of(body: Chat, choice: Choice, *, thinking: bool) -> Constraint | None:
     """What the answer to a conversation is held to: a format, a forced call, or text with calls that may be made.
 
-    Where a stop string may cut the text, calls are left free and only read; text that is no call is content. With
-    `thinking` the answer follows some. Raises ApiError.
+    A forced call is all of the answer, so a format has nothing to hold. Where a stop string may cut the text, calls are
+    left free and only read; text that is no call is content. With `thinking` the answer follows some. Raises ApiError.
     """
     wanted = format_of(body)
-    if choice.forced and wanted is not None:
-        raise ApiError(400, "a tool has to be called and a format was sent, too; send one", param="response_format")
     try:
         if choice.forced:
             return Constraint(choice.source(), "tools", thinking)
@@ -114,10 +112,14 @@ def constraint_of(body: Chat, choice: Choice, *, thinking: bool) -> Constraint |
 def format_of(body: Chat | Completion) -> Constraint | None:
     """The format of the answer, if one was asked for. Raises ApiError."""
     found = [_format(body.response_format), structured(body.structured_outputs)]
+    if body.json_schema is not None:
+        found.append(_held("json_schema", schema=body.json_schema))
+    if body.grammar:
+        found.append(_held("grammar", grammar=body.grammar))
     given = [one for one in found if one is not None]
     if len(given) > 1:
-        message = "response_format and structured_outputs were both sent; send one"
-        raise ApiError(400, message, param="structured_outputs")
+        message = f"{' and '.join(one.field for one in given)} were sent together; send one"
+        raise ApiError(400, message, param=given[-1].field)
     return given[0] if given else None
 
 
@@ -142,11 +144,12 @@ def _format(wanted: ResponseFormat | None) -> Constraint | None:
     field = "response_format"
     if wanted is None or wanted.type == "text":
         return None
-    if wanted.type == "json_object":
-        return Constraint(schema_source(ANY_OBJECT), field)
-    if wanted.json_schema is None or wanted.json_schema.schema_ is None:
+    schema = wanted.schema_
+    if schema is None and wanted.json_schema is not None:
+        schema = wanted.json_schema.schema_
+    if schema is None and wanted.type == "json_schema":
         raise ApiError(400, "response_format.json_schema has no schema; send one", param=field)
-    return Constraint(schema_source(wanted.json_schema.schema_), field)
+    return Constraint(schema_source(ANY_OBJECT if schema is None else schema), field)
 
 
 def structured(wanted: StructuredOutputs | None) -> Constraint | None:
@@ -161,15 +164,21 @@ def structured(wanted: StructuredOutputs | None) -> Constraint | None:
     for manner, of in MANNERS.items():
         if getattr(wanted, manner) and of not in given:
             raise unsupported(f"{field}.{manner}", f"{manner} goes with {of.rstrip('_')}; leave it out")
+    return _held(
+        field,
+        schema=wanted.json_,
+        regex=wanted.regex,
+        choices=wanted.choice,
+        grammar=wanted.grammar,
+        fence=bool(wanted.fence),
+        any_case=bool(wanted.any_case),
+    )
+
+
+def _held(field: str, **given: Any) -> Constraint | None:
+    """What a field asks for, by the arguments of `source_of`. Raises ApiError."""
     try:
-        source = source_of(
-            schema=wanted.json_,
-            regex=wanted.regex,
-            choices=wanted.choice,
-            grammar=wanted.grammar,
-            fence=bool(wanted.fence),
-            any_case=bool(wanted.any_case),
-        )
+        source = source_of(**given)
     except ConstraintError as error:
         raise api_error(error, field=field) from None
     return None if source is None else Constraint(source, field)

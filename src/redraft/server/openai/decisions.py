@@ -23,7 +23,7 @@ from redraft.server.limits import within
 from redraft.server.openai.fields import Parts, Temperature, text_of
 from redraft.server.openai.images import contents_of
 from redraft.server.openai.replies import Json
-from redraft.server.openai.responses import Item
+from redraft.server.openai.response_fields import Item
 
 router = router_of_bodies(streams=False)
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import TypeVar
+from typing import Any, TypeVar
 from urllib.parse import quote
 
 from starlette.requests import Request
@@ -35,7 +35,7 @@ MOST_HEADER = 2_000
 @dataclass(frozen=True)
 class Work:
     """What one body asks for. `predicted` are tokens that the client expects of each answer; with `drafts` a stream has
-    every step."""
+    every step. `unused` fields have no effect beside the others."""
 
     body: Sampling
     requests: tuple[ResolvedRequest, ...]
@@ -43,6 +43,7 @@ class Work:
     form: Form
     predicted: Sequence[int] = ()
     drafts: bool = False
+    unused: Sequence[str] = ()
 
 
 class Exchange:
@@ -65,26 +66,29 @@ class Exchange:
         """The answers of most endpoints."""
         return self.stream(self._chunks()) if self.work.body.stream else await self.reply(self.whole)
 
-    def stream(self, chunks: Chunks, *, named: bool = False) -> Response:
-        """A response that streams chunks made of the deltas."""
+    def stream(self, chunks: Chunks, *, named: bool = False, marked: bool = True) -> Response:
+        """A response that streams chunks made of the deltas, named or with a mark at the end (`EventStream`)."""
         limits = self.service.settings.limits
-        found = EventStream(chunks, gone=self.answers.abort, over=self.close, limits=limits, named=named)
+        found = EventStream(chunks, gone=self.answers.abort, over=self.close, limits=limits, named=named, marked=marked)
         found.headers.update(self.headers)
         return found
 
-    async def reply(self, whole: Callable[[], Json]) -> Response | Json:
+    async def reply(self, whole: Callable[[], Any]) -> Response | Json:
         """A reply made of the finished answers."""
         await self.finish()
         return Response(status_code=GONE) if self.answers.aborted else JSONResponse(whole(), headers=self.headers)
 
     @property
     def headers(self) -> dict[str, str]:
-        """How a format is held, and what of its schema is ignored."""
-        language = self.work.requests[0].language if self.work.requests else None
+        """How a format is held, and what is ignored: keywords of its schema, stop strings, other formats."""
+        first = self.work.requests[0] if self.work.requests else None
+        language = None if first is None else first.language
         if language is None:
             return {}
         ignored = quote(", ".join(language.ignored), safe="/~ ,()?$")[:MOST_HEADER]
-        return {"x-constraint": language.held} | ({"x-ignored-keywords": ignored} if ignored else {})
+        found = {"x-constraint": language.held} | ({"x-ignored-keywords": ignored} if ignored else {})
+        unused = [*self.work.unused, *(["stop"] if self.work.body.stop else [])]
+        return found | ({"x-ignored-fields": ",".join(unused)} if unused else {})
 
     async def finish(self) -> None:
         """Run all answers to their end, or until the client leaves, and close."""
@@ -105,8 +109,10 @@ class Exchange:
         return self.head.whole(self.done(), self.usage())
 
     def usage(self) -> Json:
-        """Of all answers so far."""
-        return usage(self.done(), self.work.prompt_tokens, self.work.predicted)
+        """Of all answers so far. A prompt counts once, for its first answer."""
+        done = self.done()
+        cached = sum(one.cached_tokens for one in done[:: self.work.body.n or 1])
+        return usage(done, self.work.prompt_tokens, self.work.predicted, cached=cached)
 
     def close(self) -> None:
         """End what still runs, free the room, and count."""

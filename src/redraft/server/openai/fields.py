@@ -12,7 +12,6 @@ from pydantic import BeforeValidator, Discriminator, Field, Tag
 
 from redraft.options import described
 from redraft.server.http.body import (
-    BOOKKEEPING,
     Biases,
     Body,
     Flag,
@@ -30,6 +29,7 @@ from redraft.server.http.body import (
 )
 from redraft.server.http.errors import ApiError
 from redraft.server.limits import short, within
+from redraft.server.openai.others import ECHOED, INERT, NEUTRAL
 
 Penalty = Annotated[Real, within("penalty")]
 Steps = Annotated[Int, within("steps")]
@@ -39,6 +39,8 @@ Alternatives = Annotated[Int, within("top_logprobs")]
 Pattern = Annotated[str, Field(strict=True), within("constraint")]
 Prompts = Annotated[list[Str], within("prompts")]
 Temperature = Annotated[Real, within("temperature")]
+Most = Annotated[Tokens | None, BeforeValidator(lambda sent: None if sent == -1 else sent)]
+"""A number of tokens, of which llama.cpp's clients write "no limit" as -1."""
 
 
 def option_field(name: str, more: str = "") -> Any:
@@ -75,27 +77,11 @@ class CanvasOptions(Body):
 class Sampling(Body):
     """Fields that every endpoint which answers takes."""
 
-    inert: ClassVar[frozenset[str]] = BOOKKEEPING
-    neutral: ClassVar[Mapping[str, tuple[Any, ...]]] = {
-        "min_p": (0, 0.0),
-        "typical_p": (1, 1.0),
-        "use_beam_search": (False,),
-        "length_penalty": (1, 1.0),
-        "skip_special_tokens": (True,),
-        "spaces_between_special_tokens": (True, False),
-        "include_stop_str_in_output": (False,),
-        "add_special_tokens": (True,),
-        "truncate_prompt_tokens": (),
-        "prompt_logprobs": (),
-        "stop_token_ids": ([],),
-        "guided_json": (),
-        "guided_regex": (),
-        "guided_choice": (),
-        "guided_grammar": (),
-    }
+    inert: ClassVar[frozenset[str]] = INERT
+    neutral: ClassVar[Mapping[str, tuple[Any, ...]]] = NEUTRAL
 
     model: Name | None = Field(default=None, description="the name `/v1/models` gives; left out, the one there is")
-    max_tokens: Tokens | None = option_field("max_tokens")
+    max_tokens: Most | None = option_field("max_tokens", "-1 as if left out")
     min_tokens: Tokens | None = option_field("min_tokens")
     ignore_eos: Flag | None = Field(default=None, description="no end before max_tokens")
     temperature: Temperature | None = option_field("temperature")
@@ -126,7 +112,7 @@ class Sampling(Body):
 class Part(Body):
     """A piece of a message's content. Those of an earlier response may come back as they were."""
 
-    inert = frozenset({"annotations", "logprobs"})
+    inert = ECHOED
 
     type: Literal["text", "input_text", "output_text"] = "text"
     text: Str
@@ -146,7 +132,7 @@ class ImageUrl(Body):
 class ImagePart(Body):
     """An image in a user's message: a data URL, or a URL of a host that the server allows."""
 
-    inert = frozenset({"detail"})
+    inert = ECHOED | {"detail"}
 
     type: Literal["image_url", "input_image"]
     image_url: Data | ImageUrl
@@ -184,6 +170,8 @@ def text_of(content: Content | None) -> str:
 class Function(Body):
     """The function of a call that was made."""
 
+    inert = ECHOED
+
     name: Name
     arguments: Str = "{}"
 
@@ -191,7 +179,7 @@ class Function(Body):
 class Call(Body):
     """A tool call in an assistant's message."""
 
-    inert = frozenset({"index"})
+    inert = (ECHOED - {"id"}) | {"index"}
 
     id: Name = ""
     type: Literal["function"] = "function"
@@ -201,8 +189,8 @@ class Call(Body):
 class Message(Body):
     """One turn."""
 
-    inert = frozenset({"annotations", "reasoning", "reasoning_content"})
-    neutral: ClassVar[Mapping[str, tuple[Any, ...]]] = {"refusal": (), "audio": (), "function_call": ()}
+    inert = ECHOED
+    neutral: ClassVar[Mapping[str, tuple[Any, ...]]] = {"audio": (), "function_call": (), "images": ([],)}
 
     role: Literal["system", "developer", "user", "assistant", "tool"]
     content: Str | Parts | None = None
@@ -232,6 +220,7 @@ class ResponseFormat(Body):
 
     type: Literal["text", "json_object", "json_schema"]
     json_schema: JsonSchema | None = None
+    schema_: Schema | bool | None = Field(default=None, alias="schema", description="the schema, as some send it")
 
 
 class StructuredOutputs(Body):
@@ -250,7 +239,7 @@ class StructuredOutputs(Body):
 class Declared(Body):
     """What a tool is."""
 
-    inert = frozenset({"strict"})
+    inert = frozenset({"strict", "cache_control"})
 
     name: Annotated[str, Field(strict=True), within("tool")]
     description: Str | None = None
@@ -259,6 +248,8 @@ class Declared(Body):
 
 class Tool(Body):
     """A function that the model may call."""
+
+    inert = frozenset({"cache_control"})
 
     type: Literal["function"] = "function"
     function: Declared
@@ -295,11 +286,16 @@ class Chat(Sampling):
 
     neutral: ClassVar[Mapping[str, tuple[Any, ...]]] = {
         **Sampling.neutral,
+        "add_generation_prompt": (True,),
+        "add_special_tokens": (True, False),
         "audio": (),
         "best_of": (1,),
+        "continue_final_message": (False,),
+        "documents": ([],),
         "echo": (False,),
-        "function_call": (),
-        "functions": (),
+        "function_call": ("none",),
+        "functions": ([],),
+        "include_reasoning": (True,),
         "modalities": (["text"],),
         "moderation": (),
         "verbosity": ("medium",),
@@ -310,6 +306,8 @@ class Chat(Sampling):
     max_completion_tokens: Tokens | None = Field(default=None, ge=1, description="the newer name of max_tokens")
     response_format: ResponseFormat | None = Field(default=None, description="text, json_object or json_schema")
     structured_outputs: StructuredOutputs | None = Field(default=None, description="json, regex, choice or grammar")
+    json_schema: Schema | None = Field(default=None, description="a JSON Schema, as llama.cpp takes it")
+    grammar: Pattern | None = Field(default=None, description="a grammar in Lark's notation, not in GBNF")
     tools: Annotated[list[Tool], within("tools")] | None = Field(default=None, description="functions it may call")
     tool_choice: Literal["none", "auto", "required"] | NamedTool | None = Field(
         default=None, description="none, auto, required or one"
@@ -343,3 +341,5 @@ class Completion(Sampling):
     best_of: Annotated[Int, within("n")] | None = Field(default=None, description="refused unless equal to n")
     response_format: ResponseFormat | None = Field(default=None, description="as in chat")
     structured_outputs: StructuredOutputs | None = Field(default=None, description="json, regex, choice or grammar")
+    json_schema: Schema | None = Field(default=None, description="a JSON Schema, as llama.cpp takes it")
+    grammar: Pattern | None = Field(default=None, description="a grammar in Lark's notation, not in GBNF")

@@ -36,7 +36,7 @@ class ChatForm:
 
     def whole(self, i: int, done: Generation) -> Json:
         """A message."""
-        calls, rest = self._calls(done)
+        calls, rest = self.calls(done)
         message: Json = {"role": "assistant", "content": done.text + rest, "refusal": None}
         if calls:
             message |= {"content": None if self.choice.forced else done.text + rest or None, "tool_calls": calls}
@@ -66,7 +66,7 @@ class ChatForm:
 
     def last(self, i: int, done: Generation) -> Json:
         """The reason, and the calls that were made."""
-        calls, rest = self._calls(done)
+        calls, rest = self.calls(done)
         delta: Json = {"tool_calls": [{"index": n, **call} for n, call in enumerate(calls)]} if calls else {}
         delta |= {"content": rest} if rest else {}
         return self._choice(i, delta) | {
@@ -80,7 +80,7 @@ class ChatForm:
     def _reason(self, done: Generation, called: bool) -> str:
         return "tool_calls" if called else FINISHED.get(done.finish, "stop")
 
-    def _calls(self, done: Generation) -> tuple[list[Json], str]:
+    def calls(self, done: Generation) -> tuple[list[Json], str]:
         """The calls of a finished answer, and what was marked as one and is none: no tool's, or not as its schema says.
         That is content, as it was written."""
         rest, pairs = "", list[tuple[str, Any]]()
@@ -94,7 +94,7 @@ class ChatForm:
                 rest += call.written
         calls = [
             {
-                "id": f"call_{done.seed:016x}{n}",
+                "id": f"call_{done.seed:016x}{done.prompt_tokens:x}x{n}",  # another one in each turn
                 "type": "function",
                 "function": {"name": name, "arguments": json.dumps(arguments, ensure_ascii=False)},
             }
@@ -243,14 +243,18 @@ def canvas_report(done: Generation) -> Json:
     }
 
 
-def usage(done: Sequence[Generation], prompt_tokens: int, predicted: Sequence[int] = ()) -> Json:
-    """Tokens, and the forwards they took. Of `predicted` ones those are accepted that stand in their places."""
+def usage(
+    done: Sequence[Generation], prompt_tokens: int, predicted: Sequence[int] = (), *, cached: int | None = None
+) -> Json:
+    """Tokens, and the forwards they took. Of `predicted` ones those are accepted that stand in their places; `cached`
+    of the prompt came from kept prefixes, where that is known."""
     tokens, steps = sum(len(one.tokens) for one in done), sum(sum(one.steps) for one in done)
     accepted = sum(a == b for one in done for a, b in zip(predicted, one.tokens, strict=False))
     return {
         "prompt_tokens": prompt_tokens,
         "completion_tokens": tokens,
         "total_tokens": prompt_tokens + tokens,
+        **({} if cached is None else {"prompt_tokens_details": {"cached_tokens": cached}}),
         "completion_tokens_details": {
             "reasoning_tokens": sum(one.reasoning_tokens for one in done),
             "accepted_prediction_tokens": accepted,

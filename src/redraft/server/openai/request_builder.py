@@ -75,8 +75,13 @@ class RequestBuilder:
         answers: int,
         constraint: Constraint | None = None,
     ) -> tuple[ResolvedRequest, ...]:
-        """`answers` requests for each prompt, whose seeds count up. Raises ApiError for a constraint without a text."""
+        """`answers` requests for each prompt, whose seeds count up. Raises ApiError for a constraint without a text.
+
+        A constrained answer is valid or an error, so no stop string cuts one.
+        """
         found: list[ResolvedRequest] = []
+        if constraint is not None:
+            options = replace(options, stop=())
         try:
             language = None if constraint is None else constraint.language(self.engine)
             thinking = constraint is not None and constraint.thinking

@@ -1,0 +1,143 @@
+"""The answer of `POST /v1/responses`, whole and as events."""
+
+from __future__ import annotations
+
+import secrets
+import time
+from collections.abc import Iterator
+from typing import cast
+
+from redraft.server.http.sse import Chunks
+from redraft.server.openai.exchange import Exchange
+from redraft.server.openai.replies import ChatForm, Json
+from redraft.server.openai.response_fields import Responses
+
+
+class ResponseForm:
+    """One response. Its output is a message, calls of functions, or both."""
+
+    def __init__(self, body: Responses, exchange: Exchange) -> None:
+        self.body, self.exchange = body, exchange
+        self.form = cast(ChatForm, exchange.work.form)
+        self.id, self.item = f"resp_{secrets.token_hex(16)}", f"msg_{secrets.token_hex(16)}"
+        self.created, self.number = int(time.time()), -1
+
+    def whole(self) -> Json:
+        """The finished response."""
+        (done,) = self.exchange.done()
+        calls, rest = self.form.calls(done)
+        text = "" if self.form.choice.forced else done.text + rest
+        output = [self._message("completed", text)] if text or not calls else []
+        output += [_call(call["id"], **call["function"]) for call in calls]
+        cut = done.finish in ("length", "deadline") and not calls
+        return self._response("incomplete" if cut else "completed") | {
+            "output": output,
+            "incomplete_details": {"reason": "max_output_tokens"} if cut else None,
+            "usage": self._usage(),
+        }
+
+    async def events(self) -> Chunks:
+        """The events of a stream, in the order that clients expect. A call comes in one piece, when it is whole."""
+        begun = self._response("in_progress")
+        yield self._event("response.created", {"response": begun})
+        yield self._event("response.in_progress", {"response": begun})
+        shown = ""
+        async for _, delta in self.exchange.answers:
+            if delta.content and not self.form.choice.forced:
+                for event in self._said(delta.content, opened=bool(shown)):
+                    yield event
+                shown += delta.content
+        whole = self.whole()
+        for index, item in enumerate(whole["output"]):
+            of_item = self._called(index, item) if item["type"] == "function_call" else self._closed(item, shown)
+            for event in of_item:
+                yield event
+        yield self._event(f"response.{whole['status']}", {"response": whole})
+
+    @property
+    def _place(self) -> Json:
+        return {"item_id": self.item, "output_index": 0, "content_index": 0}
+
+    def _said(self, text: str, *, opened: bool) -> Iterator[Json]:
+        """More of the message, which begins with this unless it is `opened`."""
+        if not opened:
+            item = {"output_index": 0, "item": self._message("in_progress", None)}
+            yield self._event("response.output_item.added", item)
+            yield self._event("response.content_part.added", self._place | {"part": _part("")})
+        if text:
+            yield self._event("response.output_text.delta", self._place | {"delta": text, "logprobs": []})
+
+    def _closed(self, item: Json, shown: str) -> Iterator[Json]:
+        """The end of the message, with what was not shown of it."""
+        text = item["content"][0]["text"]
+        yield from self._said(text[len(shown) :], opened=bool(shown))
+        yield self._event("response.output_text.done", self._place | {"text": text, "logprobs": []})
+        yield self._event("response.content_part.done", self._place | {"part": _part(text)})
+        yield self._event("response.output_item.done", {"output_index": 0, "item": item})
+
+    def _called(self, index: int, item: Json) -> Iterator[Json]:
+        place, said = {"item_id": item["id"], "output_index": index}, item["arguments"]
+        begun = item | {"arguments": "", "status": "in_progress"}
+        yield self._event("response.output_item.added", {"output_index": index, "item": begun})
+        yield self._event("response.function_call_arguments.delta", place | {"delta": said})
+        whole = {"name": item["name"], "arguments": said}
+        yield self._event("response.function_call_arguments.done", place | whole)
+        yield self._event("response.output_item.done", {"output_index": index, "item": item})
+
+    def _event(self, name: str, more: Json) -> Json:
+        self.number += 1
+        return {"type": name, "sequence_number": self.number} | more
+
+    def _message(self, status: str, text: str | None) -> Json:
+        content = [] if text is None else [_part(text)]
+        return {"id": self.item, "type": "message", "status": status, "role": "assistant", "content": content}
+
+    def _response(self, status: str) -> Json:
+        body = self.body
+        chosen = "auto" if body.tool_choice is None else body.tool_choice
+        return {
+            "id": self.id,
+            "object": "response",
+            "created_at": self.created,
+            "status": status,
+            "model": self.exchange.service.settings.name,
+            "output": [],
+            "error": None,
+            "incomplete_details": None,
+            "instructions": body.instructions,
+            "max_output_tokens": body.max_output_tokens,
+            "metadata": {},
+            "parallel_tool_calls": body.parallel_tool_calls is not False,
+            "previous_response_id": None,
+            "store": False,
+            "temperature": 1.0 if body.temperature is None else body.temperature,
+            "text": {"format": {"type": "text"}},
+            "tool_choice": chosen if isinstance(chosen, str) else chosen.model_dump(),
+            "tools": [tool.model_dump() | {"strict": True} for tool in body.tools or ()],
+            "top_p": 1.0 if body.top_p is None else body.top_p,
+            "truncation": body.truncation or "disabled",
+            "usage": None,
+        }
+
+    def _usage(self) -> Json:
+        counts = self.exchange.usage()
+        return {
+            "input_tokens": counts["prompt_tokens"],
+            "input_tokens_details": counts["prompt_tokens_details"],
+            "output_tokens": counts["completion_tokens"],
+            "output_tokens_details": {"reasoning_tokens": counts["completion_tokens_details"]["reasoning_tokens"]},
+            "total_tokens": counts["total_tokens"],
+            **{name: counts[name] for name in ("steps", "forwards", "tokens_per_forward")},
+        }
+
+
+def _part(text: str) -> Json:
+    return {"type": "output_text", "text": text, "annotations": [], "logprobs": []}
+
+
+def _call(id_: str, name: str, arguments: str) -> Json:
+    own = f"fc_{secrets.token_hex(16)}"
+    return {"id": own, "type": "function_call", "status": "completed", "call_id": id_} | {
+        "name": name,
+        "arguments": arguments,
+    }

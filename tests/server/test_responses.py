@@ -1,0 +1,156 @@
+"""`/v1/responses` with tools, through the openai client: what the AI SDK, inspect-ai and instructor send by default."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from typing import Any
+
+import httpx2
+import openai
+import pytest
+from openai import OpenAI
+from openai.types.responses import ResponseFunctionToolCall
+from tests.server.conftest import ANSWER, RECORD, Process
+
+from redraft.server.openai.response_fields import Responses
+from redraft.server.openai.responses import turns_of
+
+ORDER: Any = {
+    "type": "function",
+    "name": "order",
+    "strict": True,
+    "parameters": {
+        "type": "object",
+        "properties": {"who": {"type": "string"}, "qty": {"type": "integer"}, "item": {"type": "string"}},
+        "required": ["who", "qty", "item"],
+        "additionalProperties": False,
+    },
+}
+DEFAULTS: Any = {
+    "truncation": "auto",
+    "include": ["reasoning.encrypted_content"],
+    "store": False,
+    "parallel_tool_calls": True,
+    "reasoning": {"summary": "auto"},
+    "prompt_cache_key": "a",
+}
+FORCED: Any = {"tools": [ORDER], "tool_choice": {"type": "function", "name": "order"}, "extra_body": {"seed": 7}}
+
+
+@pytest.fixture(scope="module")
+def client(server: Process) -> Iterator[OpenAI]:
+    with OpenAI(base_url=server.base, api_key="none", max_retries=0) as made:
+        yield made
+
+
+def test_the_defaults_of_clients_pass_and_what_has_no_effect_is_named(client: OpenAI) -> None:
+    got = client.responses.with_raw_response.create(model="nano", input=RECORD, **DEFAULTS)
+    done = got.parse()
+    assert (done.output_text, done.truncation, done.tools) == (ANSWER, "auto", [])
+    assert got.headers["x-ignored-fields"] == "include, prompt_cache_key, store"
+    for wrong in ({"include": ["message.output_text.logprobs"]}, {"truncation": "middle"}):
+        with pytest.raises(openai.BadRequestError) as refused:
+            client.responses.create(model="nano", input=RECORD, extra_body=wrong)
+        assert str(refused.value.param).startswith(*wrong)
+
+
+@pytest.mark.parametrize("choice", ["required", {"type": "function", "name": "order"}])
+def test_a_forced_call_is_the_output(client: OpenAI, choice: Any) -> None:
+    done = client.responses.create(model="nano", input=RECORD, **FORCED | {"tool_choice": choice})
+    (call,) = done.output
+    assert isinstance(call, ResponseFunctionToolCall)
+    assert (call.name, json.loads(call.arguments)["who"], call.status) == ("order", "Karomi", "completed")
+    assert call.id is not None
+    assert call.id.startswith("fc_")
+    assert call.call_id.startswith("call_")
+    assert (done.status, done.output_text, done.tools[0].type) == ("completed", "", "function")
+
+
+def test_a_call_streams_as_an_item_of_its_own(client: OpenAI) -> None:
+    with client.responses.stream(model="nano", input=RECORD, **FORCED) as stream:
+        events = list(stream)
+        (whole,) = stream.get_final_response().output
+    assert [event.type for event in events] == [
+        "response.created",
+        "response.in_progress",
+        "response.output_item.added",
+        "response.function_call_arguments.delta",
+        "response.function_call_arguments.done",
+        "response.output_item.done",
+        "response.completed",
+    ]
+    assert [event.sequence_number for event in events] == list(range(7))
+    added, delta, done, closed = (event.model_dump() for event in events[2:6])
+    assert isinstance(whole, ResponseFunctionToolCall)
+    assert json.loads(delta["delta"])["qty"] == 417
+    assert delta["delta"] == done["arguments"] == closed["item"]["arguments"] == whole.arguments
+    assert (added["item"]["arguments"], added["item"]["status"]) == ("", "in_progress")
+    assert added["item"]["id"] == delta["item_id"] == done["item_id"] == closed["item"]["id"] == whole.id
+
+
+def test_a_text_streams_as_it_did(client: OpenAI) -> None:
+    with client.responses.stream(model="nano", input=RECORD) as stream:
+        kinds = [event.type for event in stream]
+        assert stream.get_final_response().output_text == ANSWER
+    assert kinds[2:4] == ["response.output_item.added", "response.content_part.added"]
+    assert kinds[-4:] == [
+        "response.output_text.done",
+        "response.content_part.done",
+        "response.output_item.done",
+        "response.completed",
+    ]
+
+
+def test_calls_and_their_outputs_become_turns_of_the_chat() -> None:
+    """Calls belong to the assistant's turn in front of them, and what was thought is shown to no model."""
+    items = [
+        {"role": "user", "content": "Weather?"},
+        {"type": "reasoning", "id": "rs_1", "summary": [], "encrypted_content": "x"},
+        {"type": "message", "role": "assistant", "content": [{"type": "output_text", "text": "Let me see."}]},
+        {
+            "type": "function_call",
+            "id": "fc_1",
+            "call_id": "a",
+            "name": "f",
+            "arguments": '{"x":1}',
+            "status": "completed",
+        },
+        {"type": "function_call", "call_id": "b", "name": "f", "arguments": "{}"},
+        {"type": "function_call_output", "call_id": "a", "output": "rain"},
+        {"type": "function_call_output", "call_id": "b", "output": [{"type": "input_text", "text": "sun"}]},
+    ]
+    body = Responses.model_validate({"input": items, "instructions": "Be brief."})
+    calls = [
+        {"id": "a", "function": {"name": "f", "arguments": '{"x":1}'}},
+        {"id": "b", "function": {"name": "f", "arguments": "{}"}},
+    ]
+    assert turns_of(body) == [
+        (-1, {"role": "system", "content": "Be brief."}),
+        (0, {"role": "user", "content": "Weather?"}),
+        (2, {"role": "assistant", "content": [{"type": "output_text", "text": "Let me see."}], "tool_calls": calls}),
+        (5, {"role": "tool", "tool_call_id": "a", "content": "rain"}),
+        (6, {"role": "tool", "tool_call_id": "b", "content": [{"type": "input_text", "text": "sun"}]}),
+    ]
+    assert body.ignored == ["input.encrypted_content", "input.id", "input.status", "input.summary"]
+
+
+def test_a_truncated_conversation_is_its_last_turns_that_fit(client: OpenAI) -> None:
+    """Of three long turns the context holds two. The instructions stay."""
+    old = [{"role": "user", "content": "a b " * 100}, {"role": "assistant", "content": "c"}] * 3
+    turns: Any = [*old, {"role": "user", "content": RECORD}]
+    sent: Any = {"model": "nano", "instructions": "Be brief.", "extra_body": {"seed": 7}}
+    with pytest.raises(openai.BadRequestError) as refused:
+        client.responses.create(input=turns, **sent)
+    assert (refused.value.code, refused.value.param) == ("context_length_exceeded", "input")
+    cut = client.responses.create(input=turns, truncation="auto", max_output_tokens=32, **sent)
+    kept = client.responses.create(input=turns[1:], max_output_tokens=32, **sent)
+    assert cut.usage is not None
+    assert kept.usage is not None
+    assert (cut.output_text, cut.usage.input_tokens) == (kept.output_text, kept.usage.input_tokens)
+
+
+def test_one_turn_that_is_too_long_is_refused_all_the_same(server: Process) -> None:
+    body = {"input": "a b " * 2000, "truncation": "auto"}
+    error = httpx2.post(f"{server.url}/v1/responses", json=body, timeout=100).json()["error"]
+    assert (error["code"], error["param"]) == ("context_length_exceeded", "input")
