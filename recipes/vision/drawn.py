@@ -14,7 +14,9 @@ from PIL import Image, ImageDraw, ImageFont
 
 from redraft.tasks import stream_seed
 
-SIDE = 84  # pixels: seven soft tokens of twelve, as a line of the answer has six digits and a line end, so that a cell and
+SIDE = (
+    84  # pixels: seven soft tokens of twelve, as a line of the answer has six digits and a line end, so that a cell and
+)
 # its digit are equally far apart all over the board, which is what attention learns first
 BOARD, RECEIPT = "digits", "receipt"
 SHOPS = ("Melu", "Karo", "Nemi", "Bako", "Sola", "Duvi", "Tomi", "Rena")

@@ -9,7 +9,7 @@ from pathlib import Path
 TESTS = Path(__file__).resolve().parents[1]
 SOURCE = TESTS.parent / "src"
 FILE_WALL, FUNCTION_WALL = 400, 60
-WHOLE_WALLS = {SOURCE: 41_600, TESTS: 25_900}
+WHOLE_WALLS = {SOURCE: 41_900, TESTS: 26_100}
 
 # The core is what a newcomer reads to understand how a canvas settles: it is to stay an afternoon's reading.
 CORE = {"", "model", "diffusion", "engine"}
@@ -19,7 +19,7 @@ PART_WALLS = {
     "model/gpu": 1_780,
     "weights": 2_890,
     "constraints": 5_750,
-    "tasks": 2_350,
+    "tasks": 2_580,
     "tune": 2_950,
     "measure": 2_800,
     "server": 5_000,
