@@ -30,9 +30,7 @@ def add(commands: Commands) -> None:
     """Add the command."""
     names = ", ".join(sorted(path.stem for path in recipes().glob("*.toml")))
     parser = command(commands, "tune", "train a model from a recipe", run, epilog=EPILOG)
-    parser.add_argument(
-        "recipe", type=Path, metavar="RECIPE", help=f"a TOML file, or one of the package: {names}"
-    )
+    parser.add_argument("recipe", type=Path, metavar="RECIPE", help=f"a TOML file, or one of the package: {names}")
     parser.add_argument("--out", type=Path, required=True, metavar="FOLDER", help="where checkpoint, log and state go")
 
 
