@@ -120,8 +120,10 @@ class Session(contextlib.ExitStack):
             free.bind(("127.0.0.1", 0))
             port = free.getsockname()[1]
         words = [sys.executable, "-m", *shlex.split(line), "--port", str(port), "--quiet"]
-        quiet = {"stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL}
-        server = self.enter_context(subprocess.Popen(words, cwd=self._folder, env=self._environment, **quiet))
+        silent = subprocess.DEVNULL
+        server = self.enter_context(
+            subprocess.Popen(words, cwd=self._folder, env=self._environment, stdout=silent, stderr=silent)
+        )
         self.callback(server.terminate)
         self._address = f"localhost:{port}"
         for _ in _seconds(180):

@@ -20,7 +20,7 @@ examples:
   torchrun --standalone --nproc-per-node 4 -m redraft tune my-task.toml --out runs/my-task      one GPU each
   redraft generate --model runs/my-task --chat "..."
 
-docs/tuning.md goes from a JSON-lines file of your own to a tuned model."""
+docs/tutorials/fine-tune.md goes from rows of your own to a tuned model."""
 
 EVERY = 50
 RECORD = "training-record.json"
