@@ -77,7 +77,8 @@ def test_every_block_of_a_tutorial_is_run_or_says_why_not(page: Path) -> None:
 def test_a_session_runs_blocks_in_order_and_replaces_what_they_print() -> None:
     """The blocks share a folder and a namespace; a block that is not run keeps what it shows."""
     page = (
-        '<!-- file: a.txt -->\n```text\nold\n```\n```python\nimport pathlib\n\nx = pathlib.Path("a.txt").read_text()\n```\n'
+        "<!-- file: a.txt -->\n```text\nold\n```\n```python\nimport pathlib\n\n"
+        'x = pathlib.Path("a.txt").read_text()\n```\n'
         "```python\nprint(len(x))  # 9\n```\n```text\n$ cat a.txt\nnew\n```\n"
         "<!-- not run: why -->\n```text\n$ false\nkept\n```\n"
     )
