@@ -1,7 +1,17 @@
-"""Writes what the program prints into README.md: each block of `$ redraft` commands, and the Python block's comment.
+"""Runs the examples of README.md and the tutorials, and writes what they print into the pages.
 
-    python bench/transcripts.py
-    python bench/transcripts.py --check      write nothing; exit 1 if a transcript is out of date
+    python bench/transcripts.py                    all pages; blocks that are marked slow keep their output
+    python bench/transcripts.py --slow             also run those: a training run, minutes
+    python bench/transcripts.py --check            write nothing; exit 1 if a page is out of date
+
+The blocks of a page run in order, in one empty folder. A `text` block holds `$ command` lines for bash, each before
+what it printed. A `python` block runs in the page's namespace; the comment behind a `print(…)` is what it printed. An
+HTML comment above a block says what else to do with it:
+
+    <!-- file: NAME -->       write it to this file
+    <!-- serves -->           start this server; the page's requests to localhost:8642 go to it
+    <!-- slow: REASON -->     run it with --slow alone
+    <!-- not run: REASON -->  the tests only parse it
 
 Figures are the last thing that processors agree on: a check compares shares to two digits and leaves entropies out.
 """
@@ -9,24 +19,41 @@ Figures are the last thing that processors agree on: a check compares shares to 
 from __future__ import annotations
 
 import argparse
+import contextlib
+import io
 import os
 import re
 import shlex
+import socket
 import subprocess
 import sys
+import tempfile
+import time
+import urllib.request
+from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 ROOT = Path(__file__).resolve().parent.parent
-PAGE = ROOT / "README.md"
-BLOCK = re.compile(r"```text\n(\$ redraft .*?)```", re.DOTALL)
-CODE = re.compile(r"```python\n(.*?)```", re.DOTALL)
-COMMENT = re.compile(r"(?m)(^print\(done\.text\)  # ).*$")
+PAGES = (ROOT / "README.md", *sorted((ROOT / "docs/tutorials").glob("*.md")))
+BLOCK = re.compile(
+    r"(?:<!-- (?P<mark>file|serves|slow|not run)(?:: (?P<what>[^>]+))? -->\n)?```(?P<kind>\w+)\n(?P<body>.*?)```",
+    re.DOTALL,
+)
+COMMAND = re.compile(r"(?m)^\$ (?:.*\\\n)*.*$")  # a backslash at a line's end continues it
+PRINTED = re.compile(r"(?m)^( *print\(.*\)  # ).*$")
+ADDRESS = "localhost:8642"
 
 
-def taken(page: str) -> str:
-    """The page with its transcripts as the program prints them now."""
-    page = BLOCK.sub(lambda found: f"```text\n{_block(found[1])}```", page)
-    return CODE.sub(lambda found: COMMENT.sub(lambda comment: comment[1] + _python(found[1]), found[0]), page)
+def taken(page: str, *, slow: bool = False) -> str:
+    """The page with its outputs as they are now."""
+    with tempfile.TemporaryDirectory() as folder, Session(Path(folder), slow=slow) as session:
+        return BLOCK.sub(session.block, page)
+
+
+def commands(body: str) -> list[str]:
+    """The commands of a block, without their output."""
+    return [found[0].removeprefix("$ ") for found in COMMAND.finditer(body)]
 
 
 def rounded(page: str) -> str:
@@ -34,39 +61,100 @@ def rounded(page: str) -> str:
     return re.sub(r"(?m)^(\d\.\d\d)\d\d  ", r"\1  ", re.sub(r"\d+\.\d+ nats", "nats", page))
 
 
-def _block(block: str) -> str:
-    return "".join(f"{line}\n{_printed(line)}" for line in block.splitlines() if line.startswith("$ redraft "))
+class Session(contextlib.ExitStack):
+    """What the blocks of one page share: a folder, a Python namespace, a server."""
+
+    def __init__(self, folder: Path, *, slow: bool) -> None:
+        super().__init__()
+        self.slow = slow
+        self._names: dict[str, Any] = {"__name__": "page"}
+        self._address = ADDRESS
+        self._folder = folder / "work"
+        self._folder.mkdir()
+        program = folder / "redraft"
+        program.write_text(f'#!/bin/sh\nexec {shlex.quote(sys.executable)} -m redraft "$@"\n', encoding="utf-8")
+        program.chmod(0o755)
+        source = os.pathsep.join(filter(None, (str(ROOT / "src"), os.environ.get("PYTHONPATH"))))
+        path = f"{folder}{os.pathsep}{os.environ['PATH']}"
+        self._environment = os.environ | {"PATH": path, "PYTHONPATH": source, "OMP_NUM_THREADS": "1"}
+
+    def block(self, found: re.Match[str]) -> str:
+        """Run one block; returns it with what it printed."""
+        mark, kind, body = found["mark"], found["kind"], found["body"]
+        if mark == "file":
+            (self._folder / found["what"]).write_text(body, encoding="utf-8")
+        elif mark == "serves":
+            self._serve(commands(body)[0])
+        elif mark == "not run" or (mark == "slow" and not self.slow):
+            pass
+        elif kind == "python":
+            body = self._python(body)
+        elif kind == "text" and body.startswith("$ "):
+            body = "".join(f"$ {line}\n{self._shell(line)}" for line in commands(body))
+        return found[0].replace(found["body"], body)
+
+    def _shell(self, line: str) -> str:
+        """What a command prints: its drafts if it shows them, else its result."""
+        line = line.replace(ADDRESS, self._address)
+        done = subprocess.run(
+            ["bash", "-c", line], cwd=self._folder, env=self._environment, capture_output=True, text=True
+        )
+        if done.returncode:
+            raise RuntimeError(f"{line}: exit code {done.returncode}\n{done.stdout}{done.stderr}")
+        drafts = "".join(f"{one}\n" for one in done.stderr.splitlines() if " nats " in one)
+        return drafts if "--watch" in line else done.stdout
+
+    def _python(self, code: str) -> str:
+        shown = io.StringIO()
+        with contextlib.chdir(self._folder), contextlib.redirect_stdout(shown):
+            exec(compile(code, "block", "exec"), self._names)
+        lines = iter(shown.getvalue().splitlines())
+        code = PRINTED.sub(lambda found: found[1] + next(lines), code)
+        if more := list(lines):
+            raise RuntimeError(f"a block prints {more} without a comment to hold it")
+        return code
+
+    def _serve(self, line: str) -> None:
+        """Start the server on a free port, and wait for it."""
+        with socket.socket() as free:
+            free.bind(("127.0.0.1", 0))
+            port = free.getsockname()[1]
+        words = [sys.executable, "-m", *shlex.split(line), "--port", str(port), "--quiet"]
+        silent = subprocess.DEVNULL
+        server = self.enter_context(
+            subprocess.Popen(words, cwd=self._folder, env=self._environment, stdout=silent, stderr=silent)
+        )
+        self.callback(server.terminate)
+        self._address = f"localhost:{port}"
+        for _ in _seconds(180):
+            with contextlib.suppress(OSError), urllib.request.urlopen(f"http://{self._address}/ready"):
+                return
+        raise RuntimeError(f"{line}: no answer from {self._address}")
 
 
-def _printed(line: str) -> str:
-    """What a command prints: its drafts if it shows them, else its result."""
-    words = shlex.split(line.removeprefix("$ redraft ").replace("$'", "'"))
-    words = [word.replace("\\n", "\n") for word in words]
-    done = _run(["-m", "redraft", *words, "--threads", "1"])
-    drafts = "".join(f"{one}\n" for one in done.stderr.splitlines() if " nats " in one)
-    return drafts if "--watch" in words else done.stdout
-
-
-def _python(code: str) -> str:
-    return _run(["-c", code]).stdout.splitlines()[0]
-
-
-def _run(words: list[str]) -> subprocess.CompletedProcess[str]:
-    path = os.pathsep.join(filter(None, (str(ROOT / "src"), os.environ.get("PYTHONPATH"))))
-    environment = os.environ | {"PYTHONPATH": path, "OMP_NUM_THREADS": "1"}
-    return subprocess.run([sys.executable, *words], capture_output=True, text=True, check=True, env=environment)
+def _seconds(count: int) -> Iterator[int]:
+    for second in range(count):
+        yield second
+        time.sleep(1)
 
 
 def main() -> int:
-    """Write, or compare; the exit code is 1 if a transcript is out of date."""
-    parser = argparse.ArgumentParser(description="Take the transcripts of README.md again.")
+    """Write, or compare; the exit code is 1 if a page is out of date."""
+    parser = argparse.ArgumentParser(description="Take the examples of README.md and the tutorials again.")
     parser.add_argument("--check", action="store_true", help="write nothing; exit 1 if one is out of date")
-    page = PAGE.read_text(encoding="utf-8")
-    wanted = taken(page)
-    if parser.parse_args().check:
-        return int(rounded(page) != rounded(wanted))
-    PAGE.write_text(wanted, encoding="utf-8")
-    return 0
+    parser.add_argument("--slow", action="store_true", help="also run what takes minutes")
+    parser.add_argument("pages", nargs="*", type=Path, metavar="PAGE", help="these alone")
+    arguments = parser.parse_args()
+    stale = 0
+    for path in arguments.pages or PAGES:
+        page = path.read_text(encoding="utf-8")
+        wanted = taken(page, slow=arguments.slow)
+        if rounded(page) != rounded(wanted):
+            stale = 1
+            print(path)
+        if not arguments.check:
+            path.write_text(wanted, encoding="utf-8")
+    return stale if arguments.check else 0
 
 
 if __name__ == "__main__":

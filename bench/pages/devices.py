@@ -62,7 +62,9 @@ One model on several GPUs is not supported. Start one server on each GPU instead
 
 On a GPU a layer is fifteen launches, however many sequences its rows belong to (`src/redraft/model/gpu/layer.py`).
 A whole step of the 26B model takes fewer than 600 launches for one canvas and fewer than 800 for eight; images
-included. `tests/unit/test_launches.py` counts them. Their time is not measured.
+included. `tests/unit/test_launches.py` counts them. Their time is not measured. What the compiler makes of
+each kernel, with its registers, shared memory and matrix units, is in the record
+[kernels-compiled](../bench/records/kernels-compiled.json).
 
 A step is decided by a few numbers per position: argmax, sample, entropy, and the largest probabilities if a rule needs
 them. They are copied to the host once for all canvases of a forward, 12 to 20 bytes per position. Acceptance, stopping
@@ -136,16 +138,6 @@ kernels in `model/gpu/` are compared with their twins under Triton's interpreter
 card.
 """
 
-COMPILED = """
-## What the compiler makes of the kernels
-
-Compiled for compute {arch} by Triton {version}, in every form that this model launches (`bench/compiled.py`, record
-`kernels-compiled`). "At once" counts the programs that fit on a multiprocessor. "Units" are its matrix units: wgmma
-those of compute 9.0, mma the older ones. "Ahead" counts instructions that load in advance.
-
-"""
-
-
 PROCESSOR = """
 ## On a processor
 
@@ -161,10 +153,9 @@ def page(root: Path) -> str:
     config = read_config(root / SHAPE).model
     records = [read_record(path) for path in sorted((root / "bench" / "records").glob("device-*.json"))]
     measured = list(_measured(records))
-    compiled = read_record(root / "bench" / "records" / "kernels-compiled.json")
     plans = read_record(root / "bench" / "records" / "plans-nano-sudoku.json")
     parts = [HEAD, *([] if measured else [UNMEASURED]), "## What fits\n\n", *_memory(config), *_floors(config)]
-    return "".join([*parts, *measured, *_plans(config), *_processor(plans), *_compiled(compiled), TAIL])
+    return "".join([*parts, *measured, *_plans(config), *_processor(plans), TAIL])
 
 
 def _processor(record: Record) -> Iterator[str]:
@@ -183,24 +174,6 @@ def _processor(record: Record) -> Iterator[str]:
         yield f"| {name} as nano | {kept[name]['float32']:.1f} | {kept[name]['int8']:.1f} |\n"
     yield "\nOn a processor `--plan int8` pays from twice nano's width on. nano saves memory by it and little time.\n"
     yield "Without `--plan` nothing is packed.\n"
-
-
-def _compiled(record: Record) -> Iterator[str]:
-    """The kernels by name, each with the range of what its forms have."""
-    yield COMPILED.format(arch=record.workload["arch"] / 10, version=record.workload["triton"])
-    columns = {"registers": "registers", "spills": "spills", "shared": "shared memory", "programs": "at once"}
-    yield f"| kernel | forms | {' | '.join(columns.values())} | units | ahead |\n{'|---' * 8}|\n"
-    kernels = record.figures["kernels"]
-    for name in dict.fromkeys(row["kernel"] for row in kernels):
-        rows = [row for row in kernels if row["kernel"] == name]
-        units = [unit for unit in ("wgmma", "mma") if any(row[unit] for row in rows)]
-        figures = " | ".join(_range([row[column] for row in rows]) for column in columns)
-        ahead = _range([row["loads_ahead"] for row in rows])
-        yield f"| `{name.lstrip('_')}` | {len(rows)} | {figures} | {', '.join(units)} | {ahead} |\n"
-
-
-def _range(values: list[int]) -> str:
-    return f"{min(values):,}" if min(values) == max(values) else f"{min(values):,} to {max(values):,}"
 
 
 def _plans_of(config: ModelConfig) -> list[tuple[str, PackingPlan | None, Formats]]:

@@ -13,6 +13,21 @@ from pathlib import Path
 
 from redraft.errors import RequestError
 
+# Beside the models in the wheel; at the top of a clone.
+_RECIPES = (Path(__file__).parent / "assets" / "recipes", Path(__file__).parents[2] / "recipes")
+
+
+def recipes() -> Path:
+    """The folder of the recipes and shapes that come with redraft."""
+    return next((folder for folder in _RECIPES if folder.is_dir()), _RECIPES[0])
+
+
+def shipped(path: Path) -> Path:
+    """`path`; where nothing is there, and it reads recipes/…, that one of the recipes that come with redraft."""
+    if not path.exists() and path.parts[:1] == ("recipes",) and ".." not in path.parts:
+        return recipes().joinpath(*path.parts[1:])
+    return path
+
 
 def write_whole(path: Path, content: bytes) -> None:
     """Write beside the final name, then move into place: a reader finds the old file or all of the new one.

@@ -3,22 +3,30 @@
 from __future__ import annotations
 
 import os
+import re
 import subprocess
 import sys
 import sysconfig
+import urllib.request
 import venv
 from pathlib import Path
 
 import pytest
 
+import transcripts
+
 REPOSITORY = Path(__file__).resolve().parents[2]
 TOOLS = Path(sysconfig.get_path("scripts"))
 
 
+def clean() -> dict[str, str]:
+    """The environment without our clone."""
+    return {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
+
+
 def ran(*command: str | Path, folder: Path, **settings: str) -> str:
     """What a command printed; the test fails with its output if it failed."""
-    environment = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"} | settings
-    done = subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True, timeout=600)
+    done = subprocess.run(command, cwd=folder, env=clean() | settings, capture_output=True, text=True, timeout=600)
     assert done.returncode == 0, f"{command}: {done.stdout}{done.stderr}"
     return done.stdout
 
@@ -39,15 +47,52 @@ def installed(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder / "env/bin"
 
 
-@pytest.mark.slow
-def test_the_wheel_works_outside_a_clone(installed: Path, tmp_path: Path) -> None:
-    """The model, the page and the sizes of the released model are inside it."""
+def package_of(installed: Path, folder: Path) -> Path:
     program = "import redraft, pathlib; print(pathlib.Path(redraft.__file__).parent)"
-    package = Path(ran(installed / "python", "-c", program, folder=tmp_path).strip())
+    return Path(ran(installed / "python", "-c", program, folder=folder).strip())
+
+
+@pytest.mark.slow
+def test_the_wheel_holds_the_models_the_page_and_the_recipes(installed: Path, tmp_path: Path) -> None:
+    package = package_of(installed, tmp_path)
     assert package.is_relative_to(installed.parent)
-    assert (package / "server/page/index.html").is_file()
-    command = (installed / "redraft", "json", "--schema", "name, age int", "Alice is 31 years old.")
-    assert ran(*command, folder=tmp_path).startswith('{"name":')
+    for file in ("assets/nano/model.safetensors", "assets/nano-sudoku/model.safetensors", "server/page/index.html"):
+        assert (package / file).is_file()
+    clone, shipped = REPOSITORY / "recipes", package / "assets/recipes"
+    wanted = {path.relative_to(clone) for path in clone.rglob("*") if path.suffix in (".toml", ".py", ".json")}
+    assert wanted == {path.relative_to(shipped) for path in shipped.rglob("*") if path.is_file()}
+
+
+@pytest.mark.slow
+def test_the_readmes_commands_run_outside_a_clone(installed: Path, tmp_path: Path) -> None:
+    """The transcripts' commands, and those that are shown without output; `serve` until it answers."""
+    readme = (REPOSITORY / "README.md").read_text(encoding="utf-8")
+    path = {"PATH": f"{installed}:{os.environ['PATH']}"}
+    shown = [line for found in transcripts.BLOCK.finditer(readme) for line in transcripts.commands(found["body"])]
+    lines = [*shown, *(f"redraft {line}" for line in re.findall(r"(?m)^    redraft (.+?)(?:   .*)?$", readme))]
+    assert {"redraft demo", "redraft inspect recipes/shapes/26b --memory 24"} < set(lines)
+    for line in lines:
+        if line != "redraft serve":
+            assert ran("bash", "-c", line, folder=tmp_path, **path)
+    command = (installed / "redraft", "serve", "--port", "0")
+    with subprocess.Popen(command, cwd=tmp_path, env=clean(), stdout=subprocess.PIPE, text=True) as server:
+        assert server.stdout
+        with urllib.request.urlopen(server.stdout.readline().strip() + "/live") as answer:
+            assert answer.status == 200
+        server.terminate()
+
+
+@pytest.mark.slow
+def test_a_recipe_is_found_by_its_name_outside_a_clone(installed: Path, tmp_path: Path) -> None:
+    """By reading it: a run would take minutes. The generator of a recipe is found, too."""
+    listed = ran(installed / "redraft", "tune", "--help", folder=tmp_path)
+    assert "nano-first" in listed
+    program = (
+        "from pathlib import Path; from redraft.tune.recipe import read_recipe; from redraft.tune.sources import _load;"
+        "recipe = read_recipe(Path('nano-turns'));"
+        "print(recipe.name, *(_load(one).__name__ for one in recipe.data.generators))"
+    )
+    assert ran(installed / "python", "-c", program, folder=tmp_path) == "nano-turns conversations\n"
 
 
 @pytest.mark.slow

@@ -1,25 +1,117 @@
-"""What the README shows is what happens: its Python block runs, its transcript is the program's own output."""
+"""What README.md and the tutorials show is what happens: their blocks run in order, and print what stands there."""
 
+import ast
 import re
+import shlex
 from pathlib import Path
 
 import pytest
 
 import transcripts
+from redraft.cli.main import build_parser
 
-README = Path(__file__).parents[2] / "README.md"
+ROOT = Path(__file__).parents[2]
+README = ROOT / "README.md"
+TUTORIALS = [page for page in transcripts.PAGES if page != README]
+LINES = re.compile(r"(?m)^    redraft (.+?)(?:   .*)?$")  # indented, perhaps with what it does beside it
 
 
-@pytest.mark.parametrize("kind", [transcripts.BLOCK, transcripts.CODE], ids=["shell", "Python"])
-def test_what_is_shown_is_what_is_printed(kind: re.Pattern[str]) -> None:
+def read(page: Path) -> str:
+    return page.read_text(encoding="utf-8")
+
+
+def blocks(page: Path) -> list[re.Match[str]]:
+    return list(transcripts.BLOCK.finditer(read(page)))
+
+
+def test_what_the_readme_shows_is_what_is_printed() -> None:
     """Drafts and answers are compared; of figures, those that other processors round alike."""
-    shown = "".join(found[0] for found in kind.finditer(README.read_text(encoding="utf-8")))
-    assert shown.count("$ redraft ") >= 5 or "engine.extract" in shown
+    shown = read(README)
+    assert shown.count("$ redraft ") >= 5
+    assert "engine.extract" in shown
     assert transcripts.rounded(shown) == transcripts.rounded(transcripts.taken(shown))
 
 
+@pytest.mark.slow
+@pytest.mark.parametrize("page", TUTORIALS, ids=lambda page: page.stem)
+def test_what_a_tutorial_shows_is_what_is_printed(page: Path) -> None:
+    assert transcripts.rounded(read(page)) == transcripts.rounded(transcripts.taken(read(page)))
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(3600)
+def test_the_training_of_the_tutorial_teaches_the_task() -> None:
+    """Training differs in its last bits between processors, so the score is compared and not the page."""
+    page = transcripts.taken(read(ROOT / "docs/tutorials/fine-tune.md"), slow=True)
+    before, after = (float(share) for share in re.findall(r"unseen\.jsonl\D*50\D+?([\d.]+)%", page))
+    assert before < 50 < 90 < after
+
+
+@pytest.mark.parametrize("page", transcripts.PAGES, ids=lambda page: page.stem)
+def test_every_command_of_a_page_is_one_there_is(page: Path) -> None:
+    """Also those that need Ray, a GPU or minutes."""
+    lines = LINES.findall(read(page))
+    for found in blocks(page):
+        piped = [part for line in transcripts.commands(found["body"]) for part in line.split(" | ")]
+        lines += [part.removeprefix("redraft ") for part in piped if part.startswith("redraft ")]
+    assert lines
+    for line in lines:
+        if line != "--help":
+            build_parser().parse_args(shlex.split(line.replace("$'", "'")))
+
+
+@pytest.mark.parametrize("page", TUTORIALS, ids=lambda page: page.stem)
+def test_every_block_of_a_tutorial_is_run_or_says_why_not(page: Path) -> None:
+    """A block of a kind that nothing runs would pass every test."""
+    assert len(re.findall(r"(?m)^```\w", read(page))) == len(blocks(page)) > 2
+    assert 60 <= len(read(page).splitlines()) <= 140
+    for found in blocks(page):
+        if found["mark"] in ("slow", "not run"):
+            assert found["what"], found[0]
+        elif found["kind"] == "python":
+            ast.parse(found["body"])
+        else:
+            assert found["mark"] == "file" or found["body"].startswith("$ "), found[0]
+
+
+def test_a_session_runs_blocks_in_order_and_replaces_what_they_print() -> None:
+    """The blocks share a folder and a namespace; a block that is not run keeps what it shows."""
+    page = (
+        "<!-- file: a.txt -->\n```text\nold\n```\n```python\nimport pathlib\n\n"
+        'x = pathlib.Path("a.txt").read_text()\n```\n'
+        "```python\nprint(len(x))  # 9\n```\n```text\n$ cat a.txt\nnew\n```\n"
+        "<!-- not run: why -->\n```text\n$ false\nkept\n```\n"
+    )
+    wanted = page.replace("# 9", "# 4").replace("new\n", "old\n")
+    assert transcripts.taken(page) == wanted
+    with pytest.raises(RuntimeError, match="exit code 1"):
+        transcripts.taken("```text\n$ false\n```\n")
+
+
 def test_every_linked_page_exists() -> None:
-    links = re.findall(r"\]\((?!https?:)([^)#]+)\)", README.read_text(encoding="utf-8"))
-    assert links
-    missing = [link for link in links if not (README.parent / link).exists()]
-    assert not missing
+    for page in transcripts.PAGES:
+        links = re.findall(r"\]\((?!https?:)([^)#]+)(?:#[^)]*)?\)", read(page))
+        assert links
+        assert not [link for link in links if not (page.parent / link).exists()]
+
+
+def test_every_message_of_troubleshooting_is_one_that_the_program_writes() -> None:
+    """A quoted message that was reworded is no longer found by who searches for it."""
+    texts = {text for path in (ROOT / "src").rglob("*.py") for text in written(ast.parse(read(path)))}
+    rows = re.findall(r"(?m)^\| (`[^`]+`|[^|`]+) \|", read(ROOT / "docs/troubleshooting.md"))
+    quoted = [row.strip("`") for row in rows if row.startswith("`")]
+    assert len(quoted) >= 12
+    for message in quoted:
+        pattern = re.compile(".*".join(re.escape(part) for part in message.strip("…").split("…")))
+        assert any(pattern.search(text) for text in texts), message
+
+
+def written(tree: ast.AST) -> list[str]:
+    """The texts of a module, with … for what is filled in."""
+    found = [node for node in ast.walk(tree) if isinstance(node, ast.JoinedStr)]
+    filled = [
+        "".join(str(part.value) if isinstance(part, ast.Constant) else "…" for part in one.values) for one in found
+    ]
+    return filled + [
+        node.value for node in ast.walk(tree) if isinstance(node, ast.Constant) and isinstance(node.value, str)
+    ]

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import re
 import shutil
-import textwrap
 from pathlib import Path
 from random import Random
 
@@ -88,10 +87,11 @@ def read_folder(name: str) -> Path:
 
 
 def test_the_rows_and_the_recipe_of_the_page_make_a_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """What docs/tuning.md has a newcomer write, with fewer and smaller steps."""
-    page = (Path(__file__).resolve().parents[2] / "docs" / "tuning.md").read_text(encoding="utf-8")
+    """What docs/tutorials/fine-tune.md has a newcomer write, and the rows of docs/tuning.md; a few small steps."""
+    docs = Path(__file__).resolve().parents[2] / "docs"
+    pages = "".join((docs / name).read_text(encoding="utf-8") for name in ("tutorials/fine-tune.md", "tuning.md"))
     rows, script, toml = (
-        textwrap.dedent(re.findall(rf"```{kind}\n(.*?)```", page, re.DOTALL)[0]) for kind in ("json", "python", "toml")
+        re.findall(rf"```{kind}\n(.*?)```", pages, re.DOTALL)[0] for kind in ("json", "python", "toml")
     )
     monkeypatch.chdir(tmp_path)
     exec(script, {})

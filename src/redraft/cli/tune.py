@@ -8,18 +8,19 @@ import time
 from pathlib import Path
 
 from redraft.cli.common import Commands, command, note, print_json, show
+from redraft.files import recipes
 
 EPILOG = """Run the same command again to resume an interrupted run. Ctrl-C keeps the step that runs; a kill loses the
 steps since the last saved state ([train] save_every).
 The folder receives the checkpoint, training-log.jsonl with a row for every step, and training-record.json.
 
 examples:
-  redraft tune recipes/nano-first.toml --out runs/nano-first
+  redraft tune nano-first --out runs/nano-first
   redraft tune my-task.toml --out runs/my-task
   torchrun --standalone --nproc-per-node 4 -m redraft tune my-task.toml --out runs/my-task      one GPU each
   redraft generate --model runs/my-task --chat "..."
 
-docs/tuning.md goes from a JSON-lines file of your own to a tuned model."""
+docs/tutorials/fine-tune.md goes from rows of your own to a tuned model."""
 
 EVERY = 50
 RECORD = "training-record.json"
@@ -27,8 +28,9 @@ RECORD = "training-record.json"
 
 def add(commands: Commands) -> None:
     """Add the command."""
+    names = ", ".join(sorted(path.stem for path in recipes().glob("*.toml")))
     parser = command(commands, "tune", "train a model from a recipe", run, epilog=EPILOG)
-    parser.add_argument("recipe", type=Path, metavar="RECIPE", help="a TOML recipe; recipes/ has examples")
+    parser.add_argument("recipe", type=Path, metavar="RECIPE", help=f"a TOML file, or one of the package: {names}")
     parser.add_argument("--out", type=Path, required=True, metavar="FOLDER", help="where checkpoint, log and state go")
 
 

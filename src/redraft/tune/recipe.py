@@ -22,6 +22,7 @@ import msgspec
 
 from redraft.config import MOST_THREADS, GenerationConfig, LayerConfig, ModelConfig, RopeConfig
 from redraft.errors import ConfigError, RecipeError, did_you_mean
+from redraft.files import recipes, shipped
 from redraft.images.config import TINY_VISION
 from redraft.tasks import task
 from redraft.tune.vocabulary import VOCABULARIES
@@ -215,11 +216,18 @@ def _probable_key(message: str) -> str:
 
 
 def read_recipe(path: Path) -> Recipe:
-    """Parse and check a recipe file. Raises RecipeError naming the key and what it must be."""
+    """Parse and check a recipe: a file, or the name of one that comes with redraft.
+
+    Raises RecipeError naming the key and what it must be.
+    """
+    named = recipes() / f"{path}.toml"
+    path = named if len(path.parts) == 1 and named.is_file() and not path.exists() else shipped(path)
     try:
         recipe = msgspec.toml.decode(path.read_bytes(), type=Recipe)
     except OSError as error:
-        raise RecipeError(f"{path} cannot be read ({error.strerror}); pass the path of a recipe file") from None
+        raise RecipeError(
+            f"{path} cannot be read ({error.strerror}); pass a recipe file, or a name of `redraft tune --help`"
+        ) from None
     except (msgspec.ValidationError, msgspec.DecodeError, UnicodeDecodeError) as error:
         raise RecipeError(f"{path}: {error}; see docs/tuning.md for the keys{_probable_key(str(error))}") from None
     check(recipe)

@@ -23,6 +23,7 @@ from random import Random
 from typing import Protocol, runtime_checkable
 
 from redraft.errors import RecipeError
+from redraft.files import shipped
 from redraft.tasks import Example, Task, stream_seed, task
 from redraft.text import Message
 from redraft.tune.recipe import DataRecipe
@@ -278,9 +279,10 @@ def _is_held_out(line: bytes, one_in: int) -> bool:
 
 def _load(place: str) -> Callable[[str, int], Iterator[object]]:
     file, colon, name = place.rpartition(":")
-    if not colon or not Path(file).is_file():
+    path = shipped(Path(file))
+    if not colon or not path.is_file():
         raise RecipeError(f'[data] generator {place!r} names no file; write "file.py:function"')
-    spec = importlib.util.spec_from_file_location("redraft_generator", file)
+    spec = importlib.util.spec_from_file_location("redraft_generator", path)
     if spec is None or spec.loader is None:
         raise RecipeError(f"[data] generator {file} is not a Python file")
     module = importlib.util.module_from_spec(spec)

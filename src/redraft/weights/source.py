@@ -19,6 +19,7 @@ from typing import Any
 from safetensors import SafetensorError, safe_open
 
 from redraft.errors import WeightsError
+from redraft.files import shipped
 from redraft.shapes import Tensor
 from redraft.weights.names import shown
 
@@ -95,7 +96,7 @@ def locate(name_or_path: str) -> Path:
     if name_or_path in EMBEDDED:
         return _embedded(name_or_path)
     with suppress(RuntimeError, OSError):  # "~name" of a user who does not exist; a name too long for a file
-        path = Path(name_or_path).expanduser()
+        path = shipped(Path(name_or_path).expanduser())
         if path.is_dir():
             return path
         if path.exists():
