@@ -9,12 +9,12 @@ from pathlib import Path
 TESTS = Path(__file__).resolve().parents[1]
 SOURCE = TESTS.parent / "src"
 FILE_WALL, FUNCTION_WALL = 400, 60
-WHOLE_WALLS = {SOURCE: 42_450, TESTS: 26_600}
+WHOLE_WALLS = {SOURCE: 42_900, TESTS: 27_600}
 
 # The core is what a newcomer reads to understand how a canvas settles: it is to stay an afternoon's reading.
 CORE = {"", "model", "diffusion", "engine"}
 PART_WALLS = {
-    "core": 9_850,
+    "core": 9_900,
     "images": 670,
     "model/gpu": 1_800,
     "weights": 3_070,
