@@ -9,7 +9,7 @@ from pathlib import Path
 TESTS = Path(__file__).resolve().parents[1]
 SOURCE = TESTS.parent / "src"
 FILE_WALL, FUNCTION_WALL = 400, 60
-WHOLE_WALLS = {SOURCE: 42_450, TESTS: 26_600}
+WHOLE_WALLS = {SOURCE: 42_650, TESTS: 27_300}
 
 # The core is what a newcomer reads to understand how a canvas settles: it is to stay an afternoon's reading.
 CORE = {"", "model", "diffusion", "engine"}
@@ -25,8 +25,8 @@ PART_WALLS = {
     "server": 5_530,
     "operations": 1_980,
     "trace": 600,
-    "distributed": 660,
-    "cli": 4_550,
+    "distributed": 600,
+    "cli": 4_700,
 }
 
 
