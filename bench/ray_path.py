@@ -32,7 +32,7 @@ FLEET = """
 from redraft.distributed.cluster import serve_fleet
 from redraft.distributed.fleet import Fleet
 serve_fleet(Fleet(replicas={replicas}, by_prefix={by_prefix}), address=None, host="127.0.0.1", port=0,
-            ready=lambda url: print(url, flush=True), cpus=2)
+            ready=lambda url: print(url, flush=True))
 """
 Json = dict[str, Any]
 

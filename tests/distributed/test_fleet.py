@@ -4,17 +4,24 @@ from __future__ import annotations
 
 import json
 import sys
+from importlib.util import find_spec
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import msgspec
 import pytest
 
 from redraft.__main__ import main
+from redraft.cli.datasets import as_files
+from redraft.distributed.cluster import check_nodes
 from redraft.distributed.fleet import Fleet, fleet_of
 from redraft.errors import RequestError
 from redraft.server.http.keys import digest_of
 from redraft.server.http.settings import Settings
+from redraft.version import __version__
+
+scale = pytest.mark.skipif(find_spec("ray") is None, reason="Ray is not installed; pip install 'redraft[scale]'")
 
 
 def config(capsys: pytest.CaptureFixture[str], *words: str) -> dict[str, Any]:
@@ -100,3 +107,70 @@ def test_a_config_that_is_no_fleet_is_refused(args: dict[str, Any], message: str
 def test_another_version_is_refused_by_the_replica() -> None:
     with pytest.raises(RequestError, match=r"the fleet wants 0\.0\.0; install the same on all nodes"):
         Fleet(version="0.0.0").load()
+
+
+def cluster_of(*cpus: float, answer: tuple[str, str | None] = (__version__, None)) -> Any:
+    """What `check_nodes` asks of Ray: nodes of so many CPUs, each of which says the same of itself."""
+    nodes = [
+        {"Alive": True, "Resources": {"CPU": n}, "NodeManagerAddress": "10.0.0.7", "NodeID": "a" * 56} for n in cpus
+    ]
+    asked = SimpleNamespace(remote=lambda *_: answer)
+    errors = SimpleNamespace(GetTimeoutError=TimeoutError, RayError=OSError)
+    return SimpleNamespace(
+        nodes=lambda: nodes, remote=lambda **_: lambda _: asked, get=lambda found, timeout: found, exceptions=errors
+    )
+
+
+@scale
+@pytest.mark.parametrize(
+    ("answer", "message"),
+    [
+        (("0.0.9", None), f"node 10.0.0.7 has redraft 0.0.9 and this one {__version__}; install the same on all"),
+        ((__version__, "m is no folder"), "node 10.0.0.7: m is no folder; put the model where all nodes see it"),
+    ],
+)
+def test_a_node_that_would_fail_is_named(answer: tuple[str, str | None], message: str) -> None:
+    with pytest.raises(RequestError, match=message):
+        check_nodes(cluster_of(2, answer=answer), Fleet(), wanted=2)
+
+
+@scale
+def test_a_replica_does_not_spread_over_nodes() -> None:
+    check_nodes(cluster_of(3, 3), Fleet(cpus=3), wanted=2)
+    with pytest.raises(RequestError, match="2 replicas of 3 CPU each do not fit on the cluster, which has room for 1"):
+        check_nodes(cluster_of(4, 2), Fleet(cpus=3), wanted=2)
+
+
+@scale
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")  # of Ray Serve's own models
+@pytest.mark.parametrize(("rows", "wanted"), [({}, 1), ({"a": 0.0}, 1), ({"a": 32, "b": 0}, 1), ({"a": 33}, 2)])
+def test_a_fleet_grows_and_shrinks_by_rows(rows: dict[str, float], wanted: int) -> None:
+    from redraft.distributed.serving import ROWS, by_rows
+
+    config = SimpleNamespace(get_target_ongoing_requests=lambda: 32)
+    assert by_rows(SimpleNamespace(aggregated_metrics={ROWS: rows}, config=config))[0] == wanted
+
+
+@pytest.mark.parametrize("words", [("FOLDER", "out"), ("s3://a/b", "out"), ("in.parquet", "out"), ("in", "s3://a/b")])
+def test_what_is_no_file_of_lines_needs_ray(
+    words: tuple[str, str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["run", *(str(tmp_path) if word == "FOLDER" else word for word in words)]) == 2
+    assert "is no file of lines; folders, Parquet and URLs need --ray" in capsys.readouterr().err
+
+
+@scale
+def test_inputs_and_outputs_that_no_run_has_are_refused(tmp_path: Path) -> None:
+    def message(source: str, target: str) -> str:
+        with pytest.raises(RequestError) as found, as_files(None, source, target):
+            pass
+        return str(found.value)
+
+    (tmp_path / "in").write_text("{}\n")
+    (tmp_path / "out.parquet").mkdir()
+    assert "out.parquet exists; name another output" in message(str(tmp_path / "in"), str(tmp_path / "out.parquet"))
+    assert "write a URL as s3://bucket/folder" in message("nowhere://a/b", "out")
+    assert "has no Parquet or JSON file" in message(str(tmp_path / "out.parquet"), "out")
+    (tmp_path / "out.parquet" / "a.parquet").touch()
+    (tmp_path / "out.parquet" / "a.jsonl").touch()
+    assert "has both Parquet and JSON files" in message(str(tmp_path / "out.parquet"), "out")

@@ -42,6 +42,10 @@ ENVIRONMENT = {
     "RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER": "0",  # loopback alone
     "RAY_worker_niceness": "0",
     "RAY_SERVE_PROXY_READY_CHECK_TIMEOUT_S": "60",
+    "RAY_agent_register_timeout_ms": "300000",  # a busy machine is slow, not broken
+    "RAY_worker_register_timeout_seconds": "300",
+    "RAY_health_check_failure_threshold": "30",
+    "RAY_gcs_server_port_wait_time_s": "300",
 }
 
 
@@ -274,6 +278,34 @@ class TestRun:
         code, error = output_of(second)
         assert code == 3, error  # two rows are no requests
         assert read(target) == expected(rows)
+
+    def test_a_folder_of_lines_and_parquet_are_read_and_written(
+        self, two_nodes: TwoNodes, expected: Any, tmp_path: Path
+    ) -> None:
+        """Row i is the i-th of the files in the order of their names, and the same row of the same seed."""
+        pyarrow, parquet = pytest.importorskip("pyarrow"), pytest.importorskip("pyarrow.parquet")
+        asked = [row(i) for i in range(9)]
+        asked[5]["messages"][0]["content"] += "\u2028 2026-01-02"  # what is no end of a line, and no date
+        wanted = expected(asked)
+        folder, table, target = tmp_path / "in", tmp_path / "in.parquet", tmp_path / "out.parquet"
+        folder.mkdir()
+        (folder / "b.jsonl").write_text("".join(json.dumps(one, ensure_ascii=False) + "\n" for one in asked[4:]))
+        (folder / "a.jsonl").write_text("\n".join(json.dumps(one) for one in asked[:4]))
+        (folder / "_SUCCESS").touch()
+        code, error = output_of(two_nodes.redraft("run", str(folder), str(tmp_path / "out.jsonl"), "--seed", "7"))
+        assert code == 0, error
+        apart = {"row_sha256": None}  # of lines that were not written as these
+        assert [one | apart for one in read(tmp_path / "out.jsonl")] == [one | apart for one in wanted]
+
+        parquet.write_table(pyarrow.Table.from_pylist([one | {"stop": None} for one in asked]), table)
+        code, error = output_of(two_nodes.redraft("run", str(table), str(target), "--seed", "7"))
+        assert code == 0, error
+        found = parquet.read_table(target).to_pylist()
+        assert [plain(json.loads(one["body"])) for one in found] == [one["response"]["body"] for one in wanted]
+        assert [(one["custom_id"], one["status_code"]) for one in found] == [(str(i + 1), 200) for i in range(9)]
+        assert not (tmp_path / "out.parquet.lines").exists()
+        code, error = output_of(two_nodes.redraft("run", str(table), str(target), "--seed", "7"))
+        assert (code, "out.parquet exists; name another output, or remove it" in error) == (2, True), error
 
     def test_an_output_of_other_rows_is_refused(self, two_nodes: TwoNodes, rows: list[Any], tmp_path: Path) -> None:
         write(tmp_path / "in", rows[:2])

@@ -54,6 +54,7 @@ LAZY = {
     "outlines_core",
     "peft",
     "prometheus_client",
+    "pyarrow",
     "ray",
     "rich",
     "safetensors",

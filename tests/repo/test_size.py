@@ -25,8 +25,8 @@ PART_WALLS = {
     "server": 5_530,
     "operations": 1_980,
     "trace": 600,
-    "distributed": 660,
-    "cli": 4_550,
+    "distributed": 600,
+    "cli": 4_700,
 }
 
 

@@ -28,10 +28,12 @@ row i of the input. Run the same command again after an interruption: rows that 
 Rows that were edited since are refused, and so are other settings than the run began with. A row without an
 answer has its error in its place; stderr counts these rows and names the first ones. Exit codes: 0 all rows have
 an answer, 3 some have an error, 1 the run ended early (run it again), 2 a mistake in the call.
+With --ray IN may also be a folder, Parquet or a URL of a store, and OUT Parquet or a URL (docs/scale.md).
 
 examples:
   redraft run questions.jsonl answers.jsonl --seed 1
   redraft run questions.jsonl answers.jsonl --seed 1 --ray --replicas 4 --address auto
+  redraft run s3://bucket/questions s3://bucket/answers.parquet --seed 1 --ray --address auto
   echo '{"messages":[{"role":"user","content":"Well?"}]}' > in.jsonl
   redraft run in.jsonl out.jsonl"""
 
@@ -45,8 +47,8 @@ SOME_WRONG = 3
 def add(commands: Commands) -> None:
     """Add the command."""
     parser = command(commands, "run", "answer a file of requests into another, resumable", run, epilog=EPILOG)
-    parser.add_argument("source", type=Path, metavar="IN.jsonl", help="requests, one a line")
-    parser.add_argument("target", type=Path, metavar="OUT.jsonl", help="answers; continued if it exists")
+    parser.add_argument("source", metavar="IN.jsonl", help="requests, one a line")
+    parser.add_argument("target", metavar="OUT.jsonl", help="answers; continued if it exists")
     parser.add_argument("--seed", type=int, help="row i has this seed plus i, unless it brings its own")
     sampling_flags(parser, only=("preset",), own={"preset": "sampler rules of rows that name none"})
     parser.add_argument("--at-once", type=int, default=64, metavar="N", help="rows under way (default: 64)")
@@ -57,19 +59,25 @@ def add(commands: Commands) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     """Answer what is not answered yet."""
+    from redraft.cli.datasets import needs_ray
     from redraft.cli.rows import count_rows
     from redraft.errors import RequestError
 
-    if not arguments.source.is_file():
+    on_ray = wants_ray(arguments)
+    for name in () if on_ray else (arguments.source, arguments.target):
+        if needs_ray(name):
+            raise RequestError(f"{name} is no file of lines; folders, Parquet and URLs need --ray")
+    if not (needs_ray(arguments.source) or Path(arguments.source).is_file()):
         raise RequestError(f"{arguments.source} is not a file; pass one with a request a line")
     if arguments.seed is not None and not 0 <= arguments.seed < 2**64:
         raise RequestError(f"--seed is {arguments.seed}; it must be an integer from 0 to 2^64-1")
-    rows = count_rows(arguments.source)
     backend = backend_of(arguments)
     began = time.monotonic()
-    if wants_ray(arguments):
-        done = _fleet(arguments, rows)
+    if on_ray:
+        done = _fleet(arguments)
     else:
+        arguments.source, arguments.target = Path(arguments.source), Path(arguments.target)
+        rows = count_rows(arguments.source)
         done = _here(arguments, rows) if backend is None else _there(backend, arguments, rows)
     seconds = time.monotonic() - began
     if arguments.json:
@@ -105,16 +113,18 @@ def _here(arguments: argparse.Namespace, rows: int) -> Done:
         engine.loop.stop()
 
 
-def _fleet(arguments: argparse.Namespace, rows: int) -> Done:
+def _fleet(arguments: argparse.Namespace) -> Done:
     """By the engines of a Ray cluster."""
-    from redraft.cli.rows import check_length, with_images, write_rows
+    from redraft.cli.datasets import as_files
+    from redraft.cli.rows import check_length, count_rows, with_images, write_rows
     from redraft.distributed.cluster import check_nodes, joined
     from redraft.server.http.errors import ApiError
     from redraft.server.http.settings import Settings
 
     names = (Path(arguments.model).name, "*")
     fleet = fleet_of(arguments, Settings(names, preset=arguments.preset, version=__version__))
-    with joined(arguments.address) as ray, _bar(rows) as report:
+    folder = here if (here := Path(arguments.source)).is_dir() else here.parent
+    with joined(arguments.address) as ray, as_files(ray, arguments.source, arguments.target) as (source, target):
         check_nodes(ray, fleet, wanted=fleet.replicas)
         from redraft.distributed.batch import answers
 
@@ -126,17 +136,18 @@ def _fleet(arguments: argparse.Namespace, rows: int) -> Done:
                     sent, refusal = b"{}", None
                     try:
                         check_length(row)
-                        sent = with_images(row.data, arguments.source.parent)
+                        sent = with_images(row.data, folder)
                     except ApiError as error:
                         refusal = error
                     under_way.append((row, refusal))
                     yield sent
 
-            for _, status, body in answers(ray, fleet, data(), first=first, seed=arguments.seed):
+            for status, body in answers(ray, fleet, data(), first=first, seed=arguments.seed):
                 row, refusal = under_way.popleft()
                 yield (row, status, body) if refusal is None else (row, refusal.status, refusal.body)
 
-        return write_rows(answered, arguments.source, arguments.target, settings=_settings(arguments), report=report)
+        with _bar(count_rows(source)) as report:
+            return write_rows(answered, source, target, settings=_settings(arguments), report=report)
 
 
 def _there(backend: Backend, arguments: argparse.Namespace, rows: int) -> Done:

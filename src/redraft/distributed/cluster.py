@@ -10,8 +10,9 @@ import os
 import signal
 import socket
 import threading
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -24,7 +25,6 @@ from redraft.weights.source import locate
 LOOK_SEC, REACH_SEC = 180.0, 10.0
 QUIET = {
     "RAY_USAGE_STATS_ENABLED": "0",
-    "RAY_DEDUP_LOGS": "0",
     "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0",
     "RAY_SERVE_LOG_TO_STDERR": "0",
     "RAY_worker_niceness": "0",  # an answer is what the machine is for
@@ -53,39 +53,31 @@ def ray_of() -> Any:
 
 
 @contextmanager
-def joined(address: str | None, *, cpus: int | None = None) -> Iterator[Any]:
+def joined(address: str | None) -> Iterator[Any]:
     """Ray, in the cluster at an address, or in one of this machine alone that ends with the context.
 
-    `cpus` is what the latter may use. Raises RequestError where none answers at an address, or one of other
-    versions.
+    Raises RequestError where none answers at an address, or one of other versions.
     """
     _check_address(address)
+    local = {}
     if address is None:
         os.environ.setdefault("RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER", "0")  # as on a desktop: it listens on loopback alone
-    ray = ray_of()
-    ours = not ray.is_initialized()
-    if ours:
-        local: dict[str, Any] = {} if address else {"num_cpus": cpus, "include_dashboard": False}
-        try:
-            ray.init(
-                address=address or "local",
-                logging_level="error",
-                log_to_driver=False,
-                configure_logging=False,
-                namespace=NAME,
-                **local,
-            )
-        except (ConnectionError, TimeoutError, ValueError) as error:
-            first = (str(error).splitlines() or ["no reason given"])[0]
-            raise RequestError(f"no Ray cluster answers at {address}: {first}; start one with ray start") from None
-        except Exception as error:  # a plain Exception where a node has not started within half a minute
-            where = f"the Ray cluster at {address} cannot be joined" if address else "Ray does not start here"
-            raise RunError(f"{where}: {error}; Ray's logs are in /tmp/ray/session_latest/logs") from None
+        local = {"include_dashboard": False}
+    ray, quiet = ray_of(), {"logging_level": "error", "log_to_driver": False, "configure_logging": False}
+    try:
+        ray.init(address=address or "local", namespace=NAME, **quiet, **local)
+    except (ConnectionError, TimeoutError, ValueError) as error:
+        said = str(error).partition("\n")[0]
+        raise RequestError(f"no Ray cluster answers at {address}: {said}; start one with ray start") from None
+    except Exception as error:  # a plain Exception where a node has not started within half a minute
+        where = f"the Ray cluster at {address} cannot be joined" if address else "Ray does not start here"
+        raise RunError(f"{where}: {error}; Ray's logs are in /tmp/ray/session_latest/logs") from None
+    data = ray.data.DataContext.get_current()
+    data.print_on_execution_start, data.execution_options.preserve_order = False, True
     try:
         yield ray
     finally:
-        if ours:
-            ray.shutdown()
+        ray.shutdown()
 
 
 def _check_address(address: str | None) -> None:
@@ -103,37 +95,32 @@ def _check_address(address: str | None) -> None:
 
 def check_nodes(ray: Any, fleet: Fleet, *, wanted: int) -> None:
     """Raise RequestError for a cluster that cannot hold `wanted` replicas, or where one would fail to load."""
-    wants = [(name, one) for name, one in (("CPU", fleet.cpus), ("GPU", fleet.gpus)) if one > 0]
+    each = {name: one for name, one in (("CPU", fleet.cpus), ("GPU", fleet.gpus)) if one > 0}
     nodes = [node for node in ray.nodes() if node["Alive"]]
-    fits = [int(min(node["Resources"].get(name, 0.0) / one for name, one in wants)) for node in nodes]
-    room = sum(fits)
-    if room < wanted:
-        one = " and ".join(f"{n:g} {name}" for name, n in wants)
-        said = f"{wanted} replica{'s' if wanted > 1 else ''} of {one} each"
+    fits = [int(min(node["Resources"].get(name, 0.0) / one for name, one in each.items())) for node in nodes]
+    if sum(fits) < wanted:
+        said = " and ".join(f"{one:g} {name}" for name, one in each.items())
         raise RequestError(
-            f"{said} do not fit on the cluster, which has room for {room}; lower --replicas, give a replica less, "
-            "or add nodes"
+            f"{wanted} replica{'s' if wanted > 1 else ''} of {said} each do not fit on the cluster, which has room for "
+            f"{sum(fits)}; lower --replicas, give a replica less, or add nodes"
         )
-    for node, many in zip(nodes, fits, strict=True):
-        if many:
-            _look(ray, node, fleet)
+    for node in (node for node, many in zip(nodes, fits, strict=True) if many):
+        _look(ray, node["NodeManagerAddress"], node["NodeID"], fleet)
 
 
-def _look(ray: Any, node: Mapping[str, Any], fleet: Fleet) -> None:
+def _look(ray: Any, name: str, node: str, fleet: Fleet) -> None:
     """Whether one node has this version and the model."""
     from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
-    where = NodeAffinitySchedulingStrategy(node["NodeID"], soft=False)
-    name = node["NodeManagerAddress"]
-    asked = ray.remote(num_cpus=0, max_retries=0)(seen).options(scheduling_strategy=where)
+    there = ray.remote(num_cpus=0, max_retries=0, scheduling_strategy=NodeAffinitySchedulingStrategy(node, soft=False))
     try:
-        version, problem = ray.get(asked.remote(fleet.model, fleet.adapter), timeout=LOOK_SEC)
+        version, problem = ray.get(there(seen).remote(fleet.model, fleet.adapter), timeout=LOOK_SEC)
     except ray.exceptions.GetTimeoutError:
         raise RunError(f"node {name} did not answer within {LOOK_SEC:g} s; see ray status") from None
     except ray.exceptions.RayError as error:
-        last = (str(error).strip().splitlines() or [type(error).__name__])[-1]
         raise RequestError(
-            f"node {name} cannot run redraft ({last.strip()}); install redraft {__version__} with the extra scale there"
+            f"node {name} cannot run redraft ({_cause(str(error))}); install redraft {__version__} with the extra "
+            "scale there"
         ) from None
     if version != __version__:
         raise RequestError(f"node {name} has redraft {version} and this one {__version__}; install the same on all")
@@ -152,15 +139,12 @@ def seen(model: str, adapter: str | None) -> tuple[str, str | None]:
     return __version__, None
 
 
-def serve_fleet(
-    fleet: Fleet, *, address: str | None, host: str, port: int, ready: Callable[[str], None], cpus: int | None = None
-) -> None:
+def serve_fleet(fleet: Fleet, *, address: str | None, host: str, port: int, ready: Callable[[str], None]) -> None:
     """Serve until a signal, which lets answers finish; a second one does not. `ready` is called with the URL.
 
     Raises RequestError for a cluster or an address that cannot be used, RunError for replicas that do not start.
     """
-    stop = threading.Event()
-    with joined(address, cpus=cpus) as ray:
+    with joined(address) as ray:
         check_nodes(ray, fleet, wanted=fleet.replicas)
         from ray import serve
         from ray.serve.config import HTTPOptions
@@ -168,48 +152,31 @@ def serve_fleet(
 
         from redraft.distributed.serving import application
 
-        if _serving(ray):
+        if serve.status().proxies:  # with an address of its own, and for others, who would lose it with ours
             raise RequestError("Ray Serve runs there already; add this to it: --print-config, then serve deploy")
         port = port or _free_port(host)
         quiet = LoggingConfig(log_level="ERROR", enable_access_log=False)
         try:
             serve.start(http_options=HTTPOptions(host=host, port=port, location="HeadOnly"), logging_config=quiet)
             serve.run(application(fleet), name=NAME, route_prefix="/", logging_config=quiet)
-            with _signals(stop):
-                ready(f"http://{host}:{port}")
-                stop.wait()
-                serve.delete(NAME)
+            _until_signal(partial(ready, f"http://{host}:{port}"))
+            serve.delete(NAME)
         except (RuntimeError, ray.exceptions.RayError) as error:
             raise RunError(f"the replicas did not start: {_cause(str(error))}") from None
         finally:
             serve.shutdown()
 
 
-@contextmanager
-def _signals(stop: threading.Event) -> Iterator[None]:
-    """SIGTERM and Ctrl-C set `stop` first and are what they were then."""
-    before = {one: signal.getsignal(one) for one in (signal.SIGTERM, signal.SIGINT)}
-
-    def first(number: int, _: object) -> None:
-        signal.signal(number, before[signal.Signals(number)])
-        stop.set()
-
-    for one in before:
-        signal.signal(one, first)
+def _until_signal(ready: Callable[[], None]) -> None:
+    """Call `ready` and return at SIGTERM or Ctrl-C, the next of which does what it did before."""
+    stop = threading.Event()
+    before = {one: signal.signal(one, lambda *_: stop.set()) for one in (signal.SIGTERM, signal.SIGINT)}
     try:
-        yield
+        ready()
+        stop.wait()
     finally:
         for one, handler in before.items():
             signal.signal(one, handler)
-
-
-def _serving(ray: Any) -> bool:
-    """Whether Serve runs on the cluster: with an address of its own, and for others, who would lose it with ours."""
-    try:
-        ray.get_actor("SERVE_CONTROLLER_ACTOR", namespace="serve")
-    except ValueError:
-        return False
-    return True
 
 
 def _cause(text: str) -> str:

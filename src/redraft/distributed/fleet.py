@@ -12,7 +12,7 @@ from redraft.engine.settings import LoopConfig
 from redraft.engine.warm import warm_up
 from redraft.errors import RequestError
 from redraft.operations.engine import Engine
-from redraft.server.http.fetch import Fetcher
+from redraft.server.http.fetch import is_public
 from redraft.server.http.settings import Settings
 from redraft.version import __version__
 
@@ -101,6 +101,5 @@ def fleet_of(args: Mapping[str, Any]) -> Fleet:
         found = msgspec.convert(dict(args), Fleet)
     except msgspec.ValidationError as error:
         raise RequestError(f"args of the fleet: {error}") from None
-    read = found.settings.fetcher  # whose function was not in the config
-    fetcher = Fetcher(read.hosts, read.seconds, read.max_bytes)
+    fetcher = replace(found.settings.fetcher, allows=is_public)  # a function, which is not in the config
     return replace(found, settings=replace(found.settings, fetcher=fetcher))

@@ -123,7 +123,11 @@ def by_rows(context: Any) -> tuple[float, dict[str, Any]]:
 def application(fleet: Fleet) -> Any:
     """The application of a fleet."""
     limits = fleet.settings.limits
-    common = {"max_ongoing_requests": 2**20, "graceful_shutdown_timeout_s": limits.drain_sec}
+    common = {
+        "max_ongoing_requests": 2**20,
+        "graceful_shutdown_timeout_s": limits.drain_sec,
+        "graceful_shutdown_wait_loop_s": 0.1,
+    }
     many: dict[str, Any] = {"num_replicas": fleet.replicas}
     if fleet.most is not None:
         many = {
@@ -142,7 +146,6 @@ def application(fleet: Fleet) -> Any:
         Replica,
         name="Replica",
         ray_actor_options={"num_cpus": fleet.cpus, "num_gpus": fleet.gpus},
-        graceful_shutdown_wait_loop_s=0.1,
         **common,
         **many,
     )
@@ -151,7 +154,6 @@ def application(fleet: Fleet) -> Any:
         name="Relay",
         num_replicas=fleet.relays,
         ray_actor_options={"num_cpus": 0},
-        graceful_shutdown_wait_loop_s=0.1,
         **common,
     )
     return front.bind(replicas.bind(fleet.args), fleet.args)
