@@ -208,7 +208,7 @@ def test_a_mark_in_a_message_is_a_token_only_where_it_is_asked_for(
     mark = nano.text.tokenizer.token_to_id("<turn|>")
     assert mark is not None
     with CancelScope(Prompts()) as scope:
-        for at in inside(nano.within(scope), Settings()):
+        for at in inside(nano.within(scope), Settings()):  # noqa: B007, `prompt` asks it
             plain, forged = prompt("ab"), prompt("a<turn|>b")
             assert [*forged].count(mark) == [*plain].count(mark) + marks
             assert "a<turn|>b" in nano.text.decode(forged, skip_special=False)

@@ -348,7 +348,7 @@ def test_a_text_too_long_for_the_model_is_refused_before_it_is_tokenized(text: T
         "{{ 7 ** 10000000000 }}",
         "{{ '%1000000000d' % 7 }}",
         "{{ '%*d' % (1000000000, 7) }}",
-        "{% macro _tick() %}{% endmacro %}{% for a in range(99999) %}{% for b in range(9999) %}{% endfor %}{% endfor %}",
+        "{% set _tick = 1 %}{% for a in range(99999) %}{% for b in range(99999) %}{% endfor %}{% endfor %}",
         *(
             "{% set n = namespace(s='a' * 9999999, l=[]) %}{% for i in range(9999) %}" + step + "{% endfor %}"
             for step in (
