@@ -271,10 +271,10 @@ def broken(found: Mapping[str, Any]) -> list[str]:
 
 
 @contextmanager
-def served() -> Iterator[tuple[str, int]]:
-    """A server in a process of its own: its URL and its number."""
+def served(*more_words: str) -> Iterator[tuple[str, int]]:
+    """A server in a process of its own, of one second an answer unless said otherwise: its URL and its number."""
     root = Path(__file__).resolve().parent.parent
-    words = ["serve", "--port", "0", "--threads", "1", "--quiet", "--max-seconds", "1"]
+    words = ["serve", "--port", "0", "--threads", "1", "--quiet", "--max-seconds", "1", *more_words]
     with TemporaryDirectory() as folder:  # what it compiled before would cost nothing
         more = {"PYTHONPATH": str(root / "src"), "OMP_NUM_THREADS": "1", "XDG_CACHE_HOME": folder}
         command = [sys.executable, "-m", "redraft", *words]
