@@ -195,7 +195,7 @@ def _template_line(error: Exception) -> int | None:
     return line
 
 
-def _sandbox() -> Any:  # a jinja2 environment, whose type is not imported at the top
+def _environment() -> Any:  # a jinja2 environment, whose type is not imported at the top
     from jinja2 import nodes
     from jinja2.ext import Extension
     from jinja2.parser import Parser
@@ -253,12 +253,17 @@ def _sandbox() -> Any:  # a jinja2 environment, whose type is not imported at th
                     _checked(method, text, given, named)
             return _counted(super().call(__context, __obj, *given, **named))
 
-    environment = Bounded(
+    return Bounded(
         trim_blocks=True,
         lstrip_blocks=True,
         extensions=["jinja2.ext.loopcontrols", Generation],
         finalize=_shown,
     )
+
+
+def _sandbox() -> Any:
+    """An environment with the functions that transformers provides."""
+    environment = _environment()
     environment.globals |= {TICK: _tick, JOIN: _joined, COUNT: _counted}
     del environment.globals["lipsum"]
     environment.filters["tojson"] = _to_json
